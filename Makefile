@@ -28,7 +28,7 @@ SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := milestones
-.PHONY: core milestones lab docs test test-all apart check definition sanitize oracle fuzz mutations bench sync lock clean
+.PHONY: core milestones lab docs test test-all apart check definition sanitize oracle msccl fuzz mutations bench sync lock clean
 
 # uv installs in seconds, pip in a minute; pip is the fallback where uv is not available. Both hide the output of a build, so
 # the core is built separately.
@@ -90,6 +90,9 @@ sanitize: $(READY)
 
 oracle: core
 	$(PY) -m tests.oracle $(ORACLE)
+
+msccl: core
+	$(PY) -m tests.acceptance.msccl $(MSCCL)
 
 fuzz: core
 	$(PY) -m tests.fuzz $(FUZZ)

@@ -9,6 +9,7 @@ _WHERE = {
     "from_msccl": "kernbench.ccl._msccl",
     "run_kernel_in_mock": "kernbench.ccl.testing",
     "simulator": "kernbench.runtime_api.collective",
+    "to_msccl": "kernbench.ccl._msccl_writer",
 }
 
 

@@ -7,8 +7,8 @@ The steps of a thread block are pipelined as those of other collectives are (`ke
 loads are posted some pieces ahead, and a long chunk moves in several messages. A step that another thread block waits
 for (`hasdep`) ends with a message to it, once everything that its thread block has stored is in memory.
 
-Each step is run by its own copy of `_do`, whose code carries the name of the step and its line in the XML file: errors,
-deadlocks and results refer to these.
+Each step is run by its own copies of `_post` and `_do`, whose code carries the name of the step and its line in the XML
+file: errors, deadlocks and results refer to these.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from inspect import Parameter, Signature
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from kernbench.ccl._group import Group, Place, Subgroup, single_shard_per_rank
@@ -96,15 +97,16 @@ class _Piece(NamedTuple):
 
 
 def _do(
-    piece: _Piece, arrival: Arrival | None, tiles: list[Tile] | None, stored: list[Pointer], work: Reduction,
+    piece: _Piece, arrivals: list[Arrival], tiles: list[Tile] | None, stored: list[Pointer], work: Reduction,
     dtype: Any, tl: TLContext,
 ) -> None:  # fmt: skip
     for way in piece.waits:
         tl.recv(way, shape=1, dtype=dtype)
     if tiles is None:
         tiles = [tl.load(pointer, shape=(piece.size,)) for pointer in piece.reads]
-    if arrival is not None:
-        received = tl.wait(arrival)
+    if arrivals:
+        received = tl.wait(arrivals[0])
+        arrivals.clear()  # or the message would stay in its slot
         if piece.to is not None and not tiles:
             received = tl.copy(received)
         tiles.insert(0, received)
@@ -116,7 +118,7 @@ def _do(
     elif tiles:
         result = tiles[0]
     if piece.to is not None:
-        if arrival is None and not piece.confirms:
+        if piece.source is None and not piece.confirms:
             tl.send(piece.to, piece.src, shape=(piece.size,))
         else:
             tl.send(piece.to, result)
@@ -134,13 +136,23 @@ def _do(
             tl.send(way, token)
 
 
-def _named(where: str, line: int) -> Callable[..., None]:
-    """Return `_do` as code of a line of the XML file."""
-    code = _do.__code__
-    units = len(code.co_code) // 2
-    # Up to 8 units an entry: no columns (kind 13), and no lines after that of the function.
-    table = b"".join(bytes((0x80 | 13 << 3 | min(8, units - at) - 1, 0)) for at in range(0, units, 8))
-    return FunctionType(code.replace(co_filename=where, co_firstlineno=line, co_linetable=table), globals())
+def _post(piece: _Piece, late: bool, dtype: Any, tl: TLContext) -> tuple[list[Arrival], list[Tile] | None]:
+    sources = [] if piece.source is None else [piece.source]
+    arrivals = [tl.recv_async(source, shape=(piece.size,), dtype=dtype) for source in sources]
+    return arrivals, None if late else [tl.load(pointer, shape=(piece.size,)) for pointer in piece.reads]
+
+
+def _named(function: Callable[..., Any], where: str, line: int) -> Callable[..., Any]:
+    """Return a copy of a function as code of a line of the XML file."""
+
+    def placed(code: CodeType) -> CodeType:
+        units = len(code.co_code) // 2
+        # An entry for up to 8 units: no columns (kind 13), and no lines after that of the function.
+        table = b"".join(bytes((0x80 | 13 << 3 | min(8, units - at) - 1, 0)) for at in range(0, units, 8))
+        inner = tuple(placed(const) if isinstance(const, CodeType) else const for const in code.co_consts)
+        return code.replace(co_filename=where, co_firstlineno=line, co_linetable=table, co_consts=inner)
+
+    return FunctionType(placed(function.__code__), globals())
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +160,7 @@ class _Action:
     """A step with its queues, and the code that runs it."""
 
     step: Step
+    post: Callable[..., tuple[list[Arrival], list[Tile] | None]]
     do: Callable[..., None]
     waits: tuple[str, ...]
     tells: tuple[str, ...]
@@ -162,10 +175,12 @@ class _Run:
         self.program = program
         self.ranks = len(program.gpus)
         both = program.most("i") and program.most("o")
-        in_place = program.inplace and program.coll in _IN_PLACE
-        self.kernel = self._in_place if in_place or (program.coll == "custom" and not both) else self._out_of_place
-        # Of an all-gather in place, a rank's input is a part of its output.
-        self.own = program.nchunks // self.ranks if program.coll == "allgather" and not program.most("i") else 0
+        in_place = program.inplace and program.coll not in ("allgather", "custom")
+        self.tensors = 1 if in_place or (program.coll == "custom" and not both) else 2
+        self.root = self._root()
+        self.kernel = self._kernel(self.tensors)
+        # Of an all-gather in place, a rank's input is a part of its output: these chunks.
+        self.own = program.nchunks // self.ranks if program.coll == "allgather" and program.inplace else 0
         self._actions: dict[tuple[int, int], list[_Action]] = {}
         self._pairs: list[set[tuple[int, int]]] = []  # of each GPU: (who tells, who waits)
         for g in range(self.ranks):
@@ -187,27 +202,44 @@ class _Run:
                     waits.setdefault((t, i), []).append(step.dep[0])
                     tells.setdefault(step.dep, []).append(t)
         for t, block in enumerate(gpu.blocks):
-            name = f"gpu {g}, tb {t}"
+            where = partial(self._where, f"gpu {g}, tb {t}")
             actions = []
             if self.own and (not t or t in first):
                 copy = Step(block.line, "nop" if t else "cpy", ("i", 0), ("o", g * self.own), self.own)
-                do = _named(f"{name}, copy of the input in {program.file}", block.line)
+                told = () if t else tuple(f"tb{w}" for w in first)
                 actions.append(
-                    _Action(copy, do, ("tb0",) * bool(t), () if t else tuple(f"tb{w}" for w in first), None, None)
+                    _Action(copy, *where("copy of the input", block.line), ("tb0",) * bool(t), told, None, None)
                 )
-            send, recv = (g, block.send, block.chan), (g, block.recv, block.chan)
             for i, step in enumerate(block.steps):
                 to = source = None
                 if step.does("send"):
-                    to = f"gpu{block.send}.tb{program.receivers[block.send, g, block.chan]}.chan{send[2]}"
+                    to = f"gpu{block.send}.tb{program.receivers[block.send, g, block.chan]}.chan{block.chan}"
                 if step.does("receive"):
-                    source = f"gpu{block.recv}.tb{program.senders[block.recv, g, block.chan]}.chan{recv[2]}"
-                do = _named(f"{name}, step {i} ({step.type}) in {program.file}", step.line)
+                    source = f"gpu{block.recv}.tb{program.senders[block.recv, g, block.chan]}.chan{block.chan}"
                 ways = [tuple(f"tb{w}" for w in known.get((t, i), ())) for known in (waits, tells)]
-                actions.append(_Action(step, do, ways[0], ways[1], to, source))
+                if step.type == "cpy" and i and _is_joint(block.steps[i - 1], step) and not actions[-1].tells:
+                    to, ways[0] = actions[-1].to, actions[-1].waits
+                    del actions[-1]
+                code = where(f"step {i} ({step.type})", step.line)
+                actions.append(_Action(step, *code, ways[0], ways[1], to, source))
             self._actions[g, t] = actions
         pairs = {(d, t) for (t, _), others in waits.items() for d in others}
         return pairs | {(0, t) for t in first}
+
+    def _root(self) -> int | None:
+        """Return the GPU that only sends in a broadcast, or only receives in a reduction; None of other collectives."""
+        way = {"broadcast": "receive", "reduce": "send"}.get(self.program.coll, "")
+        passive = [
+            g
+            for g, gpu in enumerate(self.program.gpus)
+            if not any(step.does(way) for block in gpu.blocks for step in block.steps)
+        ]
+        return passive[0] if way and len(passive) == 1 else None
+
+    def _where(self, block: str, what: str, line: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Return the code of a step, which says where it is."""
+        where = f"{block}, {what} in {self.program.file}"
+        return _named(_post, where, line), _named(_do, where, line)
 
     def chunk(self, n_elem: int) -> int:
         """Return the elements of a chunk; ConfigError if those of the tensor are no multiple of the chunks."""
@@ -224,16 +256,27 @@ class _Run:
         return size
 
     def kernel_args(
-        self, *, n_elem: int, world_size: int, op: str | Operator = "sum", chunk_bytes: int | None = None
-    ) -> tuple[int, Reduction, int | None]:
+        self,
+        *,
+        n_elem: int,
+        world_size: int,
+        op: str | Operator = "sum",
+        root: int | None = None,
+        chunk_bytes: int | None = None,
+    ) -> tuple[object, ...]:
         """Return the kernel's arguments after its pointers; `n_elem` is that of a device's first tensor."""
         if op == "avg":
             raise ConfigError(
                 f"{Path(self.program.file).name}: op = 'avg': an MSCCL program does not state when a sum is complete; "
                 "use op='sum', and divide"
             )
+        if root not in (None, self.root):
+            raise ConfigError(
+                f"{Path(self.program.file).name}: root = {root}, but the root of the program is {self.root}; leave "
+                "it out"
+            )
         self.chunk(n_elem)
-        return n_elem, Reduction(op, self.ranks), chunk_bytes
+        return n_elem, (Reduction(op, self.ranks), chunk_bytes), *self._padding(self.tensors + 3)
 
     def scratch(self, n_elem: int) -> int:
         """Return the elements of scratch of a GPU."""
@@ -279,26 +322,38 @@ class _Run:
                 graph[g * width + b][f"tb{a}"] = (g * width + a, f"tb{b}")
         return graph
 
-    def _in_place(
-        self, t_ptr: Pointer, scratch: Pointer, n_elem: int, work: Reduction, size: int | None, *, tl: TLContext
-    ) -> None:
-        self._run(t_ptr, t_ptr, scratch, n_elem, work, size, tl)
+    def _kernel(self, tensors: int) -> Callable[..., None]:
+        """Return the kernel for so many tensors of each device; it takes as many arguments as the program says."""
+        names = [*("t_ptr", "out_ptr")[:tensors], "scratch", "n_elem", "call"]
+        used = len(names)
 
-    def _out_of_place(
-        self, t_ptr: Pointer, out_ptr: Pointer, scratch: Pointer, n_elem: int, work: Reduction, size: int | None, *,
-        tl: TLContext,
-    ) -> None:  # fmt: skip
-        self._run(t_ptr, out_ptr, scratch, n_elem, work, size, tl)
+        def kernel(*args: Any, tl: TLContext) -> None:
+            *pointers, scratch, n_elem, (work, chunk_bytes) = args[:used]
+            self._run(pointers[0], pointers[-1], scratch, n_elem, work, chunk_bytes, tl)
+
+        kernel.__name__ = Path(self.program.file).stem
+        names += [f"unused_{i}" for i in range(len(self._padding(used)))]
+        parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        signed = Signature([*parameters, Parameter("tl", Parameter.KEYWORD_ONLY)])
+        kernel.__signature__ = signed  # type: ignore[attr-defined]
+        return kernel
+
+    def _padding(self, used: int) -> tuple[int, ...]:
+        """Return arguments without meaning, so that a launch is as large as that of the algorithm that was written."""
+        return (0,) * (self.program.arguments - used)
 
     def _run(
         self, i_ptr: Pointer, o_ptr: Pointer, s_ptr: Pointer, n_elem: int, work: Reduction, chunk_bytes: int | None,
         tl: TLContext,
     ) -> None:  # fmt: skip
         """Run the thread block of this PE."""
-        actions = self._actions.get(divmod(int(tl.program_id(2)), self.program.width), [])
+        rank, block = divmod(int(tl.program_id(2)), self.program.width)
+        actions = self._actions.get((rank, block), [])
         confirms = any(action.tells for action in actions)
-        posted: deque[tuple[_Action, _Piece, Arrival | None, list[Tile] | None]] = deque()
+        posted: deque[tuple[_Action, _Piece, list[Arrival], list[Tile] | None]] = deque()
         stored: list[Pointer] = []
+        if self.tensors == 1 and self.program.coll in ("reduce_scatter", "reducescatter"):
+            o_ptr += rank * self.program.nchunks // self.ranks * self.chunk(n_elem)  # a part of the input
         pointers = {"i": i_ptr, "o": o_ptr, "s": s_ptr}
         dtype = i_ptr.dtype
 
@@ -310,13 +365,8 @@ class _Run:
         for action, piece in self._pieces(actions, pointers, n_elem, chunking, confirms):
             while piece.waits and posted:
                 finish()
-            arrival = None
-            if piece.source is not None:
-                arrival = tl.recv_async(piece.source, shape=(piece.size,), dtype=dtype)
-            late = piece.waits or _is_stale(piece, [each[1] for each in posted])
-            tiles = None if late else [tl.load(pointer, shape=(piece.size,)) for pointer in piece.reads]
-            posted.append((action, piece, arrival, tiles))
-            del arrival, tiles
+            late = bool(piece.waits) or _is_stale(piece, [each[1] for each in posted])
+            posted.append((action, piece, *action.post(piece, late, dtype, tl)))
             while posted and (piece.waits or piece.tells or len(posted) > AHEAD):
                 finish()
         while posted:
@@ -361,6 +411,11 @@ class _Run:
             return
         for start, size in chunking.segments(0, chunk, 1):
             yield size, chunk, dict.fromkeys("ios", start)
+
+
+def _is_joint(send: Step, copy: Step) -> bool:
+    """Return whether what is sent is then copied: it is read once."""
+    return send.type == "s" and copy.dep is None and (send.src, send.cnt) == (copy.src, copy.cnt)
 
 
 @lru_cache(maxsize=32)

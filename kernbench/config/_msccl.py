@@ -45,13 +45,18 @@ COLLECTIVES = {
     "broadcast": "broadcast",
     "reduce": "reduce",
 }
+# Whether torch's collective writes its result to its input. An all-gather in place can be run out of place.
+IN_PLACE = {"all_reduce": True, "broadcast": True, "reduce": True, "reduce_scatter": False, "all_to_all": False}
 BUFFERS = {"i": "input", "o": "output", "s": "scratch"}
 MOST_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`cnt` chunks from `src` on, to `dst` on, both (buffer, chunk); `dep` is the (thread block, step) it waits for."""
+    """`cnt` chunks from `src` on, to `dst` on, both (buffer, chunk).
+
+    `dep` is the (thread block, step) that it waits for; others wait for it only if it `hasdep`.
+    """
 
     line: int
     type: str
@@ -59,6 +64,7 @@ class Step:
     dst: tuple[str, int]
     cnt: int
     dep: tuple[int, int] | None = None
+    hasdep: bool = True
 
     def does(self, what: str) -> bool:
         """Return whether it does one of "receive", "read", "send", "store"."""
@@ -102,6 +108,8 @@ class Program:
     nchunks : int
         Chunks of the larger of input and output.
     gpus : tuple of Gpu
+    arguments : int
+        Arguments of the launch of an algorithm that kernbench wrote.
     """
 
     file: str
@@ -110,6 +118,7 @@ class Program:
     inplace: bool
     nchunks: int
     gpus: tuple[Gpu, ...]
+    arguments: int = 0
 
     @cached_property
     def width(self) -> int:
@@ -159,6 +168,12 @@ def entry_faults(path: KeyPath, entry: CclEntry) -> Iterator[Fault]:
     does = COLLECTIVES.get(program.coll)
     if does not in (None, entry.collective):
         yield fault("collective", f"= {entry.collective!r}, but the program does {does}; write collective: {does}")
+    if does in IN_PLACE and program.inplace is not IN_PLACE[does]:
+        yield fault(
+            "module",
+            f"= {quote(entry.module)}: {does} works {'in' if IN_PLACE[does] else 'out of'} place in torch, and the "
+            f"program does not; generate it with inplace={IN_PLACE[does]}",
+        )
     if entry.contribution != "rank":
         yield fault("contribution", f"= {entry.contribution!r}: an MSCCL program combines ranks; leave it out")
     if entry.world_size not in (None, len(program.gpus)):
@@ -209,12 +224,15 @@ class _Reader:
         nchunks = self._number(algo, "nchunksperloop", default=most, least=1)
         if nchunks < most:
             raise self._error(algo, "nchunksperloop", f"but a GPU uses {most} chunks; write nchunksperloop={most}")
-        inplace = bool(self._number(algo, "inplace", default=1, most=1))
         coll = algo.attributes.get("coll", "custom")
         if coll not in (*COLLECTIVES, "custom"):
             raise self._error(algo, "coll", f"is unknown; {hint(coll, (*COLLECTIVES, 'custom'))}")
+        if nchunks % n and COLLECTIVES.get(coll) in ("all_gather", "reduce_scatter", "all_to_all"):
+            raise self._error(algo, "nchunksperloop", f"must be a multiple of ngpus = {n}: each rank has an equal part")
+        inplace = bool(self._number(algo, "inplace", default=1, most=1))
         name = algo.attributes.get("name", Path(self.file).stem)
-        found = Program(self.file, name, coll, inplace, nchunks, gpus)
+        arguments = self._number(algo, "arguments", default=0, most=64)
+        found = Program(self.file, name, coll, inplace, nchunks, gpus, arguments)
         self._check_messages(found)
         for g, gpu in enumerate(gpus):
             self._check_dependences(g, gpu)
@@ -303,8 +321,8 @@ class _Reader:
                 )  # fmt: skip
             ends.append((buffer, offset))
         block, step = (self._number(element, key, default=-1, least=-1) for key in ("depid", "deps"))
-        self._number(element, "hasdep", default=0, most=1)
-        return Step(element.line, kind, ends[0], ends[1], cnt, None if block < 0 else (block, step))
+        hasdep = bool(self._number(element, "hasdep", default=1, most=1))
+        return Step(element.line, kind, ends[0], ends[1], cnt, None if block < 0 else (block, step), hasdep)
 
     def _check_messages(self, program: Program) -> None:
         """Refuse a peer that is not there, and sends without receives of the same size."""
@@ -355,6 +373,11 @@ class _Reader:
                     raise ConfigError(
                         f"{self.name}:{step.line}: <step> deps = {at}, but thread block {other} of GPU {g} has the "
                         f"steps 0 to {len(gpu.blocks[other].steps) - 1}; name one of them"
+                    )
+                if other != t and not gpu.blocks[other].steps[at].hasdep:
+                    raise ConfigError(
+                        f"{self.name}:{gpu.blocks[other].steps[at].line}: <step> hasdep = 0, but step {i} of thread "
+                        f"block {t} of GPU {g} waits for it (line {step.line}); write hasdep = 1"
                     )
                 waits[t, i].append((other, at))
         if cycle := _cycle(waits):

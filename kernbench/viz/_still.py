@@ -20,7 +20,7 @@ _INSIDE = {"sip": 0.0, "cube": 80.0, "pe": 200.0}  # smallest width at which the
 _TEXT = 11.0  # [px]
 _LEVELS = 6
 # As in tokens.css: background, parts, text, muted text, outline, critical path, load from nearly idle to always busy.
-_LIGHT = ("#fff", "#f1f3f5", "#1b1f24", "#57606a", "#8a929a", "#b35900", "#5c8ec6", "#7a5bb5", "#b0286e", "#7a0616")
+_LIGHT = ("#fff", "#f1f3f5", "#1b1f24", "#57606a", "#767f88", "#b35900", "#4a7db8", "#7a5bb5", "#b0286e", "#7a0616")
 _DARK = ("#14171c", "#22262d", "#e6e9ee", "#a3abb6", "#7d8793", "#ffa657", "#5f87d8", "#a884e8", "#f0828c", "#ffd84d")
 _PE = re.compile(r"sip(\d+)\.cube(\d+)\.pe(\d+)")
 _ENGINE = re.compile(r"(sip\d+\.cube\d+\.pe\d+)\.(?:pe_dma|pe_fetch_store\.\w+|pe_gemm|pe_math)$")
@@ -276,9 +276,11 @@ class _Drawing:
     def _draw_box(self, name: str, box: Mapping[str, Any], rect: tuple[float, float, float, float]) -> None:
         load, path = self._loads.parts.get(name, 0.0), _rect_path(rect)
         self._shapes["p" if box["kind"] in ("io", "hbm") else "i"].append(path)
-        label = box["label"].removeprefix("PE_")
+        label, words = box["label"], box["label"].split()
         texts = [f"{label} {load:.0%}", *box["detail"]] if load >= _LEAST else [label, *box["detail"]]
-        written = any(self._write(rect, lines) for lines in (texts, [label], label.split("_"), label.split()[-1:]))
+        written = any(
+            self._write(rect, lines) for lines in (texts, [label], words[-1:] if words[-1].isdigit() else words)
+        )
         if load >= _LEAST:
             x, y, w, h = rect
             thick = max(5.0, h / 5)

@@ -66,7 +66,7 @@ def test_loads_are_busy_time_over_the_time_in_which_pes_worked(run):
 
 @pytest.mark.parametrize(
     ("where", "seen", "unseen"),
-    [(NEAR, "MATH", "PE 7"), (kb.DPPolicy(num_cubes=1, cube="row_wise", pe="row_wise"), "PE 7", "Cube 2")],
+    [(NEAR, "Vector", "PE 7"), (kb.DPPolicy(num_cubes=1, cube="row_wise", pe="row_wise"), "PE 7", "Cube 2")],
     ids=["one PE", "one cube"],
 )
 def test_it_shows_the_smallest_part_with_all_pes_that_worked(machine, where, seen, unseen):
@@ -77,7 +77,7 @@ def test_it_shows_the_smallest_part_with_all_pes_that_worked(machine, where, see
 
 def test_a_machine_is_drawn_without_loads(machine):
     svg = still_svg(scene(machine))
-    assert {"Host", "SIP 0", "SIP 1", "Cube 15"} <= set(texts(svg))
+    assert {"Host", "SIP 0", "SIP 1", "15"} <= set(texts(svg))
     assert 'class="f0"' not in svg.split("</style>")[1]
     assert not any("%" in text for text in texts(svg))
 

@@ -10,6 +10,9 @@ class DetailsView {
     this.head = node("div.kbp-details-head");
     this.body = node("div.kbp-details-body");
     this.fields = node("div.kbp-fields");
+    this.live = false;
+    /** Values that were sent and that the scene does not show yet, by path. */
+    this.sent = new Map();
     this.root = node("section.kbp-details", { "aria-label": "Details" }, this.head, this.body, this.fields);
     root.append(this.root);
     this.onChange = (event) => this.#changed(event.detail);
@@ -23,12 +26,16 @@ class DetailsView {
   }
 
   setScene(header) {
+    this.sent.clear();
     this.header = header;
+    this.live = false;
     this.#show();
   }
 
   setLive() {
-    if (!this.shared.selected) this.#busiest();
+    if (this.live) this.#tell();
+    else this.#show();
+    this.live = true;
   }
 
   #changed(names) {
@@ -70,9 +77,13 @@ class DetailsView {
     }
     this.due ??= setTimeout(() => {
       this.due = undefined;
-      if (this.shown) this.#facts();
-      else this.#busiest();
+      this.#tell();
     }, 125);
+  }
+
+  #tell() {
+    if (this.shown) this.#facts();
+    else this.#busiest();
   }
 
   #busiest() {
@@ -120,11 +131,13 @@ class DetailsView {
     const curve = loads?.curve(id);
     if (curve) {
       this.text = node("p.kbp-facts");
-      parts.push(this.text, this.#chart("Busy share", curve, "100 %"));
+      parts.push(this.text);
+      if (loads.bins > 1) parts.push(this.#chart("Busy share", curve, "100 %"));
       const queue = loads.queue(id);
       if (queue) parts.push(this.#chart(found.line ? "Transfers under way" : "Work under way", queue.data, queue.peak.toLocaleString("en", { maximumFractionDigits: 1 })));
     } else if (loads) {
-      parts.push(node("p.kbp-muted", {}, found.kind === "router" ? "Routers add latency; their links carry the load." : "Never busy in this run."));
+      const never = loads.bins > 1 ? "Never busy in this run." : "Not busy yet.";
+      parts.push(node("p.kbp-muted", {}, PASSIVE.has(found.kind) ? "Its links carry the load." : never));
     }
     if (path) {
       const ps = path.of(id.includes(".pe_fetch_store.") ? id.slice(0, id.lastIndexOf(".")) : id);
@@ -140,6 +153,10 @@ class DetailsView {
     const { loads } = this.machine;
     const curve = this.text && loads?.curve(this.shown);
     if (!curve) return;
+    if (loads.bins === 1) {
+      this.text.replaceChildren(node("b", {}, `${percentText(curve[0] / 255)} busy`), " since the last update");
+      return;
+    }
     const mean = curve.reduce((sum, value) => sum + value, 0) / curve.length / 255;
     const queue = loads.queue(this.shown);
     const under = queue ? `, ${((queue.data[loads.bin(this.shared.t)] / 255) * queue.peak).toLocaleString("en", { maximumFractionDigits: 1 })} under way` : "";
@@ -182,41 +199,47 @@ class DetailsView {
     );
   }
 
+  #set(path, value) {
+    this.sent.set(path, value);
+    this.send({ do: "set", field: path, value });
+    this.rows.find((row) => row.path === path)?.set({ ...this.header.machine.fields[path], value });
+  }
+
   #controls(kind) {
     const { machine } = this.header;
     const paths = machine.kinds[kind]?.fields ?? [];
+    const field = (path) => ({ ...machine.fields[path], ...(this.sent.has(path) && { value: this.sent.get(path) }) });
     if (this.kind === kind && this.rows?.length === paths.length) {
-      for (const row of this.rows) row.set(machine.fields[row.path]);
+      for (const row of this.rows) row.set(field(row.path));
       return;
     }
     this.kind = kind;
-    const send = this.send?.answers.has("set") ? this.send : null;
-    this.rows = paths.map((path) => new FieldRow(path, machine.fields[path], send));
+    const canSet = this.send?.answers.has("set");
+    this.rows = paths.map((path) => new FieldRow(path, field(path), canSet ? (value) => this.#set(path, value) : null));
     this.fields.replaceChildren(
       ...(paths.length ? [node("h4", {}, "Machine fields"), node("p.kbp-muted", {}, "The same for all components of this kind."), ...this.rows.map((row) => row.root)] : []),
     );
   }
 }
 
-/** One value of the machine file: a slider over its stops, or a menu. It is sent when it is released. */
+/** A row of one value of the machine file: a slider over its stops, or a menu. It is sent when it is released. */
 class FieldRow {
   constructor(path, field, send) {
     this.path = path;
     const id = `kbp-field-${(FieldRow.count = (FieldRow.count ?? 0) + 1)}`;
-    const value = (v) => ({ do: "set", field: path, value: v });
     this.output = node("output", { for: id });
     this.note = node("div.kbp-muted.kbp-source");
     if (!send) {
       this.input = null;
     } else if (field.choices.length) {
       this.input = node("select.kbp-button", { id }, ...field.choices.map((choice) => node("option", {}, choice)));
-      this.input.addEventListener("change", () => send(value(this.input.value)));
+      this.input.addEventListener("change", () => send(this.input.value));
     } else {
       this.input = node("input", { id, type: "range", min: "0", step: "1" });
       this.input.addEventListener("input", () => this.#tell(this.field.stops[this.input.value]));
-      this.input.addEventListener("change", () => send(value(this.field.stops[this.input.value])));
+      this.input.addEventListener("change", () => send(this.field.stops[this.input.value]));
     }
-    this.reset = node("button.kbp-link", { type: "button", hidden: true, onclick: () => send?.(value(this.field.default)) }, "reset");
+    this.reset = node("button.kbp-link", { type: "button", hidden: true, onclick: () => send(this.field.default) }, "reset");
     const label = node(this.input ? "label" : "span", { title: `${path}: ${field.description}`, ...(this.input && { for: id }) }, field.label);
     this.root = node("div.kbp-field", {}, node("div.kbp-field-head", {}, label, this.output), ...(this.input ? [this.input] : []), node("div.kbp-field-foot", {}, this.note, this.reset));
     this.set(field);

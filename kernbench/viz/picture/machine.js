@@ -8,6 +8,8 @@ const OPENS = { sip: 70, cube: 24, pe: 250 };
 const WIRED = 150;
 const LARGEST_SCALE = 4000;
 const UNKNOWN = -2;
+/** Kinds of components that the log has no work of. */
+const PASSIVE = new Set(["host", "switch", "io", "io_noc", "pcie_ep", "router", "ucie"]);
 
 /** One occurrence of a template: where it is drawn, and where its loads are found. */
 class Part {
@@ -563,6 +565,7 @@ class MachineView {
   #loadText(id) {
     if (!this.loads) return "no run yet";
     const share = this.loads.share(id, this.shared.t);
+    if (share === null && PASSIVE.has(this.locate(id)?.kind)) return "its links carry the load";
     return share === null ? "never busy in this run" : `busy ${percentText(share)} at ${nsText(this.shared.t)}`;
   }
 

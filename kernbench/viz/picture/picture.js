@@ -15,6 +15,7 @@ class Picture {
     this.views = [this.machine, this.details, this.timeline];
     this.resized = new ResizeObserver(() => this.root.classList.toggle("kbp-narrow", this.root.clientWidth < 860));
     this.resized.observe(this.root);
+    this.root.dataset.lmSuppressShortcuts = "true"; // JupyterLab leaves our keys to us
     this.invite = node(
       "div.kbp-invite", { hidden: true }, node("span", {}, "Nothing has run yet."),
       node("button.kbp-button.kbp-primary.kbp-run", { type: "button", onclick: () => send?.({ do: "run" }) }, "Run"),
@@ -31,6 +32,8 @@ class Picture {
     this.refused.textContent = "";
     const end = header.run?.end_ns ?? 0;
     const { shared } = this;
+    this.live = false;
+    this.root.classList.remove("kbp-live");
     const run = `${header.run?.name} ${end}`;
     const other = run !== this.run;
     this.run = run;
@@ -46,6 +49,9 @@ class Picture {
   }
 
   setLive(index, frame) {
+    this.live = true;
+    this.root.classList.add("kbp-live");
+    this.shared.playing = false;
     this.invite.hidden = true;
     this.machine.setLive(index, frame);
     this.details.setLive();
@@ -66,9 +72,7 @@ class Picture {
 class Clock {
   constructor(root, shared) {
     this.shared = shared;
-    const press = (text, label, act) => node("button.kbp-button", { type: "button", title: label, "aria-label": label, onclick: act }, text);
-    this.toggle = press("▶", "Play", () => shared.play());
-    this.toggle.classList.add("kbp-play");
+    this.toggle = node("button.kbp-button.kbp-play", { type: "button", title: "Play or pause", "aria-label": "Play", onclick: () => shared.play() }, "▶");
     this.scrub = node("input.kbp-scrub", { type: "range", min: "0", max: "1000", step: "any", value: "0", "aria-label": "Simulated time" });
     this.scrub.addEventListener("input", () => {
       shared.playing = false;
@@ -78,10 +82,11 @@ class Clock {
     this.speed = node("select.kbp-button.kbp-speed", { "aria-label": "Speed", title: "Speed: at 1× a run plays in 8 seconds" });
     for (const speed of [0.1, 0.25, 0.5, 1, 2, 4]) this.speed.append(node("option", { value: String(speed), selected: speed === 1 }, `${speed}×`));
     this.speed.addEventListener("change", () => (shared.speed = Number(this.speed.value)));
-    this.hottest = press("Hottest moment", "Go to the moment at which links and components together are busiest", () => {
+    const jump = () => {
       shared.playing = false;
       shared.t = this.loads.hottest();
-    });
+    };
+    this.hottest = node("button.kbp-button.kbp-hottest", { type: "button", title: "The moment at which links and components together are busiest", onclick: jump }, "Hottest moment");
     this.controls = [this.toggle, this.scrub, this.speed, this.hottest];
     this.root = node("div.kbp-clock", { role: "group", "aria-label": "Clock", hidden: true }, this.toggle, this.scrub, this.now, this.speed, this.hottest);
     root.append(this.root);
@@ -131,7 +136,7 @@ function render({ model, el }) {
   const live = () => {
     const frame = model.get("live");
     if (frame?.now_ns) picture.setLive(model.get("live_index"), frame);
-    else show();
+    else if (picture.live) show();
   };
   const select = () => (picture.shared.selected = model.get("selected") || null);
   const selected = (event) => {
