@@ -9,8 +9,10 @@ const MOST_ARROWS = 150; // drawn at once
 const TYPED = { u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array, f8: Float64Array };
 const ENGINES = ["composite", "dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send"];
 const HINT = "Wheel or W and S zoom, drag or A and D move, 0 shows all. A click selects; arrow keys walk; / searches; F zooms to the selection.";
+const PLURALS = { sip: "SIPs", rank: "ranks", cube: "cubes", cubeOf: "cubes", pe: "PEs", peOf: "PEs" };
+const LINKS = "Busiest links";
 const GROUPINGS = {
-  SIP: ["sip", "cube", "pe"], cube: ["cubeOf", "pe"], PE: ["peOf"], engine: ["stage", "sip"], rank: ["rank", "pe"],
+  SIP: ["sip", "cube", "pe"], cube: ["cubeOf", "pe"], PE: ["peOf"], engine: ["stage", "sip"], rank: ["rank", "cube", "pe"],
 };
 
 /** Returns the first index of a sorted array at which `value` is below the entry, from `low` on. */
@@ -34,6 +36,15 @@ function timeText(ps) {
   const size = Math.abs(ps);
   const [unit, by] = size >= 1e10 ? ["ms", 1e9] : size >= 1e8 ? ["us", 1e6] : ["ns", 1e3];
   return `${(ps / by).toLocaleString("en", { maximumFractionDigits: 3 })} ${unit}`;
+}
+
+/** Returns the id of a link in words; what both ends are in, once. */
+function linkText(id) {
+  const [from, to] = id.split("->").map((end) => end.split("."));
+  let same = 0;
+  while (same < Math.min(from.length, to.length) - 1 && from[same] === to[same]) same++;
+  const ends = [from, to].map((end) => placeText(end.slice(same).join(".")));
+  return `${same ? `${placeText(from.slice(0, same).join("."))}: ` : ""}${ends.join(" → ")}`;
 }
 
 function countText(value) {
@@ -92,12 +103,13 @@ class TimelineRun {
       this.columns[name] = new TYPED[type](whole.buffer, whole.byteOffset, whole.byteLength / TYPED[type].BYTES_PER_ELEMENT);
     }
     this.shift = 0;
-    this.#lanes = new Map();
-    this.#covers = new Map();
+    const sent = this.columns.arrow_ps;
+    this.sent = Uint32Array.from(sent.keys()).sort((a, b) => sent[a] - sent[b]);
   }
 
-  #lanes;
-  #covers;
+  #lanes = new Map();
+  #pieces = new Map();
+  #covers = new Map();
   #arrowsOf = null;
 
   /** Returns the lanes of a row: as many as it needs so that no interval overlaps another on its lane. */
@@ -106,9 +118,14 @@ class TimelineRun {
     return this.#lanes.get(row);
   }
 
-  /** Returns when anything of a row was under way. */
+  /** Returns when anything of a row was under way: starts and ends. */
+  pieces(row) {
+    if (!this.#pieces.has(row)) this.#pieces.set(row, this.#union(row));
+    return this.#pieces.get(row);
+  }
+
   cover(row) {
-    if (!this.#covers.has(row)) this.#covers.set(row, this.#union(row));
+    if (!this.#covers.has(row)) this.#covers.set(row, new Cover([this.pieces(row)]));
     return this.#covers.get(row);
   }
 
@@ -193,9 +210,11 @@ class Track {
   /** Returns the key of the group that it belongs to, and its name; null if it belongs to none of this level. */
   group(level) {
     const { sip, cube, pe } = this;
-    if (this.stage === "load") return level === "pe" || level === "cube" ? null : ["links", "Busiest links"];
-    if (level === "stage") return [this.stage, null];
-    if (this.component === "host") return level === "pe" || level === "cube" || (level === "sip" && this.inStage) ? null : ["host", "Host"];
+    if (level === "stage") return this.stage === "load" ? ["links", LINKS] : [this.stage, null];
+    if (this.stage === "load" || this.component === "host") {
+      const inner = level === "pe" || level === "cube" || this.inStage;
+      return inner ? null : this.stage === "load" ? ["links", LINKS] : ["host", "Host"];
+    }
     if (level === "sip") return [`sip${sip}`, `SIP ${sip}`];
     if (level === "rank") return [`sip${sip}`, `Rank ${sip} (SIP ${sip})`];
     if (level === "cube") return cube < 0 ? null : [`sip${sip}.cube${cube}`, `Cube ${cube}`];
@@ -238,7 +257,6 @@ class TimelineView {
   #runs = [];
   #tracks = [];
   #nodes = []; // what is visible, from top to bottom
-  #opened = new Map(); // groups that a user opened or closed
   #window = [0, 1];
   #scroll = 0;
   #picked = null; // {run, row, interval}
@@ -288,7 +306,7 @@ class TimelineView {
     this.#setWindow([0, this.#end]);
     this.search.value = this.matches.textContent = "";
     this.#found = [];
-    this.#say("");
+    this.#say(this.#last.rows.length || !this.#last.end ? "" : "This run was not logged: record operations or tiles to see what happened when.");
   }
 
   #setPath(path) {
@@ -318,7 +336,7 @@ class TimelineView {
   }
 
   get #end() {
-    return Math.max(...this.#runs.map((run) => run.end + run.shift));
+    return Math.max(1, ...this.#runs.map((run) => run.end + run.shift));
   }
 
   // The page.
@@ -510,15 +528,14 @@ class TimelineView {
   }
 
   #group(by) {
-    const links = (this.loads ? this.busiest : []).map((id) => new Track(id, "load", [-1, -1, -1], []));
-    const levels = GROUPINGS[by];
-    const tracks = levels[0] === "stage" ? this.#tracks.map((track) => Object.assign(new Track(track.component, track.stage, [track.sip, track.cube, track.pe], track.rows), { inStage: true })) : this.#tracks;
-    this.tree = this.#nest([...tracks, ...links], levels, 0, 0, "");
-    if (levels[0] === "stage") {
-      const order = Object.keys(this.stages);
-      this.tree.sort((a, b) => order.indexOf(a.id) - order.indexOf(b.id));
+    const levels = GROUPINGS[by], byStage = levels[0] === "stage";
+    const tracks = [...this.#tracks, ...(this.loads ? this.busiest : []).map((id) => new Track(id, "load", [-1, -1, -1], []))];
+    for (const track of tracks) track.inStage = byStage;
+    if (byStage) {
+      const order = [...Object.keys(this.stages), "load"];
+      tracks.sort((a, b) => order.indexOf(a.stage) - order.indexOf(b.stage));
     }
-    this.#opened.clear();
+    this.tree = this.#nest(tracks, levels, 0, 0, "");
     this.#openSome();
     this.#scroll = 0;
     this.#focused = null;
@@ -537,7 +554,7 @@ class TimelineView {
       }
       const [id, label] = group;
       if (!groups.has(id)) {
-        groups.set(id, { key: `${prefix}/${id}`, id, label: label ?? this.stages[id] ?? id, depth, tracks: [] });
+        groups.set(id, { key: `${prefix}/${id}`, id, label: label ?? this.stages[id], level: levels[at], depth, tracks: [] });
         nodes.push(groups.get(id));
       }
       groups.get(id).tracks.push(track);
@@ -551,21 +568,20 @@ class TimelineView {
 
   /** Puts groups in which nothing but messages passed into one at the end, so that the others are together. */
   #setIdleAside(nodes, depth, prefix) {
-    const idle = nodes.filter((each) => each.children && !each.works);
-    if (idle.length < 2 || idle.length === nodes.length) return nodes;
+    const groups = nodes.filter((each) => each.children), idle = groups.filter((each) => !each.works);
+    if (idle.length < 2 || idle.length === groups.length) return nodes;
     const deeper = (list) => list.map((each) => ({ ...each, depth: each.depth + 1, children: each.children && deeper(each.children) }));
-    const what = idle[0].label.split(" ").at(-2)?.replace(/^.*,/, "").trim() || "group";
     const aside = {
-      key: `${prefix}/idle`, id: "idle", label: `${idle.length} ${what === "PE" ? "PEs" : `${what.toLowerCase()}s`} without work`, depth, tracks: idle.flatMap((each) => each.tracks),
+      key: `${prefix}/idle`, id: "idle", label: `${idle.length} ${PLURALS[idle[0].level]} without work`, depth, tracks: idle.flatMap((each) => each.tracks),
       children: deeper(idle), works: false,
     };
     return [...nodes.filter((each) => !idle.includes(each)), aside];
   }
 
   #leaf(track, depth, prefix) {
-    const stage = track.component === "host" && track.stage === "host" ? "copies and maps" : (this.stages[track.stage] ?? track.component);
-    const where = track.component.replace(/\.pe_\w+(\.\w+)?$/, "");
-    const label = track.inStage ? where : track.component === "host" && track.sip >= 0 ? `${stage}, SIP ${track.sip}` : track.stage === "memory" ? this.#memoryName(track.component) : stage;
+    const stage = track.component === "host" && track.stage === "host" ? "copies and maps" : this.stages[track.stage];
+    const where = track.component === "host" ? (track.sip < 0 ? "host" : `SIP ${track.sip}`) : placeText(track.component.replace(/\.pe_\w+(\.\w+)?$/, ""));
+    const label = track.stage === "load" ? linkText(track.component) : track.inStage ? where : track.component === "host" && track.sip >= 0 ? `${stage}, SIP ${track.sip}` : track.stage === "memory" ? this.#memoryName(track.component) : stage;
     return { key: `${prefix}/${track.component}|${track.stage}|${track.sip}`, id: track.id, label, depth, track };
   }
 
@@ -802,7 +818,7 @@ class TimelineView {
     if (!each || each.open) return null;
     if (each.track?.stage === "load") {
       const share = this.#loadAt(each.track.component, this.#timeAt(x));
-      return [[each.track.component, "strong"], [`busy ${percentText(share)} of ${timeText(this.loads.end / this.loads.bins)} at ${timeText(this.#timeAt(x))}`]];
+      return [[each.label, "strong"], [each.id, "muted"], [`busy ${percentText(share)} of ${timeText(this.loads.end / this.loads.bins)} at ${timeText(this.#timeAt(x))}`]];
     }
     if (!each.children) return null;
     const from = this.#timeAt(Math.floor(x)), one = new Float64Array(1);
@@ -1038,7 +1054,7 @@ class TimelineView {
 
   async #saveTrace() {
     const content = await this.#bytes();
-    const link = node("a", { download: `${this.name.replace(/[^\w.-]+/g, "-")}-trace.json`, href: URL.createObjectURL(new Blob([content], { type: "application/json" })) });
+    const link = node("a", { download: `${this.name.replace(/\W+/g, "-").replace(/^-/, "")}-trace.json`, href: URL.createObjectURL(new Blob([content], { type: "application/json" })) });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
     this.#say(`${link.download}, ${countText(content.byteLength)} B`);
@@ -1242,7 +1258,7 @@ class TimelineView {
   #paintDifference(rows, y0, y1) {
     const columns = (number, out) => {
       if (rows[number] < 0) out.fill(0);
-      else this.#coverOf(number, rows[number]).columns(out, this.#window[0] - this.#runs[number].shift, this.perColumn);
+      else this.#runs[number].cover(rows[number]).columns(out, this.#window[0] - this.#runs[number].shift, this.perColumn);
     };
     columns(0, this.share);
     columns(1, this.share2);
@@ -1260,20 +1276,13 @@ class TimelineView {
     }
   }
 
-  #coverOf(number, row) {
-    const run = this.#runs[number];
-    run.made ??= new Map();
-    if (!run.made.has(row)) run.made.set(row, new Cover([run.cover(row)]));
-    return run.made.get(row);
-  }
-
   /** Returns how many rows of a stage a group has in a run, and how much of the time they are busy; null if none. */
   #loadOf(each, number, stage) {
     each.loads ??= new Map();
     const key = `${number} ${stage}`;
     if (!each.loads.has(key)) {
       const rows = each.tracks.filter((track) => track.stage === stage && track.rows[number] >= 0).map((track) => track.rows[number]);
-      each.loads.set(key, rows.length ? { rows: rows.length, cover: new Cover(rows.map((row) => this.#runs[number].cover(row))) } : null);
+      each.loads.set(key, rows.length ? { rows: rows.length, cover: new Cover(rows.map((row) => this.#runs[number].pieces(row))) } : null);
     }
     return each.loads.get(key);
   }
@@ -1281,8 +1290,7 @@ class TimelineView {
   #overview() {
     this.whole = this.#runs.map((run) => {
       const rows = run.rows.flatMap(([, stage], row) => (ENGINES.includes(stage) && stage !== "composite" ? [row] : []));
-      const pes = new Set(rows.map((row) => run.rows[row].slice(2).join())).size;
-      return { cover: new Cover(rows.map((row) => run.cover(row))), pes: Math.max(1, pes) };
+      return new Cover(rows.map((row) => run.pieces(row)));
     });
   }
 
@@ -1333,32 +1341,42 @@ class TimelineView {
     return n > 1 ? `${text.slice(0, n)}…` : "";
   }
 
-  /** Shades, for each launch of both runs, the time by which one ended later, and says how much that is. */
+  /** Shades, for each launch of both runs, the time by which one ended later. */
   #drawDifferences(pen) {
-    if (this.#runs.length < 2) return;
-    const [before, after] = this.#runs, colours = this.#colours;
+    this.deltas = [];
     for (const { name, a: [, start, end], b: other } of this.pairs) {
-      const a = this.#xOf(end + before.shift), b = this.#xOf(other[2] + after.shift);
+      const a = this.#xOf(end + this.#runs[0].shift), b = this.#xOf(other[2] + this.#last.shift);
       const x0 = Math.max(GUTTER, Math.min(a, b)), x1 = Math.min(this.width, Math.max(a, b));
       if (x1 <= x0) continue;
+      const colour = b > a ? this.#colours.path : this.#colours.accent;
       pen.globalAlpha = 0.14;
-      pen.fillStyle = b > a ? colours.path : colours.accent;
+      pen.fillStyle = colour;
       pen.fillRect(x0, this.#top, x1 - x0, this.shown - this.#top);
       pen.globalAlpha = 1;
       pen.fillRect(b > a ? x1 - 1 : x0, this.#top, 1, this.shown - this.#top);
-      const took = other[2] - other[1] - (end - start);
-      const text = `${name}: ${this.#change(took, end - start)}`;
-      pen.font = `600 12px ${colours.font}`;
+      this.deltas.push({ middle: (x0 + x1) / 2, colour, text: `${name}: ${this.#change(other[2] - other[1] - (end - start), end - start)}` });
+    }
+  }
+
+  /** Says how much longer or shorter each launch took; a label that would cover the one before is above it. */
+  #drawDeltas(pen) {
+    pen.font = `600 12px ${this.#colours.font}`;
+    pen.textBaseline = "middle";
+    pen.textAlign = "left";
+    let before = Infinity, y = this.shown - 30;
+    for (const { middle, colour, text } of [...this.deltas].reverse()) {
       const width = pen.measureText(text).width + 12;
-      const left = Math.max(GUTTER + 4, Math.min(this.width - width - 4, (x0 + x1 - width) / 2));
-      pen.fillStyle = colours.bg;
-      pen.fillRect(left, this.shown - 30, width, 22);
-      pen.strokeStyle = b > a ? colours.path : colours.accent;
-      pen.strokeRect(left + 0.5, this.shown - 29.5, width - 1, 21);
-      pen.fillStyle = colours.text;
-      pen.textBaseline = "middle";
-      pen.textAlign = "left";
-      pen.fillText(text, left + 6, this.shown - 18.5);
+      const left = Math.max(GUTTER + 4, Math.min(this.width - BAR - width - 4, middle - width / 2));
+      y = left + width > before ? y - 26 : this.shown - 30;
+      before = left;
+      if (y < this.#top) return;
+      pen.fillStyle = this.#colours.bg;
+      pen.fillRect(left, y, width, 22);
+      pen.lineWidth = 1;
+      pen.strokeStyle = colour;
+      pen.strokeRect(left + 0.5, y + 0.5, width - 1, 21);
+      pen.fillStyle = this.#colours.text;
+      pen.fillText(text, left + 6, y + 11.5);
     }
   }
 
@@ -1437,12 +1455,14 @@ class TimelineView {
 
   #drawOverview(pen) {
     const colours = this.#colours, width = this.width - GUTTER, height = OVERVIEW - 4;
-    const out = new Float64Array(Math.max(1, Math.floor(width)));
-    this.whole.forEach(({ cover, pes }, number) => {
-      const run = this.#runs[number];
-      cover.columns(out, -run.shift, this.#end / out.length);
-      const most = Math.max(1e-9, ...out);
-      const last = number === this.whole.length - 1;
+    const curves = this.whole.map((cover, number) => {
+      const out = new Float64Array(Math.max(1, Math.floor(width)));
+      cover.columns(out, -this.#runs[number].shift, this.#end / out.length);
+      return out;
+    });
+    const most = Math.max(1e-9, ...curves.map((curve) => Math.max(...curve)));
+    curves.forEach((out, number) => {
+      const last = number === curves.length - 1;
       pen.beginPath();
       if (last) pen.moveTo(GUTTER, height);
       out.forEach((value, x) => pen.lineTo(GUTTER + x + 0.5, height - (value / most) * (height - 6)));
@@ -1450,7 +1470,6 @@ class TimelineView {
       pen.fillStyle = pen.strokeStyle = last ? colours.stages.load.css : colours.text;
       if (last) pen.fill();
       else pen.stroke();
-      void pes;
     });
     const x0 = GUTTER + Math.max(0, this.#window[0] / this.#end) * width, x1 = GUTTER + Math.min(1, this.#window[1] / this.#end) * width;
     pen.fillStyle = colours.bg;
@@ -1532,6 +1551,7 @@ class TimelineView {
     if (this.#pointer?.hit) this.#outline(pen, this.#pointer.hit, colours.text, 1);
     if (this.#picked) this.#outline(pen, this.#picked, colours.accent, 2.5);
     pen.restore();
+    this.#drawDeltas(pen);
     this.#drawClock(pen);
     const bar = this.#bar();
     if (!bar) return;
@@ -1664,11 +1684,10 @@ class TimelineView {
       const { arrow_ps: sent, arrow_to: to } = run.columns;
       const chosen = new Set();
       for (const hit of [this.#pointer?.hit, this.#picked]) if (hit?.run === number) for (const i of run.arrowsOf(hit.interval)) chosen.add(i);
-      run.sentOrder ??= Uint32Array.from(sent.keys()).sort((a, b) => sent[a] - sent[b]);
       const all = [];
       if (sent.length) {
         const [from, until] = this.#window.map((t) => t - run.shift);
-        for (const i of run.sentOrder) {
+        for (const i of run.sent) {
           if (sent[i] > until) break;
           if (run.columns.start[to[i]] >= from) all.push(i);
           if (all.length > MOST_ARROWS) break;
