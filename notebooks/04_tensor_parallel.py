@@ -220,7 +220,8 @@ for path, value in (
     print(f"{path} = {value:g}: {changed.latency_ns / result.latency_ns:.3f} x the time")
 
 # %% [markdown]
-# TODO
+# Each costs about 2 %. Three quarters of the run are the host's copies of the weights and its launches, as
+# `result.why()` tells; on the device, no resource takes more than a fifth of the time.
 #
 # ## 5. The same with DTensor
 #
