@@ -6,7 +6,7 @@ import os
 
 import click
 
-from benchmarks import attention, collectives, machines, products, start, sweeps, table, transfers
+from benchmarks import attention, collectives, explorer, machines, products, start, sweeps, table, transfers
 from kernbench.sweeps._cache import OFF, VARIABLE
 
 PARTS = {
@@ -16,6 +16,7 @@ PARTS = {
     "collectives": collectives,
     "attention": attention,
     "start": start,
+    "explorer": explorer,
     "sweeps": sweeps,
 }
 

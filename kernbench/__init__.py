@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kernbench.analysis.compare import compare
     from kernbench.benches.registry import run
     from kernbench.notebook._picture import picture
+    from kernbench.notebook._view import explore
     from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api.context import session
     from kernbench.sim_engine._limits import Limits
@@ -38,13 +39,16 @@ if TYPE_CHECKING:
     from kernbench.sweeps._sweep import sweep
     from kernbench.topology.builder import resolve_topology as load
 
-__all__ = ["DPPolicy", "Limits", "ccl", "compare", "gemm", "load", "picture", "read", "run", "session", "sweep"]
+__all__ = [
+    "DPPolicy", "Limits", "ccl", "compare", "explore", "gemm", "load", "picture", "read", "run", "session", "sweep",
+]  # fmt: skip
 
 _WHERE = {
     "DPPolicy": "kernbench.policy.placement.dp:DPPolicy",
     "Limits": "kernbench.sim_engine._limits:Limits",
     "ccl": "kernbench.ccl",
     "compare": "kernbench.analysis.compare:compare",
+    "explore": "kernbench.notebook._view:explore",
     "gemm": "kernbench.studies.best:gemm",
     "load": "kernbench.topology.builder:resolve_topology",
     "picture": "kernbench.notebook._picture:picture",

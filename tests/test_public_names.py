@@ -77,6 +77,7 @@ def test_names_are_found_in_a_fresh_interpreter():
         "Limits",
         "kernbench.ccl",
         "compare",
+        "explore",
         "gemm",
         "resolve_topology",
         "picture",

@@ -1,6 +1,8 @@
 """The notebook's panels: the explorer, the live view of one run, the topology picker."""
 
+from kernbench.notebook._collectives import collective
 from kernbench.notebook._picker import TopologyPicker
+from kernbench.notebook._programs import program_of
 from kernbench.notebook._view import ExplorerView, LiveRun, explore
 
-__all__ = ["ExplorerView", "LiveRun", "TopologyPicker", "explore"]
+__all__ = ["ExplorerView", "LiveRun", "TopologyPicker", "collective", "explore", "program_of"]

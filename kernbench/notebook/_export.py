@@ -55,7 +55,7 @@ def code(entry: Entry) -> str:
         *([workload.source[0]] if workload.source[0] else []),
     ]
     changes = f", {list(entry.overrides)}" if entry.overrides else ""
-    values = "".join(f", {name}={value!r}" for name, value in entry.values.items())
+    values = "".join(f", {name}={value!r}" for name, value in workload.arguments(entry.values).items())
     run = f"kb.run(program, machine, data={options.data}, log={options.log!r})"
     lines = [f"machine = kb.load({entry.source!r}{changes})", f"program = partial({workload.source[1]}{values})", run]
     return "\n".join([*imports, "", *lines]) + "\n"

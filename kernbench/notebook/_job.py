@@ -12,186 +12,32 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
-from html import escape
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from kernbench.analysis._records import COLUMNS, Records
-from kernbench.analysis.result import LABELS, Busy, Result
-from kernbench.analysis.utilization import LinkTraffic
+from kernbench.analysis._records import Records
+from kernbench.analysis.result import Result
 from kernbench.benches.registry import env_settings
 from kernbench.errors import ConfigError, KernbenchError, LimitError
+from kernbench.notebook._live import Watch
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine._limits import NONE, Expired, Limits, Watchdog, limited
-from kernbench.sim_engine._observer import ENGINES, Observer
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sweeps import _worker as rows
 from kernbench.sweeps._cache import Cache, CachedPoint, default_cache
 from kernbench.sweeps._keys import Row, Study, only_ours, study_name, study_version, sweep_key
 from kernbench.sweeps._measure import complete, row_of
 from kernbench.sweeps._plan import resolve_study
-from kernbench.viz import _palette as palette
 
 if TYPE_CHECKING:
+    from kernbench.notebook._live import Frame
     from kernbench.notebook._model import Entry
-    from kernbench.sim_engine._observer import Counters
     from kernbench.topology.builder import Machine
 
 
-SHOWN_LINKS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What the live view shows."""
-
-    now_ns: float
-    busy_ns: dict[str, float]
-    links: tuple[Busy, ...]
-    n_pes: int
-    done: int = 0
-    total: int = 0
-    events: int = 0
-    events_per_s: float = 0.0
-
-
-def snapshot_of(records: Records) -> Snapshot:
-    """Return the snapshot at the end of `records`."""
-    result = Result(records)
-    busy_ns = result.breakdown.busy_ns()
-    return Snapshot(
-        result.latency_ns,
-        {engine: busy_ns[engine] for engine in ENGINES},
-        tuple(result.busiest_links(SHOWN_LINKS)),
-        len(records.pes()),
-    )
-
-
-def live_snapshot(counters: Counters, events_per_s: float) -> Snapshot:
-    """Return the snapshot of a run from its counters."""
-    now, n_pes = counters.now_ps, len(counters.pes)
-    first = np.argsort(-counters.busy_ps, kind="stable")[:SHOWN_LINKS].tolist()
-    links = [
-        Busy(
-            counters.links[i], int(counters.busy_ps[i]) / 1000, int(counters.busy_ps[i]) / now, int(counters.nbytes[i])
-        )
-        for i in first
-        if counters.busy_ps[i]
-    ]
-    busy = counters.engine_busy_ps.sum(axis=0) / (1000 * max(1, n_pes))
-    return Snapshot(
-        now / 1000,
-        dict(zip(ENGINES, busy.tolist(), strict=True)),
-        tuple(links),
-        n_pes,
-        done=counters.done,
-        total=counters.total,
-        events=counters.events,
-        events_per_s=events_per_s,
-    )
-
-
-class Replay:
-    """A finished run, shown again at any simulated time."""
-
-    def __init__(self, records: Records) -> None:
-        self.records = records
-
-    @property
-    def end_ps(self) -> int:
-        """When the run ended."""
-        return self.records.makespan_ps
-
-    def snapshot(self, t_ps: int) -> Snapshot:
-        """Return the snapshot at a simulated time: that of the log cut there."""
-        return snapshot_of(self.cut(t_ps))
-
-    def cut(self, t_ps: int) -> Records:
-        """Return the log up to a time: rows begun by then, cut at it, and the traffic of links."""
-        records = self.records
-        t = max(0, min(t_ps, records.makespan_ps))
-        if t == records.makespan_ps:
-            return records
-        begun = records.start_ps < t
-        columns = {name: getattr(records, name)[begun] for name in COLUMNS}
-        columns["end_ps"] = np.minimum(columns["end_ps"], t)
-        return replace(
-            records,
-            **columns,
-            links=self._traffic.between(0, t),
-            component_busy_ps=None,
-            makespan_ps=t,
-            launches=tuple(replace(x, end_ps=min(x.end_ps, t)) for x in records.launches if x.start_ps < t),
-            complete=False,
-        )
-
-    @cached_property
-    def _traffic(self) -> LinkTraffic:
-        return LinkTraffic(self.records)
-
-
-_BAR = "rgba(0,114,178,.35)"
-_COLOURS = {
-    "failed": palette.VERMILION, "outdated": palette.ORANGE, "done": palette.GREEN, "running": palette.BLUE,
-}  # fmt: skip
-
-
-def snapshot_html(snapshot: Snapshot | None, status: str, message: str = "", end_ns: float | None = None) -> str:
-    """Return a snapshot as HTML, below the status of the run."""
-    parts = [_status(status, message)]
-    if snapshot is not None:
-        parts += [_clock(snapshot, end_ns), _busy(snapshot)]
-    return f'<div class="kb-frame">{"".join(parts)}</div>'
-
-
-def _status(status: str, message: str) -> str:
-    colour = _COLOURS.get(status, palette.GREY)
-    lines = escape(message).replace("\n", "<br>")
-    return (
-        f'<div class="kb-status" role="status" style="border-left:4px solid {colour};padding-left:8px">'
-        f"<b>{escape(status)}</b> <span class='kb-message'>{lines}</span></div>"
-    )
-
-
-def _clock(snapshot: Snapshot, end_ns: float | None) -> str:
-    facts = [f'<b class="kb-now">{snapshot.now_ns:,.1f} ns</b>']
-    if end_ns is not None:
-        facts.append(f"of {end_ns:,.1f} ns")
-    if snapshot.events:
-        facts.append(f"{snapshot.events:,} events, {snapshot.events_per_s:,.0f} a second")
-    if snapshot.total:
-        facts.append(f"{snapshot.done} of {snapshot.total} programs ended")
-    facts.append(f"mean of {snapshot.n_pes} PEs" if snapshot.n_pes > 1 else "")
-    return f'<div style="margin:6px 0">simulated time {" &nbsp; ".join(x for x in facts if x)}</div>'
-
-
-def _busy(snapshot: Snapshot) -> str:
-    now = max(snapshot.now_ns, 1e-3)
-    engines = "".join(_row(LABELS[name], ns / now) for name, ns in snapshot.busy_ns.items() if ns)
-    links = "".join(_row(f"<code>{escape(x.name)}</code>", x.share, f"{x.nbytes:,} B") for x in snapshot.links)
-    return "".join(
-        f'<table class="kb-table {kind}"><tr><th>{title}</th><th>busy so far</th><th>{last}</th></tr>{rows}</table>'
-        for kind, title, last, rows in (
-            ("kb-engines", "engines of a PE, mean", "", engines),
-            ("kb-links", "busiest links", "carried", links),
-        )
-        if rows
-    )
-
-
-def _row(name: str, share: float, last: str = "") -> str:
-    bar = f"background:linear-gradient(90deg,{_BAR} {share:.1%},transparent {share:.1%})"
-    return (
-        f'<tr><td>{name}</td><td style="text-align:right;min-width:110px;{bar}">{share:.1%}</td>'
-        f'<td style="text-align:right">{last}</td></tr>'
-    )
-
-
-STUDIES, BENCHES = "kernbench.studies.", "kernbench.benches."
+STUDIES, BENCHES, COLLECTIVES = "kernbench.studies.", "kernbench.benches.", "kernbench.notebook._collectives"
 _NOTES = {"checks": int, "printed": str, "events": int}
 LOG_ROWS = 300_000  # some 10 MB; of a longer run only the row is kept
 
@@ -235,6 +81,7 @@ class CachedRun:
     def _outcome(self, found: CachedPoint, log: bytes) -> Outcome:
         notes: Any = dict(found.notes)
         shown = notes.pop("shown")
+        notes.pop("run", None)
         if {name: type(value) for name, value in notes.items()} != _NOTES:
             raise TypeError("not the notes on a run")
         return Outcome(
@@ -245,21 +92,24 @@ class CachedRun:
             **notes,
         )
 
-    def keep(self, outcome: Outcome) -> None:
-        """Keep the outcome of a run, for all later runs of the same point."""
+    def keep(self, outcome: Outcome) -> bool:
+        """Keep the outcome of a run, for all later runs of the same point; return whether its log is kept."""
         result, entry = outcome.result, self.entry
         assert result is not None
         row = rows.attempt(
             lambda _: row_of(result, entry.machine, outcome.shown, self.parameters.get("dtype", "f16")), {}
         )
         if row.status != rows.OK:  # the program returned what no table can hold
-            return
+            return False
         self.cache.put(self.key, row.row, self.study, entry.machine.hash, self.version, outcome.seconds)
+        log = None
         if len(result.records) <= LOG_ROWS:
             try:
-                self.cache.put_log(self.key, _packed(result.records), _notes(outcome))
+                log = _packed(result.records)
             except OSError as error:
                 warnings.warn(f"the log of a run is not kept: {error}", RuntimeWarning, stacklevel=2)
+        self.cache.put_log(self.key, log, {**_notes(outcome), "run": _said(entry, result.latency_ns)})
+        return log is not None
 
 
 def cached_run(entry: Entry) -> CachedRun | None:
@@ -269,20 +119,43 @@ def cached_run(entry: Entry) -> CachedRun | None:
     bench's settings in the environment are part of it. User-defined code may read anything, so it runs each time.
     """
     cache, workload, options = default_cache(), entry.workload, asdict(entry.options)
-    module = getattr(workload.function, "__module__", "")
-    if cache is None or not module.startswith((STUDIES, BENCHES)) or not only_ours(entry.machine):
+    inner: Any = workload.function
+    while isinstance(inner, partial):
+        inner = inner.func
+    module = getattr(inner, "__module__", "")
+    if cache is None or not module.startswith((STUDIES, BENCHES, COLLECTIVES)) or not only_ours(entry.machine):
         return None
     try:
         fn: Study = resolve_study(workload.function)
     except ConfigError:  # its parameters conflict with those of the run
         return None
     version = study_version(fn)
-    parameters = complete(fn, {**entry.values, **options})
+    parameters = complete(fn, {**workload.arguments(entry.values), **options})
     if module.startswith(BENCHES):
         parameters["environment"] = env_settings()
     return CachedRun(
         cache, sweep_key(study_name(fn), version, entry.machine, parameters), study_name(fn), version, entry, parameters
     )
+
+
+def _said(entry: Entry, latency_ns: float) -> Row:
+    """Return what the history tells of a run."""
+    return {
+        "workload": entry.workload.name,
+        "values": dict(entry.values),
+        "options": asdict(entry.options),
+        "source": entry.source,
+        "overrides": list(entry.overrides),
+        "spec": dict(entry.machine.spec),
+        "latency_ns": latency_ns,
+    }
+
+
+def read_log(key: str, name: str) -> Result | None:
+    """Return the result of a run in the cache; None if its log is not there any more."""
+    cache = default_cache()
+    found = cache.find(key) if cache is not None else None
+    return None if found is None or found.log is None else Result(_unpacked(found.log), name)
 
 
 def _notes(outcome: Outcome) -> Row:
@@ -308,10 +181,6 @@ def _unpacked(log: bytes) -> Records:
         return Records.load(path)
 
 
-_EVERY_S = 0.1
-_COST = 10  # a snapshot is due again after this many times what the last one took
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """How a program is run."""
@@ -335,24 +204,6 @@ class Outcome:
     made: float = 0.0
 
 
-class Watch(Observer):
-    """Reports snapshots of a run some times a second."""
-
-    def __init__(self, report: Callable[[Snapshot], None]) -> None:
-        self._report = report
-        self._due, self._before = 0.0, (time.perf_counter(), 0)
-
-    def pulse(self, engine: GraphEngine) -> None:
-        """Report a snapshot of the engine, if that is due."""
-        now = time.perf_counter()
-        if now < self._due:
-            return
-        then, events = self._before
-        self._before = now, engine.env.events
-        self._report(live_snapshot(engine.counters(), (engine.env.events - events) / max(1e-9, now - then)))
-        self._due = time.perf_counter() + max(_EVERY_S, _COST * (time.perf_counter() - now))
-
-
 @dataclass(eq=False)
 class Job:
     """A run under way."""
@@ -361,7 +212,7 @@ class Job:
     program: Callable[[RuntimeContext], object]
     name: str
     options: Options
-    on_snapshot: Callable[[Snapshot], None]
+    on_frame: Callable[[Frame], None]
     on_end: Callable[[Outcome], None]
     before: Callable[[], Outcome | None] = lambda: None
     limits: Limits = NONE
@@ -434,7 +285,7 @@ class Job:
 
     def _run(self) -> Outcome:
         options = self.options
-        watch = Watch(self.on_snapshot)
+        watch = Watch(self.on_frame)
         engine = GraphEngine(self.machine, options.data, log=options.log, observers=[watch], live=True)
         with limited(self.limits), RuntimeContext(engine, correlation_id=self.name) as torch:
             shown = self.program(torch)

@@ -9,22 +9,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import median, median_low
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench._registry import hint
 from kernbench.analysis.compare import Comparison, compare, machine_changes, value_text
 from kernbench.errors import ConfigError, KernbenchError, StateError
-from kernbench.notebook._job import Job, Options, Outcome, Replay, Snapshot, cached_run
+from kernbench.notebook._job import Job, Options, Outcome, cached_run, read_log
 from kernbench.notebook._machine import MachineForm
 from kernbench.notebook._workloads import Value, Workload, not_here, workloads
 from kernbench.sim_engine._limits import NONE, Limits
+from kernbench.sweeps._cache import default_cache
+from kernbench.sweeps._keys import Row, machine_of
 from kernbench.sweeps._saved import read_content
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.analysis.why import Why
+    from kernbench.notebook._live import Frame
     from kernbench.notebook._serve import Quota
     from kernbench.sweeps._saved import Manifest
 
@@ -41,6 +44,16 @@ class Point(NamedTuple):
     n_pes: int
 
 
+# Seconds of the reference host for each second of cost: the weights of the studies were fitted on other hosts.
+_REFERENCE = {
+    "study gemm": 0.22, "study ccl": 0.6, "study gqa": 0.7, "study layers": 2.0, "study probe": 0.7,
+}  # fmt: skip
+
+
+def _reference(workload: str) -> float:
+    return _REFERENCE.get(workload, 0.7 if workload.startswith("collective ") else 1.0)
+
+
 class HostSpeed:
     """Seconds of this host per unit of cost, measured on the runs that it has made."""
 
@@ -49,34 +62,42 @@ class HostSpeed:
         self._ratios: dict[str, list[float]] = {}
 
     def note(self, point: Point, cost_us: float | None, seconds: float) -> None:
-        """Remember how long a run took; its cost, if that is known."""
-        self._seconds[point] = seconds
+        """Remember how long a run took; its cost, if that is known.
+
+        The first run of a process also imports modules, which no later one does.
+        """
+        expected = self.seconds(point, cost_us)
+        if not self._seconds and expected is not None:
+            seconds = min(seconds, expected)
+        self._seconds[point] = min(seconds, self._seconds.get(point, seconds))
         if cost_us:
             self._ratios.setdefault(point.workload, []).append(seconds * 1e6 / cost_us)
 
     def seconds(self, point: Point, cost_us: float | None) -> float | None:
         """Return how long a run will take.
 
-        The same run takes as long as before. Another one of known cost takes that, times how much slower than the
-        reference this host ran the same workload, or others. Of anything else nothing is known.
+        The same run takes as long as the fastest before: whatever else the host does only lengthens runs. Another one
+        of known cost takes that, times how much slower than the reference this host ran the same workload, or others.
+        Of anything else nothing is known.
         """
         if point in self._seconds:
             return self._seconds[point]
         if cost_us is None:
             return None
-        own = self._ratios.get(point.workload, [])[-_RECENT:]
-        every = [ratio for ratios in self._ratios.values() for ratio in ratios[-_RECENT:]]
-        return cost_us / 1e6 * (median_low(own) if own else median(every) if every else 1.0)
+        slower = {name: min(ratios[-_RECENT:]) for name, ratios in self._ratios.items()}
+        if point.workload in slower:
+            return cost_us / 1e6 * slower[point.workload]
+        host = median(ratio / _reference(name) for name, ratio in slower.items()) if slower else 1.0
+        return cost_us / 1e6 * _reference(point.workload) * host
 
 
 IDLE, RUNNING, DONE, FAILED, CANCELLED = "idle", "running", "done", "failed", "cancelled"
 OUTDATED = "outdated"
-REPLAY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A run of the history."""
+    """A run of the history; `key` is where the cache has it, if it has, with its log if `logged`; `row` is its row."""
 
     number: int
     workload: Workload
@@ -88,6 +109,10 @@ class Entry:
     latency_ns: float = 0.0
     seconds: float = 0.0
     found: bool = False
+    made: float = 0.0
+    key: str = ""
+    logged: bool = False
+    row: Row = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def title(self) -> str:
@@ -111,7 +136,6 @@ class Finished:
 
     entry: Entry
     outcome: Outcome
-    replay: Replay
     why: Why | str | None = None
 
     @property
@@ -120,19 +144,14 @@ class Finished:
         assert self.outcome.result is not None
         return self.outcome.result
 
-    @property
-    def autoplays(self) -> bool:
-        """Whether the run was too short to be watched, or was not run now, and is to be shown again."""
-        return self.outcome.made > 0 or self.outcome.seconds < REPLAY_S
-
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The present run, and the finished one that the tabs show."""
+    """The present run, with its last frame while it is under way, and the finished one that the tabs show."""
 
     status: str = IDLE
     message: str = ""
-    snapshot: Snapshot | None = None
+    frame: Frame | None = None
     entry: Entry | None = None
     finished: Finished | None = None
 
@@ -145,6 +164,7 @@ class State:
 OPTIONS: dict[str, tuple[Any, ...]] = {"data": (True, False), "log": ("tile", "operation", "off")}
 AUTO_RUN_S = 1.0
 KEPT_ROWS = 1_000_000
+HISTORY = 100  # runs
 _PARAMETER = re.compile(r"^(\w+) = ")
 
 
@@ -211,6 +231,18 @@ class Explorer:
         """
         return self._unread or self._foresee()[1]
 
+    @property
+    def machine(self) -> Machine:
+        """The machine that a run of what is chosen takes: that of the form, with what the workload changes in it.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such machine; `wrong` says why.
+        """
+        changes = self.workload.changes(self.form.machine, self.values)
+        return self.form.machine.with_(changes) if changes else self.form.machine
+
     def _foresee(self) -> tuple[float | None, dict[str, str]]:
         """Return the cost of a run, if that can be computed, and what this machine cannot run, by parameter."""
         point = (self.workload, dict(self.values), self.options.data, self.form.machine.hash)
@@ -218,8 +250,9 @@ class Explorer:
             cost: float | None = None
             wrong: dict[str, str] = {}
             try:
+                machine = self.machine
                 if self.workload.cost is not None:
-                    cost = self.workload.cost(self.form.machine, self.options.data, **self.values)
+                    cost = self.workload.cost(machine, self.options.data, **self.values)
             except ConfigError as error:
                 for fault in error.faults:
                     found = _PARAMETER.match(fault)
@@ -277,9 +310,10 @@ class Explorer:
         if entry.workload == self.workload:
             before, now = before | entry.values, now | self.values
         found = [f"{name} was {before[name]}, is {now[name]}" for name in now if before[name] != now[name]]
-        machine = machine_changes(entry.machine.spec, self.form.machine.spec)
-        found += [f"{x.field} was {value_text(x.before)}, is {value_text(x.after)}" for x in machine]
-        return found + ["a value is wrong"] * bool(self.form.wrong or self.wrong)
+        if self.form.wrong or self.wrong:
+            return [*found, "a value is wrong"]
+        machine = machine_changes(entry.machine.spec, self.machine.spec)
+        return found + [f"{x.field} was {value_text(x.before)}, is {value_text(x.after)}" for x in machine]
 
     @property
     def current(self) -> bool:
@@ -290,6 +324,14 @@ class Explorer:
     def status(self) -> str:
         """The status of the present run; "outdated" once it is done and something has been changed."""
         return OUTDATED if self.state.status == DONE and self.changes else self.state.status
+
+    @property
+    def now_ns(self) -> float | None:
+        """The simulated time of the present run: so far, or its end; None if there is nothing to tell."""
+        state = self.state
+        if state.frame is not None:
+            return state.frame.now_ns
+        return state.finished.entry.latency_ns if state.status == DONE and state.finished is not None else None
 
     @property
     def message(self) -> str:
@@ -306,8 +348,8 @@ class Explorer:
             if self.quota is not None:
                 self.quota.take()
             self._runs += 1
-            form, values = self.form, dict(self.values)
-            machine, overrides = form.machine, tuple(form.overrides())
+            form, values, machine = self.form, dict(self.values), self.machine
+            overrides = (*form.overrides(), *self.workload.changes(form.machine, values))
             entry = Entry(self._runs, self.workload, values, machine, machine.source, overrides, self.options)
             before = (lambda: None) if again else partial(self._found, entry)
             self._job = Job(
@@ -358,8 +400,8 @@ class Explorer:
             return None
         return found
 
-    def _observed(self, entry: Entry, snapshot: Snapshot) -> None:
-        self._replace(entry, snapshot=snapshot)
+    def _observed(self, entry: Entry, frame: Frame) -> None:
+        self._replace(entry, frame=frame)
 
     def _replace(self, entry: Entry, **fields: Any) -> bool:
         """Change the state of a run that is under way; return False, and do nothing, where it is not any more."""
@@ -385,21 +427,22 @@ class Explorer:
         entry_done = replace(entry, latency_ns=result.latency_ns, seconds=outcome.seconds, found=outcome.made > 0)
         if not entry_done.found:
             self._speed.note(point, cost_us, outcome.seconds)
-            place = cached_run(entry_done)
-            if place is not None:
-                place.keep(outcome)  # first, so that what is shown as done survives whatever comes
+        place = cached_run(entry_done)
+        if place is not None:
+            # First, so that what is shown as done survives whatever comes.
+            kept = entry_done.found or place.keep(outcome)
+            entry_done = replace(entry_done, key=place.key, logged=kept)
         with self._lock:
             if self.state.entry is not entry or not self.state.busy:
                 return
-            self._show(Finished(entry_done, outcome, Replay(result.records)), _origin(outcome))
+            self._show(Finished(entry_done, outcome), _origin(outcome))
         self._explain()
 
     def _show(self, finished: Finished, message: str) -> None:
         """Add a finished run to the history, and show it."""
-        replay = finished.replay
-        self.history.append(finished.entry)
+        self.history = [*self.history, finished.entry][-HISTORY:]
         self._keep(finished.entry, finished.result)
-        self.state = State(DONE, message, replay.snapshot(replay.end_ps), finished.entry, finished)
+        self.state = State(DONE, message, None, finished.entry, finished)
 
     def _explain(self) -> None:
         """Tell the listeners of the run that is shown, then look for its critical path."""
@@ -448,7 +491,7 @@ class Explorer:
                 self._runs, program, values, machine, machine.source, manifest.overrides, options, result.latency_ns
             )
             outcome = Outcome(replace(result, name=entry.name))
-            self._show(Finished(entry, outcome, Replay(result.records)), f"from {name}: {manifest}")
+            self._show(Finished(entry, outcome), f"from {name}: {manifest}")
         self._explain()
 
     def _choose_as(self, manifest: Manifest, machine: Machine) -> None:
@@ -484,46 +527,57 @@ class Explorer:
     def result_of(self, entry: Entry) -> Result:
         """Return the result of a run of the history."""
         if entry.number not in self._results:
-            raise StateError(f"the log of run {entry.number} is no longer kept; run it again")
+            result = read_log(entry.key, entry.name) if entry.logged else None
+            if result is None:
+                raise StateError(f"the log of run {entry.number} is no longer kept; run it again")
+            self._keep(entry, result)
         return self._results[entry.number]
 
     def with_results(self) -> list[Entry]:
-        """Return the runs whose results are kept."""
-        return [entry for entry in self.history if entry.number in self._results]
+        """Return the runs whose results are kept, here or in the cache."""
+        return [entry for entry in self.history if entry.logged or entry.number in self._results]
 
-    def pin(self) -> None:
-        """Make the last run what others are compared with."""
-        self.pin_as(self.history[-1] if self.history else None)
+    def restore(self) -> None:
+        """Begin the history with the latest runs in the cache; their results are read when they are asked for."""
+        cache = default_cache()
+        for key, point in reversed((cache.noted(HISTORY) if cache is not None else {}).items()):
+            said = point.notes.get("run")
+            if not isinstance(said, dict):
+                continue  # a run that an earlier version has kept
+            try:
+                machine = Machine(machine_of(said["spec"]).config, said["source"])
+                workload = self.workloads.get(said["workload"]) or not_here(said["workload"])
+                entry = Entry(
+                    self._runs + 1, workload, said["values"], machine, said["source"], tuple(said["overrides"]),
+                    Options(**said["options"]), float(said["latency_ns"]), point.seconds, True, point.made,
+                    key, point.log is not None, point.row,
+                )  # fmt: skip
+            except (ConfigError, LookupError, TypeError, ValueError):
+                continue
+            self._runs += 1
+            self.history.append(entry)
+
+    def delete(self, *entries: Entry) -> None:
+        """Delete runs from the history and from the cache; without any, all."""
+        gone = {entry.number for entry in entries or self.history}
+        cache = default_cache()
+        if cache is not None:
+            cache.delete(entry.key for entry in self.history if entry.number in gone and entry.key)
+        with self._lock:
+            self.history = [entry for entry in self.history if entry.number not in gone]
+            for number in gone:
+                self._results.pop(number, None)
+            if self.baseline is not None and self.baseline.number in gone:
+                self.baseline = None
+        self._changed()
 
     def pin_as(self, entry: Entry | None) -> None:
         """Make a run what others are compared with; None: nothing."""
         self.baseline = entry
 
-    def compared(self, after: Entry | None = None, before: Entry | None = None) -> Comparison:
-        """Return what changed from the baseline (or `before`) to the last run (or `after`)."""
-        before = before or self.baseline
-        after = after or (self.history[-1] if self.history else None)
-        if before is None or after is None:
-            raise StateError("pin a run as the baseline first")
+    def compared(self, after: Entry, before: Entry) -> Comparison:
+        """Return what changed from one run to another."""
         return compare(self.result_of(before), self.result_of(after))
-
-    def table(self) -> list[dict[str, Any]]:
-        """Return the history as rows, latest first."""
-        return [
-            {
-                "run": entry.number,
-                "workload": entry.title,
-                "machine": ", ".join(
-                    [entry.source if ":" in entry.source else Path(entry.source).name, *entry.overrides]
-                ),
-                "latency_ns": entry.latency_ns,
-                "against_baseline": entry.latency_ns / self.baseline.latency_ns if self.baseline else None,
-                "host_s": entry.seconds,
-                "found": entry.found,
-                **asdict(entry.options),
-            }
-            for entry in reversed(self.history)
-        ]
 
     def _keep(self, entry: Entry, result: Result) -> None:
         """Keep a result, and let go of the oldest beyond what memory should hold; the baseline stays."""

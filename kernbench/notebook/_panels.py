@@ -23,7 +23,6 @@ from kernbench.viz._page_charts import roofline
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
-    from kernbench.notebook._job import Replay
     from kernbench.notebook._model import Entry, Finished
     from kernbench.notebook._workloads import Parameter
 
@@ -71,17 +70,18 @@ _WORDS = {IDLE: "ready", OUTDATED: "outdated"}
 def state_html(explorer: Explorer) -> str:
     """Return the state of the present run in a line: status, simulated time, facts, message."""
     state, status = explorer.state, explorer.status
-    facts, snapshot = [], state.snapshot
+    facts, frame = [], state.frame
     if status == IDLE:
         machine = explorer.form.machine.config
         facts.append(f"{explorer.workload.name} on {machine.n_pes:,} PEs")
-    elif snapshot is not None and status == RUNNING:
-        facts.append(f"{snapshot.events:,} events, {snapshot.events_per_s:,.0f}/s")
-        if snapshot.total:
-            facts.append(f"{snapshot.done:,} of {snapshot.total:,} programs ended")
+    elif frame is not None and status == RUNNING:
+        facts.append(f"{frame.events:,} events, {frame.events_per_s:,.0f}/s")
+        if frame.total:
+            facts.append(f"{frame.done:,} of {frame.total:,} programs ended")
     elif status == DONE and state.finished is not None and not state.finished.outcome.made:
         facts.append(f"simulated in {state.finished.outcome.seconds:.1f} s")
-    now = f'<b class="kb-now">{snapshot.now_ns:,.1f} ns</b>' if snapshot is not None else ""
+    now_ns = explorer.now_ns
+    now = f'<b class="kb-now">{now_ns:,.1f} ns</b>' if now_ns is not None else ""
     said = in_words(explorer.changes) if status == OUTDATED else state.message
     role = "alert" if status == FAILED else "status"
     parts = [
@@ -224,7 +224,7 @@ class ResultTabs:
         self._drawn: dict[str, object] = {}
         self.subject = widgets.HTML()
         self.subject.add_class("kb-subject")
-        self._replay: Replay | None = None
+        self._number = 0
         self.of = widgets.Dropdown(options=[WHOLE], tooltip="what took the time: all, or one launch or collective")
         self.of.add_class("kb-of")
         self.of.observe(lambda _: self._draw(), "value")
@@ -260,9 +260,9 @@ class ResultTabs:
         """Show the state as it is; may be called from any thread."""
         finished = self._explorer.state.finished
         self.subject.value = subject_html(self._explorer)
-        if finished is not None and finished.replay is not self._replay:
-            self._replay = finished.replay
-            self.of.options = (WHOLE, *calls(finished.replay.records.launches))
+        if finished is not None and finished.entry.number != self._number:
+            self._number = finished.entry.number
+            self.of.options = (WHOLE, *calls(finished.result.records.launches))
             self._forget()
         self.runs.refresh()
         self._draw()
@@ -283,7 +283,7 @@ class ResultTabs:
             self.runs.draw()
         if finished is None:
             return
-        seen = (finished.replay, finished.why, self.of.value) if name == "Why" else finished.replay
+        seen = (self._number, finished.why, self.of.value) if name == "Why" else self._number
         if self._drawn.get(name) == seen:
             return
         self._drawn[name] = seen

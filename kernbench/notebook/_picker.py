@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,12 @@ import ipywidgets as widgets
 from kernbench.analysis.compare import value_text
 from kernbench.errors import ConfigError, HostError
 from kernbench.notebook._machine import MachineForm, groups
+from kernbench.notebook._picture import Picture
 from kernbench.notebook._serve import is_page
 from kernbench.notebook._style import Input, button, column, download, message_html, mimebundle, page, row
 from kernbench.topology.builder import Machine
 from kernbench.viz._fields import Field, fields
-from kernbench.viz._machine import view_svg
-
-_VIEWS = ("system", "sip", "cube", "pe")
+from kernbench.viz._scene import scene
 
 
 class TopologyPicker:
@@ -59,10 +59,6 @@ class TopologyPicker:
         self.fields.add_class("kb-fields")
         self.summary = widgets.HTML()
         self.summary.add_class("kb-machine")
-        self.view = widgets.ToggleButtons(options=_VIEWS, tooltip="which part is drawn", style={"button_width": "76px"})
-        self.view.add_class("kb-view")
-        self.drawing = widgets.HTML()
-        self.drawing.add_class("kb-drawing")
         self.reset = button("Reset", "All values as in the file", "undo", self._reset)
         self.path = widgets.Text(
             value="topology.yaml", tooltip="name of the machine file to write", continuous_update=False
@@ -71,7 +67,6 @@ class TopologyPicker:
         self.saved = widgets.HTML()
         self.source.observe(lambda change: self._load(change["new"]), "value")
         self.group.observe(lambda _: self._show_group(), "value")
-        self.view.observe(lambda _: self._draw(), "value")
         self._show_group()
         own_file = [] if self.form.page else [self._own_file()]
         self.controls = column(
@@ -85,9 +80,19 @@ class TopologyPicker:
             name="kb-panel",
             title="Machine",
         )
-        self.picture = widgets.VBox([self.view, self.drawing])
-        self.picture.add_class("kb-stage")
-        self.root = page(column(self.controls, name="kb-forms"), self.picture)
+
+    @cached_property
+    def picture(self) -> Picture:
+        """The picture of the machine, where the picker is shown alone."""
+        made = Picture()
+        made.answer(set=lambda change: self.set(change["field"], str(change["value"])))
+        made.show(scene(self.machine))
+        return made
+
+    @cached_property
+    def root(self) -> widgets.Widget:
+        """The picker alone, as a page."""
+        return page(column(self.controls, name="kb-forms"), column(self.picture, name="kb-stage"))
 
     @property
     def machine(self) -> Machine:
@@ -96,9 +101,18 @@ class TopologyPicker:
 
     def set(self, path: str, text: str) -> None:
         """Change a value as a user does."""
-        group = next(name for name, found in groups().items() if any(x.path == path for x in found))
-        self.group.value = group
-        self.inputs[path].control.value = text
+        self.change({path: text})
+
+    def change(self, values: Mapping[str, str]) -> None:
+        """Change several values at once, as a slider that moves them together does."""
+        for path, text in values.items():
+            self.form.set(path, text)
+        self._changed_last = next(iter(values))
+        self.group.value = next(
+            name for name, found in groups().items() if any(x.path == self._changed_last for x in found)
+        )
+        self._show_group()
+        self._changed()
 
     def _own_file(self) -> widgets.Widget:
         """Return the field for the path of a file, which a page does not have: what is only hidden can be set."""
@@ -182,16 +196,13 @@ class TopologyPicker:
             for x in form.changed()
         ]
         self.summary.value = f'<div class="kb-changed">{"<br>".join(lines)}</div>'
-        self._draw()
+        if "picture" in vars(self) and self.picture.header["machine"]["hash"] != form.machine.hash:
+            self.picture.show(scene(form.machine))
 
     def _mark(self) -> None:
         wrong = self.form.wrong
         for path, field in self.inputs.items():
             field.refuse(wrong.get(path) or ("\n".join(wrong.values()) if path == self._changed_last else ""))
-
-    def _draw(self) -> None:
-        if self.form.valid:
-            self.drawing.value = view_svg(self.form.machine.views[self.view.value])
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return mimebundle(self.root, f"TopologyPicker({self.machine!r})")

@@ -18,9 +18,11 @@ from kernbench.viz._picture import module_js, picture_html, style_css
 from kernbench.viz._scene import scene, scene_of
 from kernbench.viz._still import still_svg, title_of
 from kernbench.viz._timeline import packed_trace
+from kernbench.viz._why import handle_why
 
 if TYPE_CHECKING:
     from kernbench.analysis._records import Records
+    from kernbench.notebook._live import Frame
     from kernbench.viz._scene import Scene
 
 
@@ -68,10 +70,20 @@ class Picture(anywidget.AnyWidget):
         with self.hold_sync():
             self.header, self.buffers, self.live = header, buffers, {}
 
+    def show_live(self, frame: Frame) -> None:
+        """Show a moment of a run under way."""
+        index = {"links": frame.links, "nodes": frame.nodes}
+        with self.hold_sync():
+            if index != self.live_index:
+                self.live_index = index
+            loads = {"link_load": frame.link_load.tobytes(), "node_load": frame.node_load.tobytes()}
+            self.live = {"now_ns": frame.now_ns, **loads}
+
     def answer(self, **callbacks: Callable[[dict[str, Any]], object]) -> None:
         """Call a callback with each message of its name; the picture shows controls only for what is answered.
 
-        `run` has no values, `set` has `field` and `value`, `open_file` has `name` and `content` of a result.
+        `run` has no values, `set` has `field` and `value`, `change` has `values` by field, `open_file` has `name` and
+        `content` of a result.
         """
         self._callbacks |= callbacks
         self.answers = sorted(self._callbacks)
@@ -84,6 +96,8 @@ class Picture(anywidget.AnyWidget):
         what = message.get("do", "")
         if what == "open_trace" and self._records is not None:
             self.send({"do": "trace"}, [packed_trace(self._records)])
+        elif self._records is not None and (found := handle_why(message, self._records)):
+            self.send(found)
         if what == "open_file":
             if not message["part"]:
                 self._parts.clear()

@@ -89,10 +89,11 @@ class RunsTab:
                 }
                 for row in rows
             ]
-            last, baseline = runs[-1].number, self._explorer.baseline
+            finished, baseline = self._explorer.state.finished, self._explorer.baseline
+            last = finished.entry.number if finished is not None else 0  # what is compared is read, so not before
             earlier = [number for number in sorted(kept) if number != last]
             self.table.b = last
-            self.table.a = baseline.number if baseline else (earlier or [0])[-1]
+            self.table.a = baseline.number if baseline else (earlier or [0])[-1] if last else 0
         self._refreshing = False
         self._compare()
         self.hint.value = "" if len(runs) > 1 else "<p>Change something and run again: the runs are compared here.</p>"
@@ -143,7 +144,7 @@ class RunsTab:
     def _measured(self, entry: Entry) -> dict[str, Any]:
         """Return what a run took besides time; nothing of a run whose log is not kept."""
         try:
-            row = row_of(self._explorer.result_of(entry), entry.machine, None, entry.dtype)
+            row = entry.row or row_of(self._explorer.result_of(entry), entry.machine, None, entry.dtype)
         except (KernbenchError, ValueError):
             return {}
         row = {**row, **machine_columns(entry.machine.config)}

@@ -23,6 +23,7 @@ from kernbench.viz._still import still_svg
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
+    from kernbench.notebook._live import Frame
     from kernbench.notebook._model import Entry
 
 
@@ -54,10 +55,14 @@ class Stage:
         stale = finished is not None and bool(explorer.changes)
         (self.root.add_class if stale else self.root.remove_class)("kb-stale")
         self.subject.value = subject_html(explorer, pair)
+        state = explorer.state
+        if state.busy and state.frame is not None and state.entry is not None:
+            self._show_live(state.entry.machine, state.frame)
+            return
         if finished is not None and finished.why is None:
             return  # its critical path, which the picture shows, comes in a moment
-        shown = pair or (finished.replay if finished is not None else explorer.form.machine.hash)
-        if shown == self._shown:
+        shown = pair or (finished.entry.number if finished is not None else explorer.form.machine.hash)
+        if shown == self._shown and not self.picture.live:
             return
         self._shown = shown
         if pair is not None:
@@ -67,6 +72,12 @@ class Stage:
             self.picture.show(scene_of(finished.entry.machine, finished.result), finished.result.records)
         else:
             self.picture.show(scene(explorer.form.machine))
+
+    def _show_live(self, machine: Machine, frame: Frame) -> None:
+        if machine.hash != self.picture.header["machine"]["hash"]:
+            self._shown = None
+            self.picture.show(scene(machine))
+        self.picture.show_live(frame)
 
 
 class ExplorerView:
@@ -88,10 +99,12 @@ class ExplorerView:
         self.bar = RunBar(explorer)
         self.workload = WorkloadPanel(explorer, self._touched)
         self.machine_form = TopologyPicker(form=explorer.form, on_change=self._machine_changed)
-        self.stage = Stage(explorer, run=lambda _: explorer.run(), set=self._set, open_file=self._open)
+        answers = {"set": self._set, "change": self._change, "open_file": self._open}
+        self.stage = Stage(explorer, run=lambda _: explorer.run(), **answers)
         self.tabs = ResultTabs(explorer, self.refresh)
         forms = column(self.workload.root, self.machine_form.controls, self.workload.options, name="kb-forms")
         self.root = page(self.bar.root, forms, self.stage.root, self.tabs.root)
+        self.tabs.runs.refresh()
         explorer.on_change.append(self.refresh)
 
     @property
@@ -113,6 +126,11 @@ class ExplorerView:
 
     def _set(self, change: dict[str, Any]) -> None:
         self.machine_form.set(change["field"], str(change["value"]))
+
+    def _change(self, change: dict[str, Any]) -> None:
+        """Set fields that a slider moves together, and run."""
+        self.machine_form.change({field: str(value) for field, value in change["values"].items()})
+        self.explorer.run()
 
     def _open(self, file: dict[str, Any]) -> None:
         self.stage.refused.value = ""
@@ -144,12 +162,32 @@ def explore(
     machine : str, Path, Machine, optional
         As for `kb.load`.
     *own : callable
-        User-defined functions `f(torch, *, size=64, ...)` to run: kernels, algorithms, components.
+        What to offer first: programs `f(torch, *, size=64, ...)`; kernels, which have a parameter `tl`; classes of
+        modules, which have a method `forward`, built on `kernbench.tp`. The parameters are fields of the form. A kernel
+        or module gets its tensors by their shapes, `64x64`: what has no default and no plain type is a tensor.
     limits : Limits, optional
         Of each run; a served page has its own as well.
+
+    Returns
+    -------
+    ExplorerView
+
+    Examples
+    --------
+    >>> import kernbench as kb
+    >>> def double(x, y, n: int = 64, *, tl):
+    ...     tl.store(y, tl.load(x, shape=(n, n), dtype="f16") * 2)
+    >>> view = kb.explore("preset:small", double)
+    >>> list(view.explorer.values)
+    ['dtype', 'cubes', 'pes', 'x', 'y', 'n']
     """
     limits = limits.within(page_limits())
-    return ExplorerView(Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota()))
+    explorer = Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota())
+    if "cubes" in explorer.values and not own:
+        explorer.set("cubes", explorer.form.machine.config.cubes_per_sip)  # the first run shows all of them at work
+    if not explorer.form.page:  # visitors of a page share its cache
+        explorer.restore()
+    return ExplorerView(explorer)
 
 
 class LiveRun:

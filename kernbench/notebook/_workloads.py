@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from kernbench._registry import hint
 from kernbench.benches import registry
-from kernbench.errors import ConfigError
+from kernbench.benches.registry import env_settings
+from kernbench.ccl.install import load_ccl_config, names
+from kernbench.config import AUTO, COLLECTIVES
+from kernbench.errors import ArgumentError, ConfigError
+from kernbench.notebook._collectives import collective, host_us
+from kernbench.notebook._programs import SHAPE, Shape, is_kernel, is_module, program_of, tensors_of
+from kernbench.studies.best import system_of
 from kernbench.studies.study import Choices, explorations
 
 if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
     from kernbench.runtime_api.context import RuntimeContext
     from kernbench.topology.builder import Machine
 
 
 Value = int | float | bool | str
-_KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "yes or no", str: "text"}
+_KINDS: dict[type, str] = {
+    int: "a whole number", float: "a number", bool: "yes or no", str: "text", Shape: "a shape such as 64x64",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,10 @@ def _parameter(name: str, kind: Any, default: Any) -> Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A program for one machine, with its parameters."""
+    """A program for one machine, with its parameters; some may be of the machine rather than the program.
+
+    `changes(machine, values)` returns what those change in the machine, as overrides.
+    """
 
     name: str
     title: str
@@ -98,25 +110,31 @@ class Workload:
     parameters: tuple[Parameter, ...]
     source: tuple[str, str]
     cost: Callable[..., float | None] | None = None
+    of_machine: tuple[str, ...] = ()
+    changes: Callable[[Machine, Mapping[str, Value]], list[str]] = lambda _machine, _values: []
+
+    def arguments(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Return those values that are the program's."""
+        return {name: value for name, value in values.items() if name not in self.of_machine}
 
     def program(self, values: Mapping[str, Value]) -> Callable[[RuntimeContext], object]:
         """Return the program with its parameters filled in."""
-        return partial(self.function, **values)
+        return partial(self.function, **self.arguments(values))
 
 
 def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
-    """Return all that can be run, by name: the user's own functions, then studies, then benches."""
-    found = [_own(function) for function in own]
+    """Return all that can be run, by name: what the user gives, then studies, collectives and benches."""
+    found = [_own(given) for given in own]
     for name, study in explorations().items():
         package, _, module = type(study).__module__.rpartition(".")
         source = (f"from {package} import {module}", f"{module}.{type(study).__name__}().program")
         found.append(_workload(f"study {name}", study.program, source, study.cost))
+    found += [_collective(name) for name in COLLECTIVES if names(load_ccl_config(), name)]
     for bench in registry.benches():
         if not bench.is_milestone:
             source = ("from kernbench.benches.registry import resolve", f"resolve({bench.name!r}).run")
-            found.append(
-                Workload(f"bench {bench.name}", bench.description, bench.run, tuple(parameters_of(bench.run)), source)
-            )
+            parameters, cost = tuple(parameters_of(bench.run)), partial(_bench_us, bench.name)
+            found.append(Workload(f"bench {bench.name}", bench.description, bench.run, parameters, source, cost))
     return {workload.name: workload for workload in found}
 
 
@@ -129,10 +147,114 @@ def not_here(name: str) -> Workload:
     return Workload(name, "", program, (), ("", ""))
 
 
-def _own(function: Callable[..., object]) -> Workload:
-    name = getattr(function, "__name__", "program")
-    home = getattr(function, "__module__", "__main__")
-    return _workload(name, function, ("" if home == "__main__" else f"from {home} import {name}", name))
+# Host time of a bench on a reference host [us], and how many PEs of the default machine share it.
+_BENCH_US = {
+    "gemm-single-pe": (25_000, 1), "matmul-composite": (50_000, 1), "qkv-gemm": (90_000, 1),
+    "qkv-gemm-multi-pe": (180_000, 8), "va-offset-verify": (40_000, 16), "ccl-allreduce": (150_000, 32),
+}  # fmt: skip
+
+
+def _bench_us(name: str, machine: Machine, _data: bool, **_: Any) -> float | None:
+    """Return the host time of a bench; None if it is not known, or settings in the environment change it."""
+    if name not in _BENCH_US or env_settings():
+        return None
+    config, (us, pes) = machine.config, _BENCH_US[name]
+    now = {
+        1: 1,
+        8: config.pes_per_cube,
+        16: min(2, config.cubes_per_sip) * config.pes_per_cube,
+        32: config.n_sips * config.cubes_per_sip,
+    }[pes]
+    return us * (0.2 + 0.8 * now / pes)
+
+
+def _own(given: Callable[..., object]) -> Workload:
+    """Return a workload of the user's: a program, a kernel or a module. Other kinds, such as torch models, go here."""
+    name = getattr(given, "__name__", "program")
+    home = getattr(given, "__module__", "__main__")
+    place = "" if home == "__main__" else f"from {home} import {name}"
+    if not is_kernel(given) and not is_module(given):
+        return _workload(name, given, (place, name))
+    imports = "\n".join(x for x in ("from kernbench.notebook import program_of", place) if x)
+    title = (inspect.getdoc(given) or name).partition("\n")[0]
+    return Workload(name, title, program_of(given), _parameters_of(given), (imports, f"program_of({name})"))
+
+
+_DTYPES = Choices(lambda _: ["f16", "bf16", "f32"])
+_DTYPE = Parameter("dtype", str, "f16", "of the tensors", _DTYPES)
+
+
+def _parameters_of(given: Callable[..., object]) -> tuple[Parameter, ...]:
+    """Return the parameters of a kernel or a module: shapes of its tensors, its own ones, and where it runs."""
+    calls = [given.forward, given] if is_module(given) else [given]  # type: ignore[attr-defined]
+    found: dict[str, Parameter] = {}
+    for call in calls:
+        tensors = tensors_of(call)
+        for x in inspect.signature(call).parameters.values():
+            if x.name in tensors and (call is not given or not is_module(given)):
+                found[x.name] = Parameter(x.name, Shape, Shape(SHAPE), "shape of the tensor")
+            elif x.default is not x.empty and x.kind is not x.VAR_KEYWORD:
+                found[x.name] = _parameter(x.name, _annotation(call, x), x.default)
+            elif (kind := _annotation(call, x)) in _KINDS:
+                found[x.name] = Parameter(x.name, kind, {int: 64, float: 1.0, bool: False}.get(kind, ""))
+    where = (
+        [Parameter("ranks", int, 1, "SIPs that run it, one rank each", _up_to(lambda c: c.n_sips))]
+        if is_module(given)
+        else [
+            Parameter("cubes", int, 1, "of SIP 0 that run it", _up_to(lambda c: c.cubes_per_sip)),
+            Parameter("pes", int, 1, "of each cube that run it", _up_to(lambda c: c.pes_per_cube)),
+        ]
+    )
+    return tuple(({x.name: x for x in (_DTYPE, *where)} | found).values())
+
+
+def _up_to(most: Callable[[MachineConfig], int]) -> Choices:
+    return Choices(lambda machine: [str(n) for n in range(1, most(machine.config) + 1)])
+
+
+_SAME = "as the machine"
+_TOPOLOGIES = ("ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_connected")
+
+
+def _collective(name: str) -> Workload:
+    """Return one collective by each algorithm of ccl.yaml for it."""
+    auto = [AUTO] if len(names(load_ccl_config(), name, "rank")) > 1 else []
+
+    def cost(machine: Machine, data: bool, **values: Any) -> float:
+        return host_us(machine, data, collective=name, **{x: values[x] for x in ("algorithm", "nbytes", "dtype")})
+
+    return Workload(
+        f"collective {name}",
+        f"{name} over all SIPs, a rank on each, by an algorithm of ccl.yaml",
+        partial(collective, collective=name),
+        (
+            Parameter("algorithm", str, (auto or names(load_ccl_config(), name))[0], "of ccl.yaml",
+                      Choices(lambda _: [*auto, *names(load_ccl_config(), name)])),
+            Parameter("nbytes", int, 65536, "of each rank's tensor"),
+            Parameter("sips", str, _SAME, 'a number, or a grid such as "4x2"'),
+            Parameter("topology", str, _SAME, "of the SIPs", Choices(lambda _: [_SAME, *_TOPOLOGIES])),
+            Parameter("dtype", str, "f16", "of the elements", _DTYPES),
+        ),
+        ("from kernbench.notebook import collective", f"collective, collective={name!r}"),
+        cost,
+        ("sips", "topology"),
+        _system,
+    )  # fmt: skip
+
+
+def _system(machine: Machine, values: Mapping[str, Value]) -> list[str]:
+    """Return the SIPs that a collective asks for, as overrides of the machine."""
+    sips, topology = (None if values[name] == _SAME else str(values[name]) for name in ("sips", "topology"))
+    if sips is None and topology is None:
+        return []
+    try:
+        given = system_of(machine, sips, topology).config.system.sips
+    except ArgumentError as error:
+        raise ConfigError(str(error)) from None
+    except ConfigError as error:
+        raise ConfigError(f"topology = {topology or machine.config.system.sips.topology!r}: {error}") from None
+    found = {"count": given.count, "topology": given.topology, "w": given.w, "h": given.h}
+    return [f"system.sips.{key}={'null' if value is None else value}" for key, value in found.items()]
 
 
 def _workload(

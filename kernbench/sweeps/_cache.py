@@ -186,8 +186,33 @@ class Cache:
         with self.writer() as put:
             put(key, row, study, machine, version, seconds)
 
-    def put_log(self, key: str, log: bytes, notes: Row) -> None:
-        """Keep the log of a point whose row is kept, and notes on it."""
+    def noted(self, most: int) -> dict[str, CachedPoint]:
+        """Return the latest points that have notes, by key, the latest first; without their logs."""
+        found: dict[str, CachedPoint] = {}
+        if not self.path.is_file():
+            return found
+        with _passed_over("read"), self._open() as database:
+            rows = database.execute(
+                "SELECT key, row, seconds, made, notes, log IS NOT NULL FROM points JOIN logs USING (key) "
+                "ORDER BY made DESC LIMIT ?",
+                (most,),
+            ).fetchall()
+            for key, row, seconds, made, notes, has_log in rows:
+                with self._dropped_if_damaged(database, key):
+                    log = b"" if has_log else None
+                    found[key] = CachedPoint(_object(row), float(seconds), float(made), _object(notes), log)
+        return found
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete points, their logs and notes."""
+        if not self.path.is_file():
+            return
+        with _passed_over("write"), self._open() as database:
+            for key in keys:
+                self._delete(database, key)
+
+    def put_log(self, key: str, log: bytes | None, notes: Row) -> None:
+        """Keep the log of a point whose row is kept, if it is not too long to be kept, and notes on it."""
         with _passed_over("write"), self._open() as database:
             database.execute("INSERT OR REPLACE INTO logs VALUES (?, ?, ?)", (key, json.dumps(notes), log))
 
@@ -262,9 +287,12 @@ class Cache:
         except (ValueError, TypeError, RecursionError):
             self._drop(database, key)
 
-    def _drop(self, database: sqlite3.Connection, key: str) -> None:
+    def _delete(self, database: sqlite3.Connection, key: str) -> None:
         for table in ("points", "logs"):
             database.execute(f"DELETE FROM {table} WHERE key = ?", (key,))  # noqa: S608
+
+    def _drop(self, database: sqlite3.Connection, key: str) -> None:
+        self._delete(database, key)
         warnings.warn(f"{self.path}: damaged points are deleted; they are run again", RuntimeWarning, stacklevel=4)
 
     @contextmanager

@@ -14,6 +14,7 @@ from kernbench.analysis.compare import ns_text, percent, value_text
 from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, VALIDATION, labels, on
 from kernbench.analysis.trace import LANES
 from kernbench.analysis.utilization import pe_window
+from kernbench.errors import KernbenchError
 from kernbench.viz import _palette as palette
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from kernbench.analysis.why import Why
 
 
-_SHOWN, _SHOWN_ROWS = 8, 12  # reasons, rows of the log
+_SHOWN, _SHOWN_ROWS, _BARS = 8, 12, 6  # reasons, rows of the log, pieces of the bar
 _LEFT = "text-align:left;white-space:nowrap"
 _NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
 _WARNING = f"border-left:3px solid {palette.VERMILION};padding-left:6px"
@@ -39,7 +40,7 @@ def compare_html(comparison: Comparison) -> str:
     if comparison.machine:
         rows = [[x.field, value_text(x.before), value_text(x.after)] for x in comparison.machine]
         parts.append(_table(["machine", "before", "after"], rows))
-    sections = [("", [comparison.latency]), ("launch", comparison.launches), ("stage", comparison.stages)]
+    sections = [("run", [comparison.latency]), ("launch", comparison.launches), ("stage", comparison.stages)]
     for title, times in sections:
         if times:
             cells = [[x.what, ns_text(x.before), ns_text(x.after), percent(x)] for x in times]
@@ -111,13 +112,13 @@ def _why_row(what: str, ns: str, share: str, bar: str = "", last: str = "<td></t
 
 
 def result_html(result: Result) -> str:
-    """Return the summary of one run: latency, stage bar, launches, busiest components and links."""
+    """Return the summary of one run: latency, critical path, stages, launches, busiest components and links."""
     machine = f'<span style="opacity:.7">machine {result.machine}</span>'
     parts = [
         f"<div><b>{escape(result.name)}</b>: <b>{result.latency_ns:,.2f} ns</b> {machine}</div>",
         "" if result.complete else f'<div style="{_WARNING}">{INCOMPLETE}</div>',
         f'<div style="opacity:.7">{VALIDATION}</div>',
-        stage_bar_svg(result.breakdown.exclusive_ns()),
+        _path_bar(result),
         _stage_table(result),
         _last_timeline(result.records),
     ]
@@ -134,27 +135,49 @@ def result_html(result: Result) -> str:
     return f'<div style="max-width:{_WIDTH + 80}px">{"".join(parts)}</div>'
 
 
+def _path_bar(result: Result) -> str:
+    """Return the critical path on the device by resource, or where no log tells it, the stages of the run."""
+    try:
+        why = result.why()
+    except KernbenchError:
+        return stage_bar_svg(result.breakdown.exclusive_ns())
+    device, latency = why.device_ns, why.path.makespan_ps / 1000
+    found = [(x.what, x.ns) for x in why if not x.host]
+    rest = sum(ns for _, ns in found[_BARS:])
+    pieces = [*found[:_BARS], *([("other", rest)] if rest else [])]
+    host = f"; host copies and launches take {latency - device:,.2f} ns" if latency - device > 0 else ""
+    title = f"<div>critical path on the device: <b>{device:,.2f} ns</b>{host}</div>"
+    colours = [*dict.fromkeys(palette.STAGES.values())]
+    named = [(escape(what), ns, colours[i % len(colours)]) for i, (what, ns) in enumerate(pieces)]
+    return title + _bar_svg(named, "critical path on the device by resource")
+
+
 def stage_bar_svg(exclusive_ns: Mapping[str, float]) -> str:
     """Return one bar, a piece per stage, with its legend: small enough to redraw ten times a second."""
-    total = sum(exclusive_ns.values())
+    pieces = [(LABELS[stage], exclusive_ns.get(stage, 0.0), palette.STAGES[stage]) for stage in ORDER]
+    return _bar_svg(pieces, "exclusive time by stage")
+
+
+def _bar_svg(named: Sequence[tuple[str, float, str]], label: str) -> str:
+    """Return one bar of pieces (name, ns, colour) with its legend."""
+    total = sum(ns for _, ns, _ in named)
     pieces, legend, x = [], [], 0.0
-    for stage in ORDER:
-        share = exclusive_ns.get(stage, 0.0) / total if total else 0.0
+    for name, ns, colour in named:
+        share = ns / total if total else 0.0
         if not share:
             continue
-        tip = f"{LABELS[stage]}: {exclusive_ns[stage]:,.2f} ns, {share:.1%}"
         pieces.append(
-            f'<rect x="{x:.2f}" width="{share * _WIDTH:.2f}" height="22" fill="{palette.STAGES[stage]}">'
-            f"<title>{tip}</title></rect>"
+            f'<rect x="{x:.2f}" width="{share * _WIDTH:.2f}" height="22" fill="{colour}">'
+            f"<title>{name}: {ns:,.2f} ns, {share:.1%}</title></rect>"
         )
         legend.append(
             f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:.8em;'
-            f'height:.8em;background:{palette.STAGES[stage]}"></span> {LABELS[stage]} {share:.0%}</span>'
+            f'height:.8em;background:{colour}"></span> {name} {share:.0%}</span>'
         )
         x += share * _WIDTH
     bar = (
         f'<svg viewBox="0 0 {_WIDTH} 22" width="100%" height="22" preserveAspectRatio="none" role="img" '
-        f'aria-label="exclusive time by stage">{"".join(pieces)}</svg>'
+        f'aria-label="{label}">{"".join(pieces)}</svg>'
     )
     return f'<div style="margin:6px 0">{bar}<div style="font-size:85%">{"".join(legend)}</div></div>'
 

@@ -15,7 +15,7 @@ from kernbench.viz._still import still_svg, title_of
 if TYPE_CHECKING:
     from kernbench.viz._scene import Scene
 
-_FILES = ("shared.js", "loads.js", "machine.js", "details.js", "timeline.js", "page.js", "picture.js")
+_FILES = ("shared.js", "loads.js", "machine.js", "details.js", "timeline.js", "why.js", "page.js", "picture.js")
 
 
 @cache

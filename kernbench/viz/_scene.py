@@ -20,6 +20,7 @@ from kernbench.topology.builder import PRESET, resolve_topology
 from kernbench.viz._fields import fields, sources
 from kernbench.viz._loads import link_loads, node_loads, used_links, used_nodes
 from kernbench.viz._timeline import packed_trace, timeline_sections
+from kernbench.viz._why import why_section
 
 if TYPE_CHECKING:
     from kernbench.analysis._critical_path import CriticalPath
@@ -72,14 +73,16 @@ def scene_of(machine: Machine, result: Result, *, before: Result | None = None, 
     before : Result, optional
         A result that the timeline compares it with.
     trace : bool
-        Whether the scene contains the trace for Perfetto: where no kernel can be asked for it.
+        Whether the scene contains the trace for Perfetto and the tornado: where no kernel can be asked for them.
     """
     try:
-        path = result.why().path
+        why = result.why()
     except KernbenchError:
-        path = None
+        why = None
     other = (before.name, before.records) if before is not None else None
-    header, buffers = scene(machine, result.records, result.name, path=path, before=other)
+    header, buffers = scene(machine, result.records, result.name, path=why.path if why else None, before=other)
+    if why is not None:
+        header["why"] = why_section(why, result.records, with_tornado=trace)
     if trace:
         buffers["trace"] = packed_trace(result.records)
     return header, buffers

@@ -1,19 +1,18 @@
-"""The links of a run on the machine's geometry, coloured by how busy they were: as a figure, and as SVG with tips."""
+"""The links of a run on the machine's geometry, coloured by how busy they were, as a figure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from html import escape
 from typing import TYPE_CHECKING
 
 from matplotlib import colormaps
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import ListedColormap, Normalize, to_hex
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.patches import Rectangle
 
-from kernbench.analysis.utilization import hottest, shares
+from kernbench.analysis.utilization import hottest
 from kernbench.topology import _naming as naming
 from kernbench.viz import _palette as palette
 from kernbench.viz.figures import Figure, caption, new_figure
@@ -21,7 +20,6 @@ from kernbench.viz.figures import Figure, caption, new_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from kernbench.analysis._records import Records
     from kernbench.topology._views import Point
     from kernbench.topology.builder import Machine
 
@@ -166,51 +164,6 @@ def _backdrop(axes: Axes, plan: Plan) -> None:
             px, py = plan.place(name)
             axes.plot(px, py, "s", ms=3, color=palette.DARK_GREY, zorder=3)
             axes.text(px + 1, py, name.rsplit(".", 1)[1], fontsize=5, va="center", zorder=3)
-
-
-def heat_svg(records: Records, machine: Machine) -> str:
-    """Return the same picture of a run as SVG, with the share of each link in its tip."""
-    share = shares(records.links, records.makespan_ps)
-    if not share:
-        return "<p>No link carried anything.</p>"
-    drawn = _Drawn(share, machine)
-    plan, first = drawn.plan, drawn.first
-    width, height = len(plan.sips) * plan.pitch + 4, plan.height + _ABOVE + _BELOW
-    boxes, texts = [], []
-    for sip in plan.sips:
-        x, y = plan.chiplet(sip)
-        boxes.append((x, y, _IO_W, plan.height))
-        texts.append((x + 16, y - 1.5, f"SIP {sip}"))
-        corners = (plan.cube(sip, cube) for cube in range(plan.w * plan.h))
-        boxes += [(x + 0.6, y + 0.6, plan.view.width - 1.2, plan.view.height - 1.2) for x, y in corners]
-    for name in (naming.HOST, naming.SWITCH):
-        x, y = plan.place(name)
-        texts.append((x + 2, y + 1.5, name))
-    rects = "".join(f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="1"/>' for x, y, w, h in boxes)
-    names = "".join(f'<text x="{x:.1f}" y="{y:.1f}">{name}</text>' for x, y, name in texts)
-    lines = "".join(_line_svg(link, share[link], points, link == first) for link, points in drawn.lines.items())
-    left_out = f"; {drawn.left_out} SIPs with less traffic are not drawn" if drawn.left_out else ""
-    steps = "".join(
-        f'<span style="display:inline-block;width:1.2em;height:.8em;background:{to_hex(_COLOURS(i / 10))}"></span>'
-        for i in range(11)
-    )
-    view = f'viewBox="-2 {-_ABOVE:g} {width:.1f} {height:.1f}" width="100%" style="max-height:520px"'
-    return (
-        f'<div class="kb-hottest">hottest: <code>{escape(first)}</code>{drawn.more}, busy {share[first]:.1%} of the run'
-        f'{left_out}</div><div style="font-size:85%">busy 0 % {steps} 100 %</div>'
-        f'<svg class="kb-heat" {view} role="img" aria-label="links by how busy they were">'
-        f'<g fill="none" stroke="currentColor" stroke-opacity=".35" stroke-width=".4">{rects}</g>'
-        f'<g fill="none">{lines}</g><g font-size="3.5" fill="currentColor">{names}</g></svg>'
-    )
-
-
-def _line_svg(link: str, share: float, line: list[Point], first: bool) -> str:
-    points = " ".join(f"{x:.2f},{y:.2f}" for x, y in line)
-    width = 0.35 + 1.1 * share + (0.6 if first else 0)
-    return (
-        f'<polyline points="{points}" stroke="{to_hex(_COLOURS(share))}" stroke-width="{width:.2f}">'
-        f"<title>{escape(link)}: busy {share:.1%}</title></polyline>"
-    )
 
 
 class _Drawn:

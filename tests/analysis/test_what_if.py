@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from kernbench.benches.registry import run as run_bench
 from kernbench.errors import KernbenchError
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies import gemm
 from kernbench.topology.builder import resolve_topology
 
@@ -56,6 +60,75 @@ def test_the_same_machine_takes_the_same_time(result):
 def test_what_is_no_rate_is_refused(result, override, text):
     with pytest.raises(KernbenchError, match=text):
         result.what_if(override)
+
+
+def ring(machine):
+    def program(torch):
+        one = DPPolicy(num_cubes=1, num_pes=1)
+        vectors = [torch.empty(1 << 13, dtype="f16", device=f"ahbm:{i}", dp=one) for i in range(machine.config.n_sips)]
+        torch.collective(vectors, algorithm="ring_allreduce_tcm")
+
+    return run_program(machine, program, log="tile")
+
+
+SMALL = MACHINE.with_(["sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
+# Each changes the time of its workload by more than 2 %.
+CHANGES = {
+    "streamed": ["cube.hbm.channel_bw_gbs=16", "cube.hbm.channel_bw_gbs=25.6", "system.pcie.latency_ns=200"],
+    "in TCM": ["cube.pe.pe_gemm.clock_ghz=0.5", "cube.pe.pe_tcm.read_bw_gbs=256", "cube.hbm.channel_bw_gbs=16"],
+    "several PEs": ["cube.hbm.channel_bw_gbs=16", "system.pcie.latency_ns=50", "cube.ucie.port_ns=16"],
+    "ring": ["system.sip_link.latency_ns=100", "system.sip_link.bw_gbs=64", "cube.pe.pe_tcm.write_bw_gbs=128"],
+}
+RUNS = {
+    "streamed": lambda machine: gemm.run(machine, (64, 256, 64), "ref_ref"),
+    "in TCM": lambda machine: gemm.run(machine, (64, 512, 64), "load_load"),
+    "several PEs": lambda machine: run_bench("qkv-gemm-multi-pe", machine, log="tile").result,
+    "ring": ring,
+}
+
+
+def errors(workload):
+    run = RUNS[workload]
+    result = run(SMALL)
+    found = []
+    for override in CHANGES[workload]:
+        exact = run(SMALL.with_([override])).latency_ns
+        assert abs(exact / result.latency_ns - 1) > 0.02, override
+        found.append(abs(result.what_if(override).predicted_ns / exact - 1))
+    return found
+
+
+def test_predictions_are_near_exact_runs():
+    found = np.array([error for workload in RUNS for error in errors(workload)])
+    assert np.median(found) < 0.01
+    assert np.quantile(found, 0.9) < 0.05
+    assert found.max() < 0.1
+
+
+@pytest.mark.parametrize("workload", RUNS)
+def test_the_graph_gives_the_recorded_time_and_answers_again(workload):
+    result = RUNS[workload](SMALL)
+    assert result.what_if([]).predicted_ns == pytest.approx(result.latency_ns, abs=0.001)
+    slower = result.what_if("system.pcie.latency_ns=200")
+    assert slower.predicted_ns > result.latency_ns
+    assert result.what_if("system.pcie.latency_ns=200") == slower
+
+
+def test_the_path_moves_to_another_resource():
+    # With four times the matrix rate, fetch limits: the share of the path would promise far more.
+    result = gemm.run(SMALL, (64, 1024, 64), "load_load")
+    exact = gemm.run(SMALL.with_(["cube.pe.pe_gemm.clock_ghz=4"]), (64, 1024, 64), "load_load").latency_ns
+    assert result.what_if("cube.pe.pe_gemm.clock_ghz=4").predicted_ns == pytest.approx(exact, rel=0.01)
+    assert exact > 0.95 * result.latency_ns
+
+
+def test_tiles_that_are_not_logged_are_predicted_too():
+    result, exact = (
+        gemm.run(machine, (64, 256, 64), "ref_ref", log="operation")
+        for machine in (SMALL, SMALL.with_(["cube.hbm.channel_bw_gbs=16"]))
+    )
+    assert result.what_if("cube.hbm.channel_bw_gbs=16").predicted_ns == pytest.approx(exact.latency_ns, rel=0.03)
+    assert exact.latency_ns > 1.1 * result.latency_ns
 
 
 def test_a_run_without_a_log_is_refused():

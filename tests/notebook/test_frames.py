@@ -1,87 +1,98 @@
-"""A frame at a simulated time is the log cut there; the last one is the result."""
+"""A live frame is what links and components have done since the one before; all frames together are the result."""
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from itertools import pairwise
+from unittest.mock import patch
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import kernbench as kb
-from kernbench.notebook._job import SHOWN_LINKS, Replay, live_snapshot, snapshot_of
+from kernbench.notebook._live import Frames
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine._observer import ENGINES
+from kernbench.sim_engine._observer import Observer
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies import gemm
+from kernbench.studies.ccl import CclStudy
+
+PROGRAMS = {
+    "gemm": ("small", lambda torch: gemm.product(torch, 128, 256, 128, "ref_ref", "f16")),
+    "all-reduce": ("default", lambda torch: CclStudy().program(torch, elements=16384, cubes=2, pes=2)),
+}
 
 
-@pytest.fixture(scope="module")
-def result():
-    return gemm.run(kb.load("preset:small"), (64, 128, 64), "ref_ref")
+class Keep(Observer):
+    """Keeps a frame of every pulse."""
+
+    def __init__(self):
+        self.made, self.frames = Frames(), []
+
+    def pulse(self, engine):
+        self.frames.append(self.made.next(engine.counters(), 0.5))
 
 
-@pytest.fixture(scope="module")
-def replay(result):
-    return Replay(result.records)
+@pytest.fixture(scope="module", params=PROGRAMS)
+def watched(request):
+    preset, program = PROGRAMS[request.param]
+    keep = Keep()
+    engine = GraphEngine(kb.load(f"preset:{preset}"), True, log="tile", observers=[keep], live=True)
+    with patch("kernbench.sim_engine.engine._SLICE", 32), RuntimeContext(engine) as torch:
+        program(torch)
+    keep.pulse(engine)
+    return keep.frames, engine.records()
 
 
-def busy_by_hand(records, t):
-    """Services of each engine, cut at a time; an engine serves one at a time."""
-    rows = [
-        (records.kinds[kind], start, min(end, t))
-        for kind, start, end in zip(
-            records.kind.tolist(), records.start_ps.tolist(), records.end_ps.tolist(), strict=True
-        )
-    ]
-    return {
-        name: sum(end - start for kind, start, end in rows if kind == name and start < t) / 1000 for name in ENGINES
-    }
+def loads(frame):
+    links = zip(frame.links, frame.link_load.tolist(), strict=True)
+    return dict(links) | dict(zip(frame.nodes, frame.node_load.tolist(), strict=True))
 
 
-@settings(max_examples=15)
-@given(share=st.floats(0.01, 1))
-def test_frame_is_the_log_cut_at_its_time(result, replay, share):
-    t = round(result.records.makespan_ps * share)
-    frame = replay.snapshot(t)
-    assert frame.now_ns == t / 1000
-    assert frame.n_pes <= 1
-    assert frame.busy_ns == pytest.approx(busy_by_hand(result.records, t))
-    assert all(ns <= frame.now_ns for ns in frame.busy_ns.values())
+def test_frames_follow_each_other_up_to_the_end(watched):
+    frames, records = watched
+    assert len(frames) > 10
+    assert frames[0].since_ns == 0
+    assert all(before.now_ns == after.since_ns for before, after in pairwise(frames))
+    assert frames[-1].now_ns == records.makespan_ps / 1000
+    assert (frames[-1].done, frames[-1].events) == (frames[-1].total, max(x.events for x in frames))
+    assert frames[1].events_per_s == (frames[1].events - frames[0].events) / 0.5 > 0
 
 
-def test_last_frame_is_the_result(result, replay):
-    last = replay.snapshot(replay.end_ps)
-    assert last == snapshot_of(result.records)
-    assert last.now_ns == result.latency_ns
-    assert list(last.links) == result.busiest_links(SHOWN_LINKS)
+def test_a_load_is_a_byte_and_all_loads_together_are_the_busy_times_of_the_result(watched):
+    frames, records = watched
+    busy = dict(zip(records.links.names, records.links.busy_ps.tolist(), strict=True))
+    busy |= {name: ps for name, ps in records.busy_by_component().items() if ".pe_dma" not in name}
+    found = dict.fromkeys(loads(frames[-1]), 0.0)
+    for frame in frames:
+        assert frame.link_load.dtype == frame.node_load.dtype == np.uint8
+        for name, load in loads(frame).items():
+            found[name] += load / 255 * (frame.now_ns - frame.since_ns) * 1000 * (frame.now_ns > frame.since_ns)
+    rounding = records.makespan_ps / 255 / 2 + len(frames)
+    assert {name: busy[name] for name in found} == pytest.approx(found, abs=rounding)
+    assert {name for name, ps in busy.items() if ps and ("->" in name or ".pe_gemm" in name or "hbm" in name)} <= set(
+        found
+    )
+    assert max(found.values()) > 10 * rounding, "something was busy for longer than a byte can lose"
 
 
-def test_a_live_frame_at_the_end_is_the_last_one(result):
-    engine = GraphEngine(kb.load("preset:small"), True, log="tile", live=True)
+def test_names_are_the_same_objects_until_more_are_used(watched):
+    frames, _ = watched
+    changed = 0
+    for before, after in pairwise(frames):
+        for name in ("links", "nodes"):
+            same = getattr(after, name) is getattr(before, name)
+            assert same == (getattr(after, name) == getattr(before, name))
+            changed += not same
+    assert 0 < changed < len(frames)
+
+
+def test_while_no_time_passes_the_shares_stay():
+    engine = GraphEngine(kb.load("preset:small"), True, live=True)
+    frames = Frames()
     with RuntimeContext(engine) as torch:
-        gemm.product(torch, 64, 128, 64, "ref_ref", "f16")
-    live, last = live_snapshot(engine.counters(), 0.0), snapshot_of(result.records)
-    assert (live.now_ns, live.busy_ns, live.n_pes) == (last.now_ns, pytest.approx(last.busy_ns), 1)
-    every = {x.name: x for x in result.busiest_links(1000)}
-    assert [x.busy_ns for x in live.links] == [x.busy_ns for x in last.links], "which of several that are as busy?"
-    assert all((x.busy_ns, x.share, x.nbytes) == astuple(every[x.name])[1:4] for x in live.links)
-    assert (live.done, live.total) == (1, 1)
-
-
-def test_links_are_never_busier_than_time_and_end_where_the_result_ends(result, replay):
-    table = result.records.links
-    before = [0] * len(table.names)
-    for share in (0.1, 0.4, 0.7, 0.95):
-        t = round(replay.end_ps * share)
-        busy = replay.cut(t).links.busy_ps.tolist()
-        assert all(a <= b <= whole for a, b, whole in zip(before, busy, table.busy_ps.tolist(), strict=True))
-        before = busy
-    assert replay.cut(replay.end_ps).links is table
-
-
-def test_the_first_frame_is_empty(replay):
-    first = replay.snapshot(0)
-    assert first.now_ns == 0
-    assert not first.links
-    assert not any(first.busy_ns.values())
+        torch.ones(64, 64, device="ahbm").numpy()
+        first = frames.next(engine.counters(), 1.0)
+        again = frames.next(engine.counters(), 1.0)
+    assert first.link_load.any()
+    assert again.link_load.tolist() == first.link_load.tolist()
+    assert again.events_per_s == 0

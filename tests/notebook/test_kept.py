@@ -11,8 +11,9 @@ import pytest
 import kernbench as kb
 from kernbench.analysis._records import Records
 from kernbench.config import default_ccl_path
-from kernbench.errors import HostError
+from kernbench.errors import HostError, KernbenchError
 from kernbench.notebook import _job as job
+from kernbench.notebook import _model as model
 from kernbench.notebook import explore
 from kernbench.notebook._model import CANCELLED, DONE, RUNNING, Explorer
 from kernbench.studies.gemm import GemmStudy
@@ -57,12 +58,11 @@ def test_a_finished_run_is_shown_at_once_by_the_next_explorer():
     state, seen = run(there)
     assert state.status == DONE
     assert state.message.startswith("from the cache: simulated 20")
-    assert all(other.snapshot is None for other in seen if other.status == RUNNING), "nothing was simulated"
+    assert all(other.frame is None for other in seen if other.status == RUNNING), "nothing was simulated"
     assert there.result.records.digest() == first.finished.result.records.digest()
     assert [repr(x) for x in state.finished.why] == [repr(x) for x in first.finished.why]
     assert (state.finished.outcome.checks, state.finished.outcome.seconds) == (1, first.finished.outcome.seconds)
-    assert state.finished.autoplays
-    assert there.table()[0]["found"]
+    assert there.history[-1].found
     assert there.history[0].name == there.result.name
 
 
@@ -95,24 +95,23 @@ def test_what_is_in_the_cache_can_be_run_again():
 def test_the_button_says_whether_it_simulates():
     view = explore("preset:small", programs.copies)
     view.explorer.auto = False
-    view.workload_panel.workload.value = "study gemm"
+    view.workload.workload.value = "study gemm"
     for name in "mkn":
-        view.workload_panel.inputs[name].value = "64"
-    button, found = view.run_panel.run, []
+        view.workload.inputs[name].control.value = "64"
+    button, found = view.bar.run, []
     for label in ("Run", "Run again"):
         assert button.description == label
         button.click()
         assert view.explorer.wait(LONG_S)
         found.append(view.explorer.history[-1].found)
     for size in ("96", "64"):
-        view.workload_panel.inputs["m"].value = size
+        view.workload.inputs["m"].control.value = size
         assert button.description == "Run"
         button.click()
         assert view.explorer.wait(LONG_S)
         found.append(view.explorer.history[-1].found)
     assert found == [False, False, False, True]
-    assert "from the cache" in view.run_panel.snapshot.value
-    assert "(cache)" in view.result_panel.history.table.value
+    assert "from the cache" in view.bar.state.value
 
 
 @pytest.mark.parametrize(
@@ -290,3 +289,88 @@ def test_logs_go_with_their_points(cache):
     assert cache.groups()[0].nbytes > 5000
     assert cache.prune() == 1
     assert run(explorer())[0].message == ""
+
+
+def restored():
+    """Return an explorer of a new process: with nothing but the cache."""
+    made = Explorer("preset:small", [programs.copies])
+    made.restore()
+    return made
+
+
+def test_the_history_of_an_earlier_process_is_there_and_its_results_are_read_on_demand(monkeypatch):
+    first = explorer()
+    first.form.set("cube.hbm.channel_bw_gbs", "16")
+    run(first)
+    small = explorer(m=96)
+    run(small)
+    reads = []
+    monkeypatch.setattr(job, "_unpacked", lambda log, unpack=job._unpacked: reads.append(1) or unpack(log))
+    there = restored()
+    assert [(x.title, x.latency_ns, x.seconds, x.found) for x in there.history] == [
+        (x.title, x.latency_ns, x.seconds, True) for x in (first.history[0], small.history[0])
+    ]
+    assert [x.machine.hash for x in there.history] == [first.form.machine.hash, small.form.machine.hash]
+    assert there.history[0].overrides == ("cube.hbm.channel_bw_gbs=16",)
+    assert there.history[0].made > 0
+    assert there.table()[0]["latency_ns"] == small.history[0].latency_ns
+    assert there.with_results() == there.history
+    assert not reads
+    assert there.result_of(there.history[0]).records.digest() == first.result.records.digest()
+    assert len(reads) == 1
+    assert there.compared(*there.history).latency.before == small.history[0].latency_ns
+    there.choose("copies")
+    run(there)
+    assert [x.number for x in there.history] == [1, 2, 3]
+
+
+def test_runs_are_deleted_from_history_and_cache(cache):
+    one = explorer()
+    run(one)
+    one.set("m", 96)
+    run(one)
+    one.pin_as(one.history[0])
+    one.delete(one.history[0])
+    assert [x.values["m"] for x in one.history] == [96]
+    assert one.baseline is None
+    assert [x.values["m"] for x in restored().history] == [96]
+    one.delete()
+    assert not one.history
+    assert not restored().history
+    assert kept_points(cache) == 0
+
+
+def test_the_history_is_bounded(monkeypatch):
+    monkeypatch.setattr(model, "HISTORY", 2)
+    one = explorer()
+    for m in (64, 96, 128):
+        one.set("m", m)
+        run(one)
+    assert [x.values["m"] for x in one.history] == [96, 128]
+    assert [x.values["m"] for x in restored().history] == [96, 128]
+
+
+def test_a_run_without_its_log_is_in_the_history_without_a_result(monkeypatch):
+    monkeypatch.setattr(job, "LOG_ROWS", 3)
+    run(explorer())
+    there = restored()
+    assert [x.values["m"] for x in there.history] == [64]
+    assert not there.with_results()
+    with pytest.raises(KernbenchError, match="no longer kept"):
+        there.result_of(there.history[0])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "notes = '{}'",
+        "notes = json_set(notes, '$.run', 1)",
+        "notes = json_set(notes, '$.run.spec', 1)",
+        "notes = json_remove(notes, '$.run.options')",
+    ],
+)
+def test_an_entry_that_tells_nothing_of_its_run_is_left_out(cache, column):
+    run(explorer())
+    with closing(sqlite3.connect(cache.path, isolation_level=None)) as database:
+        database.execute(f"UPDATE logs SET {column}")
+    assert not restored().history

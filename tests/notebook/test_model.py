@@ -61,7 +61,7 @@ def test_a_run_ends_with_its_result_its_frame_and_its_reasons(explorer):
     small_gemm(explorer)
     state = run(explorer)
     assert state.status == DONE
-    assert state.snapshot.now_ns == explorer.result.latency_ns
+    assert explorer.now_ns == explorer.result.latency_ns
     assert state.finished.outcome.checks == 1
     assert state.finished.why.path.makespan_ps == explorer.result.records.makespan_ps
     alone = gemm.run(kb.load("preset:small"), (64, 64, 64), "ref_ref")
@@ -83,21 +83,21 @@ def test_observers_hear_each_state_and_frames_grow(explorer):
     run(explorer)
     assert seen[0].status == RUNNING
     assert seen[-1].status == DONE
-    frames = [state.snapshot.now_ns for state in seen if state.snapshot and state.status == RUNNING]
+    frames = [state.frame.now_ns for state in seen if state.frame and state.status == RUNNING]
     assert frames == sorted(frames)
 
 
 def test_frames_tell_of_a_run_under_way(explorer):
     frames = []
-    explorer.on_change.append(lambda: frames.append(explorer.state.snapshot))
+    explorer.on_change.append(lambda: frames.append(explorer.state.frame))
     begin_endless(explorer)
     while len([x for x in frames if x is not None]) < 3:
         assert explorer.state.status == RUNNING
     early, late = next(x for x in frames if x is not None), frames[-1]
     assert late.now_ns > early.now_ns
     assert late.events > early.events
-    assert late.links
-    assert all(x.share <= 1 for frame in frames if frame is not None for x in frame.links)
+    assert late.link_load.any()
+    assert explorer.now_ns >= late.now_ns
 
 
 def test_cancel_ends_a_run_and_the_next_one_is_a_fresh_one(explorer):
@@ -251,18 +251,22 @@ def test_options_reach_the_run(explorer):
 
 def test_a_study_is_estimated_before_it_has_run_and_then_at_the_speed_of_this_host(explorer):
     small_gemm(explorer)
+    speed, point, cost = explorer._speed, explorer._point(), explorer._foresee()[0]
     first = explorer.estimate_s()
-    cost = explorer.workload.cost(explorer.form.machine, True, **explorer.values)
-    assert first == pytest.approx(cost / 1e6)
-    run(explorer)
-    took = explorer.history[-1].seconds
-    assert explorer.estimate_s() == took, "the same run takes as long again"
+    assert first > 0
+    speed.note(point, cost, 20 * first)
+    assert explorer.estimate_s() == first, "the first run of a process imports modules"
+    speed.note(point, cost, 3 * first)
+    speed.note(point, cost, 0.5 * first)
+    speed.note(point, cost, 4 * first)
+    assert explorer.estimate_s() == 0.5 * first, "the same run takes as long as the fastest before"
     explorer.set("m", 1024)
-    larger = explorer.workload.cost(explorer.form.machine, True, **explorer.values)
-    assert explorer.estimate_s() == pytest.approx(took * larger / cost)
+    larger = explorer._foresee()[0]
+    assert explorer.estimate_s() == pytest.approx(0.5 * first * larger / cost)
     explorer.choose("study probe")
-    other = explorer.workload.cost(explorer.form.machine, True, **explorer.values)
-    assert explorer.estimate_s() == pytest.approx(other * took / cost), "another work, at the same speed"
+    alone = Explorer("preset:small")
+    alone.choose("study probe")
+    assert explorer.estimate_s() == pytest.approx(0.5 * alone.estimate_s()), "another workload, at the same speed"
 
 
 def test_parameters_that_cost_nothing_do_not_lengthen_the_estimate(explorer):
@@ -287,6 +291,14 @@ def test_of_a_program_without_a_cost_only_the_same_run_is_estimated(explorer):
     explorer.form.set("cube.hbm.channel_bw_gbs", "16")
     assert explorer.estimate_s() == explorer.history[-1].seconds
     explorer.set("count", 5)
+    assert explorer.estimate_s() is None
+
+
+def test_a_bench_is_estimated_with_its_usual_settings_alone(explorer, monkeypatch):
+    explorer.choose("bench qkv-gemm")
+    assert 0 < explorer.estimate_s() < 1
+    monkeypatch.setenv("MATMUL_M", "4096")
+    explorer.choose("bench matmul-composite")
     assert explorer.estimate_s() is None
 
 
@@ -453,23 +465,16 @@ def test_a_change_during_a_run_starts_another_when_that_one_ends(explorer, monke
     assert [entry.values["m"] for entry in explorer.history] == [64, 96]
 
 
-def test_runs_are_compared_with_the_pinned_one(explorer):
+def test_two_runs_are_compared(explorer):
     small_gemm(explorer)
-    with pytest.raises(KernbenchError, match="pin a run"):
-        explorer.compared()
     run(explorer)
-    explorer.pin()
     explorer.form.set("cube.hbm.channel_bw_gbs", "16")
     run(explorer)
-    found = explorer.compared()
+    first, last = explorer.history
+    found = explorer.compared(last, first)
     assert [(x.field, x.before, x.after) for x in found.machine] == [("cube.hbm.channel_bw_gbs", 32.0, 16.0)]
     assert found.latency.after > found.latency.before
-    last, first = explorer.table()
-    assert last["against_baseline"] == pytest.approx(found.latency.ratio)
-    assert first["against_baseline"] == 1
-    assert last["machine"] == "preset:small, cube.hbm.channel_bw_gbs=16"
-    explorer.pin_as(None)
-    assert explorer.table()[0]["against_baseline"] is None
+    assert (first.latency_ns, last.latency_ns) == (found.latency.before, found.latency.after)
 
 
 @pytest.mark.parametrize(
@@ -523,11 +528,11 @@ def test_old_logs_are_let_go_and_the_baselines_stays(explorer, monkeypatch):
     for _ in range(3):
         run(explorer)
         if len(explorer.history) == 1:
-            explorer.pin()
+            explorer.pin_as(explorer.history[-1])
     assert [entry.number for entry in explorer.with_results()] == [1, 3]
     with pytest.raises(KernbenchError, match="run 2 is no longer kept"):
         explorer.result_of(explorer.history[1])
-    assert len(explorer.table()) == 3
+    assert len(explorer.history) == 3
 
 
 def test_ten_runs_leak_neither_threads_nor_memory(explorer, monkeypatch):

@@ -151,6 +151,20 @@ def test_the_picture_follows_the_machine_until_there_is_a_run(view):
     assert "SIPs  1 &rarr;  4" in text(view.machine_form.summary)
 
 
+def test_the_picker_alone_has_a_picture_of_its_machine():
+    picker = TopologyPicker("preset:small")
+    assert picker.root is picker.root
+    picker.picture._handle_custom_msg({"do": "set", "field": "system.sips.count", "value": 4}, [])
+    assert picker.machine.config.n_sips == 4
+    assert picker.picture.header["machine"]["hash"] == picker.machine.hash
+
+
+def test_the_first_run_involves_every_cube():
+    view = explore("preset:default")
+    assert view.explorer.values["cubes"] == view.machine.config.cubes_per_sip
+    assert not view.explorer.wrong
+
+
 def test_another_preset_takes_the_place_of_all_changes(view):
     view.machine_form.set("system.sips.count", "4")
     view.machine_form.source.value = "preset:six_sip_torus"

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import Records
-from kernbench.analysis.why import attribution
 from kernbench.config import MachineConfig, read_machine
 from kernbench.errors import ConfigError
 
@@ -120,14 +118,11 @@ def tornado(records: Records, factors: Sequence[float] = (0.5, 2.0), name: str =
 
 def what_if(records: Records, overrides: Mapping[str, object] | Sequence[str], name: str = "run") -> Prediction:
     """Return the predicted latency of a run on its machine with some fields changed."""
+    from kernbench.analysis._what_if._graph import timing_of  # results import this module
+
     changes = _changes(records.spec, overrides)
     ratio = {change.field: _slowdown(change) for change in changes}
-    predicted = 0.0
-    for (kind, resource), ps in critical_path(records).parts().items():
-        factor = 1.0
-        for field in attribution(kind, resource).fields:
-            factor *= ratio.get(field, 1.0)
-        predicted += ps * factor
+    predicted = timing_of(records).predict(ratio, {change.field: change.new for change in changes})
     return Prediction(name, records.makespan_ps / 1000, predicted / 1000, changes)
 
 
@@ -181,8 +176,13 @@ def _leaves(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def is_time(field: str) -> bool:
+    """Return whether a field is a time, which is better smaller; else it is a rate."""
+    return field.endswith(("_ns", "_mm"))
+
+
 def _slowdown(change: Change) -> float:
     """Return by how much the time grows that a field decides alone."""
-    if change.field.endswith(("_ns", "_mm")):
+    if is_time(change.field):
         return change.new / change.old if change.old else 1.0
     return change.old / change.new

@@ -12,7 +12,8 @@ class Picture {
     this.details = new DetailsView(this.stage, this.shared, send, this.machine);
     this.clock = new Clock(this.root, this.shared);
     this.timeline = new TimelineView(this.root, this.shared, send);
-    this.views = [this.machine, this.details, this.timeline];
+    this.why = new WhyView(this.root, this.shared, send);
+    this.views = [this.machine, this.details, this.timeline, this.why];
     this.resized = new ResizeObserver(() => this.root.classList.toggle("kbp-narrow", this.root.clientWidth < 860));
     this.resized.observe(this.root);
     this.root.dataset.lmSuppressShortcuts = "true"; // JupyterLab leaves our keys to us
@@ -147,6 +148,7 @@ function render({ model, el }) {
   const answer = (message, buffers) => {
     if (message.do !== "refuse") {
       picture.timeline.receive(message, buffers);
+      picture.why.receive(message);
       return;
     }
     show();

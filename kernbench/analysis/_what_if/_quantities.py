@@ -1,0 +1,173 @@
+"""Quantities: what the distances of a run's events are measured in, on its machine and on a changed one.
+
+A quantity is a time of the machine file [ps], a slowdown by a rate (1 on the run's machine), or the time that a message
+takes over links [ps].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from itertools import pairwise
+from math import ceil
+from operator import getitem
+from typing import Any
+
+import numpy as np
+
+from kernbench._units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
+from kernbench.analysis._records import Records
+from kernbench.analysis.why import attribution
+
+Hop = int
+_SLICE = ("cube.hbm.channel_bw_gbs", "cube.hbm.efficiency")
+
+
+class Quantities:
+    """The quantities of one run, numbered as they are asked for."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        dependencies = records.dependencies
+        self._nodes, self._routes = dependencies.nodes, dependencies.routes
+        self._number: dict[Any, int] = {}
+        self._now: list[float] = []
+        self._hop: dict[tuple[int, int], Hop] = {ends: i for i, ends in enumerate(dependencies.links)}
+        self._names = [f"{self._nodes[a]}->{self._nodes[b]}" for a, b in self._hop]
+        values = list(dependencies.links.values())
+        self._wire = np.array([wire for wire, _, _ in values], float)
+        self._node = np.array([node for _, node, _ in values], float)
+        self._bw = np.array([bw for _, _, bw in values], float)
+        self._latency = (self._wire + self._node).tolist()
+        self._hops: dict[tuple[int, bool], tuple[Hop, ...]] = {}
+        self._paths: list[tuple[int, tuple[Hop, ...], int, int]] = []  # quantity, hops, bytes of a flit, flits
+        self._flit: dict[tuple[Hop, int], int] = {}
+        hbm = self.spec("cube.hbm")
+        self.burst_ps = serialization_ps(hbm["burst_bytes"], hbm["channel_bw_gbs"] * hbm["efficiency"])
+        self._bursts: tuple[float, int] = self.burst_ps / hbm["channels"], hbm["burst_bytes"]
+        self.one = self._enter(("one",), 1.0)
+        self.memory = self._enter(("memory",), 1.0)
+        fields = ((attribution(k, name).fields or ("",))[0] for k in ("serialization", "wire") for name in self._names)
+        self._fields = [*fields]
+        self._node_fields = [(attribution("nodes", self._nodes[b]).fields or ("",))[0] for _, b in self._hop]
+
+    def spec(self, path: str) -> Any:
+        """Return a value of the machine file."""
+        return reduce(getitem, path.split("."), self._records.spec)
+
+    def now(self, quantity: int) -> float:
+        """Return a quantity on the run's machine."""
+        return self._now[quantity]
+
+    def ns(self, field: str) -> int:
+        """Return the quantity of a time of the machine file."""
+        key = "ns", field
+        return self._number[key] if key in self._number else self._enter(key, ns_to_ps(float(self.spec(field))))
+
+    def rate(self, field: str) -> int:
+        """Return the slowdown by a rate of the machine file."""
+        key = "rate", field
+        return self._number[key] if key in self._number else self._enter(key, 1.0)
+
+    def port_ps(self, field: str, nbytes: int) -> float:
+        """Return the time of bytes at a port of TCM [ps]."""
+        took: float = serialization_ps(nbytes, self.spec(field))
+        return took
+
+    def bursts_ps(self, nbytes: int) -> float:
+        """Return the time of a request at a slice that serves nothing else, all channels in use."""
+        per_burst, size = self._bursts
+        return max(1, ceil(nbytes / size)) * per_burst
+
+    def stream(self, route: int, nbytes: int) -> tuple[int, float]:
+        """Return what limits a stream of bytes over a route, a slice or a link: its slowdown, and the time [ps]."""
+        hops = self.hops(route, False)
+        slowest = max(hops, key=lambda hop: self.link_ps(hop, FLIT_BYTES))
+        over_links = self.link_ps(slowest, FLIT_BYTES) * nbytes / FLIT_BYTES
+        if ".hbm_ctrl." in self._nodes[self._routes[route][0]]:
+            served = self.bursts_ps(nbytes)
+            if served >= over_links:
+                return self.memory, served
+        return self.link_rate(slowest), over_links
+
+    # -- links
+
+    def hops(self, route: int, reverse: bool) -> tuple[Hop, ...]:
+        """Return the links of a route, or of the way back."""
+        key = route, reverse
+        if key not in self._hops:
+            path = self._routes[route]
+            self._hops[key] = tuple(self._hop[pair] for pair in pairwise(path[::-1] if reverse else path))
+        return self._hops[key]
+
+    def link_name(self, hop: Hop) -> str:
+        return self._names[hop]
+
+    def link_ps(self, hop: Hop, size: int) -> int:
+        """Return the time of a flit of `size` bytes on a link."""
+        found = self._flit.get((hop, size))
+        if found is None:
+            found = self._flit[hop, size] = serialization_ps(size, float(self._bw[hop]))
+        return found
+
+    def link_rate(self, hop: Hop) -> int:
+        """Return the slowdown by a link's bandwidth."""
+        field = self._fields[hop]
+        return self.rate(field) if field else self.one
+
+    def transit(
+        self, route: int, nbytes: int, *, reverse: bool = False, first: int = 0, last: int | None = None
+    ) -> int:
+        """Return the time of a message over a route, or over its links from `first` up to `last`."""
+        key = "transit", route, nbytes, reverse, first, last
+        found = self._number.get(key)
+        if found is not None:
+            return found
+        hops = self.hops(route, reverse)[first:last]
+        size, n = min(nbytes, FLIT_BYTES), flits(nbytes)
+        times = [self.link_ps(hop, size) for hop in hops]
+        now = sum(self._latency[hop] for hop in hops) + sum(times) + (n - 1) * max(times, default=0)
+        quantity = self._enter(key, now)
+        if hops:
+            self._paths.append((quantity, hops, size, n))
+        return quantity
+
+    def _enter(self, key: Any, now: float) -> int:
+        self._number[key] = len(self._now)
+        self._now.append(now)
+        return len(self._now) - 1
+
+    # -- on another machine
+
+    def freeze(self) -> None:
+        """Prepare to answer: no more quantities come."""
+        lengths = np.array([len(hops) for _, hops, _, _ in self._paths], np.int64)
+        self._begins = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64) if len(lengths) else lengths
+        self._flat = np.array([hop for _, hops, _, _ in self._paths for hop in hops], np.int64)
+        self._sizes = np.repeat(np.array([size for *_, size, _ in self._paths], float), lengths)
+        self._flits = np.array([n for *_, n in self._paths], float)
+        self._at = np.array([quantity for quantity, *_ in self._paths], np.int64)
+        self._base = np.array(self._now, float)
+
+    def on(self, ratio: Mapping[str, float], new: Mapping[str, float]) -> np.ndarray:
+        """Return all quantities with some fields changed: to their `new` values, slower by `ratio`."""
+        values = self._base.copy()
+        memory = 1.0
+        for field in _SLICE:
+            memory *= ratio.get(field, 1.0)
+        values[self.memory] = memory
+        for (kind, *what), number in self._number.items():
+            if kind == "ns" and what[0] in new:
+                values[number] = ns_to_ps(new[what[0]])
+            elif kind == "rate" and what[0] in ratio:
+                values[number] = ratio[what[0]]
+        links = len(self._names)
+        if len(self._flat) and ratio.keys() & {*self._fields, *self._node_fields}:
+            slower = np.array([ratio.get(field, 1.0) for field in self._fields[:links]])
+            longer = np.array([ratio.get(field, 1.0) for field in self._fields[links:]])
+            node = np.array([ratio.get(field, 1.0) for field in self._node_fields])
+            latency = np.round(self._wire * longer) + np.round(self._node * node)
+            times = np.ceil(self._sizes * (1000 * slower / self._bw)[self._flat] - 1e-9)
+            total = np.add.reduceat(latency[self._flat] + times, self._begins)
+            values[self._at] = total + (self._flits - 1) * np.maximum.reduceat(times, self._begins)
+        return values

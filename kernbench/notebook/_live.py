@@ -1,0 +1,120 @@
+"""Live frames of a run: how busy each link and component was since the frame before, some times a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernbench.sim_engine._observer import Observer
+from kernbench.topology import _naming as naming
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine._observer import Counters
+    from kernbench.sim_engine.engine import GraphEngine
+
+_PARTS = ("pe_fetch_store.fetch", "pe_gemm", "pe_math", "pe_fetch_store.store")  # of `ENGINES`, as the log names them
+_FULL = 255
+_EVERY_S = 0.1
+_COST = 25  # a frame is due again after this many times what the last one took, listeners included
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """What links and components have done from `since_ns` to `now_ns`.
+
+    Attributes
+    ----------
+    links, nodes : tuple of str
+        Names of what was used so far: links, and the engines of PEs and HBM slices as the log names them. The same
+        objects as in the frame before if nothing was added.
+    link_load, node_load : numpy.ndarray
+        The share of the time that each was busy: uint8, 255 is all of it.
+    done, total : int
+        Programs that have ended, of those started.
+    events : int
+        Events processed so far.
+    events_per_s : float
+        Events processed for each second of the host since the frame before.
+    """
+
+    since_ns: float
+    now_ns: float
+    links: tuple[str, ...]
+    link_load: np.ndarray
+    nodes: tuple[str, ...]
+    node_load: np.ndarray
+    done: int
+    total: int
+    events: int
+    events_per_s: float
+
+
+class Frames:
+    """Makes frames of counters that follow each other."""
+
+    def __init__(self) -> None:
+        self._now_ps = self._events = 0
+        self._links, self._nodes = _Loads(), _Loads()
+        self._known: tuple[object, ...] = ()
+        self._names: tuple[str, ...] = ()
+
+    def next(self, counters: Counters, seconds: float) -> Frame:
+        """Return the frame since the last counters, which were read so many seconds ago."""
+        since, self._now_ps = self._now_ps, counters.now_ps
+        events, self._events = self._events, counters.events
+        if (counters.pes, counters.slices) != self._known:
+            self._known = counters.pes, counters.slices
+            engines = [f"{naming.pe(*place)}.{part}" for place in counters.pes for part in _PARTS]
+            self._names = (*engines, *counters.slices)
+        span = counters.now_ps - since
+        self._links.add(counters.links, counters.busy_ps, span)
+        self._nodes.add(self._names, np.concatenate([counters.engine_busy_ps.ravel(), counters.slice_busy_ps]), span)
+        return Frame(
+            since / 1000, counters.now_ps / 1000, self._links.names, self._links.load, self._nodes.names,
+            self._nodes.load, counters.done, counters.total, counters.events,
+            (counters.events - events) / max(1e-9, seconds),
+        )  # fmt: skip
+
+
+class _Loads:
+    """The loads of servers, some of which appear in the course of a run."""
+
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] = ()
+        self.load = np.zeros(0, np.uint8)
+        self._busy_ps = np.zeros(0, np.int64)
+
+    def add(self, names: tuple[str, ...], busy_ps: np.ndarray, span_ps: int) -> None:
+        """Note how long each has been busy, and what share of `span_ps` that adds; no time leaves the shares."""
+        if names != self.names:
+            at = {name: i for i, name in enumerate(names)}
+            places = np.array([at[name] for name in self.names], np.int64)
+            before, load = np.zeros(len(names), np.int64), np.zeros(len(names), np.uint8)
+            before[places], load[places] = self._busy_ps, self.load
+            self.names, self._busy_ps, self.load = names, before, load
+        if span_ps:
+            # A slice's time is the mean over its channels, rounded down to a picosecond.
+            share = np.minimum(busy_ps - self._busy_ps, span_ps) / span_ps
+            self._busy_ps, self.load = busy_ps, np.rint(_FULL * share).astype(np.uint8)
+
+
+class Watch(Observer):
+    """Reports frames of a run, some times a second."""
+
+    def __init__(self, report: Callable[[Frame], None]) -> None:
+        self._report = report
+        self._frames = Frames()
+        self._due, self._last = 0.0, time.perf_counter()
+
+    def pulse(self, engine: GraphEngine) -> None:
+        """Report a frame if one is due."""
+        now = time.perf_counter()
+        if now < self._due:
+            return
+        seconds, self._last = now - self._last, now
+        self._report(self._frames.next(engine.counters(), seconds))
+        self._due = time.perf_counter() + max(_EVERY_S, _COST * (time.perf_counter() - now))

@@ -1,0 +1,139 @@
+"""Programs made of what is not one: a kernel, or a module of `kernbench.tp`; their tensors are parameters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Self
+
+from kernbench._dtypes import as_dtype
+from kernbench.errors import ConfigError
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.tp import parallel_state
+
+SHAPE = "64x64"
+
+
+class Shape(str):
+    """The shape of a tensor, such as 64x64."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: object) -> Self:
+        """Take a text.
+
+        Raises
+        ------
+        ValueError
+            If it is no shape.
+        """
+        found = super().__new__(cls, str(text).strip())
+        if not all(part.strip().isdecimal() and int(part) for part in found.split("x")):
+            raise ValueError(f"{found!r} is no shape")
+        return found
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of its dims."""
+        return tuple(int(part) for part in self.split("x"))
+
+
+def is_kernel(given: Callable[..., object]) -> bool:
+    """Return whether a function is a kernel: it takes `tl`."""
+    return "tl" in inspect.signature(given).parameters
+
+
+def is_module(given: Callable[..., object]) -> bool:
+    """Return whether it is a class of modules: they have `forward`."""
+    return inspect.isclass(given) and callable(getattr(given, "forward", None))
+
+
+def tensors_of(function: Callable[..., object]) -> list[str]:
+    """Return the names of the parameters that get tensors: those without a default that are no plain value."""
+    found = inspect.signature(function).parameters.values()
+    return [
+        x.name for x in found
+        if x.default is x.empty and x.name not in ("self", "tl", "config") and x.annotation not in _PLAIN
+        and x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD, x.KEYWORD_ONLY)
+    ]  # fmt: skip
+
+
+_PLAIN = {kind for plain in (int, float, bool, str) for kind in (plain, plain.__name__)}
+
+
+def program_of(given: Callable[..., object]) -> Callable[..., object]:
+    """Return the program that runs a kernel or a module once, on tensors of random values.
+
+    Parameters
+    ----------
+    given : callable
+        A kernel: a function with a parameter `tl`; or a class of modules: with a method `forward`.
+
+    Returns
+    -------
+    callable
+        `program(torch, **parameters)`. The parameters are the shape of each tensor, as "64x64", the other parameters
+        of the kernel or the class, and `dtype`; of a kernel `cubes` and `pes`: how many of a SIP run it, each with its
+        rows of the tensors; of a module `ranks`, a SIP each.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither.
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> import kernbench as kb
+    >>> def double(x, y, n: int = 64, *, tl):
+    ...     tl.store(y, tl.load(x, shape=(n, n), dtype="f16") * 2)
+    >>> program = partial(program_of(double), x="64x64", y="64x64")
+    >>> kb.run(program, "preset:small").result.launches[0].name
+    'double'
+    """
+    if is_module(given):
+        return lambda torch, **values: run_module(torch, given, **values)
+    if is_kernel(given):
+        return lambda torch, **values: run_kernel(torch, given, **values)
+    raise ConfigError(f"{given!r} is neither a kernel, with a parameter tl, nor a class with a method forward")
+
+
+def run_kernel(
+    torch: RuntimeContext, kernel: Callable[..., object], *, dtype: str = "f16", cubes: int = 1, pes: int = 1,
+    **values: Any,
+) -> None:  # fmt: skip
+    """Launch a kernel on PEs of SIP 0."""
+    dp = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes, num_pes=pes)
+    shared = {"dtype": dtype, "cubes": cubes, "pes": pes}
+    args = []
+    tensors = tensors_of(kernel)
+    for name, parameter in inspect.signature(kernel).parameters.items():
+        if name in tensors:
+            args.append(_random(torch, name, values[name], dtype, dp))
+        elif name != "tl":
+            args.append({name: parameter.default, **shared, **values}[name])
+    torch.launch(getattr(kernel, "__name__", "kernel"), kernel, *args)
+    torch.ahbm.synchronize()
+
+
+def run_module(
+    torch: RuntimeContext, module: Callable[..., Any], *, dtype: str = "f16", ranks: int = 1, **values: Any
+) -> None:
+    """Call a module once on each rank."""
+    inputs = tensors_of(module.forward)  # type: ignore[attr-defined]
+
+    def rank_program(rank: int) -> None:
+        torch.distributed.init_process_group("ahbm")
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size=ranks, torch=torch)
+        made = module(**{name: value for name, value in values.items() if name not in inputs})
+        made.forward(*(_random(torch, name, values[name], dtype) for name in inputs))
+        torch.ahbm.synchronize(rank)
+        parallel_state.destroy_model_parallel()
+
+    torch.multiprocessing.spawn(rank_program, nprocs=ranks)
+
+
+def _random(torch: RuntimeContext, name: str, shape: str, dtype: str, dp: DPPolicy | None = None) -> Any:
+    where = {"dp": dp} if dp else {}
+    return torch.randn(*Shape(shape).sizes, dtype=as_dtype(dtype), device="ahbm", name=name, **where)

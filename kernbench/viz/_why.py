@@ -1,0 +1,114 @@
+"""Scene of what a run's time went to: rows with a slider each, what each stop is predicted to change, the tornado."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import getitem
+from typing import Any
+
+from kernbench.analysis._records import Records
+from kernbench.analysis._what_if import COVERED, is_time, tornado, what_if
+from kernbench.analysis.why import Reason, Why
+from kernbench.errors import KernbenchError
+from kernbench.viz._fields import fields
+
+Message = Mapping[str, Any]
+
+FACTORS = (*(step * 2.0**octave for octave in (-2, -1, 0, 1) for step in (1.0, 1.25, 1.5, 1.75)), 4.0)
+_ROWS = 8
+_SMALLEST = 0.01  # share of a row
+
+
+def why_section(why: Why, records: Records, *, with_tornado: bool = False) -> dict[str, Any]:
+    """Return the rows of the critical path on the device, the longest first, and the times of device and host.
+
+    Parameters
+    ----------
+    why : Why
+    records : Records
+        Of the run that it explains.
+    with_tornado : bool
+        Whether to add the tornado: where no kernel can be asked for it.
+    """
+    device, host = ([x for x in why if x.host is of_host] for of_host in (False, True))
+    shown = [x for x in device if x.share >= _SMALLEST][:_ROWS]
+    section = {
+        "latency_ns": why.path.makespan_ps / 1000,
+        "device_ns": sum(x.ns for x in device),
+        "host_ns": sum(x.ns for x in host),
+        "rows": [_row(x, records) for x in shown],
+        "rest_ns": sum(x.ns for x in device[len(shown) :]),
+        "host": [{"label": _label(x), "ns": x.ns} for x in host[:_ROWS]],
+    }
+    return section | ({"tornado": tornado_rows(records)} if with_tornado else {})
+
+
+def tornado_rows(records: Records) -> list[dict[str, Any]]:
+    """Return what each field changes if it is halved and doubled: predicted latencies over the run's, or None."""
+    found = []
+    for path, predictions in tornado(records).rows:
+        if any(x and abs(x.ratio - 1) >= 0.001 for x in predictions):
+            found.append(_field(path, records.spec) | {"predicted": [x and x.ratio for x in predictions]})
+    return found
+
+
+def handle_why(message: Message, records: Records) -> dict[str, Any] | None:
+    """Return the answer to a message of the view: `{"do": "tornado"}`, or None if it is another's.
+
+    Also `{"do": "what_if", "values": {field: value}}`.
+    """
+    try:
+        if message.get("do") == "tornado":
+            return {"do": "tornado", "rows": tornado_rows(records)}
+        if message.get("do") == "what_if":
+            found = what_if(records, message["values"])
+            return {"do": "what_if", "values": dict(message["values"]), "predicted_ns": found.predicted_ns}
+    except KernbenchError as error:
+        return {"do": message["do"], "error": str(error)}
+    return None
+
+
+def _row(reason: Reason, records: Records) -> dict[str, Any]:
+    together = [path for path in (*reason.fields, *reason.together) if path in COVERED]
+    row: dict[str, Any] = {
+        "label": _label(reason), "resource": reason.resource, "others": reason.others, "kind": reason.kind,
+        "ns": reason.ns, "share": reason.share, "impl": reason.impl,
+    }  # fmt: skip
+    if not together or not _value(records.spec, together[0]):
+        return row
+    stops = [_scaled(records.spec, together, factor) for factor in FACTORS]
+    return row | {
+        "fields": [_field(path, records.spec) for path in together],
+        "stops": stops,
+        "predicted": [_predicted(records, values) for values in stops],
+    }
+
+
+def _predicted(records: Records, values: Mapping[str, float]) -> float | None:
+    """Return the predicted latency [ns], None for a machine that cannot be."""
+    try:
+        return what_if(records, values).predicted_ns
+    except KernbenchError:
+        return None
+
+
+def _scaled(spec: Mapping[str, Any], paths: Sequence[str], factor: float) -> dict[str, float]:
+    """Return the values of fields that are moved together: the first one times `factor`, and the others in step."""
+    time = is_time(paths[0])
+    return {
+        path: float(f"{_value(spec, path) * (factor if is_time(path) is time else 1 / factor):.6g}") for path in paths
+    }
+
+
+def _field(path: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    known = fields()[path]
+    return {"path": path, "label": known.label, "unit": known.unit, "value": _value(spec, path)}
+
+
+def _value(spec: Mapping[str, Any], path: str) -> Any:
+    return reduce(getitem, path.split("."), spec)
+
+
+def _label(reason: Reason) -> str:
+    return reason.what[0].upper() + reason.what[1:]

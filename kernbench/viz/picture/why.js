@@ -1,0 +1,214 @@
+// What the run's time went to: the critical path on the device by resource, and what other values are predicted to change.
+
+const ENGLISH = { maximumSignificantDigits: 4 };
+
+class WhyView {
+  constructor(root, shared, send) {
+    Object.assign(this, { shared, send });
+    this.asked = null; // what was set by a slider: its values and the latency predicted for them
+    this.root = node("section.kbp-why", { "aria-label": "Where the time goes", hidden: true });
+    root.append(this.root);
+    this.onChange = (event) => event.detail.has("selected") && this.#mark();
+    shared.addEventListener("change", this.onChange);
+  }
+
+  destroy() {
+    this.shared.removeEventListener("change", this.onChange);
+    this.root.remove();
+  }
+
+  setScene(header) {
+    const { why } = header;
+    this.root.hidden = !why;
+    if (!why || why === this.why) return;
+    this.why = why;
+    this.fields = header.machine.fields;
+    countRedraw("why");
+    this.rows = why.rows.map((row) => new WhyRow(row, this));
+    this.tornado = new Tornado(why, this);
+    this.root.replaceChildren(
+      node("h3", {}, "Where the time goes"),
+      node(
+        "p", {}, "Critical path on the device: ", node("b", {}, nsText(why.device_ns)),
+        node("span.kbp-muted", {}, ` of ${nsText(why.latency_ns)}. Host copies and launches take ${nsText(why.host_ns)}.`),
+      ),
+      ...this.#outcome(),
+      this.#bar(),
+      node("div.kbp-why-rows", {}, ...this.rows.map((row) => row.root)),
+      ...(why.rest_ns ? [node("p.kbp-muted", {}, `Other resources of the device: ${nsText(why.rest_ns)}.`)] : []),
+      this.#hostPart(),
+      this.tornado.root,
+    );
+    this.#mark();
+  }
+
+  /** Takes an answer of the kernel. */
+  receive(message) {
+    if (message.do === "tornado") this.tornado?.show(message);
+  }
+
+  /** Sets the values of a slider that was released, and runs. */
+  run(values, predicted) {
+    this.asked = { values, predicted, latency: this.why.latency_ns };
+    this.send({ do: "change", values });
+  }
+
+  /** Compares the run with what was predicted for it. */
+  #outcome() {
+    const { asked } = this;
+    if (!asked || !Object.entries(asked.values).every(([path, value]) => near(this.fields[path]?.value, value))) return [];
+    this.asked = null;
+    const error = asked.predicted / this.why.latency_ns - 1;
+    return [
+      node(
+        "p.kbp-outcome", { role: "status" }, `Simulated: ${nsText(this.why.latency_ns)} instead of ${nsText(asked.latency)}. Predicted: `,
+        `${nsText(asked.predicted)}, an error of ${signed(error, 1)}.`,
+      ),
+    ];
+  }
+
+  #bar() {
+    const { device_ns, rows, rest_ns } = this.why;
+    const piece = (label, ns, i) =>
+      node("i", { title: `${label}: ${percentText(ns / device_ns)}, ${nsText(ns)}`, style: `flex-grow:${ns};--kbp-rank:${i}` }, ...(ns / device_ns > 0.12 ? [node("span", {}, label)] : []));
+    const rest = rest_ns ? [piece("Other resources", rest_ns, rows.length)] : [];
+    return node("div.kbp-why-bar", { role: "img", "aria-label": "Shares of the time on the device" }, ...rows.map((row, i) => piece(row.label, row.ns, i)), ...rest);
+  }
+
+  #hostPart() {
+    const { host, host_ns, latency_ns } = this.why;
+    if (!host.length) return "";
+    const parts = host.map((x) => node("li", {}, `${x.label}: ${nsText(x.ns)}`));
+    return node("details", {}, node("summary", {}, `Host copies and launches: ${nsText(host_ns)}, ${percentText(host_ns / latency_ns)} of the run`), node("ul", {}, ...parts));
+  }
+
+  #mark() {
+    for (const row of this.rows ?? []) row.mark(this.shared.selected);
+  }
+}
+
+/** A resource of the critical path; its slider moves the fields that limit it together. */
+class WhyRow {
+  constructor(row, view) {
+    Object.assign(this, { row, view });
+    const where = row.others ? `${row.resource} and ${row.others} more` : row.resource;
+    this.name = node("button.kbp-link.kbp-why-name", { type: "button", title: where, onclick: () => (view.shared.selected = row.resource) }, row.label);
+    this.root = node(
+      "div.kbp-why-row", {}, this.name, node("span.kbp-share", {}, percentText(row.share)), node("span.kbp-ns", {}, nsText(row.ns)),
+      node("span.kbp-track", {}, node("i", { style: `width:${(100 * row.share).toFixed(2)}%` })),
+    );
+    if (row.fields) this.root.append(this.#control());
+  }
+
+  mark(selected) {
+    this.root.classList.toggle("kbp-selected", selected === this.row.resource);
+  }
+
+  #control() {
+    const { row, view } = this;
+    const [field] = row.fields;
+    const now = (row.stops.length - 1) / 2;
+    const id = `kbp-why-${(WhyRow.count = (WhyRow.count ?? 0) + 1)}`;
+    this.output = node("output", { for: id });
+    this.said = node("div.kbp-why-said", { "aria-live": "polite" });
+    const input = node("input", { id, type: "range", min: "0", max: String(row.stops.length - 1), step: "1", value: String(now) });
+    const tell = () => this.#tell(Number(input.value), input);
+    input.addEventListener("input", tell);
+    input.addEventListener("change", () => {
+      const values = row.stops[input.value];
+      const predicted = row.predicted[input.value];
+      if (view.send?.answers.has("change") && Number(input.value) !== now && predicted !== null) view.run(values, predicted);
+    });
+    const marks = [node("i.kbp-tick-now", { title: `now ${this.#text(field, field.value)}`, style: "left:50%" })];
+    const standard = view.fields[field.path]?.default;
+    const at = row.stops.findIndex((stop) => near(stop[field.path], standard));
+    if (at >= 0 && at !== now) marks.push(node("i.kbp-tick-default", { title: `default ${this.#text(field, standard)}`, style: `left:${(100 * at) / (row.stops.length - 1)}%` }));
+    const box = node(
+      "div.kbp-why-control", {}, node("label", { for: id, title: row.fields.map((x) => x.path).join(", ") }, field.label), this.output,
+      node("div.kbp-why-slider", {}, input, ...marks), this.said,
+    );
+    this.#tell(now, input);
+    return box;
+  }
+
+  #tell(i, input) {
+    const { row, view } = this;
+    const [field, ...more] = row.fields;
+    const stop = row.stops[i];
+    const text = this.#text(field, stop[field.path]);
+    this.output.textContent = text;
+    const predicted = row.predicted[i];
+    if (near(stop[field.path], field.value)) {
+      this.said.textContent = more.length ? `Moves ${more.map((x) => x.label).join(", ")} with it.` : "";
+      if (row.impl) this.said.textContent += ` Modelled by ${row.impl}.`;
+    } else if (predicted === null) {
+      this.said.textContent = "No machine can have these values.";
+    } else {
+      const also = more.map((x) => `${x.label} ${this.#text(x, stop[x.path])}`).join(", ");
+      this.said.replaceChildren(
+        node("b", {}, `Prediction: ${nsText(predicted)}`), ` (${signed(predicted / view.why.latency_ns - 1)})`,
+        ...(also ? [node("span.kbp-muted", {}, ` with ${also}`)] : []),
+      );
+    }
+    input.setAttribute("aria-valuetext", `${text}. ${this.said.textContent}`);
+  }
+
+  #text(field, value) {
+    return `${value.toLocaleString("en", ENGLISH)} ${field.unit}`;
+  }
+}
+
+/** What each field changes if it is halved and doubled. */
+class Tornado {
+  constructor(why, view) {
+    this.body = node("div.kbp-tornado");
+    this.root = node("details", {}, node("summary", {}, "Every bandwidth, latency and rate, halved and doubled"), this.body);
+    if (why.tornado) this.show({ rows: why.tornado });
+    else if (view.send) this.root.addEventListener("toggle", () => this.#ask(view.send), { once: true });
+    else this.root.hidden = true;
+  }
+
+  #ask(send) {
+    this.body.textContent = "Predicting …";
+    send({ do: "tornado" });
+  }
+
+  show({ rows, error }) {
+    if (error) {
+      this.body.textContent = error;
+      return;
+    }
+    const most = Math.max(0.001, ...rows.flatMap((row) => row.predicted.map((ratio) => Math.abs((ratio ?? 1) - 1))));
+    const bar = (row, ratio, i) => {
+      if (ratio === null) return "";
+      const change = ratio - 1;
+      const width = (50 * Math.abs(change)) / most;
+      const value = row.value * (i ? 2 : 0.5);
+      const text = `${row.label} ${value.toLocaleString("en", ENGLISH)} ${row.unit}: ${signed(change)}, predicted`;
+      return node(`i.kbp-predicted.kbp-${i ? "doubled" : "halved"}`, { title: text, style: `width:${width}%;left:${change < 0 ? 50 - width : 50}%` });
+    };
+    this.body.replaceChildren(
+      node(
+        "p.kbp-legend-row", {}, node("i.kbp-predicted.kbp-halved"), " halved ", node("i.kbp-predicted.kbp-doubled"), " doubled",
+        node("span.kbp-muted", {}, "; predicted change of the run's time, shorter to the left"),
+      ),
+      ...rows.map((row) => {
+        const [half, twice] = row.predicted.map((ratio) => (ratio === null ? "–" : signed(ratio - 1)));
+        return node(
+          "div.kbp-tornado-row", {}, node("span", { title: row.path }, row.label), node("span.kbp-axis0", {}, ...row.predicted.map((ratio, i) => bar(row, ratio, i))),
+          node("span.kbp-ns", {}, `${half} / ${twice}`),
+        );
+      }),
+    );
+  }
+}
+
+function near(a, b) {
+  return typeof a === "number" && typeof b === "number" && Math.abs(a - b) <= 1e-5 * Math.max(Math.abs(a), Math.abs(b));
+}
+
+/** Returns a share as a change: "+3 %", "-18 %". */
+function signed(share, digits = Math.abs(share) < 0.1 ? 1 : 0) {
+  const text = `${Math.abs(100 * share).toFixed(digits)} %`;
+  return `${share < 0 ? "−" : "+"}${text}`;
+}

@@ -1,0 +1,111 @@
+"""Where the time goes: the first picture of a run, its sliders and their predictions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import kernbench as kb
+from kernbench.kernels.gemm import STAGINGS
+from kernbench.studies import gemm
+from kernbench.viz._html import result_html
+from kernbench.viz._picture import picture_html
+from kernbench.viz._scene import scene_of
+from kernbench.viz._why import FACTORS, handle_why, why_section
+from tests.viz.test_page import in_browser
+
+MACHINE = kb.load("preset:default", ["sip.cube_mesh.w=2", "sip.cube_mesh.h=2"])
+BENCHES = ("qkv-gemm", "qkv-gemm-multi-pe", "va-offset-verify", "ccl-allreduce", "gemm-single-pe")
+
+
+def product(staging="ref_ref", machine=MACHINE):
+    return gemm.run(machine, (64, 128, 64), staging)
+
+
+@pytest.fixture(scope="module")
+def result():
+    return product()
+
+
+@pytest.mark.parametrize("bench", [*BENCHES, *STAGINGS])
+def test_the_largest_part_of_the_first_picture_is_what_why_names_first(bench):
+    result = kb.run(bench, MACHINE).result if bench in BENCHES else product(bench)
+    why = result.why()
+    section = why_section(why, result.records)
+    first, rows = why[0], section["rows"]
+    assert rows[0]["ns"] == max(row["ns"] for row in rows) == first.ns
+    assert rows[0]["label"].lower() == first.what.lower()
+    assert sum(row["ns"] for row in rows) + section["rest_ns"] == pytest.approx(section["device_ns"])
+    assert section["device_ns"] + section["host_ns"] == pytest.approx(result.latency_ns)
+    page = result_html(result)
+    assert page.index("critical path on the device by resource") < page.index("<table")
+    assert page.index(f"<title>{first.what}: {first.ns:,.2f} ns") == page.index("<title>")
+
+
+def test_a_slider_moves_coupled_fields_together_around_the_machine_s_value(result):
+    row = why_section(result.why(), result.records)["rows"][0]
+    assert [x["path"] for x in row["fields"]] == [*result.why()[0].fields, *result.why()[0].together]
+    middle = len(FACTORS) // 2
+    assert FACTORS[middle] == 1
+    assert row["predicted"][middle] == pytest.approx(result.latency_ns)
+    for field in row["fields"]:
+        assert row["stops"][middle][field["path"]] == field["value"]
+        assert row["stops"][-1][field["path"]] == 4 * field["value"]
+        assert row["stops"][0][field["path"]] == field["value"] / 4
+    for values, predicted in zip(row["stops"], row["predicted"], strict=True):
+        assert predicted == result.what_if(values).predicted_ns
+
+
+def test_predictions_are_near_the_exact_runs(result):
+    row = why_section(result.why(), result.records)["rows"][0]
+    for i in (4, 12):
+        exact = product(machine=MACHINE.with_(row["stops"][i])).latency_ns
+        assert abs(exact / result.latency_ns - 1) > 0.05
+        assert row["predicted"][i] == pytest.approx(exact, rel=0.03)
+
+
+def test_messages_of_the_view_are_answered(result):
+    answer = handle_why({"do": "what_if", "values": {"cube.hbm.channel_bw_gbs": 16}}, result.records)
+    assert answer["predicted_ns"] == result.what_if("cube.hbm.channel_bw_gbs=16").predicted_ns
+    rows = handle_why({"do": "tornado"}, result.records)["rows"]
+    swings = [max(abs(x - 1) for x in row["predicted"] if x) for row in rows]
+    assert swings == sorted(swings, reverse=True)
+    assert {"path", "label", "unit", "value"} <= rows[0].keys()
+    assert (
+        "cube.hbm.channel_bw"
+        in handle_why({"do": "what_if", "values": {"cube.hbm.channel_bw": 1}}, result.records)["error"]
+    )
+    assert handle_why({"do": "run"}, result.records) is None
+    json.dumps([answer, rows])
+
+
+def test_a_run_without_a_log_has_no_such_section():
+    result = gemm.run(MACHINE, (16, 16, 16), "ref_ref", log="off")
+    assert "why" not in scene_of(MACHINE, result)[0]
+    assert "exclusive time by stage" in result_html(result)
+
+
+@in_browser
+def test_a_slider_of_a_page_shows_a_prediction(result, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    from tests.notebook.browser import Page, chromium
+
+    path = tmp_path / "run.html"
+    path.write_text(picture_html(scene_of(MACHINE, result, trace=True)), encoding="utf-8")
+    with chromium() as driver:
+        driver.get(path.as_uri())
+        page = Page(driver, "why")
+        page.until(lambda: page.all(".kbp-why-row input"), "rows")
+        slider = page.all(".kbp-why-row input")[0]
+        assert "Prediction" not in page.all(".kbp-why-said")[0].text
+        for _ in range(4):
+            slider.send_keys(Keys.ARROW_RIGHT)
+        row = why_section(result.why(), result.records)["rows"][0]
+        said = page.all(".kbp-why-said")[0].text
+        assert f"Prediction: {row['predicted'][len(FACTORS) // 2 + 4]:,.1f} ns" in said
+        assert page.all(".kbp-why-control output")[0].text == "64 GB/s"
+        summary = next(x for x in page.all(".kbp-why summary") if "halved" in x.text)
+        summary.click()
+        assert len(page.all(".kbp-tornado-row")) > 3
