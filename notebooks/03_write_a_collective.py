@@ -206,14 +206,13 @@ result.why("all_reduce by blocks")
 # %% [markdown]
 # Two costs remain: the latency of ten sequential steps, each a hop between SIPs, and the serialization of the bytes
 # over UCIe and the SIP links.
-
-# %%
-print(f"10 hops of one element: {10 * channel.copied_ns[0]:,.0f} ns")
-
-# %% [markdown]
+#
 # **Predict, then drag.** The picture shows this run on the torus: press play, and watch the blocks circulate. Which
 # change costs more: half the bandwidth of the links between SIPs, or twice their latency? Then select a link between
 # two SIPs and drag its fields.
+
+# %%
+print(f"10 hops of one element: {10 * channel.copied_ns[0]:,.0f} ns")
 
 # %%
 kb.picture(result, lambda changed: run(blocks, changed, n_slots=8))
@@ -227,8 +226,7 @@ for changes in ({"system.sip_link.bw_gbs": link.bw_gbs / 2}, {"system.sip_link.l
 # %% [markdown]
 # Half the bandwidth adds 1,081 ns: every step sends its block at half the rate. Twice the latency adds 587 ns, at least
 # 50 ns for each of the ten steps.
-
-# %% [markdown]
+#
 # ## 5. Compared with the shipped algorithms
 #
 # The study behind the collectives report accepts a Python file with user-defined algorithms. It compares them with the
