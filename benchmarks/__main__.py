@@ -6,7 +6,18 @@ import os
 
 import click
 
-from benchmarks import attention, collectives, explorer, machines, products, start, sweeps, table, transfers
+from benchmarks import (
+    attention,
+    collectives,
+    explorer,
+    machines,
+    predictions,
+    products,
+    start,
+    sweeps,
+    table,
+    transfers,
+)
 from kernbench.sweeps._cache import OFF, VARIABLE
 
 PARTS = {
@@ -18,13 +29,14 @@ PARTS = {
     "start": start,
     "explorer": explorer,
     "sweeps": sweeps,
+    "predictions": predictions,
 }
 
 
 @click.command()
 @click.argument("parts", nargs=-1, type=click.Choice(list(PARTS)))
 def main(parts: tuple[str, ...]) -> None:
-    """Measure PARTS, or everything (some 15 minutes), and print each row.
+    """Measure PARTS, or everything (some 20 minutes), and print each row.
 
     A run of everything writes the table of benchmarks/README.md.
     """

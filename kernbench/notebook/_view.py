@@ -59,15 +59,17 @@ class Stage:
         if state.busy and state.frame is not None and state.entry is not None:
             self._show_live(state.entry.machine, state.frame)
             return
-        if finished is not None and finished.why is None:
-            return  # its critical path, which the picture shows, comes in a moment
-        shown = pair or (finished.entry.number if finished is not None else explorer.form.machine.hash)
+        early = finished is not None and finished.why is None  # the critical path and predictions follow
+        shown = pair or ((finished.entry.number, early) if finished is not None else explorer.form.machine.hash)
         if shown == self._shown and not self.picture.live:
             return
         self._shown = shown
         if pair is not None:
             before, after = (explorer.result_of(entry) for entry in pair)
             self.picture.show(scene_of(pair[1].machine, after, before=before), after.records)
+        elif finished is not None and early:
+            result = finished.result
+            self.picture.show(scene(finished.entry.machine, result.records, result.name), result.records)
         elif finished is not None:
             self.picture.show(scene_of(finished.entry.machine, finished.result), finished.result.records)
         else:

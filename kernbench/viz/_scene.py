@@ -7,8 +7,7 @@ described once, however many the machine has.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from math import dist
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -407,15 +406,19 @@ def _system(machine: Machine, sip: Mapping[str, Any]) -> dict[str, Any]:
     """Return the system: SIPs on the grid of their network, host and switch in the west, where the IO chiplets are."""
     graph, view = machine.graph, machine.views["system"]
     w, h = sip["w"], sip["h"]
-    gap = 0.18 * min(w, h)
+    gap = 0.22 * min(w, h)
     at = [(box.x, box.y) for box in view.boxes if box.kind == "sip"]
     left, top = (min(place[axis] for place in at) for axis in (0, 1))
     pitch = [
         1.0 if len(values) < 2 else min(b - a for a, b in pairwise(values))
         for values in (sorted({round(place[axis], 6) for place in at}) for axis in (0, 1))
     ]
-    if graph.sips.topology == "fully_connected" and len(at) > 2:  # on a circle: neighbours keep their distance
-        pitch = [min(dist(a, b) for a, b in pairwise(at))] * 2
+    if graph.sips.topology == "fully_connected" and len(at) > 2:  # on a circle so large that no packages overlap
+        size = max(
+            min((w + gap) / max(abs(ax - bx), 1e-9), (h + gap) / max(abs(ay - by), 1e-9))
+            for (ax, ay), (bx, by) in combinations(at, 2)
+        )
+        pitch = [(w + gap) / size, (h + gap) / size]
     rows = (max(y for _, y in at) - top) / pitch[1] + 1
     height = gap + rows * (h + gap)
     unit = max(0.75 * gap, height / 18)  # of host and switch: readable next to many packages
@@ -440,7 +443,7 @@ def _system(machine: Machine, sip: Mapping[str, Any]) -> dict[str, Any]:
     bus = west - 1.2 * gap
     for s, (x, y) in enumerate(corners):
         # Along the bus, then above the row of the package, down into its IO chiplet.
-        lane, entry, port = y - 0.3 * gap, x + end[0] + end[2] / 2, switch_y + host_h / 2
+        lane, entry, port = y - 0.56 * gap, x + end[0] + end[2] / 2, switch_y + host_h / 2
         points = ((gap + host_w, port), (bus, port), (bus, lane), (entry, lane), (entry, y + end[1]))
         lines.append(_line("pcie_link", points, naming.SWITCH, naming.pcie_ep(s)))
     for s, place in enumerate(corners):
@@ -461,16 +464,16 @@ def _sip_route(a: Point, b: Point, size: Point, gap: float, grid: bool) -> tuple
         left, right = min(ax, bx), max(ax, bx)
         if right - left < w + 1.5 * gap:
             return (left + w, ay + h / 2), (right, ay + h / 2)
-        under = ay + h + gap * 0.3
+        under = ay + h + gap * 0.2
         return (left + w / 4, ay + h), (left + w / 4, under), (right + 3 * w / 4, under), (right + 3 * w / 4, ay + h)
     if ax == bx:
         top, low = min(ay, by), max(ay, by)
         if low - top < h + 1.5 * gap:
             return (ax + w / 2, top + h), (ax + w / 2, low)
-        beside = ax + w + gap * 0.3
+        beside = ax + w + gap * 0.2
         return (ax + w, top + h / 4), (beside, top + h / 4), (beside, low + 3 * h / 4), (ax + w, low + 3 * h / 4)
     west = min(ax, bx) - gap * 0.25
-    under = max(ay, by) + h + gap * 0.3
+    under = max(ay, by) + h + gap * 0.2
     return (ax, ay + h / 3), (west, ay + h / 3), (west, under), (bx + w / 3, under), (bx + w / 3, by + h)
 
 

@@ -8,10 +8,11 @@ import kernbench as kb
 from kernbench.viz import _scene
 
 TORUS = ["system.sips={count: 6, topology: torus_2d, w: 3, h: 2}"]
+CIRCLE = ["system.sips={count: 7, topology: fully_connected}"]
 WHOLE_CUBE = ["cube.noc.removed=[]", "cube.pe_layout.pe_routers=[[2, 2], [2, 3], [3, 3], [5, 5]]"]
 
 
-@pytest.mark.parametrize("overrides", [(), TORUS, WHOLE_CUBE], ids=["default", "torus", "whole cube"])
+@pytest.mark.parametrize("overrides", [(), TORUS, CIRCLE, WHOLE_CUBE], ids=["default", "torus", "circle", "whole cube"])
 def test_no_box_of_a_template_covers_another(overrides):
     for name, template in _scene.machine_section(kb.load(overrides=overrides))["templates"].items():
         inside = [box for box in template["boxes"] if not box["id"].startswith("io.")]

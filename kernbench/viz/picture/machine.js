@@ -6,6 +6,8 @@ const SHADES = 24;
 const OPENS = { sip: 70, cube: 24, pe: 250 };
 /** Width [px] of a cube from which its routers and links are drawn. */
 const WIRED = 150;
+/** Width [px] of a cube below which its UCIe connections are one line. */
+const BUNDLED = 60;
 const LARGEST_SCALE = 4000;
 const UNKNOWN = -2;
 /** Kinds of components that the log has no work of. */
@@ -29,6 +31,14 @@ class Part {
       line.box = [Math.min(...xs), Math.min(...ys), Math.max(...xs), Math.max(...ys)];
       line.lanes = lanes(line.p);
     }
+    // Where there is no room for each, the connections of one side are one line, as busy as the busiest.
+    const bundles = new Map();
+    template.lines.forEach(({ kind, a, b }, i) => {
+      const key = a ? [kind, a, b].map((word) => word.replace(/\.conn\d+$/, "")).join(" ") : i;
+      bundles.set(key, [...(bundles.get(key) ?? []), i]);
+    });
+    template.bundles = [...bundles.values()];
+    template.single = template.lines.map((_, i) => [i]);
   }
 
   /** Returns left, top, width and height [mm] of a box, or of any [x, y, w, h] of the template. */
@@ -783,9 +793,9 @@ class Sheet {
     const above = { sip: 0.1 * Math.min(...box.at.slice(2)), cube: 0.5 * u, pe: 0 }[box.template] * k;
     const within = { sip: 0.8 * u * k, cube: 0.4 * u * k, pe: 0.06 * h }[box.template];
     const size = Math.max(11, Math.min(16, Math.max(above, within) * 0.62));
-    if (Math.max(above, within) < 14 || textWidth(this.pen, this.#font(600, size), box.label) > w - 4) return;
+    if (Math.max(above, within) < 11 || textWidth(this.pen, this.#font(600, size), box.label) > w - 4) return;
     const cubes = box.template === "sip" ? this.templates.sip.byId.get("cube0").at[0] * k : 0; // beside the PCIe link
-    if (above >= 14) this.texts.push([box.label, x + cubes + 1, y - 4, size, "left", 600]);
+    if (above >= 11) this.texts.push([box.label, x + cubes + 1, y - 3, size, "left", 600]);
     else this.texts.push([box.label, x + 6, y + (within + size * 0.75) / 2, size, "left", 600]);
   }
 
@@ -830,7 +840,9 @@ class Sheet {
     const { lines, w, h } = template;
     const lane = Math.max(1.1, Math.min(3.5, k * (template === this.templates.system ? 0.35 : 0.05)));
     const apart = template === this.templates.system ? k * w > 500 : k * this.templates.cube.w > 260;
-    for (let i = 0; i < lines.length; i++) {
+    const small = template === this.templates.sip && k * this.templates.cube.w < BUNDLED;
+    for (const members of small ? template.bundles : template.single) {
+      const i = members[members.length >> 1];
       const line = lines[i];
       let [x0, y0, x1, y1] = line.box;
       if (flipX) [x0, x1] = [w - x1, w - x0];
@@ -849,8 +861,11 @@ class Sheet {
         add(this.inner, 0);
         continue;
       }
-      const there = loads ? this.#load(loads.link, part.lineRow(i, 0)) : 0;
-      const back = loads ? this.#load(loads.link, part.lineRow(i, 1)) : 0;
+      let [there, back] = [0, 0];
+      for (const member of loads ? members : []) {
+        there = Math.max(there, this.#load(loads.link, part.lineRow(member, 0)));
+        back = Math.max(back, this.#load(loads.link, part.lineRow(member, 1)));
+      }
       const shade = (load) => (load ? this.busy[Math.min(SHADES - 1, Math.floor((load / 256) * SHADES))] : this.idle);
       if (apart) {
         add(shade(there), lane);
@@ -858,7 +873,7 @@ class Sheet {
       } else {
         add(shade(Math.max(there, back)), 0);
       }
-      if (path && part.lineOnPath[i]) {
+      if (path && members.some((member) => part.lineOnPath[member])) {
         const ids = [`${part.prefix}${line.a}->${part.prefix}${line.b}`, `${part.prefix}${line.b}->${part.prefix}${line.a}`];
         add(this.now.has(ids[0]) || this.now.has(ids[1]) ? this.tracedNow : this.traced, 0);
       }

@@ -1,0 +1,109 @@
+"""Predictions of `result.what_if` against exact runs: every bandwidth, latency and rate, made smaller and larger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.table import Row
+from kernbench.analysis._what_if import COVERED, what_if
+from kernbench.analysis.result import Result
+from kernbench.benches.registry import run as run_bench
+from kernbench.errors import ConfigError
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.bench_runner import run_program
+from kernbench.studies import gemm, gqa
+from kernbench.topology.builder import Machine, resolve_topology
+
+FACTORS = (0.5, 0.8, 1.25, 2.0)
+SMALLEST = 0.02  # change of the exact time that counts
+Run = Callable[[Machine], Result]
+_CUBES = {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 2}
+_DEFAULT, _SIX = "preset:default", "preset:six_sip_torus"
+
+
+def measure() -> Iterator[Row]:
+    """Yield the errors of each workload, and of all."""
+    every: list[float] = []
+    seconds: list[float] = []
+    for name, (preset, run) in WORKLOADS.items():
+        errors, took = compared(resolve_topology(preset, _CUBES), run)
+        yield _row(f"prediction: {name}", errors, took)
+        every += errors
+        seconds += took
+    yield _row("prediction: all", every, seconds, target="median <= 3 %, 90th percentile <= 10 %, < 50 ms")
+
+
+def compared(machine: Machine, run: Run) -> tuple[list[float], list[float]]:
+    """Return the relative errors of the predictions whose exact time changes, and the CPU seconds of each one."""
+    result = run(machine)
+    what_if(result.records, [])  # makes the graph
+    errors, seconds = [], []
+    for field in COVERED:
+        value = _value(machine.spec, field)
+        for factor in FACTORS if value else ():
+            try:
+                exact = run(machine.with_({field: value * factor})).latency_ns
+            except ConfigError:  # no such machine
+                continue
+            if abs(exact / result.latency_ns - 1) <= SMALLEST:
+                continue
+            begin = time.process_time()
+            predicted = what_if(result.records, {field: value * factor}).predicted_ns
+            seconds.append(time.process_time() - begin)
+            errors.append(abs(predicted / exact - 1))
+    return errors, seconds
+
+
+def _row(what: str, errors: list[float], seconds: list[float], target: str = "") -> Row:
+    shares = f"median error {np.median(errors):.2%}, 90th percentile {np.quantile(errors, 0.9):.2%}"
+    rate = f"{shares}, largest {max(errors):.1%}"
+    return Row(f"{what}, {len(errors)} cases", float(np.median(seconds)), rate, target=target)
+
+
+def _value(spec: Mapping[str, Any], path: str) -> Any:
+    for key in path.split("."):
+        spec = spec[key]
+    return spec
+
+
+def _bench(name: str) -> Run:
+    return lambda machine: run_bench(name, machine, log="tile").result
+
+
+def _product(staging: str, m: int, k: int, n: int) -> Run:
+    return lambda machine: gemm.run(machine, (m, k, n), staging)
+
+
+def _attention(phase: str, context: int) -> Run:
+    return lambda machine: gqa.run(machine, gqa.Point(phase, context).setting(machine.config), log="tile")
+
+
+def _summed(machine: Machine, algorithm: str, n: int) -> Result:
+    def program(torch: Any) -> None:
+        one = DPPolicy(num_cubes=1, num_pes=1)
+        vectors = [torch.empty(n, dtype="f16", device=f"ahbm:{i}", dp=one) for i in range(machine.config.n_sips)]
+        torch.collective(vectors, algorithm=algorithm)
+
+    return run_program(machine, program, log="tile")
+
+
+# The machines have 2 x 2 cubes per SIP.
+WORKLOADS: dict[str, tuple[str, Run]] = {
+    "product, operands streamed": (_DEFAULT, _product("ref_ref", 128, 256, 128)),
+    "product, operands in TCM": (_DEFAULT, _product("load_load", 128, 512, 128)),
+    "ragged product, one operand in TCM": (_DEFAULT, _product("load_ref", 100, 200, 70)),
+    "three products on a PE": (_DEFAULT, _bench("qkv-gemm")),
+    "three products on 8 PEs": (_DEFAULT, _bench("qkv-gemm-multi-pe")),
+    "loads from the next PE": (_DEFAULT, _bench("va-offset-verify")),
+    "attention, prefill of 512": (_DEFAULT, _attention("prefill", 512)),
+    "attention, decode at 4,096": (_DEFAULT, _attention("decode", 4096)),
+    "ring of 2 SIPs": (_DEFAULT, partial(_summed, algorithm="ring_allreduce_tcm", n=1 << 15)),
+    "ring of 6 SIPs": (_SIX, partial(_summed, algorithm="ring_allreduce_tcm", n=1 << 13)),
+    "tree of 6 SIPs": (_SIX, partial(_summed, algorithm="tree_allreduce", n=1 << 13)),
+    "all-reduce between cubes": (_DEFAULT, _bench("ccl-allreduce")),
+}
