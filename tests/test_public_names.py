@@ -24,6 +24,7 @@ PATHS = [
     "kernbench.runtime_api.types:DeviceSelector",
     "kernbench.runtime_api.types:resolve_device",
     "kernbench.runtime_api.bench_runner:run_bench",
+    "kernbench.runtime_api.collective:simulator",
     "kernbench.runtime_api.tensor:Tensor",
     "kernbench.runtime_api.tensor:TensorHandle",
     "kernbench.runtime_api.tensor:TensorShard",
@@ -50,6 +51,8 @@ PATHS = [
     "kernbench.ccl.install:resolve_algorithm_config",
     "kernbench.ccl.sfr_config:configure_sfr_intercube_multisip",
     "kernbench.ccl.sfr_config:configure_sfr_intracube_pe_ring",
+    "kernbench.ccl.alpha_beta:AlphaBeta",
+    "kernbench.ccl.bounds:Bounds",
     "kernbench.ccl.testing:run_kernel_in_mock",
     "kernbench.ccl.diagnostics:pointer_dump",
 ]
