@@ -112,6 +112,7 @@ sync: core
 	$(PY) -m jupytext --quiet --sync --set-kernel python3 $(SOURCES)
 	$(PY) -m jupyter nbconvert --log-level=WARN --to notebook --inplace --execute \
 	  --ExecutePreprocessor.record_timing=False --ExecutePreprocessor.store_widget_state=False $(SOURCES:.py=.ipynb)
+	$(PY) -m tests.notebooks.stills $(SOURCES:.py=.ipynb)
 
 lock: $(READY)
 	$(VENV)/bin/uv pip compile --quiet --universal --no-header --no-annotate --python-version 3.11 \

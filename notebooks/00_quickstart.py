@@ -122,6 +122,25 @@ for staging in ("ref_ref", "load_ref", "load_load"):
     print(f"{staging:>9}: {composite_ns(machine, staging):8.1f} ns for the product itself")
 
 # %% [markdown]
+# ## Predict, then drag
+#
+# The picture shows the same run on the machine. Press play, and zoom into cube 0 of SIP 0 with the wheel: the HBM
+# slice of PE 0 and the DMA are busy all the time, the matrix engine half of it. **Predict**: how long does the run take
+# if the HBM delivers half as much, 16 GB/s per channel instead of 32? And if the matrix engine is half as fast? Then
+# select the HBM slice or the matrix engine, and drag that field: the picture runs the program on the changed machine.
+
+# %%
+kb.picture(result, lambda changed: run(changed)[0])
+
+# %%
+for changes in ({"cube.hbm.channel_bw_gbs": 16}, {"cube.pe.pe_gemm.macs_per_cycle.f16": 2048}):
+    changed, _ = run(machine.with_(changes))
+    print(f"{changes}: {changed.latency_ns:,.1f} ns instead of {result.latency_ns:,.1f} ns")
+
+# %% [markdown]
+# With half the bandwidth, the product takes twice as long: each tile takes the time of its bytes. The matrix engine was
+# idle half of the time, so at half its rate only the last tile takes longer, by 16 ns.
+#
 # ## Change the machine
 #
 # If the HBM slice limits `ref_ref`, then doubling its bandwidth must help, and doubling the rate of the matrix engine

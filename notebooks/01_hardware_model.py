@@ -207,6 +207,41 @@ heat("to-other-sip-write")
 # 128 PEs share one link, and the rest of the machine is nearly idle. A collective between SIPs should therefore reduce
 # inside each SIP first.
 #
+# ## Predict, then drag
+#
+# All eight PEs of a cube load the same 16 KiB from the slice of PE 0, and each stores a copy in its own slice. The
+# picture shows this run: press play, zoom into cube 0 of SIP 0, and watch the loads. **Predict**: which takes longer,
+# HBM that delivers half as much (16 GB/s per channel instead of 32), or links between routers that carry half as much
+# (128 GB/s instead of 256)? Then select an HBM slice or a link between routers, drag its field, and compare.
+
+
+# %%
+def share(a, b, *, tl):
+    tl.store(b + tl.program_id(0) * 8192, tl.load(a, shape=(8192,)))
+
+
+def run_share(machine):
+    with kb.session(machine) as torch:
+        one, all_eight = kb.DPPolicy(num_cubes=1, num_pes=1), kb.DPPolicy(num_cubes=1, pe="row_wise")
+        a = torch.empty(8192, dtype=torch.float16, device="ahbm", dp=one)
+        b = torch.empty(8 * 8192, dtype=torch.float16, device="ahbm", dp=all_eight)
+        torch.launch("share", share, a, b)
+    return torch.result
+
+
+shared = run_share(machine)
+kb.picture(shared, run_share)
+
+# %%
+for path, value in (("cube.hbm.channel_bw_gbs", 16), ("cube.noc.link_bw_gbs", 128)):
+    changed = run_share(machine.with_({path: value}))
+    print(f"{path} = {value}: {shared.latency_ns:,.1f} -> {changed.latency_ns:,.1f} ns")
+
+# %% [markdown]
+# The slice serves the eight loads, 128 KiB at 256 GB/s, in 512 ns, and one store in 64 ns; at half its rate, both take
+# twice as long. The links between routers are as fast as the slice. At half their rate they are the limit, because
+# nearly all of the data leaves PE 0's router over the same link.
+#
 # ## Can it be trusted?
 #
 # Every flit is simulated on every link. A transfer that does not compete with others takes exactly the time of its

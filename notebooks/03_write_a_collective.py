@@ -31,14 +31,8 @@ import numpy as np
 import kernbench as kb
 from kernbench import DPPolicy
 from kernbench.analysis.utilization import pe_window
+from kernbench.ccl import AlphaBeta, Bounds, run_kernel_in_mock, simulator
 from kernbench.ccl.algorithm import algorithm
-from kernbench.ccl.alpha_beta import AlphaBeta
-from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.testing import run_kernel_in_mock
-from kernbench.ccl.tuner import Tuner
-from kernbench.config import default_ccl_path
-from kernbench.runtime_api.collective import simulator
 from kernbench.studies import CclStudy, milestone
 
 # %% [markdown]
@@ -115,10 +109,10 @@ machine = kb.load("preset:six_sip_torus")
 N = 30_720  # elements of f16: 60 KiB
 
 
-def run(kernel, **settings):
+def run(kernel, on=machine, **settings):
     one_pe = DPPolicy(num_cubes=1, num_pes=1)
     values = [np.random.default_rng(sip).integers(-8, 9, N).astype(np.float16) for sip in range(6)]
-    with kb.session(machine, data=True) as torch:
+    with kb.session(on, data=True) as torch:
         tensors = [torch.tensor(v, dp=one_pe, device=f"ahbm:{sip}") for sip, v in enumerate(values)]
         torch.ahbm.synchronize()
         torch.collective(tensors, algorithm(kernel, **settings))
@@ -212,11 +206,27 @@ result.why("all_reduce by blocks")
 # %% [markdown]
 # Two costs remain: the latency of ten sequential steps, each a hop between SIPs, and the serialization of the bytes
 # over UCIe and the SIP links.
+#
+# **Predict, then drag.** The picture shows this run on the torus: press play, and watch the blocks circulate. Which
+# change costs more: half the bandwidth of the links between SIPs, or twice their latency? Then select a link between
+# two SIPs and drag its fields.
 
 # %%
 print(f"10 hops of one element: {10 * channel.copied_ns[0]:,.0f} ns")
 
+# %%
+kb.picture(result, lambda changed: run(blocks, changed, n_slots=8))
+
+# %%
+link = machine.config.system.sip_link
+for changes in ({"system.sip_link.bw_gbs": link.bw_gbs / 2}, {"system.sip_link.latency_ns": 2 * link.latency_ns}):
+    print(changes, end=": ")
+    run(blocks, machine.with_(changes), n_slots=8)
+
 # %% [markdown]
+# Half the bandwidth adds 1,081 ns: every step sends its block at half the rate. Twice the latency adds 587 ns, at least
+# 50 ns for each of the ten steps.
+#
 # ## 5. Compared with the shipped algorithms
 #
 # The study behind the collectives report accepts a Python file with user-defined algorithms. It compares them with the
@@ -249,19 +259,16 @@ for name in dict.fromkeys(row["algorithm"] for row in rows):
 # Rings are not competitive at small sizes: trees and recursive doubling need fewer steps. On a torus, `torus_allreduce`
 # uses both dimensions and both directions at the same time, which is hard to beat.
 #
-# ## 6. Let the tuner choose
+# ## 6. Let kernbench choose
 #
-# `algorithm: auto` in ccl.yaml works as follows: it ranks the algorithms that the machine supports by a model, each
-# with as many slots as are worth their memory, and simulates the best four.
+# `kb.ccl.choose` ranks the algorithms that the machine supports by a model, simulates the best, and says what limits
+# the fastest. `algorithm: auto` in ccl.yaml does the same for every collective of a program.
 
 # %%
-config = load_ccl_config(default_ccl_path())
-known = [resolve_algorithm_config(name, config) for name in names(config, "all_reduce", "rank")]
-tuner = Tuner(machine, known, simulate=simulator(machine))
-print(tuner.choose("all_reduce", 256))
+kb.ccl.choose(256, machine=machine, changes=False)
 
 # %%
-tuner.choose("all_reduce", 2 * N)
+kb.ccl.choose(2 * N, machine=machine, changes=False)
 
 # %% [markdown]
 # ## 7. In the report

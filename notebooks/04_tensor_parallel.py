@@ -94,7 +94,7 @@ x = rng.standard_normal((TOKENS, 1, HIDDEN)).astype(np.float32)
 
 
 # %%
-def on_ranks(ranks, program):
+def on_ranks(ranks, program, on=None):
     """Run program(torch, rank) on ranks that have their groups; return what each returns, and the result."""
     found = {}
 
@@ -104,7 +104,7 @@ def on_ranks(ranks, program):
         found[rank] = program(torch, rank)
         ps.destroy_model_parallel()
 
-    with kb.session(machine(ranks), data=True) as torch:
+    with kb.session(on or machine(ranks), data=True) as torch:
         torch.multiprocessing.spawn(rank_program, args=(torch,), nprocs=ranks)
     return [found[rank] for rank in range(ranks)], torch.result
 
@@ -201,6 +201,28 @@ names = pd.Series([launch.name for launch in result.launches])
 names.groupby(names).count().rename("launches on 8 SIPs").to_frame()
 
 # %% [markdown]
+# **Predict, then drag.** The picture shows the run with 8 ranks. The table says that most of its time is *neither* work
+# nor messages. How much longer does the whole run take if the latency of the links between SIPs doubles? And if the
+# IO CPU, which starts every launch, takes twice as long? Then select a link between SIPs, or the IO CPU of a SIP, and
+# drag its field.
+
+# %%
+kb.picture(result, lambda changed: on_ranks(8, llama, changed)[1])
+
+# %%
+eight = machine(8)
+system, io = eight.config.system, eight.config.sip.io
+for path, value in (
+    ("system.sip_link.latency_ns", 2 * system.sip_link.latency_ns),
+    ("sip.io.io_cpu.service_ns", 2 * io.io_cpu.service_ns),
+):
+    _, changed = on_ranks(8, llama, eight.with_({path: value}))
+    print(f"{path} = {value:g}: {changed.latency_ns / result.latency_ns:.3f} x the time")
+
+# %% [markdown]
+# Each costs about 2 %. Three quarters of the run are the host's copies of the weights and its launches, as
+# `result.why()` tells; on the device, no resource takes more than a fifth of the time.
+#
 # ## 5. The same with DTensor
 #
 # With torch's `DTensor`, a program states where a tensor is stored instead of which rank calls which collective: one

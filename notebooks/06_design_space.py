@@ -72,7 +72,7 @@ print(cheap.hash == machine.hash)
 
 # %%
 def copy(torch, *, kib: int):
-    """Copy a tensor from the slice of one PE to that of another cube's."""
+    """Copy a tensor within the HBM slice of one PE."""
 
     def kernel(a, b, *, tl):
         tl.store(b, tl.load(a, shape=(kib * 512,), dtype="f16"))
@@ -150,6 +150,33 @@ gpt2 = sensitivity(machine, "gpt2-layers", factors, parameters={"layer_list": "g
 gpt2.ranked("latency_ns").round(2)
 
 # %% [markdown]
+# ## Predict, then drag
+#
+# A sweep changes many machines at once; the picture changes one. It shows the copy of 256 KiB on the machine of the
+# sweeps. **Predict**: how much longer does it take with half the HBM bandwidth per channel, and with half the UCIe
+# bandwidth? Then select an HBM slice or a UCIe link, and drag its field.
+
+
+# %%
+def copy_256(torch):
+    copy(torch, kib=256)
+
+
+def run_copy(machine):
+    return kb.run(copy_256, machine).result
+
+
+copied = run_copy(machine)
+kb.picture(copied, run_copy)
+
+# %%
+for path, value in (("cube.hbm.channel_bw_gbs", 16), ("cube.ucie.bw_gbs", 64)):
+    changed = run_copy(machine.with_({path: value}))
+    print(f"{path} = {value}: {changed.latency_ns / copied.latency_ns:.3f} x the time")
+
+# %% [markdown]
+# The copy stays in the HBM slice of one PE: UCIe carries only the messages that launch it and complete it.
+#
 # ## When a grid has too many points
 #
 # A Latin hypercube spreads points evenly over ranges: twelve here, independent of the number of axes.

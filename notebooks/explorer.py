@@ -15,11 +15,14 @@
 # %% [markdown]
 # # Explorer
 #
-# Press **Run** and watch a simulated machine at work. The picture zooms from the system into a PE, the clock replays the
-# run, and the timeline shows what every PE did when. Then drag a slider or choose another workload: a short run repeats by
-# itself, and *Runs* puts all results side by side. A click on a part of the machine shows its load and its fields; *Why*
-# names the field that limits the run. To add your own function, `f(torch, *, size: int = 64)`, to the list of workloads,
-# pass it to the explorer: `explore(None, f)`.
+# Press **Run** and watch a simulated machine at work. The picture zooms from the system into a PE, the clock replays
+# the run, and the timeline shows what every PE did when. Then drag a slider or choose another workload: a short run
+# repeats by itself, and *Runs* puts all results side by side. A click on a part of the machine shows its load and its
+# fields; *Why* names the field that limits the run. *Export* saves a run as one file: a page with this picture, or a
+# result, which opens when it is dropped on the picture. To add your own function, `f(torch, *, size: int = 64)`, to
+# the list of workloads, pass it to the explorer: `explore(None, f)`.
+#
+# The documentation shows a still of the machine; `make lab` opens the explorer itself.
 
 # %%
 # Run this cell (Shift+Enter), then press Run below it.

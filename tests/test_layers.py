@@ -210,8 +210,24 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    heavy = {"numpy", "pandas", "matplotlib", "simpy", "pydantic", "IPython", "ipywidgets", "papermill"}
+    heavy = {
+        "numpy",
+        "pandas",
+        "matplotlib",
+        "simpy",
+        "pydantic",
+        "IPython",
+        "ipywidgets",
+        "papermill",
+        "torch",
+        "triton",
+    }
     assert not loaded_by("import kernbench") & heavy
+
+
+def test_the_front_end_of_triton_imports_neither_triton_nor_torch():
+    code = "import kernbench as kb\nkb.triton.on, kb.triton.load, kb.triton.autotune\nimport kernbench.triton._module"
+    assert not loaded_by(code) & {"torch", "triton"}
 
 
 def test_asking_for_help_loads_nothing_heavy():

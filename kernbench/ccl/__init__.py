@@ -3,14 +3,18 @@
 from typing import Any
 
 _WHERE = {
+    "AlphaBeta": "kernbench.ccl.alpha_beta",
+    "Bounds": "kernbench.ccl.bounds",
     "choose": "kernbench.studies.best",  # it simulates, which this layer does not know how to
     "from_msccl": "kernbench.ccl._msccl",
+    "run_kernel_in_mock": "kernbench.ccl.testing",
+    "simulator": "kernbench.runtime_api.collective",
     "to_msccl": "kernbench.ccl._msccl_writer",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public function of `kernbench.ccl`, imported when first used."""
+    """Return a public name of `kernbench.ccl`, imported when first used."""
     if name not in _WHERE:
         raise AttributeError(f"module 'kernbench.ccl' has no attribute {name!r}; known: {', '.join(_WHERE)}")
     from importlib import import_module

@@ -42,6 +42,8 @@ class Picture(anywidget.AnyWidget):
         The component or link that is selected; empty if none.
     answers : list of str
         Messages that have a callback.
+    small : bool
+        Whether it is low, for text around it, and begins with the part of the machine that worked.
     note : str
         What ran, for pages.
     """
@@ -56,6 +58,7 @@ class Picture(anywidget.AnyWidget):
     live_index = traitlets.Dict().tag(sync=True)
     selected = traitlets.Unicode("").tag(sync=True)
     answers = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    small = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)
@@ -181,7 +184,7 @@ def picture(of: Machine | Result, run: Callable[[Machine], Result] | None = None
     >>> kb.picture(kb.load("preset:small"))
     Picture of preset:small
     """
-    made = Picture()
+    made = Picture(small=True)
     result = getattr(of, "result", of)
     if isinstance(of, Machine):
         machine = of

@@ -9,6 +9,7 @@ import jupytext
 import nbformat
 import pytest
 
+from tests.notebooks.stills import WIDGET
 from tests.repo import NOTEBOOK_FOLDERS, ROOT, files, notebooks, relative
 
 LONGEST_CELL = 25
@@ -77,6 +78,18 @@ def test_is_read_in_one_sitting(path):
 def test_shows_no_warning(path):
     text = [o.text for c in code_cells(path) for o in c.outputs if o.get("name") == "stderr"]
     assert not text
+
+
+@every_notebook
+def test_widgets_are_committed_as_stills(path):
+    shown = [o.get("data", {}) for c in code_cells(path) for o in c.outputs]
+    assert not [data for data in shown if WIDGET in data], "run `make sync`"
+
+
+@pytest.mark.parametrize("path", notebooks("notebooks"), ids=relative)
+def test_tutorials_show_a_picture(path):
+    shown = [o.get("data", {}) for c in code_cells(path) for o in c.outputs]
+    assert [data for data in shown if "kb-still" in "".join(data.get("image/svg+xml", ""))]
 
 
 @pytest.mark.parametrize("path", notebooks("milestones"), ids=relative)

@@ -66,10 +66,9 @@ def shared(page, name):
 @in_browser
 def test_it_opens_plays_and_selects_from_disk(page):
     page.until(lambda: shared(page, "end") > 0, "the scene")
-    page.click(".kbp-play")
     start = shared(page, "t")
-    page.until(lambda: shared(page, "t") > start, "the clock to move")
     page.click(".kbp-play")
+    page.until(lambda: shared(page, "t") > start, "the clock to move")
     assert not shared(page, "selected")
     canvas = page.one(".kbp-labels")
     page.driver.execute_script("arguments[0].scrollIntoView()", canvas)
@@ -79,6 +78,37 @@ def test_it_opens_plays_and_selects_from_disk(page):
     urls = [x["params"]["request"]["url"] for x in requests if x["method"] == "Network.requestWillBeSent"]
     assert not [url for url in urls if not url.startswith(("file:", "blob:", "data:"))]
     assert not [x for x in page.driver.get_log("browser") if x["level"] == "SEVERE"]
+
+
+DROP = """
+const send = (message, buffers) => sent.push([message, buffers?.map((buffer) => buffer.byteLength)]);
+const sent = (globalThis.sent = []);
+send.answers = new Set(arguments[0]);
+const picture = new globalThis.__kb_picture.constructor(document.body, send);
+const dataTransfer = new DataTransfer();
+dataTransfer.items.add(new File([new Uint8Array(5 << 20)], "run.npz"));
+const refused = ["dragover", "drop"].map((type) => {
+  const event = new DragEvent(type, { dataTransfer, bubbles: true, cancelable: true });
+  picture.root.dispatchEvent(event);
+  return event.defaultPrevented;
+});
+const buttons = picture.root.querySelectorAll(".kbp-open").length;
+return [refused, buttons, picture.root.classList.contains("kbp-drop")];
+"""
+
+
+@in_browser
+def test_a_dropped_file_is_sent_in_parts_where_it_is_answered(page):
+    page.until(lambda: shared(page, "end") > 0, "the scene")
+    assert page.driver.execute_script(DROP, []) == [[False, False], 0, False]
+    prevented, buttons, marked = page.driver.execute_script(DROP, ["open_file"])
+    assert prevented == [True, True]
+    assert buttons > 0
+    assert not marked
+    sent = page.until(lambda: len(x := page.driver.execute_script("return globalThis.sent")) == 2 and x, "both parts")
+    assert [message["part"] for message, _ in sent] == [0, 1]
+    assert [size for _, (size,) in sent] == [4 << 20, 1 << 20]
+    assert {(x["do"], x["name"], x["parts"]) for x, _ in sent} == {("open_file", "run.npz", 2)}
 
 
 def clicked(page, canvas):

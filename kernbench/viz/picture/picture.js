@@ -44,9 +44,21 @@ class Picture {
       shared.window = [0, end];
     }
     for (const view of this.views) view.setScene(header, buffers);
+    this.place = workplace(header.run?.nodes ?? []);
     if (other) shared.t = this.machine.loads?.hottest() ?? 0;
     this.clock.setScene(this.machine.loads);
     this.invite.hidden = Boolean(header.run) || !this.send?.answers.has("run");
+  }
+
+  /** Looks at the part of the machine that worked, once it has a size. */
+  lookAtWork() {
+    const seen = new ResizeObserver(() => {
+      if (!this.machine.root.clientWidth || !this.machine.root.clientHeight) return;
+      seen.disconnect();
+      const found = this.place && this.machine.locate(this.place);
+      if (found) this.machine.lookAt(found.rect, false);
+    });
+    seen.observe(this.machine.root);
   }
 
   setLive(index, frame) {
@@ -67,6 +79,18 @@ class Picture {
     this.shared.destroy();
     this.root.remove();
   }
+}
+
+/** Returns the smallest part of the machine that contains every engine that worked; empty if that is all of it. */
+function workplace(nodes) {
+  let common = null;
+  for (const id of nodes) {
+    const places = ENGINE.exec(id)?.[1].split(".");
+    if (!places) continue;
+    common ??= places;
+    while (common.some((place, i) => place !== places[i])) common = common.slice(0, -1);
+  }
+  return common?.join(".") ?? "";
 }
 
 /** Play, scrub, speed, and the hottest moment. */
@@ -161,6 +185,10 @@ function render({ model, el }) {
   picture.shared.addEventListener("change", selected);
   show();
   select();
+  if (model.get("small")) {
+    picture.root.classList.add("kbp-small");
+    picture.lookAtWork();
+  }
   return () => {
     model.off("msg:custom", answer);
     model.off("change:header", show);

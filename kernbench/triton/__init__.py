@@ -1,0 +1,18 @@
+"""Triton kernels on the PEs of a machine: `kb.triton.on`, `load` and `autotune`."""
+
+from typing import Any
+
+_WHERE = {
+    "autotune": "kernbench.triton._autotune",
+    "load": "kernbench.triton._module",
+    "on": "kernbench.triton._session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public function of `kernbench.triton`, imported when first used."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'kernbench.triton' has no attribute {name!r}; known: {', '.join(_WHERE)}")
+    from importlib import import_module
+
+    return getattr(import_module(_WHERE[name]), name)

@@ -1,0 +1,193 @@
+"""Arguments of a launch: tensors on the device or on the host, descriptors, numbers, and values known beforehand."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernbench._dtypes import DType, as_dtype
+from kernbench.errors import quote
+from kernbench.triton._bind import Binder
+from kernbench.triton._language import Language
+from kernbench.triton._tensor import tensor, tensor_descriptor
+from kernbench.triton._types import TYPES, maybe_dtype, pointer_type
+from kernbench.triton_emu._handles import Pointer
+
+# Options of Triton's compiler; a machine of ours has none of what they choose.
+OPTIONS = frozenset((
+    "num_warps", "num_stages", "num_ctas", "maxnreg", "warmup", "grid", "stream", "device", "debug", "launch_pdl",
+    "launch_cooperative_grid", "enable_fp_fusion", "allow_fp8e4nv", "waves_per_eu", "matrix_instr_nonkdim", "kpack",
+    "minRegAutoWS", "maxRegAutoWS", "ir_override", "sanitize_overflow", "num_buffers_warp_spec",
+    "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer", "cluster_dims", "noinline", "do_not_specialize",
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Memory of the host behind a tensor argument: all of its storage, and where in it the tensor begins."""
+
+    address: int
+    nbytes: int
+    offset: int
+    dtype: DType
+
+    def bytes(self) -> np.ndarray:
+        """Return the bytes, shared with the tensor."""
+        if not self.nbytes:
+            return np.zeros(0, np.uint8)
+        return np.ctypeslib.as_array((ctypes.c_ubyte * self.nbytes).from_address(self.address))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tensor of a launch, on the device: where its first element is."""
+
+    va: int
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Described:
+    """A tensor descriptor of a launch."""
+
+    base: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block_shape: tuple[int, ...]
+    padding: str
+
+
+def is_host(x: object) -> bool:
+    """Return whether a value is an array or tensor of the host."""
+    return isinstance(x, np.ndarray) or (hasattr(x, "untyped_storage") and hasattr(x, "storage_offset"))
+
+
+def host_memory(x: Any, where: str) -> HostMemory:
+    """Return the memory behind a numpy array or a torch tensor of the CPU.
+
+    Raises
+    ------
+    TypeError
+        If its type of element does not exist on the machine, or it is elsewhere.
+    """
+    try:
+        if isinstance(x, np.ndarray):
+            low, high = np.lib.array_utils.byte_bounds(_root(x))
+            return HostMemory(low, high - low, x.ctypes.data - low, as_dtype(x.dtype))
+        kind = maybe_dtype(x.dtype)
+        if kind is None:
+            raise TypeError(f"unknown dtype {x.dtype}")
+    except TypeError as error:
+        raise TypeError(f"{where}: {error}") from None
+    if getattr(x.device, "type", "cpu") != "cpu":
+        raise TypeError(f"{where} is a tensor on {x.device}; expected one on the CPU, or on a simulated device")
+    storage = x.untyped_storage()
+    return HostMemory(storage.data_ptr(), storage.nbytes(), x.storage_offset() * x.element_size(), kind.native)
+
+
+def torch_tensor_at(address: int) -> Any:
+    """Return a torch tensor of the CPU that an address is in, or None: as C would find it, through memory."""
+    kind = getattr(sys.modules.get("torch"), "Tensor", ())
+    for x in gc.get_objects() if kind else ():
+        if isinstance(x, kind) and x.device.type == "cpu" and str(x.layout) == "torch.strided":
+            storage = x.untyped_storage()
+            if storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes():
+                return x
+    return None
+
+
+def _root(x: np.ndarray) -> np.ndarray:
+    while isinstance(x.base, np.ndarray):
+        x = x.base
+    return x
+
+
+def is_descriptor(x: object) -> bool:
+    """Return whether a value is a tensor descriptor of the host: Triton's own, or ours."""
+    return all(hasattr(x, name) for name in ("base", "block_shape", "strides")) and not isinstance(x, np.ndarray)
+
+
+def bind(
+    function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the arguments of a kernel by name, and which of them are known at compile time.
+
+    Raises
+    ------
+    TypeError
+        If they do not fit; the message shows the signature.
+    """
+    signature = inspect.signature(function)
+    unknown = [k for k in kwargs if k not in signature.parameters and k not in OPTIONS]
+    if unknown:
+        raise TypeError(f"launch of {name!r}: kernel {name}{signature} has no argument {unknown[0]!r}")
+    try:
+        bound = signature.bind(*args, **{k: v for k, v in kwargs.items() if k in signature.parameters})
+    except TypeError as error:
+        raise TypeError(f"launch of {name!r}: {error}; the kernel is {name}{signature}") from None
+    bound.apply_defaults()
+    known = frozenset(p.name for p in signature.parameters.values() if "constexpr" in str(p.annotation))
+    return {k: unwrapped(v) for k, v in bound.arguments.items()}, known
+
+
+def unwrapped(x: Any) -> Any:
+    """Return the value inside of Triton's own constexpr."""
+    return x.value if type(x).__name__ == "constexpr" and hasattr(x, "value") else x
+
+
+def inside(x: Any, known: bool, lang: Language, binder: Binder) -> Any:
+    """Return an argument as the kernel gets it."""
+    x = unwrapped(x)
+    if isinstance(x, Place):
+        return tensor(lang, Pointer(x.va, x.dtype), pointer_type(x.dtype))
+    if isinstance(x, Described):
+        base = inside(x.base, False, lang, binder)
+        offsets = [0] * len(x.shape)
+        return tensor_descriptor(lang, base, x.shape, x.strides, offsets, x.block_shape, x.padding)
+    if isinstance(x, (tuple, list)):
+        return (
+            type(x)(*map(_each(known, lang, binder), x))
+            if hasattr(x, "_fields")
+            else tuple(inside(item, known, lang, binder) for item in x)
+        )
+    if known:
+        found = maybe_dtype(x) if not isinstance(x, str) else None
+        return found if found is not None else binder.bind(x)
+    if isinstance(x, np.generic):
+        x = x.item()
+    if isinstance(x, float):
+        return lang.cast(lang.to_tensor(x), TYPES["fp32"])
+    if isinstance(x, int):
+        return lang.to_tensor(x)
+    return binder.bind(x)
+
+
+def _each(known: bool, lang: Language, binder: Binder) -> Callable[[Any], Any]:
+    return lambda item: inside(item, known, lang, binder)
+
+
+def grid_of(grid: Any, arguments: dict[str, Any], name: str) -> tuple[int, int, int]:
+    """Return the three sizes of a grid, which may be a function of the arguments.
+
+    Raises
+    ------
+    TypeError
+        If it is not one to three integers that are not negative.
+    """
+    sizes = grid(arguments) if callable(grid) else grid
+    sizes = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
+    try:
+        whole = tuple(int(n.__index__()) for n in sizes)
+    except AttributeError:
+        whole = ()
+    if not 1 <= len(whole) <= 3 or min(whole) < 0:
+        raise TypeError(f"launch of {name!r}: grid = {quote(sizes)} must be one to three integers >= 0")
+    x, y, z = (*whole, 1, 1)[:3]
+    return x, y, z

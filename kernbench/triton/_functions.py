@@ -1,0 +1,93 @@
+"""Functions of Triton's math and libdevice that the kernel language does not have, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench import _dtypes as dtypes
+from kernbench.triton_emu._program import broadcast as broadcast_shapes
+
+if TYPE_CHECKING:
+    from kernbench.triton._language import Language
+
+_SLOW, _SIMPLE = ("slow",), ("simple",)
+
+
+def _each(function: Callable[..., float]) -> Callable[..., np.ndarray]:
+    """Return a function of Python numbers as one of arrays."""
+    applied = np.frompyfunc(function, 1, 1)
+    return lambda x: applied(x).astype(x.dtype)
+
+
+# Their work on PE_MATH, and the function of arrays.
+MATH: dict[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
+    "acos": (_SLOW, np.arccos), "acosh": (_SLOW, np.arccosh), "asin": (_SLOW, np.arcsin),
+    "asinh": (_SLOW, np.arcsinh), "atan": (_SLOW, np.arctan), "atanh": (_SLOW, np.arctanh), "cbrt": (_SLOW, np.cbrt),
+    "cosh": (_SLOW, np.cosh), "sinh": (_SLOW, np.sinh), "tan": (_SLOW, np.tan),
+    "erfc": (_SLOW, _each(math.erfc)), "lgamma": (_SLOW, _each(math.lgamma)), "tgamma": (_SLOW, _each(math.gamma)),
+    "exp10": (_SLOW, lambda x: np.power(x.dtype.type(10), x)), "expm1": (_SLOW, np.expm1),
+    "log10": (_SLOW, np.log10), "log1p": (_SLOW, np.log1p),
+    "trunc": (_SIMPLE, np.trunc), "rint": (_SIMPLE, np.rint), "nearbyint": (_SIMPLE, np.rint),
+    "round": (_SIMPLE, lambda x: np.trunc(x + np.copysign(x.dtype.type(0.5), x))),
+    "saturatef": (("simple",) * 2, lambda x: np.clip(x, 0, 1)),
+    "rcp_rn": (_SLOW, lambda x: 1 / x), "rcbrt": (_SLOW, lambda x: 1 / np.cbrt(x)),
+    "normcdf": (("slow", "simple", "simple"), lambda x: 0.5 * _each(math.erfc)(-x * np.float32(math.sqrt(0.5)))),
+    "atan2": (_SLOW, np.arctan2), "copysign": (_SIMPLE, np.copysign), "fmod": (_SLOW, np.fmod),
+    "hypot": (("simple", "simple", "slow"), np.hypot), "nextafter": (_SIMPLE, np.nextafter),
+    "fdim": (("simple",) * 2, lambda x, y: np.maximum(x - y, 0)),
+    "pow": (("slow", "simple", "slow"), np.power), "remainder": (_SLOW, lambda x, y: x - y * np.rint(x / y)),
+}  # fmt: skip
+PREDICATES: dict[str, Callable[..., np.ndarray]] = {
+    "isnan": np.isnan, "isinf": np.isinf, "finitef": np.isfinite, "isfinited": np.isfinite, "signbit": np.signbit,
+}  # fmt: skip
+# Other names of the same functions.
+ALIASES = {
+    "fast_cosf": "cos", "fast_sinf": "sin", "fast_expf": "exp", "fast_logf": "log", "fast_log2f": "log2",
+    "fast_log10f": "log10", "fast_exp10f": "exp10", "fast_tanf": "tan", "fast_tanhf": "tanh", "fast_powf": "pow",
+    "fast_dividef": "fdiv", "sqrt_rn": "sqrt", "rsqrt_rn": "rsqrt", "div_rn": "fdiv", "fma_rn": "fma", "fabs": "abs",
+    "mul_rn": "mul", "add_rn": "add", "sub_rn": "sub", "fmax": "maximum", "fmin": "minimum", "mulhi": "umulhi",
+    "powf": "pow", "fast_gelu": "gelu",
+}  # fmt: skip
+BITS = {
+    "int_as_float": "fp32", "uint_as_float": "fp32", "float_as_int": "int32", "float_as_uint": "uint32",
+    "longlong_as_double": "fp64", "double_as_longlong": "int64",
+}  # fmt: skip
+# What Triton has and this machine does not; named so that a launch can say why.
+REFUSED = {
+    "inline_asm_elementwise": "inline assembly is the code of another machine",
+    "dot_scaled": "the matrix engine has no block scales; scale the operands, and use tl.dot",
+    "extern_elementwise": "it calls the library of another machine; use the functions of tl.math or libdevice",
+    "map_elementwise": "it runs scalar code for each element; use operations on tensors",
+    "atomic_poll": "spin on tl.atomic_cas or tl.atomic_or instead",
+}
+
+
+def umulhi(lang: Language, x: Any, y: Any) -> Any:
+    """Return the upper half of the product of unsigned integers."""
+    tiles, common = lang._tl._unify("umulhi", (lang._native(x), lang._native(y)))
+    bits = 8 * common.itemsize
+    whole, shape = np.frompyfunc(lambda a, b: int(a) * int(b) >> bits, 2, 1), [t.shape for t in tiles]
+    unsigned = np.dtype(f"u{common.itemsize}")
+
+    def upper(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.asarray(whole(a.astype(unsigned), b.astype(unsigned)), dtype=object)
+        return found.astype(unsigned)
+
+    out = broadcast_shapes("umulhi", *shape)
+    return lang._wrap(lang._tl._vector("umulhi", _SIMPLE, upper, tiles, out, common, common))
+
+
+def popc(lang: Language, x: Any) -> Any:
+    """Return the number of bits that are set."""
+    tile = lang._tile(x)
+    unsigned = np.dtype(f"u{tile.dtype.itemsize}")
+
+    def count(a: np.ndarray) -> np.ndarray:
+        bits: np.ndarray = np.bitwise_count(a.astype(unsigned))
+        return bits
+
+    return lang._wrap(lang._tl._vector("popc", _SIMPLE, count, (tile,), tile.shape, dtypes.int32, None))

@@ -1,0 +1,330 @@
+"""Files of Triton kernels, run without Triton: they get a `triton` that holds what kernels and their files need."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kernbench.errors import KernelError
+from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED
+from kernbench.triton._language import Language
+from kernbench.triton._session import current
+from kernbench.triton._types import LANGUAGE_NAMES, block_type, dtype, pointer_type
+
+_numbers = count()
+
+
+class constexpr:
+    """A value known at compile time, and the annotation that says so."""
+
+    __module__ = "triton.language"
+
+    def __init__(self, value: Any) -> None:
+        self.value = getattr(value, "value", value)
+
+    def __index__(self) -> int:
+        return int(self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == getattr(other, "value", other))
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __repr__(self) -> str:
+        return f"constexpr[{self.value}]"
+
+
+class Function:
+    """A function of Triton's language, as a file of kernels holds it outside of a kernel."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+        self.__module__ = "triton.language"
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise KernelError(f"tl.{self.__name__} works inside of a kernel only; launch it with kernel[grid](...)")
+
+
+Function.__module__ = "triton.language"
+
+
+class Launchable:
+    """What `kernel[grid]` works on."""
+
+    fn: Any
+    arg_names: list[str]
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            self.run(*args, grid=grid, **kwargs)
+
+        return launch
+
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
+        """Launch it on the PEs of the block that the caller is in."""
+        from kernbench.triton._bind import raw
+
+        current(raw(self).__name__).run(self, args, kwargs, grid)
+
+
+class JITFunction(Launchable):
+    """A kernel, or a function that kernels call."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn, self.__name__, self.__module__ = fn, fn.__name__, fn.__module__
+        self.__doc__, self.__qualname__ = fn.__doc__, fn.__qualname__
+        self.arg_names = list(fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount])
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(f"cannot call @triton.jit function {self.__name__} outside of a kernel; use [grid](...)")
+
+
+class ConstexprFunction:
+    """A function of values that are known at compile time."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn, self.__name__, self.__module__ = fn, fn.__name__, fn.__module__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+
+class Heuristics(Launchable):
+    """A kernel some of whose arguments follow from others."""
+
+    def __init__(self, fn: Any, values: Mapping[str, Callable[..., Any]]) -> None:
+        self.fn, self.values, self.arg_names = fn, dict(values), fn.arg_names
+
+
+class Config:
+    """Values of a kernel's arguments that autotuning tries."""
+
+    def __init__(
+        self, kwargs: Mapping[str, Any], num_warps: int = 4, num_stages: int = 3, num_ctas: int = 1,
+        maxnreg: int | None = None, pre_hook: Callable[..., Any] | None = None, ir_override: Any = None,
+    ) -> None:  # fmt: skip
+        self.kwargs, self.num_warps, self.num_stages = dict(kwargs), num_warps, num_stages
+        self.num_ctas, self.maxnreg, self.pre_hook, self.ir_override = num_ctas, maxnreg, pre_hook, ir_override
+
+    def all_kwargs(self) -> dict[str, Any]:
+        """Return the arguments, and the options of Triton's compiler."""
+        options = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
+        return {**self.kwargs, **{k: getattr(self, k) for k in options if getattr(self, k) is not None}}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{k}: {v}" for k, v in self.all_kwargs().items())
+
+
+class Autotuner(Launchable):
+    """A kernel and the configurations to try."""
+
+    def __init__(
+        self, fn: Any, configs: Sequence[Config], key: Sequence[str], prune_configs_by: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:  # fmt: skip
+        self.fn, self.configs, self.keys, self.arg_names = fn, list(configs) or [Config({})], list(key), fn.arg_names
+        rules = prune_configs_by or {}
+        self.early_config_prune, self.perf_model = rules.get("early_config_prune"), rules.get("perf_model")
+        self.configs_top_k = rules.get("top_k", 1.0)
+
+
+class TensorDescriptor:
+    """A matrix that a kernel reads and writes by blocks."""
+
+    def __init__(
+        self, base: Any, shape: Sequence[int], strides: Sequence[int], block_shape: Sequence[int],
+        padding: str = "zero", **_: Any,
+    ) -> None:  # fmt: skip
+        self.base, self.shape, self.strides = base, list(shape), list(strides)
+        self.block_shape, self.padding = list(block_shape), padding
+
+    @classmethod
+    def from_tensor(cls, tensor: Any, block_shape: Sequence[int], padding: str = "zero") -> TensorDescriptor:
+        """Return the descriptor of a whole tensor."""
+        strides = (
+            tensor.stride()
+            if callable(getattr(tensor, "stride", None))
+            else [n // tensor.itemsize for n in tensor.strides]
+        )
+        return cls(tensor, tensor.shape, strides, block_shape, padding)
+
+
+def jit(fn: Callable[..., Any] | None = None, **_: Any) -> Any:
+    """Return a kernel."""
+    return JITFunction if fn is None else JITFunction(fn)
+
+
+def heuristics(values: Mapping[str, Callable[..., Any]]) -> Callable[[Any], Heuristics]:
+    """Return a decorator that computes arguments from others."""
+    return lambda fn: Heuristics(fn, values)
+
+
+def autotune(configs: Sequence[Config], key: Sequence[str], **options: Any) -> Callable[[Any], Autotuner]:
+    """Return a decorator that chooses among configurations."""
+    return lambda fn: Autotuner(fn, configs, key, **options)
+
+
+def cdiv(x: int, y: int) -> int:
+    """Return x / y rounded up."""
+    return -(-x // y)
+
+
+def next_power_of_2(n: int) -> int:
+    """Return the smallest power of two that is not below n."""
+    return 1 << (n - 1).bit_length() if n > 0 else 0
+
+
+class _Driver:
+    """`triton.runtime.driver.active`: there is one device."""
+
+    def get_active_torch_device(self) -> Any:
+        """Return torch's CPU, whose tensors kernels take."""
+        return import_module("torch").device("cpu")
+
+    def get_current_device(self) -> int:
+        """Return 0."""
+        return 0
+
+    def get_current_target(self) -> Any:
+        """Return what the kernels run on."""
+        return _Target()
+
+
+class _Target:
+    backend, arch, warp_size = "kernbench", 0, 1
+
+
+class _Language(ModuleType):
+    """`triton.language` outside of kernels."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        known = {*vars(Language), *MATH, *ALIASES, *BITS, *PREDICATES, *REFUSED}
+        if name not in known and self.__name__ == "triton.language":
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return Function(name)
+
+
+def _modules() -> dict[str, ModuleType]:
+    """Return new modules under the names of Triton's."""
+    made: dict[str, ModuleType] = {}
+
+    def module(name: str, language: bool = False, **members: Any) -> ModuleType:
+        found = _Language(name) if language else ModuleType(name)
+        found.__dict__.update(members, __path__=[], __file__="(kernbench)")
+        made[name] = found
+        parent, _, last = name.rpartition(".")
+        if parent:
+            setattr(made[parent], last, found)
+        return found
+
+    names = dict(constexpr=constexpr, dtype=dtype, pointer_type=pointer_type, block_type=block_type, **LANGUAGE_NAMES)
+    module(
+        "triton", jit=jit, autotune=autotune, heuristics=heuristics, Config=Config, cdiv=cdiv, __version__="3.9.0",
+        next_power_of_2=next_power_of_2, constexpr_function=ConstexprFunction, JITFunction=JITFunction,
+        set_allocator=lambda _: None,
+    )  # fmt: skip
+    module("triton.language", True, **names, range=builtins.range, static_range=builtins.range)
+    for name in ("math", "core", "standard", "random", "extra", "extra.libdevice", "extra.cuda", "extra.cuda.libdevice",
+                 "extra.hip", "extra.hip.libdevice"):  # fmt: skip
+        module(f"triton.language.{name}", True, **(names if name == "core" else {}))
+    driver = ModuleType("driver")
+    driver.__dict__.update(active=_Driver())
+    module("triton.runtime", driver=driver, JITFunction=JITFunction, Autotuner=Autotuner, Config=Config)
+    module("triton.runtime.jit", JITFunction=JITFunction, jit=jit, constexpr_function=ConstexprFunction)
+    module("triton.runtime.autotuner", Autotuner=Autotuner, Config=Config, Heuristics=Heuristics)
+    module("triton.tools")
+    module("triton.tools.tensor_descriptor", TensorDescriptor=TensorDescriptor)
+    module("triton.testing", **_testing())
+    return made
+
+
+def _testing() -> dict[str, Any]:
+    """Return `triton.testing`: benchmarks of the file do nothing when it is loaded."""
+
+    class Benchmark:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+    class _Mark:
+        def __init__(self, fn: Any) -> None:
+            self.fn = fn
+
+        def run(self, *_: Any, **__: Any) -> None:
+            """Do nothing."""
+
+    def do_bench(fn: Callable[[], Any], *_: Any, **__: Any) -> float:
+        torch = current("do_bench").torch
+        torch.ahbm.synchronize()
+        start = torch.engine.now_ns
+        fn()
+        torch.ahbm.synchronize()
+        return float((torch.engine.now_ns - start) / 1e6)
+
+    return {
+        "Benchmark": Benchmark,
+        "perf_report": lambda _: _Mark,
+        "do_bench": do_bench,
+        "do_bench_cudagraph": do_bench,
+    }
+
+
+def load(path: str | Path) -> ModuleType:
+    """Run a file of Triton kernels without Triton, and return it as a module.
+
+    `import triton` and `import triton.language as tl` give the file what kernels need. Other modules do not see it, and
+    an installed Triton is not used.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+
+    Returns
+    -------
+    module
+        Its kernels are launched with `kernel[grid](...)` inside of `with kb.triton.on(torch)`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+
+    Examples
+    --------
+    >>> kernels = load("kernels.py")  # doctest: +SKIP
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file of kernels")
+    name = f"kernbench_triton_{file.stem}_{next(_numbers)}"
+    spec = spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    ours = _modules()
+    hidden = {key: sys.modules.pop(key) for key in list(sys.modules) if key.partition(".")[0] == "triton"}
+    sys.modules.update(ours)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        for key in [key for key in sys.modules if key.partition(".")[0] == "triton"]:
+            del sys.modules[key]
+        sys.modules.update(hidden)
+    return module

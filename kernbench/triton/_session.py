@@ -1,0 +1,374 @@
+"""`with kb.triton.on(torch)`: launches of Triton kernels go to the PEs of a session."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from kernbench._dtypes import as_dtype, int64, uint64
+from kernbench._registry import hint
+from kernbench.components._command import Command, Store
+from kernbench.errors import KernelError
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.triton import _arguments as arguments
+from kernbench.triton._bind import Binder, check, decoration, names_of, raw
+from kernbench.triton._language import Language
+from kernbench.triton_emu.testing import MockBackend
+from kernbench.triton_emu.tl_context import TLContext
+
+PLACEMENTS = ("round-robin", "blocks", "owner")
+PES = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=1)
+
+Target = tuple[int, int]
+Grid = tuple[int, int, int]
+
+
+class _Open(threading.local):
+    """The blocks that a thread is in, the innermost last."""
+
+    def __init__(self) -> None:
+        self.blocks: list[On] = []
+
+
+_open = _Open()
+
+
+def current(kernel: str) -> On:
+    """Return the block that a launch is in."""
+    if not _open.blocks:
+        raise KernelError(
+            f"launch of {kernel!r}: use it inside of `with kb.triton.on(torch):`, which says where it runs"
+        )
+    return _open.blocks[-1]
+
+
+class _FirstStore(Exception):  # noqa: N818 : it is none
+    """Raised when a program stores for the first time, with the address."""
+
+
+class _Finder(MockBackend):
+    """Runs nothing: it tells where a program stores first."""
+
+    def __init__(self) -> None:
+        super().__init__(data=False)
+
+    def submit(self, command: Command) -> None:
+        """Stop at a store."""
+        if isinstance(command, Store):
+            raise _FirstStore(command.runs[0].va)
+        if command.output is not None:
+            command.output.done_ps = 1
+        command.done_ps = 1
+
+
+class _Buffers:
+    """Memory of the device for tensors of the host: reused from launch to launch, filled in no simulated time."""
+
+    def __init__(self, torch: RuntimeContext, dp: DPPolicy) -> None:
+        self.torch, self.dp = torch, dp
+        self._free: dict[tuple[int, str], list[DeviceTensor]] = {}
+        # By address: the memory, its copy on the device, and whether what is there afterwards belongs to the host.
+        self._taken: dict[int, tuple[arguments.HostMemory, DeviceTensor, bool]] = {}
+
+    def pes(self) -> list[Target]:
+        """Return the PEs that tensors are spread over."""
+        whole = self.torch.empty(self.torch.engine.machine.config.n_pes, dtype="f32", dp=self.dp)
+        assert isinstance(whole, DeviceTensor)
+        return whole.pes
+
+    def place(self, x: Any, where: str, holds_addresses: bool) -> arguments.Place:
+        """Return where a tensor of the host is on the device; memory that several share is placed once.
+
+        If it `holds_addresses`, those of torch's tensors become those of their places on the device.
+        """
+        memory = arguments.host_memory(x, where)
+        known = self._taken.get(memory.address)
+        if known is None or known[0].nbytes != memory.nbytes:
+            values, changed = memory.bytes(), False
+            if holds_addresses and memory.dtype in (int64, uint64):
+                values, changed = self._on_the_device(values.view(np.int64))
+            known = self._taken[memory.address] = memory, self._buffer(memory, values), not changed
+        return arguments.Place(known[1].data_ptr() + memory.offset, memory.dtype)
+
+    def _on_the_device(self, addresses: np.ndarray) -> tuple[np.ndarray, bool]:
+        found = addresses.copy()
+        for i, address in enumerate(addresses.tolist()):
+            owner = arguments.torch_tensor_at(address)
+            if owner is not None:
+                start = arguments.host_memory(owner, "a tensor whose address is in memory")
+                va = self.place(owner, "a tensor whose address is in memory", False).va - start.offset
+                found[i] = va + address - start.address
+        return found.view(np.uint8), bool((found != addresses).any())
+
+    def _buffer(self, memory: arguments.HostMemory, found: np.ndarray) -> DeviceTensor:
+        kind = as_dtype(f"u{8 * memory.dtype.itemsize}")
+        count = max(1, -(-memory.nbytes // kind.itemsize))
+        free = self._free.get((count, kind.name))
+        buffer = free.pop() if free else self.torch.empty(count, dtype=kind, dp=self.dp)
+        assert isinstance(buffer, DeviceTensor)
+        if self.torch.engine.data:
+            values = np.zeros(count * kind.itemsize, np.uint8)
+            values[: memory.nbytes] = found
+            buffer._poke(values.view(kind.numpy))
+        return buffer
+
+    @property
+    def tensors(self) -> list[DeviceTensor]:
+        """The memory of the launch at hand."""
+        return [buffer for _, buffer, _ in self._taken.values()]
+
+    def read_back(self) -> None:
+        """Bring the values of the launch at hand to the host, and free its memory."""
+        for memory, buffer, is_returned in self._taken.values():
+            if self.torch.engine.data and memory.nbytes and is_returned:
+                layout = buffer.layout
+                values = layout.gather(self.torch.engine.memory.peek(layout.read_pieces)).view(np.uint8)
+                memory.bytes()[:] = values.reshape(-1)[: memory.nbytes]
+        self.release()
+
+    def release(self) -> None:
+        """Keep the memory of the launch at hand for other tensors."""
+        for _, buffer, _ in self._taken.values():
+            self._free.setdefault((buffer.numel(), buffer.dtype.name), []).append(buffer)
+        self._taken.clear()
+
+
+class On:
+    """A with-block in which `kernel[grid](...)` of Triton runs on the PEs of a session."""
+
+    def __init__(self, torch: RuntimeContext, placement: str = "round-robin", dp: DPPolicy | None = None) -> None:
+        if placement not in PLACEMENTS:
+            raise ValueError(f"placement = {placement!r} is unknown; {hint(placement, PLACEMENTS)}")
+        self.torch, self.placement, self.dp = torch, placement, PES if dp is None else dp
+        self._buffers = _Buffers(torch, self.dp)
+        self._replaced: list[tuple[type, Any]] = []
+        self.tuned: dict[int, dict[tuple[Any, ...], Any]] = {}
+
+    def __enter__(self) -> Self:
+        _open.blocks.append(self)
+        if len(_open.blocks) == 1:
+            self._replaced = list(_replace_run())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _open.blocks.remove(self)
+        for owner, run in self._replaced:
+            owner.run = run  # type: ignore[attr-defined]
+        self._replaced = []
+
+    def run(self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> None:
+        """Launch a kernel, whatever Triton has put around it."""
+        fn, given = kernel, dict(kwargs)
+        while decoration(fn):
+            if decoration(fn) == "Autotuner":
+                from kernbench.triton._autotune import chosen
+
+                given |= chosen(self, fn, args, given, grid)
+            else:
+                given |= computed(fn, args, given)
+            fn = fn.fn
+        self.launch(fn, grid, args, given)
+
+    def launch(self, kernel: Any, grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Queue a kernel on the PEs; if a tensor is the host's, wait for it."""
+        function = raw(kernel)
+        name = function.__name__
+        values, known = arguments.bind(function, name, args, kwargs)
+        sizes = arguments.grid_of(grid, values, name)
+        check(kernel)
+        if not prod(sizes):
+            return
+        tensors: list[DeviceTensor] = []
+        try:
+            casts = "pointer_type" in names_of(function.__code__)
+            placed = {
+                k: self._place(v, f"launch of {name!r}: argument {k!r}", tensors, casts) for k, v in values.items()
+            }
+            buffers = self._buffers.tensors
+            targets = sorted({pe for x in tensors for pe in x.pes} | set(self._buffers.pes() if buffers else ()))
+            if not targets:
+                raise TypeError(f"launch of {name!r}: no argument is a tensor; a kernel runs where its tensors are")
+            program = _program(function, placed, known, sizes, targets, self._shares(function, placed, known, sizes,
+                targets, tensors + buffers))  # fmt: skip
+            host = self.torch._host
+            handles = [x._handle for x in (*tensors, *buffers)]
+            host.launch(host.current, targets, program, (), name, handles)
+            if buffers:
+                self.torch.ahbm.synchronize()
+                self._buffers.read_back()
+        finally:
+            self._buffers.release()
+
+    def _place(self, x: Any, where: str, tensors: list[DeviceTensor], casts: bool) -> Any:
+        if isinstance(x, DeviceTensor):
+            current = self.torch._host.current
+            if x.device.index != current:
+                raise TypeError(f"{where} is on {x.device}, but the current device is ahbm:{current}")
+            tensors.append(x)
+            return arguments.Place(x.data_ptr(), x.dtype)
+        if arguments.is_host(x):
+            return self._buffers.place(x, where, casts)
+        if hasattr(x, "_array") and hasattr(x, "_host"):
+            return self._buffers.place(x.numpy(), where, casts)
+        if arguments.is_descriptor(x):
+            shape, strides, block = (tuple(map(int, v)) for v in (x.shape, x.strides, x.block_shape))
+            padding = str(getattr(x, "padding", "zero"))
+            return arguments.Described(self._place(x.base, where, tensors, casts), shape, strides, block, padding)
+        if isinstance(x, tuple) and not hasattr(x, "_fields"):
+            return tuple(self._place(item, where, tensors, casts) for item in x)
+        return x
+
+    def _shares(
+        self, function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid, targets: list[Target],
+        tensors: list[DeviceTensor],
+    ) -> list[Sequence[int]]:  # fmt: skip
+        """Return the programs of each PE."""
+        count, n = prod(sizes), len(targets)
+        if self.placement == "round-robin":
+            return [range(i, count, n) for i in range(n)]
+        if self.placement == "blocks":
+            size = -(-count // n)
+            return [range(i * size, min(count, (i + 1) * size)) for i in range(n)]
+        owners: list[list[int]] = [[] for _ in targets]
+        place = {pe: i for i, pe in enumerate(targets)}
+        for number, va in enumerate(_first_stores(function, values, known, sizes)):
+            owners[place[_owner(va, tensors)] if va is not None else number % n].append(number)
+        return list(owners)
+
+
+def computed(heuristics: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that follow from others, each from those before it too."""
+    named = {**dict(zip(heuristics.arg_names, args, strict=False)), **kwargs}
+    found: dict[str, Any] = {}
+    for name, rule in heuristics.values.items():
+        found[name] = named[name] = rule(named)
+    return found
+
+
+def _owner(va: int, tensors: Sequence[DeviceTensor]) -> Target:
+    for x in tensors:
+        for shard in x.shards:
+            start = x._handle.va + shard.offset
+            if start <= va < start + shard.nbytes:
+                return shard.cube, shard.pe
+    raise KernelError(
+        f'placement "owner": the first store of a program goes to {va:#x}, which is in no tensor argument'
+    )
+
+
+def _first_stores(function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid) -> Iterator[int | None]:
+    tl = TLContext(_Finder(), (0, 0), (1, 1))
+    run = _body(function, values, known, sizes, tl)
+    for number in range(prod(sizes)):
+        try:
+            run(number)
+        except _FirstStore as found:
+            yield found.args[0]
+        except KernelError as error:
+            raise KernelError(
+                f'placement "owner" of {function.__name__}: where the program stores depends on values ({error}); '
+                'use "round-robin" or "blocks"'
+            ) from None
+        else:
+            yield None
+
+
+def _body(
+    function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid, tl: TLContext
+) -> Callable[[int], None]:
+    """Return what runs one program of the grid, by its number."""
+    lang = Language(tl, sizes)
+    binder = Binder(lang)
+    kernel = binder.function(function)
+    given = {k: arguments.inside(v, k in known, lang, binder) for k, v in values.items()}
+    x, y, _ = sizes
+
+    def run(number: int) -> None:
+        lang.grid_place = number % x, number // x % y, number // (x * y)
+        kernel(**given)
+
+    return run
+
+
+def _program(
+    function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid, targets: list[Target],
+    shares: list[Sequence[int]],
+) -> Callable[..., None]:  # fmt: skip
+    """Return the kernel of one PE: its programs of the grid, one after the other."""
+
+    def program(*, tl: TLContext) -> None:
+        pe, cube, _ = (int(tl.program_id(axis)) for axis in range(3))
+        mine = shares[targets.index((cube, pe))]
+        if mine:
+            run = _body(function, values, known, sizes, tl)
+            for number in mine:
+                run(number)
+
+    program.__name__ = program.__qualname__ = function.__name__
+    return program
+
+
+def _replace_run() -> Iterator[tuple[type, Any]]:
+    """Let launches of the installed Triton come here; yield what was there before."""
+    for module, name in (
+        ("triton.runtime.jit", "JITFunction"), ("triton.runtime.autotuner", "Autotuner"),
+        ("triton.runtime.autotuner", "Heuristics"), ("triton.runtime.interpreter", "InterpretedFunction"),
+    ):  # fmt: skip
+        owner = getattr(sys.modules.get(module), name, None)
+        if owner is not None:
+            yield owner, owner.run
+            owner.run = _run
+
+
+def _run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
+    """Launch a kernel of the installed Triton."""
+    current(raw(self).__name__).run(self, args, kwargs, grid)
+
+
+def on(torch: RuntimeContext, placement: str = "round-robin", dp: DPPolicy | None = None) -> On:
+    """Run Triton kernels on the PEs of a session, inside of a with-block.
+
+    A kernel takes tensors of the device, numpy arrays, and torch tensors of the CPU. Those of the host are placed for
+    the launch and written back after it, in no simulated time: only the kernel counts. Programs run on the PEs that
+    hold a part of a tensor argument.
+
+    Parameters
+    ----------
+    torch : RuntimeContext
+        The session.
+    placement : str
+        Which PE runs which program: "round-robin", "blocks" (consecutive ones), or "owner" (the PE whose memory the
+        program stores to first).
+    dp : DPPolicy, optional
+        Where tensors of the host are placed, as consecutive bytes; by default over all PEs of cube 0.
+
+    Returns
+    -------
+    On
+        The with-block.
+
+    Raises
+    ------
+    ValueError
+        If `placement` is unknown.
+    KernelError
+        At a launch, if the kernel uses what the machine does not have: with file, line and name.
+
+    Examples
+    --------
+    >>> import kernbench as kb
+    >>> kernels = kb.triton.load("kernels.py")  # doctest: +SKIP
+    >>> with kb.session(data=True) as torch, kb.triton.on(torch):  # doctest: +SKIP
+    ...     kernels.add[(4,)](x, y, out, n, BLOCK=256)
+    """
+    return On(torch, placement, dp)

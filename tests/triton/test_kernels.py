@@ -1,0 +1,237 @@
+"""Kernels of a file on the PEs, without Triton installed: values, placement, data on the device, and errors."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import kernbench as kb
+from kernbench.errors import KernelError, OutOfBoundsError
+from kernbench.triton._module import TensorDescriptor, load
+from kernbench.triton._session import PLACEMENTS, on
+from tests.triton import cases
+from tests.triton.conftest import KERNELS
+
+TWO = kb.DPPolicy(pe="row_wise", num_cubes=1, num_pes=2)
+
+
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.__name__)
+def test_values(case, kernels, machine):
+    with kb.session(machine, data=True) as torch, on(torch):
+        case(kernels)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("case", [cases.add, cases.matmul, cases.descriptors], ids=lambda case: case.__name__)
+def test_values_do_not_depend_on_the_placement(case, placement, kernels, machine):
+    with kb.session(machine, data=True) as torch, on(torch, placement=placement):
+        case(kernels)
+
+
+@pytest.mark.parametrize(
+    ("placement", "expected"),
+    [
+        ("round-robin", [(0, 32), (0, 64), (1, 64)]),
+        ("blocks", [(0, 64), (0, 64), (1, 32)]),
+        ("owner", [(0, 32), (0, 64), (0, 64)]),
+    ],
+)
+def test_who_runs_what(placement, expected, kernels, machine):
+    # Three programs, the last of half the size, which all store to the first of two PEs.
+    with kb.session(machine, data=True) as torch:
+        x, y, out = (torch.ones(80, dp=TWO) for _ in range(3))
+        with on(torch, placement=placement):
+            kernels.add[(3,)](x, y, out, 40, BLOCK=16)
+        assert out.numpy().tolist() == [2.0] * 40 + [1.0] * 40
+    records = torch.result.records
+    stores = records.of_kind("store")
+    pes = [records.commands[i].pe for i in stores.command]
+    assert sorted(zip(pes, stores.nbytes.tolist(), strict=True)) == expected
+
+
+def test_the_owner_of_the_output_runs_the_program(kernels, machine):
+    def far(placement):
+        with kb.session(machine) as torch, on(torch, placement=placement):
+            x, y, out = (torch.empty(4096, dp=TWO) for _ in range(3))
+            kernels.add[(64,)](x, y, out, 4096, BLOCK=64)
+        return torch.result.latency_ns
+
+    assert far("owner") < far("round-robin")
+
+
+def test_device_tensors_are_queued_and_named(kernels, machine):
+    with kb.session(machine, data=True) as torch:
+        x, out = torch.ones(40, dp=TWO), torch.zeros(40, dp=TWO)
+        with on(torch):
+            kernels.add[(3,)](x, x, out, 40, BLOCK=16)
+            kernels.add[(3,)](x, out, out, 40, BLOCK=16)
+        assert out.numpy().tolist() == [3.0] * 40
+    assert [launch.name for launch in torch.result.launches] == ["add", "add"]
+    assert "add" in str(torch.result.why("add"))
+
+
+def test_a_whole_storage_is_placed_once_and_views_keep_their_strides(kernels, machine):
+    whole = np.arange(200, dtype=np.float32)
+    x, y, out = whole[10:90:2], whole[11:91:2], np.zeros(40, np.float32)
+    with kb.session(machine, data=True) as torch, on(torch):
+        kernels.add[(3,)](x.base[10:50], y.base[11:51], out, 40, BLOCK=16)
+    np.testing.assert_array_equal(out, whole[10:50] + whole[11:51])
+    np.testing.assert_array_equal(whole, np.arange(200))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"])
+def test_types(dtype, kernels, machine):
+    x, y = np.arange(24).astype(dtype), np.arange(24)[::-1].astype(dtype)
+    out = np.zeros_like(x)
+    with kb.session(machine, data=True) as torch, on(torch):
+        kernels.add[(2,)](x, y, out, 24, BLOCK=16)
+    assert out.tolist() == [23] * 24
+
+
+def test_grouped_gemm_reads_pointers_from_memory(kernels, machine):
+    sizes = [(20, 18, 30), (16, 40, 16)]
+    rng = np.random.default_rng(0)
+    with kb.session(machine, data=True) as torch:
+        groups = [
+            (
+                torch.tensor(rng.standard_normal((m, k)).astype(np.float16), dp=TWO),
+                torch.tensor(rng.standard_normal((k, n)).astype(np.float16), dp=TWO),
+                torch.zeros(m, n, dtype=torch.float16, dp=TWO),
+            )
+            for m, n, k in sizes
+        ]
+        pointers = [np.array([g[i].data_ptr() for g in groups], np.int64) for i in range(3)]
+        with on(torch):
+            kernels.grouped_gemm[(4,)](*pointers, np.array(sizes, np.int32), 2, PROGRAMS=4, B=16)
+        for a, b, c in groups:
+            wide = a.numpy().astype(np.float32) @ b.numpy().astype(np.float32)
+            np.testing.assert_allclose(c.numpy(), wide, rtol=2e-3, atol=2e-3)
+
+
+def test_descriptors_of_the_host(kernels, machine):
+    x = np.random.default_rng(1).standard_normal((13, 21)).astype(np.float32)
+    out = np.zeros_like(x)
+    source, target = (TensorDescriptor.from_tensor(a, [4, 8]) for a in (x, out))
+    with kb.session(machine, data=True) as torch, on(torch):
+        kernels.host_descriptors[(4, 3)](source, target, 4, 8)
+    np.testing.assert_array_equal(out, x * 2 + 1)
+
+
+def test_random_numbers_are_those_of_philox(kernels, machine):
+    n = 100
+    out = np.zeros(4 * n, np.float32)
+    with kb.session(machine, data=True) as torch, on(torch):
+        kernels.random[(2,)](out, 7, n, B=64)
+    uniform, normal = out[:n], out[n : 2 * n]
+    assert 0 <= uniform.min() < uniform.max() < 1
+    assert abs(uniform.mean() - 0.5) < 0.1
+    assert abs(normal.std() - 1) < 0.25
+
+
+def test_times_do_not_depend_on_values(kernels, machine):
+    def latency(data):
+        x = np.ones(500, np.float32)
+        with kb.session(machine, data=data) as torch, on(torch):
+            kernels.softmax[(3,)](x, np.zeros_like(x), 5, 100, 100, BLOCK=128)
+        return torch.result.latency_ns
+
+    assert latency(True) == latency(False)
+
+
+# -- what is refused
+
+
+def line_of(text):
+    lines = KERNELS.read_text(encoding="utf-8").splitlines()
+    return next(n for n, line in enumerate(lines, 1) if text in line)
+
+
+def test_inline_assembly_is_refused_by_name_at_the_launch(kernels, machine):
+    x = np.zeros(8, np.int32)
+    with (
+        kb.session(machine, data=True) as torch,
+        on(torch),
+        pytest.raises(
+            KernelError, match=rf"kernels.py:{line_of('mov.b32')}: kernel assembly: tl.inline_asm_elementwise"
+        ),
+    ):
+        kernels.assembly[(1,)](x, x, B=8)
+    assert not torch.result.launches
+
+
+def test_what_a_function_that_the_kernel_calls_takes_is_checked_too(kernels, machine):
+    with (
+        kb.session(machine, data=True) as torch,
+        on(torch),
+        pytest.raises(
+            KernelError, match=rf":{line_of('globaltimer')}: kernel helper_with_assembly: tl.globaltimer is not"
+        ),
+    ):
+        kernels.nested_assembly[(1,)](np.zeros(1, np.int32))
+
+
+def test_an_error_names_the_line_of_the_kernel(kernels, machine):
+    x = np.ones(4, np.float32)
+    for n, text, kind in ((0, "static_assert(n > 0)", KernelError), (1, "1_000_000_000", OutOfBoundsError)):
+        said = rf"kernels.py:{line_of(text)}: kernel failing"
+        with kb.session(machine, data=True) as torch, on(torch), pytest.raises(kind, match=said):
+            kernels.failing[(1,)](x, x, n)
+
+
+@pytest.mark.parametrize(
+    ("grid", "args", "said"),
+    [
+        ((1,), (), "missing a required argument"),
+        ((1,), (1, 2, 3, 4), "no argument is a tensor"),
+        ((1, 1, 1, 1), None, "one to three integers"),
+        ((-1,), None, "one to three integers"),
+        (("x",), None, "one to three integers"),
+    ],
+)
+def test_bad_launches(grid, args, said, kernels, machine):
+    x = np.ones(4, np.float32)
+    args = (x, x, x, 4) if args is None else args
+    with kb.session(machine, data=True) as torch, on(torch), pytest.raises(TypeError, match=said):
+        kernels.add[grid](*args, BLOCK=4)
+
+
+def test_other_bad_arguments(kernels, machine):
+    x = np.ones(4, np.float32)
+    with kb.session(machine, data=True) as torch, on(torch):
+        with pytest.raises(TypeError, match="no argument 'BLOCKS'"):
+            kernels.add[(1,)](x, x, x, 4, BLOCKS=4)
+        with pytest.raises(TypeError, match=r"argument 'x': unknown dtype.*complex64"):
+            kernels.add[(1,)](x.astype(np.complex64), x, x, 4, BLOCK=4)
+    with pytest.raises(ValueError, match="placement = 'owners' is unknown; did you mean owner"):
+        on(torch, placement="owners")
+
+
+def test_outside_of_the_block_a_launch_says_what_is_missing(kernels):
+    x = np.ones(4, np.float32)
+    with pytest.raises(KernelError, match=r"with kb\.triton\.on"):
+        kernels.add[(1,)](x, x, x, 4, BLOCK=4)
+
+
+# -- files
+
+
+def test_a_file_gets_triton_alone():
+    before = {name for name in sys.modules if name.partition(".")[0] == "triton"}
+    load(KERNELS)
+    assert {name for name in sys.modules if name.partition(".")[0] == "triton"} == before
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such file of kernels"):
+        load(tmp_path / "none.py")
+
+
+def test_a_file_that_fails_leaves_nothing(tmp_path):
+    file = tmp_path / "broken.py"
+    file.write_text("import triton\nimport triton.language as tl\ntl.no_such_name\n", encoding="utf-8")
+    before = set(sys.modules)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        load(file)
+    assert {name for name in set(sys.modules) - before if "triton" in name} == set()
