@@ -8,11 +8,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
 from tornado.web import HTTPError, RequestHandler
 
 from kernbench.notebook._serve import PAGE_RUNS
 
+PROTOCOL = "v1.kernel.websocket.jupyter.org"
 MOST_KERNELS, MOST_OF_A_VISITOR, MOST_RUNS = 16, 3, 500
 _visitor: ContextVar[str] = ContextVar("visitor", default="")
 
@@ -20,6 +22,16 @@ _visitor: ContextVar[str] = ContextVar("visitor", default="")
 def note_visitor(request: RequestHandler, **_: Any) -> None:
     """Remember who asks for the page that is being prepared; Voila calls this before it starts the kernel."""
     _visitor.set(request.current_user.username)
+
+
+class PageConnection(ZMQChannelsWebsocketConnection):
+    """The socket of a page. In the legacy protocol, a message with buffers makes Voila allocate without limit."""
+
+    async def prepare(self) -> None:
+        """Refuse a client that does not offer the protocol."""
+        if PROTOCOL not in self.websocket_handler.request.headers.get("Sec-WebSocket-Protocol", ""):
+            raise HTTPError(400, reason=f"the socket of a kernel needs the protocol {PROTOCOL}")
+        await super().prepare()  # type: ignore[no-untyped-call]
 
 
 class PageKernels(AsyncMappingKernelManager):

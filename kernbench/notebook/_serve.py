@@ -107,6 +107,7 @@ def web_arguments(
     options = {
         "Voila.ip": "127.0.0.1",
         "Voila.token": token,
+        "Voila.kernel_websocket_connection_class": "kernbench.notebook._page.PageConnection",
         "Voila.custom_display_url": f"http://127.0.0.1:{port}/?token={token}",
         "VoilaConfiguration.file_allowlist": "[]",
         "VoilaConfiguration.extension_denylist": "['jupyterlab-jupytext', '@jupyter-notebook/lab-extension']",

@@ -16,9 +16,11 @@ import urllib.request
 import uuid
 from contextlib import contextmanager
 
+from jupyter_server.services.kernels.connection.base import deserialize_msg_from_ws_v1, serialize_msg_to_ws_v1
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
+from kernbench.notebook import _page as page
 from tests.repo import ROOT
 
 LONG_S = 60
@@ -108,7 +110,7 @@ class Socket:
         self.widgets = {}
 
     async def __aenter__(self):
-        self._socket = await websocket_connect(HTTPRequest(self._url))
+        self._socket = await websocket_connect(HTTPRequest(self._url), subprotocols=[page.PROTOCOL])
         return self
 
     async def __aexit__(self, *_):
@@ -122,14 +124,15 @@ class Socket:
             "msg_id": uuid.uuid4().hex, "msg_type": kind, "session": "visitor", "username": "", "version": "5.3",
             "date": "",
         }  # fmt: skip
-        message = {"header": header, "parent_header": {}, "metadata": metadata, "content": content, "channel": channel}
-        await self._socket.write_message(json.dumps(message | {"buffers": []}))
+        message = {"header": header, "parent_header": {}, "metadata": metadata, "content": content}
+        packed = serialize_msg_to_ws_v1(message, channel, lambda part: json.dumps(part).encode())
+        await self._socket.write_message(packed, binary=True)
 
     async def hear(self):
         """Return the next message, with the states of widgets noted."""
-        text = await asyncio.wait_for(self._socket.read_message(), LONG_S)
-        message = json.loads(text)
-        content = message["content"]
+        _, parts = deserialize_msg_from_ws_v1(await asyncio.wait_for(self._socket.read_message(), LONG_S))
+        header, content = json.loads(parts[0]), json.loads(parts[3])
+        message = {"msg_type": header["msg_type"], "parent_header": json.loads(parts[1]), "content": content}
         if message["msg_type"] == "comm_open":
             self.widgets[content["comm_id"]] = content["data"].get("state", {})
         data = content.get("data") if message["msg_type"] == "comm_msg" else None

@@ -10,6 +10,8 @@ import urllib.request
 
 import psutil
 import pytest
+from tornado.httpclient import HTTPClientError
+from tornado.websocket import websocket_connect
 from traitlets.config import Config
 
 from kernbench.notebook._page import PageKernels
@@ -117,6 +119,14 @@ def test_without_the_token_there_is_no_socket(address, kernel):
     with pytest.raises(urllib.error.HTTPError, match="403") as refused:
         urllib.request.urlopen(request, timeout=LONG_S)
     refused.value.close()
+
+
+def test_a_client_of_the_legacy_protocol_is_refused(address, kernel):
+    async def connect():
+        await websocket_connect(f"ws{address.removeprefix('http')}/api/kernels/{kernel}/channels?token={TOKEN}")
+
+    with pytest.raises(HTTPClientError, match="400"):
+        asyncio.run(connect())
 
 
 def kernels(name):
