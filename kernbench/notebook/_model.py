@@ -46,29 +46,32 @@ class Point(NamedTuple):
 
 # Seconds of the reference host for each second of cost: the weights of the studies were fitted on other hosts.
 _REFERENCE = {
-    "study gemm": 0.22, "study ccl": 0.6, "study gqa": 0.7, "study layers": 2.0, "study probe": 0.7,
+    "study gemm": 0.22, "study ccl": 0.4, "study gqa": 0.6, "study layers": 2.0, "study probe": 1.5,
 }  # fmt: skip
 
 
 def _reference(workload: str) -> float:
-    return _REFERENCE.get(workload, 0.7 if workload.startswith("collective ") else 1.0)
+    return _REFERENCE.get(workload, 1.2 if workload.startswith("collective ") else 1.0)
 
 
 class HostSpeed:
     """Seconds of this host per unit of cost, measured on the runs that it has made."""
 
     def __init__(self) -> None:
+        self._is_cold = True
         self._seconds: dict[Point, float] = {}
         self._ratios: dict[str, list[float]] = {}
 
     def note(self, point: Point, cost_us: float | None, seconds: float) -> None:
         """Remember how long a run took; its cost, if that is known.
 
-        The first run of a process also imports modules, which no later one does.
+        The first run of a process also imports modules, which no later one does: it tells nothing if it took longer
+        than expected.
         """
         expected = self.seconds(point, cost_us)
-        if not self._seconds and expected is not None:
-            seconds = min(seconds, expected)
+        was_cold, self._is_cold = self._is_cold, False
+        if was_cold and expected is not None and seconds > expected:
+            return
         self._seconds[point] = min(seconds, self._seconds.get(point, seconds))
         if cost_us:
             self._ratios.setdefault(point.workload, []).append(seconds * 1e6 / cost_us)

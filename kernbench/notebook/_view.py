@@ -46,6 +46,7 @@ class Stage:
         self.picture.add_class("kb-fades")
         self.picture.answer(**answers)
         self.refused = widgets.HTML()
+        self.refused.add_class("kb-wrong")
         self.root = column(self.subject, self.refused, self.picture, name="kb-stage")
         self.refresh()
 

@@ -149,8 +149,8 @@ def not_here(name: str) -> Workload:
 
 # Host time of a bench on a reference host [us], and how many PEs of the default machine share it.
 _BENCH_US = {
-    "gemm-single-pe": (25_000, 1), "matmul-composite": (50_000, 1), "qkv-gemm": (90_000, 1),
-    "qkv-gemm-multi-pe": (180_000, 8), "va-offset-verify": (40_000, 16), "ccl-allreduce": (150_000, 32),
+    "gemm-single-pe": (25_000, 1), "matmul-composite": (45_000, 1), "qkv-gemm": (60_000, 1),
+    "qkv-gemm-multi-pe": (100_000, 8), "va-offset-verify": (35_000, 16), "ccl-allreduce": (110_000, 32),
 }  # fmt: skip
 
 

@@ -144,6 +144,8 @@ _PARAMETERS = {
     "algorithm": "Algorithm",
     "elements": "Elements per SIP",
     "cubes": "Cubes",
+    "sips": "SIPs",
+    "topology": "Topology of the SIPs",
     "pes": "PEs per cube",
     "phase": "Phase",
     "tokens": "Tokens per rank",

@@ -139,8 +139,13 @@ def test_a_run_under_way_is_shown_as_it_comes(page):
     assert not page.all(".kbp-play")
 
 
-def test_nothing_is_drawn_while_nothing_changes(page):
-    before = told(page, "return __kb_redraws.machine")
-    told(page, "for (let i = 0; i < 50; i++) shared.t = i;")
-    page.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
-    assert told(page, "return __kb_redraws.machine") <= before + 2
+def test_a_frame_of_the_browser_has_one_change_and_one_redraw(page):
+    frame = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
+    told(page, "window.changes = 0; shared.addEventListener('change', () => (window.changes += 1));")
+    for act in ("shared.t = i", "machine.zoomBy(1.01)"):
+        page.driver.execute_async_script(frame)
+        before = told(page, "window.changes = 0; return __kb_redraws.machine")
+        told(page, f"for (let i = 0; i < 50; i++) {act};")
+        page.driver.execute_async_script(frame)
+        assert told(page, "return __kb_redraws.machine") <= before + 2, act
+        assert told(page, "return window.changes") <= 2, act

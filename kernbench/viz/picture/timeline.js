@@ -342,7 +342,7 @@ class TimelineView {
   // The page.
 
   #build(root) {
-    const press = (text, label, act, more = "") => node(`button.kbp-button${more}`, { type: "button", title: label, "aria-label": label, onclick: act }, text);
+    const press = (text, label, act, more = "") => node(`button.kbp-button${more}`, { type: "button", title: label, "aria-label": /[a-z]/.test(text) ? text : label, onclick: act }, text);
     this.grouping = node("select.kbp-button.kbp-group", { "aria-label": "Group rows by" });
     for (const name of Object.keys(GROUPINGS)) this.grouping.append(node("option", { value: name }, `By ${name}`));
     this.grouping.addEventListener("change", () => this.#group(this.grouping.value));
