@@ -16,7 +16,7 @@ from traitlets.config import Config
 
 from kernbench.notebook._page import PageKernels
 from kernbench.notebook._serve import PAGE_MEMORY_BYTES, web_arguments
-from tests.notebook.served import LONG_S, Socket, Visitor, served
+from tests.notebook.served import LONG_S, TOKEN, Socket, Visitor, served
 from tests.repo import ROOT
 
 pytestmark = [
