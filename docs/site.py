@@ -19,7 +19,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 SOURCES = (
     "*.md", "notebooks/*.ipynb", "milestones/*.ipynb", "milestones/output/*/README.md", "milestones/output/*/*.svg",
-    "milestones/output/*/*.png", "docs/**/*.md", "docs/images/*", "docs/vendor/*", "benchmarks/README.md",
+    "milestones/output/*/*.png", "docs/**/*.md", "docs/images/*", "docs/site.css", "docs/vendor/*",
+    "benchmarks/README.md",
 )  # fmt: skip
 VEGA = "vega.js"
 EMBED = """

@@ -87,8 +87,8 @@ result
 result.why()
 
 # %% [markdown]
-# The whole run includes the host's copies, which spend their time on the PCIe link. To analyze only the launch, pass
-# its name:
+# The device comes first, then the host's copies and launches, which spend their time on the PCIe link. To analyze only
+# the launch, pass its name:
 
 # %%
 result.why("gemm")

@@ -150,13 +150,13 @@ print(f"window         {4 * 4096 / channel.round_trip_ns:.0f} GB/s: 4 slots of 4
 # A queue has four slots, so a fifth part waits for a credit. `passing` therefore has two problems: it sends too many
 # bytes, and it keeps too few of them in flight.
 #
-# Does the run confirm this? `why()` covers the whole run, half of which is host copies over PCIe. With the name of a
-# launch, as the result lists it, `why` covers that launch alone, from its first message to its last completion. To
-# analyze one SIP's share, pass one of `result.launches`.
+# Does the run confirm this? `why()` covers the whole run: the device first, then the host's copies over PCIe. With the
+# name of a launch, as the result lists it, `why` covers that launch alone, from its first message to its last
+# completion. To analyze one SIP's share, pass one of `result.launches`.
 
 # %%
 first = result.why()[0]
-print(f"whole run: {first.what}, {first.share:.0%}")
+print(f"whole run: {first.what}, {first.share:.0%} of the device's time")
 print(*(f"{x.name} on sip{x.sip}: {(x.end_ps - x.start_ps) / 1000:,.0f} ns" for x in result.launches), sep="\n")
 result.why("all_reduce by passing")
 
