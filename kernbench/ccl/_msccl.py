@@ -1,7 +1,7 @@
 """MSCCL programs on the machine: every thread block of a GPU is the program of one PE of its SIP.
 
 GPUs are SIPs, in rank order. Thread block t of a GPU runs on the t-th PE of its SIP, counted from the PE that holds the
-tensor: first those of its cube, then those of the others. Each pair of a peer and a channel is a queue of its own.
+tensor: first those of its cube, then those of the others. Each pair of a peer and a channel has its own queue.
 
 The steps of a thread block are pipelined as those of other collectives are (`kernbench.ccl._schedule`): receives and
 loads are posted some pieces ahead, and a long chunk moves in several messages. A step that another thread block waits

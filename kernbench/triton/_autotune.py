@@ -1,4 +1,4 @@
-"""Autotuning by simulated time: the configurations of `@triton.autotune`, each run on a machine of its own."""
+"""Autotuning by simulated time: the configurations of `@triton.autotune`, each run on a new machine."""
 
 from __future__ import annotations
 

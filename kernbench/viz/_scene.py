@@ -470,8 +470,8 @@ def _sip_route(a: Point, b: Point, size: Point, gap: float, grid: bool) -> tuple
         top, low = min(ay, by), max(ay, by)
         if low - top < h + 1.5 * gap:
             return (ax + w / 2, top + h), (ax + w / 2, low)
-        beside = ax + w + gap * 0.2
-        return (ax + w, top + h / 4), (beside, top + h / 4), (beside, low + 3 * h / 4), (ax + w, low + 3 * h / 4)
+        right = ax + w + gap * 0.2
+        return (ax + w, top + h / 4), (right, top + h / 4), (right, low + 3 * h / 4), (ax + w, low + 3 * h / 4)
     west = min(ax, bx) - gap * 0.25
     under = max(ay, by) + h + gap * 0.2
     return (ax, ay + h / 3), (west, ay + h / 3), (west, under), (bx + w / 3, under), (bx + w / 3, by + h)
@@ -497,7 +497,7 @@ _PE_LINES = (
 
 
 def _pe(machine: Machine) -> dict[str, Any]:
-    """Return the inside of a PE, in units of its own."""
+    """Return the inside of a PE, in its own units."""
     pitch_x, pitch_y, w, h = 26.0, 25.6, 21.0, 15.0
     views = {box.kind: box for box in machine.views["pe"].boxes}
     rects = {

@@ -54,19 +54,13 @@ def tornado_rows(records: Records) -> list[dict[str, Any]]:
 
 
 def handle_why(message: Message, records: Records) -> dict[str, Any] | None:
-    """Return the answer to a message of the view: `{"do": "tornado"}`, or None if it is another's.
-
-    Also `{"do": "what_if", "values": {field: value}}`.
-    """
+    """Return the answer to the view's message `{"do": "tornado"}`; None for any other message."""
+    if message.get("do") != "tornado":
+        return None
     try:
-        if message.get("do") == "tornado":
-            return {"do": "tornado", "rows": tornado_rows(records)}
-        if message.get("do") == "what_if":
-            found = what_if(records, message["values"])
-            return {"do": "what_if", "values": dict(message["values"]), "predicted_ns": found.predicted_ns}
+        return {"do": "tornado", "rows": tornado_rows(records)}
     except KernbenchError as error:
-        return {"do": message["do"], "error": str(error)}
-    return None
+        return {"do": "tornado", "error": str(error)}
 
 
 def _row(reason: Reason, records: Records) -> dict[str, Any]:

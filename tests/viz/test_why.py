@@ -66,18 +66,12 @@ def test_predictions_are_near_the_exact_runs(result):
 
 
 def test_messages_of_the_view_are_answered(result):
-    answer = handle_why({"do": "what_if", "values": {"cube.hbm.channel_bw_gbs": 16}}, result.records)
-    assert answer["predicted_ns"] == result.what_if("cube.hbm.channel_bw_gbs=16").predicted_ns
     rows = handle_why({"do": "tornado"}, result.records)["rows"]
     swings = [max(abs(x - 1) for x in row["predicted"] if x) for row in rows]
     assert swings == sorted(swings, reverse=True)
     assert {"path", "label", "unit", "value"} <= rows[0].keys()
-    assert (
-        "cube.hbm.channel_bw"
-        in handle_why({"do": "what_if", "values": {"cube.hbm.channel_bw": 1}}, result.records)["error"]
-    )
     assert handle_why({"do": "run"}, result.records) is None
-    json.dumps([answer, rows])
+    json.dumps(rows)
 
 
 def test_a_run_without_a_log_has_no_such_section():

@@ -224,9 +224,8 @@ class Graph:
             others = [self.done[other] for other in self.after[command] if other in self.done]
             kind = self.kinds[self.rows_of[command][0]] if command in self.rows_of else ""
             if kind == "recv":
-                others = []  # the message's arrival is an edge of its own
-                mine = [self.done[o] for o in self.after[command] if o in self.done and self._kind(o) != "send"]
-                others = mine
+                # The arrival of the message has its own edge.
+                others = [self.done[o] for o in self.after[command] if o in self.done and self._kind(o) != "send"]
             times = [self.events.times[node] for node in (issued_node, *others)]
             ready = self.ready[command] = add(max(times))
             edge(issued_node, ready)
