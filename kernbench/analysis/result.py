@@ -29,7 +29,7 @@ LABELS = {
 SHOWN_LAUNCHES = 10
 
 INCOMPLETE = "INCOMPLETE: the run stopped before its end"
-VALIDATION = "model and simulator validated in milestones/output/validation/README.md"
+VERIFICATION = "model and simulator verified in milestones/output/verification/README.md"
 
 _SPANS = ("composite", "launch", "skew", "h2d", "d2h", "map", "install")  # from an order to its completion, not work
 
@@ -268,7 +268,7 @@ class Result:
         lines = [
             f"{self.name}: {self.latency_ns:,.2f} ns  (machine {self.machine or '?'})",
             *([] if self.complete else [INCOMPLETE]),
-            VALIDATION,
+            VERIFICATION,
         ]
         shown = list(zip(labels(self.launches), self.launches, strict=True))[:SHOWN_LAUNCHES]
         lines += [f"launch {label}{on(x)}: {(x.end_ps - x.start_ps) / 1000:,.2f} ns" for label, x in shown]
