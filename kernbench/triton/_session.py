@@ -117,7 +117,7 @@ class _Buffers:
         if self.torch.engine.data:
             values = np.zeros(count * kind.itemsize, np.uint8)
             values[: memory.nbytes] = found
-            buffer._poke(values.view(kind.numpy))
+            buffer.poke(values.view(kind.numpy))
         return buffer
 
     @property
@@ -129,9 +129,7 @@ class _Buffers:
         """Bring the values of the launch at hand to the host, and free its memory."""
         for memory, buffer, is_returned in self._taken.values():
             if self.torch.engine.data and memory.nbytes and is_returned:
-                layout = buffer.layout
-                values = layout.gather(self.torch.engine.memory.peek(layout.read_pieces)).view(np.uint8)
-                memory.bytes()[:] = values.reshape(-1)[: memory.nbytes]
+                memory.bytes()[:] = buffer.peek().view(np.uint8)[: memory.nbytes]
         self.release()
 
     def release(self) -> None:
