@@ -37,6 +37,10 @@ _SIMPLE = ("simple",)
 _INT32, _INT64, _FP32 = TYPES["int32"], TYPES["int64"], TYPES["fp32"]
 
 
+class StaticAssertError(KernelError):
+    """`tl.static_assert` does not hold: the kernel cannot be compiled with these constants."""
+
+
 class Namespace:
     """`tl.math`, `tl.extra.libdevice` and other modules inside `triton.language`: the functions of the program's."""
 
@@ -237,9 +241,9 @@ class Language:
 
     @staticmethod
     def static_assert(condition: Any, message: str = "") -> None:
-        """Raise a KernelError unless the condition holds."""
+        """Raise a StaticAssertError unless the condition holds."""
         if not condition:
-            raise KernelError(f"static_assert failed: {message}" if message else "static_assert failed")
+            raise StaticAssertError(f"static_assert failed: {message}" if message else "static_assert failed")
 
     @staticmethod
     def static_print(*values: Any, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False) -> None:
