@@ -12,7 +12,7 @@ from kernbench.errors import KernelError, OutOfMemoryError
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext, current_session
 from kernbench.triton._bind import decoration, raw
-from kernbench.triton._language import StaticAssertError
+from kernbench.triton._functions import StaticAssertError
 from kernbench.triton._session import On, computed
 
 _UNKNOWN = "this run computes times only"

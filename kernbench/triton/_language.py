@@ -15,7 +15,7 @@ from kernbench.errors import KernelError
 from kernbench.triton import _functions as functions
 from kernbench.triton import _random as random
 from kernbench.triton import _tensor
-from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED
+from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED, StaticAssertError
 from kernbench.triton._tensor import Block, pointer_of, tensor, tensor_descriptor
 from kernbench.triton._types import (
     LANGUAGE_NAMES,
@@ -35,10 +35,6 @@ from kernbench.triton_emu.tl_context import TLContext
 
 _SIMPLE = ("simple",)
 _INT32, _INT64, _FP32 = TYPES["int32"], TYPES["int64"], TYPES["fp32"]
-
-
-class StaticAssertError(KernelError):
-    """`tl.static_assert` does not hold: the kernel cannot be compiled with these constants."""
 
 
 class Namespace:
