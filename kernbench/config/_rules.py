@@ -137,7 +137,15 @@ def _routers(config: MachineConfig) -> Iterator[Fault]:
     mesh, sip = config.cube.noc.router, config.sip.io.noc
     for at, flow, part, impl, overhead_ns, free_ns, of in (
         ("cube.noc.router", mesh.flow, "cube.noc.router", mesh.impl, mesh.overhead_ns, 1.0, "router"),
-        ("system.sip_link.router", config.system.sip_link.router.flow, "sip.io.noc", sip.impl, sip.overhead_ns, 0.0, "io_noc"),
+        (
+            "system.sip_link.router",
+            config.system.sip_link.router.flow,
+            "sip.io.noc",
+            sip.impl,
+            sip.overhead_ns,
+            0.0,
+            "io_noc",
+        ),
     ):
         if flow != "credits":
             continue

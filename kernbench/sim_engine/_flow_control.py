@@ -10,9 +10,8 @@ from kernbench._units import FLIT_BYTES
 from kernbench.build import CORE, engine
 from kernbench.errors import ConfigError
 from kernbench.sim_engine._python_core import ARRIVAL
-from kernbench.sim_engine._transaction import COUNT_BITS
 from kernbench.topology import _naming as naming
-from kernbench.topology._graph import Clock, Graph
+from kernbench.topology._graph import Clock
 from kernbench.topology._mesh import vc_classes
 
 if TYPE_CHECKING or engine() != CORE:
@@ -86,9 +85,7 @@ class _RouterNetwork:
         self._ports: dict[str, tuple[int, dict[str, int]]] = {}
         self._sources: dict[str, int] = {}
 
-    def leg(
-        self, path: Sequence[str], into: Link | None, out: Link | None, message_class: int, k: int
-    ) -> Leg:
+    def leg(self, path: Sequence[str], into: Link | None, out: Link | None, message_class: int, k: int) -> Leg:
         """Make the leg of a route over the routers of `path`, from and to links outside, or from and to a router itself."""
         first = path[0] if into is None else into.src
         source = self._sources.get(f"{first} {path[0]}")
@@ -99,15 +96,7 @@ class _RouterNetwork:
             else:
                 source = self._routers.add_source(number, ports[first], self._wire(into.src, path[0]), into)
             self._sources[f"{first} {path[0]}"] = source
-        hops = []
-        low = message_class * self._router.vcs
-        classes = self._vc_classes(path, message_class)
-        for (a, b), vc_class in zip(pairwise(path), classes, strict=True):
-            self._port(b)
-            begin, end = (self._router.vcs * c // self._classes for c in (vc_class, vc_class + 1))
-            hops.append((self._port(a)[1][b], low + begin, low + end))
-        ports = self._port(path[-1])[1]
-        hops.append((len(ports) if out is None else ports[out.dst], low, low + self._router.vcs))
+        hops = self.hops(path, None if out is None else out.dst, message_class)
         if out is None:
             priority, base, extra_ps = ARRIVAL + 1, self._graph.index(path[-1]) << _NUMBER_BITS, 0
         else:
@@ -115,13 +104,26 @@ class _RouterNetwork:
             priority, base, extra_ps = out.priority, out.base, out.lat - wire_ps
         return Leg(self._routers, source, message_class, hops, k, priority, base, extra_ps)
 
+    def hops(self, path: Sequence[str], out: str | None, message_class: int) -> list[tuple[int, int, int]]:
+        """Return the output at each router, to `out` at the last one, and the range of VCs that may be taken there."""
+        hops = []
+        low = message_class * self._router.vcs
+        for (a, b), vc_class in zip(pairwise(path), self._vc_classes(path, message_class), strict=True):
+            self._port(b)
+            begin, end = (self._router.vcs * c // self._classes for c in (vc_class, vc_class + 1))
+            hops.append((self._port(a)[1][b], low + begin, low + end))
+        ports = self._port(path[-1])[1]
+        return [*hops, (len(ports) if out is None else ports[out], low, low + self._router.vcs)]
+
     def _vc_classes(self, path: Sequence[str], message_class: int) -> list[int]:
         """Return the VC class of each step; a reply takes the steps of its request backwards."""
         places = [naming.parse(node_id) for node_id in (path if message_class == REQUEST else path[::-1])]
         if self._of_sips:
             sips = self._graph.sips
             walk = sips.walk([place.sip or 0 for place in places])
-            classes = vc_classes(walk, wrapped=sips.wrapped) if sips.topology != "fully_connected" else [0] * (len(path) - 1)
+            classes = (
+                vc_classes(walk, wrapped=sips.wrapped) if sips.topology != "fully_connected" else [0] * (len(path) - 1)
+            )
         else:
             classes = vc_classes([(place.row or 0, place.col or 0) for place in places])
         if max(classes, default=0) >= self._classes:

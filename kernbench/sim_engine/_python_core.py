@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import simpy
@@ -33,7 +33,6 @@ from kernbench.sim_engine._transaction import ACK_BYTES, Callee
 
 if TYPE_CHECKING:
     from kernbench.config._schema import Hbm
-    from kernbench.sim_engine._python_routers import Leg
     from kernbench.sim_engine._memory_store import MemoryStore
     from kernbench.sim_engine._network import Network
     from kernbench.sim_engine._transaction import Route, Transaction
@@ -59,6 +58,13 @@ class Hop(NamedTuple):
     arrival_ps: int
     start_ps: int
     end_ps: int
+
+
+class Leg(Protocol):
+    """The way of a route through a network of routers with credits."""
+
+    def enter(self, flit: _Flit) -> None:
+        """Let a flit reach the network now."""
 
 
 class Link:

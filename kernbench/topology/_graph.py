@@ -58,10 +58,13 @@ class Clock:
 
 def clocks_of(config: MachineConfig) -> dict[str, Clock]:
     """Return the clock of each kind of router that has credits."""
-    links = ("router", config.cube.noc.link_bw_gbs, config.cube.noc.router), (
-        "io_noc",
-        config.system.sip_link.bw_gbs,
-        config.system.sip_link.router,
+    links = (
+        ("router", config.cube.noc.link_bw_gbs, config.cube.noc.router),
+        (
+            "io_noc",
+            config.system.sip_link.bw_gbs,
+            config.system.sip_link.router,
+        ),
     )
     return {
         kind: Clock(serialization_ps(FLIT_BYTES, bw_gbs), router.pipeline)

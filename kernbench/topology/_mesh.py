@@ -214,3 +214,22 @@ class SipNetwork:
         if self.topology == "mesh_2d_no_wrap":
             return rows + cols
         return min(rows, self.h - rows) + min(cols, self.w - cols)
+
+
+def vc_faults(config: MachineConfig) -> list[str]:
+    """Return why routers with credits could wait for each other in a circle, for each network where they could."""
+    mesh, sip = config.cube.noc.router, config.system.sip_link.router
+    faults = []
+    for key, router, reason in (
+        ("cube.noc.router", mesh, "routes round the removed routers also turn from columns into rows"),
+        ("system.sip_link.router", sip, "routes between SIPs pass the edge of a ring"),
+    ):
+        if router.flow == "unbounded":
+            continue
+        need = (CubeLayout(config) if router is mesh else SipNetwork(config)).vc_classes
+        if router.vcs < need:
+            faults.append(
+                f"{key}.vcs = {router.vcs} must be >= {need}: {reason}, so with fewer virtual channels packets could wait "
+                "for each other in a circle; raise vcs, or use flow: unbounded"
+            )
+    return faults
