@@ -22,6 +22,7 @@ import numpy as np
 
 import kernbench.studies.gqa_report as report
 from kernbench._dtypes import DType, as_dtype
+from kernbench._units import MIB
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import CommandInfo
 from kernbench.analysis._roofline import matrix_ns
@@ -32,7 +33,7 @@ from kernbench.ccl.algorithm import Algorithm, Mapper, Plan, algorithm, plan
 from kernbench.ccl.algorithms import recursive_doubling
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.components.builtin.pe_scheduler import cuts
-from kernbench.config import MachineConfig
+from kernbench.config import MachineConfig, load_yaml, preset_path
 from kernbench.config._files import write_text
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError, VerificationError
 from kernbench.kernels import ring_attention
@@ -362,7 +363,10 @@ LOGGED = 1 << 31
 TRACED = 1 << 26  # and of a run whose tiles are logged, which the critical path needs
 _MERGE = "recursive_doubling_allreduce"
 LINEAR = "linear"
-_NOT_SHOWN = ("data", "pes_per_cube", "product")  # fields of a point that no row of attention has
+START = "start of work"
+_MEASURED: dict[str, float] = load_yaml(preset_path("gpu_launch"))["system"]["host"]
+HOSTS = {"no time": dict.fromkeys(_MEASURED, 0), "gpu_launch": _MEASURED}
+_NOT_SHOWN = ("data", "pes_per_cube", "product", "nbytes", "graph")  # fields of a point that no row of attention has
 
 # Counters of commands: their names.
 COUNTED = {
@@ -404,6 +408,8 @@ class Point:
     head_dim: int = HEAD_DIM
     data: bool = False  # compute values, and compare the result with numpy
     product: str = ""  # of "linear": a key of `PRODUCTS`
+    nbytes: int = 0  # of "start of work": what each PE of a cube reads in a kernel
+    graph: bool = False  # of "start of work": the kernels are one graph
 
     @property
     def layer(self) -> dict[str, Any]:
@@ -493,6 +499,7 @@ class GqaStudy(Study):
         "halvings": Parameter([["decode", 512], ["prefill", 64]], "runs whose limits are found by halving them"),
         "linear": Parameter([1], "sequences of a decode step whose linear layers are simulated"),
         "products": Parameter(["o"], "which linear layers: tokens per second with them need all"),
+        "kernel_bytes": Parameter([], "what each PE of a cube reads in one of several short kernels", "B"),
         "context": Parameter(512, "context of what does not vary it", "tokens"),
         "batch": Parameter(1, "sequences of what does not vary them"),
         "cubes": Parameter(2, "cubes of a SIP"),
@@ -500,7 +507,9 @@ class GqaStudy(Study):
     }
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
 
-    def points(self, machine: Machine, *, halvings: Sequence[Sequence[Any]], **parameters: Any) -> list[Row]:
+    def points(
+        self, machine: Machine, *, halvings: Sequence[Sequence[Any]], kernel_bytes: Sequence[int], **parameters: Any
+    ) -> list[Row]:
         series = _series(**parameters)
         config, found = machine.config, []
         if config.cubes_per_sip >= 4 and config.pes_per_cube >= 8:
@@ -508,6 +517,14 @@ class GqaStudy(Study):
         for name, point in series:
             more = {MACHINE: {"system.sips.count": point.sips}} if point.sips > config.n_sips else {}
             found.append({LABELS: {"series": name}, **more, **asdict(point)})
+        for nbytes, (host, costs), graph in product(kernel_bytes, HOSTS.items(), (False, True)):
+            change = {f"system.host.{name}": value for name, value in costs.items()}
+            found.append(
+                {
+                    LABELS: {"series": START, "host": host}, MACHINE: change,
+                    **asdict(Point(START, nbytes=nbytes, graph=graph)),
+                }
+            )  # fmt: skip
         for point in _whole([point for _, point in series], halvings):
             for part in ("", *HALVES):
                 change = scaled(config, HALVES.get(part, {}))
@@ -519,7 +536,10 @@ class GqaStudy(Study):
         for point in self.points(machine, **parameters):
             asked = Point(**{name: value for name, value in point.items() if name not in (MACHINE, LABELS)})
             try:
-                _ = asked.layer if asked.phase == LINEAR else algorithm_of(asked.setting(machine.config))
+                if asked.phase == START:
+                    faults += fits_tcm(machine.config, asked.nbytes)
+                else:
+                    _ = asked.layer if asked.phase == LINEAR else algorithm_of(asked.setting(machine.config))
             except KernbenchError as error:
                 faults.append(str(error))
         return list(dict.fromkeys(faults))
@@ -531,6 +551,8 @@ class GqaStudy(Study):
         asked = Point(**point)
         if asked.phase == LINEAR:
             return 7 * LayersStudy().work(machine, **asked.layer)
+        if asked.phase == START:
+            return float(report.KERNELS * machine.config.pes_per_cube * (50_000 + asked.nbytes))
         setting = asked.setting(machine.config)
         return 50_000 * setting.programs + work(machine.config, setting).scores
 
@@ -538,6 +560,8 @@ class GqaStudy(Study):
         asked, config = Point(**point), machine.config
         if asked.phase == LINEAR:
             return _linear(machine, asked)
+        if asked.phase == START:
+            return _short_kernels(machine, asked.nbytes, asked.graph)
         setting, copies = asked.setting(config), asked.group // asked.query_heads
         counted = work(config, setting)
         bounds, scores = counted.bounds, counted.scores
@@ -619,6 +643,54 @@ class GqaStudy(Study):
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         return report.findings(rows, steps(rows))
+
+
+def fits_tcm(config: MachineConfig, nbytes: int) -> list[str]:
+    """Return what is wrong with the bytes that each PE reads in a kernel."""
+    tcm = config.cube.pe.pe_tcm
+    most = int((tcm.size_mb - tcm.tile_buffer_mb - tcm.kernel_scratch_mb) * MIB) // 2
+    if 2 <= nbytes <= most:
+        return []
+    return [f"kernel_bytes: {nbytes} must be between 2 and {most} [B], half of the TCM that operands have"]
+
+
+def _short_kernels(machine: Machine, nbytes: int, graph: bool) -> Row:
+    """Return the time of a kernel, from call to completion, of several in which each PE of a cube reads its slice."""
+
+    def read(x: Any, n: int, *, tl: Any) -> None:
+        tl.load(x + tl.program_id(0) * n, shape=n, dtype="f16")
+
+    def launch(torch: RuntimeContext, x: Any) -> None:
+        for i in range(report.KERNELS):
+            torch.launch(f"kernel {i}", read, x, n)
+
+    def run_all(torch: RuntimeContext) -> None:
+        x = torch.empty(
+            machine.config.pes_per_cube, n, dtype=torch.float16, device="ahbm",
+            dp=DPPolicy(cube="row_wise", pe="row_wise", num_cubes=1),
+        )  # fmt: skip
+        torch.ahbm.synchronize()
+        start = torch.engine.now_ns
+        if graph:
+            with torch.ahbm.graph() as captured:
+                launch(torch, x)
+            captured.replay()
+        else:
+            launch(torch, x)
+        torch.ahbm.synchronize()
+        took.append((torch.engine.now_ns - start) / report.KERNELS)
+
+    n, took = nbytes // 2, list[float]()
+    run_program(machine, run_all, log="off")
+    return {
+        "phase": START,
+        "batch": 1,
+        "sips": 1,
+        "nbytes": nbytes,
+        "graph": graph,
+        "kernel_ns": took[0],
+        "left_out": "",
+    }
 
 
 def _linear(machine: Machine, asked: Point) -> Row:
