@@ -140,6 +140,16 @@ def test_the_rate_for_another_data_type_changes_nothing(result, field):
     assert result.what_if({field: 1}).predicted_ns == result.latency_ns
 
 
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("changed", ["f16", "f32"])
+def test_a_systolic_array_has_as_many_macs_as_positions(dtype, changed):
+    array = SMALL.with_(["cube.pe.pe_gemm.model=systolic", "cube.pe.pe_gemm.clock_ghz=0.1"])
+    change = {f"cube.pe.pe_gemm.macs_per_cycle.{changed}": 512}
+    result, exact = (gemm.run(x, (64, 256, 64), "load_load", dtype=dtype) for x in (array, array.with_(change)))
+    assert result.what_if(change).predicted_ns == pytest.approx(exact.latency_ns, rel=0.001)
+    assert (exact.latency_ns == result.latency_ns) is (dtype == "f16")
+
+
 def test_tiles_that_are_not_logged_are_predicted_too():
     result, exact = (
         gemm.run(machine, (64, 256, 64), "ref_ref", log="operation")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 from itertools import pairwise
-from math import ceil, prod
+from math import ceil
 from operator import getitem
 from typing import Any
 
@@ -21,7 +21,7 @@ from kernbench.analysis.why import attribution
 
 Hop = int
 _SLICE = ("cube.hbm.channel_bw_gbs", "cube.hbm.efficiency")
-_MATRIX, _VECTOR = "cube.pe.pe_gemm", "cube.pe.pe_math"
+_MATRIX, _MACS, _VECTOR = "cube.pe.pe_gemm", "cube.pe.pe_gemm.macs_per_cycle", "cube.pe.pe_math"
 # Of an operand's type, the field with the rate of the matrix engine.
 _FAMILY = {
     "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8", "float8_e5m2": "f8", "int8": "i8", "float32": "f32",
@@ -179,8 +179,9 @@ class Quantities:
             elif kind == "rate" and what[0] in ratio:
                 values[number] = ratio[what[0]]
             elif kind == "matrix":
-                rates = f"{_MATRIX}.clock_ghz", f"{_MATRIX}.macs_per_cycle.{what[0]}"
-                values[number] = prod(ratio.get(field, 1.0) for field in rates)
+                values[number] = ratio.get(f"{_MATRIX}.clock_ghz", 1.0) * ratio.get(f"{_MACS}.{what[0]}", 1.0)
+                if self.spec(_MATRIX).get("model") == "systolic":  # as many MACs as positions, for f16
+                    values[number] /= ratio.get(f"{_MACS}.f16", 1.0)
             elif kind == "vector":
                 values[number] = ratio.get(f"{_VECTOR}.clock_ghz", 1.0) * self._more_cycles(what[0], new)
         links = len(self._names)
