@@ -22,7 +22,6 @@ import numpy as np
 
 import kernbench.studies.gqa_report as report
 from kernbench._dtypes import DType, as_dtype
-from kernbench._units import MIB
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import CommandInfo
 from kernbench.analysis._roofline import matrix_ns
@@ -33,7 +32,7 @@ from kernbench.ccl.algorithm import Algorithm, Mapper, Plan, algorithm, plan
 from kernbench.ccl.algorithms import recursive_doubling
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.components.builtin.pe_scheduler import cuts
-from kernbench.config import MachineConfig, load_yaml, preset_path
+from kernbench.config import MachineConfig
 from kernbench.config._files import write_text
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError, VerificationError
 from kernbench.kernels import ring_attention
@@ -42,6 +41,7 @@ from kernbench.kernels.ring_attention import EXTRA, exchanged_attention, merge, 
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.studies._start_of_work import HOSTS, KERNELS, SERIES, fits_tcm, short_kernels
 from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import (
     LABELS,
@@ -363,9 +363,6 @@ LOGGED = 1 << 31
 TRACED = 1 << 26  # and of a run whose tiles are logged, which the critical path needs
 _MERGE = "recursive_doubling_allreduce"
 LINEAR = "linear"
-START = "start of work"
-_MEASURED: dict[str, float] = load_yaml(preset_path("gpu_launch"))["system"]["host"]
-HOSTS = {"no time": dict.fromkeys(_MEASURED, 0), "gpu_launch": _MEASURED}
 _NOT_SHOWN = ("data", "pes_per_cube", "product", "nbytes", "graph")  # fields of a point that no row of attention has
 
 # Counters of commands: their names.
@@ -519,12 +516,8 @@ class GqaStudy(Study):
             found.append({LABELS: {"series": name}, **more, **asdict(point)})
         for nbytes, (host, costs), graph in product(kernel_bytes, HOSTS.items(), (False, True)):
             change = {f"system.host.{name}": value for name, value in costs.items()}
-            found.append(
-                {
-                    LABELS: {"series": START, "host": host}, MACHINE: change,
-                    **asdict(Point(START, nbytes=nbytes, graph=graph)),
-                }
-            )  # fmt: skip
+            point = Point(SERIES, nbytes=nbytes, graph=graph)
+            found.append({LABELS: {"series": SERIES, "host": host}, MACHINE: change, **asdict(point)})
         for point in _whole([point for _, point in series], halvings):
             for part in ("", *HALVES):
                 change = scaled(config, HALVES.get(part, {}))
@@ -536,7 +529,7 @@ class GqaStudy(Study):
         for point in self.points(machine, **parameters):
             asked = Point(**{name: value for name, value in point.items() if name not in (MACHINE, LABELS)})
             try:
-                if asked.phase == START:
+                if asked.phase == SERIES:
                     faults += fits_tcm(machine.config, asked.nbytes)
                 else:
                     _ = asked.layer if asked.phase == LINEAR else algorithm_of(asked.setting(machine.config))
@@ -551,8 +544,8 @@ class GqaStudy(Study):
         asked = Point(**point)
         if asked.phase == LINEAR:
             return 7 * LayersStudy().work(machine, **asked.layer)
-        if asked.phase == START:
-            return float(report.KERNELS * machine.config.pes_per_cube * (50_000 + asked.nbytes))
+        if asked.phase == SERIES:
+            return float(KERNELS * machine.config.pes_per_cube * (50_000 + asked.nbytes))
         setting = asked.setting(machine.config)
         return 50_000 * setting.programs + work(machine.config, setting).scores
 
@@ -560,8 +553,8 @@ class GqaStudy(Study):
         asked, config = Point(**point), machine.config
         if asked.phase == LINEAR:
             return _linear(machine, asked)
-        if asked.phase == START:
-            return _short_kernels(machine, asked.nbytes, asked.graph)
+        if asked.phase == SERIES:
+            return short_kernels(machine, asked.nbytes, asked.graph)
         setting, copies = asked.setting(config), asked.group // asked.query_heads
         counted = work(config, setting)
         bounds, scores = counted.bounds, counted.scores
@@ -643,54 +636,6 @@ class GqaStudy(Study):
 
     def findings(self, rows: Sequence[Row]) -> list[Finding]:
         return report.findings(rows, steps(rows))
-
-
-def fits_tcm(config: MachineConfig, nbytes: int) -> list[str]:
-    """Return what is wrong with the bytes that each PE reads in a kernel."""
-    tcm = config.cube.pe.pe_tcm
-    most = int((tcm.size_mb - tcm.tile_buffer_mb - tcm.kernel_scratch_mb) * MIB) // 2
-    if 2 <= nbytes <= most:
-        return []
-    return [f"kernel_bytes: {nbytes} must be between 2 and {most} [B], half of the TCM that operands have"]
-
-
-def _short_kernels(machine: Machine, nbytes: int, graph: bool) -> Row:
-    """Return the time of a kernel, from call to completion, of several in which each PE of a cube reads its slice."""
-
-    def read(x: Any, n: int, *, tl: Any) -> None:
-        tl.load(x + tl.program_id(0) * n, shape=n, dtype="f16")
-
-    def launch(torch: RuntimeContext, x: Any) -> None:
-        for i in range(report.KERNELS):
-            torch.launch(f"kernel {i}", read, x, n)
-
-    def run_all(torch: RuntimeContext) -> None:
-        x = torch.empty(
-            machine.config.pes_per_cube, n, dtype=torch.float16, device="ahbm",
-            dp=DPPolicy(cube="row_wise", pe="row_wise", num_cubes=1),
-        )  # fmt: skip
-        torch.ahbm.synchronize()
-        start = torch.engine.now_ns
-        if graph:
-            with torch.ahbm.graph() as captured:
-                launch(torch, x)
-            captured.replay()
-        else:
-            launch(torch, x)
-        torch.ahbm.synchronize()
-        took.append((torch.engine.now_ns - start) / report.KERNELS)
-
-    n, took = nbytes // 2, list[float]()
-    run_program(machine, run_all, log="off")
-    return {
-        "phase": START,
-        "batch": 1,
-        "sips": 1,
-        "nbytes": nbytes,
-        "graph": graph,
-        "kernel_ns": took[0],
-        "left_out": "",
-    }
 
 
 def _linear(machine: Machine, asked: Point) -> Row:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernbench.analysis._roofline import macs_per_ns
+from kernbench.studies._start_of_work import KERNELS, SERIES
 from kernbench.studies.study import Finding, Tables, groups, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
@@ -80,7 +81,6 @@ _OVERLAP = {
     "work_ns": palette.BLUE, "hidden_ns": palette.GREEN, "exposed_ns": palette.VERMILION, "idle_ns": palette.GREY,
 }  # fmt: skip
 CLOSE = 0.1  # slowdowns within this range count as equal
-KERNELS = 8  # short ones, one after another
 
 
 def simulated(rows: Sequence[Row], *series: str) -> list[Row]:
@@ -311,8 +311,8 @@ def tables(rows: Sequence[Row], steps: Sequence[Row]) -> Tables:
 
 def starts(rows: Sequence[Row]) -> list[Row]:
     """Return the times of short kernels: a row for each size and host, launched one by one and as a graph."""
-    found: dict[tuple[int, str], Row] = {}
-    for row in simulated(rows, "start of work"):
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for row in simulated(rows, SERIES):
         key = row["nbytes"], row["host"]
         times = found.setdefault(key, {"nbytes": row["nbytes"], "host": row["host"]})
         times["graph_ns" if row["graph"] else "launches_ns"] = row["kernel_ns"]
