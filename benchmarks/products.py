@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from benchmarks.table import Row, against_definition, best
 from kernbench.kernels.gemm import STAGINGS
 from kernbench.studies import gemm
-from kernbench.studies.validation_reference import Reference
+from kernbench.studies.verification_reference import Reference
 from kernbench.topology._naming import hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
 from tests.components import one_pe

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from random import Random
 
 from benchmarks.table import Row, against_definition, best
-from kernbench.studies.validation_network import Engine
-from kernbench.studies.validation_reference import Ask, Reference, play
+from kernbench.studies.verification_network import Engine
+from kernbench.studies.verification_reference import Ask, Reference, play
 from kernbench.topology._naming import hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
 

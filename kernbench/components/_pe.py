@@ -32,9 +32,10 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
+    from kernbench.analysis._roofline import MatrixEngine
     from kernbench.components.builtin.pe_dma import PeDma
     from kernbench.components.builtin.pe_scheduler import PeScheduler
-    from kernbench.components.builtin.pe_units import PeFetchStore, PeGemm, PeMath, PeMmu, PeTcm
+    from kernbench.components.builtin.pe_units import PeFetchStore, PeMath, PeMmu, PeTcm
 
 
 class _Piece:
@@ -454,7 +455,7 @@ class Pe:
         def part(kind: str) -> Any:
             return COMPONENTS.resolve(getattr(config, kind).impl)
 
-        self.gemm: PeGemm = part("pe_gemm")(config.pe_gemm)
+        self.gemm: MatrixEngine = part("pe_gemm")(config.pe_gemm)
         self.math: PeMath = part("pe_math")(config.pe_math)
         self.fetch_store: PeFetchStore = part("pe_fetch_store")(config.pe_tcm)
         self.tcm: PeTcm = part("pe_tcm")(self.name, config.pe_tcm, heap)

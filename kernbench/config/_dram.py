@@ -15,7 +15,7 @@ _FILE = Path(__file__).with_name("dram.yaml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dram:
-    """A DRAM standard. Its timing parameters have the standard's names: `ns` do not depend on the data rate, `nCK` do."""
+    """A DRAM standard and its timing parameters, by the standard's names: times in ns, or in clocks."""
 
     standard: str
     source: str
@@ -24,7 +24,7 @@ class Dram:
     bank_groups: int
     banks_per_group: int
     row_bytes: int
-    nCK: dict[str, int]
+    clocks: dict[str, int]
     ns: dict[str, float]
 
     @property
@@ -42,7 +42,7 @@ class Dram:
         clock_ps = -(-access_ps // 2)
         ns = {**self.ns, "tREFIpb": self.ns["tREFI"] / (self.bank_groups * self.banks_per_group)}
         clocks = {name: -(-round(value * 1000) // clock_ps) for name, value in ns.items()}
-        return {"tBL": access_ps, **{name: n * clock_ps for name, n in {**clocks, **self.nCK}.items()}}
+        return {"tBL": access_ps, **{name: n * clock_ps for name, n in {**clocks, **self.clocks}.items()}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

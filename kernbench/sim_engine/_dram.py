@@ -1,7 +1,7 @@
-"""One slice of a cube's memory stack under the timing of a DRAM standard (M4.10 to M4.14).
+"""One slice of a cube's memory stack under the timing of a DRAM standard (M4.10 to M4.13).
 
-A controller fixes commands ahead, for the time of four accesses: so it takes an entry of the calendar for a batch of
-them, and what arrives later can change only what is not fixed yet. The compiled core and its definition share this module.
+A controller fixes commands ahead, for the time of two accesses, so it takes an entry of the calendar for a batch of
+commands of all channels. The compiled core and its definition share this module.
 """
 
 from __future__ import annotations
@@ -23,16 +23,39 @@ if TYPE_CHECKING:
 READ, WRITE = 0, 1
 CLOSED = -1
 NEVER = 1 << 62
-_FIELDS = ("Ro", "Ba", "Bg", "Co")
+AHEAD = 2  # accesses
 
 
 class Timing:
     """The parameters of a pseudo channel [ps], and its queues [accesses]."""
 
     __slots__ = (
-        "access", "act_bank", "act_group", "act_other", "act_read", "act_write", "col_group", "col_other", "faw",
-        "pre_act", "act_pre", "read_data", "read_pre", "read_queue", "read_write", "ref_bank", "ref_every", "ref_other", "refresh_alone",
-        "write_data", "write_group", "write_high", "write_low", "write_other", "write_pre", "write_queue",
+        "access",
+        "act_bank",
+        "act_group",
+        "act_other",
+        "act_pre",
+        "act_read",
+        "act_write",
+        "col_group",
+        "col_other",
+        "faw",
+        "pre_act",
+        "read_data",
+        "read_pre",
+        "read_queue",
+        "read_write",
+        "ref_bank",
+        "ref_every",
+        "ref_other",
+        "refresh_alone",
+        "write_data",
+        "write_group",
+        "write_high",
+        "write_low",
+        "write_other",
+        "write_pre",
+        "write_queue",
     )  # fmt: skip
 
     def __init__(self, hbm: Hbm) -> None:
@@ -122,13 +145,14 @@ class Request:
 class Channel:
     """A pseudo channel: banks, the earliest times of its next commands [ps], and the queues of its controller.
 
-    `clock` is the time of its latest command, `act_1` to `act_4` those of its latest ACT commands. `reads` and `writes` count queued accesses; those for which there is no room
-    wait in the order of their arrival.
+    `clock` is the time of its latest command, `act_1` to `act_4` those of its latest ACT commands. `reads` and `writes`
+    count queued accesses, `opened` those whose rows open for them; `waiting` ones have no room in the queues.
     """
 
     __slots__ = (
-        "act", "act_1", "act_2", "act_3", "act_4", "active", "ahead", "banks", "busy", "clock", "drains", "groups", "key",
-        "opened", "orders", "owner", "read", "reads", "refreshed", "served", "since", "timing", "waiting", "write", "writes",
+        "act", "act_1", "act_2", "act_3", "act_4", "active", "ahead", "banks", "busy", "clock", "drains", "groups",
+        "key", "opened", "orders", "owner", "read", "reads", "refreshed", "served", "since", "timing", "waiting", "write",
+        "writes",
     )  # fmt: skip
 
     def __init__(self, owner: DramSlice, timing: Timing, groups: int, banks: int) -> None:
@@ -347,7 +371,7 @@ class DramSlice:
         self.per_row = standard.row_bytes // standard.access_bytes * groups * banks
         self.piece = min(self.per_burst, self.per_row)
         self.patterns = _patterns(hbm.mapping, groups, banks, self.per_row, self.piece)
-        self.window = 2 * self.timing.col_other
+        self.window = AHEAD * self.timing.col_other
         self.live = self.core.live
         self.planned = -1
 

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from kernbench.studies.gqa import GqaStudy
     from kernbench.studies.layers import LayersStudy
     from kernbench.studies.probe import ProbeStudy
-    from kernbench.studies.validation import ValidationStudy
+    from kernbench.studies.verification import VerificationStudy
 
 __all__ = [
     "CclStudy", "Chart", "CollectivesStudy", "Column", "DesignSpaceStudy", "Finding", "GemmStudy", "GqaStudy",
-    "LayersStudy", "Parameter", "ProbeStudy", "ProductsStudy", "Report", "Study", "ValidationStudy",
+    "LayersStudy", "Parameter", "ProbeStudy", "ProductsStudy", "Report", "Study", "VerificationStudy",
 ]  # fmt: skip
 
 # Studies are imported on first use: they load the simulator.
 _STUDIES = {
     "CclStudy": "ccl", "CollectivesStudy": "best", "DesignSpaceStudy": "design_space", "GemmStudy": "gemm",
     "GqaStudy": "gqa", "LayersStudy": "layers", "ProbeStudy": "probe", "ProductsStudy": "best",
-    "ValidationStudy": "validation",
+    "VerificationStudy": "verification",
 }  # fmt: skip
 
 

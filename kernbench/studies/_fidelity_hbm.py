@@ -81,21 +81,27 @@ def measure(
     Parameters
     ----------
     machine
-        A machine; the other parameters replace those of its HBM.
-    timing, mapping, channel_bw_gbs
-        As `cube.hbm` has them.
+        A machine; `timing`, `channel_bw_gbs` and `mapping` replace those of its HBM.
+    timing
+        Of the DRAM standard.
     pattern
-        `sequential`, `strided` by `stride` bytes, or `random`.
+        `sequential`, `strided` or `random`.
     requests
         Accesses.
     metric
         `throughput` or `latency`.
     load
         Share of the bandwidth at which they arrive, or `full`.
+    stride
+        Bytes from one access to the next, if strided.
     reads
         Share of reads.
     seed
         Of everything random.
+    channel_bw_gbs
+        Of the channel.
+    mapping
+        Of addresses.
 
     Returns
     -------

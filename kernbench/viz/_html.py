@@ -11,7 +11,7 @@ import numpy as np
 
 from kernbench.analysis.breakdown import ORDER, PE_KINDS, STAGES
 from kernbench.analysis.compare import ns_text, percent, value_text
-from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, VALIDATION, labels, on
+from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, VERIFICATION, labels, on
 from kernbench.analysis.trace import LANES
 from kernbench.analysis.utilization import pe_window
 from kernbench.errors import KernbenchError
@@ -117,7 +117,7 @@ def result_html(result: Result) -> str:
     parts = [
         f"<div><b>{escape(result.name)}</b>: <b>{result.latency_ns:,.2f} ns</b> {machine}</div>",
         "" if result.complete else f'<div style="{_WARNING}">{INCOMPLETE}</div>',
-        f'<div style="opacity:.7">{VALIDATION}</div>',
+        f'<div style="opacity:.7">{VERIFICATION}</div>',
         _path_bar(result),
         _stage_table(result),
         _last_timeline(result.records),

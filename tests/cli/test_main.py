@@ -257,13 +257,18 @@ def test_all_milestones_are_announced_and_the_smallest_runs_first(capsys, monkey
     monkeypatch.setattr(milestone, "run", run)
     assert main(["milestone", "--all"]) == 0
     assert capsys.readouterr().err == f"making 6 reports: {', '.join(ran)}\n"
-    assert (ran[0], ran[-1]) == ("validation", "ccl")
+    assert (ran[0], ran[-1]) == ("verification", "ccl")
 
 
 def test_no_milestone_runs_when_one_of_the_names_is_unknown(capsys, monkeypatch):
     monkeypatch.setattr("kernbench.studies.milestone.run", None)
     assert main(["milestone", "gemm", "prob"]) == 2
     assert "milestone 'prob' is unknown; did you mean probe?" in capsys.readouterr().err
+
+
+def test_the_former_name_of_the_verification_report_leads_to_it(capsys):
+    assert main(["milestone", "validation"]) == 2
+    assert "milestone 'validation' is unknown; did you mean verification?" in capsys.readouterr().err
 
 
 def test_an_interrupted_milestone_says_how_to_go_on(tmp_path, capsys, monkeypatch):

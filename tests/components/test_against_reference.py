@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from kernbench.studies.validation_reference import Reference
+from kernbench.studies.verification_reference import Reference
 from kernbench.topology import _naming as naming
 from tests.components.one_pe import engine_of, launch, pointer
 from tests.reference.pe import Gemm, Load, Pe, Place

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kernbench._units import serialization_ps
 from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.validation_network import Engine
-from kernbench.studies.validation_reference import Reference
+from kernbench.studies.verification_network import Engine
+from kernbench.studies.verification_reference import Reference
 from kernbench.topology._naming import hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
 from tests.components.one_pe import slice_pa

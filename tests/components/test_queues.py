@@ -19,7 +19,7 @@ from kernbench.errors import AllocationError, IpcqDeadlock, IpcqInvalidDirection
 from kernbench.sim_engine._observer import Observer
 from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.validation_reference import Reference
+from kernbench.studies.verification_reference import Reference
 from kernbench.topology import _naming as naming
 from tests.components.one_pe import pointer
 from tests.components.queues_under_test import (

@@ -6,7 +6,7 @@ import pytest
 
 from kernbench.errors import ConfigError
 from kernbench.policy._routing import Router
-from kernbench.studies.validation_network import Engine
+from kernbench.studies.verification_network import Engine
 from kernbench.topology._naming import hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
 from tests.components.slow_parts import CountingRouter, StallingRouter

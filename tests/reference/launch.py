@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from kernbench.studies.validation_reference import ACK_BYTES, Reference
+from kernbench.studies.verification_reference import ACK_BYTES, Reference
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 

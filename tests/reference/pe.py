@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import simpy
 
 from kernbench._units import serialization_ps
-from kernbench.studies.validation_reference import Reference
+from kernbench.studies.verification_reference import Reference
 
 TILE_M, TILE_K, TILE_N = 32, 64, 32
 ITEM = 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.studies.validation_reference import Reference
+from kernbench.studies.verification_reference import Reference
 from kernbench.topology.builder import resolve_topology
 
 PE, SLICE, SRAM = "sip0.cube0.pe0.pe_dma", "sip0.cube0.hbm_ctrl.pe0", "sip0.cube0.sram"

@@ -6,7 +6,7 @@ import pytest
 import simpy
 
 from kernbench._units import flits, serialization_ps
-from kernbench.studies.validation_reference import Network
+from kernbench.studies.verification_reference import Network
 from kernbench.topology._graph import Edge
 
 

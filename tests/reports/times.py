@@ -42,10 +42,10 @@ KEYS: dict[str, tuple[str, ...]] = {
     "probe/probe.json": ("case", "nbytes"),
     "probe/probe_hops.csv": ("case", "nbytes"),
     "probe/probe_links.csv": ("case", "nbytes"),
-    "validation/validation.csv": ("name",),
-    "validation/validation.json": ("name",),
+    "verification/verification.csv": ("name",),
+    "verification/verification.json": ("name",),
 }
-_ALSO = ("share", "worst_expected", "worst_measured", "error_max")  # shares of a link's time, and ps in `validation`
+_ALSO = ("share", "worst_expected", "worst_measured", "error_max")  # shares of a link's time, and ps in `verification`
 _NOT = ("cube.ucie.port_ns", "fast_ns", "estimate_ns")  # a parameter of the machine, estimates
 
 

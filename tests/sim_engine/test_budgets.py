@@ -10,8 +10,8 @@ import pytest
 
 from kernbench._units import KIB, flits
 from kernbench.sim_engine._network import ENGINE, Clock
-from kernbench.studies.validation_network import Engine
-from kernbench.studies.validation_reference import play, random_machine, random_traffic
+from kernbench.studies.verification_network import Engine
+from kernbench.studies.verification_reference import play, random_machine, random_traffic
 from kernbench.topology._naming import pe_dma
 from kernbench.topology.builder import resolve_topology
 from tests.components.one_pe import gemm, run

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kernbench._units import serialization_ps
 from kernbench.policy._routing import Router, reverse
-from kernbench.studies.validation_network import Engine
-from kernbench.studies.validation_reference import random_machine
+from kernbench.studies.verification_network import Engine
+from kernbench.studies.verification_reference import random_machine
 from kernbench.topology.builder import resolve_topology
 
 DEFAULT = resolve_topology("preset:default")

@@ -12,7 +12,7 @@ from itertools import permutations
 import pytest
 
 from kernbench.policy._routing import Router
-from kernbench.studies.validation_network import Engine
+from kernbench.studies.verification_network import Engine
 from kernbench.topology._naming import hbm, pe_dma, sram
 from kernbench.topology.builder import resolve_topology
 

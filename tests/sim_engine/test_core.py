@@ -10,7 +10,7 @@ import pytest
 
 from kernbench.sim_engine._network import ENGINE, Core
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.validation_network import Engine
+from kernbench.studies.verification_network import Engine
 from kernbench.topology._naming import HOST, hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
 

@@ -8,8 +8,8 @@ import sys
 from itertools import pairwise
 from random import Random
 
-from kernbench.studies.validation_network import Engine
-from kernbench.studies.validation_reference import play, random_machine, random_traffic
+from kernbench.studies.verification_network import Engine
+from kernbench.studies.verification_reference import play, random_machine, random_traffic
 from kernbench.topology._naming import parse
 from tests.components.one_pe import gemm, run
 

@@ -88,9 +88,9 @@ def with_(monkeypatch):
         def changed(name):
             part = dram(name)
             ns = {**part.ns, **{key: value for key, value in values.items() if key in part.ns}}
-            clocks = {**part.nCK, **{key: value for key, value in values.items() if key in part.nCK}}
+            clocks = {**part.clocks, **{key: value for key, value in values.items() if key in part.clocks}}
             assert values.keys() <= ns.keys() | clocks.keys()
-            return replace(part, ns=ns, nCK=clocks)
+            return replace(part, ns=ns, clocks=clocks)
 
         monkeypatch.setattr(_dram, "dram", changed)
 
@@ -98,7 +98,12 @@ def with_(monkeypatch):
 
 
 COLD, OPEN = ("read", at(), 0), ("read", at(column=9), 0)
-TWO_GROUPS = (("read", at(), 0), ("read", at(group=1), 0), ("read", at(column=1), 100), ("read", at(group=1, column=1), 100))
+TWO_GROUPS = (
+    ("read", at(), 0),
+    ("read", at(group=1), 0),
+    ("read", at(column=1), 100),
+    ("read", at(group=1, column=1), 100),
+)
 SAME_GROUP = (("read", at(), 0), ("read", at(column=1), 100), ("read", at(column=2), 100))
 CONFLICT = (("read", at(), 0), ("read", at(row=1), 0))
 FIVE_BANKS = tuple(("read", at(group=i % 4, bank=i // 4), 0) for i in range(5))
@@ -214,8 +219,8 @@ def test_a_write_is_acknowledged_when_the_queue_has_it():
 
 
 def test_bursts_larger_than_an_access_take_consecutive_accesses():
-    # 256 B are two columns of four groups. The last row opens after 3 tRRD_S. Its first column waits tCCD_S for the group
-    # before, its second one tCCD_L.
+    # 256 B are two columns of four groups. The last row opens after 3 tRRD_S. Its first column waits tCCD_S for the
+    # group before, its second one tCCD_L.
     assert ends(("read", 0, 0, 256), burst_bytes=256) == [3 * 2.5 + 1.25 + 2.5 + MISS]
     # In one bank, eight columns tCCD_L apart.
     assert ends(("read", 0, 0, 256), burst_bytes=256, mapping="RoBaBgCo") == [7 * 2.5 + MISS]
@@ -238,14 +243,57 @@ def test_channels_work_side_by_side():
 
 def drawn(seed: int, n: int) -> list[tuple[str, int, float, int]]:
     rng = Random(seed)
-    return [
-        (rng.choice(("read", "read", "write")), rng.randrange(1 << 22), rng.randrange(4000), rng.choice((1, 64, 700, 4096)))
-        for _ in range(n)
-    ]  # fmt: skip
+    kinds, sizes = ("read", "read", "write"), (1, 64, 700, 4096)
+    return [(rng.choice(kinds), rng.randrange(1 << 22), rng.randrange(4000), rng.choice(sizes)) for _ in range(n)]
+
+
+def test_commands_are_fixed_for_the_time_of_two_accesses():
+    # Four reads of one group, tCCD_L apart from 100 on. One of another group fits between those not yet fixed.
+    group = [("read", at(column=i), 100) for i in range(1, 5)]
+    opened = (("read", at(), 0), ("read", at(group=1), 0))
+
+    def other(t: float) -> float:
+        return ends(*opened, *group, ("read", at(group=1, column=1), t))[-1]
+
+    assert other(100) == 100 + 1.25 + HIT
+    # At 100 the commands before 102.5 are fixed: one. At 102.5, one more.
+    assert other(100.1) == 100 + 1.25 + HIT
+    assert other(101.3) == 101.3 + HIT
+    assert other(102.6) == 102.5 + 1.25 + HIT
+
+
+def test_packed_tiles_take_fewer_rows_than_strided_ones():
+    # A tile of 32 x 64 f16: 4 KiB in sequence, or 32 lines of 256 B in rows of a matrix 16 KiB wide.
+    def tile(lines) -> float:
+        replies, part = slice_of(channels=8, burst_bytes=256)
+        txn = Transaction(4096, 0, lambda _: None, lines=lines)
+        txn.key, txn.back = 0, Route((), 0, [0])
+        replies.core.call_at(0, part.on_read, txn)
+        replies.env.run()
+        return replies.ends[0] / 1000
+
+    packed, near, far = tile(range(16)), tile(range(0, 32, 2)), tile(range(0, 16 * 65, 65))
+    assert packed == tile(None)
+    # Half of the channels serve twice the bursts: the bus decides.
+    assert near == packed + 2 * 10
+    # Two rows of the same banks for each channel: the second burst takes as long as the first, after tRC.
+    assert (packed, far) == (11.25 + 10 + MISS, 45 + 11.25 + MISS)
+
+
+def test_longer_streams_take_longer_and_faster_channels_less():
+    def stream(n: int, bw: float) -> float:
+        return max(ends(*(("read", 32 * i, 0) for i in range(n)), channel_bw_gbs=bw))
+
+    times = [stream(n, 25.6) for n in (1, 8, 64, 512, 2000)]
+    assert times == sorted(set(times))
+    rates = [stream(512, bw) for bw in (8, 16, 25.6, 32)]
+    assert rates == sorted(set(rates), reverse=True)
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 10**6), st.sampled_from(["hbm2e", "hbm3"]), st.sampled_from([1, 8]), st.sampled_from([32, 256, 1024]))
+@given(
+    st.integers(0, 10**6), st.sampled_from(["hbm2e", "hbm3"]), st.sampled_from([1, 8]), st.sampled_from([32, 256, 1024])
+)
 def test_everything_is_served_once_and_no_faster_than_the_bus(seed, timing, channels, burst):
     requests = drawn(seed, 60)
     replies, part = slice_of(timing=timing, channels=channels, burst_bytes=burst)
@@ -256,7 +304,7 @@ def test_everything_is_served_once_and_no_faster_than_the_bus(seed, timing, chan
     for key, (kind, _, _, nbytes) in enumerate(requests):
         assert replies.flits[key] == (-(-nbytes // 256) if kind == "read" else 1)
     for channel in part.channels:
-        assert not (channel.reads or channel.writes or channel.opened or channel.waiting or channel.active)
+        assert not any((channel.reads, channel.writes, channel.opened, channel.waiting, channel.active))
         assert channel.served <= channel.busy
 
 
@@ -270,7 +318,11 @@ def digest(engine: str) -> str:
 
 
 def digest_here() -> str:
-    times = [ends(*drawn(seed, 80), timing=timing, channels=4, burst_bytes=256) for seed in range(4) for timing in ("hbm2e", "hbm3")]
+    times = [
+        ends(*drawn(seed, 80), timing=timing, channels=4, burst_bytes=256)
+        for seed in range(4)
+        for timing in ("hbm2e", "hbm3")
+    ]
     return sha256(repr(times).encode()).hexdigest()
 
 

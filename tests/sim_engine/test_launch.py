@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.validation_reference import Reference, random_machine
+from kernbench.studies.verification_reference import Reference, random_machine
 from kernbench.topology._naming import hbm, m_cpu
 from kernbench.topology.builder import resolve_topology
 from tests.components.one_pe import slice_pa

@@ -18,8 +18,8 @@ from kernbench.benches.registry import resolve
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.sim_engine._network import ENGINE
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.validation_network import Engine
-from kernbench.studies.validation_reference import play, random_machine, random_traffic
+from kernbench.studies.verification_network import Engine
+from kernbench.studies.verification_reference import play, random_machine, random_traffic
 from tests.components.one_pe import gemm, run
 
 PRODUCTS = [((64, 192, 96), "ref_ref"), ((100, 200, 70), "load_ref"), ((33, 65, 31), "load_load")]

@@ -1,4 +1,4 @@
-"""The validation study: rows hold, a wrong model or a wrong formula is seen, and later work can add rows."""
+"""The verification study: rows hold, a wrong model or a wrong formula is seen, and later work can add rows."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 from kernbench.analysis import _transfer as transfer
 from kernbench.errors import ConfigError
 from kernbench.studies import (
-    validation,
-    validation_pe,
-    validation_reference,
+    verification,
+    verification_pe,
+    verification_reference,
 )
 from kernbench.studies.study import Report
-from kernbench.studies.validation_network import Check, Engine, Sample
-from kernbench.studies.validation_reference import play, random_machine, random_traffic
+from kernbench.studies.verification_network import Check, Engine, Sample
+from kernbench.studies.verification_reference import play, random_machine, random_traffic
 from kernbench.topology.builder import resolve_topology
 from tests.repo import ROOT
 
 SMALL = resolve_topology("preset:small")
-STUDY = validation.ValidationStudy()
+STUDY = verification.VerificationStudy()
 QUICK = (
     "message-alone", "reads-alone", "writes-alone", "parts", "check-values", "launch-start", "common-start", "issue",
     "space",
@@ -31,7 +31,7 @@ MODEL = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
 
 
 def row_of(name: str, machine=SMALL) -> dict:
-    [check] = (check for check in validation.CHECKS.values() if check.name == name)
+    [check] = (check for check in verification.CHECKS.values() if check.name == name)
     return check.row(machine, 0)
 
 
@@ -41,13 +41,13 @@ def outcome(*pairs: tuple[float, float]):
 
 def test_every_row_names_a_rule_of_the_model_once():
     rules = set(re.findall(r"^(?:### |- \*\*)(M\d\.\d+)\b", MODEL, re.MULTILINE))
-    assert {check.rule for check in validation.CHECKS.values()} <= rules
-    names = [check.name for check in validation.CHECKS.values()]
+    assert {check.rule for check in verification.CHECKS.values()} <= rules
+    names = [check.name for check in verification.CHECKS.values()]
     assert len(names) == len(set(names))
 
 
 def test_every_formula_of_transfers_and_kernels_has_a_row():
-    assert {check.rule for check in validation.CHECKS.values()} >= {
+    assert {check.rule for check in verification.CHECKS.values()} >= {
         "M4.1", "M4.2", "M4.3", "M4.4", "M4.5", "M4.6", "M4.7", "M4.8",
         "M5.1", "M5.2", "M5.3", "M5.4", "M5.5", "M5.6", "M5.7", "M5.8", "M5.9", "M6.2", "M6.4",
     }  # fmt: skip
@@ -55,10 +55,10 @@ def test_every_formula_of_transfers_and_kernels_has_a_row():
 
 def test_buffers_are_counted_to_the_one():
     """The recurrence with one buffer more, or one less, is another one."""
-    slow = validation_pe.SLOW["a slow vector engine"]
+    slow = verification_pe.SLOW["a slow vector engine"]
     machine = resolve_topology("preset:default", {**slow, "cube.pe.pe_tcm.stage_buffers": 2})
-    records = validation_pe.product_of(machine, (96, 128, 96), "load_load", ("exp",))
-    wrong = {n: sum(a != b for _, a, b in validation_pe.recurrence(records, n)) for n in (1, 2, 3)}
+    records = verification_pe.product_of(machine, (96, 128, 96), "load_load", ("exp",))
+    wrong = {n: sum(a != b for _, a, b in verification_pe.recurrence(records, n)) for n in (1, 2, 3)}
     assert wrong[2] == 0
     assert wrong[1] > 0
     assert wrong[3] > 0
@@ -70,11 +70,11 @@ def test_the_second_simulator_sees_a_picosecond(closed):
     machine = random_machine("a picosecond")
     asks = random_traffic(machine, "a picosecond", rounds=4, light=not closed)
     engine = play(Engine(machine), asks, closed=closed)
-    assert play(validation_reference.Reference(machine), asks, closed=closed) == engine
+    assert play(verification_reference.Reference(machine), asks, closed=closed) == engine
     assert all(engine)
     overhead = machine.config.cube.noc.router.overhead_ns
     slower = machine.with_({"cube.noc.router.overhead_ns": overhead + 0.001})
-    assert play(validation_reference.Reference(slower), asks, closed=closed) != engine
+    assert play(verification_reference.Reference(slower), asks, closed=closed) != engine
 
 
 def test_a_row_says_how_far_off_and_where():
@@ -136,24 +136,24 @@ def test_refuses_a_check_that_there_is_not(tmp_path):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("validation")
+    folder = tmp_path_factory.mktemp("verification")
     return folder, STUDY.report(SMALL, folder=folder, checks=["check-values", "issue", "tie-spread"], repeats=0)
 
 
 def test_report(written):
     folder, report = written
     assert STUDY.read(folder) == report.rows
-    with (folder / "validation.csv").open(encoding="utf-8") as file:
+    with (folder / "verification.csv").open(encoding="utf-8") as file:
         assert [row["name"] for row in csv.DictReader(file)] == ["check-values", "issue", "tie-spread"]
     text = (folder / "README.md").read_text(encoding="utf-8")
     assert "**1. 2 of 3 rows hold exactly, at 16 points; no rule is violated.**" in text
     assert "| M4.8 | the table of reads on an idle default machine | 12 | 0 | 0 | exact |" in text
-    assert "](validation_spread.svg)" in text
+    assert "](verification_spread.svg)" in text
 
 
 def test_the_figure_draws_the_differences_of_its_rows(written):
     _, report = written
-    drawn = report.chart("validation_spread").to_dict()
+    drawn = report.chart("verification_spread").to_dict()
     [points] = [rows for rows in drawn["datasets"].values() if "points_pct" in rows[0]]
     [row] = [row for row in report.rows if row["unit"] == "%"]
     assert [(x["points_pct"], x["error"]) for x in points] == [(x["points_pct"], x["error"]) for x in row["quantiles"]]
@@ -178,12 +178,12 @@ def test_a_broken_rule_comes_first_after_the_count():
 
 
 def test_the_committed_report_holds():
-    rows = STUDY.read(ROOT / "milestones" / "output" / "validation")
-    assert [row["name"] for row in rows] == [check.name for check in validation.CHECKS.values()]
+    rows = STUDY.read(ROOT / "milestones" / "output" / "verification")
+    assert [row["name"] for row in rows] == [check.name for check in verification.CHECKS.values()]
     assert not [row["name"] for row in rows if row["held"] is False]
 
 
 def test_results_lead_to_the_report():
-    from kernbench.analysis.result import VALIDATION
+    from kernbench.analysis.result import VERIFICATION
 
-    assert (ROOT / VALIDATION.split()[-1]).is_file()
+    assert (ROOT / VERIFICATION.split()[-1]).is_file()

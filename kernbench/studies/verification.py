@@ -1,13 +1,13 @@
-"""Validation: every formula of docs/model.md against the simulation, a row each, with its error."""
+"""Verification: every formula of docs/model.md against the simulation, a row each, with its error."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-import kernbench.studies.validation_network as network
-import kernbench.studies.validation_pe as pe
-import kernbench.studies.validation_report as report
+import kernbench.studies.verification_network as network
+import kernbench.studies.verification_pe as pe
+import kernbench.studies.verification_report as report
 from kernbench._registry import hint
 from kernbench.studies.study import Finding, Parameter, Study
 from kernbench.sweeps._keys import Row
@@ -23,10 +23,10 @@ CHECKS = {
 }
 
 
-class ValidationStudy(Study):
+class VerificationStudy(Study):
     """Every rule of docs/model.md that states a number, against the simulation."""
 
-    name, title = "validation", "The rules of the model against the simulation"
+    name, title = "verification", "The rules of the model against the simulation"
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
     parameters: ClassVar = {
         "checks": Parameter([], "names of checks; all by default"),

@@ -1,4 +1,4 @@
-"""The report of the validation study: columns, chart, findings and tables, all from the rows."""
+"""The report of the verification study: columns, chart, findings and tables, all from the rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _spread(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine
 
 CHARTS = (
     Chart(
-        "validation_spread", _spread, "Where no formula is exact: ties, fair shares, the ideal product",
+        "verification_spread", _spread, "Where no formula is exact: ties, fair shares, the ideal product",
         where=lambda row: bool(row["unit"] == "%"),
         caption="Ties: ranks of simultaneous arrivals permuted, compared with the model's. In brackets: points.",
     ),
@@ -78,11 +78,11 @@ def findings(rows: Sequence[Row]) -> Iterator[Finding]:
             yield Finding(f"{head} DOES NOT HOLD, {most} at {row['worst']} {values}.", weight=500)
         elif row["allowed"]:
             limit = f"(limit {row['allowed']:g} %; {row['worst'] or 'no point differs'})"
-            yield Finding(f"{head} within {most} {limit}.", "validation_spread", 200)
+            yield Finding(f"{head} within {most} {limit}.", "verification_spread", 200)
         elif row["allowed"] is None:
             at = f" ({row['worst']})" if row["worst"] else ""
             text = f"{head} mean {_error(row, 'error_mean')}, maximum {most}{at}; {row['note']}."
-            yield Finding(text, "validation_spread", row["percent_max"])
+            yield Finding(text, "verification_spread", row["percent_max"])
 
 
 def _error(row: Row, column: str) -> str:

@@ -24,7 +24,15 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe import closed_form, data_way
-from kernbench.studies.validation_reference import ACK_BYTES, Ask, Done, Reference, play, random_machine, random_traffic
+from kernbench.studies.verification_reference import (
+    ACK_BYTES,
+    Ask,
+    Done,
+    Reference,
+    play,
+    random_machine,
+    random_traffic,
+)
 from kernbench.sweeps._keys import Row
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine, resolve_topology
@@ -79,7 +87,7 @@ Run = Callable[[Machine, int], Sequence[Sample]]  # of a machine, and how many r
 
 @dataclass(frozen=True)
 class Check:
-    """One row of the validation report; with `allowed` None it only reports."""
+    """One row of the verification report; with `allowed` None it only reports."""
 
     name: str
     rule: str

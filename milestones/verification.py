@@ -13,7 +13,7 @@
 # ---
 
 # %% [markdown]
-# # Milestone: how accurate are the numbers?
+# # Milestone: does the simulator follow its rules?
 #
 # This report compares every rule of `docs/model.md` that states a number with the simulation: closed forms of
 # transfers, memory, launches and tile stages; a second simulator, written as a process for each hop of each flit;
@@ -36,10 +36,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import kernbench as kb
-from kernbench.studies import ValidationStudy
+from kernbench.studies import VerificationStudy
 
 machine = kb.load(topology, overrides)
-report = ValidationStudy().report(
+report = VerificationStudy().report(
     machine,
     folder=Path(output or mkdtemp()),
     workers=workers,
@@ -73,4 +73,4 @@ tables["Largest errors"]
 # shares and the ideal matrix product are the figures that one would calculate without a simulator.
 
 # %%
-report.figure("validation_spread")
+report.figure("verification_spread")

@@ -21,8 +21,8 @@ from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe import closed_form, legs
-from kernbench.studies.validation_network import Check, Sample
-from kernbench.studies.validation_reference import ACK_BYTES, Reference
+from kernbench.studies.verification_network import Check, Sample
+from kernbench.studies.verification_reference import ACK_BYTES, Reference
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 
