@@ -151,8 +151,8 @@ class Channel:
 
     __slots__ = (
         "act", "act_1", "act_2", "act_3", "act_4", "active", "ahead", "banks", "busy", "clock", "drains", "groups",
-        "key", "opened", "orders", "owner", "read", "reads", "refreshed", "served", "since", "timing", "waiting", "write",
-        "writes",
+        "key", "opened", "orders", "owner", "read", "reads", "refreshed", "served", "since", "timing", "waiting",
+        "write", "writes",
     )  # fmt: skip
 
     def __init__(self, owner: DramSlice, timing: Timing, groups: int, banks: int) -> None:
