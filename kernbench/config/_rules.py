@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator
+from itertools import product
 
 from kernbench._units import KIB, MIB
-from kernbench.config._schema import Fault, MachineConfig
+from kernbench.config._dram import dram
+from kernbench.config._schema import Fault, Hbm, MachineConfig
 
 # What an address can name; `policy.address.phyaddr` has the format.
 MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 1024, 16, 64, 128, 256, 4096
@@ -25,6 +28,7 @@ def machine_faults(config: MachineConfig) -> Iterator[Fault]:
     yield from _sips(config)
     yield from _mesh(config)
     yield from _hbm(config)
+    yield from _matrix_engine(config)
     yield from _tcm(config)
 
 
@@ -199,6 +203,8 @@ def _hbm(config: MachineConfig) -> Iterator[Fault]:
                 name,
                 *own,
             )
+    if hbm.timing != "simple":
+        yield from _standard_timing(hbm)
     slice_bytes, row = hbm.slice_bytes(config.pes_per_cube), hbm.channels * hbm.burst_bytes
     if slice_bytes < row:
         yield _fault(
@@ -209,6 +215,72 @@ def _hbm(config: MachineConfig) -> Iterator[Fault]:
             "cube.hbm.burst_bytes",
             *_PE_COUNT,
         )
+
+
+def _standard_timing(hbm: Hbm) -> Iterator[Fault]:
+    for key, value, neutral in (
+        ("access_ns", hbm.access_ns, 0),
+        ("turnaround_ns", hbm.turnaround_ns, 0),
+        ("efficiency", hbm.efficiency, 1),
+    ):
+        if value != neutral:
+            yield _fault(
+                f"cube.hbm.{key} = {value:g} belongs to cube.hbm.timing = simple, and timing is {hbm.timing}; set "
+                f"{key} to {neutral}, or timing to simple",
+                f"cube.hbm.{key}",
+                "cube.hbm.timing",
+            )
+    access = dram(hbm.timing).access_bytes
+    if hbm.burst_bytes < access:
+        yield _fault(
+            f"cube.hbm.burst_bytes = {hbm.burst_bytes} must be >= {access} [B], an access of {hbm.timing}; enlarge it",
+            "cube.hbm.burst_bytes",
+            "cube.hbm.timing",
+        )
+
+
+def _matrix_engine(config: MachineConfig) -> Iterator[Fault]:
+    gemm = config.cube.pe.pe_gemm
+    at = "cube.pe.pe_gemm."
+    if gemm.model == "systolic" and gemm.macs == 1:
+        yield _fault(
+            f"{at}systolic has 1 x 1 positions, which no operand streams through; enlarge it, or use model: rate",
+            f"{at}systolic.rows",
+            f"{at}systolic.cols",
+            f"{at}model",
+        )
+    shapes = [row[:3] for row in gemm.table]
+    if not shapes:
+        if gemm.model == "table":
+            yield _fault(
+                f"{at}table is empty, and model: table needs it; give rows [m, k, n, efficiency], or a CSV file with "
+                "these columns",
+                f"{at}table",
+                f"{at}model",
+            )
+        return
+    if twice := [shape for shape, count in Counter(shapes).items() if count > 1]:
+        yield _fault(f"{at}table: {_shape(twice[0])} occurs twice; keep one", f"{at}table")
+    axes = [sorted({shape[i] for shape in shapes}) for i in range(3)]
+    if math.prod(map(len, axes)) != len(set(shapes)):
+        missing = next(shape for shape in product(*axes) if shape not in shapes)
+        yield _fault(
+            f"{at}table has no row for {_shape(missing)}; give every combination of its sizes m, k and n, so that "
+            "other shapes can be interpolated",
+            f"{at}table",
+        )
+    for name, axis, size in zip("mkn", axes, (gemm.tile.m, gemm.tile.k, gemm.tile.n), strict=True):
+        if size > axis[-1]:
+            yield _fault(
+                f"{at}table ends at {name} = {axis[-1]}, below {at}tile.{name} = {size}; add rows for larger tiles, or "
+                "make the tile smaller",
+                f"{at}table",
+                f"{at}tile.{name}",
+            )
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "[m, k, n] = [{}, {}, {}]".format(*shape)
 
 
 def _tcm(config: MachineConfig) -> Iterator[Fault]:

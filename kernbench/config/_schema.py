@@ -82,10 +82,10 @@ def _component(name: str) -> str:
     return name
 
 
-def _pair(form: str) -> Callable[[object], object]:
+def _row(form: str, length: int = 2) -> Callable[[object], object]:
     def check(value: object) -> object:
-        if not isinstance(value, (list, tuple)) or len(value) != 2:
-            raise expected(f"must be a pair {form}")
+        if not isinstance(value, (list, tuple)) or len(value) != length:
+            raise expected(f"must be {'a pair ' if length == 2 else ''}{form}")
         return value
 
     return check
@@ -128,8 +128,9 @@ PowerOfTwo = Annotated[int, number(ge=1, after=_power_of_two)]
 Side = Annotated[int, number(ge=1, le=LONGEST_SIDE)]
 Index = Annotated[int, number(ge=0)]
 Coordinate = Annotated[float, Kind(before=_plain_number)]
-Place = Annotated[tuple[Index, Index], Kind(before=_pair("[row, column]"))]
-Point = Annotated[tuple[Coordinate, Coordinate], Kind("mm", before=_pair("[x, y]"))]
+Place = Annotated[tuple[Index, Index], Kind(before=_row("[row, column]"))]
+Point = Annotated[tuple[Coordinate, Coordinate], Kind("mm", before=_row("[x, y]"))]
+Efficiency = Annotated[tuple[Count, Count, Count, Share], Kind(before=_row("[m, k, n, efficiency]", 4))]
 Version = Annotated[Literal[1], Kind(before=_plain_number)]
 Impl = Annotated[str, Kind(after=_component)]
 Pj = Annotated[float, number("pJ", ge=0)]
@@ -165,6 +166,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def _given(model: Model) -> dict[str, Any]:
+    """Return the content as plain values, without keys that have their default."""
+    values = {key.name: (getattr(model, key.name), key.default) for key in fields(model)}
+    return {
+        name: _given(value) if isinstance(value, Model) else _plain(value)
+        for name, (value, default) in values.items()
+        if default is MISSING or value != default
+    }
 
 
 _KEYS: dict[type[Model], dict[str, Any]] = {}
@@ -374,6 +385,13 @@ class Hbm(Model):
         "Layout of a tile in memory: contiguously, or in the lines of the row-major matrix"
     )
     bw_gbs: Gbs = described("Between the controller of a slice and its router, each way")
+    timing: Literal["simple", "hbm2e", "hbm3"] = described(
+        "One rate for each channel, or the commands, banks and rows of a DRAM standard", default="simple"
+    )
+    mapping: Literal["RoBaBgCo", "RoBaCoBg", "RoBgBaCo", "RoBgCoBa", "RoCoBaBg", "RoCoBgBa"] = described(
+        "Row, bank, bank group and column in an address of a channel, from the most significant; for hbm2e and hbm3",
+        default="RoBaCoBg",
+    )
 
     @property
     def slice_gbs(self) -> float:
@@ -447,6 +465,16 @@ class Tile(Model):
     n: Count = described("Columns of the second operand and of the result")
 
 
+class Systolic(Model):
+    """A systolic array."""
+
+    rows: Count = described("Rows of the array")
+    cols: Count = described("Columns of the array")
+    dataflow: Literal["output_stationary", "weight_stationary", "input_stationary"] = described(
+        "What stays in the array while the rest streams through it"
+    )
+
+
 class PeGemmConfig(Model):
     """The matrix engine."""
 
@@ -454,6 +482,21 @@ class PeGemmConfig(Model):
     clock_ghz: Ghz = described("Clock of the matrix engine")
     macs_per_cycle: MacsPerCycle
     tile: Tile
+    model: Literal["rate", "systolic", "table"] = described(
+        "Time of a tile: at macs_per_cycle, of a systolic array, or at the efficiency that a table has for its shape",
+        default="rate",
+    )
+    systolic: Systolic = described(
+        "The array of model: systolic", default=Systolic(rows=64, cols=64, dataflow="output_stationary")
+    )
+    table: tuple[Efficiency, ...] = described(
+        "[m, k, n, efficiency] of tile shapes, for model: table; or a CSV file with these columns", default=()
+    )
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of f16 in a cycle; a systolic array has one at each of its positions."""
+        return self.systolic.rows * self.systolic.cols if self.model == "systolic" else self.macs_per_cycle.f16
 
 
 class PeMathConfig(Model):
@@ -629,7 +672,8 @@ class MachineConfig(Model):
     def hash(self) -> str:
         """The sha256 of the validated content: neither comments, nor the order of keys, nor 1 for 1.0 change it.
 
-        Costs are not in it: no result of a simulation depends on them.
+        Costs are not in it: no result of a simulation depends on them. Nor are keys that may be left out and have their
+        default, so a new key changes no hash.
         """
-        spec = {name: value for name, value in self.to_spec().items() if name != "cost"}
+        spec = {name: value for name, value in _given(self).items() if name != "cost"}
         return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
