@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from kernbench.analysis._records import Launch, Records
+from kernbench.analysis._roofline import macs_per_ns
 from kernbench.analysis.breakdown import Breakdown, breakdown
 from kernbench.analysis.result import LABELS
 from kernbench.analysis.why import Why, why
@@ -187,8 +188,7 @@ class ModelResult:
 
         config = resolve_topology(dict(self.records.spec)).config
         pes = config.cubes_per_sip * config.pes_per_cube
-        gemm, hbm = config.cube.pe.pe_gemm, config.cube.hbm
-        peak = 2 * gemm.macs_per_cycle.f16 * gemm.clock_ghz * pes
+        hbm, peak = config.cube.hbm, 2 * macs_per_ns(config, "f16") * pes
         memory = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency * pes
         return flops / ns / min(peak, flops / nbytes * memory)
 
