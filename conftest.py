@@ -9,6 +9,8 @@ from __future__ import annotations
 import warnings
 from importlib.util import find_spec
 
+import pytest
+
 from kernbench import build
 
 collect_ignore_glob = ["notebooks/*.py", "milestones/*.py", "milestones/output/*"]
@@ -29,3 +31,10 @@ collect_ignore = [str(source) for source in build.modules().values() if ENGINE =
 def pytest_report_header() -> str:
     """Return the engine that simulates."""
     return f"kernbench engine: {ENGINE}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `make screenshots`."""
+    parser.addoption(
+        "--renew-screenshots", action="store_true", help="write tests/notebook/screenshots instead of comparing"
+    )
