@@ -1,4 +1,4 @@
-"""The definition of time in a network of routers with virtual channels and credits, as in docs/model.md, M4.10.
+"""The definition of time in a network of routers with virtual channels and credits, as in docs/model.md, M4.14.
 
 A router has an input for each link into it, with a buffer of `depth` flits for each virtual channel (VC), and an output
 for each link out of it. A packet takes four stages: its route is known after `routing` cycles, a VC of the next buffer is

@@ -1,4 +1,4 @@
-"""Routers with credits (M4.10): each rule with the last case in which it bites and the first in which it does not.
+"""Routers with credits (M4.14): each rule with the last case in which it bites and the first in which it does not.
 
 One cube of 6 x 6 routers without a hole, cycles of 1 ns. PE 0 is at r0c0 and PE 1 at its east neighbour r0c1. A flit of
 PE 0 is in the buffer of its router after 2 cycles and takes 5 more for each router.

@@ -12,6 +12,11 @@ from kernbench.analysis._records import Records
 from kernbench.config import MachineConfig, read_machine
 from kernbench.errors import ConfigError
 
+# Rates for some types of data.
+_BY_TYPE = (
+    *(f"cube.pe.pe_gemm.macs_per_cycle.{family}" for family in ("f16", "bf16", "f8", "i8", "f32")),
+    "cube.pe.pe_math.lanes_16bit", "cube.pe.pe_math.lanes_32bit", "cube.pe.pe_math.slow_op_cycles",
+)  # fmt: skip
 # What a prediction can change: fields that only say how fast something is.
 COVERED = (
     "system.sip_link.bw_gbs", "system.sip_link.latency_ns", "system.switch.overhead_ns", "system.pcie.bw_gbs",
@@ -22,7 +27,7 @@ COVERED = (
     "cube.hbm.channel_bw_gbs", "cube.hbm.turnaround_ns", "cube.hbm.access_ns", "cube.hbm.efficiency",
     "cube.hbm.bw_gbs", "cube.sram.bw_gbs", "cube.pe.pe_cpu.command_ns", "cube.pe.pe_cpu.bw_gbs",
     "cube.pe.pe_scheduler.tile_ns", "cube.pe.pe_dma.bw_gbs", "cube.pe.pe_gemm.clock_ghz",
-    "cube.pe.pe_math.clock_ghz", "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs",
+    "cube.pe.pe_math.clock_ghz", *_BY_TYPE, "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs",
     "cube.pe.pe_mmu.lookup_ns", "cube.pe.pe_ipcq.sram_setup_ns", "cube.pe.pe_ipcq.hbm_setup_ns",
 )  # fmt: skip
 # No link between a PE and its slice may be slower than the slice.
@@ -159,8 +164,14 @@ def what_if(records: Records, overrides: Mapping[str, object] | Sequence[str], n
     from kernbench.analysis._what_if._graph import timing_of  # results import this module
 
     changes = _changes(records.spec, overrides)
+    timing = timing_of(records)
+    if not timing.types_known and any(change.field in _BY_TYPE for change in changes):
+        raise ConfigError(
+            f"{name}: the log is of an earlier version and does not hold data types, which "
+            f"{', '.join(change.field for change in changes if change.field in _BY_TYPE)} is about; run it again"
+        )
     ratio = {change.field: _slowdown(change) for change in changes}
-    predicted = timing_of(records).predict(ratio, {change.field: change.new for change in changes})
+    predicted = timing.predict(ratio, {change.field: change.new for change in changes})
     return Prediction(name, records.makespan_ps / 1000, predicted / 1000, changes)
 
 
@@ -175,7 +186,12 @@ def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence
     if not spec:
         raise ConfigError("these records do not hold the machine they were made on; run the bench again")
     asked = _leaves(_with_wide_links(spec, overrides).to_spec())
-    old = _leaves(spec)
+    old = _leaves(read_machine(dict(spec)).to_spec())  # with the keys that are newer than the records
+    if costs := [f"{field} = {value:g}" for field, value in old.items() if field.startswith("system.host.") and value]:
+        raise ConfigError(
+            f"{', '.join(costs)}: a prediction does not know when the host has prepared a launch; run the program on "
+            "the changed machine"
+        )
     least = asked["cube.hbm.channels"] * asked["cube.hbm.channel_bw_gbs"] * asked["cube.hbm.efficiency"]
     implied = {}
     for field in _WITH_SLICE:
@@ -184,6 +200,11 @@ def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence
             if least > old[field]:
                 asked[field] = implied[field] = least
     changed = {field for field in (*old, *asked) if old.get(field) != asked.get(field)}
+    if old["cube.hbm.timing"] != "simple" and "cube.hbm.channel_bw_gbs" in changed:
+        raise ConfigError(
+            f"cube.hbm.channel_bw_gbs = {asked['cube.hbm.channel_bw_gbs']!r}: a prediction does not schedule the "
+            f"commands of cube.hbm.timing = {old['cube.hbm.timing']}; run the program on the changed machine"
+        )
     wrong = [
         f"{field} = {asked.get(field)!r}: a prediction re-times the same operations, and this field may change which "
         "there are; run the program on the changed machine"
@@ -216,7 +237,7 @@ def _leaves(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def is_time(field: str) -> bool:
     """Return whether a field is a time, which is better smaller; else it is a rate."""
-    return field.endswith(("_ns", "_mm"))
+    return field.endswith(("_ns", "_mm", "_cycles"))
 
 
 def _slowdown(change: Change) -> float:
