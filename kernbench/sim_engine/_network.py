@@ -45,9 +45,9 @@ class Network:
         self._router = router_of(graph)
         self._counts: dict[int, list[int]] = {}
         self._hooks: dict[str, tuple[int, Hook]] = {}
-        self._flow = None
+        self.flow = None
         if graph.clocks:
-            self._flow = FlowControl(self)
+            self.flow = FlowControl(core, graph, self.link)
             core.credits = True
         if trace:
             core.hops = []
@@ -107,8 +107,8 @@ class Network:
         known, make = self.links.get, self.link
         links = tuple([known(pair) or make(*pair) for pair in pairwise(path)])
         links[0].merges = True
-        if self._flow is not None:
-            self._flow.attach(path, links, message_class)
+        if self.flow is not None:
+            self.flow.attach(path, links, message_class)
         node = self.graph.index(path[0])
         return Route(links, node << COUNT_BITS, self._counts.setdefault(node, [0]))
 

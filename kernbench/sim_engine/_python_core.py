@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import simpy
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kernbench.config._schema import Hbm
     from kernbench.sim_engine._memory_store import MemoryStore
     from kernbench.sim_engine._network import Network
+    from kernbench.sim_engine._python_routers import Leg
     from kernbench.sim_engine._transaction import Route, Transaction
     from kernbench.topology._graph import Edge
 
@@ -58,13 +59,6 @@ class Hop(NamedTuple):
     arrival_ps: int
     start_ps: int
     end_ps: int
-
-
-class Leg(Protocol):
-    """The way of a route through a network of routers with credits."""
-
-    def enter(self, flit: _Flit) -> None:
-        """Let a flit reach the network now."""
 
 
 class Link:

@@ -1,10 +1,10 @@
 """The definition of time in a network of routers with virtual channels and credits, as in docs/model.md, M4.14.
 
 A router has an input for each link into it, with a buffer of `depth` flits for each virtual channel (VC), and an output
-for each link out of it. A packet takes four stages: its route is known after `routing` cycles, a VC of the next buffer is
-allocated to it, each flit is allocated the switch, and crosses it. A flit leaves only if the next buffer has room for it,
-which credits tell: they return over the reverse link. Both allocations are separable, output first, with the pointers of
-iSLIP and one iteration.
+for each link out of it. A packet takes four stages: its route is known after `routing` cycles, a VC of the next buffer
+is allocated to it, each flit is allocated the switch, and crosses it. A flit leaves only if the next buffer has room for
+it, which credits tell: they return over the reverse link. Both allocations are separable, output first, with the
+pointers of iSLIP and one iteration.
 
 Everything happens at whole cycles. What a router does in a cycle depends only on what reached it by then, and affects
 others in later cycles only: the order in which routers are visited has no effect.
@@ -13,14 +13,54 @@ others in later cycles only: the order in which routers are visited has no effec
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from kernbench.sim_engine._python_core import Core, Link, _Flit
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 CLASSES = 2  # requests and replies have VCs of their own
 _IDLE, _WAITS, _ACTIVE = range(3)
+
+
+class Arbiter(Protocol):
+    """What lets messages take turns in front of a network."""
+
+    def schedule(self) -> None:
+        """Give the next turn."""
+
+
+class Flit(Protocol):
+    """A flit on its way: it reaches link `k` next."""
+
+    size: int
+    k: int
+
+
+class Link(Protocol):
+    """A link that enters a network, leaves it, or is inside."""
+
+    src: str
+    dst: str
+    times: Mapping[int, int]
+    priority: int
+    base: int
+    lat: int
+    pending: int
+    arbiter: Arbiter | None
+    legs: dict[int, Any] | None
+
+
+class Core(Protocol):
+    """The calendar, and the account of what links do."""
+
+    now: int
+
+    def call_after_turns(self, t: int, order: int, fn: Callable[[int], None], arg: int) -> None:
+        """Call `fn(arg)` at time `t` [ps]."""
+
+    def arrive_at(self, t: int, priority: int, base: int, flit: Any) -> None:
+        """Let a flit arrive at time `t` [ps]."""
+
+    def served(self, link: Any, flit: Any, arrival: int, start: int) -> None:
+        """Note that a link has been sent a flit."""
 
 
 class _Held:
@@ -28,7 +68,7 @@ class _Held:
 
     __slots__ = ("first", "flit", "hop", "last", "leg", "number", "since_ps")
 
-    def __init__(self, flit: _Flit, leg: Leg, number: int, first: bool, last: bool, now: int) -> None:
+    def __init__(self, flit: Flit, leg: Leg, number: int, first: bool, last: bool, now: int) -> None:
         self.flit, self.leg, self.number, self.first, self.last, self.since_ps = flit, leg, number, first, last, now
         self.hop = 0
 
@@ -58,7 +98,7 @@ class _Sender:
 
     __slots__ = ("credits", "free", "into", "link", "wire")
 
-    def __init__(self, n: int, depth: int, wire: int, link: Link | None) -> None:
+    def __init__(self, n: int, depth: int, wire: int, link: Link) -> None:
         self.credits = [depth] * n
         self.free, self.wire, self.link = 0, wire, link
         self.into: _Input | None = None
@@ -67,7 +107,7 @@ class _Sender:
 class _Output(_Sender):
     __slots__ = ("grant", "taken", "vc_grants")
 
-    def __init__(self, n: int, depth: int, wire: int, link: Link | None) -> None:
+    def __init__(self, n: int, depth: int, wire: int, link: Link) -> None:
         super().__init__(n, depth, wire, link)
         self.taken, self.vc_grants, self.grant = [False] * n, [0] * n, 0
 
@@ -77,7 +117,7 @@ class _Source(_Sender):
 
     __slots__ = ("last_class", "queues", "vcs")
 
-    def __init__(self, n: int, depth: int, wire: int, link: Link | None) -> None:
+    def __init__(self, n: int, depth: int, wire: int, link: Link) -> None:
         super().__init__(n, depth, wire, link)
         self.queues: tuple[deque[_Held], ...] = tuple(deque() for _ in range(CLASSES))
         self.vcs, self.last_class = [n // CLASSES * c for c in range(CLASSES)], CLASSES - 1
@@ -105,16 +145,15 @@ class Leg:
         self.hops, self.k, self.priority, self.base, self.extra_ps = tuple(hops), k, priority, base, extra_ps
         self.ordered, self.packet_flits = True, 1
         self.entered = self.left = self.last_ps = 0
-        self.early: dict[int, tuple[int, _Flit]] = {}
+        self.early: dict[int, tuple[int, Flit]] = {}
 
-    def enter(self, flit: _Flit) -> None:
+    def enter(self, flit: Flit) -> None:
         """Put a flit in the source's queue now."""
         i = self.entered % self.packet_flits
         held = _Held(flit, self, self.entered, i == 0, i == self.packet_flits - 1, self.routers.core.now)
         self.entered += 1
         self.source.queues[self.message_class].append(held)
-        if self.source.link is not None:
-            self.source.link.pending += 1
+        self.source.link.pending += 1
         self.routers.wake(self.source)
 
     def leave(self, held: _Held, t_ps: int) -> None:
@@ -160,7 +199,7 @@ class Routers:
         self._returning: dict[int, list[tuple[_Sender, int]]] = {}
         self._scheduled: set[int] = set()
 
-    def add_router(self, inputs: int, outputs: Iterable[tuple[int, Link | None]]) -> int:
+    def add_router(self, inputs: int, outputs: Iterable[tuple[int, Link]]) -> int:
         """Add a router with so many inputs, and for each output the latency of its link [cycles]; return its number."""
         router = _Router()
         router.inputs = [_Input(router, self.n) for _ in range(inputs)]
@@ -173,7 +212,7 @@ class Routers:
         sender, to = self.routers[src].outputs[output], self.routers[dst].inputs[into]
         sender.into, to.upstream = to, sender
 
-    def add_source(self, router: int, into: int, wire: int, link: Link | None) -> int:
+    def add_source(self, router: int, into: int, wire: int, link: Link) -> int:
         """Add the source of an input of a router; return its number."""
         source, to = _Source(self.n, self.depth, wire, link), self.routers[router].inputs[into]
         source.into, to.upstream = to, source
@@ -303,10 +342,9 @@ class Routers:
     def _serve(self, sender: _Sender, held: _Held, t: int) -> int:
         """Keep a link busy with a flit from cycle `t` on; return how many cycles it takes beyond the first."""
         link = sender.link
-        cycles = 1 if link is None else max(1, -(-link.times[held.flit.size] // self.cycle_ps))
+        cycles = max(1, -(-link.times[held.flit.size] // self.cycle_ps))
         sender.free = t + cycles
-        if link is not None:
-            self.core.served(link, held.flit, held.since_ps, t * self.cycle_ps)
+        self.core.served(link, held.flit, held.since_ps, t * self.cycle_ps)
         return cycles - 1
 
     def _send_from(self, source: _Source, t: int) -> None:
@@ -331,15 +369,14 @@ class Routers:
             arrival = t + 1 + source.wire + self._serve(source, held, t)
             assert source.into is not None
             self._arriving.setdefault(arrival, []).append((source.into, vc, held))
-            if source.link is not None:
-                source.link.pending -= 1
-                if not source.link.pending and source.link.arbiter is not None:
-                    source.link.arbiter.schedule()
+            source.link.pending -= 1
+            if not source.link.pending and source.link.arbiter is not None:
+                source.link.arbiter.schedule()
             break
         if not any(source.queues):
             del self._sending[source]
 
-    def deliver(self, leg: Leg, flit: _Flit, t_ps: int) -> None:
+    def deliver(self, leg: Leg, flit: Flit, t_ps: int) -> None:
         """Let a flit continue behind the network at `t_ps`."""
         flit.k = leg.k
         self.core.arrive_at(t_ps, leg.priority, leg.base, flit)

@@ -68,7 +68,6 @@ cdef class Leg(CLeg):
         cdef Source* source = &routers.sources[self.source]
         cdef int i = routers.spare, position = self.entered % self.packet_flits, c = self.message_class
         cdef Held* held
-        cdef object link
         if i >= 0:
             routers.spare = routers.held[i].next
             routers.held_legs[i], routers.flits[i] = self, flit
@@ -88,9 +87,7 @@ cdef class Leg(CLeg):
         else:
             routers.held[source.last[c]].next = i
         source.last[c] = i
-        link = routers.links[source.sender]
-        if link is not None:
-            (<Link>link).pending += 1
+        (<Link>routers.links[source.sender]).pending += 1
         return routers.wake(self.source)
 
     cdef int leave(self, int i, int64_t t_ps) except -1:
@@ -477,13 +474,10 @@ cdef class Routers:
 
     cdef int serve(self, int sender, int i, int64_t t) except -1:
         """Keep a link busy with a flit from cycle `t` on; return how many cycles it takes beyond the first."""
-        cdef Flit flit
-        cdef Link link
-        cdef int64_t cycles = 1
-        if self.links[sender] is not None:
-            link, flit = <Link>self.links[sender], <Flit>self.flits[i]
-            cycles = max(1, (link.ps(flit.size) + self.cycle_ps - 1) // self.cycle_ps)
-            self.core.served(link, flit, self.held[i].since_ps, t * self.cycle_ps)
+        cdef Flit flit = <Flit>self.flits[i]
+        cdef Link link = <Link>self.links[sender]
+        cdef int64_t cycles = max(1, (link.ps(flit.size) + self.cycle_ps - 1) // self.cycle_ps)
+        self.core.served(link, flit, self.held[i].since_ps, t * self.cycle_ps)
         self.senders[sender].free = t + cycles
         return cycles - 1
 
@@ -514,10 +508,9 @@ cdef class Routers:
             self.credits[at * n + vc] -= 1
             arrival = t + 1 + self.senders[at].wire + self.serve(at, held, t)
             self.post(arrival, self.senders[at].into, vc, held)
-            if self.links[at] is not None:
-                link = <Link>self.links[at]
-                link.pending -= 1
-                if not link.pending and link.arbiter is not None:
-                    link.arbiter.schedule()
+            link = <Link>self.links[at]
+            link.pending -= 1
+            if not link.pending and link.arbiter is not None:
+                link.arbiter.schedule()
             break
         return source.first[0] >= 0 or source.first[1] >= 0

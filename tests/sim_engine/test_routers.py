@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from kernbench.analysis._transfer import Leg, message
 from kernbench.errors import ConfigError
 from kernbench.policy._routing import Router
 from kernbench.sim_engine._flow_control import REPLY, REQUEST
@@ -91,7 +92,7 @@ def test_a_slower_link_is_busy_for_whole_cycles():
 
 def test_requests_and_replies_have_virtual_channels_of_their_own():
     network = Engine(machine(vcs=3)).network
-    routers = network._flow._get("sip0.cube0", "sip0.cube0.r0c0")
+    routers = network.flow.network("sip0.cube0", "sip0.cube0.r0c0")
     path = ("sip0.cube0.r0c0", "sip0.cube0.r0c1")
     for message_class in (REQUEST, REPLY):
         hops = routers.hops(path, SLICE1, message_class)
@@ -110,8 +111,8 @@ def dependencies(walks) -> dict:
 def has_circle(after: dict) -> bool:
     """Return whether a depth-first search finds a way back to a node that it comes from."""
     state: dict = {}
-    for first in after:
-        stack = [(first, iter(after[first]))] if first not in state else []
+    for first, following in after.items():
+        stack = [(first, iter(following))] if first not in state else []
         state.setdefault(first, "open")
         while stack:
             node, further = stack[-1]
@@ -199,12 +200,21 @@ def test_traffic_next_to_a_hot_spot_waits_with_credits_only():
     assert bystander_ps("credits", 400) > 3 * bystander_ps("credits", 0)
 
 
-def test_every_flit_arrives_whatever_the_buffers():
-    rng = np.random.default_rng(5)
-    for vcs, vc_flits in ((1, 1), (2, 3)):
-        sim = Engine(machine(vcs=vcs, vc_flits=vc_flits))
-        ended: list[int] = []
-        for a, b, flits in zip(rng.integers(0, 8, 200), rng.integers(0, 8, 200), rng.integers(1, 9, 200), strict=True):
-            sim.send(pe_dma(0, 0, int(a)), hbm(0, 0, int(b)), int(flits) * FLIT, lambda: ended.append(sim.now))
-        sim.run()
-        assert len(ended) == 200
+@pytest.mark.parametrize(("vcs", "vc_flits"), [(1, 1), (2, 3)])
+def test_every_flit_arrives_whatever_the_buffers(vcs, vc_flits):
+    rng, sim, ended = np.random.default_rng(5), Engine(machine(vcs=vcs, vc_flits=vc_flits)), []
+    for a, b, flits in rng.integers([0, 0, 1], [8, 8, 9], (200, 3)).tolist():
+        sim.send(pe_dma(0, 0, a), hbm(0, 0, b), flits * FLIT, lambda: ended.append(sim.now))
+    sim.run()
+    assert len(ended) == 200
+
+
+def test_the_zero_load_time_is_the_closed_form_of_m41():
+    graph = machine().graph
+    path = Router(graph).path(PE0, hbm(0, 0, 7))
+    legs = [
+        Leg(edge.bw_gbs, edge.latency_ps - graph.node(edge.dst).overhead_ps, graph.node(edge.dst).overhead_ps)
+        for edge in (graph.edge(a, b) for a, b in pairwise(path))
+    ]
+    for flits in (1, 5):
+        assert ends((PE0, hbm(0, 0, 7), flits, 0)) == [message(legs, flits * FLIT).total]
