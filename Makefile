@@ -55,7 +55,7 @@ docs: core
 	@echo "wrote build/docs/index.html: open it in a browser"
 
 # One process per core; a notebook's cells share a kernel, so each file runs in a single process.
-APART := tests/notebook/test_browser.py tests/sim_engine/test_engines.py tests/test_build.py tests/oracle tests/fuzz
+APART := $(wildcard tests/notebook/test_browser*.py) tests/sim_engine/test_engines.py tests/test_build.py tests/oracle tests/fuzz
 test: core
 	$(PYTEST) -n logical --dist loadfile tests kernbench $(APART:%=--ignore=%) \
 	  --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks milestones

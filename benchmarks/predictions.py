@@ -18,6 +18,8 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies import gemm, gqa
 from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.tp import ModelParallelConfig, parallel_state
+from kernbench.tp.llama import LlamaBlock, LlamaConfig
 
 FACTORS = (0.5, 0.8, 1.25, 2.0)
 SMALLEST = 0.02  # change of the exact time that counts
@@ -92,16 +94,33 @@ def _summed(machine: Machine, algorithm: str, n: int) -> Result:
     return run_program(machine, program, log="tile")
 
 
+def _llama_block(machine: Machine) -> Result:
+    sizes = LlamaConfig(hidden=256, ffn=512, heads=8, kv_heads=2, head_dim=32)
+
+    def program(torch: Any) -> None:
+        def rank_program(rank: int) -> None:
+            torch.distributed.init_process_group("ahbm")
+            parallel_state.initialize_model_parallel(tensor_model_parallel_size=2, torch=torch)
+            block = LlamaBlock(sizes, ModelParallelConfig(params_dtype=torch.float16))
+            block(torch.empty(16, 1, sizes.hidden, dtype=torch.float16, device="ahbm"))
+            torch.ahbm.synchronize(rank)
+            parallel_state.destroy_model_parallel()
+
+        torch.multiprocessing.spawn(rank_program, nprocs=2)
+
+    return run_program(machine, program, log="tile")
+
+
 # The machines have 2 x 2 cubes per SIP.
 WORKLOADS: dict[str, tuple[str, Run]] = {
     "product, operands streamed": (_DEFAULT, _product("ref_ref", 128, 256, 128)),
     "product, operands in TCM": (_DEFAULT, _product("load_load", 128, 512, 128)),
     "ragged product, one operand in TCM": (_DEFAULT, _product("load_ref", 100, 200, 70)),
-    "three products on a PE": (_DEFAULT, _bench("qkv-gemm")),
     "three products on 8 PEs": (_DEFAULT, _bench("qkv-gemm-multi-pe")),
     "loads from the next PE": (_DEFAULT, _bench("va-offset-verify")),
     "attention, prefill of 512": (_DEFAULT, _attention("prefill", 512)),
     "attention, decode at 4,096": (_DEFAULT, _attention("decode", 4096)),
+    "block of Llama, tensor parallel over 2 SIPs": (_DEFAULT, _llama_block),
     "ring of 2 SIPs": (_DEFAULT, partial(_summed, algorithm="ring_allreduce_tcm", n=1 << 15)),
     "ring of 6 SIPs": (_SIX, partial(_summed, algorithm="ring_allreduce_tcm", n=1 << 13)),
     "tree of 6 SIPs": (_SIX, partial(_summed, algorithm="tree_allreduce", n=1 << 13)),

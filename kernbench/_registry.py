@@ -109,7 +109,7 @@ COMPONENTS = Registry(
         "pe_scheduler": f"{_BUILTIN}.pe_scheduler:PeScheduler",
         "pe_dma": f"{_BUILTIN}.pe_dma:PeDma",
         "pe_fetch_store": f"{_BUILTIN}.pe_units:PeFetchStore",
-        "pe_gemm": f"{_BUILTIN}.pe_units:PeGemm",
+        "pe_gemm": f"{_BUILTIN}.pe_gemm:PeGemm",
         "pe_math": f"{_BUILTIN}.pe_units:PeMath",
         "pe_tcm": f"{_BUILTIN}.pe_units:PeTcm",
         "pe_mmu": f"{_BUILTIN}.pe_units:PeMmu",

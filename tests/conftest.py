@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+from contextlib import ExitStack
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import settings
@@ -21,3 +24,44 @@ def _no_user_settings(monkeypatch):
             monkeypatch.delenv(name)
     # Rows of earlier runs would hide what a change has broken.
     monkeypatch.setenv("KERNBENCH_CACHE", "off")
+
+
+_BROWSER_REQUIRED = os.environ.get("KERNBENCH_BROWSER") == "required"
+
+
+def _need(missing):
+    """Skip the tests that need what is missing, unless KERNBENCH_BROWSER=required."""
+    if missing and not _BROWSER_REQUIRED:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+
+
+@pytest.fixture(scope="session")
+def driver():
+    """A headless Chromium, shared by all tests of this process."""
+    missing = [] if find_spec("selenium") else ["selenium"]
+    _need(missing + [x for x in ("chromium", "chromedriver") if shutil.which(x) is None])
+    from tests.notebook.browser import chromium
+
+    with chromium() as driver:
+        yield driver
+
+
+@pytest.fixture(scope="session")
+def places(driver, tmp_path_factory):
+    """The addresses of the served page ("web") and of JupyterLab ("lab"), and the folder of the latter's notebooks.
+
+    The notebooks are copies: JupyterLab saves what it shows.
+    """
+    _need([x for x in ("voila", "jupyterlab") if find_spec(x) is None])
+    from tests.notebook.served import served
+    from tests.repo import ROOT
+
+    with ExitStack() as stack:
+        found = {}
+        for command in ("web", "lab"):
+            folder = tmp_path_factory.mktemp(command)
+            (folder / "notebooks").mkdir()
+            shutil.copy(ROOT / "notebooks" / "explorer.ipynb", folder / "notebooks")
+            found[command] = stack.enter_context(served(command, folder))
+            found[f"{command} folder"] = folder
+        yield found

@@ -349,7 +349,8 @@ class _Backtrace:
         self._host = True
         command, kind = int(self.r.command[row]), self.log.kind(row)
         if kind in ("launch", "map", "install"):
-            return partial(self._response, command, "host")
+            last = self._message(command, end_ps=self.t)  # to the host, or inside of a graph to io_cpu
+            return self._lost() if last is None else partial(self._response, command, self.log.ends(last)[1])
         for transfer in self.log.transfers_of(command, end_ps=self.t):
             return partial(self._transfer_end, transfer)
         start = int(self.r.start_ps[row])
@@ -424,13 +425,16 @@ class _Backtrace:
             if node.endswith(".pe_cpu"):
                 return partial(self._decoded, node, command)
         first, sent = (self._message(command, src=src) for src in (".io.io_cpu", "host"))
-        if first is None or sent is None:
+        if first is None:
             return self._lost()
         wait = Part("start", "the launch's last PE", self.t - first.start_ps)
         self._add(first.start_ps, "until the common start", wait)
-        self._add(sent.end_ps, "io_cpu", Part("cpu", self.log.ends(sent)[1], self.t - sent.end_ps))
-        self._add_message(sent)
-        return partial(self._host_start, self.log.row[command])
+        row = self.log.row[command]
+        taken = int(self.r.start_ps[row]) if sent is None else sent.end_ps
+        self._add(taken, "io_cpu", Part("cpu", self.log.ends(first)[0], self.t - taken))
+        if sent is not None:
+            self._add_message(sent)
+        return partial(self._host_start, row)
 
     # Commands of a program.
 

@@ -118,7 +118,7 @@ class Dependencies:
         return cls(transfers, nodes, routes, links, **order, stages=arrays.pop("stages"))
 
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
@@ -129,7 +129,11 @@ _LINK_COLUMNS = {"nbytes": np.int64, "busy_ps": np.int64, "bw_gbs": np.float64}
 
 @dataclass(frozen=True, slots=True)
 class CommandInfo:
-    """One command of a program, or one host operation (then cube and pe are -1)."""
+    """One command of a program, or one host operation (then cube and pe are -1).
+
+    `dtype` is the type of the matrix engine's operands, `vector` the operations of the vector engine, each with its
+    kind, elements (those of a whole command; each tile of a composite has its own) and bytes per element.
+    """
 
     name: str
     sip: int = -1
@@ -137,6 +141,8 @@ class CommandInfo:
     pe: int = -1
     shape: tuple[int, ...] = ()
     tag: str = ""
+    dtype: str = ""
+    vector: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +320,7 @@ class Records:
         path = Path(path)
         meta = {
             "schema_version": SCHEMA_VERSION, "components": self.components, "kinds": self.kinds,
-            "commands": [_fields(c) for c in self.commands], "links": self.links.names,
+            "commands": [[*_fields(c), c.dtype, c.vector] for c in self.commands], "links": self.links.names,
             "makespan_ps": int(self.makespan_ps), "launches": [astuple(x) for x in self.launches],
             "machine": self.machine, "complete": self.complete, "engine": self.engine, "spec": dict(self.spec),
             "nodes": self.dependencies.nodes,
@@ -354,14 +360,14 @@ class Records:
             mode, certified = meta.pop("mode"), meta.pop("certified")
             if mode == "fast" and not certified:
                 raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
-        elif version not in (4, SCHEMA_VERSION):
+        elif version not in (4, 5, SCHEMA_VERSION):
             raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
-        if version < SCHEMA_VERSION:
+        if version < 5:
             arrays["stages"] = _no_rows(len(Stage._fields))
         link_columns = {name: arrays.pop(f"link_{name}") for name in _LINK_COLUMNS}
         meta["dependencies"] = Dependencies.take(arrays, tuple(meta.pop("nodes")))
         meta["links"] = LinkTable(tuple(meta["links"]), **link_columns)
-        meta["commands"] = tuple(CommandInfo(c[0], c[1], c[2], c[3], tuple(c[4]), c[5]) for c in meta["commands"])
+        meta["commands"] = tuple(_command(*fields) for fields in meta["commands"])
         meta["launches"] = tuple(Launch(*x) for x in meta["launches"])
         meta |= {"components": tuple(meta["components"]), "kinds": tuple(meta["kinds"])}
         return cls(**arrays, **meta)
@@ -401,7 +407,14 @@ def _added(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return order, np.maximum(0, high - np.maximum(low, before))
 
 
+def _command(
+    name: str, sip: int, cube: int, pe: int, shape: list[int], tag: str, dtype: str = "", vector: Iterable[Any] = ()
+) -> CommandInfo:
+    return CommandInfo(name, sip, cube, pe, tuple(shape), tag, dtype, tuple((k, n, size) for k, n, size in vector))
+
+
 def _fields(command: CommandInfo) -> list[Any]:
+    """Return what identifies a command in a digest."""
     return [command.name, command.sip, command.cube, command.pe, command.shape, command.tag]
 
 

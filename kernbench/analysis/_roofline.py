@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING, Protocol, cast
 
-from kernbench._dtypes import as_dtype, int8, int32
+from kernbench._dtypes import DType, as_dtype, int8, int32
+from kernbench._registry import COMPONENTS
 from kernbench._units import FLIT_BYTES
 from kernbench.analysis._records import Records
 
 if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
+    from kernbench.config import MachineConfig, PeGemmConfig
 
 
 _RATE_KEY = {
@@ -38,10 +42,44 @@ class IdealGemm:
     issued_utilization: float
 
 
+class MatrixEngine(Protocol):
+    """The class that `cube.pe.pe_gemm.impl` names: simulation, roofline and ideal time ask it alike."""
+
+    def __init__(self, config: PeGemmConfig) -> None: ...
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """The largest tile, as m, k, n."""
+
+    def tile_ps(self, m: int, k: int, n: int, dtype: DType) -> int:
+        """Return the time of the product of m x k and k x n elements of `dtype`, at most a tile [ps]."""
+
+    def peak(self, dtype: DType) -> float:
+        """Return the most multiply-accumulates per ns."""
+
+
+@lru_cache(maxsize=16)
+def matrix_engine(config: PeGemmConfig) -> MatrixEngine:
+    """Return the engine that a machine file describes."""
+    return cast("type[MatrixEngine]", COMPONENTS.resolve(config.impl))(config)
+
+
 def macs_per_ns(machine: MachineConfig, dtype: object) -> float:
-    """Return the rate of one matrix engine for `dtype`."""
-    gemm = machine.cube.pe.pe_gemm
-    return float(getattr(gemm.macs_per_cycle, rate_key(dtype)) * gemm.clock_ghz)
+    """Return the peak rate of one matrix engine for `dtype`."""
+    rate_key(dtype)
+    return matrix_engine(machine.cube.pe.pe_gemm).peak(as_dtype(dtype))
+
+
+def matrix_ns(machine: MachineConfig, mkn: tuple[int, int, int], dtype: object) -> float:
+    """Return how long one matrix engine computes the product of m x k and k x n elements, tile after tile."""
+    rate_key(dtype)
+    return _matrix_ps(machine.cube.pe.pe_gemm, mkn, as_dtype(dtype)) / 1000
+
+
+@lru_cache(maxsize=1024)
+def _matrix_ps(config: PeGemmConfig, mkn: tuple[int, int, int], dtype: DType) -> int:
+    engine, tile = matrix_engine(config), (config.tile.m, config.tile.k, config.tile.n)
+    return sum(count * engine.tile_ps(*shape, dtype) for shape, count in _shapes(mkn, tile).items())
 
 
 def rate_key(dtype: object) -> str:
@@ -72,8 +110,8 @@ def ideal_gemm(
     + last store + last DMA out; time = max(pipeline, slice). The HBM slice serves reads and writes in turn: slice =
     first tile's DMA in + all other reads and writes at the rate of all channels + last DMA out.
 
-    Rates: DMA in and out = min(PE_DMA link, HBM slice link, all channels); fetch and store = TCM ports; a ragged tile
-    costs the matrix engine a full one. The first DMA in and the last DMA out are of an idle machine.
+    Rates: DMA in and out = min(PE_DMA link, HBM slice link, all channels); fetch and store = TCM ports; the matrix
+    engine takes what its model says for each tile. The first DMA in and the last DMA out are of an idle machine.
     """
     pe, kind = machine.cube.pe, as_dtype(dtype)
     out_itemsize = (int32 if kind is int8 else kind).itemsize
@@ -87,12 +125,12 @@ def ideal_gemm(
     # Every tile of a passes nt times, every tile of b mt times; the output leaves once.
     a_bytes, b_bytes, out_bytes = m * k * nt * kind.itemsize, k * n * mt * kind.itemsize, m * n * out_itemsize
     in_bytes = ("a" in streamed) * a_bytes + ("b" in streamed) * b_bytes
-    gemm_ns = tile.m * tile.k * tile.n / rate
+    gemm_ns = matrix_ns(machine, mkn, kind)
     epilogue_ns = epilogue_cycles / pe.pe_math.clock_ghz
     stages = {
         "dma_in": in_bytes / dma_gbs / tiles,
         "fetch": (a_bytes + b_bytes) / pe.pe_tcm.read_bw_gbs / tiles,
-        "gemm": gemm_ns,
+        "gemm": gemm_ns / tiles,
         "math": epilogue_ns * outputs / tiles,
         "store_tcm": out_bytes / pe.pe_tcm.write_bw_gbs / tiles,
         "dma_out": out_bytes / dma_gbs / tiles,
@@ -102,7 +140,8 @@ def ideal_gemm(
 
     first_a, first_b = (x * kind.itemsize for x in (min(m, tile.m) * min(k, tile.k), min(k, tile.k) * min(n, tile.n)))
     first_in = ("a" in streamed) * first_a + ("b" in streamed) * first_b
-    first_ns = _read_ns(machine, first_in, dma_gbs) + (first_a + first_b) / pe.pe_tcm.read_bw_gbs + gemm_ns
+    first_ns = _read_ns(machine, first_in, dma_gbs) + (first_a + first_b) / pe.pe_tcm.read_bw_gbs
+    first_ns += matrix_ns(machine, (min(m, tile.m), min(k, tile.k), min(n, tile.n)), kind)
     last_bytes = _last(m, tile.m) * _last(n, tile.n) * out_itemsize
     last_ns = epilogue_ns + last_bytes / pe.pe_tcm.write_bw_gbs + _write_ns(machine, last_bytes, dma_gbs)
 
@@ -120,8 +159,17 @@ def ideal_gemm(
         last_ns=last_ns,
         time_ns=time_ns,
         utilization=m * k * n / (rate * time_ns),
-        issued_utilization=tiles * gemm_ns / time_ns,
+        issued_utilization=gemm_ns / time_ns,
     )
+
+
+def _shapes(mkn: tuple[int, int, int], tile: tuple[int, int, int]) -> Counter[tuple[int, int, int]]:
+    """Return how many tiles of each shape cover a product."""
+    sizes = [Counter({by: size // by, size % by: 1 if size % by else 0}) for size, by in zip(mkn, tile, strict=True)]
+    found: Counter[tuple[int, int, int]] = Counter()
+    for (m, a), (k, b), (n, c) in product(*(axis.items() for axis in sizes)):
+        found[m, k, n] += a * b * c
+    return +found
 
 
 def _last(size: int, by: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -212,8 +212,18 @@ class Result:
 
         return what_if(self.records, overrides, self.name)
 
-    def tornado(self, factors: Sequence[float] = (0.5, 2.0)) -> Tornado:
-        """Predict what each bandwidth, latency and rate of the machine would change, times each of `factors`.
+    def tornado(
+        self, factors: Sequence[float] = (0.5, 2.0), run: Callable[[dict[str, float]], Result] | None = None
+    ) -> Tornado:
+        """Tell what each bandwidth, latency and rate of the machine would change, times each of `factors`.
+
+        Parameters
+        ----------
+        factors : sequence of float
+            Each field is multiplied by each of them.
+        run : callable, optional
+            `run(changes)` returns the result with some fields of the machine file changed: `{path: value}`, as
+            `kernbench.load` takes them. Every bar is then simulated, a run for each. By default all are predicted.
 
         Returns
         -------
@@ -224,10 +234,20 @@ class Result:
         ------
         KernbenchError
             If this run was not logged.
+
+        Examples
+        --------
+        >>> import kernbench as kb
+        >>> run = lambda changes: kb.run("matmul-composite", kb.load("preset:small", changes)).result
+        >>> exact = run({}).tornado([2], run)
+        >>> max(abs(found.error) for _, (found,) in exact.rows if found) < 0.03
+        True
         """
         from kernbench.analysis._what_if import tornado
 
-        return tornado(self.records, factors, self.name)
+        return tornado(
+            self.records, factors, self.name, None if run is None else lambda changes: run(changes).latency_ns
+        )
 
     def trace(self, path: str | Path) -> Path:
         """Write the run as Chrome trace events, for ui.perfetto.dev: a track per component, transfers as flows."""

@@ -64,8 +64,7 @@ class Ref:
         return prod(self.shape) * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class VectorOp:
+class VectorOp(NamedTuple):
     """Work for the vector engine: `kind` is "simple", "slow" (exp, log, sqrt, div, sin, cos, tanh, erf) or "reduce"."""
 
     kind: str

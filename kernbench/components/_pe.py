@@ -14,6 +14,7 @@ from kernbench._registry import COMPONENTS, RUNNERS
 from kernbench.components._command import (
     Command,
     Composite,
+    Dot,
     Load,
     Recv,
     Ref,
@@ -23,6 +24,8 @@ from kernbench.components._command import (
     Stopped,
     Store,
     Value,
+    Vector,
+    VectorOp,
 )
 from kernbench.errors import KernbenchError, KernelError, LimitError
 from kernbench.sim_engine._host_requests import Launch
@@ -32,9 +35,10 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
+    from kernbench.analysis._roofline import MatrixEngine
     from kernbench.components.builtin.pe_dma import PeDma
     from kernbench.components.builtin.pe_scheduler import PeScheduler
-    from kernbench.components.builtin.pe_units import PeFetchStore, PeGemm, PeMath, PeMmu, PeTcm
+    from kernbench.components.builtin.pe_units import PeFetchStore, PeMath, PeMmu, PeTcm
 
 
 class _Piece:
@@ -430,6 +434,17 @@ class Program(Callee):
         return f"{self.pe.name}, kernel {self.launch.name!r}{line}"
 
 
+def _engine_work(command: Command) -> tuple[str, tuple[VectorOp, ...]]:
+    """Return the type of the matrix engine's operands, and the operations of the vector engine."""
+    if isinstance(command, Vector):
+        return "", command.work
+    if isinstance(command, Dot):
+        return command.inputs[0].dtype.name, ()
+    if isinstance(command, Composite):
+        return command.a.dtype.name if command.op == "gemm" and command.a is not None else "", command.epilogue
+    return "", ()
+
+
 def _located(error: Exception, pe: Pe) -> KernbenchError:
     """Return the error of a program, which names the kernel's file and line, as one that names the PE too."""
     kind = type(error) if isinstance(error, (KernelError, LimitError)) else KernelError
@@ -454,7 +469,7 @@ class Pe:
         def part(kind: str) -> Any:
             return COMPONENTS.resolve(getattr(config, kind).impl)
 
-        self.gemm: PeGemm = part("pe_gemm")(config.pe_gemm)
+        self.gemm: MatrixEngine = part("pe_gemm")(config.pe_gemm)
         self.math: PeMath = part("pe_math")(config.pe_math)
         self.fetch_store: PeFetchStore = part("pe_fetch_store")(config.pe_tcm)
         self.tcm: PeTcm = part("pe_tcm")(self.name, config.pe_tcm, heap)
@@ -508,7 +523,8 @@ class Pe:
         made = command.out if isinstance(command, Composite) else command.output
         shape = made.shape if made is not None else ()
         sip, cube, pe = self.place
-        command.id = job.id = made_by = log.command(command.name, sip, cube, pe, shape, command.tag)
+        matrix, vector = _engine_work(command)
+        command.id = job.id = made_by = log.command(command.name, sip, cube, pe, shape, command.tag, matrix, vector)
         launch = -1 if job.program is None else job.program.launch.id
         log.issued.append((made_by, issued, launch))
         for other in first:

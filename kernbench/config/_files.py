@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import lru_cache
@@ -279,6 +280,37 @@ def load_yaml(path: Path) -> Any:
     if doubles:
         raise ConfigError([f"{path.name}: {fault.text}" for fault in doubles])
     return content
+
+
+_TABLE = ("m", "k", "n", "efficiency")
+
+
+def complete_table(content: Mapping[str, Any], folder: Path) -> None:
+    """Replace the path of a matrix engine's table, which is relative to `folder`, by the rows of that CSV file."""
+    group: Any = content
+    for name in ("cube", "pe", "pe_gemm"):
+        group = group.get(name) if isinstance(group, dict) else None
+    if isinstance(group, dict) and isinstance(group.get("table"), str):
+        group["table"] = _read_table(folder / group["table"])
+
+
+def _read_table(path: Path) -> list[list[float]]:
+    text = read_text(path, MOST_YAML, "give cube.pe.pe_gemm.table the path of a CSV file")
+    lines = [(i, [cell.strip() for cell in row]) for i, row in enumerate(csv.reader(text.splitlines()), 1) if row]
+    if not lines or tuple(lines[0][1]) != _TABLE:
+        raise ConfigError(f"{path}: line 1 must name the columns {','.join(_TABLE)}")
+    rows = []
+    for i, cells in lines[1:]:
+        if len(cells) != len(_TABLE):
+            raise ConfigError(f"{path}: line {i} has {len(cells)} values; expected {','.join(_TABLE)}")
+        try:
+            rows.append([*(int(size) for size in cells[:3]), float(cells[3])])
+        except ValueError:
+            raise ConfigError(
+                f"{path}: line {i}: {','.join(cells)} is not {','.join(_TABLE)}: expected three whole numbers and a "
+                "share of peak"
+            ) from None
+    return rows
 
 
 def find(name: str = "topology.yaml", start: str | Path | None = None) -> Path:

@@ -13,7 +13,16 @@ from pydantic_core import SchemaValidator, ValidationError
 
 from kernbench._registry import hint
 from kernbench.config._ccl import CclConfig, ccl_faults, ccl_misfits, complete_programs
-from kernbench.config._files import default_ccl_path, load_yaml, parse_yaml, preset_path, presets, problem, read_yaml
+from kernbench.config._files import (
+    complete_table,
+    default_ccl_path,
+    load_yaml,
+    parse_yaml,
+    preset_path,
+    presets,
+    problem,
+    read_yaml,
+)
 from kernbench.config._rules import machine_faults
 from kernbench.config._schema import (
     EXPECTED,
@@ -51,7 +60,9 @@ def read_machine(
     """Return the validated machine of a file, or of a mapping with a file's content."""
     draft = Draft.of(source, "machine")
     draft.rest_on_base()
+    complete_table(draft.content, Path() if isinstance(source, Mapping) else Path(source).parent)
     draft.override(overrides)
+    complete_table(draft.content, Path())
     return draft.validated(MachineConfig, lambda: load_yaml(preset_path("default")), machine_faults)
 
 
@@ -357,6 +368,8 @@ def json_schema() -> dict[str, Any]:
     schema = GenerateJsonSchema().generate(cast("Any", core_schema(MachineConfig)))
     groups = schema.pop("$defs")
     groups["Machine"] = schema
+    table = groups["PeGemmConfig"]["properties"]["table"]
+    table["anyOf"] = [{name: table.pop(name) for name in ("type", "items")}, {"type": "string"}]
     for group in groups.values():
         for named in (group, *group["properties"].values()):
             named.pop("title", None)  # the name again

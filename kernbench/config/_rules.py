@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator
+from itertools import product
 
 from kernbench._units import KIB, MIB
 from kernbench.config._schema import Fault, MachineConfig
@@ -25,6 +27,7 @@ def machine_faults(config: MachineConfig) -> Iterator[Fault]:
     yield from _sips(config)
     yield from _mesh(config)
     yield from _hbm(config)
+    yield from _matrix_engine(config)
     yield from _tcm(config)
 
 
@@ -209,6 +212,50 @@ def _hbm(config: MachineConfig) -> Iterator[Fault]:
             "cube.hbm.burst_bytes",
             *_PE_COUNT,
         )
+
+
+def _matrix_engine(config: MachineConfig) -> Iterator[Fault]:
+    gemm = config.cube.pe.pe_gemm
+    at = "cube.pe.pe_gemm."
+    if gemm.model == "systolic" and gemm.macs == 1:
+        yield _fault(
+            f"{at}systolic has 1 x 1 positions, which no operand streams through; enlarge it, or use model: rate",
+            f"{at}systolic.rows",
+            f"{at}systolic.cols",
+            f"{at}model",
+        )
+    shapes = [row[:3] for row in gemm.table]
+    if not shapes:
+        if gemm.model == "table":
+            yield _fault(
+                f"{at}table is empty, and model: table needs it; give rows [m, k, n, efficiency], or a CSV file with "
+                "these columns",
+                f"{at}table",
+                f"{at}model",
+            )
+        return
+    if twice := [shape for shape, count in Counter(shapes).items() if count > 1]:
+        yield _fault(f"{at}table: {_shape(twice[0])} occurs twice; keep one", f"{at}table")
+    axes = [sorted({shape[i] for shape in shapes}) for i in range(3)]
+    if math.prod(map(len, axes)) != len(set(shapes)):
+        missing = next(shape for shape in product(*axes) if shape not in shapes)
+        yield _fault(
+            f"{at}table has no row for {_shape(missing)}; give every combination of its sizes m, k and n, so that "
+            "other shapes can be interpolated",
+            f"{at}table",
+        )
+    for name, axis, size in zip("mkn", axes, (gemm.tile.m, gemm.tile.k, gemm.tile.n), strict=True):
+        if size > axis[-1]:
+            yield _fault(
+                f"{at}table ends at {name} = {axis[-1]}, below {at}tile.{name} = {size}; add rows for larger tiles, or "
+                "make the tile smaller",
+                f"{at}table",
+                f"{at}tile.{name}",
+            )
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "[m, k, n] = [{}, {}, {}]".format(*shape)
 
 
 def _tcm(config: MachineConfig) -> Iterator[Fault]:

@@ -82,10 +82,10 @@ def _component(name: str) -> str:
     return name
 
 
-def _pair(form: str) -> Callable[[object], object]:
+def _row(form: str, length: int = 2) -> Callable[[object], object]:
     def check(value: object) -> object:
-        if not isinstance(value, (list, tuple)) or len(value) != 2:
-            raise expected(f"must be a pair {form}")
+        if not isinstance(value, (list, tuple)) or len(value) != length:
+            raise expected(f"must be {'a pair ' if length == 2 else ''}{form}")
         return value
 
     return check
@@ -128,8 +128,9 @@ PowerOfTwo = Annotated[int, number(ge=1, after=_power_of_two)]
 Side = Annotated[int, number(ge=1, le=LONGEST_SIDE)]
 Index = Annotated[int, number(ge=0)]
 Coordinate = Annotated[float, Kind(before=_plain_number)]
-Place = Annotated[tuple[Index, Index], Kind(before=_pair("[row, column]"))]
-Point = Annotated[tuple[Coordinate, Coordinate], Kind("mm", before=_pair("[x, y]"))]
+Place = Annotated[tuple[Index, Index], Kind(before=_row("[row, column]"))]
+Point = Annotated[tuple[Coordinate, Coordinate], Kind("mm", before=_row("[x, y]"))]
+Efficiency = Annotated[tuple[Count, Count, Count, Share], Kind(before=_row("[m, k, n, efficiency]", 4))]
 Version = Annotated[Literal[1], Kind(before=_plain_number)]
 Impl = Annotated[str, Kind(after=_component)]
 Pj = Annotated[float, number("pJ", ge=0)]
@@ -447,6 +448,16 @@ class Tile(Model):
     n: Count = described("Columns of the second operand and of the result")
 
 
+class Systolic(Model):
+    """A systolic array."""
+
+    rows: Count = described("Rows of the array")
+    cols: Count = described("Columns of the array")
+    dataflow: Literal["output_stationary", "weight_stationary", "input_stationary"] = described(
+        "What stays in the array while the rest streams through it"
+    )
+
+
 class PeGemmConfig(Model):
     """The matrix engine."""
 
@@ -454,6 +465,21 @@ class PeGemmConfig(Model):
     clock_ghz: Ghz = described("Clock of the matrix engine")
     macs_per_cycle: MacsPerCycle
     tile: Tile
+    model: Literal["rate", "systolic", "table"] = described(
+        "Time of a tile: at macs_per_cycle, of a systolic array, or at the efficiency that a table has for its shape",
+        default="rate",
+    )
+    systolic: Systolic = described(
+        "The array of model: systolic", default=Systolic(rows=64, cols=64, dataflow="output_stationary")
+    )
+    table: tuple[Efficiency, ...] = described(
+        "[m, k, n, efficiency] of tile shapes, for model: table; or a CSV file with these columns", default=()
+    )
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of f16 in a cycle; a systolic array has one at each of its positions."""
+        return self.systolic.rows * self.systolic.cols if self.model == "systolic" else self.macs_per_cycle.f16
 
 
 class PeMathConfig(Model):

@@ -96,12 +96,8 @@ class CachedRun:
         """Keep the outcome of a run, for all later runs of the same point; return whether its log is kept."""
         result, entry = outcome.result, self.entry
         assert result is not None
-        row = rows.attempt(
-            lambda _: row_of(result, entry.machine, outcome.shown, self.parameters.get("dtype", "f16")), {}
-        )
-        if row.status != rows.OK:  # the program returned what no table can hold
+        if not self.keep_row(outcome):
             return False
-        self.cache.put(self.key, row.row, self.study, entry.machine.hash, self.version, outcome.seconds)
         log = None
         if len(result.records) <= LOG_ROWS:
             try:
@@ -110,6 +106,16 @@ class CachedRun:
                 warnings.warn(f"the log of a run is not kept: {error}", RuntimeWarning, stacklevel=2)
         self.cache.put_log(self.key, log, {**_notes(outcome), "run": _said(entry, result.latency_ns)})
         return log is not None
+
+    def keep_row(self, outcome: Outcome) -> bool:
+        """Keep the row of a run, without its log; return whether it has one."""
+        result, machine = outcome.result, self.entry.machine
+        assert result is not None
+        row = rows.attempt(lambda _: row_of(result, machine, outcome.shown, self.parameters.get("dtype", "f16")), {})
+        if row.status != rows.OK:  # the program returned what no table can hold
+            return False
+        self.cache.put(self.key, row.row, self.study, machine.hash, self.version, outcome.seconds)
+        return True
 
 
 def cached_run(entry: Entry) -> CachedRun | None:
@@ -212,7 +218,7 @@ class Job:
     program: Callable[[RuntimeContext], object]
     name: str
     options: Options
-    on_frame: Callable[[Frame], None]
+    on_frame: Callable[[Frame], None] | None
     on_end: Callable[[Outcome], None]
     before: Callable[[], Outcome | None] = lambda: None
     limits: Limits = NONE
@@ -221,9 +227,9 @@ class Job:
     _over: threading.Event = field(default_factory=threading.Event, init=False)
     _watchdog: Watchdog | None = field(default=None, init=False)
 
-    def start(self) -> None:
-        """Begin."""
-        threading.Thread(target=self._to_the_end, name="kernbench run", daemon=True).start()
+    def start(self, after: Job | None = None) -> None:
+        """Begin, once `after` is over: what two threads print at a time cannot be told apart."""
+        threading.Thread(target=self._to_the_end, args=(after,), name="kernbench run", daemon=True).start()
 
     def cancel(self) -> None:
         """End the run, whatever it does: at the next instruction of its Python code."""
@@ -241,7 +247,9 @@ class Job:
         """Wait for the end; return whether it has come."""
         return self._over.wait(timeout_s)
 
-    def _to_the_end(self) -> None:
+    def _to_the_end(self, after: Job | None) -> None:
+        if after is not None:
+            after.wait()
         try:
             self._work()
         finally:
@@ -285,8 +293,8 @@ class Job:
 
     def _run(self) -> Outcome:
         options = self.options
-        watch = Watch(self.on_frame)
-        engine = GraphEngine(self.machine, options.data, log=options.log, observers=[watch], live=True)
+        watched = [Watch(self.on_frame)] if self.on_frame is not None else []
+        engine = GraphEngine(self.machine, options.data, log=options.log, observers=watched, live=bool(watched))
         with limited(self.limits), RuntimeContext(engine, correlation_id=self.name) as torch:
             shown = self.program(torch)
         return Outcome(torch.result, checks=torch.checks, shown=shown, events=engine.env.events)

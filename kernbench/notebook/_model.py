@@ -193,6 +193,7 @@ class Explorer:
         self.auto = True
         self.on_change: list[Callable[[], None]] = []
         self._job: Job | None = None
+        self._behind: Job | None = None
         self._speed = HostSpeed()
         self._runs = 0
         self._again = False
@@ -366,9 +367,52 @@ class Explorer:
                 self.limits,
             )
             self.state = State(RUNNING, entry=entry, finished=self.state.finished)
+            behind = self._behind
+            if behind is not None:
+                behind.cancel()
         self._changed()
-        self._job.start()
+        self._job.start(behind)
         return True
+
+    def latency_behind(self, entry: Entry) -> float | None:
+        """Return the latency of a run that is not shown [ns]: from the cache, or simulated while no other runs.
+
+        None if a run of the user's went first.
+
+        Raises
+        ------
+        KernbenchError
+            If the run fails.
+        """
+        place = cached_run(entry)
+        row = place.cache.get([place.key]).get(place.key) if place is not None else None
+        if row is not None:
+            return float(row["run_ns"])
+        ended: list[Outcome] = []
+        job = Job(
+            entry.machine, entry.workload.program(entry.values), entry.name, entry.options, None, ended.append,
+            limits=self.limits,
+        )  # fmt: skip
+        with self._lock:
+            if self.state.busy or (self._job is not None and not self._job.ended):
+                return None
+            self._behind = job
+            job.start(self._job)
+        job.wait()
+        [outcome] = ended
+        if outcome.cancelled:
+            return None
+        if outcome.result is None:
+            raise KernbenchError(outcome.error)
+        if place is not None:
+            place.keep_row(outcome)
+        return outcome.result.latency_ns
+
+    def stop_behind(self) -> None:
+        """End the run that is not shown, if there is one."""
+        behind = self._behind
+        if behind is not None:
+            behind.cancel()
 
     def touched(self) -> None:
         """Hear that a control was changed: start a run if that is to happen by itself, now or when this one ends."""

@@ -16,6 +16,7 @@ from kernbench.notebook._picker import TopologyPicker
 from kernbench.notebook._picture import Picture
 from kernbench.notebook._serve import is_page, page_limits, page_quota
 from kernbench.notebook._style import column, message_html, mimebundle, page
+from kernbench.notebook._tornado import Progress, TornadoRuns, message
 from kernbench.sim_engine._limits import NONE, Limits
 from kernbench.topology.builder import Machine
 from kernbench.viz._scene import scene, scene_of
@@ -40,6 +41,7 @@ class Stage:
     def __init__(self, explorer: Explorer, **answers: Callable[[dict[str, Any]], object]) -> None:
         self._explorer = explorer
         self._shown: object = None
+        self.entry: Entry | None = None  # the run that the picture explains
         self.subject = widgets.HTML()
         self.subject.add_class("kb-subject")
         self.picture = Picture()
@@ -65,6 +67,7 @@ class Stage:
         if shown == self._shown and not self.picture.live:
             return
         self._shown = shown
+        self.entry = pair[1] if pair is not None else finished.entry if finished is not None else None
         if pair is not None:
             before, after = (explorer.result_of(entry) for entry in pair)
             self.picture.show(scene_of(pair[1].machine, after, before=before), after.records)
@@ -102,7 +105,10 @@ class ExplorerView:
         self.bar = RunBar(explorer)
         self.workload = WorkloadPanel(explorer, self._touched)
         self.machine_form = TopologyPicker(form=explorer.form, on_change=self._machine_changed)
+        self._tornado: TornadoRuns | None = None
         answers = {"set": self._set, "change": self._change, "open_file": self._open}
+        if not explorer.form.page:  # a page counts the runs of its visitors
+            answers["exact"] = self._exact
         self.stage = Stage(explorer, run=lambda _: explorer.run(), **answers)
         self.tabs = ResultTabs(explorer, self.refresh)
         forms = column(self.workload.root, self.machine_form.controls, self.workload.options, name="kb-forms")
@@ -125,7 +131,10 @@ class ExplorerView:
         with self._lock:
             self.bar.refresh()
             self.tabs.refresh()
+            explained = self.stage.entry
             self.stage.refresh(self.tabs.runs.pair)
+            if self._tornado is not None and self.stage.entry is not explained:
+                self._tornado.stop()
 
     def _set(self, change: dict[str, Any]) -> None:
         self.machine_form.set(change["field"], str(change["value"]))
@@ -134,6 +143,26 @@ class ExplorerView:
         """Set fields that a slider moves together, and run."""
         self.machine_form.change({field: str(value) for field, value in change["values"].items()})
         self.explorer.run()
+
+    def _exact(self, asked: dict[str, Any]) -> None:
+        """Simulate the bars of the tornado of the run that is explained, or stop that."""
+        if self._tornado is not None:
+            self._tornado.stop()
+            self._tornado = None
+        entry, picture = self.stage.entry, self.stage.picture
+        if not asked["on"] or entry is None:
+            return
+        try:
+            result = self.explorer.result_of(entry)
+        except KernbenchError as error:
+            picture.send({"do": "tornado", "error": str(error)})
+            return
+
+        def report(progress: Progress) -> None:
+            if self.stage.entry is entry:
+                picture.send(message(progress, entry.machine.spec))
+
+        self._tornado = TornadoRuns(self.explorer, entry, result, report)
 
     def _open(self, file: dict[str, Any]) -> None:
         self.stage.refused.value = ""

@@ -206,9 +206,17 @@ class DeviceTensor(Tensor):
         data = self._bytes(values) if self._host.engine.data else None
         self._host.write(self._handle, self._layout.write_pieces, data)
 
-    def _poke(self, values: np.ndarray) -> None:
-        """Set the contents of new memory, at no cost in simulated time."""
+    def poke(self, values: np.ndarray) -> None:
+        """Set the values, broadcast to the shape, at no cost in simulated time and without regard to the queue."""
         self._host.engine.memory.poke(self._layout.write_pieces, self._bytes(values))
+
+    def peek(self) -> np.ndarray:
+        """Return the values as they are now, at no cost in simulated time and without regard to the queue.
+
+        `torch.ahbm.synchronize()` first lets everything that was queued end. In a session without data there are
+        none.
+        """
+        return np.asarray(self._seen(self._layout.gather(self._host.engine.memory.peek(self._layout.read_pieces))))
 
     def _bytes(self, values: np.ndarray) -> np.ndarray:
         base = np.empty(self._layout.shape, self.dtype.numpy)

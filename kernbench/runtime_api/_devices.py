@@ -24,6 +24,7 @@ from kernbench.runtime_api._layout import Layout, Span, TensorShard
 from kernbench.runtime_api._memory import DeviceMemory, TensorHandle, map_ranges
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
+from kernbench.sim_engine._host_requests import ARGUMENT_BYTES, LAUNCH_BYTES, GraphStep
 from kernbench.sim_engine._races import Copies
 from kernbench.sim_engine._user_code import line_number, user_line
 from kernbench.triton_emu._runner import check_plain
@@ -90,6 +91,8 @@ def _check_signature(name: str, kernel: Callable[..., object], args: Sequence[ob
 
 
 Start = Callable[[], simpy.Event]
+# The targets of a launch, as (cube, PE), its kernel, arguments and name.
+Call = tuple[Sequence[tuple[int, int]], Callable[..., object], tuple[object, ...], str]
 
 
 class Later:
@@ -234,6 +237,44 @@ class Event:
         return f"<Event, {state}>"
 
 
+def _begin(engine: GraphEngine, sip: int, call: Call, step: GraphStep) -> simpy.Event:
+    return engine.launch(sip, *call, step=step).done
+
+
+class Graph:
+    """Launches on one device that the host sends in one message; `torch.ahbm.graph()` captures them.
+
+    The device's IO CPU starts each launch when it has heard of the end of the one before, without the host.
+    """
+
+    def __init__(self, host: Host, sip: int) -> None:
+        self._host, self._sip = host, sip
+        self._steps: list[Call] = []
+        self._handles: list[Sequence[TensorHandle]] = []
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def add(
+        self, targets: Sequence[tuple[int, int]], kernel: Callable[..., object], args: tuple[object, ...], name: str,
+        handles: Sequence[TensorHandle],
+    ) -> None:  # fmt: skip
+        """Append a launch; `handles` are kept as long as the graph."""
+        self._steps.append((targets, kernel, args, name))
+        self._handles.append(tuple(handles))
+
+    def replay(self) -> None:
+        """Queue all launches, in the order in which they were captured."""
+        host, engine, sip = self._host, self._host.engine, self._sip
+        nbytes = sum(LAUNCH_BYTES + ARGUMENT_BYTES * len(args) for _, _, args, _ in self._steps)
+        for i, (call, handles) in enumerate(zip(self._steps, self._handles, strict=True)):
+            step = GraphStep(0 if i else nbytes, i == len(self._steps) - 1)
+            host.start(sip, partial(_begin, engine, sip, call, step), handles)
+
+    def __repr__(self) -> str:
+        return f"<Graph of {len(self)} launches on ahbm:{self._sip}>"
+
+
 ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
 
 
@@ -267,6 +308,7 @@ class Host:
         self.at_ranks_end: list[Callable[[], None]] = []
         self._first = selector.first
         self._streams: dict[tuple[int, str], Stream] = {}
+        self._graphs: dict[int, Graph] = {}  # those that are capturing, by SIP
         self._handles: weakref.WeakSet[TensorHandle] = weakref.WeakSet()
         self._ranks: weakref.WeakKeyDictionary[greenlet, _Rank] = weakref.WeakKeyDictionary()
         self._named = 0
@@ -417,6 +459,7 @@ class Host:
     def read(self, handle: TensorHandle, pieces: list[Span]) -> np.ndarray | None:
         """Return the bytes of `pieces` when everything queued before is complete; None in a session without data."""
         self._check_alive(handle)
+        self._check_no_capture(handle.sip)
         if not pieces:
             return np.zeros(0, np.uint8)
         self.requests += 1
@@ -429,6 +472,7 @@ class Host:
     def write(self, handle: TensorHandle, pieces: list[Span], data: np.ndarray | None) -> None:
         """Queue a copy of `data` to `pieces`."""
         self._check_alive(handle)
+        self._check_no_capture(handle.sip)
         if pieces:
             self.requests += 1
             self._submit(handle, lambda: self.engine.write(pieces, data))
@@ -438,15 +482,33 @@ class Host:
         name: str, handles: Sequence[TensorHandle],
     ) -> None:  # fmt: skip
         """Queue a kernel on `targets`, as (cube, PE); `handles` are kept until it is complete."""
+        if (graph := self._graphs.get(sip)) is not None:
+            graph.add(targets, kernel, args, name, handles)
+            return
         self.start(sip, lambda: self.engine.launch(sip, targets, kernel, args, name).done, handles)
 
     def start(self, sip: int, start: Start, handles: Sequence[TensorHandle]) -> None:
         """Queue what `start` starts on a device; `handles` are kept until it is complete."""
+        self._check_no_capture(sip)
         for handle in handles:
             self._check_alive(handle)
         self.check_open()
         self.requests += 1
         self.stream(sip).submit(start, keep=tuple(handles))
+
+    @contextmanager
+    def capture(self, sip: int) -> Iterator[Graph]:
+        """Collect the launches on a device inside the with-block, instead of queueing them."""
+        self._check_no_capture(sip)
+        self._graphs[sip] = graph = Graph(self, sip)
+        try:
+            yield graph
+        finally:
+            del self._graphs[sip]
+
+    def _check_no_capture(self, sip: int) -> None:
+        if sip in self._graphs:
+            raise RuntimeError(f"ahbm:{sip} is capturing a graph, which takes launches only; move it out of the block")
 
     def _submit(self, handle: TensorHandle, start: Start) -> simpy.Event:
         return self.stream(handle.sip).submit(start, keep=handle)

@@ -125,6 +125,36 @@ class Ahbm(_Devices):
         """Return the queue of `device` (the current one); each device has one."""
         return self._host.stream(self._host.index(device))
 
+    def graph(self) -> AbstractContextManager[devices.Graph]:
+        """Capture the launches on the current device inside the with-block; `replay()` of what it gives queues them.
+
+        The host sends a graph in one message, and the device starts each launch at the end of the one before without
+        the host: what is saved is the way between the host and the device.
+
+        Returns
+        -------
+        context manager
+            Of the `Graph`.
+
+        Raises
+        ------
+        RuntimeError
+            If the block copies from or to the device, or launches a collective.
+
+        Examples
+        --------
+        >>> from kernbench.kernels.elementwise import add
+        >>> with session("preset:small", data=True) as torch:
+        ...     x = torch.ones(4, device="ahbm")
+        ...     with torch.ahbm.graph() as graph:
+        ...         torch.launch("first", add, x, x, x, 4)
+        ...         torch.launch("second", add, x, x, x, 4)
+        ...     graph.replay()
+        ...     x.numpy()
+        array([4., 4., 4., 4.], dtype=float32)
+        """
+        return self._host.capture(self._host.current)
+
     def Event(self, enable_timing: bool = False) -> devices.Event:
         """Return a mark to put into a stream; `elapsed_time` is simulated time in ms."""
         return devices.Event(self.current_stream, enable_timing)
@@ -329,7 +359,7 @@ class RuntimeContext(TypeNames):
 
     def _filled(self, tensor: DeviceTensor, values: Values | None) -> Tensor:
         if values is not None and self._host.engine.data:
-            tensor._poke(np.asarray(values(tuple(tensor.shape))))
+            tensor.poke(np.asarray(values(tuple(tensor.shape))))
         return tensor
 
     def _place(self, device: DeviceLike | None, dp: DPPolicy | None) -> Device:

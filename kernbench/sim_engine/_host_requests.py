@@ -172,7 +172,11 @@ class Broadcast(ABC):
     def _cube_done(self, _: object) -> None:
         self._cubes_left -= 1
         if not self._cubes_left:
-            self._reply(naming.HOST, naming.io_cpu(self.sip), self._all_done, None)
+            self._heard()
+
+    def _heard(self) -> None:
+        """Let the host know that all cubes have answered."""
+        self._reply(naming.HOST, naming.io_cpu(self.sip), self._all_done, None)
 
     def _all_done(self, _: object) -> None:
         if self.kind:
@@ -187,11 +191,22 @@ class Broadcast(ABC):
             log.row(*row)
 
 
+@dataclass(frozen=True, slots=True)
+class GraphStep:
+    """The place of a launch in a graph, which the host sends in one message and hears of once.
+
+    `nbytes` are those of that message for the first launch, 0 for the others.
+    """
+
+    nbytes: int
+    is_last: bool
+
+
 class Launch(Broadcast):
     """A kernel launch: 64 B and 8 B per argument; all PEs start at the time that the IO chiplet's CPU stamps.
 
     `args` are those of all programs, or of each by (cube, PE). With `queues`, the key of an installation, programs
-    are participants `ranks` of `world`.
+    are participants `ranks` of `world`. `step` is the launch's place in a graph.
     """
 
     def __init__(
@@ -205,8 +220,10 @@ class Launch(Broadcast):
         queues: str | None = None,
         ranks: Mapping[Target, int] | None = None,
         world: int = 1,
+        step: GraphStep | None = None,
     ) -> None:
         super().__init__(engine, sip, targets, name)
+        self._step = step
         self.kernel, self.args, self.name = kernel, args, name
         self.queues, self.ranks, self.world = queues, ranks or {}, world
         self.grid = (max(len(pes) for pes in self.cubes.values()), len(self.cubes))
@@ -221,6 +238,21 @@ class Launch(Broadcast):
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
         """Return the bytes of a copy, the same for all."""
         return LAUNCH_BYTES + ARGUMENT_BYTES * self._count
+
+    def send(self) -> None:
+        """Send it from the host; a later launch of a graph is in the SIP already."""
+        if self._step is None:
+            super().send()
+        elif self._step.nbytes:
+            self.engine.message(naming.HOST, naming.io_cpu(self.sip), self._step.nbytes, self, self.id)
+        else:
+            self.engine.begin(naming.io_cpu(self.sip), self)
+
+    def _heard(self) -> None:
+        if self._step is None or self._step.is_last:
+            super()._heard()
+        else:
+            self._all_done(None)
 
     def args_of(self, cube: int, pe: int) -> tuple[Any, ...]:
         """Return the arguments of one PE's program."""

@@ -66,10 +66,11 @@ class OpLog:
         return self.components.setdefault(name, len(self.components))
 
     def command(
-        self, name: str, sip: int = -1, cube: int = -1, pe: int = -1, shape: tuple[int, ...] = (), tag: str = ""
-    ) -> int:
+        self, name: str, sip: int = -1, cube: int = -1, pe: int = -1, shape: tuple[int, ...] = (), tag: str = "",
+        dtype: str = "", vector: tuple[tuple[str, int, int], ...] = (),
+    ) -> int:  # fmt: skip
         """Enter a command, with the fields of `CommandInfo`; return its id."""
-        self._commands.append((name, sip, cube, pe, shape, tag))
+        self._commands.append((name, sip, cube, pe, shape, tag, dtype, vector))
         return len(self._commands) - 1
 
     @property

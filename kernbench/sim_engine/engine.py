@@ -20,6 +20,7 @@ from kernbench.policy.address.allocator import AddressConfig, Allocators
 from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.sim_engine._host_requests import (
     Cpu,
+    GraphStep,
     HostCopy,
     Launch,
     Pe,
@@ -191,6 +192,10 @@ class GraphEngine:
         heard = self.log.heard(self.env, route, nbytes, command, self._part(dst).on_broadcast)
         self.network.send(route, nbytes, route.key(), heard, arg)
 
+    def begin(self, node_id: str, arg: object) -> None:
+        """Let a component take a control message that it has already."""
+        self._part(node_id).on_broadcast(arg)
+
     def write(self, pieces: Sequence[tuple[int, int]], data: np.ndarray | None) -> simpy.Event:
         """Copy `data` (uint8, or None without data) from the host into `pieces`; return the event of its end."""
         self._usable()
@@ -231,6 +236,7 @@ class GraphEngine:
         queues: str | None = None,
         ranks: Mapping[Target, int] | None = None,
         world: int = 1,
+        step: GraphStep | None = None,
     ) -> Launch:
         """Send a kernel to PEs (cube, pe) of a SIP; its `done` succeeds with the last completion at the host.
 
@@ -250,9 +256,11 @@ class GraphEngine:
             Key of the installation whose queues the programs use.
         ranks, world
             Number of each among the participants of a collective, and how many there are, on all SIPs.
+        step
+            Its place in a graph.
         """
         self._usable()
-        launch = Launch(self, sip, targets, kernel, args, name, queues, ranks, world)
+        launch = Launch(self, sip, targets, kernel, args, name, queues, ranks, world, step)
         self.launches.append(launch)
         launch.done.callbacks.append(lambda _: self._launched(launch))
         self.programs_started += len(targets)

@@ -24,7 +24,7 @@ import kernbench.studies.gqa_report as report
 from kernbench._dtypes import DType, as_dtype
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import CommandInfo
-from kernbench.analysis._roofline import macs_per_ns
+from kernbench.analysis._roofline import matrix_ns
 from kernbench.analysis.breakdown import breakdown, overlap
 from kernbench.analysis.result import Result
 from kernbench.ccl._group import Group, Place, by_shard
@@ -342,18 +342,17 @@ def work(config: MachineConfig, setting: Setting) -> Work:
     macs = 2 * scores * setting.head_dim
     tile, (q, kv) = pe.pe_gemm.tile, tiles(setting.group, setting.queries)
     rows, kv = q * setting.group, min(kv, setting.tokens)
-    whole = (
-        cuts(kv, tile.m) * cuts(setting.head_dim, tile.k) * cuts(rows, tile.n)
-        + cuts(rows, tile.m) * cuts(kv, tile.k) * cuts(setting.head_dim, tile.n)
-    ) * (tile.m * tile.k * tile.n)
-    useful = 2 * rows * kv * setting.head_dim / whole
+    products = (kv, setting.head_dim, rows), (rows, kv, setting.head_dim)
+    whole = sum(cuts(m, tile.m) * cuts(k, tile.k) * cuts(n, tile.n) for m, k, n in products)
+    useful = 2 * rows * kv * setting.head_dim / (whole * tile.m * tile.k * tile.n)
+    block_ns = sum(matrix_ns(config, mkn, setting.dtype) for mkn in products)
     # Passes over the scores: max, multiply-add, exp, sum and cast on 32-bit lanes, a transposition on 16-bit lanes.
     passes = (4 + pe.pe_math.slow_op_cycles) / pe.pe_math.lanes_32bit + 1 / pe.pe_math.lanes_16bit
     cycles = scores / setting.programs * passes
     kv_bytes = 2 * lanes * context * setting.head_dim * item
     return Work(
         flops=2 * macs, kv_bytes=kv_bytes, hbm_ns=kv_bytes / (config.cube.hbm.slice_gbs * setting.programs),
-        matrix_ns=macs / useful / macs_per_ns(config, setting.dtype) / setting.programs,
+        matrix_ns=scores / (rows * kv) * block_ns / setting.programs,
         vector_ns=cycles / pe.pe_math.clock_ghz, useful=useful, scores=scores,
     )  # fmt: skip
 

@@ -31,7 +31,7 @@ import kernbench.studies.layers_report as report
 from kernbench._dtypes import as_dtype
 from kernbench._units import FLIT_BYTES
 from kernbench.analysis._records import LinkTable
-from kernbench.analysis._roofline import macs_per_ns
+from kernbench.analysis._roofline import macs_per_ns, matrix_ns
 from kernbench.analysis.result import Result, span
 from kernbench.analysis.utilization import hottest, pe_window, shares
 from kernbench.analysis.why import attribution
@@ -203,6 +203,7 @@ class Work:
 
     tiles: int
     busiest_tiles: int
+    busiest_ns: float
     pes: int
     remote_bytes: int
     busiest_remote_bytes: int
@@ -302,17 +303,22 @@ def work(config: MachineConfig, product: Product) -> Work:
         cuts(rows, tile.m) * cuts(depth, tile.k) * sum(cuts(w, tile.n) for w in widths) if rows and widths else 0
         for (rows, widths), depth in zip(computed, depths, strict=True)
     ]
+    busiest_ns = max(
+        sum(matrix_ns(config, (rows, depth, width), product.dtype) for width in widths) if rows else 0.0
+        for (rows, widths), depth in zip(computed, depths, strict=True)
+    )
     moved = np.sum(reads(config, product), axis=0)
     remote = moved.sum(axis=1) - moved.diagonal()
     tile_macs = tile.m * tile.k * tile.n
     bounds = {
-        "the matrix engine of the busiest PE": max(tiles) * tile_macs / macs_per_ns(config, product.dtype),
+        "the matrix engine of the busiest PE": busiest_ns,
         "the link of the PE that reads most from others": int(remote.max()) / config.cube.pe.pe_dma.bw_gbs,
     }
     limiter = max(bounds, key=lambda name: bounds[name])
     return Work(
         tiles=sum(tiles),
         busiest_tiles=max(tiles),
+        busiest_ns=busiest_ns,
         pes=sum(1 for x in tiles if x),
         remote_bytes=int(remote.sum()),
         busiest_remote_bytes=int(remote.max()),
@@ -347,16 +353,14 @@ def closed_form(machine: Machine, product: Product) -> tuple[float, str]:
     Each launch takes as long as an empty one, the busiest link, memory or matrix engine, and the latency of its reads.
     """
     config, routes = machine.config, _routes(machine)
-    tile = config.cube.pe.pe_gemm.tile
-    tiles = work(config, product).busiest_tiles
-    matrix_ns = tiles * tile.m * tile.k * tile.n / macs_per_ns(config, product.dtype)
+    busiest_ns = work(config, product).busiest_ns
     parts: dict[str, float] = defaultdict(float)
     for nbytes in reads(config, product):
         ns, resource = routes.busiest(nbytes)
-        parts["matrix engine" if matrix_ns and matrix_ns >= ns else resource] += max(ns, matrix_ns)
+        parts["matrix engine" if busiest_ns and busiest_ns >= ns else resource] += max(ns, busiest_ns)
         parts["latency of reads"] += routes.latency_ns(nbytes)
         parts["launch"] += _launch_ns(machine)
-        matrix_ns = 0.0  # only the first launch multiplies
+        busiest_ns = 0.0  # only the first launch multiplies
     return sum(parts.values()), max(parts, key=lambda part: parts[part])
 
 

@@ -28,7 +28,7 @@ _STUDIES, _MEASURE = "kernbench.studies", "kernbench.sweeps._measure"
 # What runs and writes MSCCL programs: it counts, with the programs, where ccl.yaml names one.
 _MSCCL = ("ccl/_msccl.py", "ccl/_msccl_writer.py", "config/_msccl.py")
 # Subpackages that decide rows only where a study imports them; of sweeps only `measure` does. Predictions never do.
-_APART = ("viz", "sweeps", "benches", "cli", "notebook", "triton", "analysis/_what_if", *_MSCCL)
+_APART = ("viz", "sweeps", "benches", "cli", "notebook", "triton", "torch", "analysis/_what_if", *_MSCCL)
 _NAMES = {Path("__init__.py"), Path("ccl", "__init__.py")}  # public names, found on demand
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis._records import LinkTable
-from kernbench.analysis._roofline import macs_per_ns, rate_key
+from kernbench.analysis._roofline import matrix_ns, rate_key
 from kernbench.config import MachineConfig
 from kernbench.sweeps._keys import Row, Study
 from kernbench.topology._mesh import SipNetwork
@@ -38,10 +38,11 @@ def counters(config: MachineConfig, links: LinkTable, busy_ps: Mapping[str, int]
             nbytes[part] += count
         if src == dst == "router":
             wire += count * config.cube.noc.pitch_mm
-    macs = 0.0
+    tile = pe.pe_gemm.tile
+    macs, tile_ns = 0.0, matrix_ns(config, (tile.m, tile.k, tile.n), dtype)
     for name, ps in busy_ps.items():
         if name.endswith(".pe_gemm"):
-            macs += ps / 1000 * macs_per_ns(config, dtype)
+            macs += ps / 1000 / tile_ns * tile.m * tile.k * tile.n
         elif name.endswith(".fetch"):
             nbytes["tcm"] += ps / 1000 * pe.pe_tcm.read_bw_gbs
         elif name.endswith(".store"):
@@ -86,7 +87,7 @@ def machine_columns(config: MachineConfig) -> Row:
 def area_mm2(config: MachineConfig) -> float:
     """Return the silicon of all cubes and IO chiplets [mm2]: docs/model.md, M1.5."""
     area, cube, mesh = config.cost.area, config.cube, config.sip.cube_mesh
-    pe = area.mac_um2 * 1e-6 * cube.pe.pe_gemm.macs_per_cycle.f16 + area.pe_mm2
+    pe = area.mac_um2 * 1e-6 * cube.pe.pe_gemm.macs + area.pe_mm2
     pe += area.tcm_mm2_per_mib * cube.pe.pe_tcm.size_mb
     hbm_gbs = config.pes_per_cube * cube.hbm.channels * cube.hbm.channel_bw_gbs
     routers = cube.noc.rows * cube.noc.cols - len(cube.noc.removed)

@@ -104,7 +104,8 @@ def pe_view(graph: Graph) -> View:
     config, layout = graph.config, graph.layout
     cube, pe = config.cube, config.cube.pe
     gemm, math, tcm, ipcq, dma = pe.pe_gemm, pe.pe_math, pe.pe_tcm, pe.pe_ipcq, pe.pe_dma
-    f16 = gemm.macs_per_cycle.f16
+    array, f16 = gemm.systolic, gemm.macs
+    engine = f"{array.rows} x {array.cols} array" if gemm.model == "systolic" else f"{f16} MAC/cycle f16"
     ports = f"{tcm.read_bw_gbs:g} / {tcm.write_bw_gbs:g} GB/s"
     size = f"{gemm.tile.m} x {gemm.tile.k} x {gemm.tile.n}"
     slice_gib = cube.hbm.slice_bytes(len(layout.pes)) / GIB
@@ -120,7 +121,7 @@ def pe_view(graph: Graph) -> View:
         "pe_ipcq": (2, 2, ("PE_IPCQ", f"{ipcq.n_slots} slots x {ipcq.slot_bytes} B")),
         "pe_tcm": (2, 1, ("PE_TCM", f"{tcm.size_mb:g} MiB, {tcm.tile_buffer_mb:g} for tiles", f"ports {ports}")),
         "pe_fetch_store": (3, 1, ("PE_FETCH_STORE",)),
-        "pe_gemm": (4, 0, ("PE_GEMM", f"{f16} MAC/cycle f16, {gemm.clock_ghz:g} GHz", f"tile {size}")),
+        "pe_gemm": (4, 0, ("PE_GEMM", f"{engine}, {gemm.clock_ghz:g} GHz", f"tile {size}")),
         "pe_math": (4, 2, ("PE_MATH", f"{math.lanes_16bit} lanes of 16 bit", f"{math.clock_ghz:g} GHz")),
     }
     network = {"hbm_ctrl": naming.hbm(0, 0, 0), "router": naming.router(0, 0, *layout.pes[0])}

@@ -96,7 +96,8 @@ def torch_tensor_at(address: int) -> Any:
     """Return a torch tensor of the CPU that an address is in, or None: as C would find it, through memory."""
     kind = getattr(sys.modules.get("torch"), "Tensor", ())
     for x in gc.get_objects() if kind else ():
-        if isinstance(x, kind) and x.device.type == "cpu" and str(x.layout) == "torch.strided":
+        # isinstance() would ask each object for its class, and a proxy may then import a module or warn.
+        if issubclass(type(x), kind) and x.device.type == "cpu" and str(x.layout) == "torch.strided":
             storage = x.untyped_storage()
             if storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes():
                 return x

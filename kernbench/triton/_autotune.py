@@ -12,6 +12,7 @@ from kernbench.errors import KernelError, OutOfMemoryError
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext, current_session
 from kernbench.triton._bind import decoration, raw
+from kernbench.triton._functions import StaticAssertError
 from kernbench.triton._session import On, computed
 
 _UNKNOWN = "this run computes times only"
@@ -21,7 +22,7 @@ _UNKNOWN = "this run computes times only"
 class Trial:
     """One configuration: its launch's time [ns], and the resource that takes most of it on the device.
 
-    One that does not fit into the memory of a PE has an infinite time, and `limit` says why.
+    One that does not fit into the memory of a PE, or fails a `static_assert`, has an infinite time; `limit` says why.
     """
 
     config: Any
@@ -56,7 +57,7 @@ class Tuning:
 
     def _rows(self) -> list[tuple[str, str, str]]:
         named = [", ".join(f"{k}={v}" for k, v in trial.values.items()) or "(no values)" for trial in self.trials]
-        times = [f"{trial.ns:,.2f}" if trial.ns < inf else "does not fit" for trial in self.trials]
+        times = [f"{trial.ns:,.2f}" if trial.ns < inf else "cannot run" for trial in self.trials]
         return list(zip(named, times, (trial.limit for trial in self.trials), strict=True))
 
     def __len__(self) -> int:
@@ -126,7 +127,7 @@ def _trial(on: On, fn: Any, config: Any, grid: Any, args: Sequence[Any], kwargs:
                 named = {k: _copied(v, torch, values) for k, v in kwargs.items()}
                 _prepare(config, fn, own, named)
                 block.run(fn, own, {**named, **config.all_kwargs()}, grid)
-        except OutOfMemoryError as error:
+        except (OutOfMemoryError, StaticAssertError) as error:
             return Trial(config, inf, str(error))
         except KernelError as error:
             if values or _UNKNOWN not in str(error):
@@ -158,7 +159,7 @@ def _tune(
     trials = [_trial(on, fn, config, grid, args, kwargs) for config in left]
     found = Tuning(name, tuple(sorted(trials, key=lambda trial: trial.ns)))
     if found.best.ns == inf:
-        raise OutOfMemoryError(f"autotune of {name}: no configuration fits: {found.best.limit}")
+        raise KernelError(f"autotune of {name}: no configuration can run: {found.best.limit}")
     return found
 
 
@@ -222,8 +223,8 @@ def autotune(
 
     Raises
     ------
-    OutOfMemoryError
-        If no configuration fits into the memory of a PE.
+    KernelError
+        If no configuration can run.
     ValueError
         If there are no configurations.
 

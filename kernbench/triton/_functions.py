@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench import _dtypes as dtypes
+from kernbench.errors import KernelError
 from kernbench.triton_emu._program import broadcast as broadcast_shapes
 
 if TYPE_CHECKING:
     from kernbench.triton._language import Language
+
+
+class StaticAssertError(KernelError):
+    """`tl.static_assert` does not hold: the kernel cannot be compiled with these constants."""
+
 
 _SLOW, _SIMPLE = ("slow",), ("simple",)
 

@@ -15,7 +15,7 @@ from kernbench.errors import KernelError
 from kernbench.triton import _functions as functions
 from kernbench.triton import _random as random
 from kernbench.triton import _tensor
-from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED
+from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED, StaticAssertError
 from kernbench.triton._tensor import Block, pointer_of, tensor, tensor_descriptor
 from kernbench.triton._types import (
     LANGUAGE_NAMES,
@@ -237,9 +237,9 @@ class Language:
 
     @staticmethod
     def static_assert(condition: Any, message: str = "") -> None:
-        """Raise a KernelError unless the condition holds."""
+        """Raise a StaticAssertError unless the condition holds."""
         if not condition:
-            raise KernelError(f"static_assert failed: {message}" if message else "static_assert failed")
+            raise StaticAssertError(f"static_assert failed: {message}" if message else "static_assert failed")
 
     @staticmethod
     def static_print(*values: Any, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False) -> None:

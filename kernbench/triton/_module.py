@@ -9,13 +9,13 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from kernbench.errors import KernelError
 from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED
 from kernbench.triton._language import Language
-from kernbench.triton._session import current
+from kernbench.triton._session import current, device_properties, launch
 from kernbench.triton._types import LANGUAGE_NAMES, block_type, dtype, pointer_type
 
 _numbers = count()
@@ -66,16 +66,12 @@ class Launchable:
     arg_names: list[str]
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
-        def launch(*args: Any, **kwargs: Any) -> None:
+        def run(*args: Any, **kwargs: Any) -> None:
             self.run(*args, grid=grid, **kwargs)
 
-        return launch
+        return run
 
-    def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
-        """Launch it on the PEs of the block that the caller is in."""
-        from kernbench.triton._bind import raw
-
-        current(raw(self).__name__).run(self, args, kwargs, grid)
+    run = launch
 
 
 class JITFunction(Launchable):
@@ -85,6 +81,10 @@ class JITFunction(Launchable):
         self.fn, self.__name__, self.__module__ = fn, fn.__name__, fn.__module__
         self.__doc__, self.__qualname__ = fn.__doc__, fn.__qualname__
         self.arg_names = list(fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount])
+
+    def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
+        """Return what the kernel takes of a PE, as Triton's compiled kernel tells it: all of it."""
+        return self.run(*args, grid=grid, warmup=True, **kwargs)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError(f"cannot call @triton.jit function {self.__name__} outside of a kernel; use [grid](...)")
@@ -187,6 +187,8 @@ def next_power_of_2(n: int) -> int:
 
 class _Driver:
     """`triton.runtime.driver.active`: there is one device."""
+
+    utils = SimpleNamespace(get_device_properties=device_properties)
 
     def get_active_torch_device(self) -> Any:
         """Return torch's CPU, whose tensors kernels take."""

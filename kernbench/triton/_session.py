@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -117,7 +117,7 @@ class _Buffers:
         if self.torch.engine.data:
             values = np.zeros(count * kind.itemsize, np.uint8)
             values[: memory.nbytes] = found
-            buffer._poke(values.view(kind.numpy))
+            buffer.poke(values.view(kind.numpy))
         return buffer
 
     @property
@@ -129,9 +129,7 @@ class _Buffers:
         """Bring the values of the launch at hand to the host, and free its memory."""
         for memory, buffer, is_returned in self._taken.values():
             if self.torch.engine.data and memory.nbytes and is_returned:
-                layout = buffer.layout
-                values = layout.gather(self.torch.engine.memory.peek(layout.read_pieces)).view(np.uint8)
-                memory.bytes()[:] = values.reshape(-1)[: memory.nbytes]
+                memory.bytes()[:] = buffer.peek().view(np.uint8)[: memory.nbytes]
         self.release()
 
     def release(self) -> None:
@@ -327,12 +325,42 @@ def _replace_run() -> Iterator[tuple[type, Any]]:
         owner = getattr(sys.modules.get(module), name, None)
         if owner is not None:
             yield owner, owner.run
-            owner.run = _run
+            owner.run = launch
 
 
-def _run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
-    """Launch a kernel of the installed Triton."""
-    current(raw(self).__name__).run(self, args, kwargs, grid)
+class CompiledKernel:
+    """What warming up gives, as Triton's compiled kernel: it can be launched, and takes all registers and memory."""
+
+    n_spills = 0
+
+    def __init__(self, kernel: Any, num_warps: int = 4) -> None:
+        self.kernel, device = kernel, device_properties()
+        self.n_regs = device["max_num_regs"] // (num_warps * device["warpSize"])
+        self.metadata = SimpleNamespace(shared=device["max_shared_mem"], num_warps=num_warps)
+
+    def _init_handles(self) -> None:
+        """Do nothing: there is no code to load."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def run(*args: Any) -> None:
+            launch(self.kernel, *args, grid=grid)
+
+        return run
+
+
+def launch(kernel: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> CompiledKernel | None:
+    """Launch a kernel in the block that the caller is in, or only warm it up."""
+    if warmup:
+        return CompiledKernel(kernel, kwargs.get("num_warps", 4))
+    current(raw(kernel).__name__).run(kernel, args, kwargs, grid)
+    return None
+
+
+def device_properties(_index: int | None = None) -> dict[str, int]:
+    """Return Triton's properties of a device: a PE is a multiprocessor that runs one program with all its memory."""
+    config = current("get_device_properties").torch.engine.machine.config
+    tcm = int(config.cube.pe.pe_tcm.size_mb * 2**20)
+    return {"multiprocessor_count": config.n_pes, "max_shared_mem": tcm, "max_num_regs": tcm // 4, "warpSize": 1}
 
 
 def on(torch: RuntimeContext, placement: str = "round-robin", dp: DPPolicy | None = None) -> On:

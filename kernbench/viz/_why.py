@@ -8,7 +8,7 @@ from operator import getitem
 from typing import Any
 
 from kernbench.analysis._records import Records
-from kernbench.analysis._what_if import COVERED, is_time, tornado, what_if
+from kernbench.analysis._what_if import COVERED, Tornado, is_time, swing, tornado, what_if
 from kernbench.analysis.why import Reason, Why
 from kernbench.errors import KernbenchError
 from kernbench.viz._fields import fields
@@ -18,6 +18,7 @@ Message = Mapping[str, Any]
 FACTORS = (*(step * 2.0**octave for octave in (-2, -1, 0, 1) for step in (1.0, 1.25, 1.5, 1.75)), 4.0)
 _ROWS = 8
 _SMALLEST = 0.01  # share of a row
+SMALLEST_BAR = 0.001
 
 
 def why_section(why: Why, records: Records, *, with_tornado: bool = False) -> dict[str, Any]:
@@ -41,16 +42,16 @@ def why_section(why: Why, records: Records, *, with_tornado: bool = False) -> di
         "rest_ns": sum(x.ns for x in device[len(shown) :]),
         "host": [{"label": _label(x), "ns": x.ns} for x in host[:_ROWS]],
     }
-    return section | ({"tornado": tornado_rows(records)} if with_tornado else {})
+    return section | ({"tornado": tornado_rows(tornado(records), records.spec)} if with_tornado else {})
 
 
-def tornado_rows(records: Records) -> list[dict[str, Any]]:
-    """Return what each field changes if it is halved and doubled: predicted latencies over the run's, or None."""
-    found = []
-    for path, predictions in tornado(records).rows:
-        if any(x and abs(x.ratio - 1) >= 0.001 for x in predictions):
-            found.append(_field(path, records.spec) | {"predicted": [x and x.ratio for x in predictions]})
-    return found
+def tornado_rows(found: Tornado, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what each field changes: predicted and simulated latencies over the run's, None for what there is not."""
+    return [
+        _field(path, spec) | {"predicted": [x and x.ratio for x in bars], "exact": [x and x.exact_ratio for x in bars]}
+        for path, bars in found.rows
+        if any(x and abs(swing(x)) >= SMALLEST_BAR for x in bars)
+    ]
 
 
 def handle_why(message: Message, records: Records) -> dict[str, Any] | None:
@@ -58,7 +59,7 @@ def handle_why(message: Message, records: Records) -> dict[str, Any] | None:
     if message.get("do") != "tornado":
         return None
     try:
-        return {"do": "tornado", "rows": tornado_rows(records)}
+        return {"do": "tornado", "rows": tornado_rows(tornado(records), records.spec)}
     except KernbenchError as error:
         return {"do": "tornado", "error": str(error)}
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import kernbench as kb
 from kernbench.analysis._records import Launch, LinkTable
 from kernbench.analysis.result import Result
 from kernbench.errors import ConfigError
@@ -104,6 +105,21 @@ def saved_by_version_3(result, path, mode, certified):
 @pytest.mark.parametrize(("mode", "certified"), [("exact", None), ("fast", True)])
 def test_a_result_of_version_3_is_read(result, tmp_path, mode, certified):
     assert Result.load(saved_by_version_3(result, tmp_path / "tiny.npz", mode, certified)).to_dict() == result.to_dict()
+
+
+def test_a_log_without_data_types_is_read_and_predicts_all_but_what_they_decide(tmp_path):
+    run = kb.run("matmul-composite", "preset:small").result
+    path = run.save(tmp_path / "old.npz")
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    meta = json.loads(arrays["meta"].tobytes()) | {"schema_version": 5}
+    meta["commands"] = [fields[:6] for fields in meta["commands"]]
+    np.savez_compressed(path, **arrays | {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)})
+    old = Result.load(path)
+    assert old.records.digest() == run.records.digest()
+    assert old.what_if("system.pcie.latency_ns=50") == replace(run.what_if("system.pcie.latency_ns=50"), name="old")
+    with pytest.raises(ConfigError, match=r"old: the log .* does not hold data types, which .*macs_per_cycle.f16"):
+        old.what_if("cube.pe.pe_gemm.macs_per_cycle.f16=2048")
 
 
 def test_an_estimate_of_version_3_is_refused(result, tmp_path):

@@ -9,7 +9,7 @@ from kernbench.benches.registry import run as run_bench
 from kernbench.errors import KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
-from kernbench.studies import gemm
+from kernbench.studies import gemm, gqa
 from kernbench.topology.builder import resolve_topology
 
 MACHINE = resolve_topology("preset:default")
@@ -75,7 +75,18 @@ SMALL = MACHINE.with_(["sip.cube_mesh.w=1", "sip.cube_mesh.h=1"])
 # Each changes the time of its workload by more than 2 %.
 CHANGES = {
     "streamed": ["cube.hbm.channel_bw_gbs=16", "cube.hbm.channel_bw_gbs=25.6", "system.pcie.latency_ns=200"],
-    "in TCM": ["cube.pe.pe_gemm.clock_ghz=0.5", "cube.pe.pe_tcm.read_bw_gbs=256", "cube.hbm.channel_bw_gbs=16"],
+    "in TCM": [
+        "cube.pe.pe_gemm.clock_ghz=0.5",
+        "cube.pe.pe_gemm.macs_per_cycle.f16=2048",
+        "cube.pe.pe_tcm.read_bw_gbs=256",
+        "cube.hbm.channel_bw_gbs=16",
+    ],
+    "attention": [
+        "cube.pe.pe_math.lanes_16bit=64",
+        "cube.pe.pe_math.lanes_32bit=64",
+        "cube.pe.pe_math.slow_op_cycles=8",
+        "cube.pe.pe_gemm.macs_per_cycle.f16=2048",
+    ],
     "several PEs": ["cube.hbm.channel_bw_gbs=16", "system.pcie.latency_ns=50", "cube.ucie.port_ns=16"],
     "ring": ["system.sip_link.latency_ns=100", "system.sip_link.bw_gbs=64", "cube.pe.pe_tcm.write_bw_gbs=128"],
 }
@@ -83,6 +94,7 @@ RUNS = {
     "streamed": lambda machine: gemm.run(machine, (64, 256, 64), "ref_ref"),
     "in TCM": lambda machine: gemm.run(machine, (64, 512, 64), "load_load"),
     "several PEs": lambda machine: run_bench("qkv-gemm-multi-pe", machine, log="tile").result,
+    "attention": lambda machine: gqa.run(machine, gqa.Point("prefill", 256).setting(machine.config), log="tile"),
     "ring": ring,
 }
 
@@ -120,6 +132,22 @@ def test_the_path_moves_to_another_resource():
     exact = gemm.run(SMALL.with_(["cube.pe.pe_gemm.clock_ghz=4"]), (64, 1024, 64), "load_load").latency_ns
     assert result.what_if("cube.pe.pe_gemm.clock_ghz=4").predicted_ns == pytest.approx(exact, rel=0.01)
     assert exact > 0.95 * result.latency_ns
+
+
+@pytest.mark.parametrize("field", ["cube.pe.pe_gemm.macs_per_cycle.f32", "cube.pe.pe_gemm.macs_per_cycle.bf16"])
+def test_the_rate_for_another_data_type_changes_nothing(result, field):
+    # bf16 has the same rate as f16, so that no duration tells them apart.
+    assert result.what_if({field: 1}).predicted_ns == result.latency_ns
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("changed", ["f16", "f32"])
+def test_a_systolic_array_has_as_many_macs_as_positions(dtype, changed):
+    array = SMALL.with_(["cube.pe.pe_gemm.model=systolic", "cube.pe.pe_gemm.clock_ghz=0.1"])
+    change = {f"cube.pe.pe_gemm.macs_per_cycle.{changed}": 512}
+    result, exact = (gemm.run(x, (64, 256, 64), "load_load", dtype=dtype) for x in (array, array.with_(change)))
+    assert result.what_if(change).predicted_ns == pytest.approx(exact.latency_ns, rel=0.001)
+    assert (exact.latency_ns == result.latency_ns) is (dtype == "f16")
 
 
 def test_tiles_that_are_not_logged_are_predicted_too():

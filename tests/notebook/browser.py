@@ -1,7 +1,8 @@
-"""A real browser, for tests of the panels: one for all of them."""
+"""What tests do with a real browser."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import contextmanager
 
@@ -46,8 +47,29 @@ class Page:
 
     def open(self, address: str) -> None:
         """Go there, once the server answers."""
-        WebDriverWait(self.driver, LONG_S, 0.2).until(lambda _: answers(address))
+        if address.startswith("http"):
+            WebDriverWait(self.driver, LONG_S, 0.2).until(lambda _: answers(address))
+        self.driver.get("about:blank")  # the page before may still ask for something
+        self.requests()
+        self.severe()
         self.driver.get(address)
+
+    def requests(self) -> set[str]:
+        """Return what was asked for since the page was opened, or since the last call."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        return {x["params"]["request"]["url"] for x in messages if x["method"] == "Network.requestWillBeSent"}
+
+    def severe(self) -> list[str]:
+        """Return the errors on the console since the page was opened, or since the last call."""
+        return [x["message"] for x in self.driver.get_log("browser") if x["level"] == "SEVERE"]
+
+    def run(self, script: str, *arguments):
+        """Return the value of a script."""
+        return self.driver.execute_script(script, *arguments)
+
+    def frame(self) -> None:
+        """Wait until what was changed is drawn."""
+        self.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(() => arguments[0]()))")
 
     def all(self, css: str):
         return [x for x in self.driver.find_elements(By.CSS_SELECTOR, css) if x.is_displayed()]

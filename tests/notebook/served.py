@@ -92,6 +92,11 @@ class Visitor:
         with self._opener.open(f"{self.address}/?token={TOKEN}", timeout=LONG_S) as answer:
             return re.search(r'"kernelId": "([\w-]+)"', answer.read().decode())[1]
 
+    def close(self, kernel):
+        """Leave the page of a kernel, which ends it."""
+        leaving = urllib.request.Request(f"{self.address}/voila/api/shutdown/{kernel}?token={TOKEN}", method="POST")
+        self._opener.open(leaving, timeout=LONG_S).close()
+
     def alive(self, kernel):
         """Whether the server has a kernel."""
         try:

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
-
 import pytest
 
 import kernbench as kb
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
 
-REQUIRED = os.environ.get("KERNBENCH_BROWSER") == "required"
-MISSING = [] if importlib.util.find_spec("selenium") else ["selenium"]
-MISSING += [x for x in ("chromium", "chromedriver") if shutil.which(x) is None]
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(MISSING) and not REQUIRED, reason=f"not installed: {', '.join(MISSING)}"),
-]
+pytestmark = pytest.mark.slow
 PICTURE = "const picture = __kb_picture, { machine, shared } = picture;"
 GEMM = "sip0.cube0.pe0.pe_gemm"
 LINK = "sip0.cube0.hbm_ctrl.pe0->sip0.cube0.r0c0"
@@ -40,20 +30,12 @@ def address(tmp_path_factory):
     return path.as_uri()
 
 
-@pytest.fixture(scope="module")
-def driver():
-    from tests.notebook.browser import chromium
-
-    with chromium() as driver:
-        yield driver
-
-
 @pytest.fixture
 def page(address, driver):
     from tests.notebook.browser import Page
 
     page = Page(driver, "machine")
-    driver.get(address)
+    page.open(address)
     page.one(".kbp-machine")
     page.until(lambda: told(page, "return __kb_redraws.machine"), "the first frame")
     return page
@@ -74,7 +56,7 @@ def keys(page, *pressed: str) -> None:
         camera = None
         while camera != (camera := told(page, "return JSON.stringify(machine.camera)")):
             told(page, "return 0")
-            page.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+            page.frame()
 
 
 def test_keys_go_from_the_system_into_a_pe_and_out_again(page):
@@ -140,12 +122,11 @@ def test_a_run_under_way_is_shown_as_it_comes(page):
 
 
 def test_a_frame_of_the_browser_has_one_change_and_one_redraw(page):
-    frame = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
     told(page, "window.changes = 0; shared.addEventListener('change', () => (window.changes += 1));")
     for act in ("shared.t = i", "machine.zoomBy(1.01)"):
-        page.driver.execute_async_script(frame)
+        page.frame()
         before = told(page, "window.changes = 0; return __kb_redraws.machine")
         told(page, f"for (let i = 0; i < 50; i++) {act};")
-        page.driver.execute_async_script(frame)
+        page.frame()
         assert told(page, "return __kb_redraws.machine") <= before + 2, act
         assert told(page, "return window.changes") <= 2, act

@@ -438,9 +438,9 @@ def test_a_run_that_is_about_to_start_can_be_waited_for(explorer, monkeypatch):
     waited = []
     start = Job.start
 
-    def started(job: Job) -> None:
+    def started(job: Job, after: Job | None = None) -> None:
         waited.append(explorer.wait(0))
-        start(job)
+        start(job, after)
 
     monkeypatch.setattr(Job, "start", started)
     run(explorer)

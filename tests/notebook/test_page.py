@@ -139,17 +139,6 @@ def test_a_kernel_of_a_page_has_limited_memory(kernel):
     assert process.rlimit(psutil.RLIMIT_DATA)[0] == PAGE_MEMORY_BYTES
 
 
-def test_a_visitor_has_a_few_pages_and_a_full_server_says_so(address, visitor, kernel):
-    second, third = visitor.open(), visitor.open()
-    assert [visitor.alive(x) for x in (kernel, second, third)] == [False, True, True]
-    another = Visitor(address)
-    another.open()
-    with pytest.raises(urllib.error.HTTPError, match="503") as full:
-        Visitor(address).open()
-    assert b"no more fit on this server" in full.value.read()
-    full.value.close()
-
-
 async def press_run(socket):
     """Press Run, whatever the page shows."""
     run = socket.named("kb-run")
@@ -170,7 +159,7 @@ async def refused(socket):
     return before, await runs(socket), socket.widgets[socket.named("kb-note")]["value"]
 
 
-def test_a_visitor_starts_so_many_runs_in_an_hour_in_all_pages(tmp_path):
+def test_a_visitor_starts_so_many_runs_in_an_hour_in_all_pages(address):
     async def used_up(socket):
         for n in (1, 2):
             await press_run(socket)
@@ -183,12 +172,27 @@ def test_a_visitor_starts_so_many_runs_in_an_hour_in_all_pages(tmp_path):
         while await runs(socket) < 1:
             pass
 
-    with served("web", tmp_path, code=SERVE) as address:
-        visitor = Visitor(address)
-        message = "you have started 2 runs within an hour, as many as this page allows; try later"
-        assert said(address, visitor.open(), used_up) == (2, 2, message)
-        assert said(address, visitor.open(), refused) == (0, 0, message)
-        said(address, Visitor(address).open(), first)
+    visitor, another = Visitor(address), Visitor(address)
+    message = "you have started 2 runs within an hour, as many as this page allows; try later"
+    for who, does, says in (
+        (visitor, used_up, (2, 2, message)),
+        (visitor, refused, (0, 0, message)),
+        (another, first, None),
+    ):
+        page = who.open()
+        assert said(address, page, does) == says
+        who.close(page)
+
+
+def test_a_visitor_has_a_few_pages_and_a_full_server_says_so(address, kernel):
+    visitor = Visitor(address)
+    first, second, third = (visitor.open() for _ in range(3))
+    assert [visitor.alive(x) for x in (first, second, third)] == [False, True, True]
+    assert visitor.alive(kernel), "that of another visitor"
+    with pytest.raises(urllib.error.HTTPError, match="503") as full:
+        Visitor(address).open()
+    assert b"no more fit on this server" in full.value.read()
+    full.value.close()
 
 
 def test_the_kernel_of_an_idle_page_ends(tmp_path):

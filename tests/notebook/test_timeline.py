@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import re
-import shutil
 import threading
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,13 +18,7 @@ from kernbench.viz import _palette as palette
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
 
-REQUIRED = os.environ.get("KERNBENCH_BROWSER") == "required"
-MISSING = [] if importlib.util.find_spec("selenium") else ["selenium"]
-MISSING += [x for x in ("chromium", "chromedriver") if shutil.which(x) is None]
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(MISSING) and not REQUIRED, reason=f"not installed: {', '.join(MISSING)}"),
-]
+pytestmark = pytest.mark.slow
 
 # What ui.perfetto.dev does with messages, as its documentation on deep links says.
 PERFETTO = """<!doctype html><title>stand-in</title><script>
@@ -71,14 +62,6 @@ def address(runs):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def driver():
-    from tests.notebook.browser import chromium
-
-    with chromium() as driver:
-        yield driver
 
 
 @pytest.fixture

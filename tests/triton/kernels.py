@@ -16,6 +16,7 @@ def add(x, y, out, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def softmax(x, out, rows, columns, stride, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK >= 8, "BLOCK is at least 8")
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=2):
         i = tl.arange(0, BLOCK)
         values = tl.load(x + row * stride + i, mask=i < columns, other=-float("inf"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kernbench as kb
-from kernbench.errors import KernelError, OutOfMemoryError
+from kernbench.errors import KernelError
 from kernbench.triton._autotune import autotune
 from kernbench.triton._module import Autotuner, Config
 from kernbench.triton._session import on
@@ -65,8 +65,16 @@ def test_what_does_not_fit_is_infinite_and_says_why(kernels, machine):
         found = autotune(kernels.matmul.fn, grid, *arguments(*operands()), configs=configs)
         assert [trial.ns == inf for trial in found] == [False, True]
         assert "4096" in found[1].limit
-        with pytest.raises(OutOfMemoryError, match="no configuration fits"):
+        with pytest.raises(KernelError, match=r"no configuration can run: .*4096"):
             autotune(kernels.matmul.fn, grid, *arguments(*operands()), configs=configs[:1])
+
+
+def test_a_configuration_that_fails_a_static_assert_is_infinite(kernels, machine):
+    x = np.ones((4, 7), np.float32)
+    with kb.session(machine):
+        found = autotune(kernels.softmax, (4,), x, np.zeros_like(x), 4, 7, 7, configs=[{"BLOCK": 4}, {"BLOCK": 8}])
+    assert [(trial.values["BLOCK"], trial.ns == inf) for trial in found] == [(8, False), (4, True)]
+    assert "static_assert failed: BLOCK is at least 8" in found[1].limit
 
 
 def test_pruning_rules_are_asked(kernels, machine):

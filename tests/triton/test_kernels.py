@@ -235,3 +235,16 @@ def test_a_file_that_fails_leaves_nothing(tmp_path):
     with pytest.raises(AttributeError, match="no_such_name"):
         load(file)
     assert {name for name in set(sys.modules) - before if "triton" in name} == set()
+
+
+def test_a_warm_up_launches_nothing_and_gives_a_kernel_that_fills_a_pe(kernels, machine):
+    x = np.ones((4, 7), np.float32)
+    with kb.session(machine) as torch, kb.triton.on(torch):
+        device = kernels.triton.runtime.driver.active.utils.get_device_properties(0)
+        kernel = kernels.softmax.warmup(x, x, 4, 7, 7, BLOCK=8, num_warps=8, grid=(1,))
+        assert device["max_num_regs"] // (kernel.n_regs * device["warpSize"] * 8) == 1
+        assert device["max_shared_mem"] // kernel.metadata.shared == 1
+        assert torch.result.launches == ()
+        kernel[(1, 1, 1)](x, x, 4, 7, 7, 8)
+    assert device["multiprocessor_count"] == machine.config.n_pes
+    assert len(torch.result.launches) == 1

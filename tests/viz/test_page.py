@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
 import re
-import shutil
 
 import pytest
 
 import kernbench as kb
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene
-
-REQUIRED = os.environ.get("KERNBENCH_BROWSER") == "required"
-MISSING = [x for x in ("selenium",) if importlib.util.find_spec(x) is None]
-MISSING += [x for x in ("chromium", "chromedriver") if shutil.which(x) is None]
-in_browser = pytest.mark.skipif(bool(MISSING) and not REQUIRED, reason=f"not installed: {', '.join(MISSING)}")
 
 
 @pytest.fixture(scope="module")
@@ -47,23 +38,23 @@ def test_the_page_may_load_nothing(text):
 
 
 @pytest.fixture(scope="module")
-def page(text, tmp_path_factory):
-    from tests.notebook.browser import Page, chromium
+def page(text, driver, tmp_path_factory):
+    from tests.notebook.browser import Page
 
     path = tmp_path_factory.mktemp("page") / "run.html"
     path.write_text(text, encoding="utf-8")
-    with chromium() as driver:
-        driver.execute_cdp_cmd("Network.enable", {})
-        driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["http://*", "https://*", "ws://*", "wss://*"]})
-        driver.get(path.as_uri())
-        yield Page(driver, "html")
+    page = Page(driver, "html")
+    driver.execute_cdp_cmd("Network.enable", {})
+    driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["http://*", "https://*", "ws://*", "wss://*"]})
+    page.open(path.as_uri())
+    yield page
+    driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
 
 
 def shared(page, name):
     return page.driver.execute_script(f"return globalThis.__kb_picture?.shared.{name}")
 
 
-@in_browser
 def test_it_opens_plays_and_selects_from_disk(page):
     page.until(lambda: shared(page, "end") > 0, "the scene")
     start = shared(page, "t")
@@ -74,10 +65,8 @@ def test_it_opens_plays_and_selects_from_disk(page):
     page.driver.execute_script("arguments[0].scrollIntoView()", canvas)
     selected = page.until(lambda: clicked(page, canvas), "a click to select")
     assert selected.startswith(("host", "switch", "sip"))
-    requests = [json.loads(x["message"])["message"] for x in page.driver.get_log("performance")]
-    urls = [x["params"]["request"]["url"] for x in requests if x["method"] == "Network.requestWillBeSent"]
-    assert not [url for url in urls if not url.startswith(("file:", "blob:", "data:"))]
-    assert not [x for x in page.driver.get_log("browser") if x["level"] == "SEVERE"]
+    assert not [url for url in page.requests() if not url.startswith(("file:", "blob:", "data:"))]
+    assert not page.severe()
 
 
 DROP = """
@@ -97,7 +86,6 @@ return [refused, buttons, picture.root.classList.contains("kbp-drop")];
 """
 
 
-@in_browser
 def test_a_dropped_file_is_sent_in_parts_where_it_is_answered(page):
     page.until(lambda: shared(page, "end") > 0, "the scene")
     assert page.driver.execute_script(DROP, []) == [[False, False], 0, False]

@@ -13,7 +13,6 @@ from kernbench.viz._html import result_html
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
 from kernbench.viz._why import FACTORS, handle_why, why_section
-from tests.viz.test_page import in_browser
 
 MACHINE = kb.load("preset:default", ["sip.cube_mesh.w=2", "sip.cube_mesh.h=2"])
 BENCHES = ("qkv-gemm", "qkv-gemm-multi-pe", "va-offset-verify", "ccl-allreduce", "gemm-single-pe")
@@ -80,26 +79,24 @@ def test_a_run_without_a_log_has_no_such_section():
     assert "exclusive time by stage" in result_html(result)
 
 
-@in_browser
-def test_a_slider_of_a_page_shows_a_prediction(result, tmp_path):
+def test_a_slider_of_a_page_shows_a_prediction(result, driver, tmp_path):
     from selenium.webdriver.common.keys import Keys
 
-    from tests.notebook.browser import Page, chromium
+    from tests.notebook.browser import Page
 
     path = tmp_path / "run.html"
     path.write_text(picture_html(scene_of(MACHINE, result, trace=True)), encoding="utf-8")
-    with chromium() as driver:
-        driver.get(path.as_uri())
-        page = Page(driver, "why")
-        page.until(lambda: page.all(".kbp-why-row input"), "rows")
-        slider = page.all(".kbp-why-row input")[0]
-        assert "Prediction" not in page.all(".kbp-why-said")[0].text
-        for _ in range(4):
-            slider.send_keys(Keys.ARROW_RIGHT)
-        row = why_section(result.why(), result.records)["rows"][0]
-        said = page.all(".kbp-why-said")[0].text
-        assert f"Prediction: {row['predicted'][len(FACTORS) // 2 + 4]:,.1f} ns" in said
-        assert page.all(".kbp-why-control output")[0].text == "64 GB/s"
-        summary = next(x for x in page.all(".kbp-why summary") if "halved" in x.text)
-        summary.click()
-        assert len(page.all(".kbp-tornado-row")) > 3
+    page = Page(driver, "why")
+    page.open(path.as_uri())
+    page.until(lambda: page.all(".kbp-why-row input"), "rows")
+    slider = page.all(".kbp-why-row input")[0]
+    assert "Prediction" not in page.all(".kbp-why-said")[0].text
+    for _ in range(4):
+        slider.send_keys(Keys.ARROW_RIGHT)
+    row = why_section(result.why(), result.records)["rows"][0]
+    said = page.all(".kbp-why-said")[0].text
+    assert f"Prediction: {row['predicted'][len(FACTORS) // 2 + 4]:,.1f} ns" in said
+    assert page.all(".kbp-why-control output")[0].text == "64 GB/s"
+    summary = next(x for x in page.all(".kbp-why summary") if "halved" in x.text)
+    summary.click()
+    assert len(page.all(".kbp-tornado-row")) > 3

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -13,6 +12,11 @@ from kernbench.analysis._records import Records
 from kernbench.config import MachineConfig, read_machine
 from kernbench.errors import ConfigError
 
+# Rates for some types of data.
+_BY_TYPE = (
+    *(f"cube.pe.pe_gemm.macs_per_cycle.{family}" for family in ("f16", "bf16", "f8", "i8", "f32")),
+    "cube.pe.pe_math.lanes_16bit", "cube.pe.pe_math.lanes_32bit", "cube.pe.pe_math.slow_op_cycles",
+)  # fmt: skip
 # What a prediction can change: fields that only say how fast something is.
 COVERED = (
     "system.sip_link.bw_gbs", "system.sip_link.latency_ns", "system.switch.overhead_ns", "system.pcie.bw_gbs",
@@ -23,7 +27,7 @@ COVERED = (
     "cube.hbm.channel_bw_gbs", "cube.hbm.turnaround_ns", "cube.hbm.access_ns", "cube.hbm.efficiency",
     "cube.hbm.bw_gbs", "cube.sram.bw_gbs", "cube.pe.pe_cpu.command_ns", "cube.pe.pe_cpu.bw_gbs",
     "cube.pe.pe_scheduler.tile_ns", "cube.pe.pe_dma.bw_gbs", "cube.pe.pe_gemm.clock_ghz",
-    "cube.pe.pe_math.clock_ghz", "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs",
+    "cube.pe.pe_math.clock_ghz", *_BY_TYPE, "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs",
     "cube.pe.pe_mmu.lookup_ns", "cube.pe.pe_ipcq.sram_setup_ns", "cube.pe.pe_ipcq.hbm_setup_ns",
 )  # fmt: skip
 # No link between a PE and its slice may be slower than the slice.
@@ -45,7 +49,7 @@ class Change:
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """What a run would take on a changed machine: predicted, not simulated.
+    """What a run would take on a changed machine: predicted, and simulated if it was run there.
 
     Attributes
     ----------
@@ -55,12 +59,15 @@ class Prediction:
         The latency of the run, and that on the changed machine.
     changes : tuple of Change
         The fields that differ, with their old and new values.
+    exact_ns : float or None
+        The simulated latency on the changed machine, if it was run there.
     """
 
     name: str
     simulated_ns: float
     predicted_ns: float
     changes: tuple[Change, ...]
+    exact_ns: float | None = None
     label: str = "prediction"
 
     @property
@@ -68,10 +75,25 @@ class Prediction:
         """Predicted over simulated latency; 1 for a run that took no time."""
         return self.predicted_ns / self.simulated_ns if self.simulated_ns else 1.0
 
+    @property
+    def exact_ratio(self) -> float | None:
+        """Simulated latency on the changed machine over that of the run; None if it was not run there."""
+        if self.exact_ns is None:
+            return None
+        return self.exact_ns / self.simulated_ns if self.simulated_ns else 1.0
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the prediction; None if the changed machine was not simulated."""
+        return self.predicted_ns / self.exact_ns - 1 if self.exact_ns else None
+
     def __repr__(self) -> str:
         times = f"{self.predicted_ns:,.2f} ns instead of {self.simulated_ns:,.2f} ns"
-        changes = (f"  {change}" for change in self.changes)
-        return "\n".join([f"{self.label}: {self.name} takes {times} ({self.ratio:.3f}x)", *changes])
+        lines = [f"{self.label}: {self.name} takes {times} ({self.ratio:.3f}x)"]
+        lines += [f"  {change}" for change in self.changes]
+        if self.exact_ns is not None:
+            lines.append(f"  simulated: {self.exact_ns:,.2f} ns; error of the prediction {self.error or 0:+.2%}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
@@ -79,7 +101,7 @@ class Prediction:
 
 @dataclass(frozen=True, repr=False)
 class Tornado:
-    """What each field of the machine file would change, made smaller and larger: predicted, not simulated.
+    """What each field of the machine file would change, made smaller and larger.
 
     Attributes
     ----------
@@ -93,27 +115,48 @@ class Tornado:
 
     def __repr__(self) -> str:
         width = max((len(field) for field, _ in self.rows), default=0)
-        lines = [f"{self.name}: predicted change of the latency, each field times {self.factors}"]
+        errors = [x.error for _, found in self.rows for x in found if x and x.error is not None]
+        how = f"simulated (largest error of a prediction {max(map(abs, errors)):.2%})" if errors else "predicted"
+        lines = [f"{self.name}: {how} change of the latency, each field times {self.factors}"]
         for field, found in self.rows:
-            lines.append(f"  {field:<{width}}" + "".join(f"{x.ratio - 1:>+9.1%}" if x else f"{'-':>9}" for x in found))
+            lines.append(f"  {field:<{width}}" + "".join(f"{swing(x):>+9.1%}" if x else f"{'-':>9}" for x in found))
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
 
 
-def tornado(records: Records, factors: Sequence[float] = (0.5, 2.0), name: str = "run") -> Tornado:
-    """Return the predictions for every field that says how fast something is, those that change most first."""
+def swing(found: Prediction) -> float:
+    """Return the relative change of the latency: simulated, or predicted where the changed machine was not run."""
+    exact = found.exact_ratio
+    return (found.ratio if exact is None else exact) - 1
+
+
+def tornado(
+    records: Records, factors: Sequence[float] = (0.5, 2.0), name: str = "run",
+    exact_ns: Callable[[dict[str, float]], float] | None = None,
+) -> Tornado:  # fmt: skip
+    """Return what every field that says how fast something is would change, those that change most first.
+
+    `exact_ns` returns the simulated latency with some fields changed; without it, all is predicted.
+    """
     values = _leaves(records.spec)
 
-    def predicted(field: str, factor: float) -> Prediction | None:
-        with suppress(ConfigError):
-            return what_if(records, {field: values[field] * factor}, name)
-        return None
+    def changed(field: str, factor: float) -> Prediction | None:
+        try:
+            found = what_if(records, {field: values[field] * factor}, name)
+        except ConfigError:  # no such machine
+            return None
+        return replace(found, exact_ns=exact_ns(new_values(found))) if exact_ns else found
 
-    rows = [(field, tuple(predicted(field, factor) for factor in factors)) for field in COVERED if values.get(field)]
-    rows.sort(key=lambda row: -max((abs(x.ratio - 1) for x in row[1] if x), default=0))
+    rows = [(field, tuple(changed(field, factor) for factor in factors)) for field in COVERED if values.get(field)]
+    rows.sort(key=lambda row: -max((abs(swing(x)) for x in row[1] if x), default=0))
     return Tornado(name, tuple(factors), tuple(rows))
+
+
+def new_values(found: Prediction) -> dict[str, float]:
+    """Return the fields that a prediction changes, with their new values."""
+    return {change.field: change.new for change in found.changes}
 
 
 def what_if(records: Records, overrides: Mapping[str, object] | Sequence[str], name: str = "run") -> Prediction:
@@ -121,8 +164,14 @@ def what_if(records: Records, overrides: Mapping[str, object] | Sequence[str], n
     from kernbench.analysis._what_if._graph import timing_of  # results import this module
 
     changes = _changes(records.spec, overrides)
+    timing = timing_of(records)
+    if not timing.types_known and any(change.field in _BY_TYPE for change in changes):
+        raise ConfigError(
+            f"{name}: the log is of an earlier version and does not hold data types, which "
+            f"{', '.join(change.field for change in changes if change.field in _BY_TYPE)} is about; run it again"
+        )
     ratio = {change.field: _slowdown(change) for change in changes}
-    predicted = timing_of(records).predict(ratio, {change.field: change.new for change in changes})
+    predicted = timing.predict(ratio, {change.field: change.new for change in changes})
     return Prediction(name, records.makespan_ps / 1000, predicted / 1000, changes)
 
 
@@ -178,7 +227,7 @@ def _leaves(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def is_time(field: str) -> bool:
     """Return whether a field is a time, which is better smaller; else it is a rate."""
-    return field.endswith(("_ns", "_mm"))
+    return field.endswith(("_ns", "_mm", "_cycles"))
 
 
 def _slowdown(change: Change) -> float:

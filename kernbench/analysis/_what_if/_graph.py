@@ -25,10 +25,7 @@ from kernbench.analysis._what_if._retime import retime
 Term: TypeAlias = tuple[int, float]  # quantity, coefficient
 _COMMAND, _M_CPU, _IO_CPU = "cube.pe.pe_cpu.command_ns", "cube.m_cpu.service_ns", "sip.io.io_cpu.service_ns"
 _FETCH_GBS, _STORE_GBS = "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs"
-_RATES = {
-    "fetch": _FETCH_GBS, "gemm": "cube.pe.pe_gemm.clock_ghz", "math": "cube.pe.pe_math.clock_ghz",
-    "store_tcm": _STORE_GBS,
-}  # fmt: skip
+_ENGINES = ("fetch", "gemm", "math", "store_tcm")
 _CHAINED = 2  # links of a route on which a transfer follows the one before
 
 
@@ -94,6 +91,7 @@ class Graph:
         self.ready: dict[int, int] = {}
         self.done: dict[int, int] = {}
         self.servers: dict[Any, _Server] = {}
+        self.types_known = True
         self.busy = dict(zip(records.links.names, records.links.busy_ps.tolist(), strict=True))
         self._enter_transfers()
         self._enter_commands()
@@ -257,10 +255,11 @@ class Graph:
         self.finish: dict[int, int] = {}
         self.leave: dict[int, int] = {}
         for i, kind in enumerate(self.kinds):
-            if kind in _RATES:
+            if kind in _ENGINES:
                 self.begin[i], self.finish[i] = add(starts[i]), add(ends[i])
                 self.leave[i] = self.finish[i]
-                edge(self.begin[i], self.finish[i], (q.rate(_RATES[kind]), ends[i] - starts[i]))
+                took = ends[i] - starts[i]
+                edge(self.begin[i], self.finish[i], (self._engine(kind, commands[i], took), took))
                 if kind == "math" and tiles[i] < 0 and commands[i] in self.ready:
                     edge(self.ready[commands[i]], self.begin[i])
                     edge(self.finish[i], self.done[commands[i]])
@@ -268,6 +267,15 @@ class Graph:
     def _kind(self, command: int) -> str:
         rows = self.rows_of.get(command)
         return self.kinds[rows[0]] if rows else ""
+
+    def _engine(self, kind: str, command: int, took_ps: int) -> int:
+        """Return the slowdown of a stage of a command that took some time."""
+        if kind in ("gemm", "math"):
+            info = self.r.commands[command]
+            known = info.dtype if kind == "gemm" else info.vector
+            self.types_known &= bool(known) or not took_ps
+            return self.q.matrix(info.dtype) if kind == "gemm" else self.q.vector(info.vector)
+        return self.q.rate(_FETCH_GBS if kind == "fetch" else _STORE_GBS)
 
     # -- tiles
 
@@ -369,7 +377,7 @@ class Graph:
     def _tiled_without_tiles(self) -> None:
         """Join the stages of tiled commands as wholes, where the log does not keep their tiles."""
         r, add, edge, q = self.r, self.events.add, self.events.edge, self.q
-        seen = set(r.command[(r.tile >= 0) & r.is_kind(*_RATES)].tolist())
+        seen = set(r.command[(r.tile >= 0) & r.is_kind(*_ENGINES)].tolist())
         order = ("dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out")
         found: dict[int, list[Stage]] = defaultdict(list)
         for stage in map(Stage._make, r.dependencies.stages.tolist()):
@@ -381,8 +389,8 @@ class Graph:
             before: tuple[int, int, Stage, int] | None = None
             for stage in stages:
                 kind = r.kinds[stage.kind]
-                if kind in _RATES:
-                    quantity, busy = q.rate(_RATES[kind]), float(stage.busy_ps)
+                if kind in _ENGINES:
+                    quantity, busy = self._engine(kind, command, stage.busy_ps), float(stage.busy_ps)
                 else:
                     quantity, busy = q.stream(stage.route, stage.nbytes)
                 begin, end = add(stage.start_ps), add(stage.end_ps)
@@ -648,6 +656,7 @@ class Timing:
         for event, waited in events.waits.items():
             self._waits[place[event]] = waited
         self.n_edges = len(self._source)
+        self.types_known = graph.types_known
 
     def _weights(self, values: np.ndarray) -> np.ndarray:
         return np.bincount(self._edge, self._factor * values[self._quantity], len(self._source))

@@ -21,6 +21,13 @@ from kernbench.analysis.why import attribution
 
 Hop = int
 _SLICE = ("cube.hbm.channel_bw_gbs", "cube.hbm.efficiency")
+_MATRIX, _MACS, _VECTOR = "cube.pe.pe_gemm", "cube.pe.pe_gemm.macs_per_cycle", "cube.pe.pe_math"
+# Of an operand's type, the field with the rate of the matrix engine.
+_FAMILY = {
+    "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8", "float8_e5m2": "f8", "int8": "i8", "float32": "f32",
+}  # fmt: skip
+_LANES = ("lanes_16bit", "lanes_32bit", "slow_op_cycles")
+VectorWork = tuple[tuple[str, int, int], ...]
 
 
 class Quantities:
@@ -67,6 +74,16 @@ class Quantities:
     def rate(self, field: str) -> int:
         """Return the slowdown by a rate of the machine file."""
         key = "rate", field
+        return self._number[key] if key in self._number else self._enter(key, 1.0)
+
+    def matrix(self, dtype: str) -> int:
+        """Return the slowdown of the matrix engine with operands of a type."""
+        key = "matrix", _FAMILY.get(dtype, "")
+        return self._number[key] if key in self._number else self._enter(key, 1.0)
+
+    def vector(self, work: VectorWork) -> int:
+        """Return the slowdown of the vector engine with some operations."""
+        key = "vector", work
         return self._number[key] if key in self._number else self._enter(key, 1.0)
 
     def port_ps(self, field: str, nbytes: int) -> float:
@@ -161,6 +178,12 @@ class Quantities:
                 values[number] = ns_to_ps(new[what[0]])
             elif kind == "rate" and what[0] in ratio:
                 values[number] = ratio[what[0]]
+            elif kind == "matrix":
+                values[number] = ratio.get(f"{_MATRIX}.clock_ghz", 1.0) * ratio.get(f"{_MACS}.{what[0]}", 1.0)
+                if self.spec(_MATRIX).get("model") == "systolic":  # as many MACs as positions, for f16
+                    values[number] /= ratio.get(f"{_MACS}.f16", 1.0)
+            elif kind == "vector":
+                values[number] = ratio.get(f"{_VECTOR}.clock_ghz", 1.0) * self._more_cycles(what[0], new)
         links = len(self._names)
         if len(self._flat) and ratio.keys() & {*self._fields, *self._node_fields}:
             slower = np.array([ratio.get(field, 1.0) for field in self._fields[:links]])
@@ -171,3 +194,22 @@ class Quantities:
             total = np.add.reduceat(latency[self._flat] + times, self._begins)
             values[self._at] = total + (self._flits - 1) * np.maximum.reduceat(times, self._begins)
         return values
+
+    def _more_cycles(self, work: VectorWork, new: Mapping[str, float]) -> float:
+        """Return by how much more cycles vector operations take."""
+        if not work or not any(f"{_VECTOR}.{name}" in new for name in _LANES):
+            return 1.0
+        now = [float(self.spec(f"{_VECTOR}.{name}")) for name in _LANES]
+        then = [new.get(f"{_VECTOR}.{name}", value) for name, value in zip(_LANES, now, strict=True)]
+        return _cycles(work, *then) / _cycles(work, *now)
+
+
+def _cycles(work: VectorWork, lanes_16bit: float, lanes_32bit: float, slow_op_cycles: float) -> float:
+    """Return the cycles of the vector engine: elements over lanes; a reduction then joins the lanes."""
+    cycles = 0.0
+    for kind, elements, itemsize in work:
+        lanes = lanes_16bit if itemsize <= 2 else max(1, lanes_32bit * 4 // itemsize)
+        rounds = ceil(elements / lanes)
+        cycles += rounds * slow_op_cycles if kind == "slow" else rounds
+        cycles += (int(lanes) - 1).bit_length() if kind == "reduce" else 0
+    return max(1.0, cycles)

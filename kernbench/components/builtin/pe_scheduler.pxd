@@ -47,7 +47,7 @@ cdef class Pipeline:
     cpdef bint _fetch(self) except -1
     @cython.locals(stage=Stage, ring=Ring, moved=cython.bint)
     cpdef bint _gemm(self) except -1
-    @cython.locals(stage=Stage, log=OpLog, i=int64_t, start=int64_t, end=int64_t)
+    @cython.locals(stage=Stage, log=OpLog, i=int64_t, k=int64_t, start=int64_t, end=int64_t)
     cpdef _multiply(self, TileJob job, int64_t ready)
     @cython.locals(stage=Stage, log=OpLog, moved=cython.bint, job=TileJob, ring=Ring, start=int64_t, end=int64_t, ready=int64_t, o=int64_t, service=int64_t)
     cpdef bint _math(self) except -1
@@ -62,8 +62,8 @@ cdef class VectorJob(Job):
 cdef class TileJob(Job):
     cdef public object plan, vector_ps
     cdef public bint matrix
-    cdef public int64_t fetched, gemm_ps, kt, multiplied, n, outputs, planned_ps, start_ps, stored, tile_ps, vectored
-    cdef public list fetches
+    cdef public int64_t fetched, kt, multiplied, n, outputs, planned_ps, start_ps, stored, tile_ps, vectored
+    cdef public list fetches, products
     cdef public TileReads reads
     cdef public TileWrites writes
     cpdef int64_t planned(self, int64_t i) except -2

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernbench._units import MIB, ns_to_ps
 from kernbench.components._command import Command, Composite, Dot, Ref, Value, Vector, VectorOp
@@ -17,7 +17,10 @@ from kernbench.errors import OutOfMemoryError
 from kernbench.sim_engine._op_log import KIND, OpLog
 
 if TYPE_CHECKING:
+    from kernbench._dtypes import DType
     from kernbench.components._pe import Pe, Program
+
+T = TypeVar("T")
 
 
 def cuts(size: int, tile: int) -> int:
@@ -259,11 +262,14 @@ class Pipeline:
         """Give the tile that the fetch stage left at `ready` to the matrix engine."""
         stage, log = self.gemm, self.log
         i = job.multiplied
+        k = i % job.kt
+        if not k:
+            job.products = job.plan.products(i // job.kt)
         start = stage.free
         if start < ready:
             start = ready
         self.fetch_gemm.take(start)
-        end = start + job.gemm_ps
+        end = start + job.products[k]
         if not i:
             stage.begin(start)
         stage.serve(start, end)
@@ -394,7 +400,7 @@ class TileJob(Job):
     """
 
     __slots__ = (
-        "fetched", "fetches", "gemm_ps", "kt", "matrix", "multiplied", "n", "outputs", "plan", "planned_ps", "reads",
+        "fetched", "fetches", "kt", "matrix", "multiplied", "n", "outputs", "plan", "planned_ps", "products", "reads",
         "start_ps", "stored", "tile_ps", "vector_ps", "vectored", "writes",
     )  # fmt: skip
 
@@ -405,13 +411,13 @@ class TileJob(Job):
         self.outputs = self.n // self.kt
         self.fetched = self.multiplied = self.vectored = self.stored = 0
         self.matrix: bool = plan.matrix
-        self.gemm_ps: int = plan.gemm_ps
         self.vector_ps: Callable[[int], int] | None = plan.vector_ps
         self.tile_ps = pe.scheduler.tile_ps
         self.planned_ps = self.start_ps = -1  # not yet
         self.reads: TileReads | None = None
         self.writes: TileWrites | None = None
         self.fetches: list[tuple[int, int]] = []
+        self.products: list[int] = []
 
     def enter(self) -> None:
         pe, pipeline = self.pe, self.pe.pipeline
@@ -515,10 +521,11 @@ class Plan:
         self.mt, self.kt, self.nt = map(cuts, sizes, tile)
         self.n = self.mt * self.kt * self.nt
         self.operands: list[Operand] = []
-        self.gemm_ps = 0
+        self.dtype: DType | None = None
         self.vector_ps: Callable[[int], int] | None = None
         self.out = Grid(0, 0, 1, 1, 0)
-        self._fetch: dict[tuple[bool, bool], list[tuple[int, int]]] = {}
+        self._fetches: dict[tuple[bool, bool], list[tuple[int, int]]] = {}
+        self._products: dict[tuple[bool, bool], list[int]] = {}
 
     def grid(self, axes: str, itemsize: int) -> Grid:
         """Return the grid of a matrix whose rows and columns are two of m, k and n, or a single row (0)."""
@@ -536,29 +543,41 @@ class Plan:
 
     def fetches(self, o: int) -> list[tuple[int, int]]:
         """Return (bytes, time [ps]) that each k tile of output tile `o` fetches from TCM."""
+        return self._by_k(self._fetches, o, self._fetch)
+
+    def products(self, o: int) -> list[int]:
+        """Return the time [ps] of each k tile of output tile `o` on the matrix engine."""
+        return self._by_k(self._products, o, self._product)
+
+    def _by_k(self, known: dict[tuple[bool, bool], list[T]], o: int, of: Callable[[int, int, int], T]) -> list[T]:
         m, n = self.out_place(o)
         # Output tiles differ only by whether they are ragged.
         kind = (m == self.mt - 1, n == self.nt - 1)
-        found = self._fetch.get(kind)
+        found = known.get(kind)
         if found is None:
-            found = [self._fetched(m, n, 0)]
+            found = [of(m, n, 0)]
             if self.kt > 1:
                 # The k tiles between the first and the last are equal.
-                found += [self._fetched(m, n, 1)] * (self.kt - 2) + [self._fetched(m, n, self.kt - 1)]
-            self._fetch[kind] = found
+                found += [of(m, n, 1)] * (self.kt - 2) + [of(m, n, self.kt - 1)]
+            known[kind] = found
         return found
 
-    def _fetched(self, m: int, n: int, k: int) -> tuple[int, int]:
+    def _fetch(self, m: int, n: int, k: int) -> tuple[int, int]:
         nbytes = sum(x.nbytes(m, n, k, self.kt) for x in self.operands)
         return nbytes, self.pe.fetch_store.fetch_ps(nbytes)
+
+    def _product(self, m: int, n: int, k: int) -> int:
+        assert self.dtype is not None
+        rows, depth, cols = (self._size(axis, at) for axis, at in (("m", m), ("k", k), ("n", n)))
+        return self.pe.gemm.tile_ps(rows, depth, cols, self.dtype)
+
+    def _size(self, axis: str, at: int) -> int:
+        return min(self.tile[axis], self.sizes[axis] - at * self.tile[axis])
 
     def flops(self, i: int) -> int:
         out, k = divmod(i, self.kt)
         m, n = self.out_place(out)
-        count = 2
-        for axis, at in (("m", m), ("k", k), ("n", n)):
-            count *= min(self.tile[axis], self.sizes[axis] - at * self.tile[axis])
-        return count
+        return 2 * self._size("m", m) * self._size("k", k) * self._size("n", n)
 
     def out_nbytes(self, o: int) -> int:
         return self.out.nbytes(*self.out_place(o))
@@ -632,7 +651,8 @@ class PeScheduler:
 
     def _gemm(self, mkn: tuple[int, int, int], a: Ref | Value, b: Ref | Value, acc: Value | None) -> Plan:
         plan = Plan(self.pe, mkn, self.pe.gemm.tile, matrix=True)
-        plan.gemm_ps = self.pe.gemm.tile_ps(a.dtype)
+        plan.dtype = a.dtype
+        plan.products(0)  # an error of the engine is one of the command, not of a tile
         plan.read(a, "mk")
         plan.read(b, "kn")
         if acc is not None:

@@ -1,15 +1,14 @@
-"""The parts of a PE that are rates and space: TCM and its ports, the MMU, the matrix and the vector engine."""
+"""The parts of a PE that are rates and space: TCM and its ports, the MMU, and the vector engine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from kernbench._dtypes import DType
 from kernbench._units import KIB, MIB, ns_to_ps, service_times
 from kernbench.components._command import Value, VectorOp
-from kernbench.config import PeGemmConfig, PeMathConfig, PeMmuConfig, PeTcmConfig
-from kernbench.errors import KernelError, OutOfMemoryError
+from kernbench.config import PeMathConfig, PeMmuConfig, PeTcmConfig
+from kernbench.errors import OutOfMemoryError
 from kernbench.policy.address.allocator import FirstFit
 from kernbench.policy.address.pe_mmu import PeMMU
 
@@ -78,33 +77,6 @@ class PeMmu(PeMMU):
     def __init__(self, name: str, config: PeMmuConfig) -> None:
         super().__init__(name)
         self.lookup_ps = ns_to_ps(config.lookup_ns)
-
-
-_FAMILY = {
-    "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8", "float8_e5m2": "f8", "int8": "i8", "float32": "f32",
-}  # fmt: skip
-
-
-class PeGemm:
-    """Output-stationary tiles of fixed size; accumulates in f32 (i32 for i8). Power and skew are not modelled."""
-
-    def __init__(self, config: PeGemmConfig) -> None:
-        self.config = config
-        self.tile = (config.tile.m, config.tile.k, config.tile.n)
-
-    def macs_per_cycle(self, dtype: DType) -> float:
-        """Return the multiply-accumulates per cycle for operands of `dtype`."""
-        rate: float | None = getattr(self.config.macs_per_cycle, _FAMILY.get(dtype.name, ""), None)
-        if rate is None:
-            raise KernelError(f"the matrix engine does not take {dtype}; expected one of {', '.join(sorted(_FAMILY))}")
-        return rate
-
-    def tile_ps(self, dtype: DType) -> int:
-        """Return the time of one tile [ps]: tile MACs / (MACs per cycle x clock), rounded up."""
-        m, k, n = self.tile
-        macs, cycles = self.macs_per_cycle(dtype).as_integer_ratio()
-        ticks, ns = self.config.clock_ghz.as_integer_ratio()
-        return -(-m * k * n * 1000 * cycles * ns // (macs * ticks))
 
 
 class PeMath:

@@ -25,7 +25,7 @@ class WhyView {
     this.fields = header.machine.fields;
     countRedraw("why");
     this.rows = why.rows.map((row) => new WhyRow(row, this));
-    this.tornado = new Tornado(why, this);
+    this.tornado = new Tornado(why, this, this.tornado?.root.open);
     this.root.replaceChildren(
       node("h3", {}, "Where the time goes"),
       node(
@@ -158,49 +158,75 @@ class WhyRow {
   }
 }
 
-/** What each field changes if it is halved and doubled. */
+/** What each field changes if it is halved and doubled: predicted, and where a kernel runs them, simulated. */
 class Tornado {
-  constructor(why, view) {
+  constructor(why, view, open = false) {
+    this.send = view.send;
     this.body = node("div.kbp-tornado");
+    this.progress = node("p.kbp-tornado-progress", { role: "status" });
+    this.control = node("button.kbp-button", { type: "button", onclick: () => this.#runExactly(!this.running) });
     this.root = node("details", {}, node("summary", {}, "Every bandwidth, latency and rate, halved and doubled"), this.body);
     if (why.tornado) this.show({ rows: why.tornado });
-    else if (view.send) this.root.addEventListener("toggle", () => this.#ask(view.send), { once: true });
+    else if (this.send) this.root.addEventListener("toggle", () => this.#ask(), { once: true });
     else this.root.hidden = true;
+    this.root.open = open;
   }
 
-  #ask(send) {
+  #ask() {
     this.body.textContent = "Predicting …";
-    send({ do: "tornado" });
+    if (this.send.answers.has("exact")) this.#runExactly(true);
+    else this.send({ do: "tornado" });
   }
 
-  show({ rows, error }) {
-    if (error) {
+  #runExactly(on) {
+    this.send({ do: "exact", on });
+  }
+
+  show({ rows, done = 0, total = 0, running = false, error = "", largest = null }) {
+    if (!rows) {
       this.body.textContent = error;
       return;
     }
-    const most = Math.max(0.001, ...rows.flatMap((row) => row.predicted.map((ratio) => Math.abs((ratio ?? 1) - 1))));
-    const bar = (row, ratio, i) => {
-      if (ratio === null) return "";
-      const change = ratio - 1;
-      const width = (50 * Math.abs(change)) / most;
-      const value = row.value * (i ? 2 : 0.5);
-      const text = `${row.label} ${value.toLocaleString("en", ENGLISH)} ${row.unit}: ${signed(change)}, predicted`;
-      return node(`i.kbp-predicted.kbp-${i ? "doubled" : "halved"}`, { title: text, style: `width:${width}%;left:${change < 0 ? 50 - width : 50}%` });
-    };
+    this.running = running;
+    const most = Math.max(0.001, ...rows.flatMap((row) => [...row.predicted, ...row.exact].map((ratio) => Math.abs((ratio ?? 1) - 1))));
+    const focused = this.control === document.activeElement;
     this.body.replaceChildren(
       node(
-        "p.kbp-legend-row", {}, node("i.kbp-predicted.kbp-halved"), " halved ", node("i.kbp-predicted.kbp-doubled"), " doubled",
-        node("span.kbp-muted", {}, "; predicted change of the run's time, shorter to the left"),
+        "p.kbp-legend-row", {}, node("i.kbp-halved"), " halved ", node("i.kbp-doubled"), " doubled ", node("i.kbp-predicted.kbp-doubled"), " predicted",
+        node("span.kbp-muted", {}, "; change of the run's time, shorter to the left"),
       ),
-      ...rows.map((row) => {
-        const [half, twice] = row.predicted.map((ratio) => (ratio === null ? "–" : signed(ratio - 1)));
-        return node(
-          "div.kbp-tornado-row", {}, node("span", { title: row.path }, row.label), node("span.kbp-axis0", {}, ...row.predicted.map((ratio, i) => bar(row, ratio, i))),
-          node("span.kbp-ns", {}, `${half} / ${twice}`),
-        );
-      }),
+      ...(total ? [node("div.kbp-tornado-head", {}, this.progress, this.control)] : []),
+      ...rows.map((row) =>
+        node(
+          "div.kbp-tornado-row", {}, node("span", { title: row.path }, row.label), node("span.kbp-axis0", {}, ...[0, 1].map((i) => this.#bar(row, i, most))),
+          node("span.kbp-ns", {}, `${changeText(row, 0)} / ${changeText(row, 1)}`),
+        ),
+      ),
     );
+    const errors = largest === null ? "" : `; largest error of a prediction: ${(100 * largest).toFixed(1)} %`;
+    this.progress.textContent = `${done} of ${total} bars simulated, the others predicted (≈)${errors}.${error && ` ${error}`}`;
+    if (done === total) this.progress.textContent = `All ${total} bars are simulated${errors}.`;
+    this.control.textContent = running ? "Stop" : "Simulate the others";
+    this.control.hidden = done === total;
+    if (focused) this.control.focus();
   }
+
+  #bar(row, i, most) {
+    const [predicted, exact] = [row.predicted[i], row.exact[i]];
+    if (predicted === null) return "";
+    const change = (exact ?? predicted) - 1;
+    const width = (50 * Math.abs(change)) / most;
+    const value = row.value * (i ? 2 : 0.5);
+    const how = exact === null ? "predicted" : `simulated; predicted ${signed(predicted - 1)}, an error of ${signed(predicted / exact - 1, 1)}`;
+    const title = `${row.label} ${value.toLocaleString("en", ENGLISH)} ${row.unit}: ${signed(change)}, ${how}`;
+    return node(`i.kbp-${i ? "doubled" : "halved"}${exact === null ? ".kbp-predicted" : ""}`, { title, style: `width:${width}%;left:${change < 0 ? 50 - width : 50}%` });
+  }
+}
+
+/** Returns the change that a bar shows; "≈" says that it is predicted. */
+function changeText({ predicted, exact }, i) {
+  if (predicted[i] === null) return "–";
+  return exact[i] === null ? `≈ ${signed(predicted[i] - 1)}` : signed(exact[i] - 1);
 }
 
 function near(a, b) {

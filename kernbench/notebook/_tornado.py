@@ -1,0 +1,108 @@
+"""Exact runs of a tornado, behind what the user does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kernbench.analysis._what_if import Tornado, new_values, swing, tornado
+from kernbench.errors import KernbenchError
+from kernbench.viz._why import tornado_rows
+
+if TYPE_CHECKING:
+    from kernbench.analysis.result import Result
+    from kernbench.notebook._model import Entry, Explorer
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A tornado with what was simulated so far: `done` of `total` runs; `error` says why no more follow."""
+
+    found: Tornado
+    done: int
+    total: int
+    running: bool
+    error: str = ""
+
+
+class TornadoRuns:
+    """Simulates the bars of the tornado of a run one by one, the longest first.
+
+    A run that the user starts goes first: the one behind it is cancelled, and begins again afterwards.
+
+    Parameters
+    ----------
+    explorer : Explorer
+    entry : Entry
+        The run.
+    result : Result
+        Of the run.
+    report : callable
+        Hears of each bar, from another thread.
+    """
+
+    def __init__(self, explorer: Explorer, entry: Entry, result: Result, report: Callable[[Progress], None]) -> None:
+        self._explorer, self._entry, self._result, self._report = explorer, entry, result, report
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._fill, name="kernbench tornado", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, at once."""
+        self._stopped.set()
+        self._explorer.stop_behind()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end; return whether it has come."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _fill(self) -> None:
+        progress = Progress(tornado(self._result.records, name=self._result.name), 0, 0, running=True)
+        bars = {(field, i): bar for field, found in progress.found.rows for i, bar in enumerate(found) if bar}
+        progress = replace(progress, total=len(bars))
+        self._report(progress)
+        for (field, i), bar in sorted(bars.items(), key=lambda item: -abs(swing(item[1]))):
+            try:
+                machine = self._entry.machine.with_(new_values(bar))
+                exact_ns = self._latency_ns(replace(self._entry, machine=machine))
+            except KernbenchError as error:
+                progress = replace(progress, error=str(error))
+                break
+            if exact_ns is None:
+                break
+            found = _with(progress.found, field, i, exact_ns)
+            progress = replace(progress, found=found, done=progress.done + 1)
+            self._report(progress)
+        self._report(replace(progress, running=False))
+
+    def _latency_ns(self, entry: Entry) -> float | None:
+        """Return the simulated latency; None once there is nothing more to do."""
+        while not self._stopped.is_set():
+            self._explorer.wait()
+            found = self._explorer.latency_behind(entry)
+            if found is not None:
+                return found
+        return None
+
+
+def _with(found: Tornado, field: str, i: int, exact_ns: float) -> Tornado:
+    """Return a tornado in which one bar is simulated."""
+
+    def row(name: str, bars: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+        if name != field:
+            return name, bars
+        return name, tuple(replace(bar, exact_ns=exact_ns) if n == i else bar for n, bar in enumerate(bars))
+
+    return replace(found, rows=tuple(row(*each) for each in found.rows))
+
+
+def message(progress: Progress, spec: Any) -> dict[str, Any]:
+    """Return what the view of the tornado shows."""
+    errors = [abs(x.error) for _, bars in progress.found.rows for x in bars if x and x.error is not None]
+    return {
+        "do": "tornado", "rows": tornado_rows(progress.found, spec), "done": progress.done, "total": progress.total,
+        "running": progress.running, "error": progress.error, "largest": max(errors, default=None),
+    }  # fmt: skip
