@@ -103,7 +103,7 @@ COMPONENTS = Registry(
         "io_noc": f"{_BUILTIN}.transit:IoNoc",
         "io_cpu": f"{_BUILTIN}.cpus:IoCpu",
         "m_cpu": f"{_BUILTIN}.cpus:MCpu",
-        "hbm_ctrl": f"{_BUILTIN}.memory:HbmCtrl",
+        "hbm_ctrl": f"{_BUILTIN}.memory:hbm_ctrl",
         "sram": f"{_BUILTIN}.memory:Sram",
         "pe_cpu": f"{_BUILTIN}.cpus:PeCpu",
         "pe_scheduler": f"{_BUILTIN}.pe_scheduler:PeScheduler",

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator
 from itertools import product
 
 from kernbench._units import KIB, MIB
-from kernbench.config._schema import Fault, MachineConfig
+from kernbench.config._dram import dram
+from kernbench.config._schema import Fault, Hbm, MachineConfig
 
 # What an address can name; `policy.address.phyaddr` has the format.
 MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 1024, 16, 64, 128, 256, 4096
@@ -202,6 +203,8 @@ def _hbm(config: MachineConfig) -> Iterator[Fault]:
                 name,
                 *own,
             )
+    if hbm.timing != "simple":
+        yield from _standard_timing(hbm)
     slice_bytes, row = hbm.slice_bytes(config.pes_per_cube), hbm.channels * hbm.burst_bytes
     if slice_bytes < row:
         yield _fault(
@@ -211,6 +214,28 @@ def _hbm(config: MachineConfig) -> Iterator[Fault]:
             "cube.hbm.channels",
             "cube.hbm.burst_bytes",
             *_PE_COUNT,
+        )
+
+
+def _standard_timing(hbm: Hbm) -> Iterator[Fault]:
+    for key, value, neutral in (
+        ("access_ns", hbm.access_ns, 0),
+        ("turnaround_ns", hbm.turnaround_ns, 0),
+        ("efficiency", hbm.efficiency, 1),
+    ):
+        if value != neutral:
+            yield _fault(
+                f"cube.hbm.{key} = {value:g} belongs to cube.hbm.timing = simple, and timing is {hbm.timing}; set "
+                f"{key} to {neutral}, or timing to simple",
+                f"cube.hbm.{key}",
+                "cube.hbm.timing",
+            )
+    access = dram(hbm.timing).access_bytes
+    if hbm.burst_bytes < access:
+        yield _fault(
+            f"cube.hbm.burst_bytes = {hbm.burst_bytes} must be >= {access} [B], an access of {hbm.timing}; enlarge it",
+            "cube.hbm.burst_bytes",
+            "cube.hbm.timing",
         )
 
 

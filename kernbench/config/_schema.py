@@ -168,6 +168,16 @@ def _plain(value: Any) -> Any:
     return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
+def _given(model: Model) -> dict[str, Any]:
+    """Return the content as plain values, without keys that have their default."""
+    values = {key.name: (getattr(model, key.name), key.default) for key in fields(model)}
+    return {
+        name: _given(value) if isinstance(value, Model) else _plain(value)
+        for name, (value, default) in values.items()
+        if default is MISSING or value != default
+    }
+
+
 _KEYS: dict[type[Model], dict[str, Any]] = {}
 
 
@@ -375,6 +385,13 @@ class Hbm(Model):
         "Layout of a tile in memory: contiguously, or in the lines of the row-major matrix"
     )
     bw_gbs: Gbs = described("Between the controller of a slice and its router, each way")
+    timing: Literal["simple", "hbm2e", "hbm3"] = described(
+        "One rate for each channel, or the commands, banks and rows of a DRAM standard", default="simple"
+    )
+    mapping: Literal["RoBaBgCo", "RoBaCoBg", "RoBgBaCo", "RoBgCoBa", "RoCoBaBg", "RoCoBgBa"] = described(
+        "Row, bank, bank group and column in an address of a channel, from the most significant; for hbm2e and hbm3",
+        default="RoBaCoBg",
+    )
 
     @property
     def slice_gbs(self) -> float:
@@ -655,7 +672,8 @@ class MachineConfig(Model):
     def hash(self) -> str:
         """The sha256 of the validated content: neither comments, nor the order of keys, nor 1 for 1.0 change it.
 
-        Costs are not in it: no result of a simulation depends on them.
+        Costs are not in it: no result of a simulation depends on them. Nor are keys that may be left out and have their
+        default, so a new key changes no hash.
         """
-        spec = {name: value for name, value in self.to_spec().items() if name != "cost"}
+        spec = {name: value for name, value in _given(self).items() if name != "cost"}
         return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()

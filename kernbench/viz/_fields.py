@@ -60,6 +60,8 @@ _LABELS = {
     "cube.hbm.efficiency": "HBM efficiency",
     "cube.hbm.gather": "HBM tile layout",
     "cube.hbm.bw_gbs": "HBM controller bandwidth",
+    "cube.hbm.timing": "HBM timing",
+    "cube.hbm.mapping": "HBM address mapping",
     "cube.sram.impl": "SRAM component",
     "cube.sram.size_mib": "SRAM capacity per cube",
     "cube.sram.bw_gbs": "SRAM bandwidth",

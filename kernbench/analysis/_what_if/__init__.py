@@ -186,7 +186,7 @@ def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence
     if not spec:
         raise ConfigError("these records do not hold the machine they were made on; run the bench again")
     asked = _leaves(_with_wide_links(spec, overrides).to_spec())
-    old = _leaves(spec)
+    old = _leaves(read_machine(dict(spec)).to_spec())  # with the keys that are newer than the records
     least = asked["cube.hbm.channels"] * asked["cube.hbm.channel_bw_gbs"] * asked["cube.hbm.efficiency"]
     implied = {}
     for field in _WITH_SLICE:
@@ -195,6 +195,11 @@ def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence
             if least > old[field]:
                 asked[field] = implied[field] = least
     changed = {field for field in (*old, *asked) if old.get(field) != asked.get(field)}
+    if old["cube.hbm.timing"] != "simple" and "cube.hbm.channel_bw_gbs" in changed:
+        raise ConfigError(
+            f"cube.hbm.channel_bw_gbs = {asked['cube.hbm.channel_bw_gbs']!r}: a prediction does not schedule the "
+            f"commands of cube.hbm.timing = {old['cube.hbm.timing']}; run the program on the changed machine"
+        )
     wrong = [
         f"{field} = {asked.get(field)!r}: a prediction re-times the same operations, and this field may change which "
         "there are; run the program on the changed machine"

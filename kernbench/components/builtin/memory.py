@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from kernbench.sim_engine._dram import DramSlice
 from kernbench.sim_engine._network import HbmSlice
 from kernbench.sim_engine._transaction import ACK_BYTES, Transaction
 from kernbench.sim_engine.engine import GraphEngine
 
 
 class HbmCtrl(HbmSlice):
-    """The controller of one slice."""
+    """The controller of one slice whose channels have one rate."""
 
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         self.name = node_id
         memory = engine.memory if engine.data else None
         super().__init__(engine.network, engine.network.into(node_id), engine.machine.config.cube.hbm, memory)
+
+
+class DramCtrl(DramSlice):
+    """The controller of one slice with the timing of a DRAM standard."""
+
+    def __init__(self, engine: GraphEngine, node_id: str) -> None:
+        self.name = node_id
+        super().__init__(engine.network, engine.machine.config.cube.hbm, engine.memory if engine.data else None)
+
+
+def hbm_ctrl(engine: GraphEngine, node_id: str) -> HbmCtrl | DramCtrl:
+    """Return the controller of one slice, as `cube.hbm.timing` says."""
+    return (HbmCtrl if engine.machine.config.cube.hbm.timing == "simple" else DramCtrl)(engine, node_id)
 
 
 class Sram:

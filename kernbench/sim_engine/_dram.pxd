@@ -1,0 +1,110 @@
+cimport cython
+from libc.stdint cimport int64_t
+
+from kernbench.sim_engine._transaction cimport Transaction
+
+cdef int READ, WRITE, CLOSED
+cdef int64_t NEVER
+
+cdef class Access
+cdef class Burst
+cdef class Channel
+cdef class DramSlice
+cdef class Request
+
+
+cdef class Timing:
+    cdef public int64_t access, act_bank, act_group, act_other, act_read, act_write, col_group, col_other, faw
+    cdef public int64_t pre_act, act_pre, read_data, read_pre, read_queue, read_write, ref_bank, ref_every, ref_other
+    cdef public int64_t write_data, write_group, write_high, write_low, write_other, write_pre, write_queue
+    cdef public bint refresh_alone
+
+
+@cython.final
+cdef class Group:
+    cdef public int64_t act, read, write
+
+
+@cython.final
+cdef class Bank:
+    cdef public int64_t act, pre, read, row, write
+    cdef public Group group
+    cdef public list reads, writes
+    cdef public Access opener
+    @cython.locals(access=Access)
+    cpdef Access hit(self, int kind)
+
+
+@cython.final
+cdef class Access:
+    cdef public Burst burst
+    cdef public Bank bank
+    cdef public int64_t arrival, count, order, row
+    cdef public int kind
+
+
+@cython.final
+cdef class Burst:
+    cdef public Request request
+    cdef public int64_t left, end
+
+
+@cython.final
+cdef class Request:
+    cdef public Transaction txn
+    cdef public int64_t bursts, done, flits, sent
+    cdef public list ends
+
+
+@cython.final
+cdef class Channel:
+    cdef public DramSlice owner
+    cdef public Timing timing
+    cdef public list groups, banks, active, ahead
+    cdef public object waiting
+    cdef public int64_t act, act_1, act_2, act_3, act_4, served, read, write, clock, orders, busy, reads, writes, opened, refreshed, since, key
+    cdef public bint drains
+    cpdef arrive(self, Access access, int64_t t, int64_t key)
+    @cython.locals(queued=int64_t, size=int64_t)
+    cpdef bint has_room(self, Access access)
+    @cython.locals(bank=Bank, request=Request)
+    cpdef admit(self, Access access, int64_t t)
+    @cython.locals(
+        kind=int, timing=Timing, first=int64_t, chosen=Bank, column=bint, refresh=int64_t, refreshing=Bank, t=int64_t,
+        order=int64_t, soonest=int64_t, alone=bint, bank=Bank, hit=Access, head=Access, queue=list,
+    )
+    cpdef int64_t schedule(self, int64_t now, int64_t until)
+    @cython.locals(every=int64_t, n=int64_t, behind=int64_t, bank=Bank)
+    cpdef skip(self, int64_t now)
+    cpdef int mode(self)
+    cpdef refresh(self, Bank bank, int64_t t)
+    @cython.locals(timing=Timing)
+    cpdef row(self, Bank bank, int kind, int64_t t)
+    @cython.locals(timing=Timing, group=Group, access=Access, burst=Burst)
+    cpdef column(self, Bank bank, int kind, int64_t t)
+    cpdef taken(self, Access access, int64_t t)
+
+
+cdef class DramSlice:
+    cdef public object core, memory, network
+    cdef public Timing timing
+    cdef public int64_t n, line_bits, channel_bits, per_burst, per_row, piece, window, planned
+    cdef public bint live
+    cdef public list channels, patterns
+    cpdef on_read(self, Transaction txn)
+    cpdef on_write(self, Transaction txn)
+    @cython.locals(
+        now=int64_t, request=Request, line=int64_t, channel=Channel, first=int64_t, burst=Burst, start=int64_t,
+        row=int64_t, bank=int64_t, count=int64_t, access=Access, accesses=list,
+    )
+    cpdef _take(self, Transaction txn, int kind)
+    cpdef _plan(self, int64_t t)
+    @cython.locals(following=int64_t, channel=Channel)
+    cpdef _continue(self, int64_t t)
+    @cython.locals(txn=Transaction)
+    cpdef done(self, Request request, int64_t end, Channel channel)
+    @cython.locals(txn=Transaction, n=int64_t, now=int64_t, size=int64_t)
+    cpdef _release(self, Request request)
+    @cython.locals(txn=Transaction)
+    cpdef queued(self, Request request, int64_t t, Channel channel)
+    cpdef _acknowledge(self, Transaction txn)

@@ -1,0 +1,492 @@
+"""One slice of a cube's memory stack under the timing of a DRAM standard (M4.10 to M4.13).
+
+A controller fixes commands ahead, for the time of two accesses, so it takes an entry of the calendar for a batch of
+commands of all channels. The compiled core and its definition share this module.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from typing import TYPE_CHECKING
+
+from kernbench._units import FLIT_BYTES, flits
+from kernbench.config._dram import dram, dram_controller
+from kernbench.sim_engine._transaction import ACK_BYTES
+
+if TYPE_CHECKING:
+    from kernbench.config._schema import Hbm
+    from kernbench.sim_engine._memory_store import MemoryStore
+    from kernbench.sim_engine._network import Network
+    from kernbench.sim_engine._transaction import Transaction
+
+READ, WRITE = 0, 1
+CLOSED = -1
+NEVER = 1 << 62
+AHEAD = 2  # accesses
+
+
+class Timing:
+    """The parameters of a pseudo channel [ps], and its queues [accesses]."""
+
+    __slots__ = (
+        "access",
+        "act_bank",
+        "act_group",
+        "act_other",
+        "act_pre",
+        "act_read",
+        "act_write",
+        "col_group",
+        "col_other",
+        "faw",
+        "pre_act",
+        "read_data",
+        "read_pre",
+        "read_queue",
+        "read_write",
+        "ref_bank",
+        "ref_every",
+        "ref_other",
+        "refresh_alone",
+        "write_data",
+        "write_group",
+        "write_high",
+        "write_low",
+        "write_other",
+        "write_pre",
+        "write_queue",
+    )  # fmt: skip
+
+    def __init__(self, hbm: Hbm) -> None:
+        ps, queues = dram(hbm.timing).times_ps(hbm.channel_bw_gbs), dram_controller()
+        written = ps["CWL"] + ps["tBL"]
+        self.access, self.read_data = ps["tBL"], ps["CL"] + ps["tBL"]
+        self.act_read, self.act_write, self.act_pre = ps["tRCDRD"], ps["tRCDWR"], ps["tRAS"]
+        self.act_bank, self.act_group, self.act_other, self.faw = ps["tRC"], ps["tRRD_L"], ps["tRRD_S"], ps["tFAW"]
+        self.pre_act, self.read_pre, self.write_pre = ps["tRP"], ps["tRTP"], written + ps["tWR"]
+        self.write_data = written
+        self.col_group, self.col_other, self.read_write = ps["tCCD_L"], ps["tCCD_S"], ps["tRTW"]
+        self.write_group, self.write_other = written + ps["tWTR_L"], written + ps["tWTR_S"]
+        self.ref_bank, self.ref_every, self.ref_other = ps["tRFCpb"], ps["tREFIpb"], ps["tRREFD"]
+        self.read_queue, self.write_queue = queues.read_queue, queues.write_queue
+        self.refresh_alone = queues.refresh == "channel"
+        self.write_high = round(queues.write_high * queues.write_queue)
+        self.write_low = round(queues.write_low * queues.write_queue)
+
+
+class Group:
+    """A bank group: the earliest times of its next commands [ps]."""
+
+    __slots__ = ("act", "read", "write")
+
+    def __init__(self) -> None:
+        self.act = self.read = self.write = 0
+
+
+class Bank:
+    """A bank: its open row, the earliest times of its next commands [ps], and what waits for it.
+
+    `opener` is the access that its row was opened for, until that is served.
+    """
+
+    __slots__ = ("act", "group", "opener", "pre", "read", "reads", "row", "write", "writes")
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.row = CLOSED
+        self.act = self.pre = self.read = self.write = 0
+        self.reads: list[Access] = []
+        self.writes: list[Access] = []
+        self.opener: Access | None = None
+
+    def hit(self, kind: int) -> Access | None:
+        """Return the oldest access of a kind to the open row."""
+        for access in self.writes if kind else self.reads:
+            if access.row == self.row:
+                return access
+        return None
+
+
+class Access:
+    """What a burst reads or writes in one row: `count` columns that are left. `order` tells its age."""
+
+    __slots__ = ("arrival", "bank", "burst", "count", "kind", "order", "row")
+
+    def __init__(self, burst: Burst, bank: Bank, row: int, count: int, kind: int) -> None:
+        self.burst, self.bank, self.row, self.count, self.kind = burst, bank, row, count, kind
+        self.arrival = self.order = 0
+
+
+class Burst:
+    """A burst of a request: `left` accesses of it are not served, or (of a write) not in the queue."""
+
+    __slots__ = ("end", "left", "request")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.left = self.end = 0
+
+
+class Request:
+    """A request in the memory: a read and its bursts that are done, or a write and its bursts that are queued.
+
+    `ends` are the times, in order, at which fixed bursts of a read are done.
+    """
+
+    __slots__ = ("bursts", "done", "ends", "flits", "sent", "txn")
+
+    def __init__(self, txn: Transaction, bursts: int) -> None:
+        self.txn, self.bursts, self.flits = txn, bursts, flits(txn.nbytes)
+        self.done = self.sent = 0
+        self.ends: list[int] = []
+
+
+class Channel:
+    """A pseudo channel: banks, the earliest times of its next commands [ps], and the queues of its controller.
+
+    `clock` is the time of its latest command, `act_1` to `act_4` those of its latest ACT commands. `reads` and `writes`
+    count queued accesses, `opened` those whose rows open for them; `waiting` ones have no room in the queues.
+    """
+
+    __slots__ = (
+        "act", "act_1", "act_2", "act_3", "act_4", "active", "ahead", "banks", "busy", "clock", "drains", "groups",
+        "key", "opened", "orders", "owner", "read", "reads", "refreshed", "served", "since", "timing", "waiting",
+        "write", "writes",
+    )  # fmt: skip
+
+    def __init__(self, owner: DramSlice, timing: Timing, groups: int, banks: int) -> None:
+        self.owner, self.timing = owner, timing
+        self.groups = [Group() for _ in range(groups)]
+        self.banks = [Bank(self.groups[i % groups]) for i in range(groups * banks)]
+        self.active: list[Bank] = []
+        self.act_1 = self.act_2 = self.act_3 = self.act_4 = -timing.faw
+        self.act = self.read = self.write = self.clock = self.orders = self.busy = 0
+        self.reads = self.writes = self.opened = self.refreshed = 0
+        self.waiting: deque[Access] = deque()
+        self.drains = False
+        self.served = 0
+        self.ahead: list[int] = []  # ends of accesses, in a live run
+        self.since, self.key = 0, -1
+
+    def arrive(self, access: Access, t: int, key: int) -> None:
+        """Take an access that arrives at `t`."""
+        if not (self.reads or self.writes or self.opened) and self.busy <= t:
+            self.since, self.key = t, key
+        if self.waiting or not self.has_room(access):
+            self.waiting.append(access)
+        else:
+            self.admit(access, t)
+
+    def has_room(self, access: Access) -> bool:
+        """Return whether the queue of an access has room for it; an empty queue has."""
+        queued, size = self.reads, self.timing.read_queue
+        if access.kind == WRITE:
+            queued, size = self.writes, self.timing.write_queue
+        return not queued or queued + access.count <= size
+
+    def admit(self, access: Access, t: int) -> None:
+        """Put an access into its queue at `t`."""
+        bank, request = access.bank, access.burst.request
+        self.orders += 1
+        access.order, access.arrival = self.orders, t
+        if not bank.reads and not bank.writes:
+            self.active.append(bank)
+        if access.kind == READ:
+            bank.reads.append(access)
+            self.reads += access.count
+            return
+        bank.writes.append(access)
+        self.writes += access.count
+        access.burst.left -= 1
+        if not access.burst.left:
+            request.done += 1
+            if request.done == request.bursts:
+                self.owner.queued(request, t, self)
+
+    def schedule(self, now: int, until: int) -> int:
+        """Fix the commands from `now` to `until`; return when the next one is due, `NEVER` if nothing waits.
+
+        Refreshes of a time without accesses may come before `now`.
+        """
+        self.skip(now)
+        while self.reads or self.writes or self.opened:
+            kind, timing = self.mode(), self.timing
+            first, chosen, column = NEVER, None, False
+            refresh = self.refreshed + timing.ref_every
+            refreshing = self.banks[self.refreshed // timing.ref_every % len(self.banks)]
+            # The bank whose refresh is due closes its row, and opens no other.
+            t = max(refresh, self.clock)
+            if refreshing.row == CLOSED:
+                first, chosen = max(t, refreshing.act, self.act), refreshing
+            elif refreshing.opener is None:
+                first, chosen = max(t, refreshing.pre), refreshing
+            order, soonest, alone = 0, max(self.clock, now), timing.refresh_alone
+            for bank in self.active:
+                hit = bank.opener
+                if hit is None:
+                    hit = bank.hit(kind)
+                head = None
+                queue = bank.writes if kind else bank.reads
+                if bank.opener is None and queue:
+                    head = queue[0]
+                if hit is not None:
+                    if hit.kind == READ:
+                        t = max(self.read, bank.group.read, bank.read, hit.arrival, soonest)
+                    else:
+                        t = max(self.write, bank.group.write, bank.write, hit.arrival, soonest)
+                    # A row that a refresh is about to close serves only what it was opened for.
+                    if (t < first or (t == first and (not column or hit.order < order))) and (
+                        t < refresh or bank.opener is not None or not (alone or bank is refreshing)
+                    ):
+                        first, chosen, column, order = t, bank, True, hit.order
+                if head is None or head.row == bank.row:
+                    continue
+                if bank.row == CLOSED:
+                    t = max(bank.act, bank.group.act, self.act, self.act_4 + timing.faw, head.arrival, soonest)
+                else:
+                    t = max(bank.pre, head.arrival, soonest)
+                if t >= refresh and (alone or bank is refreshing):
+                    continue
+                if t < first or (t == first and not column and head.order < order):
+                    first, chosen, column, order = t, bank, False, head.order
+            if first >= until:
+                return first
+            assert chosen is not None
+            self.clock = first
+            if column:
+                self.column(chosen, kind, first)
+            elif order:
+                self.row(chosen, kind, first)
+            else:
+                self.refresh(chosen, first)
+        return NEVER
+
+    def skip(self, now: int) -> None:
+        """Pass over refreshes of a time without accesses, except each bank's latest one before `now`."""
+        every, n = self.timing.ref_every, len(self.banks)
+        behind = (now - self.refreshed) // every - n
+        if behind >= n and self.busy < self.refreshed + behind * every:
+            self.refreshed += behind * every
+            for bank in self.banks:
+                bank.row = CLOSED
+
+    def mode(self) -> int:
+        """Return whether to read or to write: writes wait until there are many of them or nothing to read."""
+        if not self.drains:
+            self.drains = not self.reads or self.writes > self.timing.write_high
+        elif self.reads and self.writes < self.timing.write_low:
+            self.drains = False
+        return WRITE if self.drains else READ
+
+    def refresh(self, bank: Bank, t: int) -> None:
+        """Close the row of a bank at `t`, or refresh the bank."""
+        if bank.row != CLOSED:
+            bank.row = CLOSED
+            bank.act = max(bank.act, t + self.timing.pre_act)
+            return
+        self.refreshed += self.timing.ref_every
+        bank.act = t + self.timing.ref_bank
+        self.act = max(self.act, t + self.timing.ref_other)
+
+    def row(self, bank: Bank, kind: int, t: int) -> None:
+        """Close the row of a bank at `t`, or open the one that its oldest access needs."""
+        timing = self.timing
+        if bank.row != CLOSED:
+            bank.row = CLOSED
+            bank.act = max(bank.act, t + timing.pre_act)
+            return
+        bank.opener = (bank.writes if kind else bank.reads)[0]
+        bank.row = bank.opener.row
+        bank.read, bank.write, bank.pre = t + timing.act_read, t + timing.act_write, t + timing.act_pre
+        bank.act, bank.group.act, self.act = t + timing.act_bank, t + timing.act_group, t + timing.act_other
+        self.act_1, self.act_2, self.act_3, self.act_4 = t, self.act_1, self.act_2, self.act_3
+        self.opened += 1
+        self.taken(bank.opener, t)
+
+    def column(self, bank: Bank, kind: int, t: int) -> None:
+        """Read or write a column of the open row of a bank at `t`."""
+        timing, group = self.timing, bank.group
+        access = bank.opener
+        if access is None:
+            access = bank.hit(kind)
+        assert access is not None
+        if bank.opener is None:
+            self.taken(access, t)
+        else:
+            bank.opener = None
+            self.opened -= 1
+        if access.kind == READ:
+            self.read, group.read = t + timing.col_other, t + timing.col_group
+            self.write = max(self.write, t + timing.read_write)
+            bank.pre = max(bank.pre, t + timing.read_pre)
+            self.busy = t + timing.read_data
+        else:
+            self.write, group.write = t + timing.col_other, t + timing.col_group
+            self.read = max(self.read, t + timing.write_other)
+            group.read = max(group.read, t + timing.write_group)
+            bank.pre = max(bank.pre, t + timing.write_pre)
+            self.busy = t + timing.write_data
+        self.served += timing.access
+        if self.owner.live:
+            self.ahead.append(self.busy)
+        access.count -= 1
+        if not access.count:
+            (bank.reads if access.kind == READ else bank.writes).remove(access)
+            if not bank.reads and not bank.writes:
+                self.active.remove(bank)
+            if access.kind == READ:
+                burst = access.burst
+                burst.end = max(burst.end, self.busy)
+                burst.left -= 1
+                if not burst.left:
+                    self.owner.done(burst.request, burst.end, self)
+
+    def taken(self, access: Access, t: int) -> None:
+        """Take one of an access's columns out of its queue at `t`, as its row opens for it or it is served."""
+        if access.kind == READ:
+            self.reads -= 1
+        else:
+            self.writes -= 1
+        while self.waiting and self.has_room(self.waiting[0]):
+            self.admit(self.waiting.popleft(), t)
+
+
+class DramSlice:
+    """One slice of a cube's memory stack, with the commands, banks and rows of a DRAM standard.
+
+    A write is complete when the queue has all of it. Bytes are read when the last part of a read leaves.
+    """
+
+    by_flit = False
+
+    def __init__(self, network: Network, hbm: Hbm, memory: MemoryStore | None) -> None:
+        standard, self.timing = dram(hbm.timing), Timing(hbm)
+        self.network, self.core, self.memory = network, network.core, memory
+        self.n, self.line_bits = hbm.channels, hbm.burst_bytes.bit_length() - 1
+        self.channel_bits = hbm.channels.bit_length() - 1
+        groups, banks = standard.bank_groups, standard.banks_per_group
+        self.channels = [Channel(self, self.timing, groups, banks) for _ in range(hbm.channels)]
+        self.per_burst = hbm.burst_bytes // standard.access_bytes
+        self.per_row = standard.row_bytes // standard.access_bytes * groups * banks
+        self.piece = min(self.per_burst, self.per_row)
+        self.patterns = _patterns(hbm.mapping, groups, banks, self.per_row, self.piece)
+        self.window = AHEAD * self.timing.col_other
+        self.live = self.core.live
+        self.planned = -1
+
+    @property
+    def busy_ps(self) -> int:
+        """Return how long its data buses were busy, on average [ps]."""
+        return sum(channel.served for channel in self.channels) // self.n
+
+    def busy_by(self, now: int) -> int:
+        """Return how long its data buses have been busy by now, on average [ps], in a live run."""
+        ahead = 0
+        for channel in self.channels:
+            channel.ahead = [end for end in channel.ahead if end > now]
+            ahead += sum(min(end - now, self.timing.access) for end in channel.ahead)
+        return self.busy_ps - -(-ahead // self.n)
+
+    def on_read(self, txn: Transaction) -> None:
+        """Take a read whose command has arrived."""
+        txn.back.nbytes += txn.nbytes
+        self._take(txn, READ)
+
+    def on_write(self, txn: Transaction) -> None:
+        """Take a write whose flits have all arrived; acknowledge it when all of it is in the queues."""
+        if self.memory is not None and txn.data is not None:
+            self.memory.poke(txn.pieces, txn.data)
+        self._take(txn, WRITE)
+
+    def _take(self, txn: Transaction, kind: int) -> None:
+        now = self.core.now
+        txn.arrived_ps = now
+        lines = txn.lines
+        if lines is None:
+            lines = range(txn.offset >> self.line_bits, (txn.offset + txn.nbytes - 1 >> self.line_bits) + 1)
+        request = Request(txn, len(lines))
+        for line in lines:
+            channel = self.channels[line & (self.n - 1)]
+            first = (line >> self.channel_bits) * self.per_burst
+            burst, accesses = Burst(request), []
+            for start in range(first, first + self.per_burst, self.piece):
+                row = start // self.per_row
+                for bank, count in self.patterns[start % self.per_row // self.piece]:
+                    accesses.append(Access(burst, channel.banks[bank], row, count, kind))
+            burst.left = len(accesses)
+            for access in accesses:
+                channel.arrive(access, now, txn.key)
+        self._plan(now)
+
+    def _plan(self, t: int) -> None:
+        """Continue at `t`, after all that arrives then."""
+        if self.planned < 0 or t < self.planned:
+            self.planned = t
+            self.core.call_last(t, self._continue, t)
+
+    def _continue(self, t: int) -> None:
+        if t != self.planned:
+            return
+        self.planned = -1
+        following = NEVER
+        for channel in self.channels:
+            following = min(following, channel.schedule(t, t + self.window))
+        if following != NEVER:
+            self._plan(following)
+
+    def done(self, request: Request, end: int, channel: Channel) -> None:
+        """Note that a burst of a read is done at `end`."""
+        txn = request.txn
+        if end > txn.served_ps:
+            txn.served_ps, txn.since_ps, txn.opener = end, channel.since, channel.key
+        if end not in request.ends:
+            self.core.call_ordered(end, txn.key, self._release, request)
+        insort(request.ends, end)
+
+    def _release(self, request: Request) -> None:
+        """Put the flits that are ready now on the reply route."""
+        txn, now = request.txn, self.core.now
+        while request.ends and request.ends[0] <= now:
+            request.done += 1
+            del request.ends[0]
+        n = request.done * request.flits // request.bursts - request.sent
+        if not n:
+            return
+        request.sent += n
+        size = min(txn.nbytes, FLIT_BYTES)
+        if request.sent < request.flits:
+            self.network.train(txn.back, n, size, txn.key, None, None)
+            return
+        if self.memory is not None and txn.pieces:
+            txn.data = self.memory.peek(txn.pieces)
+        self.network.train(txn.back, n, size, txn.key, txn.fn, txn)
+
+    def queued(self, request: Request, t: int, channel: Channel) -> None:
+        """Note that all of a write is in the queues from `t` on."""
+        txn = request.txn
+        txn.served_ps, txn.since_ps, txn.opener = t, channel.since, channel.key
+        self.core.call_ordered(t, txn.key, self._acknowledge, txn)
+
+    def _acknowledge(self, txn: Transaction) -> None:
+        if txn.posted:
+            txn.fn(txn)
+        else:
+            self.network.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
+
+
+def _patterns(mapping: str, groups: int, banks: int, per_row: int, piece: int) -> list[list[tuple[int, int]]]:
+    """Return the banks, with the number of their accesses, of every aligned piece of the accesses of one row number."""
+    sizes = {"Ba": banks, "Bg": groups, "Co": per_row // (groups * banks)}
+    order = [mapping[i : i + 2] for i in range(len(mapping) - 2, 0, -2)]  # without Ro, the least significant first
+    patterns: list[list[tuple[int, int]]] = []
+    for start in range(0, per_row, piece):
+        counts: dict[int, int] = {}
+        for access in range(start, start + piece):
+            left, at = access, {}
+            for name in order:
+                left, at[name] = divmod(left, sizes[name])
+            bank = at["Ba"] * groups + at["Bg"]
+            counts[bank] = counts.get(bank, 0) + 1
+        patterns.append(list(counts.items()))
+    return patterns

@@ -1,0 +1,131 @@
+"""Streams of accesses to one pseudo channel of an HBM slice, for a comparison with a simulator of DRAM controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import NamedTuple
+
+from kernbench._units import serialization_ps
+from kernbench.config._dram import dram
+from kernbench.sim_engine._dram import DramSlice
+from kernbench.sim_engine._network import Clock
+from kernbench.sim_engine._transaction import Route, Transaction
+from kernbench.topology.builder import Machine
+
+SPAN_BYTES = 64 << 20  # of random addresses
+FULL = "full"
+
+
+class Arrival(NamedTuple):
+    """An access of a stream: when it arrives [clocks], what it does and where."""
+
+    clock: int
+    write: bool
+    address: int
+
+
+def stream(
+    pattern: str, requests: int, access_bytes: int, *, stride: int, reads: float, load: str, seed: int
+) -> Iterator[Arrival]:
+    """Yield the accesses of a stream.
+
+    `load` is the share of the channel's bandwidth, with random gaps between arrivals, or `full`: all arrive at once.
+    An access takes two clocks of the data bus.
+    """
+    rng = Random(seed)
+    t = 0.0
+    for i in range(requests):
+        if pattern == "random":
+            address = rng.randrange(SPAN_BYTES // access_bytes) * access_bytes
+        else:
+            address = i * (stride if pattern == "strided" else access_bytes)
+        write = rng.random() >= reads
+        if load != FULL:
+            t += rng.expovariate(float(load) / 2)
+        yield Arrival(int(t), write, address)
+
+
+class _Replies:
+    """What a slice replies over: notes when the last flit of each reply is ready."""
+
+    def __init__(self) -> None:
+        self.env = Clock()
+        self.core = self.env.core
+        self.ends: dict[int, int] = {}
+
+    def train(self, route: Route, n: int, size: int, key: int, fn: object, arg: object) -> None:
+        """Take flits of a read."""
+        self.ends[key] = self.core.now
+
+    def send(self, route: Route, nbytes: int, key: int, fn: object, arg: object) -> None:
+        """Take the acknowledgement of a write."""
+
+
+def measure(
+    machine: Machine,
+    *,
+    timing: str,
+    pattern: str,
+    requests: int | str,
+    metric: str,
+    load: str = FULL,
+    stride: int | str = 0,
+    reads: float | str = 1,
+    seed: int | str = 1,
+    channel_bw_gbs: float | str,
+    mapping: str = "RoBaCoBg",
+) -> float:
+    """Return the throughput [GB/s] or the mean latency of reads [ns] of a stream on one pseudo channel of `machine`.
+
+    Parameters
+    ----------
+    machine
+        A machine; `timing`, `channel_bw_gbs` and `mapping` replace those of its HBM.
+    timing
+        Of the DRAM standard.
+    pattern
+        `sequential`, `strided` or `random`.
+    requests
+        Accesses.
+    metric
+        `throughput` or `latency`.
+    load
+        Share of the bandwidth at which they arrive, or `full`.
+    stride
+        Bytes from one access to the next, if strided.
+    reads
+        Share of reads.
+    seed
+        Of everything random.
+    channel_bw_gbs
+        Of the channel.
+    mapping
+        Of addresses.
+
+    Returns
+    -------
+    float
+        GB/s, until the last access is done, or ns, from the arrival of an access to its data.
+    """
+    access_bytes, bw = dram(timing).access_bytes, float(channel_bw_gbs)
+    chosen = {"timing": timing, "mapping": mapping, "channels": 1, "channel_bw_gbs": bw, "burst_bytes": access_bytes}
+    hbm = machine.with_({f"cube.hbm.{key}": value for key, value in chosen.items()}).config.cube.hbm
+    replies = _Replies()
+    part = DramSlice(replies, hbm, None)  # type: ignore[arg-type]  # replies are all that it uses of a network
+    clock_ps = serialization_ps(access_bytes, bw) // 2
+    arrivals = list(
+        stream(
+            pattern, int(requests), access_bytes,
+            stride=int(stride), reads=float(reads), load=load, seed=int(seed),
+        )
+    )  # fmt: skip
+    for key, arrival in enumerate(arrivals):
+        txn = Transaction(access_bytes, arrival.address, lambda _: None)
+        txn.key, txn.back = key, Route((), 0, [0])
+        replies.core.call_at(arrival.clock * clock_ps, part.on_write if arrival.write else part.on_read, txn)
+    replies.env.run()
+    if metric == "throughput":
+        return len(arrivals) * access_bytes * 1000 / max(channel.busy for channel in part.channels)
+    waits = [replies.ends[i] - a.clock * clock_ps for i, a in enumerate(arrivals) if not a.write]
+    return sum(waits) / len(waits) / 1000
