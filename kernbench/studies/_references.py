@@ -156,10 +156,11 @@ def _csv(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
 
 def _parameters(at: str, text: str, faults: Faults) -> Values | None:
     found: Values = {}
-    for pair in filter(None, (part.strip() for part in text.split(";"))):
+    pairs = text.split(";") if ";" in text else re.sub(r"\s*=\s*", "=", text).split()
+    for pair in filter(None, (part.strip() for part in pairs)):
         name, equals, value = (part.strip() for part in pair.partition("="))
         if not (name and equals and value):
-            faults.append(f"{at}: parameters: {quote(pair)} must be key=value; separate pairs by a semicolon")
+            faults.append(f"{at}: parameters: {quote(pair)} must be key=value; separate pairs by semicolons")
             return None
         if name in found:
             faults.append(f"{at}: parameters: {name} is repeated; remove one of them")
@@ -299,7 +300,7 @@ def _array(path: Path, text: str, faults: Faults) -> Values:
     if dataflow not in _DATAFLOWS:
         faults.append(f"{path}: Dataflow = {quote(dataflow)} is unknown; use one of {', '.join(_DATAFLOWS)}")
         return {}
-    return {"rows": int(rows or 0), "columns": int(columns or 0), "dataflow": _DATAFLOWS[dataflow]}
+    return {"rows": int(rows or 0), "cols": int(columns or 0), "dataflow": _DATAFLOWS[dataflow]}
 
 
 def _layers(path: Path, text: str, faults: Faults) -> list[Values]:

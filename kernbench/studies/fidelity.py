@@ -19,6 +19,7 @@ import kernbench.studies.fidelity_report as report
 from kernbench._dtypes import as_dtype
 from kernbench._registry import hint
 from kernbench._units import KIB, MIB
+from kernbench.analysis._roofline import matrix_engine
 from kernbench.errors import ConfigError, quote
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
@@ -49,7 +50,6 @@ class Mechanism:
     """What a reference contains and a machine may leave out: how to switch it on, and where that is from."""
 
     name: str
-    field: str  # of the machine file
     changes: Callable[[MachineConfig, Values], Values]
 
 
@@ -143,7 +143,6 @@ def _refuse_collective(
 
 _LINKS = Mechanism(
     "protocol of the links between SIPs",  # NCCL reaches 370 of 450 GB/s: nccl-tests issue 212
-    "system.sip_link.bw_gbs",
     lambda config, _: {"system.sip_link.bw_gbs": config.system.sip_link.bw_gbs * 370 / 450},
 )
 _COLLECTIVES = {
@@ -165,12 +164,44 @@ def _gemm(machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", stagi
     return (launch.end_ps - launch.start_ps) / 1000
 
 
+def _tile(machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", **_: Any) -> float:
+    """Return the time of a product in the matrix engine alone [cycles]."""
+    gemm = machine.config.cube.pe.pe_gemm
+    return matrix_engine(gemm).tile_ps(m, k, n, as_dtype(dtype)) * gemm.clock_ghz / 1000
+
+
+def _one_tile(given: Values) -> Values:
+    """Return what makes a whole product one tile, in a TCM with room for it: the engine alone never waits."""
+    m, k, n = (given[name] for name in ("m", "k", "n"))
+    room = 16 * (m * k + k * n) // MIB + 1
+    return {
+        f"{_ENGINE}.macs_per_cycle.f16": given["rows"] * given["cols"],
+        f"{_ENGINE}.tile": {"m": m, "k": k, "n": n},
+        "cube.pe.pe_tcm.tile_buffer_mb": room,
+        "cube.pe.pe_tcm.buffers_per_operand": 2,
+        "cube.pe.pe_tcm.size_mb": room + 64,
+    }
+
+
+_ENGINE = "cube.pe.pe_gemm"
+_SYSTOLIC = Mechanism(
+    "fill and drain of a systolic array",
+    lambda _, given: {
+        f"{_ENGINE}.model": "systolic",
+        f"{_ENGINE}.systolic": {name: given[name] for name in ("rows", "cols", "dataflow")},
+    },
+)
 WORKLOADS: dict[str, Workload] = {
     **_COLLECTIVES,
     "gemm": Workload("ns", ("m", "k", "n"), ("dtype", "staging"), _gemm),
-}
+    "tile": Workload(
+        "cycles", ("m", "k", "n", "rows", "cols", "dataflow"), ("dtype",), _tile,
+        machine=_one_tile,
+        mechanisms=(_SYSTOLIC,),
+    ),
+}  # fmt: skip
 # Workloads of references that need a part of the model, by that part's field.
-_MISSING = {"tile": "cube.pe.pe_gemm.model", "hbm": "cube.hbm.timing", "noc": "cube.noc.router.flow"}
+_MISSING = {"hbm": "cube.hbm.timing", "noc": "cube.noc.router.flow"}
 
 
 # -- sensitivity
@@ -283,40 +314,55 @@ def title(reference: Reference) -> str:
     return f"{reference.workload} {', '.join(words)}"
 
 
+def _kind(reference: Reference) -> str:
+    """Return the workload that a reference is about: named, or the only one that takes its parameters and unit."""
+    name, given = reference.workload, {key for key in reference.parameters if "." not in key}
+    if name in WORKLOADS or name in _MISSING:
+        return name
+    fits = [
+        kind
+        for kind, x in WORKLOADS.items()
+        if {*x.required} <= given <= {*x.required, *x.optional} and x.unit == reference.unit
+    ]
+    return fits[0] if len(fits) == 1 else ""
+
+
 def _wrong(reference: Reference) -> list[str]:
     """Return what is wrong with a reference: workload, unit, parameters."""
-    at, name = reference.where, reference.workload
-    if reference.refused or name in _MISSING:
+    at, kind = reference.where, _kind(reference)
+    if reference.refused or kind in _MISSING:
         return []
-    if name not in WORKLOADS:
-        return [f"{at}: workload = {quote(name)} is unknown; {hint(name, (*WORKLOADS, *_MISSING))}"]
-    workload = WORKLOADS[name]
-    known = (*workload.required, *workload.optional)
+    if not kind:
+        known = (*WORKLOADS, *_MISSING)
+        return [f"{at}: workload = {quote(reference.workload)} is unknown; {hint(reference.workload, known)}"]
+    workload = WORKLOADS[kind]
+    names = (*workload.required, *workload.optional)
     faults = [
         f"{at}: parameter {key} is missing; add {key}=..."
         for key in workload.required
         if key not in reference.parameters
     ]
     for key, value in reference.parameters.items():
-        if "." not in key and key not in known:
-            faults.append(f"{at}: parameter {key} is unknown; {hint(key, known)}; a field of the machine has its path")
+        if "." not in key and key not in names:
+            faults.append(f"{at}: parameter {key} is unknown; {hint(key, names)}; a field of the machine has its path")
         elif key in _SIZES and not (isinstance(value, int) and not isinstance(value, bool) and value > 0):
             faults.append(f"{at}: {key} = {quote(value)} must be a whole number above 0")
     if reference.unit != workload.unit:
-        faults.append(f"{at}: {name} is compared in {workload.unit}, not in {reference.unit}; convert value and unit")
+        faults.append(f"{at}: {kind} is compared in {workload.unit}, not in {reference.unit}; convert value and unit")
     return faults
 
 
-_SIZES = ("bytes", "ranks", "m", "k", "n", "cubes", "pes")
+_SIZES = ("bytes", "ranks", "m", "k", "n", "cubes", "pes", "rows", "cols")
 
 
 def _points(machine: Machine, number: int, reference: Reference, most_bytes: int) -> list[Row] | str:
     """Return the points of one reference, the machine as it is first; or why it cannot be compared."""
     if reference.refused:
         return reference.refused
-    if reference.workload in _MISSING:
-        return f"this version of the model has no {_MISSING[reference.workload]}"
-    workload = WORKLOADS[reference.workload]
+    kind = _kind(reference)
+    if kind in _MISSING:
+        return f"this version of the model has no {_MISSING[kind]}"
+    workload = WORKLOADS[kind]
     given = {key: value for key, value in reference.parameters.items() if "." not in key}
     own = {key: value for key, value in reference.parameters.items() if "." in key}
     own |= workload.machine(given)
@@ -327,13 +373,13 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
     if why := workload.refuse(config, **given, most_bytes=most_bytes):
         return why
     shown = {
-        "table": REFERENCES, "reference": number, "workload": reference.workload, "what": title(reference),
+        "table": REFERENCES, "reference": number, "kind": kind, "what": title(reference),
         "expected": reference.value, "unit": reference.unit, "source": reference.source, "where": reference.where,
     }  # fmt: skip
     found = []
     for name, changes in (("", {}), *((one.name, one.changes(config, given)) for one in workload.mechanisms)):
         point: Row = {MACHINE: own | dict(changes), LABELS: {**shown, "mechanism": name}}
-        found.append(point | {"workload": reference.workload, "given": given})
+        found.append(point | {"workload": kind, "given": given})
     return found
 
 
@@ -382,7 +428,7 @@ class Fidelity:
     def __repr__(self) -> str:
         lines = [f"{len(self.table)} references compared on {self.machine!r}"]
         if len(self.table):
-            lines += [_shown(self.table).to_string(index=False)]
+            lines += [_shown(self.table.drop(columns="source")).to_string(index=False)]
         return "\n".join([*lines, *(f"not comparable: {name}: {why}" for name, why in self.refused.items())])
 
     def _repr_html_(self) -> str:

@@ -35,7 +35,7 @@ COLUMNS = {
     "explained_by": Column("explained by"),
     "share_pct": Column("share of the error", "%"),
     "left_pct": Column("error with it", "%"),
-    "workload": Column("workload"),
+    "kind": Column("workload"),
     "factor": Column("default without a public source"),
     "tried": Column("values tried"),
     "largest_pct": Column("largest change", "%"),
@@ -176,11 +176,11 @@ def tables(rows: Sequence[Row]) -> Tables:
 
 def findings(rows: Sequence[Row]) -> Iterator[Finding]:
     """Say how far our values are from each kind of reference, and which defaults decide the figures."""
-    for workload, each in groups(compared(rows), "workload").items():
+    for kind, each in groups(compared(rows), "kind").items():
         worst = max(each, key=lambda row: abs(row["error_pct"]))
         left = [row["error_pct"] if row["left_pct"] is None else row["left_pct"] for row in each]
         names = sorted({row["explained_by"] for row in each if row["share_pct"] is not None})
-        text = f"{workload}: {len(each)} references, errors to {worst['error_pct']:+.1f} % ({worst['what']})"
+        text = f"{kind}: {len(each)} references, errors to {worst['error_pct']:+.1f} % ({worst['what']})"
         if names:
             text += f"; with {', '.join(names)} at most {max(left, key=abs):+.1f} %"
         unexplained = sum(row["explained_by"] == "unexplained" for row in each)

@@ -98,6 +98,11 @@ def test_a_csv_is_read_in_any_order_of_columns_with_comments_and_units(tmp_path)
     assert found.where.endswith("mine.csv:4")
 
 
+def test_pairs_may_be_separated_by_spaces(tmp_path):
+    [found] = read(tmp_path, mine__csv=f"{HEADER}NCF 1,m=1 k = 2 n=3,1,cycles,x\n")
+    assert (found.workload, found.parameters) == ("NCF 1", {"m": 1, "k": 2, "n": 3})
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
@@ -176,7 +181,7 @@ def test_a_damaged_line_of_nccl_tests_is_named(tmp_path):
 def test_scale_sim_layers_take_their_sizes_from_the_topology(tmp_path):
     [found] = read(tmp_path, COMPUTE_REPORT__csv=REPORT, layers__csv="Layer,M,N,K,\na,16,17,18,\n", run__cfg=CFG)
     assert (found.workload, found.value, found.unit) == ("tile", 100.0, "cycles")
-    assert found.parameters == {"m": 16, "n": 17, "k": 18, "rows": 8, "columns": 4, "dataflow": "weight_stationary"}
+    assert found.parameters == {"m": 16, "n": 17, "k": 18, "rows": 8, "cols": 4, "dataflow": "weight_stationary"}
 
 
 def test_a_convolution_is_the_product_that_scale_sim_makes_of_it(tmp_path):
