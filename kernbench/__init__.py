@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench import build as _build  # noqa: F401 - selects the engine, before any of its modules is imported
 
 if TYPE_CHECKING:
-    from kernbench import ccl, triton
+    from kernbench import ccl, torch, triton
     from kernbench.analysis.compare import compare
     from kernbench.benches.registry import run
     from kernbench.notebook._picture import picture
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DPPolicy", "Limits", "ccl", "compare", "explore", "fidelity", "gemm", "load", "picture", "read", "run", "session",
-    "sweep", "triton",
+    "sweep", "torch", "triton",
 ]  # fmt: skip
 
 _WHERE = {
@@ -59,6 +59,7 @@ _WHERE = {
     "run": "kernbench.benches.registry:run",
     "session": "kernbench.runtime_api.context:session",
     "sweep": "kernbench.sweeps._sweep:sweep",
+    "torch": "kernbench.torch",
     "triton": "kernbench.triton",
 }
 

@@ -232,8 +232,10 @@ class Why:
         return why_html(self)
 
 
-def why(records: Records, name: str = "run", launch: str | Launch | None = None) -> Why:
-    """Return why a run took as long as it did, or one launch of it.
+def why(
+    records: Records, name: str = "run", launch: str | Launch | Sequence[Launch] | None = None
+) -> Why:
+    """Return why a run took as long as it did, or one launch of it, or several from the first to the last.
 
     Raises
     ------
