@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property, partial
@@ -123,7 +124,7 @@ COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
 }  # fmt: skip
-_FILE, _REMEDY = "result of kernbench", "save the result again, with result.save() or kernbench run --save"
+FILE, REMEDY = "result of kernbench", "save the result again, with result.save() or kernbench run --save"
 _LINK_COLUMNS = {"nbytes": np.int64, "busy_ps": np.int64, "bw_gbs": np.float64}
 
 
@@ -315,7 +316,7 @@ class Records:
         digest.update(np.ascontiguousarray(rows, "<i8").tobytes())
         return digest.hexdigest()
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, comment: bytes = b"") -> Path:
         """Write everything to one file; an existing file is replaced only when the new one is whole."""
         path = Path(path)
         meta = {
@@ -331,8 +332,11 @@ class Records:
             arrays["component_busy_ps"] = np.asarray(self.component_busy_ps, np.int64)
         arrays |= self.dependencies.arrays()
         arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-        with replacing(path) as part, part.open("wb") as file:
-            np.savez_compressed(file, **arrays)
+        with replacing(path) as part:
+            with part.open("wb") as file:
+                np.savez_compressed(file, **arrays)
+            with zipfile.ZipFile(part, "a") as archive:
+                archive.comment = comment
         return path
 
     @classmethod
@@ -346,8 +350,8 @@ class Records:
             estimate of a mode that no longer exists.
         """
         path = Path(path)
-        arrays = read_arrays(path, _FILE, _REMEDY)
-        with damaged(path, _FILE, _REMEDY):
+        arrays = read_arrays(path, FILE, REMEDY)
+        with damaged(path, FILE, REMEDY):
             found = cls._of(path, arrays)
             found._check()
         return found

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from kernbench._registry import hint
-from kernbench.analysis._records import Launch, Records
+from kernbench.analysis._manifest import UNKNOWN, Manifest, read_manifest
+from kernbench.analysis._records import FILE, REMEDY, Launch, Records
 from kernbench.analysis.breakdown import ORDER, Breakdown, breakdown
+from kernbench.config._files import damaged
 from kernbench.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -54,10 +56,13 @@ class Result:
     records : Records
     name : str
         What ran; it heads the summary.
+    manifest : Manifest
+        What ran, on which machine, with which options, parameters and versions, as far as that is known.
     """
 
     records: Records
     name: str = "run"
+    manifest: Manifest = UNKNOWN
 
     @property
     def latency_ns(self) -> float:
@@ -256,13 +261,16 @@ class Result:
         return write_trace(self.records, path)
 
     def save(self, path: str | Path) -> Path:
-        """Write the records to one file; `Result.load` reopens it."""
-        return self.records.save(path)
+        """Write the result with its machine, its manifest and the versions to one file; `kernbench.read` reopens it."""
+        return self.records.save(path, self.manifest.comment if self.manifest != UNKNOWN else b"")
 
     @classmethod
-    def load(cls, path: str | Path) -> Result:
+    def load(cls, path: str | Path) -> Self:
         """Reopen a result that `save` wrote; it is named after its file."""
-        return cls(Records.load(path), Path(path).stem)
+        path = Path(path)
+        records = Records.load(path)
+        with damaged(path, FILE, REMEDY):
+            return cls(records, path.stem, read_manifest(path))
 
     def __repr__(self) -> str:
         lines = [
@@ -347,8 +355,10 @@ def on(launch: Launch) -> str:
     return f" on sip{launch.sip}" if launch.sip >= 0 else ""
 
 
-def chosen(launches: Sequence[Launch], which: str | Launch) -> tuple[str, list[Launch]]:
-    """Return what a label means, or one of the launches: what it is called, and its launches."""
+def chosen(launches: Sequence[Launch], which: str | Launch | Sequence[Launch]) -> tuple[str, list[Launch]]:
+    """Return what a label means, or one or several of the launches: what it is called, and its launches."""
+    if not isinstance(which, (str, Launch)):
+        return f"{len(which)} launches", list(which)
     called = calls(launches)
     if isinstance(which, Launch):
         for label, each in called.items():

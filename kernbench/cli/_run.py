@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,6 @@ def run(
     from kernbench.config._files import write_text
     from kernbench.runtime_api.bench_runner import run_bench
     from kernbench.runtime_api.types import resolve_device
-    from kernbench.sweeps import _saved
 
     try:
         selector = resolve_device(device, machine.config.n_sips)
@@ -95,11 +95,10 @@ def run(
         outcome = run_bench(
             topology=machine, bench_fn=chosen, device=selector, data=verify_data, log=log, limits=limits
         )
-    options: dict[str, bool | str] = {"data": verify_data, "log": log}
     settings = {**env_settings(), **({"CCL_ALGORITHM": algorithm} if algorithm else {})}
-    manifest = _saved.Manifest(f"bench {chosen.name}", settings, options, machine.source)
+    manifest = replace(outcome.result.manifest, parameters=settings)
     if save:
-        _saved.save(outcome.result, save, manifest)
+        replace(outcome.result, manifest=manifest).save(save)
     if html:
         from kernbench.viz._picture import picture_html
         from kernbench.viz._scene import scene_of

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 
+from kernbench.analysis._manifest import Manifest
 from kernbench.analysis._roofline import Roofs, macs_per_ns, point
 from kernbench.analysis.result import INCOMPLETE
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import pe_window, shares
 from kernbench.errors import ArgumentError, KernbenchError
-from kernbench.sweeps._saved import Manifest, save
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
 
@@ -106,7 +106,7 @@ def _trace(_: Entry, result: Result) -> bytes:
 
 def _result(entry: Entry, result: Result) -> bytes:
     with TemporaryDirectory() as folder:
-        return save(result, Path(folder) / "run.npz", manifest(entry)).read_bytes()
+        return replace(result, manifest=manifest(entry)).save(Path(folder) / "run.npz").read_bytes()
 
 
 def _picture(entry: Entry, result: Result) -> bytes:

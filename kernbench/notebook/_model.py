@@ -25,11 +25,11 @@ from kernbench.sweeps._saved import read_content
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
+    from kernbench.analysis._manifest import Manifest
     from kernbench.analysis.result import Result
     from kernbench.analysis.why import Why
     from kernbench.notebook._live import Frame
     from kernbench.notebook._serve import Quota
-    from kernbench.sweeps._saved import Manifest
 
 
 _RECENT = 3

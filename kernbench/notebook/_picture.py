@@ -12,7 +12,7 @@ import traitlets
 from kernbench.analysis.result import Result
 from kernbench.config._files import write_text
 from kernbench.errors import ArgumentError, KernbenchError
-from kernbench.sweeps._saved import MOST_PARTS, SavedResult
+from kernbench.sweeps._saved import MOST_PARTS
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.viz._picture import module_js, picture_html, style_css
 from kernbench.viz._scene import scene, scene_of
@@ -192,7 +192,7 @@ def picture(of: Machine | Result, run: Callable[[Machine], Result] | None = None
     elif isinstance(result, Result):
         machine = _machine_of(result)
         made.show(scene_of(machine, result), result.records)
-        made.note = str(result.manifest) if isinstance(result, SavedResult) else ""
+        made.note = str(result.manifest)
     else:
         raise ArgumentError(f"a picture shows a machine or a result, not {type(of).__name__}")
     if run is not None:
@@ -231,4 +231,5 @@ def _machine_of(result: Result) -> Machine:
     if not result.records.spec:
         raise ArgumentError(f"{result.name}: the result does not contain its machine; run it again")
     found = resolve_topology(result.records.spec)
-    return Machine(found.config, f"machine {found.hash[:12]}")
+    name = result.manifest.machine
+    return found if name in ("", "mapping") else Machine(found.config, name, result.manifest.overrides)

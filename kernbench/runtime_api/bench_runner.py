@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -168,4 +168,6 @@ def run_bench(
     if completion == OK and not torch.requests and not getattr(bench_fn, "is_milestone", False):
         completion = NO_REQUESTS
         error = StateError(f"{name}: NO_REQUESTS: the bench launched nothing and copied nothing; launch a kernel")
-    return BenchResult(name, completion, correctness, torch.result, error)
+    program = f"bench {name}" if hasattr(bench_fn, "name") else name
+    result = replace(torch.result, manifest=replace(torch.result.manifest, program=program))
+    return BenchResult(name, completion, correctness, result, error)

@@ -16,6 +16,7 @@ import numpy as np
 from kernbench import _dtypes as dtypes
 from kernbench._dtypes import DType, as_dtype, bool_, float32, int64
 from kernbench._registry import hint
+from kernbench.analysis._manifest import Manifest
 from kernbench.analysis.result import Result
 from kernbench.errors import StateError, quote
 from kernbench.policy.placement.dp import DPPolicy
@@ -482,7 +483,10 @@ class RuntimeContext(TypeNames):
         records = self.engine.records()
         if self._broken:
             records = replace(records, complete=False)
-        return Result(records, self.correlation_id)
+        engine, machine = self.engine, self.engine.machine
+        options: dict[str, bool | str] = {"data": engine.data, "log": engine.log.level}
+        ran = Manifest("", {}, options, machine.source, machine.overrides)
+        return Result(records, self.correlation_id, ran)
 
     def _ranks(self) -> list[str]:
         ranks = self._host.ranks

@@ -29,6 +29,8 @@ class Machine:
         Validated and frozen.
     source : str
         Where it came from, for captions: a path, `preset:NAME`, or "mapping".
+    overrides : tuple of str
+        What was changed in that, as `kb.load` takes it.
 
     Attributes
     ----------
@@ -38,9 +40,10 @@ class Machine:
         Geometry of the system, a SIP, a cube and a PE.
     """
 
-    def __init__(self, config: MachineConfig, source: str = "mapping") -> None:
+    def __init__(self, config: MachineConfig, source: str = "mapping", overrides: tuple[str, ...] = ()) -> None:
         self.config = config
         self.source = source
+        self.overrides = overrides
 
     @cached_property
     def spec(self) -> Mapping[str, Any]:
@@ -66,11 +69,12 @@ class Machine:
 
     def with_(self, overrides: Overrides) -> Machine:
         """Return the machine with some values changed: `{"sip.cube_mesh.w": 2}` or `["sip.cube_mesh.w=2"]`."""
-        return Machine(configs.read_machine(self.config.to_spec(), overrides), self.source)
+        config = configs.read_machine(self.config.to_spec(), overrides)
+        return Machine(config, self.source, (*self.overrides, *_texts(overrides)))
 
-    def __reduce__(self) -> tuple[type[Machine], tuple[MachineConfig, str]]:
+    def __reduce__(self) -> tuple[type[Machine], tuple[MachineConfig, str, tuple[str, ...]]]:
         # The graph is made again where it is needed: a few milliseconds against megabytes to send.
-        return Machine, (self.config, self.source)
+        return Machine, (self.config, self.source, self.overrides)
 
     def __repr__(self) -> str:
         c = self.config
@@ -107,15 +111,21 @@ def resolve_topology(
     if isinstance(source, Machine):
         return source.with_(overrides) if overrides else source
     if isinstance(source, Mapping):
-        return Machine(configs.read_machine(source, overrides))
+        return Machine(configs.read_machine(source, overrides), overrides=_texts(overrides))
     if source is None:
         return load_topology(configs.find(), overrides)
     if isinstance(source, str) and source.startswith(PRESET):
         path = configs.preset_path(source.removeprefix(PRESET))
-        return Machine(configs.read_machine(path, overrides), source)
+        return Machine(configs.read_machine(path, overrides), source, _texts(overrides))
     return load_topology(source, overrides)
 
 
 def load_topology(path: str | Path, overrides: Overrides = ()) -> Machine:
     """Return the machine of the file at `path`, validated."""
-    return Machine(configs.read_machine(path, overrides), str(path))
+    return Machine(configs.read_machine(path, overrides), str(path), _texts(overrides))
+
+
+def _texts(overrides: Overrides) -> tuple[str, ...]:
+    if isinstance(overrides, Mapping):
+        return tuple(f"{path}={'null' if value is None else value}" for path, value in overrides.items())
+    return (overrides,) if isinstance(overrides, str) else tuple(overrides)

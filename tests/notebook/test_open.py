@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 import kernbench as kb
+from kernbench.analysis._manifest import Manifest
 from kernbench.errors import ArgumentError, ConfigError, StateError
 from kernbench.notebook._export import export
 from kernbench.notebook._model import Explorer
 from kernbench.notebook._view import ExplorerView
-from kernbench.sweeps._saved import Manifest, save
 from tests.notebook import programs
 
 LONG_S = 60
@@ -73,7 +74,7 @@ def test_a_result_of_a_session_is_shown_without_changing_the_form(tmp_path):
 def test_a_page_chooses_nothing_else_that_a_file_names(made, tmp_path, change):
     said = {"program": "study gemm", "machine": "preset:small", "overrides": ("cube.ucie.port_ns=4",)}
     explorer = Explorer("preset:default", page=True)
-    explorer.open("x.npz", save(made[1], tmp_path / "x", Manifest(**{**said, **change})).read_bytes())
+    explorer.open("x.npz", replace(made[1], manifest=Manifest(**{**said, **change})).save(tmp_path / "x").read_bytes())
     assert explorer.form.file.source == "preset:default"
     assert explorer.result.records.digest() == made[1].records.digest()
 
@@ -83,7 +84,7 @@ def test_options_that_do_not_exist_are_not_taken(made, tmp_path):
         "study gemm", {"m": 32}, {"log": "everything", "data": False}, "preset:small", made[0].overrides
     )
     explorer = Explorer("preset:default")
-    explorer.open("x.npz", save(made[1], tmp_path / "x", manifest).read_bytes())
+    explorer.open("x.npz", replace(made[1], manifest=manifest).save(tmp_path / "x").read_bytes())
     assert (explorer.options.log, explorer.options.data) == ("tile", False)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import kernbench as kb
+from kernbench.analysis._manifest import Manifest
 from kernbench.errors import ArgumentError
 from kernbench.notebook._picture import Picture
-from kernbench.sweeps._saved import Manifest, read_content, save
+from kernbench.sweeps._saved import read_content
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +24,7 @@ def test_a_cell_shows_the_widget_and_readers_without_a_kernel_a_still(result):
     data, _ = kb.picture(result)._repr_mimebundle_()
     assert data["application/vnd.jupyter.widget-view+json"]["model_id"]
     assert data["image/svg+xml"].startswith("<svg")
-    assert data["text/plain"] == f"Picture of run: {result.latency_ns:,.1f} ns on machine {result.machine}"
+    assert data["text/plain"] == f"Picture of run: {result.latency_ns:,.1f} ns on preset:small"
 
 
 def test_equal_results_show_equal_texts(result, tmp_path):
@@ -51,7 +54,7 @@ def test_what_has_no_picture_is_refused(result):
 
 
 def test_it_saves_itself_as_a_page_and_as_a_still(result, tmp_path):
-    picture = kb.picture(kb.read(save(result, tmp_path / "x.npz", Manifest("bench copy", {"n": 64}))))
+    picture = kb.picture(kb.read(replace(result, manifest=Manifest("bench copy", {"n": 64})).save(tmp_path / "x.npz")))
     page = picture.save(tmp_path / "run.html").read_text("utf-8")
     assert page.startswith("<!doctype html>")
     assert "<p>bench copy n=64 on " in page
@@ -98,7 +101,7 @@ def test_without_a_program_there_are_no_controls_for_one(result):
 
 
 def test_a_dropped_file_arrives_in_parts(result, tmp_path):
-    content = save(result, tmp_path / "x.npz", Manifest("bench copy")).read_bytes()
+    content = replace(result, manifest=Manifest("bench copy")).save(tmp_path / "x.npz").read_bytes()
     picture, heard = Picture(), []
     picture.answer(run=heard.append, open_file=heard.append)
     picture._handle_custom_msg({"do": "run"}, [])

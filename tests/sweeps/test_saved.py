@@ -5,23 +5,29 @@ from __future__ import annotations
 import platform
 import random
 import zipfile
+from dataclasses import replace
 
 import pytest
 
 import kernbench as kb
+from kernbench.analysis._manifest import Manifest, _digest, versions
 from kernbench.analysis.result import Result
 from kernbench.cli.main import main
 from kernbench.errors import ArgumentError, ConfigError
-from kernbench.sweeps._saved import Manifest, read_content, save
+from kernbench.sweeps._saved import read_content
 
 MANIFEST = Manifest("study gemm", {"m": 64, "dtype": "f16"}, {"data": True}, "preset:small", ("cube.ucie.port_ns=4",))
 
 
 @pytest.fixture(scope="module")
 def result():
-    with kb.session("preset:small") as torch:
+    with kb.session(kb.load("preset:small", ["cube.ucie.port_ns=4"]), data=True, log="tile") as torch:
         torch.zeros(64, device="ahbm").numpy()
     return torch.result
+
+
+def save(result, path, manifest):
+    return replace(result, manifest=manifest).save(path)
 
 
 def test_the_file_says_what_ran_with_which_versions(result, tmp_path):
@@ -40,8 +46,24 @@ def test_every_reader_of_results_reads_it(result, tmp_path):
     assert kb.compare(path, result.save(tmp_path / "plain.npz")).latency.ratio == 1
 
 
-def test_a_result_of_a_session_has_an_empty_manifest(result, tmp_path):
-    found = kb.read(result.save(tmp_path / "run.npz"))
+def test_a_session_says_on_which_machine_it_ran_and_how(result, tmp_path):
+    found = kb.read(result.save(tmp_path / "run.npz")).manifest
+    assert (found.machine, found.overrides) == ("preset:small", ("cube.ucie.port_ns=4",))
+    assert found.options == {"data": True, "log": "tile"}
+    assert found.versions == versions()
+    assert kb.load(found.machine, found.overrides).hash == result.records.machine
+    again = kb.read(Result.load(tmp_path / "run.npz").save(tmp_path / "again.npz"))
+    assert again.manifest == found
+
+
+def test_a_bench_is_named_as_the_explorer_names_it(tmp_path):
+    found = kb.read(kb.run("gemm-single-pe", "preset:small").result.save(tmp_path / "run.npz")).manifest
+    assert (found.program, found.machine) == ("bench gemm-single-pe", "preset:small")
+    assert found.options == {"data": False, "log": "operation"}
+
+
+def test_a_result_without_a_manifest_is_saved_without(result, tmp_path):
+    found = kb.read(replace(result, manifest=Manifest(versions={})).save(tmp_path / "run.npz"))
     assert found.manifest == Manifest(versions={})
     assert "saved" not in repr(found)
 
@@ -53,6 +75,7 @@ def test_the_command_line_says_what_it_ran(tmp_path, capsys):
     manifest = kb.read(path).manifest
     assert (manifest.program, manifest.machine) == ("bench gemm-single-pe", "preset:small")
     assert manifest.options == {"data": False, "log": "tile"}
+    assert manifest.overrides == ("cube.ucie.port_ns=4",)
     assert kb.read(path).records.spec["cube"]["ucie"]["port_ns"] == 4
 
 
@@ -82,8 +105,6 @@ def test_a_manifest_that_was_changed_is_refused(result, tmp_path):
 
 @pytest.mark.parametrize("content", [b"x", b"[]", b'{"program": "x"}', b'{"overrides": [7]}', b'{"overrides": 7}'])
 def test_a_manifest_of_something_else_is_refused(result, tmp_path, content):
-    from kernbench.sweeps._saved import _digest
-
     path = result.save(tmp_path / "run.npz")
     for comment in (content, _digest(content) + b" " + content):
         with zipfile.ZipFile(path, "a") as file:
