@@ -226,7 +226,7 @@ def _alone_ps(machine: Machine, kind: str, src: str, dst: str, nbytes: int, offs
     """Return the time of a read or write on an idle machine [ps]."""
     engine = GraphEngine(machine, log="off")
     ends: list[int] = []
-    txn = Transaction(nbytes, offset, lambda _: ends.append(engine.env.now))
+    txn = Transaction(nbytes, offset, lambda _: ends.append(engine.env.core.now))
     route, memory = engine.network.route(src, dst), engine.memory_at(dst)
     (txn.read if kind == "read" else txn.write)(engine.network, route, memory)
     engine.run()
