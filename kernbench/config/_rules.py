@@ -152,8 +152,8 @@ def _routers(config: MachineConfig) -> Iterator[Fault]:
             continue
         if overhead_ns != free_ns:
             yield _fault(
-                f"{part}.overhead_ns = {overhead_ns:g} has no effect with {at}.flow: credits, where {at}.pipeline is the "
-                f"delay of a router; set it to {free_ns:g}, or use flow: unbounded",
+                f"{part}.overhead_ns = {overhead_ns:g} has no effect with {at}.flow: credits, where {at}.pipeline is "
+                f"the delay of a router; set it to {free_ns:g}, or use flow: unbounded",
                 f"{part}.overhead_ns",
                 f"{at}.flow",
             )

@@ -34,7 +34,7 @@ class FlowControl:
         self._networks: dict[str, RouterNetwork] = {}
 
     def attach(self, path: Sequence[str], links: tuple[Any, ...], message_class: int) -> list[Leg]:
-        """Make the legs of a route through networks of routers with credits; a flit finds one at the link that enters."""
+        """Make the legs of a route through networks of routers with credits; flits find one at the link that enters."""
         names = [self.name_of(node_id) for node_id in path]
         if names[0] is not None or names[-1] is not None:
             raise ArgumentError(

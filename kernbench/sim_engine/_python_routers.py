@@ -2,8 +2,8 @@
 
 A router has an input for each link into it, with a buffer of `depth` flits for each virtual channel (VC), and an output
 for each link out of it. A packet takes four stages: its route is known after `routing` cycles, a VC of the next buffer
-is allocated to it, each flit is allocated the switch, and crosses it. A flit leaves only if the next buffer has room for
-it, which credits tell: they return over the reverse link. Both allocations are separable, output first, with the
+is allocated to it, each flit is allocated the switch, and crosses it. A flit leaves only if the next buffer has room
+for it, which credits tell: they return over the reverse link. Both allocations are separable, output first, with the
 pointers of iSLIP and one iteration.
 
 Everything happens at whole cycles. What a router does in a cycle depends only on what reached it by then, and affects

@@ -229,7 +229,7 @@ def vc_faults(config: MachineConfig) -> list[str]:
         need = (CubeLayout(config) if router is mesh else SipNetwork(config)).vc_classes
         if router.vcs < need:
             faults.append(
-                f"{key}.vcs = {router.vcs} must be >= {need}: {reason}, so with fewer virtual channels packets could wait "
-                "for each other in a circle; raise vcs, or use flow: unbounded"
+                f"{key}.vcs = {router.vcs} must be >= {need}: {reason}, so with fewer virtual channels packets could "
+                "wait for each other in a circle; raise vcs, or use flow: unbounded"
             )
     return faults
