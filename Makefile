@@ -13,6 +13,7 @@
 #   make bench        measure the speed of the simulator, into benchmarks/README.md
 #   make sync         write the notebooks from their .py halves, then run them, so that the outputs are current
 #   make core         compile the changed parts of the simulator's core
+#   make screenshots  write the screenshots that the tests of the browser compare with; look at each before you commit it
 #   make lock         regenerate requirements.lock
 
 PYTHON ?= python3
@@ -28,7 +29,7 @@ SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := milestones
-.PHONY: core milestones lab docs test test-all apart check definition sanitize oracle msccl fuzz mutations bench sync lock clean
+.PHONY: core milestones lab docs test test-all apart check definition sanitize oracle msccl fuzz mutations bench sync screenshots lock clean
 
 # uv installs in seconds, pip in a minute; pip is the fallback where uv is not available. Both hide the output of a build, so
 # the core is built separately.
@@ -113,6 +114,9 @@ sync: core
 	$(PY) -m jupyter nbconvert --log-level=WARN --to notebook --inplace --execute \
 	  --ExecutePreprocessor.record_timing=False --ExecutePreprocessor.store_widget_state=False $(SOURCES:.py=.ipynb)
 	$(PY) -m tests.notebooks.stills $(SOURCES:.py=.ipynb)
+
+screenshots: core
+	$(PYTEST) -q tests/notebook/test_browser_look.py --renew-screenshots
 
 lock: $(READY)
 	$(VENV)/bin/uv pip compile --quiet --universal --no-header --no-annotate --python-version 3.11 \

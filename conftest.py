@@ -7,10 +7,17 @@ with other parameters, which have nothing to be compared with.
 from __future__ import annotations
 
 import warnings
+from importlib.util import find_spec
+
+import pytest
 
 from kernbench import build
 
 collect_ignore_glob = ["notebooks/*.py", "milestones/*.py", "milestones/output/*"]
+
+# The front end of PyTorch imports it.
+if find_spec("torch") is None:
+    collect_ignore_glob.append("kernbench/torch/_*.py")
 
 # Without a core the tests run the definition. The header says so: a warning would be an error, and change notebooks.
 with warnings.catch_warnings():
@@ -24,3 +31,10 @@ collect_ignore = [str(source) for source in build.modules().values() if ENGINE =
 def pytest_report_header() -> str:
     """Return the engine that simulates."""
     return f"kernbench engine: {ENGINE}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `make screenshots`."""
+    parser.addoption(
+        "--renew-screenshots", action="store_true", help="write tests/notebook/screenshots instead of comparing"
+    )

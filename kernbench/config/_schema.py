@@ -593,6 +593,15 @@ class HostLink(Model):
     latency_ns: Ns = described("Each way")
 
 
+class Host(Model):
+    """What a launch costs before its message is under way."""
+
+    launch_ns: Ns = described("Of the host's program for each launch or graph; hidden by earlier work")
+    collective_ns: Ns = described("Added to that for each call of a collective")
+    doorbell_ns: Ns = described("From the host's write until the device sees it; hidden by earlier work")
+    descriptor_ns: Ns = described("The device's fetch of a launch or graph, after earlier work")
+
+
 class System(Model):
     """The parts outside the SIPs."""
 
@@ -601,6 +610,9 @@ class System(Model):
     switch: Transit
     pcie: Wire
     host_link: HostLink
+    host: Host = described(
+        "Start of work", default=Host(launch_ns=0.0, collective_ns=0.0, doorbell_ns=0.0, descriptor_ns=0.0)
+    )
 
 
 class CubeMesh(Model):

@@ -17,6 +17,15 @@ function name(root) {
   }
 }
 
+/** Makes what scrolls reachable by keyboard: a table that is wider than the page. */
+function reach(root) {
+  for (const panel of root.querySelectorAll(".kb-tabs > .widget-tab-contents:not([tabindex])")) {
+    panel.tabIndex = 0;
+    panel.setAttribute("role", "group");
+    panel.setAttribute("aria-label", "Content of the tab");
+  }
+}
+
 export default {
   render({ el }) {
     el.classList.add("kb-frame-widget");
@@ -24,9 +33,13 @@ export default {
     const begin = () => {
       root = el.closest(".kb-explorer");
       if (!root) return void requestAnimationFrame(begin);
-      watch = new MutationObserver(() => name(root));
+      const mend = () => {
+        name(root);
+        reach(root);
+      };
+      watch = new MutationObserver(mend);
       watch.observe(root, { childList: true, subtree: true });
-      name(root);
+      mend();
       root.classList.add("kbp-tokens");
       endTheme = followTheme(root, () => {});
     };

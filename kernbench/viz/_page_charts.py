@@ -48,7 +48,7 @@ def parallel_coordinates(rows: Sequence[Mapping[str, Any]], axes: Sequence[Axis]
                 })  # fmt: skip
         ends += [{"axis": axis.title, "place": place, "at": at, "text": text} for text, at in scale.ticks()]
     order = [axis.title for axis in axes]
-    header = alt.Axis(labelAngle=0, orient="top", labelLimit=150, domain=False, ticks=False)
+    header = alt.Axis(labelAngle=0, orient="top", labelLimit=max(90, 720 // len(order)), domain=False, ticks=False)
     on: dict[str, Any] = {
         "x": alt.X("axis:N", sort=order, title=None, axis=header),
         "y": alt.Y("at:Q", axis=None, scale=alt.Scale(domain=[-0.06, 1.06], nice=False)),
@@ -128,7 +128,7 @@ def roofline(name: str, intensity: float, gflops: float, roofs: Roofs, title: st
         "y": alt.Y("y:Q", scale=alt.Scale(type="log"), title="Gflop/s", axis=alt.Axis(tickCount=6, format=",~g")),
     }
     roof = _of(alt, lines).mark_line(color=_QUIET, strokeWidth=1.5).encode(**at, detail="level:N")
-    names = _of(alt, labels).mark_text(color=_MUTED, align="left", dy=-8).encode(**at, text="text:N")
+    names = _of(alt, labels).mark_text(color=_MUTED, align="left", dy=12).encode(**at, text="text:N")
     top = _of(alt, [peak]).mark_text(color=_MUTED, align="right", dy=-8).encode(**at, text="text:N")
     to_roof = [{"x": intensity, "y": gflops, "y2": best}]
     drop = _of(alt, to_roof).mark_rule(color=_ACCENT, strokeDash=[3, 3]).encode(**at, y2="y2:Q")

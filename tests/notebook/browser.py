@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from base64 import b64decode
 from contextlib import contextmanager
+from io import BytesIO
 
+from PIL import Image
 from selenium import webdriver
 from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.chrome.service import Service
@@ -18,6 +21,8 @@ from tests.repo import ROOT
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 SHOTS = ROOT / "build" / "screenshots"
+TABS = ("Runs", "Why", "Stages", "Output", "Roofline", "Export")
+AXE = ROOT / "tests" / "notebook" / "axe-core" / "axe.min.js"
 _ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--window-size=1280,1400",
@@ -109,9 +114,48 @@ class Page:
         """Click a heading of an accordion or tab."""
         self.until(lambda: next(x for x in self.all(css) if text in x.text).click() or True, text)
 
+    def turn_to(self, tab: str) -> None:
+        """Open a tab of the explorer."""
+        self.heading(".kb-tabs .lm-TabBar-tab", tab)
+        self.until(lambda: "drawing ..." not in self.text(".kb-tabs"), f"the tab {tab}")
+        self.frame()
+
+    def until_theme(self, theme: str) -> None:
+        """Wait until the picture has the theme of the page around it."""
+        self.until(lambda: self.run("return document.querySelector('.kbp-picture').dataset.kbpTheme") == theme, theme)
+
     def shot(self, name: str) -> None:
         SHOTS.mkdir(parents=True, exist_ok=True)
         self.driver.save_screenshot(str(SHOTS / f"{self._shots}-{name}.png"))
+
+    def size(self, width: int, height: int = 900) -> None:
+        """Give the page a window of this size [px]."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        self.frame()
+
+    def still(self, css: str = "") -> Image.Image:
+        """Return a picture of an element, or of what the window shows."""
+        clip = {}
+        if css:
+            box = "const { x, y, width, height } = document.querySelector(arguments[0]).getBoundingClientRect();"
+            clip = {
+                "clip": self.run(f"{box} return {{ x: x + scrollX, y: y + scrollY, width, height, scale: 1 }};", css)
+            }
+        taken = self.driver.execute_cdp_cmd("Page.captureScreenshot", clip)
+        return Image.open(BytesIO(b64decode(taken["data"]))).convert("RGB")
+
+    def axe(self, css: str, *rules: str) -> dict[str, list[str]]:
+        """Return what axe-core finds inside an element, by all rules or some: by rule, what it is and where."""
+        self.run(f"if (!window.axe) {{ {AXE.read_text('utf-8')} }}")
+        found = self.driver.execute_async_script(
+            """const [css, rules, done] = arguments;
+            const options = { resultTypes: ["violations"], ...(rules.length && { runOnly: rules }) };
+            axe.run({ include: [[css]] }, options).then((result) => done(result.violations));""",
+            css,
+            rules,
+        )
+        return {x["id"]: [f"{x['help']}: {node['html'][:200]}" for node in x["nodes"]] for x in found}
 
     def wide(self) -> int:
         """How far the page reaches beyond the window, to the right."""

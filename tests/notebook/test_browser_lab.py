@@ -12,6 +12,23 @@ from tests.repo import ROOT
 pytestmark = pytest.mark.slow
 
 
+def found_by_axe(page):
+    """Return what axe-core finds in the explorer, not in JupyterLab, with each of its tabs, in both themes."""
+    from tests.notebook.browser import TABS
+
+    found = {}
+    for theme, rules in (("Dark", ("color-contrast",)), ("Light", ())):
+        page.heading(".lm-MenuBar-item", "Settings")
+        page.heading(".lm-Menu-item", "Theme")
+        page.heading(".lm-Menu-item", f"JupyterLab {theme}")
+        page.until_theme(theme.lower())
+        found |= page.axe(".kb-explorer", *rules)
+        for tab in TABS:
+            page.turn_to(tab)
+            found |= page.axe(".kb-tabs", *rules)
+    return found
+
+
 @pytest.mark.parametrize(("name", "path"), [("lab", "lab/tree"), ("notebook", "notebooks")])
 def test_first_run_in_jupyterlab_and_notebook_7(places, driver, name, path):
     """Three clicks: into the cell, on its run button (here its key), on Run."""
@@ -33,6 +50,9 @@ def test_first_run_in_jupyterlab_and_notebook_7(places, driver, name, path):
     page.until(lambda: re.search(named, page.text(".kb-stage .kb-subject")), "the run, named")
     page.shot("1-run")
     assert page.wide() <= 0
+    machine, clock = (page.one(css).rect for css in (".kbp-machine", ".kbp-clock"))
+    assert clock["y"] < machine["y"] + machine["height"] + 40, "in a narrow page, too, the clock is below the machine"
+    assert not found_by_axe(page)
     page.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.CONTROL, "s")
     page.until(lambda: copy.read_bytes() != before, "the copy, saved with what it shows")
     original = places["lab folder"] / "notebooks"

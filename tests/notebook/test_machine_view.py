@@ -88,7 +88,7 @@ def test_a_wheel_zooms_around_the_pointer_and_a_hover_names_what_is_there(page):
     page.until(lambda: told(page, "return machine.camera.k") > 1.5 * scale, "a larger SIP 1")
     assert told(page, at) == pytest.approx([px, py], abs=2)
     ActionChains(page.driver).move_to_element_with_offset(canvas, *offset).perform()
-    assert "SIP 1" in page.text(".kbp-tip")
+    page.until(lambda: "SIP 1" in page.text(".kbp-tip"), "the name of SIP 1")
 
 
 def test_the_clock_plays_in_the_browser_and_loads_are_those_of_the_scene(page):
@@ -103,7 +103,7 @@ def test_the_clock_plays_in_the_browser_and_loads_are_those_of_the_scene(page):
 
 def test_a_page_without_a_kernel_has_no_control_that_needs_one(page):
     told(page, f"shared.selected = '{LINK}'")
-    assert "HBM controller bandwidth" in page.text(".kbp-fields")
+    page.until(lambda: "HBM controller bandwidth" in page.text(".kbp-fields"), "its fields")
     assert not page.all(".kbp-fields input, .kbp-run")
     assert len(page.all(".kbp-chart")) == 2  # load, and transfers under way
 

@@ -333,6 +333,7 @@ class MachineView {
     // The middle of the view stays on the machine; what is smaller than the view is in its middle.
     const clamp = (value, size, whole) =>
       (size >= whole ? (whole - size) / 2 : Math.max(-size / 2, Math.min(whole - size / 2, value)));
+    this.whole = camera.k <= this.#smallest() * 1.001;
     this.camera = { k: camera.k, x: clamp(camera.x, width / camera.k, w), y: clamp(camera.y, height / camera.k, h) };
     const { part, level } = this.#around(this.camera.x + width / 2 / camera.k, this.camera.y + height / 2 / camera.k);
     if (part !== this.focus) {
@@ -384,6 +385,7 @@ class MachineView {
   // Drawing
 
   #resize() {
+    const before = this.size();
     this.width = this.root.clientWidth;
     this.height = this.root.clientHeight;
     const ratio = devicePixelRatio || 1;
@@ -392,7 +394,9 @@ class MachineView {
       canvas.height = Math.round(this.height * ratio);
     }
     if (!this.system || !this.width) return;
-    if (!this.fitted || this.camera.k <= this.#smallest() * 1.001) this.home(false);
+    const { x, y, k } = this.camera;
+    if (!this.fitted || this.whole) this.home(false);
+    else this.#place({ x: x + (before.width - this.width) / 2 / k, y: y + (before.height - this.height) / 2 / k, k });
     // Canvases are empty now: no frame without a picture.
     this.all = true;
     this.#paint();
