@@ -23,8 +23,8 @@ METHOD = (
     "engine. Linear layers run one by one over the whole SIP, for one token of each sequence, placed by columns: "
     "each weight is in the slice of the PE that uses it, inputs are by rows over PEs and every PE reads all of them. "
     "Tokens per second with linear layers are those of 80 times attention and the four products, and the head once; "
-    "norms, rotary embedding and activation are not among them, nor is anything overlapped. Short kernels: each PE of a "
-    f"cube reads its slice, {KERNELS} times; the time is that from the calls to the last completion, over {KERNELS}."
+    "norms, rotary embedding and activation are not among them, nor is anything overlapped. Short kernels: each PE of "
+    f"a cube reads its slice, {KERNELS} times; the time is that from the calls to the last completion, over {KERNELS}."
 )
 
 RUN, TIME_US, PES, LINE = "run", "time_us", "all_pes", "line"
