@@ -20,6 +20,7 @@ from kernbench._dtypes import as_dtype
 from kernbench._registry import hint
 from kernbench._units import KIB, MIB
 from kernbench.analysis._roofline import matrix_engine
+from kernbench.config import load_yaml, preset_path
 from kernbench.errors import ConfigError, quote
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
@@ -98,7 +99,7 @@ def _ranks(torch: RuntimeContext, **call: Any) -> None:
 
 def _rank(
     rank: int, torch: RuntimeContext, *, name: str, took: dict[int, float], bytes: int, ranks: int,
-    dtype: str = "f32", algorithm: str = "", cubes: int = 0, pes: int = 1,
+    dtype: str = "f32", algorithm: str = "", cubes: int = 0, pes: int = 1, devices_per_thread: int = 1,
 ) -> None:  # fmt: skip
     dist, kind = torch.distributed, as_dtype(dtype)
     dist.init_process_group("ahbm", pg_options={name: algorithm} if algorithm else None)
@@ -141,14 +142,23 @@ def _refuse_collective(
     return ""
 
 
+def _start(_: MachineConfig, given: Values) -> Values:
+    """Return the costs of a launch in the preset gpu_launch; a host thread prepares those of its devices in turn."""
+    host = load_yaml(preset_path("gpu_launch"))["system"]["host"]
+    devices = given.get("devices_per_thread", 1)
+    return {f"system.host.{name}": ns * (devices if name in _BY_THREAD else 1) for name, ns in host.items()}
+
+
+_BY_THREAD = ("launch_ns", "collective_ns")
+_START = Mechanism("start of work (preset gpu_launch)", _start)
 _LINKS = Mechanism(
     "protocol of the links between SIPs",  # NCCL reaches 370 of 450 GB/s: nccl-tests issue 212
     lambda config, _: {"system.sip_link.bw_gbs": config.system.sip_link.bw_gbs * 370 / 450},
 )
 _COLLECTIVES = {
     name: Workload(
-        "ns", ("bytes", "ranks"), ("dtype", "algorithm", "cubes", "pes"), partial(_collective, name),
-        mechanisms=(_LINKS,), refuse=_refuse_collective,
+        "ns", ("bytes", "ranks"), ("dtype", "algorithm", "cubes", "pes", "devices_per_thread"),
+        partial(_collective, name), mechanisms=(_START, _LINKS), refuse=_refuse_collective,
     )
     for name in _CALLS
 }  # fmt: skip
@@ -352,7 +362,7 @@ def _wrong(reference: Reference) -> list[str]:
     return faults
 
 
-_SIZES = ("bytes", "ranks", "m", "k", "n", "cubes", "pes", "rows", "cols")
+_SIZES = ("bytes", "ranks", "m", "k", "n", "cubes", "pes", "rows", "cols", "devices_per_thread")
 
 
 def _points(machine: Machine, number: int, reference: Reference, most_bytes: int) -> list[Row] | str:

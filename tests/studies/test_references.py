@@ -146,7 +146,7 @@ def test_a_file_that_is_no_text_is_an_error(tmp_path):
 def test_nccl_tests_are_read_out_of_place_with_their_ranks(tmp_path):
     first, second, third, fourth = read(tmp_path, all_reduce_perf__txt=NCCL)
     assert (first.workload, first.value, first.unit) == ("all_reduce", 12_500.0, "ns")
-    assert first.parameters == {"bytes": 1024, "ranks": 4, "dtype": "f32"}
+    assert first.parameters == {"bytes": 1024, "ranks": 4, "dtype": "f32", "devices_per_thread": 4}
     assert "2.18.1" in first.source
     assert second.parameters["dtype"] == "f16"
     assert "redop max" in third.refused
