@@ -366,12 +366,15 @@ class _Backtrace:
         ended, commands = self._host_rows(), self.r.commands
         before = [i for i in ended if i < row and self.r.end_ps[i] == self.t]
         before = before or [i for i in ended if i != row and self.r.start_ps[i] < self.t]
+        if not before:
+            return None
         sip, of = commands[self.r.command[row]].sip, self.r.command
-        last = max(before, key=lambda i: (int(self.r.end_ps[i]), commands[of[i]].sip == sip, i), default=None)
-        end = 0 if last is None else int(self.r.end_ps[last])
+        last = max(before, key=lambda i: (int(self.r.end_ps[i]), commands[of[i]].sip == sip, i))
+        end = int(self.r.end_ps[last])
         parts = self._start_of_work(self.t - end) if self.log.kind(row) == "launch" else []
-        self._add(end, "the program", *(parts or [Part("wait", "host", self.t - end)]))
-        return None if last is None else partial(self._host_end, last)
+        what = "start of the launch" if parts else "the program"
+        self._add(end, what, *(parts or [Part("wait", "host", self.t - end)]))
+        return partial(self._host_end, last)
 
     def _start_of_work(self, ps: int) -> list[Part]:
         """Split the time before a launch left the host, the last part first; empty if a launch costs nothing."""
@@ -382,10 +385,11 @@ class _Backtrace:
         bell = min(ps - fetch, spent["doorbell_ns"])
         rest = ps - fetch - bell
         busy = spent["launch_ns"] or spent["collective_ns"]
-        return [
+        parts = [
             Part("start", "host.descriptor", fetch), Part("start", "host.doorbell", bell),
             Part("cpu", "host.launch", rest) if busy else Part("wait", "host", rest),
         ]  # fmt: skip
+        return [part for part in parts if part.ps]
 
     def _message(self, command: int, *, src: str = "", dst: str = "", **values: int) -> Transfer | None:
         """Return a message of a launch or a map between nodes."""
