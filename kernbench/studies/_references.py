@@ -6,6 +6,7 @@ import configparser
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -166,11 +167,18 @@ def _parameters(at: str, text: str, faults: Faults) -> Values | None:
             faults.append(f"{at}: parameters: {name} is repeated; remove one of them")
             return None
         try:
-            found[name] = parse_yaml(value)[0]
+            found[name] = parse_yaml(value)[0] if "." in name else _scalar(value)
         except yaml.YAMLError as error:
             faults.append(f"{at}: parameters: {name} {problem(error, 'put the value in quotes')}")
             return None
     return found
+
+
+def _scalar(text: str) -> int | float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _number(at: str, name: str, text: str, faults: Faults) -> float | None:

@@ -111,7 +111,7 @@ def test_pairs_may_be_separated_by_spaces(tmp_path):
         ("gemm,m=1,nan,ns,x", "line 2: value = 'nan' must be a number above 0"),
         ("gemm,m,1,ns,x", "line 2: parameters: 'm' must be key=value; "),
         ("gemm,m=1; m=2,1,ns,x", "line 2: parameters: m is repeated; remove one of them"),
-        ("gemm,m=[1,1,ns,x", "line 2: parameters: m is not valid YAML: "),
+        ("gemm,cube.noc=[1,1,ns,x", "line 2: parameters: cube.noc is not valid YAML: "),
         (",m=1,1,ns,x", "line 2: workload is empty; state it"),
         ("gemm,m=1,1,ns,", "line 2: source is empty; state it"),
         ("gemm,m=1,1,ns", "line 2: has 4 cells, expected 5; "),
