@@ -44,8 +44,16 @@ class Network:
         self._router = router_of(graph)
         self._counts: dict[int, list[int]] = {}
         self._hooks: dict[str, tuple[int, Hook]] = {}
+        self._names: tuple[str, ...] = ()
         if trace:
             core.hops = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the links so far; the same object if there are no more than before."""
+        if len(self._names) != len(self.links):
+            self._names = tuple([link.name for link in self.links.values()])
+        return self._names
 
     @property
     def hops(self) -> list[Hop] | None:
