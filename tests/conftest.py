@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import ExitStack
+import subprocess
 from importlib.util import find_spec
 
 import pytest
@@ -48,20 +48,14 @@ def driver():
 
 @pytest.fixture(scope="session")
 def places(driver, tmp_path_factory):
-    """The addresses of the served page ("web") and of JupyterLab ("lab"), and the folder of the latter's notebooks.
-
-    The notebooks are copies: JupyterLab saves what it shows.
-    """
+    """The addresses of the served page ("web") and of JupyterLab ("lab"), which runs in a clone ("checkout")."""
     _need([x for x in ("voila", "jupyterlab") if find_spec(x) is None])
     from tests.notebook.served import served
     from tests.repo import ROOT
 
-    with ExitStack() as stack:
-        found = {}
-        for command in ("web", "lab"):
-            folder = tmp_path_factory.mktemp(command)
-            (folder / "notebooks").mkdir()
-            shutil.copy(ROOT / "notebooks" / "explorer.ipynb", folder / "notebooks")
-            found[command] = stack.enter_context(served(command, folder))
-            found[f"{command} folder"] = folder
-        yield found
+    web, lab = (tmp_path_factory.mktemp(command) for command in ("web", "lab"))
+    checkout = tmp_path_factory.mktemp("clone") / "kernbench"
+    clone = ["git", "-c", "safe.directory=*", "clone", "--quiet", "--shared", ROOT, checkout]
+    subprocess.run(clone, check=True)
+    with served("web", web, cwd=ROOT) as page, served("lab", lab, cwd=checkout) as notebooks:
+        yield {"web": page, "lab": notebooks, "checkout": checkout}
