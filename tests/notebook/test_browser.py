@@ -62,6 +62,8 @@ def test_two_runs_are_compared(page):
     page.click("button.kb-run")
     page.until(lambda: "channel_bw_gbs" in page.text(".kb-comparison"), "the comparison")
     assert "%" in page.text(".kb-comparison")
+    page.until(lambda: len(page.all(".kb-parallel svg .mark-line path")) == 2, "a line for each run")
+    assert not page.severe()
     page.shot("5-compared")
     assert page.wide() <= 0
 
