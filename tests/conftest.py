@@ -47,15 +47,25 @@ def driver():
 
 
 @pytest.fixture(scope="session")
-def places(driver, tmp_path_factory):
-    """The addresses of the served page ("web") and of JupyterLab ("lab"), which runs in a clone ("checkout")."""
-    _need([x for x in ("voila", "jupyterlab") if find_spec(x) is None])
+def web(driver, tmp_path_factory):
+    """The address of the served page, token included."""
+    _need(["voila"] * (find_spec("voila") is None))
+    from tests.notebook.served import TOKEN, served
+    from tests.repo import ROOT
+
+    with served("web", tmp_path_factory.mktemp("web"), cwd=ROOT) as address:
+        yield f"{address}/?token={TOKEN}"
+
+
+@pytest.fixture(scope="session")
+def lab(driver, tmp_path_factory):
+    """The address of JupyterLab in a clone of this repository, and the clone."""
+    _need(["jupyterlab"] * (find_spec("jupyterlab") is None))
     from tests.notebook.served import served
     from tests.repo import ROOT
 
-    web, lab = (tmp_path_factory.mktemp(command) for command in ("web", "lab"))
     checkout = tmp_path_factory.mktemp("clone") / "kernbench"
     clone = ["git", "-c", "safe.directory=*", "clone", "--quiet", "--shared", ROOT, checkout]
     subprocess.run(clone, check=True)
-    with served("web", web, cwd=ROOT) as page, served("lab", lab, cwd=checkout) as notebooks:
-        yield {"web": page, "lab": notebooks, "checkout": checkout}
+    with served("lab", tmp_path_factory.mktemp("lab"), cwd=checkout) as address:
+        yield address, checkout

@@ -6,8 +6,6 @@ import re
 
 import pytest
 
-from tests.notebook.served import TOKEN
-
 pytestmark = pytest.mark.slow
 
 # What has the focus: whether it is of a kind, whether that is seen, and what it is.
@@ -45,11 +43,11 @@ class Walker:
 
 
 @pytest.fixture
-def page(places, driver):
+def page(web, driver):
     from tests.notebook.browser import Page
 
     page = Page(driver, "keys")
-    page.open(f"{places['web']}/?token={TOKEN}")
+    page.open(web)
     page.one("button.kb-run")
     return page
 

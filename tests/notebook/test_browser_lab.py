@@ -13,17 +13,17 @@ from tests.notebook.served import TOKEN
 pytestmark = pytest.mark.slow
 
 
-def status(places):
-    """Return what git says that has changed in the checkout."""
+def status(checkout):
+    """Return what git says that has changed in a checkout."""
     git = ["git", "-c", "safe.directory=*", "status", "--porcelain"]
-    return subprocess.run(git, cwd=places["checkout"], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(git, cwd=checkout, check=True, capture_output=True, text=True).stdout
 
 
-def start(page, places, path):
+def start(page, address, path):
     """Open the notebook and run its cell, by key."""
     from selenium.webdriver.common.keys import Keys
 
-    page.open(f"{places['lab']}/{path}/notebooks/explorer.ipynb?reset&token={TOKEN}")
+    page.open(f"{address}/{path}/notebooks/explorer.ipynb?reset&token={TOKEN}")
     if path.startswith("lab"):
         page.until(lambda: "Idle" in page.text("#jp-main-statusbar"), "a kernel")
     page.click(".jp-Notebook .jp-CodeCell .jp-InputArea-editor")
@@ -49,16 +49,16 @@ def found_by_axe(page):
 
 
 @pytest.mark.parametrize(("name", "path"), [("lab", "lab/tree"), ("notebook", "notebooks")])
-def test_first_run_in_jupyterlab_and_notebook_7(places, driver, name, path):
+def test_first_run_in_jupyterlab_and_notebook_7(lab, driver, name, path):
     """Three clicks: into the cell, on its run button (here its key), on Run."""
     from selenium.webdriver.common.keys import Keys
 
     from tests.notebook.browser import Page
 
-    page = Page(driver, name)
-    copy = places["checkout"] / "lab" / "notebooks" / "explorer.ipynb"
+    page, (address, checkout) = Page(driver, name), lab
+    copy = checkout / "lab" / "notebooks" / "explorer.ipynb"
     before = copy.read_bytes() if copy.exists() else b""
-    start(page, places, path)
+    start(page, address, path)
     page.click("button.kb-run")
     number = 1 if name == "lab" else 2  # the history of the first front end is in the cache
     named = rf"Run {number} .* [\d,.]+ ns"
@@ -70,7 +70,7 @@ def test_first_run_in_jupyterlab_and_notebook_7(places, driver, name, path):
     assert not found_by_axe(page)
     page.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.CONTROL, "s")
     page.until(lambda: copy.read_bytes() != before, "the copy, saved with what it shows")
-    assert status(places) == ""
+    assert status(checkout) == ""
 
 
 # What a user does with a control: kinds of controls, by chance; a value, a key or a place by chance.
@@ -110,12 +110,13 @@ return [at.outerHTML.slice(0, 120), shares.flatMap((text) => [...text.matchAll(/
 """  # noqa: E501
 
 
-def test_two_hundred_actions_leave_the_checkout_clean_and_no_share_above_all(places, driver):
+def test_two_hundred_actions_leave_the_checkout_clean_and_no_share_above_all(lab, driver):
     from tests.notebook.browser import Page
 
-    page, chance, done, shares = Page(driver, "actions"), random.Random(0), [], set()
+    page, (address, checkout) = Page(driver, "actions"), lab
+    chance, done, shares = random.Random(0), [], set()
     driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "deny"})
-    start(page, places, "lab/tree")
+    start(page, address, "lab/tree")
     page.choose(".kb-source", "preset:small")
     page.choose(".kb-work", "study gemm")
     page.until(lambda: page.all(".kb-param-m"), "the parameters of the workload")
@@ -132,5 +133,5 @@ def test_two_hundred_actions_leave_the_checkout_clean_and_no_share_above_all(pla
     assert shares
     assert max(shares) <= 100
     assert not [text for text in page.severe() if "Uncaught" in text or "anywidget" in text]
-    assert list((places["checkout"] / "lab").rglob("*.ipynb"))
-    assert status(places) == ""
+    assert list((checkout / "lab").rglob("*.ipynb"))
+    assert status(checkout) == ""

@@ -21,7 +21,6 @@ from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies import CclStudy
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
-from tests.notebook.served import TOKEN
 from tests.repo import ROOT
 
 pytestmark = pytest.mark.slow
@@ -98,12 +97,12 @@ def check(request):
 
 
 @pytest.fixture(scope="module")
-def page(places, driver):
+def page(web, driver):
     """The served page after its first run."""
     from tests.notebook.browser import Page
 
     page = Page(driver, "look")
-    page.open(f"{places['web']}/?token={TOKEN}")
+    page.open(web)
     page.one("button.kb-run")
     styled(page)
     page.click("button.kb-run")
