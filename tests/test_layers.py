@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -34,13 +35,15 @@ LAYERS = (
     ("viz",),
     ("studies",),
     ("benches", "triton"),
+    ("torch",),
     ("cli", "notebook"),
     ("__init__", "__main__"),
 )
+TORCH = find_spec("torch") is not None
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # The first layer that may import a library; the layers before it may not.
-LIBRARIES = {"altair": "viz", "matplotlib": "viz", "ipywidgets": "notebook", "torch": None, "triton": "triton"}
+LIBRARIES = {"altair": "viz", "matplotlib": "viz", "ipywidgets": "notebook", "torch": "torch", "triton": "triton"}
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ def test_figures_use_the_object_interface():
 
 def own_classes() -> Iterator[type]:
     for info in pkgutil.walk_packages(kernbench.__path__, "kernbench."):
-        if not info.name.endswith("__main__"):
+        if not info.name.endswith("__main__") and (TORCH or not info.name.startswith("kernbench.torch.")):
             module = importlib.import_module(info.name)
             yield from (c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == info.name)
 

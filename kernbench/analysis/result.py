@@ -355,8 +355,10 @@ def on(launch: Launch) -> str:
     return f" on sip{launch.sip}" if launch.sip >= 0 else ""
 
 
-def chosen(launches: Sequence[Launch], which: str | Launch) -> tuple[str, list[Launch]]:
-    """Return what a label means, or one of the launches: what it is called, and its launches."""
+def chosen(launches: Sequence[Launch], which: str | Launch | Sequence[Launch]) -> tuple[str, list[Launch]]:
+    """Return what a label means, or one or several of the launches: what it is called, and its launches."""
+    if not isinstance(which, (str, Launch)):
+        return f"{len(which)} launches", list(which)
     called = calls(launches)
     if isinstance(which, Launch):
         for label, each in called.items():

@@ -89,19 +89,25 @@ class Flash:
     """Blocks of query rows into which K/V tiles are folded.
 
     The scores of a tile are issued before the softmax of the tile before: engines take commands in program order, so
-    that is what lets the matrix engine work while the vector engine does.
+    that is what lets the matrix engine work while the vector engine does. Scores are multiplied by `scale`, by default
+    1 / sqrt(head_dim).
     """
 
-    def __init__(self, blocks: Sequence[Tile], tl: TLContext) -> None:
+    def __init__(self, blocks: Sequence[Tile], tl: TLContext, scale: float | None = None) -> None:
         self._tl = tl
-        self._scale = 1 / sqrt(blocks[0].shape[1])
+        self._scale = 1 / sqrt(blocks[0].shape[1]) if scale is None else scale
         self._across = [tl.trans(block) for block in blocks]
         self._states: list[Running | None] = [None] * len(blocks)
         self._waiting: tuple[int, Tile, Tile] | None = None
 
-    def fold(self, i: int, k: Tile, v: Tile, mask: Tile | None = None) -> None:
-        """Fold a tile (kv tokens x head_dim each) into block `i`; `mask` (None: all) says which scores count."""
+    def fold(self, i: int, k: Tile, v: Tile, mask: Tile | None = None, bias: Tile | None = None) -> None:
+        """Fold a tile (kv tokens x head_dim each) into block `i`.
+
+        `mask` (None: all) says which scores count; `bias` is added to the scaled scores. Both are kv tokens x rows.
+        """
         s = self._tl.dot(k, self._across[i])
+        if bias is not None:
+            s = self._tl.maximum(self._tl.fma(bias, 1 / self._scale, s), NEG)
         self._finish()
         self._waiting = (i, s if mask is None else self._tl.where(mask, s, NEG), v)
 

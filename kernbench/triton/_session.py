@@ -196,7 +196,7 @@ class On:
             targets = sorted({pe for x in tensors for pe in x.pes} | set(self._buffers.pes() if buffers else ()))
             if not targets:
                 raise TypeError(f"launch of {name!r}: no argument is a tensor; a kernel runs where its tensors are")
-            program = _program(function, placed, known, sizes, targets, self._shares(function, placed, known, sizes,
+            program = program_of(function, placed, known, sizes, targets, self._shares(function, placed, known, sizes,
                 targets, tensors + buffers))  # fmt: skip
             host = self.torch._host
             handles = [x._handle for x in (*tensors, *buffers)]
@@ -266,7 +266,7 @@ def _owner(va: int, tensors: Sequence[DeviceTensor]) -> Target:
 
 def _first_stores(function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid) -> Iterator[int | None]:
     tl = TLContext(_Finder(), (0, 0), (1, 1))
-    run = _body(function, values, known, sizes, tl)
+    run = body_of(function, values, known, sizes, tl)
     for number in range(prod(sizes)):
         try:
             run(number)
@@ -281,7 +281,7 @@ def _first_stores(function: Any, values: dict[str, Any], known: frozenset[str], 
             yield None
 
 
-def _body(
+def body_of(
     function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid, tl: TLContext
 ) -> Callable[[int], None]:
     """Return what runs one program of the grid, by its number."""
@@ -298,7 +298,7 @@ def _body(
     return run
 
 
-def _program(
+def program_of(
     function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid, targets: list[Target],
     shares: list[Sequence[int]],
 ) -> Callable[..., None]:  # fmt: skip
@@ -308,7 +308,7 @@ def _program(
         pe, cube, _ = (int(tl.program_id(axis)) for axis in range(3))
         mine = shares[targets.index((cube, pe))]
         if mine:
-            run = _body(function, values, known, sizes, tl)
+            run = body_of(function, values, known, sizes, tl)
             for number in mine:
                 run(number)
 

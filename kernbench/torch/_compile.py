@@ -1,0 +1,113 @@
+"""`kb.torch.compile`, and the backend of `torch.compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kernbench.errors import StateError
+from kernbench.torch._device import Device
+from kernbench.torch._result import ModelResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class CompiledModel:
+    """A model on a simulated machine: called as the model, with torch's outputs.
+
+    Attributes
+    ----------
+    model : torch.nn.Module or callable
+        What was compiled.
+    """
+
+    def __init__(self, model: Any, device: Device) -> None:
+        self.model, self._device = model, device
+        self._call = torch.compile(model, backend=device.compile, fullgraph=True, dynamic=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    @property
+    def result(self) -> ModelResult:
+        """The time of the last call by module, and why; of a backward pass after it, too."""
+        return ModelResult.of(self._device)
+
+    def close(self) -> None:
+        """End the session on the machine; results stay."""
+        self._device.close()
+
+
+def compile(
+    model: Any, machine: Any = "preset:default", *, data: bool = True, graph: bool = False,
+    placement: Mapping[str, str] | None = None,
+) -> CompiledModel:  # fmt: skip
+    """Compile a model for a simulated machine.
+
+    Inductor turns the model into Triton kernels, which run on the PEs; matrix products, convolutions and attention run
+    as native kernels. Weights are placed once, activations stay on the device, and launches are queued.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or callable
+        Unmodified, on the CPU.
+    machine : Machine, str, Path or mapping
+        As for `kb.load`.
+    data : bool
+        Whether values are computed. Times are the same; without, outputs are undefined.
+    graph : bool
+        Whether the launches of a call are sent to the device as one graph.
+    placement : mapping, optional
+        By module path: how its matrix products are placed, "rows", "columns", "2-D" or "replicated".
+
+    Returns
+    -------
+    CompiledModel
+        Call it as the model; `result` then says where the time goes.
+
+    Raises
+    ------
+    KernbenchError
+        At the first call, if the model uses what the machine does not have: with module and operator.
+
+    Examples
+    --------
+    >>> import kernbench as kb, torch  # doctest: +SKIP
+    >>> compiled = kb.torch.compile(torch.nn.Linear(64, 64).half(), "preset:small")  # doctest: +SKIP
+    >>> y = compiled(torch.randn(8, 64).half())  # doctest: +SKIP
+    >>> compiled.result.why()  # doctest: +SKIP
+    """
+    return CompiledModel(model, Device(machine, data, graph, placement))
+
+
+_devices: dict[str, Device] = {}
+
+
+def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+    """Compile a graph for `torch.compile(model, backend="kernbench", options={...})`: the options are `compile`'s.
+
+    Parameters
+    ----------
+    gm : torch.fx.GraphModule
+        What dynamo found.
+    inputs : sequence
+        Its example inputs.
+    **options
+        `options=dict(machine=..., graph=..., placement=...)`.
+    """
+    given = dict(options.get("options") or {})
+    key = repr(sorted(given.items(), key=str))
+    if key not in _devices:
+        _devices[key] = Device(**given)
+    _devices["last"] = _devices[key]
+    return _devices[key].compile(gm, inputs)
+
+
+def result() -> ModelResult:
+    """Return the result of the last call of a model that `torch.compile(model, backend="kernbench")` made."""
+    if "last" not in _devices:
+        raise StateError('no model was compiled: call torch.compile(model, backend="kernbench") first')
+    return ModelResult.of(_devices["last"])

@@ -1,0 +1,222 @@
+"""Everything that uses private names of Inductor: this module alone."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import resolve_name
+from types import FrameType, FunctionType
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+from kernbench.errors import StateError
+
+# Names that are not part of torch's interface; tests/torch/test_contract.py reports those that a release changes.
+PRIVATE = (
+    "torch._inductor.compile_fx:compile_fx",
+    "torch._inductor.compile_fx:compile_fx_inner",
+    "torch._inductor.async_compile:AsyncCompile.triton",
+    "torch._inductor.decomposition:select_decomp_table",
+    "torch._inductor.output_code:CompiledFxGraph",
+    "torch._inductor.runtime.triton_helpers:maximum",
+    "torch._inductor.runtime.triton_heuristics:pointwise",
+    "torch._C._dynamo.guards:_reinterpret_tensor",
+    "torch._C._dynamo.guards:_empty_strided_cpu",
+    "torch.utils._triton:triton_hash_with_backend",
+    "torch.multiprocessing.reductions:StorageWeakRef",
+)
+SETTINGS = {
+    "cpu_backend": "triton",
+    "compile_threads": 1,
+    "fx_graph_cache": False,
+    "fx_graph_remote_cache": False,
+    "size_asserts": False,
+    "alignment_asserts": False,
+    "graph_partition": False,
+    "layout_optimization": False,
+    "combo_kernels": False,
+    "assert_indirect_indexing": False,
+    "comment_origin": False,
+    "triton.codegen_upcast_to_fp32": True,
+    "triton.mix_order_reduction": False,
+}
+# What a generated program takes from its own globals.
+ALLOCATION = "empty_strided_cpu"
+_HEURISTICS = "@triton_heuristics."
+_NODES = re.compile(r"Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]")
+
+
+def missing() -> list[str]:
+    """Return the private names and settings that the installed torch does not have."""
+    from torch._inductor import config
+
+    known = config.get_config_copy() if hasattr(config, "get_config_copy") else config.shallow_copy_dict()
+    found = [f"torch._inductor.config.{name}" for name in SETTINGS if name not in known]
+    for name in PRIVATE:
+        try:
+            resolve_name(name)
+        except (ImportError, AttributeError):
+            found.append(name)
+    return found
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A Triton kernel that Inductor has written: its function, and what it says of its arguments."""
+
+    name: str
+    function: FunctionType
+    meta: dict[str, Any]
+    launch: Callable[[Kernel, Sequence[Any]], None]
+
+    def run(self, *args: Any, stream: Any = None, **_: Any) -> None:
+        """Launch it: what a generated program calls."""
+        self.launch(self, args)
+
+
+class _Heuristics:
+    """In the place of `triton_heuristics` in a kernel's file: keeps what the decorators are given."""
+
+    def __init__(self) -> None:
+        self.meta: dict[str, Any] = {}
+
+    def __getattr__(self, kind: str) -> Any:
+        def decorate(**given: Any) -> Callable[[Any], Any]:
+            self.meta = {"kind": kind, **given}
+            return lambda function: function
+
+        return decorate
+
+
+def _kernel(name: str, source: str, launch: Callable[[Kernel, Sequence[Any]], None]) -> Kernel:
+    """Run the source of a kernel, without Triton's decorators."""
+    source = source.replace("triton_helpers.set_driver_to_cpu()", "").replace("@triton.jit", "")
+    source = source.replace(_HEURISTICS, "@_heuristics.")
+    heuristics = _Heuristics()
+    file = f"<{name} of {len(linecache.cache)}>"
+    names: dict[str, Any] = {"_heuristics": heuristics, "__name__": file, "__file__": file}
+    exec(compile(source, file, "exec"), names)  # noqa: S102 : Inductor's output
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    return Kernel(name, names[name], heuristics.meta, launch)
+
+
+class _Target:
+    """What Triton's driver answers when Inductor asks for the device."""
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 80, 32)
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def get_device_interface(self) -> Any:
+        return torch.cpu
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: Any = None) -> int:
+        return 0
+
+
+@contextmanager
+def _writing_triton(launch: Callable[[Kernel, Sequence[Any]], None]) -> Iterator[None]:
+    """Let Inductor write Triton without a GPU, and hand the kernels to `launch` instead of compiling them."""
+    from torch._inductor import config
+    from torch._inductor.async_compile import AsyncCompile
+    from triton.runtime import driver
+
+    def triton(_: Any, name: str, source: str, device_str: str = "") -> Kernel:
+        return _kernel(name, source, launch)
+
+    with ExitStack() as stack:
+        stack.enter_context(config.patch(SETTINGS))
+        stack.enter_context(mock.patch.object(AsyncCompile, "triton", triton))
+        stack.enter_context(mock.patch("torch.utils._triton.triton_hash_with_backend", return_value="kernbench"))
+        active = getattr(driver, "_active", None)
+        driver.set_active(_Target())
+        stack.callback(setattr, driver, "_active", active)
+        yield
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph that Inductor has compiled: its function, the source of it, and the inputs that it changes."""
+
+    call: Callable[[list[Any]], Sequence[Any]]
+    lines: Sequence[str]
+    file: str
+    mutated: frozenset[int]
+
+    def place(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the source nodes and ATen operators that the running line is for."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self.file:
+            frame = frame.f_back
+        line = 0 if frame is None else frame.f_lineno - 1
+        while line > 0:
+            line -= 1
+            found = _NODES.search(self.lines[line])
+            if found:
+                nodes, operators = (tuple(x for x in part.split(", ") if x) for part in found.groups())
+                return nodes, operators
+        return (), ()
+
+
+Inner = Callable[[Program, Any, Sequence[Any], dict[str, Any]], Callable[[list[Any]], Any]]
+
+
+def compiled(
+    gm: Any, inputs: Sequence[Any], launch: Callable[[Kernel, Sequence[Any]], None], allocate: Callable[..., Any],
+    inner: Inner, decompositions: dict[Any, Any],
+) -> Any:  # fmt: skip
+    """Compile a graph of dynamo; `inner` makes a function of each program that Inductor writes.
+
+    `allocate` stands for `empty_strided_cpu` in the programs, `launch` takes the launches of their kernels.
+    """
+    from torch._inductor.decomposition import select_decomp_table
+
+    def compile_inner(graph: Any, example: Sequence[Any], **options: Any) -> Any:
+        with _writing_triton(launch):
+            code = compile_fx_inner(graph, example, **options)
+        made = inner(_program(code, allocate), graph, example, dict(options))
+        made._boxed_call = True  # type: ignore[attr-defined]
+        return made
+
+    with torch._inductor.config.patch(SETTINGS):
+        return compile_fx(
+            gm, list(inputs), inner_compile=compile_inner, decompositions={**select_decomp_table(), **decompositions}
+        )
+
+
+def _program(code: Any, allocate: Callable[..., Any]) -> Program:
+    call: Any = getattr(code, "current_callable", None)
+    function = getattr(call, "__func__", call)
+    while not isinstance(function, FunctionType) or ALLOCATION not in function.__globals__:
+        function = getattr(function, "__wrapped__", None)
+        if function is None:
+            raise StateError(f"Inductor of torch {torch.__version__} makes programs of another form; {versions()}")
+    function.__globals__[ALLOCATION] = allocate
+    return Program(
+        call, code.source_code.splitlines(), function.__code__.co_filename, frozenset(code.mutated_input_idxs)
+    )
+
+
+def versions() -> str:
+    """Return which versions this front end is made for."""
+    return 'it is made for those of `pip install "kernbench[torch]"`'
+
+
+def storage_ref(x: torch.Tensor) -> Any:
+    """Return a weak reference to the memory behind a tensor; its `cdata` is a key for as long as it lives."""
+    return import_module("torch.multiprocessing.reductions").StorageWeakRef(x.untyped_storage())

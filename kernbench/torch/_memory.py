@@ -1,0 +1,150 @@
+"""Device memory behind the tensors of a generated program, which have no values: they are on torch's meta device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from kernbench._dtypes import DType, as_dtype
+from kernbench.errors import ArgumentError
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.torch._inductor import storage_ref
+from kernbench.triton_emu._handles import Pointer
+
+SPREAD = DPPolicy(cube="row_wise", pe="row_wise")
+COPIES = DPPolicy()
+LINE = 256  # bytes: what a PE holds at least, one burst (chosen)
+SMALL = 64 * 1024  # bytes: weights up to this size, of one dim, are on every PE (chosen)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor is on the device: memory, address of the first element, type, shape and strides in elements."""
+
+    buffer: DeviceTensor
+    va: int
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def pointer(self) -> Pointer:
+        """What a kernel gets for it."""
+        return Pointer(self.va, self.dtype)
+
+
+@dataclass
+class _Block:
+    """Memory of the device, and the torch storage that it is for."""
+
+    ref: Any
+    buffer: DeviceTensor
+    key: tuple[int, int, bool]
+
+
+class Memory:
+    """Finds or makes the memory behind a tensor; that of storages that have died is used again."""
+
+    def __init__(self, session: RuntimeContext, parts: int) -> None:
+        self.session, self.parts = session, parts
+        self._blocks: dict[int, _Block] = {}  # by storage without values
+        self._twins: dict[int, tuple[Any, torch.Tensor]] = {}  # by storage of the host: the one without values
+        self._free: dict[tuple[int, int, bool], list[DeviceTensor]] = {}
+
+    def type_of(self, dtype: torch.dtype) -> DType:
+        """Return the machine's type.
+
+        Raises
+        ------
+        ArgumentError
+            If it has none.
+        """
+        try:
+            return as_dtype(str(dtype).removeprefix("torch."))
+        except TypeError:
+            raise ArgumentError(f"{dtype} is not a type of the machine; convert the model: model.half()") from None
+
+    def twin(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a tensor without values in the place of one of the host, with the same memory for the same storage."""
+        storage = x.untyped_storage()
+        key = storage._cdata
+        known = self._twins.get(key)
+        if known is None or known[0].expired() or known[1].untyped_storage().nbytes() < storage.nbytes():
+            self._twins = {k: v for k, v in self._twins.items() if not v[0].expired()}
+            whole = torch.empty(-(-storage.nbytes() // 8) * 8, dtype=torch.uint8, device="meta")
+            known = self._twins[key] = storage_ref(x), whole
+            small = x.dim() <= 1 and 0 < storage.nbytes() <= SMALL
+            self._take(known[1], *self._spread(x, storage.nbytes()), copies=small and isinstance(x, torch.nn.Parameter))
+        empty = torch.empty(0, dtype=x.dtype, device="meta")
+        return empty.set_(known[1].untyped_storage(), x.storage_offset(), x.size(), x.stride())
+
+    def allocate(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return new memory, as `torch.empty_strided`."""
+        x = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        self._take(x, *self._spread(x, x.untyped_storage().nbytes()))
+        return x
+
+    def place(self, x: torch.Tensor) -> Place:
+        """Return where a tensor is."""
+        dtype = self.type_of(x.dtype)
+        block = self._blocks.get(x.untyped_storage()._cdata)
+        if block is None or block.ref.expired():
+            self._take(x, *self._spread(x, x.untyped_storage().nbytes()))
+            block = self._blocks[x.untyped_storage()._cdata]
+        va = block.buffer.data_ptr() + x.storage_offset() * x.element_size()
+        return Place(block.buffer, va, dtype, tuple(x.shape), tuple(x.stride()))
+
+    def poke(self, x: torch.Tensor) -> None:
+        """Bring the values of a tensor of the host to the device, in no simulated time."""
+        if self.session.engine.data:
+            buffer = self._blocks[self._twins[x.untyped_storage()._cdata][1].untyped_storage()._cdata].buffer
+            raw, held = _bytes(x), np.zeros(buffer.numel(), np.uint8)
+            held[: raw.size] = raw
+            buffer.poke(held.reshape(buffer.shape))
+
+    def peek(self, x: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+        """Bring the values behind a tensor without values to a tensor of the host, in no simulated time."""
+        if self.session.engine.data:
+            self.put(self._blocks[x.untyped_storage()._cdata].buffer.peek(), into)
+        return into
+
+    def put(self, values: np.ndarray, into: torch.Tensor) -> None:
+        """Set the memory of a tensor of the host to the bytes of a buffer."""
+        raw = _bytes(into)
+        raw[:] = values.reshape(-1)[: raw.size]
+
+    def _spread(self, x: torch.Tensor, nbytes: int) -> tuple[int, int]:
+        """Return in how many units of how many bytes to spread a tensor: rows if there are enough, else lines."""
+        width = x.shape[-1] * x.element_size() if x.dim() > 1 and x.stride(-1) == 1 else 0
+        if width and nbytes % width == 0 and nbytes // width >= self.parts:
+            return nbytes // width, width
+        return max(1, -(-nbytes // LINE)), LINE
+
+    def _take(self, x: torch.Tensor, units: int, unit: int, copies: bool = False) -> None:
+        for key, block in list(self._blocks.items()):
+            if block.ref.expired():
+                del self._blocks[key]
+                self._free.setdefault(block.key, []).append(block.buffer)
+        free = self._free.get((units, unit, copies))
+        buffer = free.pop() if free else self.session.empty(units, unit, dtype="u8", dp=COPIES if copies else SPREAD)
+        assert isinstance(buffer, DeviceTensor)
+        self._blocks[x.untyped_storage()._cdata] = _Block(storage_ref(x), buffer, (units, unit, copies))
+
+
+def _bytes(x: torch.Tensor) -> np.ndarray:
+    """Return the bytes of the storage of a tensor of the host, shared with it."""
+    storage = x.untyped_storage()
+    raw: np.ndarray = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),)).numpy()
+    return raw
+
+
+def is_host(x: object) -> bool:
+    """Return whether a value is a tensor of the host, also one without values."""
+    return isinstance(x, torch.Tensor) and (isinstance(x, FakeTensor) or x.device.type == "cpu")

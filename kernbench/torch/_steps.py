@@ -1,0 +1,357 @@
+"""What a generated program does, as steps: launches on the PEs, and operators that only the host has."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernbench.errors import ArgumentError
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.torch import _kernels as kernels
+from kernbench.torch._inductor import Kernel
+from kernbench.torch._kernels import Heads, Matrix, Unit
+from kernbench.torch._memory import Memory, Place, is_host
+from kernbench.torch._placement import Choice, choose
+from kernbench.triton._arguments import Place as Argument
+from kernbench.triton._bind import check
+from kernbench.triton._session import program_of
+
+aten = torch.ops.aten
+
+ROWS = 64  # rows of attention at a time
+TILE = 8192  # elements of a tile of a generated kernel, at most
+KV_SPLIT = 256  # kv tokens of a part, at least, where one query token's attention is split
+
+
+@dataclass
+class Step:
+    """One launch or one operator of the host: what it is, where in the model, and how to start it."""
+
+    name: str
+    module: str
+    operators: tuple[str, ...]
+    start: Callable[[], None]
+    on_host: bool = False
+    flops: int = 0
+    choice: Choice | None = None
+
+
+# The module and the operators of what is running; with True, of the last node alone.
+Locate = Callable[[bool], tuple[str, tuple[str, ...]]]
+
+
+class Recorder(TorchDispatchMode):
+    """Turns the operators of a generated program, called with tensors without values, into steps."""
+
+    def __init__(self, memory: Memory, locate: Locate, placement: Callable[[str], str | None]) -> None:
+        super().__init__()
+        self.memory, self.session, self._locate, self._placement = memory, memory.session, locate, placement
+        self._host = self.session._host
+        self.steps: list[Step] = []
+        self._native: dict[Any, Callable[..., None]] = {
+            aten.mm: self._mm, aten.bmm: self._mm, aten.addmm: self._addmm, aten.baddbmm: self._addmm,
+            torch.ops.kernbench.attention: self._attention, aten.copy_: self._copy,
+        }  # fmt: skip
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Record a step for an operator; views and operators without tensors run as they are."""
+        kwargs = kwargs or {}
+        given = [x for x in _leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        if func.is_view or not any(x.device.type == "meta" for x in given):
+            return func(*args, **kwargs)
+        native = self._native.get(func.overloadpacket)
+        if native is not None and all(self._fits(x) for x in given):
+            out = kwargs.pop("out", None)
+            if out is None and func is not aten.copy_.default:
+                out = func(*args, **kwargs)
+            native(out, *args, **kwargs)
+            return args[0] if out is None else out
+        return self._fallback(func, args, kwargs)
+
+    def _fits(self, x: torch.Tensor) -> bool:
+        return x.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.bool)
+
+    # -- generated kernels
+
+    def kernel(self, kernel: Kernel, args: Sequence[Any]) -> None:
+        """Record the launch of a kernel that Inductor has written."""
+        code = kernel.function.__code__
+        names = code.co_varnames[: code.co_argcount]
+        known = frozenset(x for x in names if x.endswith("BLOCK"))
+        values: dict[str, Any] = dict(zip([x for x in names if x not in known], args, strict=False))
+        places = {k: self._at(v) for k, v in values.items() if isinstance(v, torch.Tensor)}
+        sizes = {axis: int(values.get(f"{axis}numel", 1)) for axis in ("x", "y", "z")}
+        reduced = int(values.get("r0_numel", 1))
+        written = [places[k] for k in places if k.startswith(("out_ptr", "in_out_ptr"))] or list(places.values())
+        largest = max(written, key=lambda place: prod(place.shape))
+        holders = _holders(largest)
+        blocks = _blocks(sizes, reduced, len(holders), names)
+        grid = tuple(-(-sizes[axis] // blocks.get(f"{axis.upper()}BLOCK", 1)) for axis in ("x", "y", "z"))
+        count = prod(grid)
+        targets, shares = _owners(largest, holders, count)
+        values |= {k: Argument(place.va, place.dtype) for k, place in places.items()}
+        check(kernel.function)
+        program = program_of(
+            kernel.function, {**values, **blocks}, known, (grid[0], grid[1], grid[2]), targets, shares
+        )  # fmt: skip
+        self._launch(targets, program, (), list(places.values()), 0, None)
+
+    def _launch(
+        self, targets: Sequence[tuple[int, int]], program: Callable[..., object], args: tuple[Any, ...],
+        places: Sequence[Place], flops: int, choice: Choice | None, operator: str = "",
+    ) -> None:  # fmt: skip
+        module, operators = self._locate(bool(operator))
+        operators = (operator,) if operator else operators
+        name = f"{module}/{'+'.join(operators)}" if module else "+".join(operators)
+        handles = [place.buffer._handle for place in places]
+        sip, host = self._host.current, self._host
+
+        def start() -> None:
+            host.launch(sip, targets, program, args, name, handles)
+
+        self.steps.append(Step(name, module, operators, start, False, flops, choice))
+
+    def _at(self, x: torch.Tensor) -> Place:
+        """Return where a tensor is; one of the host is a constant of the program."""
+        if is_host(x):
+            twin = self.memory.twin(x)
+            self.memory.poke(x)
+            return self.memory.place(twin)
+        return self.memory.place(x)
+
+    # -- native kernels
+
+    def _mm(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+        self._product(out, a, b, None, 1, 1, "mm" if a.dim() == 2 else "bmm")
+
+    def _addmm(
+        self,
+        out: torch.Tensor,
+        bias: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *,
+        beta: float = 1,
+        alpha: float = 1,
+    ) -> None:
+        self._product(out, a, b, bias if beta else None, alpha, beta, "addmm" if a.dim() == 2 else "baddbmm")
+
+    def _product(
+        self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, alpha: float, beta: float,
+        operator: str,
+    ) -> None:  # fmt: skip
+        x, y, z = (self._at(t) for t in (a, b, out))
+        batch, (m, k), n = prod(x.shape[:-2]), x.shape[-2:], y.shape[-1]
+        if not batch * m * n:
+            return
+        module, _ = self._locate(True)
+        choice = choose(self.session, batch, m, k, n, x.dtype, self._placement(module))
+        added = None
+        places = [x, y, z]
+        if bias is not None:
+            w = self._at(bias.expand(out.shape))
+            places.append(w)
+            added = _matrix(w)
+        args = (_matrix(x), _matrix(y), added, _matrix(z), k, float(alpha), float(beta), choice.shares)
+        self._launch(sorted(choice.shares), kernels.matmul, args, places, 2 * batch * m * k * n, choice, operator)
+
+    def _attention(
+        self, out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
+        is_causal: bool, scale: float,
+    ) -> None:  # fmt: skip
+        heads, kv_heads, q_len, kv_len = q.shape[1], k.shape[1], q.shape[2], k.shape[2]
+        group, pes, batch = heads // kv_heads, self._host.pes, q.shape[0]
+        places = [self._at(t) for t in (q, k, v, out)]
+        at = [Heads(place.pointer, place.strides) for place in places]  # type: ignore[arg-type]
+        masked = None
+        if mask is not None:
+            full = self._at(mask.expand(batch, heads, q_len, kv_len))
+            places.append(full)
+            masked = Heads(full.pointer, full.strides)  # type: ignore[arg-type]
+        together = max(1, min(group, ROWS))
+        tokens = max(1, min(q_len, ROWS // together))
+        spans = [(i, min(tokens, q_len - i)) for i in range(0, q_len, tokens)]
+        groups = [(h, min(together, kv * group + group - h)) for kv in range(kv_heads)
+                  for h in range(kv * group, kv * group + group, together)]  # fmt: skip
+        seen = 0 if is_causal else None
+        split = (
+            max(1, min(len(pes) // max(1, batch * len(groups)), kv_len // KV_SPLIT))
+            if q_len == 1 and seen is None
+            else 1
+        )
+        units = [
+            Unit(b, h, t, kv, part)
+            for b in range(batch) for h in groups for t in spans for part, kv in enumerate(kernels.split(kv_len, split))
+        ]  # fmt: skip
+        flops = 2 * batch * heads * q_len * kv_len * (q.shape[3] + v.shape[3])
+        parts = None
+        if split > 1:
+            size = (batch, heads, split, v.shape[3] + 2)
+            kept = self._at(self.memory.allocate(size, _row_major(size), torch.float32))
+            places.append(kept)
+            parts = Heads(kept.pointer, kept.strides)  # type: ignore[arg-type]
+        dealt = _deal(units, pes)
+        args = (*at[:3], masked, at[3], group, seen, float(scale), (q.shape[3], v.shape[3]), parts, dealt)
+        self._launch(sorted(dealt), kernels.attention, args, places, flops, None, "attention")
+        if parts is not None:
+            pairs = _deal([(b, h) for b in range(batch) for h in range(heads)], pes)
+            self._launch(
+                sorted(pairs),
+                kernels.merge,
+                (parts, split, at[3], v.shape[3], pairs),
+                places,
+                0,
+                None,
+                "attention_merge",
+            )
+
+    def _copy(self, _: None, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> None:
+        of, to = self._at(source.expand(target.shape)), self._at(target)
+        holders = _holders(to)
+        spans = dict(zip(holders, ([x] for x in kernels.split(target.numel(), len(holders))), strict=False))
+        if spans:
+            args = (of.pointer, to.pointer, to.shape, of.strides, to.strides, spans)
+            self._launch(sorted(spans), kernels.copy, args, [of, to], 0, None, "copy")
+
+    # -- operators that the machine does not have
+
+    def _fallback(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record an operator of the host: its operands are read from the device, its results are written there."""
+        module, _ = self._locate(True)
+        try:
+            made = func(*args, **kwargs)
+        except RuntimeError as error:
+            raise ArgumentError(
+                f"{module or 'the model'}: {func} needs values to know the shape of its result, which the machine does "
+                f"not have when launches are queued: {error}"
+            ) from None
+        session = self.session
+        written = [
+            (i, a) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write
+        ]
+        inputs = {id(x): self._at(x) for x in _leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        outputs = [x for x in _leaves(made) if isinstance(x, torch.Tensor) and id(x) not in inputs]
+        places = [self._at(x) for x in outputs]
+
+        def start() -> None:
+            host: dict[int, torch.Tensor] = {}
+
+            def read(x: Any) -> Any:
+                if not isinstance(x, torch.Tensor):
+                    return x
+                values = inputs[id(x)].buffer.numpy()
+                if not session.engine.data:
+                    return x
+                if is_host(x):
+                    return x
+                whole = torch.from_numpy(values.reshape(-1)).view(x.dtype)
+                host[id(x)] = whole.as_strided(x.size(), x.stride(), x.storage_offset())
+                return host[id(x)]
+
+            found = func(*_mapped(args, read), **_mapped(kwargs, read))
+            results = [x for x in _leaves(found) if isinstance(x, torch.Tensor)]
+            for place, like, result in zip(places, outputs, results, strict=False):
+                _write(place.buffer, like, result, session.engine.data)
+            for i, argument in written:
+                x = kwargs.get(argument.name, args[i] if i < len(args) else None)
+                if isinstance(x, torch.Tensor):
+                    _write(inputs[id(x)].buffer, x, host.get(id(x)), session.engine.data)
+
+        operator = func.overloadpacket.__name__
+        name = f"{module}/{operator} on the host" if module else f"{operator} on the host"
+        self.steps.append(Step(name, module, (operator,), start, True, _host_flops(func, args, kwargs, made)))
+        return made
+
+
+def _write(buffer: DeviceTensor, like: torch.Tensor, result: torch.Tensor | None, data: bool) -> None:
+    """Copy a result of the host to the device, which takes its time."""
+    values = buffer.peek() if data else None
+    if values is not None and result is not None:
+        whole = torch.from_numpy(values.reshape(-1)).view(like.dtype)
+        whole.as_strided(like.size(), like.stride(), like.storage_offset()).copy_(result)
+    buffer._write(np.zeros(buffer.shape, np.uint8) if values is None else values)
+
+
+def _host_flops(func: Any, args: Any, kwargs: Any, made: Any) -> int:
+    from torch.utils.flop_counter import flop_registry
+
+    counted = flop_registry.get(func.overloadpacket)
+    if counted is not None:
+        return int(counted(*args, **kwargs, out_val=made))
+    return sum(x.numel() for x in _leaves(made) if isinstance(x, torch.Tensor))
+
+
+def _leaves(x: Any) -> list[Any]:
+    found: list[Any] = torch.utils._pytree.tree_leaves(x)
+    return found
+
+
+def _mapped(x: Any, function: Callable[[Any], Any]) -> Any:
+    return torch.utils._pytree.tree_map(function, x)
+
+
+def _matrix(place: Place) -> Matrix:
+    batch = place.strides[0] if len(place.strides) == 3 else 0
+    return Matrix(place.pointer, batch, place.strides[-2], place.strides[-1])
+
+
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def _deal(units: Sequence[Any], pes: Sequence[tuple[int, int]]) -> dict[tuple[int, int], list[Any]]:
+    """Return the units of each PE, dealt out forth and back."""
+    found: dict[tuple[int, int], list[Any]] = {}
+    for i, unit in enumerate(units):
+        turn, at = divmod(i, len(pes))
+        found.setdefault(pes[len(pes) - 1 - at if turn % 2 else at], []).append(unit)
+    return found
+
+
+def _holders(place: Place) -> list[tuple[int, int]]:
+    """Return the PEs that hold a tensor's memory, in the order of addresses."""
+    return list(dict.fromkeys((s.cube, s.pe) for s in place.buffer.layout.parts))
+
+
+def _owners(
+    place: Place, holders: Sequence[tuple[int, int]], count: int
+) -> tuple[list[tuple[int, int]], list[Sequence[int]]]:
+    """Return the PEs of a grid and the programs of each: where the part of the result is that a program writes."""
+    parts = place.buffer.layout.parts
+    starts, whole = [s.offset for s in parts], sum(s.nbytes for s in parts)
+    owned: dict[tuple[int, int], list[int]] = {}
+    for i in range(count):
+        part = parts[bisect_right(starts, i * whole // count) - 1]
+        owned.setdefault((part.cube, part.pe), []).append(i)
+    targets = sorted(owned)
+    return targets, [owned[pe] for pe in targets]
+
+
+def _power(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _blocks(sizes: dict[str, int], reduced: int, holders: int, names: Sequence[str]) -> dict[str, int]:
+    """Return the sizes of the blocks of a generated kernel, so that each PE gets the rows or elements that it holds."""
+    found: dict[str, int] = {}
+    if "R0_BLOCK" in names:
+        found["R0_BLOCK"] = min(_power(reduced), 2048)
+    width = found.get("R0_BLOCK", _power(reduced))
+    room = max(1, TILE // width)
+    axes = [axis for axis in ("z", "y", "x") if f"{axis.upper()}BLOCK" in names]
+    if "x" in axes:
+        lines = max(1, -(-sizes["x"] // holders)) if len(axes) == 1 else 32
+        found["XBLOCK"] = min(_power(sizes["x"]), room, _power(lines))
+    for axis in axes:
+        if axis != "x":
+            found[f"{axis.upper()}BLOCK"] = min(_power(sizes[axis]), 32) if axis == "y" else 1
+    return found

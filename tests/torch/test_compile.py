@@ -1,0 +1,189 @@
+"""Models on a machine: outputs, names, memory, the launches of a call and what they cost."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import kernbench as kb  # noqa: E402
+from kernbench.torch import _kernels as kernels  # noqa: E402
+from kernbench.torch._device import module_of, operators_of, readable  # noqa: E402
+from tests.torch.models import Mlp, errors, worst  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+MACHINE = "preset:small"
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+
+
+@pytest.fixture(scope="module")
+def mlp():
+    torch.manual_seed(0)
+    model, x = Mlp().half(), torch.randn(8, 64).half()
+    compiled = kb.torch.compile(model, MACHINE)
+    with torch.no_grad():
+        first, second = compiled(x), compiled(x + 1)
+        expected = model(x), model(x + 1)
+    return compiled, (first, second), expected
+
+
+def test_outputs_are_those_of_the_model(mlp):
+    _, found, expected = mlp
+    assert all(worst(a, b) < 2e-3 for a, b in zip(found, expected, strict=True))
+    assert worst(*found) > 0.01  # the second call has its own input
+
+
+def test_launches_have_the_names_of_modules_and_operators(mlp):
+    result = mlp[0].result
+    assert [part.name for part in result.launches] == [
+        "norm/pow+mean+add+rsqrt+mul", "gate/mm", "up/mm", "silu+mul", "down/addmm", "add",
+    ]  # fmt: skip
+    assert list(result.table["module"]) == ["norm", "gate", "up", "(model)", "down"]
+    assert result.table["ns"].sum() == pytest.approx(sum(part.ns for part in result.launches))
+    assert result.device_flops_share == 1.0
+    assert not result.host_fallbacks
+
+
+def test_products_are_native_and_counted(mlp):
+    parts = {part.name: part for part in mlp[0].result.launches}
+    assert parts["gate/mm"].flops >= 2 * 8 * 64 * 128
+    assert parts["gate/mm"].nbytes >= 128 * 64 * 2  # the weight, at least once
+    assert set(mlp[0].result.placements["launch"]) == {"gate/mm", "up/mm", "down/addmm"}
+
+
+def test_the_result_says_why_and_shows_itself(mlp):
+    result = mlp[0].result
+    assert "HBM slice" in str(result.why("gate/mm"))
+    assert result.why().path.makespan_ps / 1000 == pytest.approx(result.latency_ns, rel=0.01)
+    assert "gate" in repr(result)
+    assert "<table" in result._repr_html_()
+    with pytest.raises(KeyError, match=r"no launch 'gates/mm'; there are norm/"):
+        result.why("gates/mm")
+
+
+def test_a_second_call_maps_and_places_nothing(mlp):
+    compiled = mlp[0]
+    records = compiled.result.records
+    start, end = compiled.result._window
+    inside = records.within(start, end)
+    assert not len(inside.of_kind("map", "h2d", "d2h"))
+
+
+def test_calls_of_equal_shapes_take_equal_time():
+    model, x = Mlp().half(), torch.randn(8, 64).half()
+    compiled = kb.torch.compile(model, MACHINE)
+    times = []
+    with torch.no_grad():
+        for _ in range(3):
+            compiled(x)
+            times.append(compiled.result.latency_ns)
+    assert max(times) - min(times) < 0.01 * min(times)
+
+
+def test_a_graph_saves_the_way_to_the_host():
+    x, times = torch.randn(8, 64).half(), {}
+    model = Mlp().half()
+    with torch.no_grad():
+        for graph in (False, True):
+            compiled = kb.torch.compile(model, MACHINE, graph=graph)
+            y = compiled(x)
+            times[graph] = compiled.result.latency_ns
+            assert worst(y, model(x)) < 2e-3
+    assert times[True] < times[False] - 5 * 200  # five times the way of a launch through PCIe, and back
+
+
+def test_weights_that_change_are_brought_again():
+    model, x = Mlp().half(), torch.randn(8, 64).half()
+    compiled = kb.torch.compile(model, MACHINE)
+    with torch.no_grad():
+        compiled(x)
+        model.gate.weight.mul_(2)
+        assert worst(compiled(x), model(x)) < 2e-3
+
+
+def test_torch_compile_takes_the_backend():
+    model, x = Mlp().half(), torch.randn(8, 64).half()
+    with torch.no_grad():
+        y = torch.compile(model, backend=kb.torch.backend, options={"machine": MACHINE})(x)
+        assert worst(y, model(x)) < 2e-3
+    assert [part.module for part in kb.torch.result().launches][:2] == ["norm", "gate"]
+
+
+@pytest.mark.parametrize("placement", ["rows", "columns", "2-D", "replicated"])
+@pytest.mark.parametrize(("m", "k", "n"), [(70, 96, 130), (1, 64, 200), (130, 40, 8)])
+def test_placements_agree(placement, m, k, n):
+    layer, x = torch.nn.Linear(k, n).half(), torch.randn(m, k).half()
+    compiled = kb.torch.compile(torch.nn.Sequential(layer), MACHINE, placement={"0": placement})
+    with torch.no_grad():
+        assert worst(compiled(x), layer(x)) < 2e-3
+    row = compiled.result.placements.iloc[0]
+    assert (row["placement"], row["chosen_by"]) == (placement, "user")
+
+
+def test_products_of_any_strides():
+    def product(a, b, c, d):
+        return a @ b, torch.bmm(c, d.transpose(1, 2)), torch.bmm(c.transpose(1, 2), d), torch.baddbmm(c, c, c)
+
+    a, b = torch.randn(33, 70).t().half(), torch.randn(33, 65).half()
+    c, d = torch.randn(3, 40, 40).half(), torch.randn(3, 40, 40).half()
+    compiled = kb.torch.compile(product, MACHINE)
+    for found, expected in zip(compiled(a, b, c, d), product(a, b, c, d), strict=True):
+        assert worst(found, expected) < 2e-3
+
+
+def test_a_product_deeper_than_its_blocks(monkeypatch):
+    monkeypatch.setattr(kernels, "DEPTH", 64)
+    monkeypatch.setattr(kernels, "ROOM", 64 * 64 * 2)
+    layer, x = torch.nn.Linear(200, 70).half(), torch.randn(130, 200).half()
+    with torch.no_grad():
+        assert worst(kb.torch.compile(layer, MACHINE)(x), layer(x)) < 2e-3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads", "q_len", "kv_len"), [(4, 2, 70, 70), (4, 4, 3, 33), (8, 1, 1, 2048)])
+def test_attention(causal, heads, kv_heads, q_len, kv_len):
+    def attend(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+
+    q, k, v = (torch.randn(2, n, t, 32).half() for n, t in ((heads, q_len), (kv_heads, kv_len), (kv_heads, kv_len)))
+    compiled = kb.torch.compile(attend, MACHINE)
+    assert worst(compiled(q, k, v), attend(*(x.float() for x in (q, k, v)))) < 2e-3
+    assert compiled.result.launches[-1].operators[0].startswith("attention")
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_attention_with_a_mask_and_a_scale(kind):
+    keep = torch.rand(1, 1, 20, 50) > 0.3
+    mask = keep if kind == "bool" else torch.where(keep, torch.randn(1, 1, 20, 50), float("-inf"))
+
+    def attend(q, k, v, mask):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=0.3)
+
+    q, k, v = torch.randn(2, 4, 20, 32), torch.randn(2, 4, 50, 32), torch.randn(2, 4, 50, 32)
+    half = [x.half() for x in (q, k, v)]
+    found = kb.torch.compile(attend, MACHINE)(*half, mask if kind == "bool" else mask.half())
+    assert worst(found, attend(q, k, v, mask)) < 3e-3
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"groups": 4}, {"dilation": 2}, {"groups": 2}])
+def test_convolutions_are_products(options):
+    layer = torch.nn.Conv2d(4, 8 if options.get("groups") != 4 else 4, 3, **options)
+    found, eager = errors(layer, lambda model: kb.torch.compile(model, MACHINE), torch.randn(2, 4, 9, 9))
+    assert found <= 2 * eager
+
+
+def test_names_of_modules():
+    assert readable("L['self'].model.layers[0].mlp") == "model.layers.0.mlp"
+    assert readable("L['m']._modules['n']") == "n"
+    modules = {"silu": "mlp.act", "mul": "mlp", "add": "", "mm": "mlp.up"}
+    assert module_of(["silu", "mul_1"], modules) == "mlp"
+    assert module_of(["mm", "add"], modules) == ""
+    assert operators_of(["aten.t", "aten.silu", "prims.mul", "aten.silu"]) == ("silu", "mul")
