@@ -92,7 +92,8 @@ class Device:
             nodes, operators = program.place()
             return module_of(nodes[-1:] if last else nodes, modules), operators_of(operators)
 
-        self._recorder = recorder = Recorder(self.memory, locate, self._placement_of)
+        by_storage = {inputs[id(x)].untyped_storage()._cdata: x for x in given}
+        self._recorder = recorder = Recorder(self.memory, locate, self._placement_of, by_storage)
         try:
             with torch.no_grad(), recorder:
                 outputs = program.call(twins)
@@ -108,7 +109,6 @@ class Device:
         self.calls.append(Call(tuple(recorder.steps), start, int(engine.env.now), first, is_backward))
         for i in sorted(program.mutated):
             self.memory.peek(kept[i], originals[i])
-        by_storage = {inputs[id(x)].untyped_storage()._cdata: x for x in given}
         return [self._output(x, by_storage) for x in outputs]
 
     def _start(self, steps: Sequence[Step]) -> None:

@@ -18,9 +18,8 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.torch._inductor import storage_ref
 from kernbench.triton_emu._handles import Pointer
 
-SPREAD = DPPolicy(cube="row_wise", pe="row_wise")
 COPIES = DPPolicy()
-LINE = 256  # bytes: what a PE holds at least, one burst (chosen)
+LINE = 2048  # bytes that a PE holds at least: smaller pieces cost their readers a round trip each (chosen)
 SMALL = 64 * 1024  # bytes: weights up to this size, of one dim, are on every PE (chosen)
 
 
@@ -133,7 +132,10 @@ class Memory:
                 del self._blocks[key]
                 self._free.setdefault(block.key, []).append(block.buffer)
         free = self._free.get((units, unit, copies))
-        buffer = free.pop() if free else self.session.empty(units, unit, dtype="u8", dp=COPIES if copies else SPREAD)
+        # A tensor of few units is in the first cubes, close together.
+        cubes = min(-(-units // self.session._host.config.pes_per_cube), self.session._host.config.cubes_per_sip)
+        policy = COPIES if copies else DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes)
+        buffer = free.pop() if free else self.session.empty(units, unit, dtype="u8", dp=policy)
         assert isinstance(buffer, DeviceTensor)
         self._blocks[x.untyped_storage()._cdata] = _Block(storage_ref(x), buffer, (units, unit, copies))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -27,7 +27,7 @@ aten = torch.ops.aten
 
 ROWS = 64  # rows of attention at a time
 TILE = 8192  # elements of a tile of a generated kernel, at most
-KV_SPLIT = 256  # kv tokens of a part, at least, where one query token's attention is split
+KV_SPLIT = 128  # kv tokens of a part, at least, where one query token's attention is split
 
 
 @dataclass
@@ -50,8 +50,12 @@ Locate = Callable[[bool], tuple[str, tuple[str, ...]]]
 class Recorder(TorchDispatchMode):
     """Turns the operators of a generated program, called with tensors without values, into steps."""
 
-    def __init__(self, memory: Memory, locate: Locate, placement: Callable[[str], str | None]) -> None:
+    def __init__(
+        self, memory: Memory, locate: Locate, placement: Callable[[str], str | None],
+        inputs: Mapping[int, torch.Tensor],
+    ) -> None:  # fmt: skip
         super().__init__()
+        self._inputs = inputs  # tensors of the host, by the storage that stands for theirs
         self.memory, self.session, self._locate, self._placement = memory, memory.session, locate, placement
         self._host = self.session._host
         self.steps: list[Step] = []
@@ -68,6 +72,8 @@ class Recorder(TorchDispatchMode):
         given = [x for x in _leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         if func.is_view or not any(x.device.type == "meta" for x in given):
             return func(*args, **kwargs)
+        if func is aten._local_scalar_dense.default:
+            return self._item(given[0])
         native = self._native.get(func.overloadpacket)
         if native is not None and all(self._fits(x) for x in given):
             out = kwargs.pop("out", None)
@@ -76,6 +82,16 @@ class Recorder(TorchDispatchMode):
             native(out, *args, **kwargs)
             return args[0] if out is None else out
         return self._fallback(func, args, kwargs)
+
+    def _item(self, x: torch.Tensor) -> Any:
+        """Return the value of a scalar that the host gave."""
+        source = self._inputs.get(x.untyped_storage()._cdata)
+        if source is None:
+            raise ArgumentError(
+                f"{self._locate(True)[0] or 'the model'}: the value of a tensor of the device is needed to continue; "
+                "launches are queued, so the machine does not have it"
+            )
+        return source.as_strided(x.size(), x.stride(), x.storage_offset()).item()
 
     def _fits(self, x: torch.Tensor) -> bool:
         return x.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.bool)

@@ -262,6 +262,11 @@ class Language:
         """Do nothing: a program is one thread."""
 
     @staticmethod
+    def get_int_dtype(bitwidth: int, signed: bool) -> Any:
+        """Return the integer type of so many bits."""
+        return TYPES[f"{'' if signed else 'u'}int{bitwidth}"]
+
+    @staticmethod
     def multiple_of(x: Any, *_: Any) -> Any:
         """Return x: a hint."""
         return x
