@@ -41,6 +41,7 @@ class Step:
     on_host: bool = False
     flops: int = 0
     choice: Choice | None = None
+    summed: Place | None = None  # what a collective over the ranks sums
 
 
 # The module and the operators of what is running; with True, of the last node alone.
@@ -55,7 +56,7 @@ class Recorder(TorchDispatchMode):
         inputs: Mapping[int, torch.Tensor],
     ) -> None:  # fmt: skip
         super().__init__()
-        self._inputs = inputs  # tensors of the host, by the storage that stands for theirs
+        self.inputs = inputs  # tensors of the host, by the storage that stands for theirs
         self.memory, self.session, self._locate, self._placement = memory, memory.session, locate, placement
         self._host = self.session._host
         self.steps: list[Step] = []
@@ -72,6 +73,8 @@ class Recorder(TorchDispatchMode):
         given = [x for x in _leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         if func.is_view or not any(x.device.type == "meta" for x in given):
             return func(*args, **kwargs)
+        if func is torch.ops.kernbench.all_reduce.default:
+            return self._all_reduce(args[0], func(args[0]))
         if func is aten._local_scalar_dense.default:
             return self._item(given[0])
         native = self._native.get(func.overloadpacket)
@@ -83,9 +86,18 @@ class Recorder(TorchDispatchMode):
             return args[0] if out is None else out
         return self._fallback(func, args, kwargs)
 
+    def _all_reduce(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Record a sum over the ranks, in place: nothing else uses what a row-parallel layer computes."""
+        self._at(x)
+        self.memory.move(x, out)
+        module, _ = self._locate(True)
+        name = f"{module}/all_reduce" if module else "all_reduce"
+        self.steps.append(Step(name, module, ("all_reduce",), lambda: None, summed=self._at(out)))
+        return out
+
     def _item(self, x: torch.Tensor) -> Any:
         """Return the value of a scalar that the host gave."""
-        source = self._inputs.get(x.untyped_storage()._cdata)
+        source = self.inputs.get(x.untyped_storage()._cdata)
         if source is None:
             raise ArgumentError(
                 f"{self._locate(True)[0] or 'the model'}: the value of a tensor of the device is needed to continue; "
@@ -129,7 +141,7 @@ class Recorder(TorchDispatchMode):
         operators = (operator,) if operator else operators
         name = f"{module}/{'+'.join(operators)}" if module else "+".join(operators)
         handles = [place.buffer._handle for place in places]
-        sip, host = self._host.current, self._host
+        sip, host = self.memory.sip, self._host
 
         def start() -> None:
             host.launch(sip, targets, program, args, name, handles)
