@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.context import session
     from kernbench.sim_engine._limits import Limits
     from kernbench.studies.best import gemm
+    from kernbench.studies.fidelity import fidelity
     from kernbench.sweeps._saved import read
     from kernbench.sweeps._sweep import sweep
     from kernbench.topology.builder import resolve_topology as load
 
 __all__ = [
-    "DPPolicy", "Limits", "ccl", "compare", "explore", "gemm", "load", "picture", "read", "run", "session", "sweep",
-    "torch", "triton",
+    "DPPolicy", "Limits", "ccl", "compare", "explore", "fidelity", "gemm", "load", "picture", "read", "run", "session",
+    "sweep", "torch", "triton",
 ]  # fmt: skip
 
 _WHERE = {
@@ -50,6 +51,7 @@ _WHERE = {
     "ccl": "kernbench.ccl",
     "compare": "kernbench.analysis.compare:compare",
     "explore": "kernbench.notebook._view:explore",
+    "fidelity": "kernbench.studies.fidelity:fidelity",
     "gemm": "kernbench.studies.best:gemm",
     "load": "kernbench.topology.builder:resolve_topology",
     "picture": "kernbench.notebook._picture:picture",

@@ -371,8 +371,25 @@ class _Backtrace:
         sip, of = commands[self.r.command[row]].sip, self.r.command
         last = max(before, key=lambda i: (int(self.r.end_ps[i]), commands[of[i]].sip == sip, i))
         end = int(self.r.end_ps[last])
-        self._add(end, "the program", Part("wait", "host", self.t - end))
+        parts = self._start_of_work(self.t - end) if self.log.kind(row) == "launch" else []
+        what = "start of the launch" if parts else "the program"
+        self._add(end, what, *(parts or [Part("wait", "host", self.t - end)]))
         return partial(self._host_end, last)
+
+    def _start_of_work(self, ps: int) -> list[Part]:
+        """Split the time before a launch left the host, the last part first; empty if a launch costs nothing."""
+        spent = {name: ns_to_ps(ns) for name, ns in self.r.spec["system"].get("host", {}).items()}
+        if not any(spent.values()):
+            return []
+        fetch = min(ps, spent["descriptor_ns"])
+        bell = min(ps - fetch, spent["doorbell_ns"])
+        rest = ps - fetch - bell
+        busy = spent["launch_ns"] or spent["collective_ns"]
+        parts = [
+            Part("start", "host.descriptor", fetch), Part("start", "host.doorbell", bell),
+            Part("cpu", "host.launch", rest) if busy else Part("wait", "host", rest),
+        ]  # fmt: skip
+        return [part for part in parts if part.ps]
 
     def _message(self, command: int, *, src: str = "", dst: str = "", **values: int) -> Transfer | None:
         """Return a message of a launch or a map between nodes."""

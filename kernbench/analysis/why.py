@@ -43,6 +43,9 @@ _COMPONENTS = {
     "switch": Attribution("PCIe switch", ("system.switch.overhead_ns",)),
     "pcie_ep": Attribution("PCIe end point", ("sip.io.pcie_ep.overhead_ns",)),
     "noc": Attribution("IO NoC", ("sip.io.noc.overhead_ns",)),
+    "launch": Attribution("host, start of launches", ("system.host.launch_ns", "system.host.collective_ns")),
+    "doorbell": Attribution("doorbell", ("system.host.doorbell_ns",)),
+    "descriptor": Attribution("descriptor fetch", ("system.host.descriptor_ns",)),
 }
 # Links by the kinds of their two ends, in either direction: name, bandwidth, latency.
 _LINKS: dict[frozenset[str], tuple[str, str, str]] = {

@@ -1,4 +1,4 @@
-"""`kernbench milestone`, `sweep` and `cache`: write reports and tables, and look at the points that are kept."""
+"""`kernbench milestone`, `fidelity`, `sweep` and `cache`: write reports and tables, show the points that are kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernbench.cli._options import echo_json, json_option, limit_option, set_option, topology_option
+from kernbench.cli._options import echo_json, json_option, limit_option, load_machine, set_option, topology_option
 
 if TYPE_CHECKING:
     from kernbench.sim_engine._limits import Limits
@@ -92,6 +92,47 @@ def _parameter(text: str) -> tuple[str, Any]:
         raise click.BadParameter(
             f"{text!r}: VALUE {problem(error, 'put it in quotes')}", param_hint="--param"
         ) from error
+
+
+@click.command(short_help="Compare results of other tools and of devices with a machine.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.option(
+    "--machine",
+    "topology",
+    metavar="FILE|preset:NAME",
+    help="Machine to compare with. Default: the nearest topology.yaml upward, else the packaged one.",
+)
+@set_option
+@click.option("--most-bytes", type=click.IntRange(1), help="Simulate collectives up to so many bytes. Default: 4 MiB.")
+@click.option("--workers", type=click.IntRange(1), default=1, help="Processes that simulate. Default: 1.")
+@json_option
+def fidelity(
+    files: tuple[Path, ...],
+    topology: str | None,
+    overrides: tuple[str, ...],
+    most_bytes: int | None,
+    workers: int,
+    as_json: bool,
+) -> None:
+    """Compare FILEs, which other tools wrote, with a machine: both values, the error, and what explains it.
+
+    \b
+    FILE may be
+      the output of nccl-tests or rccl-tests
+      COMPUTE_REPORT.csv of SCALE-Sim, with the topology and the .cfg file of its run
+      a log of BookSim2, or statistics of Ramulator2
+      a CSV file: workload,parameters,value,unit,source
+    The parameters of a CSV file are key=value pairs separated by semicolons, as in "m=64; k=64; n=64"; a key with dots,
+    as in system.sips.count=8, changes the machine.
+    """  # noqa: D301 - \b keeps click from wrapping the list
+    from kernbench.studies.fidelity import MOST_BYTES
+    from kernbench.studies.fidelity import fidelity as compare
+
+    found = compare(files, load_machine(topology, overrides), most_bytes=most_bytes or MOST_BYTES, workers=workers)
+    if as_json:
+        echo_json({"compared": found.table.to_dict("records"), "refused": dict(found.refused)})
+    else:
+        click.echo(repr(found))
 
 
 @click.command(short_help="Run a study over a design space, from a plan file.")

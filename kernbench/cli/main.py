@@ -12,7 +12,7 @@ import click
 from kernbench import build
 from kernbench._interrupts import wait_for_pending
 from kernbench.cli._machine import compare, list_, new, show, validate
-from kernbench.cli._reports import cache, milestone, sweep
+from kernbench.cli._reports import cache, fidelity, milestone, sweep
 from kernbench.cli._run import ccl, gemm, probe, run
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 
@@ -71,7 +71,23 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (run, compare, gemm, ccl, list_, milestone, probe, sweep, cache, show, validate, new, lab, web):
+for command in (
+    run,
+    compare,
+    gemm,
+    ccl,
+    list_,
+    milestone,
+    fidelity,
+    probe,
+    sweep,
+    cache,
+    show,
+    validate,
+    new,
+    lab,
+    web,
+):
     cli.add_command(command)
 
 

@@ -49,7 +49,7 @@ class Dram:
 class DramController:
     """The queues of a pseudo channel, in accesses, and the shares of the write queue that begin and end writing.
 
-    `refresh` is what waits while a refresh is due: its `bank`, or the `channel`.
+    `refresh` is what waits until a refresh that is due is issued: the `channel`, or its `bank`.
     """
 
     read_queue: int

@@ -17,6 +17,7 @@ import simpy
 from greenlet import getcurrent, greenlet
 
 from kernbench._dtypes import DType
+from kernbench._units import ns_to_ps
 from kernbench.errors import AllocationError
 from kernbench.policy.placement.dp import DPPolicy, ShardSpec, resolve_dp_policy
 from kernbench.runtime_api._device_tensor import DeviceTensor
@@ -91,6 +92,16 @@ def _check_signature(name: str, kernel: Callable[..., object], args: Sequence[ob
 
 
 Start = Callable[[], simpy.Event]
+
+
+@dataclass(frozen=True, slots=True)
+class StartOfWork:
+    """From when on the device knows of a launch, and how long it then fetches it."""
+
+    ready_ps: int
+    fetch_ps: int
+
+
 # The targets of a launch, as (cube, PE), its kernel, arguments and name.
 Call = tuple[Sequence[tuple[int, int]], Callable[..., object], tuple[object, ...], str]
 
@@ -125,10 +136,11 @@ class Stream:
         self._submitted = 0
         self._after: dict[object, int] = {}  # of other streams, how many operations come before the next one here
 
-    def submit(self, start: Start, keep: object = None) -> simpy.Event:
+    def submit(self, start: Start, keep: object = None, after: StartOfWork | None = None) -> simpy.Event:
         """Call `start` when all earlier operations are complete; return the event of its completion.
 
         The event has the value of the one that `start` returns. `keep`, and what `start` refers to, live until then.
+        With `after`, `start` is not called before the host and the device are ready for it.
         """
         done = simpy.Event(self._engine.env)
         self._submitted += 1
@@ -140,6 +152,14 @@ class Stream:
             done.succeed(event.value)
 
         def begin(_: simpy.Event | None = None) -> None:
+            now = self._engine.env._now
+            at = now if after is None else max(now, after.ready_ps) + after.fetch_ps
+            if at > now:
+                self._engine.env.call_at(at, started)
+            else:
+                started()
+
+        def started(_: object = None) -> None:
             if task is None:
                 event = start()
             else:
@@ -237,7 +257,7 @@ class Event:
         return f"<Event, {state}>"
 
 
-def _begin(engine: GraphEngine, sip: int, call: Call, step: GraphStep) -> simpy.Event:
+def _begin(engine: GraphEngine, sip: int, call: Call, step: GraphStep | None = None) -> simpy.Event:
     return engine.launch(sip, *call, step=step).done
 
 
@@ -269,7 +289,7 @@ class Graph:
         nbytes = sum(LAUNCH_BYTES + ARGUMENT_BYTES * len(args) for _, _, args, _ in self._steps)
         for i, (call, handles) in enumerate(zip(self._steps, self._handles, strict=True)):
             step = GraphStep(0 if i else nbytes, i == len(self._steps) - 1)
-            host.start(sip, partial(_begin, engine, sip, call, step), handles)
+            host.start(sip, partial(_begin, engine, sip, call, step), handles, None if i else host.start_of_work())
 
     def __repr__(self) -> str:
         return f"<Graph of {len(self)} launches on ahbm:{self._sip}>"
@@ -284,6 +304,7 @@ class _Rank:
 
     device: int
     chosen: bool = False
+    busy_until_ps: int = 0  # preparing launches
 
 
 class Host:
@@ -485,16 +506,24 @@ class Host:
         if (graph := self._graphs.get(sip)) is not None:
             graph.add(targets, kernel, args, name, handles)
             return
-        self.start(sip, lambda: self.engine.launch(sip, targets, kernel, args, name).done, handles)
+        begin = partial(_begin, self.engine, sip, (targets, kernel, args, name))
+        self.start(sip, begin, handles, self.start_of_work())
 
-    def start(self, sip: int, start: Start, handles: Sequence[TensorHandle]) -> None:
+    def start_of_work(self, collective: bool = False) -> StartOfWork:
+        """Let the calling rank prepare a launch, a graph or a collective, after those it has called before."""
+        host, rank = self.config.system.host, self._rank()
+        prepare_ns = host.launch_ns + (host.collective_ns if collective else 0.0)
+        rank.busy_until_ps = max(self.engine.env._now, rank.busy_until_ps) + ns_to_ps(prepare_ns)
+        return StartOfWork(rank.busy_until_ps + ns_to_ps(host.doorbell_ns), ns_to_ps(host.descriptor_ns))
+
+    def start(self, sip: int, start: Start, handles: Sequence[TensorHandle], after: StartOfWork | None = None) -> None:
         """Queue what `start` starts on a device; `handles` are kept until it is complete."""
         self._check_no_capture(sip)
         for handle in handles:
             self._check_alive(handle)
         self.check_open()
         self.requests += 1
-        self.stream(sip).submit(start, keep=tuple(handles))
+        self.stream(sip).submit(start, keep=tuple(handles), after=after)
 
     @contextmanager
     def capture(self, sip: int) -> Iterator[Graph]:

@@ -428,7 +428,8 @@ def collective(
             n_elem[place] = _shard_of(own[0], cube, pe)[1]
     starts = collectives.starts(planned, "direct", buffers, n_elem, name or title(planned.algorithm), call)
     for own in given:
-        host.start(own[0].sip, starts[own[0].sip], [tensor._handle for tensor in own])
+        handles = [tensor._handle for tensor in own]
+        host.start(own[0].sip, starts[own[0].sip], handles, host.start_of_work(collective=True))
     return planned
 
 

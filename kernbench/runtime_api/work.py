@@ -202,8 +202,9 @@ class Meeting:
         stream = host.stream(device, self._stream)
         stream.wait_stream(host.stream(device))
         steps: list[Start] = [*call.before, partial(self._begin, member), *call.after]
-        for step in steps:
-            work.event = stream.submit(step)
+        after = host.start_of_work(collective=True)
+        for i, step in enumerate(steps):
+            work.event = stream.submit(step, after=None if i else after)
         assert work.event.callbacks is not None, "what has just been queued is not complete"
         work.event.callbacks.append(self._release)
         if self.is_complete:

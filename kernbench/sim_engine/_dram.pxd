@@ -1,6 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
+from kernbench.sim_engine._core cimport Core
 from kernbench.sim_engine._transaction cimport Transaction
 
 cdef int READ, WRITE, CLOSED
@@ -32,7 +33,7 @@ cdef class Bank:
     cdef public list reads, writes
     cdef public Access opener
     @cython.locals(access=Access)
-    cpdef Access hit(self, int kind)
+    cpdef Access hit(self, list queue)
 
 
 @cython.final
@@ -62,7 +63,7 @@ cdef class Channel:
     cdef public Timing timing
     cdef public list groups, banks, active, ahead
     cdef public object waiting
-    cdef public int64_t act, act_1, act_2, act_3, act_4, served, read, write, clock, orders, busy, reads, writes, opened, refreshed, since, key
+    cdef public int64_t act, act_1, act_2, act_3, act_4, served, read, write, clock, orders, busy, reads, writes, opened, refreshed, since, due, key
     cdef public bint drains
     cpdef arrive(self, Access access, int64_t t, int64_t key)
     @cython.locals(queued=int64_t, size=int64_t)
@@ -86,7 +87,8 @@ cdef class Channel:
 
 
 cdef class DramSlice:
-    cdef public object core, memory, network
+    cdef public Core core
+    cdef public object memory, network
     cdef public Timing timing
     cdef public int64_t n, line_bits, channel_bits, per_burst, per_row, piece, window, planned
     cdef public bint live
@@ -97,14 +99,14 @@ cdef class DramSlice:
         now=int64_t, request=Request, line=int64_t, channel=Channel, first=int64_t, burst=Burst, start=int64_t,
         row=int64_t, bank=int64_t, count=int64_t, access=Access, accesses=list,
     )
-    cpdef _take(self, Transaction txn, int kind)
-    cpdef _plan(self, int64_t t)
+    cdef _take(self, Transaction txn, int kind)
+    cdef _plan(self, int64_t t)
     @cython.locals(following=int64_t, channel=Channel)
     cpdef _continue(self, int64_t t)
     @cython.locals(txn=Transaction)
-    cpdef done(self, Request request, int64_t end, Channel channel)
+    cdef done(self, Request request, int64_t end, Channel channel)
     @cython.locals(txn=Transaction, n=int64_t, now=int64_t, size=int64_t)
     cpdef _release(self, Request request)
     @cython.locals(txn=Transaction)
-    cpdef queued(self, Request request, int64_t t, Channel channel)
+    cdef queued(self, Request request, int64_t t, Channel channel)
     cpdef _acknowledge(self, Transaction txn)

@@ -100,11 +100,12 @@ class Bank:
         self.writes: list[Access] = []
         self.opener: Access | None = None
 
-    def hit(self, kind: int) -> Access | None:
-        """Return the oldest access of a kind to the open row."""
-        for access in self.writes if kind else self.reads:
-            if access.row == self.row:
-                return access
+    def hit(self, queue: list[Access]) -> Access | None:
+        """Return the oldest access of a queue to the open row."""
+        if self.row != CLOSED:
+            for access in queue:
+                if access.row == self.row:
+                    return access
         return None
 
 
@@ -146,31 +147,33 @@ class Channel:
     """A pseudo channel: banks, the earliest times of its next commands [ps], and the queues of its controller.
 
     `clock` is the time of its latest command, `act_1` to `act_4` those of its latest ACT commands. `reads` and `writes`
-    count queued accesses, `opened` those whose rows open for them; `waiting` ones have no room in the queues.
+    count queued accesses, `opened` those whose rows open for them; `waiting` ones have no room in the queues. `due` is
+    when the next command is due that is not fixed.
     """
 
     __slots__ = (
-        "act", "act_1", "act_2", "act_3", "act_4", "active", "ahead", "banks", "busy", "clock", "drains", "groups",
-        "key", "opened", "orders", "owner", "read", "reads", "refreshed", "served", "since", "timing", "waiting",
-        "write", "writes",
+        "act", "act_1", "act_2", "act_3", "act_4", "active", "ahead", "banks", "busy", "clock", "drains", "due",
+        "groups", "key", "opened", "orders", "owner", "read", "reads", "refreshed", "served", "since", "timing",
+        "waiting", "write", "writes",
     )  # fmt: skip
 
     def __init__(self, owner: DramSlice, timing: Timing, groups: int, banks: int) -> None:
         self.owner, self.timing = owner, timing
         self.groups = [Group() for _ in range(groups)]
-        self.banks = [Bank(self.groups[i % groups]) for i in range(groups * banks)]
+        self.banks = [Bank(self.groups[i // banks]) for i in range(groups * banks)]
         self.active: list[Bank] = []
         self.act_1 = self.act_2 = self.act_3 = self.act_4 = -timing.faw
         self.act = self.read = self.write = self.clock = self.orders = self.busy = 0
         self.reads = self.writes = self.opened = self.refreshed = 0
         self.waiting: deque[Access] = deque()
-        self.drains = False
+        self.drains, self.due = False, NEVER
         self.served = 0
         self.ahead: list[int] = []  # ends of accesses, in a live run
         self.since, self.key = 0, -1
 
     def arrive(self, access: Access, t: int, key: int) -> None:
         """Take an access that arrives at `t`."""
+        self.due = t
         if not (self.reads or self.writes or self.opened) and self.busy <= t:
             self.since, self.key = t, key
         if self.waiting or not self.has_room(access):
@@ -223,13 +226,11 @@ class Channel:
                 first, chosen = max(t, refreshing.pre), refreshing
             order, soonest, alone = 0, max(self.clock, now), timing.refresh_alone
             for bank in self.active:
-                hit = bank.opener
-                if hit is None:
-                    hit = bank.hit(kind)
-                head = None
+                hit, head = bank.opener, None
                 queue = bank.writes if kind else bank.reads
-                if bank.opener is None and queue:
+                if hit is None and queue:
                     head = queue[0]
+                    hit = head if head.row == bank.row else bank.hit(queue)
                 if hit is not None:
                     if hit.kind == READ:
                         t = max(self.read, bank.group.read, bank.read, hit.arrival, soonest)
@@ -240,7 +241,7 @@ class Channel:
                         t < refresh or bank.opener is not None or not (alone or bank is refreshing)
                     ):
                         first, chosen, column, order = t, bank, True, hit.order
-                if head is None or head.row == bank.row:
+                if head is None or hit is head:
                     continue
                 if bank.row == CLOSED:
                     t = max(bank.act, bank.group.act, self.act, self.act_4 + timing.faw, head.arrival, soonest)
@@ -309,7 +310,7 @@ class Channel:
         timing, group = self.timing, bank.group
         access = bank.opener
         if access is None:
-            access = bank.hit(kind)
+            access = bank.hit(bank.writes if kind else bank.reads)
         assert access is not None
         if bank.opener is None:
             self.taken(access, t)
@@ -431,7 +432,9 @@ class DramSlice:
         self.planned = -1
         following = NEVER
         for channel in self.channels:
-            following = min(following, channel.schedule(t, t + self.window))
+            if channel.due < t + self.window:
+                channel.due = channel.schedule(t, t + self.window)
+            following = min(following, channel.due)
         if following != NEVER:
             self._plan(following)
 
@@ -486,7 +489,7 @@ def _patterns(mapping: str, groups: int, banks: int, per_row: int, piece: int) -
             left, at = access, {}
             for name in order:
                 left, at[name] = divmod(left, sizes[name])
-            bank = at["Ba"] * groups + at["Bg"]
+            bank = at["Bg"] * banks + at["Ba"]
             counts[bank] = counts.get(bank, 0) + 1
         patterns.append(list(counts.items()))
     return patterns

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kernbench.studies.best import CollectivesStudy, ProductsStudy
     from kernbench.studies.ccl import CclStudy
     from kernbench.studies.design_space import DesignSpaceStudy
+    from kernbench.studies.fidelity import FidelityStudy
     from kernbench.studies.gemm import GemmStudy
     from kernbench.studies.gqa import GqaStudy
     from kernbench.studies.layers import LayersStudy
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     from kernbench.studies.verification import VerificationStudy
 
 __all__ = [
-    "CclStudy", "Chart", "CollectivesStudy", "Column", "DesignSpaceStudy", "Finding", "GemmStudy", "GqaStudy",
-    "LayersStudy", "Parameter", "ProbeStudy", "ProductsStudy", "Report", "Study", "VerificationStudy",
+    "CclStudy", "Chart", "CollectivesStudy", "Column", "DesignSpaceStudy", "FidelityStudy", "Finding", "GemmStudy",
+    "GqaStudy", "LayersStudy", "Parameter", "ProbeStudy", "ProductsStudy", "Report", "Study", "VerificationStudy",
 ]  # fmt: skip
 
 # Studies are imported on first use: they load the simulator.
 _STUDIES = {
-    "CclStudy": "ccl", "CollectivesStudy": "best", "DesignSpaceStudy": "design_space", "GemmStudy": "gemm",
-    "GqaStudy": "gqa", "LayersStudy": "layers", "ProbeStudy": "probe", "ProductsStudy": "best",
+    "CclStudy": "ccl", "CollectivesStudy": "best", "DesignSpaceStudy": "design_space", "FidelityStudy": "fidelity",
+    "GemmStudy": "gemm", "GqaStudy": "gqa", "LayersStudy": "layers", "ProbeStudy": "probe", "ProductsStudy": "best",
     "VerificationStudy": "verification",
 }  # fmt: skip
 

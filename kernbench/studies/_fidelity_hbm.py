@@ -15,6 +15,7 @@ from kernbench.topology.builder import Machine
 
 SPAN_BYTES = 64 << 20  # of random addresses
 FULL = "full"
+_NEVER_PS = 1 << 60
 
 
 class Arrival(NamedTuple):
@@ -75,6 +76,7 @@ def measure(
     seed: int | str = 1,
     channel_bw_gbs: float | str,
     mapping: str = "RoBaCoBg",
+    refresh: str = "on",
 ) -> float:
     """Return the throughput [GB/s] or the mean latency of reads [ns] of a stream on one pseudo channel of `machine`.
 
@@ -102,6 +104,8 @@ def measure(
         Of the channel.
     mapping
         Of addresses.
+    refresh
+        `on`, `off`, or `bank`: only the bank waits until a refresh that is due is issued.
 
     Returns
     -------
@@ -113,6 +117,9 @@ def measure(
     hbm = machine.with_({f"cube.hbm.{key}": value for key, value in chosen.items()}).config.cube.hbm
     replies = _Replies()
     part = DramSlice(replies, hbm, None)  # type: ignore[arg-type]  # replies are all that it uses of a network
+    if refresh == "off":
+        part.timing.ref_every = _NEVER_PS
+    part.timing.refresh_alone &= refresh != "bank"
     clock_ps = serialization_ps(access_bytes, bw) // 2
     arrivals = list(
         stream(

@@ -41,6 +41,7 @@ from kernbench.kernels.ring_attention import EXTRA, exchanged_attention, merge, 
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.studies._start_of_work import HOSTS, KERNELS, SERIES, fits_tcm, short_kernels
 from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import (
     LABELS,
@@ -362,7 +363,7 @@ LOGGED = 1 << 31
 TRACED = 1 << 26  # and of a run whose tiles are logged, which the critical path needs
 _MERGE = "recursive_doubling_allreduce"
 LINEAR = "linear"
-_NOT_SHOWN = ("data", "pes_per_cube", "product")  # fields of a point that no row of attention has
+_NOT_SHOWN = ("data", "pes_per_cube", "product", "nbytes", "graph")  # fields of a point that no row of attention has
 
 # Counters of commands: their names.
 COUNTED = {
@@ -404,6 +405,8 @@ class Point:
     head_dim: int = HEAD_DIM
     data: bool = False  # compute values, and compare the result with numpy
     product: str = ""  # of "linear": a key of `PRODUCTS`
+    nbytes: int = 0  # of "start of work": what each PE of a cube reads in a kernel
+    graph: bool = False  # of "start of work": the kernels are one graph
 
     @property
     def layer(self) -> dict[str, Any]:
@@ -493,6 +496,7 @@ class GqaStudy(Study):
         "halvings": Parameter([["decode", 512], ["prefill", 64]], "runs whose limits are found by halving them"),
         "linear": Parameter([1], "sequences of a decode step whose linear layers are simulated"),
         "products": Parameter(["o"], "which linear layers: tokens per second with them need all"),
+        "kernel_bytes": Parameter([], "what each PE of a cube reads in one of several short kernels", "B"),
         "context": Parameter(512, "context of what does not vary it", "tokens"),
         "batch": Parameter(1, "sequences of what does not vary them"),
         "cubes": Parameter(2, "cubes of a SIP"),
@@ -500,7 +504,9 @@ class GqaStudy(Study):
     }
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
 
-    def points(self, machine: Machine, *, halvings: Sequence[Sequence[Any]], **parameters: Any) -> list[Row]:
+    def points(
+        self, machine: Machine, *, halvings: Sequence[Sequence[Any]], kernel_bytes: Sequence[int], **parameters: Any
+    ) -> list[Row]:
         series = _series(**parameters)
         config, found = machine.config, []
         if config.cubes_per_sip >= 4 and config.pes_per_cube >= 8:
@@ -508,6 +514,10 @@ class GqaStudy(Study):
         for name, point in series:
             more = {MACHINE: {"system.sips.count": point.sips}} if point.sips > config.n_sips else {}
             found.append({LABELS: {"series": name}, **more, **asdict(point)})
+        for nbytes, (host, costs), graph in product(kernel_bytes, HOSTS.items(), (False, True)):
+            change = {f"system.host.{name}": value for name, value in costs.items()}
+            point = Point(SERIES, nbytes=nbytes, graph=graph)
+            found.append({LABELS: {"series": SERIES, "host": host}, MACHINE: change, **asdict(point)})
         for point in _whole([point for _, point in series], halvings):
             for part in ("", *HALVES):
                 change = scaled(config, HALVES.get(part, {}))
@@ -519,7 +529,10 @@ class GqaStudy(Study):
         for point in self.points(machine, **parameters):
             asked = Point(**{name: value for name, value in point.items() if name not in (MACHINE, LABELS)})
             try:
-                _ = asked.layer if asked.phase == LINEAR else algorithm_of(asked.setting(machine.config))
+                if asked.phase == SERIES:
+                    faults += fits_tcm(machine.config, asked.nbytes)
+                else:
+                    _ = asked.layer if asked.phase == LINEAR else algorithm_of(asked.setting(machine.config))
             except KernbenchError as error:
                 faults.append(str(error))
         return list(dict.fromkeys(faults))
@@ -531,6 +544,8 @@ class GqaStudy(Study):
         asked = Point(**point)
         if asked.phase == LINEAR:
             return 7 * LayersStudy().work(machine, **asked.layer)
+        if asked.phase == SERIES:
+            return float(KERNELS * machine.config.pes_per_cube * (50_000 + asked.nbytes))
         setting = asked.setting(machine.config)
         return 50_000 * setting.programs + work(machine.config, setting).scores
 
@@ -538,6 +553,8 @@ class GqaStudy(Study):
         asked, config = Point(**point), machine.config
         if asked.phase == LINEAR:
             return _linear(machine, asked)
+        if asked.phase == SERIES:
+            return short_kernels(machine, asked.nbytes, asked.graph)
         setting, copies = asked.setting(config), asked.group // asked.query_heads
         counted = work(config, setting)
         bounds, scores = counted.bounds, counted.scores

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernbench.analysis._roofline import macs_per_ns
+from kernbench.studies._start_of_work import KERNELS, SERIES
 from kernbench.studies.study import Finding, Tables, groups, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
@@ -22,7 +23,8 @@ METHOD = (
     "engine. Linear layers run one by one over the whole SIP, for one token of each sequence, placed by columns: "
     "each weight is in the slice of the PE that uses it, inputs are by rows over PEs and every PE reads all of them. "
     "Tokens per second with linear layers are those of 80 times attention and the four products, and the head once; "
-    "norms, rotary embedding and activation are not among them, nor is anything overlapped."
+    "norms, rotary embedding and activation are not among them, nor is anything overlapped. Short kernels: each PE of "
+    f"a cube reads its slice, {KERNELS} times; the time is that from the calls to the last completion, over {KERNELS}."
 )
 
 RUN, TIME_US, PES, LINE = "run", "time_us", "all_pes", "line"
@@ -63,6 +65,10 @@ COLUMNS = {
     "over_hbm": Column("time over that of its weights from HBM"),
     "hottest_link": Column("busiest link"),
     "hottest_busy": Column("its busy share"),
+    "nbytes": Column("read by each PE in a kernel", "B"),
+    "host": Column("cost of a launch"),
+    "launches_ns": Column("a kernel, launched", "ns"),
+    "graph_ns": Column("a kernel of a graph", "ns"),
 }
 _PATH = {
     "path_matrix_ns": palette.BLUE, "path_vector_ns": palette.PURPLE, "path_hbm_ns": palette.ORANGE,
@@ -297,13 +303,26 @@ def tables(rows: Sequence[Row], steps: Sequence[Row]) -> Tables:
         "Commands of all programs, values compared with numpy": panels.rename(
             columns=lambda name: name.removesuffix("_count").replace("_", " ")
         ),
+        "Start of work: short kernels, one after another": table(
+            starts(rows), ["nbytes", "host", "launches_ns", "graph_ns"]
+        ),
         "Not simulated": table(missing, [RUN, "left_out"]),
     }
 
 
+def starts(rows: Sequence[Row]) -> list[Row]:
+    """Return the times of short kernels: a row for each size and host, launched one by one and as a graph."""
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for row in simulated(rows, SERIES):
+        key = row["nbytes"], row["host"]
+        times = found.setdefault(key, {"nbytes": row["nbytes"], "host": row["host"]})
+        times["graph_ns" if row["graph"] else "launches_ns"] = row["kernel_ns"]
+    return list(found.values())
+
+
 def findings(rows: Sequence[Row], steps: Sequence[Row]) -> list[Finding]:
     """Return what the rows say."""
-    of_rows = (_limits, _context, _orders, _chunks, _merges, _copies, _more)
+    of_rows = (_limits, _context, _starts, _orders, _chunks, _merges, _copies, _more)
     return [*_linear(rows, steps), *(finding for find in of_rows for finding in find(rows))]
 
 
@@ -339,6 +358,23 @@ def _context(rows: Sequence[Row]) -> Iterator[Finding]:
         f"{fixed / 1000:,.2f} us do not depend on the context{_most(first)}.",
         "gqa_latency_by_context",
         8,
+    )
+
+
+def _starts(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Compare the shortest and the longest kernel, launched one by one and as a graph."""
+    times = starts(rows)
+    free, paid = ([row for row in times if row["host"] == host] for host in ("none", "gpu_launch"))
+    if not paid:
+        return
+    short, long = (choose(paid, key=lambda row: int(row["nbytes"])) for choose in (min, max))
+    base = next(row["launches_ns"] for row in free if row["nbytes"] == short["nbytes"])
+    saved = f"and saves {1 - long['graph_ns'] / long['launches_ns']:.0%} with {long['nbytes']:,} B"
+    yield Finding(
+        f"With measured costs of a launch (preset gpu_launch), a kernel that reads {short['nbytes']:,} B per PE takes "
+        f"{short['launches_ns'] / 1000:,.2f} us instead of {base / 1000:,.2f} us, since the host prepares launches one "
+        f"after another; a graph of {KERNELS} kernels takes {short['graph_ns'] / 1000:,.2f} us each {saved}.",
+        weight=7.5,
     )
 
 

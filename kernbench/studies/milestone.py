@@ -323,7 +323,8 @@ def made_of(notebook: Path, values: Mapping[str, Any], machine: Machine) -> str 
         return None
     costs = machine.config.cost.to_spec()
     drawn_by = [version(name) for name in _DRAWN_BY]
-    parts = [read_cells(notebook), values, machine.hash, costs, code_version(), drawn_by]
+    data = _files(notebook.with_suffix("") / "data")
+    parts = [read_cells(notebook), values, machine.hash, costs, code_version(), drawn_by, data]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -212,8 +212,25 @@ def closed_form(machine: Machine, kind: str, src: str, dst: str, nbytes: int, of
     if machine.graph.node(dst).kind == "sram":
         out, home = (transfer.COMMAND_BYTES, nbytes) if kind == "read" else (nbytes, transfer.ACK_BYTES)
         return transfer.message(there, out) + transfer.message(back, home)
-    closed = transfer.read if kind == "read" else transfer.write
-    return closed(there, back, nbytes, Channels.of(machine.config.cube.hbm), offset)
+    hbm = machine.config.cube.hbm
+    if hbm.timing == "simple":
+        closed = transfer.read if kind == "read" else transfer.write
+        return closed(there, back, nbytes, Channels.of(hbm), offset)
+    # Commands have no closed form: the memory takes what an idle machine takes besides the messages.
+    out, home = (transfer.COMMAND_BYTES, nbytes) if kind == "read" else (nbytes, transfer.ACK_BYTES)
+    messages = transfer.message(there, out) + transfer.message(back, home)
+    return replace(messages, memory=_alone_ps(machine, kind, src, dst, nbytes, offset) - messages.total)
+
+
+def _alone_ps(machine: Machine, kind: str, src: str, dst: str, nbytes: int, offset: int) -> int:
+    """Return the time of a read or write on an idle machine [ps]."""
+    engine = GraphEngine(machine, log="off")
+    ends: list[int] = []
+    txn = Transaction(nbytes, offset, lambda _: ends.append(engine.env.core.now))
+    route, memory = engine.network.route(src, dst), engine.memory_at(dst)
+    (txn.read if kind == "read" else txn.write)(engine.network, route, memory)
+    engine.run()
+    return ends[0]
 
 
 def legs(graph: Graph, path: Sequence[str]) -> list[Leg]:

@@ -116,7 +116,7 @@ def _bytes(shares: np.ndarray) -> bytes:
 
 # What a user calls each kind of component and link, and the groups of the machine file that describe it.
 _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "host": ("Host", ("system.host_link",)),
+    "host": ("Host", ("system.host", "system.host_link")),
     "switch": ("PCIe switch", ("system.switch", "system.pcie", "system.host_link")),
     "sip": ("SIP", ("system.sips", "system.sip_link", "sip.cube_mesh")),
     "io": ("IO chiplet", ("sip.io", "system.sip_link")),

@@ -299,3 +299,30 @@ def test_a_read_has_the_bytes_of_the_moment_its_part_leaves(at, value):
     engine.env.call_at(at, read)
     engine.run()
     assert seen == [value]
+
+
+def test_a_read_and_a_write_with_the_commands_of_hbm3():
+    # Clocks of 0.5 ns. ACT of four groups, tRRD_S = 2.5 apart; two columns of each. The last row is open at
+    # 7.5 + tRCDRD = 27, its second column is at 29, tCCD_L later. Data after CL + BL.
+    assert ends(("read", 0, 256, 0), timing="hbm3") == [1 + 29 + 12.5 + 1 + 3]
+    # The channels of 2 KiB work side by side, and the flits leave together.
+    assert ends(("read", 0, 2048, 0), timing="hbm3") == [1 + 29 + 12.5 + 1 + 2 + 8]
+    # A write is acknowledged when its last flit is there.
+    assert ends(("write", 0, 2048, 0), timing="hbm3") == [3 + 7 + ACK_NS]
+
+
+def test_a_read_finds_what_was_written_with_the_commands_of_hbm3():
+    engine = GraphEngine(machine(timing="hbm3"), enable_data=True, live=True)
+    piece, seen = [(slice_pa(engine, 0), 256)], []
+    where, route = engine.memory_at(SLICE), engine.network.route(PE, SLICE)
+    write = Transaction(256, 0, lambda _: None, pieces=piece, data=np.full(256, 7, np.uint8))
+    write.write(engine.network, route, where)
+    read = Transaction(256, 0, lambda t: seen.append(int(t.data[0])), pieces=piece)
+    engine.env.call_at(10_000, lambda _: read.read(engine.network, route, where))
+    busy = []
+    for t in (10, 40, 200):
+        engine.env.call_at(t * 1000, lambda t: busy.append(where.busy_by(engine.env.now) * 8), None)
+    engine.run()
+    assert seen == [7]
+    # Two times eight accesses of 1 ns on one channel of eight.
+    assert busy[0] == 0 < busy[1] < busy[2] == where.busy_ps * 8 == 16_000

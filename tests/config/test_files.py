@@ -114,7 +114,8 @@ def test_every_key_that_stands_twice_is_reported_with_the_other_faults(write):
 def test_an_anchor_may_be_used_twice(write):
     text = "base: default\nsystem: {sip_link: &wire {bw_gbs: 64, latency_ns: 9}, pcie: *wire}\n"
     machine = config.read_machine(write(text))
-    assert machine.system.pcie == machine.system.sip_link
+    pcie, sip_link = machine.system.pcie, machine.system.sip_link
+    assert (pcie.bw_gbs, pcie.latency_ns) == (sip_link.bw_gbs, sip_link.latency_ns) == (64, 9)
 
 
 def test_numbers_with_an_exponent_are_numbers(write):
@@ -131,7 +132,7 @@ def test_a_file_read_as_such_may_not_have_a_key_twice(write):
 
 
 def test_the_presets():
-    assert config.presets() == ["default", "hbm3_conservative", "large", "six_sip_torus", "small"]
+    assert config.presets() == ["default", "gpu_launch", "hbm3_conservative", "large", "six_sip_torus", "small"]
     with pytest.raises(ConfigError, match=r"preset:larg is unknown; did you mean large\? known: default, "):
         config.preset_path("larg")
 
@@ -141,6 +142,7 @@ def test_the_presets():
     [
         ("small", (1, 4, 8, "ring_1d")),
         ("default", (2, 16, 8, "ring_1d")),
+        ("gpu_launch", (2, 16, 8, "ring_1d")),
         ("hbm3_conservative", (2, 16, 8, "ring_1d")),
         ("six_sip_torus", (6, 16, 8, "torus_2d")),
         ("large", (64, 16, 8, "torus_2d")),

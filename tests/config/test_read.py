@@ -130,7 +130,8 @@ def test_an_unknown_base_lists_the_presets(base):
     hint = "did you mean small? " if base == "smal" else ""
     if base != ["small"]:
         assert line == (
-            f"base = {base!r} is not a preset; {hint}known: default, hbm3_conservative, large, six_sip_torus, small"
+            f"base = {base!r} is not a preset; {hint}known: default, gpu_launch, hbm3_conservative, large, "
+            "six_sip_torus, small"
         )
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.config._dram import dram
+from kernbench.config._dram import dram, dram_controller
 from kernbench.sim_engine import _dram
 from kernbench.sim_engine._dram import DramSlice
 from kernbench.sim_engine._network import Clock
@@ -181,6 +181,14 @@ def test_a_refresh_closes_the_row_first():
     assert ends(OPEN, ("read", at(), 250))[-1] == 243.75 + 16.25 + 200 + MISS
     # Another bank's row stays open.
     assert ends(("read", at(group=1), 0), ("read", at(group=1), 250))[-1] == 250 + HIT
+
+
+def test_a_refresh_that_waits_for_its_bank_stops_the_channel(monkeypatch):
+    # Bank 0 closes its row at 243.75 and is refreshed at 260. Until then, the open row of another bank waits.
+    requests = (OPEN, ("read", at(group=1), 0), ("read", at(group=1, column=1), 244))
+    assert ends(*requests)[-1] == 243.75 + 16.25 + HIT
+    monkeypatch.setattr(_dram, "dram_controller", lambda: replace(dram_controller(), refresh="bank"))
+    assert ends(*requests)[-1] == 244 + HIT
 
 
 def test_refreshes_of_an_idle_time_are_made_up_for():

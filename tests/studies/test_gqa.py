@@ -12,6 +12,7 @@ import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.runtime_api.context import session
 from kernbench.studies import gqa, gqa_report
+from kernbench.studies._start_of_work import HOSTS, KERNELS
 from kernbench.studies.gqa import WEIGHTS, GqaStudy, Point, memory, run, work
 from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import Report, explorations, scaled
@@ -284,3 +285,27 @@ def test_the_explorer_runs_it(phase):
         assert said.startswith("1 x 8 ranks; no run is faster than: HBM")
         assert torch.checks == 1
     assert "gqa" in explorations()
+
+
+def test_a_graph_saves_what_launches_of_short_kernels_cost():
+    sizes = [4096, 1 << 20]
+    chosen = SMALL | {"kernel_bytes": sizes, "contexts": [64]}
+    chosen |= {name: [] for name in ("batches", "scaling", "merges", "query_heads", "prompts", "chunks", "halvings")}
+    found = gqa_report.starts(GqaStudy().run(DEFAULT, **chosen))
+    assert [(row["nbytes"], row["host"]) for row in found] == [(n, host) for n in sizes for host in HOSTS]
+    free, paid, long_free, long_paid = found
+    host = HOSTS["gpu_launch"]
+    # Short ones wait for the host; a graph pays once for all.
+    assert paid["launches_ns"] - host["launch_ns"] == pytest.approx(free["launches_ns"] / KERNELS, abs=200)
+    once = host["launch_ns"] + host["doorbell_ns"] + host["descriptor_ns"]
+    for costly, cheap in ((paid, free), (long_paid, long_free)):
+        assert costly["graph_ns"] - cheap["graph_ns"] == pytest.approx(once / KERNELS)
+    # Reading 1 MiB takes 4.1 us, which hides most of the host's 5 us.
+    assert long_paid["launches_ns"] < 1.3 * long_free["launches_ns"] < paid["launches_ns"] * 1.3
+    assert "a graph of 8 kernels" in next(gqa_report._starts(GqaStudy().run(DEFAULT, **chosen))).text
+
+
+@pytest.mark.parametrize("nbytes", [1, 1 << 24])
+def test_a_short_kernel_that_does_not_fit_is_refused(nbytes):
+    with pytest.raises(ConfigError, match=f"kernel_bytes: {nbytes} must be between 2 and"):
+        GqaStudy().run(MACHINE, **SMALL | {"kernel_bytes": [nbytes]})

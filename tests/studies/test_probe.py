@@ -57,6 +57,16 @@ def test_a_slow_memory_is_in_the_closed_form(nbytes):
     assert all(a.memory > b.memory for a, b in zip(slow, fast, strict=True))
 
 
+def test_with_commands_of_a_standard_the_memory_takes_what_an_idle_machine_does():
+    machine = DEFAULT.with_({"cube.hbm.timing": "hbm3"})
+    own, far = (run(machine, cases(machine)[name], 256) for name in ("own-slice-read", "other-sip-read"))
+    assert own.alone[0].memory == far.alone[0].memory == 42_500
+    assert own.alone[0].total == run(DEFAULT, cases(DEFAULT)["own-slice-read"], 256).alone[0].total - 8000 + 42_500
+    assert own.parts[0].queueing == far.parts[0].queueing == 0
+    # A write is acknowledged as soon as it is queued.
+    assert run(machine, cases(machine)["own-slice-write"], 4096).alone[0].memory == 0
+
+
 @pytest.mark.parametrize("name", ["eastbound-write", "all-one-read"])
 def test_transfers_that_meet_queue_and_parts_still_sum(name):
     found = run(SMALL, cases(SMALL)[name], 8192)

@@ -187,6 +187,11 @@ def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence
         raise ConfigError("these records do not hold the machine they were made on; run the bench again")
     asked = _leaves(_with_wide_links(spec, overrides).to_spec())
     old = _leaves(read_machine(dict(spec)).to_spec())  # with the keys that are newer than the records
+    if costs := [f"{field} = {value:g}" for field, value in old.items() if field.startswith("system.host.") and value]:
+        raise ConfigError(
+            f"{', '.join(costs)}: a prediction does not know when the host has prepared a launch; run the program on "
+            "the changed machine"
+        )
     least = asked["cube.hbm.channels"] * asked["cube.hbm.channel_bw_gbs"] * asked["cube.hbm.efficiency"]
     implied = {}
     for field in _WITH_SLICE:

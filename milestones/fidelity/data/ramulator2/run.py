@@ -1,4 +1,4 @@
-"""Runs the streams of streams.csv on Ramulator 2.1 and writes results.csv.
+"""Runs the streams of streams.txt on Ramulator 2.1 and writes results.csv.
 
 PYTHONPATH=RAMULATOR2/python:RAMULATOR2:KERNBENCH python run.py
 
@@ -19,17 +19,17 @@ HERE = Path(__file__).parent
 SOURCE = "Ramulator 2.1.0 (c5b1c3a), run.py"
 GROUPS, BANKS, COLUMNS = 4, 4, 32  # of a pseudo channel; columns of an access
 PARTS = {
-    "hbm3": (ramulator.dram.HBM3, "HBM3_8Gb_8hi", "HBM3_6400Mbps", "make_hbm34", "HBM34PerBankRefresh"),
+    "hbm3": (ramulator.dram.HBM3, "HBM3_4Gb", "HBM3_6400Mbps", "make_hbm34", "HBM34PerBankRefresh"),
     "hbm2e": (ramulator.dram.HBM2, "HBM2_8Gb", "HBM2_2000Mbps", "make_hbm12", "PerBank"),
 }
 
 
 def controller(timing: str, requests: int, refresh: bool) -> ControllerUnderTest:
-    """Return a controller of one channel; only its first pseudo channel gets requests."""
+    """Return the controller of a channel with one pseudo channel."""
     cls, org, speed, make, manager = PARTS[timing]
     refreshes = getattr(ramulator.refresh_manager, manager) if refresh else ramulator.refresh_manager.NoRefresh
     return getattr(ControllerUnderTest, make)(
-        cls(org_preset=org, timing_preset=speed),
+        cls(org_preset=org, timing_preset=speed, pseudochannel=1),
         scheduler=ramulator.scheduler.FRFCFSRowHit(),
         row_policy=ramulator.row_policy.Open(),
         refresh_manager=refreshes(),
@@ -84,12 +84,10 @@ def run(p: dict[str, str]) -> tuple[float, float]:
 
 
 def main() -> None:
-    with (HERE / "streams.csv").open() as file:
-        streams = [row["parameters"] for row in csv.DictReader(file)]
     with (HERE / "results.csv").open("w", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(["workload", "parameters", "value", "unit", "source"])
-        for text in streams:
+        for text in (HERE / "streams.txt").read_text().splitlines():
             parameters = dict(pair.split("=") for pair in text.split("; "))
             throughput, latency = run(parameters)
             metric = parameters["metric"]

@@ -1,0 +1,497 @@
+"""The model compared with the outside world: other simulators, measurements, and the defaults that have no source.
+
+A reference is a number that another tool or a device produced, with its inputs. The same inputs run here, once on the
+machine as it is and once with each mechanism that the reference contains and the machine leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from html import escape
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import kernbench.studies.fidelity_report as report
+from kernbench._dtypes import as_dtype
+from kernbench._registry import hint
+from kernbench._units import KIB, MIB
+from kernbench.analysis._roofline import matrix_engine
+from kernbench.errors import ConfigError, quote
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.bench_runner import run_program
+from kernbench.runtime_api.tensor import Tensor
+from kernbench.studies._references import Reference, read_references
+from kernbench.studies.ccl import CclStudy
+from kernbench.studies.fidelity_report import REFERENCES, SENSITIVITY
+from kernbench.studies.gemm import product
+from kernbench.studies.gqa import GqaStudy
+from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, cell, scaled, size_name
+from kernbench.sweeps._keys import Row, machine_of
+from kernbench.topology.builder import Machine, resolve_topology
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kernbench.config import MachineConfig
+    from kernbench.runtime_api.context import RuntimeContext
+
+Values = Mapping[str, Any]
+MOST_BYTES = 4 * MIB  # of a collective: larger ones take minutes to simulate
+_SPREAD = 64 * KIB  # bytes of each cube from which on a rank's tensor is spread over all cubes
+_TYPES = ("f16", "bf16", "f32")
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What a reference contains and a machine may leave out: how to switch it on, and where that is from."""
+
+    name: str
+    changes: Callable[[MachineConfig, Values], Values]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What references are about, and our side of it.
+
+    Attributes
+    ----------
+    unit
+        Of the value.
+    required, optional
+        Names of parameters.
+    run
+        Returns our value on a machine.
+    machine
+        Returns what the parameters change in the machine.
+    mechanisms
+        What may explain a difference.
+    refuse
+        Returns why a case cannot run on a machine; empty if it can.
+    """
+
+    unit: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    run: Callable[..., float]
+    machine: Callable[[Values], Values] = field(default=lambda parameters: {})
+    mechanisms: tuple[Mechanism, ...] = ()
+    refuse: Callable[..., str] = field(default=lambda config, **parameters: "")
+
+
+# -- collectives
+
+
+def _collective(name: str, machine: Machine, **parameters: Any) -> float:
+    """Return the time of a collective as its host sees it [ns]: from the call to the end on all devices, warmed up."""
+    took: dict[int, float] = {}
+    run_program(machine, partial(_ranks, name=name, took=took, **parameters), log="off", data=False)
+    return max(took.values())
+
+
+def _ranks(torch: RuntimeContext, **call: Any) -> None:
+    torch.multiprocessing.spawn(partial(_rank, **call), args=(torch,), nprocs=call["ranks"])
+
+
+def _rank(
+    rank: int, torch: RuntimeContext, *, name: str, took: dict[int, float], bytes: int, ranks: int,
+    dtype: str = "f32", algorithm: str = "", cubes: int = 0, pes: int = 1,
+) -> None:  # fmt: skip
+    dist, kind = torch.distributed, as_dtype(dtype)
+    dist.init_process_group("ahbm", pg_options={name: algorithm} if algorithm else None)
+    cubes = cubes or _cubes(torch.engine.machine.config, bytes)
+    dp = DPPolicy(cube="column_wise", pe="column_wise", num_cubes=cubes, num_pes=pes)
+    elements = max(1, bytes // kind.itemsize // ranks)
+    whole, part = (torch.empty(n, dtype=kind, device="ahbm", dp=dp) for n in (elements * ranks, elements))
+    for _ in range(2):  # the first call installs queues
+        dist.barrier()
+        torch.ahbm.synchronize()
+        start = torch.engine.now_ns
+        _CALLS[name](dist, whole, part)
+        torch.ahbm.synchronize()
+        took[rank] = torch.engine.now_ns - start
+
+
+# nccl-tests counts the bytes of the larger side.
+_CALLS: dict[str, Callable[[Any, Tensor, Tensor], object]] = {
+    "all_reduce": lambda dist, whole, part: dist.all_reduce(whole),
+    "broadcast": lambda dist, whole, part: dist.broadcast(whole, 0),
+    "reduce": lambda dist, whole, part: dist.reduce(whole, 0),
+    "all_gather": lambda dist, whole, part: dist.all_gather_into_tensor(whole, part),
+    "reduce_scatter": lambda dist, whole, part: dist.reduce_scatter_tensor(part, whole),
+}
+
+
+def _cubes(config: MachineConfig, nbytes: int) -> int:
+    return config.cubes_per_sip if nbytes >= _SPREAD * config.cubes_per_sip else 1
+
+
+def _refuse_collective(
+    config: MachineConfig, *, bytes: int, ranks: int, dtype: str = "f32", most_bytes: int = MOST_BYTES, **_: Any
+) -> str:
+    if ranks != config.n_sips:
+        return f"it has {ranks} ranks, the machine has {config.n_sips} SIPs; change system.sips.count"
+    if dtype not in _TYPES:
+        return f"dtype {dtype}: only {', '.join(_TYPES)} are reduced here"
+    if bytes > most_bytes:
+        return f"{bytes:,} B are more than most_bytes = {most_bytes:,}"
+    return ""
+
+
+_LINKS = Mechanism(
+    "protocol of the links between SIPs",  # NCCL reaches 370 of 450 GB/s: nccl-tests issue 212
+    lambda config, _: {"system.sip_link.bw_gbs": config.system.sip_link.bw_gbs * 370 / 450},
+)
+_COLLECTIVES = {
+    name: Workload(
+        "ns", ("bytes", "ranks"), ("dtype", "algorithm", "cubes", "pes"), partial(_collective, name),
+        mechanisms=(_LINKS,), refuse=_refuse_collective,
+    )
+    for name in _CALLS
+}  # fmt: skip
+
+
+# -- products
+
+
+def _gemm(machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", staging: str = "ref_ref") -> float:
+    """Return the time of a product on one PE, from launch to completion [ns]."""
+    program = partial(product, m=m, k=k, n=n, staging=staging, dtype=dtype)
+    launch = run_program(machine, program, log="operation", data=False).launches[-1]
+    return (launch.end_ps - launch.start_ps) / 1000
+
+
+def _tile(machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", **_: Any) -> float:
+    """Return the time of a product in the matrix engine alone [cycles]."""
+    gemm = machine.config.cube.pe.pe_gemm
+    return matrix_engine(gemm).tile_ps(m, k, n, as_dtype(dtype)) * gemm.clock_ghz / 1000
+
+
+def _one_tile(given: Values) -> Values:
+    """Return what makes a whole product one tile, in a TCM with room for it: the engine alone never waits."""
+    m, k, n = (given[name] for name in ("m", "k", "n"))
+    room = 16 * (m * k + k * n) // MIB + 1
+    return {
+        f"{_ENGINE}.macs_per_cycle.f16": given["rows"] * given["cols"],
+        f"{_ENGINE}.tile": {"m": m, "k": k, "n": n},
+        "cube.pe.pe_tcm.tile_buffer_mb": room,
+        "cube.pe.pe_tcm.buffers_per_operand": 2,
+        "cube.pe.pe_tcm.size_mb": room + 64,
+    }
+
+
+_ENGINE = "cube.pe.pe_gemm"
+_SYSTOLIC = Mechanism(
+    "fill and drain of a systolic array",
+    lambda _, given: {
+        f"{_ENGINE}.model": "systolic",
+        f"{_ENGINE}.systolic": {name: given[name] for name in ("rows", "cols", "dataflow")},
+    },
+)
+WORKLOADS: dict[str, Workload] = {
+    **_COLLECTIVES,
+    "gemm": Workload("ns", ("m", "k", "n"), ("dtype", "staging"), _gemm),
+    "tile": Workload(
+        "cycles", ("m", "k", "n", "rows", "cols", "dataflow"), ("dtype",), _tile,
+        machine=_one_tile,
+        mechanisms=(_SYSTOLIC,),
+    ),
+}  # fmt: skip
+# Workloads of references that need a part of the model, by that part's field.
+_MISSING = {"hbm": "cube.hbm.timing", "noc": "cube.noc.router.flow"}
+
+
+# -- sensitivity
+
+
+def _all_reduce(machine: Machine) -> float:
+    return float(CclStudy().simulate(machine, algorithm="torus_allreduce", nbytes=96 * KIB)["latency_ns"])
+
+
+def _decode(machine: Machine) -> float:
+    return float(GqaStudy().simulate(machine, phase="decode", context=2048, cubes=4)["makespan_ns"])
+
+
+_SIX = {f"system.sips.{key}": value for key, value in {"count": 6, "topology": "torus_2d", "w": 3, "h": 2}.items()}
+# Name of a figure of the reports: what it changes in the machine, and how to compute it [ns].
+FIGURES: dict[str, tuple[Values, Callable[[Machine], float]]] = {
+    "GEMM 256^3, ref_ref": ({}, partial(_gemm, m=256, k=256, n=256)),
+    "GEMM 256^3, load_ref": ({}, partial(_gemm, m=256, k=256, n=256, staging="load_ref")),
+    "all-reduce 96 KiB": (_SIX, _all_reduce),
+    "decode step": ({}, _decode),
+}
+SCALES = (0.5, 2.0)
+# Defaults without a public source: fields that are scaled together, the first one names the factor. Links of a slice
+# are at least as wide as the slice.
+_TOGETHER = {
+    "cube.hbm.channel_bw_gbs": ("cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs"),
+    "cube.hbm.channels": ("cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs"),
+    "cube.pe.pe_tcm.read_bw_gbs": ("cube.pe.pe_tcm.write_bw_gbs",),
+    "cube.pe.pe_math.lanes_16bit": ("cube.pe.pe_math.lanes_32bit",),
+    "cube.pe.pe_dma.outstanding_reads": ("cube.pe.pe_dma.outstanding_writes",),
+}
+FACTORS = (
+    "system.sip_link.bw_gbs", "system.sip_link.latency_ns", "system.switch.overhead_ns", "system.pcie.latency_ns",
+    "sip.io.pcie_ep.overhead_ns", "sip.io.io_cpu.service_ns", "sip.io.noc.port_bw_gbs",
+    "cube.propagation_ns_per_mm", "cube.noc.pitch_mm", "cube.noc.link_bw_gbs", "cube.noc.router.overhead_ns",
+    "cube.ucie.bw_gbs", "cube.ucie.router_bw_gbs", "cube.ucie.port_ns", "cube.m_cpu.service_ns", "cube.m_cpu.bw_gbs",
+    "cube.hbm.channels", "cube.hbm.channel_bw_gbs", "cube.hbm.burst_bytes", "cube.sram.bw_gbs",
+    "cube.pe.pe_cpu.command_ns", "cube.pe.pe_cpu.bw_gbs", "cube.pe.pe_scheduler.tile_ns",
+    "cube.pe.pe_dma.outstanding_reads", "cube.pe.pe_gemm.clock_ghz", "cube.pe.pe_gemm.macs_per_cycle.f16",
+    "cube.pe.pe_math.clock_ghz", "cube.pe.pe_math.lanes_16bit", "cube.pe.pe_math.slow_op_cycles",
+    "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.buffers_per_operand", "cube.pe.pe_tcm.stage_buffers",
+    "cube.pe.pe_ipcq.n_slots", "cube.pe.pe_ipcq.slot_bytes", "cube.pe.pe_ipcq.credit_bytes",
+)  # fmt: skip
+# Defaults that switch an effect off, which no factor switches on: the value that is tried instead.
+ZEROS: dict[str, float] = {
+    "cube.hbm.access_ns": 40, "cube.hbm.turnaround_ns": 15, "cube.hbm.efficiency": 0.8, "cube.pe.pe_mmu.lookup_ns": 2,
+    "sip.io.noc.overhead_ns": 2, "system.host_link.latency_ns": 100,
+}  # fmt: skip
+
+
+class FidelityStudy(Study):
+    """Results of other simulators and of devices compared with ours, and the defaults that have no source."""
+
+    name, title = "fidelity", "The model and the outside world"
+    method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
+    parameters: ClassVar = {
+        "files": Parameter([], f"results of other tools: {report.TOOLS}"),
+        "figures": Parameter([], "figures whose sensitivity to defaults without a source is ranked", known=FIGURES),
+        "factors": Parameter([], "fields of the machine file that are changed for it; none named: all"),
+        "most_bytes": Parameter(MOST_BYTES, "largest collective that is simulated", "B"),
+    }
+
+    def check(self, machine: Machine, *, files: Sequence[str], factors: Sequence[str], **_: Any) -> list[str]:
+        faults = [
+            f"factors: {name} is unknown; {hint(name, (*FACTORS, *ZEROS))}"
+            for name in factors
+            if name not in (*FACTORS, *ZEROS)
+        ]
+        try:
+            references = read_references(files) if files else []
+        except ConfigError as error:
+            return faults + error.faults
+        return faults + [fault for reference in references for fault in _wrong(reference)]
+
+    def points(self, machine: Machine, **given: Any) -> list[Row]:
+        compared = (points for _, points in self._compared(machine, **given) if not isinstance(points, str))
+        found = [point for points in compared for point in points]
+        return found + list(_sensitivity(machine, given["figures"], given["factors"] or (*FACTORS, *ZEROS)))
+
+    def refused(self, machine: Machine, **given: Any) -> dict[str, str]:
+        compared = self._compared(machine, **given)
+        return {f"{title(reference)} ({reference.where})": why for reference, why in compared if isinstance(why, str)}
+
+    def simulate(self, machine: Machine, *, workload: str = "gemm", given: Mapping[str, Any] | None = None) -> Row:
+        """Return our value of a workload, in its unit, or of a figure [ns]."""
+        if workload in FIGURES:
+            return {"ours": FIGURES[workload][1](machine)}
+        return {"ours": WORKLOADS[workload].run(machine, **dict(given or {"m": 64, "k": 64, "n": 64}))}
+
+    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
+        return report.tables(rows)
+
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        return list(report.findings(rows))
+
+    def _compared(
+        self, machine: Machine, *, files: Sequence[str], most_bytes: int, **_: Any
+    ) -> Iterator[tuple[Reference, list[Row] | str]]:
+        """Yield each reference with its points, or why there is none."""
+        for number, reference in enumerate(read_references(files) if files else []):
+            yield reference, _points(machine, number, reference, most_bytes)
+
+
+def title(reference: Reference) -> str:
+    """Return a reference's workload and inputs, on one line."""
+    given = {key: value for key, value in reference.parameters.items() if "." not in key}
+    nbytes = given.pop("bytes", None)
+    words = [size_name(nbytes)] if isinstance(nbytes, int) else []
+    words += [f"{key} {value}" for key, value in given.items()]
+    return f"{reference.workload} {', '.join(words)}"
+
+
+def _kind(reference: Reference) -> str:
+    """Return the workload that a reference is about: named, or the only one that takes its parameters and unit."""
+    name, given = reference.workload, {key for key in reference.parameters if "." not in key}
+    if name in WORKLOADS or name in _MISSING:
+        return name
+    fits = [
+        kind
+        for kind, x in WORKLOADS.items()
+        if {*x.required} <= given <= {*x.required, *x.optional} and x.unit == reference.unit
+    ]
+    return fits[0] if len(fits) == 1 else ""
+
+
+def _wrong(reference: Reference) -> list[str]:
+    """Return what is wrong with a reference: workload, unit, parameters."""
+    at, kind = reference.where, _kind(reference)
+    if reference.refused or kind in _MISSING:
+        return []
+    if not kind:
+        known = (*WORKLOADS, *_MISSING)
+        return [f"{at}: workload = {quote(reference.workload)} is unknown; {hint(reference.workload, known)}"]
+    workload = WORKLOADS[kind]
+    names = (*workload.required, *workload.optional)
+    faults = [
+        f"{at}: parameter {key} is missing; add {key}=..."
+        for key in workload.required
+        if key not in reference.parameters
+    ]
+    for key, value in reference.parameters.items():
+        if "." not in key and key not in names:
+            faults.append(f"{at}: parameter {key} is unknown; {hint(key, names)}; a field of the machine has its path")
+        elif key in _SIZES and not (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+            faults.append(f"{at}: {key} = {quote(value)} must be a whole number above 0")
+    if reference.unit != workload.unit:
+        faults.append(f"{at}: {kind} is compared in {workload.unit}, not in {reference.unit}; convert value and unit")
+    return faults
+
+
+_SIZES = ("bytes", "ranks", "m", "k", "n", "cubes", "pes", "rows", "cols")
+
+
+def _points(machine: Machine, number: int, reference: Reference, most_bytes: int) -> list[Row] | str:
+    """Return the points of one reference, the machine as it is first; or why it cannot be compared."""
+    if reference.refused:
+        return reference.refused
+    kind = _kind(reference)
+    if kind in _MISSING:
+        return f"this version of the model has no {_MISSING[kind]}"
+    workload = WORKLOADS[kind]
+    given = {key: value for key, value in reference.parameters.items() if "." not in key}
+    own = {key: value for key, value in reference.parameters.items() if "." in key}
+    own |= workload.machine(given)
+    try:
+        config = machine_of(machine.spec, own).config
+    except ConfigError as error:
+        return "; ".join(error.faults)
+    if why := workload.refuse(config, **given, most_bytes=most_bytes):
+        return why
+    shown = {
+        "table": REFERENCES, "reference": number, "kind": kind, "what": title(reference),
+        "expected": reference.value, "unit": reference.unit, "source": reference.source, "where": reference.where,
+    }  # fmt: skip
+    found = []
+    for name, changes in (("", {}), *((one.name, one.changes(config, given)) for one in workload.mechanisms)):
+        point: Row = {MACHINE: own | dict(changes), LABELS: {**shown, "mechanism": name}}
+        found.append(point | {"workload": kind, "given": given})
+    return found
+
+
+def _sensitivity(machine: Machine, figures: Sequence[str], factors: Sequence[str]) -> Iterator[Row]:
+    """Yield each figure as it is, and with one default changed at a time."""
+    for figure in figures:
+        own, _ = FIGURES[figure]
+        config = machine.with_(own).config if own else machine.config
+        for factor, changes in (("", {}), *_changes(machine, own, factors)):
+            shown = {"table": SENSITIVITY, "figure": figure, "factor": factor, "tried": changes.get(factor)}
+            shown["default"] = attrgetter(factor)(config) if factor else None
+            yield {MACHINE: {**own, **changes}, LABELS: shown, "workload": figure}
+
+
+def _changes(machine: Machine, own: Values, factors: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each factor with its changes, without the machines that the rules refuse."""
+    config = machine_of(machine.spec, own).config
+    for factor in factors:
+        fields = (factor, *_TOGETHER.get(factor, ()))
+        tried = (
+            [{factor: ZEROS[factor]}] if factor in ZEROS else [scaled(config, dict.fromkeys(fields, x)) for x in SCALES]
+        )
+        for changes in tried:
+            with suppress(ConfigError):
+                machine_of(machine.spec, {**own, **changes})
+                yield factor, changes
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Fidelity:
+    """References and our values; it prints itself and shows itself in a notebook.
+
+    Attributes
+    ----------
+    table : DataFrame
+        A row for each reference: `what`, `expected`, `ours`, `unit`, `error_pct` (signed), `explained_by`, `share_pct`
+        (of the error, that the mechanism removes), `left_pct` (the error with it), `source`.
+    refused : mapping
+        References that cannot be compared, each with the reason.
+    """
+
+    table: pd.DataFrame
+    refused: Mapping[str, str]
+    machine: Machine
+
+    def __repr__(self) -> str:
+        lines = [f"{len(self.table)} references compared on {self.machine!r}"]
+        if len(self.table):
+            lines += [_shown(self.table.drop(columns="source")).to_string(index=False)]
+        return "\n".join([*lines, *(f"not comparable: {name}: {why}" for name, why in self.refused.items())])
+
+    def _repr_html_(self) -> str:
+        head = f"<p>{len(self.table)} references compared on {escape(repr(self.machine))}</p>"
+        body = _shown(self.table).to_html(index=False, border=0) if len(self.table) else ""
+        rest = "".join(f"<li>{escape(f'not comparable: {name}: {why}')}</li>" for name, why in self.refused.items())
+        return f"{head}{body}<ul>{rest}</ul>" if rest else f"{head}{body}"
+
+
+def _shown(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a table as readers see it: headings in words, four digits."""
+    return rows.map(cell).rename(columns={name: column.title for name, column in report.COLUMNS.items()})
+
+
+def fidelity(
+    files: str | Path | Sequence[str | Path],
+    machine: Machine | str | None = None,
+    *,
+    most_bytes: int = MOST_BYTES,
+    workers: int = 1,
+) -> Fidelity:
+    """Compare results of other tools and of devices with a machine.
+
+    Parameters
+    ----------
+    files : path or sequence of paths
+        nccl-tests output (rccl-tests prints the same); a SCALE-Sim COMPUTE_REPORT.csv with the topology and the
+        configuration of its run; a BookSim2 log; Ramulator2 statistics; or a CSV
+        `workload,parameters,value,unit,source`, whose parameters are `key=value` pairs separated by semicolons. A key
+        with dots is a field of the machine.
+    machine : Machine or str, optional
+        As for `kb.load`.
+    most_bytes : int
+        Collectives of more bytes are not simulated [B].
+    workers : int
+        Processes.
+
+    Returns
+    -------
+    Fidelity
+        A table that displays itself.
+
+    Raises
+    ------
+    ConfigError
+        If a file is missing, unknown or malformed: a fault for each problem, with file, line and remedy.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "mine.csv")
+    ...     rows = ["workload,parameters,value,unit,source", "gemm,m=64; k=64; n=64,1,us,a device of mine"]
+    ...     _ = path.write_text(chr(10).join(rows))
+    ...     found = fidelity(path, "preset:small")
+    >>> found.table["what"][0]
+    'gemm m 64, k 64, n 64'
+    """
+    base, study = resolve_topology(machine), FidelityStudy()
+    paths = [files] if isinstance(files, str | Path) else list(files)
+    given = study.complete({"files": [str(path) for path in paths], "most_bytes": most_bytes})
+    if faults := study.check(base, **given):
+        raise ConfigError(faults)
+    rows = study.run(base, workers=workers, **given) if study.points(base, **given) else []
+    return Fidelity(report.tables(rows)[report.COMPARED], study.refused(base, **given), base)

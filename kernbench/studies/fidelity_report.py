@@ -1,0 +1,193 @@
+"""The report of the fidelity study: errors against references, what explains them, and the sensitivity table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kernbench.studies.study import Finding, Tables, groups, table
+from kernbench.topology.builder import Machine
+from kernbench.viz import _palette as palette
+from kernbench.viz import charts as kinds
+from kernbench.viz.charts import Chart, Column, Row
+
+REFERENCES, SENSITIVITY = "references", "sensitivity"
+COMPARED = "References"
+TOOLS = "nccl-tests, SCALE-Sim, BookSim2, Ramulator2, or a CSV with workload,parameters,value,unit,source"
+AGREES = 1.0  # percent within which no mechanism is looked for
+EXPLAINS = 0.1  # share of an error from which on a mechanism explains it
+METHOD = (
+    "References are results of other tools and of devices; their inputs, versions and sources are in "
+    "milestones/fidelity/data. The same inputs run here. Error: our value compared with the reference's. A mechanism "
+    "is an option of the machine file that models what the reference contains. The row runs again with it, and its "
+    "share is the part of the error that it removes. An error of which no mechanism removes a tenth is unexplained. "
+    "Nothing is fitted to a reference. Sensitivity: each default without a public source is halved and doubled, one at "
+    "a time (one that switches an effect off takes the value shown), and the figure is simulated again."
+)
+COLUMNS = {
+    "what": Column("case"),
+    "source": Column("reference"),
+    "where": Column("file"),
+    "expected": Column("reference value"),
+    "ours": Column("our value"),
+    "unit": Column("unit"),
+    "error_pct": Column("error", "%"),
+    "explained_by": Column("explained by"),
+    "share_pct": Column("share of the error", "%"),
+    "left_pct": Column("error with it", "%"),
+    "kind": Column("workload"),
+    "factor": Column("default without a public source"),
+    "tried": Column("values tried"),
+    "largest_pct": Column("largest change", "%"),
+    "change_pct": Column("change of the figure", "%"),
+    "figure": Column("figure"),
+}
+
+
+def compared(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return one row for each reference: both values, the signed error, and the mechanism that explains most of it."""
+    found = []
+    for each in groups([row for row in rows if row["table"] == REFERENCES], "reference").values():
+        base, *variants = sorted(each, key=lambda row: bool(row["mechanism"]))
+        expected = base["expected"]
+        error = _percent(base["ours"], expected)
+        one = {**base, "error_pct": error, "explained_by": "", "share_pct": None, "left_pct": None}
+        if abs(error) <= AGREES:
+            one["explained_by"] = f"agrees within {AGREES:g} %"
+        else:
+            one["explained_by"] = "unexplained"
+            best = min(variants, key=lambda row: abs(row["ours"] - expected), default=None)
+            if best is not None:
+                left = _percent(best["ours"], expected)
+                share = 1 - abs(left / error)
+                if share >= EXPLAINS:
+                    one |= {"explained_by": best["mechanism"], "share_pct": 100 * share, "left_pct": left}
+        found.append(one)
+    return found
+
+
+def sensitivity(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return one row for each default: the change of each figure in percent, the most influential default first."""
+    taken = [row for row in rows if row["table"] == SENSITIVITY]
+    base = {row["figure"]: row["ours"] for row in taken if not row["factor"]}
+    found = []
+    for factor, each in groups([row for row in taken if row["factor"]], "factor").items():
+        one: dict[str, Any] = {"factor": factor}
+        one["tried"] = ", ".join(f"{value:g}" for value in dict.fromkeys(row["tried"] for row in each))
+        for row in each:
+            side = "lower" if row["tried"] < row["default"] else "higher"
+            one[f"{row['figure']}, {side} [%]"] = _percent(row["ours"], base[row["figure"]])
+        one["largest_pct"] = max(abs(_percent(row["ours"], base[row["figure"]])) for row in each)
+        found.append(one)
+    return sorted(found, key=lambda one: -one["largest_pct"])
+
+
+def _percent(value: float, base: float) -> float:
+    return 100 * (value / base - 1)
+
+
+def _errors(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw the signed error of each reference, as the machine is and with the mechanism that explains most."""
+    long = []
+    for row in rows:
+        long.append({**row, "machine as": "as it is", "shown_pct": row["error_pct"]})
+        if row["left_pct"] is not None:
+            long.append({**row, "machine as": "with the mechanism", "shown_pct": row["left_pct"]})
+    own = {
+        **columns,
+        "shown_pct": Column("error of our value", "%"),
+        "what": Column(""),
+        "machine as": Column("machine"),
+    }
+    alt = kinds.altair()
+    data = table(long)
+    order = [row["what"] for row in rows]
+    return (
+        alt.Chart(data)
+        .mark_point(filled=True, size=60, opacity=1)
+        .encode(
+            x=alt.X("shown_pct", type="quantitative", title=own["shown_pct"].title),
+            y=alt.Y("what", type="nominal", sort=order, title=None, axis=alt.Axis(labelLimit=320)),
+            color=_colour("machine as", "machine"),
+            shape=alt.Shape("machine as", type="nominal", title="machine"),
+            tooltip=["what", "source", "machine as", "shown_pct"],
+        )
+    )
+
+
+def _colour(column: str, title: str) -> Any:
+    alt = kinds.altair()
+    return alt.Color(column, type="nominal", title=title, scale=alt.Scale(range=list(palette.SERIES)))
+
+
+def _ranking(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw how far each figure moves with each default, the most influential defaults first."""
+    base = {row["figure"]: row["ours"] for row in rows if not row["factor"]}
+    ranked = [one["factor"] for one in sensitivity(rows)[:SHOWN]]
+    long = [
+        {
+            **row,
+            "change_pct": _percent(row["ours"], base[row["figure"]]),
+            "value": "lower" if row["tried"] < row["default"] else "higher",
+        }
+        for row in rows
+        if row["factor"] in ranked
+    ]
+    alt = kinds.altair()
+    return (
+        alt.Chart(table(long))
+        .mark_point(filled=True, size=50, opacity=1)
+        .encode(
+            x=alt.X("change_pct", type="quantitative", title=columns["change_pct"].title),
+            y=alt.Y("factor", type="nominal", sort=ranked, title=None, axis=alt.Axis(labelLimit=320)),
+            color=_colour("value", "value"),
+            shape=alt.Shape("value", type="nominal", title="value"),
+            facet=alt.Facet("figure", type="nominal", title=None, columns=2),
+            tooltip=["factor", "figure", "tried", "change_pct"],
+        )
+    )
+
+
+SHOWN = 12
+
+
+CHARTS = (
+    Chart(
+        "fidelity_errors", _errors, "Our value compared with each reference",
+        where=lambda row: row["table"] == REFERENCES, derive=compared,
+        caption="0: equal. Each row is a number of another tool or of a device, with the same inputs.",
+    ),
+    Chart(
+        "fidelity_sensitivity", _ranking, "What the defaults without a public source decide",
+        where=lambda row: row["table"] == SENSITIVITY,
+        caption=f"One default changed at a time, simulated exactly; the {SHOWN} with the largest effect.",
+    ),
+)  # fmt: skip
+
+
+def tables(rows: Sequence[Row]) -> Tables:
+    """Return the references, and the defaults by influence."""
+    shown = ["what", "expected", "ours", "unit", "error_pct", "explained_by", "share_pct", "left_pct", "source"]
+    return {
+        COMPARED: table(compared(rows), shown),
+        "Sensitivity to defaults without a public source": table(sensitivity(rows)),
+    }
+
+
+def findings(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Say how far our values are from each kind of reference, and which defaults decide the figures."""
+    for kind, each in groups(compared(rows), "kind").items():
+        worst = max(each, key=lambda row: abs(row["error_pct"]))
+        left = [row["error_pct"] if row["left_pct"] is None else row["left_pct"] for row in each]
+        names = sorted({row["explained_by"] for row in each if row["share_pct"] is not None})
+        text = f"{kind}: {len(each)} references, errors to {worst['error_pct']:+.1f} % ({worst['what']})"
+        if names:
+            text += f"; with {', '.join(names)} at most {max(left, key=abs):+.1f} %"
+        unexplained = sum(row["explained_by"] == "unexplained" for row in each)
+        yield Finding(f"{text}; {unexplained} unexplained.", "fidelity_errors", 500 + len(each))
+    ranked = sensitivity(rows)
+    for figure in dict.fromkeys(row["figure"] for row in rows if row["table"] == SENSITIVITY):
+        names = [name for name in (ranked[0] if ranked else {}) if name.startswith(f"{figure}, ")]
+        most = sorted(ranked, key=lambda one: -max(abs(one.get(name) or 0.0) for name in names))[:2]
+        said = [f"{one['factor']} ({max((one.get(n) or 0.0 for n in names), key=abs):+.0f} %)" for one in most]
+        yield Finding(f"{figure} depends most on {' and '.join(said)}.", "fidelity_sensitivity", 100)

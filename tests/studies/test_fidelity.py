@@ -1,0 +1,182 @@
+"""The fidelity study: errors have the right sign, mechanisms their share, and what cannot be compared says why."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import kernbench as kb
+from kernbench.cli.main import main
+from kernbench.errors import ConfigError
+from kernbench.studies import fidelity, fidelity_report
+from kernbench.studies._references import read_references
+from kernbench.studies.fidelity import FACTORS, FIGURES, WORKLOADS, ZEROS, FidelityStudy
+from tests.repo import ROOT
+
+HEADER = "workload,parameters,value,unit,source\n"
+GEMM = "m=64; k=64; n=64"
+
+
+def csv(tmp_path, *rows, name="mine.csv"):
+    path = tmp_path / name
+    path.write_text(HEADER + "".join(f"{row}\n" for row in rows))
+    return path
+
+
+def our_gemm_ns():
+    return WORKLOADS["gemm"].run(kb.load("preset:small"), m=64, k=64, n=64)
+
+
+def test_the_error_is_ours_compared_with_the_reference(tmp_path):
+    ours = our_gemm_ns()
+    found = kb.fidelity(csv(tmp_path, f"gemm,{GEMM},{ours / 500},us,a", f"gemm,{GEMM},{ours / 2},ns,b"), "preset:small")
+    assert found.table["ours"].tolist() == [ours, ours]
+    assert found.table["error_pct"].tolist() == pytest.approx([-50, 100])
+    assert found.table["explained_by"].tolist() == ["unexplained", "unexplained"]
+
+
+def test_equal_values_agree(tmp_path):
+    found = kb.fidelity(csv(tmp_path, f"gemm,{GEMM},{our_gemm_ns() * 1.005},ns,a"), "preset:small")
+    assert found.table["explained_by"].tolist() == ["agrees within 1 %"]
+
+
+def test_a_field_in_the_parameters_changes_the_machine(tmp_path):
+    slow = f"gemm,{GEMM}; cube.pe.pe_gemm.clock_ghz=0.01,1,us,a"
+    found = kb.fidelity(csv(tmp_path, slow), "preset:small")
+    assert found.table["ours"][0] > 2 * our_gemm_ns()
+
+
+def test_a_mechanism_explains_the_share_of_the_error_that_it_removes(tmp_path):
+    case = "all_reduce,bytes=262144; ranks=2,{},ns,{}"
+    machine = kb.load("preset:small", ["system.sips.count=2"])
+    ours = WORKLOADS["all_reduce"].run(machine, bytes=262144, ranks=2)
+    gbs = machine.config.system.sip_link.bw_gbs * 370 / 450
+    slower = WORKLOADS["all_reduce"].run(machine.with_({"system.sip_link.bw_gbs": gbs}), bytes=262144, ranks=2)
+    assert slower > ours
+    path = csv(
+        tmp_path,
+        case.format(slower, "all of it"),
+        case.format(2 * slower - ours, "half"),
+        case.format(ours / 2, "none"),
+    )
+    every, half, none = kb.fidelity(path, machine).table.to_dict("records")
+    assert (every["explained_by"], every["share_pct"]) == ("protocol of the links between SIPs", pytest.approx(100))
+    assert every["left_pct"] == pytest.approx(0, abs=1e-9)
+    assert half["share_pct"] == pytest.approx(50)
+    assert none["explained_by"] == "unexplained"
+    assert none["share_pct"] != none["share_pct"]  # no number
+
+
+def test_a_product_of_scale_sim_is_that_of_a_systolic_array(tmp_path):
+    case = "m=31; k=100; n=17; rows=32; cols=32; dataflow=output_stationary"
+    [row] = kb.fidelity(csv(tmp_path, f"layer 1,{case},161,cycles,a"), "preset:small").table.to_dict("records")
+    assert row["ours"] == pytest.approx(31 * 100 * 17 / 32**2, rel=1e-3)
+    assert (row["explained_by"], row["share_pct"]) == ("fill and drain of a systolic array", 100)
+
+
+@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "broadcast", "reduce"])
+def test_a_collective_of_more_bytes_takes_longer(name):
+    machine = kb.load("preset:small", ["system.sips.count=2"])
+    assert WORKLOADS[name].run(machine, bytes=65536, ranks=2) > 1.5 * WORKLOADS[name].run(machine, bytes=4096, ranks=2)
+
+
+def test_what_cannot_be_compared_says_why_and_the_rest_is_compared(tmp_path):
+    path = csv(
+        tmp_path,
+        f"gemm,{GEMM},1,us,a",
+        "all_reduce,bytes=1024; ranks=8,1,us,a",
+        "all_reduce,bytes=1073741824; ranks=8; system.sips.count=8,1,ms,a",
+        "noc,topology=mesh,20,cycles,a",
+        f"gemm,{GEMM}; cube.hbm.channels=3,1,us,a",
+    )
+    found = kb.fidelity(path, "preset:small")
+    assert len(found.table) == 1
+    ranks, size, network, machine = found.refused.values()
+    assert "8 ranks, the machine has" in ranks
+    assert "1,073,741,824 B are more than most_bytes" in size
+    assert "has no cube.noc.router.flow" in network
+    assert "cube.hbm.channels = 3" in machine
+    for shown in (repr(found), found._repr_html_()):
+        assert "1 references compared" in shown
+        assert shown.count("not comparable: ") == 4
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (
+            "all_reduc,bytes=1; ranks=2,1,ns,a",
+            "mine.csv:2: workload = 'all_reduc' is unknown; did you mean all_reduce? ",
+        ),
+        ("gemm,m=1; k=1,1,ns,a", "mine.csv:2: parameter n is missing; add n=..."),
+        ("gemm,m=1; k=1; n=1; stagin=ref_ref,1,ns,a", "parameter stagin is unknown; did you mean staging? "),
+        ("gemm,m=1; k=1; n=0.5,1,ns,a", "n = 0.5 must be a whole number above 0"),
+        ("gemm,m=1; k=1; n=1,1,GB/s,a", "gemm is compared in ns, not in GB/s; convert value and unit"),
+    ],
+)
+def test_a_wrong_case_names_file_line_and_remedy(tmp_path, row, expected):
+    with pytest.raises(ConfigError) as error:
+        kb.fidelity(csv(tmp_path, row), "preset:small")
+    assert expected in error.value.faults[0]
+
+
+def test_sensitivity_ranks_the_defaults_by_their_largest_effect():
+    rows = FidelityStudy().run(
+        "preset:small",
+        figures=["GEMM 256^3, ref_ref"],
+        factors=["cube.ucie.port_ns", "cube.hbm.channel_bw_gbs", "cube.hbm.access_ns"],
+    )
+    ranked = fidelity_report.sensitivity(rows)
+    assert [one["factor"] for one in ranked][-1] == "cube.ucie.port_ns"
+    [hbm] = [one for one in ranked if one["factor"] == "cube.hbm.channel_bw_gbs"]
+    assert hbm["GEMM 256^3, ref_ref, lower [%]"] > 50 > 0 > hbm["GEMM 256^3, ref_ref, higher [%]"]
+    [access] = [one for one in ranked if one["factor"] == "cube.hbm.access_ns"]
+    assert access["tried"] == "40"
+    assert ranked[-1]["largest_pct"] < 1
+
+
+def marks():
+    """The parameters of docs/model.md, M1.4, that are numbers, with their mark."""
+    text = (ROOT / "docs" / "model.md").read_text()
+    rows = re.findall(r"^\| `([\w.]+)` \| `([\d.]+)` \|.*?\| (ref|std|chosen)\b", text, re.MULTILINE)
+    return {key: mark for key, _, mark in rows}
+
+
+# Not what a time is made of: numbers of parts, capacities, costs; and options that the default machine leaves off.
+NOT_A_RATE = (
+    "system.sips.", "sip.cube_mesh.", "cube.pe_layout.", "cube.noc.rows", "cube.noc.cols", "cube.ucie.connections",
+    "cube.sram.size_mib", "cube.hbm.size_gib", "cube.pe.pe_tcm.size_mb", "cube.pe.pe_tcm.tile_buffer_mb",
+    "cube.pe.pe_tcm.kernel_scratch_mb", "cube.pe.pe_tcm.scratch_result_kib", "cube.pe.pe_ipcq.sram_setup_ns",
+    "cube.pe.pe_ipcq.hbm_setup_ns", "cube.pe.pe_gemm.macs_per_cycle.", "cost.", "system.host.", "cube.noc.router.",
+    "system.sip_link.router.",
+)  # fmt: skip
+
+
+def test_every_default_without_a_source_is_a_factor():
+    together = {name for names in fidelity._TOGETHER.values() for name in names}
+    known = {*FACTORS, *ZEROS, *together}
+    unsourced = {key for key, mark in marks().items() if mark != "std"}
+    assert {key for key in unsourced if not key.startswith(NOT_A_RATE)} <= known
+    assert known <= unsourced
+
+
+def test_every_figure_has_a_time():
+    study = FidelityStudy()
+    machine = kb.load("preset:default")
+    own, _ = FIGURES["decode step"]
+    assert study.simulate(machine.with_(own) if own else machine, workload="decode step")["ours"] > 0
+
+
+def test_the_committed_data_can_be_read():
+    paths = sorted((ROOT / "milestones" / "fidelity" / "data").glob("*/*.csv"))
+    assert paths
+    references = read_references(paths)
+    assert not [fault for one in references for fault in fidelity._wrong(one)]
+
+
+def test_the_command_prints_the_table_and_refuses_a_wrong_file(tmp_path, capsys):
+    assert main(["fidelity", str(csv(tmp_path, f"gemm,{GEMM},1,us,a")), "--machine", "preset:small"]) == 0
+    assert "gemm m 64, k 64, n 64" in capsys.readouterr().out
+    assert main(["fidelity", str(tmp_path / "none.csv"), "--machine", "preset:small"]) == 2
+    assert "none.csv: cannot be read" in capsys.readouterr().err
