@@ -262,11 +262,6 @@ class Language:
         """Do nothing: a program is one thread."""
 
     @staticmethod
-    def get_int_dtype(bitwidth: int, signed: bool) -> Any:
-        """Return the integer type of so many bits."""
-        return TYPES[f"{'' if signed else 'u'}int{bitwidth}"]
-
-    @staticmethod
     def multiple_of(x: Any, *_: Any) -> Any:
         """Return x: a hint."""
         return x
@@ -509,7 +504,7 @@ class Language:
             return pointer_of(self, self._native(chosen), pointer_type(x.dtype))
         return self._wrap(self._tl.where(self._native(condition), x, y))
 
-    umulhi, popc = functions.umulhi, functions.popc
+    umulhi, popc, get_int_dtype = functions.umulhi, functions.popc, staticmethod(functions.get_int_dtype)
 
     # --- shape
 
