@@ -72,7 +72,11 @@ class Device:
             return run
 
         gm = ops.with_native_attention(gm)
-        decompositions = {torch.ops.aten.convolution.default: ops.convolution}
+        decompositions = {
+            torch.ops.aten.convolution.default: ops.convolution,
+            torch.ops.aten.topk.default: ops.topk,
+            torch.ops.aten.histc.default: ops.histc,
+        }
         return inductor.compiled(gm, inputs, self._launch, self.memory.allocate, inner, decompositions)
 
     def _launch(self, kernel: Kernel, args: Sequence[Any]) -> None:
@@ -92,7 +96,12 @@ class Device:
             nodes, operators = program.place()
             return module_of(nodes[-1:] if last else nodes, modules), operators_of(operators)
 
-        self._recorder = recorder = Recorder(self.memory, locate, self._placement_of)
+        scalars = {
+            id(x): y
+            for i, (x, y) in enumerate(zip(twins, args, strict=True))
+            if isinstance(y, torch.Tensor) and not y.dim() and i not in program.mutated
+        }
+        self._recorder = recorder = Recorder(self.memory, locate, self._placement_of, scalars)
         try:
             with torch.no_grad(), recorder:
                 outputs = program.call(twins)

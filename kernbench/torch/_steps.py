@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -28,6 +28,8 @@ aten = torch.ops.aten
 ROWS = 64  # rows of attention at a time
 TILE = 8192  # elements of a tile of a generated kernel, at most
 KV_SPLIT = 256  # kv tokens of a part, at least, where one query token's attention is split
+# Products of groups of rows, each with a matrix: torch's, and what transformers calls for types that torch's has not.
+GROUPED = ("aten::_grouped_mm", "transformers::grouped_mm_fallback")
 
 
 @dataclass
@@ -50,10 +52,12 @@ Locate = Callable[[bool], tuple[str, tuple[str, ...]]]
 class Recorder(TorchDispatchMode):
     """Turns the operators of a generated program, called with tensors without values, into steps."""
 
-    def __init__(self, memory: Memory, locate: Locate, placement: Callable[[str], str | None]) -> None:
+    def __init__(
+        self, memory: Memory, locate: Locate, placement: Callable[[str], str | None], scalars: Mapping[int, torch.Tensor]
+    ) -> None:  # fmt: skip
         super().__init__()
         self.memory, self.session, self._locate, self._placement = memory, memory.session, locate, placement
-        self._host = self.session._host
+        self._host, self._scalars = self.session._host, scalars
         self.steps: list[Step] = []
         self._native: dict[Any, Callable[..., None]] = {
             aten.mm: self._mm, aten.bmm: self._mm, aten.addmm: self._addmm, aten.baddbmm: self._addmm,
@@ -68,7 +72,19 @@ class Recorder(TorchDispatchMode):
         given = [x for x in _leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         if func.is_view or not any(x.device.type == "meta" for x in given):
             return func(*args, **kwargs)
+        if func is aten._local_scalar_dense.default and id(args[0]) in self._scalars:
+            return self._scalars[id(args[0])].item()
         native = self._native.get(func.overloadpacket)
+        if (
+            func._schema.name in GROUPED
+            and len(args) == 3
+            and not kwargs
+            and given[0].dim() == 2
+            and given[1].dim() == 3
+        ):
+            out = func(*args)
+            self._grouped(out, *args)
+            return out
         if native is not None and all(self._fits(x) for x in given):
             out = kwargs.pop("out", None)
             if out is None and func is not aten.copy_.default:
@@ -163,6 +179,16 @@ class Recorder(TorchDispatchMode):
             added = _matrix(w)
         args = (_matrix(x), _matrix(y), added, _matrix(z), k, float(alpha), float(beta), choice.shares)
         self._launch(sorted(choice.shares), kernels.matmul, args, places, 2 * batch * m * k * n, choice, operator)
+
+    def _grouped(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> None:
+        """Deal out groups and columns; without values, the groups are of equal size."""
+        x, y, w, z = (self._at(t) for t in (a, b, ends, out))
+        (rows, k), (groups, _, n) = a.shape, b.shape
+        known = None if self.session.engine.data else [rows * (i + 1) // groups for i in range(groups)]
+        cuts = kernels.split(n, max(1, len(self._host.pes) // groups))
+        parts = _deal([(i, columns) for i in range(groups) for columns in cuts], self._host.pes)
+        args = (_matrix(x), _matrix(y), w.pointer, _matrix(z), (rows, k), known, parts)
+        self._launch(sorted(parts), kernels.grouped, args, [x, y, w, z], 2 * rows * k * n, None, "grouped_mm")
 
     def _attention(
         self, out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,

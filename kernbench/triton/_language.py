@@ -476,6 +476,16 @@ class Language:
         return (x + (div - 1)) // div
 
     @staticmethod
+    def get_int_dtype(bitwidth: int, signed: bool) -> dtype:
+        """Return the integer type of this width."""
+        return TYPES[f"{'' if signed else 'u'}int{bitwidth}"]
+
+    @staticmethod
+    def _log2(n: int) -> int:
+        """Return the logarithm of a power of two."""
+        return int(n).bit_length() - 1
+
+    @staticmethod
     def next_power_of_2(n: int) -> int:
         """Return the smallest power of two that is not below n."""
         return 1 << (int(n) - 1).bit_length() if n > 0 else 0
