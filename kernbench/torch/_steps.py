@@ -53,7 +53,8 @@ class Recorder(TorchDispatchMode):
     """Turns the operators of a generated program, called with tensors without values, into steps."""
 
     def __init__(
-        self, memory: Memory, locate: Locate, placement: Callable[[str], str | None], scalars: Mapping[int, torch.Tensor]
+        self, memory: Memory, locate: Locate, placement: Callable[[str], str | None],
+        scalars: Mapping[int, torch.Tensor],
     ) -> None:  # fmt: skip
         super().__init__()
         self.memory, self.session, self._locate, self._placement = memory, memory.session, locate, placement
@@ -74,17 +75,11 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if func is aten._local_scalar_dense.default and id(args[0]) in self._scalars:
             return self._scalars[id(args[0])].item()
-        native = self._native.get(func.overloadpacket)
-        if (
-            func._schema.name in GROUPED
-            and len(args) == 3
-            and not kwargs
-            and given[0].dim() == 2
-            and given[1].dim() == 3
-        ):
+        if func._schema.name in GROUPED and not kwargs and [x.dim() for x in given] == [2, 3, 1]:
             out = func(*args)
             self._grouped(out, *args)
             return out
+        native = self._native.get(func.overloadpacket)
         if native is not None and all(self._fits(x) for x in given):
             out = kwargs.pop("out", None)
             if out is None and func is not aten.copy_.default:

@@ -476,7 +476,7 @@ class Language:
         return (x + (div - 1)) // div
 
     @staticmethod
-    def get_int_dtype(bitwidth: int, signed: bool) -> dtype:
+    def get_int_dtype(bitwidth: int, signed: bool) -> Any:
         """Return the integer type of this width."""
         return TYPES[f"{'' if signed else 'u'}int{bitwidth}"]
 

@@ -19,8 +19,6 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-warnings.simplefilter("ignore")
-
 import torch
 import transformers as hf
 
@@ -149,6 +147,7 @@ def measure(name: str, machine: Any = MACHINE) -> tuple[str, ...]:
 
 def main() -> int:
     """Run the models and print a table."""
+    warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--machine", default=MACHINE, help="the machine (default: %(default)s)")
