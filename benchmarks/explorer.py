@@ -13,6 +13,7 @@ from benchmarks.table import Row, best
 from kernbench.notebook._job import Job, Options
 from kernbench.notebook._live import Watch
 from kernbench.notebook._model import Explorer
+from kernbench.runtime_api.bench_runner import check_product
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies import gemm
@@ -49,8 +50,8 @@ def measure() -> Iterator[Row]:
     """Yield the worst estimate of the runs, the cost of live frames, and the time to cancel in each phase."""
     yield from estimates()
     yield from live()
-    for phase, program in PHASES.items():
-        yield Row(f"cancel: {phase}", cancelled(program), target="0.3 s")
+    for phase, (program, data) in PHASES.items():
+        yield Row(f"cancel: {phase}", cancelled(program, data), target="0.3 s")
 
 
 def estimates() -> Iterator[Row]:
@@ -99,10 +100,20 @@ def _numpy(started: Callable[[], None]) -> Callable[[RuntimeContext], object]:
     return program
 
 
-def _simulating(started: Callable[[], None]) -> Callable[[RuntimeContext], object]:
+def _large_product(started: Callable[[], None]) -> Callable[[RuntimeContext], object]:
     def program(torch: RuntimeContext) -> None:
         started()
         gemm.product(torch, 4096, 4096, 4096, "ref_ref")
+
+    return program
+
+
+def _computing(started: Callable[[], None]) -> Callable[[RuntimeContext], object]:
+    def program(torch: RuntimeContext) -> None:
+        a = np.ones((4096, 4096))
+        started()
+        while True:
+            check_product(torch, "c", torch.ones(4096, 4096, device="ahbm"), a, a)
 
     return program
 
@@ -127,17 +138,24 @@ def _building(started: Callable[[], None]) -> Callable[[RuntimeContext], object]
 
 
 PHASES = {
-    "building a machine": _building, "placing tensors": _placing, "numpy": _numpy, "simulating": _simulating,
+    "building a machine": (_building, True), "placing tensors": (_placing, True), "numpy": (_numpy, True),
+    "drawing operands": (_large_product, True), "checking a product": (_computing, True),
+    "simulating": (_large_product, False),
 }  # fmt: skip
 
 
-def cancelled(phase: Callable[[Callable[[], None]], Callable[[RuntimeContext], object]]) -> float:
+def cancelled(phase: Callable[[Callable[[], None]], Callable[[RuntimeContext], object]], data: bool) -> float:
     """Return the longest of some times from a cancel, at a moment in a phase, to the end of the run's thread [s]."""
     longest = 0.0
-    for delay in (0.05, 0.11, 0.23, 0.37):
+    for delay in (0.05, 0.11, 0.23, 0.37, 2.0):
         there = threading.Event()
         job = Job(
-            resolve_topology("preset:small"), phase(there.set), "cancelled", Options(), lambda _: None, lambda _: None
+            resolve_topology("preset:small"),
+            phase(there.set),
+            "cancelled",
+            Options(data),
+            lambda _: None,
+            lambda _: None,
         )
         job.start()
         there.wait()

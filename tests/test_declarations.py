@@ -27,7 +27,8 @@ def declared(text: str) -> dict[str, Class]:
     """The classes of a `.pxd` file."""
     classes: dict[str, Class] = {}
     now = Class()
-    for line in re.sub(r",\n +", ", ", text).splitlines():
+    text = re.sub(r",\n +\)", ")", text)
+    for line in re.sub(r"([(,])\n +", r"\1 ", text).splitlines():
         words = line.partition("#")[0].strip()
         if found := _CLASS.fullmatch(words):
             now = classes[found["name"]] = Class(found["base"] or "")

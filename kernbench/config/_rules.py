@@ -27,6 +27,7 @@ def machine_faults(config: MachineConfig) -> Iterator[Fault]:
     yield from _addresses(config)
     yield from _sips(config)
     yield from _mesh(config)
+    yield from _routers(config)
     yield from _hbm(config)
     yield from _matrix_engine(config)
     yield from _tcm(config)
@@ -130,6 +131,37 @@ def _mesh(config: MachineConfig) -> Iterator[Fault]:
                 "cube.noc.rows",
                 "cube.noc.cols",
                 "cube.noc.pitch_mm",
+            )
+
+
+def _routers(config: MachineConfig) -> Iterator[Fault]:
+    mesh, sip = config.cube.noc.router, config.sip.io.noc
+    for at, flow, part, impl, overhead_ns, free_ns, of in (
+        ("cube.noc.router", mesh.flow, "cube.noc.router", mesh.impl, mesh.overhead_ns, 1.0, "router"),
+        (
+            "system.sip_link.router",
+            config.system.sip_link.router.flow,
+            "sip.io.noc",
+            sip.impl,
+            sip.overhead_ns,
+            0.0,
+            "io_noc",
+        ),
+    ):
+        if flow != "credits":
+            continue
+        if overhead_ns != free_ns:
+            yield _fault(
+                f"{part}.overhead_ns = {overhead_ns:g} has no effect with {at}.flow: credits, where {at}.pipeline is "
+                f"the delay of a router; set it to {free_ns:g}, or use flow: unbounded",
+                f"{part}.overhead_ns",
+                f"{at}.flow",
+            )
+        if impl != of:
+            yield _fault(
+                f"{part}.impl = {impl} has no effect with {at}.flow: credits; set it to {of}, or use flow: unbounded",
+                f"{part}.impl",
+                f"{at}.flow",
             )
 
 

@@ -91,6 +91,21 @@ def _row(form: str, length: int = 2) -> Callable[[object], object]:
     return check
 
 
+_STAGES = "[route computation, VC allocation, switch allocation, switch traversal]"
+
+
+def _four_stages(value: object) -> object:
+    if not isinstance(value, (list, tuple)) or len(value) != 4:
+        raise expected(f"must be four numbers of cycles, {_STAGES}")
+    return value
+
+
+def _stages(value: tuple[int, ...]) -> tuple[int, ...]:
+    if not all(value[1:]):
+        raise expected(f"must be {_STAGES}, of which only the first may take 0 cycles")
+    return value
+
+
 @dataclass(frozen=True, eq=False)
 class Kind:
     """What a value has to be besides its type: `limits` by pydantic's names, checks before and after that of the type.
@@ -125,10 +140,14 @@ BurstBytes = Annotated[int, number("B", ge=1, after=_power_of_two)]
 Cycles = Annotated[int, number("cycles", ge=1)]
 Count = Annotated[int, number(ge=1)]
 PowerOfTwo = Annotated[int, number(ge=1, after=_power_of_two)]
+Vcs = Annotated[int, number(ge=1, le=64)]
+Depth = Annotated[int, number(ge=1, le=4096)]
 Side = Annotated[int, number(ge=1, le=LONGEST_SIDE)]
 Index = Annotated[int, number(ge=0)]
 Coordinate = Annotated[float, Kind(before=_plain_number)]
 Place = Annotated[tuple[Index, Index], Kind(before=_row("[row, column]"))]
+Stage = Annotated[int, number("cycles", ge=0, le=1000)]
+Pipeline = Annotated[tuple[Stage, Stage, Stage, Stage], Kind("cycles", before=_four_stages, after=_stages)]
 Point = Annotated[tuple[Coordinate, Coordinate], Kind("mm", before=_row("[x, y]"))]
 Efficiency = Annotated[tuple[Count, Count, Count, Share], Kind(before=_row("[m, k, n, efficiency]", 4))]
 Version = Annotated[Literal[1], Kind(before=_plain_number)]
@@ -321,6 +340,37 @@ class Transit(Model):
     overhead_ns: Ns = described(_OVERHEAD)
 
 
+_FLOW = "Buffers of any length, or virtual channels (VCs) whose buffers are limited by credits"
+_VCS = "VCs for each class of messages, requests and replies"
+_VC_FLITS = "Flits in the buffer of a VC"
+_PIPELINE = "Route computation, VC allocation, switch allocation and switch traversal, of flow: credits"
+_ALLOCATOR = "How VCs and the switch are allocated: separable, with rotating pointers, in one iteration"
+
+Flow = Literal["unbounded", "credits"]
+
+
+class Router(Model):
+    """A router of a cube's mesh."""
+
+    impl: Impl = described(_IMPL)
+    overhead_ns: Ns = described("Added to the latency of every flit, with flow: unbounded; occupies nothing")
+    flow: Flow = described(_FLOW, default="unbounded")
+    vcs: Vcs = described(_VCS, default=4)
+    vc_flits: Depth = described(_VC_FLITS, default=8)
+    pipeline: Pipeline = described(_PIPELINE, default=(1, 1, 1, 1))
+    allocator: Literal["islip"] = described(_ALLOCATOR, default="islip")
+
+
+class SipRouter(Model):
+    """The router of a SIP towards other SIPs: the network of its IO chiplet."""
+
+    flow: Flow = described(_FLOW, default="unbounded")
+    vcs: Vcs = described(_VCS, default=4)
+    vc_flits: Depth = described(_VC_FLITS, default=64)
+    pipeline: Pipeline = described(_PIPELINE, default=(1, 1, 1, 1))
+    allocator: Literal["islip"] = described(_ALLOCATOR, default="islip")
+
+
 class Cpu(Model):
     """A control processor: a serial server."""
 
@@ -348,7 +398,7 @@ class Noc(Model):
     pitch_mm: Mm = described("Distance between neighbouring routers")
     removed: tuple[Place, ...] = described("[row, column] of the places without a router")
     link_bw_gbs: Gbs = described("Each link between routers, each way")
-    router: Transit
+    router: Router
 
 
 class Ucie(Model):
@@ -586,6 +636,14 @@ class Wire(Model):
     latency_ns: Ns = described("Each way")
 
 
+class SipLink(Model):
+    """A link between two SIPs, and the routers at its ends."""
+
+    bw_gbs: Gbs = described("Each way")
+    latency_ns: Ns = described("Each way")
+    router: SipRouter = described("The routers of SIPs", default=SipRouter())
+
+
 class HostLink(Model):
     """The link between host and switch."""
 
@@ -606,7 +664,7 @@ class System(Model):
     """The parts outside the SIPs."""
 
     sips: Sips
-    sip_link: Wire
+    sip_link: SipLink
     switch: Transit
     pcie: Wire
     host_link: HostLink

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _PARTS = ("pe_fetch_store.fetch", "pe_gemm", "pe_math", "pe_fetch_store.store")  # of `ENGINES`, as the log names them
 _FULL = 255
-_EVERY_S = 0.1
-_COST = 25  # a frame is due again after this many times what the last one took, listeners included
+_EVERY_S = 0.15
+_COST = 40  # a frame is due again after this many times what the last one took, listeners included
 
 
 @dataclass(frozen=True, slots=True, eq=False)

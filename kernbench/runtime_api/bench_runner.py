@@ -33,11 +33,28 @@ def operand(
     """
     if not torch.engine.data:
         return torch.empty(shape, dtype=dtype, device="ahbm", dp=dp, name=name), None
-    rng = np.random.default_rng([*name.encode(), *shape])
-    drawn = rng.standard_normal(tuple(shape)) if dtype.is_floating_point else rng.integers(-8, 8, tuple(shape))
-    values = drawn.astype(np.float32).astype(dtype.numpy)
+    values = _drawn(np.random.default_rng([*name.encode(), *shape]), prod(shape), dtype).reshape(shape)
     tensor = torch.tensor(values, dtype=dtype, device="ahbm", dp=dp, name=name)
     return tensor, values.astype(np.float64)
+
+
+# Between two parts a run can be cancelled. Products of fewer rows would take longer.
+_PART, _PART_ROWS, _PART_MACS = 1 << 20, 512, 1 << 32
+
+
+def _drawn(rng: np.random.Generator, n: int, dtype: DType) -> np.ndarray:
+    """Return random values: normal, or integers from -8 to 7."""
+    values = np.empty(n, dtype.numpy)
+    for start in range(0, n, _PART):
+        part = values[start : start + _PART]
+        drawn = rng.standard_normal(part.size) if dtype.is_floating_point else rng.integers(-8, 8, part.size)
+        part[:] = drawn.astype(np.float32).astype(dtype.numpy)
+    return values
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    rows = max(_PART_ROWS, _PART_MACS // max(1, b.size)) if a.ndim == b.ndim == 2 else max(1, len(a))
+    return np.concatenate([a[start : start + rows] @ b for start in range(0, len(a), rows)] or [a @ b])
 
 
 def check_product(torch: RuntimeContext, name: str, got: Tensor, a: np.ndarray | None, b: np.ndarray | None) -> None:
@@ -45,7 +62,7 @@ def check_product(torch: RuntimeContext, name: str, got: Tensor, a: np.ndarray |
     atol = 0.0
     expected = None
     if a is not None and b is not None:
-        expected = a @ b
+        expected = _product(a, b)
         atol = a.shape[-1] * 2.0**-24 * float(np.abs(a).max() * np.abs(b).max())
     exact = not got.dtype.is_floating_point
     check(torch, name, got, expected, rtol=0.0 if exact else _eps(got.dtype), atol=0.0 if exact else atol)

@@ -18,7 +18,7 @@ from kernbench._dtypes import DType, as_dtype, bool_, float32, int64
 from kernbench._registry import hint
 from kernbench.analysis._manifest import Manifest
 from kernbench.analysis.result import Result
-from kernbench.errors import StateError, quote
+from kernbench.errors import LimitError, StateError, quote
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api import _devices as devices
 from kernbench.runtime_api import _operators as operators
@@ -501,6 +501,7 @@ class RuntimeContext(TypeNames):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         forgotten: list[tuple[str, Line]] = []
+        late: LimitError | None = None
         try:
             if error is None and self.engine.failure is None:
                 self.multiprocessing.finish()
@@ -511,10 +512,11 @@ class RuntimeContext(TypeNames):
         finally:
             _open.sessions.remove(self)
             self._guard.stop()
+            late = self._guard.told(error)
             self._broken = error is not None
-            self._final = self._summary()
+            if late is not None or not isinstance(error, Expired):  # a cancelled run is to end at once
+                self._final = self._summary()
             self._host.close()
-        late = self._guard.told(error)
         if late is not None:
             raise late from None
         for what, line in forgotten:

@@ -56,10 +56,16 @@ cdef struct Leaving:  # a flit on its way over a link, behind the one that is in
     int k  # where it comes to
 
 
+cdef class Arbiter
 cdef class Core
+cdef class Flit
 cdef class HbmSlice
 cdef class Link
 cdef class Train
+
+
+cdef class Leg:
+    cdef int enter(self, Flit flit) except -1
 
 
 cdef class Claim:
@@ -81,6 +87,9 @@ cdef class Link:
     cdef public int64_t free
     cdef public bint merges
     cdef public HbmSlice memory
+    cdef public dict legs
+    cdef public int64_t pending
+    cdef Arbiter arbiter
     cdef int64_t flit_ps, small_size, small_ps, behind
     cdef Train claim_train
     cdef int claim_k
@@ -123,7 +132,7 @@ cdef class Flit:
 cdef class Core:
     cdef readonly int64_t now, events, reservations
     cdef public list hops
-    cdef public bint live
+    cdef public bint live, credits
     cdef Calendar calendar
     cdef list objects
     cdef int* spare
@@ -138,6 +147,10 @@ cdef class Core:
     cpdef wake_at(self, int64_t t, Callee callee, int what, arg)
     cpdef event_at(self, int64_t t, int64_t priority, event)
     cpdef put(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each=*)
+    cpdef call_after_turns(self, int64_t t, int64_t order, fn, arg)
+    cdef int arrive_at(self, int64_t t, int64_t priority, int64_t base, Flit flit) except -1
+    cdef int emerge(self, Flit flit, int64_t priority, int64_t order) except -1
+    cdef int served(self, Link link, Flit flit, int64_t arrival, int64_t start) except -1
     cdef int keep(self, object x) except -1
     cdef object give(self, int i)
     cdef int drop(self, int i, x) except -1

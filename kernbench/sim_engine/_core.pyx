@@ -51,7 +51,7 @@ cdef double SLICE_S = 0.02
 
 # Kinds of entries; WAKE + what wakes a callee.
 cdef enum:
-    CALL, EVENT, ADVANCE, HOP, LAND, END, SERVE, REACH, ARRIVE, RELEASE, ACKNOWLEDGE, WAKE
+    CALL, EVENT, ADVANCE, HOP, LAND, END, SERVE, REACH, ARRIVE, RELEASE, ACKNOWLEDGE, EMERGE, WAKE
 
 cdef int BULK_ = 0, QUEUE_ = 1
 BULK, QUEUE = 0, 1
@@ -191,6 +191,14 @@ cdef class Claim:
     """Who took a link, with which link of its way this is, its number over the one before, and when its last flit comes."""
 
 
+cdef class Leg:
+    """The way of a route through a network of routers with credits."""
+
+    cdef int enter(self, Flit flit) except -1:
+        """Let a flit reach the network now."""
+        raise NotImplementedError
+
+
 cdef class Merge:
     """What a link serves flit by flit, since several trains come to it at once.
 
@@ -235,7 +243,8 @@ cdef class Link:
     leaves it later has a higher number, which counts from `base`. `merges` says that routes reach it over several links,
     or begin here, or that it has no latency; `hook` is the component behind it, if that wants to see every flit, and
     `behind` is when the last flit leaves that; `memory` hears of every flit of a write. `leaving` is a ring of the single
-    flits that leave it after the one in the calendar.
+    flits that leave it after the one in the calendar. Of a link at routers with credits, `legs` are those of the routes over
+    it, by the identity of their links; `pending` flits wait in front of the network, and `arbiter` is told when none does.
 
     The train that took it last is `claim_train`, `last` is when the last flit of that comes; `claims` are those before it
     that may have flits to come, too. `backoff` counts those that may not take it ahead, `merge` holds trains whose flits
@@ -531,6 +540,10 @@ cdef class Core:
         """Call `fn(arg)` at time `t` [ps], before arrivals over links, in the order of transaction keys."""
         self.push(t, ARRIVAL, key, CALL, fn, arg)
 
+    cpdef call_after_turns(self, int64_t t, int64_t order, fn, arg):
+        """Call `fn(arg)` at time `t` [ps], after what was asked to come last; `order` is unique at that time."""
+        self.push(t, LAST + 1, order, CALL, fn, arg)
+
     cpdef wake_at(self, int64_t t, Callee callee, int what, arg):
         """Call `callee.woken(what, arg)` at time `t` [ps]."""
         self.scheduled += 1
@@ -614,6 +627,8 @@ cdef class Core:
                         (<HbmSlice>y).release(<Ready>x)
                     elif entry.kind == ACKNOWLEDGE:
                         (<HbmSlice>y).acknowledge(<Transaction>x)
+                    elif entry.kind == EMERGE:
+                        self.emerge(<Flit>x, entry.place.priority, entry.place.order)
                     elif entry.kind == REACH:
                         self.reach(<Flit>x, entry.place.priority, entry.place.order)
                     else:
@@ -685,13 +700,13 @@ cdef class Core:
         return train
 
     cdef bint singly(self, tuple links) except -1:
-        """Return whether flits take these links one by one, as they are kept or shown to a component."""
+        """Return whether flits take these links one by one: they are kept, shown to a component, or need credits."""
         cdef int i
         if self.hops is not None:
             return True
-        if hooked:
+        if hooked or self.credits:
             for i in range(len(links)):
-                if (<Link>links[i]).hook is not None:
+                if (<Link>links[i]).hook is not None or (<Link>links[i]).legs is not None:
                     return True
         return False
 
@@ -699,6 +714,9 @@ cdef class Core:
         """Let a link serve a flit that has reached it now."""
         cdef Link link = <Link>flit.links[flit.k]
         cdef int64_t t = self.now, start, end
+        if link.legs is not None:
+            self.reached(t, priority, order)
+            return (<Leg>link.legs[<size_t><void*>flit.links]).enter(flit)
         if flit.k:
             self.make_way(link, t, priority, order)
         link.claim_train, link.last = None, -1
@@ -727,6 +745,37 @@ cdef class Core:
             link.memory.comes(t, order, flit.arg)
         if flit.fn is not None:
             self.push(t, link.priority, order, ARRIVE, flit, None)
+        return 0
+
+    cdef int arrive_at(self, int64_t t, int64_t priority, int64_t base, Flit flit) except -1:
+        """Let a flit arrive at time `t` [ps] behind a network of routers with credits."""
+        self.number += 1
+        return self.push(t, priority, base + self.number - 1, EMERGE, flit, None)
+
+    cdef int emerge(self, Flit flit, int64_t priority, int64_t order) except -1:
+        cdef Link link
+        if flit.k < len(flit.links):
+            return self.reach(flit, priority, order)
+        self.reached(self.now, priority, order)
+        if flit.each:
+            link = <Link>flit.links[flit.k - 1]
+            if link.memory is not None:
+                link.memory.comes(self.now, order, flit.arg)
+        if flit.fn is not None:
+            self.call(flit.fn, flit.arg)
+        return 0
+
+    cdef int served(self, Link link, Flit flit, int64_t arrival, int64_t start) except -1:
+        """Note that a router or source has sent a flit over a link at `start` [ps]."""
+        cdef int64_t d = link.ps(flit.size)
+        link.free = start + d
+        link.busy_ps += d
+        link.nbytes += flit.size
+        self.reservations += 1
+        if self.live:
+            link.serve(start, start, start + d, flit.size, None, -1)
+        if self.hops is not None:
+            self.hops.append(Hop(flit.key, link.name, flit.size, arrival, start, start + d))
         return 0
 
     cdef inline int reached(self, int64_t t, int64_t priority, int64_t order) except -1:
@@ -1122,6 +1171,7 @@ cdef class Arbiter:
 
     def __init__(self, Core core, Link link, int64_t chunk_bytes):
         self.core, self.link, self.nbytes = core, link, chunk_bytes
+        link.arbiter = self
         self.chunk = max(1, chunk_bytes // FLIT)
         self.bulk, self.queue = [], []
         self.turn_ps, self.last = -1, QUEUE_
@@ -1138,7 +1188,8 @@ cdef class Arbiter:
     cpdef start(self, int kind, Route route, int64_t count, int64_t size, int64_t key, fn, arg, bint each):
         """Put `count` flits of `size` bytes on the link, now or when their turn comes."""
         cdef Waiting message
-        if self.turn_ps < 0 and self.link.free <= self.core.now and count <= self.chunk:
+        cdef bint idle = self.turn_ps < 0 and self.link.free <= self.core.now and not self.link.pending
+        if idle and count <= self.chunk:
             # The usual case: nothing waits, and one turn is enough.
             self.granted, self.last = None, kind
             self.core.put(route.links, count, size, key, fn, arg, each)
@@ -1146,7 +1197,7 @@ cdef class Arbiter:
         message = Waiting.__new__(Waiting)
         message.kind, message.route, message.count, message.size, message.key = kind, route, count, size, key
         message.fn, message.arg, message.each = fn, arg, each
-        if self.turn_ps < 0 and self.link.free <= self.core.now:
+        if idle:
             self.grant(message)
             return
         self.waiting(kind).append(message)
@@ -1160,7 +1211,7 @@ cdef class Arbiter:
     cdef int schedule(self) except -1:
         """Give the next turn when the link is free, if anything waits."""
         cdef int64_t t
-        if self.bulk or self.queue:
+        if (self.bulk or self.queue) and not self.link.pending:
             t = max(self.link.free, self.core.now)
             if t != self.turn_ps:
                 self.turn_ps = t

@@ -160,7 +160,7 @@ class Channel:
     def __init__(self, owner: DramSlice, timing: Timing, groups: int, banks: int) -> None:
         self.owner, self.timing = owner, timing
         self.groups = [Group() for _ in range(groups)]
-        self.banks = [Bank(self.groups[i % groups]) for i in range(groups * banks)]
+        self.banks = [Bank(self.groups[i // banks]) for i in range(groups * banks)]
         self.active: list[Bank] = []
         self.act_1 = self.act_2 = self.act_3 = self.act_4 = -timing.faw
         self.act = self.read = self.write = self.clock = self.orders = self.busy = 0
@@ -489,7 +489,7 @@ def _patterns(mapping: str, groups: int, banks: int, per_row: int, piece: int) -
             left, at = access, {}
             for name in order:
                 left, at[name] = divmod(left, sizes[name])
-            bank = at["Ba"] * groups + at["Bg"]
+            bank = at["Bg"] * banks + at["Ba"]
             counts[bank] = counts.get(bank, 0) + 1
         patterns.append(list(counts.items()))
     return patterns

@@ -15,6 +15,7 @@ from kernbench._registry import COMPONENTS
 from kernbench._units import service_times
 from kernbench.build import CORE, engine
 from kernbench.policy._routing import reverse, router_of
+from kernbench.sim_engine._flow_control import REPLY, REQUEST, FlowControl
 from kernbench.sim_engine._python_core import Hop
 from kernbench.sim_engine._transaction import COUNT_BITS, Route
 from kernbench.topology._graph import Graph, Node
@@ -44,8 +45,20 @@ class Network:
         self._router = router_of(graph)
         self._counts: dict[int, list[int]] = {}
         self._hooks: dict[str, tuple[int, Hook]] = {}
+        self.flow = None
+        if graph.clocks:
+            self.flow = FlowControl(core, graph, self.link)
+            core.credits = True
+        self._names: tuple[str, ...] = ()
         if trace:
             core.hops = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the links so far; the same object if there are no more than before."""
+        if len(self._names) != len(self.links):
+            self._names = tuple([link.name for link in self.links.values()])
+        return self._names
 
     @property
     def hops(self) -> list[Hop] | None:
@@ -94,14 +107,16 @@ class Network:
         """Return the route over the reverse links of `route`: the way of replies, acknowledgements and credits."""
         if route.reply is None:
             path = (route.links[0].src, *(link.dst for link in route.links))
-            route.reply = self._make(reverse(path))
+            route.reply = self._make(reverse(path), REPLY)
             self.routes[f"reply {path[0]}", path[-1]] = route.reply
         return route.reply
 
-    def _make(self, path: tuple[str, ...]) -> Route:
+    def _make(self, path: tuple[str, ...], message_class: int = REQUEST) -> Route:
         known, make = self.links.get, self.link
         links = tuple([known(pair) or make(*pair) for pair in pairwise(path)])
         links[0].merges = True
+        if self.flow is not None:
+            self.flow.attach(path, links, message_class)
         node = self.graph.index(path[0])
         return Route(links, node << COUNT_BITS, self._counts.setdefault(node, [0]))
 

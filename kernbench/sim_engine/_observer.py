@@ -146,7 +146,7 @@ def read_counters(engine: GraphEngine) -> Counters:
     engine_busy = [[stage.busy_by(core.now) for stage in pe] for pe in stages]
     return Counters(
         now_ps=core.now,
-        links=tuple([link.name for link in links]),
+        links=engine.network.names,
         busy_ps=busy_ps,
         nbytes=nbytes,
         queued=queued,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kernbench.config._schema import Hbm
     from kernbench.sim_engine._memory_store import MemoryStore
     from kernbench.sim_engine._network import Network
+    from kernbench.sim_engine._python_routers import Leg
     from kernbench.sim_engine._transaction import Route, Transaction
     from kernbench.topology._graph import Edge
 
@@ -65,12 +66,14 @@ class Link:
 
     `free` is when the last flit so far will have left it. `priority` and `base` order what leaves it among simultaneous
     arrivals. `hook(nbytes, t_ps) -> extra_ps` is the component behind it, if that wants to see every flit: it is
-    FIFO, too, and its last flit so far leaves it at `behind`. `memory` hears of every flit of a write.
+    FIFO, too, and its last flit so far leaves it at `behind`. `memory` hears of every flit of a write. Of a link at
+    routers with credits, `legs` are those of the routes over it, by the identity of their links; `pending` flits wait
+    in front of the network, and `arbiter` is told when none does.
     """
 
     __slots__ = (
-        "base", "behind", "busy_ps", "bw_gbs", "dst", "free", "hook", "lat", "leaving", "memory", "merges", "nbytes",
-        "priority", "src", "times",
+        "arbiter", "base", "behind", "busy_ps", "bw_gbs", "dst", "free", "hook", "lat", "leaving", "legs", "memory",
+        "merges", "nbytes", "pending", "priority", "src", "times",
     )  # fmt: skip
 
     def __init__(
@@ -80,7 +83,9 @@ class Link:
         self.lat, self.hook, self.merges, self.times = latency_ps + extra_ps, hook, merges, times
         self.priority = ARRIVAL + 1 + rank
         self.base = to << _NUMBER_BITS
-        self.free = self.behind = self.busy_ps = self.nbytes = 0
+        self.free = self.behind = self.busy_ps = self.nbytes = self.pending = 0
+        self.legs: dict[int, Leg] | None = None
+        self.arbiter: Arbiter | None = None
         self.leaving: deque[tuple[int, int]] = deque()  # (when, bytes) of flits that have yet to leave it
         self.memory: HbmSlice | None = None
 
@@ -125,7 +130,7 @@ class Core:
 
     def __init__(self) -> None:
         self.now = self.events = self.reservations = 0
-        self.live = False
+        self.live = self.credits = False
         self.hops: list[Hop] | None = None
         self._calendar: list[tuple[int, int, int, Callback, Any]] = []
         self._scheduled = count(1)
@@ -145,6 +150,21 @@ class Core:
     def call_ordered(self, t: int, key: int, fn: Callback, arg: Any) -> None:
         """Call `fn(arg)` at time `t` [ps], before arrivals over links, in the order of transaction keys."""
         heappush(self._calendar, (t, ARRIVAL, key, fn, arg))
+
+    def call_after_turns(self, t: int, order: int, fn: Callback, arg: Any) -> None:
+        """Call `fn(arg)` at time `t` [ps], after what was asked to come last; `order` is unique at that time."""
+        heappush(self._calendar, (t, LAST + 1, order, fn, arg))
+
+    def arrive_at(self, t: int, priority: int, base: int, flit: _Flit) -> None:
+        """Let a flit arrive at time `t` [ps] behind a network of routers with credits."""
+        heappush(self._calendar, (t, priority, base + next(self._left), self._arrive, flit))
+
+    def served(self, link: Link, flit: _Flit, arrival: int, start: int) -> None:
+        """Note that a router or source has sent a flit over a link at `start` [ps]."""
+        end = link.take(start, flit.size)
+        self.reservations += 1
+        if self.hops is not None:
+            self.hops.append(Hop(flit.key, link.name, flit.size, arrival, start, end))
 
     def wake_at(self, t: int, callee: Callee, what: int, arg: Any) -> None:
         """Call `callee.woken(what, arg)` at time `t` [ps]."""
@@ -217,6 +237,9 @@ class Core:
     def _reach(self, flit: _Flit) -> None:
         """Let a link serve a flit that has reached it now."""
         link, now = flit.links[flit.k], self.now
+        if link.legs is not None:
+            link.legs[id(flit.links)].enter(flit)
+            return
         end = link.take(now, flit.size)
         self.reservations += 1
         if self.hops is not None:
@@ -266,6 +289,7 @@ class Arbiter:
 
     def __init__(self, core: Core, link: Link, chunk_bytes: int) -> None:
         self.core, self.link, self.nbytes = core, link, chunk_bytes
+        link.arbiter = self
         self._chunk = max(1, chunk_bytes // FLIT_BYTES)
         self._waiting: tuple[deque[_Waiting], deque[_Waiting]] = deque(), deque()
         self._last = QUEUE
@@ -282,15 +306,15 @@ class Arbiter:
     ) -> None:
         """Put `count` flits of `size` bytes on the link, now or when their turn comes."""
         message = _Waiting(kind, route, count, size, key, fn, arg, each)
-        if self._turn_ps is None and self.link.free <= self.core.now:
+        if self._turn_ps is None and self.link.free <= self.core.now and not self.link.pending:
             self._grant(message)
         else:
             self._waiting[kind].append(message)
-            self._schedule()
+            self.schedule()
 
-    def _schedule(self) -> None:
+    def schedule(self) -> None:
         """Give the next turn when the link is free, if anything waits."""
-        if any(self._waiting):
+        if any(self._waiting) and not self.link.pending:
             t = max(self.link.free, self.core.now)
             if t != self._turn_ps:
                 self._turn_ps = t
@@ -313,7 +337,7 @@ class Arbiter:
         fn = None if message.count else message.fn
         self.core.put(message.route.links, n, message.size, message.key, fn, message.arg, message.each)
         self._last = message.kind
-        self._schedule()
+        self.schedule()
 
 
 class HbmSlice:

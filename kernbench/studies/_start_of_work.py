@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SERIES = "start of work"
 KERNELS = 8  # one after another
 _MEASURED: dict[str, float] = load_yaml(preset_path("gpu_launch"))["system"]["host"]
-HOSTS: dict[str, dict[str, float]] = {"no time": dict.fromkeys(_MEASURED, 0), "gpu_launch": _MEASURED}
+HOSTS: dict[str, dict[str, float]] = {"none": dict.fromkeys(_MEASURED, 0), "gpu_launch": _MEASURED}
 
 
 def fits_tcm(config: MachineConfig, nbytes: int) -> list[str]:

@@ -23,7 +23,8 @@ METHOD = (
     "engine. Linear layers run one by one over the whole SIP, for one token of each sequence, placed by columns: "
     "each weight is in the slice of the PE that uses it, inputs are by rows over PEs and every PE reads all of them. "
     "Tokens per second with linear layers are those of 80 times attention and the four products, and the head once; "
-    "norms, rotary embedding and activation are not among them, nor is anything overlapped."
+    "norms, rotary embedding and activation are not among them, nor is anything overlapped. Short kernels: each PE of "
+    f"a cube reads its slice, {KERNELS} times; the time is that from the calls to the last completion, over {KERNELS}."
 )
 
 RUN, TIME_US, PES, LINE = "run", "time_us", "all_pes", "line"
@@ -65,7 +66,7 @@ COLUMNS = {
     "hottest_link": Column("busiest link"),
     "hottest_busy": Column("its busy share"),
     "nbytes": Column("read by each PE in a kernel", "B"),
-    "host": Column("start of work"),
+    "host": Column("cost of a launch"),
     "launches_ns": Column("a kernel, launched", "ns"),
     "graph_ns": Column("a kernel of a graph", "ns"),
 }
@@ -363,7 +364,7 @@ def _context(rows: Sequence[Row]) -> Iterator[Finding]:
 def _starts(rows: Sequence[Row]) -> Iterator[Finding]:
     """Compare the shortest and the longest kernel, launched one by one and as a graph."""
     times = starts(rows)
-    free, paid = ([row for row in times if row["host"] == host] for host in ("no time", "gpu_launch"))
+    free, paid = ([row for row in times if row["host"] == host] for host in ("none", "gpu_launch"))
     if not paid:
         return
     short, long = (choose(paid, key=lambda row: int(row["nbytes"])) for choose in (min, max))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernbench._units import ns_to_ps
+from kernbench._units import FLIT_BYTES, ns_to_ps, serialization_ps
 from kernbench.errors import ArgumentError
 from kernbench.topology import _naming as naming
 from kernbench.topology._mesh import OPPOSITE, SIDES, STEP, At, CubeLayout, SipNetwork
@@ -39,6 +39,40 @@ class Edge(NamedTuple):
     rank: int
 
 
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The cycle of a network of routers with credits, and the cycles of a router's stages."""
+
+    cycle_ps: int
+    stages: tuple[int, int, int, int]
+
+    def cycles(self, ps: int) -> int:
+        """Return the cycles that a time takes, at least one."""
+        return max(1, -(-ps // self.cycle_ps))
+
+    def latency_ps(self, wire_ps: int, bw_gbs: float, *, enters: bool) -> int:
+        """Return the latency of a link at a router, so that it and a flit's service are whole cycles."""
+        service = serialization_ps(FLIT_BYTES, bw_gbs)
+        return (self.cycles(wire_ps) + self.cycles(service) - 1 + enters) * self.cycle_ps - service
+
+
+def clocks_of(config: MachineConfig) -> dict[str, Clock]:
+    """Return the clock of each kind of router that has credits."""
+    links = (
+        ("router", config.cube.noc.link_bw_gbs, config.cube.noc.router),
+        (
+            "io_noc",
+            config.system.sip_link.bw_gbs,
+            config.system.sip_link.router,
+        ),
+    )
+    return {
+        kind: Clock(serialization_ps(FLIT_BYTES, bw_gbs), router.pipeline)
+        for kind, bw_gbs, router in links
+        if router.flow == "credits"
+    }
+
+
 # The port beyond a cube's edge, in the cube's template: it keeps the port's rank; another block adds the link.
 _PEER = ""
 
@@ -64,6 +98,7 @@ class Graph:
 
     def __init__(self, config: MachineConfig) -> None:
         self.config = config
+        self.clocks = clocks_of(config)
         self.layout = CubeLayout(config)
         self.sips = SipNetwork(config)
         self.w, self.h = config.sip.cube_mesh.w, config.sip.cube_mesh.h
@@ -196,7 +231,7 @@ class Graph:
             nodes += [
                 Node(pcie_ep, "pcie_ep", io.pcie_ep.impl, ns_to_ps(io.pcie_ep.overhead_ns), None, at),
                 Node(io_cpu, "io_cpu", io.io_cpu.impl, 0, None, at + 1),
-                Node(noc, "io_noc", io.noc.impl, ns_to_ps(io.noc.overhead_ns), None, at + 2),
+                Node(noc, "io_noc", io.noc.impl, self._overhead_ps("io_noc", io.noc.overhead_ns), None, at + 2),
             ]
             wires += _both_ways(naming.SWITCH, pcie_ep, system.pcie.bw_gbs, latency_ns=system.pcie.latency_ns)
             wires += _both_ways(pcie_ep, noc, io.noc.port_bw_gbs)
@@ -212,7 +247,8 @@ class Graph:
                 link = system.sip_link
                 wires.append(_Wire(naming.io_noc(other), noc, link.bw_gbs, side, latency_ns=link.latency_ns))
         local = {node.id for node in nodes}
-        edges = _ranked(wires, {node.id: node.overhead_ps for node in nodes}, 0.0)
+        clocked = {node.id: self.clocks[node.kind] for node in nodes if node.kind in self.clocks}
+        edges = _ranked(wires, {node.id: node.overhead_ps for node in nodes}, 0.0, clocked)
         edges += [self._port_edge(wire.src, wire.dst) for wire in wires if wire.dst not in local]
         return nodes, [edge for edge in edges if edge.src in local]
 
@@ -242,7 +278,7 @@ class Graph:
             made.append((_local(naming.pe_cpu(0, 0, number)), "pe_cpu", pe.pe_cpu.impl, 0.0, position(at)))
             made.append((_local(naming.pe_dma(0, 0, number)), "pe_dma", pe.pe_dma.impl, 0.0, position(at)))
         return [
-            Node(node_id, kind, impl, ns_to_ps(overhead_ns), pos, index)
+            Node(node_id, kind, impl, self._overhead_ps(kind, overhead_ns), pos, index)
             for index, (node_id, kind, impl, overhead_ns, pos) in enumerate(made)
         ]
 
@@ -274,8 +310,16 @@ class Graph:
             wires += _both_ways(_local(naming.hbm(0, 0, number)), router(at), cube.hbm.bw_gbs)
             wires += _both_ways(_local(naming.pe_cpu(0, 0, number)), router(at), cube.pe.pe_cpu.bw_gbs)
             wires += _both_ways(_local(naming.pe_dma(0, 0, number)), router(at), cube.pe.pe_dma.bw_gbs)
-        overheads = {node.id: node.overhead_ps for node in self._cube_nodes.values()}
-        return [edge for edge in _ranked(wires, overheads, cube.propagation_ns_per_mm) if edge.src != _PEER]
+        local = self._cube_nodes.values()
+        overheads = {node.id: node.overhead_ps for node in local}
+        clocked = {node.id: self.clocks[node.kind] for node in local if node.kind in self.clocks}
+        edges = _ranked(wires, overheads, cube.propagation_ns_per_mm, clocked)
+        return [edge for edge in edges if edge.src != _PEER]
+
+    def _overhead_ps(self, kind: str, overhead_ns: float) -> int:
+        """Return what a node adds to the latency of links into it: with credits, the stages of a router."""
+        clock = self.clocks.get(kind)
+        return ns_to_ps(overhead_ns) if clock is None else sum(clock.stages) * clock.cycle_ps
 
 
 def _local(node_id: str) -> str:
@@ -286,8 +330,13 @@ def _both_ways(a: str, b: str, bw_gbs: float, *, latency_ns: float = 0.0) -> lis
     return [_Wire(a, b, bw_gbs, latency_ns=latency_ns), _Wire(b, a, bw_gbs, latency_ns=latency_ns)]
 
 
-def _ranked(wires: Iterable[_Wire], overhead_ps: dict[str, int], ns_per_mm: float) -> list[Edge]:
-    """Return the links into the nodes of `overhead_ps`, each with its rank among those into the same node."""
+def _ranked(
+    wires: Iterable[_Wire], overhead_ps: dict[str, int], ns_per_mm: float, clocks: dict[str, Clock]
+) -> list[Edge]:
+    """Return the links into the nodes of `overhead_ps`, each with its rank among those into the same node.
+
+    `clocks` are those of routers with credits.
+    """
     into: dict[str, list[_Wire]] = {}
     for wire in wires:
         if wire.dst in overhead_ps:
@@ -297,6 +346,10 @@ def _ranked(wires: Iterable[_Wire], overhead_ps: dict[str, int], ns_per_mm: floa
     for dst, arriving in into.items():
         arriving.sort(key=lambda wire: (order[wire.side], naming.natural_key(wire.src)))
         for rank, wire in enumerate(arriving):
-            latency_ps = ns_to_ps(wire.distance_mm * ns_per_mm) + ns_to_ps(wire.latency_ns) + overhead_ps[dst]
+            latency_ps = ns_to_ps(wire.distance_mm * ns_per_mm) + ns_to_ps(wire.latency_ns)
+            clock = clocks.get(dst, clocks.get(wire.src))
+            if clock is not None:
+                latency_ps = clock.latency_ps(latency_ps, wire.bw_gbs, enters=wire.src not in clocks)
+            latency_ps += overhead_ps[dst]
             edges.append(Edge(wire.src, dst, wire.bw_gbs, latency_ps, wire.distance_mm, rank))
     return edges

@@ -6,7 +6,9 @@ All cubes of a machine share one layout. Row 0 is north, column 0 west; router (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from math import isqrt
 from typing import TYPE_CHECKING
 
@@ -72,6 +74,14 @@ class CubeLayout:
                 found.update(zip((None, *way[:-1]), way, (*way[1:], None), strict=True))
         return frozenset(found)
 
+    @cached_property
+    def vc_classes(self) -> int:
+        """VC classes that routes between parts of the cube need, so that no routers wait for each other in a circle."""
+        if len(self.routers) == self.rows * self.cols:
+            return 1
+        ends = {*self.pes, *self.ports.values(), self.m_cpu, self.sram}
+        return 1 + max(max(vc_classes(self.walk(a, b)), default=0) for a in ends for b in ends)
+
     def _straight(self, src: At, corner: At, dst: At) -> tuple[At, ...] | None:
         walk = [src]
         for goal in (corner, dst):
@@ -100,6 +110,33 @@ class CubeLayout:
         return abs(pos_mm[0] - x) + abs(pos_mm[1] - y)
 
 
+def vc_classes(walk: Sequence[At], *, wrapped: bool = False) -> list[int]:
+    """Return the VC class of each step of a walk between routers; `wrapped` if rows and columns are rings.
+
+    The steps of one class go straight along a row, then straight along a column: a packet that waits for a buffer of a
+    class waits for one further on in this order, so no circle of waiting packets can close. Any other turn begins a
+    lower class. On rings, a straight line over the edge has a class of its own: a line is at most half as long as its
+    ring, so neither the lines over the edge nor the others close the ring.
+    """
+    lines: list[tuple[str, int, bool]] = []  # side, steps, whether over the edge
+    for (row, col), (to_row, to_col) in pairwise(walk):
+        rows, cols = to_row - row, to_col - col
+        over = abs(rows) > 1 or abs(cols) > 1
+        side = ("s" if (rows > 0) != over else "n") if rows else ("e" if (cols > 0) != over else "w")
+        if lines and lines[-1][0] == side:
+            lines[-1] = side, lines[-1][1] + 1, lines[-1][2] or over
+        else:
+            lines.append((side, 1, over))
+    classes: list[int] = []
+    level, behind = 0, ""
+    for side, steps, over in reversed(lines):
+        if behind and not (side in "ew" and behind in "ns"):
+            level += 1
+        classes += [2 * level + over if wrapped else level] * steps
+        behind = side
+    return classes[::-1]
+
+
 class SipNetwork:
     """Links between SIPs, one each way per edge of the topology."""
 
@@ -109,17 +146,53 @@ class SipNetwork:
         on_a_line = sips.topology in ("ring_1d", "fully_connected")
         square = isqrt(sips.count)
         self.w, self.h = (sips.count, 1) if on_a_line else (sips.w or square, sips.h or square)
+        self.wrapped = sips.topology not in ("mesh_2d_no_wrap", "fully_connected")
+        self._by_dimension = config.system.sip_link.router.flow == "credits"
         self.neighbours: tuple[dict[int, str], ...] = tuple(self._adjacent(s) for s in range(self.count))
 
     def path(self, src: int, dst: int) -> tuple[int, ...]:
-        """Return the shortest path from `src` to `dst`, both included; ties go to the lower next SIP."""
+        """Return the shortest path from `src` to `dst`, both included.
+
+        Ties go to the lower next SIP; with credits the row comes first, and of two ways round a ring that are equally
+        long, even SIPs take the one east or south, odd ones the other.
+        """
         if self.topology == "fully_connected" and src != dst:
             return src, dst
+        if self._by_dimension:
+            return self._rows_first(src, dst)
         path = [src]
         while path[-1] != dst:
             # On a ring, a grid or a torus at least one neighbour is one hop closer.
             path.append(min(self.neighbours[path[-1]], key=lambda sip: (self._hops(sip, dst), sip)))
         return tuple(path)
+
+    @property
+    def vc_classes(self) -> int:
+        """VC classes that routes with credits need: two where a ring has more than two SIPs."""
+        return 2 if self.wrapped and max(self.w, self.h) > 2 else 1
+
+    def walk(self, path: Sequence[int]) -> list[At]:
+        """Return the rows and columns of the SIPs of a path."""
+        return [divmod(sip, self.w) for sip in path]
+
+    def _rows_first(self, src: int, dst: int) -> tuple[int, ...]:
+        path, (row, col) = [src], divmod(src, self.w)
+        to_row, to_col = divmod(dst, self.w)
+        for step in self._steps(col, to_col, self.w, src):
+            col = (col + step) % self.w
+            path.append(row * self.w + col)
+        for step in self._steps(row, to_row, self.h, src):
+            row = (row + step) % self.h
+            path.append(row * self.w + col)
+        return tuple(path)
+
+    def _steps(self, at: int, to: int, n: int, src: int) -> list[int]:
+        """Return the steps from one place of a row, or column, of `n` to another."""
+        if not self.wrapped:
+            return [1 if to > at else -1] * abs(to - at)
+        up = (to - at) % n
+        forward = 2 * up < n or (2 * up == n and src % 2 == 0)
+        return [1] * up if forward else [-1] * (n - up)
 
     def _adjacent(self, sip: int) -> dict[int, str]:
         if self.topology == "fully_connected":
@@ -141,3 +214,22 @@ class SipNetwork:
         if self.topology == "mesh_2d_no_wrap":
             return rows + cols
         return min(rows, self.h - rows) + min(cols, self.w - cols)
+
+
+def vc_faults(config: MachineConfig) -> list[str]:
+    """Return why routers with credits could wait for each other in a circle, for each network where they could."""
+    mesh, sip = config.cube.noc.router, config.system.sip_link.router
+    faults = []
+    for key, router, reason in (
+        ("cube.noc.router", mesh, "routes round the removed routers also turn from columns into rows"),
+        ("system.sip_link.router", sip, "routes between SIPs pass the edge of a ring"),
+    ):
+        if router.flow == "unbounded":
+            continue
+        need = (CubeLayout(config) if router is mesh else SipNetwork(config)).vc_classes
+        if router.vcs < need:
+            faults.append(
+                f"{key}.vcs = {router.vcs} must be >= {need}: {reason}, so with fewer virtual channels packets could "
+                "wait for each other in a circle; raise vcs, or use flow: unbounded"
+            )
+    return faults

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench import config as configs
 from kernbench.config import MachineConfig
+from kernbench.errors import ConfigError
 from kernbench.topology._graph import Graph
+from kernbench.topology._mesh import vc_faults
 
 if TYPE_CHECKING:
     from kernbench.topology._views import Views
@@ -41,6 +43,9 @@ class Machine:
     """
 
     def __init__(self, config: MachineConfig, source: str = "mapping", overrides: tuple[str, ...] = ()) -> None:
+        faults = [f"{Path(source).name}: {fault}" for fault in vc_faults(config)]
+        if faults:
+            raise ConfigError(faults)
         self.config = config
         self.source = source
         self.overrides = overrides

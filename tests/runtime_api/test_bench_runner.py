@@ -2,10 +2,15 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 
-from kernbench.errors import KernelError, VerificationError
+import kernbench as kb
+from kernbench._dtypes import as_dtype
+from kernbench.errors import KernelError, LimitError, VerificationError
+from kernbench.runtime_api import bench_runner
 from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.sim_engine._limits import Expired, Watchdog
 from kernbench.sim_engine.engine import GraphEngine
 from tests.runtime_api.machines import small
 
@@ -115,3 +120,42 @@ def test_device():
     assert seen == [0, 1, 0]
     with pytest.raises(ValueError, match="sip:0 to sip:1"):
         run_bench(topology=small(), bench_fn=program, device="sip:2")
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "i8"])
+def test_operands_and_products_are_those_of_one_part(monkeypatch, dtype):
+    def made():
+        with kb.session(small(), data=True) as torch:
+            tensor, values = bench_runner.operand(torch, "a", (70, 30), as_dtype(dtype))
+            return tensor.numpy(), values
+
+    whole, values = made()
+    product = bench_runner._product(values, values.T)
+    for name, value in (("_PART", 256), ("_PART_ROWS", 16), ("_PART_MACS", 1)):
+        monkeypatch.setattr(bench_runner, name, value)
+    parts, again = made()
+    np.testing.assert_array_equal(parts, whole)
+    np.testing.assert_array_equal(again, values)
+    np.testing.assert_allclose(bench_runner._product(values, values.T), product, rtol=1e-12)
+    for empty in (np.zeros((0, 3)), np.zeros((3, 0))):
+        np.testing.assert_array_equal(bench_runner._product(empty, empty.T), empty @ empty.T)
+
+
+def test_the_result_of_a_cancelled_run_is_made_only_if_it_is_asked_for():
+    watchdog = Watchdog(lambda _: LimitError("cancelled"))
+    torch = kb.session(small())
+
+    def run():
+        with torch:
+            work(torch)
+            torch.ahbm.synchronize()
+            watchdog.start(0)
+            while True:
+                pass
+
+    with pytest.raises(Expired):
+        run()
+    watchdog.close()
+    assert torch._final is None
+    assert not torch.result.complete
+    assert len(torch.result.launches) == 1

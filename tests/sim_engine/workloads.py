@@ -61,6 +61,24 @@ def traffic(seed: int, *, trace: bool) -> dict[str, Any]:
     }
 
 
+def credits(seed: int) -> dict[str, Any]:
+    """The same, with routers whose buffers are limited, and every hop."""
+    routers = {
+        "flow": "credits",
+        "vcs": 2 + seed % 3,
+        "vc_flits": 1 + seed % 5,
+        "pipeline": [seed % 2, 1 + seed % 3, 1, 1 + seed % 2],
+    }
+    changed = {
+        f"{at}.{key}": value for at in ("cube.noc.router", "system.sip_link.router") for key, value in routers.items()
+    }
+    changed |= {"cube.noc.router.overhead_ns": 1, "sip.io.noc.overhead_ns": 0}
+    machine = random_machine(f"credits {seed}").with_(changed)
+    engine = Engine(machine, trace=True)
+    ends = play(engine, random_traffic(machine, seed, ("send", "read", "write"), 6, per_source=3, sources=6))
+    return {"ends": ends, "hops": [list(hop) for hop in sorted(engine.network.hops)]}
+
+
 def meanwhile(seed: int) -> list[Any]:
     """Counters of all links at many moments of a run."""
     machine = random_machine(f"counters {seed}")
@@ -79,9 +97,9 @@ def meanwhile(seed: int) -> list[Any]:
     return seen
 
 
-def stalled() -> dict[str, Any]:
-    """Products on the PEs of a cube whose routers hold up some flits: all of it is done at the end."""
-    machine = kb.load("preset:small", overrides={"cube.noc.router.impl": "tests.components.slow_parts:StallingRouter"})
+def products(routers: dict[str, str]) -> dict[str, Any]:
+    """Products on the PEs of a cube with other routers: all of it is done at the end."""
+    machine = kb.load("preset:small", overrides=routers)
     engine = GraphEngine(machine)
     outcome = run_bench(topology=machine, bench_fn=resolve("qkv-gemm-multi-pe"), engine_factory=lambda _: engine)
     assert outcome.ok, outcome
@@ -125,6 +143,7 @@ def attention() -> dict[str, Any]:
 WORKLOADS: dict[str, Callable[[], Any]] = {
     **{f"traffic {seed}": lambda seed=seed: traffic(seed, trace=False) for seed in range(12)},
     **{f"traced traffic {seed}": lambda seed=seed: traffic(seed, trace=True) for seed in range(12, 18)},
+    **{f"credits {seed}": lambda seed=seed: credits(seed) for seed in range(8)},
     **{f"counters {seed}": lambda seed=seed: meanwhile(seed) for seed in range(4)},
     **{
         f"gemm {shape} {variant}": lambda shape=shape, variant=variant: told(run(gemm(*shape, variant), log="tile"))
@@ -132,7 +151,10 @@ WORKLOADS: dict[str, Callable[[], Any]] = {
     },
     **{f"all-reduce {name}": lambda name=name: collective(name) for name in ALGORITHMS},
     "softmax": attention,
-    "stalled": stalled,
+    "stalled": lambda: products({"cube.noc.router.impl": "tests.components.slow_parts:StallingRouter"}),
+    "products with credits": lambda: products(
+        {"cube.noc.router.flow": "credits", "system.sip_link.router.flow": "credits"}
+    ),
 }
 
 

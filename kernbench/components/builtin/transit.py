@@ -21,7 +21,7 @@ class Transit:
 
 
 class Router(Transit):
-    """A router of a cube's mesh. Its buffers are unbounded: no back-pressure inside the mesh."""
+    """A router of a cube's mesh, with flow: unbounded: no back-pressure inside the mesh."""
 
 
 class Switch(Transit):

@@ -1,0 +1,146 @@
+"""The networks of routers with credits of a machine, and the legs of routes through them; made when first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from kernbench._units import FLIT_BYTES, serialization_ps
+from kernbench.build import CORE, engine
+from kernbench.errors import ArgumentError, ConfigError
+from kernbench.sim_engine import _python_routers
+from kernbench.topology import _naming as naming
+from kernbench.topology._graph import Clock, Graph
+from kernbench.topology._mesh import vc_classes
+
+if TYPE_CHECKING or engine() != CORE:
+    from kernbench.sim_engine._python_routers import Leg, Routers
+else:
+    from kernbench.sim_engine._routers import Leg, Routers
+
+REQUEST, REPLY = 0, 1
+
+Link = _python_routers.Link
+LinkOf = Callable[[str, str], Any]
+_SIPS = ""  # the network of the IO chiplets
+
+
+class FlowControl:
+    """The networks of routers with credits of one machine; `link` returns the link between two nodes."""
+
+    def __init__(self, core: Any, graph: Graph, link: LinkOf) -> None:
+        self._core, self._graph, self._link = core, graph, link
+        self._networks: dict[str, RouterNetwork] = {}
+
+    def attach(self, path: Sequence[str], links: tuple[Any, ...], message_class: int) -> list[Leg]:
+        """Make the legs of a route through networks of routers with credits; flits find one at the link that enters."""
+        names = [self.name_of(node_id) for node_id in path]
+        if names[0] is not None or names[-1] is not None:
+            raise ArgumentError(
+                f"no route from {path[0]} to {path[-1]}: with credits, a route begins and ends at a part"
+            )
+        legs, i = [], 0
+        for j, (name, following) in enumerate(pairwise(names)):
+            if name is None:
+                i = j + 1
+            elif following != name:
+                into, out = links[i - 1], links[j]
+                leg = self.network(name, path[i]).leg(path[i : j + 1], into, out, message_class, j + 1)
+                if into.legs is None:
+                    into.legs = {}
+                into.legs[id(links)] = leg
+                legs.append(leg)
+        return legs
+
+    def name_of(self, node_id: str) -> str | None:
+        """Return the name of the network that a node is a router of, None if it is none."""
+        kind = self._graph.node(node_id).kind
+        if kind not in self._graph.clocks:
+            return None
+        return _SIPS if kind == "io_noc" else node_id.rpartition(".")[0]
+
+    def network(self, name: str, node_id: str) -> RouterNetwork:
+        """Return a network; `node_id` is one of its routers."""
+        found = self._networks.get(name)
+        if found is None:
+            clock, number = self._graph.clocks[self._graph.node(node_id).kind], self._graph.index(node_id)
+            found = RouterNetwork(self._core, self._graph, self._link, clock, number, of_sips=name == _SIPS)
+            self._networks[name] = found
+        return found
+
+
+class RouterNetwork:
+    """One network: the routers of a cube, or those of all SIPs."""
+
+    def __init__(self, core: Any, graph: Graph, link: LinkOf, clock: Clock, number: int, *, of_sips: bool) -> None:
+        self._graph, self._link, self._clock, self._of_sips = graph, link, clock, of_sips
+        self._router = graph.config.system.sip_link.router if of_sips else graph.config.cube.noc.router
+        self._classes = (graph.sips if of_sips else graph.layout).vc_classes
+        self._vcs = self._router.vcs
+        self._routers = Routers(core, number, clock.cycle_ps, self._vcs, self._router.vc_flits, clock.stages)
+        self._ports: dict[str, tuple[int, dict[str, int]]] = {}
+        self._sources: dict[tuple[str, str], int] = {}
+
+    def leg(self, path: Sequence[str], into: Link, out: Link, message_class: int, k: int) -> Leg:
+        """Make the leg of a route over the routers of `path`, between two links; flits then reach link `k`."""
+        source = self._sources.get((into.src, into.dst))
+        if source is None:
+            number, ports = self._router_of(into.dst)
+            source = self._routers.add_source(number, ports[into.src], self._wire(into.src, into.dst), into)
+            self._sources[into.src, into.dst] = source
+        hops = self.hops(path, out.dst, message_class)
+        # What the part at the end adds to the latency: the routers count the cycles of the link alone.
+        extra_ps = out.lat - self._graph.edge(out.src, out.dst).latency_ps + self._graph.node(out.dst).overhead_ps
+        return Leg(self._routers, source, message_class, hops, k, out.priority, out.base, extra_ps)
+
+    def hops(self, path: Sequence[str], out: str, message_class: int) -> list[tuple[int, int, int]]:
+        """Return the output at each router, to `out` at the last one, and the range of VCs that may be taken there."""
+        low, hops = message_class * self._vcs, []
+        for (a, b), vc_class in zip(pairwise(path), self._vc_classes(path, message_class), strict=True):
+            begin, end = (self._vcs * c // self._classes for c in (vc_class, vc_class + 1))
+            self._router_of(b)
+            hops.append((self._router_of(a)[1][b], low + begin, low + end))
+        return [*hops, (self._router_of(path[-1])[1][out], low, low + self._vcs)]
+
+    def _vc_classes(self, path: Sequence[str], message_class: int) -> list[int]:
+        """Return the VC class of each step; a reply takes the steps of its request backwards."""
+        places = [naming.parse(node_id) for node_id in (path if message_class == REQUEST else path[::-1])]
+        sips = self._graph.sips
+        if not self._of_sips:
+            classes = vc_classes([(place.row or 0, place.col or 0) for place in places])
+        elif sips.topology == "fully_connected":
+            classes = [0] * (len(path) - 1)
+        else:
+            classes = vc_classes(sips.walk([place.sip or 0 for place in places]), wrapped=sips.wrapped)
+        need = max(classes, default=0) + 1
+        if need > self._classes:
+            raise ConfigError(
+                [f"the route from {path[0]} to {path[-1]} needs {need} VC classes, this machine has {self._classes}"]
+            )
+        return classes if message_class == REQUEST else classes[::-1]
+
+    def _router_of(self, node_id: str) -> tuple[int, dict[str, int]]:
+        """Return the number of a router, and its port towards each neighbour, in the order of their ranks."""
+        found = self._ports.get(node_id)
+        if found is None:
+            near = sorted(
+                (edge.dst for edge in self._graph.out(node_id)), key=lambda other: self._link(other, node_id).priority
+            )
+            outputs = [(self._wire(node_id, other), self._link(node_id, other)) for other in near]
+            number = self._routers.add_router(len(near), outputs)
+            found = self._ports[node_id] = number, {other: i for i, other in enumerate(near)}
+            for i, other in enumerate(near):
+                if other in self._ports:
+                    neighbour, ports = self._ports[other]
+                    self._routers.join(number, i, neighbour, ports[node_id])
+                    self._routers.join(neighbour, ports[node_id], number, i)
+        return found
+
+    def _wire(self, src: str, dst: str) -> int:
+        """Return the latency of a link [cycles], without the time of a flit."""
+        edge, clock = self._graph.edge(src, dst), self._clock
+        service = serialization_ps(FLIT_BYTES, edge.bw_gbs)
+        whole = edge.latency_ps - self._graph.node(dst).overhead_ps + service
+        enters = self._graph.node(src).kind not in self._graph.clocks
+        return whole // clock.cycle_ps - clock.cycles(service) + 1 - enters

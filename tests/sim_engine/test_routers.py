@@ -1,0 +1,221 @@
+"""Routers with credits (M4.14): each rule with the last case in which it bites and the first in which it does not.
+
+One cube of 6 x 6 routers without a hole, cycles of 1 ns. PE 0 is at r0c0 and PE 1 at its east neighbour r0c1. A flit of
+PE 0 is in the buffer of its router after 2 cycles and takes 5 more for each router.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from kernbench.analysis._transfer import Leg, message
+from kernbench.errors import ConfigError
+from kernbench.policy._routing import Router
+from kernbench.sim_engine._flow_control import REPLY, REQUEST
+from kernbench.studies.verification_network import Engine
+from kernbench.topology._mesh import vc_classes
+from kernbench.topology._naming import hbm, pe_dma, sram
+from kernbench.topology.builder import resolve_topology
+
+PE0, PE1, SLICE0, SLICE1 = pe_dma(0, 0, 0), pe_dma(0, 0, 1), hbm(0, 0, 0), hbm(0, 0, 1)
+FLIT = 256
+SIPS = ("ring_1d", "torus_2d", "mesh_2d_no_wrap", "fully_connected")
+
+
+def machine(**router):
+    at = "cube.noc.router."
+    return resolve_topology(
+        "preset:default",
+        {"cube.noc.removed": [], at + "flow": "credits", **{at + key: value for key, value in router.items()}},
+    )
+
+
+def ends(*messages, **router) -> list[int]:
+    """Return when each message (src, dst, flits, start ps) ends [ps]."""
+    sim = Engine(machine(**router))
+    done = [0] * len(messages)
+
+    def start(i: int, src: str, dst: str, flits: int) -> None:
+        sim.send(src, dst, flits * FLIT, lambda: done.__setitem__(i, sim.now))
+
+    for i, (src, dst, flits, t) in enumerate(messages):
+        sim.at(t, lambda i=i, src=src, dst=dst, flits=flits: start(i, src, dst, flits))
+    sim.run()
+    return done
+
+
+def test_a_flit_alone_takes_the_stages_of_each_router():
+    assert ends((PE0, SLICE0, 1, 0)) == [7000]
+    assert ends((PE0, SLICE1, 1, 0)) == [12000]
+    assert ends((PE0, SLICE1, 1, 0), pipeline=[0, 1, 1, 1]) == [10000]
+    for stage in range(4):
+        pipeline = [1, 1, 1, 1]
+        pipeline[stage] = 3
+        assert ends((PE0, SLICE1, 1, 0), pipeline=pipeline) == [16000]
+
+
+def test_a_flit_waits_for_the_next_cycle():
+    assert ends((PE0, SLICE0, 1, 1000)) == [8000]
+    assert ends((PE0, SLICE0, 1, 1)) == [8000]
+    assert ends((PE0, SLICE0, 1, 1001)) == [9000]
+
+
+def test_one_flit_a_cycle_crosses_to_an_output():
+    # PE 0's flit is ready for the switch of r0c1 in cycle 9, PE 1's 4 cycles after it was sent.
+    assert ends((PE0, SLICE1, 1, 0), (PE1, SLICE1, 1, 4000)) == [12000, 11000]
+    assert sorted(ends((PE0, SLICE1, 1, 0), (PE1, SLICE1, 1, 5000))) == [12000, 13000]
+    assert ends((PE0, SLICE1, 1, 0), (PE1, SLICE1, 1, 6000)) == [12000, 13000]
+
+
+def test_a_packet_has_its_virtual_channel_for_three_cycles():
+    # Of two flits in one VC the second has its route computed when the first has left; in two VCs they follow at once.
+    assert ends((PE0, SLICE0, 2, 0), vcs=1) == [10000]
+    assert ends((PE0, SLICE0, 2, 0), vcs=2) == [8000]
+
+
+def test_a_flit_leaves_when_the_next_buffer_has_room():
+    # The credit of the first flit is back 2 cycles after it has left the buffer, in cycle 6.
+    assert ends((PE0, SLICE0, 2, 0), vcs=1, vc_flits=1) == [13000]
+    assert ends((PE0, SLICE0, 2, 0), vcs=1, vc_flits=2) == [10000]
+
+
+def test_a_slower_link_is_busy_for_whole_cycles():
+    # 256 B take 2 ns on the SRAM's link of 128 GB/s: one cycle more for each, and the switch waits for it.
+    near, far = ends((pe_dma(0, 0, 4), sram(0, 0), 1, 0))[0], ends((pe_dma(0, 0, 4), sram(0, 0), 2, 0))[0]
+    assert far - near == 2000
+    alone = len(Router(machine().graph).path(pe_dma(0, 0, 4), sram(0, 0))) - 2
+    assert near == (2 + 5 * alone + 1) * 1000
+
+
+def test_requests_and_replies_have_virtual_channels_of_their_own():
+    network = Engine(machine(vcs=3)).network
+    routers = network.flow.network("sip0.cube0", "sip0.cube0.r0c0")
+    path = ("sip0.cube0.r0c0", "sip0.cube0.r0c1")
+    for message_class in (REQUEST, REPLY):
+        hops = routers.hops(path, SLICE1, message_class)
+        assert {(low, high) for _, low, high in hops} == {(3 * message_class, 3 * message_class + 3)}
+
+
+def dependencies(walks) -> dict:
+    """Return which (link, VC class) packets wait for while they have another one, over all walks between routers."""
+    after: dict = {}
+    for walk, classes in walks:
+        for here, there in pairwise(list(zip(pairwise(walk), classes, strict=True))):
+            after.setdefault(here, set()).add(there)
+    return after
+
+
+def has_circle(after: dict) -> bool:
+    """Return whether a depth-first search finds a way back to a node that it comes from."""
+    state: dict = {}
+    for first, following in after.items():
+        stack = [(first, iter(following))] if first not in state else []
+        state.setdefault(first, "open")
+        while stack:
+            node, further = stack[-1]
+            following = next(further, None)
+            if following is None:
+                state[node] = "closed"
+                stack.pop()
+            elif state.get(following) == "open":
+                return True
+            elif following not in state:
+                state[following] = "open"
+                stack.append((following, iter(after.get(following, ()))))
+    return False
+
+
+HOLES = ([[2, 2], [2, 3], [3, 2], [3, 3]], [[1, 1], [1, 2], [1, 3], [2, 1], [3, 1]], [])
+
+
+@pytest.mark.parametrize("removed", HOLES, ids=str)
+def test_no_circle_of_waiting_packets_closes_in_a_mesh_with_holes(removed):
+    layout = resolve_topology("preset:default", {"cube.noc.removed": removed}).graph.layout
+    ends = {*layout.pes, *layout.ports.values(), layout.m_cpu, layout.sram}
+    walks = [layout.walk(a, b) for a in ends for b in ends]
+    assert has_circle(dependencies([(walk, [0] * (len(walk) - 1)) for walk in walks])) == bool(removed)
+    assert not has_circle(dependencies([(walk, vc_classes(walk)) for walk in walks]))
+    assert max(max(vc_classes(walk), default=0) for walk in walks) + 1 == layout.vc_classes
+
+
+@pytest.mark.parametrize("topology", SIPS)
+@pytest.mark.parametrize(("w", "h"), [(4, 4), (5, 3), (2, 2), (8, 1)])
+def test_no_circle_of_waiting_packets_closes_between_sips(topology, w, h):
+    flat = topology in ("ring_1d", "fully_connected")
+    sips = resolve_topology(
+        "preset:small",
+        {
+            "system.sips.count": w * h,
+            "system.sips.topology": topology,
+            "system.sips.w": None if flat else w,
+            "system.sips.h": None if flat else h,
+            "system.sip_link.router.flow": "credits",
+        },
+    ).graph.sips
+    if topology == "fully_connected":
+        assert all(len(sips.path(a, b)) == 2 for a in range(w * h) for b in range(w * h) if a != b)
+        return
+    walks = [sips.walk(sips.path(a, b)) for a in range(w * h) for b in range(w * h)]
+    with_one_class = has_circle(dependencies([(walk, [0] * (len(walk) - 1)) for walk in walks]))
+    assert with_one_class == (sips.vc_classes > 1) or (topology, w) == ("ring_1d", 2)
+    assert not has_circle(dependencies([(walk, vc_classes(walk, wrapped=sips.wrapped)) for walk in walks]))
+
+
+def test_too_few_virtual_channels_are_refused():
+    with pytest.raises(ConfigError, match=r"cube\.noc\.router\.vcs = 1 must be >= 2: .*circle; raise vcs"):
+        resolve_topology("preset:default", {"cube.noc.router.flow": "credits", "cube.noc.router.vcs": 1})
+    resolve_topology("preset:default", {"cube.noc.router.flow": "credits", "cube.noc.router.vcs": 2})
+    ring = {"system.sips.count": 3, "system.sip_link.router.flow": "credits"}
+    with pytest.raises(ConfigError, match=r"system\.sip_link\.router\.vcs = 1 must be >= 2: .* the edge of a ring"):
+        resolve_topology("preset:default", {**ring, "system.sip_link.router.vcs": 1})
+    resolve_topology("preset:default", {**ring, "system.sip_link.router.vcs": 2})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("cube.noc.router.overhead_ns", 2), ("cube.noc.router.impl", "tests.components.slow_parts:StallingRouter")],
+)
+def test_what_has_no_effect_with_credits_is_refused(key, value):
+    with pytest.raises(ConfigError, match=rf"{key} = .* has no effect with cube\.noc\.router\.flow: credits"):
+        resolve_topology("preset:default", {key: value, "cube.noc.router.flow": "credits"})
+
+
+def bystander_ps(flow: str, flits: int) -> int:
+    """Return how long PE 1 takes to send a flit to the south while PEs 0 and 2 send to one slice east of it."""
+    sim = Engine(resolve_topology("preset:default", {"cube.noc.removed": [], "cube.noc.router.flow": flow}))
+    ended: list[int] = []
+    for pe in (0, 1, 4, 5):
+        for _ in range(flits):
+            sim.send(pe_dma(0, 0, pe), hbm(0, 0, 3), FLIT, lambda: None)
+    sim.at(100_000, lambda: sim.send(PE0, SLICE1, FLIT, lambda: ended.append(sim.now)))
+    sim.run()
+    return ended[0] - 100_000
+
+
+def test_traffic_next_to_a_hot_spot_waits_with_credits_only():
+    assert bystander_ps("credits", 0) == 12_000
+    assert bystander_ps("credits", 400) > 3 * bystander_ps("credits", 0)
+
+
+@pytest.mark.parametrize(("vcs", "vc_flits"), [(1, 1), (2, 3)])
+def test_every_flit_arrives_whatever_the_buffers(vcs, vc_flits):
+    rng, sim, ended = np.random.default_rng(5), Engine(machine(vcs=vcs, vc_flits=vc_flits)), []
+    for a, b, flits in rng.integers([0, 0, 1], [8, 8, 9], (200, 3)).tolist():
+        sim.send(pe_dma(0, 0, a), hbm(0, 0, b), flits * FLIT, lambda: ended.append(sim.now))
+    sim.run()
+    assert len(ended) == 200
+
+
+def test_a_flit_alone_takes_the_closed_form():
+    graph = machine().graph
+    path = Router(graph).path(PE0, hbm(0, 0, 7))
+    legs = [
+        Leg(edge.bw_gbs, edge.latency_ps - graph.node(edge.dst).overhead_ps, graph.node(edge.dst).overhead_ps)
+        for edge in (graph.edge(a, b) for a, b in pairwise(path))
+    ]
+    assert ends((PE0, hbm(0, 0, 7), 1, 0)) == [message(legs, FLIT).total]
+    # Flits that follow one another may be allocated one VC, and wait in it.
+    assert ends((PE0, hbm(0, 0, 7), 5, 0)) >= [message(legs, 5 * FLIT).total]

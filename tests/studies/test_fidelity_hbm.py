@@ -1,0 +1,42 @@
+"""Streams on one pseudo channel, against what Ramulator 2.1 took for them."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from kernbench.studies._fidelity_hbm import measure
+from kernbench.topology.builder import resolve_topology
+from tests.repo import ROOT
+
+DATA = ROOT / "milestones" / "fidelity" / "data" / "ramulator2"
+MACHINE = resolve_topology("preset:default")
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    with (DATA / name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def value(parameters: str, **changed: str) -> float:
+    return measure(MACHINE, **(dict(pair.split("=") for pair in parameters.split("; ")) | changed))
+
+
+RESULTS = rows("results.csv")
+
+
+def test_every_stream_has_a_result():
+    assert [row["parameters"] for row in RESULTS] == [row["parameters"] for row in rows("streams.csv")]
+    assert {row["unit"] for row in RESULTS} == {"GB/s", "ns"}
+
+
+@pytest.mark.parametrize("row", RESULTS[::6], ids=lambda row: row["parameters"])
+def test_a_stream_is_within_five_percent(row):
+    assert value(row["parameters"]) == pytest.approx(float(row["value"]), rel=0.05)
+
+
+def test_refreshes_that_stop_only_their_bank_explain_the_difference_to_such_controllers():
+    row = next(row for row in RESULTS if "refresh=on; pattern=sequential" in row["parameters"])
+    assert value(row["parameters"], refresh="bank") > 1.05 * float(row["value"])
+    assert value(row["parameters"], refresh="bank") < value(row["parameters"], refresh="off") * 1.001
