@@ -72,6 +72,11 @@ REFUSED = {
 }
 
 
+def log2(n: int) -> int:
+    """Return the logarithm of a constant that is a power of two."""
+    return n.bit_length() - 1
+
+
 def umulhi(lang: Language, x: Any, y: Any) -> Any:
     """Return the upper half of the product of unsigned integers."""
     tiles, common = lang._tl._unify("umulhi", (lang._native(x), lang._native(y)))

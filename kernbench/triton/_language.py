@@ -15,7 +15,7 @@ from kernbench.errors import KernelError
 from kernbench.triton import _functions as functions
 from kernbench.triton import _random as random
 from kernbench.triton import _tensor
-from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED, StaticAssertError
+from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED, StaticAssertError, log2
 from kernbench.triton._tensor import Block, pointer_of, tensor, tensor_descriptor
 from kernbench.triton._types import (
     LANGUAGE_NAMES,
@@ -24,6 +24,7 @@ from kernbench.triton._types import (
     const,
     constexpr,
     dtype,
+    int_type,
     of,
     of_native,
     pointer_type,
@@ -76,6 +77,7 @@ class Language:
     static_range = builtins.range
     pi32_t = _INT32
     TRITON_MAX_TENSOR_NUMEL = 1 << 20
+    get_int_dtype, _log2 = staticmethod(int_type), staticmethod(log2)
 
     class PropagateNan:
         """Triton's choices of what a maximum of NaN is."""
@@ -474,16 +476,6 @@ class Language:
         if not isinstance(x, tensor) and not isinstance(div, tensor):
             return -(-x // div)
         return (x + (div - 1)) // div
-
-    @staticmethod
-    def get_int_dtype(bitwidth: int, signed: bool) -> Any:
-        """Return the integer type of this width."""
-        return TYPES[f"{'' if signed else 'u'}int{bitwidth}"]
-
-    @staticmethod
-    def _log2(n: int) -> int:
-        """Return the logarithm of a power of two."""
-        return int(n).bit_length() - 1
 
     @staticmethod
     def next_power_of_2(n: int) -> int:
