@@ -1,4 +1,4 @@
-"""Runs the streams of streams.csv on Ramulator 2.1 and writes results.csv.
+"""Runs the streams of streams.txt on Ramulator 2.1 and writes results.csv.
 
 PYTHONPATH=RAMULATOR2/python:RAMULATOR2:KERNBENCH python run.py
 
@@ -84,12 +84,10 @@ def run(p: dict[str, str]) -> tuple[float, float]:
 
 
 def main() -> None:
-    with (HERE / "streams.csv").open() as file:
-        streams = [row["parameters"] for row in csv.DictReader(file)]
     with (HERE / "results.csv").open("w", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(["workload", "parameters", "value", "unit", "source"])
-        for text in streams:
+        for text in (HERE / "streams.txt").read_text().splitlines():
             parameters = dict(pair.split("=") for pair in text.split("; "))
             throughput, latency = run(parameters)
             metric = parameters["metric"]
