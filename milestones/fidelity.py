@@ -45,7 +45,7 @@ report = FidelityStudy().report(
     folder=Path(output or mkdtemp()),
     workers=workers,
     rerender=rerender,
-    files=files or sorted(path.as_posix() for path in Path("fidelity/data").glob("*/*.csv")),
+    files=files or sorted(path.as_posix() for path in Path("fidelity/data").glob("*/*.csv") if path.stem != "streams"),
     figures=figures,
     factors=factors,
 )
@@ -69,10 +69,10 @@ report.figure("fidelity_errors")
 #
 # ## Which defaults decide the figures
 #
-# Defaults without a public source are changed one at a time, and the figure is simulated again.
+# Defaults are changed one at a time, and the figure is simulated again. Those without a public source are assumptions.
 
 # %%
-tables["Sensitivity to defaults without a public source"]
+tables["Sensitivity to defaults"]
 
 # %%
 report.figure("fidelity_sensitivity")

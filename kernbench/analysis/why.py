@@ -235,9 +235,7 @@ class Why:
         return why_html(self)
 
 
-def why(
-    records: Records, name: str = "run", launch: str | Launch | Sequence[Launch] | None = None
-) -> Why:
+def why(records: Records, name: str = "run", launch: str | Launch | Sequence[Launch] | None = None) -> Why:
     """Return why a run took as long as it did, or one launch of it, or several from the first to the last.
 
     Raises

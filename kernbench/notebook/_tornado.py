@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,9 @@ from kernbench.viz._why import tornado_rows
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.notebook._model import Entry, Explorer
+
+
+_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +50,18 @@ class TornadoRuns:
     def __init__(self, explorer: Explorer, entry: Entry, result: Result, report: Callable[[Progress], None]) -> None:
         self._explorer, self._entry, self._result, self._report = explorer, entry, result, report
         self._stopped = threading.Event()
+        self._quiet = 0.0
         self._thread = threading.Thread(target=self._fill, name="kernbench tornado", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """End, at once."""
         self._stopped.set()
+        self._explorer.stop_behind()
+
+    def pause(self) -> None:
+        """Leave the host alone for a moment: its user drags a slider, and predictions are to come at once."""
+        self._quiet = time.monotonic() + _PAUSE_S
         self._explorer.stop_behind()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -82,6 +92,8 @@ class TornadoRuns:
         """Return the simulated latency; None once there is nothing more to do."""
         while not self._stopped.is_set():
             self._explorer.wait()
+            if self._stopped.wait(self._quiet - time.monotonic()):
+                break
             found = self._explorer.latency_behind(entry)
             if found is not None:
                 return found

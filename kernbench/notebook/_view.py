@@ -108,7 +108,7 @@ class ExplorerView:
         self._tornado: TornadoRuns | None = None
         answers = {"set": self._set, "change": self._change, "open_file": self._open}
         if not explorer.form.page:  # a page counts the runs of its visitors
-            answers["exact"] = self._exact
+            answers |= {"exact": self._exact, "what_if": self._dragged}
         self.stage = Stage(explorer, run=lambda _: explorer.run(), **answers)
         self.tabs = ResultTabs(explorer, self.refresh)
         forms = column(self.workload.root, self.machine_form.controls, self.workload.options, name="kb-forms")
@@ -163,6 +163,10 @@ class ExplorerView:
                 picture.send(message(progress, entry.machine.spec))
 
         self._tornado = TornadoRuns(self.explorer, entry, result, report)
+
+    def _dragged(self, _: dict[str, Any]) -> None:
+        if self._tornado is not None:
+            self._tornado.pause()
 
     def _open(self, file: dict[str, Any]) -> None:
         self.stage.refused.value = ""

@@ -6,6 +6,7 @@ import configparser
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -166,11 +167,18 @@ def _parameters(at: str, text: str, faults: Faults) -> Values | None:
             faults.append(f"{at}: parameters: {name} is repeated; remove one of them")
             return None
         try:
-            found[name] = parse_yaml(value)[0]
+            found[name] = parse_yaml(value)[0] if "." in name else _scalar(value)
         except yaml.YAMLError as error:
             faults.append(f"{at}: parameters: {name} {problem(error, 'put the value in quotes')}")
             return None
     return found
+
+
+def _scalar(text: str) -> int | float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _number(at: str, name: str, text: str, faults: Faults) -> float | None:
@@ -210,6 +218,8 @@ def _nccl_tests(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
         return
     library, source = re.search(r"NCCL version (\S+)|library=(\S+)", text), path.name
     source = f"{'rccl' if 'rccl' in text else 'nccl'}-tests" + (f", {library[0]}" if library else "") + f" ({source})"
+    threads = re.search(r"nGpus (\d+)", text)
+    devices = {"devices_per_thread": int(threads[1])} if threads and int(threads[1]) > 1 else {}
     columns: list[str] = []
     for number, line in enumerate(lines, 1):
         words, at = line.strip("# ").split(), f"{path}: line {number}"
@@ -232,6 +242,7 @@ def _nccl_tests(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
         refused = refused or ("" if operation in ("sum", "none") else f"redop {operation}: only sum is timed here")
         if us is not None:
             given = {"bytes": int(row["size"]), "ranks": len(ranks), "dtype": kind or row["type"], "redop": operation}
+            given |= devices
             given = {key: value for key, value in given.items() if (key, value) not in _PLAIN}
             yield Reference(_COLLECTIVES[name[1]], given, us * 1e3, "ns", source, f"{path}:{number}", refused)
     if not columns:

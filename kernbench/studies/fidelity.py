@@ -20,10 +20,13 @@ from kernbench._dtypes import as_dtype
 from kernbench._registry import hint
 from kernbench._units import KIB, MIB
 from kernbench.analysis._roofline import matrix_engine
+from kernbench.config import load_yaml, preset_path
+from kernbench.config._dram import dram
 from kernbench.errors import ConfigError, quote
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.tensor import Tensor
+from kernbench.studies._fidelity_hbm import FULL, measure, stream
 from kernbench.studies._references import Reference, read_references
 from kernbench.studies.ccl import CclStudy
 from kernbench.studies.fidelity_report import REFERENCES, SENSITIVITY
@@ -59,8 +62,8 @@ class Workload:
 
     Attributes
     ----------
-    unit
-        Of the value.
+    units
+        Of the value: which one it is follows from the parameters.
     required, optional
         Names of parameters.
     run
@@ -73,7 +76,7 @@ class Workload:
         Returns why a case cannot run on a machine; empty if it can.
     """
 
-    unit: str
+    units: tuple[str, ...]
     required: tuple[str, ...]
     optional: tuple[str, ...]
     run: Callable[..., float]
@@ -98,7 +101,7 @@ def _ranks(torch: RuntimeContext, **call: Any) -> None:
 
 def _rank(
     rank: int, torch: RuntimeContext, *, name: str, took: dict[int, float], bytes: int, ranks: int,
-    dtype: str = "f32", algorithm: str = "", cubes: int = 0, pes: int = 1,
+    dtype: str = "f32", algorithm: str = "", cubes: int = 0, pes: int = 1, devices_per_thread: int = 1,
 ) -> None:  # fmt: skip
     dist, kind = torch.distributed, as_dtype(dtype)
     dist.init_process_group("ahbm", pg_options={name: algorithm} if algorithm else None)
@@ -141,14 +144,23 @@ def _refuse_collective(
     return ""
 
 
+def _start(_: MachineConfig, given: Values) -> Values:
+    """Return the costs of a launch in the preset gpu_launch; a host thread prepares those of its devices in turn."""
+    host = load_yaml(preset_path("gpu_launch"))["system"]["host"]
+    devices = given.get("devices_per_thread", 1)
+    return {f"system.host.{name}": ns * (devices if name in _BY_THREAD else 1) for name, ns in host.items()}
+
+
+_BY_THREAD = ("launch_ns", "collective_ns")
+_START = Mechanism("start of work (preset gpu_launch)", _start)
 _LINKS = Mechanism(
     "protocol of the links between SIPs",  # NCCL reaches 370 of 450 GB/s: nccl-tests issue 212
     lambda config, _: {"system.sip_link.bw_gbs": config.system.sip_link.bw_gbs * 370 / 450},
 )
 _COLLECTIVES = {
     name: Workload(
-        "ns", ("bytes", "ranks"), ("dtype", "algorithm", "cubes", "pes"), partial(_collective, name),
-        mechanisms=(_LINKS,), refuse=_refuse_collective,
+        ("ns",), ("bytes", "ranks"), ("dtype", "algorithm", "cubes", "pes", "devices_per_thread"),
+        partial(_collective, name), mechanisms=(_START, _LINKS), refuse=_refuse_collective,
     )
     for name in _CALLS
 }  # fmt: skip
@@ -191,17 +203,51 @@ _SYSTOLIC = Mechanism(
         f"{_ENGINE}.systolic": {name: given[name] for name in ("rows", "cols", "dataflow")},
     },
 )
+# -- memory
+
+
+def _hbm(machine: Machine, **given: Any) -> float:
+    """Return the throughput [GB/s] or the mean latency of reads [ns] of a stream of accesses to one channel."""
+    if machine.config.cube.hbm.timing != "simple":
+        return measure(machine, **given)
+    hbm, itemsize = machine.config.cube.hbm, dram(given["timing"]).access_bytes
+    bw = float(given["channel_bw_gbs"])
+    requests, load = int(given["requests"]), str(given.get("load", FULL))
+    asked = stream(
+        given["pattern"], requests, itemsize, stride=int(given.get("stride", 0)), reads=float(given.get("reads", 1)),
+        load=load, seed=int(given.get("seed", 1)),
+    )  # fmt: skip
+    end_ns, before, waits = 0.0, None, []
+    for access in asked:  # M4.5: in order, each for its bytes over the rate of the channel
+        arrival_ns = access.clock * itemsize / bw / 2
+        turn_ns = hbm.turnaround_ns if before not in (None, access.write) else 0.0
+        end_ns = max(end_ns, arrival_ns) + turn_ns + itemsize / (bw * hbm.efficiency)
+        before = access.write
+        if not access.write:
+            waits.append(end_ns + hbm.access_ns - arrival_ns)
+    return requests * itemsize / end_ns if given["metric"] == "throughput" else sum(waits) / len(waits)
+
+
+_NEUTRAL = {"cube.hbm.access_ns": 0.0, "cube.hbm.turnaround_ns": 0.0, "cube.hbm.efficiency": 1.0}
+_DRAM = Mechanism(
+    "banks, rows and refresh (cube.hbm.timing)",
+    lambda _, given: {"cube.hbm.timing": given["timing"], **_NEUTRAL},
+)
 WORKLOADS: dict[str, Workload] = {
     **_COLLECTIVES,
-    "gemm": Workload("ns", ("m", "k", "n"), ("dtype", "staging"), _gemm),
+    "hbm": Workload(
+        ("GB/s", "ns"), ("timing", "pattern", "requests", "metric", "channel_bw_gbs"),
+        ("load", "stride", "reads", "seed", "mapping", "refresh"), _hbm, mechanisms=(_DRAM,),
+    ),
+    "gemm": Workload(("ns",), ("m", "k", "n"), ("dtype", "staging"), _gemm),
     "tile": Workload(
-        "cycles", ("m", "k", "n", "rows", "cols", "dataflow"), ("dtype",), _tile,
+        ("cycles",), ("m", "k", "n", "rows", "cols", "dataflow"), ("dtype",), _tile,
         machine=_one_tile,
         mechanisms=(_SYSTOLIC,),
     ),
 }  # fmt: skip
 # Workloads of references that need a part of the model, by that part's field.
-_MISSING = {"hbm": "cube.hbm.timing", "noc": "cube.noc.router.flow"}
+_MISSING = {"noc": "cube.noc.router.flow"}
 
 
 # -- sensitivity
@@ -224,8 +270,13 @@ FIGURES: dict[str, tuple[Values, Callable[[Machine], float]]] = {
     "decode step": ({}, _decode),
 }
 SCALES = (0.5, 2.0)
-# Defaults without a public source: fields that are scaled together, the first one names the factor. Links of a slice
-# are at least as wide as the slice.
+# Defaults with a public source, which the ranking shows for comparison.
+SOURCED = {
+    "cube.hbm.channels": "HBM4 (JESD270-4)",
+    "cube.hbm.channel_bw_gbs": "HBM4 (JESD270-4)",
+    "cube.ucie.bw_gbs": "UCIe 1.0",
+}
+# Fields that are scaled together; the first one names the factor. Links of a slice are at least as wide as the slice.
 _TOGETHER = {
     "cube.hbm.channel_bw_gbs": ("cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs"),
     "cube.hbm.channels": ("cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs"),
@@ -233,6 +284,7 @@ _TOGETHER = {
     "cube.pe.pe_math.lanes_16bit": ("cube.pe.pe_math.lanes_32bit",),
     "cube.pe.pe_dma.outstanding_reads": ("cube.pe.pe_dma.outstanding_writes",),
 }
+# Defaults that times are made of.
 FACTORS = (
     "system.sip_link.bw_gbs", "system.sip_link.latency_ns", "system.switch.overhead_ns", "system.pcie.latency_ns",
     "sip.io.pcie_ep.overhead_ns", "sip.io.io_cpu.service_ns", "sip.io.noc.port_bw_gbs",
@@ -259,7 +311,7 @@ class FidelityStudy(Study):
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
     parameters: ClassVar = {
         "files": Parameter([], f"results of other tools: {report.TOOLS}"),
-        "figures": Parameter([], "figures whose sensitivity to defaults without a source is ranked", known=FIGURES),
+        "figures": Parameter([], "figures whose sensitivity to defaults is ranked", known=FIGURES),
         "factors": Parameter([], "fields of the machine file that are changed for it; none named: all"),
         "most_bytes": Parameter(MOST_BYTES, "largest collective that is simulated", "B"),
     }
@@ -322,7 +374,7 @@ def _kind(reference: Reference) -> str:
     fits = [
         kind
         for kind, x in WORKLOADS.items()
-        if {*x.required} <= given <= {*x.required, *x.optional} and x.unit == reference.unit
+        if {*x.required} <= given <= {*x.required, *x.optional} and reference.unit in x.units
     ]
     return fits[0] if len(fits) == 1 else ""
 
@@ -345,14 +397,21 @@ def _wrong(reference: Reference) -> list[str]:
     for key, value in reference.parameters.items():
         if "." not in key and key not in names:
             faults.append(f"{at}: parameter {key} is unknown; {hint(key, names)}; a field of the machine has its path")
+        elif value not in _CHOICES.get(key, (value,)):
+            faults.append(f"{at}: {key} = {quote(value)} is unknown; {hint(value, _CHOICES[key])}")
         elif key in _SIZES and not (isinstance(value, int) and not isinstance(value, bool) and value > 0):
             faults.append(f"{at}: {key} = {quote(value)} must be a whole number above 0")
-    if reference.unit != workload.unit:
-        faults.append(f"{at}: {kind} is compared in {workload.unit}, not in {reference.unit}; convert value and unit")
+    if reference.unit not in workload.units:
+        units = " or ".join(workload.units)
+        faults.append(f"{at}: {kind} is compared in {units}, not in {reference.unit}; convert value and unit")
     return faults
 
 
-_SIZES = ("bytes", "ranks", "m", "k", "n", "cubes", "pes", "rows", "cols")
+_CHOICES = {
+    "pattern": ("sequential", "strided", "random"), "metric": ("throughput", "latency"), "timing": ("hbm2e", "hbm3"),
+    "dataflow": ("output_stationary", "weight_stationary", "input_stationary"),
+}  # fmt: skip
+_SIZES = ("bytes", "ranks", "m", "k", "n", "cubes", "pes", "rows", "cols", "devices_per_thread", "requests")
 
 
 def _points(machine: Machine, number: int, reference: Reference, most_bytes: int) -> list[Row] | str:
@@ -391,6 +450,7 @@ def _sensitivity(machine: Machine, figures: Sequence[str], factors: Sequence[str
         for factor, changes in (("", {}), *_changes(machine, own, factors)):
             shown = {"table": SENSITIVITY, "figure": figure, "factor": factor, "tried": changes.get(factor)}
             shown["default"] = attrgetter(factor)(config) if factor else None
+            shown["public_source"] = SOURCED.get(factor, "none")
             yield {MACHINE: {**own, **changes}, LABELS: shown, "workload": figure}
 
 

@@ -10,12 +10,14 @@ from typing import Any
 from kernbench.analysis._records import Records
 from kernbench.analysis._what_if import COVERED, Tornado, is_time, swing, tornado, what_if
 from kernbench.analysis.why import Reason, Why
-from kernbench.errors import KernbenchError
+from kernbench.errors import KernbenchError, StateError
 from kernbench.viz._fields import fields
 
 Message = Mapping[str, Any]
 
-FACTORS = (*(step * 2.0**octave for octave in (-2, -1, 0, 1) for step in (1.0, 1.25, 1.5, 1.75)), 4.0)
+# Of a slider. What is predicted for those in the middle is part of the scene; for the others a kernel is asked.
+FACTORS = (*(step * 2.0**octave for octave in range(-4, 4) for step in (1.0, 1.25, 1.5, 1.75)), 16.0)
+PREDICTED = slice(FACTORS.index(0.25), FACTORS.index(4.0) + 1)
 _ROWS = 8
 _SMALLEST = 0.01  # share of a row
 SMALLEST_BAR = 0.001
@@ -55,13 +57,22 @@ def tornado_rows(found: Tornado, spec: Mapping[str, Any]) -> list[dict[str, Any]
 
 
 def handle_why(message: Message, records: Records) -> dict[str, Any] | None:
-    """Return the answer to the view's message `{"do": "tornado"}`; None for any other message."""
-    if message.get("do") != "tornado":
-        return None
+    """Return the answer to a question of the view; None for any other message.
+
+    The questions are `{"do": "tornado"}` and `{"do": "what_if", "id": number, "values": {path: value}, "latency_ns":
+    latency}` of the run that the view shows. Where another run has taken its place meanwhile, there is no prediction.
+    """
+    what = message.get("do")
     try:
-        return {"do": "tornado", "rows": tornado_rows(tornado(records), records.spec)}
+        if what == "tornado":
+            return {"do": what, "rows": tornado_rows(tornado(records), records.spec)}
+        if what == "what_if":
+            if message["latency_ns"] != records.makespan_ps / 1000:
+                raise StateError("another run is shown now")
+            return {"do": what, "id": message["id"], "predicted": what_if(records, message["values"]).predicted_ns}
     except KernbenchError as error:
-        return {"do": "tornado", "error": str(error)}
+        return {"do": what, "id": message.get("id"), "predicted": None, "error": str(error)}
+    return None
 
 
 def _row(reason: Reason, records: Records) -> dict[str, Any]:
@@ -76,7 +87,8 @@ def _row(reason: Reason, records: Records) -> dict[str, Any]:
     return row | {
         "fields": [_field(path, records.spec) for path in together],
         "stops": stops,
-        "predicted": [_predicted(records, values) for values in stops],
+        "first": PREDICTED.start,
+        "predicted": [_predicted(records, values) for values in stops[PREDICTED]],
     }
 
 

@@ -111,7 +111,7 @@ def test_pairs_may_be_separated_by_spaces(tmp_path):
         ("gemm,m=1,nan,ns,x", "line 2: value = 'nan' must be a number above 0"),
         ("gemm,m,1,ns,x", "line 2: parameters: 'm' must be key=value; "),
         ("gemm,m=1; m=2,1,ns,x", "line 2: parameters: m is repeated; remove one of them"),
-        ("gemm,m=[1,1,ns,x", "line 2: parameters: m is not valid YAML: "),
+        ("gemm,cube.noc=[1,1,ns,x", "line 2: parameters: cube.noc is not valid YAML: "),
         (",m=1,1,ns,x", "line 2: workload is empty; state it"),
         ("gemm,m=1,1,ns,", "line 2: source is empty; state it"),
         ("gemm,m=1,1,ns", "line 2: has 4 cells, expected 5; "),
@@ -146,7 +146,7 @@ def test_a_file_that_is_no_text_is_an_error(tmp_path):
 def test_nccl_tests_are_read_out_of_place_with_their_ranks(tmp_path):
     first, second, third, fourth = read(tmp_path, all_reduce_perf__txt=NCCL)
     assert (first.workload, first.value, first.unit) == ("all_reduce", 12_500.0, "ns")
-    assert first.parameters == {"bytes": 1024, "ranks": 4, "dtype": "f32"}
+    assert first.parameters == {"bytes": 1024, "ranks": 4, "dtype": "f32", "devices_per_thread": 4}
     assert "2.18.1" in first.source
     assert second.parameters["dtype"] == "f16"
     assert "redop max" in third.refused

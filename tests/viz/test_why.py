@@ -47,19 +47,24 @@ def test_a_slider_moves_coupled_fields_together_around_the_machine_s_value(resul
     assert [x["path"] for x in row["fields"]] == [*result.why()[0].fields, *result.why()[0].together]
     middle = len(FACTORS) // 2
     assert FACTORS[middle] == 1
-    assert row["predicted"][middle] == pytest.approx(result.latency_ns)
+    assert row["predicted"][middle - row["first"]] == pytest.approx(result.latency_ns)
     for field in row["fields"]:
         assert row["stops"][middle][field["path"]] == field["value"]
-        assert row["stops"][-1][field["path"]] == 4 * field["value"]
-        assert row["stops"][0][field["path"]] == field["value"] / 4
-    for values, predicted in zip(row["stops"], row["predicted"], strict=True):
+        assert row["stops"][-1][field["path"]] == 16 * field["value"]
+        assert row["stops"][0][field["path"]] == field["value"] / 16
+    table = row["stops"][row["first"] :][: len(row["predicted"])]
+    assert [values[row["fields"][0]["path"]] / row["fields"][0]["value"] for values in (table[0], table[-1])] == [
+        0.25,
+        4,
+    ]
+    for values, predicted in zip(table, row["predicted"], strict=True):
         assert predicted == result.what_if(values).predicted_ns
 
 
 def test_predictions_are_near_the_exact_runs(result):
     row = why_section(result.why(), result.records)["rows"][0]
     for i in (4, 12):
-        exact = product(machine=MACHINE.with_(row["stops"][i])).latency_ns
+        exact = product(machine=MACHINE.with_(row["stops"][row["first"] + i])).latency_ns
         assert abs(exact / result.latency_ns - 1) > 0.05
         assert row["predicted"][i] == pytest.approx(exact, rel=0.03)
 
@@ -71,6 +76,20 @@ def test_messages_of_the_view_are_answered(result):
     assert {"path", "label", "unit", "value"} <= rows[0].keys()
     assert handle_why({"do": "run"}, result.records) is None
     json.dumps(rows)
+
+
+def test_a_slider_beyond_the_table_asks_the_kernel(result):
+    question = {"do": "what_if", "id": 7, "values": {"system.pcie.latency_ns": 800}, "latency_ns": result.latency_ns}
+    predicted = result.what_if("system.pcie.latency_ns=800").predicted_ns
+    assert handle_why(question, result.records) == {"do": "what_if", "id": 7, "predicted": predicted}
+    for change, error in (
+        ({"values": {"sip.cube_mesh.w": 1}}, "run the program on the changed machine"),
+        ({"values": {"cube.hbm.channel_bw_gbs": 0}}, "channel_bw_gbs = 0"),
+        ({"latency_ns": 1.0}, "another run is shown now"),
+    ):
+        answer = handle_why(question | change, result.records)
+        assert (answer["id"], answer["predicted"]) == (7, None)
+        assert error in answer["error"]
 
 
 def test_a_run_without_a_log_has_no_such_section():
@@ -95,7 +114,7 @@ def test_a_slider_of_a_page_shows_a_prediction(result, driver, tmp_path):
         slider.send_keys(Keys.ARROW_RIGHT)
     row = why_section(result.why(), result.records)["rows"][0]
     said = page.all(".kbp-why-said")[0].text
-    assert f"Prediction: {row['predicted'][len(FACTORS) // 2 + 4]:,.1f} ns" in said
+    assert f"Prediction: {row['predicted'][FACTORS.index(2.0) - row['first']]:,.1f} ns" in said
     assert page.all(".kbp-why-control output")[0].text == "64 GB/s"
     summary = next(x for x in page.all(".kbp-why summary") if "halved" in x.text)
     summary.click()

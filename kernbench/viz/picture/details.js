@@ -199,8 +199,16 @@ class DetailsView {
     );
   }
 
+  /** Shows what is predicted for a field while its slider is dragged, with the fields that were set and have not run. */
+  #drag(path, value) {
+    const row = this.rows.find((each) => each.path === path);
+    if (!this.why?.predicts) return;
+    this.why.predict({ ...Object.fromEntries(this.sent), [path]: value }, (found) => row.say(found, this.why.why.latency_ns));
+  }
+
   #set(path, value) {
     this.sent.set(path, value);
+    if (this.why?.predicts) this.why.expect(Object.fromEntries(this.sent), null);
     this.send({ do: "set", field: path, value });
     this.rows.find((row) => row.path === path)?.set({ ...this.header.machine.fields[path], value });
   }
@@ -215,7 +223,7 @@ class DetailsView {
     }
     this.kind = kind;
     const canSet = this.send?.answers.has("set");
-    this.rows = paths.map((path) => new FieldRow(path, field(path), canSet ? (value) => this.#set(path, value) : null));
+    this.rows = paths.map((path) => new FieldRow(path, field(path), canSet ? (value) => this.#set(path, value) : null, (value) => this.#drag(path, value)));
     this.fields.replaceChildren(
       ...(paths.length ? [node("h4", {}, "Machine fields"), node("p.kbp-muted", {}, "The same for all components of this kind."), ...this.rows.map((row) => row.root)] : []),
     );
@@ -224,11 +232,12 @@ class DetailsView {
 
 /** A row of one value of the machine file: a slider over its stops, or a menu. It is sent when it is released. */
 class FieldRow {
-  constructor(path, field, send) {
+  constructor(path, field, send, drag) {
     this.path = path;
     const id = `kbp-field-${(FieldRow.count = (FieldRow.count ?? 0) + 1)}`;
     this.output = node("output", { for: id });
     this.note = node("div.kbp-muted.kbp-source");
+    this.said = node("div.kbp-field-said", { "aria-live": "polite" });
     if (!send) {
       this.input = null;
     } else if (field.choices.length) {
@@ -236,13 +245,22 @@ class FieldRow {
       this.input.addEventListener("change", () => send(this.input.value));
     } else {
       this.input = node("input", { id, type: "range", min: "0", step: "1" });
-      this.input.addEventListener("input", () => this.#tell(this.field.stops[this.input.value]));
+      this.input.addEventListener("input", () => {
+        this.#tell(this.field.stops[this.input.value]);
+        drag(this.field.stops[this.input.value]);
+      });
       this.input.addEventListener("change", () => send(this.field.stops[this.input.value]));
     }
     this.reset = node("button.kbp-link", { type: "button", hidden: true, onclick: () => send(this.field.default) }, "reset");
     const label = node(this.input ? "label" : "span", { title: `${path}: ${field.description}`, ...(this.input && { for: id }) }, field.label);
-    this.root = node("div.kbp-field", {}, node("div.kbp-field-head", {}, label, this.output), ...(this.input ? [this.input] : []), node("div.kbp-field-foot", {}, this.note, this.reset));
+    this.root = node("div.kbp-field", {}, node("div.kbp-field-head", {}, label, this.output), ...(this.input ? [this.input] : []), this.said, node("div.kbp-field-foot", {}, this.note, this.reset));
     this.set(field);
+  }
+
+  /** Shows the answer of the kernel for the value at which the slider is; that it has none for fields that change what runs. */
+  say({ predicted, error }, latency) {
+    this.said.title = error ?? "";
+    this.said.replaceChildren(...(predicted === null ? [node("span.kbp-muted", {}, "No prediction: only a run can tell.")] : predictionText(predicted, latency)));
   }
 
   set(field) {

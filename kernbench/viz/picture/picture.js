@@ -12,7 +12,7 @@ class Picture {
     this.details = new DetailsView(this.stage, this.shared, send, this.machine);
     this.clock = new Clock(this.root, this.shared);
     this.timeline = new TimelineView(this.root, this.shared, send);
-    this.why = new WhyView(this.root, this.shared, send);
+    this.why = this.details.why = new WhyView(this.root, this.shared, send);
     this.views = [this.machine, this.details, this.timeline, this.why];
     this.resized = new ResizeObserver(() => this.root.classList.toggle("kbp-narrow", this.root.clientWidth < 860));
     this.resized.observe(this.root);

@@ -6,6 +6,9 @@ class WhyView {
   constructor(root, shared, send) {
     Object.assign(this, { shared, send });
     this.asked = null; // what was set by a slider: its values and the latency predicted for them
+    this.questions = 0;
+    this.waiting = new Map(); // what is to happen with the answers of the kernel, by number
+    this.next = null; // what was dragged to since the last question
     this.root = node("section.kbp-why", { "aria-label": "Where the time goes", hidden: true });
     root.append(this.root);
     this.onChange = (event) => event.detail.has("selected") && this.#mark();
@@ -22,6 +25,8 @@ class WhyView {
     this.root.hidden = !why;
     if (!why || why === this.why) return;
     this.why = why;
+    this.waiting.clear();
+    this.next = null;
     this.fields = header.machine.fields;
     countRedraw("why");
     this.rows = why.rows.map((row) => new WhyRow(row, this));
@@ -45,18 +50,44 @@ class WhyView {
   /** Takes an answer of the kernel. */
   receive(message) {
     if (message.do === "tornado") this.tornado?.show(message);
+    if (message.do !== "what_if" || !this.waiting.has(message.id)) return;
+    const then = this.waiting.get(message.id);
+    this.waiting.delete(message.id);
+    then(message);
+    const { next } = this;
+    this.next = null;
+    if (next) this.#ask(...next);
   }
 
-  /** Sets the values of a slider that was released, and runs. */
-  run(values, predicted) {
-    this.asked = { values, predicted, latency: this.why.latency_ns };
-    this.send({ do: "change", values });
+  /** Whether the kernel can predict what other values change in the run that is shown. */
+  get predicts() {
+    return Boolean(this.send && !this.root.hidden);
+  }
+
+  /** Calls `then` with what the kernel predicts for some values; of the questions that come meanwhile the last one is asked. */
+  predict(values, then) {
+    if (this.waiting.size) this.next = [values, then];
+    else this.#ask(values, then);
+  }
+
+  #ask(values, then) {
+    const id = ++this.questions;
+    this.waiting.set(id, then);
+    this.send({ do: "what_if", id, values, latency_ns: this.why.latency_ns });
+  }
+
+  /** Remembers what a slider was released at: the next run, if it is of these values, is compared with the prediction. */
+  expect(values, predicted) {
+    const asked = { values, predicted, latency: this.why.latency_ns, fields: this.fields };
+    this.asked = asked;
+    if (predicted === null) this.#ask(values, (found) => (asked.predicted = found.predicted));
   }
 
   /** Compares the run with what was predicted for it. */
   #outcome() {
     const { asked } = this;
-    if (!asked || !Object.entries(asked.values).every(([path, value]) => near(this.fields[path]?.value, value))) return [];
+    const as = (path) => asked.values[path] ?? asked.fields[path]?.value;
+    if (!asked?.predicted || !Object.entries(this.fields).every(([path, { value }]) => same(as(path), value))) return [];
     this.asked = null;
     const error = asked.predicted / this.why.latency_ns - 1;
     return [
@@ -108,21 +139,26 @@ class WhyRow {
     const { row, view } = this;
     const [field] = row.fields;
     const now = (row.stops.length - 1) / 2;
+    this.known = new Map(row.predicted.map((predicted, i) => [row.first + i, predicted]));
+    const [min, max] = view.send ? [0, row.stops.length - 1] : [row.first, row.first + row.predicted.length - 1];
+    const place = (i) => `left:${(100 * (i - min)) / (max - min)}%`;
     const id = `kbp-why-${(WhyRow.count = (WhyRow.count ?? 0) + 1)}`;
     this.output = node("output", { for: id });
     this.said = node("div.kbp-why-said", { "aria-live": "polite" });
-    const input = node("input", { id, type: "range", min: "0", max: String(row.stops.length - 1), step: "1", value: String(now) });
+    const input = node("input", { id, type: "range", min: String(min), max: String(max), step: "1", value: String(now) });
     const tell = () => this.#tell(Number(input.value), input);
     input.addEventListener("input", tell);
     input.addEventListener("change", () => {
-      const values = row.stops[input.value];
-      const predicted = row.predicted[input.value];
-      if (view.send?.answers.has("change") && Number(input.value) !== now && predicted !== null) view.run(values, predicted);
+      const i = Number(input.value);
+      if (!view.send?.answers.has("change") || i === now || this.known.get(i) === null) return;
+      const values = row.stops[i];
+      view.expect(values, this.known.get(i) ?? null);
+      view.send({ do: "change", values });
     });
-    const marks = [node("i.kbp-tick-now", { title: `now ${this.#text(field, field.value)}`, style: "left:50%" })];
+    const marks = [node("i.kbp-tick-now", { title: `now ${this.#text(field, field.value)}`, style: place(now) })];
     const standard = view.fields[field.path]?.default;
     const at = row.stops.findIndex((stop) => near(stop[field.path], standard));
-    if (at >= 0 && at !== now) marks.push(node("i.kbp-tick-default", { title: `default ${this.#text(field, standard)}`, style: `left:${(100 * at) / (row.stops.length - 1)}%` }));
+    if (at >= 0 && at !== now) marks.push(node("i.kbp-tick-default", { title: `default ${this.#text(field, standard)}`, style: place(at) }));
     const box = node(
       "div.kbp-why-control", {}, node("label", { for: id, title: row.fields.map((x) => x.path).join(", ") }, field.label), this.output,
       node("div.kbp-why-slider", {}, input, ...marks), this.said,
@@ -137,18 +173,21 @@ class WhyRow {
     const stop = row.stops[i];
     const text = this.#text(field, stop[field.path]);
     this.output.textContent = text;
-    const predicted = row.predicted[i];
+    const predicted = this.known.get(i);
     if (near(stop[field.path], field.value)) {
       this.said.textContent = more.length ? `Moves ${more.map((x) => x.label).join(", ")} with it.` : "";
       if (row.impl) this.said.textContent += ` Modelled by ${row.impl}.`;
+    } else if (predicted === undefined) {
+      this.said.textContent = "Predicting …";
+      view.predict(stop, (found) => {
+        this.known.set(i, found.predicted);
+        if (Number(input.value) === i) this.#tell(i, input);
+      });
     } else if (predicted === null) {
       this.said.textContent = "No machine can have these values.";
     } else {
       const also = more.map((x) => `${x.label} ${this.#text(x, stop[x.path])}`).join(", ");
-      this.said.replaceChildren(
-        node("b", {}, `Prediction: ${nsText(predicted)}`), ` (${signed(predicted / view.why.latency_ns - 1)})`,
-        ...(also ? [node("span.kbp-muted", {}, ` with ${also}`)] : []),
-      );
+      this.said.replaceChildren(...predictionText(predicted, view.why.latency_ns), ...(also ? [node("span.kbp-muted", {}, ` with ${also}`)] : []));
     }
     input.setAttribute("aria-valuetext", `${text}. ${this.said.textContent}`);
   }
@@ -227,6 +266,16 @@ class Tornado {
 function changeText({ predicted, exact }, i) {
   if (predicted[i] === null) return "–";
   return exact[i] === null ? `≈ ${signed(predicted[i] - 1)}` : signed(exact[i] - 1);
+}
+
+/** Returns how a prediction is shown: labelled as one, with its change of the run's time. */
+function predictionText(predicted, latency) {
+  return [node("b", {}, `Prediction: ${nsText(predicted)}`), ` (${signed(predicted / latency - 1)})`];
+}
+
+/** Returns whether two values of a machine file are the same. */
+function same(a, b) {
+  return a === b || near(a, b);
 }
 
 function near(a, b) {
