@@ -93,13 +93,14 @@ sanitize: $(READY)
 oracle: core
 	$(PY) -m tests.oracle $(ORACLE)
 
-# In an environment apart: torch brings gigabytes that nothing else needs.
+# In an environment apart: torch brings gigabytes that nothing else needs. A part of the acceptance: docs/reliability.md has
+# the commands that run all of it.
 FRONTENDS := build/frontends
 frontends: core
 	$(PYTHON) -m venv $(FRONTENDS)
 	KERNBENCH_ENGINE=definition $(VENV)/bin/uv pip install --quiet --python $(FRONTENDS)/bin/python -r requirements.lock -e .[torch,frontends]
 	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/triton tests/torch
-	$(FRONTENDS)/bin/python -m tests.triton.acceptance
+	$(FRONTENDS)/bin/python -m tests.triton.acceptance norm softmax
 
 msccl: core
 	$(PY) -m tests.acceptance.msccl $(MSCCL)

@@ -1,4 +1,4 @@
-"""The smallest models of the acceptance; `python -m tests.torch.acceptance` runs all of them on the default machine."""
+"""The smallest models of the acceptance; `python -m tests.torch.acceptance` runs all of them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ pytestmark = [
 def test_a_model_of_transformers(name):
     from tests.torch import acceptance
 
-    row = acceptance.measure(name, "preset:small")
-    assert row[0] == name
+    assert acceptance.measure(name)[0] == name
 
 
 def test_a_model_that_needs_the_host_fails(monkeypatch):
@@ -34,7 +33,7 @@ def test_a_model_that_needs_the_host_fails(monkeypatch):
 
     monkeypatch.setitem(acceptance.CASES, "sorted", lambda: (Sorted(), {"x": torch.randn(2, 3000)}))
     with pytest.raises(AssertionError, match="on the host: sort"):
-        acceptance.measure("sorted", "preset:small")
+        acceptance.measure("sorted")
 
 
 def test_a_model_with_wrong_values_fails(monkeypatch):
@@ -45,4 +44,4 @@ def test_a_model_with_wrong_values_fails(monkeypatch):
     monkeypatch.setitem(acceptance.CASES, "linear", lambda: (torch.nn.Linear(16, 16), {"input": torch.randn(4, 16)}))
     monkeypatch.setattr(acceptance, "ROOM", 0.0)
     with pytest.raises(AssertionError, match="the error is"):
-        acceptance.measure("linear", "preset:small")
+        acceptance.measure("linear")
