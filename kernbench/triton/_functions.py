@@ -10,6 +10,7 @@ import numpy as np
 
 from kernbench import _dtypes as dtypes
 from kernbench.errors import KernelError
+from kernbench.triton._types import TYPES
 from kernbench.triton_emu._program import broadcast as broadcast_shapes
 
 if TYPE_CHECKING:
@@ -75,6 +76,11 @@ REFUSED = {
 def log2(n: int) -> int:
     """Return the logarithm of a constant that is a power of two."""
     return n.bit_length() - 1
+
+
+def get_int_dtype(bitwidth: int, signed: bool) -> Any:
+    """Return the integer type of so many bits."""
+    return TYPES[f"{'' if signed else 'u'}int{bitwidth}"]
 
 
 def umulhi(lang: Language, x: Any, y: Any) -> Any:

@@ -15,7 +15,7 @@ from kernbench.errors import KernelError
 from kernbench.triton import _functions as functions
 from kernbench.triton import _random as random
 from kernbench.triton import _tensor
-from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED, StaticAssertError, log2
+from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED, StaticAssertError
 from kernbench.triton._tensor import Block, pointer_of, tensor, tensor_descriptor
 from kernbench.triton._types import (
     LANGUAGE_NAMES,
@@ -24,7 +24,6 @@ from kernbench.triton._types import (
     const,
     constexpr,
     dtype,
-    int_type,
     of,
     of_native,
     pointer_type,
@@ -77,7 +76,6 @@ class Language:
     static_range = builtins.range
     pi32_t = _INT32
     TRITON_MAX_TENSOR_NUMEL = 1 << 20
-    get_int_dtype, _log2 = staticmethod(int_type), staticmethod(log2)
 
     class PropagateNan:
         """Triton's choices of what a maximum of NaN is."""
@@ -506,7 +504,8 @@ class Language:
             return pointer_of(self, self._native(chosen), pointer_type(x.dtype))
         return self._wrap(self._tl.where(self._native(condition), x, y))
 
-    umulhi, popc = functions.umulhi, functions.popc
+    umulhi, popc, get_int_dtype = functions.umulhi, functions.popc, staticmethod(functions.get_int_dtype)
+    _log2 = staticmethod(functions.log2)
 
     # --- shape
 

@@ -190,11 +190,6 @@ LANGUAGE_NAMES = {
 }  # fmt: skip
 
 
-def int_type(bitwidth: int, signed: bool) -> dtype:
-    """Return the integer type of a width."""
-    return TYPES[f"{'' if signed else 'u'}int{bitwidth}"]
-
-
 def of_native(native: DType) -> dtype:
     """Return the type under Triton's name."""
     return _BY_NATIVE[native.name]
