@@ -7,6 +7,7 @@
 #   make check        check format, lint, types, spelling, layers, docs, notebook pairs
 #   make oracle       compare random traffic on random machines with the oracle; ORACLE='--machines 10000 --seed 7' for more
 #   make fuzz         run the fuzzing campaign (docs/reliability.md); FUZZ='--scale 0.1 --seed 7' for a part
+#   make frontends    run kernels of packages, and models, with torch and triton installed (6 GB, in build/frontends)
 #   make definition   test the engine, components, collectives and kernels on the definition, without the core
 #   make sanitize     run the engine's tests on a core built with memory and arithmetic sanitizers
 #   make mutations    break each rule of docs/model.md in a copy, and check that a test fails; MUTATIONS='m4 m8_6' for some
@@ -29,7 +30,7 @@ SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := milestones
-.PHONY: core milestones lab docs test test-all apart check definition sanitize oracle msccl fuzz mutations bench sync screenshots lock clean
+.PHONY: core milestones lab docs test test-all apart check definition sanitize oracle frontends msccl fuzz mutations bench sync screenshots lock clean
 
 # uv installs in seconds, pip in a minute; pip is the fallback where uv is not available. Both hide the output of a build, so
 # the core is built separately.
@@ -91,6 +92,15 @@ sanitize: $(READY)
 
 oracle: core
 	$(PY) -m tests.oracle $(ORACLE)
+
+# In an environment apart: torch brings gigabytes that nothing else needs. A part of the acceptance: docs/reliability.md has
+# the commands that run all of it.
+FRONTENDS := build/frontends
+frontends: core
+	$(PYTHON) -m venv $(FRONTENDS)
+	KERNBENCH_ENGINE=definition $(VENV)/bin/uv pip install --quiet --python $(FRONTENDS)/bin/python -r requirements.lock -e .[torch,frontends]
+	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/triton tests/torch
+	$(FRONTENDS)/bin/python -m tests.triton.acceptance norm softmax
 
 msccl: core
 	$(PY) -m tests.acceptance.msccl $(MSCCL)

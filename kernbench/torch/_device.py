@@ -93,7 +93,11 @@ class Device:
             return run
 
         gm = ops.with_native_attention(gm)
-        decompositions = {torch.ops.aten.convolution.default: ops.convolution}
+        decompositions = {
+            torch.ops.aten.convolution.default: ops.convolution,
+            torch.ops.aten.topk.default: ops.topk,
+            torch.ops.aten.histc.default: ops.histc,
+        }
         return inductor.compiled(gm, inputs, self._launch, self._allocate, inner, decompositions)
 
     def _allocate(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

@@ -128,6 +128,29 @@ def _share(
                     _finish(out, i, rows, columns, acc, bias, alpha, beta, cache, tl)
 
 
+def grouped(
+    a: Matrix, b: Matrix, ends: Pointer, out: Matrix, sizes: tuple[int, int], known: Sequence[int] | None,
+    parts: dict[Pe, Sequence[tuple[int, tuple[int, int]]]], *, tl: TLContext,
+) -> None:  # fmt: skip
+    """Write the product of each group of rows of a with its matrix of b, each program its groups and columns.
+
+    The groups end before the rows that `ends` points to, or `known` says; the last rows may be in none.
+    """
+    rows, K = sizes
+
+    def end(group: int) -> int:
+        if known is not None:
+            return known[group]
+        return min(int(tl.load(ends + group, shape=(1,))), rows)
+
+    for group, columns in mine(parts, tl):
+        first = end(group - 1) if group else 0
+        share = Share((0, 1), (first, end(group) - first), columns)
+        if share.rows[1] > 0:
+            weight = Matrix(b.pointer + group * b.batch, 0, b.row, b.column)
+            _share(a, weight, None, out, K, 1, 0, share, tl)
+
+
 def _finish(
     out: Matrix, i: int, rows: tuple[int, int], columns: tuple[int, int], acc: Tile,
     bias: Matrix | None, alpha: float, beta: float, cache: Offsets, tl: TLContext,

@@ -119,3 +119,21 @@ def convolution(
             found = torch.bmm(rows.transpose(0, 1), filters.transpose(1, 2)).transpose(0, 1)
         out = found.reshape(batch, *outer, weight.shape[0]).movedim(-1, 1)
     return out if bias is None else out + bias.reshape(-1, *([1] * dims))
+
+
+def topk(input: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """Return the largest values, as the first ones after sorting."""
+    if not input.dim():
+        return NotImplemented
+    values, places = torch.sort(input, dim=dim, descending=largest, stable=True)
+    return values.narrow(dim, 0, k), places.narrow(dim, 0, k)
+
+
+def histc(input: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """Return a histogram, as one comparison for each bin; without bounds it is left as it is."""
+    if not min < max:
+        return NotImplemented
+    x = input.reshape(-1, 1)
+    place = ((x - min) * (bins / (max - min))).floor().clamp(max=bins - 1)
+    found = (place == torch.arange(bins, device=input.device)) & (x >= min) & (x <= max)
+    return found.sum(0).to(input.dtype)

@@ -29,6 +29,8 @@ aten = torch.ops.aten
 
 ROWS = 64  # rows of attention at a time
 KV_SPLIT = 128  # kv tokens of a part, at least, where one query token's attention is split
+# Products of groups of rows, each with a matrix: torch's, and what transformers calls for types that torch's has not.
+GROUPED = ("aten::_grouped_mm", "transformers::grouped_mm_fallback")
 
 
 @dataclass
@@ -78,6 +80,10 @@ class Recorder(TorchDispatchMode):
             return self._all_reduce(args[0], func(args[0]))
         if func is aten._local_scalar_dense.default:
             return self._item(given[0])
+        if func._schema.name in GROUPED and not kwargs and [x.dim() for x in given] == [2, 3, 1]:
+            out = func(*args)
+            self._grouped(out, *args)
+            return out
         native = self._native.get(func.overloadpacket)
         if native is not None and all(self._fits(x) for x in given):
             out = kwargs.pop("out", None)
@@ -192,6 +198,16 @@ class Recorder(TorchDispatchMode):
             added = _matrix(w)
         args = (_matrix(x), _matrix(y), added, _matrix(z), k, float(alpha), float(beta), choice.shares)
         self._launch(sorted(choice.shares), kernels.matmul, args, places, 2 * batch * m * k * n, choice, operator)
+
+    def _grouped(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> None:
+        """Deal out groups and columns; without values, the groups are of equal size."""
+        x, y, w, z = (self._at(t) for t in (a, b, ends, out))
+        (rows, k), (groups, _, n) = a.shape, b.shape
+        known = None if self.session.engine.data else [rows * (i + 1) // groups for i in range(groups)]
+        cuts = kernels.split(n, max(1, len(self._host.pes) // groups))
+        parts = _deal([(i, columns) for i in range(groups) for columns in cuts], self._host.pes)
+        args = (_matrix(x), _matrix(y), w.pointer, _matrix(z), (rows, k), known, parts)
+        self._launch(sorted(parts), kernels.grouped, args, [x, y, w, z], 2 * rows * k * n, None, "grouped_mm")
 
     def _attention(
         self, out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,

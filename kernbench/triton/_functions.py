@@ -73,6 +73,11 @@ REFUSED = {
 }
 
 
+def log2(n: int) -> int:
+    """Return the logarithm of a constant that is a power of two."""
+    return n.bit_length() - 1
+
+
 def get_int_dtype(bitwidth: int, signed: bool) -> Any:
     """Return the integer type of so many bits."""
     return TYPES[f"{'' if signed else 'u'}int{bitwidth}"]

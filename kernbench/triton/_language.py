@@ -505,6 +505,7 @@ class Language:
         return self._wrap(self._tl.where(self._native(condition), x, y))
 
     umulhi, popc, get_int_dtype = functions.umulhi, functions.popc, staticmethod(functions.get_int_dtype)
+    _log2 = staticmethod(functions.log2)
 
     # --- shape
 

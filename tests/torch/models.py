@@ -32,3 +32,8 @@ def errors(model, compile_model, *inputs) -> tuple[float, float]:
         eager = model.half()(*half)
         found = compile_model(model)(*half)
     return worst(found, exact), worst(eager, exact)
+
+
+def leaves(x: object) -> list[torch.Tensor]:
+    """Return the tensors in what a model gives."""
+    return [t for t in torch.utils._pytree.tree_leaves(x) if isinstance(t, torch.Tensor)]

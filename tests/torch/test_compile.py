@@ -180,6 +180,59 @@ def test_convolutions_are_products(options):
     assert found <= 2 * eager
 
 
+@pytest.mark.parametrize("ends", [[3, 3, 20, 30], [0, 7, 8, 30], [30, 30, 30, 30]])
+def test_products_of_groups_of_rows(ends):
+    def product(a, b, ends):
+        return torch._grouped_mm(a, b.transpose(1, 2), ends)
+
+    a, b = torch.randn(30, 32).bfloat16(), torch.randn(4, 80, 32).bfloat16()
+    compiled, offsets = kb.torch.compile(product, MACHINE), torch.tensor(ends, dtype=torch.int32)
+    expected, first = torch.zeros(30, 80), 0
+    for i, end in enumerate(ends):
+        expected[first:end] = a[first:end].float() @ b[i].float().t()
+        first = end
+    assert worst(compiled(a, b, offsets), expected) < 1e-2
+    (part,) = compiled.result.launches
+    assert part.operators == ("grouped_mm",)
+    assert 2 * 30 * 32 * 80 <= part.flops < 1.1 * 2 * 30 * 32 * 80  # each row once
+
+
+def test_routing_stays_on_the_device():
+    def route(x):
+        values, places = torch.topk(x, 2, dim=-1)
+        counts = torch.histc(places.reshape(-1).float(), bins=5, min=0, max=4)
+        return values, places, counts, torch.topk(x, 3, dim=0, largest=False)[1]
+
+    x = torch.randperm(60).reshape(12, 5).float()
+    compiled = kb.torch.compile(route, MACHINE)
+    for found, expected in zip(compiled(x), route(x), strict=True):
+        assert torch.equal(found, expected)
+    assert not compiled.result.host_fallbacks
+
+
+def test_a_histogram_counts_as_torch():
+    x = torch.cat([torch.randn(200), torch.tensor([-1.5, 2.0])])
+    compiled = kb.torch.compile(lambda x: torch.histc(x, bins=7, min=-1.5, max=2), MACHINE)
+    assert torch.equal(compiled(x), torch.histc(x, bins=7, min=-1.5, max=2))
+
+
+def test_a_number_in_a_tensor_is_read_at_each_call():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.tensor(2.0))
+
+        def forward(self, x):
+            return x * self.scale
+
+    model, x = Scaled(), torch.randn(40)
+    compiled = kb.torch.compile(model, MACHINE)
+    assert torch.equal(compiled(x), 2 * x)
+    model.scale.fill_(3)
+    assert torch.equal(compiled(x), 3 * x)
+    assert not compiled.result.host_fallbacks
+
+
 def test_names_of_modules():
     assert readable("L['self'].model.layers[0].mlp") == "model.layers.0.mlp"
     assert readable("L['m']._modules['n']") == "n"
