@@ -32,6 +32,7 @@ from kernbench.studies.ccl import CclStudy
 from kernbench.studies.fidelity_report import REFERENCES, SENSITIVITY
 from kernbench.studies.gemm import product
 from kernbench.studies.gqa import GqaStudy
+from kernbench.studies.load_curve import PATTERNS, latency_cycles
 from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, cell, scaled, size_name
 from kernbench.sweeps._keys import Row, machine_of
 from kernbench.topology.builder import Machine, resolve_topology
@@ -233,8 +234,47 @@ _DRAM = Mechanism(
     "banks, rows and refresh (cube.hbm.timing)",
     lambda _, given: {"cube.hbm.timing": given["timing"], **_NEUTRAL},
 )
+# -- networks
+
+
+def _noc(machine: Machine, *, topology: str, traffic: str, load: float, packet: int = 1, **_: Any) -> float:
+    """Return the mean latency of packets at a load [cycles]."""
+    return latency_cycles(machine, pattern=traffic, load=load, packet=packet, network=_NETWORKS[topology])
+
+
+_NETWORKS = {"mesh": "cube", "torus": "sips"}
+
+
+def _network(given: Values) -> Values:
+    """Return a square network of terminals: the routers of a cube with a PE each, or a torus of SIPs."""
+    k = given["k"]
+    one: dict[str, Any] = {"sip.cube_mesh.w": 1, "sip.cube_mesh.h": 1}
+    if given["topology"] == "mesh":
+        places = [[row, column] for row in range(k) for column in range(k)]
+        mesh = {"rows": k, "cols": k, "removed": []}
+        one |= {"system.sips.count": 1, "cube.pe_layout.pe_routers": places}
+        return one | {f"cube.noc.{name}": value for name, value in mesh.items()}
+    one |= {"system.sips.count": k * k, "system.sips.topology": "torus_2d"}
+    return one | {"system.sip_link.bw_gbs": 256, "system.sip_link.latency_ns": 1}
+
+
+def _refuse_network(_: MachineConfig, *, n: int = 2, **__: Any) -> str:
+    return "" if n == 2 else f"n = {n}: networks of two dimensions are compared"
+
+
+def _credits(_: MachineConfig, given: Values) -> Values:
+    router = {"mesh": "cube.noc.router", "torus": "system.sip_link.router"}[given["topology"]]
+    sizes = {f"{router}.{name}": given[name] for name in ("vcs", "vc_flits") if name in given}
+    return {f"{router}.flow": "credits", **sizes}
+
+
 WORKLOADS: dict[str, Workload] = {
     **_COLLECTIVES,
+    "noc": Workload(
+        ("cycles",), ("topology", "k", "traffic", "load"), ("n", "packet", "vcs", "vc_flits"), _noc,
+        machine=_network, mechanisms=(Mechanism("virtual channels and credits (flow: credits)", _credits),),
+        refuse=_refuse_network,
+    ),
     "hbm": Workload(
         ("GB/s", "ns"), ("timing", "pattern", "requests", "metric", "channel_bw_gbs"),
         ("load", "stride", "reads", "seed", "mapping", "refresh"), _hbm, mechanisms=(_DRAM,),
@@ -246,8 +286,6 @@ WORKLOADS: dict[str, Workload] = {
         mechanisms=(_SYSTOLIC,),
     ),
 }  # fmt: skip
-# Workloads of references that need a part of the model, by that part's field.
-_MISSING = {"noc": "cube.noc.router.flow"}
 
 
 # -- sensitivity
@@ -369,7 +407,7 @@ def title(reference: Reference) -> str:
 def _kind(reference: Reference) -> str:
     """Return the workload that a reference is about: named, or the only one that takes its parameters and unit."""
     name, given = reference.workload, {key for key in reference.parameters if "." not in key}
-    if name in WORKLOADS or name in _MISSING:
+    if name in WORKLOADS:
         return name
     fits = [
         kind
@@ -382,11 +420,10 @@ def _kind(reference: Reference) -> str:
 def _wrong(reference: Reference) -> list[str]:
     """Return what is wrong with a reference: workload, unit, parameters."""
     at, kind = reference.where, _kind(reference)
-    if reference.refused or kind in _MISSING:
+    if reference.refused:
         return []
     if not kind:
-        known = (*WORKLOADS, *_MISSING)
-        return [f"{at}: workload = {quote(reference.workload)} is unknown; {hint(reference.workload, known)}"]
+        return [f"{at}: workload = {quote(reference.workload)} is unknown; {hint(reference.workload, WORKLOADS)}"]
     workload = WORKLOADS[kind]
     names = (*workload.required, *workload.optional)
     faults = [
@@ -410,8 +447,23 @@ def _wrong(reference: Reference) -> list[str]:
 _CHOICES = {
     "pattern": ("sequential", "strided", "random"), "metric": ("throughput", "latency"), "timing": ("hbm2e", "hbm3"),
     "dataflow": ("output_stationary", "weight_stationary", "input_stationary"),
+    "topology": ("mesh", "torus"), "traffic": PATTERNS,
 }  # fmt: skip
-_SIZES = ("bytes", "ranks", "m", "k", "n", "cubes", "pes", "rows", "cols", "devices_per_thread", "requests")
+_SIZES = (
+    "bytes",
+    "ranks",
+    "m",
+    "k",
+    "n",
+    "cubes",
+    "pes",
+    "rows",
+    "cols",
+    "devices_per_thread",
+    "requests",
+    "k",
+    "packet",
+)
 
 
 def _points(machine: Machine, number: int, reference: Reference, most_bytes: int) -> list[Row] | str:
@@ -419,8 +471,6 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
     if reference.refused:
         return reference.refused
     kind = _kind(reference)
-    if kind in _MISSING:
-        return f"this version of the model has no {_MISSING[kind]}"
     workload = WORKLOADS[kind]
     given = {key: value for key, value in reference.parameters.items() if "." not in key}
     own = {key: value for key, value in reference.parameters.items() if "." in key}

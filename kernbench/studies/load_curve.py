@@ -209,6 +209,15 @@ def load_curve(
     )
 
 
+def latency_cycles(
+    machine: Machine, *, pattern: str, load: float, packet: int, network: str, cycles: int = 6000
+) -> float:
+    """Return the mean latency of packets at one load [cycles]; the arguments are those of `load_curve`."""
+    _check(pattern, packet, [load], network, cycles)
+    traffic = _Traffic(machine, pattern, packet, network, 0)
+    return traffic.point(load, cycles, traffic.alone_ns()).latency_ns * 1000 / traffic.cycle_ps
+
+
 def _check(pattern: str, packet: int, loads: Sequence[float], network: str, cycles: int) -> None:
     for name, value, known in (("pattern", pattern, PATTERNS), ("network", network, NETWORKS)):
         if value not in known:
