@@ -56,6 +56,7 @@ class RunsTab:
         )
         self.both.add_class("kb-both")
         self.clear = button("Clear history", "Delete all runs", "trash", lambda: self._ask(list(self._shown)))
+        self.clear.layout.align_self = "flex-start"
         self.question = widgets.HTML()
         self.confirmed = button("Delete", "Delete for good", "", self._delete, "danger")
         self.kept = button("Keep", "Delete nothing", "", lambda: self._ask([]))
