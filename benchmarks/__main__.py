@@ -11,6 +11,7 @@ from benchmarks import (
     collectives,
     explorer,
     machines,
+    pages,
     predictions,
     products,
     start,
@@ -28,6 +29,7 @@ PARTS = {
     "attention": attention,
     "start": start,
     "explorer": explorer,
+    "pages": pages,
     "sweeps": sweeps,
     "predictions": predictions,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import ExitStack
+import subprocess
 from importlib.util import find_spec
 
 import pytest
@@ -47,21 +47,25 @@ def driver():
 
 
 @pytest.fixture(scope="session")
-def places(driver, tmp_path_factory):
-    """The addresses of the served page ("web") and of JupyterLab ("lab"), and the folder of the latter's notebooks.
+def web(driver, tmp_path_factory):
+    """The address of the served page, token included."""
+    _need(["voila"] * (find_spec("voila") is None))
+    from tests.notebook.served import TOKEN, served
+    from tests.repo import ROOT
 
-    The notebooks are copies: JupyterLab saves what it shows.
-    """
-    _need([x for x in ("voila", "jupyterlab") if find_spec(x) is None])
+    with served("web", tmp_path_factory.mktemp("web"), cwd=ROOT) as address:
+        yield f"{address}/?token={TOKEN}"
+
+
+@pytest.fixture(scope="session")
+def lab(driver, tmp_path_factory):
+    """The address of JupyterLab in a clone of this repository, and the clone."""
+    _need(["jupyterlab"] * (find_spec("jupyterlab") is None))
     from tests.notebook.served import served
     from tests.repo import ROOT
 
-    with ExitStack() as stack:
-        found = {}
-        for command in ("web", "lab"):
-            folder = tmp_path_factory.mktemp(command)
-            (folder / "notebooks").mkdir()
-            shutil.copy(ROOT / "notebooks" / "explorer.ipynb", folder / "notebooks")
-            found[command] = stack.enter_context(served(command, folder))
-            found[f"{command} folder"] = folder
-        yield found
+    checkout = tmp_path_factory.mktemp("clone") / "kernbench"
+    clone = ["git", "-c", "safe.directory=*", "clone", "--quiet", "--shared", ROOT, checkout]
+    subprocess.run(clone, check=True)
+    with served("lab", tmp_path_factory.mktemp("lab"), cwd=checkout) as address:
+        yield address, checkout

@@ -6,13 +6,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo.exc import Unsupported
 
-from kernbench.errors import StateError
+from kernbench.errors import ArgumentError, StateError
 from kernbench.torch._device import Device
+from kernbench.torch._parallel import parallelized
 from kernbench.torch._result import ModelResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+def _place(error: Unsupported) -> str:
+    """Return what dynamo says of a graph break: the line of the user's that is innermost, and the reason."""
+    text = str(error).strip()
+    frames = [f"{frame.filename}:{frame.lineno}" for frame in getattr(error, "real_stack", None) or ()]
+    return f"{frames[-1]}: {text.splitlines()[0]}" if frames else text
 
 
 class CompiledModel:
@@ -24,12 +33,20 @@ class CompiledModel:
         What was compiled.
     """
 
-    def __init__(self, model: Any, device: Device) -> None:
+    def __init__(self, model: Any, device: Device, plan: Mapping[str, Any]) -> None:
         self.model, self._device = model, device
-        self._call = torch.compile(model, backend=device.compile, fullgraph=True, dynamic=False)
+        own = model
+        if device.tp > 1:
+            ranks = parallelized(model, device.tp, plan)
+            device.ranks(ranks)
+            own = ranks[0]
+        self._call = torch.compile(own, backend=device.compile, fullgraph=True, dynamic=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
+        try:
+            return self._call(*args, **kwargs)
+        except Unsupported as error:
+            raise ArgumentError(f"the model cannot be compiled as one graph: {_place(error)}") from error
 
     @property
     def result(self) -> ModelResult:
@@ -43,7 +60,7 @@ class CompiledModel:
 
 def compile(
     model: Any, machine: Any = "preset:default", *, data: bool = True, graph: bool = False,
-    placement: Mapping[str, str] | None = None,
+    placement: Mapping[str, str] | None = None, tp: int = 1, plan: Mapping[str, Any] | None = None,
 ) -> CompiledModel:  # fmt: skip
     """Compile a model for a simulated machine.
 
@@ -57,11 +74,18 @@ def compile(
     machine : Machine, str, Path or mapping
         As for `kb.load`.
     data : bool
-        Whether values are computed. Times are the same; without, outputs are undefined.
+        Whether values are computed. Times are the same; without, outputs are NaN, and model and inputs may be made
+        inside of `torch._subclasses.FakeTensorMode`, so that there are no weights either.
     graph : bool
         Whether the launches of a call are sent to the device as one graph.
     placement : mapping, optional
         By module path: how its matrix products are placed, "rows", "columns", "2-D" or "replicated".
+    tp : int
+        Over how many SIPs the model is spread: each has its part of the weights in `plan`.
+    plan : mapping, optional
+        With `tp`, by path of a linear layer, in which `*` stands for any part: "columns" or "rows", or as a plan of
+        DTensor has it. What a row-parallel layer computes is summed by an all-reduce. Without `data`, one rank is
+        simulated, and collectives over all: the ranks do the same at the same time.
 
     Returns
     -------
@@ -80,7 +104,7 @@ def compile(
     >>> y = compiled(torch.randn(8, 64).half())  # doctest: +SKIP
     >>> compiled.result.why()  # doctest: +SKIP
     """
-    return CompiledModel(model, Device(machine, data, graph, placement))
+    return CompiledModel(model, Device(machine, data, graph, placement, tp), plan or {})
 
 
 _devices: dict[str, Device] = {}

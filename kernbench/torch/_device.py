@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from kernbench.errors import ArgumentError
 from kernbench.runtime_api.context import session
+from kernbench.runtime_api.types import Device as DeviceName
 from kernbench.torch import _inductor as inductor
 from kernbench.torch import _ops as ops
 from kernbench.torch._inductor import Kernel, Program
-from kernbench.torch._memory import Memory, is_host
+from kernbench.torch._memory import Memory, Place, is_host, typed
 from kernbench.torch._steps import Recorder, Step
 
 _QUIET = frozenset((
@@ -25,12 +29,16 @@ _QUIET = frozenset((
 
 @dataclass(frozen=True)
 class Call:
-    """One run of a compiled graph: its steps, and when it began and ended [ps]. `first` is its first launch."""
+    """One run of a compiled graph: its steps, and when it began and ended [ps].
+
+    `first` has, by SIP, the number of its first launch there.
+    """
 
     steps: tuple[Step, ...]
     start_ps: int
     end_ps: int
-    first: int
+    first: Mapping[int, int]
+    ranks: int
     is_backward: bool
 
 
@@ -39,16 +47,29 @@ class Device:
 
     def __init__(
         self, machine: Any = "preset:default", data: bool = True, graph: bool = False,
-        placement: Mapping[str, str] | None = None,
+        placement: Mapping[str, str] | None = None, tp: int = 1,
     ) -> None:  # fmt: skip
+        if graph and tp > 1:
+            raise ArgumentError(f"graph = True with tp = {tp}: a graph takes launches, not collectives; use tp=1")
         self.session = session(machine, data=data)
         self.session.__enter__()
-        config = self.session.engine.machine.config
-        self.memory = Memory(self.session, config.cubes_per_sip * config.pes_per_cube)
+        self.tp, sips = tp, self.session.engine.machine.config.n_sips
+        if not 1 <= tp <= sips:
+            raise ArgumentError(f"tp = {tp}: the machine has {sips} SIPs; use at most that, or enlarge it")
+        # Without values all ranks do the same at the same time: one is simulated, and collectives over all of them.
+        self.memories = [Memory(self.session, sip) for sip in range(tp if data else 1)]
         self.graph, self.placement = graph, dict(placement or {})
         self.calls: list[Call] = []
         self._modules: dict[str, str] = {}
         self._recorder: Recorder | None = None
+        self._parts: list[dict[int, torch.Tensor]] = []  # of each rank, by the storage of the first rank's
+
+    def ranks(self, models: Sequence[torch.nn.Module]) -> None:
+        """Take note of which weights of the ranks belong together."""
+        first = [*models[0].parameters(), *models[0].buffers()]
+        for model in models:
+            own = [*model.parameters(), *model.buffers()]
+            self._parts.append({a.untyped_storage()._cdata: b for a, b in zip(first, own, strict=True)})
 
     def close(self) -> None:
         """End the session; results stay."""
@@ -73,7 +94,11 @@ class Device:
 
         gm = ops.with_native_attention(gm)
         decompositions = {torch.ops.aten.convolution.default: ops.convolution}
-        return inductor.compiled(gm, inputs, self._launch, self.memory.allocate, inner, decompositions)
+        return inductor.compiled(gm, inputs, self._launch, self._allocate, inner, decompositions)
+
+    def _allocate(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        assert self._recorder is not None
+        return self._recorder.memory.allocate(size, stride, dtype)
 
     def _launch(self, kernel: Kernel, args: Sequence[Any]) -> None:
         assert self._recorder is not None
@@ -83,40 +108,69 @@ class Device:
 
     def _run(self, program: Program, modules: Mapping[str, str], args: list[Any], is_backward: bool) -> Any:
         self.session._host.check_open()
-        given = [x for x in args if isinstance(x, torch.Tensor)]
-        inputs = {id(x): self.memory.twin(x) for x in given}
-        twins = [inputs[id(x)] if isinstance(x, torch.Tensor) else x for x in args]
-        kept, originals = list(twins), list(args)  # their memory is not used again before the end
+        runs = []
+        for rank, memory in enumerate(self.memories):
+            own = self._parts[rank] if self._parts else {}
+            local = [own.get(x.untyped_storage()._cdata, x) if isinstance(x, torch.Tensor) else x for x in args]
+            runs.append(self._record(program, modules, memory, local))
+        self.session._host.synchronize()
+        for memory, (given, _, _, _) in zip(self.memories, runs, strict=True):
+            for x in {x.untyped_storage()._cdata: x for x in given if isinstance(x, torch.Tensor)}.values():
+                memory.poke(x)
+        engine = self.session.engine
+        first = dict(Counter(launch.sip for launch in engine.launches))
+        start = int(engine.env.now)
+        self._start([recorder.steps for _, _, recorder, _ in runs])
+        self.session._host.synchronize()
+        given, twins, recorder, outputs = runs[0]
+        self.calls.append(Call(tuple(recorder.steps), start, int(engine.env.now), first, len(runs), is_backward))
+        memory = self.memories[0]
+        for i in sorted(program.mutated):
+            memory.peek(twins[i], given[i])
+        return [self._output(x, recorder.inputs, memory) for x in outputs]
+
+    def _record(
+        self, program: Program, modules: Mapping[str, str], memory: Memory, args: list[Any]
+    ) -> tuple[list[Any], list[Any], Recorder, Sequence[Any]]:
+        """Run a program on tensors without values; return its inputs, what stood for them, the steps and outputs."""
+        twins = [memory.twin(x) if isinstance(x, torch.Tensor) else x for x in args]
+        inputs = {
+            twin.untyped_storage()._cdata: x for x, twin in zip(args, twins, strict=True) if isinstance(x, torch.Tensor)
+        }
 
         def locate(last: bool) -> tuple[str, tuple[str, ...]]:
             nodes, operators = program.place()
             return module_of(nodes[-1:] if last else nodes, modules), operators_of(operators)
 
-        self._recorder = recorder = Recorder(self.memory, locate, self._placement_of)
+        self._recorder = recorder = Recorder(memory, locate, self._placement_of, inputs)
         try:
             with torch.no_grad(), recorder:
-                outputs = program.call(twins)
+                outputs = program.call(list(twins))
         finally:
             self._recorder = None
-        self.session.ahbm.synchronize()
-        for x in {x.untyped_storage()._cdata: x for x in given}.values():
-            self.memory.poke(x)
-        engine, first = self.session.engine, len(self.session.engine.launches)
-        start = int(engine.env.now)
-        self._start(recorder.steps)
-        self.session.ahbm.synchronize()
-        self.calls.append(Call(tuple(recorder.steps), start, int(engine.env.now), first, is_backward))
-        for i in sorted(program.mutated):
-            self.memory.peek(kept[i], originals[i])
-        by_storage = {inputs[id(x)].untyped_storage()._cdata: x for x in given}
-        return [self._output(x, by_storage) for x in outputs]
+        return args, twins, recorder, outputs
 
-    def _start(self, steps: Sequence[Step]) -> None:
-        """Queue the steps; with `graph`, the launches between two operators of the host are one graph."""
-        if not self.graph:
+    def _start(self, ranks: Sequence[Sequence[Step]]) -> None:
+        """Queue the steps of all ranks; with `graph`, the launches between two operators of the host are one graph."""
+        if self.graph:
+            self._start_graphs(ranks[0])
+            return
+        for steps in zip(*ranks, strict=True):
+            if steps[0].summed is not None:
+                self._sum([step.summed for step in steps if step.summed is not None], steps[0].name)
+                continue
             for step in steps:
                 step.start()
-            return
+
+    def _sum(self, places: Sequence[Place], name: str) -> None:
+        """Queue an all-reduce over the ranks."""
+        tensors = [typed(place) for place in places]
+        for sip in range(len(tensors), self.tp):
+            tensors.append(self.session._host.deploy_like(tensors[0].layout, DeviceName("ahbm", sip)))
+        if len(tensors) > 1:
+            self.session.collective(tensors, name=name)
+
+    def _start_graphs(self, steps: Sequence[Step]) -> None:
         at = 0
         while at < len(steps):
             if steps[at].on_host:
@@ -129,15 +183,17 @@ class Device:
                     at += 1
             graph.replay()
 
-    def _output(self, x: Any, inputs: Mapping[int, torch.Tensor]) -> Any:
+    def _output(self, x: Any, inputs: Mapping[int, torch.Tensor], memory: Memory) -> Any:
         if not isinstance(x, torch.Tensor) or is_host(x):
             return x
         source = inputs.get(x.untyped_storage()._cdata)
         if source is not None:
             return source.as_strided(x.size(), x.stride(), x.storage_offset())
-        size = x.untyped_storage().nbytes() // x.element_size()
-        whole = torch.empty(size, dtype=x.dtype)
-        return self.memory.peek(x, whole).as_strided(x.size(), x.stride(), x.storage_offset())
+        with next((t.fake_mode for t in inputs.values() if isinstance(t, FakeTensor)), nullcontext()):
+            whole = torch.zeros(x.untyped_storage().nbytes() // x.element_size(), dtype=x.dtype)
+            if not self.session.engine.data and x.dtype.is_floating_point:
+                whole.fill_(float("nan"))
+            return memory.peek(x, whole).as_strided(x.size(), x.stride(), x.storage_offset())
 
     def _placement_of(self, module: str) -> str | None:
         return self.placement.get(module)

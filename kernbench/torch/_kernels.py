@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench._dtypes import bool_
 from kernbench.kernels.attention import Flash, column, tiles
-from kernbench.kernels.partition import Pe, chunk, mine
+from kernbench.kernels.partition import Pe, chunk, mine, program
 from kernbench.triton_emu._handles import Pointer, PointerTile, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -17,6 +17,7 @@ BLOCK = 64  # rows and columns of a product at a time
 ROOM = 5 << 20  # bytes of TCM for the blocks of an operand that stay there (chosen: half of what is free by default)
 DEPTH = 16384  # elements of K at a time
 ELEMENTS = 4096  # of a copy at a time
+GOLDEN = 0.6180339887  # its multiples modulo 1 are spread evenly, and so are those of every n-th number
 
 Shape = tuple[int, ...]
 
@@ -101,6 +102,8 @@ def _share(
     depth = min(K, DEPTH)
     panel = max(1, ROOM // (depth * itemsize * BLOCK)) if depth == K else 1
     cache = Offsets()
+    # Programs that read the same begin at different places, so that they read from different PEs.
+    turn = program(tl) * GOLDEN % 1
 
     def left(i: int, rows: tuple[int, int], k: tuple[int, int]) -> Tile:
         return a.tile(i, rows, k, tl, cache)
@@ -111,10 +114,10 @@ def _share(
         return b.tile(i, k, columns, tl, cache)
 
     for i in range(first, first + count):
-        blocks = _blocks(kept)
+        blocks = _blocks(kept, _size(kept), turn)
         for start in range(0, len(blocks), panel):
             held = [(at, (right if keep_b else left)(i, at, (0, depth))) for at in blocks[start : start + panel]]
-            for other in _blocks(streamed):
+            for other in _blocks(streamed, _size(streamed), turn):
                 x = (left if keep_b else right)(i, other, (0, depth))
                 for at, tile in held:
                     acc = tl.dot(x, tile) if keep_b else tl.dot(tile, x)
@@ -142,9 +145,17 @@ def _finish(
         tl.store(at + cache.get(rows[1], columns[1], out.row, out.column, tl), acc)
 
 
-def _blocks(span: tuple[int, int], size: int = BLOCK) -> list[tuple[int, int]]:
+def _size(span: tuple[int, int]) -> int:
+    """Return the size of blocks: a short span has several, too, whose loads overlap with products."""
+    return BLOCK if span[1] > 2 * BLOCK else BLOCK // 2
+
+
+def _blocks(span: tuple[int, int], size: int = BLOCK, first: float = 0.0) -> list[tuple[int, int]]:
+    """Return (start, size) of the blocks of a span, beginning at a fraction of it and continuing at its start."""
     start, n = span
-    return [(start + at, min(size, n - at)) for at in range(0, n, size)]
+    turn = int(first * n) if n > size else 0
+    parts = (start + turn, n - turn), (start, turn)
+    return [(low + at, min(size, count - at)) for low, count in parts for at in range(0, count, size)]
 
 
 @dataclass(frozen=True)

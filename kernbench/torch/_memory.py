@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,13 @@ from kernbench._dtypes import DType, as_dtype
 from kernbench.errors import ArgumentError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._layout import Layout
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.torch._inductor import storage_ref
 from kernbench.triton_emu._handles import Pointer
 
-SPREAD = DPPolicy(cube="row_wise", pe="row_wise")
 COPIES = DPPolicy()
-LINE = 256  # bytes: what a PE holds at least, one burst (chosen)
+LINE = 2048  # bytes that a PE holds at least: smaller pieces cost their readers a round trip each (chosen)
 SMALL = 64 * 1024  # bytes: weights up to this size, of one dim, are on every PE (chosen)
 
 
@@ -52,8 +52,9 @@ class _Block:
 class Memory:
     """Finds or makes the memory behind a tensor; that of storages that have died is used again."""
 
-    def __init__(self, session: RuntimeContext, parts: int) -> None:
-        self.session, self.parts = session, parts
+    def __init__(self, session: RuntimeContext, sip: int) -> None:
+        self.session, self.sip = session, sip
+        self.parts = len(session._host.pes)
         self._blocks: dict[int, _Block] = {}  # by storage without values
         self._twins: dict[int, tuple[Any, torch.Tensor]] = {}  # by storage of the host: the one without values
         self._free: dict[tuple[int, int, bool], list[DeviceTensor]] = {}
@@ -101,6 +102,11 @@ class Memory:
         va = block.buffer.data_ptr() + x.storage_offset() * x.element_size()
         return Place(block.buffer, va, dtype, tuple(x.shape), tuple(x.stride()))
 
+    def move(self, x: torch.Tensor, to: torch.Tensor) -> None:
+        """Give the memory of a tensor to another one of its form; the first gets other memory when it is used again."""
+        block = self._blocks.pop(x.untyped_storage()._cdata)
+        self._blocks[to.untyped_storage()._cdata] = _Block(storage_ref(to), block.buffer, block.key)
+
     def poke(self, x: torch.Tensor) -> None:
         """Bring the values of a tensor of the host to the device, in no simulated time."""
         if self.session.engine.data:
@@ -120,6 +126,11 @@ class Memory:
         raw = _bytes(into)
         raw[:] = values.reshape(-1)[: raw.size]
 
+    def _new(self, units: int, unit: int, policy: DPPolicy) -> DeviceTensor:
+        made = self.session.empty(units, unit, dtype="u8", dp=policy, device=f"ahbm:{self.sip}")
+        assert isinstance(made, DeviceTensor)
+        return made
+
     def _spread(self, x: torch.Tensor, nbytes: int) -> tuple[int, int]:
         """Return in how many units of how many bytes to spread a tensor: rows if there are enough, else lines."""
         width = x.shape[-1] * x.element_size() if x.dim() > 1 and x.stride(-1) == 1 else 0
@@ -133,9 +144,20 @@ class Memory:
                 del self._blocks[key]
                 self._free.setdefault(block.key, []).append(block.buffer)
         free = self._free.get((units, unit, copies))
-        buffer = free.pop() if free else self.session.empty(units, unit, dtype="u8", dp=COPIES if copies else SPREAD)
-        assert isinstance(buffer, DeviceTensor)
+        # A tensor of few units is in the first cubes, close together.
+        cubes = min(-(-units // self.session._host.config.pes_per_cube), self.session._host.config.cubes_per_sip)
+        policy = COPIES if copies else DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes)
+        buffer = free.pop() if free else self._new(units, unit, policy)
         self._blocks[x.untyped_storage()._cdata] = _Block(storage_ref(x), buffer, (units, unit, copies))
+
+
+def typed(place: Place) -> DeviceTensor:
+    """Return the memory of a whole tensor as a tensor of its type."""
+    layout, size = place.buffer.layout, place.dtype.itemsize
+    rows, width = layout.shape
+    shards = [replace(s, index=(s.index[0], slice(0, width // size))) for s in layout.shards]
+    own = Layout((rows, width // size), place.dtype, shards, layout.dp)
+    return DeviceTensor(place.buffer._host, place.buffer._handle, own)
 
 
 def _bytes(x: torch.Tensor) -> np.ndarray:

@@ -14,12 +14,12 @@ import pandas as pd
 from kernbench.analysis._records import Launch, Records
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.analysis.breakdown import Breakdown, breakdown
-from kernbench.analysis.result import LABELS
+from kernbench.analysis.result import LABELS, span
 from kernbench.analysis.why import Why, why
 from kernbench.errors import StateError
 
 if TYPE_CHECKING:
-    from kernbench.torch._device import Device
+    from kernbench.torch._device import Call, Device
     from kernbench.torch._steps import Step
 
 
@@ -32,7 +32,7 @@ class Part:
     end_ps: int
     flops: int
     nbytes: int
-    launch: Launch | None
+    launches: tuple[Launch, ...]
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ class ModelResult:
         count = 2 if device.calls[-1].is_backward and len(device.calls) > 1 else 1
         calls = device.calls[-count:]
         records = device.session.result.records
-        parts = [part for call in calls for part in _parts(records, call.steps, call.first, call.start_ps, call.end_ps)]
+        parts = [part for call in calls for part in _parts(records, call)]
         return cls(records, parts, (calls[0].start_ps, calls[-1].end_ps))
 
     @property
@@ -149,15 +149,15 @@ class ModelResult:
         KeyError
             If no launch has the name; the message lists them.
         """
-        device = [part for part in self.launches if part.launch is not None]
+        device = [part for part in self.launches if part.launches]
         if launch is None:
-            return why(self.records, "call", [part.launch for part in device if part.launch is not None])
+            return why(self.records, "call", [each for part in device for each in part.launches])
         if isinstance(launch, str):
             found = [part for part in device if part.name == launch]
             if not found:
                 raise KeyError(f"no launch {launch!r}; there are {', '.join(dict.fromkeys(p.name for p in device))}")
             launch = max(found, key=lambda part: part.ns)
-        return why(self.records, launch.name, launch.launch)
+        return why(self.records, launch.name, launch.launches)
 
     def limit(self, part: Part) -> str:
         """Return the stage that took most of a launch's time."""
@@ -218,21 +218,29 @@ _FORMATS: Any = {
 }  # fmt: skip
 
 
-def _parts(records: Records, steps: Sequence[Step], first: int, start: int, end: int) -> list[Part]:
-    """Return the steps of a call with their times; FLOPs and bytes are those that the log counted."""
-    launches = records.launches[first : first + sum(not step.on_host for step in steps)]
+def _parts(records: Records, call: Call) -> list[Part]:
+    """Return the steps of a call with their times; FLOPs and bytes are those that the log counted, of all ranks."""
+    own: dict[int, list[Launch]] = {}
+    for launch in records.launches:
+        own.setdefault(launch.sip, []).append(launch)
+    next_of = dict.fromkeys(own, 0) | dict(call.first)
     moves = records.is_kind("load", "store", "dma_in", "dma_out")
     found: list[Part] = []
-    at, sent = start, 0
-    for step in steps:
-        launch = None if step.on_host else launches[sent]
-        if launch is None:
-            until = launches[sent].start_ps if sent < len(launches) else end
-            found.append(Part(step, at, until, step.flops, 0, None))
-        else:
-            sent, until = sent + 1, launch.end_ps
-            inside = (records.start_ps < launch.end_ps) & (records.end_ps > launch.start_ps)
-            flops = max(step.flops, int(records.flops[inside].sum()))
-            found.append(Part(step, launch.start_ps, until, flops, int(records.nbytes[inside & moves].sum()), launch))
-        at = until
+    at = call.start_ps
+    for step in call.steps:
+        if step.on_host:
+            later = own[0][next_of[0] : next_of[0] + 1] if own else []
+            until = later[0].start_ps if later else call.end_ps
+            found.append(Part(step, at, until, step.flops, 0, ()))
+            at = until
+            continue
+        here = []
+        for sip in own:
+            if sip < call.ranks or step.summed is not None:
+                here.append(own[sip][next_of[sip]])
+                next_of[sip] += 1
+        begin, at = span(here)
+        inside = (records.start_ps < at) & (records.end_ps > begin)
+        flops = max(step.flops, int(records.flops[inside].sum()))
+        found.append(Part(step, begin, at, flops, int(records.nbytes[inside & moves].sum()), tuple(here)))
     return found

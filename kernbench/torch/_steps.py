@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -15,6 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernbench.errors import ArgumentError
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.torch import _kernels as kernels
+from kernbench.torch._grid import blocks as blocks_of
+from kernbench.torch._grid import holders as holders_of
+from kernbench.torch._grid import owners
 from kernbench.torch._inductor import Kernel
 from kernbench.torch._kernels import Heads, Matrix, Unit
 from kernbench.torch._memory import Memory, Place, is_host
@@ -26,8 +28,7 @@ from kernbench.triton._session import program_of
 aten = torch.ops.aten
 
 ROWS = 64  # rows of attention at a time
-TILE = 8192  # elements of a tile of a generated kernel, at most
-KV_SPLIT = 256  # kv tokens of a part, at least, where one query token's attention is split
+KV_SPLIT = 128  # kv tokens of a part, at least, where one query token's attention is split
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Step:
     on_host: bool = False
     flops: int = 0
     choice: Choice | None = None
+    summed: Place | None = None  # what a collective over the ranks sums
 
 
 # The module and the operators of what is running; with True, of the last node alone.
@@ -50,8 +52,12 @@ Locate = Callable[[bool], tuple[str, tuple[str, ...]]]
 class Recorder(TorchDispatchMode):
     """Turns the operators of a generated program, called with tensors without values, into steps."""
 
-    def __init__(self, memory: Memory, locate: Locate, placement: Callable[[str], str | None]) -> None:
+    def __init__(
+        self, memory: Memory, locate: Locate, placement: Callable[[str], str | None],
+        inputs: Mapping[int, torch.Tensor],
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.inputs = inputs  # tensors of the host, by the storage that stands for theirs
         self.memory, self.session, self._locate, self._placement = memory, memory.session, locate, placement
         self._host = self.session._host
         self.steps: list[Step] = []
@@ -68,6 +74,10 @@ class Recorder(TorchDispatchMode):
         given = [x for x in _leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         if func.is_view or not any(x.device.type == "meta" for x in given):
             return func(*args, **kwargs)
+        if func is torch.ops.kernbench.all_reduce.default:
+            return self._all_reduce(args[0], func(args[0]))
+        if func is aten._local_scalar_dense.default:
+            return self._item(given[0])
         native = self._native.get(func.overloadpacket)
         if native is not None and all(self._fits(x) for x in given):
             out = kwargs.pop("out", None)
@@ -76,6 +86,25 @@ class Recorder(TorchDispatchMode):
             native(out, *args, **kwargs)
             return args[0] if out is None else out
         return self._fallback(func, args, kwargs)
+
+    def _all_reduce(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Record a sum over the ranks, in place: nothing else uses what a row-parallel layer computes."""
+        self._at(x)
+        self.memory.move(x, out)
+        module, _ = self._locate(True)
+        name = f"{module}/all_reduce" if module else "all_reduce"
+        self.steps.append(Step(name, module, ("all_reduce",), lambda: None, summed=self._at(out)))
+        return out
+
+    def _item(self, x: torch.Tensor) -> Any:
+        """Return the value of a scalar that the host gave."""
+        source = self.inputs.get(x.untyped_storage()._cdata)
+        if source is None:
+            raise ArgumentError(
+                f"{self._locate(True)[0] or 'the model'}: the value of a tensor of the device is needed to continue; "
+                "launches are queued, so the machine does not have it"
+            )
+        return source.as_strided(x.size(), x.stride(), x.storage_offset()).item()
 
     def _fits(self, x: torch.Tensor) -> bool:
         return x.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.bool)
@@ -93,11 +122,11 @@ class Recorder(TorchDispatchMode):
         reduced = int(values.get("r0_numel", 1))
         written = [places[k] for k in places if k.startswith(("out_ptr", "in_out_ptr"))] or list(places.values())
         largest = max(written, key=lambda place: prod(place.shape))
-        holders = _holders(largest)
-        blocks = _blocks(sizes, reduced, len(holders), names)
+        holders = holders_of(largest)
+        blocks = blocks_of(sizes, reduced, len(holders), names)
         grid = tuple(-(-sizes[axis] // blocks.get(f"{axis.upper()}BLOCK", 1)) for axis in ("x", "y", "z"))
         count = prod(grid)
-        targets, shares = _owners(largest, holders, count)
+        targets, shares = owners(largest, holders, count)
         values |= {k: Argument(place.va, place.dtype) for k, place in places.items()}
         check(kernel.function)
         program = program_of(
@@ -113,7 +142,7 @@ class Recorder(TorchDispatchMode):
         operators = (operator,) if operator else operators
         name = f"{module}/{'+'.join(operators)}" if module else "+".join(operators)
         handles = [place.buffer._handle for place in places]
-        sip, host = self._host.current, self._host
+        sip, host = self.memory.sip, self._host
 
         def start() -> None:
             host.launch(sip, targets, program, args, name, handles)
@@ -216,7 +245,7 @@ class Recorder(TorchDispatchMode):
 
     def _copy(self, _: None, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> None:
         of, to = self._at(source.expand(target.shape)), self._at(target)
-        holders = _holders(to)
+        holders = holders_of(to)
         spans = dict(zip(holders, ([x] for x in kernels.split(target.numel(), len(holders))), strict=False))
         if spans:
             args = (of.pointer, to.pointer, to.shape, of.strides, to.strides, spans)
@@ -314,44 +343,4 @@ def _deal(units: Sequence[Any], pes: Sequence[tuple[int, int]]) -> dict[tuple[in
     for i, unit in enumerate(units):
         turn, at = divmod(i, len(pes))
         found.setdefault(pes[len(pes) - 1 - at if turn % 2 else at], []).append(unit)
-    return found
-
-
-def _holders(place: Place) -> list[tuple[int, int]]:
-    """Return the PEs that hold a tensor's memory, in the order of addresses."""
-    return list(dict.fromkeys((s.cube, s.pe) for s in place.buffer.layout.parts))
-
-
-def _owners(
-    place: Place, holders: Sequence[tuple[int, int]], count: int
-) -> tuple[list[tuple[int, int]], list[Sequence[int]]]:
-    """Return the PEs of a grid and the programs of each: where the part of the result is that a program writes."""
-    parts = place.buffer.layout.parts
-    starts, whole = [s.offset for s in parts], sum(s.nbytes for s in parts)
-    owned: dict[tuple[int, int], list[int]] = {}
-    for i in range(count):
-        part = parts[bisect_right(starts, i * whole // count) - 1]
-        owned.setdefault((part.cube, part.pe), []).append(i)
-    targets = sorted(owned)
-    return targets, [owned[pe] for pe in targets]
-
-
-def _power(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
-
-
-def _blocks(sizes: dict[str, int], reduced: int, holders: int, names: Sequence[str]) -> dict[str, int]:
-    """Return the sizes of the blocks of a generated kernel, so that each PE gets the rows or elements that it holds."""
-    found: dict[str, int] = {}
-    if "R0_BLOCK" in names:
-        found["R0_BLOCK"] = min(_power(reduced), 2048)
-    width = found.get("R0_BLOCK", _power(reduced))
-    room = max(1, TILE // width)
-    axes = [axis for axis in ("z", "y", "x") if f"{axis.upper()}BLOCK" in names]
-    if "x" in axes:
-        lines = max(1, -(-sizes["x"] // holders)) if len(axes) == 1 else 32
-        found["XBLOCK"] = min(_power(sizes["x"]), room, _power(lines))
-    for axis in axes:
-        if axis != "x":
-            found[f"{axis.upper()}BLOCK"] = min(_power(sizes[axis]), 32) if axis == "y" else 1
     return found

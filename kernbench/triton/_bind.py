@@ -88,11 +88,12 @@ class Binder:
         if isinstance(value, (bool, int, float, str, type(None))):
             return value
         kind, module = type(value), getattr(value, "__module__", None) or ""
+        if kind.__name__ == "ConstexprFunction":
+            return raw(value)
         if (isinstance(value, FunctionType) or is_jit(value)) and _is_language(module_of(value)):
             return getattr(self.lang, name_of(value))
         if is_jit(value) or isinstance(value, FunctionType):
-            plain = kind.__name__ == "ConstexprFunction"
-            return raw(value) if plain else self.function(raw(value))
+            return self.function(raw(value))
         if _is_language(kind.__module__) or _is_language(module):
             if kind.__name__ == "constexpr":
                 return value.value

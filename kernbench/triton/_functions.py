@@ -10,6 +10,7 @@ import numpy as np
 
 from kernbench import _dtypes as dtypes
 from kernbench.errors import KernelError
+from kernbench.triton._types import TYPES
 from kernbench.triton_emu._program import broadcast as broadcast_shapes
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ REFUSED = {
     "map_elementwise": "it runs scalar code for each element; use operations on tensors",
     "atomic_poll": "spin on tl.atomic_cas or tl.atomic_or instead",
 }
+
+
+def get_int_dtype(bitwidth: int, signed: bool) -> Any:
+    """Return the integer type of so many bits."""
+    return TYPES[f"{'' if signed else 'u'}int{bitwidth}"]
 
 
 def umulhi(lang: Language, x: Any, y: Any) -> Any:

@@ -504,7 +504,7 @@ class Language:
             return pointer_of(self, self._native(chosen), pointer_type(x.dtype))
         return self._wrap(self._tl.where(self._native(condition), x, y))
 
-    umulhi, popc = functions.umulhi, functions.popc
+    umulhi, popc, get_int_dtype = functions.umulhi, functions.popc, staticmethod(functions.get_int_dtype)
 
     # --- shape
 

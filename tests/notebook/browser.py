@@ -147,7 +147,8 @@ class Page:
 
     def axe(self, css: str, *rules: str) -> dict[str, list[str]]:
         """Return what axe-core finds inside an element, by all rules or some: by rule, what it is and where."""
-        self.run(f"if (!window.axe) {{ {AXE.read_text('utf-8')} }}")
+        if not self.run("return Boolean(window.axe)"):
+            self.run(AXE.read_text("utf-8"))
         found = self.driver.execute_async_script(
             """const [css, rules, done] = arguments;
             const options = { resultTypes: ["violations"], ...(rules.length && { runOnly: rules }) };

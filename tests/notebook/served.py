@@ -39,6 +39,7 @@ def served(command, folder, *, cwd=None, code=None, environment=None):
     own = {f"JUPYTER_{name}_DIR": str(folder / name) for name in ("CONFIG", "DATA", "RUNTIME")}
     own |= {"IPYTHONDIR": str(folder / "ipython"), "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces")}
     own |= {"KERNBENCH_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT)} | (environment or {})
+    own["PYTHONSAFEPATH"] = "1"  # a checkout that is served from is not imported
     options = ["--token", TOKEN] if command == "web" else []
     if command == "lab":
         own["JUPYTER_TOKEN"] = TOKEN

@@ -6,17 +6,15 @@ import re
 
 import pytest
 
-from tests.notebook.served import TOKEN
-
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def page(places, driver):
+def page(web, driver):
     from tests.notebook.browser import Page
 
     page = Page(driver, "page")
-    page.open(f"{places['web']}/?token={TOKEN}")
+    page.open(web)
     page.one("button.kb-run")
     return page
 
@@ -62,6 +60,8 @@ def test_two_runs_are_compared(page):
     page.click("button.kb-run")
     page.until(lambda: "channel_bw_gbs" in page.text(".kb-comparison"), "the comparison")
     assert "%" in page.text(".kb-comparison")
+    page.until(lambda: len(page.all(".kb-parallel svg .mark-line path")) == 2, "a line for each run")
+    assert not page.severe()
     page.shot("5-compared")
     assert page.wide() <= 0
 
@@ -103,15 +103,15 @@ def test_another_work_is_chosen_with_the_keyboard_alone(page):
     page.shot("8-probe")
 
 
-def test_a_visitor_without_the_token_sees_nothing(places):
+def test_a_visitor_without_the_token_sees_nothing(web):
     import urllib.request
 
-    with urllib.request.urlopen(places["web"]) as answer:
+    with urllib.request.urlopen(web.partition("?")[0]) as answer:
         assert b"kb-explorer" not in answer.read()
         assert "login" in answer.url
 
 
-def test_the_page_asks_nobody_else_for_anything(page, places):
+def test_the_page_asks_nobody_else_for_anything(page, web):
     urls = page.requests()
     assert urls
-    assert not [url for url in urls if not url.startswith((places["web"], "data:", "blob:"))]
+    assert not [url for url in urls if not url.startswith((web.partition("?")[0], "data:", "blob:"))]

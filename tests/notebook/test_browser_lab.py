@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import random
 import re
+import subprocess
 
 import pytest
 
 from tests.notebook.served import TOKEN
-from tests.repo import ROOT
 
 pytestmark = pytest.mark.slow
+
+
+def status(checkout):
+    """Return what git says that has changed in a checkout."""
+    git = ["git", "-c", "safe.directory=*", "status", "--porcelain"]
+    return subprocess.run(git, cwd=checkout, check=True, capture_output=True, text=True).stdout
+
+
+def start(page, address, path):
+    """Open the notebook and run its cell, by key."""
+    from selenium.webdriver.common.keys import Keys
+
+    page.open(f"{address}/{path}/notebooks/explorer.ipynb?reset&token={TOKEN}")
+    if path.startswith("lab"):
+        page.until(lambda: "Idle" in page.text("#jp-main-statusbar"), "a kernel")
+    page.click(".jp-Notebook .jp-CodeCell .jp-InputArea-editor")
+    page.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.SHIFT, Keys.ENTER)
+    page.one("button.kb-run")
 
 
 def found_by_axe(page):
@@ -30,20 +49,16 @@ def found_by_axe(page):
 
 
 @pytest.mark.parametrize(("name", "path"), [("lab", "lab/tree"), ("notebook", "notebooks")])
-def test_first_run_in_jupyterlab_and_notebook_7(places, driver, name, path):
+def test_first_run_in_jupyterlab_and_notebook_7(lab, driver, name, path):
     """Three clicks: into the cell, on its run button (here its key), on Run."""
     from selenium.webdriver.common.keys import Keys
 
     from tests.notebook.browser import Page
 
-    page = Page(driver, name)
-    copy = places["lab folder"] / "lab" / "notebooks" / "explorer.ipynb"
+    page, (address, checkout) = Page(driver, name), lab
+    copy = checkout / "lab" / "notebooks" / "explorer.ipynb"
     before = copy.read_bytes() if copy.exists() else b""
-    page.open(f"{places['lab']}/{path}/notebooks/explorer.ipynb?reset&token={TOKEN}")
-    if name == "lab":
-        page.until(lambda: "Idle" in page.text("#jp-main-statusbar"), "a kernel")
-    page.click(".jp-Notebook .jp-CodeCell .jp-InputArea-editor")
-    page.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.SHIFT, Keys.ENTER)
+    start(page, address, path)
     page.click("button.kb-run")
     number = 1 if name == "lab" else 2  # the history of the first front end is in the cache
     named = rf"Run {number} .* [\d,.]+ ns"
@@ -55,6 +70,68 @@ def test_first_run_in_jupyterlab_and_notebook_7(places, driver, name, path):
     assert not found_by_axe(page)
     page.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.CONTROL, "s")
     page.until(lambda: copy.read_bytes() != before, "the copy, saved with what it shows")
-    original = places["lab folder"] / "notebooks"
-    assert [x.name for x in original.iterdir()] == ["explorer.ipynb"]
-    assert (original / "explorer.ipynb").read_bytes() == (ROOT / "notebooks" / "explorer.ipynb").read_bytes()
+    assert status(checkout) == ""
+
+
+# What a user does with a control: kinds of controls, by chance; a value, a key or a place by chance.
+ACT = """
+const [which, how] = arguments, root = document.querySelector(".kb-explorer");
+const all = [...root.querySelectorAll(
+  "input, select, button, summary, canvas[tabindex], .lm-TabBar-tab, [role=slider], .kbp-chart, a[download]")];
+const shown = all.filter((x) => !x.disabled && x.type !== "file" && x.checkVisibility() && !x.matches(".kbp-perfetto, .kbp-open"));
+const at = shown[Math.floor(which * shown.length)], pick = (list) => list[Math.floor(how * list.length)];
+const box = at.getBoundingClientRect();
+const place = { bubbles: true, cancelable: true, button: 0, pointerId: 1,
+  clientX: box.left + how * box.width, clientY: box.top + ((7 * how) % 1) * box.height };
+const say = (...names) => names.forEach((name) => at.dispatchEvent(new Event(name, { bubbles: true })));
+const press = (key) => at.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+if (at.matches("select")) {
+  at.selectedIndex = Math.floor(how * at.options.length);
+  say("input", "change");
+} else if (at.type === "range") {
+  at.value = Number(at.min) + how * (at.max - at.min);
+  say("input", "change");
+} else if (at.matches("[type=text], [type=search]")) {
+  at.focus();
+  at.value = pick([at.value, at.value, "1", "2", "many", ""]);
+  say("input", "change");
+  press("Enter");
+} else if (at.matches("canvas, svg, [role=slider]")) {
+  at.focus?.();
+  press(pick(["ArrowLeft", "ArrowRight", "ArrowDown", "Enter", "Escape", "+", "-", "0", "f", "Home", " "]));
+  at.dispatchEvent(new WheelEvent("wheel", { ...place, deltaY: 400 * how - 200 }));
+  if (at.matches("canvas")) for (const name of ["pointermove", "pointercancel"]) at.dispatchEvent(new PointerEvent(name, place));
+} else {
+  for (const name of ["pointerdown", "pointerup"]) at.dispatchEvent(new PointerEvent(name, place));
+  at.click();
+}
+const shares = [...root.querySelectorAll(".kbp-share, .kbp-facts, .kbp-tip")].map((x) => x.textContent);
+return [at.outerHTML.slice(0, 120), shares.flatMap((text) => [...text.matchAll(/([\\d.,]+) %/g)].map((found) => Number(found[1])))];
+"""  # noqa: E501
+
+
+def test_two_hundred_actions_leave_the_checkout_clean_and_no_share_above_all(lab, driver):
+    from tests.notebook.browser import Page
+
+    page, (address, checkout) = Page(driver, "actions"), lab
+    chance, done, shares = random.Random(0), [], set()
+    driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "deny"})
+    start(page, address, "lab/tree")
+    page.choose(".kb-source", "preset:small")
+    page.choose(".kb-work", "study gemm")
+    page.until(lambda: page.all(".kb-param-m"), "the parameters of the workload")
+    page.click("button.kb-run")
+    page.until(lambda: page.all(".kbp-why-row"), "the first run")
+    for _ in range(200):
+        what, seen = page.run(ACT, chance.random(), chance.random())
+        done.append(what)
+        shares.update(seen)
+    if page.one("button.kb-cancel").is_enabled():
+        page.click("button.kb-cancel")
+    page.until(lambda: not page.one("button.kb-cancel").is_enabled(), "the end of the last run")
+    assert len(set(done)) > 60, "many controls"
+    assert shares
+    assert max(shares) <= 100
+    assert not [text for text in page.severe() if "Uncaught" in text or "anywidget" in text]
+    assert list((checkout / "lab").rglob("*.ipynb"))
+    assert status(checkout) == ""

@@ -21,7 +21,6 @@ from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies import CclStudy
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
-from tests.notebook.served import TOKEN
 from tests.repo import ROOT
 
 pytestmark = pytest.mark.slow
@@ -98,12 +97,12 @@ def check(request):
 
 
 @pytest.fixture(scope="module")
-def page(places, driver):
+def page(web, driver):
     """The served page after its first run."""
     from tests.notebook.browser import Page
 
     page = Page(driver, "look")
-    page.open(f"{places['web']}/?token={TOKEN}")
+    page.open(web)
     page.one("button.kb-run")
     styled(page)
     page.click("button.kb-run")
@@ -187,15 +186,30 @@ def export(driver, tmp_path_factory):
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def preferred(page, theme):
+    """Let the browser prefer a theme, which an exported page follows."""
+    features = [{"name": "prefers-color-scheme", "value": theme}]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    page.until_theme(theme)
+
+
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("view", ["stage", "timeline", "why"])
 def test_a_view_looks_as_committed(export, check, view, theme):
-    features = [{"name": "prefers-color-scheme", "value": theme}]
-    export.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    export.until_theme(theme)
+    preferred(export, theme)
     export.run(f"document.querySelector('.kbp-{view}').scrollIntoView({{ block: 'center' }})")
     export.frame()
     check(f"{view}-{theme}", export.still(f".kbp-{view}"))
+
+
+def test_a_page_with_the_colours_of_vs_code_alone_is_dark(export):
+    preferred(export, "light")
+    export.run("document.body.style.setProperty('--vscode-editor-background', '#1e1e1e')")
+    export.until_theme("dark")
+    colour = "return getComputedStyle(document.querySelector('.kbp-picture')).backgroundColor"
+    assert export.run(colour) == "rgb(30, 30, 30)"
+    assert not export.axe(".kbp-picture", "color-contrast")
+    export.run("document.body.style.removeProperty('--vscode-editor-background')")
 
 
 def test_a_moved_panel_an_empty_canvas_and_a_colour_are_noticed(export):

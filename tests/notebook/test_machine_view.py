@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import kernbench as kb
+from kernbench.notebook._live import Frames
+from kernbench.notebook._picture import Picture
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine._observer import Observer
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.studies import CclStudy
 from kernbench.viz._picture import picture_html
-from kernbench.viz._scene import scene_of
+from kernbench.viz._scene import scene, scene_of
 
 pytestmark = pytest.mark.slow
 PICTURE = "const picture = __kb_picture, { machine, shared } = picture;"
@@ -121,12 +129,60 @@ def test_a_run_under_way_is_shown_as_it_comes(page):
     assert not page.all(".kbp-play")
 
 
-def test_a_frame_of_the_browser_has_one_change_and_one_redraw(page):
-    told(page, "window.changes = 0; shared.addEventListener('change', () => (window.changes += 1));")
-    for act in ("shared.t = i", "machine.zoomBy(1.01)"):
-        page.frame()
-        before = told(page, "window.changes = 0; return __kb_redraws.machine")
-        told(page, f"for (let i = 0; i < 50; i++) {act};")
-        page.frame()
-        assert told(page, "return __kb_redraws.machine") <= before + 2, act
-        assert told(page, "return window.changes") <= 2, act
+ACTS = [
+    "shared.t = i",
+    "shared.window = [i, 200 + i]",
+    "shared.path = i % 2 === 0",
+    f"shared.selected = ['{GEMM}', '{LINK}', null][i % 3]",
+    f"shared.hovered = ['{GEMM}', '{LINK}', null][i % 3]",
+    "machine.zoomBy(1.01)",
+    """picture.setLive(window.names, {
+        now_ns: i + 1, link_load: new Uint8Array([i]), node_load: new Uint8Array([i]) })""",
+]
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_many_changes_of_a_frame_are_one_change_and_one_redraw_of_each_view(page, act):
+    told(
+        page,
+        f"""window.changes = 0;
+        window.names = {{ links: ["{LINK}"], nodes: ["{GEMM}"] }};
+        shared.addEventListener("change", () => (window.changes += 1));""",
+    )
+    page.frame()
+    before = told(page, "window.changes = 0; return { ...__kb_redraws }")
+    assert set(before) == {"machine", "details", "timeline", "why"}
+    told(page, f"for (let i = 0; i < 50; i++) {act};")
+    page.frame()
+    after = told(page, "return __kb_redraws")
+    assert all(after[view] <= before[view] + 2 for view in before), (before, after)
+    assert told(page, "return window.changes") <= 2
+    page.frame()
+    page.frame()
+    assert told(page, "return __kb_redraws") == after, "nothing changes, so nothing is drawn"
+
+
+def test_a_frame_of_a_run_on_256_pes_is_a_byte_for_each_link_and_engine(monkeypatch):
+    machine, picture, sent = kb.load(), Picture(), []
+    picture.show(scene(machine))
+    monkeypatch.setattr(picture, "_send", lambda message, buffers=None: sent.append((message["state"], buffers or [])))
+
+    class Watch(Observer):
+        frames = Frames()
+
+        def pulse(self, engine):
+            picture.show_live(self.frames.next(engine.counters(), 0.1))
+
+    monkeypatch.setattr("kernbench.sim_engine.engine._SLICE", 512)
+    with RuntimeContext(GraphEngine(machine, log="off", observers=[Watch()], live=True)) as torch:
+        CclStudy().program(torch, algorithm="hierarchical_allreduce", elements=8192, cubes=16, pes=8)
+    assert len(sent) > 20
+    index = {}
+    for state, buffers in sent:
+        if "live_index" in state:
+            assert state["live_index"] != index
+        index = state.get("live_index", index)
+        nbytes = sum(len(x) for x in buffers) + len(json.dumps({"live": state["live"]}))
+        assert nbytes <= len(index["links"]) + len(index["nodes"]) + 200
+    assert len([1 for state, _ in sent if "live_index" not in state]) > len(sent) / 2, "names come when some are new"
+    assert nbytes < 10_000

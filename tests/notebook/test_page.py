@@ -159,7 +159,7 @@ async def refused(socket):
     return before, await runs(socket), socket.widgets[socket.named("kb-note")]["value"]
 
 
-def test_a_visitor_starts_so_many_runs_in_an_hour_in_all_pages(address):
+def test_a_visitor_has_a_few_pages_and_runs_and_a_full_server_says_so(address, kernel):
     async def used_up(socket):
         for n in (1, 2):
             await press_run(socket)
@@ -174,25 +174,19 @@ def test_a_visitor_starts_so_many_runs_in_an_hour_in_all_pages(address):
 
     visitor, another = Visitor(address), Visitor(address)
     message = "you have started 2 runs within an hour, as many as this page allows; try later"
-    for who, does, says in (
-        (visitor, used_up, (2, 2, message)),
-        (visitor, refused, (0, 0, message)),
-        (another, first, None),
-    ):
-        page = who.open()
-        assert said(address, page, does) == says
-        who.close(page)
-
-
-def test_a_visitor_has_a_few_pages_and_a_full_server_says_so(address, kernel):
-    visitor = Visitor(address)
-    first, second, third = (visitor.open() for _ in range(3))
-    assert [visitor.alive(x) for x in (first, second, third)] == [False, True, True]
-    assert visitor.alive(kernel), "that of another visitor"
+    pages = [visitor.open()]
+    assert said(address, pages[0], used_up) == (2, 2, message)
+    pages.append(visitor.open())
+    assert said(address, pages[1], refused) == (0, 0, message)
+    pages.append(visitor.open())
+    assert [visitor.alive(page) for page in pages] == [False, True, True]
+    assert visitor.alive(kernel), "that of yet another visitor"
     with pytest.raises(urllib.error.HTTPError, match="503") as full:
-        Visitor(address).open()
+        another.open()
     assert b"no more fit on this server" in full.value.read()
     full.value.close()
+    visitor.close(pages[1])
+    said(address, another.open(), first)
 
 
 def test_the_kernel_of_an_idle_page_ends(tmp_path):

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import json
-import shutil
-import subprocess
-import urllib.request
 
 import pytest
 
 from kernbench.cli.main import main
 from kernbench.errors import ConfigError
 from kernbench.notebook import _serve as serve
-from tests.notebook.served import LONG_S, TOKEN, Socket, answers, served, until
 from tests.repo import ROOT
 
 
@@ -113,68 +108,3 @@ def test_a_folder_that_cannot_be_written_is_named(checkout):
     (checkout / "lab").write_text("a file")
     with pytest.raises(ConfigError, match=r"lab: cannot be written .*; copy the checkout"):
         serve.copy_notebooks(checkout)
-
-
-def git(checkout, *arguments):
-    names = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    return subprocess.run(["git", *names, *arguments], cwd=checkout, check=True, capture_output=True, text=True).stdout
-
-
-@pytest.mark.slow
-def test_opening_running_and_saving_notebooks_leaves_the_checkout_clean(tmp_path):
-    checkout, settings = tmp_path / "checkout", tmp_path / "settings"
-    settings.mkdir()
-    shutil.copytree(ROOT / "notebooks", checkout / "notebooks", ignore=shutil.ignore_patterns(".*", "0*"))
-    shutil.copy(ROOT / ".gitignore", checkout)
-    git(checkout, "init", "-q")
-    git(checkout, "add", ".")
-    git(checkout, "commit", "-qm", "as it was")
-    with served("lab", settings, cwd=checkout) as address:
-        api = Api(address)
-        until(lambda: answers(address), "the server")
-        [name] = [x["path"] for x in api.get("contents/notebooks")["content"] if x["name"] == "explorer.ipynb"]
-        model = api.get(f"contents/{name}")
-        kernel = api.send(
-            "POST", "sessions", {"path": name, "name": name, "type": "notebook", "kernel": {"name": "python3"}}
-        )
-        cell = model["content"]["cells"][-1]
-        cell["outputs"] = asyncio.run(outputs(address, kernel["kernel"]["id"], cell["source"]))
-        assert "application/vnd.jupyter.widget-view+json" in cell["outputs"][-1]["data"]
-        cell["execution_count"] = 2
-        cell["source"] += "\n# mine"
-        api.send("PUT", f"contents/{name}", {"type": "notebook", "format": "json", "content": model["content"]})
-    assert git(checkout, "status", "--porcelain") == ""
-    serve.copy_notebooks(checkout)
-    assert sources(checkout / "lab" / name)[-1].endswith("# mine")
-
-
-class Api:
-    """The REST interface of a Jupyter server."""
-
-    def __init__(self, address):
-        self._address = address
-
-    def get(self, path):
-        return self.send("GET", path)
-
-    def send(self, method, path, body=None):
-        request = urllib.request.Request(
-            f"{self._address}/api/{path}?token={TOKEN}", json.dumps(body).encode() if body else None, method=method
-        )
-        with urllib.request.urlopen(request, timeout=LONG_S) as answer:
-            return json.loads(answer.read())
-
-
-async def outputs(address, kernel, code):
-    """Run a cell as a front end does, and return its outputs as they are saved."""
-    found = []
-    async with Socket(address, kernel) as socket:
-        await socket.send("execute_request", {"code": code, "silent": False, "store_history": True})
-        ran = False
-        while not ran:
-            message = await socket.hear()
-            of_the_cell = message["parent_header"].get("msg_type") == "execute_request"
-            ran = of_the_cell and message["content"].get("execution_state") == "idle"
-            if message["msg_type"] == "execute_result":
-                found.append({"output_type": "execute_result", **message["content"]} | {"execution_count": 2})
-        return found

@@ -1,0 +1,50 @@
+"""How a kernel that Inductor has written is cut into programs, and which PE runs which."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from kernbench.torch._memory import Place
+
+TILE = 8192  # elements of a tile, at most
+
+
+def holders(place: Place) -> list[tuple[int, int]]:
+    """Return the PEs that hold a tensor's memory, in the order of addresses."""
+    return list(dict.fromkeys((s.cube, s.pe) for s in place.buffer.layout.parts))
+
+
+def owners(
+    place: Place, holders: Sequence[tuple[int, int]], count: int
+) -> tuple[list[tuple[int, int]], list[Sequence[int]]]:
+    """Return the PEs of a grid and the programs of each: where the part of the result is that a program writes."""
+    parts = place.buffer.layout.parts
+    starts, whole = [s.offset for s in parts], sum(s.nbytes for s in parts)
+    owned: dict[tuple[int, int], list[int]] = {}
+    for i in range(count):
+        part = parts[bisect_right(starts, i * whole // count) - 1]
+        owned.setdefault((part.cube, part.pe), []).append(i)
+    targets = sorted(owned)
+    return targets, [owned[pe] for pe in targets]
+
+
+def _power(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+def blocks(sizes: dict[str, int], reduced: int, holders: int, names: Sequence[str]) -> dict[str, int]:
+    """Return the sizes of the blocks of a generated kernel, so that each PE gets the rows or elements that it holds."""
+    found: dict[str, int] = {}
+    if "R0_BLOCK" in names:
+        found["R0_BLOCK"] = min(_power(reduced), 2048)
+    width = found.get("R0_BLOCK", _power(reduced))
+    room = max(1, TILE // width)
+    axes = [axis for axis in ("z", "y", "x") if f"{axis.upper()}BLOCK" in names]
+    if "x" in axes:
+        lines = max(1, -(-sizes["x"] // holders)) if len(axes) == 1 else 32
+        found["XBLOCK"] = min(_power(sizes["x"]), room, _power(lines))
+    for axis in axes:
+        if axis != "x":
+            found[f"{axis.upper()}BLOCK"] = min(_power(sizes[axis]), 32) if axis == "y" else 1
+    return found

@@ -1,0 +1,191 @@
+"""Gradients, tensor parallelism, operators of the host, and runs without values."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import kernbench as kb  # noqa: E402
+from kernbench.errors import ArgumentError  # noqa: E402
+from tests.torch.models import Mlp, worst  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+MACHINE = "preset:small"
+PLAN = {"gate": "columns", "up": "columns", "down": "rows"}
+
+
+class Block(torch.nn.Module):
+    """A decoder layer of Llama's form: grouped attention with rotation, and SwiGLU."""
+
+    def __init__(self, width: int = 64, heads: int = 4, kv_heads: int = 2) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.size = heads, kv_heads, width // heads
+        self.norm, self.mlp = torch.nn.RMSNorm(width), Mlp(width)
+        self.q, self.o = (torch.nn.Linear(width, width, bias=False) for _ in range(2))
+        self.k, self.v = (torch.nn.Linear(width, kv_heads * self.size, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        h = self.norm(x)
+        q, k, v = (layer(h).unflatten(-1, (-1, self.size)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        half = torch.arange(x.shape[1]).outer(10000 ** -(torch.arange(0, self.size, 2) / self.size))
+        cos, sin = half.cos().to(x.dtype), half.sin().to(x.dtype)
+        q, k = (torch.cat([a * cos - b * sin, a * sin + b * cos], -1) for a, b in (q.chunk(2, -1), k.chunk(2, -1)))
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.mlp(x + self.o(out.transpose(1, 2).flatten(2)))
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def two_sips():
+    return kb.load(MACHINE, {"system.sips": {"count": 2, "topology": "ring_1d"}})
+
+
+def gradients(model, call, x):
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    (call(x).float() ** 2).sum().backward()
+    return [x.grad, *(p.grad.clone() for p in model.parameters())]
+
+
+def test_gradients_of_a_decoder_layer():
+    model, x = Block(), torch.randn(1, 12, 64)
+    exact = gradients(model, model, x)
+    model.half()
+    eager = gradients(model, model, x.half())
+    compiled = kb.torch.compile(model, MACHINE)
+    found = gradients(model, compiled, x.half())
+    for ours, half, true in zip(found, eager, exact, strict=True):
+        assert worst(ours, true) <= 2 * worst(half, true)
+    result = compiled.result
+    assert result.device_flops_share == 1.0
+    products = [part for part in result.launches if part.operators in (("mm",), ("addmm",))]
+    assert len(products) == 3 * 7  # of seven layers, and two of each backward
+
+
+def test_ranks_give_the_output_of_the_model(two_sips):
+    model, x = Mlp().half(), torch.randn(8, 64).half()
+    compiled = kb.torch.compile(model, two_sips, tp=2, plan=PLAN)
+    with torch.no_grad():
+        assert worst(compiled(x), model(x)) < 2e-3
+    parts = {part.name: part for part in compiled.result.launches}
+    assert {launch.sip for launch in parts["gate/mm"].launches} == {0, 1}
+    assert {launch.sip for launch in parts["down/all_reduce"].launches} == {0, 1}
+
+
+def test_one_rank_without_values_takes_the_time_of_all(two_sips):
+    model, x, times = Mlp().half(), torch.randn(8, 64).half(), []
+    with torch.no_grad():
+        for data in (True, False):
+            compiled = kb.torch.compile(model, two_sips, tp=2, plan=PLAN, data=data)
+            compiled(x)
+            times.append(compiled.result.latency_ns)
+    assert times[1] == pytest.approx(times[0], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("tp", "plan", "message"),
+    [
+        (3, PLAN, "tp = 3: the machine has 2 SIPs"),
+        (2, {"gates": "columns"}, "no linear layer is 'gates'; did you mean gate"),
+        (2, {"gate": "diagonal"}, "gate: 'diagonal' is unknown"),
+    ],
+)
+def test_wrong_plans_are_refused(two_sips, tp, plan, message):
+    with pytest.raises(ArgumentError, match=message):
+        kb.torch.compile(Mlp(), two_sips, tp=tp, plan=plan)
+
+
+def test_a_size_that_does_not_divide(two_sips):
+    with pytest.raises(ArgumentError, match="gate has 127 columns, which tp = 2 does not divide"):
+        kb.torch.compile(Mlp(64, 127), two_sips, tp=2, plan=PLAN)
+
+
+def test_an_operator_of_the_host_is_named_and_takes_time():
+    class Choose(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.router = torch.nn.Linear(64, 16)
+
+        def forward(self, x):
+            values, places = self.router(x).topk(2)
+            return values.softmax(-1), places
+
+    model, x = Choose().half(), torch.randn(8, 64).half()
+    compiled = kb.torch.compile(model, MACHINE)
+    with torch.no_grad():
+        for found, expected in zip(compiled(x), model(x), strict=True):
+            assert worst(found, expected) < 2e-3
+    (host,) = compiled.result.host_fallbacks
+    assert (host.module, host.operators) == ("", ("topk",))
+    assert host.ns > 200  # there and back through PCIe
+    assert compiled.result.device_flops_share < 1
+    assert "on the host: model: topk" in repr(compiled.result)
+
+
+def test_without_values_times_are_the_same():
+    model, x, times = Mlp().half(), torch.randn(8, 64).half(), []
+    with torch.no_grad():
+        for data in (True, False):
+            compiled = kb.torch.compile(model, MACHINE, data=data)
+            y = compiled(x)
+            times.append(compiled.result.latency_ns)
+    assert times[0] == times[1]
+    assert y.isnan().all()
+
+
+def test_a_model_without_weights():
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    with FakeTensorMode():
+        model, x = Mlp(), torch.randn(8, 64)
+    compiled = kb.torch.compile(model, MACHINE, data=False)
+    with torch.no_grad():
+        y = compiled(x)
+    assert isinstance(y, FakeTensor)
+    assert compiled.result.latency_ns > 0
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 512, 512), (96, 256, 192)])
+def test_a_product_takes_the_time_of_its_kernel(m, k, n):
+    """The launch of a compiled product, and the same kernel launched by hand on tensors in the same places."""
+    from kernbench.runtime_api.context import session
+    from kernbench.torch import _kernels as kernels
+    from kernbench.torch._memory import Memory
+    from kernbench.torch._placement import choose
+    from kernbench.torch._steps import _matrix
+
+    layer, x = torch.nn.Linear(k, n, bias=False).half(), torch.randn(m, k).half()
+    compiled = kb.torch.compile(layer, MACHINE)
+    with torch.no_grad():
+        compiled(x)
+    (part,) = compiled.result.launches
+    with session(MACHINE) as ours:
+        memory = Memory(ours, 0)
+        a, w, c = (
+            memory.place(memory.allocate(size, (size[1], 1), torch.float16)) for size in ((m, k), (n, k), (m, n))
+        )
+        choice = choose(ours, 1, m, k, n, a.dtype, None)
+        ours.ahbm.synchronize()
+        args = (_matrix(a), _matrix(w).transposed, None, _matrix(c), k, 1.0, 1.0, choice.shares)
+        ours._host.launch(0, sorted(choice.shares), kernels.matmul, args, "mm", [x.buffer._handle for x in (a, w, c)])
+    (launch,) = ours.result.launches
+    assert part.ns == pytest.approx((launch.end_ps - launch.start_ps) / 1000, rel=0.1)
+
+
+def test_a_graph_break_is_an_error_that_names_its_line():
+    def stop(x):
+        y = x * 2
+        torch._dynamo.graph_break()
+        return y + 1
+
+    with pytest.raises(ArgumentError, match=r"test_parallel\.py:\d+"):
+        kb.torch.compile(stop, MACHINE)(torch.randn(4))
