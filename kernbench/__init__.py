@@ -36,13 +36,14 @@ if TYPE_CHECKING:
     from kernbench.sim_engine._limits import Limits
     from kernbench.studies.best import gemm
     from kernbench.studies.fidelity import fidelity
+    from kernbench.studies.load_curve import load_curve
     from kernbench.sweeps._saved import read
     from kernbench.sweeps._sweep import sweep
     from kernbench.topology.builder import resolve_topology as load
 
 __all__ = [
-    "DPPolicy", "Limits", "ccl", "compare", "explore", "fidelity", "gemm", "load", "picture", "read", "run", "session",
-    "sweep", "torch", "triton",
+    "DPPolicy", "Limits", "ccl", "compare", "explore", "fidelity", "gemm", "load", "load_curve", "picture", "read",
+    "run", "session", "sweep", "torch", "triton",
 ]  # fmt: skip
 
 _WHERE = {
@@ -53,6 +54,7 @@ _WHERE = {
     "explore": "kernbench.notebook._view:explore",
     "fidelity": "kernbench.studies.fidelity:fidelity",
     "gemm": "kernbench.studies.best:gemm",
+    "load_curve": "kernbench.studies.load_curve:load_curve",
     "load": "kernbench.topology.builder:resolve_topology",
     "picture": "kernbench.notebook._picture:picture",
     "read": "kernbench.sweeps._saved:read",

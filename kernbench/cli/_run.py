@@ -129,21 +129,107 @@ def run(
     return 0 if outcome.ok else 1
 
 
+def _loads(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[float, ...]:
+    if text is None:
+        return ()
+    try:
+        first, last, step = [*map(float, text.split(":")), 0.05][:3] if ":" in text else (float(text), float(text), 1.0)
+        if not (0 < first <= last <= 1 and step > 0):
+            raise ValueError
+    except ValueError:
+        raise click.BadParameter(f"{text!r} must be FROM:TO or FROM:TO:STEP with 0 < FROM <= TO <= 1") from None
+    return tuple(round(first + i * step, 6) for i in range(int((last - first) / step + 1e-9) + 1))
+
+
+def _packets(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} must be numbers of flits, as in 1,8") from None
+
+
+def _load_curves(
+    machine: Machine,
+    loads: tuple[float, ...],
+    patterns: tuple[str, ...],
+    packets: tuple[int, ...],
+    network: str,
+    cycles: int,
+    file: Path | None,
+    as_json: bool,
+) -> None:
+    from kernbench.studies.load_curve import figure, load_curve
+
+    curves = []
+    for pattern in patterns:
+        for packet in packets:
+            curve = load_curve(machine, pattern=pattern, packet=packet, loads=loads, network=network, cycles=cycles)
+            curves.append(curve)
+            if not as_json:
+                click.echo(f"\n{curve!r}" if len(curves) > 1 else f"{machine!r}\n\n{curve!r}")
+    if as_json:
+        echo_json([curve.to_dict() for curve in curves])
+    if file is not None:
+        from kernbench.viz.figures import save
+
+        save(figure(curves), file)
+
+
 OVERVIEW, OVERVIEW_MESSAGES = [4096], [128, 4096, 10240]
 
 
 @click.command(short_help="Probe links and memories with transfers, alone and many at once.")
 @click.option("--case", "names", metavar="NAME", multiple=True, help="Only this case, at all sizes. May be repeated.")
 @click.option("--list", "listing", is_flag=True, help="List the cases that the machine has the parts for.")
+@click.option("--load", "loads", metavar="FROM:TO[:STEP]", callback=_loads, help="Latency against load, e.g. 0.05:0.9.")
+@click.option(
+    "--pattern",
+    "patterns",
+    metavar="NAME,...",
+    default="uniform",
+    help="With --load: uniform, transpose, tornado, hotspot.",
+)
+@click.option(
+    "--packet",
+    "packets",
+    metavar="FLITS,...",
+    default="1",
+    callback=_packets,
+    help="With --load: flits of a packet, e.g. 1,8.",
+)
+@click.option("--network", type=click.Choice(["cube", "sips"]), default="cube", help="With --load. Default: cube.")
+@click.option(
+    "--cycles", type=click.IntRange(200), default=10_000, help="With --load: time of each load. Default: 10000."
+)
+@click.option("--figure", "file", type=NewFile(), help="With --load: write the figure, PNG or SVG.")
 @machine_options
 @json_option
-def probe(names: tuple[str, ...], listing: bool, machine: Machine, as_json: bool) -> None:
+def probe(
+    names: tuple[str, ...],
+    listing: bool,
+    loads: tuple[float, ...],
+    patterns: str,
+    packets: tuple[int, ...],
+    network: str,
+    cycles: int,
+    file: Path | None,
+    machine: Machine,
+    as_json: bool,
+) -> None:
     """Time transfers between parts of a machine, and say what each time is made of.
 
     Without --case, every case with 4 KiB a transfer, and messages, loads and stores from PE to PE; with it, all sizes
     up to 1 MiB (10 KiB from PE to PE), and for a single transfer when its first and its last flit crossed each link.
     The milestone "probe" draws the figures.
+
+    With --load, synthetic traffic of each pattern and packet size instead: mean latency at each load, in flits per
+    cycle and terminal, and the load at which the network saturates.
     """
+    if loads:
+        _load_curves(machine, loads, tuple(patterns.split(",")), packets, network, cycles, file, as_json)
+        return
+    if file is not None:
+        raise click.UsageError("--figure needs --load")
     from kernbench.studies.probe import MESSAGES, SIZES, ProbeStudy, select
     from kernbench.studies.probe_report import side_by_side
     from kernbench.studies.study import plain

@@ -25,6 +25,7 @@ Faults = list[str]
 COLUMNS = ("workload", "parameters", "value", "unit", "source")
 MOST_BYTES = 64 * MIB
 TOOLS = "nccl-tests output, a SCALE-Sim COMPUTE_REPORT.csv, a BookSim2 log, Ramulator2 statistics, or a CSV"
+_NOT_COMPARED = {"noc": "loads of networks are not compared"}
 # To the unit in which values are compared.
 UNITS = {
     "ps": ("ns", 1e-3), "ns": ("ns", 1.0), "us": ("ns", 1e3), "ms": ("ns", 1e6), "s": ("ns", 1e9),
@@ -150,7 +151,9 @@ def _csv(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
             faults.append(f"{at}: unit = {quote(row['unit'])} is unknown; {hint(row['unit'], UNITS)}")
         elif value is not None and parameters is not None:
             unit, scale = UNITS[row["unit"]]
-            yield Reference(row["workload"], parameters, value * scale, unit, row["source"], f"{path}:{rows.line_num}")
+            why = _NOT_COMPARED.get(row["workload"], "")
+            where = f"{path}:{rows.line_num}"
+            yield Reference(row["workload"], parameters, value * scale, unit, row["source"], where, why)
     if not header:
         faults.append(f"{path}: is empty; write the header {','.join(COLUMNS)} and a row for each result")
 
@@ -378,7 +381,7 @@ def _booksim2(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
             "the command line into the configuration file, which the log repeats"
         )
         return
-    yield Reference("noc", given, latency, "cycles", source, where)
+    yield Reference("noc", given, latency, "cycles", source, where, _NOT_COMPARED["noc"])
 
 
 def _whole(text: str) -> int | str:

@@ -220,6 +220,42 @@ def _tracks(boxes: pd.DataFrame) -> np.ndarray:
     return np.array(tracks)
 
 
+Curve = tuple[str, Sequence[tuple[float, float]], float, float]
+
+
+def load_curves(curves: Sequence[Curve], *, machine: str, n: int, note: str) -> Figure:
+    """Draw mean latency against load, and the load at which each curve saturates.
+
+    Parameters
+    ----------
+    curves : sequence of tuple
+        Name, (load [flits per cycle and terminal], latency [ns]) of loads that do not saturate, latency without load
+        [ns], and load of saturation.
+    machine : str
+        Hash of the machine.
+    n : int
+        Number of loads simulated.
+    note : str
+        What else the caption says.
+    """
+    figure = new_figure(6, 4, "Latency against load", caption(n, machine, note))
+    axes = figure.subplots()
+    top = 3.2 * max(alone for _, _, alone, _ in curves)
+    for i, (name, points, alone, saturation) in enumerate(curves):
+        colour = palette.SERIES[i % len(palette.SERIES)]
+        xs, ys = zip((0.0, alone), *points, strict=True)
+        axes.plot(xs, ys, color=colour, marker=palette.MARKERS[i % len(palette.MARKERS)], markersize=3, linewidth=1.2)
+        axes.axvline(saturation, color=colour, linewidth=0.8, linestyle="--", alpha=0.7)
+        axes.plot([], [], color=colour, label=f"{name}: {alone:.1f} ns alone, saturates at {saturation:.2f}")
+    axes.set_ylim(0, top)
+    axes.set_xlim(0, min(1.0, 1.25 * max(saturation for *_, saturation in curves)))
+    axes.set_xlabel("load [flits per cycle and terminal]")
+    axes.set_ylabel("mean latency [ns]")
+    tidy(axes)
+    axes.legend(fontsize=7, frameon=False, loc="upper left")
+    return figure
+
+
 def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: float = 0.2, of: str = "") -> Figure:
     """Draw the effect of each factor on a metric, down and up, the strongest on top.
 

@@ -105,7 +105,7 @@ def test_what_cannot_be_compared_says_why_and_the_rest_is_compared(tmp_path):
     ranks, size, network, machine = found.refused.values()
     assert "8 ranks, the machine has" in ranks
     assert "1,073,741,824 B are more than most_bytes" in size
-    assert "has no cube.noc.router.flow" in network
+    assert network == "loads of networks are not compared"
     assert "cube.hbm.channels = 3" in machine
     for shown in (repr(found), found._repr_html_()):
         assert "1 references compared" in shown

@@ -218,7 +218,7 @@ def test_an_incomplete_run_of_scale_sim_says_what_to_pass(tmp_path, files, expec
 
 def test_a_booksim_log_gives_the_overall_latency_and_the_measured_load(tmp_path):
     [found] = read(tmp_path, log__txt=BOOKSIM)
-    assert (found.workload, found.value, found.unit, found.refused) == ("noc", 62.5, "cycles", "")
+    assert (found.workload, found.value, found.unit) == ("noc", 62.5, "cycles")
     assert found.parameters == {
         "topology": "mesh", "k": 8, "n": 2, "traffic": "transpose", "packet": 8, "vcs": 4, "vc_flits": 8, "load": 0.16,
     }  # fmt: skip

@@ -1,0 +1,425 @@
+"""Latency of a network against load: synthetic traffic from every terminal, warmed up, until the network saturates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernbench._registry import hint
+from kernbench._units import FLIT_BYTES, ps_to_ns, serialization_ps
+from kernbench.errors import ArgumentError
+from kernbench.sim_engine._network import Clock, Network
+from kernbench.topology import _naming as naming
+from kernbench.topology.builder import Machine, resolve_topology
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine._transaction import Route
+    from kernbench.viz.figures import Figure
+
+PATTERNS = ("uniform", "transpose", "tornado", "hotspot")
+NETWORKS = ("cube", "sips")
+LOADS = tuple(round(0.05 * i, 2) for i in range(1, 19))
+HOT_SHARE = 1 / 8  # of the packets of pattern hotspot; the others are uniform
+SATURATED = 3  # times the latency without load
+_BATCHES = 20
+_DRAIN = 0.5  # of the time in which packets are sent
+_PRECISION = 0.005  # of the saturation load
+
+
+@dataclass(frozen=True)
+class LoadPoint:
+    """What a load gives.
+
+    Attributes
+    ----------
+    load, accepted : float
+        Flits that a terminal sends, and receives, per cycle: 1 is the bandwidth of a link between routers.
+    latency_ns, p99_ns : float
+        Mean and 99th percentile, from when a packet is made until its last flit arrives [ns].
+    others_ns : float
+        Mean of the packets that do not go to the hot spot [ns].
+    packets : int
+        How many are measured.
+    warmup_cycles : int
+        Cycles until the mean latency is steady; packets that are made earlier are not measured.
+    saturated : bool
+        Whether the mean latency is more than three times that without load, or packets do not arrive.
+    """
+
+    load: float
+    accepted: float
+    latency_ns: float
+    p99_ns: float
+    others_ns: float
+    packets: int
+    warmup_cycles: int
+    saturated: bool
+
+
+@dataclass(frozen=True, repr=False)
+class LoadCurve:
+    """Latency against load of one network, pattern and packet size; it prints itself and draws itself in a notebook.
+
+    Attributes
+    ----------
+    points : tuple of LoadPoint
+        Loads that were asked for, and those by which the saturation was found.
+    zero_load_ns : float
+        Mean latency of the pattern's packets, each alone [ns].
+    saturation : float
+        The highest load at which the mean latency is at most three times that, found by bisection [flits per cycle].
+    cycle_ns : float
+        The time of a flit on a link between routers [ns].
+    """
+
+    machine: str
+    network: str
+    flow: str
+    pattern: str
+    packet: int
+    terminals: int
+    cycle_ns: float
+    zero_load_ns: float
+    saturation: float
+    points: tuple[LoadPoint, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """What was sent: pattern and flits of a packet."""
+        return f"{self.pattern}, {self.packet} flit{'s' * (self.packet > 1)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return asdict(self)
+
+    def figure(self) -> Figure:
+        """Return the figure of this curve."""
+        return figure([self])
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{self.network}, {self.flow} flow, {self.terminals} terminals, {self.name}: {self.zero_load_ns:.2f} ns",
+            f"saturation at {self.saturation:.3f} flits per cycle and terminal; a cycle is {self.cycle_ns:g} ns",
+            f"{'load':>6}{'accepted':>10}{'mean ns':>11}{'p99 ns':>11}{'packets':>10}{'warm-up cycles':>16}",
+        ]
+        for p in self.points:
+            late = "  saturated" if p.saturated else ""
+            lines.append(
+                f"{p.load:>6.3f}{p.accepted:>10.3f}{p.latency_ns:>11.2f}{p.p99_ns:>11.2f}{p.packets:>10}"
+                f"{p.warmup_cycles:>16}{late}"
+            )
+        return "\n".join(lines)
+
+    def _repr_png_(self) -> bytes:
+        return self.figure().png()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+def figure(curves: Sequence[LoadCurve]) -> Figure:
+    """Return a figure of several curves of one machine: mean latency against load, and where each saturates."""
+    from kernbench.viz.figures import load_curves
+
+    first = curves[0]
+    lines = [
+        (c.name, [(p.load, p.latency_ns) for p in c.points if not p.saturated], c.zero_load_ns, c.saturation)
+        for c in curves
+    ]
+    under = (
+        f"{first.network} network, {first.terminals} terminals, flow: {first.flow}, a cycle is {first.cycle_ns:g} ns"
+    )
+    return load_curves(lines, machine=first.machine, n=sum(len(c.points) for c in curves), note=under)
+
+
+def load_curve(
+    machine: Machine | str | None = None,
+    *,
+    pattern: str = "uniform",
+    packet: int = 1,
+    loads: Sequence[float] = LOADS,
+    network: str = "cube",
+    cycles: int = 10_000,
+    seed: int = 0,
+) -> LoadCurve:
+    """Return the latency of a network against synthetic load, and the load at which it saturates.
+
+    Every terminal sends packets at random times (a Bernoulli process), and queues what the network does not take. The
+    warm-up is found by the MSER rule: of 20 batches, as many of the first ten are left out as gives the smallest
+    standard error of the mean.
+
+    Parameters
+    ----------
+    machine : Machine, str or None
+        As for `kernbench.load`. Its `cube.noc.router`, or `system.sip_link.router`, says whether buffers are limited.
+    pattern : str
+        `uniform`: any terminal, itself included; `transpose`: from row r and column c to row c and column r; `tornado`:
+        almost half way round each row and column; `hotspot`: one of eight packets to the terminal nearest to the
+        middle, the others uniform.
+    packet : int
+        Flits of 256 B in a packet. With credits, the flits of a packet follow each other in the same virtual channels.
+    loads : sequence of float
+        Flits per cycle and terminal, more than 0 and at most 1.
+    network : str
+        `cube`: each PE of cube 0 sends to HBM slices of this cube. `sips`: each SIP's PCIe end point sends to CPUs of
+        IO chiplets.
+    cycles : int
+        For how long packets are sent at each load.
+    seed : int
+        Of the random times and destinations.
+
+    Returns
+    -------
+    LoadCurve
+
+    Raises
+    ------
+    ArgumentError
+        If an argument has no such value, or the pattern has no terminal where it sends to.
+
+    Examples
+    --------
+    >>> import kernbench as kb
+    >>> small = kb.load("preset:default", {"cube.noc.router.flow": "credits"})
+    >>> curve = kb.load_curve(small, loads=[0.1], cycles=500)
+    >>> [p.saturated for p in curve.points]
+    [False]
+    """
+    _check(pattern, packet, loads, network, cycles)
+    traffic = _Traffic(resolve_topology(machine), pattern, packet, network, seed)
+    alone = traffic.alone_ns()
+    points = {load: traffic.point(load, cycles, alone) for load in sorted(set(loads))}
+    saturation = _saturation(traffic, points, cycles, alone)
+    return LoadCurve(
+        traffic.machine.hash,
+        network,
+        traffic.flow,
+        pattern,
+        packet,
+        len(traffic.ends),
+        ps_to_ns(traffic.cycle_ps),
+        alone,
+        saturation,
+        tuple(points[load] for load in sorted(points)),
+    )
+
+
+def _check(pattern: str, packet: int, loads: Sequence[float], network: str, cycles: int) -> None:
+    for name, value, known in (("pattern", pattern, PATTERNS), ("network", network, NETWORKS)):
+        if value not in known:
+            raise ArgumentError(f"{name} = {value!r} is unknown; {hint(value, known)}")
+    if packet < 1:
+        raise ArgumentError(f"packet = {packet} must be at least 1 flit")
+    if cycles < 10 * _BATCHES:
+        raise ArgumentError(f"cycles = {cycles} must be at least {10 * _BATCHES}, so that a warm-up can be found")
+    for load in loads:
+        if not 0 < load <= 1:
+            raise ArgumentError(f"loads: {load:g} must be > 0 and <= 1, in flits per cycle and terminal")
+
+
+class _Traffic:
+    """The traffic of one pattern on one network."""
+
+    def __init__(self, machine: Machine, pattern: str, packet: int, network: str, seed: int) -> None:
+        self.machine, self.packet, self.seed = machine, packet, seed
+        graph, config = machine.graph, machine.config
+        if network == "cube":
+            places, shape = list(graph.layout.pes), (graph.layout.rows, graph.layout.cols)
+            self.ends = [(naming.pe_dma(0, 0, pe), naming.hbm(0, 0, pe)) for pe in range(len(places))]
+            bw_gbs, self.flow = config.cube.noc.link_bw_gbs, config.cube.noc.router.flow
+        else:
+            places, shape = graph.sips.walk(range(config.n_sips)), (graph.sips.h, graph.sips.w)
+            self.ends = [(naming.pcie_ep(sip), naming.io_cpu(sip)) for sip in range(config.n_sips)]
+            bw_gbs, self.flow = config.system.sip_link.bw_gbs, config.system.sip_link.router.flow
+        self.cycle_ps = serialization_ps(FLIT_BYTES, bw_gbs)
+        self.hot = _middle(places, shape) if pattern == "hotspot" else -1
+        self.to = _partners(places, shape, pattern)
+
+    def alone_ns(self) -> float:
+        """Return the mean latency of the packets of the pattern, each alone."""
+        n = len(self.ends)
+        if self.to is not None:
+            return float(np.mean([self._alone(i, j) for i, j in enumerate(self.to)])) / 1000
+        times = np.array([[self._alone(i, j) for j in range(n)] for i in range(n)])
+        share = HOT_SHARE if self.hot >= 0 else 0.0
+        return float((1 - share) * times.mean() + share * times[:, self.hot].mean()) / 1000
+
+    def _alone(self, src: int, dst: int) -> int:
+        run = _Run(self)
+        run.send(src, dst, 0)
+        run.drain()
+        ((_, _, took, _),) = run.arrived
+        return took
+
+    def point(self, load: float, cycles: int, alone_ns: float) -> LoadPoint:
+        """Simulate a load."""
+        run = _Run(self)
+        sent = run.offer(load, cycles)
+        run.drain(round(cycles * (1 + _DRAIN)))
+        made, ended, took, hot = (np.array(column) for column in zip(*sorted(run.arrived), strict=True))
+        batches = [took[(made >= a) & (made < b)] for a, b in _batches(cycles)]
+        means = [float(batch.mean()) if len(batch) else math.nan for batch in batches]
+        skipped = warm_up(means)
+        start = skipped * cycles // _BATCHES
+        measured = made >= start
+        received = int(((ended >= start * self.cycle_ps) & (ended < cycles * self.cycle_ps)).sum()) * self.packet
+        mean = float(took[measured].mean()) / 1000
+        others = took[measured & ~hot.astype(bool)]
+        return LoadPoint(
+            load=load,
+            accepted=received / (cycles - start) / len(self.ends),
+            latency_ns=mean,
+            p99_ns=float(np.percentile(took[measured], 99)) / 1000,
+            others_ns=float(others.mean()) / 1000,
+            packets=int(measured.sum()),
+            warmup_cycles=start,
+            saturated=len(made) < sent or mean > SATURATED * alone_ns,
+        )
+
+
+def _batches(cycles: int) -> Iterator[tuple[int, int]]:
+    """Return the first cycle of each batch, and the one behind its last."""
+    for i in range(_BATCHES):
+        yield i * cycles // _BATCHES, (i + 1) * cycles // _BATCHES
+
+
+def warm_up(means: Sequence[float]) -> int:
+    """Return how many batches to leave out, at most half: as many as minimize the standard error of the rest (MSER).
+
+    Notes
+    -----
+    K. P. White, An effective truncation heuristic for bias reduction in simulation output, Simulation 69(6), 1997.
+
+    Examples
+    --------
+    >>> warm_up([1, 5, 9, 10, 11, 10, 9, 10])
+    2
+    >>> warm_up([10, 10, 10, 10])
+    0
+    """
+    values = np.array(means, float)
+    errors = [float(np.nanvar(values[k:]) / (len(values) - k)) for k in range(len(values) // 2 + 1)]
+    return int(np.argmin(errors))
+
+
+def _saturation(traffic: _Traffic, points: dict[float, LoadPoint], cycles: int, alone_ns: float) -> float:
+    """Return the highest load that does not saturate, by bisection; adds the loads that it simulates to `points`."""
+
+    def saturated(load: float) -> bool:
+        if load not in points:
+            points[load] = traffic.point(load, cycles, alone_ns)
+        return points[load].saturated
+
+    high = min((load for load, p in points.items() if p.saturated), default=1.0)
+    if not saturated(high):
+        return 1.0
+    low = max((load for load, p in points.items() if not p.saturated and load < high), default=0.0)
+    while high - low > _PRECISION:
+        middle = (low + high) / 2
+        low, high = (low, middle) if saturated(middle) else (middle, high)
+    return (low + high) / 2
+
+
+class _Run:
+    """One simulation: `arrived` has the cycle of each packet, its arrival and latency [ps], and if it was hot."""
+
+    def __init__(self, traffic: _Traffic) -> None:
+        self.traffic, self.clock = traffic, Clock()
+        self.core = self.clock.core
+        self.network = Network(traffic.machine.graph, self.core)
+        self.arrived: list[tuple[int, int, int, bool]] = []
+        self._routes: dict[tuple[int, int], Route] = {}
+        self._next: list[Iterator[tuple[int, int, bool]]] = []
+
+    def send(self, src: int, dst: int, cycle: int, hot: bool = False) -> None:
+        """Send a packet now."""
+        route = self._routes.get((src, dst))
+        if route is None:
+            route = self._routes[src, dst] = self._route(src, dst)
+        self.network.send(route, self.traffic.packet * FLIT_BYTES, route.key(), self._done, (cycle, hot))
+
+    def _route(self, src: int, dst: int) -> Route:
+        ends = self.traffic.ends
+        route = self.network.route(ends[src][0], ends[dst][1])
+        legs = route.links[0].legs
+        if legs is not None:  # every packet of synthetic traffic arrives by itself
+            leg = legs[id(route.links)]
+            leg.ordered, leg.packet_flits = False, self.traffic.packet
+        return route
+
+    def _done(self, arg: tuple[int, bool]) -> None:
+        cycle, hot = arg
+        now = self.core.now
+        self.arrived.append((cycle, now, now - cycle * self.traffic.cycle_ps, hot))
+
+    def offer(self, load: float, cycles: int) -> int:
+        """Let every terminal make packets for so many cycles; return how many."""
+        times = [self._times(src, load, cycles) for src in range(len(self.traffic.ends))]
+        self._next = [self._packets(src, when) for src, when in enumerate(times)]
+        for src in range(len(times)):
+            self._follow(src)
+        return sum(len(when) for when in times)
+
+    def _times(self, src: int, load: float, cycles: int) -> np.ndarray:
+        """Return the cycles in which a terminal makes a packet."""
+        rng = np.random.default_rng([self.traffic.seed, src])
+        return np.flatnonzero(rng.random(cycles) < load / self.traffic.packet)
+
+    def _packets(self, src: int, when: np.ndarray) -> Iterator[tuple[int, int, bool]]:
+        traffic = self.traffic
+        rng = np.random.default_rng([traffic.seed, src, 1])
+        hot = rng.random(len(when)) < HOT_SHARE if traffic.hot >= 0 else np.zeros(len(when), bool)
+        any_of = rng.integers(0, len(traffic.ends), len(when))
+        to = np.where(hot, traffic.hot, any_of) if traffic.to is None else np.full(len(when), traffic.to[src])
+        return zip(when.tolist(), to.tolist(), hot.tolist(), strict=True)
+
+    def _follow(self, src: int) -> None:
+        following = next(self._next[src], None)
+        if following is not None:
+            self.core.call_at(following[0] * self.traffic.cycle_ps, self._send, (src, *following))
+
+    def _send(self, arg: tuple[int, int, int, bool]) -> None:
+        src, cycle, dst, hot = arg
+        self.send(src, dst, cycle, hot)
+        self._follow(src)
+
+    def drain(self, cycles: int | None = None) -> None:
+        """Simulate until nothing is left, or for so many cycles."""
+        stop: list[bool] = []
+        if cycles is not None:
+            self.core.call_at(cycles * self.traffic.cycle_ps, stop.append, True)
+        while not stop and self.core.drain(10_000):
+            pass
+
+
+def _middle(places: Sequence[tuple[int, int]], shape: tuple[int, int]) -> int:
+    """Return the terminal nearest to the middle of the network."""
+    row, col = shape[0] // 2, shape[1] // 2
+    return min(range(len(places)), key=lambda i: (abs(places[i][0] - row) + abs(places[i][1] - col), i))
+
+
+def _partners(places: Sequence[tuple[int, int]], shape: tuple[int, int], pattern: str) -> list[int] | None:
+    """Return the terminal that each one sends to, None if it sends to several."""
+    if pattern in ("uniform", "hotspot"):
+        return None
+    rows, cols = shape
+    number = {place: i for i, place in enumerate(places)}
+    partners = []
+    for row, col in places:
+        to = (
+            (col, row)
+            if pattern == "transpose"
+            else ((row + (rows + 1) // 2 - 1) % rows, (col + (cols + 1) // 2 - 1) % cols)
+        )
+        if to not in number:
+            raise ArgumentError(
+                f"pattern {pattern}: the terminal at row {row} and column {col} sends to row {to[0]} and column "
+                f"{to[1]}, where none is; use pattern uniform, or give every router a PE (cube.pe_layout.pe_routers)"
+            )
+        partners.append(number[to])
+    return partners
