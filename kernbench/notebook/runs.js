@@ -30,7 +30,8 @@ export default {
         th.append(sort);
         head.append(th);
       }
-      head.append(Object.assign(cell("th", ""), { scope: "col", ariaLabel: "Delete" }));
+      head.append(Object.assign(cell("th", ""), { scope: "col" }));
+      head.lastElementChild.append(cell("span", "Delete", "kbp-unseen"));
       const body = table.createTBody();
       for (const row of rows) {
         const tr = body.insertRow();
