@@ -176,6 +176,31 @@ def test_a_write_waits_for_trtw_after_a_read(with_):
     assert written(*requests) == 101 + WRITTEN
 
 
+def test_writes_follow_each_other_by_tccd(with_):
+    other, same = (
+        (*OPEN_TWO, ("write", at(column=1), 100), ("write", at(group=g, column=2), 100)) for g in (1, 0)
+    )  # fmt: skip
+    assert (written(*other), written(*same)) == (100 + 1.25 + WRITTEN, 100 + 2.5 + WRITTEN)
+    with_(tCCD_S=1, tCCD_L=3)
+    assert (written(*other), written(*same)) == (100 + 0.625 + WRITTEN, 100 + 1.875 + WRITTEN)
+
+
+def test_a_refresh_waits_for_trc_and_trrd(with_):
+    # The row opens at 230 and closes at 258.125: REF after tRC at 275, else after tRP at 274.375.
+    same_bank = (("read", at(), 230), ("read", at(), 300))
+    # Another bank's row opens at 243: REF at 245.5, else at 243.75.
+    other_bank = (("read", at(group=1), 243), ("read", at(), 250))
+    assert (ends(*same_bank)[1], ends(*other_bank)[1]) == (275 + 200 + MISS, 243 + 2.5 + 200 + MISS)
+    with_(tRC=40, tRRD_S=0.625)
+    assert (ends(*same_bank)[1], ends(*other_bank)[1]) == (274.375 + 200 + MISS, 243.75 + 200 + MISS)
+
+
+def test_banks_are_refreshed_group_after_group():
+    assert ends(("read", at(bank=1), 488)) == [2 * 243.75 + 200 + MISS]
+    assert ends(("read", at(group=1), 488)) == [2 * 243.75 + 5 + MISS]
+    assert ends(("read", at(group=1), 5 * 243.75 + 1)) == [5 * 243.75 + 200 + MISS]
+
+
 def test_a_refresh_closes_the_row_first():
     # Open since 0; closed at 243.75, refreshed 16.25 later, for 200.
     assert ends(OPEN, ("read", at(), 250))[-1] == 243.75 + 16.25 + 200 + MISS
@@ -215,6 +240,18 @@ def test_writes_wait_for_reads_until_the_queue_is_nearly_full():
     alone = ends(*reads)[:39]
     assert while_reading(51) == alone
     assert while_reading(52)[0] > alone[0]
+
+
+def test_writing_ends_when_the_queue_is_nearly_empty(monkeypatch):
+    # Of 60 writes to open rows of four groups, 48 go before the read: 12 are less than 20 % of 64. The last is at
+    # 158.75 in group 3.
+    opened = [("read", at(bank=2, group=g), 0) for g in range(4)]
+    writes = [("write", at(bank=2, group=i % 4, column=1 + i // 4), 100) for i in range(60)]
+    requests = (COLD, *opened, *writes, ("read", at(column=1), 100))
+    assert ends(*requests)[-1] == 100 + 47 * 1.25 + WRITTEN + 4.375 + HIT
+    monkeypatch.setattr(_dram, "dram_controller", lambda: replace(dram_controller(), write_low=0.5))
+    # 29, the last in the read's group.
+    assert ends(*requests)[-1] == 100 + 28 * 1.25 + WRITTEN + 6.25 + HIT
 
 
 def test_a_write_is_acknowledged_when_the_queue_has_it():
