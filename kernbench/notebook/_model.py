@@ -210,11 +210,15 @@ class Explorer:
         self.workload = self.workloads[name]
         self._unread: dict[str, str] = {}
         self._foreseen: tuple[object, float | None, dict[str, str]] = (None, None, {})
-        self.values: dict[str, Value] = {}
-        for parameter in self.workload.parameters:
-            options = parameter.options(self.form.machine)
-            usual = str(parameter.default) in options or not options
-            self.values[parameter.name] = parameter.default if usual else options[0]
+        self._usual = {x.name: x.usual(self.form.machine) for x in self.workload.parameters}
+        self.values: dict[str, Value] = dict(self._usual)
+
+    def settle(self) -> None:
+        """Follow a change of the machine: parameters that have what was usual get what is usual now."""
+        before, self._usual = self._usual, {x.name: x.usual(self.form.machine) for x in self.workload.parameters}
+        for name, value in self._usual.items():
+            if self.values[name] == before[name] and name not in self._unread:
+                self.values[name] = value
 
     def set(self, name: str, given: object) -> bool:
         """Take the value of a parameter; return whether it is a value. `wrong` says why not."""
@@ -607,7 +611,7 @@ class Explorer:
     def delete(self, *entries: Entry) -> None:
         """Delete runs from the history and from the cache; without any, all."""
         gone = {entry.number for entry in entries or self.history}
-        cache = default_cache()
+        cache = default_cache() if not self.form.page else None  # visitors of a page share its cache
         if cache is not None:
             cache.delete(entry.key for entry in self.history if entry.number in gone and entry.key)
         with self._lock:

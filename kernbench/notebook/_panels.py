@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
+from itertools import groupby
 from math import isfinite
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
@@ -133,6 +135,9 @@ class WorkloadPanel:
             options=list(explorer.workloads), tooltip="what runs", value=explorer.workload.name
         )
         self.workload.add_class("kb-work")
+        kinds = groupby(explorer.workloads.values(), attrgetter("kind"))
+        groups = ",".join(f"{len([*found])}:{kind.replace(' ', '_')}" for kind, found in kinds)
+        self.workload.add_class(f"kb-groups-{groups}")  # frame.js
         self.title = widgets.HTML()
         self.title.add_class("kb-title")
         self.fields = widgets.VBox()
@@ -164,7 +169,9 @@ class WorkloadPanel:
         """Show the choices of the machine as it is now, and what is wrong on it."""
         for parameter in self._explorer.workload.parameters:
             options = parameter.options(self._explorer.form.machine)
-            if options and list(self.inputs[parameter.name].control.options) != options:
+            control, value = self.inputs[parameter.name].control, self._explorer.values[parameter.name]
+            settled = parameter.name not in self._explorer.wrong and str(control.value) != str(value)
+            if settled or (options and list(control.options) != options):
                 self._show()
                 return
         self._mark()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -11,7 +12,7 @@ import traitlets
 
 from kernbench.analysis.compare import machine_changes
 from kernbench.errors import KernbenchError
-from kernbench.notebook._style import HERE, NOTHING, chart, column, message_html
+from kernbench.notebook._style import HERE, NOTHING, button, chart, column, message_html
 from kernbench.sweeps._measure import energy_columns, machine_columns, row_of
 from kernbench.viz._fields import fields, parameter_label
 from kernbench.viz._page_charts import Axis, parallel_coordinates, value_text
@@ -54,9 +55,20 @@ class RunsTab:
             description="Show A and B in the timeline", indent=False, tooltip="B, with A to compare it with"
         )
         self.both.add_class("kb-both")
+        self.clear = button("Clear history", "Delete all runs", "trash", lambda: self._ask(list(self._shown)))
+        self.clear.layout.align_self = "flex-start"
+        self.question = widgets.HTML()
+        self.confirmed = button("Delete", "Delete for good", "", self._delete, "danger")
+        self.kept = button("Keep", "Delete nothing", "", lambda: self._ask([]))
+        self.confirm = widgets.HBox([self.question, self.confirmed, self.kept], layout={"display": "none"})
+        self.confirm.add_class("kb-confirm")
+        self._asked: list[Entry] = []
+        self.table.on_msg(self._received)
         self.table.observe(lambda _: self._chosen(), ["a", "b"])
         self.both.observe(lambda _: self._on_pair(), "value")
-        self.root = column(self.hint, self.table, self.both, self.coordinates, self.comparison, name="kb-tab")
+        self.root = column(
+            self.hint, self.table, self.clear, self.confirm, self.both, self.coordinates, self.comparison, name="kb-tab"
+        )
 
     @property
     def pair(self) -> tuple[Entry, Entry] | None:
@@ -71,6 +83,8 @@ class RunsTab:
         if runs == self._shown:
             return
         self._shown = runs
+        self.clear.layout.display = "" if runs else "none"
+        self._ask([])
         for entry in runs:
             if entry.number not in self._metrics:
                 self._metrics[entry.number] = self._measured(entry)
@@ -150,6 +164,26 @@ class RunsTab:
         row = {**row, **machine_columns(entry.machine.config)}
         row |= energy_columns(entry.machine.config, row)
         return {key: row[key] for key in _METRICS if key in row}
+
+    def _received(self, _: RunsTable, message: dict[str, Any], _buffers: object) -> None:
+        if message.get("do") == "delete":
+            self._ask([entry for entry in self._shown if entry.number == message["run"]])
+
+    def _ask(self, entries: list[Entry]) -> None:
+        """Ask whether to delete runs, and say what goes with them; none takes the question back."""
+        self._asked = entries
+        self.confirm.layout.display = "" if entries else "none"
+        if not entries:
+            return
+        what = f"run {entries[0].number}, {entries[0].title}" if len(entries) == 1 else f"all {len(entries)} runs"
+        stored = sum(bool(entry.key) for entry in entries) if not self._explorer.form.page else 0
+        also = " The results and logs in the cache of this computer go with it: another run is simulated again."
+        self.question.value = f"Delete {escape(what)}?{also if stored else ''}"
+
+    def _delete(self) -> None:
+        """Delete what was asked about."""
+        if self._asked:
+            self._explorer.delete(*self._asked)
 
     def _chosen(self) -> None:
         if self._refreshing:

@@ -176,6 +176,7 @@ class ExplorerView:
             self.stage.refused.value = message_html(str(error), wrong=True)
 
     def _machine_changed(self) -> None:
+        self.explorer.settle()
         self.workload.refresh()
         self._touched()
 

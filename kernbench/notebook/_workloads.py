@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -33,13 +33,21 @@ _KINDS: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a program."""
+    """One parameter of a program; `on` returns what is usual on a machine, where that is not always the default."""
 
     name: str
     kind: type
     default: Value
     description: str = ""
     choices: Choices | None = None
+    on: Callable[[Machine], Value] | None = None
+
+    def usual(self, machine: Machine) -> Value:
+        """Return the value to begin with on `machine`."""
+        options = self.options(machine)
+        if options and str(self.default) not in options:
+            return options[0]
+        return self.on(machine) if self.on is not None else self.default
 
     def options(self, machine: Machine) -> list[str]:
         """Return the values it can take on `machine`; empty where any will do."""
@@ -112,6 +120,7 @@ class Workload:
     cost: Callable[..., float | None] | None = None
     of_machine: tuple[str, ...] = ()
     changes: Callable[[Machine, Mapping[str, Value]], list[str]] = lambda _machine, _values: []
+    kind: str = "Studies"
 
     def arguments(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """Return those values that are the program's."""
@@ -134,7 +143,9 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
         if not bench.is_milestone:
             source = ("from kernbench.benches.registry import resolve", f"resolve({bench.name!r}).run")
             parameters, cost = tuple(parameters_of(bench.run)), partial(_bench_us, bench.name)
-            found.append(Workload(f"bench {bench.name}", bench.description, bench.run, parameters, source, cost))
+            found.append(
+                Workload(f"bench {bench.name}", bench.description, bench.run, parameters, source, cost, kind="Benches")
+            )
     return {workload.name: workload for workload in found}
 
 
@@ -174,10 +185,11 @@ def _own(given: Callable[..., object]) -> Workload:
     home = getattr(given, "__module__", "__main__")
     place = "" if home == "__main__" else f"from {home} import {name}"
     if not is_kernel(given) and not is_module(given):
-        return _workload(name, given, (place, name))
+        return replace(_workload(name, given, (place, name)), kind="Your programs")
     imports = "\n".join(x for x in ("from kernbench.notebook import program_of", place) if x)
     title = (inspect.getdoc(given) or name).partition("\n")[0]
-    return Workload(name, title, program_of(given), _parameters_of(given), (imports, f"program_of({name})"))
+    kind = "Your modules" if is_module(given) else "Your kernels"
+    return Workload(name, title, program_of(given), _parameters_of(given), (imports, f"program_of({name})"), kind=kind)
 
 
 _DTYPES = Choices(lambda _: ["f16", "bf16", "f32"])
@@ -231,7 +243,10 @@ def _collective(name: str) -> Workload:
             Parameter("algorithm", str, (auto or names(load_ccl_config(), name))[0], "of ccl.yaml",
                       Choices(lambda _: [*auto, *names(load_ccl_config(), name)])),
             Parameter("nbytes", int, 65536, "of each rank's tensor"),
-            Parameter("sips", str, _SAME, 'a number, or a grid such as "4x2"'),
+            Parameter(
+                "sips", str, _SAME, 'a number, or a grid such as "4x2"',
+                on=lambda machine: _SAME if machine.config.n_sips > 1 else "2",
+            ),
             Parameter("topology", str, _SAME, "of the SIPs", Choices(lambda _: [_SAME, *_TOPOLOGIES])),
             Parameter("dtype", str, "f16", "of the elements", _DTYPES),
         ),
@@ -239,6 +254,7 @@ def _collective(name: str) -> Workload:
         cost,
         ("sips", "topology"),
         _system,
+        "Collectives",
     )  # fmt: skip
 
 

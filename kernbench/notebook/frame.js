@@ -17,6 +17,25 @@ function name(root) {
   }
 }
 
+/** Groups the options of a menu by the kinds in a class of its box: `kb-groups-2:Studies,3:Benches`. */
+function group(root) {
+  for (const box of root.querySelectorAll("[class*='kb-groups-']")) {
+    const select = box.querySelector("select:not(:has(optgroup))");
+    const kinds = [...box.classList].find((name) => name.startsWith("kb-groups-"));
+    if (!select?.options.length) continue;
+    const { selectedIndex } = select;
+    const options = [...select.options];
+    for (const part of kinds.slice("kb-groups-".length).split(",")) {
+      const [n, label] = part.split(":");
+      const made = document.createElement("optgroup");
+      made.label = label.replaceAll("_", " ");
+      made.append(...options.splice(0, Number(n)));
+      select.append(made);
+    }
+    select.selectedIndex = selectedIndex;
+  }
+}
+
 /** Makes what scrolls reachable by keyboard: a table that is wider than the page. */
 function reach(root) {
   for (const panel of root.querySelectorAll(".kb-tabs > .widget-tab-contents:not([tabindex])")) {
@@ -35,6 +54,7 @@ export default {
       if (!root) return void requestAnimationFrame(begin);
       const mend = () => {
         name(root);
+        group(root);
         reach(root);
       };
       watch = new MutationObserver(mend);

@@ -30,6 +30,8 @@ export default {
         th.append(sort);
         head.append(th);
       }
+      head.append(Object.assign(cell("th", ""), { scope: "col" }));
+      head.lastElementChild.append(cell("span", "Delete", "kbp-unseen"));
       const body = table.createTBody();
       for (const row of rows) {
         const tr = body.insertRow();
@@ -42,6 +44,11 @@ export default {
           tr.insertCell().append(radio);
         }
         for (const { key, number } of columns) tr.append(cell("td", row.text[key] ?? "", number ? "kb-number" : ""));
+        const remove = cell("button", "×", "kb-sort");
+        remove.title = `Delete run ${row.run}`;
+        remove.setAttribute("aria-label", remove.title);
+        remove.onclick = () => model.send({ do: "delete", run: row.run });
+        tr.insertCell().append(remove);
         tr.classList.toggle("kb-a", model.get("a") === row.run);
         tr.classList.toggle("kb-b", model.get("b") === row.run);
       }

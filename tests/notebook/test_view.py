@@ -14,6 +14,7 @@ from kernbench.notebook import _panels as panels
 from kernbench.notebook._export import EXPORTS
 from kernbench.notebook._panels import WHOLE, why_html
 from kernbench.notebook._serve import PAGE
+from kernbench.sweeps._cache import default_cache
 from tests.notebook import programs
 
 LONG_S = 60
@@ -438,3 +439,77 @@ def test_shows_itself_as_widgets_and_in_words(view):
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert "run this cell" in bundle["text/plain"]
     assert bundle["image/svg+xml"].startswith("<svg")
+
+
+def test_a_run_is_deleted_after_a_question(ran, monkeypatch, tmp_path):
+    ran.workload.inputs["k"].control.value = "128"
+    ran.bar.run.click()
+    assert ran.explorer.wait(LONG_S)
+    runs = ran.tabs.runs
+    runs.table._handle_custom_msg({"do": "delete", "run": 1}, [])
+    assert "Delete run 1, study gemm m=64 k=64" in runs.question.value
+    assert "cache" not in runs.question.value  # it is off
+    runs.kept.click()
+    assert (runs.confirm.layout.display, len(ran.explorer.history)) == ("none", 2)
+    runs.table._handle_custom_msg({"do": "delete", "run": 1}, [])
+    runs.confirmed.click()
+    assert [row["run"] for row in runs.table.rows] == [2]
+    assert runs.confirm.layout.display == "none"
+
+
+def test_the_history_is_cleared_after_a_question_that_names_the_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path))
+    view = explore("preset:small")
+    view.workload.workload.value = "study gemm"
+    view.bar.run.click()
+    assert view.explorer.wait(LONG_S)
+    runs = view.tabs.runs
+    runs.clear.click()
+    assert "all 1 runs" not in runs.question.value
+    assert "cache of this computer" in runs.question.value
+    runs.confirmed.click()
+    assert (view.explorer.history, runs.table.rows, runs.clear.layout.display) == ([], [], "none")
+    assert explore("preset:small").explorer.history == []
+
+
+def test_visitors_of_a_page_do_not_delete_from_the_cache_that_they_share(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path))
+    monkeypatch.setenv(PAGE, "1")
+    view = explore("preset:small")
+    view.workload.workload.value = "study gemm"
+    view.bar.run.click()
+    assert view.explorer.wait(LONG_S)
+    key = view.explorer.history[0].key
+    view.tabs.runs.clear.click()
+    assert "cache" not in view.tabs.runs.question.value
+    view.tabs.runs.confirmed.click()
+    assert not view.explorer.history
+    assert default_cache().find(key) is not None
+
+
+def test_workloads_are_grouped_by_kind(view):
+    (groups,) = (x for x in view.workload.workload._dom_classes if x.startswith("kb-groups-"))
+    kinds = [part.split(":") for part in groups.removeprefix("kb-groups-").split(",")]
+    assert [kind for _, kind in kinds] == ["Your_programs", "Studies", "Collectives", "Benches"]
+    names = list(view.workload.workload.options)
+    for n, kind in kinds[1:]:
+        start = {"Studies": "study ", "Collectives": "collective ", "Benches": "bench "}[kind]
+        assert len([name for name in names if name.startswith(start)]) == int(n)
+    assert sum(int(n) for n, _ in kinds) == len(names)
+
+
+def test_a_collective_on_a_machine_with_one_sip_joins_two(view):
+    view.workload.workload.value = "collective all_reduce"
+    assert not view.explorer.wrong
+    sips = view.workload.inputs["sips"].control
+    assert sips.value == "2"
+    view.machine_form.source.value = "preset:default"
+    assert view.workload.inputs["sips"].control.value == "as the machine"
+    view.machine_form.source.value = "preset:small"
+    assert not view.explorer.wrong
+    view.bar.run.click()
+    assert view.explorer.wait(LONG_S)
+    assert view.result.records.spec["system"]["sips"]["count"] == 2
+    view.workload.inputs["sips"].control.value = "3"
+    view.machine_form.source.value = "preset:default"
+    assert view.explorer.values["sips"] == "3"
