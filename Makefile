@@ -99,7 +99,8 @@ FRONTENDS := build/frontends
 frontends: core
 	$(PYTHON) -m venv $(FRONTENDS)
 	KERNBENCH_ENGINE=definition $(VENV)/bin/uv pip install --quiet --python $(FRONTENDS)/bin/python -r requirements.lock -e .[torch,frontends]
-	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/triton tests/torch
+	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/triton
+	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/torch
 	$(FRONTENDS)/bin/python -m tests.triton.acceptance norm softmax
 
 msccl: core

@@ -110,25 +110,23 @@ def test_a_size_that_does_not_divide(two_sips):
 
 
 def test_an_operator_of_the_host_is_named_and_takes_time():
-    class Choose(torch.nn.Module):
+    class Sorted(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.router = torch.nn.Linear(64, 16)
+            self.layer = torch.nn.Linear(16, 3000)
 
         def forward(self, x):
-            values, places = self.router(x).topk(2)
-            return values.softmax(-1), places
+            return torch.sort(self.layer(x)).values.softmax(-1)
 
-    model, x = Choose().half(), torch.randn(8, 64).half()
+    model, x = Sorted(), torch.randn(2, 16)
     compiled = kb.torch.compile(model, MACHINE)
     with torch.no_grad():
-        for found, expected in zip(compiled(x), model(x), strict=True):
-            assert worst(found, expected) < 2e-3
+        assert worst(compiled(x), model(x)) < 2e-3
     (host,) = compiled.result.host_fallbacks
-    assert (host.module, host.operators) == ("", ("topk",))
+    assert (host.module, host.operators) == ("", ("sort",))
     assert host.ns > 200  # there and back through PCIe
     assert compiled.result.device_flops_share < 1
-    assert "on the host: model: topk" in repr(compiled.result)
+    assert "on the host: model: sort" in repr(compiled.result)
 
 
 def test_without_values_times_are_the_same():
