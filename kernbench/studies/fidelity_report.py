@@ -94,26 +94,22 @@ def _errors(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine
         long.append({**row, "machine as": "as it is", "shown_pct": row["error_pct"]})
         if row["left_pct"] is not None:
             long.append({**row, "machine as": "with the mechanism", "shown_pct": row["left_pct"]})
-    own = {
-        **columns,
-        "shown_pct": Column("error of our value", "%"),
-        "what": Column(""),
-        "machine as": Column("machine"),
-    }
     alt = kinds.altair()
-    data = table(long)
-    order = [row["what"] for row in rows]
     return (
-        alt.Chart(data)
-        .mark_point(filled=True, size=60, opacity=1)
+        alt.Chart(table(long), height=alt.Step(34))
+        .mark_tick(thickness=2, opacity=0.6)
         .encode(
-            x=alt.X("shown_pct", type="quantitative", title=own["shown_pct"].title),
-            y=alt.Y("what", type="nominal", sort=order, title=None, axis=alt.Axis(labelLimit=320)),
+            x=alt.X(
+                "shown_pct", type="quantitative", title="error of our value [%]",
+                scale=alt.Scale(type="symlog", constant=10),
+                axis=alt.Axis(values=[-100, -30, -10, 0, 10, 30, 100, 300, 1000, 3000]),
+            ),
+            y=alt.Y("kind", type="nominal", title=None),
+            yOffset=alt.YOffset("machine as", type="nominal"),
             color=_colour("machine as", "machine"),
-            shape=alt.Shape("machine as", type="nominal", title="machine"),
             tooltip=["what", "source", "machine as", "shown_pct"],
         )
-    )
+    )  # fmt: skip
 
 
 def _colour(column: str, title: str) -> Any:
@@ -156,7 +152,8 @@ CHARTS = (
     Chart(
         "fidelity_errors", _errors, "Our value compared with each reference",
         where=lambda row: row["table"] == REFERENCES, derive=compared,
-        caption="0: equal. Each row is a number of another tool or of a device, with the same inputs.",
+        caption="0: equal. Each mark is a number of another tool or of a device; "
+        "the scale is logarithmic from 10 % on.",
     ),
     Chart(
         "fidelity_sensitivity", _ranking, "What the defaults decide",
