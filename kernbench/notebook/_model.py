@@ -385,7 +385,7 @@ class Explorer:
 
         Raises
         ------
-        KernbenchError
+        StateError
             If the run fails.
         """
         place = cached_run(entry)
@@ -407,7 +407,7 @@ class Explorer:
         if outcome.cancelled:
             return None
         if outcome.result is None:
-            raise KernbenchError(outcome.error)
+            raise StateError(outcome.error)
         if place is not None:
             place.keep_row(outcome)
         return outcome.result.latency_ns

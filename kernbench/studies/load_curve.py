@@ -187,8 +187,8 @@ def load_curve(
     >>> import kernbench as kb
     >>> small = kb.load("preset:default", {"cube.noc.router.flow": "credits"})
     >>> curve = kb.load_curve(small, loads=[0.1], cycles=500)
-    >>> [p.saturated for p in curve.points]
-    [False]
+    >>> curve.points[0].load, curve.points[0].saturated
+    (0.1, False)
     """
     _check(pattern, packet, loads, network, cycles)
     traffic = _Traffic(resolve_topology(machine), pattern, packet, network, seed)

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from kernbench.notebook import explore
-from tests.notebook.served import TOKEN
 
 LONG_S = 60
 PCIE = "system.pcie.latency_ns"
@@ -64,11 +63,11 @@ def test_what_is_dragged_is_predicted_and_what_is_released_is_run(kernel, releas
 
 
 @pytest.fixture
-def page(places, driver):
+def page(web, driver):
     from tests.notebook.browser import Page
 
     page = Page(driver, "round-trip")
-    page.open(f"{places['web']}/?token={TOKEN}")
+    page.open(web)
     page.one("button.kb-run")
     page.click(".kb-auto input")  # else the time that this computer takes decides what runs
     page.choose(".kb-work", "study gemm")

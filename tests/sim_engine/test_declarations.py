@@ -34,9 +34,9 @@ def declared(source: Path) -> dict[str, tuple[str, set[str], set[str]]]:
 
 
 @cache
-def bases() -> dict[str, set[str]]:
-    """The attributes of every declared class, those of its bases included."""
-    classes = {name: entry for source in DECLARED for name, entry in declared(source).items()}
+def bases(own: Path) -> dict[str, set[str]]:
+    """The attributes of every declared class, those of its bases included; of equal names, that of the source."""
+    classes = {name: entry for source in (*DECLARED, own) for name, entry in declared(source).items()}
 
     def all_of(name: str) -> set[str]:
         base, attributes, _ = classes[name]
@@ -89,7 +89,7 @@ def test_a_class_sets_what_its_declaration_lists(source):
     for name, (_, own, methods) in declared(source).items():
         functions = [node for node in classes(source)[name].body if isinstance(node, ast.FunctionDef)]
         properties = {function.name for function in functions if function.decorator_list}
-        missing = assigned(classes(source)[name]) - bases()[name] - properties
+        missing = assigned(classes(source)[name]) - bases(source)[name] - properties
         assert not missing, f"declare these in {source.stem}.pxd, class {name}"
         idle = own - set_by(name) - {"__weakref__", "__dict__"}
         assert not idle, f"{source.stem}.pxd, class {name} declares what it never sets"
