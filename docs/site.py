@@ -75,6 +75,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def source_of(name: str) -> str:
     """Return where a public name is defined, which is where its docstring is."""
+    package, _, last = name.rpartition(".")
+    if package == "kernbench.torch":  # describing it needs no PyTorch
+        return f"{resolve_name(package)._WHERE[last]}.{last}"
     found = resolve_name(name)
     return name if isinstance(found, ModuleType) else f"{found.__module__}.{found.__qualname__}"
 
