@@ -83,7 +83,7 @@ def compile(
     tp : int
         Over how many SIPs the model is spread: each has its part of the weights in `plan`.
     plan : mapping, optional
-        With `tp`, by path of a linear layer, in which `*` stands for any part: "columns" or "rows", or as a plan of
+        With `tp`, by path of a linear layer, in which `*` matches any part: "columns" or "rows", or as a plan of
         DTensor has it. What a row-parallel layer computes is summed by an all-reduce. Without `data`, one rank is
         simulated, and collectives over all: the ranks do the same at the same time.
 

@@ -182,7 +182,7 @@ def compiled(
 ) -> Any:  # fmt: skip
     """Compile a graph of dynamo; `inner` makes a function of each program that Inductor writes.
 
-    `allocate` stands for `empty_strided_cpu` in the programs, `launch` takes the launches of their kernels.
+    `allocate` replaces `empty_strided_cpu` in the programs, and `launch` receives the launches of their kernels.
     """
     from torch._inductor.decomposition import select_decomp_table
 

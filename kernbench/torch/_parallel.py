@@ -55,7 +55,7 @@ def parallelized(model: torch.nn.Module, tp: int, plan: Mapping[str, Any]) -> li
     tp : int
         How many ranks.
     plan : mapping
-        By module path, in which `*` stands for any part: "columns" or "rows" of a linear layer, or as DTensor's and
+        By module path, in which `*` matches any part: "columns" or "rows" of a linear layer, or as DTensor's and
         transformers' plans have it.
 
     Raises

@@ -59,7 +59,7 @@ class Recorder(TorchDispatchMode):
         inputs: Mapping[int, torch.Tensor],
     ) -> None:  # fmt: skip
         super().__init__()
-        self.inputs = inputs  # tensors of the host, by the storage that stands for theirs
+        self.inputs = inputs  # tensors of the host, by the storage that replaces theirs
         self.memory, self.session, self._locate, self._placement = memory, memory.session, locate, placement
         self._host = self.session._host
         self.steps: list[Step] = []
