@@ -10,9 +10,8 @@ from bisect import insort
 from collections import deque
 from typing import TYPE_CHECKING
 
-from kernbench._units import FLIT_BYTES, flits
+from kernbench._units import ACK_BYTES, flits
 from kernbench.config._dram import dram, dram_controller
-from kernbench.sim_engine._transaction import ACK_BYTES
 
 if TYPE_CHECKING:
     from kernbench.config._schema import Hbm
@@ -138,7 +137,7 @@ class Request:
     __slots__ = ("bursts", "done", "ends", "flits", "sent", "txn")
 
     def __init__(self, txn: Transaction, bursts: int) -> None:
-        self.txn, self.bursts, self.flits = txn, bursts, flits(txn.nbytes)
+        self.txn, self.bursts, self.flits = txn, bursts, flits(txn.nbytes, txn.back.flit_bytes)
         self.done = self.sent = 0
         self.ends: list[int] = []
 
@@ -457,7 +456,7 @@ class DramSlice:
         if not n:
             return
         request.sent += n
-        size = min(txn.nbytes, FLIT_BYTES)
+        size = min(txn.nbytes, txn.back.flit_bytes)
         if request.sent < request.flits:
             self.network.train(txn.back, n, size, txn.key, None, None)
             return

@@ -60,7 +60,7 @@ def ask(replies, part, requests) -> None:
     """Ask for (kind, address, start ns, bytes)."""
     for key, (kind, address, t, *nbytes) in enumerate(requests):
         txn = Transaction(*(nbytes or [32]), address, lambda _: None)
-        txn.key, txn.back = key, Route((), 0, [0])
+        txn.key, txn.back = key, Route((), 0, [0], 256)
         replies.core.call_at(round(t * 1000), part.on_read if kind == "read" else part.on_write, txn)
 
 
@@ -312,7 +312,7 @@ def test_packed_tiles_take_fewer_rows_than_strided_ones():
     def tile(lines) -> float:
         replies, part = slice_of(channels=8, burst_bytes=256)
         txn = Transaction(4096, 0, lambda _: None, lines=lines)
-        txn.key, txn.back = 0, Route((), 0, [0])
+        txn.key, txn.back = 0, Route((), 0, [0], 256)
         replies.core.call_at(0, part.on_read, txn)
         replies.env.run()
         return replies.ends[0] / 1000
