@@ -68,7 +68,7 @@ cdef class Channel:
     cpdef arrive(self, Access access, int64_t t, int64_t key)
     @cython.locals(queued=int64_t, size=int64_t)
     cpdef bint has_room(self, Access access)
-    @cython.locals(bank=Bank, request=Request)
+    @cython.locals(bank=Bank, request=Request, txn=Transaction)
     cpdef admit(self, Access access, int64_t t)
     @cython.locals(
         kind=int, timing=Timing, first=int64_t, chosen=Bank, column=bint, refresh=int64_t, refreshing=Bank, t=int64_t,
@@ -107,6 +107,4 @@ cdef class DramSlice:
     cdef done(self, Request request, int64_t end, Channel channel)
     @cython.locals(txn=Transaction, n=int64_t, now=int64_t, size=int64_t)
     cpdef _release(self, Request request)
-    @cython.locals(txn=Transaction)
-    cdef queued(self, Request request, int64_t t, Channel channel)
     cpdef _acknowledge(self, Transaction txn)

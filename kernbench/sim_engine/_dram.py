@@ -204,8 +204,11 @@ class Channel:
         access.burst.left -= 1
         if not access.burst.left:
             request.done += 1
+            txn = request.txn
+            if t >= txn.served_ps:
+                txn.served_ps, txn.since_ps, txn.opener = t, self.since, self.key
             if request.done == request.bursts:
-                self.owner.queued(request, t, self)
+                self.owner.core.call_ordered(txn.served_ps, txn.key, self.owner._acknowledge, txn)
 
     def schedule(self, now: int, until: int) -> int:
         """Fix the commands from `now` to `until`; return when the next one is due, `NEVER` if nothing waits.
@@ -464,12 +467,6 @@ class DramSlice:
         if self.memory is not None and txn.pieces:
             txn.data = self.memory.peek(txn.pieces)
         self.network.train(txn.back, n, size, txn.key, txn.fn, txn)
-
-    def queued(self, request: Request, t: int, channel: Channel) -> None:
-        """Note that all of a write is in the queues from `t` on."""
-        txn = request.txn
-        txn.served_ps, txn.since_ps, txn.opener = t, channel.since, channel.key
-        self.core.call_ordered(t, txn.key, self._acknowledge, txn)
 
     def _acknowledge(self, txn: Transaction) -> None:
         if txn.posted:

@@ -263,6 +263,13 @@ def test_a_write_is_acknowledged_when_the_queue_has_it():
     assert found[64:] == [0, row]
 
 
+def test_a_write_to_two_channels_is_acknowledged_when_both_have_it():
+    # A place is free when the second row opens: in channel 0 a nanosecond later than in channel 1.
+    fill = [("write", 2 * at(row=i) + 32 * channel, 1 - channel) for i in range(65) for channel in (0, 1)]
+    row = 9.375 + WRITTEN + 20.625 + 16.25
+    assert ends(*fill, ("write", 2 * at(row=500), 10, 64), channels=2)[-1] == 1 + row
+
+
 def test_bursts_larger_than_an_access_take_consecutive_accesses():
     # 256 B are two columns of four groups. The last row opens after 3 tRRD_S. Its first column waits tCCD_S for the
     # group before, its second one tCCD_L.
