@@ -42,7 +42,7 @@ cdef class Access:
     cdef public Bank bank
     cdef public int64_t arrival, count, order, row
     cdef public int kind
-    @cython.locals(burst=Burst, other=Access)
+    @cython.locals(burst=Burst, twin=Burst, other=Access)
     cpdef Access copy(self, dict copies)
 
 
@@ -67,7 +67,7 @@ cdef class Channel:
     cdef public object waiting
     cdef public int64_t act, act_1, act_2, act_3, act_4, served, read, write, clock, orders, busy, reads, writes, opened, refreshed, since, due, key
     cdef public bint drains
-    @cython.locals(other=Channel, copies=dict, group=Group, bank=Bank, access=Access)
+    @cython.locals(other=Channel, copies=dict, group=Group, its=Group, bank=Bank, twin=Bank, access=Access)
     cpdef Channel split(self, list numbers)
     cpdef arrive(self, Access access, int64_t t, int64_t key)
     @cython.locals(queued=int64_t, size=int64_t)

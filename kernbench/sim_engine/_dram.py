@@ -1,8 +1,8 @@
 """One slice of a cube's memory stack under the timing of a DRAM standard (M4.10 to M4.13).
 
 A controller fixes commands ahead, for the time of two accesses, so it takes an entry of the calendar for a batch of
-commands of all channels. Channels that are asked for the same bursts at the same times issue the same commands, which are
-found once for all of them. The compiled core and its definition share this module.
+commands of all channels. Channels that are asked for the same bursts at the same times issue the same commands, which
+are found once for all of them. The compiled core and its definition share this module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READ, WRITE = 0, 1
 CLOSED = -1
 NEVER = 1 << 62
 AHEAD = 2  # accesses
-_FIRST = attrgetter("numbers")
+_NUMBERS = attrgetter("numbers")
 
 
 class Timing:
@@ -124,17 +124,20 @@ class Access:
 
     def copy(self, copies: dict[Any, Any]) -> Access:
         """Return a copy in the copy of its bank, of the copy of its burst; `copies` are by their originals."""
-        burst = copies.get(self.burst)
-        if burst is None:
-            burst = copies[self.burst] = Burst(self.burst.request)
-            burst.left, burst.end = self.burst.left, self.burst.end
+        if self.burst not in copies:
+            copies[self.burst] = twin = Burst(self.burst.request)
+            twin.left, twin.end = self.burst.left, self.burst.end
+        burst = copies[self.burst]
         other = copies[self] = Access(burst, copies[self.bank], self.row, self.count, self.kind)
         other.arrival, other.order = self.arrival, self.order
         return other
 
 
 class Burst:
-    """A burst of a request, in each channel of a `Channel`: `left` accesses of it are not served, or (of a write) not in the queue."""
+    """A burst of a request, in each channel of a `Channel`.
+
+    `left` accesses of it are not served, or (of a write) not in the queue.
+    """
 
     __slots__ = ("end", "left", "request")
 
@@ -160,15 +163,16 @@ class Request:
 class Channel:
     """Pseudo channels with the same commands: banks, the earliest times of their next commands [ps], and queues.
 
-    `numbers` are those of the channels; what follows is about each of them. `clock` is the time of its latest command, `act_1` to `act_4` those of its latest ACT commands. `reads` and `writes`
-    count queued accesses, `opened` those whose rows open for them; `waiting` ones have no room in the queues. `due` is
-    when the next command is due that is not fixed.
+    `numbers` are those of the channels; what follows is about each of them. `clock` is the time of its latest command,
+    `act_1` to `act_4` those of its latest ACT commands. `reads` and `writes` count queued accesses, `opened` those
+    whose rows open for them; `waiting` ones have no room in the queues. `due` is when the next command is due that is not
+    fixed.
     """
 
     __slots__ = (
         "act", "act_1", "act_2", "act_3", "act_4", "active", "ahead", "banks", "busy", "clock", "drains", "due",
-        "groups", "key", "numbers", "opened", "orders", "owner", "read", "reads", "refreshed", "served", "since", "timing",
-        "waiting", "write", "writes",
+        "groups", "key", "numbers", "opened", "orders", "owner", "read", "reads", "refreshed", "served", "since",
+        "timing", "waiting", "write", "writes",
     )  # fmt: skip
 
     def __init__(self, owner: DramSlice, numbers: list[int]) -> None:
@@ -188,16 +192,17 @@ class Channel:
 
     def split(self, numbers: list[int]) -> Channel:
         """Return a copy for some of its channels, which is no longer for them."""
-        other, copies = Channel(self.owner, numbers), {}
+        other = Channel(self.owner, numbers)
+        copies: dict[Any, Any] = {None: None}
         self.numbers = [number for number in self.numbers if number not in numbers]
         for group, its in zip(self.groups, other.groups, strict=True):
             its.act, its.read, its.write = group.act, group.read, group.write
-        for bank, its in zip(self.banks, other.banks, strict=True):
-            copies[bank] = its
-            its.row, its.act, its.pre, its.read, its.write = bank.row, bank.act, bank.pre, bank.read, bank.write
-            its.reads = [access.copy(copies) for access in bank.reads]
-            its.writes = [access.copy(copies) for access in bank.writes]
-            its.opener = copies.get(bank.opener)
+        for bank, twin in zip(self.banks, other.banks, strict=True):
+            copies[bank] = twin
+            twin.row, twin.act, twin.pre, twin.read, twin.write = bank.row, bank.act, bank.pre, bank.read, bank.write
+            twin.reads = [access.copy(copies) for access in bank.reads]
+            twin.writes = [access.copy(copies) for access in bank.writes]
+            twin.opener = copies[bank.opener]
         other.active = [copies[bank] for bank in self.active]
         other.waiting = deque([access.copy(copies) for access in self.waiting])
         other.act_1, other.act_2, other.act_3, other.act_4 = self.act_1, self.act_2, self.act_3, self.act_4
@@ -481,7 +486,7 @@ class DramSlice:
                 self.channels.append(channel)
                 for number in others:
                     self.of[number] = channel
-        self.channels.sort(key=_FIRST)
+        self.channels.sort(key=_NUMBERS)
 
     def _plan(self, t: int) -> None:
         """Continue at `t`, after all that arrives then."""
