@@ -47,7 +47,7 @@ def code(entry: Entry) -> str:
     """Return the text of a cell that does the run again."""
     workload, options = entry.workload, entry.options
     if not workload.source[1]:
-        raise ArgumentError(f"code cell: {workload.name} is not among the workloads here; the file has only its result")
+        raise ArgumentError(f"code cell: {workload.name} is not a variable here; define it, and pass that")
     imports = [
         "from functools import partial",
         "",

@@ -90,7 +90,7 @@ def state_html(explorer: Explorer) -> str:
         f'<span class="kb-pill kb-{status}"><b>{escape(_WORDS.get(status, status))}</b></span>',
         now,
         f'<span class="kb-facts">{escape(" · ".join(facts))}</span>' if facts else "",
-        f'<span class="kb-message">{escape(said)}</span>' if said else "",
+        f'<span class="kb-message" title="{escape(said)}">{escape(said)}</span>' if said else "",
     ]
     return f'<div class="kb-status" role="{role}">{" &nbsp;".join(x for x in parts if x)}</div>'
 

@@ -204,18 +204,21 @@ class ExplorerView:
 
 
 def explore(
-    machine: str | Path | Machine | None = None, *own: Callable[..., object], limits: Limits = NONE
+    machine: str | Path | Machine | Callable[..., object] | None = None,
+    *own: Callable[..., object],
+    limits: Limits = NONE,
 ) -> ExplorerView:
     """Return the explorer, which shows itself in a notebook.
 
     Parameters
     ----------
     machine : str, Path, Machine, optional
-        As for `kb.load`.
+        As for `kb.load`; may be left out.
     *own : callable
-        What to offer first: programs `f(torch, *, size=64, ...)`; kernels, which have a parameter `tl`; classes of
-        modules, which have a method `forward`, built on `kernbench.tp`. The parameters are fields of the form. A kernel
-        or module gets its tensors by their shapes, `64x64`: what has no default and no plain type is a tensor.
+        What to offer first: programs `f(torch, *, size=64, ...)`, also those of `kb.torch.program` and
+        `kb.triton.program`; kernels, which have a parameter `tl`; classes of modules, which have a method `forward`,
+        built on `kernbench.tp`. The parameters are fields of the form. A kernel or module gets its tensors by their
+        shapes, `64x64`: what has no default and no plain type is a tensor.
     limits : Limits, optional
         Of each run; a served page has its own as well.
 
@@ -232,6 +235,8 @@ def explore(
     >>> list(view.explorer.values)
     ['dtype', 'cubes', 'pes', 'x', 'y', 'n']
     """
+    if callable(machine):
+        own, machine = (machine, *own), None
     limits = limits.within(page_limits())
     explorer = Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota())
     if "cubes" in explorer.values and not own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +19,7 @@ from kernbench.notebook._collectives import collective, host_us
 from kernbench.notebook._programs import SHAPE, Shape, is_kernel, is_module, program_of, tensors_of
 from kernbench.studies.best import system_of
 from kernbench.studies.study import Choices, explorations
+from kernbench.triton._bind import is_jit
 
 if TYPE_CHECKING:
     from kernbench.config import CclConfig, MachineConfig
@@ -181,8 +183,22 @@ def _bench_us(name: str, machine: Machine, _data: bool, **_: Any) -> float | Non
 
 
 def _own(given: Callable[..., object]) -> Workload:
-    """Return a workload of the user's: a program, a kernel or a module. Other kinds, such as torch models, go here."""
-    name = getattr(given, "__name__", "program")
+    """Return a workload of the user's: a program, a kernel or a module.
+
+    Raises
+    ------
+    ArgumentError
+        If it is a PyTorch model or a Triton kernel without its arguments.
+    """
+    name = getattr(given, "__name__", type(given).__name__)
+    made_of = given.mro() if inspect.isclass(given) else type(given).mro()
+    if any(kind.__module__.startswith(("torch.nn.", "kernbench.torch._compile")) for kind in made_of):
+        raise ArgumentError(f"{name} is a PyTorch model and needs inputs; pass kb.torch.program(model, x)")
+    if is_jit(given):
+        raise ArgumentError(f"{name} is a Triton kernel and needs arguments; pass kb.triton.program(kernel, grid, x)")
+    if not hasattr(given, "__qualname__"):  # an object: a cell can name it by a variable only
+        variables = [key for key, value in vars(sys.modules["__main__"]).items() if value is given and key[0] != "_"]
+        return replace(_workload(name, given, ("", (variables or [""])[0])), kind="Your programs")
     home = getattr(given, "__module__", "__main__")
     place = "" if home == "__main__" else f"from {home} import {name}"
     if not is_kernel(given) and not is_module(given):
