@@ -165,8 +165,8 @@ class Channel:
 
     `numbers` are those of the channels; what follows is about each of them. `clock` is the time of its latest command,
     `act_1` to `act_4` those of its latest ACT commands. `reads` and `writes` count queued accesses, `opened` those
-    whose rows open for them; `waiting` ones have no room in the queues. `due` is when the next command is due that is not
-    fixed.
+    whose rows open for them; `waiting` ones have no room in the queues. `due` is when the next command is due that is
+    not fixed.
     """
 
     __slots__ = (
