@@ -90,7 +90,7 @@ def state_html(explorer: Explorer) -> str:
         f'<span class="kb-pill kb-{status}"><b>{escape(_WORDS.get(status, status))}</b></span>',
         now,
         f'<span class="kb-facts">{escape(" · ".join(facts))}</span>' if facts else "",
-        f'<span class="kb-message">{escape(said)}</span>' if said else "",
+        f'<span class="kb-message" title="{escape(said)}">{escape(said)}</span>' if said else "",
     ]
     return f'<div class="kb-status" role="{role}">{" &nbsp;".join(x for x in parts if x)}</div>'
 
@@ -264,15 +264,18 @@ class ResultTabs:
         return column(self.subject, *parts, name="kb-tab")
 
     def refresh(self) -> None:
-        """Show the state as it is; may be called from any thread."""
+        """Show the state as it is, a new run once its critical path is known; may be called from any thread."""
         finished = self._explorer.state.finished
+        if finished is not None and finished.why is None:
+            return
         self.subject.value = subject_html(self._explorer)
         if finished is not None and finished.entry.number != self._number:
             self._number = finished.entry.number
             self.of.options = (WHOLE, *calls(finished.result.records.launches))
             self._forget()
         self.runs.refresh()
-        self._draw()
+        if not self._explorer.state.busy:
+            self._draw()
 
     @property
     def shown(self) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from kernbench.errors import ArgumentError
-from kernbench.runtime_api.context import session
+from kernbench.runtime_api.context import RuntimeContext, session
 from kernbench.runtime_api.types import Device as DeviceName
 from kernbench.torch import _inductor as inductor
 from kernbench.torch import _ops as ops
@@ -51,18 +51,21 @@ class Device:
     ) -> None:  # fmt: skip
         if graph and tp > 1:
             raise ArgumentError(f"graph = True with tp = {tp}: a graph takes launches, not collectives; use tp=1")
-        self.session = session(machine, data=data)
-        self.session.__enter__()
-        self.tp, sips = tp, self.session.engine.machine.config.n_sips
-        if not 1 <= tp <= sips:
-            raise ArgumentError(f"tp = {tp}: the machine has {sips} SIPs; use at most that, or enlarge it")
-        # Without values all ranks do the same at the same time: one is simulated, and collectives over all of them.
-        self.memories = [Memory(self.session, sip) for sip in range(tp if data else 1)]
+        self.tp, self._own = tp, None if isinstance(machine, RuntimeContext) else session(machine, data=data)
+        self.use(machine if self._own is None else self._own.__enter__())
         self.graph, self.placement = graph, dict(placement or {})
-        self.calls: list[Call] = []
-        self._modules: dict[str, str] = {}
         self._recorder: Recorder | None = None
         self._parts: list[dict[int, torch.Tensor]] = []  # of each rank, by the storage of the first rank's
+
+    def use(self, torch: RuntimeContext) -> None:
+        """Run on the machine of an open session from now on; what is compiled stays."""
+        sips, data = torch.engine.machine.config.n_sips, torch.engine.data
+        if not 1 <= self.tp <= sips:
+            raise ArgumentError(f"tp = {self.tp}: the machine has {sips} SIPs; use at most that, or enlarge it")
+        self.session = torch
+        # Without values all ranks do the same at the same time: one is simulated, and collectives over all of them.
+        self.memories = [Memory(torch, sip) for sip in range(self.tp if data else 1)]
+        self.calls: list[Call] = []
 
     def ranks(self, models: Sequence[torch.nn.Module]) -> None:
         """Take note of which weights of the ranks belong together."""
@@ -72,9 +75,9 @@ class Device:
             self._parts.append({a.untyped_storage()._cdata: b for a, b in zip(first, own, strict=True)})
 
     def close(self) -> None:
-        """End the session; results stay."""
-        if self.session.is_open:
-            self.session.__exit__(None, None, None)
+        """End the session, if it is the model's; results stay."""
+        if self._own is not None and self._own.is_open:
+            self._own.__exit__(None, None, None)
 
     # -- compiling
 

@@ -154,6 +154,28 @@ def test_the_served_page_looks_as_committed(page, check, width, theme):
     check(f"page-{width}-{theme}", page.still())
 
 
+@pytest.mark.parametrize("width", [1024, 700])
+def test_what_the_bar_says_moves_nothing(page, width):
+    """Times of this computer have more or fewer digits, and a run that is found in the cache has a longer message."""
+    page.size(width)
+    places = []
+    for message, note in (
+        ("", "takes about 0.1 s"),
+        ("from the cache: simulated 2026-01-01 00:00 " * 4, "takes about 59 min"),
+    ):
+        page.run(
+            """const status = document.querySelector(".kb-status");
+            status.querySelector(".kb-facts, .kb-message").className = "kb-message";
+            status.querySelector(".kb-message").textContent = arguments[0];
+            document.querySelector(".kb-note .widget-html-content").textContent = arguments[1];""",
+            message,
+            note,
+        )  # fmt: skip
+        page.frame()
+        places.append([page.one(css).rect for css in (".kb-bar", ".kb-now", ".kb-state", ".kb-auto", ".kb-stage")])
+    assert places[0] == places[1]
+
+
 @pytest.fixture(scope="module")
 def export(driver, tmp_path_factory):
     """An exported page: a cube at the hottest moment, its busiest part selected, the critical path shown."""
@@ -162,7 +184,7 @@ def export(driver, tmp_path_factory):
     machine = kb.load("preset:default")
     result = run_program(machine, partial(CclStudy().program, elements=16384, cubes=16, pes=1), log="tile")
     path = tmp_path_factory.mktemp("export") / "run.html"
-    path.write_text(picture_html(scene_of(machine, result, trace=True)), "utf-8")
+    path.write_text(picture_html(scene_of(machine, result, offline=True)), "utf-8")
     page = Page(driver, "export")
     page.size(1440, 1800)  # the longest view is seen as a whole
     driver.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})  # else it loads no font
