@@ -356,7 +356,7 @@ def test_channels_that_share_a_schedule_take_as_long_as_apart(seed, burst):
             apart(part)
         txns = [Transaction(4096, 0, lambda _: None, lines=of) for of in lines]
         for key, (txn, (kind, _, t, _)) in enumerate(zip(txns, requests, strict=True)):
-            txn.key, txn.back = key, Route((), 0, [0])
+            txn.key, txn.back = key, Route((), 0, [0], 256)
             replies.core.call_at(t * 1000, part.on_read if kind == "read" else part.on_write, txn)
         replies.env.run()
         found.append((replies.ends, [(t.served_ps, t.since_ps, t.opener) for t in txns], part.busy_ps))
