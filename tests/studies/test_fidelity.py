@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import yaml
 
 import kernbench as kb
 from kernbench.cli.main import main
@@ -228,6 +229,34 @@ def test_every_default_without_a_source_is_a_factor():
     assert {key for key in unsourced if not key.startswith(NOT_A_RATE)} <= known
     assert known - SOURCED.keys() <= unsourced
     assert {key for key in known if marks()[key] == "std"} == SOURCED.keys()
+
+
+def test_every_default_without_a_source_is_chosen_with_the_range_tried():
+    machine = kb.load("preset:six_sip_torus")
+    tried = {}
+    for factor, changes in fidelity._changes(machine, {}, (*FACTORS, *ZEROS)):
+        if factor not in SOURCED:
+            tried.setdefault(factor, []).append(changes[factor])
+    assert tried.keys() == {*FACTORS, *ZEROS} - SOURCED.keys()
+    model, lines = (ROOT / "docs" / "model.md").read_text(), commented(ROOT / "topology.yaml")
+    for factor, values in tried.items():
+        said = "tried " + " to ".join(f"{value:g}" for value in sorted(values))
+        assert re.search(rf"^\| `{factor}` \|.*\| chosen \|.*\b{said} \|$", model, re.MULTILINE), factor
+        assert re.search(rf"\(chosen: .*{said}\)$", lines[factor]), factor
+
+
+def commented(path):
+    """The line of each key of a YAML file, by its path."""
+    text = path.read_text()
+    lines, found = text.splitlines(), {}
+
+    def walk(node, prefix):
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            found[prefix + key.value] = lines[key.start_mark.line]
+            walk(value, f"{prefix}{key.value}.")
+
+    walk(yaml.compose(text), "")
+    return found
 
 
 def test_every_figure_has_a_time():
