@@ -74,8 +74,8 @@ def compile(
     ----------
     model : torch.nn.Module or callable
         Unmodified, on the CPU.
-    machine : Machine, str, Path or mapping
-        As for `kb.load`.
+    machine : Machine, str, Path, mapping or session
+        As for `kb.load`, or an open session, which also says whether values are computed.
     data : bool
         Whether values are computed. Times are the same; without, outputs are NaN, and model and inputs may be made
         inside of `torch._subclasses.FakeTensorMode`, so that there are no weights either.

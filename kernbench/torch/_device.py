@@ -16,7 +16,7 @@ from kernbench.ccl.tuner import Decision, Tuner
 from kernbench.errors import ArgumentError
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.collective import tuner_of
-from kernbench.runtime_api.context import session
+from kernbench.runtime_api.context import RuntimeContext, session
 from kernbench.runtime_api.types import Device as DeviceName
 from kernbench.torch import _inductor as inductor
 from kernbench.torch import _ops as ops
@@ -53,20 +53,23 @@ class Device:
         self, machine: Any = "preset:default", data: bool = True, graph: bool = False,
         placement: Mapping[str, str] | None = None, tp: int = 1,
     ) -> None:  # fmt: skip
-        self.session = session(machine, data=data)
-        self.session.__enter__()
-        self.tp, sips = tp, self.session.engine.machine.config.n_sips
-        if not 1 <= tp <= sips:
-            raise ArgumentError(f"tp = {tp}: the machine has {sips} SIPs; use at most that, or enlarge it")
-        # Without values all ranks do the same at the same time: one is simulated, and collectives over all of them.
-        self.memories = [Memory(self.session, sip) for sip in range(tp if data else 1)]
+        self.tp, self._own = tp, None if isinstance(machine, RuntimeContext) else session(machine, data=data)
+        self.use(machine if self._own is None else self._own.__enter__())
         self.graph, self.placement = graph, dict(placement or {})
-        self.calls: list[Call] = []
-        self._modules: dict[str, str] = {}
         self._recorder: Recorder | None = None
         # By storage of the first rank: it, and what each rank has in its place; also the gradients for it.
         self._of_ranks: dict[int, tuple[Any, Sequence[torch.Tensor]]] = {}
         self._gradients: dict[int, list[torch.Tensor]] = {}
+
+    def use(self, torch: RuntimeContext) -> None:
+        """Run on the machine of an open session from now on; what is compiled stays."""
+        sips, data = torch.engine.machine.config.n_sips, torch.engine.data
+        if not 1 <= self.tp <= sips:
+            raise ArgumentError(f"tp = {self.tp}: the machine has {sips} SIPs; use at most that, or enlarge it")
+        self.session = torch
+        # Without values all ranks do the same at the same time: one is simulated, and collectives over all of them.
+        self.memories = [Memory(torch, sip) for sip in range(self.tp if data else 1)]
+        self.calls: list[Call] = []
         self._tuner: Tuner | None = None
 
     def ranks(self, models: Sequence[torch.nn.Module]) -> None:
@@ -92,9 +95,9 @@ class Device:
         return found * (self.tp // len(found))
 
     def close(self) -> None:
-        """End the session; results stay."""
-        if self.session.is_open:
-            self.session.__exit__(None, None, None)
+        """End the session, if it is the model's; results stay."""
+        if self._own is not None and self._own.is_open:
+            self._own.__exit__(None, None, None)
 
     # -- compiling
 
