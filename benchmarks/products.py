@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from benchmarks.table import Row, against_definition, best
 from kernbench.kernels.gemm import STAGINGS
@@ -19,6 +20,7 @@ def measure() -> Iterator[Row]:
     yield against_definition(simulated)
     yield against_definition(studied, target="1 s")
     yield against_stores()
+    yield against_simple()
 
 
 def simulated() -> Row:
@@ -75,3 +77,17 @@ def against_stores(size: int = 160) -> Row:
         "a SimPy process per stage and link, Stores between",
         slow / quick,
     )
+
+
+def against_simple() -> Row:
+    """Return the point of the GEMM study for which HBM3 costs most time of the host, against the simple memory."""
+    rows = []
+    for gather in gemm.GATHERS:
+        changes = ({gemm.GATHER: gather, "cube.hbm.timing": name} for name in ("simple", "hbm3"))
+        simple, hbm3 = (resolve_topology("preset:default", each) for each in changes)
+        for shape in gemm.SHAPES:
+            for variant in STAGINGS:
+                quick, slow = (best(partial(gemm.run, each, shape, variant))[0] for each in (simple, hbm3))
+                what = f"GEMM, {'x'.join(map(str, shape))} {variant} {gather}, memory by the commands of HBM3"
+                rows.append(Row(what, slow, "", "the simple memory", quick / slow, "0.33"))
+    return min(rows, key=lambda row: row.ratio or 0.0)
