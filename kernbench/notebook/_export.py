@@ -111,7 +111,7 @@ def _result(entry: Entry, result: Result) -> bytes:
 
 def _picture(entry: Entry, result: Result) -> bytes:
     note = f"{manifest(entry)}; machine {entry.machine.hash[:12]}"
-    return picture_html(scene_of(entry.machine, result, trace=True), note).encode()
+    return picture_html(scene_of(entry.machine, result, offline=True), note).encode()
 
 
 def _json(_: Entry, result: Result) -> bytes:

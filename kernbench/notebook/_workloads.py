@@ -22,7 +22,7 @@ from kernbench.studies.study import Choices, explorations
 from kernbench.triton._bind import is_jit
 
 if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
+    from kernbench.config import CclConfig, MachineConfig
     from kernbench.runtime_api.context import RuntimeContext
     from kernbench.topology.builder import Machine
 
@@ -140,7 +140,8 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
         package, _, module = type(study).__module__.rpartition(".")
         source = (f"from {package} import {module}", f"{module}.{type(study).__name__}().program")
         found.append(_workload(f"study {name}", study.program, source, study.cost))
-    found += [_collective(name) for name in COLLECTIVES if names(load_ccl_config(), name)]
+    ccl = load_ccl_config()
+    found += [_collective(name, ccl) for name in COLLECTIVES if names(ccl, name)]
     for bench in registry.benches():
         if not bench.is_milestone:
             source = ("from kernbench.benches.registry import resolve", f"resolve({bench.name!r}).run")
@@ -244,9 +245,9 @@ _SAME = "as the machine"
 _TOPOLOGIES = ("ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_connected")
 
 
-def _collective(name: str) -> Workload:
+def _collective(name: str, ccl: CclConfig) -> Workload:
     """Return one collective by each algorithm of ccl.yaml for it."""
-    auto = [AUTO] if len(names(load_ccl_config(), name, "rank")) > 1 else []
+    auto = [AUTO] if len(names(ccl, name, "rank")) > 1 else []
 
     def cost(machine: Machine, data: bool, **values: Any) -> float:
         return host_us(machine, data, collective=name, **{x: values[x] for x in ("algorithm", "nbytes", "dtype")})
@@ -256,7 +257,7 @@ def _collective(name: str) -> Workload:
         f"{name} over all SIPs, a rank on each, by an algorithm of ccl.yaml",
         partial(collective, collective=name),
         (
-            Parameter("algorithm", str, (auto or names(load_ccl_config(), name))[0], "of ccl.yaml",
+            Parameter("algorithm", str, (auto or names(ccl, name))[0], "of ccl.yaml",
                       Choices(lambda _: [*auto, *names(load_ccl_config(), name)])),
             Parameter("nbytes", int, 65536, "of each rank's tensor"),
             Parameter(

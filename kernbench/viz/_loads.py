@@ -93,11 +93,14 @@ def _shares(early: _Work, late: _Work, busy_ps: np.ndarray, records: Records) ->
 
 def _pour(work: np.ndarray, width: float, *, backwards: bool = False) -> None:
     """Move what is over `width` in a bin to the next ones."""
-    left = np.zeros(len(work))
-    for column in work.T[:: -1 if backwards else 1]:
+    over = (work > width).any(axis=1)
+    columns = work[over].T.copy()
+    left = np.zeros(columns.shape[1])
+    for column in columns[:: -1 if backwards else 1]:
         left += column
         np.minimum(left, width, out=column)
         left -= column
+    work[over] = columns.T
 
 
 def _command_weights(records: Records, bins: int) -> np.ndarray:
