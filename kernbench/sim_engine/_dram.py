@@ -11,9 +11,8 @@ from collections import deque
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from kernbench._units import FLIT_BYTES, flits
+from kernbench._units import ACK_BYTES, flits
 from kernbench.config._dram import dram, dram_controller
-from kernbench.sim_engine._transaction import ACK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +154,7 @@ class Request:
     __slots__ = ("bursts", "done", "flits", "ready", "sent", "txn")
 
     def __init__(self, txn: Transaction, bursts: int) -> None:
-        self.txn, self.bursts, self.flits = txn, bursts, flits(txn.nbytes)
+        self.txn, self.bursts, self.flits = txn, bursts, flits(txn.nbytes, txn.back.flit_bytes)
         self.done = self.sent = 0
         self.ready: dict[int, int] = {}
 
@@ -525,7 +524,7 @@ class DramSlice:
         if not n:
             return
         request.sent += n
-        size = min(txn.nbytes, FLIT_BYTES)
+        size = min(txn.nbytes, txn.back.flit_bytes)
         if request.sent < request.flits:
             self.network.train(txn.back, n, size, txn.key, None, None)
             return

@@ -324,8 +324,8 @@ _TOGETHER = {
 }
 # Defaults that times are made of.
 FACTORS = (
-    "system.sip_link.bw_gbs", "system.sip_link.latency_ns", "system.switch.overhead_ns", "system.pcie.latency_ns",
-    "sip.io.pcie_ep.overhead_ns", "sip.io.io_cpu.service_ns", "sip.io.noc.port_bw_gbs",
+    "system.flit_bytes", "system.sip_link.bw_gbs", "system.sip_link.latency_ns", "system.switch.overhead_ns",
+    "system.pcie.latency_ns", "sip.io.pcie_ep.overhead_ns", "sip.io.io_cpu.service_ns", "sip.io.noc.port_bw_gbs",
     "cube.propagation_ns_per_mm", "cube.noc.pitch_mm", "cube.noc.link_bw_gbs", "cube.noc.router.overhead_ns",
     "cube.ucie.bw_gbs", "cube.ucie.router_bw_gbs", "cube.ucie.port_ns", "cube.m_cpu.service_ns", "cube.m_cpu.bw_gbs",
     "cube.hbm.channels", "cube.hbm.channel_bw_gbs", "cube.hbm.burst_bytes", "cube.sram.bw_gbs",
@@ -338,7 +338,9 @@ FACTORS = (
 # Defaults that switch an effect off, which no factor switches on: the value that is tried instead.
 ZEROS: dict[str, float] = {
     "cube.hbm.access_ns": 40, "cube.hbm.turnaround_ns": 15, "cube.hbm.efficiency": 0.8, "cube.pe.pe_mmu.lookup_ns": 2,
-    "sip.io.noc.overhead_ns": 2, "system.host_link.latency_ns": 100,
+    "sip.io.noc.overhead_ns": 2, "system.host_link.latency_ns": 100, "system.command_bytes": 16,
+    "cube.noc.header_bytes": 16, "system.sip_link.header_bytes": 16, "system.pcie.efficiency": 0.9,
+    "cube.ucie.efficiency": 0.92,
 }  # fmt: skip
 
 

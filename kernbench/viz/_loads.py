@@ -184,7 +184,7 @@ class _Hops:
         busy = np.append(table.busy_ps, 0)
         self.link = np.append(np.where(table.busy_ps > 0, np.cumsum(table.busy_ps > 0) - 1, -1), -1)[place][index]
         self.ps_per_byte = (1000 / np.append(table.bw_gbs, np.inf))[place][index]
-        latency = np.array([sum(known.get(pair, (0, 0, 0.0))[:2]) for pair in ends], np.int64)[index]
+        latency = np.array([sum(known.get(pair, (0, 0))[:2]) for pair in ends], np.int64)[index]
         self._first = np.searchsorted(route, np.arange(len(paths) + 1))
         until = np.cumsum(latency)
         whole = until - np.concatenate([[0], until])[self._first[route]]
