@@ -218,6 +218,14 @@ def test_a_refresh_that_waits_for_its_bank_stops_the_channel(monkeypatch):
     assert ends(*requests)[-1] == 244 + HIT
 
 
+def test_no_row_opens_while_a_refresh_waits_for_its_bank(monkeypatch):
+    # Bank 0 closes its row at 243.75 and is refreshed at 260; another bank opens its row tRREFD later.
+    requests = (OPEN, ("read", at(group=1), 244))
+    assert ends(*requests)[-1] == 243.75 + 16.25 + 5 + MISS
+    monkeypatch.setattr(_dram, "dram_controller", lambda: replace(dram_controller(), refresh="bank"))
+    assert ends(*requests)[-1] == 244 + MISS
+
+
 def test_refreshes_of_an_idle_time_are_made_up_for():
     # 1600 refreshes later, each bank's row is closed, and bank 0 is being refreshed.
     t = 243.75 * 1601
