@@ -90,6 +90,33 @@ def test_a_slower_link_is_busy_for_whole_cycles():
     assert near == (2 + 5 * alone + 1) * 1000
 
 
+def test_a_cycle_is_the_time_of_a_flit_with_its_header():
+    for header, cycle_ps in ((0, 1000), (64, 1250)):
+        sim, done = Engine(machine().with_({"cube.noc.header_bytes": header})), []
+        sim.send(PE0, SLICE0, FLIT, lambda sim=sim, done=done: done.append(sim.now))
+        sim.run()
+        assert done == [7 * cycle_ps]
+
+
+def test_an_output_serves_its_inputs_in_turn():
+    # Both streams are at the switch of r0c1 from cycle 9 on, and share its output to the slice.
+    first, second = ends((PE0, SLICE1, 16, 0), (PE1, SLICE1, 16, 5000))
+    assert abs(first - second) <= 2000
+    # One stream alone uses every cycle; so do the two.
+    assert max(first, second) == 12_000 + 31 * 1000
+
+
+def test_flits_of_a_route_arrive_in_order():
+    # With VCs of one flit, flits behind a stream for another slice are held up in some VCs and overtake in others.
+    sim, done = Engine(machine(vcs=4, vc_flits=1)), []
+    for i in range(24):
+        sim.send(PE0, SLICE1, FLIT, lambda i=i: done.append(i))
+        sim.send(PE1, SLICE1, FLIT, lambda: None)
+        sim.send(pe_dma(0, 0, 2), SLICE1, FLIT, lambda: None)
+    sim.run()
+    assert done == list(range(24))
+
+
 def test_requests_and_replies_have_virtual_channels_of_their_own():
     network = Engine(machine(vcs=3)).network
     routers = network.flow.network("sip0.cube0", "sip0.cube0.r0c0")
