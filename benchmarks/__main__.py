@@ -9,6 +9,7 @@ import click
 from benchmarks import (
     attention,
     collectives,
+    estimates,
     explorer,
     first_run,
     machines,
@@ -29,6 +30,7 @@ PARTS = {
     "collectives": collectives,
     "attention": attention,
     "start": start,
+    "estimates": estimates,
     "explorer": explorer,
     "first_run": first_run,
     "pages": pages,

@@ -1,18 +1,16 @@
-"""The explorer: how well it knows how long a run takes, what live frames cost, and how soon a run is cancelled."""
+"""The explorer: what live frames cost, and how soon a run is cancelled."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 from benchmarks.table import Row, best
 from kernbench.notebook._job import Job, Options
 from kernbench.notebook._live import Watch
-from kernbench.notebook._model import Explorer
 from kernbench.runtime_api.bench_runner import check_product
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
@@ -20,57 +18,12 @@ from kernbench.studies import gemm
 from kernbench.studies.ccl import CclStudy
 from kernbench.topology.builder import resolve_topology
 
-# Preset, workload, values.
-RUNS: list[tuple[str, str, dict[str, Any]]] = [
-    ("small", "study gemm", {"m": 64, "k": 64, "n": 64}),
-    ("default", "study gemm", {}),
-    ("default", "study gemm", {"m": 512, "k": 512, "n": 256}),
-    ("default", "study probe", {}),
-    ("default", "study ccl", {"algorithm": "ring_allreduce_tcm", "elements": 65536}),
-    ("six_sip_torus", "study ccl", {"algorithm": "tree_allreduce", "cubes": 2, "pes": 2}),
-    ("default", "study gqa", {}),
-    ("default", "study gqa", {"items": 4, "tokens": 64}),
-    ("default", "study layers", {}),
-    ("default", "collective all_reduce", {"algorithm": "ring_allreduce_tcm"}),
-    ("default", "collective all_reduce", {"algorithm": "intercube_allreduce", "nbytes": 4096}),
-    ("default", "collective broadcast", {"algorithm": "tree_broadcast"}),
-    ("default", "collective reduce_scatter", {}),
-    ("default", "collective all_gather", {}),
-    ("default", "collective all_to_all", {}),
-    ("default", "bench gemm-single-pe", {}),
-    ("default", "bench matmul-composite", {}),
-    ("default", "bench qkv-gemm", {}),
-    ("default", "bench qkv-gemm-multi-pe", {}),
-    ("default", "bench va-offset-verify", {}),
-]
-FACTOR = 3
-
 
 def measure() -> Iterator[Row]:
-    """Yield the worst estimate of the runs, the cost of live frames, and the time to cancel in each phase."""
-    yield from estimates()
+    """Yield the cost of live frames, and the time to cancel in each phase."""
     yield from live()
     for phase, (program, data) in PHASES.items():
         yield Row(f"cancel: {phase}", cancelled(program, data), target="0.3 s")
-
-
-def estimates() -> Iterator[Row]:
-    """Yield each run with the ratio of its estimate, made before it ran, to the time it took."""
-    explorer = Explorer("preset:small")
-    for preset, workload, values in [RUNS[0], *RUNS]:  # the first run of a process imports modules
-        explorer.form.load(f"preset:{preset}")
-        explorer.choose(workload)
-        for name, value in values.items():
-            assert explorer.set(name, value), explorer.wrong
-        estimate, begun = explorer.estimate_s(), len(explorer.history)
-        assert estimate is not None
-        assert explorer.run(again=True), explorer.obstacle
-        explorer.wait()
-        assert len(explorer.history) > begun, explorer.state.message
-        took = explorer.history[-1].seconds
-        if begun:
-            title = " ".join([workload, *(f"{name}={value}" for name, value in values.items())])
-            yield Row(title, took, f"estimated {estimate:.3g} s", "the run", estimate / took, f"1/{FACTOR} to {FACTOR}")
 
 
 def live() -> Iterator[Row]:

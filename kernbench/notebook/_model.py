@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernbench._registry import hint
@@ -46,12 +46,14 @@ class Point(NamedTuple):
 
 # Seconds of the reference host for each second of cost: the weights of the studies were fitted on other hosts.
 _REFERENCE = {
-    "study gemm": 0.22, "study ccl": 0.4, "study gqa": 0.6, "study layers": 2.0, "study probe": 1.5,
+    "study gemm": 0.12, "study ccl": 0.22, "study gqa": 0.55, "study layers": 2.1, "study probe": 1.3,
 }  # fmt: skip
+_OF_KIND = {"collective": 0.95, "bench": 1.3}
+_TRUST = 4  # runs of a workload that say as much about it as its weight and the speed of the host
 
 
 def _reference(workload: str) -> float:
-    return _REFERENCE.get(workload, 1.2 if workload.startswith("collective ") else 1.0)
+    return _REFERENCE.get(workload, _OF_KIND.get(workload.partition(" ")[0], 1.0))
 
 
 class HostSpeed:
@@ -60,7 +62,7 @@ class HostSpeed:
     def __init__(self) -> None:
         self._is_cold = True
         self._seconds: dict[Point, float] = {}
-        self._ratios: dict[str, list[float]] = {}
+        self._ratios: dict[str, dict[Point, float]] = {}
 
     def note(self, point: Point, cost_us: float | None, seconds: float) -> None:
         """Remember how long a run took; its cost, if that is known.
@@ -74,24 +76,25 @@ class HostSpeed:
             return
         self._seconds[point] = min(seconds, self._seconds.get(point, seconds))
         if cost_us:
-            self._ratios.setdefault(point.workload, []).append(seconds * 1e6 / cost_us)
+            known = self._ratios.setdefault(point.workload, {})
+            known.pop(point, None)  # the latest is the last one
+            known[point] = self._seconds[point] * 1e6 / cost_us
 
     def seconds(self, point: Point, cost_us: float | None) -> float | None:
         """Return how long a run will take.
 
         The same run takes as long as the fastest before: whatever else the host does only lengthens runs. Another one
-        of known cost takes that, times how much slower than the reference this host ran the same workload, or others.
-        Of anything else nothing is known.
+        of known cost takes that, times how much slower than the reference this host ran the last workloads; the last
+        runs of the same workload correct its weight. Of anything else nothing is known.
         """
         if point in self._seconds:
             return self._seconds[point]
         if cost_us is None:
             return None
-        slower = {name: min(ratios[-_RECENT:]) for name, ratios in self._ratios.items()}
-        if point.workload in slower:
-            return cost_us / 1e6 * slower[point.workload]
-        host = median(ratio / _reference(name) for name, ratio in slower.items()) if slower else 1.0
-        return cost_us / 1e6 * _reference(point.workload) * host
+        recent = {name: [*ratios.values()][-_RECENT:] for name, ratios in self._ratios.items()}
+        host = median(geometric_mean(x) / _reference(name) for name, x in recent.items()) if recent else 1.0
+        expected = [_reference(point.workload) * host] * _TRUST
+        return cost_us / 1e6 * geometric_mean(expected + recent.get(point.workload, []))
 
 
 IDLE, RUNNING, DONE, FAILED, CANCELLED = "idle", "running", "done", "failed", "cancelled"

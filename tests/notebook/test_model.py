@@ -12,7 +12,7 @@ import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.notebook import _model as model
 from kernbench.notebook._job import Job
-from kernbench.notebook._model import CANCELLED, DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer
+from kernbench.notebook._model import CANCELLED, DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer, HostSpeed, Point
 from kernbench.sim_engine._limits import Watchdog
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies import gemm
@@ -267,6 +267,29 @@ def test_a_study_is_estimated_before_it_has_run_and_then_at_the_speed_of_this_ho
     alone = Explorer("preset:small")
     alone.choose("study probe")
     assert explorer.estimate_s() == pytest.approx(0.5 * alone.estimate_s()), "another workload, at the same speed"
+
+
+def test_estimates_follow_the_speed_of_the_host_and_correct_the_weight_of_a_workload():
+    def point(workload, size):
+        return Point(workload, (("m", size),), None, 256)
+
+    speed = HostSpeed()
+    gemm, bench = (speed.seconds(point(name, 1), 1e6) for name in ("study gemm", "bench gemm-single-pe"))
+    speed.note(point("study gemm", 1), 1e6, 2 * gemm)  # the first run of a process may have imported modules
+    assert speed.seconds(point("study gemm", 2), 1e6) == pytest.approx(gemm)
+    speed.note(point("study gemm", 1), 1e6, 2 * gemm)
+    assert speed.seconds(point("study gemm", 1), 5e6) == 2 * gemm, "the same run"
+    assert speed.seconds(point("study gemm", 2), 3e6) == pytest.approx(3 * 2 * gemm), "in proportion to its cost"
+    assert speed.seconds(point("bench gemm-single-pe", 1), 1e6) == pytest.approx(2 * bench), "on a host half as fast"
+    speed.note(point("study gemm", 1), 1e6, gemm)
+    assert speed.seconds(point("bench gemm-single-pe", 1), 1e6) == pytest.approx(bench), "the fastest of equal runs"
+    for name in ("study ccl", "study gqa"):
+        speed.note(point(name, 1), 1e6, speed.seconds(point(name, 1), 1e6))
+    for size in (3, 4, 5):
+        speed.note(point("study gemm", size), 1e6, 32 * gemm)
+    assert speed.seconds(point("study gemm", 6), 1e6) == pytest.approx(gemm * 32 ** (3 / 7)), "a weight that is wrong"
+    assert speed.seconds(point("bench gemm-single-pe", 1), 1e6) == pytest.approx(bench), "of one workload among three"
+    assert speed.seconds(point("own", 1), None) is None
 
 
 def test_parameters_that_cost_nothing_do_not_lengthen_the_estimate(explorer):
