@@ -11,7 +11,6 @@ from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, Column, Row
-from kernbench.viz.heatmap import link_heatmap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,6 +66,8 @@ def _map(case: str) -> Chart:
     """Return the chart of the links of a pattern, on the machine's geometry."""
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Figure:
+        from kernbench.viz.heatmap import link_heatmap
+
         row = rows[-1]
         busy = f"the busiest links carry flits {row['hottest_share']:.0%} of {row['last_end_ns']:,.0f} ns"
         note = f"links busy for less than {VISIBLE:.2%} of the time are left out"
