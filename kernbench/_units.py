@@ -8,12 +8,13 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
-FLIT_BYTES = 256
+FLIT_BYTES = 256  # of machines that do not say
+ACK_BYTES = 16
 
 
-def flits(nbytes: int) -> int:
-    """Return how many flits carry `nbytes`: one up to 256 bytes, whole ones above."""
-    return -(-nbytes // FLIT_BYTES) or 1
+def flits(nbytes: int, flit_bytes: int = FLIT_BYTES) -> int:
+    """Return how many flits carry `nbytes`: one up to a whole flit, whole ones above."""
+    return -(-nbytes // flit_bytes) or 1
 
 
 def ns_to_ps(ns: float) -> int:
@@ -45,24 +46,24 @@ def serialization_ps(nbytes: int, bw_gbs: float) -> int:
 
 
 class ServiceTimes(dict[int, int]):
-    """The times of a server by bytes [ps], as `serialization_ps` says, each found once.
+    """The times of a server by bytes [ps], as `serialization_ps` says, each found once; a header adds to the bytes.
 
-    >>> ServiceTimes(128)[256]
-    2000
+    >>> ServiceTimes(128)[256], ServiceTimes(128, 16)[256]
+    (2000, 2125)
     """
 
-    def __init__(self, bw_gbs: float) -> None:
-        self._bw_gbs = bw_gbs
+    def __init__(self, bw_gbs: float, header_bytes: int = 0) -> None:
+        self._bw_gbs, self._header_bytes = bw_gbs, header_bytes
 
     def __missing__(self, nbytes: int) -> int:
-        t = self[nbytes] = serialization_ps(nbytes, self._bw_gbs)
+        t = self[nbytes] = serialization_ps(nbytes + self._header_bytes, self._bw_gbs)
         return t
 
 
 @lru_cache(maxsize=64)
-def service_times(bw_gbs: float) -> ServiceTimes:
-    """Return the times of a server of `bw_gbs`, one table for all that have this bandwidth."""
-    return ServiceTimes(bw_gbs)
+def service_times(bw_gbs: float, header_bytes: int = 0) -> ServiceTimes:
+    """Return the times of a server of `bw_gbs`, one table for all that have this bandwidth and header."""
+    return ServiceTimes(bw_gbs, header_bytes)
 
 
 @lru_cache(maxsize=1024)

@@ -228,6 +228,10 @@ def test_importing_the_package_loads_nothing_heavy():
     assert not loaded_by("import kernbench") & heavy
 
 
+def test_the_explorer_opens_without_what_only_figures_need():
+    assert not loaded_by("from kernbench.notebook import explore\nexplore()") & {"matplotlib", "pandas", "altair"}
+
+
 def test_the_front_end_of_triton_imports_neither_triton_nor_torch():
     code = "import kernbench as kb\nkb.triton.on, kb.triton.load, kb.triton.autotune\nimport kernbench.triton._module"
     assert not loaded_by(code) & {"torch", "triton"}

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+import kernbench
 from tests.repo import ROOT, notebooks, relative
 
 pytest.importorskip("mkdocs", reason="the documentation site needs the extra `docs`")
@@ -72,7 +73,11 @@ def test_every_public_name_is_described(site):
     things = [(name, resolve_name(name)) for name in names if not name.startswith(front_end)]
     assert described == {
         name if isinstance(thing, ModuleType) else f"{thing.__module__}.{thing.__qualname__}" for name, thing in things
-    } | {name.replace(front_end, f"{front_end}_compile.") for name in names if name.startswith(front_end)}
+    } | {
+        f"{kernbench.torch._WHERE[name.removeprefix(front_end)]}.{name.removeprefix(front_end)}"
+        for name in names
+        if name.startswith(front_end)
+    }
 
 
 def test_charts_of_a_report_can_be_used(site):

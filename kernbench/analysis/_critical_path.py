@@ -89,7 +89,7 @@ class _Log:
     def __init__(self, records: Records) -> None:
         dependencies = records.dependencies
         self.records, self.transfers = records, dependencies.transfers
-        self.routes = RouteBreakdown(dependencies, records.links)
+        self.routes = RouteBreakdown(records)
         self.begin: dict[int, int] = dict(dependencies.begin.tolist())
         self.after: dict[int, list[int]] = {}
         for command, other in dependencies.after.tolist():

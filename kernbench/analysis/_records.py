@@ -63,7 +63,7 @@ class Stage(NamedTuple):
     route: int
 
 
-_LINKS = {"wire_ps": np.int64, "node_ps": np.int64, "bw_gbs": np.float64}
+_LINKS = {"wire_ps": np.int64, "node_ps": np.int64, "bw_gbs": np.float64, "header_bytes": np.int64}
 _ORDER = ("issued", "after", "begin")
 
 
@@ -82,7 +82,7 @@ class Dependencies:
     transfers: dict[str, np.ndarray] = field(default_factory=lambda: _none(TRANSFERS))
     nodes: tuple[str, ...] = ()
     routes: tuple[tuple[int, ...], ...] = ()
-    links: dict[tuple[int, int], tuple[int, int, float]] = field(default_factory=dict)
+    links: dict[tuple[int, int], tuple[int, int, float, int]] = field(default_factory=dict)
     issued: np.ndarray = field(default_factory=partial(_no_rows, 3))
     after: np.ndarray = field(default_factory=partial(_no_rows, 2))
     begin: np.ndarray = field(default_factory=partial(_no_rows, 2))
@@ -119,7 +119,7 @@ class Dependencies:
         return cls(transfers, nodes, routes, links, **order, stages=arrays.pop("stages"))
 
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
@@ -364,10 +364,12 @@ class Records:
             mode, certified = meta.pop("mode"), meta.pop("certified")
             if mode == "fast" and not certified:
                 raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
-        elif version not in (4, 5, SCHEMA_VERSION):
+        elif version not in (4, 5, 6, SCHEMA_VERSION):
             raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
         if version < 5:
             arrays["stages"] = _no_rows(len(Stage._fields))
+        if version < 7:
+            arrays["hop_header_bytes"] = np.zeros(len(arrays["hop_ends"]), np.int64)
         link_columns = {name: arrays.pop(f"link_{name}") for name in _LINK_COLUMNS}
         meta["dependencies"] = Dependencies.take(arrays, tuple(meta.pop("nodes")))
         meta["links"] = LinkTable(tuple(meta["links"]), **link_columns)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from kernbench._dtypes import DType, as_dtype, int8, int32
 from kernbench._registry import COMPONENTS
-from kernbench._units import FLIT_BYTES
+from kernbench._units import ACK_BYTES
 from kernbench.analysis._records import Records
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def ideal_gemm(
     mt, kt, nt = (max(1, -(-size // by)) for size, by in zip(mkn, (tile.m, tile.k, tile.n), strict=True))
     tiles, outputs = mt * kt * nt, mt * nt
     rate = macs_per_ns(machine, kind)
-    dma_gbs = min(pe.pe_dma.bw_gbs, machine.cube.hbm.bw_gbs, machine.cube.hbm.slice_gbs)
+    dma_gbs = min(_links_gbs(machine), machine.cube.hbm.slice_gbs)
 
     # Every tile of a passes nt times, every tile of b mt times; the output leaves once.
     a_bytes, b_bytes, out_bytes = m * k * nt * kind.itemsize, k * n * mt * kind.itemsize, m * n * out_itemsize
@@ -178,9 +178,15 @@ def _last(size: int, by: int) -> int:
 
 def _links_ns(machine: MachineConfig, nbytes: float) -> float:
     """Return the two links between PE_DMA and its slice: a router's overhead and a flit's time on each."""
-    flit = min(FLIT_BYTES, nbytes)
+    flit = min(machine.system.flit_bytes, nbytes) + machine.cube.noc.header_bytes
     links = (machine.cube.pe.pe_dma.bw_gbs, machine.cube.hbm.bw_gbs)
     return float(machine.cube.noc.router.overhead_ns + sum(flit / bw for bw in links))
+
+
+def _links_gbs(machine: MachineConfig) -> float:
+    """Return the rate of data over both of these links: each flit has a header."""
+    flit, header = machine.system.flit_bytes, machine.cube.noc.header_bytes
+    return min(machine.cube.pe.pe_dma.bw_gbs, machine.cube.hbm.bw_gbs) * flit / (flit + header)
 
 
 def _burst_ns(machine: MachineConfig) -> float:
@@ -191,8 +197,8 @@ def _burst_ns(machine: MachineConfig) -> float:
 def _read_ns(machine: MachineConfig, nbytes: float, dma_gbs: float) -> float:
     if not nbytes:
         return 0.0
-    stream = max(0.0, nbytes - FLIT_BYTES) / dma_gbs
-    return _links_ns(machine, 0) + _burst_ns(machine) + _links_ns(machine, nbytes) + stream
+    stream = max(0.0, nbytes - machine.system.flit_bytes) / dma_gbs
+    return _links_ns(machine, machine.system.command_bytes) + _burst_ns(machine) + _links_ns(machine, nbytes) + stream
 
 
 def _write_ns(machine: MachineConfig, nbytes: float, dma_gbs: float) -> float:
@@ -200,7 +206,7 @@ def _write_ns(machine: MachineConfig, nbytes: float, dma_gbs: float) -> float:
         return 0.0
     # No command, and no access latency: only a read pays that. An acknowledgement at the end.
     read_ns = _read_ns(machine, nbytes, dma_gbs) - machine.cube.hbm.access_ns
-    return read_ns - _links_ns(machine, 0) + _links_ns(machine, 16)
+    return read_ns - _links_ns(machine, machine.system.command_bytes) + _links_ns(machine, ACK_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

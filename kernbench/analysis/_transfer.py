@@ -6,14 +6,14 @@ takes in addition is queueing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kernbench._units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
-from kernbench.analysis._records import Dependencies, LinkTable
+from kernbench._units import ACK_BYTES, FLIT_BYTES, flits, ns_to_ps, serialization_ps
+from kernbench.analysis._records import Records
 
 if TYPE_CHECKING:
     from kernbench.config._schema import Hbm
@@ -31,8 +31,9 @@ class Part:
 class RouteBreakdown:
     """The routes of one run, and what crossing them costs."""
 
-    def __init__(self, dependencies: Dependencies, links: LinkTable) -> None:
-        self._dependencies = dependencies
+    def __init__(self, records: Records) -> None:
+        self._dependencies, links = records.dependencies, records.links
+        self._flit_bytes = flit_bytes_of(records.spec)
         self._busy = dict(zip(links.names, links.busy_ps.tolist(), strict=True))
 
     def ends(self, route: int) -> tuple[str, str]:
@@ -48,7 +49,7 @@ class RouteBreakdown:
     def slowest(self, route: int) -> tuple[str, float]:
         """Return the slowest link of a route, and its bandwidth [GB/s]."""
         hops = self._hops(self._dependencies.routes[route])
-        return min(((link, bw) for link, *_, bw in hops), key=itemgetter(1))
+        return min(((link, bw) for link, *_, bw, _ in hops), key=itemgetter(1))
 
     def parts(self, route: int, nbytes: int, ps: int, *, reverse: bool = False) -> list[Part]:
         """Return the parts of the `ps` that `nbytes` took over a route (or its reverse); they sum to `ps`.
@@ -60,13 +61,14 @@ class RouteBreakdown:
         if reverse:
             path = path[::-1]
         hops = self._hops(path)
-        times = [(link, serialization_ps(min(nbytes, FLIT_BYTES), bw)) for link, *_, bw in hops]
+        size = min(nbytes, self._flit_bytes)
+        times = [(link, serialization_ps(size + header, bw)) for link, *_, bw, header in hops]
         slowest = max(times, key=lambda x: x[1])
         wanted = []
-        for link, node, wire_ps, node_ps, _ in hops:
+        for link, node, wire_ps, node_ps, *_ in hops:
             wanted += [("wire", link, wire_ps), ("nodes", node, node_ps)]
         wanted += [("fill", name, t) for name, t in times if name != slowest[0]]
-        wanted.append(("serialization", slowest[0], slowest[1] * flits(nbytes)))
+        wanted.append(("serialization", slowest[0], slowest[1] * flits(nbytes, self._flit_bytes)))
         found = []
         for kind, resource, want in wanted:
             share = min(want, ps)
@@ -78,13 +80,17 @@ class RouteBreakdown:
             found.append(Part("queueing", busiest, ps))
         return found
 
-    def _hops(self, path: Sequence[int]) -> list[tuple[str, str, int, int, float]]:
-        """Return for each hop its link, the node at its end, and their wire_ps, node_ps and bw_gbs."""
+    def _hops(self, path: Sequence[int]) -> list[tuple[str, str, int, int, float, int]]:
+        """Return for each hop its link, the node at its end, and their wire_ps, node_ps, bw_gbs and header_bytes."""
         nodes, links = self._dependencies.nodes, self._dependencies.links
-        return [(f"{nodes[a]}->{nodes[b]}", nodes[b], *links.get((a, b), (0, 0, 0.0))) for a, b in pairwise(path)]
+        return [(f"{nodes[a]}->{nodes[b]}", nodes[b], *links.get((a, b), (0, 0, 0.0, 0))) for a, b in pairwise(path)]
 
 
-COMMAND_BYTES, ACK_BYTES = 0, 16
+def flit_bytes_of(spec: Mapping[str, Any]) -> int:
+    """Return the bytes of a flit of a machine; older records do not have the field."""
+    return int(spec.get("system", {}).get("flit_bytes", FLIT_BYTES))
+
+
 PARTS = ("wire", "nodes", "fill", "serialization", "memory", "queueing")
 
 
@@ -95,6 +101,7 @@ class Leg:
     bw_gbs: float
     wire_ps: int
     node_ps: int
+    header_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,52 +148,58 @@ class Parts:
         return {f"{name}_ns": getattr(self, name) / 1000 for name in PARTS}
 
 
-def message(legs: Sequence[Leg], nbytes: int) -> Parts:
+def message(legs: Sequence[Leg], nbytes: int, flit_bytes: int = FLIT_BYTES) -> Parts:
     """Return the parts of one message over `legs`.
 
     Notes
     -----
-    sum(p_i) + sum(min(f, n) / b_i) + max(0, n - f) / min(b_i) with n in whole flits of f = 256 B beyond one: wire
-    and nodes, then fill and serialization. A flit's time is rounded up to a picosecond. docs/model.md, M4.1.
+    sum(p_i) + sum(s_i) + (q - 1) max(s_i) with s_i = (min(f, n) + h_i) / b_i, for q flits of f bytes and headers of
+    h_i: wire and nodes, then fill and serialization. s_i is rounded up to a picosecond. docs/model.md, M4.1.
 
     Examples
     --------
     >>> message([Leg(256, 30, 1000), Leg(128, 0, 8000)], 1024).total / 1000
     18.03
     """
-    times = [serialization_ps(min(nbytes, FLIT_BYTES), leg.bw_gbs) for leg in legs]
+    times = [serialization_ps(min(nbytes, flit_bytes) + leg.header_bytes, leg.bw_gbs) for leg in legs]
     slowest = max(times)
     return Parts(
         wire=sum(leg.wire_ps for leg in legs),
         nodes=sum(leg.node_ps for leg in legs),
         fill=sum(times) - slowest,
-        serialization=flits(nbytes) * slowest,
+        serialization=flits(nbytes, flit_bytes) * slowest,
     )
 
 
-def read(there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0) -> Parts:
-    """Return the parts of a read alone: a command of 0 B, memory, and the data on the way back."""
-    data = message(back, nbytes)
-    q, m = flits(nbytes), _bursts(nbytes, offset, memory)
+def read(
+    there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0, *,
+    flit_bytes: int = FLIT_BYTES, command_bytes: int = 0,
+) -> Parts:  # fmt: skip
+    """Return the parts of a read alone: a command, memory, and the data on the way back."""
+    data = message(back, nbytes, flit_bytes)
+    q, m = flits(nbytes, flit_bytes), _bursts(nbytes, offset, memory)
     d = data.serialization // q
     late = 0
     for j in range(q):
         bursts = _ceil((j + 1) * m, q)
         late = max(late, _ceil(bursts, memory.count) * memory.burst_ps - j * d)
-    return message(there, COMMAND_BYTES) + data + Parts(memory=late + memory.access_ps)
+    return message(there, command_bytes, flit_bytes) + data + Parts(memory=late + memory.access_ps)
 
 
-def write(there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0) -> Parts:
+def write(
+    there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0, *,
+    flit_bytes: int = FLIT_BYTES,
+) -> Parts:  # fmt: skip
     """Return the parts of a write alone: the data, memory, and an acknowledgement of 16 B."""
-    data = message(there, nbytes)
-    q, m = flits(nbytes), _bursts(nbytes, offset, memory)
+    data = message(there, nbytes, flit_bytes)
+    q, m = flits(nbytes, flit_bytes), _bursts(nbytes, offset, memory)
     d = data.serialization // q
     free: dict[int, int] = {}
     for i in range(m):
         arrival = (_ceil((i + 1) * q, m) - 1) * d
         channel = i % memory.count
         free[channel] = max(free.get(channel, 0), arrival) + memory.burst_ps
-    return data + Parts(memory=max(free.values()) - (q - 1) * d) + message(back, ACK_BYTES)
+    return data + Parts(memory=max(free.values()) - (q - 1) * d) + message(back, ACK_BYTES, flit_bytes)
 
 
 def _ceil(a: int, b: int) -> int:

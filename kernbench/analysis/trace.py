@@ -91,7 +91,7 @@ def write_trace(records: Records, path: str | Path) -> Path:
 
 def _moves(records: Records, tracks: Tracks, work: dict[tuple[int, int, int, int, bool], Event]) -> None:
     """Add the work of memories and the messages between CPUs, with flows to the requests."""
-    routes = RouteBreakdown(records.dependencies, records.links)
+    routes = RouteBreakdown(records)
     sent: dict[tuple[int, str], Event] = {}
     arrived: list[tuple[int, str, Event]] = []
     for move in records.dependencies.at(slice(None)):

@@ -30,7 +30,7 @@ class LinkTraffic:
     def __init__(self, records: Records) -> None:
         self._records = records
         index = {name: i for i, name in enumerate(records.links.names)}
-        routes = RouteBreakdown(records.dependencies, records.links)
+        routes = RouteBreakdown(records)
         numbers = range(len(records.dependencies.routes))
         pairs = [(number, index[link]) for number in numbers for link in routes.links(number) if link in index]
         table = np.array(pairs, np.int64).reshape(-1, 2)

@@ -311,7 +311,7 @@ def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], par
 
 def _on_the_way(records: Records, resources: set[str], need: float) -> list[str]:
     """Return the bandwidths of links that share routes with `resources` and were busy for longer than `need`."""
-    routes = RouteBreakdown(records.dependencies, records.links)
+    routes = RouteBreakdown(records)
     shared: set[str] = set()
     for route in range(len(records.dependencies.routes)):
         links = set(routes.links(route))

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kernbench._registry import hint
-from kernbench._units import FLIT_BYTES
 from kernbench.ccl._group import Grid, Place, Subgroup
 from kernbench.ccl._schedule import AHEAD, Chunking, Reduction, Step, run_schedule
 from kernbench.ccl.algorithm import Algorithm, Plan, Role
@@ -111,7 +110,9 @@ class AlphaBeta:
     def share_ns(self, channels: Iterable[tuple[Place, Place]], kind: str) -> float:
         """Return the time of a byte if all channels are in use, on the link that is shared most."""
         users = Counter(link for src, dst in channels for link in self._links(src, dst, kind))
-        return max((n / self.machine.graph.edge(*link).bw_gbs for link, n in users.items()), default=0.0)
+        edges = [(self.machine.graph.edge(*link), n) for link, n in users.items()]
+        flit = self.machine.config.system.flit_bytes
+        return max((n / edge.bw_gbs * (1 + edge.header_bytes / flit) for edge, n in edges), default=0.0)
 
     def sum_ns(self, nbytes: float, adds: int, itemsize: int) -> float:
         """Return the time to add vectors to one: more than one to a widened copy, which is rounded then."""
@@ -153,7 +154,7 @@ class AlphaBeta:
             twice, once = (took(kernel, n * _STREAM * nbytes, n_slots) for n in (2, 1))
             return (twice - once) / _STREAM
 
-        sizes = tuple(sorted({itemsize, FLIT_BYTES, slot, 4 * slot}))
+        sizes = tuple(sorted({itemsize, self.machine.config.system.flit_bytes, slot, 4 * slot}))
         copied, ends = zip(*(turn(nbytes, local=False) for nbytes in sizes), strict=True)
         added = tuple(turn(nbytes, local=True)[0] for nbytes in sizes)
         return Channel(sizes, copied, added, ends, apart(itemsize), apart(slot, 1), apart(slot, local=False) / slot)

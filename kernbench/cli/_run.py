@@ -103,7 +103,7 @@ def run(
         from kernbench.viz._picture import picture_html
         from kernbench.viz._scene import scene_of
 
-        write_text(html, picture_html(scene_of(machine, outcome.result, trace=True), str(manifest)))
+        write_text(html, picture_html(scene_of(machine, outcome.result, offline=True), str(manifest)))
     if trace:
         outcome.result.trace(trace)
     if as_json:

@@ -27,6 +27,7 @@ def machine_faults(config: MachineConfig) -> Iterator[Fault]:
     yield from _addresses(config)
     yield from _sips(config)
     yield from _mesh(config)
+    yield from _messages(config)
     yield from _routers(config)
     yield from _hbm(config)
     yield from _matrix_engine(config)
@@ -132,6 +133,17 @@ def _mesh(config: MachineConfig) -> Iterator[Fault]:
                 "cube.noc.cols",
                 "cube.noc.pitch_mm",
             )
+
+
+def _messages(config: MachineConfig) -> Iterator[Fault]:
+    command, flit = config.system.command_bytes, config.system.flit_bytes
+    if command > flit:
+        yield _fault(
+            f"system.command_bytes = {command} must be <= {flit}: a command is one flit; use smaller commands, or "
+            "raise system.flit_bytes",
+            "system.command_bytes",
+            "system.flit_bytes",
+        )
 
 
 def _routers(config: MachineConfig) -> Iterator[Fault]:

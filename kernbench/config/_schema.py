@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Union, dataclass_transform, get_args
 from pydantic_core import PydanticCustomError
 
 from kernbench._registry import COMPONENTS
-from kernbench._units import GIB, serialization_ps
+from kernbench._units import ACK_BYTES, FLIT_BYTES, GIB, serialization_ps
 
 # The type of errors whose message follows "key = value" unchanged.
 EXPECTED = "expected"
@@ -136,6 +136,9 @@ Gib = Annotated[float, number("GiB", gt=0)]
 Share = Annotated[float, number(gt=0, le=1)]
 Kib = Annotated[int, number("KiB", ge=1)]
 Bytes = Annotated[int, number("B", ge=1)]
+NoBytes = Annotated[int, number("B", ge=0)]
+# An acknowledgement is one flit.
+FlitBytes = Annotated[int, number("B", ge=ACK_BYTES)]
 BurstBytes = Annotated[int, number("B", ge=1, after=_power_of_two)]
 Cycles = Annotated[int, number("cycles", ge=1)]
 Count = Annotated[int, number(ge=1)]
@@ -399,6 +402,7 @@ class Noc(Model):
     removed: tuple[Place, ...] = described("[row, column] of the places without a router")
     link_bw_gbs: Gbs = described("Each link between routers, each way")
     router: Router
+    header_bytes: NoBytes = described("Sent with each flit over every link of a router", default=0)
 
 
 class Ucie(Model):
@@ -409,6 +413,7 @@ class Ucie(Model):
     bw_gbs: Gbs = described("Each connection from port to port, each way")
     router_bw_gbs: Gbs = described("Between a port and its router, each way")
     port_ns: Ns = described("Latency of each port: a crossing passes two")
+    efficiency: Share = described("Share of bw_gbs that the protocol of the link leaves for flits", default=1.0)
 
 
 class MCpu(Model):
@@ -629,11 +634,12 @@ class Sips(Model):
     h: Count | None = described("Rows of a 2-D topology whose count is not a square number", default=None)
 
 
-class Wire(Model):
-    """A link without a component."""
+class Pcie(Model):
+    """The PCIe link of a SIP."""
 
     bw_gbs: Gbs = described("Each way")
     latency_ns: Ns = described("Each way")
+    efficiency: Share = described("Share of bw_gbs that the protocol of the link leaves for flits", default=1.0)
 
 
 class SipLink(Model):
@@ -641,6 +647,7 @@ class SipLink(Model):
 
     bw_gbs: Gbs = described("Each way")
     latency_ns: Ns = described("Each way")
+    header_bytes: NoBytes = described("Sent with each flit", default=0)
     router: SipRouter = described("The routers of SIPs", default=SipRouter())
 
 
@@ -666,11 +673,13 @@ class System(Model):
     sips: Sips
     sip_link: SipLink
     switch: Transit
-    pcie: Wire
+    pcie: Pcie
     host_link: HostLink
     host: Host = described(
         "Start of work", default=Host(launch_ns=0.0, collective_ns=0.0, doorbell_ns=0.0, descriptor_ns=0.0)
     )
+    flit_bytes: FlitBytes = described("Unit in which messages are sent over all links", default=FLIT_BYTES)
+    command_bytes: NoBytes = described("The command of a read, at most one flit", default=0)
 
 
 class CubeMesh(Model):

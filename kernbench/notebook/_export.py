@@ -47,7 +47,7 @@ def code(entry: Entry) -> str:
     """Return the text of a cell that does the run again."""
     workload, options = entry.workload, entry.options
     if not workload.source[1]:
-        raise ArgumentError(f"code cell: {workload.name} is not among the workloads here; the file has only its result")
+        raise ArgumentError(f"code cell: {workload.name} is not a variable here; define it, and pass that")
     imports = [
         "from functools import partial",
         "",
@@ -111,7 +111,7 @@ def _result(entry: Entry, result: Result) -> bytes:
 
 def _picture(entry: Entry, result: Result) -> bytes:
     note = f"{manifest(entry)}; machine {entry.machine.hash[:12]}"
-    return picture_html(scene_of(entry.machine, result, trace=True), note).encode()
+    return picture_html(scene_of(entry.machine, result, offline=True), note).encode()
 
 
 def _json(_: Entry, result: Result) -> bytes:

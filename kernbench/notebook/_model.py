@@ -505,8 +505,9 @@ class Explorer:
         except KernbenchError as error:
             why = str(error)
         with self._lock:
-            if self.state is done:
-                self.state = replace(done, finished=replace(finished, why=why))
+            if self.state is not done:
+                return
+            self.state = replace(done, finished=replace(finished, why=why))
         self._changed()
 
     def open(self, name: str, content: bytes) -> None:

@@ -264,15 +264,18 @@ class ResultTabs:
         return column(self.subject, *parts, name="kb-tab")
 
     def refresh(self) -> None:
-        """Show the state as it is; may be called from any thread."""
+        """Show the state as it is, a new run once its critical path is known; may be called from any thread."""
         finished = self._explorer.state.finished
+        if finished is not None and finished.why is None:
+            return
         self.subject.value = subject_html(self._explorer)
         if finished is not None and finished.entry.number != self._number:
             self._number = finished.entry.number
             self.of.options = (WHOLE, *calls(finished.result.records.launches))
             self._forget()
         self.runs.refresh()
-        self._draw()
+        if not self._explorer.state.busy:
+            self._draw()
 
     @property
     def shown(self) -> str:

@@ -15,7 +15,7 @@ from kernbench.errors import ArgumentError, KernbenchError
 from kernbench.sweeps._saved import MOST_PARTS
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.viz._picture import module_js, picture_html, style_css
-from kernbench.viz._scene import scene, scene_of
+from kernbench.viz._scene import made_offline, scene, scene_of
 from kernbench.viz._still import still_svg, title_of
 from kernbench.viz._timeline import packed_trace
 from kernbench.viz._why import handle_why
@@ -143,9 +143,7 @@ class Picture(anywidget.AnyWidget):
         return write_text(path, makers[path.suffix]((self.header, self.buffers)))
 
     def _page(self, scene: Scene) -> str:
-        header, buffers = scene
-        trace = {"trace": packed_trace(self._records)} if self._records is not None else {}
-        return picture_html((header, buffers | trace), self.note)
+        return picture_html(made_offline(scene, self._records) if self._records is not None else scene, self.note)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from kernbench.analysis.why import Why
 from kernbench.errors import KernbenchError
 from kernbench.notebook._model import Explorer
 from kernbench.notebook._panels import ResultTabs, RunBar, WorkloadPanel, subject_html
@@ -19,7 +21,7 @@ from kernbench.notebook._style import column, message_html, mimebundle, page
 from kernbench.notebook._tornado import Progress, TornadoRuns, message
 from kernbench.sim_engine._limits import NONE, Limits
 from kernbench.topology.builder import Machine
-from kernbench.viz._scene import scene, scene_of
+from kernbench.viz._scene import explained, scene, scene_of
 from kernbench.viz._still import still_svg
 
 if TYPE_CHECKING:
@@ -62,20 +64,23 @@ class Stage:
         if state.busy and state.frame is not None and state.entry is not None:
             self._show_live(state.entry.machine, state.frame)
             return
-        early = finished is not None and finished.why is None  # the critical path and predictions follow
+        early = finished is not None and finished.why is None  # the critical path follows
         shown = pair or ((finished.entry.number, early) if finished is not None else explorer.form.machine.hash)
         if shown == self._shown and not self.picture.live:
             return
-        self._shown = shown
+        before, self._shown = self._shown, shown
         self.entry = pair[1] if pair is not None else finished.entry if finished is not None else None
         if pair is not None:
             before, after = (explorer.result_of(entry) for entry in pair)
             self.picture.show(scene_of(pair[1].machine, after, before=before), after.records)
-        elif finished is not None and early:
-            result = finished.result
-            self.picture.show(scene(finished.entry.machine, result.records, result.name), result.records)
         elif finished is not None:
-            self.picture.show(scene_of(finished.entry.machine, finished.result), finished.result.records)
+            records, why, known = finished.result.records, finished.why, before == (finished.entry.number, True)
+            run = (
+                (self.picture.header, self.picture.buffers)
+                if known
+                else scene(finished.entry.machine, records, finished.result.name)
+            )
+            self.picture.show(explained(run, why, records) if isinstance(why, Why) else run, records)
         else:
             self.picture.show(scene(explorer.form.machine))
 
@@ -114,7 +119,7 @@ class ExplorerView:
         forms = column(self.workload.root, self.machine_form.controls, self.workload.options, name="kb-forms")
         self.root = page(self.bar.root, forms, self.stage.root, self.tabs.root)
         self.tabs.runs.refresh()
-        explorer.on_change.append(self.refresh)
+        explorer.on_change += [self.refresh, self._prepare]
 
     @property
     def machine(self) -> Machine:
@@ -130,11 +135,20 @@ class ExplorerView:
         """Show the state as it is; may be called from any thread."""
         with self._lock:
             self.bar.refresh()
-            self.tabs.refresh()
-            explained = self.stage.entry
-            self.stage.refresh(self.tabs.runs.pair)
+            explained, pair = self.stage.entry, self.tabs.runs.pair
+            self.stage.refresh(pair)
+            self.tabs.refresh()  # which takes longer
+            if self.tabs.runs.pair != pair:
+                self.stage.refresh(self.tabs.runs.pair)
             if self._tornado is not None and self.stage.entry is not explained:
                 self._tornado.stop()
+
+    def _prepare(self) -> None:
+        """Make the graph of predictions of the last run, so that the first one is as quick as the others."""
+        state = self.explorer.state
+        if not state.busy and state.finished is not None and isinstance(state.finished.why, Why):
+            with suppress(KernbenchError):
+                state.finished.result.what_if([])
 
     def _set(self, change: dict[str, Any]) -> None:
         self.machine_form.set(change["field"], str(change["value"]))
@@ -190,18 +204,21 @@ class ExplorerView:
 
 
 def explore(
-    machine: str | Path | Machine | None = None, *own: Callable[..., object], limits: Limits = NONE
+    machine: str | Path | Machine | Callable[..., object] | None = None,
+    *own: Callable[..., object],
+    limits: Limits = NONE,
 ) -> ExplorerView:
     """Return the explorer, which shows itself in a notebook.
 
     Parameters
     ----------
     machine : str, Path, Machine, optional
-        As for `kb.load`.
+        As for `kb.load`; may be left out.
     *own : callable
-        What to offer first: programs `f(torch, *, size=64, ...)`; kernels, which have a parameter `tl`; classes of
-        modules, which have a method `forward`, built on `kernbench.tp`. The parameters are fields of the form. A kernel
-        or module gets its tensors by their shapes, `64x64`: what has no default and no plain type is a tensor.
+        What to offer first: programs `f(torch, *, size=64, ...)`, also those of `kb.torch.program` and
+        `kb.triton.program`; kernels, which have a parameter `tl`; classes of modules, which have a method `forward`,
+        built on `kernbench.tp`. The parameters are fields of the form. A kernel or module gets its tensors by their
+        shapes, `64x64`: what has no default and no plain type is a tensor.
     limits : Limits, optional
         Of each run; a served page has its own as well.
 
@@ -218,6 +235,8 @@ def explore(
     >>> list(view.explorer.values)
     ['dtype', 'cubes', 'pes', 'x', 'y', 'n']
     """
+    if callable(machine):
+        own, machine = (machine, *own), None
     limits = limits.within(page_limits())
     explorer = Explorer(machine, own, limits=limits, page=is_page(), quota=page_quota())
     if "cubes" in explorer.values and not own:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,9 +19,10 @@ from kernbench.notebook._collectives import collective, host_us
 from kernbench.notebook._programs import SHAPE, Shape, is_kernel, is_module, program_of, tensors_of
 from kernbench.studies.best import system_of
 from kernbench.studies.study import Choices, explorations
+from kernbench.triton._bind import is_jit
 
 if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
+    from kernbench.config import CclConfig, MachineConfig
     from kernbench.runtime_api.context import RuntimeContext
     from kernbench.topology.builder import Machine
 
@@ -138,7 +140,8 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
         package, _, module = type(study).__module__.rpartition(".")
         source = (f"from {package} import {module}", f"{module}.{type(study).__name__}().program")
         found.append(_workload(f"study {name}", study.program, source, study.cost))
-    found += [_collective(name) for name in COLLECTIVES if names(load_ccl_config(), name)]
+    ccl = load_ccl_config()
+    found += [_collective(name, ccl) for name in COLLECTIVES if names(ccl, name)]
     for bench in registry.benches():
         if not bench.is_milestone:
             source = ("from kernbench.benches.registry import resolve", f"resolve({bench.name!r}).run")
@@ -180,8 +183,22 @@ def _bench_us(name: str, machine: Machine, _data: bool, **_: Any) -> float | Non
 
 
 def _own(given: Callable[..., object]) -> Workload:
-    """Return a workload of the user's: a program, a kernel or a module. Other kinds, such as torch models, go here."""
-    name = getattr(given, "__name__", "program")
+    """Return a workload of the user's: a program, a kernel or a module.
+
+    Raises
+    ------
+    ArgumentError
+        If it is a PyTorch model or a Triton kernel without its arguments.
+    """
+    name = getattr(given, "__name__", type(given).__name__)
+    made_of = given.mro() if inspect.isclass(given) else type(given).mro()
+    if any(kind.__module__.startswith(("torch.nn.", "kernbench.torch._compile")) for kind in made_of):
+        raise ArgumentError(f"{name} is a PyTorch model and needs inputs; pass kb.torch.program(model, x)")
+    if is_jit(given):
+        raise ArgumentError(f"{name} is a Triton kernel and needs arguments; pass kb.triton.program(kernel, grid, x)")
+    if not hasattr(given, "__qualname__"):  # an object: a cell can name it by a variable only
+        variables = [key for key, value in vars(sys.modules["__main__"]).items() if value is given and key[0] != "_"]
+        return replace(_workload(name, given, ("", (variables or [""])[0])), kind="Your programs")
     home = getattr(given, "__module__", "__main__")
     place = "" if home == "__main__" else f"from {home} import {name}"
     if not is_kernel(given) and not is_module(given):
@@ -228,9 +245,9 @@ _SAME = "as the machine"
 _TOPOLOGIES = ("ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_connected")
 
 
-def _collective(name: str) -> Workload:
+def _collective(name: str, ccl: CclConfig) -> Workload:
     """Return one collective by each algorithm of ccl.yaml for it."""
-    auto = [AUTO] if len(names(load_ccl_config(), name, "rank")) > 1 else []
+    auto = [AUTO] if len(names(ccl, name, "rank")) > 1 else []
 
     def cost(machine: Machine, data: bool, **values: Any) -> float:
         return host_us(machine, data, collective=name, **{x: values[x] for x in ("algorithm", "nbytes", "dtype")})
@@ -240,7 +257,7 @@ def _collective(name: str) -> Workload:
         f"{name} over all SIPs, a rank on each, by an algorithm of ccl.yaml",
         partial(collective, collective=name),
         (
-            Parameter("algorithm", str, (auto or names(load_ccl_config(), name))[0], "of ccl.yaml",
+            Parameter("algorithm", str, (auto or names(ccl, name))[0], "of ccl.yaml",
                       Choices(lambda _: [*auto, *names(load_ccl_config(), name)])),
             Parameter("nbytes", int, 65536, "of each rank's tensor"),
             Parameter(

@@ -35,9 +35,8 @@ from time import monotonic
 import numpy as np
 
 from kernbench.sim_engine._python_core import Hop
-from kernbench._units import ns_to_ps, serialization_ps
+from kernbench._units import ACK_BYTES, ns_to_ps, serialization_ps
 
-cdef int FLIT = 256
 cdef int64_t FIRST_EVENT = 0, NORMAL = 1, ARRIVAL = 2
 cdef int64_t LIMIT = <int64_t>1 << 62
 cdef int64_t LAST = <int64_t>1 << 62
@@ -56,7 +55,7 @@ cdef enum:
 cdef int BULK_ = 0, QUEUE_ = 1
 BULK, QUEUE = 0, 1
 cdef int NONE_ = -1, READ_ = 0, WRITE_ = 1
-cdef int ACK = 16
+cdef int ACK = ACK_BYTES
 
 # Whether any link shows its flits to a component: else no route has to be searched for one.
 cdef bint hooked = False
@@ -251,16 +250,16 @@ cdef class Link:
     take it one by one.
     """
 
-    def __init__(self, edge, int64_t to, int64_t extra_ps, int64_t rank, hook, bint merges, times):
+    def __init__(self, edge, int64_t to, int64_t extra_ps, int64_t rank, hook, bint merges, times, int64_t flit_bytes):
         global hooked
-        self.src, self.dst, self.bw_gbs, latency_ps, _, _ = edge
+        self.src, self.dst, self.bw_gbs, latency_ps, *_ = edge
         self.lat = checked(latency_ps + extra_ps, "latency")
         self.hook, self.times = hook, times
         hooked = hooked or hook is not None
         self.priority = ARRIVAL + 1 + rank
         self.base = to << NUMBER_BITS
         self.merges = merges or not self.lat
-        self.flit_ps = checked(times[FLIT], "service time")
+        self.flit_bytes, self.flit_ps = flit_bytes, checked(times[flit_bytes], "service time")
         self.small_size = -1
         self.last = -1
 
@@ -275,7 +274,7 @@ cdef class Link:
 
     cdef int64_t ps(self, int64_t size) except -1:
         """Return how long it serves a flit of `size` bytes."""
-        if size == FLIT:
+        if size == self.flit_bytes:
             return self.flit_ps
         if size != self.small_size:
             self.small_ps = checked(self.times[size], "service time")
@@ -1172,15 +1171,15 @@ cdef class Arbiter:
     def __init__(self, Core core, Link link, int64_t chunk_bytes):
         self.core, self.link, self.nbytes = core, link, chunk_bytes
         link.arbiter = self
-        self.chunk = max(1, chunk_bytes // FLIT)
+        self.chunk = max(1, chunk_bytes // link.flit_bytes)
         self.bulk, self.queue = [], []
         self.turn_ps, self.last = -1, QUEUE_
 
     cpdef send(self, int kind, Route route, int64_t nbytes, int64_t key, fn, arg, bint each=False):
         """Send `nbytes` over `route`; `fn(arg)` is called at the arrival of the last flit."""
         cdef int64_t count = 1, size = nbytes
-        if nbytes >= FLIT:
-            count, size = (nbytes + FLIT - 1) // FLIT, FLIT
+        if nbytes >= route.flit_bytes:
+            count, size = flits(nbytes, route), route.flit_bytes
         route.nbytes += nbytes
         count_flits(route, count, size)
         self.start(kind, route, count, size, key, fn, arg, each)
@@ -1299,8 +1298,13 @@ cdef class Arbiter:
         return 0
 
 
+cdef inline int64_t flits(int64_t nbytes, Route route) noexcept:
+    """Return how many flits carry `nbytes`."""
+    return (nbytes + route.flit_bytes - 1) // route.flit_bytes or 1
+
+
 cdef inline int count_flits(Route route, int64_t n, int64_t size) except -1:
-    if size == FLIT:
+    if size == route.flit_bytes:
         route.flits += n
     else:
         route.small[size] = route.small.get(size, 0) + n
@@ -1366,7 +1370,7 @@ cdef class HbmSlice:
         self.line_bits = hbm.burst_bytes.bit_length() - 1
         self.burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
         self.turn_ps, self.access_ps = ns_to_ps(hbm.turnaround_ns), ns_to_ps(hbm.access_ns)
-        self.by_rounds = hbm.burst_bytes == FLIT
+        self.by_rounds = hbm.burst_bytes == link.flit_bytes
         self.line_mask = hbm.burst_bytes - 1
         self.round_bytes = hbm.burst_bytes * self.n
         self.channels = <Channel*>PyMem_Malloc(self.n * sizeof(Channel))
@@ -1441,7 +1445,7 @@ cdef class HbmSlice:
                 line = lines[j] if lines is not None else first + j
                 done[j].line, done[j].end = line, self.burst(line, now, READ_, txn.key)
             qsort(done, m, sizeof(Burst), by_end)
-            q = (txn.nbytes + FLIT - 1) // FLIT or 1
+            q = flits(txn.nbytes, txn.back)
             for j in range(1, q + 1):
                 t = done[(j * m + q - 1) // q - 1].end + self.access_ps
                 if groups.n and groups.at[groups.n - 1].a == t:
@@ -1514,7 +1518,7 @@ cdef class HbmSlice:
         """Put the flits that are ready now on their way back."""
         cdef Transaction txn = ready.txn
         cdef Route back = txn.back
-        cdef int64_t count = ready.groups.at[ready.next].d, size = min(txn.nbytes, FLIT)
+        cdef int64_t count = ready.groups.at[ready.next].d, size = min(txn.nbytes, back.flit_bytes)
         ready.next += 1
         count_flits(back, count, size)
         if ready.next < ready.groups.n:
@@ -1613,7 +1617,7 @@ cdef class HbmSlice:
         cdef int64_t begun, i
         if self.by_rounds and txn.lines is None:
             begun, first = first, until
-            if txn.offset & self.line_mask and txn.arrived + until - begun == ((txn.nbytes + FLIT - 1) // FLIT or 1):
+            if txn.offset & self.line_mask and txn.arrived + until - begun == flits(txn.nbytes, txn.back):
                 first -= 1  # The last one may complete two.
             self.run(txn, lines, m, begun, first)
         for i in range(first, until):
@@ -1661,7 +1665,7 @@ cdef class HbmSlice:
     cdef int several(self, Transaction txn, int64_t arrival) except -1:
         """Serve the bursts that a flit completes, however many."""
         cdef int64_t first = txn.offset >> self.line_bits, m, i, line, end, j = txn.arrived
-        cdef int64_t q = (txn.nbytes + FLIT - 1) // FLIT or 1
+        cdef int64_t q = flits(txn.nbytes, txn.back)
         cdef Channel* channel
         if txn.lines is not None:
             m = len(txn.lines)

@@ -42,6 +42,8 @@ cdef class Access:
     cdef public Bank bank
     cdef public int64_t arrival, count, order, row
     cdef public int kind
+    @cython.locals(burst=Burst, twin=Burst, other=Access)
+    cpdef Access copy(self, dict copies)
 
 
 @cython.final
@@ -54,21 +56,23 @@ cdef class Burst:
 cdef class Request:
     cdef public Transaction txn
     cdef public int64_t bursts, done, flits, sent
-    cdef public list ends
+    cdef public dict ready
 
 
 @cython.final
 cdef class Channel:
     cdef public DramSlice owner
     cdef public Timing timing
-    cdef public list groups, banks, active, ahead
+    cdef public list groups, banks, active, ahead, numbers
     cdef public object waiting
     cdef public int64_t act, act_1, act_2, act_3, act_4, served, read, write, clock, orders, busy, reads, writes, opened, refreshed, since, due, key
     cdef public bint drains
+    @cython.locals(other=Channel, copies=dict, group=Group, its=Group, bank=Bank, twin=Bank, access=Access)
+    cpdef Channel split(self, list numbers)
     cpdef arrive(self, Access access, int64_t t, int64_t key)
     @cython.locals(queued=int64_t, size=int64_t)
     cpdef bint has_room(self, Access access)
-    @cython.locals(bank=Bank, request=Request)
+    @cython.locals(bank=Bank, request=Request, txn=Transaction)
     cpdef admit(self, Access access, int64_t t)
     @cython.locals(
         kind=int, timing=Timing, first=int64_t, chosen=Bank, column=bint, refresh=int64_t, refreshing=Bank, t=int64_t,
@@ -90,9 +94,9 @@ cdef class DramSlice:
     cdef public Core core
     cdef public object memory, network
     cdef public Timing timing
-    cdef public int64_t n, line_bits, channel_bits, per_burst, per_row, piece, window, planned
+    cdef public int64_t n, line_bits, channel_bits, per_burst, per_row, piece, window, planned, groups, banks
     cdef public bint live
-    cdef public list channels, patterns
+    cdef public list channels, of, patterns
     cpdef on_read(self, Transaction txn)
     cpdef on_write(self, Transaction txn)
     @cython.locals(
@@ -100,13 +104,13 @@ cdef class DramSlice:
         row=int64_t, bank=int64_t, count=int64_t, access=Access, accesses=list,
     )
     cdef _take(self, Transaction txn, int kind)
+    @cython.locals(asked=list, line=int64_t, channel=Channel, bursts=list, others=list, number=int64_t)
+    cdef _separate(self, lines)
     cdef _plan(self, int64_t t)
     @cython.locals(following=int64_t, channel=Channel)
     cpdef _continue(self, int64_t t)
-    @cython.locals(txn=Transaction)
+    @cython.locals(txn=Transaction, ready=dict, count=int64_t)
     cdef done(self, Request request, int64_t end, Channel channel)
     @cython.locals(txn=Transaction, n=int64_t, now=int64_t, size=int64_t)
     cpdef _release(self, Request request)
-    @cython.locals(txn=Transaction)
-    cdef queued(self, Request request, int64_t t, Channel channel)
     cpdef _acknowledge(self, Transaction txn)

@@ -1,20 +1,22 @@
 """One slice of a cube's memory stack under the timing of a DRAM standard (M4.10 to M4.13).
 
 A controller fixes commands ahead, for the time of two accesses, so it takes an entry of the calendar for a batch of
-commands of all channels. The compiled core and its definition share this module.
+commands of all channels. Channels that are asked for the same bursts at the same times issue the same commands, which
+are found once for all of them. The compiled core and its definition share this module.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
-from kernbench._units import FLIT_BYTES, flits
+from kernbench._units import ACK_BYTES, flits
 from kernbench.config._dram import dram, dram_controller
-from kernbench.sim_engine._transaction import ACK_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kernbench.config._schema import Hbm
     from kernbench.sim_engine._memory_store import MemoryStore
     from kernbench.sim_engine._network import Network
@@ -24,6 +26,7 @@ READ, WRITE = 0, 1
 CLOSED = -1
 NEVER = 1 << 62
 AHEAD = 2  # accesses
+_NUMBERS = attrgetter("numbers")
 
 
 class Timing:
@@ -118,9 +121,22 @@ class Access:
         self.burst, self.bank, self.row, self.count, self.kind = burst, bank, row, count, kind
         self.arrival = self.order = 0
 
+    def copy(self, copies: dict[Any, Any]) -> Access:
+        """Return a copy in the copy of its bank, of the copy of its burst; `copies` are by their originals."""
+        if self.burst not in copies:
+            copies[self.burst] = twin = Burst(self.burst.request)
+            twin.left, twin.end = self.burst.left, self.burst.end
+        burst = copies[self.burst]
+        other = copies[self] = Access(burst, copies[self.bank], self.row, self.count, self.kind)
+        other.arrival, other.order = self.arrival, self.order
+        return other
+
 
 class Burst:
-    """A burst of a request: `left` accesses of it are not served, or (of a write) not in the queue."""
+    """A burst of a request, in each channel of a `Channel`.
+
+    `left` accesses of it are not served, or (of a write) not in the queue.
+    """
 
     __slots__ = ("end", "left", "request")
 
@@ -132,35 +148,37 @@ class Burst:
 class Request:
     """A request in the memory: a read and its bursts that are done, or a write and its bursts that are queued.
 
-    `ends` are the times, in order, at which fixed bursts of a read are done.
+    `ready` counts the fixed bursts of a read by the time at which they are done.
     """
 
-    __slots__ = ("bursts", "done", "ends", "flits", "sent", "txn")
+    __slots__ = ("bursts", "done", "flits", "ready", "sent", "txn")
 
     def __init__(self, txn: Transaction, bursts: int) -> None:
-        self.txn, self.bursts, self.flits = txn, bursts, flits(txn.nbytes)
+        self.txn, self.bursts, self.flits = txn, bursts, flits(txn.nbytes, txn.back.flit_bytes)
         self.done = self.sent = 0
-        self.ends: list[int] = []
+        self.ready: dict[int, int] = {}
 
 
 class Channel:
-    """A pseudo channel: banks, the earliest times of its next commands [ps], and the queues of its controller.
+    """Pseudo channels with the same commands: banks, the earliest times of their next commands [ps], and queues.
 
-    `clock` is the time of its latest command, `act_1` to `act_4` those of its latest ACT commands. `reads` and `writes`
-    count queued accesses, `opened` those whose rows open for them; `waiting` ones have no room in the queues. `due` is
-    when the next command is due that is not fixed.
+    `numbers` are those of the channels; what follows is about each of them. `clock` is the time of its latest command,
+    `act_1` to `act_4` those of its latest ACT commands. `reads` and `writes` count queued accesses, `opened` those
+    whose rows open for them; `waiting` ones have no room in the queues. `due` is when the next command is due that is
+    not fixed.
     """
 
     __slots__ = (
         "act", "act_1", "act_2", "act_3", "act_4", "active", "ahead", "banks", "busy", "clock", "drains", "due",
-        "groups", "key", "opened", "orders", "owner", "read", "reads", "refreshed", "served", "since", "timing",
-        "waiting", "write", "writes",
+        "groups", "key", "numbers", "opened", "orders", "owner", "read", "reads", "refreshed", "served", "since",
+        "timing", "waiting", "write", "writes",
     )  # fmt: skip
 
-    def __init__(self, owner: DramSlice, timing: Timing, groups: int, banks: int) -> None:
-        self.owner, self.timing = owner, timing
-        self.groups = [Group() for _ in range(groups)]
-        self.banks = [Bank(self.groups[i // banks]) for i in range(groups * banks)]
+    def __init__(self, owner: DramSlice, numbers: list[int]) -> None:
+        self.owner, self.numbers = owner, numbers
+        self.timing = timing = owner.timing
+        self.groups = [Group() for _ in range(owner.groups)]
+        self.banks = [Bank(group) for group in self.groups for _ in range(owner.banks)]
         self.active: list[Bank] = []
         self.act_1 = self.act_2 = self.act_3 = self.act_4 = -timing.faw
         self.act = self.read = self.write = self.clock = self.orders = self.busy = 0
@@ -170,6 +188,30 @@ class Channel:
         self.served = 0
         self.ahead: list[int] = []  # ends of accesses, in a live run
         self.since, self.key = 0, -1
+
+    def split(self, numbers: list[int]) -> Channel:
+        """Return a copy for some of its channels, which is no longer for them."""
+        other = Channel(self.owner, numbers)
+        copies: dict[Any, Any] = {None: None}
+        self.numbers = [number for number in self.numbers if number not in numbers]
+        for group, its in zip(self.groups, other.groups, strict=True):
+            its.act, its.read, its.write = group.act, group.read, group.write
+        for bank, twin in zip(self.banks, other.banks, strict=True):
+            copies[bank] = twin
+            twin.row, twin.act, twin.pre, twin.read, twin.write = bank.row, bank.act, bank.pre, bank.read, bank.write
+            twin.reads = [access.copy(copies) for access in bank.reads]
+            twin.writes = [access.copy(copies) for access in bank.writes]
+            twin.opener = copies[bank.opener]
+        other.active = [copies[bank] for bank in self.active]
+        other.waiting = deque([access.copy(copies) for access in self.waiting])
+        other.act_1, other.act_2, other.act_3, other.act_4 = self.act_1, self.act_2, self.act_3, self.act_4
+        other.act, other.read, other.write = self.act, self.read, self.write
+        other.clock, other.orders, other.busy, other.due = self.clock, self.orders, self.busy, self.due
+        other.reads, other.writes, other.opened = self.reads, self.writes, self.opened
+        other.refreshed, other.drains = self.refreshed, self.drains
+        other.served, other.ahead = self.served, self.ahead.copy()
+        other.since, other.key = self.since, self.key
+        return other
 
     def arrive(self, access: Access, t: int, key: int) -> None:
         """Take an access that arrives at `t`."""
@@ -203,9 +245,12 @@ class Channel:
         self.writes += access.count
         access.burst.left -= 1
         if not access.burst.left:
-            request.done += 1
+            request.done += len(self.numbers)
+            txn = request.txn
+            if t >= txn.served_ps:
+                txn.served_ps, txn.since_ps, txn.opener = t, self.since, self.key
             if request.done == request.bursts:
-                self.owner.queued(request, t, self)
+                self.owner.core.call_ordered(txn.served_ps, txn.key, self.owner._acknowledge, txn)
 
     def schedule(self, now: int, until: int) -> int:
         """Fix the commands from `now` to `until`; return when the next one is due, `NEVER` if nothing waits.
@@ -366,8 +411,9 @@ class DramSlice:
         self.network, self.core, self.memory = network, network.core, memory
         self.n, self.line_bits = hbm.channels, hbm.burst_bytes.bit_length() - 1
         self.channel_bits = hbm.channels.bit_length() - 1
-        groups, banks = standard.bank_groups, standard.banks_per_group
-        self.channels = [Channel(self, self.timing, groups, banks) for _ in range(hbm.channels)]
+        self.groups, self.banks = groups, banks = standard.bank_groups, standard.banks_per_group
+        self.channels = [Channel(self, list(range(hbm.channels)))]  # by the lowest of their numbers
+        self.of = self.channels * hbm.channels  # by number
         self.per_burst = hbm.burst_bytes // standard.access_bytes
         self.per_row = standard.row_bytes // standard.access_bytes * groups * banks
         self.piece = min(self.per_burst, self.per_row)
@@ -379,14 +425,14 @@ class DramSlice:
     @property
     def busy_ps(self) -> int:
         """Return how long its data buses were busy, on average [ps]."""
-        return sum(channel.served for channel in self.channels) // self.n
+        return sum([channel.served * len(channel.numbers) for channel in self.channels]) // self.n
 
     def busy_by(self, now: int) -> int:
         """Return how long its data buses have been busy by now, on average [ps], in a live run."""
         ahead = 0
         for channel in self.channels:
             channel.ahead = [end for end in channel.ahead if end > now]
-            ahead += sum(min(end - now, self.timing.access) for end in channel.ahead)
+            ahead += sum([min(end - now, self.timing.access) for end in channel.ahead]) * len(channel.numbers)
         return self.busy_ps - -(-ahead // self.n)
 
     def on_read(self, txn: Transaction) -> None:
@@ -407,8 +453,12 @@ class DramSlice:
         if lines is None:
             lines = range(txn.offset >> self.line_bits, (txn.offset + txn.nbytes - 1 >> self.line_bits) + 1)
         request = Request(txn, len(lines))
+        if len(self.channels) < self.n:
+            self._separate(lines)
         for line in lines:
-            channel = self.channels[line & (self.n - 1)]
+            channel = self.of[line & (self.n - 1)]
+            if channel.numbers[-1] != line & (self.n - 1):
+                continue
             first = (line >> self.channel_bits) * self.per_burst
             burst, accesses = Burst(request), []
             for start in range(first, first + self.per_burst, self.piece):
@@ -419,6 +469,23 @@ class DramSlice:
             for access in accesses:
                 channel.arrive(access, now, txn.key)
         self._plan(now)
+
+    def _separate(self, lines: Sequence[int]) -> None:
+        """Split what is for channels that these lines ask for different bursts."""
+        asked: list[list[int]] = [[] for _ in self.of]
+        for line in lines:
+            asked[line & (self.n - 1)].append(line >> self.channel_bits)
+        for channel in self.channels.copy():
+            while True:
+                bursts = asked[channel.numbers[0]]
+                others = [number for number in channel.numbers if asked[number] != bursts]
+                if not others:
+                    break
+                channel = channel.split(others)
+                self.channels.append(channel)
+                for number in others:
+                    self.of[number] = channel
+        self.channels.sort(key=_NUMBERS)
 
     def _plan(self, t: int) -> None:
         """Continue at `t`, after all that arrives then."""
@@ -439,37 +506,31 @@ class DramSlice:
             self._plan(following)
 
     def done(self, request: Request, end: int, channel: Channel) -> None:
-        """Note that a burst of a read is done at `end`."""
-        txn = request.txn
+        """Note that a burst of a read is done at `end`, in each channel."""
+        txn, ready, count = request.txn, request.ready, len(channel.numbers)
         if end > txn.served_ps:
             txn.served_ps, txn.since_ps, txn.opener = end, channel.since, channel.key
-        if end not in request.ends:
+        if end in ready:
+            ready[end] += count
+        else:
+            ready[end] = count
             self.core.call_ordered(end, txn.key, self._release, request)
-        insort(request.ends, end)
 
     def _release(self, request: Request) -> None:
         """Put the flits that are ready now on the reply route."""
-        txn, now = request.txn, self.core.now
-        while request.ends and request.ends[0] <= now:
-            request.done += 1
-            del request.ends[0]
+        txn = request.txn
+        request.done += request.ready.pop(self.core.now)
         n = request.done * request.flits // request.bursts - request.sent
         if not n:
             return
         request.sent += n
-        size = min(txn.nbytes, FLIT_BYTES)
+        size = min(txn.nbytes, txn.back.flit_bytes)
         if request.sent < request.flits:
             self.network.train(txn.back, n, size, txn.key, None, None)
             return
         if self.memory is not None and txn.pieces:
             txn.data = self.memory.peek(txn.pieces)
         self.network.train(txn.back, n, size, txn.key, txn.fn, txn)
-
-    def queued(self, request: Request, t: int, channel: Channel) -> None:
-        """Note that all of a write is in the queues from `t` on."""
-        txn = request.txn
-        txn.served_ps, txn.since_ps, txn.opener = t, channel.since, channel.key
-        self.core.call_ordered(t, txn.key, self._acknowledge, txn)
 
     def _acknowledge(self, txn: Transaction) -> None:
         if txn.posted:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from kernbench._units import FLIT_BYTES, serialization_ps
 from kernbench.build import CORE, engine
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.sim_engine import _python_routers
@@ -140,7 +139,7 @@ class RouterNetwork:
     def _wire(self, src: str, dst: str) -> int:
         """Return the latency of a link [cycles], without the time of a flit."""
         edge, clock = self._graph.edge(src, dst), self._clock
-        service = serialization_ps(FLIT_BYTES, edge.bw_gbs)
+        service = edge.service_ps(self._graph.config.system.flit_bytes)
         whole = edge.latency_ps - self._graph.node(dst).overhead_ps + service
         enters = self._graph.node(src).kind not in self._graph.clocks
         return whole // clock.cycle_ps - clock.cycles(service) + 1 - enters

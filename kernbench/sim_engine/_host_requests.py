@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import simpy
 
+from kernbench._units import ACK_BYTES
 from kernbench.analysis._records import READ, WRITE
 from kernbench.policy.address.pe_mmu import PeMMU, Range, Table
 from kernbench.sim_engine._op_log import KIND
-from kernbench.sim_engine._transaction import ACK_BYTES, Transaction
+from kernbench.sim_engine._transaction import Transaction
 from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:

@@ -40,6 +40,7 @@ class Network:
 
     def __init__(self, graph: Graph, core: Core, *, trace: bool = False, tie_seed: int | None = None) -> None:
         self.graph, self.core, self.tie_seed = graph, core, tie_seed
+        self.flit_bytes, self.command_bytes = graph.config.system.flit_bytes, graph.config.system.command_bytes
         self.links: dict[tuple[str, str], Link] = {}
         self.routes: dict[tuple[str, str], Route] = {}
         self._router = router_of(graph)
@@ -74,7 +75,8 @@ class Network:
             node = self.graph.node(dst)
             extra_ps, hook = self._look_behind(node)
             merges = self._router.merges(src, dst)
-            link = Link(edge, node.index, extra_ps, rank, hook, merges, service_times(edge.bw_gbs))
+            times = service_times(edge.bw_gbs, edge.header_bytes)
+            link = Link(edge, node.index, extra_ps, rank, hook, merges, times, self.flit_bytes)
             self.links[edge.src, edge.dst] = link
         return link
 
@@ -118,7 +120,7 @@ class Network:
         if self.flow is not None:
             self.flow.attach(path, links, message_class)
         node = self.graph.index(path[0])
-        return Route(links, node << COUNT_BITS, self._counts.setdefault(node, [0]))
+        return Route(links, node << COUNT_BITS, self._counts.setdefault(node, [0]), self.flit_bytes)
 
     def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object, each: bool = False) -> None:
         """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench._units import FLIT_BYTES
 from kernbench.analysis._records import (
     COLUMNS,
     MESSAGE,
@@ -202,7 +201,7 @@ def link_table(engine: GraphEngine) -> LinkTable:
         mine = [number[link] for link in route.links]
         at += mine
         nbytes += [route.nbytes] * len(mine)
-        for size, n in (*route.small.items(), (FLIT_BYTES, route.flits)):
+        for size, n in (*route.small.items(), (route.flit_bytes, route.flits)):
             links, counts = flits.setdefault(size, ([], []))
             links += mine
             counts += [n] * len(mine)
@@ -229,7 +228,7 @@ def dependencies(engine: GraphEngine) -> Dependencies:
     log, graph = engine.log, engine.machine.graph
     nodes: dict[str, int] = {}
     routes = []
-    links: dict[tuple[int, int], tuple[int, int, float]] = {}
+    links: dict[tuple[int, int], tuple[int, int, float, int]] = {}
     for route in log.routes:
         path = [nodes.setdefault(name, len(nodes)) for name in (route.links[0].src, *(x.dst for x in route.links))]
         routes.append(tuple(path))
@@ -242,7 +241,7 @@ def dependencies(engine: GraphEngine) -> Dependencies:
                 edge = graph.edge(src, dst)
                 latency = engine.network.link(src, dst).lat
                 wire = edge.latency_ps - graph.node(dst).overhead_ps
-                links[path[here], path[there]] = wire, latency - wire, edge.bw_gbs
+                links[path[here], path[there]] = wire, latency - wire, edge.bw_gbs, edge.header_bytes
     return Dependencies(
         log.moves(),
         tuple(nodes),

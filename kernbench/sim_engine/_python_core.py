@@ -28,8 +28,8 @@ import numpy as np
 import simpy
 from simpy.events import NORMAL
 
-from kernbench._units import FLIT_BYTES, ServiceTimes, flits, ns_to_ps
-from kernbench.sim_engine._transaction import ACK_BYTES, Callee
+from kernbench._units import ACK_BYTES, ServiceTimes, flits, ns_to_ps
+from kernbench.sim_engine._transaction import Callee
 
 if TYPE_CHECKING:
     from kernbench.config._schema import Hbm
@@ -72,15 +72,17 @@ class Link:
     """
 
     __slots__ = (
-        "arbiter", "base", "behind", "busy_ps", "bw_gbs", "dst", "free", "hook", "lat", "leaving", "legs", "memory",
-        "merges", "nbytes", "pending", "priority", "src", "times",
+        "arbiter", "base", "behind", "busy_ps", "bw_gbs", "dst", "flit_bytes", "free", "hook", "lat", "leaving", "legs",
+        "memory", "merges", "nbytes", "pending", "priority", "src", "times",
     )  # fmt: skip
 
     def __init__(
-        self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool, times: ServiceTimes
-    ) -> None:
-        self.src, self.dst, self.bw_gbs, latency_ps, _, _ = edge
+        self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool, times: ServiceTimes,
+        flit_bytes: int,
+    ) -> None:  # fmt: skip
+        self.src, self.dst, self.bw_gbs, latency_ps, *_ = edge
         self.lat, self.hook, self.merges, self.times = latency_ps + extra_ps, hook, merges, times
+        self.flit_bytes = flit_bytes
         self.priority = ARRIVAL + 1 + rank
         self.base = to << _NUMBER_BITS
         self.free = self.behind = self.busy_ps = self.nbytes = self.pending = 0
@@ -290,7 +292,7 @@ class Arbiter:
     def __init__(self, core: Core, link: Link, chunk_bytes: int) -> None:
         self.core, self.link, self.nbytes = core, link, chunk_bytes
         link.arbiter = self
-        self._chunk = max(1, chunk_bytes // FLIT_BYTES)
+        self._chunk = max(1, chunk_bytes // link.flit_bytes)
         self._waiting: tuple[deque[_Waiting], deque[_Waiting]] = deque(), deque()
         self._last = QUEUE
         self._turn_ps: int | None = None
@@ -378,7 +380,7 @@ class HbmSlice:
     def on_read(self, txn: Transaction) -> None:
         """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
         done = sorted(self._serve(self._lines(txn), READ, txn.key))
-        q, m = flits(txn.nbytes), len(done)
+        q, m = flits(txn.nbytes, txn.back.flit_bytes), len(done)
         groups: list[tuple[int, int]] = []  # (when, flits that are ready then), the last first
         for j in range(q, 0, -1):
             t = done[-(-j * m // q) - 1][0] + self.access_ps
@@ -395,7 +397,7 @@ class HbmSlice:
     def _release(self, txn: Transaction) -> None:
         """Put the flits that are ready now on the reply route."""
         _, n = txn.pending.pop()
-        size = min(txn.nbytes, FLIT_BYTES)
+        size = min(txn.nbytes, txn.back.flit_bytes)
         if txn.pending:
             self.network.train(txn.back, n, size, txn.key, None, None)
             self.core.call_ordered(txn.pending[-1][0], txn.key, self._release, txn)
@@ -407,7 +409,7 @@ class HbmSlice:
     def on_flit(self, txn: Transaction) -> None:
         """Serve the bursts of a write that its next flit, which has arrived now, completes."""
         lines = self._lines(txn)
-        q, m, j = flits(txn.nbytes), len(lines), txn.arrived
+        q, m, j = flits(txn.nbytes, txn.back.flit_bytes), len(lines), txn.arrived
         txn.arrived += 1
         for end, line in self._serve(lines[j * m // q : (j + 1) * m // q], WRITE, txn.key):
             if end >= txn.end:

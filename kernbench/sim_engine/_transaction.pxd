@@ -8,7 +8,7 @@ cdef class Callee:
 
 
 cdef class Route:
-    cdef public int64_t base, nbytes, flits, logged
+    cdef public int64_t base, flit_bytes, nbytes, flits, logged
     cdef public list counter
     cdef public tuple links
     cdef public dict small

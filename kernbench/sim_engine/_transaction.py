@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kernbench._units import FLIT_BYTES, flits
+from kernbench._units import flits
 
 if TYPE_CHECKING:
     from kernbench.sim_engine._network import Link, Network
@@ -41,10 +41,10 @@ class Route:
     less by size: every link's bytes and busy time follow from these, so that nothing has to be counted hop by hop.
     """
 
-    __slots__ = ("base", "counter", "flits", "links", "logged", "nbytes", "reply", "small")
+    __slots__ = ("base", "counter", "flit_bytes", "flits", "links", "logged", "nbytes", "reply", "small")
 
-    def __init__(self, links: tuple[Link, ...], base: int, counter: list[int]) -> None:
-        self.links, self.base, self.counter = links, base, counter
+    def __init__(self, links: tuple[Link, ...], base: int, counter: list[int], flit_bytes: int) -> None:
+        self.links, self.base, self.counter, self.flit_bytes = links, base, counter, flit_bytes
         self.reply: Route | None = None
         self.nbytes = self.flits = 0
         self.logged = -1  # its id in the log
@@ -59,20 +59,16 @@ class Route:
     def count(self, nbytes: int) -> tuple[int, int]:
         """Count a message of `nbytes` (>= 0); return how many flits it is, and the bytes of each."""
         self.nbytes += nbytes
-        n, size = (flits(nbytes), FLIT_BYTES) if nbytes > FLIT_BYTES else (1, nbytes)
+        n, size = flits(nbytes, self.flit_bytes), min(nbytes, self.flit_bytes)
         self.count_flits(n, size)
         return n, size
 
     def count_flits(self, n: int, size: int) -> None:
         """Count `n` flits of `size` bytes."""
-        if size == FLIT_BYTES:
+        if size == self.flit_bytes:
             self.flits += n
         else:
             self.small[size] = self.small.get(size, 0) + n
-
-
-COMMAND_BYTES = 0
-ACK_BYTES = 16
 
 
 class Memory(Protocol):
@@ -133,7 +129,7 @@ class Transaction:
         """Start as a read over `route`."""
         self.back = network.back(route)
         self.key = route.key()
-        network.send(route, COMMAND_BYTES, self.key, memory.on_read, self)
+        network.send(route, network.command_bytes, self.key, memory.on_read, self)
 
     def begin_write(self, network: Network, route: Route) -> None:
         """Become a write over `route`, which has yet to be sent."""

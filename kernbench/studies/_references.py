@@ -74,8 +74,9 @@ def read_references(paths: Sequence[str | Path]) -> list[Reference]:
     for path, text in texts.items():
         if kinds[path] in _READERS:
             found += _READERS[kinds[path]](path, text, faults)
-    found += _scale_sim({kind: [p for p in texts if kinds[p] == kind] for kind in _SCALE_SIM}, texts, faults)
     faults += _repeated(found)
+    # A network contains the same layer several times.
+    found += _scale_sim({kind: [p for p in texts if kinds[p] == kind] for kind in _SCALE_SIM}, texts, faults)
     if not faults and not found:
         faults = [f"{', '.join(map(str, texts)) or 'no file'}: no result to compare; expected {TOOLS}"]
     if faults:
@@ -102,11 +103,21 @@ def _kind(path: Path, text: str, faults: Faults) -> str:
         return "Ramulator2"
     if "workload" in cells or "value" in cells:
         return "CSV"
+    if not lines:
+        faults.append(f"{path}: is empty; pass {TOOLS}")
+        return ""
+    if re.match(r"workload\s*[;\t]", first, re.IGNORECASE):
+        faults.append(f"{path}: line {_line_of(text, first)}: columns must be separated by commas; save it as CSV")
+        return ""
     faults.append(
-        f"{path}: line 1: {quote(first)} is not the format of a supported tool; expected {TOOLS} with the header "
-        f"{','.join(COLUMNS)}"
+        f"{path}: line {_line_of(text, first)}: {quote(first)} is not the format of a supported tool; "
+        f"expected {TOOLS} with the header {','.join(COLUMNS)}"
     )
     return ""
+
+
+def _line_of(text: str, line: str) -> int:
+    return next((n for n, each in enumerate(text.splitlines(), 1) if each.strip() == line), 1)
 
 
 def _repeated(found: Sequence[Reference]) -> Faults:
@@ -133,7 +144,7 @@ def _csv(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
         if not any(cell.strip() for cell in cells) or cells[0].lstrip().startswith("#"):
             continue
         if not header:
-            header = [cell.strip() for cell in cells]
+            header = [cell.strip().lower() for cell in cells]
             if sorted(header) != sorted(COLUMNS):
                 missing, extra = [c for c in COLUMNS if c not in header], [c for c in header if c not in COLUMNS]
                 what = [f"column {c} is missing" for c in missing] + [f"column {quote(c)} is unknown" for c in extra]
@@ -144,6 +155,7 @@ def _csv(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
             faults.append(f"{at}: has {len(cells)} cells, expected {len(COLUMNS)}; quote values that contain a comma")
             continue
         row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
+        row["unit"] = re.sub("^[\u00b5\u03bc]s$", "us", row["unit"])  # the micro sign, and the letter mu
         parameters, value = _parameters(at, row["parameters"], faults), _number(at, "value", row["value"], faults)
         faults += [f"{at}: {name} is empty; state it" for name in ("workload", "source") if not row[name]]
         if row["unit"] not in UNITS:
@@ -194,9 +206,11 @@ def _number(at: str, name: str, text: str, faults: Faults) -> float | None:
 
 # -- nccl-tests (rccl-tests prints the same)
 
+# What each program of nccl-tests times, as it is named here; empty: it is not timed here.
 _COLLECTIVES = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
-    "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all",
+    "broadcast": "broadcast", "reduce": "reduce", "alltoall": "all_to_all", "sendrecv": "", "gather": "", "scatter": "",
+    "hypercube": "",
 }  # fmt: skip
 _TYPES = {"float": "f32", "half": "f16", "bfloat16": "bf16", "int8": "i8", "fp8_e4m3": "f8e4m3fn", "fp8_e5m2": "f8e5m2"}
 _TAG = re.compile(r"^(\[[\d,]+\](<std(out|err)>)?:?\s?)+")  # what mpirun and srun put before a line
@@ -204,18 +218,8 @@ _TAG = re.compile(r"^(\[[\d,]+\](<std(out|err)>)?:?\s?)+")  # what mpirun and sr
 
 def _nccl_tests(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
     lines = [_TAG.sub("", line) for line in text.splitlines()]
-    name = re.search(rf"\b({'|'.join(_COLLECTIVES)})_perf", "\n".join(lines)) or re.search(
-        rf"({'|'.join(_COLLECTIVES)})(_perf)?", path.name
-    )
-    ranks = {match[1] for line in lines if (match := re.match(r"#?\s*Rank\s+(\d+)\s", line))}
-    if name is None:
-        faults.append(
-            f"{path}: no line names the collective; add the command line, as in # ./all_reduce_perf -b 8 -g 8"
-        )
-    if not ranks:
-        faults.append(f"{path}: no line lists the ranks ('#  Rank  0 ... device ...'); keep the head of the output")
-    if name is None or not ranks:
-        return
+    named, ranks = re.search("|".join(_COLLECTIVES), path.name), set[str]()
+    name = named[0] if named else ""
     library, source = re.search(r"NCCL version (\S+)|library=(\S+)", text), path.name
     source = f"{'rccl' if 'rccl' in text else 'nccl'}-tests" + (f", {library[0]}" if library else "") + f" ({source})"
     threads = re.search(r"nGpus (\d+)", text)
@@ -223,10 +227,26 @@ def _nccl_tests(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
     columns: list[str] = []
     for number, line in enumerate(lines, 1):
         words, at = line.strip("# ").split(), f"{path}: line {number}"
+        if named := re.search(rf"({'|'.join(_COLLECTIVES)})_perf", line):  # of several runs, the latest
+            name = named[1]
+        if line.strip("# ").startswith("Using devices"):
+            ranks = set()
+        if rank := re.match(r"#?\s*Rank\s+(\d+)\s", line):
+            ranks.add(rank[1])
         if words[:3] == ["size", "count", "type"]:
             columns = words[: words.index("time") + 1] if "time" in words else []
             if not columns:
                 faults.append(f"{at}: column time is missing; keep the header of nccl-tests")
+            if not name:
+                faults.append(
+                    f"{at}: no line before names the collective; add the command line, as in # ./all_reduce_perf -b 8"
+                )
+            if not ranks:
+                faults.append(
+                    f"{at}: no line before lists the ranks ('#  Rank  0 ... device ...'); keep the head of the output"
+                )
+            if not (columns and name and ranks):
+                return
             continue
         if not columns or line.lstrip().startswith("#") or not re.match(r"\d+$", words[0] if words else ""):
             continue
@@ -239,12 +259,15 @@ def _nccl_tests(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
         us, kind = _number(at, "time", row["time"], faults), _TYPES.get(row["type"])
         operation = row.get("redop", "none")
         refused = "" if kind else f"element type {row['type']} does not exist here"
+        if not _COLLECTIVES[name]:
+            known = ", ".join(program for program, ours in _COLLECTIVES.items() if ours)
+            refused = f"{name} is not timed here; known: {known}"
         refused = refused or ("" if operation in ("sum", "none") else f"redop {operation}: only sum is timed here")
         if us is not None:
             given = {"bytes": int(row["size"]), "ranks": len(ranks), "dtype": kind or row["type"], "redop": operation}
             given |= devices
             given = {key: value for key, value in given.items() if (key, value) not in _PLAIN}
-            yield Reference(_COLLECTIVES[name[1]], given, us * 1e3, "ns", source, f"{path}:{number}", refused)
+            yield Reference(_COLLECTIVES[name] or name, given, us * 1e3, "ns", source, f"{path}:{number}", refused)
     if not columns:
         faults.append(f"{path}: the header 'size count type ... time' is commented out in no known way; keep it")
 
@@ -282,7 +305,7 @@ def _scale_sim(files: Mapping[str, Sequence[Path]], texts: Mapping[Path, str], f
         )
     if faults:
         return
-    for (number, cells), layer in zip(body, layers, strict=True):
+    for (number, cells), (name, layer) in zip(body, layers, strict=True):
         at = f"{report}: line {number}"
         row = dict(zip(header, cells, strict=False))
         total = _number(at, "Total Cycles", row.get("Total Cycles", ""), faults)
@@ -293,7 +316,8 @@ def _scale_sim(files: Mapping[str, Sequence[Path]], texts: Mapping[Path, str], f
             continue
         if total is not None:
             source = f"SCALE-Sim ({report.name}), stall-free"
-            yield Reference("tile", layer | array, total - stalls, "cycles", source, f"{report}:{number}")
+            workload = f"{files['topology'][0].stem} {name}"
+            yield Reference(workload, layer | array, total - stalls, "cycles", source, f"{report}:{number}")
 
 
 def _array(path: Path, text: str, faults: Faults) -> Values:
@@ -314,12 +338,13 @@ def _array(path: Path, text: str, faults: Faults) -> Values:
     return {"rows": int(rows or 0), "cols": int(columns or 0), "dataflow": _DATAFLOWS[dataflow]}
 
 
-def _layers(path: Path, text: str, faults: Faults) -> list[Values]:
-    """Return m, k, n of each layer; of a convolution, those of the product that SCALE-Sim makes of it."""
+def _layers(path: Path, text: str, faults: Faults) -> list[tuple[str, Values]]:
+    """Return the name and m, k, n of each layer; of a convolution, those of the product that SCALE-Sim makes of it."""
     lines = [(n, [c.strip() for c in line.split(",") if c.strip()]) for n, line in enumerate(text.splitlines(), 1)]
     lines = [(n, cells) for n, cells in lines if cells]
     names = [cell.lower() for cell in lines[0][1]]
-    gemm, found = {"m", "n", "k"} <= set(names), []
+    gemm = {"m", "n", "k"} <= set(names)
+    found: list[tuple[str, Values]] = []
     for number, cells in lines[1:]:
         at = f"{path}: line {number}"
         given = dict(zip(names, cells, strict=False))
@@ -337,7 +362,7 @@ def _layers(path: Path, text: str, faults: Faults) -> list[Values]:
             continue
         if min(size.values()) < 1:
             faults.append(f"{at}: sizes must be at least 1, not {size}")
-        found.append(size)
+        found.append((cells[0], size))
     return found
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
+from itertools import permutations
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,16 +21,18 @@ from kernbench._dtypes import as_dtype
 from kernbench._registry import hint
 from kernbench._units import KIB, MIB
 from kernbench.analysis._roofline import matrix_engine
+from kernbench.ccl.install import load_ccl_config, names
 from kernbench.config import load_yaml, preset_path
 from kernbench.config._dram import dram
 from kernbench.errors import ConfigError, quote
+from kernbench.kernels.gemm import STAGINGS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.studies._fidelity_hbm import FULL, measure, stream
 from kernbench.studies._references import Reference, read_references
 from kernbench.studies.ccl import CclStudy
-from kernbench.studies.fidelity_report import REFERENCES, SENSITIVITY
+from kernbench.studies.fidelity_report import REFERENCES, SENSITIVITY, TOGETHER
 from kernbench.studies.gemm import product
 from kernbench.studies.gqa import GqaStudy
 from kernbench.studies.load_curve import PATTERNS, latency_cycles
@@ -109,23 +112,25 @@ def _rank(
     cubes = cubes or _cubes(torch.engine.machine.config, bytes)
     dp = DPPolicy(cube="column_wise", pe="column_wise", num_cubes=cubes, num_pes=pes)
     elements = max(1, bytes // kind.itemsize // ranks)
-    whole, part = (torch.empty(n, dtype=kind, device="ahbm", dp=dp) for n in (elements * ranks, elements))
+    sizes = (elements * ranks, elements, elements * ranks)
+    whole, part, other = (torch.empty(n, dtype=kind, device="ahbm", dp=dp) for n in sizes)
     for _ in range(2):  # the first call installs queues
         dist.barrier()
         torch.ahbm.synchronize()
         start = torch.engine.now_ns
-        _CALLS[name](dist, whole, part)
+        _CALLS[name](dist, whole, part, other)
         torch.ahbm.synchronize()
         took[rank] = torch.engine.now_ns - start
 
 
 # nccl-tests counts the bytes of the larger side.
-_CALLS: dict[str, Callable[[Any, Tensor, Tensor], object]] = {
-    "all_reduce": lambda dist, whole, part: dist.all_reduce(whole),
-    "broadcast": lambda dist, whole, part: dist.broadcast(whole, 0),
-    "reduce": lambda dist, whole, part: dist.reduce(whole, 0),
-    "all_gather": lambda dist, whole, part: dist.all_gather_into_tensor(whole, part),
-    "reduce_scatter": lambda dist, whole, part: dist.reduce_scatter_tensor(part, whole),
+_CALLS: dict[str, Callable[[Any, Tensor, Tensor, Tensor], object]] = {
+    "all_reduce": lambda dist, whole, part, other: dist.all_reduce(whole),
+    "broadcast": lambda dist, whole, part, other: dist.broadcast(whole, 0),
+    "reduce": lambda dist, whole, part, other: dist.reduce(whole, 0),
+    "all_gather": lambda dist, whole, part, other: dist.all_gather_into_tensor(whole, part),
+    "reduce_scatter": lambda dist, whole, part, other: dist.reduce_scatter_tensor(part, whole),
+    "all_to_all": lambda dist, whole, part, other: dist.all_to_all_single(other, whole),
 }
 
 
@@ -134,12 +139,16 @@ def _cubes(config: MachineConfig, nbytes: int) -> int:
 
 
 def _refuse_collective(
-    config: MachineConfig, *, bytes: int, ranks: int, dtype: str = "f32", most_bytes: int = MOST_BYTES, **_: Any
-) -> str:
+    config: MachineConfig, *, bytes: int, ranks: int, dtype: str = "f32", cubes: int = 0, pes: int = 1,
+    most_bytes: int = MOST_BYTES, **_: Any,
+) -> str:  # fmt: skip
     if ranks != config.n_sips:
         return f"it has {ranks} ranks, the machine has {config.n_sips} SIPs; change system.sips.count"
     if dtype not in _TYPES:
         return f"dtype {dtype}: only {', '.join(_TYPES)} are reduced here"
+    if cubes > config.cubes_per_sip or pes > config.pes_per_cube:
+        most = f"a SIP of the machine has {config.cubes_per_sip} cubes of {config.pes_per_cube} PEs"
+        return f"it runs on {cubes} cubes and {pes} PEs of each; {most}"
     if bytes > most_bytes:
         return f"{bytes:,} B are more than most_bytes = {most_bytes:,}"
     return ""
@@ -158,10 +167,18 @@ _LINKS = Mechanism(
     "protocol of the links between SIPs",  # NCCL reaches 370 of 450 GB/s: nccl-tests issue 212
     lambda config, _: {"system.sip_link.bw_gbs": config.system.sip_link.bw_gbs * 370 / 450},
 )
+_NEUTRAL = {"cube.hbm.access_ns": 0.0, "cube.hbm.turnaround_ns": 0.0, "cube.hbm.efficiency": 1.0}
+_DETAIL = Mechanism(
+    "commands of HBM3 and routers with credits",
+    lambda _, __: {
+        "cube.hbm.timing": "hbm3", **_NEUTRAL,
+        "cube.noc.router.flow": "credits", "system.sip_link.router.flow": "credits",
+    },
+)  # fmt: skip
 _COLLECTIVES = {
     name: Workload(
         ("ns",), ("bytes", "ranks"), ("dtype", "algorithm", "cubes", "pes", "devices_per_thread"),
-        partial(_collective, name), mechanisms=(_START, _LINKS), refuse=_refuse_collective,
+        partial(_collective, name), mechanisms=(_START, _LINKS, _DETAIL), refuse=_refuse_collective,
     )
     for name in _CALLS
 }  # fmt: skip
@@ -229,7 +246,6 @@ def _hbm(machine: Machine, **given: Any) -> float:
     return requests * itemsize / end_ns if given["metric"] == "throughput" else sum(waits) / len(waits)
 
 
-_NEUTRAL = {"cube.hbm.access_ns": 0.0, "cube.hbm.turnaround_ns": 0.0, "cube.hbm.efficiency": 1.0}
 _DRAM = Mechanism(
     "banks, rows and refresh (cube.hbm.timing)",
     lambda _, given: {"cube.hbm.timing": given["timing"], **_NEUTRAL},
@@ -324,8 +340,8 @@ _TOGETHER = {
 }
 # Defaults that times are made of.
 FACTORS = (
-    "system.sip_link.bw_gbs", "system.sip_link.latency_ns", "system.switch.overhead_ns", "system.pcie.latency_ns",
-    "sip.io.pcie_ep.overhead_ns", "sip.io.io_cpu.service_ns", "sip.io.noc.port_bw_gbs",
+    "system.flit_bytes", "system.sip_link.bw_gbs", "system.sip_link.latency_ns", "system.switch.overhead_ns",
+    "system.pcie.latency_ns", "sip.io.pcie_ep.overhead_ns", "sip.io.io_cpu.service_ns", "sip.io.noc.port_bw_gbs",
     "cube.propagation_ns_per_mm", "cube.noc.pitch_mm", "cube.noc.link_bw_gbs", "cube.noc.router.overhead_ns",
     "cube.ucie.bw_gbs", "cube.ucie.router_bw_gbs", "cube.ucie.port_ns", "cube.m_cpu.service_ns", "cube.m_cpu.bw_gbs",
     "cube.hbm.channels", "cube.hbm.channel_bw_gbs", "cube.hbm.burst_bytes", "cube.sram.bw_gbs",
@@ -338,7 +354,9 @@ FACTORS = (
 # Defaults that switch an effect off, which no factor switches on: the value that is tried instead.
 ZEROS: dict[str, float] = {
     "cube.hbm.access_ns": 40, "cube.hbm.turnaround_ns": 15, "cube.hbm.efficiency": 0.8, "cube.pe.pe_mmu.lookup_ns": 2,
-    "sip.io.noc.overhead_ns": 2, "system.host_link.latency_ns": 100,
+    "sip.io.noc.overhead_ns": 2, "system.host_link.latency_ns": 100, "system.command_bytes": 16,
+    "cube.noc.header_bytes": 16, "system.sip_link.header_bytes": 16, "system.pcie.efficiency": 0.9,
+    "cube.ucie.efficiency": 0.92,
 }  # fmt: skip
 
 
@@ -434,36 +452,55 @@ def _wrong(reference: Reference) -> list[str]:
     for key, value in reference.parameters.items():
         if "." not in key and key not in names:
             faults.append(f"{at}: parameter {key} is unknown; {hint(key, names)}; a field of the machine has its path")
+        elif key in _RANGES and not (key == "load" and kind == "hbm" and value == FULL):
+            least, most = _RANGES[key]
+            if isinstance(value, str) or not least <= value <= most:
+                faults.append(f"{at}: {key} = {quote(value)} must be a number from {least:,g} to {most:,g}")
+        elif key in _NAMED and (why := _NAMED[key](kind, value)):
+            faults.append(f"{at}: {why}")
         elif value not in _CHOICES.get(key, (value,)):
             faults.append(f"{at}: {key} = {quote(value)} is unknown; {hint(value, _CHOICES[key])}")
         elif key in _SIZES and not (isinstance(value, int) and not isinstance(value, bool) and value > 0):
             faults.append(f"{at}: {key} = {quote(value)} must be a whole number above 0")
+    if reference.parameters.get("pattern") == "strided" and "stride" not in reference.parameters:
+        faults.append(f"{at}: parameter stride is missing; add stride=... [B]")
     if reference.unit not in workload.units:
         units = " or ".join(workload.units)
         faults.append(f"{at}: {kind} is compared in {units}, not in {reference.unit}; convert value and unit")
     return faults
 
 
+def _wrong_type(kind: str, name: object) -> str:
+    try:
+        as_dtype(str(name))
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _wrong_algorithm(kind: str, name: object) -> str:
+    known = () if kind == "all_to_all" else names(load_ccl_config(), kind)
+    return "" if name in known else f"algorithm = {quote(name)} is unknown; {hint(str(name), known)}"
+
+
+_NAMED = {"dtype": _wrong_type, "algorithm": _wrong_algorithm}
 _CHOICES = {
     "pattern": ("sequential", "strided", "random"), "metric": ("throughput", "latency"), "timing": ("hbm2e", "hbm3"),
-    "dataflow": ("output_stationary", "weight_stationary", "input_stationary"),
-    "topology": ("mesh", "torus"), "traffic": PATTERNS,
+    "dataflow": ("output_stationary", "weight_stationary", "input_stationary"), "refresh": ("on", "off", "bank"),
+    "topology": ("mesh", "torus"), "traffic": PATTERNS, "staging": STAGINGS,
+    "mapping": tuple("".join(("Ro", *parts)) for parts in permutations(("Ba", "Bg", "Co"))),
 }  # fmt: skip
 _SIZES = (
-    "bytes",
-    "ranks",
-    "m",
-    "k",
-    "n",
-    "cubes",
-    "pes",
-    "rows",
-    "cols",
-    "devices_per_thread",
-    "requests",
-    "k",
-    "packet",
-)
+    "bytes", "ranks", "m", "k", "n", "cubes", "pes", "rows", "cols", "devices_per_thread", "requests", "packet", "vcs",
+    "vc_flits",
+)  # fmt: skip
+_RANGES = {
+    "channel_bw_gbs": (0.1, 1e4),
+    "load": (1e-4, 1.0),
+    "reads": (0.0, 1.0),
+    "stride": (0, 2**40),
+    "seed": (0, 2**62),
+}
 
 
 def _points(machine: Machine, number: int, reference: Reference, most_bytes: int) -> list[Row] | str:
@@ -485,11 +522,21 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
         "table": REFERENCES, "reference": number, "kind": kind, "what": title(reference),
         "expected": reference.value, "unit": reference.unit, "source": reference.source, "where": reference.where,
     }  # fmt: skip
-    found = []
-    for name, changes in (("", {}), *((one.name, one.changes(config, given)) for one in workload.mechanisms)):
-        point: Row = {MACHINE: own | dict(changes), LABELS: {**shown, "mechanism": name}}
-        found.append(point | {"workload": kind, "given": given})
-    return found
+    tried: dict[str, Values] = {"": own}
+    for one in workload.mechanisms:
+        changes = {**own, **one.changes(config, given)}
+        with suppress(ConfigError):  # a mechanism that the rest of this machine rules out
+            machine_of(machine.spec, changes)
+            tried[one.name] = changes
+    if len(tried) > 2:
+        together = {key: value for changes in tried.values() for key, value in changes.items()}
+        with suppress(ConfigError):
+            machine_of(machine.spec, together)
+            tried[TOGETHER] = together
+    return [
+        {MACHINE: changes, LABELS: {**shown, "mechanism": name}, "workload": kind, "given": given}
+        for name, changes in tried.items()
+    ]
 
 
 def _sensitivity(machine: Machine, figures: Sequence[str], factors: Sequence[str]) -> Iterator[Row]:
@@ -526,7 +573,8 @@ class Fidelity:
     ----------
     table : DataFrame
         A row for each reference: `what`, `expected`, `ours`, `unit`, `error_pct` (signed), `explained_by`, `share_pct`
-        (of the error, that the mechanism removes), `left_pct` (the error with it), `source`.
+        (of the error, that the mechanism removes), `left_pct` (the error with it), `together_pct` (the error with all
+        mechanisms of the workload, which remains unexplained), `source`.
     refused : mapping
         References that cannot be compared, each with the reason.
     """

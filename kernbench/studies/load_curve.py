@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench._registry import hint
-from kernbench._units import FLIT_BYTES, ps_to_ns, serialization_ps
+from kernbench._units import ps_to_ns, serialization_ps
 from kernbench.errors import ArgumentError
 from kernbench.sim_engine._network import Clock, Network
 from kernbench.topology import _naming as naming
@@ -162,7 +162,8 @@ def load_curve(
         almost half way round each row and column; `hotspot`: one of eight packets to the terminal nearest to the
         middle, the others uniform.
     packet : int
-        Flits of 256 B in a packet. With credits, the flits of a packet follow each other in the same virtual channels.
+        Flits in a packet, of `system.flit_bytes` each. With credits, the flits of a packet follow each other in the
+        same virtual channels.
     loads : sequence of float
         Flits per cycle and terminal, more than 0 and at most 1.
     network : str
@@ -240,12 +241,15 @@ class _Traffic:
         if network == "cube":
             places, shape = list(graph.layout.pes), (graph.layout.rows, graph.layout.cols)
             self.ends = [(naming.pe_dma(0, 0, pe), naming.hbm(0, 0, pe)) for pe in range(len(places))]
-            bw_gbs, self.flow = config.cube.noc.link_bw_gbs, config.cube.noc.router.flow
+            noc = config.cube.noc
+            header_bytes, bw_gbs, self.flow = noc.header_bytes, noc.link_bw_gbs, noc.router.flow
         else:
             places, shape = graph.sips.walk(range(config.n_sips)), (graph.sips.h, graph.sips.w)
             self.ends = [(naming.pcie_ep(sip), naming.io_cpu(sip)) for sip in range(config.n_sips)]
-            bw_gbs, self.flow = config.system.sip_link.bw_gbs, config.system.sip_link.router.flow
-        self.cycle_ps = serialization_ps(FLIT_BYTES, bw_gbs)
+            link = config.system.sip_link
+            header_bytes, bw_gbs, self.flow = link.header_bytes, link.bw_gbs, link.router.flow
+        self.flit_bytes = config.system.flit_bytes
+        self.cycle_ps = serialization_ps(self.flit_bytes + header_bytes, bw_gbs)
         self.hot = _middle(places, shape) if pattern == "hotspot" else -1
         self.to = _partners(places, shape, pattern)
 
@@ -350,7 +354,7 @@ class _Run:
         route = self._routes.get((src, dst))
         if route is None:
             route = self._routes[src, dst] = self._route(src, dst)
-        self.network.send(route, self.traffic.packet * FLIT_BYTES, route.key(), self._done, (cycle, hot))
+        self.network.send(route, self.traffic.packet * self.traffic.flit_bytes, route.key(), self._done, (cycle, hot))
 
     def _route(self, src: int, dst: int) -> Route:
         ends = self.traffic.ends

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import kernbench.studies.probe_report as report
 from kernbench._dtypes import int8
 from kernbench._registry import hint
-from kernbench._units import FLIT_BYTES, KIB, MIB
+from kernbench._units import ACK_BYTES, KIB, MIB
 from kernbench.analysis import _transfer as transfer
 from kernbench.analysis._transfer import PARTS, Channels, Leg, Parts
 from kernbench.analysis.result import Result
@@ -207,18 +207,19 @@ def closed_form(machine: Machine, kind: str, src: str, dst: str, nbytes: int, of
     """Return the parts of a message ("send"), or of a "read" or "write" of a memory, on an idle machine."""
     path = router_of(machine.graph).path(src, dst)
     there, back = legs(machine.graph, path), legs(machine.graph, reverse(path))
+    system, hbm = machine.config.system, machine.config.cube.hbm
     if kind == "send":
-        return transfer.message(there, nbytes)
+        return transfer.message(there, nbytes, system.flit_bytes)
+    out, home = (system.command_bytes, nbytes) if kind == "read" else (nbytes, ACK_BYTES)
+    messages = transfer.message(there, out, system.flit_bytes) + transfer.message(back, home, system.flit_bytes)
     if machine.graph.node(dst).kind == "sram":
-        out, home = (transfer.COMMAND_BYTES, nbytes) if kind == "read" else (nbytes, transfer.ACK_BYTES)
-        return transfer.message(there, out) + transfer.message(back, home)
-    hbm = machine.config.cube.hbm
+        return messages
+    if hbm.timing == "simple" and kind == "read":
+        sizes = {"flit_bytes": system.flit_bytes, "command_bytes": system.command_bytes}
+        return transfer.read(there, back, nbytes, Channels.of(hbm), offset, **sizes)
     if hbm.timing == "simple":
-        closed = transfer.read if kind == "read" else transfer.write
-        return closed(there, back, nbytes, Channels.of(hbm), offset)
+        return transfer.write(there, back, nbytes, Channels.of(hbm), offset, flit_bytes=system.flit_bytes)
     # Commands have no closed form: the memory takes what an idle machine takes besides the messages.
-    out, home = (transfer.COMMAND_BYTES, nbytes) if kind == "read" else (nbytes, transfer.ACK_BYTES)
-    messages = transfer.message(there, out) + transfer.message(back, home)
     return replace(messages, memory=_alone_ps(machine, kind, src, dst, nbytes, offset) - messages.total)
 
 
@@ -236,7 +237,7 @@ def _alone_ps(machine: Machine, kind: str, src: str, dst: str, nbytes: int, offs
 def legs(graph: Graph, path: Sequence[str]) -> list[Leg]:
     """Return the links of a path, as closed forms take them."""
     edges = [(graph.edge(a, b), graph.node(b).overhead_ps) for a, b in pairwise(path)]
-    return [Leg(edge.bw_gbs, edge.latency_ps - overhead_ps, overhead_ps) for edge, overhead_ps in edges]
+    return [Leg(edge.bw_gbs, edge.latency_ps - over_ps, over_ps, edge.header_bytes) for edge, over_ps in edges]
 
 
 def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
@@ -272,7 +273,7 @@ def pair_ns(machine: Machine, case: Case, nbytes: int) -> float:
     engine, (src, dst) = GraphEngine(machine), case.pair
     queue = machine.config.cube.pe.pe_ipcq
     rings = {pe: engine.allocators.pe(*pe).reserve_ipcq_tcm(queue.n_slots * queue.slot_bytes) for pe in case.pair}
-    sizes = queue.n_slots, queue.slot_bytes, queue.credit_bytes, FLIT_BYTES
+    sizes = queue.n_slots, queue.slot_bytes, queue.credit_bytes, machine.config.system.flit_bytes
     ranks = {pe[1:]: rank for rank, pe in enumerate(case.pair)}
     wiring: dict[tuple[int, int], list[QueueSpec]] = {}
     for pe, peer in ((src, dst), (dst, src)):
@@ -409,7 +410,7 @@ class ProbeStudy(Study):
     def cost(self, machine: Machine, data: bool, *, case: str, nbytes: int) -> float:
         [chosen] = select(machine, [case])
         meeting = len(chosen.ends) if chosen.pattern and not chosen.name.startswith("all-own") else 0
-        flits = meeting * nbytes / FLIT_BYTES
+        flits = meeting * nbytes / machine.config.system.flit_bytes
         return 3000 + 300 * len(chosen.ends) + 45 * flits
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:

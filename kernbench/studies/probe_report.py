@@ -66,7 +66,7 @@ def _map(case: str) -> Chart:
     """Return the chart of the links of a pattern, on the machine's geometry."""
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Figure:
-        from kernbench.viz.heatmap import link_heatmap
+        from kernbench.viz.heatmap import link_heatmap  # matplotlib, which takes a while to import
 
         row = rows[-1]
         busy = f"the busiest links carry flits {row['hottest_share']:.0%} of {row['last_end_ns']:,.0f} ns"

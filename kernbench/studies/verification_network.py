@@ -13,7 +13,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
-from kernbench._units import ns_to_ps
+from kernbench._units import ACK_BYTES, ns_to_ps
 from kernbench.analysis._transfer import Channels
 from kernbench.analysis.utilization import max_min_rates
 from kernbench.kernels.gemm import column_gemm
@@ -25,7 +25,6 @@ from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe import closed_form, data_way
 from kernbench.studies.verification_reference import (
-    ACK_BYTES,
     Ask,
     Done,
     Reference,
@@ -265,7 +264,7 @@ def bytes_conserved(machine: Machine, repeats: int) -> list[Sample]:
         hbm = where.config.cube.hbm
         for ask in asks:
             path = router_of(where.graph).path(ask.src, ask.dst)
-            there = 0 if ask.kind == "read" else ask.nbytes
+            there = where.config.system.command_bytes if ask.kind == "read" else ask.nbytes
             back = {"send": 0, "read": ask.nbytes, "write": ACK_BYTES}[ask.kind]
             for way, nbytes in ((path, there), (reverse(path), back)):
                 for a, b in pairwise(way):

@@ -8,7 +8,7 @@ from itertools import pairwise, product
 from math import log2
 from typing import Any
 
-from kernbench._units import KIB, MIB, ns_to_ps, serialization_ps
+from kernbench._units import ACK_BYTES, KIB, MIB, ns_to_ps, serialization_ps
 from kernbench.analysis import _transfer as transfer
 from kernbench.analysis._records import Op, Records
 from kernbench.analysis._roofline import ideal_gemm
@@ -22,7 +22,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe import closed_form, legs
 from kernbench.studies.verification_network import Check, Sample
-from kernbench.studies.verification_reference import ACK_BYTES, Reference
+from kernbench.studies.verification_reference import Reference
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 

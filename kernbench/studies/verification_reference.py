@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import simpy
 
-from kernbench._units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
+from kernbench._units import ACK_BYTES, FLIT_BYTES, flits, ns_to_ps, serialization_ps
 from kernbench.policy._routing import reverse, router_of
 from kernbench.topology import _naming as naming
 from kernbench.topology._graph import Edge
@@ -24,7 +24,6 @@ Done = Callable[[], None]
 Key = tuple[int, int]  # the number of the source, and how many messages it sent before
 Path = tuple[str, ...]
 Work = Generator[Any, Any, None]
-ACK_BYTES = 16
 
 
 class Simulator(Protocol):
@@ -68,19 +67,22 @@ class Network:
     their ranks, then of the nodes behind them, those of one link in the order in which they left it (M4.4).
     """
 
-    def __init__(self, env: Any, edge: Callable[[str, str], Edge], index: Callable[[str], int] = lambda _: 0) -> None:
-        self.env, self._edge, self._index = env, edge, index
+    def __init__(
+        self, env: Any, edge: Callable[[str, str], Edge], index: Callable[[str], int] = lambda _: 0, *,
+        flit_bytes: int = FLIT_BYTES,
+    ) -> None:  # fmt: skip
+        self.env, self._edge, self._index, self.flit_bytes = env, edge, index, flit_bytes
         self._links: dict[tuple[str, ...], Any] = {}
         self.hops: list[Hop] = []
 
     def send(self, path: Path, nbytes: int, key: Key, done: Done) -> None:
         """Send a message; `done()` is called when its last byte has arrived."""
-        self.stream(path, nbytes, key, _last(flits(nbytes), done))
+        self.stream(path, nbytes, key, _last(flits(nbytes, self.flit_bytes), done))
 
     def stream(self, path: Path, nbytes: int, key: Key, arrived: Done) -> None:
         """Send a message; `arrived()` is called for each of its flits."""
-        for _ in range(flits(nbytes)):
-            self.put(path, min(nbytes, FLIT_BYTES), key, arrived)
+        for _ in range(flits(nbytes, self.flit_bytes)):
+            self.put(path, min(nbytes, self.flit_bytes), key, arrived)
 
     def put(self, path: Path, nbytes: int, key: Key, arrived: Done) -> None:
         """Queue a flit at the first link of its path."""
@@ -93,7 +95,7 @@ class Network:
         self, edge: Edge, numbers: Iterator[int], path: Path, nbytes: int, key: Key, arrived: Done, arrival: int
     ) -> Work:
         start = self.env.now
-        yield self.env.timeout(serialization_ps(nbytes, edge.bw_gbs))
+        yield self.env.timeout(serialization_ps(nbytes + edge.header_bytes, edge.bw_gbs))
         self.hops.append(Hop(key, f"{edge.src}->{edge.dst}", nbytes, arrival, start, self.env.now))
         onwards = partial(self.put, path[1:], nbytes, key, arrived) if len(path) > 2 else arrived
         self.arrive(edge.latency_ps, 1 + edge.rank, (self._index(edge.dst), next(numbers)), onwards)
@@ -113,7 +115,8 @@ class Reference:
     def __init__(self, machine: Machine) -> None:
         self.machine, self.graph = machine, machine.graph
         self.env: Any = simpy.Environment(0)
-        self.network = Network(self.env, self.graph.edge, self.graph.index)
+        self._system = machine.config.system
+        self.network = Network(self.env, self.graph.edge, self.graph.index, flit_bytes=self._system.flit_bytes)
         self._counts: dict[str, Iterator[int]] = {}
         self._servers: dict[object, Any] = {}  # HBM channels and CPUs
         self._directions: dict[object, str] = {}
@@ -141,10 +144,10 @@ class Reference:
             arrived = partial(self._read_bursts, memory, reverse(path), key, offset, nbytes, done)
         else:
             arrived = partial(self.network.send, reverse(path), nbytes, key, done)
-        self.network.send(path, 0, key, arrived)
+        self.network.send(path, self._system.command_bytes, key, arrived)
 
     def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
-        path, key, q = self._path(src, memory), self._key(src), flits(nbytes)
+        path, key, q = self._path(src, memory), self._key(src), flits(nbytes, self._system.flit_bytes)
         acknowledge = partial(self.network.send, reverse(path), ACK_BYTES, key, done)
         if not self._is_hbm(memory):
             self.network.send(path, nbytes, key, acknowledge)
@@ -162,8 +165,9 @@ class Reference:
 
     def _read_bursts(self, memory: str, back: Path, key: Key, offset: int, nbytes: int, done: Done) -> None:
         """Serve a read at its memory: a flit leaves once its share of the bursts is done (M4.5)."""
-        bursts, q, bursts_done = self._bursts(offset, nbytes), flits(nbytes), count(1)
-        leave = partial(self.network.put, back, min(nbytes, FLIT_BYTES), key, _last(q, done))
+        flit_bytes = self._system.flit_bytes
+        bursts, q, bursts_done = self._bursts(offset, nbytes), flits(nbytes, flit_bytes), count(1)
+        leave = partial(self.network.put, back, min(nbytes, flit_bytes), key, _last(q, done))
         access_ps = ns_to_ps(self.machine.config.cube.hbm.access_ns)
 
         def served() -> None:
@@ -312,6 +316,12 @@ def random_machine(seed: object) -> Machine:
             "cube.hbm.access_ns": ns(40),
             "cube.hbm.bw_gbs": 256.0,
             "cube.pe.pe_dma.bw_gbs": 256.0,
+            "system.flit_bytes": rng.choice((64, 256, 256, 320)),
+            "system.command_bytes": rng.choice((0, 12)),
+            "cube.noc.header_bytes": rng.choice((0, 0, 8)),
+            "system.sip_link.header_bytes": rng.choice((0, 20)),
+            "system.pcie.efficiency": rng.choice((0.9, 1.0)),
+            "cube.ucie.efficiency": rng.choice((0.92, 1.0)),
         },
     )
 

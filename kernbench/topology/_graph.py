@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernbench._units import FLIT_BYTES, ns_to_ps, serialization_ps
+from kernbench._units import ns_to_ps, serialization_ps
 from kernbench.errors import ArgumentError
 from kernbench.topology import _naming as naming
 from kernbench.topology._mesh import OPPOSITE, SIDES, STEP, At, CubeLayout, SipNetwork
@@ -37,6 +37,11 @@ class Edge(NamedTuple):
     latency_ps: int
     distance_mm: float
     rank: int
+    header_bytes: int = 0
+
+    def service_ps(self, nbytes: int) -> int:
+        """Return how long it serves a flit of `nbytes` and a header [ps]."""
+        return serialization_ps(nbytes + self.header_bytes, self.bw_gbs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +55,21 @@ class Clock:
         """Return the cycles that a time takes, at least one."""
         return max(1, -(-ps // self.cycle_ps))
 
-    def latency_ps(self, wire_ps: int, bw_gbs: float, *, enters: bool) -> int:
+    def latency_ps(self, wire_ps: int, service_ps: int, *, enters: bool) -> int:
         """Return the latency of a link at a router, so that it and a flit's service are whole cycles."""
-        service = serialization_ps(FLIT_BYTES, bw_gbs)
-        return (self.cycles(wire_ps) + self.cycles(service) - 1 + enters) * self.cycle_ps - service
+        return (self.cycles(wire_ps) + self.cycles(service_ps) - 1 + enters) * self.cycle_ps - service_ps
 
 
 def clocks_of(config: MachineConfig) -> dict[str, Clock]:
     """Return the clock of each kind of router that has credits."""
+    noc, sip_link = config.cube.noc, config.system.sip_link
     links = (
-        ("router", config.cube.noc.link_bw_gbs, config.cube.noc.router),
-        (
-            "io_noc",
-            config.system.sip_link.bw_gbs,
-            config.system.sip_link.router,
-        ),
+        ("router", noc.link_bw_gbs, noc.header_bytes, noc.router),
+        ("io_noc", sip_link.bw_gbs, sip_link.header_bytes, sip_link.router),
     )
     return {
-        kind: Clock(serialization_ps(FLIT_BYTES, bw_gbs), router.pipeline)
-        for kind, bw_gbs, router in links
+        kind: Clock(serialization_ps(config.system.flit_bytes + header_bytes, bw_gbs), router.pipeline)
+        for kind, bw_gbs, header_bytes, router in links
         if router.flow == "credits"
     }
 
@@ -87,6 +88,7 @@ class _Wire:
     side: str = ""
     distance_mm: float = 0.0
     latency_ns: float = 0.0
+    header_bytes: int = 0
 
 
 class Graph:
@@ -199,7 +201,7 @@ class Graph:
     def _port_edge(self, src: str, dst: str) -> Edge:
         # Nothing but its peer reaches a port from a side, so the crossing ranks before the local link.
         ucie = self.config.cube.ucie
-        return Edge(src, dst, ucie.bw_gbs, ns_to_ps(ucie.port_ns), 0.0, rank=0)
+        return Edge(src, dst, ucie.bw_gbs * ucie.efficiency, ns_to_ps(ucie.port_ns), 0.0, rank=0)
 
     def _links(self, cube: int) -> dict[str, list[Edge]]:
         """Return the links inside of a cube, by the node that they leave, with ids as within it."""
@@ -233,7 +235,8 @@ class Graph:
                 Node(io_cpu, "io_cpu", io.io_cpu.impl, 0, None, at + 1),
                 Node(noc, "io_noc", io.noc.impl, self._overhead_ps("io_noc", io.noc.overhead_ns), None, at + 2),
             ]
-            wires += _both_ways(naming.SWITCH, pcie_ep, system.pcie.bw_gbs, latency_ns=system.pcie.latency_ns)
+            pcie_gbs = system.pcie.bw_gbs * system.pcie.efficiency
+            wires += _both_ways(naming.SWITCH, pcie_ep, pcie_gbs, latency_ns=system.pcie.latency_ns)
             wires += _both_ways(pcie_ep, noc, io.noc.port_bw_gbs)
             wires += _both_ways(io_cpu, noc, io.noc.port_bw_gbs)
             for row in range(self.h):
@@ -242,13 +245,19 @@ class Graph:
                     index = at + 3 + row * ucie.connections + conn
                     nodes.append(Node(port, "ucie", ucie.impl, ns_to_ps(ucie.port_ns), None, index))
                     wires += _both_ways(port, noc, io.noc.port_bw_gbs)
-                    wires += [_Wire(port, to, ucie.bw_gbs, side="w"), _Wire(to, port, ucie.bw_gbs, side="e")]
+                    ucie_gbs = ucie.bw_gbs * ucie.efficiency
+                    wires += [_Wire(port, to, ucie_gbs, side="w"), _Wire(to, port, ucie_gbs, side="e")]
             for other, side in self.sips.neighbours[sip].items():
                 link = system.sip_link
-                wires.append(_Wire(naming.io_noc(other), noc, link.bw_gbs, side, latency_ns=link.latency_ns))
+                wires.append(
+                    _Wire(
+                        naming.io_noc(other), noc, link.bw_gbs, side, latency_ns=link.latency_ns,
+                        header_bytes=link.header_bytes,
+                    )
+                )  # fmt: skip
         local = {node.id for node in nodes}
         clocked = {node.id: self.clocks[node.kind] for node in nodes if node.kind in self.clocks}
-        edges = _ranked(wires, {node.id: node.overhead_ps for node in nodes}, 0.0, clocked)
+        edges = _ranked(wires, {node.id: node.overhead_ps for node in nodes}, 0.0, clocked, system.flit_bytes)
         edges += [self._port_edge(wire.src, wire.dst) for wire in wires if wire.dst not in local]
         return nodes, [edge for edge in edges if edge.src in local]
 
@@ -302,7 +311,7 @@ class Graph:
             wires += [_Wire(port, router(at), cube.ucie.router_bw_gbs, side)]
             wires += [_Wire(router(at), port, cube.ucie.router_bw_gbs)]
             if side in linked:
-                wires.append(_Wire(_PEER, port, cube.ucie.bw_gbs, side))
+                wires.append(_Wire(_PEER, port, cube.ucie.bw_gbs * cube.ucie.efficiency, side))
         # The link of a part to its router has no length: pos_mm chooses the router, and is for drawings.
         wires += _both_ways(_local(naming.m_cpu(0, 0)), router(layout.m_cpu), cube.m_cpu.bw_gbs)
         wires += _both_ways(_local(naming.sram(0, 0)), router(layout.sram), cube.sram.bw_gbs)
@@ -313,7 +322,9 @@ class Graph:
         local = self._cube_nodes.values()
         overheads = {node.id: node.overhead_ps for node in local}
         clocked = {node.id: self.clocks[node.kind] for node in local if node.kind in self.clocks}
-        edges = _ranked(wires, overheads, cube.propagation_ns_per_mm, clocked)
+        # All of these links are at a router, but for those between ports, which leave with their peers.
+        wires = [replace(wire, header_bytes=cube.noc.header_bytes) for wire in wires]
+        edges = _ranked(wires, overheads, cube.propagation_ns_per_mm, clocked, self.config.system.flit_bytes)
         return [edge for edge in edges if edge.src != _PEER]
 
     def _overhead_ps(self, kind: str, overhead_ns: float) -> int:
@@ -331,7 +342,7 @@ def _both_ways(a: str, b: str, bw_gbs: float, *, latency_ns: float = 0.0) -> lis
 
 
 def _ranked(
-    wires: Iterable[_Wire], overhead_ps: dict[str, int], ns_per_mm: float, clocks: dict[str, Clock]
+    wires: Iterable[_Wire], overhead_ps: dict[str, int], ns_per_mm: float, clocks: dict[str, Clock], flit_bytes: int
 ) -> list[Edge]:
     """Return the links into the nodes of `overhead_ps`, each with its rank among those into the same node.
 
@@ -349,7 +360,8 @@ def _ranked(
             latency_ps = ns_to_ps(wire.distance_mm * ns_per_mm) + ns_to_ps(wire.latency_ns)
             clock = clocks.get(dst, clocks.get(wire.src))
             if clock is not None:
-                latency_ps = clock.latency_ps(latency_ps, wire.bw_gbs, enters=wire.src not in clocks)
+                service_ps = serialization_ps(flit_bytes + wire.header_bytes, wire.bw_gbs)
+                latency_ps = clock.latency_ps(latency_ps, service_ps, enters=wire.src not in clocks)
             latency_ps += overhead_ps[dst]
-            edges.append(Edge(wire.src, dst, wire.bw_gbs, latency_ps, wire.distance_mm, rank))
+            edges.append(Edge(wire.src, dst, wire.bw_gbs, latency_ps, wire.distance_mm, rank, wire.header_bytes))
     return edges

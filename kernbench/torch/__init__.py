@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from kernbench.errors import MissingModuleError
+
 _WHERE = {
     "backend": "kernbench.torch._compile",
     "compile": "kernbench.torch._compile",
+    "program": "kernbench.torch._program",
     "result": "kernbench.torch._compile",
 }
 
@@ -15,4 +18,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'kernbench.torch' has no attribute {name!r}; known: {', '.join(_WHERE)}")
     from importlib import import_module
 
-    return getattr(import_module(_WHERE[name]), name)
+    try:
+        module = import_module(_WHERE[name])
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "triton"):
+            raise
+        raise MissingModuleError(f"kb.torch.{name} needs PyTorch: pip install 'kernbench[torch]'") from error
+    return getattr(module, name)

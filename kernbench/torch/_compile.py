@@ -10,7 +10,7 @@ from torch._dynamo.exc import Unsupported
 
 from kernbench.errors import ArgumentError, StateError
 from kernbench.torch._device import Device
-from kernbench.torch._parallel import parallelized
+from kernbench.torch._parallel import Ranks
 from kernbench.torch._result import ModelResult
 
 if TYPE_CHECKING:
@@ -35,14 +35,17 @@ class CompiledModel:
 
     def __init__(self, model: Any, device: Device, plan: Mapping[str, Any]) -> None:
         self.model, self._device = model, device
+        self._ranks = Ranks(model, device.tp, plan) if device.tp > 1 else None
         own = model
-        if device.tp > 1:
-            ranks = parallelized(model, device.tp, plan)
-            device.ranks(ranks)
-            own = ranks[0]
+        if self._ranks is not None:
+            device.ranks(self._ranks.models)
+            self._ranks.collect(device.gradients)
+            own = self._ranks.models[0]
         self._call = torch.compile(own, backend=device.compile, fullgraph=True, dynamic=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._ranks is not None:
+            self._ranks.follow()
         try:
             return self._call(*args, **kwargs)
         except Unsupported as error:
@@ -71,8 +74,8 @@ def compile(
     ----------
     model : torch.nn.Module or callable
         Unmodified, on the CPU.
-    machine : Machine, str, Path or mapping
-        As for `kb.load`.
+    machine : Machine, str, Path, mapping or session
+        As for `kb.load`, or an open session, which also says whether values are computed.
     data : bool
         Whether values are computed. Times are the same; without, outputs are NaN, and model and inputs may be made
         inside of `torch._subclasses.FakeTensorMode`, so that there are no weights either.

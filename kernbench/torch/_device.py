@@ -6,13 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from kernbench.ccl.tuner import Decision, Tuner
 from kernbench.errors import ArgumentError
-from kernbench.runtime_api.context import session
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api.collective import tuner_of
+from kernbench.runtime_api.context import RuntimeContext, session
 from kernbench.runtime_api.types import Device as DeviceName
 from kernbench.torch import _inductor as inductor
 from kernbench.torch import _ops as ops
@@ -49,32 +53,51 @@ class Device:
         self, machine: Any = "preset:default", data: bool = True, graph: bool = False,
         placement: Mapping[str, str] | None = None, tp: int = 1,
     ) -> None:  # fmt: skip
-        if graph and tp > 1:
-            raise ArgumentError(f"graph = True with tp = {tp}: a graph takes launches, not collectives; use tp=1")
-        self.session = session(machine, data=data)
-        self.session.__enter__()
-        self.tp, sips = tp, self.session.engine.machine.config.n_sips
-        if not 1 <= tp <= sips:
-            raise ArgumentError(f"tp = {tp}: the machine has {sips} SIPs; use at most that, or enlarge it")
-        # Without values all ranks do the same at the same time: one is simulated, and collectives over all of them.
-        self.memories = [Memory(self.session, sip) for sip in range(tp if data else 1)]
+        self.tp, self._own = tp, None if isinstance(machine, RuntimeContext) else session(machine, data=data)
+        self.use(machine if self._own is None else self._own.__enter__())
         self.graph, self.placement = graph, dict(placement or {})
-        self.calls: list[Call] = []
-        self._modules: dict[str, str] = {}
         self._recorder: Recorder | None = None
-        self._parts: list[dict[int, torch.Tensor]] = []  # of each rank, by the storage of the first rank's
+        # By storage of the first rank: it, and what each rank has in its place; also the gradients for it.
+        self._of_ranks: dict[int, tuple[Any, Sequence[torch.Tensor]]] = {}
+        self._gradients: dict[int, list[torch.Tensor]] = {}
+
+    def use(self, torch: RuntimeContext) -> None:
+        """Run on the machine of an open session from now on; what is compiled stays."""
+        sips, data = torch.engine.machine.config.n_sips, torch.engine.data
+        if not 1 <= self.tp <= sips:
+            raise ArgumentError(f"tp = {self.tp}: the machine has {sips} SIPs; use at most that, or enlarge it")
+        self.session = torch
+        # Without values all ranks do the same at the same time: one is simulated, and collectives over all of them.
+        self.memories = [Memory(torch, sip) for sip in range(self.tp if data else 1)]
+        self.calls: list[Call] = []
+        self._tuner: Tuner | None = None
 
     def ranks(self, models: Sequence[torch.nn.Module]) -> None:
         """Take note of which weights of the ranks belong together."""
-        first = [*models[0].parameters(), *models[0].buffers()]
-        for model in models:
-            own = [*model.parameters(), *model.buffers()]
-            self._parts.append({a.untyped_storage()._cdata: b for a, b in zip(first, own, strict=True)})
+        for parts in zip(*([*model.parameters(), *model.buffers()] for model in models), strict=True):
+            self._belong(parts)
+
+    def _belong(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._of_ranks[tensors[0].untyped_storage()._cdata] = inductor.storage_ref(tensors[0]), tensors
+
+    def _of_rank(self, rank: int, x: Any) -> Any:
+        """Return what a rank has in the place of a value of the first rank."""
+        if not (rank and isinstance(x, torch.Tensor)):
+            return x
+        ref, tensors = self._of_ranks.get(x.untyped_storage()._cdata, (None, ()))
+        if ref is None or ref.expired():
+            return x
+        return tensors[rank].as_strided(x.size(), x.stride(), x.storage_offset())
+
+    def gradients(self, part: torch.Tensor) -> list[torch.Tensor]:
+        """Return the gradients of a weight of the first rank and of what belongs to it; without values, its own."""
+        found = self._gradients.pop(part.untyped_storage()._cdata)
+        return found * (self.tp // len(found))
 
     def close(self) -> None:
-        """End the session; results stay."""
-        if self.session.is_open:
-            self.session.__exit__(None, None, None)
+        """End the session, if it is the model's; results stay."""
+        if self._own is not None and self._own.is_open:
+            self._own.__exit__(None, None, None)
 
     # -- compiling
 
@@ -86,9 +109,24 @@ class Device:
             known = ", ".join(sorted(set(modules.values()) - {""}))
             raise ArgumentError(f"placement: the model has no module {unknown[0]!r}; those with operators are {known}")
 
+        inputs_of: list[int] = []  # the storages of the forward pass, in the order of their gradients
+
         def inner(program: Program, graph: Any, example: Sequence[Any], options: dict[str, Any]) -> Callable[..., Any]:
+            is_backward = bool(options.get("is_backward"))
+
             def run(args: list[Any]) -> Any:
-                return self._run(program, modules, args, bool(options.get("is_backward")))
+                if not is_backward:
+                    inputs_of[:] = [x.untyped_storage()._cdata if isinstance(x, torch.Tensor) else 0 for x in args]
+                ranks = self._run(program, modules, args, is_backward)
+                both = list(zip(*ranks, strict=True))
+                if is_backward and len(ranks) == len(self.memories):
+                    self._gradients = dict(zip(inputs_of, map(list, both), strict=False))
+                elif len(ranks) > 1:
+                    self._of_ranks = {k: v for k, v in self._of_ranks.items() if not v[0].expired()}
+                    for tensors in both:
+                        if isinstance(tensors[0], torch.Tensor) and tensors[0] is not tensors[1]:
+                            self._belong(tensors)
+                return ranks[0]
 
             return run
 
@@ -110,13 +148,11 @@ class Device:
 
     # -- running
 
-    def _run(self, program: Program, modules: Mapping[str, str], args: list[Any], is_backward: bool) -> Any:
+    def _run(self, program: Program, modules: Mapping[str, str], args: list[Any], is_backward: bool) -> list[list[Any]]:
         self.session._host.check_open()
         runs = []
         for rank, memory in enumerate(self.memories):
-            own = self._parts[rank] if self._parts else {}
-            local = [own.get(x.untyped_storage()._cdata, x) if isinstance(x, torch.Tensor) else x for x in args]
-            runs.append(self._record(program, modules, memory, local))
+            runs.append(self._record(program, modules, memory, [self._of_rank(rank, x) for x in args]))
         self.session._host.synchronize()
         for memory, (given, _, _, _) in zip(self.memories, runs, strict=True):
             for x in {x.untyped_storage()._cdata: x for x in given if isinstance(x, torch.Tensor)}.values():
@@ -126,12 +162,15 @@ class Device:
         start = int(engine.env.now)
         self._start([recorder.steps for _, _, recorder, _ in runs])
         self.session._host.synchronize()
-        given, twins, recorder, outputs = runs[0]
+        given, twins, recorder, _ = runs[0]
         self.calls.append(Call(tuple(recorder.steps), start, int(engine.env.now), first, len(runs), is_backward))
         memory = self.memories[0]
         for i in sorted(program.mutated):
             memory.peek(twins[i], given[i])
-        return [self._output(x, recorder.inputs, memory) for x in outputs]
+        return [
+            [self._output(x, recorder.inputs, memory) for x in outputs]
+            for memory, (_, _, recorder, outputs) in zip(self.memories, runs, strict=True)
+        ]
 
     def _record(
         self, program: Program, modules: Mapping[str, str], memory: Memory, args: list[Any]
@@ -155,37 +194,42 @@ class Device:
         return args, twins, recorder, outputs
 
     def _start(self, ranks: Sequence[Sequence[Step]]) -> None:
-        """Queue the steps of all ranks; with `graph`, the launches between two operators of the host are one graph."""
-        if self.graph:
-            self._start_graphs(ranks[0])
-            return
-        for steps in zip(*ranks, strict=True):
-            if steps[0].summed is not None:
-                self._sum([step.summed for step in steps if step.summed is not None], steps[0].name)
+        """Queue the steps of all ranks.
+
+        With `graph`, a rank's launches between two collectives, or operators of the host, are one graph.
+        """
+        for is_launch, run in groupby(zip(*ranks, strict=True), lambda steps: steps[0].is_launch):
+            if is_launch and self.graph:
+                for memory, steps in zip(self.memories, zip(*run, strict=True), strict=True):
+                    with self.session._host.capture(memory.sip) as graph:
+                        for step in steps:
+                            step.start()
+                    graph.replay()
                 continue
-            for step in steps:
-                step.start()
+            for steps in run:
+                if steps[0].summed is not None:
+                    self._sum([step.summed for step in steps if step.summed is not None], steps[0].name)
+                else:
+                    for step in steps:
+                        step.start()
 
     def _sum(self, places: Sequence[Place], name: str) -> None:
-        """Queue an all-reduce over the ranks."""
-        tensors = [typed(place) for place in places]
+        """Queue an all-reduce over the ranks; ranks that are not simulated join when the first one does."""
+        tensors, host = [typed(place) for place in places], self.session._host
         for sip in range(len(tensors), self.tp):
-            tensors.append(self.session._host.deploy_like(tensors[0].layout, DeviceName("ahbm", sip)))
+            tensors.append(host.deploy_like(tensors[0].layout, DeviceName("ahbm", sip)))
+            host.stream(sip).wait_stream(host.stream(0))
         if len(tensors) > 1:
-            self.session.collective(tensors, name=name)
+            chosen = self._all_reduce_of(tensors[0])
+            self.session.collective(tensors, algorithm=chosen.algorithm, n_slots=chosen.n_slots, name=name)
 
-    def _start_graphs(self, steps: Sequence[Step]) -> None:
-        at = 0
-        while at < len(steps):
-            if steps[at].on_host:
-                steps[at].start()
-                at += 1
-                continue
-            with self.session.ahbm.graph() as graph:
-                while at < len(steps) and not steps[at].on_host:
-                    steps[at].start()
-                    at += 1
-            graph.replay()
+    def _all_reduce_of(self, x: DeviceTensor) -> Decision:
+        """Return the best all-reduce by the alpha-beta model; simulating its rivals would cost more than the call."""
+        if self._tuner is None:
+            known = tuner_of(self.session.engine.machine)
+            self._tuner = Tuner(known.machine, known.algorithms.values(), simulate=known.simulate, refine=0)
+        nbytes = max(n for own in x._parts().values() for _, n in own) * x.dtype.itemsize
+        return self._tuner.choose("all_reduce", nbytes, sips=range(self.tp), places=x.pes, itemsize=x.dtype.itemsize)
 
     def _output(self, x: Any, inputs: Mapping[int, torch.Tensor], memory: Memory) -> Any:
         if not isinstance(x, torch.Tensor) or is_host(x):

@@ -9,12 +9,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from kernbench.analysis._records import Launch, Records
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.analysis.breakdown import Breakdown, breakdown
-from kernbench.analysis.result import LABELS, span
+from kernbench.analysis.result import LABELS
 from kernbench.analysis.why import Why, why
 from kernbench.errors import StateError
 
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """A launch, or an operator of the host, of a call: what it is, when it was, and what it moved and computed."""
+    """A launch, or an operator of the host, of a call: what it is, when it was, and what it moved and computed.
+
+    With several ranks it begins when the slowest rank has finished the part before, so that no time is counted twice,
+    and a collective begins when the last rank has come. `wait_ps` is how long the first rank waited for that.
+    """
 
     step: Step
     start_ps: int
@@ -33,6 +38,7 @@ class Part:
     flops: int
     nbytes: int
     launches: tuple[Launch, ...]
+    wait_ps: int = 0
 
     @property
     def name(self) -> str:
@@ -93,7 +99,8 @@ class ModelResult:
         """By module, in the order of the model: ns, share, limit, bytes, FLOPs, and the place on the roofline.
 
         `intensity` is FLOPs per byte that the PEs moved, `of_roofline` is the achieved share of what the machine
-        allows at that intensity.
+        allows at that intensity. Times add up to that of the call: a last row has what passes between launches, if
+        any. `wait_ns` is how long the first rank waits in collectives for the last one, which `ns` does not contain.
         """
         rows = []
         for module in dict.fromkeys(part.module for part in self.launches):
@@ -103,8 +110,14 @@ class ModelResult:
             rows.append({
                 "module": module or "(model)", "launches": len(own), "ns": ns, "share": ns / self.latency_ns,
                 "limit": self.limit(longest), "bytes": nbytes, "flops": flops,
-                "intensity": flops / nbytes if nbytes else 0.0, "of_roofline": self._of_roofline(flops, nbytes, ns),
+                "intensity": flops / nbytes if nbytes else 0.0, "of_roofline": self._of_roofline(own),
+                "wait_ns": sum(p.wait_ps for p in own) / 1000,
             })  # fmt: skip
+        between = self.latency_ns - sum(p.ns for p in self.launches)
+        if between > 0.0005:  # half a ps
+            rows.append({"module": "(between launches)", "ns": between, "share": between / self.latency_ns,
+                         "limit": "host", **dict.fromkeys(("launches", "bytes", "flops"), 0),
+                         **dict.fromkeys(("intensity", "of_roofline", "wait_ns"), 0.0)})  # fmt: skip
         return pd.DataFrame(rows)
 
     @cached_property
@@ -180,17 +193,19 @@ class ModelResult:
 
         return write_trace(self.records, path)
 
-    def _of_roofline(self, flops: int, nbytes: int, ns: float) -> float:
-        """Return achieved FLOPs per ns over those that matrix engines and HBM allow at this intensity."""
+    def _of_roofline(self, parts: Sequence[Part]) -> float:
+        """Return achieved FLOPs per ns over those that matrix engines and HBM allow at the parts' intensity."""
+        flops, nbytes, ns = sum(p.flops for p in parts), sum(p.nbytes for p in parts), sum(p.ns for p in parts)
         if not (flops and nbytes and ns and self.records.spec):
             return 0.0
         from kernbench.topology.builder import resolve_topology
 
         config = resolve_topology(dict(self.records.spec)).config
-        pes = config.cubes_per_sip * config.pes_per_cube
+        sips = len(max(parts, key=lambda p: p.flops).launches)
+        pes = config.cubes_per_sip * config.pes_per_cube * sips
         hbm, peak = config.cube.hbm, 2 * macs_per_ns(config, "f16") * pes
         memory = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency * pes
-        return flops / ns / min(peak, flops / nbytes * memory)
+        return float(flops / ns / min(peak, flops / nbytes * memory))
 
     def __repr__(self) -> str:
         table = self.table.to_string(index=False, formatters=_FORMATS)
@@ -214,7 +229,7 @@ class ModelResult:
 
 _FORMATS: Any = {
     "ns": "{:,.1f}".format, "share": "{:.1%}".format, "bytes": "{:,}".format, "flops": "{:,}".format,
-    "intensity": "{:.1f}".format, "of_roofline": "{:.1%}".format,
+    "intensity": "{:.1f}".format, "of_roofline": "{:.1%}".format, "wait_ns": "{:,.1f}".format,
 }  # fmt: skip
 
 
@@ -223,8 +238,8 @@ def _parts(records: Records, call: Call) -> list[Part]:
     own: dict[int, list[Launch]] = {}
     for launch in records.launches:
         own.setdefault(launch.sip, []).append(launch)
+    counted = {sip: _counts(records, sip, launches) for sip, launches in own.items()}
     next_of = dict.fromkeys(own, 0) | dict(call.first)
-    moves = records.is_kind("load", "store", "dma_in", "dma_out")
     found: list[Part] = []
     at = call.start_ps
     for step in call.steps:
@@ -234,13 +249,28 @@ def _parts(records: Records, call: Call) -> list[Part]:
             found.append(Part(step, at, until, step.flops, 0, ()))
             at = until
             continue
-        here = []
-        for sip in own:
-            if sip < call.ranks or step.summed is not None:
-                here.append(own[sip][next_of[sip]])
-                next_of[sip] += 1
-        begin, at = span(here)
-        inside = (records.start_ps < at) & (records.end_ps > begin)
-        flops = max(step.flops, int(records.flops[inside].sum()))
-        found.append(Part(step, begin, at, flops, int(records.nbytes[inside & moves].sum()), tuple(here)))
+        here = [(sip, next_of[sip]) for sip in own if sip < call.ranks or step.summed is not None]
+        for sip, i in here:
+            next_of[sip] = i + 1
+        launches = [own[sip][i] for sip, i in here]
+        flops, nbytes = (sum(int(counted[sip][what, i]) for sip, i in here) for what in (0, 1))
+        starts = [launch.start_ps for launch in launches]
+        collective = step.summed is not None
+        begin, end = max(at, (max if collective else min)(starts)), max(at, *(launch.end_ps for launch in launches))
+        waited = max(starts) - min(starts) if collective else 0
+        found.append(Part(step, begin, end, max(step.flops, flops), nbytes, tuple(launches), waited))
+        at = end
+    return found
+
+
+def _counts(records: Records, sip: int, launches: Sequence[Launch]) -> np.ndarray:
+    """Return FLOPs and bytes moved of each launch on a SIP: int64 of shape (2, launches)."""
+    ours = np.flatnonzero(records.location[:, 0] == sip)
+    i = np.searchsorted([launch.start_ps for launch in launches], records.start_ps[ours], "right") - 1
+    inside = (i >= 0) & (records.start_ps[ours] < np.array([launch.end_ps for launch in launches])[i])
+    ours, i = ours[inside], i[inside]
+    moved = np.where(records.is_kind("load", "store", "dma_in", "dma_out")[ours], records.nbytes[ours], 0)
+    found = np.zeros((2, len(launches)), np.int64)
+    np.add.at(found[0], i, records.flops[ours])
+    np.add.at(found[1], i, moved)
     return found

@@ -46,6 +46,11 @@ class Step:
     choice: Choice | None = None
     summed: Place | None = None  # what a collective over the ranks sums
 
+    @property
+    def is_launch(self) -> bool:
+        """Whether it is one launch of one rank."""
+        return not self.on_host and self.summed is None
+
 
 # The module and the operators of what is running; with True, of the last node alone.
 Locate = Callable[[bool], tuple[str, tuple[str, ...]]]

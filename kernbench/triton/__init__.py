@@ -1,4 +1,4 @@
-"""Triton kernels on the PEs of a machine: `kb.triton.on`, `load` and `autotune`."""
+"""Triton kernels on the PEs of a machine: `kb.triton.on`, `program`, `load` and `autotune`."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ _WHERE = {
     "autotune": "kernbench.triton._autotune",
     "load": "kernbench.triton._module",
     "on": "kernbench.triton._session",
+    "program": "kernbench.triton._program",
 }
 
 

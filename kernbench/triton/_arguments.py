@@ -134,8 +134,12 @@ def bind(
     except TypeError as error:
         raise TypeError(f"launch of {name!r}: {error}; the kernel is {name}{signature}") from None
     bound.apply_defaults()
-    known = frozenset(p.name for p in signature.parameters.values() if "constexpr" in str(p.annotation))
-    return {k: unwrapped(v) for k, v in bound.arguments.items()}, known
+    return {k: unwrapped(v) for k, v in bound.arguments.items()}, known_names(signature)
+
+
+def known_names(signature: inspect.Signature) -> frozenset[str]:
+    """Return the parameters of a kernel that are known at compile time."""
+    return frozenset(p.name for p in signature.parameters.values() if "constexpr" in str(p.annotation))
 
 
 def unwrapped(x: Any) -> Any:

@@ -93,11 +93,14 @@ def _shares(early: _Work, late: _Work, busy_ps: np.ndarray, records: Records) ->
 
 def _pour(work: np.ndarray, width: float, *, backwards: bool = False) -> None:
     """Move what is over `width` in a bin to the next ones."""
-    left = np.zeros(len(work))
-    for column in work.T[:: -1 if backwards else 1]:
+    over = (work > width).any(axis=1)
+    columns = work[over].T.copy()
+    left = np.zeros(columns.shape[1])
+    for column in columns[:: -1 if backwards else 1]:
         left += column
         np.minimum(left, width, out=column)
         left -= column
+    work[over] = columns.T
 
 
 def _command_weights(records: Records, bins: int) -> np.ndarray:
@@ -181,7 +184,7 @@ class _Hops:
         busy = np.append(table.busy_ps, 0)
         self.link = np.append(np.where(table.busy_ps > 0, np.cumsum(table.busy_ps > 0) - 1, -1), -1)[place][index]
         self.ps_per_byte = (1000 / np.append(table.bw_gbs, np.inf))[place][index]
-        latency = np.array([sum(known.get(pair, (0, 0, 0.0))[:2]) for pair in ends], np.int64)[index]
+        latency = np.array([sum(known.get(pair, (0, 0))[:2]) for pair in ends], np.int64)[index]
         self._first = np.searchsorted(route, np.arange(len(paths) + 1))
         until = np.cumsum(latency)
         whole = until - np.concatenate([[0], until])[self._first[route]]

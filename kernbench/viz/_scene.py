@@ -7,6 +7,7 @@ described once, however many the machine has.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,13 @@ from kernbench.topology import _naming as naming
 from kernbench.topology.builder import PRESET, resolve_topology
 from kernbench.viz._fields import fields, sources
 from kernbench.viz._loads import link_loads, node_loads, used_links, used_nodes
-from kernbench.viz._timeline import packed_trace, timeline_sections
-from kernbench.viz._why import why_section
+from kernbench.viz._timeline import packed_trace, path_section, timeline_sections
+from kernbench.viz._why import predicted, why_section
 
 if TYPE_CHECKING:
-    from kernbench.analysis._critical_path import CriticalPath
     from kernbench.analysis._records import Records
     from kernbench.analysis.result import Result
+    from kernbench.analysis.why import Why
     from kernbench.topology._mesh import At
     from kernbench.topology._views import Box
     from kernbench.topology.builder import Machine
@@ -37,9 +38,8 @@ _LARGEST = 8_000_000  # bytes of loads and queues
 
 
 def scene(
-    machine: Machine, records: Records | None = None, name: str = "", *, path: CriticalPath | None = None,
-    before: tuple[str, Records] | None = None,
-) -> Scene:  # fmt: skip
+    machine: Machine, records: Records | None = None, name: str = "", *, before: tuple[str, Records] | None = None
+) -> Scene:
     """Return the scene of a machine and, with `records`, of a run on it.
 
     Parameters
@@ -48,8 +48,6 @@ def scene(
     records : Records, optional
     name : str
         What ran.
-    path : CriticalPath, optional
-        Of the run.
     before : (name, Records), optional
         A run that the timeline compares it with.
     """
@@ -57,12 +55,12 @@ def scene(
     buffers: dict[str, bytes] = {}
     if records is not None:
         header["run"], buffers = run_section(records, name)
-        sections, columns = timeline_sections([*([before] if before else []), (name, records)], path)
+        sections, columns = timeline_sections([*([before] if before else []), (name, records)])
         header, buffers = header | sections, buffers | columns
     return header, buffers
 
 
-def scene_of(machine: Machine, result: Result, *, before: Result | None = None, trace: bool = False) -> Scene:
+def scene_of(machine: Machine, result: Result, *, before: Result | None = None, offline: bool = False) -> Scene:
     """Return the scene of a machine and a result, with the critical path where the log tells it.
 
     Parameters
@@ -71,20 +69,27 @@ def scene_of(machine: Machine, result: Result, *, before: Result | None = None, 
     result : Result
     before : Result, optional
         A result that the timeline compares it with.
-    trace : bool
-        Whether the scene contains the trace for Perfetto and the tornado: where no kernel can be asked for them.
+    offline : bool
+        Whether the scene contains what a kernel is asked for elsewhere: trace, predictions, tornado.
     """
-    try:
-        why = result.why()
-    except KernbenchError:
-        why = None
     other = (before.name, before.records) if before is not None else None
-    header, buffers = scene(machine, result.records, result.name, path=why.path if why else None, before=other)
-    if why is not None:
-        header["why"] = why_section(why, result.records, with_tornado=trace)
-    if trace:
-        buffers["trace"] = packed_trace(result.records)
-    return header, buffers
+    shown = scene(machine, result.records, result.name, before=other)
+    with suppress(KernbenchError):  # the log may not tell the critical path
+        shown = explained(shown, result.why(), result.records)
+    return made_offline(shown, result.records) if offline else shown
+
+
+def explained(shown: Scene, why: Why, records: Records) -> Scene:
+    """Return the scene of a run with its critical path."""
+    header, buffers = shown
+    return header | {"path": path_section(records, why.path), "why": why_section(why, records)}, buffers
+
+
+def made_offline(shown: Scene, records: Records) -> Scene:
+    """Return the scene of a run with all that a kernel would be asked for: trace, predictions, tornado."""
+    header, buffers = shown
+    why = {"why": predicted(header["why"], records)} if "why" in header else {}
+    return header | why, buffers | {"trace": packed_trace(records)}
 
 
 def run_section(records: Records, name: str = "") -> Scene:

@@ -40,15 +40,13 @@ _TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "f8")
 _COLUMNS = ("start", "end", "component", "stage", "sip", "text", "nbytes", "flops", "tile")
 
 
-def timeline_sections(runs: Sequence[tuple[str, Records]], path: CriticalPath | None = None) -> Scene:
-    """Return the sections `timeline` and `path` of a scene, with their buffers.
+def timeline_sections(runs: Sequence[tuple[str, Records]]) -> Scene:
+    """Return the section `timeline` of a scene, with its buffers.
 
     Parameters
     ----------
     runs : sequence of (name, Records)
         One run, or two to be compared. The last one is the run that the rest of the scene shows.
-    path : CriticalPath, optional
-        Of the last run.
     """
     header: dict[str, Any] = {"timeline": {"stages": _LABELS, "runs": []}}
     buffers: dict[str, bytes] = {}
@@ -66,9 +64,12 @@ def timeline_sections(runs: Sequence[tuple[str, Records]], path: CriticalPath | 
                 "types": {key: column.dtype.str[1:] for key, column in columns.items()},
             }
         )
-    if path is not None:
-        header["path"] = timeline.path(path)
     return header, buffers
+
+
+def path_section(records: Records, path: CriticalPath) -> dict[str, Any]:
+    """Return the section `path` of a scene: the critical path of the run that it shows."""
+    return Timeline(records).path(path)
 
 
 def packed_trace(records: Records) -> bytes:

@@ -1,4 +1,4 @@
-"""Scene of what a run's time went to: rows with a slider each, what each stop is predicted to change, the tornado."""
+"""Scene of what a run's time went to: rows with a slider each; what a kernel predicts for its stops, the tornado."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernbench.viz._fields import fields
 
 Message = Mapping[str, Any]
 
-# Of a slider. What is predicted for those in the middle is part of the scene; for the others a kernel is asked.
+# Of a slider. A kernel is asked what it predicts for them; a scene without a kernel contains those in the middle.
 FACTORS = (*(step * 2.0**octave for octave in range(-4, 4) for step in (1.0, 1.25, 1.5, 1.75)), 16.0)
 PREDICTED = slice(FACTORS.index(0.25), FACTORS.index(4.0) + 1)
 _ROWS = 8
@@ -23,7 +23,7 @@ _SMALLEST = 0.01  # share of a row
 SMALLEST_BAR = 0.001
 
 
-def why_section(why: Why, records: Records, *, with_tornado: bool = False) -> dict[str, Any]:
+def why_section(why: Why, records: Records) -> dict[str, Any]:
     """Return the rows of the critical path on the device, the longest first, and the times of device and host.
 
     Parameters
@@ -31,12 +31,10 @@ def why_section(why: Why, records: Records, *, with_tornado: bool = False) -> di
     why : Why
     records : Records
         Of the run that it explains.
-    with_tornado : bool
-        Whether to add the tornado: where no kernel can be asked for it.
     """
     device, host = ([x for x in why if x.host is of_host] for of_host in (False, True))
     shown = [x for x in device if x.share >= _SMALLEST][:_ROWS]
-    section = {
+    return {
         "latency_ns": why.path.makespan_ps / 1000,
         "device_ns": sum(x.ns for x in device),
         "host_ns": sum(x.ns for x in host),
@@ -44,7 +42,17 @@ def why_section(why: Why, records: Records, *, with_tornado: bool = False) -> di
         "rest_ns": sum(x.ns for x in device[len(shown) :]),
         "host": [{"label": _label(x), "ns": x.ns} for x in host[:_ROWS]],
     }
-    return section | ({"tornado": tornado_rows(tornado(records), records.spec)} if with_tornado else {})
+
+
+def predicted(section: Mapping[str, Any], records: Records) -> dict[str, Any]:
+    """Return the section with what is predicted for the stops of its sliders, and the tornado."""
+    rows = [
+        row | {"predicted": [_predicted(records, values) for values in row["stops"][PREDICTED]]}
+        if "stops" in row
+        else row
+        for row in section["rows"]
+    ]
+    return {**section, "rows": rows, "tornado": tornado_rows(tornado(records), records.spec)}
 
 
 def tornado_rows(found: Tornado, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -83,12 +91,10 @@ def _row(reason: Reason, records: Records) -> dict[str, Any]:
     }  # fmt: skip
     if not together or not _value(records.spec, together[0]):
         return row
-    stops = [_scaled(records.spec, together, factor) for factor in FACTORS]
     return row | {
         "fields": [_field(path, records.spec) for path in together],
-        "stops": stops,
+        "stops": [_scaled(records.spec, together, factor) for factor in FACTORS],
         "first": PREDICTED.start,
-        "predicted": [_predicted(records, values) for values in stops[PREDICTED]],
     }
 
 

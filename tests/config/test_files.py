@@ -132,7 +132,15 @@ def test_a_file_read_as_such_may_not_have_a_key_twice(write):
 
 
 def test_the_presets():
-    assert config.presets() == ["default", "gpu_launch", "hbm3_conservative", "large", "six_sip_torus", "small"]
+    assert config.presets() == [
+        "default",
+        "gpu_launch",
+        "hbm3_conservative",
+        "large",
+        "protocol_overhead",
+        "six_sip_torus",
+        "small",
+    ]
     with pytest.raises(ConfigError, match=r"preset:larg is unknown; did you mean large\? known: default, "):
         config.preset_path("larg")
 
@@ -143,6 +151,7 @@ def test_the_presets():
         ("small", (1, 4, 8, "ring_1d")),
         ("default", (2, 16, 8, "ring_1d")),
         ("gpu_launch", (2, 16, 8, "ring_1d")),
+        ("protocol_overhead", (2, 16, 8, "ring_1d")),
         ("hbm3_conservative", (2, 16, 8, "ring_1d")),
         ("six_sip_torus", (6, 16, 8, "torus_2d")),
         ("large", (64, 16, 8, "torus_2d")),

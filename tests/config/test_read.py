@@ -131,6 +131,7 @@ def test_an_unknown_base_lists_the_presets(base):
     if base != ["small"]:
         assert line == (
             f"base = {base!r} is not a preset; {hint}known: default, gpu_launch, hbm3_conservative, large, "
+            "protocol_overhead, "
             "six_sip_torus, small"
         )
 

@@ -48,6 +48,11 @@ BOUNDS = {
         {"cube.sram.size_mib": 4097},
         "cube.sram.size_mib = 4097 must be <= 4096 [MiB]",
     ),
+    "a command": (
+        {"system.flit_bytes": 64, "system.command_bytes": 64},
+        {"system.flit_bytes": 64, "system.command_bytes": 65},
+        "system.command_bytes = 65 must be <= 64: a command is one flit; use smaller commands",
+    ),
     "a square count": (
         {SIPS: {"count": 4, "topology": "torus_2d"}},
         {SIPS: {"count": 5, "topology": "torus_2d"}},

@@ -242,7 +242,8 @@ def told(page, predicted):
     """Read the line about the run: its time is that of the run, the prediction the one that was shown."""
     line = page.one(".kbp-outcome").text.replace("\u2212", "-")
     found = re.fullmatch(
-        r"Simulated: ([\d,.]+) ns instead of ([\d,.]+) ns\. Predicted: ([\d,.]+) ns, an error of ([+-][\d.]+) %\.", line
+        r"Simulated: ([\d,.]+) ns instead of ([\d,.]+) ns\. Predicted: ([\d,.]+) ns, an error of ([+-]?[\d.]+) %\.",
+        line,
     )
     assert found, line
     simulated, before, said, error = found.groups()

@@ -47,9 +47,7 @@ def found_by_axe(page, theme):
 
 
 # All rules in all tabs and both themes: test_browser.py. Here the style sheets of the front ends are added.
-@pytest.mark.parametrize(
-    ("name", "path", "theme"), [("notebook", "notebooks", "Light"), ("lab", "lab/tree", "Dark")]
-)
+@pytest.mark.parametrize(("name", "path", "theme"), [("notebook", "notebooks", "Light"), ("lab", "lab/tree", "Dark")])
 def test_first_run_in_notebook_7_and_jupyterlab(lab, driver, name, path, theme):
     """Three clicks: into the cell, on its run button (here its key), on Run."""
     from selenium.webdriver.common.keys import Keys

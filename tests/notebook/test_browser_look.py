@@ -24,7 +24,7 @@ def export(driver, tmp_path_factory):
     machine = kb.load("preset:default")
     result = run_program(machine, partial(CclStudy().program, elements=16384, cubes=16, pes=1), log="tile")
     path = tmp_path_factory.mktemp("export") / "run.html"
-    path.write_text(picture_html(scene_of(machine, result, trace=True)), "utf-8")
+    path.write_text(picture_html(scene_of(machine, result, offline=True)), "utf-8")
     page = Page(driver, "export")
     page.size(1440, 1800)  # the longest view is seen as a whole
     driver.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})  # else it loads no font

@@ -62,7 +62,7 @@ def test_a_result_of_a_session_is_shown_without_changing_the_form(tmp_path):
     assert explorer.status == "outdated"
     assert explorer.history[-1].title == "mine"
     assert explorer.history[-1].machine.hash == torch.result.records.machine
-    with pytest.raises(ArgumentError, match="code cell: mine is not among the workloads here"):
+    with pytest.raises(ArgumentError, match="code cell: mine is not a variable here"):
         export("code cell", explorer.history[-1], explorer.result)
 
 

@@ -43,7 +43,7 @@ def runs():
 def address(runs):
     (machine, result), (slow, slower) = runs
     pages = {
-        "/": picture_html(scene_of(machine, result, trace=True)),
+        "/": picture_html(scene_of(machine, result, offline=True)),
         "/two": picture_html(scene_of(slow, slower, before=result)),
         "/perfetto": PERFETTO,
     }

@@ -9,12 +9,17 @@ import ipywidgets as widgets
 import pytest
 
 import kernbench as kb
+from kernbench.analysis._what_if import _graph
 from kernbench.notebook import LiveRun, TopologyPicker, explore
 from kernbench.notebook import _panels as panels
 from kernbench.notebook._export import EXPORTS
 from kernbench.notebook._panels import WHOLE, why_html
+from kernbench.notebook._runs import RunsTab
 from kernbench.notebook._serve import PAGE
 from kernbench.sweeps._cache import default_cache
+from kernbench.viz import _scene
+from kernbench.viz._scene import run_section
+from kernbench.viz._why import handle_why
 from tests.notebook import programs
 
 LONG_S = 60
@@ -325,6 +330,35 @@ def test_two_runs_are_shown_in_one_timeline(ran):
 
 def test_the_picture_shows_the_critical_path(ran):
     assert ran.stage.picture.header["path"]
+
+
+def test_the_first_prediction_finds_its_graph_made(ran, monkeypatch):
+    monkeypatch.setattr(_graph, "Timing", None)
+    records = ran.result.records
+    question = {
+        "do": "what_if",
+        "id": 1,
+        "values": {"cube.hbm.channel_bw_gbs": 16},
+        "latency_ns": ran.result.latency_ns,
+    }
+    assert handle_why(question, records)["predicted"] > ran.result.latency_ns
+
+
+def test_a_run_shows_loads_then_the_critical_path_then_tables_and_charts(ran, monkeypatch):
+    ran.machine_form.set("cube.hbm.channel_bw_gbs", "16")
+    shown = []
+    monkeypatch.setattr(RunsTab, "refresh", lambda _: shown.append("table"))
+    monkeypatch.setattr(RunsTab, "draw", lambda _: shown.append("charts"))
+    ran.stage.picture.observe(lambda change: shown.append(sorted(change["new"])), "header")
+    computed = []
+    monkeypatch.setattr(_scene, "run_section", lambda *given: computed.append(given) or run_section(*given))
+    ran.bar.run.click()
+    assert ran.explorer.wait(LONG_S)
+    loads = ["machine", "run", "timeline"]
+    at = shown.index(loads)
+    assert "charts" not in shown[:at], "charts wait for the run"
+    assert shown[at:] == [loads, sorted([*loads, "path", "why"]), "table", "charts"]
+    assert len(computed) == 1, "loads are computed once"
 
 
 def test_parallel_coordinates_have_a_line_for_each_run_and_an_axis_for_each_difference(ran):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
 import kernbench as kb
 from kernbench import tp
 from kernbench.ccl.install import load_ccl_config, names
-from kernbench.errors import ConfigError, VerificationError
+from kernbench.errors import ArgumentError, ConfigError, MissingModuleError, VerificationError
 from kernbench.notebook import _collectives as collectives
 from kernbench.notebook._export import code
 from kernbench.notebook._model import DONE, Explorer
@@ -168,3 +170,16 @@ def test_what_is_neither_a_kernel_nor_a_module_is_refused():
 
     with pytest.raises(ConfigError, match="neither a kernel"):
         program_of(np.zeros)
+
+
+def test_a_pytorch_model_without_inputs_is_refused():
+    kind = type("Mlp", (), {"__module__": "torch.nn.modules.mlp", "forward": lambda self, x: x, "__call__": id})
+    for given in (kind, kind()):
+        with pytest.raises(ArgumentError, match=r"Mlp is a PyTorch model .* pass kb.torch.program\(model, x\)"):
+            workloads([given])
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
+def test_a_missing_pytorch_is_said():
+    with pytest.raises(MissingModuleError, match=r"kb.torch.program needs PyTorch: pip install 'kernbench\[torch\]'"):
+        kb.torch.program(lambda x: x, 1)

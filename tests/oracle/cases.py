@@ -52,7 +52,7 @@ class Case(NamedTuple):
 def random_case(seed: object, transactions: int) -> Case:
     """Return a machine and `transactions` on it; the same for the same arguments."""
     rng = Random(f"oracle {seed}")
-    overrides = _random_machine(rng)
+    overrides = _random_machine(rng) | _messages(Random(f"messages {seed}"))
     turn_bytes = rng.choice((None, None, None, 256, rng.choice((1, 300, 512, 1024))))
     machine = resolve_topology("preset:default", overrides)
     return Case(overrides, _random_transactions(rng, machine, transactions, turn_bytes is not None), turn_bytes)
@@ -125,6 +125,20 @@ def _any_machine(rng: Random, *, even: bool) -> dict[str, Value]:
         "cube.hbm.efficiency": rng.choice((1.0, 0.8, 0.83)),
         "cube.hbm.turnaround_ns": ns(15),
         "cube.hbm.access_ns": ns(60),
+    }
+
+
+def _messages(rng: Random) -> dict[str, float]:
+    """Return sizes of flits, commands and headers, on few machines: commands that take time make ties rarer."""
+    if rng.random() < 0.7:
+        return {}
+    return {
+        "system.flit_bytes": rng.choice((16, 64, 256, 300)),
+        "system.command_bytes": rng.choice((0, 16)),
+        "system.sip_link.header_bytes": rng.choice((0, 24)),
+        "system.pcie.efficiency": rng.choice((1.0, 0.9)),
+        "cube.noc.header_bytes": rng.choice((0, 8)),
+        "cube.ucie.efficiency": rng.choice((1.0, 0.92)),
     }
 
 

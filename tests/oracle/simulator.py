@@ -15,7 +15,6 @@ from math import ceil
 from kernbench.topology.builder import Machine
 from tests.oracle.routes import Routes
 
-FLIT_BYTES = 256
 ACK_BYTES = 16
 READ, WRITE = "read", "write"
 BULK, QUEUE = 0, 1
@@ -28,9 +27,17 @@ def service_ps(nbytes: int, bw_gbs: float) -> int:
     return ceil(nbytes * 1000 / Fraction(bw_gbs))
 
 
-def flits_of(nbytes: int) -> list[int]:
+def flits_of(nbytes: int, most: int) -> list[int]:
     """Return the bytes of each flit of a message (M4.1)."""
-    return [nbytes] if nbytes <= FLIT_BYTES else [FLIT_BYTES] * ceil(nbytes / FLIT_BYTES)
+    return [nbytes] if nbytes <= most else [most] * ceil(nbytes / most)
+
+
+def header_bytes(machine: Machine, src: str, dst: str) -> int:
+    """Return the bytes of the header of each flit over a link (M4.1)."""
+    kinds = machine.graph.node(src).kind, machine.graph.node(dst).kind
+    if kinds == ("io_noc", "io_noc"):
+        return machine.config.system.sip_link.header_bytes
+    return machine.config.cube.noc.header_bytes if "router" in kinds else 0
 
 
 class Link:
@@ -39,6 +46,7 @@ class Link:
     def __init__(self, machine: Machine, src: str, dst: str) -> None:
         edge = machine.graph.edge(src, dst)
         self.bw_gbs = edge.bw_gbs
+        self.header_bytes = header_bytes(machine, src, dst)
         self.latency_ps = edge.latency_ps
         self.rank, self.node = edge.rank, machine.graph.index(dst)
         self.free_ps = 0
@@ -48,7 +56,7 @@ class Link:
     def serve(self, nbytes: int, now: int) -> int:
         """Serve a flit that arrives `now`; return when it arrives behind the link."""
         if nbytes not in self._times:
-            self._times[nbytes] = service_ps(nbytes, self.bw_gbs)
+            self._times[nbytes] = service_ps(nbytes + self.header_bytes, self.bw_gbs)
         self.free_ps = max(now, self.free_ps) + self._times[nbytes]
         self.served += 1
         return self.free_ps + self.latency_ps
@@ -86,10 +94,10 @@ class Message:
     """Flits on their way over `links`."""
 
     def __init__(
-        self, links: Sequence[Link], nbytes: int, asked: tuple[int, int], landed: Callable[[int], None]
+        self, links: Sequence[Link], flits: Sequence[int], asked: tuple[int, int], landed: Callable[[int], None]
     ) -> None:
         self.links = links
-        self.flits = flits_of(nbytes)
+        self.flits = flits
         self.asked = asked
         self.landed = landed
 
@@ -126,7 +134,7 @@ class Oracle:
 
     def __init__(self, machine: Machine, turn_bytes: int | None = None) -> None:
         self.now = 0
-        self._turn_flits = None if turn_bytes is None else max(1, turn_bytes // FLIT_BYTES)
+        self._turn_flits = None if turn_bytes is None else max(1, turn_bytes // machine.config.system.flit_bytes)
         self._turns: dict[str, Turns] = {}
         self._machine = machine
         self._routes = Routes(machine)
@@ -157,7 +165,9 @@ class Oracle:
 
     def _send(self, line: int, src: str, dst: str, nbytes: int, done: Done) -> None:
         links, _, asked = self._ask(src, dst)
-        message = Message(links, nbytes, asked, lambda flit: done() if flit == len(message.flits) else None)
+        message = Message(
+            links, self._flits(nbytes), asked, lambda flit: done() if flit == len(message.flits) else None
+        )
         if self._turn_flits is None or not src.endswith("pe_dma"):
             self._enter_all(message)
         else:
@@ -182,9 +192,9 @@ class Oracle:
             heapq.heappush(self._heap, (end, self.turn_key(*message.asked), self._take_turn, (src,)))
 
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
-        """Read now: a command of 0 bytes, the memory, the data (M4.7)."""
+        """Read now: a command, the memory, the data (M4.7)."""
         there, back, asked = self._ask(src, memory)
-        data = Message(back, nbytes, asked, lambda flit: done() if flit == len(data.flits) else None)
+        data = Message(back, self._flits(nbytes), asked, lambda flit: done() if flit == len(data.flits) else None)
 
         def serve(_: int) -> None:
             if ".sram" in memory:
@@ -195,12 +205,12 @@ class Oracle:
             for flit in range(1, len(data.flits) + 1):
                 self._enter(data, flit, ends[ceil(flit * len(ends) / len(data.flits)) - 1])
 
-        self._enter_all(Message(there, 0, asked, serve))
+        self._enter_all(Message(there, [self._machine.config.system.command_bytes], asked, serve))
 
     def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Write now: the data, the memory, an acknowledgement (M4.7)."""
         there, back, asked = self._ask(src, memory)
-        ack = Message(back, ACK_BYTES, asked, lambda _: done())
+        ack = Message(back, [ACK_BYTES], asked, lambda _: done())
         part = None if ".sram" in memory else self._slice(memory)
         bursts = part.bursts(offset, nbytes) if part else []
         ends: list[int] = []
@@ -211,7 +221,7 @@ class Oracle:
             if flit == len(data.flits):
                 self._enter(ack, 1, max(ends, default=self.now))
 
-        data = Message(there, nbytes, asked, serve)
+        data = Message(there, self._flits(nbytes), asked, serve)
         self._enter_all(data)
 
     def _ask(self, src: str, dst: str) -> tuple[list[Link], list[Link], tuple[int, int]]:
@@ -219,6 +229,9 @@ class Oracle:
         node = self._machine.graph.index(src)
         self._asked[node] = self._asked.get(node, 0) + 1
         return self._way(path), self._way(path[::-1]), (node, self._asked[node])
+
+    def _flits(self, nbytes: int) -> list[int]:
+        return flits_of(nbytes, self._machine.config.system.flit_bytes)
 
     def _way(self, path: Sequence[str]) -> list[Link]:
         links = []

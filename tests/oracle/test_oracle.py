@@ -186,7 +186,7 @@ def _access_occupies(serve):
 
 
 def _longer_acknowledgement(init):
-    return lambda message, links, nbytes, *rest: init(message, links, nbytes + (nbytes == 16), *rest)
+    return lambda message, links, flits, *rest: init(message, links, [17] if flits == [16] else flits, *rest)
 
 
 VARIATIONS = {

@@ -20,7 +20,9 @@ from kernbench.sim_engine import _dram
 from kernbench.sim_engine._dram import DramSlice
 from kernbench.sim_engine._network import Clock
 from kernbench.sim_engine._transaction import Route, Transaction
+from kernbench.topology._naming import hbm
 from kernbench.topology.builder import resolve_topology
+from tests.components import one_pe
 
 HIT, MISS = 12.5 + 1.25, 19.375 + 12.5 + 1.25
 WRITTEN = 6.25 + 1.25  # from a write command to the end of its data
@@ -60,7 +62,7 @@ def ask(replies, part, requests) -> None:
     """Ask for (kind, address, start ns, bytes)."""
     for key, (kind, address, t, *nbytes) in enumerate(requests):
         txn = Transaction(*(nbytes or [32]), address, lambda _: None)
-        txn.key, txn.back = key, Route((), 0, [0])
+        txn.key, txn.back = key, Route((), 0, [0], 256)
         replies.core.call_at(round(t * 1000), part.on_read if kind == "read" else part.on_write, txn)
 
 
@@ -263,6 +265,13 @@ def test_a_write_is_acknowledged_when_the_queue_has_it():
     assert found[64:] == [0, row]
 
 
+def test_a_write_to_two_channels_is_acknowledged_when_both_have_it():
+    # A place is free when the second row opens: in channel 0 a nanosecond later than in channel 1.
+    fill = [("write", 2 * at(row=i) + 32 * channel, 1 - channel) for i in range(65) for channel in (0, 1)]
+    row = 9.375 + WRITTEN + 20.625 + 16.25
+    assert ends(*fill, ("write", 2 * at(row=500), 10, 64), channels=2)[-1] == 1 + row
+
+
 def test_bursts_larger_than_an_access_take_consecutive_accesses():
     # 256 B are two columns of four groups. The last row opens after 3 tRRD_S. Its first column waits tCCD_S for the
     # group before, its second one tCCD_L.
@@ -312,7 +321,7 @@ def test_packed_tiles_take_fewer_rows_than_strided_ones():
     def tile(lines) -> float:
         replies, part = slice_of(channels=8, burst_bytes=256)
         txn = Transaction(4096, 0, lambda _: None, lines=lines)
-        txn.key, txn.back = 0, Route((), 0, [0])
+        txn.key, txn.back = 0, Route((), 0, [0], 256)
         replies.core.call_at(0, part.on_read, txn)
         replies.env.run()
         return replies.ends[0] / 1000
@@ -323,6 +332,60 @@ def test_packed_tiles_take_fewer_rows_than_strided_ones():
     assert near == packed + 2 * 10
     # Two rows of the same banks for each channel: the second burst takes as long as the first, after tRC.
     assert (packed, far) == (11.25 + 10 + MISS, 45 + 11.25 + MISS)
+
+
+def apart(part) -> None:
+    """Give each channel its own schedule."""
+    while len(part.channels) < part.n:
+        part.channels.append(part.channels[0].split([part.n - len(part.channels)]))
+    part.channels.sort(key=lambda channel: channel.numbers)
+    part.of = part.channels.copy()
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.sampled_from([256, 1024]))
+def test_channels_that_share_a_schedule_take_as_long_as_apart(seed, burst):
+    rng = Random(seed)
+    # Mostly what all channels are asked alike: whole rounds, and lines of every other or every fourth channel.
+    requests = drawn(seed, 4) + [(rng.choice(("read", "write")), 0, rng.randrange(2000), 4096) for _ in range(40)]
+    lines = [range(first := rng.randrange(1 << 12), first + 16 * step, step) for step in rng.choices((1, 2, 4), k=44)]
+    found = []
+    for separate in (False, True):
+        replies, part = slice_of(channels=8, burst_bytes=burst)
+        if separate:
+            apart(part)
+        txns = [Transaction(4096, 0, lambda _: None, lines=of) for of in lines]
+        for key, (txn, (kind, _, t, _)) in enumerate(zip(txns, requests, strict=True)):
+            txn.key, txn.back = key, Route((), 0, [0], 256)
+            replies.core.call_at(t * 1000, part.on_read if kind == "read" else part.on_write, txn)
+        replies.env.run()
+        found.append((replies.ends, [(t.served_ps, t.since_ps, t.opener) for t in txns], part.busy_ps))
+    assert found[0] == found[1]
+
+
+def scheduled(gather: str, size: int) -> tuple[list[list[int]], int, int]:
+    """Return which channels share schedules after a product on one PE, their accesses, and those of all channels."""
+    engine = one_pe.run(one_pe.gemm(size, size, size), {"cube.hbm.timing": "hbm3", "cube.hbm.gather": gather})
+    channels = engine.parts[hbm(0, 0, 0)].channels
+    every = sum(channel.orders * len(channel.numbers) for channel in channels)
+    return [channel.numbers for channel in channels], sum(channel.orders for channel in channels), every
+
+
+def test_channels_that_are_asked_for_the_same_share_a_schedule():
+    # A and B in tiles of 4 KiB, 8 x 4 x 8 of each, and C: bursts of 4 accesses of 2 columns, a schedule for 8 channels.
+    bursts = (2 * 8 * 4 * 8 * 4096 + 256 * 256 * 2) // 256
+    assert scheduled("packed", 256) == ([[*range(8)]], bursts * 4 // 8, bursts * 4)
+    # Rows of 2 bursts: a tile is every other line, which 4 channels are asked for alike.
+    shared, own, every = scheduled("strided", 256)
+    assert shared == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert own * 4 == every
+
+
+def test_another_request_to_one_channel_splits_a_schedule():
+    replies, part = slice_of(channels=4, burst_bytes=256)
+    ask(replies, part, [("read", 0, 0, 1024), ("read", 2 * 256, 1, 256), ("read", 0, 2, 512)])
+    replies.env.run()
+    assert [channel.numbers for channel in part.channels] == [[0, 1], [2], [3]]
 
 
 def test_longer_streams_take_longer_and_faster_channels_less():

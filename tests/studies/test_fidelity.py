@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
+import yaml
 
 import kernbench as kb
 from kernbench.cli.main import main
@@ -16,6 +18,7 @@ from tests.repo import ROOT
 
 HEADER = "workload,parameters,value,unit,source\n"
 GEMM = "m=64; k=64; n=64"
+HBM = "timing=hbm3; pattern=random; requests=9; metric=latency"
 
 
 def csv(tmp_path, *rows, name="mine.csv"):
@@ -47,7 +50,8 @@ def test_a_field_in_the_parameters_changes_the_machine(tmp_path):
     assert found.table["ours"][0] > 2 * our_gemm_ns()
 
 
-def test_a_mechanism_explains_the_share_of_the_error_that_it_removes(tmp_path):
+def test_a_mechanism_explains_the_share_of_the_error_that_it_removes(tmp_path, monkeypatch):
+    monkeypatch.setitem(WORKLOADS, "all_reduce", replace(WORKLOADS["all_reduce"], mechanisms=(fidelity._LINKS,)))
     case = "all_reduce,bytes=262144; ranks=2,{},ns,{}"
     machine = kb.load("preset:small", ["system.sips.count=2"])
     ours = WORKLOADS["all_reduce"].run(machine, bytes=262144, ranks=2)
@@ -66,6 +70,40 @@ def test_a_mechanism_explains_the_share_of_the_error_that_it_removes(tmp_path):
     assert half["share_pct"] == pytest.approx(50)
     assert none["explained_by"] == "unexplained"
     assert none["share_pct"] != none["share_pct"]  # no number
+
+
+def test_all_mechanisms_together_leave_what_is_unexplained(tmp_path):
+    machine = kb.load("preset:small", ["system.sips.count=2"])
+    changes = {}
+    for one in WORKLOADS["all_reduce"].mechanisms:
+        changes |= one.changes(machine.config, {"ranks": 2})
+    assert {
+        "system.host.launch_ns",
+        "system.sip_link.bw_gbs",
+        "cube.hbm.timing",
+        "cube.noc.router.flow",
+    } <= changes.keys()
+    ours = WORKLOADS["all_reduce"].run(machine.with_(changes), bytes=4096, ranks=2)
+    found = kb.fidelity(csv(tmp_path, f"all_reduce,bytes=4096; ranks=2,{ours / 2},ns,a"), machine)
+    [row] = found.table.to_dict("records")
+    assert row["together_pct"] == pytest.approx(100)
+
+
+def shares(**ours):
+    """Return what explains a reference of 100, for our value by mechanism."""
+    rows = [
+        {"table": fidelity_report.REFERENCES, "reference": 0, "expected": 100.0, "mechanism": name, "ours": value}
+        for name, value in {"": 200.0, **ours}.items()
+    ]
+    [row] = fidelity_report.compared(rows)
+    return row["explained_by"], row["share_pct"]
+
+
+def test_mechanisms_explain_together_what_none_of_them_explains_alone():
+    together = fidelity_report.TOGETHER
+    assert shares(a=150.0, b=160.0, **{together: 110.0}) == (together, pytest.approx(90))
+    assert shares(a=115.0, b=160.0, **{together: 110.0}) == ("a", pytest.approx(85))
+    assert shares(a=195.0, b=196.0, **{together: 191.0}) == ("unexplained", None)
 
 
 def test_a_product_of_scale_sim_is_that_of_a_systolic_array(tmp_path):
@@ -107,16 +145,18 @@ def test_what_cannot_be_compared_says_why_and_the_rest_is_compared(tmp_path):
         "all_reduce,bytes=1024; ranks=8,1,us,a",
         "all_reduce,bytes=1073741824; ranks=8; system.sips.count=8,1,ms,a",
         f"gemm,{GEMM}; cube.hbm.channels=3,1,us,a",
+        "all_reduce,bytes=1024; ranks=2; cubes=99; system.sips.count=2,1,us,a",
     )
     found = kb.fidelity(path, "preset:small")
     assert len(found.table) == 1
-    ranks, size, machine = found.refused.values()
+    ranks, size, machine, cubes = found.refused.values()
+    assert "it runs on 99 cubes" in cubes
     assert "8 ranks, the machine has" in ranks
     assert "1,073,741,824 B are more than most_bytes" in size
     assert "cube.hbm.channels = 3" in machine
     for shown in (repr(found), found._repr_html_()):
         assert "1 references compared" in shown
-        assert shown.count("not comparable: ") == 3
+        assert shown.count("not comparable: ") == 4
 
 
 @pytest.mark.parametrize(
@@ -134,6 +174,14 @@ def test_what_cannot_be_compared_says_why_and_the_rest_is_compared(tmp_path):
             "pattern = 'randm' is unknown; did you mean random? ",
         ),
         ("gemm,m=1; k=1; n=1,1,GB/s,a", "gemm is compared in ns, not in GB/s; convert value and unit"),
+        ("gemm,m=1; k=1; n=1; dtype=f99,1,ns,a", "mine.csv:2: unknown dtype 'f99'; known: "),
+        ("gemm,m=1; k=1; n=1; staging=ref,1,ns,a", "staging = 'ref' is unknown; did you mean "),
+        ("all_reduce,bytes=1; ranks=2; algorithm=ring,1,ns,a", "algorithm = 'ring' is unknown; "),
+        (f"hbm,{HBM}; channel_bw_gbs=fast,1,ns,a", "channel_bw_gbs = 'fast' must be a number from 0.1 to 10,000"),
+        (f"hbm,{HBM}; channel_bw_gbs=9; reads=2,1,ns,a", "reads = 2 must be a number from 0 to 1"),
+        (f"hbm,{HBM}; channel_bw_gbs=9; load=most,1,ns,a", "load = 'most' must be a number from 0.0001 to 1"),
+        (f"hbm,{HBM}; channel_bw_gbs=9; mapping=CoRo,1,ns,a", "mapping = 'CoRo' is unknown; "),
+        (f"hbm,{HBM.replace('random', 'strided')}; channel_bw_gbs=9,1,ns,a", "stride is missing; add stride=... [B]"),
     ],
 )
 def test_a_wrong_case_names_file_line_and_remedy(tmp_path, row, expected):
@@ -181,6 +229,34 @@ def test_every_default_without_a_source_is_a_factor():
     assert {key for key in unsourced if not key.startswith(NOT_A_RATE)} <= known
     assert known - SOURCED.keys() <= unsourced
     assert {key for key in known if marks()[key] == "std"} == SOURCED.keys()
+
+
+def test_every_default_without_a_source_is_chosen_with_the_range_tried():
+    machine = kb.load("preset:six_sip_torus")
+    tried = {}
+    for factor, changes in fidelity._changes(machine, {}, (*FACTORS, *ZEROS)):
+        if factor not in SOURCED:
+            tried.setdefault(factor, []).append(changes[factor])
+    assert tried.keys() == {*FACTORS, *ZEROS} - SOURCED.keys()
+    model, lines = (ROOT / "docs" / "model.md").read_text(), commented(ROOT / "topology.yaml")
+    for factor, values in tried.items():
+        said = "tried " + " to ".join(f"{value:g}" for value in sorted(values))
+        assert re.search(rf"^\| `{factor}` \|.*\| chosen \|.*\b{said} \|$", model, re.MULTILINE), factor
+        assert re.search(rf"\(chosen: .*{said}\)$", lines[factor]), factor
+
+
+def commented(path):
+    """The line of each key of a YAML file, by its path."""
+    text = path.read_text()
+    lines, found = text.splitlines(), {}
+
+    def walk(node, prefix):
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            found[prefix + key.value] = lines[key.start_mark.line]
+            walk(value, f"{prefix}{key.value}.")
+
+    walk(yaml.compose(text), "")
+    return found
 
 
 def test_every_figure_has_a_time():

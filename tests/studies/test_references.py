@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kernbench.errors import ConfigError
-from kernbench.studies._references import read_references
+from kernbench.studies._references import TOOLS, read_references
 
 HEADER = "workload,parameters,value,unit,source\n"
 
@@ -137,6 +139,19 @@ def test_missing_and_unknown_columns_are_named(tmp_path):
 
 def test_a_file_without_rows_is_an_error(tmp_path):
     assert "no result to compare" in faults(tmp_path, {"mine.csv": HEADER})[0]
+    assert faults(tmp_path, {"mine.csv": "\n"})[0].endswith("mine.csv: is empty; pass " + TOOLS)
+
+
+def test_headings_in_capitals_and_the_micro_sign_are_read(tmp_path):
+    for sign in "\u00b5\u03bc":
+        [found] = read(tmp_path, mine__csv=f"{HEADER.upper()}gemm,m=1,2,{sign}s,x\n")
+        assert (found.value, found.unit) == (2000.0, "ns")
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_columns_that_no_comma_separates_are_refused(tmp_path, separator):
+    [fault] = faults(tmp_path, {"mine.csv": f"# mine\n{HEADER.replace(',', separator)}"})
+    assert "mine.csv: line 2: columns must be separated by commas; save it as CSV" in fault
 
 
 def test_a_file_that_is_no_text_is_an_error(tmp_path):
@@ -162,8 +177,25 @@ def test_nccl_tests_under_mpirun_and_with_the_collective_in_the_text(tmp_path):
 def test_nccl_tests_without_name_or_ranks_say_what_to_add(tmp_path):
     body = "\n".join(line for line in NCCL.splitlines() if "Rank" not in line)
     found = faults(tmp_path, {"log.txt": body})
-    assert "log.txt: no line names the collective; add the command line" in found[0]
-    assert "no line lists the ranks" in found[1]
+    assert re.search(r"log.txt: line \d+: no line before names the collective; add the command line", found[0])
+    assert re.search(r"log.txt: line \d+: no line before lists the ranks", found[1])
+
+
+def test_several_runs_in_one_output_have_their_own_collective_and_ranks(tmp_path):
+    two_ranks = "".join(line + "\n" for line in NCCL.splitlines() if not re.match(r"#\s+Rank +[23] ", line))
+    log = f"# Collective test starting: all_reduce_perf\n{NCCL}# Collective test starting: all_gather_perf\n{two_ranks}"
+    found = read(tmp_path, slurm__out=log)
+    assert {(x.workload, x.parameters["ranks"]) for x in found} == {("all_reduce", 4), ("all_gather", 2)}
+
+
+def test_programs_of_nccl_tests_without_an_equivalent_say_so(tmp_path):
+    assert "sendrecv is not timed here; known: all_reduce" in read(tmp_path, sendrecv_perf__txt=NCCL)[0].refused
+
+
+def test_nccl_tests_before_2_12_have_an_error_column_and_may_lack_in_place_ones(tmp_path):
+    old = NCCL.replace("#wrong", " error").replace("    root", "")
+    old = "".join(re.sub(r" +-1 ", " ", line)[:90] + "\n" for line in old.splitlines())
+    assert read(tmp_path, all_reduce__txt=old)[0].value == 12_500.0
 
 
 def test_a_damaged_line_of_nccl_tests_is_named(tmp_path):
@@ -180,8 +212,23 @@ def test_a_damaged_line_of_nccl_tests_is_named(tmp_path):
 
 def test_scale_sim_layers_take_their_sizes_from_the_topology(tmp_path):
     [found] = read(tmp_path, COMPUTE_REPORT__csv=REPORT, layers__csv="Layer,M,N,K,\na,16,17,18,\n", run__cfg=CFG)
-    assert (found.workload, found.value, found.unit) == ("tile", 100.0, "cycles")
+    assert (found.workload, found.value, found.unit) == ("layers a", 100.0, "cycles")
     assert found.parameters == {"m": 16, "n": 17, "k": 18, "rows": 8, "cols": 4, "dataflow": "weight_stationary"}
+
+
+def test_a_network_may_repeat_a_layer(tmp_path):
+    rows = REPORT.splitlines()
+    report = "\n".join([*rows, rows[-1].replace("0,", "1,", 1)])
+    topology = "Layer,M,N,K,\na,16,17,18,\na,16,17,18,\n"
+    assert len(read(tmp_path, COMPUTE_REPORT__csv=report, layers__csv=topology, run__cfg=CFG)) == 2
+
+
+def test_reports_of_scale_sim_3_also_count_cycles_with_prefetch(tmp_path):
+    report = "LayerID, Total Cycles (incl. prefetch), Total Cycles, Stall Cycles,\n0, 1252, 791, 0,\n"
+    topology = "Layer, M, N, K, Sparsity,\nA, 40, 20, 50, 1:1,\n"
+    config = f"{CFG}\n[sparsity]\nBlockSize: 8\n"
+    [found] = read(tmp_path, COMPUTE_REPORT__csv=report, gemm__csv=topology, run__cfg=config)
+    assert (found.value, found.parameters["m"], found.parameters["k"]) == (791.0, 40, 50)
 
 
 def test_a_convolution_is_the_product_that_scale_sim_makes_of_it(tmp_path):

@@ -67,7 +67,7 @@ def test_what_a_bin_has_no_room_for_is_done_later():
 
 def test_a_latency_moves_the_load_of_the_links_behind_it():
     records = records_of([(0, 300, 0, 100)], [100, 100], 300, routes=((0, 1, 2),), nodes=("a", "b", "c"))
-    records.dependencies.links[0, 1] = (150, 50, 1.0)
+    records.dependencies.links[0, 1] = (150, 50, 1.0, 0)
     assert _loads.link_loads(records, 3).busy.tolist() == [[1, 0, 0], [0, 0, 1]]
 
 

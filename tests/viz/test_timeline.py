@@ -14,7 +14,7 @@ from kernbench.analysis._transfer import Part
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies import CclStudy
 from kernbench.viz import _timeline
-from kernbench.viz._timeline import Timeline, timeline_sections
+from kernbench.viz._timeline import Timeline, path_section, timeline_sections
 from tests.analysis.synthetic import records_of
 
 DMA, HBM = "sip0.cube0.pe{}.pe_dma", "sip0.cube0.hbm_ctrl.pe0"
@@ -167,8 +167,8 @@ def test_a_step_of_the_path_is_placed_in_the_interval_that_contains_it():
         Step(3_000, 15_000, "part 0", (Part("serialization", link, 12_000),), "its send"),
         Step(15_000, 17_000, "recv", (Part("slot", "sip0.cube0.pe1.pe_fetch_store.fetch", 2_000),)),
     )  # fmt: skip
-    header, _ = timeline_sections([("x", sent())], CriticalPath(steps, 17_000))
-    path, rows = header["path"], timeline.rows
+    path = path_section(sent(), CriticalPath(steps, 17_000))
+    rows = timeline.rows
     assert [[rows[row][:2] if row >= 0 else None, i] for _, _, row, i, *_ in path["steps"]] == [
         [None, -1],
         [["sip0.cube0.pe0.pe_ipcq", "send"], 0],

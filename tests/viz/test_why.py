@@ -12,7 +12,7 @@ from kernbench.studies import gemm
 from kernbench.viz._html import result_html
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
-from kernbench.viz._why import FACTORS, handle_why, why_section
+from kernbench.viz._why import FACTORS, handle_why, predicted, why_section
 
 MACHINE = kb.load("preset:default", ["sip.cube_mesh.w=2", "sip.cube_mesh.h=2"])
 BENCHES = ("qkv-gemm", "qkv-gemm-multi-pe", "va-offset-verify", "ccl-allreduce", "gemm-single-pe")
@@ -42,8 +42,12 @@ def test_the_largest_part_of_the_first_picture_is_what_why_names_first(bench):
     assert page.index(f"<title>{first.what}: {first.ns:,.2f} ns") == page.index("<title>")
 
 
+def first_row(result):
+    return predicted(why_section(result.why(), result.records), result.records)["rows"][0]
+
+
 def test_a_slider_moves_coupled_fields_together_around_the_machine_s_value(result):
-    row = why_section(result.why(), result.records)["rows"][0]
+    row = first_row(result)
     assert [x["path"] for x in row["fields"]] == [*result.why()[0].fields, *result.why()[0].together]
     middle = len(FACTORS) // 2
     assert FACTORS[middle] == 1
@@ -57,12 +61,20 @@ def test_a_slider_moves_coupled_fields_together_around_the_machine_s_value(resul
         0.25,
         4,
     ]
-    for values, predicted in zip(table, row["predicted"], strict=True):
-        assert predicted == result.what_if(values).predicted_ns
+    for values, found in zip(table, row["predicted"], strict=True):
+        assert found == result.what_if(values).predicted_ns
+
+
+def test_nothing_is_predicted_where_a_kernel_can_be_asked(result):
+    header, buffers = scene_of(MACHINE, result)
+    assert header["why"]["rows"][0]["stops"]
+    assert not any("predicted" in row for row in header["why"]["rows"])
+    assert "tornado" not in header["why"]
+    assert "trace" not in buffers
 
 
 def test_predictions_are_near_the_exact_runs(result):
-    row = why_section(result.why(), result.records)["rows"][0]
+    row = first_row(result)
     for i in (4, 12):
         exact = product(machine=MACHINE.with_(row["stops"][row["first"] + i])).latency_ns
         assert abs(exact / result.latency_ns - 1) > 0.05
@@ -80,8 +92,8 @@ def test_messages_of_the_view_are_answered(result):
 
 def test_a_slider_beyond_the_table_asks_the_kernel(result):
     question = {"do": "what_if", "id": 7, "values": {"system.pcie.latency_ns": 800}, "latency_ns": result.latency_ns}
-    predicted = result.what_if("system.pcie.latency_ns=800").predicted_ns
-    assert handle_why(question, result.records) == {"do": "what_if", "id": 7, "predicted": predicted}
+    answer = result.what_if("system.pcie.latency_ns=800").predicted_ns
+    assert handle_why(question, result.records) == {"do": "what_if", "id": 7, "predicted": answer}
     for change, error in (
         ({"values": {"sip.cube_mesh.w": 1}}, "run the program on the changed machine"),
         ({"values": {"cube.hbm.channel_bw_gbs": 0}}, "channel_bw_gbs = 0"),
@@ -104,7 +116,7 @@ def test_a_slider_of_a_page_shows_a_prediction(result, driver, tmp_path):
     from tests.notebook.browser import Page
 
     path = tmp_path / "run.html"
-    path.write_text(picture_html(scene_of(MACHINE, result, trace=True)), encoding="utf-8")
+    path.write_text(picture_html(scene_of(MACHINE, result, offline=True)), encoding="utf-8")
     page = Page(driver, "why")
     page.open(path.as_uri())
     page.until(lambda: page.all(".kbp-why-row input"), "rows")
@@ -112,7 +124,7 @@ def test_a_slider_of_a_page_shows_a_prediction(result, driver, tmp_path):
     assert "Prediction" not in page.all(".kbp-why-said")[0].text
     for _ in range(4):
         slider.send_keys(Keys.ARROW_RIGHT)
-    row = why_section(result.why(), result.records)["rows"][0]
+    row = first_row(result)
     said = page.all(".kbp-why-said")[0].text
     assert f"Prediction: {row['predicted'][FACTORS.index(2.0) - row['first']]:,.1f} ns" in said
     assert page.all(".kbp-why-control output")[0].text == "64 GB/s"

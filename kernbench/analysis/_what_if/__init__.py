@@ -119,11 +119,17 @@ class Tornado:
         how = f"simulated (largest error of a prediction {max(map(abs, errors)):.2%})" if errors else "predicted"
         lines = [f"{self.name}: {how} change of the latency, each field times {self.factors}"]
         for field, found in self.rows:
-            lines.append(f"  {field:<{width}}" + "".join(f"{swing(x):>+9.1%}" if x else f"{'-':>9}" for x in found))
+            lines.append(f"  {field:<{width}}" + "".join(f"{_signed(x) if x else '-':>9}" for x in found))
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
+
+
+def _signed(found: Prediction) -> str:
+    """Return the relative change as text: "0.0%" for what is less than is shown, of either sign."""
+    text = f"{swing(found):+.1%}"
+    return "0.0%" if text in ("+0.0%", "-0.0%") else text
 
 
 def swing(found: Prediction) -> float:

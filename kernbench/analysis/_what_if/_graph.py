@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from kernbench._units import FLIT_BYTES, flits
+from kernbench._units import ACK_BYTES, flits
 from kernbench.analysis._critical_path import COMMAND_KINDS, ENGINES, HOST_KINDS
 from kernbench.analysis._critical_path import critical_path as check_logged
 from kernbench.analysis._records import CREDIT, FETCH, PART, READ, WRITE, Records, Stage, Transfer
@@ -124,24 +124,24 @@ class Graph:
                 read = x.kind != WRITE
                 access = (q.ns("cube.hbm.access_ns"), 1.0) if read else (q.one, 0.0)
                 if read:
-                    edge(start, arrived, (q.transit(x.route, 0, reverse=True), 1.0))
+                    edge(start, arrived, (q.transit(x.route, q.command_bytes, reverse=True), 1.0))
                     edge(arrived, served, (q.memory, min(bursts, x.served_ps - x.arrived_ps)), access)
-                    edge(served, end, (q.transit(x.route, min(x.nbytes, FLIT_BYTES)), 1.0))
+                    edge(served, end, (q.transit(x.route, min(x.nbytes, q.flit_bytes)), 1.0))
                     edge(arrived, end, (q.memory, q.burst_ps), access, (q.transit(x.route, x.nbytes), 1.0))
                     self._on_links(x, x.route, False, x.arrived_ps, end)
                 else:
                     edge(start, arrived, (q.transit(x.route, x.nbytes, reverse=True), 1.0))
                     edge(arrived, served, (q.memory, q.burst_ps))
-                    flit = q.transit(x.route, min(x.nbytes, FLIT_BYTES), reverse=True)
+                    flit = q.transit(x.route, min(x.nbytes, q.flit_bytes), reverse=True)
                     edge(start, served, (q.memory, bursts), (flit, 1.0))
-                    edge(served, end, (q.transit(x.route, 16), 1.0))
+                    edge(served, end, (q.transit(x.route, ACK_BYTES), 1.0))
                     self._on_links(x, x.route, True, x.start_ps, arrived)
                 server = self._server(slice_, q.memory)
                 server.members.append((x.served_ps, x.arrived_ps, served, bursts, ()))
             elif memory:
                 arrived = served = start
                 end = add(x.end_ps)
-                there, back = (0, x.nbytes) if x.kind != WRITE else (x.nbytes, 16)
+                there, back = (q.command_bytes, x.nbytes) if x.kind != WRITE else (x.nbytes, ACK_BYTES)
                 edge(start, end, (q.transit(x.route, there, reverse=True), 1.0), (q.transit(x.route, back), 1.0))
                 self._on_links(x, x.route, x.kind == WRITE, x.start_ps, end)
             elif x.kind == PART:
@@ -180,14 +180,14 @@ class Graph:
         if key not in self.chained:
             ranked = sorted(range(len(hops)), key=lambda i: -self.busy.get(q.link_name(hops[i]), 0))
             self.chained[key] = sorted(ranked[:_CHAINED])
-            slowest = max(range(len(hops)), key=lambda i: (q.link_ps(hops[i], FLIT_BYTES), -i))
+            slowest = max(range(len(hops)), key=lambda i: (q.link_ps(hops[i], q.flit_bytes), -i))
             if slowest not in self.chained[key] and len(hops) > 2:
                 self.chained[key].append(slowest)
         t = self.events.times[event]
         for at in self.chained[key]:
-            out = q.transit(route, min(nbytes, FLIT_BYTES), reverse=reverse, first=at + 1)
-            up = q.transit(route, min(nbytes, FLIT_BYTES), reverse=reverse, last=at)
-            service = q.link_ps(hops[at], min(nbytes, FLIT_BYTES)) * flits(nbytes)
+            out = q.transit(route, min(nbytes, q.flit_bytes), reverse=reverse, first=at + 1)
+            up = q.transit(route, min(nbytes, q.flit_bytes), reverse=reverse, last=at)
+            service = q.link_ps(hops[at], min(nbytes, q.flit_bytes)) * flits(nbytes, q.flit_bytes)
             quantity = q.link_rate(hops[at])
             server = self._server(hops[at], quantity)
             members = t - q.now(out), from_ps + q.now(up), event, service, ((out, 1.0),)

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from kernbench._units import FLIT_BYTES, flits, ns_to_ps, serialization_ps
+from kernbench._units import flits, ns_to_ps, serialization_ps
 from kernbench.analysis._records import Records
+from kernbench.analysis._transfer import flit_bytes_of
 from kernbench.analysis.why import attribution
 
 Hop = int
@@ -42,9 +43,9 @@ class Quantities:
         self._hop: dict[tuple[int, int], Hop] = {ends: i for i, ends in enumerate(dependencies.links)}
         self._names = [f"{self._nodes[a]}->{self._nodes[b]}" for a, b in self._hop]
         values = list(dependencies.links.values())
-        self._wire = np.array([wire for wire, _, _ in values], float)
-        self._node = np.array([node for _, node, _ in values], float)
-        self._bw = np.array([bw for _, _, bw in values], float)
+        self._wire, self._node, self._bw, self._header = np.array(values, float).reshape(-1, 4).T
+        self.flit_bytes = flit_bytes_of(records.spec)
+        self.command_bytes: int = records.spec["system"].get("command_bytes", 0)
         self._latency = (self._wire + self._node).tolist()
         self._hops: dict[tuple[int, bool], tuple[Hop, ...]] = {}
         self._paths: list[tuple[int, tuple[Hop, ...], int, int]] = []  # quantity, hops, bytes of a flit, flits
@@ -99,8 +100,8 @@ class Quantities:
     def stream(self, route: int, nbytes: int) -> tuple[int, float]:
         """Return what limits a stream of bytes over a route, a slice or a link: its slowdown, and the time [ps]."""
         hops = self.hops(route, False)
-        slowest = max(hops, key=lambda hop: self.link_ps(hop, FLIT_BYTES))
-        over_links = self.link_ps(slowest, FLIT_BYTES) * nbytes / FLIT_BYTES
+        slowest = max(hops, key=lambda hop: self.link_ps(hop, self.flit_bytes))
+        over_links = self.link_ps(slowest, self.flit_bytes) * nbytes / self.flit_bytes
         if ".hbm_ctrl." in self._nodes[self._routes[route][0]]:
             served = self.bursts_ps(nbytes)
             if served >= over_links:
@@ -124,7 +125,7 @@ class Quantities:
         """Return the time of a flit of `size` bytes on a link."""
         found = self._flit.get((hop, size))
         if found is None:
-            found = self._flit[hop, size] = serialization_ps(size, float(self._bw[hop]))
+            found = self._flit[hop, size] = serialization_ps(size + int(self._header[hop]), float(self._bw[hop]))
         return found
 
     def link_rate(self, hop: Hop) -> int:
@@ -141,7 +142,7 @@ class Quantities:
         if found is not None:
             return found
         hops = self.hops(route, reverse)[first:last]
-        size, n = min(nbytes, FLIT_BYTES), flits(nbytes)
+        size, n = min(nbytes, self.flit_bytes), flits(nbytes, self.flit_bytes)
         times = [self.link_ps(hop, size) for hop in hops]
         now = sum(self._latency[hop] for hop in hops) + sum(times) + (n - 1) * max(times, default=0)
         quantity = self._enter(key, now)
@@ -162,6 +163,7 @@ class Quantities:
         self._begins = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64) if len(lengths) else lengths
         self._flat = np.array([hop for _, hops, _, _ in self._paths for hop in hops], np.int64)
         self._sizes = np.repeat(np.array([size for *_, size, _ in self._paths], float), lengths)
+        self._sizes += self._header[self._flat]
         self._flits = np.array([n for *_, n in self._paths], float)
         self._at = np.array([quantity for quantity, *_ in self._paths], np.int64)
         self._base = np.array(self._now, float)

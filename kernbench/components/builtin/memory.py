@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from kernbench._units import ACK_BYTES
 from kernbench.sim_engine._dram import DramSlice
 from kernbench.sim_engine._network import HbmSlice
-from kernbench.sim_engine._transaction import ACK_BYTES, Transaction
+from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
 
 

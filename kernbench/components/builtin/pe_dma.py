@@ -13,7 +13,7 @@ from kernbench.components._command import Load, Ref, Run, Store
 from kernbench.components._pe import Job, Request
 from kernbench.sim_engine._network import BULK, Arbiter
 from kernbench.sim_engine._op_log import KIND
-from kernbench.sim_engine._transaction import COMMAND_BYTES, Callee, Transaction
+from kernbench.sim_engine._transaction import Callee, Transaction
 
 if TYPE_CHECKING:
     from kernbench.components._pe import Pe, Program
@@ -98,18 +98,17 @@ class Port:
         self._on_read = self.memory.on_read
 
     def read(self, txn: Transaction, kind: int = BULK) -> None:
-        """Start a read, for bulk or queue traffic.
-
-        Its command is empty: it takes no link's time, so the route need not count it.
-        """
+        """Start a read, for bulk or queue traffic."""
         txn.back = self.back
         route = self.route
         txn.key = key = route.key()
+        command = self.network.command_bytes
+        route.count(command)
         arbiter = self.dma.arbiter
         if arbiter is None:
-            self.core.put(route.links, 1, COMMAND_BYTES, key, self._on_read, txn)
+            self.core.put(route.links, 1, command, key, self._on_read, txn)
         else:
-            arbiter.start(kind, route, 1, COMMAND_BYTES, key, self._on_read, txn, False)
+            arbiter.start(kind, route, 1, command, key, self._on_read, txn, False)
 
     def write(self, txn: Transaction, kind: int = BULK) -> None:
         """Start a write, for bulk or queue traffic."""

@@ -139,8 +139,9 @@ class WhyRow {
     const { row, view } = this;
     const [field] = row.fields;
     const now = (row.stops.length - 1) / 2;
-    this.known = new Map(row.predicted.map((predicted, i) => [row.first + i, predicted]));
-    const [min, max] = view.send ? [0, row.stops.length - 1] : [row.first, row.first + row.predicted.length - 1];
+    const { predicted = [] } = row;
+    this.known = new Map(predicted.map((ns, i) => [row.first + i, ns]));
+    const [min, max] = view.send ? [0, row.stops.length - 1] : [row.first, row.first + predicted.length - 1];
     const place = (i) => `left:${(100 * (i - min)) / (max - min)}%`;
     const id = `kbp-why-${(WhyRow.count = (WhyRow.count ?? 0) + 1)}`;
     this.output = node("output", { for: id });
@@ -174,11 +175,13 @@ class WhyRow {
     const text = this.#text(field, stop[field.path]);
     this.output.textContent = text;
     const predicted = this.known.get(i);
+    this.said.classList.remove("kbp-waiting");
     if (near(stop[field.path], field.value)) {
       this.said.textContent = more.length ? `Moves ${more.map((x) => x.label).join(", ")} with it.` : "";
       if (row.impl) this.said.textContent += ` Modelled by ${row.impl}.`;
     } else if (predicted === undefined) {
-      this.said.textContent = "Predicting …";
+      if (this.said.textContent.startsWith("Prediction")) this.said.classList.add("kbp-waiting");
+      else this.said.textContent = "Predicting …";
       view.predict(stop, (found) => {
         this.known.set(i, found.predicted);
         if (Number(input.value) === i) this.#tell(i, input);
@@ -282,8 +285,8 @@ function near(a, b) {
   return typeof a === "number" && typeof b === "number" && Math.abs(a - b) <= 1e-5 * Math.max(Math.abs(a), Math.abs(b));
 }
 
-/** Returns a share as a change: "+3 %", "-18 %". */
+/** Returns a share as a change: "+3 %", "-18 %", and "0.0 %" for what is less than is shown. */
 function signed(share, digits = Math.abs(share) < 0.1 ? 1 : 0) {
-  const text = `${Math.abs(100 * share).toFixed(digits)} %`;
-  return `${share < 0 ? "−" : "+"}${text}`;
+  const text = Math.abs(100 * share).toFixed(digits);
+  return `${Number(text) === 0 ? "" : share < 0 ? "−" : "+"}${text} %`;
 }
