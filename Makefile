@@ -25,6 +25,10 @@ PYTEST := $(PY) -m pytest
 ON_BOTH := $(wildcard $(foreach part,sim_engine components triton_emu kernels ccl,tests/$(part) kernbench/$(part))) tests/reference
 CORE := $(PY) setup.py --quiet build_ext --inplace
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
+WITH_TORCH := notebooks/07_bring_your_model.ipynb
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/notebooks/sanitize.cfg
+EXECUTE := -m jupyter nbconvert --log-level=WARN --to notebook --inplace --execute \
+  --ExecutePreprocessor.record_timing=False --ExecutePreprocessor.store_widget_state=False
 
 # Without bytecode, each process would compile its imports: one second for most, two with charts.
 unexport PYTHONDONTWRITEBYTECODE
@@ -60,7 +64,7 @@ docs: core
 APART := $(wildcard tests/notebook/test_browser*.py) tests/sim_engine/test_engines.py tests/test_build.py tests/oracle tests/fuzz
 test: core
 	$(PYTEST) -n logical --dist loadfile tests kernbench $(APART:%=--ignore=%) \
-	  --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks milestones
+	  $(NBVAL) notebooks milestones
 
 test-all: definition test apart
 
@@ -100,7 +104,7 @@ frontends: core
 	$(PYTHON) -m venv $(FRONTENDS)
 	KERNBENCH_ENGINE=definition $(VENV)/bin/uv pip install --quiet --python $(FRONTENDS)/bin/python -r requirements.lock -e .[torch,frontends]
 	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/triton
-	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/torch
+	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/torch $(NBVAL) $(WITH_TORCH)
 	$(FRONTENDS)/bin/python -m tests.triton.acceptance norm softmax
 
 msccl: core
@@ -122,8 +126,9 @@ sync: export KERNBENCH_ENGINE ?= core
 sync: core
 	touch $(SOURCES)
 	$(PY) -m jupytext --quiet --sync --set-kernel python3 $(SOURCES)
-	$(PY) -m jupyter nbconvert --log-level=WARN --to notebook --inplace --execute \
-	  --ExecutePreprocessor.record_timing=False --ExecutePreprocessor.store_widget_state=False $(SOURCES:.py=.ipynb)
+	$(PY) $(EXECUTE) $(filter-out $(WITH_TORCH),$(SOURCES:.py=.ipynb))
+	@if [ -x $(FRONTENDS)/bin/python ]; then $(FRONTENDS)/bin/python $(EXECUTE) $(WITH_TORCH); \
+	  else echo "not run without PyTorch: $(WITH_TORCH); make frontends installs it"; fi
 	$(PY) -m tests.notebooks.stills $(SOURCES:.py=.ipynb)
 
 screenshots: core

@@ -14,6 +14,7 @@ from kernbench.kernels.partition import Parts, part_blocks
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._layout import Layout, TensorShard, everything, row_major, strided
 from kernbench.runtime_api._memory import TensorHandle
+from kernbench.runtime_api._parts import assign
 from kernbench.runtime_api.tensor import HostTensor, Size, Tensor, check_broadcast
 from kernbench.runtime_api.types import Device
 from kernbench.triton_emu._handles import Pointer
@@ -220,7 +221,7 @@ class DeviceTensor(Tensor):
 
     def _bytes(self, values: np.ndarray) -> np.ndarray:
         base = np.empty(self._layout.shape, self.dtype.numpy)
-        self._seen(base)[...] = values
+        assign(self._seen(base), values)
         return self._layout.scatter(base)
 
     def _seen(self, base: np.ndarray) -> np.ndarray:

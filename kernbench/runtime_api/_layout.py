@@ -12,6 +12,7 @@ import numpy as np
 
 from kernbench._dtypes import DType
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api._parts import assign
 
 Box = tuple[slice, ...]
 Place = tuple[int, int]  # (cube, PE)
@@ -97,15 +98,18 @@ class Layout:
         for shard in self.parts:
             part = array[shard.index]
             start = shard.offset // self.dtype.itemsize
-            part[...] = elements[start : start + part.size].reshape(part.shape)
+            assign(part, elements[start : start + part.size].reshape(part.shape))
         return array
 
     def scatter(self, array: np.ndarray) -> np.ndarray:
         """Return the bytes (uint8) that `array` has in `write_pieces`."""
-        if not self.shards:
-            return np.zeros(0, np.uint8)
-        rows = [np.ascontiguousarray(array[s.index]).reshape(-1).view(np.uint8) for s in self.shards]
-        return np.concatenate(rows)
+        found = np.empty(sum(s.nbytes for s in self.shards), np.uint8)
+        start = 0
+        for s in self.shards:
+            part = array[s.index]
+            assign(found[start : start + s.nbytes].view(self.dtype.numpy).reshape(part.shape), part)
+            start += s.nbytes
+        return found
 
     def cut(self, box: Box) -> tuple[int, Layout] | None:
         """Return the part `box` as (offset of its first byte, layout), or None if it is not one run of bytes."""

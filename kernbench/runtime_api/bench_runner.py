@@ -16,6 +16,7 @@ from kernbench._dtypes import DType
 from kernbench.analysis.result import Result
 from kernbench.errors import KernbenchError, StateError, VerificationError
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api._parts import assign, largest, parts, product
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
@@ -35,26 +36,19 @@ def operand(
         return torch.empty(shape, dtype=dtype, device="ahbm", dp=dp, name=name), None
     values = _drawn(np.random.default_rng([*name.encode(), *shape]), prod(shape), dtype).reshape(shape)
     tensor = torch.tensor(values, dtype=dtype, device="ahbm", dp=dp, name=name)
-    return tensor, values.astype(np.float64)
-
-
-# Between two parts a run can be cancelled. Products of fewer rows would take longer.
-_PART, _PART_ROWS, _PART_MACS = 1 << 20, 512, 1 << 32
+    exact = np.empty(values.shape)
+    assign(exact, values)
+    return tensor, exact
 
 
 def _drawn(rng: np.random.Generator, n: int, dtype: DType) -> np.ndarray:
     """Return random values: normal, or integers from -8 to 7."""
     values = np.empty(n, dtype.numpy)
-    for start in range(0, n, _PART):
-        part = values[start : start + _PART]
+    for where in parts(n):
+        part = values[where]
         drawn = rng.standard_normal(part.size) if dtype.is_floating_point else rng.integers(-8, 8, part.size)
         part[:] = drawn.astype(np.float32).astype(dtype.numpy)
     return values
-
-
-def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    rows = max(_PART_ROWS, _PART_MACS // max(1, b.size)) if a.ndim == b.ndim == 2 else max(1, len(a))
-    return np.concatenate([a[start : start + rows] @ b for start in range(0, len(a), rows)] or [a @ b])
 
 
 def check_product(torch: RuntimeContext, name: str, got: Tensor, a: np.ndarray | None, b: np.ndarray | None) -> None:
@@ -62,8 +56,8 @@ def check_product(torch: RuntimeContext, name: str, got: Tensor, a: np.ndarray |
     atol = 0.0
     expected = None
     if a is not None and b is not None:
-        expected = _product(a, b)
-        atol = a.shape[-1] * 2.0**-24 * float(np.abs(a).max() * np.abs(b).max())
+        expected = product(a, b)
+        atol = a.shape[-1] * 2.0**-24 * largest(a) * largest(b)
     exact = not got.dtype.is_floating_point
     check(torch, name, got, expected, rtol=0.0 if exact else _eps(got.dtype), atol=0.0 if exact else atol)
 
@@ -72,21 +66,31 @@ def check(
     torch: RuntimeContext, name: str, got: Tensor, expected: np.ndarray | None, *, rtol: float = 0.0, atol: float = 0.0
 ) -> None:
     """Read `got`, and with data compare it: |got - expected| <= atol + rtol |expected|."""
-    values = got.numpy().astype(np.float64)
+    values = got.numpy()
     if expected is None:
         return
     torch.checks += 1
-    with np.errstate(invalid="ignore", over="ignore"):
-        wanted = expected.astype(got.dtype.numpy).astype(np.float64)
-        error = np.abs(values - wanted) - (atol + rtol * np.abs(wanted))
-    same = (values == wanted) | (np.isnan(values) & np.isnan(wanted))
-    wrong = ~same & ~(error <= 0)
-    if wrong.any():
-        worst = np.unravel_index(np.argmax(np.where(wrong, np.nan_to_num(error, nan=np.inf), -np.inf)), wrong.shape)
+    shape, expected = values.shape, np.broadcast_to(expected, values.shape)
+    values, expected = values.reshape(-1), expected.reshape(-1)
+    count, worst, largest_error = 0, 0, -np.inf
+    for where in parts(values.size):
+        value = values[where].astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            wanted = expected[where].astype(got.dtype.numpy).astype(np.float64)
+            error = np.abs(value - wanted) - (atol + rtol * np.abs(wanted))
+        same = (value == wanted) | (np.isnan(value) & np.isnan(wanted))
+        wrong = ~same & ~(error <= 0)
+        if wrong.any():
+            count += int(wrong.sum())
+            errors = np.where(wrong, np.nan_to_num(error, nan=np.inf), -np.inf)
+            if errors.max() > largest_error:
+                worst, largest_error = where.start + int(errors.argmax()), errors.max()
+    if count:
+        wanted = expected[worst : worst + 1].astype(got.dtype.numpy).astype(np.float64)[0]
         raise VerificationError(
-            f"{name}: {int(wrong.sum())} of {prod(wrong.shape)} elements differ from numpy; the worst is "
-            f"[{', '.join(map(str, worst))}] = {values[worst]:g}, expected {wanted[worst]:g} "
-            f"+- {atol + rtol * abs(wanted[worst]):.2g}"
+            f"{name}: {count} of {prod(shape)} elements differ from numpy; the worst is "
+            f"[{', '.join(map(str, np.unravel_index(worst, shape)))}] = {float(values[worst]):g}, expected {wanted:g} "
+            f"+- {atol + rtol * abs(wanted):.2g}"
         )
 
 

@@ -80,6 +80,11 @@ class Options(TypedDict, total=False):
     name: str | None
 
 
+def _all(value: float) -> Values:
+    """Return what makes an array of one value, which takes no memory."""
+    return lambda shape: np.broadcast_to(np.asarray(value), shape)
+
+
 def _default(values: np.ndarray) -> DType:
     """Return the type that torch gives to Python numbers."""
     return bool_ if values.dtype == bool else int64 if values.dtype.kind in "iu" else float32
@@ -266,16 +271,16 @@ class RuntimeContext(TypeNames):
 
     def zeros(self, *size: SizeLike, **options: Unpack[Options]) -> Tensor:
         """Return a tensor of zeros."""
-        return self._new(as_shape(size), float32, np.zeros, **options)
+        return self._new(as_shape(size), float32, _all(0.0), **options)
 
     def ones(self, *size: SizeLike, **options: Unpack[Options]) -> Tensor:
         """Return a tensor of ones."""
-        return self._new(as_shape(size), float32, np.ones, **options)
+        return self._new(as_shape(size), float32, _all(1.0), **options)
 
     def full(self, size: SizeLike, fill_value: float, **options: Unpack[Options]) -> Tensor:
         """Return a tensor of which every element is `fill_value`; the type follows from the value."""
         default = _default(np.asarray(fill_value))
-        return self._new(as_shape((size,)), default, lambda shape: np.full(shape, fill_value), **options)
+        return self._new(as_shape((size,)), default, _all(fill_value), **options)
 
     def arange(self, start: float, end: float | None = None, step: float = 1, **options: Unpack[Options]) -> Tensor:
         """Return start, start + step, ... below end; `arange(end)` begins at 0."""
@@ -312,7 +317,7 @@ class RuntimeContext(TypeNames):
 
     def zeros_like(self, input: Tensor, **options: Unpack[Options]) -> Tensor:
         """Return zeros in the shape and type of `input`, where `input` is and spread as it is."""
-        return self._like(input, np.zeros, **options)
+        return self._like(input, _all(0.0), **options)
 
     def empty_like(self, input: Tensor, **options: Unpack[Options]) -> Tensor:
         """Return undefined values in the shape and type of `input`, where `input` is and spread as it is."""

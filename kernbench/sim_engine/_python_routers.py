@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-CLASSES = 2  # requests and replies have VCs of their own
+CLASSES = 2  # requests and replies use separate VCs
 _IDLE, _WAITS, _ACTIVE = range(3)
 
 

@@ -35,7 +35,7 @@ from kernbench.studies.ccl import CclStudy
 from kernbench.studies.fidelity_report import REFERENCES, SENSITIVITY, TOGETHER
 from kernbench.studies.gemm import product
 from kernbench.studies.gqa import GqaStudy
-from kernbench.studies.load_curve import PATTERNS, latency_cycles
+from kernbench.studies.load_curve import PATTERNS, latency_cycles, saturation
 from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, cell, scaled, size_name
 from kernbench.sweeps._keys import Row, machine_of
 from kernbench.topology.builder import Machine, resolve_topology
@@ -253,9 +253,18 @@ _DRAM = Mechanism(
 # -- networks
 
 
-def _noc(machine: Machine, *, topology: str, traffic: str, load: float, packet: int = 1, **_: Any) -> float:
+def _noc(
+    machine: Machine, *, topology: str, traffic: str, load: float, packet: int = 1, packets: str = "all", **_: Any
+) -> float:
     """Return the mean latency of packets at a load [cycles]."""
-    return latency_cycles(machine, pattern=traffic, load=load, packet=packet, network=_NETWORKS[topology])
+    return latency_cycles(
+        machine, pattern=traffic, load=load, packet=packet, network=_NETWORKS[topology], others=packets == "others"
+    )
+
+
+def _saturation(machine: Machine, *, topology: str, traffic: str, packet: int = 1, **_: Any) -> float:
+    """Return the load at which the mean latency is three times that without load [flits per cycle and terminal]."""
+    return saturation(machine, pattern=traffic, packet=packet, network=_NETWORKS[topology])
 
 
 _NETWORKS = {"mesh": "cube", "torus": "sips"}
@@ -274,7 +283,9 @@ def _network(given: Values) -> Values:
     return one | {"system.sip_link.bw_gbs": 256, "system.sip_link.latency_ns": 1}
 
 
-def _refuse_network(_: MachineConfig, *, n: int = 2, **__: Any) -> str:
+def _refuse_network(_: MachineConfig, *, traffic: str, n: int = 2, packets: str = "all", **__: Any) -> str:
+    if packets != "all" and (packets, traffic) != ("others", "hotspot"):
+        return f"packets = {packets}: of traffic hotspot, packets that do not go to the hot spot (others) are compared"
     return "" if n == 2 else f"n = {n}: networks of two dimensions are compared"
 
 
@@ -284,12 +295,17 @@ def _credits(_: MachineConfig, given: Values) -> Values:
     return {f"{router}.flow": "credits", **sizes}
 
 
+_CREDITS = Mechanism("virtual channels and credits (flow: credits)", _credits)
+
 WORKLOADS: dict[str, Workload] = {
     **_COLLECTIVES,
     "noc": Workload(
-        ("cycles",), ("topology", "k", "traffic", "load"), ("n", "packet", "vcs", "vc_flits"), _noc,
-        machine=_network, mechanisms=(Mechanism("virtual channels and credits (flow: credits)", _credits),),
-        refuse=_refuse_network,
+        ("cycles",), ("topology", "k", "traffic", "load"), ("n", "packet", "packets", "vcs", "vc_flits"), _noc,
+        machine=_network, mechanisms=(_CREDITS,), refuse=_refuse_network,
+    ),
+    "saturation": Workload(
+        ("flits/node/cycle",), ("topology", "k", "traffic"), ("n", "packet", "vcs", "vc_flits"), _saturation,
+        machine=_network, mechanisms=(_CREDITS,), refuse=_refuse_network,
     ),
     "hbm": Workload(
         ("GB/s", "ns"), ("timing", "pattern", "requests", "metric", "channel_bw_gbs"),
@@ -487,7 +503,8 @@ _NAMED = {"dtype": _wrong_type, "algorithm": _wrong_algorithm}
 _CHOICES = {
     "pattern": ("sequential", "strided", "random"), "metric": ("throughput", "latency"), "timing": ("hbm2e", "hbm3"),
     "dataflow": ("output_stationary", "weight_stationary", "input_stationary"), "refresh": ("on", "off", "bank"),
-    "topology": ("mesh", "torus"), "traffic": PATTERNS, "staging": STAGINGS,
+    "topology": ("mesh", "torus"), "traffic": PATTERNS, "packets": ("all", "others"),
+    "staging": STAGINGS,
     "mapping": tuple("".join(("Ro", *parts)) for parts in permutations(("Ba", "Bg", "Co"))),
 }  # fmt: skip
 _SIZES = (

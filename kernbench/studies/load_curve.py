@@ -211,12 +211,30 @@ def load_curve(
 
 
 def latency_cycles(
-    machine: Machine, *, pattern: str, load: float, packet: int, network: str, cycles: int = 6000
+    machine: Machine,
+    *,
+    pattern: str,
+    load: float,
+    packet: int,
+    network: str,
+    others: bool = False,
+    cycles: int = 12_000,
 ) -> float:
-    """Return the mean latency of packets at one load [cycles]; the arguments are those of `load_curve`."""
+    """Return the mean latency of packets at one load [cycles], of `others` than those to the hot spot if so.
+
+    The other arguments are those of `load_curve`.
+    """
     _check(pattern, packet, [load], network, cycles)
     traffic = _Traffic(machine, pattern, packet, network, 0)
-    return traffic.point(load, cycles, traffic.alone_ns()).latency_ns * 1000 / traffic.cycle_ps
+    point = traffic.point(load, cycles, traffic.alone_ns())
+    return (point.others_ns if others else point.latency_ns) * 1000 / traffic.cycle_ps
+
+
+def saturation(machine: Machine, *, pattern: str, packet: int, network: str, cycles: int = 10_000) -> float:
+    """Return the load at which a network saturates [flits per cycle]; the arguments are those of `load_curve`."""
+    _check(pattern, packet, (), network, cycles)
+    traffic = _Traffic(machine, pattern, packet, network, 0)
+    return _saturation(traffic, {}, cycles, traffic.alone_ns())
 
 
 def _check(pattern: str, packet: int, loads: Sequence[float], network: str, cycles: int) -> None:

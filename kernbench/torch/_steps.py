@@ -71,6 +71,7 @@ class Recorder(TorchDispatchMode):
         self._native: dict[Any, Callable[..., None]] = {
             aten.mm: self._mm, aten.bmm: self._mm, aten.addmm: self._addmm, aten.baddbmm: self._addmm,
             torch.ops.kernbench.attention: self._attention, aten.copy_: self._copy,
+            aten._scaled_dot_product_flash_attention_for_cpu: self._recognized,
         }  # fmt: skip
 
     def __torch_dispatch__(
@@ -263,6 +264,14 @@ class Recorder(TorchDispatchMode):
                 None,
                 "attention_merge",
             )
+
+    def _recognized(
+        self, out: tuple[torch.Tensor, torch.Tensor], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        dropout_p: float = 0.0, is_causal: bool = False, *, attn_mask: torch.Tensor | None = None,
+        scale: float | None = None,
+    ) -> None:  # fmt: skip
+        """Record attention that Inductor has recognized in matrix products around a softmax."""
+        self._attention(out[0], q, k, v, attn_mask, is_causal, q.shape[-1] ** -0.5 if scale is None else scale)
 
     def _copy(self, _: None, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> None:
         of, to = self._at(source.expand(target.shape)), self._at(target)

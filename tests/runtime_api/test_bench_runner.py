@@ -8,7 +8,7 @@ import pytest
 import kernbench as kb
 from kernbench._dtypes import as_dtype
 from kernbench.errors import KernelError, LimitError, VerificationError
-from kernbench.runtime_api import bench_runner
+from kernbench.runtime_api import _parts, bench_runner
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.sim_engine._limits import Expired, Watchdog
 from kernbench.sim_engine.engine import GraphEngine
@@ -130,15 +130,21 @@ def test_operands_and_products_are_those_of_one_part(monkeypatch, dtype):
             return tensor.numpy(), values
 
     whole, values = made()
-    product = bench_runner._product(values, values.T)
-    for name, value in (("_PART", 256), ("_PART_ROWS", 16), ("_PART_MACS", 1)):
-        monkeypatch.setattr(bench_runner, name, value)
-    parts, again = made()
-    np.testing.assert_array_equal(parts, whole)
+    monkeypatch.setattr(_parts, "PART", 256)
+    in_parts, again = made()
+    np.testing.assert_array_equal(in_parts, whole)
     np.testing.assert_array_equal(again, values)
-    np.testing.assert_allclose(bench_runner._product(values, values.T), product, rtol=1e-12)
-    for empty in (np.zeros((0, 3)), np.zeros((3, 0))):
-        np.testing.assert_array_equal(bench_runner._product(empty, empty.T), empty @ empty.T)
+
+
+def test_the_worst_of_all_parts_is_named(monkeypatch):
+    monkeypatch.setattr(_parts, "PART", 64)
+    expected = np.zeros((30, 20))
+    expected[3, 4], expected[17, 11], expected[29, 19] = 1.0, -5.0, 2.0
+    with (
+        kb.session(small(), data=True) as torch,
+        pytest.raises(VerificationError, match=r"x: 3 of 600 .* the worst is \[17, 11\] = 0, expected -5 \+- 0"),
+    ):
+        bench_runner.check(torch, "x", torch.zeros(30, 20, device="ahbm"), expected)
 
 
 def test_the_result_of_a_cancelled_run_is_made_only_if_it_is_asked_for():

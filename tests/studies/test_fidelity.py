@@ -130,12 +130,35 @@ def test_a_collective_of_more_bytes_takes_longer(name):
 
 
 def test_credits_explain_the_latency_of_a_network_of_routers(tmp_path):
-    # The third row of milestones/fidelity/data/booksim2/results.csv.
+    # BookSim2 28f4329, milestones/fidelity/data/booksim2/mesh.cfg injection_rate=0.2 sample_period=3000
     network = "topology=mesh; k=8; n=2; traffic=uniform; packet=1; vcs=4; vc_flits=8; load=0.2"
     [row] = kb.fidelity(csv(tmp_path, f"noc,{network},35.1348,cycles,a")).table.to_dict("records")
     assert row["error_pct"] < -30
     assert "credits" in row["explained_by"]
     assert abs(row["left_pct"]) < 2
+
+
+def network(flow, traffic):
+    """Return a mesh of 4 x 4 routers, and what a reference of it gives."""
+    given = {"topology": "mesh", "k": 4, "traffic": traffic, "vcs": 4, "vc_flits": 8}
+    machine = kb.load("preset:default", WORKLOADS["saturation"].machine(given))
+    return machine.with_({"cube.noc.router.flow": flow}), given
+
+
+@pytest.mark.parametrize("flow", ["credits", "unbounded"])
+def test_a_network_saturates_where_its_busiest_link_does(flow):
+    # Transpose: the busiest link of a row carries the packets of k - 1 = 3 terminals.
+    machine, given = network(flow, "transpose")
+    assert WORKLOADS["saturation"].run(machine, **given) == pytest.approx(1 / 3, rel=0.04)
+
+
+def test_packets_beside_a_hot_spot_wait_less_than_those_to_it():
+    # The hot terminal receives 16 / 8 + 7 / 8 of the load: 0.95 flits per cycle.
+    machine, given = network("credits", "hotspot")
+    beside, all_packets = (WORKLOADS["noc"].run(machine, **given, load=0.33, packets=x) for x in ("others", "all"))
+    assert beside < all_packets
+    reason = WORKLOADS["noc"].refuse(machine.config, **{**given, "traffic": "uniform"}, packets="others")
+    assert reason.startswith("packets = others: of traffic hotspot, ")
 
 
 def test_what_cannot_be_compared_says_why_and_the_rest_is_compared(tmp_path):

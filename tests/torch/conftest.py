@@ -15,8 +15,3 @@ if MISSING and REQUIRED:
     raise pytest.UsageError(f"KERNBENCH_TORCH=required, but {' and '.join(MISSING)} cannot be imported")
 if MISSING:
     collect_ignore_glob = ["test_*.py"]
-
-
-def pytest_report_header() -> str | None:
-    """Return what is left out."""
-    return f"tests/torch is left out: {' and '.join(MISSING)} cannot be imported" if MISSING else None

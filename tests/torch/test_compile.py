@@ -240,3 +240,16 @@ def test_names_of_modules():
     assert module_of(["silu", "mul_1"], modules) == "mlp"
     assert module_of(["mm", "add"], modules) == ""
     assert operators_of(["aten.t", "aten.silu", "prims.mul", "aten.silu"]) == ("silu", "mul")
+
+
+def test_attention_in_plain_operators_runs_as_the_native_kernel():
+    class Plain(torch.nn.Module):
+        def forward(self, q, k, v):
+            return (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1) @ v
+
+    q, k, v = torch.randn(3, 1, 4, 40, 32)
+    compiled = kb.torch.compile(Plain(), "preset:small")
+    found, eager = errors(Plain(), lambda _: compiled, q, k, v)
+    assert found <= 2 * eager
+    assert [part.operators for part in compiled.result.launches] == [("attention",)]
+    assert not compiled.result.host_fallbacks

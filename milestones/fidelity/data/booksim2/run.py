@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 K, VCS, VC_FLITS = 8, 4, 8
 HOT = K // 2 * K + K // 2  # the terminal nearest to the middle
 _WEIGHTS = ["71" if node == HOT else "7" for node in range(K * K)]  # 64 + 7 and 7
-SHARES = (0.2, 0.4, 0.6, 0.8, 0.95)
+SHARES = (0.4, 0.8)
 LOW, PRECISION, SATURATED = 0.01, 0.002, 3.0
 TRAFFIC = {
     "uniform": "uniform",
@@ -72,7 +72,8 @@ def rows(booksim: BookSim, topology: str, traffic: str, packet: int) -> Iterator
     saturation = round((low + high) / 2, 4)
     source = f"{command} latency_thres={limit:g}; injection_rate by bisection"
     yield {
-        "workload": "noc", "parameters": given, "value": saturation, "unit": "flits/node/cycle", "source": source,
+        "workload": "saturation", "parameters": given, "value": saturation, "unit": "flits/node/cycle",
+        "source": source,
     }  # fmt: skip
     for share in SHARES:
         load = round(share * saturation, 4)
@@ -83,7 +84,7 @@ def rows(booksim: BookSim, topology: str, traffic: str, packet: int) -> Iterator
 
 def beside_hot_spot(booksim: BookSim) -> Iterator[Row]:
     """Return rows of uniform traffic next to traffic to the hot terminal, as two classes of packets."""
-    for load in (0.02, 0.05, 0.08, 0.09, 0.1, 0.105, 0.108):
+    for load in (0.05, 0.09, 0.1):
         rates = f"{{{round(load * 7 / 8, 6):g},{round(load / 8, 6):g}}}"
         options = {"classes": 2, "traffic": f"{{uniform,hotspot({HOT})}}", "sample_period": 20000}
         latency = booksim.latency("mesh.cfg", rates, **options)

@@ -1,0 +1,57 @@
+"""Work on whole arrays in parts: between two parts a run can be cancelled, within a call of numpy it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+
+PART = 1 << 20  # elements
+_MACS, _LEAST_ROWS, _LEAST_COLUMNS = 1 << 31, 128, 512  # of a part of a product; smaller ones would take longer in all
+
+
+def parts(n: int) -> Iterator[slice]:
+    """Return slices of at most `PART` that cover n elements."""
+    return (slice(start, min(n, start + PART)) for start in range(0, n, PART))
+
+
+def assign(target: np.ndarray, source: np.ndarray) -> None:
+    """Set the elements of `target`, of any strides, to those of `source`, which is broadcast and cast."""
+    if target.size <= PART:
+        target[...] = source
+        return
+    source, inner = np.broadcast_to(source, target.shape), prod(target.shape[1:])
+    if inner > PART:
+        for row, values in zip(target, source, strict=True):
+            assign(row, values)
+        return
+    rows = PART // inner
+    for start in range(0, len(target), rows):
+        target[start : start + rows] = source[start : start + rows]
+
+
+def blocks(m: int, k: int, n: int) -> Iterator[tuple[slice, slice]]:
+    """Return the rows and columns of each part of a product of m x k by k x n."""
+    rows = max(_LEAST_ROWS, _MACS // max(1, k * n))
+    columns = max(_LEAST_COLUMNS, _MACS // max(1, k * min(m, rows)))
+    for top in range(0, m, rows):
+        for left in range(0, n, columns):
+            yield slice(top, min(m, top + rows)), slice(left, min(n, left + columns))
+
+
+def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a @ b of float64."""
+    if not a.ndim == b.ndim == 2:
+        return np.asarray(a @ b)
+    (m, k), (_, n) = a.shape, b.shape
+    found = np.empty((m, n))
+    for rows, columns in blocks(m, k, n):
+        found[rows, columns] = a[rows] @ b[:, columns]
+    return found
+
+
+def largest(array: np.ndarray) -> float:
+    """Return the largest absolute value; NaN if there is one."""
+    rows = [np.abs(array.reshape(-1)[where]).max() for where in parts(array.size)]
+    return float(np.max(rows))
