@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import subprocess
+import urllib.request
 
 import pytest
 
@@ -19,13 +21,18 @@ def status(checkout):
     return subprocess.run(git, cwd=checkout, check=True, capture_output=True, text=True).stdout
 
 
+def connected(address):
+    """Whether a page is connected with a kernel: before that, it does not run a cell."""
+    with urllib.request.urlopen(f"{address}/api/kernels?token={TOKEN}") as answer:
+        return any(kernel["connections"] for kernel in json.load(answer))
+
+
 def start(page, address, path):
     """Open the notebook and run its cell, by key."""
     from selenium.webdriver.common.keys import Keys
 
     page.open(f"{address}/{path}/notebooks/explorer.ipynb?reset&token={TOKEN}")
-    if path.startswith("lab"):
-        page.until(lambda: "Idle" in page.text("#jp-main-statusbar"), "a kernel")
+    page.until(lambda: connected(address), "a kernel that the page is connected with")
     page.click(".jp-Notebook .jp-CodeCell .jp-InputArea-editor")
     page.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.SHIFT, Keys.ENTER)
     page.one("button.kb-run")
