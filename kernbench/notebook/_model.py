@@ -168,7 +168,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {"data": (True, False), "log": ("tile", "o
 AUTO_RUN_S = 1.0
 KEPT_ROWS = 1_000_000
 HISTORY = 100  # runs
-_PARAMETER = re.compile(r"^(\w+) = ")
+_PLACE = re.compile(r"^([\w.]+) = ")
 
 
 class Explorer:
@@ -199,7 +199,10 @@ class Explorer:
         self._again = False
         self._lock = threading.Lock()
         self._results: dict[int, Result] = {}
-        self.choose(next(iter(self.workloads)))
+        for name in self.workloads:
+            self.choose(name)
+            if not self.wrong:
+                break
 
     # -- what to run
 
@@ -233,7 +236,7 @@ class Explorer:
 
     @property
     def wrong(self) -> dict[str, str]:
-        """The message for each parameter that is wrong, by itself or on this machine; under "" what concerns several.
+        """The message for each parameter or field of the machine that is wrong for the other; under "" for several.
 
         Of a study all faults are known before it runs; of other programs, only texts that are not values.
         """
@@ -263,8 +266,8 @@ class Explorer:
                     cost = self.workload.cost(machine, self.options.data, **self.values)
             except ConfigError as error:
                 for fault in error.faults:
-                    found = _PARAMETER.match(fault)
-                    place = found[1] if found and found[1] in self.values else ""
+                    found = _PLACE.match(fault)
+                    place = found[1] if found and (found[1] in self.values or found[1] in self.form.fields()) else ""
                     wrong[place] = "; ".join(x for x in (wrong.get(place), fault) if x)
             self._foreseen = (point, cost, wrong)
         return self._foreseen[1:]

@@ -180,7 +180,8 @@ class WorkloadPanel:
         wrong = self._explorer.wrong
         for name, field in self.inputs.items():
             field.refuse(wrong.get(name, ""))
-        self.message.value = message_html(wrong.get("", ""), wrong=True)
+        elsewhere = [text for name, text in wrong.items() if name not in self.inputs]
+        self.message.value = message_html("\n".join(elsewhere), wrong=True)
 
     def _choose(self, name: str) -> None:
         self._explorer.choose(name)

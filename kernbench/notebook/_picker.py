@@ -32,6 +32,8 @@ class TopologyPicker:
         The one to show, in place of a new one.
     on_change : callable, optional
         Called when a value was changed, right or wrong.
+    unfit : callable, optional
+        Returns the message for each field that is wrong for what is to run.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class TopologyPicker:
         *,
         form: MachineForm | None = None,
         on_change: Callable[[], None] = lambda: None,
+        unfit: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.form = form or MachineForm(source, page=is_page())
-        self._on_change = on_change
+        self._on_change, self._unfit = on_change, unfit
         self._changed_last = ""
         sources = self.form.sources()
         given = self.form.file.source
@@ -181,7 +184,7 @@ class TopologyPicker:
         self._on_change()
 
     def _refresh(self) -> None:
-        self._mark()
+        self.mark()
         form = self.form
         if form.wrong:
             said = self._changed_last in self.inputs and self._changed_last not in form.wrong
@@ -199,8 +202,9 @@ class TopologyPicker:
         if "picture" in vars(self) and self.picture.header["machine"]["hash"] != form.machine.hash:
             self.picture.show(scene(form.machine))
 
-    def _mark(self) -> None:
-        wrong = self.form.wrong
+    def mark(self) -> None:
+        """Show beside each field why it is refused."""
+        wrong = self.form.wrong or self._unfit()
         for path, field in self.inputs.items():
             field.refuse(wrong.get(path) or ("\n".join(wrong.values()) if path == self._changed_last else ""))
 

@@ -109,7 +109,9 @@ class ExplorerView:
         self._lock = threading.RLock()  # what is refreshed may choose a run, which refreshes
         self.bar = RunBar(explorer)
         self.workload = WorkloadPanel(explorer, self._touched)
-        self.machine_form = TopologyPicker(form=explorer.form, on_change=self._machine_changed)
+        self.machine_form = TopologyPicker(
+            form=explorer.form, on_change=self._machine_changed, unfit=lambda: explorer.wrong
+        )
         self._tornado: TornadoRuns | None = None
         answers = {"set": self._set, "change": self._change, "open_file": self._open}
         if not explorer.form.page:  # a page counts the runs of its visitors
@@ -195,6 +197,7 @@ class ExplorerView:
         self._touched()
 
     def _touched(self) -> None:
+        self.machine_form.mark()
         self.explorer.touched()
         self.refresh()
 

@@ -10,6 +10,9 @@ import pytest
 from kernbench.config import read_machine
 from tests.config.contents import DEFAULT, GONE, changed, faults, leaves
 
+NO_BYTES = (".header_bytes", ".command_bytes")
+# A machine file may leave these out.
+OPTIONAL = (".vcs", ".vc_flits", ".flit_bytes", "ucie.efficiency", "pcie.efficiency", *NO_BYTES)
 # In the order of the file.
 NUMBERS = {path: v for path, v in leaves(DEFAULT).items() if isinstance(v, (int, float)) and path != "schema_version"}
 UNITS = {"ns": "ns", "gbs": "GB/s", "ghz": "GHz", "mm": "mm", "mib": "MiB", "gib": "GiB", "kib": "KiB", "mb": "MiB"}
@@ -32,13 +35,14 @@ def is_whole(path: str) -> bool:
 
 
 def may_be_zero(path: str) -> bool:
-    return path.endswith(("_ns", "_per_mm")) or path.startswith("cost.")
+    return path.endswith(("_ns", "_per_mm", *NO_BYTES)) or path.startswith("cost.")
 
 
 def test_every_number_has_a_lower_bound():
     def said(path: str) -> str:
         if is_whole(path):
-            return f"{path} = -256 must be >= 1{unit(path)}"
+            least = 16 if path == "system.flit_bytes" else int(not may_be_zero(path))
+            return f"{path} = -256 must be >= {least}{unit(path)}"
         return f"{path} = -256.0 must be {'>=' if may_be_zero(path) else '>'} 0{unit(path)}"
 
     assert faults(changed(dict.fromkeys(NUMBERS, -256))) == [said(path) for path in NUMBERS]
@@ -68,7 +72,7 @@ def test_what_is_no_number_is_refused(value, said):
 
 
 def test_a_missing_number_is_named_with_a_value_to_put_there():
-    needed = {path: value for path, value in NUMBERS.items() if not path.endswith((".vcs", ".vc_flits"))}
+    needed = {path: value for path, value in NUMBERS.items() if not path.endswith(OPTIONAL)}
     lines = faults(changed(dict.fromkeys(needed, GONE)))
     assert sorted(lines) == sorted(
         f"{path} is missing; add it; the packaged default has {value}{unit(path)}" for path, value in needed.items()

@@ -396,7 +396,7 @@ def test_the_tabs_keep_the_last_finished_run_while_others_run_fail_or_are_cancel
             {"algorithm": "intercube_allreduce", "cubes": 3, "elements": 100},
             {"elements": "must be a multiple of cubes x pes = 3"},
         ),
-        ("small", "study ccl", {}, {"": "system.sips.count = 1 must be >= 2"}),
+        ("small", "study ccl", {}, {"system.sips.count": "system.sips.count = 1 must be >= 2"}),
         ("default", "study gqa", {"cubes": 17}, {"cubes": "at most 16"}),
         ("default", "study gqa", {"ranks": 3}, {"ranks": "must divide cubes x pes = 8"}),
         ("default", "study gqa", {"phase": "prefill", "tokens": 7}, {"tokens": "must be even"}),
@@ -414,6 +414,13 @@ def test_what_the_machine_cannot_run_is_refused_beside_its_field_before_the_run(
     assert set(explorer.wrong) == set(said)
     for name, text in said.items():
         assert text in explorer.wrong[name]
+
+
+def test_begins_with_a_workload_that_the_machine_can_run():
+    assert Explorer("preset:default").workload.name == "study ccl"
+    explorer = Explorer("preset:small")
+    assert explorer.workload.name != "study ccl"
+    assert not explorer.obstacle
 
 
 @pytest.mark.parametrize("work", ["study ccl", "study gemm", "study gqa", "study layers", "study probe"])

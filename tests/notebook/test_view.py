@@ -276,6 +276,17 @@ def test_a_parameter_that_this_machine_cannot_run_has_its_message_beside_it(view
     assert "must be at most 8" in text(view.workload.inputs["cubes"].message)
 
 
+def test_a_field_of_the_machine_that_the_workload_cannot_run_on_has_its_message_beside_it(view):
+    view.machine_form.set("system.sips.count", "1")
+    assert text(view.machine_form.inputs["system.sips.count"].message) == ""
+    view.workload.workload.value = "study ccl"
+    assert "over SIPs needs two" in text(view.machine_form.inputs["system.sips.count"].message)
+    assert "over SIPs needs two" in text(view.workload.message)
+    view.machine_form.set("system.sips.count", "2")
+    assert text(view.machine_form.inputs["system.sips.count"].message) == text(view.workload.message) == ""
+    assert not view.bar.run.disabled
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0.003, "0.1 s"), (0.44, "0.4 s"), (6.3, "6 s"), (4259.6, "71 min"), (40_000, "11 h")]
 )

@@ -8,7 +8,8 @@ import pytest
 
 import kernbench as kb
 from kernbench.notebook._workloads import workloads
-from kernbench.viz._fields import _LABELS, _PARAMETERS, fields, parameter_label
+from kernbench.viz import _fields
+from kernbench.viz._fields import _LABELS, _PARAMETERS, fields, parameter_label, sources
 
 
 def value_of(machine, path):
@@ -26,6 +27,15 @@ def test_each_field_has_its_label_in_words():
         assert field.description, path
     labels = [field.label for field in fields().values()]
     assert len(set(labels)) == len(labels)
+
+
+def test_the_reason_of_a_source_begins_with_a_word(monkeypatch, tmp_path):
+    assert not [text for text in sources().values() if re.search(r": *[;:,]|[;:,] *$", text)]
+    file = tmp_path / "machine.yaml"
+    file.write_text("system:\n  sip_link:\n    bw_gbs: 1  # (chosen; tried 2)\n    latency_ns: 1  # (std)\n")
+    monkeypatch.setattr(_fields.config, "preset_path", lambda _: file)
+    read = sources.__wrapped__()
+    assert read == {"system.sip_link.bw_gbs": "assumption: tried 2", "system.sip_link.latency_ns": "standard"}
 
 
 def test_each_parameter_of_each_study_has_its_label_in_words():
