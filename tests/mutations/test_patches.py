@@ -14,7 +14,7 @@ RELIABILITY = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 # M4.2 and M4.8 follow from the others.
 MUTATED = [
     *(f"M3.{i}" for i in range(1, 8)),
-    *(f"M4.{i}" for i in (1, 3, 4, 5, 6, 7)),
+    *(f"M4.{i}" for i in (1, 3, 4, 5, 6, 7, 14)),
     "M6.1",
     *(f"M8.{i}" for i in range(1, 8)),
 ]

@@ -90,6 +90,50 @@ def test_a_slower_link_is_busy_for_whole_cycles():
     assert near == (2 + 5 * alone + 1) * 1000
 
 
+def test_a_cycle_is_the_time_of_a_flit_with_its_header():
+    for header, cycle_ps in ((0, 1000), (64, 1250)):
+        sim, done = Engine(machine().with_({"cube.noc.header_bytes": header})), []
+        sim.send(PE0, SLICE0, FLIT, lambda sim=sim, done=done: done.append(sim.now))
+        sim.run()
+        assert done == [7 * cycle_ps]
+
+
+def test_an_output_serves_its_inputs_in_turn():
+    # Both streams are at the switch of r0c1 from cycle 9 on, and share its output to the slice.
+    first, second = ends((PE0, SLICE1, 16, 0), (PE1, SLICE1, 16, 5000), vcs=8)
+    assert abs(first - second) <= 2000
+    # One stream alone uses every cycle; so do the two.
+    assert max(first, second) == 12_000 + 31 * 1000
+
+
+def test_an_input_sends_a_flit_a_cycle():
+    # PE 0's flits for the slice of PE 1 wait for PE 1's. Flits behind them, for the east, find their output free.
+    sim = Engine(machine(vcs=8), trace=True)
+    for src, dst, flits in ((PE1, SLICE1, 12), (PE0, SLICE1, 8), (PE0, hbm(0, 0, 2), 8)):
+        for _ in range(flits):
+            sim.send(src, dst, FLIT, lambda: None)
+    sim.run()
+    came = {hop.key for hop in sim.network.hops if hop.link == "sip0.cube0.r0c0->sip0.cube0.r0c1"}
+    left = [hop.start_ps for hop in sim.network.hops if hop.link.startswith("sip0.cube0.r0c1->") and hop.key in came]
+    assert len(left) == len(set(left)) == 16
+
+
+def test_the_credit_of_a_part_returns_two_cycles_after_its_flit():
+    # PEs 0 and 1 share one VC of one flit to the slice: 3 cycles for a flit, and 2 for its credit.
+    assert max(ends((PE0, SLICE1, 8, 0), (PE1, SLICE1, 8, 0), vcs=1, vc_flits=1)) == 7000 + 15 * 5000
+
+
+def test_flits_of_a_route_arrive_in_order():
+    # With VCs of one flit, flits behind a stream for another slice are held up in some VCs and overtake in others.
+    sim, done = Engine(machine(vcs=4, vc_flits=1)), []
+    for i in range(24):
+        sim.send(PE0, SLICE1, FLIT, lambda i=i: done.append(i))
+        sim.send(PE1, SLICE1, FLIT, lambda: None)
+        sim.send(pe_dma(0, 0, 2), SLICE1, FLIT, lambda: None)
+    sim.run()
+    assert done == list(range(24))
+
+
 def test_requests_and_replies_have_virtual_channels_of_their_own():
     network = Engine(machine(vcs=3)).network
     routers = network.flow.network("sip0.cube0", "sip0.cube0.r0c0")

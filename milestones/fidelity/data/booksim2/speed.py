@@ -45,9 +45,7 @@ def main() -> None:
             "sample_period=1000",
         ]
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        told = subprocess.run(
-            [*command, "sample_period=1000", "max_samples=3"], check=True, capture_output=True, text=True
-        ).stdout
+        told = subprocess.run(command, check=False, capture_output=True, text=True).stdout
         theirs = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
         cycles = int(re.findall(r"Time taken is (\d+) cycles", told)[-1])
         credits, plain = (seconds(flow, packet, cycles) for flow in ("credits", "unbounded"))
