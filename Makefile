@@ -60,16 +60,15 @@ docs: core
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 	@echo "wrote build/docs/index.html: open it in a browser"
 
-# One process per core; a notebook's cells share a kernel, so each file runs in a single process.
+# One process per core, which runs whole files in this order (conftest.py); the notebooks take longest.
 APART := $(wildcard tests/notebook/test_browser*.py) tests/sim_engine/test_engines.py tests/test_build.py tests/oracle tests/fuzz
 test: core
-	$(PYTEST) -n logical --dist loadfile tests kernbench $(APART:%=--ignore=%) \
-	  $(NBVAL) notebooks milestones
+	$(PYTEST) -n logical $(NBVAL) notebooks milestones tests kernbench $(APART:%=--ignore=%)
 
 test-all: definition test apart
 
 apart: core
-	$(PYTEST) -n logical --dist loadfile $(APART)
+	$(PYTEST) -n logical $(APART)
 
 check: core
 	$(PY) -m ruff format --check .
@@ -132,7 +131,7 @@ sync: core
 	$(PY) -m tests.notebooks.stills $(SOURCES:.py=.ipynb)
 
 screenshots: core
-	$(PYTEST) -q tests/notebook/test_browser_look.py --renew-screenshots
+	$(PYTEST) -q tests/notebook/test_browser.py tests/notebook/test_browser_look.py --renew-screenshots
 
 lock: $(READY)
 	$(VENV)/bin/uv pip compile --quiet --universal --no-header --no-annotate --python-version 3.11 \

@@ -41,3 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--renew-screenshots", action="store_true", help="write tests/notebook/screenshots instead of comparing"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each process whole files, in the order of collection: tests of a file share fixtures, cells a kernel."""
+    if config.getoption("dist", "no") == "load":  # what `-n` selects
+        config.option.dist, config.option.loadscopereorder = "loadfile", False

@@ -69,3 +69,9 @@ def lab(driver, tmp_path_factory):
     subprocess.run(clone, check=True)
     with served("lab", tmp_path_factory.mktemp("lab"), cwd=checkout) as address:
         yield address, checkout
+
+
+@pytest.fixture
+def renew(request):
+    """Whether screenshots are written, not compared."""
+    return request.config.getoption("--renew-screenshots")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from base64 import b64decode
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ def chromium():
     """A headless chromium; it knows no proxy and asks nobody for updates."""
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    options.set_capability("goog:loggingPrefs", {"browser": "SEVERE"})
     for argument in _ARGUMENTS:
         options.add_argument(argument)
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
@@ -55,18 +54,16 @@ class Page:
         if address.startswith("http"):
             WebDriverWait(self.driver, LONG_S, 0.2).until(lambda _: answers(address))
         self.driver.get("about:blank")  # the page before may still ask for something
-        self.requests()
         self.severe()
         self.driver.get(address)
 
     def requests(self) -> set[str]:
-        """Return what was asked for since the page was opened, or since the last call."""
-        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        return {x["params"]["request"]["url"] for x in messages if x["method"] == "Network.requestWillBeSent"}
+        """Return what the page has asked for: the first 250 addresses."""
+        return set(self.run("return performance.getEntriesByType('resource').map((entry) => entry.name)"))
 
     def severe(self) -> list[str]:
         """Return the errors on the console since the page was opened, or since the last call."""
-        return [x["message"] for x in self.driver.get_log("browser") if x["level"] == "SEVERE"]
+        return [x["message"] for x in self.driver.get_log("browser")]
 
     def run(self, script: str, *arguments):
         """Return the value of a script."""

@@ -1,179 +1,19 @@
-"""How the served page and an exported one look, in both themes: axe-core is clean, and screenshots are as committed.
-
-Screenshots are committed at half their size. A test compares squares of 32 pixels, blurred: another version of the
-browser may place text a little differently, but a panel that moved, an empty canvas, a colour or a word fails. `make
-screenshots` renews them; look at each before it is committed.
-"""
+"""How an exported page looks, in both themes, without a server: as the committed screenshots."""
 
 from __future__ import annotations
 
-import sys
-from base64 import b64encode
 from functools import partial
-from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image, ImageFilter
 
 import kernbench as kb
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies import CclStudy
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
-from tests.repo import ROOT
+from tests.notebook.looks import MOST, THEMES, compare, styled, taken, worst_tile
 
 pytestmark = pytest.mark.slow
-
-FOLDER = Path(__file__).parent / "screenshots"
-THEMES = ("light", "dark")
-WINDOWS = {1024: 768, 1440: 900, 1920: 1080}
-# Seconds of this computer, and hashes, which change with the schema of machine files.
-HIDDEN = ".kb-facts, .kb-message, .kb-note, .kb-machine code, .kb-history td:last-child, .kb-widget-readout"
-TILE, MOST = 16, 10
-
-
-def styled(page):
-    """Set all text in the fonts that matplotlib brings, whatever is installed, and hide what differs between runs."""
-    import matplotlib as mpl
-
-    folder = Path(mpl.get_data_path(), "fonts", "ttf")
-    faces = [
-        [family, f"url(data:font/ttf;base64,{b64encode((folder / name).read_bytes()).decode()})", weight]
-        for family, name, weight in (
-            ("plain", "DejaVuSans.ttf", "400"), ("plain", "DejaVuSans-Bold.ttf", "600"),
-            ("mono", "DejaVuSansMono.ttf", "400"),
-        )
-    ]  # fmt: skip
-    sheet = f""":root, body {{
-      --jp-ui-font-family: plain !important; --jp-content-font-family: plain !important;
-      --jp-code-font-family: mono !important;
-    }}
-    {HIDDEN} {{ visibility: hidden !important; }}
-    * {{ transition: none !important; caret-color: transparent !important; }}"""
-    page.driver.execute_async_script(
-        """const [faces, text, done] = arguments;
-        const sheet = document.createElement("style");
-        sheet.textContent = text;
-        document.head.append(sheet);
-        const made = faces.map(([family, source, weight]) => new FontFace(family, source, { weight }));
-        for (const face of made) document.fonts.add(face);
-        Promise.all(made.map((face) => face.load())).then(() => done());""",
-        faces,
-        sheet,
-    )
-
-
-def worst_tile(shot, known):
-    """Return the largest difference of a square of two pictures, 0 to 255, and where it is [px]."""
-    if shot.size != known.size:
-        return 255.0, shot.size
-    a, b = (np.asarray(x.filter(ImageFilter.BoxBlur(1)), float) for x in (shot, known))
-    apart = np.abs(a - b).max(axis=2)
-    h, w = (-(-n // TILE) * TILE for n in apart.shape)
-    apart = np.pad(apart, ((0, h - apart.shape[0]), (0, w - apart.shape[1])))
-    tiles = apart.reshape(h // TILE, TILE, w // TILE, TILE).mean(axis=(1, 3))
-    y, x = np.unravel_index(tiles.argmax(), tiles.shape)
-    return float(tiles.max()), (int(x) * 2 * TILE, int(y) * 2 * TILE)
-
-
-@pytest.fixture
-def check(request):
-    """Compare a picture with the committed one of its name, or renew that."""
-
-    def check(name, shot):
-        path, small = FOLDER / f"{name}.png", shot.reduce(2)
-        if request.config.getoption("--renew-screenshots"):
-            small.save(path, optimize=True)
-            return
-        worst, place = worst_tile(small, Image.open(path))
-        if worst > MOST:
-            failed = ROOT / "build" / "screenshots" / f"{name}.png"
-            failed.parent.mkdir(parents=True, exist_ok=True)
-            shot.save(failed)
-        assert worst <= MOST, f"{name} differs at {place}: see build/screenshots; if it is right, `make screenshots`"
-
-    return check
-
-
-@pytest.fixture(scope="module")
-def page(web, driver):
-    """The served page after its first run."""
-    from tests.notebook.browser import Page
-
-    page = Page(driver, "look")
-    page.open(web)
-    page.one("button.kb-run")
-    styled(page)
-    page.click("button.kb-run")
-    page.until(lambda: page.all(".kbp-why-row"), "the run, with its critical path")
-    yield page
-    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def themed(page, theme):
-    """Give the served page a theme as the server does."""
-    sheets = Path(sys.prefix, "share", "jupyter", "nbconvert", "templates", "lab", "static")
-    page.run(
-        """const sheet = document.getElementById("theme") ?? document.createElement("style");
-        Object.assign(sheet, { id: "theme", textContent: arguments[1] });
-        document.head.append(sheet);
-        document.body.dataset.jpThemeLight = String(arguments[0] === "light");
-        document.body.classList.toggle("theme-dark", arguments[0] === "dark");""",
-        theme,
-        (sheets / f"theme-{theme}.css").read_text("utf-8"),
-    )
-    page.until_theme(theme)
-
-
-def test_axe_core_finds_nothing_in_any_tab(page):
-    from tests.notebook.browser import TABS
-
-    themed(page, "light")
-    found = page.axe("html")
-    for tab in TABS:
-        page.turn_to(tab)
-        found |= page.axe(".kb-tabs")
-    themed(page, "dark")
-    found |= page.axe("html", "color-contrast")
-    for tab in TABS:
-        page.turn_to(tab)
-        found |= page.axe(".kb-tabs", "color-contrast")
-    assert not found
-
-
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("width", WINDOWS)
-def test_the_served_page_looks_as_committed(page, check, width, theme):
-    themed(page, theme)
-    page.turn_to("Runs")
-    page.size(width, WINDOWS[width])
-    page.run("document.querySelector('.kb-explorer').scrollIntoView(); document.activeElement.blur()")
-    page.frame()
-    assert page.wide() <= 0
-    check(f"page-{width}-{theme}", page.still())
-
-
-@pytest.mark.parametrize("width", [1024, 700])
-def test_what_the_bar_says_moves_nothing(page, width):
-    """Times of this computer have more or fewer digits, and a run that is found in the cache has a longer message."""
-    page.size(width)
-    places = []
-    for message, note in (
-        ("", "takes about 0.1 s"),
-        ("from the cache: simulated 2026-01-01 00:00 " * 4, "takes about 59 min"),
-    ):
-        page.run(
-            """const status = document.querySelector(".kb-status");
-            status.querySelector(".kb-facts, .kb-message").className = "kb-message";
-            status.querySelector(".kb-message").textContent = arguments[0];
-            document.querySelector(".kb-note .widget-html-content").textContent = arguments[1];""",
-            message,
-            note,
-        )  # fmt: skip
-        page.frame()
-        places.append([page.one(css).rect for css in (".kb-bar", ".kb-now", ".kb-state", ".kb-auto", ".kb-stage")])
-    assert places[0] == places[1]
 
 
 @pytest.fixture(scope="module")
@@ -217,11 +57,10 @@ def preferred(page, theme):
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("view", ["stage", "timeline", "why"])
-def test_a_view_looks_as_committed(export, check, view, theme):
+def test_a_view_looks_as_committed(export, renew, view, theme):
     preferred(export, theme)
     export.run(f"document.querySelector('.kbp-{view}').scrollIntoView({{ block: 'center' }})")
-    export.frame()
-    check(f"{view}-{theme}", export.still(f".kbp-{view}"))
+    compare(f"{view}-{theme}", taken(export, f".kbp-{view}"), renew=renew)
 
 
 def test_a_page_with_the_colours_of_vs_code_alone_is_dark(export):
