@@ -160,8 +160,8 @@ for clock in (1, 2, 4):
 
 # %% [markdown]
 # The softmax becomes almost three times as fast, and its limit is still the vector engine; the call takes 15 % less,
-# because the other modules wait for memory and for launches. Twice the clock of the matrix engines changes almost nothing.
-# Removing the cap saves more (27 %) than any vector engine would.
+# because the other modules wait for memory and for launches. Twice the clock of the matrix engines changes almost
+# nothing. Removing the cap saves more (27 %) than any vector engine would.
 #
 # ## A Triton kernel of your own
 #
