@@ -306,7 +306,7 @@ class _Traffic:
             accepted=received / (cycles - start) / len(self.ends),
             latency_ns=mean,
             p99_ns=float(np.percentile(took[measured], 99)) / 1000,
-            others_ns=float(others.mean()) / 1000,
+            others_ns=float(others.mean()) / 1000 if len(others) else math.nan,
             packets=int(measured.sum()),
             warmup_cycles=start,
             saturated=len(made) < sent or mean > SATURATED * alone_ns,
@@ -322,6 +322,8 @@ def _batches(cycles: int) -> Iterator[tuple[int, int]]:
 def warm_up(means: Sequence[float]) -> int:
     """Return how many batches to leave out, at most half: as many as minimize the standard error of the rest (MSER).
 
+    The mean of a batch without packets is NaN; not all are.
+
     Notes
     -----
     K. P. White, An effective truncation heuristic for bias reduction in simulation output, Simulation 69(6), 1997.
@@ -334,7 +336,8 @@ def warm_up(means: Sequence[float]) -> int:
     0
     """
     values = np.array(means, float)
-    errors = [float(np.nanvar(values[k:]) / (len(values) - k)) for k in range(len(values) // 2 + 1)]
+    most = min(len(values) // 2, int(np.flatnonzero(~np.isnan(values))[-1]))
+    errors = [float(np.nanvar(values[k:]) / (len(values) - k)) for k in range(most + 1)]
     return int(np.argmin(errors))
 
 

@@ -110,6 +110,11 @@ def test_the_warm_up_ends_where_the_mean_is_steady():
     assert warm_up([10.0, 10.2] * 10) == 0
 
 
+def test_the_warm_up_leaves_batches_with_packets():
+    assert warm_up([5.0, *[float("nan")] * 9]) == 0
+    assert warm_up([5.0, 9.0, 9.1, *[float("nan")] * 17]) <= 2
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
