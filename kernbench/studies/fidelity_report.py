@@ -201,8 +201,9 @@ def findings(rows: Sequence[Row]) -> Iterator[Finding]:
             text += f"; with {', '.join(names)} at most {max(left, key=abs):+.1f} %"
         if rest := [row["together_pct"] for row in each if row["together_pct"] is not None]:
             text += f"; with all mechanisms together at most {max(rest, key=abs):+.1f} %, which is unexplained"
-        unexplained = sum(row["explained_by"] == "unexplained" for row in each)
-        yield Finding(f"{text}; {unexplained} unexplained.", "fidelity_errors", 500 + len(each))
+        if unexplained := sum(row["explained_by"] == "unexplained" for row in each):
+            text += f"; for {unexplained}, no mechanism removes a tenth of the error"
+        yield Finding(f"{text}.", "fidelity_errors", 500 + len(each))
     ranked = sensitivity(rows)
     for figure in dict.fromkeys(row["figure"] for row in rows if row["table"] == SENSITIVITY):
         names = [name for name in (ranked[0] if ranked else {}) if name.startswith(f"{figure}, ")]

@@ -106,6 +106,20 @@ def test_mechanisms_explain_together_what_none_of_them_explains_alone():
     assert shares(a=195.0, b=196.0, **{together: 191.0}) == ("unexplained", None)
 
 
+def test_a_finding_counts_only_errors_that_no_mechanism_explains():
+    def said(**ours):
+        rows = [
+            {"table": fidelity_report.REFERENCES, "reference": 0, "kind": "gemm", "what": "gemm a", "expected": 100.0}
+            | {"mechanism": name, "ours": value}
+            for name, value in {"": 200.0, **ours}.items()
+        ]
+        [found] = fidelity_report.findings(rows)
+        return found.text
+
+    assert "no mechanism" not in said(a=150.0, **{fidelity_report.TOGETHER: 140.0})
+    assert said(a=195.0).endswith("; for 1, no mechanism removes a tenth of the error.")
+
+
 def test_a_product_of_scale_sim_is_that_of_a_systolic_array(tmp_path):
     case = "m=31; k=100; n=17; rows=32; cols=32; dataflow=output_stationary"
     [row] = kb.fidelity(csv(tmp_path, f"layer 1,{case},161,cycles,a"), "preset:small").table.to_dict("records")
