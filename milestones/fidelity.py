@@ -25,7 +25,7 @@
 # %% tags=["parameters"]
 topology: str = "preset:small"  # machine file, or preset:NAME
 overrides: list = []  # changes to it, path and value joined by an equals sign
-files: list = ["fidelity/data/nccl-tests/mi350x.csv"]  # results of other tools; empty: all of fidelity/data
+files: list = ["fidelity/data/scalesim/transformer_partial.csv"]  # results of other tools; empty: all of fidelity/data
 figures: list = ["GEMM 256^3, ref_ref"]  # figures whose sensitivity is ranked
 factors: list = ["cube.hbm.channel_bw_gbs", "cube.pe.pe_gemm.clock_ghz"]  # defaults that are changed for it; empty: all
 workers: int = 1  # processes
