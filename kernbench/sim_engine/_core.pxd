@@ -42,11 +42,11 @@ cdef struct Taken:  # what a train found and did at a link that it has taken
     int end  # where its lines end in `Train.out`
 
 
-cdef struct Service:  # flits that a link serves or will serve: one that comes at `a`, or those of a train
-    int64_t a
-    int64_t end
-    int64_t size
-    int link  # of the train's way, -1 for a single flit
+cdef struct Gap:  # `n` times ahead of the clock at which a link is idle for `ps`, each `step` after the one before
+    int64_t begin
+    int64_t ps
+    int64_t step
+    int64_t n
 
 
 cdef struct Leaving:  # a flit on its way over a link, behind the one that is in the calendar
@@ -100,13 +100,15 @@ cdef class Link:
     # Single flits that have left it or will, in order: the first one is in the calendar.
     cdef Leaving* leaving
     cdef int leaves, leaving_first, leaving_room
-    # What live counters need.
-    cdef int64_t busy_ps, nbytes
-    cdef Service* services
-    cdef int first, waiting, room
-    cdef list trains
+    cdef int64_t busy_ps
+    # What `busy_by` needs in a live run: from now to `free` it is busy but for these.
+    cdef Gap* gaps
+    cdef int n_gaps, gaps_room
     cdef int64_t ps(self, int64_t size) except -1
-    cdef int serve(self, int64_t now, int64_t a, int64_t end, int64_t size, Train train, int k) except -1
+    cdef int idle(self, int64_t now, int64_t begin, int64_t ps, int64_t step, int64_t n) except -1
+    cdef int idle_between(self, int64_t now, Line* lines, int m, int64_t n, int64_t d) except -1
+    cdef void forget_idle(self, int64_t t) noexcept
+    cdef int64_t busy_by(self, int64_t now) noexcept
 
 
 cdef class Train:

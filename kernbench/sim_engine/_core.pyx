@@ -25,6 +25,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t
 from libc.stdlib cimport qsort
+from libc.string cimport memmove
 
 cimport cython
 
@@ -264,7 +265,7 @@ cdef class Link:
         self.last = -1
 
     def __dealloc__(self):
-        PyMem_Free(self.services)
+        PyMem_Free(self.gaps)
         PyMem_Free(self.leaving)
 
     @property
@@ -281,75 +282,66 @@ cdef class Link:
             self.small_size = size
         return self.small_ps
 
-    cdef int serve(self, int64_t now, int64_t a, int64_t end, int64_t size, Train train, int k) except -1:
-        """Note that it will serve a flit that comes at `a`, or those of a train, for `counters`."""
-        cdef int mask = self.room - 1, i, j
-        cdef Service* services
-        while self.waiting and self.services[self.first].end <= now:
-            if self.services[self.first].link >= 0:
-                put_at(self.trains, self.first, None)
-            self.first = (self.first + 1) & mask
-            self.waiting -= 1
-        if self.waiting == self.room:
-            # A ring of twice the size that begins at 0.
-            services = <Service*>PyMem_Malloc((2 * self.room if self.room else 4) * sizeof(Service))
-            if services == NULL:
-                raise MemoryError()
-            trains = []
-            for i in range(self.waiting):
-                j = (self.first + i) & mask
-                services[i] = self.services[j]
-                trains.append(self.trains[j])
-            PyMem_Free(self.services)
-            self.services, self.first = services, 0
-            self.room = 2 * self.room if self.room else 4
-            trains.extend([None] * (self.room - len(trains)))
-            self.trains = trains
-            mask = self.room - 1
-        services = &self.services[(self.first + self.waiting) & mask]
-        services.a, services.end, services.size, services.link = a, end, size, k
-        if train is not None:
-            put_at(self.trains, (self.first + self.waiting) & mask, train)
-        self.waiting += 1
+    cdef int idle(self, int64_t now, int64_t begin, int64_t ps, int64_t step, int64_t n) except -1:
+        """Note `n` times of `ps` between what it serves: the first from `begin`, each next one `step` later."""
+        cdef Gap* gap
+        cdef int past = 0
+        while past < self.n_gaps:
+            gap = &self.gaps[past]
+            if gap.begin + (gap.n - 1) * gap.step + gap.ps > now:
+                break
+            past += 1
+        if past:
+            self.n_gaps -= past
+            memmove(self.gaps, self.gaps + past, self.n_gaps * sizeof(Gap))
+        if self.n_gaps == self.gaps_room:
+            more_room(<void**>&self.gaps, &self.gaps_room, sizeof(Gap))
+        gap = &self.gaps[self.n_gaps]
+        gap.begin, gap.ps, gap.step, gap.n = begin, ps, step, n
+        self.n_gaps += 1
         return 0
 
+    cdef int idle_between(self, int64_t now, Line* lines, int m, int64_t n, int64_t d) except -1:
+        """Note when it is idle between `n` flits that it serves in `d` ps each and that come behind it by `lines`."""
+        cdef int64_t i = 0, t, step, low, high, middle
+        while i < n - 1:
+            # Ever more slowly: flits i to `low` come at equal distances.
+            t, low, high = latest(lines, m, i), i + 1, n - 1
+            step = latest(lines, m, low) - t
+            while low < high:
+                middle = (low + high + 1) // 2
+                if latest(lines, m, middle) - t == (middle - i) * step:
+                    low = middle
+                else:
+                    high = middle - 1
+            if step > d:
+                self.idle(now, t - self.lat, step - d, step, low - i)
+            i = low
+        return 0
 
-cdef int counters(Link link, int64_t now, int64_t* busy_ps, int64_t* nbytes, int64_t* queued) except -1:
-    """Count what a link has done by `now`: all that it was ever asked for, less what is still to happen."""
-    cdef int64_t busy = link.busy_ps, served = link.nbytes, waiting = 0, n, gone, end, d
-    cdef int i, m
-    cdef Service* service
-    cdef Train train
-    cdef Line* lines
-    for i in range(link.waiting):
-        service = &link.services[(link.first + i) & (link.room - 1)]
-        if service.end <= now:
-            continue
-        d = link.ps(service.size)
-        if service.link < 0:
-            served -= service.size
-            waiting += service.a <= now
-            end = service.end
-            n, gone = 1, 0
-        else:
-            train = <Train>link.trains[(link.first + i) & (link.room - 1)]
-            while train is not None and not train.k <= service.link < train.k + train.stops:
-                train = train.child
-            if train is None or not train.n:
-                continue
-            n = train.n
-            lines = view(train, service.link + 1, &m)
-            gone = come_before(lines, m, n, now + link.lat + 1)
-            if gone == n:
-                continue
-            end = latest(lines, m, gone) - link.lat
-            lines = view(train, service.link, &m)
-            waiting += come_before(lines, m, n, now + 1) - gone
-            served -= (n - gone) * service.size
-        # The flit in service counts for as long as it has been.
-        busy -= (n - gone) * d - (now - (end - d) if end - d < now else 0)
-    busy_ps[0], nbytes[0], queued[0] = busy, served, waiting
-    return 0
+    cdef void forget_idle(self, int64_t t) noexcept:
+        """Forget gaps from `t` on: what it serves from then on is given back."""
+        cdef Gap* gap
+        while self.n_gaps:
+            gap = &self.gaps[self.n_gaps - 1]
+            if gap.begin < t:
+                gap.n = min(gap.n, (t - gap.begin + gap.step - 1) // gap.step)
+                return
+            self.n_gaps -= 1
+
+    cdef int64_t busy_by(self, int64_t now) noexcept:
+        """Return how long it has been busy by now: all that it was ever asked for, less what is ahead of the clock."""
+        cdef int64_t ahead = max(0, self.free - now), past
+        cdef Gap* gap
+        cdef int i
+        for i in range(self.n_gaps):
+            gap = &self.gaps[i]
+            past = now - gap.begin
+            if past < gap.n * gap.step:
+                ahead -= gap.n * gap.ps
+                if past > 0:
+                    ahead += past // gap.step * gap.ps + min(past % gap.step, gap.ps)
+        return self.busy_ps - ahead
 
 
 @cython.final
@@ -443,7 +435,7 @@ cdef class Core:
     """The calendar of one machine, and the movement of flits.
 
     `now` is in ps; `events` counts the entries processed, `reservations` the flits served by links. With `hops` (a list)
-    every service of a flit is kept. With `live` links keep an account of what is ahead of them, for `link_counters`.
+    every service of a flit is kept. With `live` links keep an account of what is ahead of the clock, for `busy_by`.
 
     An entry is processed at a place: its time, its priority, and its order among those of the same time and priority
     (see `python_core`). `latest` is the last place of this instant that anything has reached: what takes no time may come
@@ -644,33 +636,21 @@ cdef class Core:
             fn(arg)
         return 0
 
-    def link_counters(self, links):
-        """Return what links have done by now: busy time [ps], bytes of flits that have left, and flits that wait.
-
-        Counts nothing that is still to happen, whatever has been reserved, if the core is `live`. A flit in service waits, too.
-
-        Parameters
-        ----------
-        links : sequence of Link
-
-        Returns
-        -------
-        tuple of numpy.ndarray
-            Three int64 arrays of shape (len(links),).
-        """
+    def busy_by(self, links):
+        """Return how long each of `links` has been busy by now [ps], int64, if the core is `live`."""
         cdef int i, n = len(links)
-        cdef int64_t[::1] busy_ps, nbytes, queued
         cdef Place place
         cdef Link link
+        cdef int64_t[::1] busy_ps
         place.t, place.priority, place.order = self.now, -1, -1
-        found = np.zeros((3, n), np.int64)
-        busy_ps, nbytes, queued = found
+        found = np.empty(n, np.int64)
+        busy_ps = found
         for i in range(n):
             link = <Link?>links[i]
             if link.merge is not None:
                 self.serve(link, place)
-            counters(link, self.now, &busy_ps[i], &nbytes[i], &queued[i])
-        return found[0], found[1], found[2]
+            busy_ps[i] = link.busy_by(self.now)
+        return found
 
     # ---------------------------------------------------------------------------------------------------- movement
 
@@ -723,9 +703,6 @@ cdef class Core:
         link.free = end = start + link.ps(flit.size)
         self.reservations += 1
         link.busy_ps += end - start
-        link.nbytes += flit.size
-        if self.live:
-            link.serve(t, t, end, flit.size, None, -1)
         if self.hops is not None:
             self.hops.append(Hop(flit.key, link.name, flit.size, t, start, end))
         t = end + link.lat
@@ -767,12 +744,11 @@ cdef class Core:
     cdef int served(self, Link link, Flit flit, int64_t arrival, int64_t start) except -1:
         """Note that a router or source has sent a flit over a link at `start` [ps]."""
         cdef int64_t d = link.ps(flit.size)
+        if self.live and start > self.now:
+            link.idle(self.now, link.free, start - link.free, start - link.free, 1)
         link.free = start + d
         link.busy_ps += d
-        link.nbytes += flit.size
         self.reservations += 1
-        if self.live:
-            link.serve(start, start, start + d, flit.size, None, -1)
         if self.hops is not None:
             self.hops.append(Hop(flit.key, link.name, flit.size, arrival, start, start + d))
         return 0
@@ -858,7 +834,7 @@ cdef class Core:
             out, m = train.out.at + begin, train.taken[i].end - begin
             link.free = latest(out, m, keep - 1) - link.lat if keep else train.taken[i].free
             link.busy_ps -= unsent * link.ps(train.size)
-            link.nbytes -= unsent * train.size
+            link.forget_idle(link.free)
             if link.claim_train is train:
                 if keep:
                     link.last = latest(come, come_m, keep - 1)
@@ -915,11 +891,12 @@ cdef class Core:
             if train.delivered >= train.n:
                 continue
             d = link.ps(train.size)
-            free = (free if free > come.t else come.t) + d
+            if free < come.t:
+                if come.t > self.now and self.live:
+                    link.idle(self.now, free, come.t - free, come.t - free, 1)
+                free = come.t
+            free += d
             link.busy_ps += d
-            link.nbytes += train.size
-            if self.live:
-                link.serve(self.now, come.t, free, train.size, None, -1)
             self.reservations += 1
             train.delivered += 1
             order = link.base + self.number
@@ -981,7 +958,7 @@ cdef class Core:
         """Take link `k`, and those behind it that nothing else is under way to, except over the link before."""
         cdef tuple links = train.links
         cdef int64_t n = train.n, size = train.size, now = self.now, more = n - 1
-        cdef int64_t head, tail, step = 0, free, d, came = train.number, number, start, a
+        cdef int64_t head, tail, step = 0, free, d, came = train.number, number, start
         cdef int first = k, last = len(links) - 1, m, i, begin
         cdef bint single, covered
         cdef Claim claim
@@ -1011,7 +988,6 @@ cdef class Core:
                 link.claim_train, link.claim_k, link.claim_number, link.last = train, k, came, tail
             came = number
             d = link.ps(size)
-            a = head
             start = free if free > head else head
             if start + <double>n * <double>(d if d > step else step) + link.lat >= <double>LIMIT:
                 raise _too_late(start + <double>n * <double>d + link.lat)
@@ -1044,9 +1020,11 @@ cdef class Core:
             stop(train, free, train.out.n)
             link.free = tail - link.lat
             link.busy_ps += n * d
-            link.nbytes += n * size
             if self.live:
-                link.serve(now, a, link.free, size, train, k)
+                if start > free and start > now:
+                    link.idle(now, free, start - free, start - free, 1)
+                if m > 1 or step > d:
+                    link.idle_between(now, train.out.at + train.out.n - m, m, n, d)
             if k == last:
                 if train.each and link.memory is not None:
                     link.memory.comes(-1, link.base + number, train)
@@ -1110,13 +1088,12 @@ cdef class Core:
                 link.backoff -= 1
             start = link.free
             if start < t:
+                if t > now and self.live:
+                    link.idle(now, start, t - start, t - start, 1)
                 start = t
             end = start + link.ps(size)
             link.free = end
             link.busy_ps += end - start
-            link.nbytes += size
-            if self.live:
-                link.serve(now, t, end, size, None, -1)
             start = end + link.lat
             if start == t:
                 self.reached(t, priority, order)
@@ -1257,21 +1234,22 @@ cdef class Arbiter:
         """
         cdef Waiting second = <Waiting>others[0], message
         cdef Link link = self.link
-        cdef int64_t rounds, t, after, both
+        cdef int64_t rounds, begin, t, after, both
         cdef bint apart = first.route.links[:2] != second.route.links[:2]
         if self.chunk > 1 or not apart or self.core.singly(second.route.links):
             return False
         others.pop(0)
         rounds = min(first.count, second.count)
-        t = max(self.core.now, link.free)
+        begin = max(self.core.now, link.free)
         after, both = link.ps(first.size), link.ps(first.size) + link.ps(second.size)
-        for message, t in ((first, t), (second, t + after)):
+        for message, t in ((first, begin), (second, begin + after)):
             link.free = t
             message.count -= rounds
             if message.count:
                 self.waiting(message.kind).insert(0, message)
             fn = None if message.count else message.fn
             self.core.start(message.route.links, rounds, message.size, fn, message.arg, message.each, t, both)
+        link.forget_idle(begin)  # between the flits of one come those of the other
         self.granted, self.train, self.last = second, None, second.kind
         self.schedule()
         return True

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -86,8 +85,6 @@ ENGINES = ("fetch", "gemm", "math", "store_tcm")
 class _Stage(Protocol):
     """A stage of a PE's pipeline."""
 
-    queue: Collection[Any]
-
     def busy_by(self, now: int) -> int:
         """Return for how long it has been busy by now [ps]."""
 
@@ -104,12 +101,12 @@ class Counters:
         Simulated time.
     links : tuple of str
         Names of the links that were used so far.
-    busy_ps, nbytes, queued : numpy.ndarray
-        Of each link: time in service [ps], bytes of flits that have left it, and flits that wait or are in service.
+    busy_ps : numpy.ndarray
+        Of each link: time in service [ps].
     pes : tuple of (sip, cube, pe)
         PEs that have had work.
-    engine_busy_ps, queued_commands : numpy.ndarray
-        Of each PE: time in service of each of `ENGINES` [ps], shape (len(pes), 4), and commands in their queues.
+    engine_busy_ps : numpy.ndarray
+        Of each PE: time in service of each of `ENGINES` [ps], shape (len(pes), 4).
     slices : tuple of str
         Names of the HBM slices that were used so far.
     slice_busy_ps : numpy.ndarray
@@ -123,11 +120,8 @@ class Counters:
     now_ps: int
     links: tuple[str, ...]
     busy_ps: np.ndarray
-    nbytes: np.ndarray
-    queued: np.ndarray
     pes: tuple[tuple[int, int, int], ...]
     engine_busy_ps: np.ndarray
-    queued_commands: np.ndarray
     slices: tuple[str, ...]
     slice_busy_ps: np.ndarray
     done: int
@@ -138,8 +132,6 @@ class Counters:
 def read_counters(engine: GraphEngine) -> Counters:
     """Return what has happened by now; the time that this takes depends on the machine alone."""
     core = engine.env.core
-    links = list(engine.network.links.values())
-    busy_ps, nbytes, queued = core.link_counters(links)
     parts = [part for part in engine.parts.values() if getattr(part, "stages", ())]
     stages: list[tuple[_Stage, ...]] = [part.stages for part in parts]
     slices = [part for part in engine.parts.values() if hasattr(part, "busy_by")]
@@ -147,12 +139,9 @@ def read_counters(engine: GraphEngine) -> Counters:
     return Counters(
         now_ps=core.now,
         links=engine.network.names,
-        busy_ps=busy_ps,
-        nbytes=nbytes,
-        queued=queued,
+        busy_ps=core.busy_by(list(engine.network.links.values())),
         pes=tuple([part.place for part in parts]),
         engine_busy_ps=np.array(engine_busy, np.int64).reshape(-1, len(ENGINES)),
-        queued_commands=np.array([sum([len(stage.queue) for stage in pe]) for pe in stages], np.int64),
         slices=tuple([part.name for part in slices]),
         slice_busy_ps=np.array([part.busy_by(core.now) for part in slices], np.int64),
         done=sum([launch.ended for launch in engine.launches]),

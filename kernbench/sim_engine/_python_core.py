@@ -72,8 +72,8 @@ class Link:
     """
 
     __slots__ = (
-        "arbiter", "base", "behind", "busy_ps", "bw_gbs", "dst", "flit_bytes", "free", "hook", "lat", "leaving", "legs",
-        "memory", "merges", "nbytes", "pending", "priority", "src", "times",
+        "arbiter", "base", "behind", "busy_ps", "bw_gbs", "dst", "flit_bytes", "free", "hook", "lat", "legs", "memory",
+        "merges", "pending", "priority", "src", "times",
     )  # fmt: skip
 
     def __init__(
@@ -85,10 +85,9 @@ class Link:
         self.flit_bytes = flit_bytes
         self.priority = ARRIVAL + 1 + rank
         self.base = to << _NUMBER_BITS
-        self.free = self.behind = self.busy_ps = self.nbytes = self.pending = 0
+        self.free = self.behind = self.busy_ps = self.pending = 0
         self.legs: dict[int, Leg] | None = None
         self.arbiter: Arbiter | None = None
-        self.leaving: deque[tuple[int, int]] = deque()  # (when, bytes) of flits that have yet to leave it
         self.memory: HbmSlice | None = None
 
     @property
@@ -100,15 +99,8 @@ class Link:
         """Serve a flit that arrives at `t`; return when it has left."""
         service = self.times[nbytes]
         self.free = end = max(t, self.free) + service
-        self.passed(t)
-        self.leaving.append((end, nbytes))
         self.busy_ps += service
         return end
-
-    def passed(self, now: int) -> None:
-        """Count the bytes of flits that have left by `now`."""
-        while self.leaving and self.leaving[0][0] <= now:
-            self.nbytes += self.leaving.popleft()[1]
 
 
 class _Flit:
@@ -127,7 +119,7 @@ class Core:
     """The calendar of one machine, and the movement of flits.
 
     `now` is in ps; `events` counts the entries processed, `reservations` the flits served by links. With `hops` (a
-    list) every service of a flit is kept. `live` asks for `link_counters` during a run, which here need no account.
+    list) every service of a flit is kept. `live` asks for `busy_by` during a run, which here needs no account.
     """
 
     def __init__(self) -> None:
@@ -208,16 +200,9 @@ class Core:
         finally:
             self.events += done
 
-    def link_counters(self, links: Sequence[Link]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return busy time [ps], bytes passed on and flits waiting or in service, of each link up to now."""
-        for link in links:
-            link.passed(self.now)
-        busy = [link.busy_ps - max(0, link.free - self.now) for link in links]  # busy without a gap until `free`
-        return (
-            np.array(busy, np.int64),
-            np.array([link.nbytes for link in links], np.int64),
-            np.array([len(link.leaving) for link in links], np.int64),
-        )
+    def busy_by(self, links: Sequence[Link]) -> np.ndarray:
+        """Return how long each of `links` has been busy by now [ps]: without a gap until `free`."""
+        return np.array([link.busy_ps - max(0, link.free - self.now) for link in links], np.int64)
 
     def put(
         self,

@@ -16,8 +16,10 @@ import numpy as np
 import kernbench as kb
 from kernbench.benches.registry import resolve
 from kernbench.runtime_api.bench_runner import run_bench
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine._network import ENGINE
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.studies.ccl import CclStudy
 from kernbench.studies.verification_network import Engine
 from kernbench.studies.verification_reference import play, random_machine, random_traffic
 from tests.components.one_pe import gemm, run
@@ -52,12 +54,11 @@ def traffic(seed: int, *, trace: bool) -> dict[str, Any]:
     engine = Engine(machine, trace=trace)
     ends = play(engine, random_traffic(machine, seed, ("send", "read", "write"), 8))
     links = [engine.network.links[pair] for pair in sorted(engine.network.links)]
-    counters = engine.network.core.link_counters(links)
     return {
         "ends": ends,
         "hops": [list(hop) for hop in sorted(engine.network.hops)] if engine.network.hops is not None else None,
         "reservations": engine.network.core.reservations,
-        "counters": [column.tolist() for column in counters],
+        "busy": engine.network.core.busy_by(links).tolist(),
     }
 
 
@@ -87,13 +88,29 @@ def meanwhile(seed: int) -> list[Any]:
 
     def look(_: object = None) -> None:
         links = [engine.network.links[pair] for pair in sorted(engine.network.links)]
-        names = [link.name for link in links]
-        now = [column.tolist() for column in engine.network.core.link_counters(links)]
-        seen.append((engine.now, {n: values for n, *values in zip(names, *now, strict=True) if any(values)}))
+        busy = engine.network.core.busy_by(links).tolist()
+        seen.append((engine.now, {link.name: ps for link, ps in zip(links, busy, strict=True) if ps}))
 
     for t in range(500, 400_000, 7_919):
         engine.engine.env.call_last(t, look)
     play(engine, sent)
+    return seen
+
+
+def collective_meanwhile(algorithm: str) -> list[Any]:
+    """The same of an all-reduce, whose PEs let bulk and queue traffic take turns."""
+    engine, seen = GraphEngine(kb.load(), live=True), []
+
+    def look(_: object = None) -> None:
+        counters = engine.counters()
+        busy = zip(counters.links, counters.busy_ps.tolist(), strict=True)
+        engines = counters.engine_busy_ps.tolist()
+        seen.append((counters.now_ps, {name: ps for name, ps in busy if ps}, engines))
+
+    for t in range(500, 4_000_000, 79_190):
+        engine.env.call_last(t, look)
+    with RuntimeContext(engine) as torch:
+        CclStudy().program(torch, algorithm=algorithm, elements=8192, cubes=2, pes=4)
     return seen
 
 
@@ -145,6 +162,7 @@ WORKLOADS: dict[str, Callable[[], Any]] = {
     **{f"traced traffic {seed}": lambda seed=seed: traffic(seed, trace=True) for seed in range(12, 18)},
     **{f"credits {seed}": lambda seed=seed: credits(seed) for seed in range(8)},
     **{f"counters {seed}": lambda seed=seed: meanwhile(seed) for seed in range(4)},
+    **{f"counters {name}": lambda name=name: collective_meanwhile(name) for name in ALGORITHMS[:2]},
     **{
         f"gemm {shape} {variant}": lambda shape=shape, variant=variant: told(run(gemm(*shape, variant), log="tile"))
         for shape, variant in PRODUCTS

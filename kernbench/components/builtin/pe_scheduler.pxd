@@ -25,11 +25,15 @@ cdef class Ring:
 cdef class Stage:
     cdef public str name
     cdef public int64_t component, free, busy_ps, end, since, before
-    cdef public bint held
+    cdef public bint held, live
     cdef public Ring leaving
     cdef public object queue
-    cdef public list planned
+    cdef public int64_t recent
+    cdef public int64_t[::1] spans
+    @cython.locals(i=int64_t)
     cpdef serve(self, int64_t start, int64_t end)
+    @cython.locals(spans=int64_t[::1], ahead=int64_t, i=int64_t)
+    cpdef int64_t busy_by(self, int64_t now)
     cpdef begin(self, int64_t start)
     @cython.locals(ring=Ring, room=int64_t)
     cpdef bint leave(self) except -1

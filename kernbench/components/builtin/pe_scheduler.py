@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from kernbench._units import MIB, ns_to_ps
 from kernbench.components._command import Command, Composite, Dot, Ref, Value, Vector, VectorOp
@@ -111,10 +112,12 @@ class Stage:
     has room the stage is blocked, but the buffer that the tile came from is free since it was taken.
 
     The tiles of a command follow one another: `since` is when the first one began, `before` the busy time until then.
+    In a live run, `spans` are the starts and ends, `recent` of them, of services that may be ahead of the clock.
     """
 
     __slots__ = (
-        "before", "busy_ps", "component", "end", "free", "held", "leaving", "name", "planned", "queue", "since",
+        "before", "busy_ps", "component", "end", "free", "held", "leaving", "live", "name", "queue", "recent", "since",
+        "spans",
     )  # fmt: skip
 
     def __init__(self, name: str, log: OpLog, live: bool) -> None:
@@ -123,12 +126,20 @@ class Stage:
         self.held = False
         self.leaving: Ring | None = None
         self.queue: deque[Any] = deque()
-        self.planned: list[tuple[int, int, int]] | None = [] if live else None
+        self.live, self.recent = live, 0
+        self.spans = np.empty(16 if live else 0, np.int64)
 
     def serve(self, start: int, end: int) -> None:
-        if self.planned is not None:
-            self.planned.append((end, start, self.busy_ps))
         self.busy_ps += end - start
+        if self.live:
+            i = self.recent
+            if i and self.spans[i - 1] == start:
+                self.spans[i - 1] = end
+                return
+            if i == len(self.spans):
+                self.spans = np.concatenate([self.spans, self.spans])
+            self.spans[i], self.spans[i + 1] = start, end
+            self.recent = i + 2
 
     def begin(self, start: int) -> None:
         """Begin with the first tile of a command."""
@@ -136,13 +147,13 @@ class Stage:
 
     def busy_by(self, now: int) -> int:
         """Return for how long it has been busy by now [ps], in a live run."""
-        planned = self.planned
-        assert planned is not None
-        del planned[: bisect_right(planned, (now + 1,))]
-        if not planned:
-            return self.busy_ps
-        _, start, before = planned[0]
-        return before + max(0, now - start)
+        spans, ahead, i = self.spans, 0, self.recent
+        while i and spans[i - 1] > now:
+            ahead += spans[i - 1] - max(now, spans[i - 2])
+            i -= 2
+        spans[: self.recent - i] = spans[i : self.recent]
+        self.recent -= i
+        return self.busy_ps - ahead
 
     def leave(self) -> bool:
         """Pass the served tile on; return False while it is not known when that is possible."""
