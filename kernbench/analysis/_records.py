@@ -119,7 +119,7 @@ class Dependencies:
         return cls(transfers, nodes, routes, links, **order, stages=arrays.pop("stages"))
 
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
@@ -158,6 +158,20 @@ class Launch:
     end_ps: int
     sip: int = -1
     queues: str = ""
+
+
+class DramActivity(NamedTuple):
+    """What the channels of an HBM slice with the timing of a DRAM standard did in a run.
+
+    They began to work `begun` times, opened `rows` and served `bursts`. Summed over channels, their data buses were
+    busy for `bus_ps` of the `worked_ps` in which they had anything to do.
+    """
+
+    begun: int
+    rows: int
+    bursts: int
+    bus_ps: int
+    worked_ps: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +218,7 @@ class Records:
     commands: tuple[CommandInfo, ...]
     links: LinkTable = field(default_factory=LinkTable)
     component_busy_ps: np.ndarray | None = None  # as the engine counted it, at any log level; None: count the rows
+    drams: Mapping[str, DramActivity] = field(default_factory=dict)  # of components
     makespan_ps: int = 0  # time of the last completion; the clock of a run starts at 0
     launches: tuple[Launch, ...] = ()
     machine: str = ""  # hash of the machine
@@ -324,7 +339,7 @@ class Records:
             "commands": [[*_fields(c), c.dtype, c.vector] for c in self.commands], "links": self.links.names,
             "makespan_ps": int(self.makespan_ps), "launches": [astuple(x) for x in self.launches],
             "machine": self.machine, "complete": self.complete, "engine": self.engine, "spec": dict(self.spec),
-            "nodes": self.dependencies.nodes,
+            "nodes": self.dependencies.nodes, "drams": self.drams,
         }  # fmt: skip
         arrays = {name: getattr(self, name) for name in COLUMNS}
         arrays |= {f"link_{name}": np.asarray(getattr(self.links, name), dt) for name, dt in _LINK_COLUMNS.items()}
@@ -364,12 +379,13 @@ class Records:
             mode, certified = meta.pop("mode"), meta.pop("certified")
             if mode == "fast" and not certified:
                 raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
-        elif version not in (4, 5, 6, SCHEMA_VERSION):
+        elif version not in (4, 5, 6, 7, SCHEMA_VERSION):
             raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
         if version < 5:
             arrays["stages"] = _no_rows(len(Stage._fields))
         if version < 7:
             arrays["hop_header_bytes"] = np.zeros(len(arrays["hop_ends"]), np.int64)
+        meta["drams"] = {name: DramActivity(*values) for name, values in meta.get("drams", {}).items()}
         link_columns = {name: arrays.pop(f"link_{name}") for name in _LINK_COLUMNS}
         meta["dependencies"] = Dependencies.take(arrays, tuple(meta.pop("nodes")))
         meta["links"] = LinkTable(tuple(meta["links"]), **link_columns)

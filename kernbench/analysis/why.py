@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -112,6 +112,9 @@ _LISTED = 8  # of the device and of the host
 _BINDS = 0.5
 _PE = re.compile(r"sip\d+\.cube\d+\.pe\d+")
 _SLICE = "cube.hbm.channel_bw_gbs"
+_CHANNELS = "cube.hbm.channels"
+_SATURATED = 0.7  # the share of the time from which data buses limit; sequential reads reach 0.8 to 0.9
+_QUEUED = 2  # bursts for each time that a channel begins to work: with fewer, it has nothing to choose from
 _WAITED = {
     "the limit of outstanding requests": "one of the outstanding requests to complete",
     "a full buffer behind": "room in the buffer of the next stage",
@@ -129,7 +132,7 @@ class Reason:
     """A resource on the critical path.
 
     `share` is that of the time on the device, or with `host` of the time that host copies, launches and their
-    completion take.
+    completion take. `note` says why these fields limit, or what would help in place of a field.
     """
 
     what: str
@@ -142,17 +145,19 @@ class Reason:
     together: tuple[str, ...] = ()
     impl: str = ""
     host: bool = False
+    note: str = ""
 
     def advice(self) -> str:
         """Return what to change, in words; empty if nothing would help."""
         if self.kind == "composite":
             return 'run it with log="tile" to see inside'
         if not self.fields:
-            return ""
+            return self.note
         verb = "lower" if self.fields[0].endswith(("_ns", "_mm")) else "raise"
         text = f"{verb} {', '.join(self.fields)}"
         text = f"{text} together with {', '.join(self.together)}" if self.together else text
-        return f"{text}, or change {self.impl}" if self.impl else text
+        text = f"{text}, or change {self.impl}" if self.impl else text
+        return f"{text}: {self.note}" if self.note else text
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -272,14 +277,30 @@ def _reason(
         resources[resource] += ps
     total = kinds.total()
     share = total / path.makespan_ps
+    note = ""
+    if fields == (_SLICE,):
+        fields, note = _of_slices(records, resources)
     names = [kind for kind, ps in kinds.most_common() if ps >= 0.05 * total]
     matters = bool(fields) and names[0] in _RATE and share >= _SHOWN
     together = tuple(_together(records, path, fields, set(parts))) if matters else ()
     resource = max(resources, key=lambda x: resources[x])
     impl = _user_defined(records.spec, fields[0]) if fields else ""
     return Reason(
-        what, resource, len(resources) - 1, ", ".join(names), total / 1000, share, fields, together, impl, host
+        what, resource, len(resources) - 1, ", ".join(names), total / 1000, share, fields, together, impl, host, note
     )
+
+
+def _of_slices(records: Records, names: Iterable[str]) -> tuple[tuple[str, ...], str]:
+    """Return the fields that would change the time of HBM slices, and why these."""
+    begun, rows, bursts, bus_ps, worked_ps = np.sum([records.drams.get(name, (0,) * 5) for name in names], axis=0)
+    if bus_ps >= _SATURATED * worked_ps:
+        return (_SLICE,), ""
+    busy = f"data buses are busy for {bus_ps / worked_ps:.0%} of the time with requests"
+    if bursts < _QUEUED * begun:
+        return (), f"{busy}, since few bursts are asked for at once: ask for more before waiting"
+    return (
+        _CHANNELS,
+    ), f"{busy}, and {rows / bursts:.2f} rows are opened for each burst: store together what is read together"
 
 
 def _user_defined(spec: Mapping[str, Any], field: str) -> str:
@@ -330,7 +351,7 @@ def _overlap(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.ndarr
 
 def _at_least(records: Records, fields: tuple[str, ...]) -> list[str]:
     """Return the links that no HBM slice may outrun, if they could not carry what one of twice the rate gives."""
-    if _SLICE not in fields:
+    if not {_SLICE, _CHANNELS}.intersection(fields):
         return []
     cube = records.spec["cube"]
     hbm = cube["hbm"]

@@ -65,7 +65,7 @@ cdef class Channel:
     cdef public Timing timing
     cdef public list groups, banks, active, ahead, numbers
     cdef public object waiting
-    cdef public int64_t act, act_1, act_2, act_3, act_4, served, read, write, clock, orders, busy, reads, writes, opened, refreshed, since, due, key
+    cdef public int64_t act, act_1, act_2, act_3, act_4, begun, served, rows, worked, read, write, clock, orders, busy, reads, writes, opened, refreshed, since, due, key
     cdef public bint drains
     @cython.locals(other=Channel, copies=dict, group=Group, its=Group, bank=Bank, twin=Bank, access=Access)
     cpdef Channel split(self, list numbers)

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from kernbench._units import ACK_BYTES, flits
+from kernbench.analysis._records import DramActivity
 from kernbench.config._dram import dram, dram_controller
 
 if TYPE_CHECKING:
@@ -165,13 +166,14 @@ class Channel:
     `numbers` are those of the channels; what follows is about each of them. `clock` is the time of its latest command,
     `act_1` to `act_4` those of its latest ACT commands. `reads` and `writes` count queued accesses, `opened` those
     whose rows open for them; `waiting` ones have no room in the queues. `due` is when the next command is due that is
-    not fixed.
+    not fixed. Of the run so far: `rows` that were opened, times that it began to work, and what it
+    `served` [ps of the data bus] and, until `since`, `worked`.
     """
 
     __slots__ = (
-        "act", "act_1", "act_2", "act_3", "act_4", "active", "ahead", "banks", "busy", "clock", "drains", "due",
-        "groups", "key", "numbers", "opened", "orders", "owner", "read", "reads", "refreshed", "served", "since",
-        "timing", "waiting", "write", "writes",
+        "act", "act_1", "act_2", "act_3", "act_4", "active", "ahead", "banks", "begun", "busy", "clock", "drains",
+        "due", "groups", "key", "numbers", "opened", "orders", "owner", "read", "reads", "refreshed", "rows", "served",
+        "since", "timing", "waiting", "worked", "write", "writes",
     )  # fmt: skip
 
     def __init__(self, owner: DramSlice, numbers: list[int]) -> None:
@@ -185,7 +187,7 @@ class Channel:
         self.reads = self.writes = self.opened = self.refreshed = 0
         self.waiting: deque[Access] = deque()
         self.drains, self.due = False, NEVER
-        self.served = 0
+        self.begun = self.rows = self.served = self.worked = 0
         self.ahead: list[int] = []  # ends of accesses, in a live run
         self.since, self.key = 0, -1
 
@@ -209,7 +211,8 @@ class Channel:
         other.clock, other.orders, other.busy, other.due = self.clock, self.orders, self.busy, self.due
         other.reads, other.writes, other.opened = self.reads, self.writes, self.opened
         other.refreshed, other.drains = self.refreshed, self.drains
-        other.served, other.ahead = self.served, self.ahead.copy()
+        other.begun, other.rows, other.served, other.worked = self.begun, self.rows, self.served, self.worked
+        other.ahead = self.ahead.copy()
         other.since, other.key = self.since, self.key
         return other
 
@@ -217,6 +220,8 @@ class Channel:
         """Take an access that arrives at `t`."""
         self.due = t
         if not (self.reads or self.writes or self.opened) and self.busy <= t:
+            self.begun += 1
+            self.worked += self.busy - self.since
             self.since, self.key = t, key
         if self.waiting or not self.has_room(access):
             self.waiting.append(access)
@@ -348,6 +353,7 @@ class Channel:
         bank.act, bank.group.act, self.act = t + timing.act_bank, t + timing.act_group, t + timing.act_other
         self.act_1, self.act_2, self.act_3, self.act_4 = t, self.act_1, self.act_2, self.act_3
         self.opened += 1
+        self.rows += 1
         self.taken(bank.opener, t)
 
     def column(self, bank: Bank, kind: int, t: int) -> None:
@@ -426,6 +432,18 @@ class DramSlice:
     def busy_ps(self) -> int:
         """Return how long its data buses were busy, on average [ps]."""
         return sum([channel.served * len(channel.numbers) for channel in self.channels]) // self.n
+
+    @property
+    def activity(self) -> DramActivity:
+        """Return what its channels have done."""
+        begun = rows = bus_ps = worked_ps = 0
+        for channel in self.channels:
+            n = len(channel.numbers)
+            begun += n * channel.begun
+            rows += n * channel.rows
+            bus_ps += n * channel.served
+            worked_ps += n * (channel.worked + channel.busy - channel.since)
+        return DramActivity(begun, rows, bus_ps // (self.per_burst * self.timing.access), bus_ps, worked_ps)
 
     def busy_by(self, now: int) -> int:
         """Return how long its data buses have been busy by now, on average [ps], in a live run."""

@@ -277,6 +277,7 @@ def collect(engine: GraphEngine) -> Records:
         commands=log.commands,
         links=link_table(engine),
         component_busy_ps=busy,
+        drams={name: part.activity for name, part in engine.parts.items() if hasattr(part, "activity")},
         makespan_ps=engine.env._now,
         launches=tuple(launches),
         machine=engine.machine.hash,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.analysis._records import COLUMNS, CommandInfo, Launch, LinkTable, Records
+from kernbench.analysis._records import COLUMNS, CommandInfo, DramActivity, Launch, LinkTable, Records
 from tests.analysis.synthetic import records_of
 
 
@@ -54,8 +54,10 @@ def test_unequal_columns_are_refused(records):
 
 
 def test_a_file_holds_everything(records, tmp_path):
+    records = replace(records, drams={"sip0.cube0.hbm_ctrl.pe0": DramActivity(1, 2, 3, 4, 5)})
     path = records.save(tmp_path / "run.npz")
     again = Records.load(path)
+    assert again.drams == records.drams
     assert again.digest() == records.digest()
     for name, dtype in COLUMNS.items():
         assert getattr(again, name).dtype == dtype

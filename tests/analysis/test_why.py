@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kernbench.analysis.why import attribution
@@ -168,6 +170,49 @@ def test_a_limit_that_steps_waited_for_is_named():
     waited = f"{starts[limit][0]} steps waited for one of the outstanding requests to complete: "
     assert waited in repr(result.why())
     assert product(MACHINE, "ref_ref").latency_ns < result.latency_ns
+
+
+def reads(machine, step, *, waits=False, shape=256):
+    """A PE reads bursts of its slice that are `step` bytes apart, 8 times; or each after the one before."""
+
+    def kernel(x, *, tl):
+        for i in range(8):
+            value = tl.load(x + i * 128 + tl.arange(0, shape) * (step // 2))
+            if waits:
+                tl.wait(value)
+
+    def program(torch):
+        torch.launch("reads", kernel, torch.empty(shape * step // 2 + 1024, dtype="f16", device="ahbm"))
+
+    return run_program(machine, program, log="tile")
+
+
+def test_rows_are_blamed_where_bandwidth_changes_nothing_and_bandwidth_where_rows_stay_open():
+    machine = MACHINE.with_({"cube.hbm.timing": "hbm3"})
+    conflicts, sequence = reads(machine, 128 * 1024), reads(machine, 256)
+    rows, bandwidth = conflicts.why()[0], sequence.why()[0]
+    wide = ("cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
+    faster = twice_as_good(machine, ("cube.hbm.channel_bw_gbs", *wide))
+    assert (rows.what, rows.fields, rows.together) == ("HBM slice", ("cube.hbm.channels",), wide)
+    # Every burst is in another row of all four bank groups.
+    assert re.search(r"busy for 1\d% of the time .* 4.0\d rows are opened for each burst", rows.advice())
+    assert reads(faster, 128 * 1024).latency_ns == pytest.approx(conflicts.latency_ns, rel=0.03)
+    assert (
+        reads(twice_as_good(machine, rows.fields + rows.together), 128 * 1024).latency_ns < 0.7 * conflicts.latency_ns
+    )
+    assert reads(machine, 64 * 1024 + 256).latency_ns < 0.7 * conflicts.latency_ns, "another layout"
+    assert (bandwidth.what, bandwidth.fields, bandwidth.note) == ("HBM slice", ("cube.hbm.channel_bw_gbs",), "")
+    assert reads(faster, 256).latency_ns < 0.7 * sequence.latency_ns
+
+
+def test_no_field_is_blamed_where_a_burst_waits_for_the_one_before():
+    machine = MACHINE.with_({"cube.hbm.timing": "hbm3"})
+    result = reads(machine, 256, waits=True, shape=1)
+    first = result.why()[0]
+    assert (first.what, first.fields) == ("HBM slice", ())
+    assert "few bursts are asked for at once" in first.advice()
+    assert first.advice() in repr(result.why())
+    assert reads(machine, 256, shape=1).latency_ns < result.latency_ns - 0.5 * first.ns
 
 
 def test_the_class_of_a_user_defined_component_is_named():

@@ -155,6 +155,27 @@ def test_a_constraint_binds_and_with_another_value_does_not(with_, requests, las
     assert ends(*requests)[-1] == without
 
 
+def test_a_slice_tells_rows_bursts_and_the_share_of_time_in_which_its_data_buses_are_busy():
+    def activity(*requests, **hbm):
+        replies, part = slice_of(**hbm)
+        ask(replies, part, requests)
+        replies.env.run()
+        return part.activity
+
+    ps = 1250  # of an access
+    # Four columns of a row, tCCD_L apart; later one more, and with a conflict another row.
+    row = tuple(("read", at(column=i), 0) for i in range(4))
+    first = 33_125 + 3 * 2500
+    assert activity(*row) == (1, 1, 4, 4 * ps, first)
+    assert activity(*row, ("read", at(column=9), 100)) == (2, 1, 5, 5 * ps, first + 13_750)
+    assert activity(*row, ("read", at(row=1), 100)) == (2, 2, 5, 5 * ps, first + 16_250 + 33_125)
+    # Bursts of two accesses over two channels, which share a schedule until only one of them is asked.
+    two = {"channels": 2, "burst_bytes": 64}
+    both = activity(("read", 0, 0, 128), **two)
+    assert both == (2, 4, 2, 4 * ps, 2 * (33_125 + 2500))
+    assert activity(("read", 0, 0, 128), ("read", 0, 100, 64), **two) == (3, 4, 3, 6 * ps, both[-1] + 12_500 + 2 * ps)
+
+
 def test_a_row_stays_open_for_tras(with_):
     # With tRC out of the way: the row closes after tRAS, else after tRCDRD + tRTP.
     with_(tRC=40)
