@@ -415,6 +415,11 @@ class Ucie(Model):
     port_ns: Ns = described("Latency of each port: a crossing passes two")
     efficiency: Share = described("Share of bw_gbs that the protocol of the link leaves for flits", default=1.0)
 
+    @property
+    def flit_gbs(self) -> float:
+        """Bandwidth of a connection for flits [GB/s], each way."""
+        return self.bw_gbs * self.efficiency
+
 
 class MCpu(Model):
     """The management CPU of a cube."""

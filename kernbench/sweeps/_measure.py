@@ -79,7 +79,7 @@ def machine_columns(config: MachineConfig) -> Row:
         "cubes": config.n_sips * config.cubes_per_sip,
         "pes": config.n_pes,
         "hbm_gbs": hbm.slice_gbs * config.n_pes,
-        "bisection_gbs": min(across) * ucie.connections * ucie.bw_gbs if across else 0.0,
+        "bisection_gbs": min(across) * ucie.connections * ucie.flit_gbs if across else 0.0,
         "area_mm2": round(area_mm2(config), 3),
     }
 

@@ -201,7 +201,7 @@ class Graph:
     def _port_edge(self, src: str, dst: str) -> Edge:
         # Nothing but its peer reaches a port from a side, so the crossing ranks before the local link.
         ucie = self.config.cube.ucie
-        return Edge(src, dst, ucie.bw_gbs * ucie.efficiency, ns_to_ps(ucie.port_ns), 0.0, rank=0)
+        return Edge(src, dst, ucie.flit_gbs, ns_to_ps(ucie.port_ns), 0.0, rank=0)
 
     def _links(self, cube: int) -> dict[str, list[Edge]]:
         """Return the links inside of a cube, by the node that they leave, with ids as within it."""
@@ -245,8 +245,7 @@ class Graph:
                     index = at + 3 + row * ucie.connections + conn
                     nodes.append(Node(port, "ucie", ucie.impl, ns_to_ps(ucie.port_ns), None, index))
                     wires += _both_ways(port, noc, io.noc.port_bw_gbs)
-                    ucie_gbs = ucie.bw_gbs * ucie.efficiency
-                    wires += [_Wire(port, to, ucie_gbs, side="w"), _Wire(to, port, ucie_gbs, side="e")]
+                    wires += [_Wire(port, to, ucie.flit_gbs, side="w"), _Wire(to, port, ucie.flit_gbs, side="e")]
             for other, side in self.sips.neighbours[sip].items():
                 link = system.sip_link
                 wires.append(
@@ -311,7 +310,7 @@ class Graph:
             wires += [_Wire(port, router(at), cube.ucie.router_bw_gbs, side)]
             wires += [_Wire(router(at), port, cube.ucie.router_bw_gbs)]
             if side in linked:
-                wires.append(_Wire(_PEER, port, cube.ucie.bw_gbs * cube.ucie.efficiency, side))
+                wires.append(_Wire(_PEER, port, cube.ucie.flit_gbs, side))
         # The link of a part to its router has no length: pos_mm chooses the router, and is for drawings.
         wires += _both_ways(_local(naming.m_cpu(0, 0)), router(layout.m_cpu), cube.m_cpu.bw_gbs)
         wires += _both_ways(_local(naming.sram(0, 0)), router(layout.sram), cube.sram.bw_gbs)

@@ -209,7 +209,7 @@ def cube_view(graph: Graph) -> View:
         # The router's side of the box is at pos.
         y = pos[1] + _PE_H * pitch / 2 * (-1 if pos[1] < layout.position_mm(at)[1] else 1)
         attach(box(node_id, label.lower(), pos[0], y, _SMALL * pitch, _PE_H * pitch, label, detail), at, bw_gbs)
-    ports = f"router to port {rate(cube.ucie.router_bw_gbs)}, port to port {rate(cube.ucie.bw_gbs)}"
+    ports = f"router to port {rate(cube.ucie.router_bw_gbs)}, port to port {rate(cube.ucie.flit_gbs)}"
     hop = f"{cube.noc.router.overhead_ns:g} ns a router, {pitch * cube.propagation_ns_per_mm:g} ns of wire"
     notes = (
         f"NoC: {rate(cube.noc.link_bw_gbs)} each way, {hop} a hop of {pitch:g} mm",
@@ -291,19 +291,19 @@ def sip_view(graph: Graph) -> View:
         Line(pcie_ep.id, noc.id, "noc", between(pcie_ep, noc), port),
         Line(io_cpu.id, noc.id, "noc", between(io_cpu, noc), port),
     ]
-    links, crossing = ucie.connections, rate(ucie.bw_gbs, ucie.connections)
+    links, crossing = ucie.connections, rate(ucie.flit_gbs, ucie.connections)
     for row in range(h):
         cube = cubes[row * w]
         y = cube.centre[1]
         points = ((shore.x + shore.w, y), (cube.x, y))
-        lines.append(Line(shore.id, cube.id, "ucie", points, links * ucie.bw_gbs, "" if row else crossing))
+        lines.append(Line(shore.id, cube.id, "ucie", points, links * ucie.flit_gbs, "" if row else crossing))
     for c, cube in enumerate(cubes):
         for side in ("e", "s"):
             row, col = c // w + STEP[side][0], c % w + STEP[side][1]
             if row < h and col < w:
                 other = cubes[row * w + col]
                 label = crossing if (c, side) == (0, "e") else ""
-                lines.append(Line(cube.id, other.id, "ucie", between(cube, other), links * ucie.bw_gbs, label))
+                lines.append(Line(cube.id, other.id, "ucie", between(cube, other), links * ucie.flit_gbs, label))
     port_ps = graph.node(naming.ucie(0, 0, "w", 0)).overhead_ps
     note = f"UCIe: {crossing} each way between neighbours, {ns(port_ps)} a port, {ns(2 * port_ps)} a crossing"
     title = f"SIP: {w} x {h} cubes, {w * h * len(layout.pes)} PEs"

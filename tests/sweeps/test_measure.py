@@ -35,6 +35,8 @@ def test_bandwidths_by_hand():
     assert columns | {"area_mm2": 0} == {
         "sips": 1, "cubes": 8, "pes": 64, "hbm_gbs": 64 * 128, "bisection_gbs": 1024, "area_mm2": 0,
     }  # fmt: skip
+    protocol = SMALL.with_({"sip.cube_mesh.w": 4, "cube.ucie.efficiency": 0.75})
+    assert machine_columns(protocol.config)["bisection_gbs"] == 768
     assert machine_columns(SMALL.with_({"sip.cube_mesh": {"w": 1, "h": 1}}).config)["bisection_gbs"] == 0
 
 
