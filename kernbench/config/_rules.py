@@ -148,11 +148,19 @@ def _messages(config: MachineConfig) -> Iterator[Fault]:
 
 def _routers(config: MachineConfig) -> Iterator[Fault]:
     mesh, sip = config.cube.noc.router, config.sip.io.noc
+    between = config.system.sip_link.router
+    if between.ties != "parity" and between.flow != "credits":
+        yield _fault(
+            f"system.sip_link.router.ties = {between.ties} has no effect with flow: unbounded, where ties go to the "
+            "lower SIP; set it to parity, or use flow: credits",
+            "system.sip_link.router.ties",
+            "system.sip_link.router.flow",
+        )
     for at, flow, part, impl, overhead_ns, free_ns, of in (
         ("cube.noc.router", mesh.flow, "cube.noc.router", mesh.impl, mesh.overhead_ns, 1.0, "router"),
         (
             "system.sip_link.router",
-            config.system.sip_link.router.flow,
+            between.flow,
             "sip.io.noc",
             sip.impl,
             sip.overhead_ns,

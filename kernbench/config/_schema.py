@@ -348,6 +348,7 @@ _VCS = "VCs for each class of messages, requests and replies"
 _VC_FLITS = "Flits in the buffer of a VC"
 _PIPELINE = "Route computation, VC allocation, switch allocation and switch traversal, of flow: credits"
 _ALLOCATOR = "How VCs and the switch are allocated: separable, with rotating pointers, in one iteration"
+_TIES = "Of two equally long ways round a ring, the one by the parity of the SIP, or one drawn for each message"
 
 Flow = Literal["unbounded", "credits"]
 
@@ -372,6 +373,7 @@ class SipRouter(Model):
     vc_flits: Depth = described(_VC_FLITS, default=64)
     pipeline: Pipeline = described(_PIPELINE, default=(1, 1, 1, 1))
     allocator: Literal["islip"] = described(_ALLOCATOR, default="islip")
+    ties: Literal["parity", "random"] = described(_TIES, default="parity")
 
 
 class Cpu(Model):

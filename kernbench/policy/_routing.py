@@ -1,4 +1,4 @@
-"""Routes: one for each pair of nodes, always the same.
+"""Routes: one for each pair of nodes, always the same, unless ties between SIPs are drawn.
 
 In a cube, the column first, then the row, wherever that is free of removed routers. Between cubes the same
 over cubes, through the meshes of those in between, on one UCIe connection number. To and from the IO chiplet
@@ -61,6 +61,15 @@ class Router:
             found = tuple([node(node_id).id for node_id in self._find(src, dst)])
             self._paths[found[0], found[-1]] = found
         return found
+
+    def paths(self, src: str, dst: str) -> list[tuple[str, ...]]:
+        """Return the equally long paths that messages from `src` to `dst` may take, `path` first."""
+        path = self.path(src, dst)
+        a, b = naming.parse(src).sip, naming.parse(dst).sip
+        if a is None or b is None or a == b:
+            return [path]
+        i, j = path.index(naming.io_noc(a)), path.index(naming.io_noc(b))
+        return [(*path[:i], *map(naming.io_noc, sips), *path[j + 1 :]) for sips in self._graph.sips.paths(a, b)]
 
     def merges(self, src: str, dst: str) -> bool:
         """Return whether routes and replies reach the link from `src` to `dst` over more links than one.

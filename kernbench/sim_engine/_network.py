@@ -98,19 +98,26 @@ class Network:
         return extra_ps, hook
 
     def route(self, src: str, dst: str) -> Route:
-        """Return the route from `src` to `dst` (cached)."""
+        """Return the route of the next message from `src` to `dst` (cached)."""
         route = self.routes.get((src, dst))
         if route is None:
-            route = self._make(self._router.path(src, dst))
-            self.routes[src, dst] = route
-        return route
+            ways = [self._make(path) for path in self._router.paths(src, dst)]
+            for i, way in enumerate(ways):
+                self.routes[f"way {i} {src}" if i else src, dst] = way
+                if len(ways) > 1:
+                    way.ways = tuple(ways)
+            route = ways[0]
+        return route.drawn()
 
     def back(self, route: Route) -> Route:
         """Return the route over the reverse links of `route`: the way of replies, acknowledgements and credits."""
         if route.reply is None:
             path = (route.links[0].src, *(link.dst for link in route.links))
             route.reply = self._make(reverse(path), REPLY)
-            self.routes[f"reply {path[0]}", path[-1]] = route.reply
+            number = route.ways.index(route) if route.ways else 0
+            self.routes[f"reply {number} {path[0]}", path[-1]] = route.reply
+            if route.ways:
+                route.reply.ways = tuple([self.back(way) for way in route.ways])
         return route.reply
 
     def _make(self, path: tuple[str, ...], message_class: int = REQUEST) -> Route:

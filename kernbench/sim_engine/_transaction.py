@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -39,9 +40,10 @@ class Route:
 
     `base` and `counter` make the keys of the source's transactions. `flits` counts whole flits, `small` messages of
     less by size: every link's bytes and busy time follow from these, so that nothing has to be counted hop by hop.
+    `ways` are the equally long routes that messages are drawn from, this one among them; empty if it is the only one.
     """
 
-    __slots__ = ("base", "counter", "flit_bytes", "flits", "links", "logged", "nbytes", "reply", "small")
+    __slots__ = ("base", "counter", "flit_bytes", "flits", "links", "logged", "nbytes", "reply", "small", "ways")
 
     def __init__(self, links: tuple[Link, ...], base: int, counter: list[int], flit_bytes: int) -> None:
         self.links, self.base, self.counter, self.flit_bytes = links, base, counter, flit_bytes
@@ -49,12 +51,21 @@ class Route:
         self.nbytes = self.flits = 0
         self.logged = -1  # its id in the log
         self.small: dict[int, int] = {}
+        self.ways: tuple[Route, ...] = ()
 
     def key(self) -> int:
         """Return a new transaction key: the source's place in the machine, then its count."""
         count = self.counter[0]
         self.counter[0] = count + 1
         return self.base | count
+
+    def drawn(self) -> Route:
+        """Return the way of the message that gets the next key."""
+        ways = self.ways
+        if not ways:
+            return self
+        key = self.base | self.counter[0]
+        return ways[blake2b(b"%d" % key, digest_size=1).digest()[0] % len(ways)]
 
     def count(self, nbytes: int) -> tuple[int, int]:
         """Count a message of `nbytes` (>= 0); return how many flits it is, and the bytes of each."""

@@ -292,7 +292,8 @@ def _refuse_network(_: MachineConfig, *, traffic: str, n: int = 2, packets: str 
 def _credits(_: MachineConfig, given: Values) -> Values:
     router = {"mesh": "cube.noc.router", "torus": "system.sip_link.router"}[given["topology"]]
     sizes = {f"{router}.{name}": given[name] for name in ("vcs", "vc_flits") if name in given}
-    return {f"{router}.flow": "credits", **sizes}
+    ties = {f"{router}.ties": "random"} if given["topology"] == "torus" else {}
+    return {f"{router}.flow": "credits", **sizes, **ties}
 
 
 _CREDITS = Mechanism("virtual channels and credits (flow: credits)", _credits)

@@ -375,15 +375,17 @@ class _Run:
         route = self._routes.get((src, dst))
         if route is None:
             route = self._routes[src, dst] = self._route(src, dst)
+        route = route.drawn()
         self.network.send(route, self.traffic.packet * self.traffic.flit_bytes, route.key(), self._done, (cycle, hot))
 
     def _route(self, src: int, dst: int) -> Route:
         ends = self.traffic.ends
         route = self.network.route(ends[src][0], ends[dst][1])
-        legs = route.links[0].legs
-        if legs is not None:  # every packet of synthetic traffic arrives by itself
-            leg = legs[id(route.links)]
-            leg.ordered, leg.packet_flits = False, self.traffic.packet
+        for way in route.ways or (route,):
+            legs = way.links[0].legs
+            if legs is not None:  # every packet of synthetic traffic arrives by itself
+                leg = legs[id(way.links)]
+                leg.ordered, leg.packet_flits = False, self.traffic.packet
         return route
 
     def _done(self, arg: tuple[int, bool]) -> None:

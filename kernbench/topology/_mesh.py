@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from math import isqrt
 from typing import TYPE_CHECKING
 
@@ -147,7 +147,8 @@ class SipNetwork:
         square = isqrt(sips.count)
         self.w, self.h = (sips.count, 1) if on_a_line else (sips.w or square, sips.h or square)
         self.wrapped = sips.topology not in ("mesh_2d_no_wrap", "fully_connected")
-        self._by_dimension = config.system.sip_link.router.flow == "credits"
+        router = config.system.sip_link.router
+        self._by_dimension, self._both_ways = router.flow == "credits", router.ties == "random"
         self.neighbours: tuple[dict[int, str], ...] = tuple(self._adjacent(s) for s in range(self.count))
 
     def path(self, src: int, dst: int) -> tuple[int, ...]:
@@ -156,15 +157,19 @@ class SipNetwork:
         Ties go to the lower next SIP; with credits the row comes first, and of two ways round a ring that are equally
         long, even SIPs take the one east or south, odd ones the other.
         """
+        return self.paths(src, dst)[0]
+
+    def paths(self, src: int, dst: int) -> list[tuple[int, ...]]:
+        """Return the paths that messages from `src` to `dst` may take: one, but for `ties: random`."""
         if self.topology == "fully_connected" and src != dst:
-            return src, dst
+            return [(src, dst)]
         if self._by_dimension:
             return self._rows_first(src, dst)
         path = [src]
         while path[-1] != dst:
             # On a ring, a grid or a torus at least one neighbour is one hop closer.
             path.append(min(self.neighbours[path[-1]], key=lambda sip: (self._hops(sip, dst), sip)))
-        return tuple(path)
+        return [tuple(path)]
 
     @property
     def vc_classes(self) -> int:
@@ -175,24 +180,25 @@ class SipNetwork:
         """Return the rows and columns of the SIPs of a path."""
         return [divmod(sip, self.w) for sip in path]
 
-    def _rows_first(self, src: int, dst: int) -> tuple[int, ...]:
-        path, (row, col) = [src], divmod(src, self.w)
-        to_row, to_col = divmod(dst, self.w)
-        for step in self._steps(col, to_col, self.w, src):
-            col = (col + step) % self.w
-            path.append(row * self.w + col)
-        for step in self._steps(row, to_row, self.h, src):
-            row = (row + step) % self.h
-            path.append(row * self.w + col)
-        return tuple(path)
+    def _rows_first(self, src: int, dst: int) -> list[tuple[int, ...]]:
+        (row, col), (to_row, to_col) = divmod(src, self.w), divmod(dst, self.w)
+        along, across = self._lines(col, to_col, self.w, src), self._lines(row, to_row, self.h, src)
+        return [
+            (*(row * self.w + c for c in cols), *(r * self.w + to_col for r in rows[1:]))
+            for cols, rows in product(along, across)
+        ]
 
-    def _steps(self, at: int, to: int, n: int, src: int) -> list[int]:
-        """Return the steps from one place of a row, or column, of `n` to another."""
+    def _lines(self, at: int, to: int, n: int, src: int) -> list[list[int]]:
+        """Return the straight lines, as places, from one place of a row, or column, of `n` to another."""
         if not self.wrapped:
-            return [1 if to > at else -1] * abs(to - at)
-        up = (to - at) % n
-        forward = 2 * up < n or (2 * up == n and src % 2 == 0)
-        return [1] * up if forward else [-1] * (n - up)
+            step = 1 if to > at else -1
+            return [list(range(at, to + step, step))]
+        up, down = (to - at) % n, (at - to) % n
+        lines = [[(at + i) % n for i in range(up + 1)], [(at - i) % n for i in range(down + 1)]]
+        if up != down or up == 0:
+            return [min(lines, key=len)]
+        first = lines[src % 2 :] + lines[: src % 2]
+        return first if self._both_ways and n > 2 else first[:1]
 
     def _adjacent(self, sip: int) -> dict[int, str]:
         if self.topology == "fully_connected":

@@ -25,6 +25,7 @@ _LABELS = {
     "system.sip_link.router.vc_flits": "SIP router VC depth",
     "system.sip_link.router.pipeline": "SIP router pipeline",
     "system.sip_link.router.allocator": "SIP router allocator",
+    "system.sip_link.router.ties": "Equally long ways between SIPs",
     "system.switch.impl": "PCIe switch component",
     "system.switch.overhead_ns": "PCIe switch latency",
     "system.pcie.bw_gbs": "PCIe bandwidth",

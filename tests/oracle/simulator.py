@@ -109,7 +109,7 @@ class Turns:
         self.flits = flits
         self.lines: tuple[deque[tuple[Message, int]], ...] = (deque(), deque())
         self.last = QUEUE  # irrelevant: the first to ask finds the other line empty
-        self.busy = False
+        self.due = False  # a turn that begins when the link is free
 
     def waiting(self) -> bool:
         """Return whether a message waits."""
@@ -173,23 +173,27 @@ class Oracle:
         else:
             turns = self._turns.setdefault(src, Turns(self._turn_flits))
             turns.lines[line].append((message, 1))
-            if not turns.busy:
+            if not turns.due and links[0].free_ps <= self.now:
                 self._take_turn(src)
+            else:
+                self._await_turn(src, message)
 
     def _take_turn(self, src: str) -> None:
-        """Begin a turn, if something waits."""
+        """Begin a turn."""
         turns = self._turns[src]
-        if not turns.waiting():
-            turns.busy = False
-            return
+        turns.due = False
         message, flits = turns.next()
         for flit in flits:
             self._arrive(message, flit, 0)
-        end = message.links[0].free_ps
-        # After a turn that takes no time, and behind which nothing waits, the next message finds the link free.
-        turns.busy = end > self.now or turns.waiting()
-        if turns.busy:
-            heapq.heappush(self._heap, (end, self.turn_key(*message.asked), self._take_turn, (src,)))
+        if turns.waiting():
+            self._await_turn(src, message)
+
+    def _await_turn(self, src: str, message: Message) -> None:
+        """Let the next turn begin when the flits on the link of `message` have left it."""
+        if not self._turns[src].due:
+            self._turns[src].due = True
+            free_ps = message.links[0].free_ps
+            heapq.heappush(self._heap, (free_ps, self.turn_key(*message.asked), self._take_turn, (src,)))
 
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         """Read now: a command, the memory, the data (M4.7)."""

@@ -85,6 +85,26 @@ def test_a_turn_of_no_time_overtakes_nothing_of_its_picosecond():
     assert found is None, str(found)
 
 
+@pytest.mark.parametrize(("wait_ps", "ends"), [(0, [4, 50_076, 46, 50_060]), (1, [4, 50_085, 39, 50_061])])
+def test_a_message_begins_a_turn_in_the_picosecond_in_which_one_has_ended(wait_ps, ends):
+    # PE 0's last turn, of its queue, ends at 4 ps + wait_ps. At 4 ps its queue and then its DMA send. If the turn has just
+    # ended, the queue's message begins one. If not, both wait, and the DMA is next.
+    machine = {
+        **dict.fromkeys(("cube.propagation_ns_per_mm", "cube.noc.router.overhead_ns"), 0),
+        "cube.noc.removed": [[1, 1]],
+        "cube.ucie.port_ns": 0.001,
+    }
+    transactions = [
+        Transaction("queue", "sip0.cube2.pe0.pe_dma", "sip0.cube0.sram", 0, 0, 0),
+        Transaction("queue", PE0, "sip1.cube0.sram", 0, 1, 0, after=0),
+        Transaction("send", PE0, "sip0.io.io_cpu", 0, 1, 0, after=0),
+        Transaction("queue", PE0, "sip1.cube0.hbm_ctrl.pe0", 0, 1, wait_ps),
+    ]
+    case = Case(machine, transactions, 256)
+    assert play(Oracle(case.machine(), case.turn_bytes), transactions) == ends
+    assert difference(case) is None
+
+
 # M4.8, copied from the page: the oracle is judged without the engine.
 CHECK_VALUES = {
     (PE0, "sip0.cube0.hbm_ctrl.pe0"): (12_000, 27_000),

@@ -14,11 +14,13 @@ import pytest
 from kernbench.analysis._transfer import Leg, message
 from kernbench.errors import ConfigError
 from kernbench.policy._routing import Router
+from kernbench.runtime_api.context import session
 from kernbench.sim_engine._flow_control import REPLY, REQUEST
 from kernbench.studies.verification_network import Engine
 from kernbench.topology._mesh import vc_classes
 from kernbench.topology._naming import hbm, pe_dma, sram
 from kernbench.topology.builder import resolve_topology
+from tests.runtime_api.ranks import on_ranks
 
 PE0, PE1, SLICE0, SLICE1 = pe_dma(0, 0, 0), pe_dma(0, 0, 1), hbm(0, 0, 0), hbm(0, 0, 1)
 FLIT = 256
@@ -187,7 +189,8 @@ def test_no_circle_of_waiting_packets_closes_in_a_mesh_with_holes(removed):
 
 @pytest.mark.parametrize("topology", SIPS)
 @pytest.mark.parametrize(("w", "h"), [(4, 4), (5, 3), (2, 2), (8, 1)])
-def test_no_circle_of_waiting_packets_closes_between_sips(topology, w, h):
+@pytest.mark.parametrize("ties", ["parity", "random"])
+def test_no_circle_of_waiting_packets_closes_between_sips(topology, w, h, ties):
     flat = topology in ("ring_1d", "fully_connected")
     sips = resolve_topology(
         "preset:small",
@@ -197,15 +200,68 @@ def test_no_circle_of_waiting_packets_closes_between_sips(topology, w, h):
             "system.sips.w": None if flat else w,
             "system.sips.h": None if flat else h,
             "system.sip_link.router.flow": "credits",
+            "system.sip_link.router.ties": ties,
         },
     ).graph.sips
     if topology == "fully_connected":
         assert all(len(sips.path(a, b)) == 2 for a in range(w * h) for b in range(w * h) if a != b)
         return
-    walks = [sips.walk(sips.path(a, b)) for a in range(w * h) for b in range(w * h)]
+    walks = [sips.walk(path) for a in range(w * h) for b in range(w * h) for path in sips.paths(a, b)]
     with_one_class = has_circle(dependencies([(walk, [0] * (len(walk) - 1)) for walk in walks]))
     assert with_one_class == (sips.vc_classes > 1) or (topology, w) == ("ring_1d", 2)
     assert not has_circle(dependencies([(walk, vc_classes(walk, wrapped=sips.wrapped)) for walk in walks]))
+
+
+def ring_of_four(ties: str):
+    router = {"flow": "credits", "ties": ties}
+    sips = {"system.sips.count": 4, **{f"system.sip_link.router.{key}": router[key] for key in router}}
+    return resolve_topology("preset:small", sips)
+
+
+def from_sip_0_to_2(ties: str) -> list[list[int]]:
+    """Return which of 64 reads go east, which replies come from there, and the same for the west."""
+    sim = Engine(ring_of_four(ties), trace=True)
+    for _ in range(64):
+        sim.read(PE0, hbm(2, 0, 0), 0, FLIT, lambda: None)
+    sim.run()
+    crossed: dict[str, set[int]] = {}
+    for hop in sim.network.hops:
+        crossed.setdefault(hop.link, set()).add(hop.key)
+    keys = sorted(crossed[f"{PE0}->sip0.cube0.r0c0"])
+    links = [f"sip{a}.io.noc->sip{b}.io.noc" for a, b in ((0, 1), (1, 0), (0, 3), (3, 0))]
+    return [[i for i, key in enumerate(keys) if key in crossed.get(link, ())] for link in links]
+
+
+def test_each_message_draws_one_of_equally_long_ways_and_its_reply_returns_over_it():
+    east, from_east, west, from_west = from_sip_0_to_2("random")
+    assert (east, west) == (from_east, from_west)
+    assert sorted(east + west) == list(range(64))
+    assert 20 <= len(east) <= 44
+    assert any(b == a + 1 for a, b in pairwise(east))  # not in turn
+    assert from_sip_0_to_2("random")[0] == east
+    assert from_sip_0_to_2("parity") == [list(range(64)), list(range(64)), [], []]
+
+
+def test_queues_and_collectives_keep_their_order_over_drawn_ways():
+    carried = {}
+    for ties in ("parity", "random"):
+
+        def program(torch, rank):
+            x = torch.tensor(np.arange(8192, dtype=np.float32) + 10_000 * rank, device="ahbm")
+            y = torch.zeros(8192, device="ahbm")
+            torch.distributed.all_to_all_single(y, x)
+            return y.numpy()
+
+        with session(ring_of_four(ties), data=True) as torch:
+            got = on_ranks(program, 4, torch=torch)
+            links = torch.engine.records().links
+        for rank, values in enumerate(got):
+            part = np.arange(2048) + 2048 * rank
+            assert np.array_equal(values, np.concatenate([part + 10_000 * sender for sender in range(4)]))
+        between = [i for i, name in enumerate(links.names) if name.count("io.noc") == 2]
+        carried[ties] = {links.names[i]: int(links.nbytes[i]) for i in between}
+    assert sum(carried["random"].values()) == sum(carried["parity"].values())
+    assert carried["random"] != carried["parity"]
 
 
 def test_too_few_virtual_channels_are_refused():

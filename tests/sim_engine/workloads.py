@@ -74,6 +74,7 @@ def credits(seed: int) -> dict[str, Any]:
         f"{at}.{key}": value for at in ("cube.noc.router", "system.sip_link.router") for key, value in routers.items()
     }
     changed |= {"cube.noc.router.overhead_ns": 1, "sip.io.noc.overhead_ns": 0}
+    changed["system.sip_link.router.ties"] = ("parity", "random")[seed % 2]
     machine = random_machine(f"credits {seed}").with_(changed)
     engine = Engine(machine, trace=True)
     ends = play(engine, random_traffic(machine, seed, ("send", "read", "write"), 6, per_source=3, sources=6))

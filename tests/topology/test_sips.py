@@ -5,6 +5,7 @@ from collections import deque
 import pytest
 
 from kernbench.errors import ConfigError
+from kernbench.topology.builder import resolve_topology
 from tests.topology.machines import default
 
 
@@ -27,6 +28,34 @@ def test_ties_go_to_the_lower_next_sip():
     assert sips(count=6, topology="ring_1d").path(0, 3) == (0, 1, 2, 3)
     assert sips(count=6, topology="ring_1d").path(3, 0) == (3, 2, 1, 0)
     assert sips(count=4, topology="mesh_2d_no_wrap").path(3, 0) == (3, 1, 0)
+
+
+def with_credits(ties, w, h, topology="torus_2d"):
+    router = {"flow": "credits", "ties": ties}
+    shape = {"count": w * h, "topology": topology} | ({} if topology == "ring_1d" else {"w": w, "h": h})
+    return default(system__sips=shape, **{f"system__sip_link__router__{key}": router[key] for key in router}).graph.sips
+
+
+def test_equally_long_ways_round_rings_by_parity_or_all_of_them():
+    # From (0, 0) to (2, 2) on a torus of 4 x 4: east or west, then south or north. SIP 0 is even.
+    paths = [(0, 1, 2, 6, 10), (0, 1, 2, 14, 10), (0, 3, 2, 6, 10), (0, 3, 2, 14, 10)]
+    assert with_credits("parity", 4, 4).paths(0, 10) == paths[:1]
+    assert with_credits("random", 4, 4).paths(0, 10) == paths
+    # SIP 5 is odd: the way by parity comes first, west and north.
+    assert with_credits("parity", 4, 4).paths(5, 15) == [(5, 4, 7, 3, 15)]
+    assert with_credits("random", 4, 4).paths(5, 15)[0] == (5, 4, 7, 3, 15)
+    # One step more one way round than the other is no tie, nor are the two sides of a ring of two.
+    assert with_credits("random", 4, 4).paths(0, 5) == [(0, 1, 5)]
+    assert with_credits("random", 5, 1, "ring_1d").paths(0, 3) == [(0, 4, 3)]
+    assert with_credits("random", 4, 2).paths(0, 6) == [(0, 1, 2, 6), (0, 3, 2, 6)]
+    assert with_credits("random", 4, 4, "mesh_2d_no_wrap").paths(0, 10) == [(0, 1, 2, 6, 10)]
+
+
+def test_ties_are_drawn_with_credits_only():
+    with pytest.raises(
+        ConfigError, match=r"system\.sip_link\.router\.ties = random has no effect .* use flow: credits"
+    ):
+        resolve_topology("preset:default", {"system.sip_link.router.ties": "random"})
 
 
 @pytest.mark.parametrize("topology", ["torus_2d", "mesh_2d"])

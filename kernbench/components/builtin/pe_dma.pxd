@@ -51,10 +51,10 @@ cdef class Port:
     cdef public PeDma dma
     cdef public object network, memory, _on_read
     cdef public Core core
-    cdef public Route route, back
+    cdef public Route route
     @cython.locals(route=Route, key=int64_t, arbiter=CArbiter)
     cpdef read(self, Transaction txn, int kind=*)
-    @cython.locals(arbiter=CArbiter)
+    @cython.locals(route=Route, arbiter=CArbiter)
     cpdef write(self, Transaction txn, int kind=*)
 
 

@@ -88,19 +88,20 @@ class Channel(Callee):
 class Port:
     """The way from a PE's DMA to one memory and back."""
 
-    __slots__ = ("_on_read", "back", "core", "dma", "memory", "network", "route")
+    __slots__ = ("_on_read", "core", "dma", "memory", "network", "route")
 
     def __init__(self, engine: GraphEngine, dma: PeDma, memory: str) -> None:
         self.dma, self.network, self.core = dma, engine.network, engine.env.core
         self.route: Route = engine.network.route(dma.node_id, memory)
-        self.back: Route = engine.network.back(self.route)
+        engine.network.back(self.route)
         self.memory = engine.memory_at(memory)
         self._on_read = self.memory.on_read
 
     def read(self, txn: Transaction, kind: int = BULK) -> None:
         """Start a read, for bulk or queue traffic."""
-        txn.back = self.back
-        route = self.route
+        route = self.route.drawn()
+        assert route.reply is not None
+        txn.back = route.reply
         txn.key = key = route.key()
         command = self.network.command_bytes
         route.count(command)
@@ -112,12 +113,13 @@ class Port:
 
     def write(self, txn: Transaction, kind: int = BULK) -> None:
         """Start a write, for bulk or queue traffic."""
+        route = self.route.drawn()
         arbiter = self.dma.arbiter
         if arbiter is None:
-            txn.write(self.network, self.route, self.memory)
+            txn.write(self.network, route, self.memory)
         else:
-            txn.begin_write(self.network, self.route)
-            arbiter.send(kind, self.route, txn.nbytes, txn.key, self.memory.on_write, txn, self.memory.by_flit)
+            txn.begin_write(self.network, route)
+            arbiter.send(kind, route, txn.nbytes, txn.key, self.memory.on_write, txn, self.memory.by_flit)
 
 
 class PeDma:

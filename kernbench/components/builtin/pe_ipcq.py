@@ -210,7 +210,7 @@ class PeIpcq(Callee):
             if self.observers:
                 self.tell("send", queue, slot.nbytes)
             if queue.in_tcm:
-                slot.route = route = queue.way
+                slot.route = route = queue.way.drawn()
                 slot.key = route.key()
                 arbiter.send(QUEUE, route, slot.nbytes, slot.key, queue.peer, slot)
             else:
@@ -218,8 +218,9 @@ class PeIpcq(Callee):
                 txn = Transaction(slot.nbytes, offset, queue.peer.in_memory, slot)
                 txn.posted = True
                 port = self.pe.dma.port(node_id)
+                slot.route = port.route.drawn()
                 port.write(txn, QUEUE)
-                slot.key, slot.route = txn.key, port.route
+                slot.key = txn.key
 
     # -- arrivals
 
@@ -393,7 +394,7 @@ class PeIpcq(Callee):
         queue, arbiter = slot.queue, self.pe.dma.arbiter
         assert arbiter is not None
         for first in queue.release(slot):
-            back = queue.way_back
+            back = queue.way_back.drawn()
             key = back.key()
             if self.observers:
                 self.tell("credit", queue, queue.credit_bytes)
