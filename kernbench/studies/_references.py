@@ -368,7 +368,8 @@ def _layers(path: Path, text: str, faults: Faults) -> list[tuple[str, Values]]:
 
 # -- BookSim2
 
-_TRAFFIC = {"uniform": "uniform", "transpose": "transpose", "tornado": "tornado", "hotspot": "hotspot"}
+# BookSim2's hotspot is another traffic for each list of terminals and rates.
+_NETWORKS = {"topology": ("mesh", "torus"), "traffic": ("uniform", "transpose", "tornado")}
 
 
 def _booksim2(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
@@ -386,11 +387,16 @@ def _booksim2(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
     line = text[: text.find("Overall Traffic Statistics")].count("\n") + 1
     given: Values = {
         "topology": config.get("topology", ""), "k": _whole(config.get("k", "")), "n": _whole(config.get("n", "")),
-        "traffic": config.get("traffic", "uniform"), "packet": _whole(config.get("packet_size", "1")),
+        "traffic": config.get("traffic", "uniform").partition("(")[0], "packet": _whole(config.get("packet_size", "1")),
         "vcs": _whole(config.get("num_vcs", "16")), "vc_flits": _whole(config.get("vc_buf_size", "8")),
         "load": round(stated.get("Injected flit rate average", 0.0), 6),
     }  # fmt: skip
     where, source = f"{path}:{line}", f"BookSim2 ({path.name})"
+    for name, known in _NETWORKS.items():
+        if given[name] not in known:
+            refused = f"{name} {quote(given[name])} of a log is not compared; known: {', '.join(known)}"
+            yield Reference("noc", given, 1.0, "cycles", source, where, refused)
+            return
     latency = stated.get("Packet latency average")
     if latency is None:
         refused = "the run did not converge (load above saturation), so that it has no mean latency"

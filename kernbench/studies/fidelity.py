@@ -602,16 +602,20 @@ class Fidelity:
     machine: Machine
 
     def __repr__(self) -> str:
-        lines = [f"{len(self.table)} references compared on {self.machine!r}"]
+        lines = [self._head()]
         if len(self.table):
             lines += [_shown(self.table.drop(columns="source")).to_string(index=False)]
         return "\n".join([*lines, *(f"not comparable: {name}: {why}" for name, why in self.refused.items())])
 
     def _repr_html_(self) -> str:
-        head = f"<p>{len(self.table)} references compared on {escape(repr(self.machine))}</p>"
+        head = f"<p>{escape(self._head())}</p>"
         body = _shown(self.table).to_html(index=False, border=0) if len(self.table) else ""
         rest = "".join(f"<li>{escape(f'not comparable: {name}: {why}')}</li>" for name, why in self.refused.items())
         return f"{head}{body}<ul>{rest}</ul>" if rest else f"{head}{body}"
+
+    def _head(self) -> str:
+        n = len(self.table)
+        return f"{n} reference{'s' * (n != 1)} compared on {self.machine!r}"
 
 
 def _shown(rows: pd.DataFrame) -> pd.DataFrame:

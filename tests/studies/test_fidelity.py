@@ -15,6 +15,7 @@ from kernbench.studies import fidelity, fidelity_report
 from kernbench.studies._references import read_references
 from kernbench.studies.fidelity import FACTORS, FIGURES, SOURCED, WORKLOADS, ZEROS, FidelityStudy
 from tests.repo import ROOT
+from tests.studies.test_references import BOOKSIM
 
 HEADER = "workload,parameters,value,unit,source\n"
 GEMM = "m=64; k=64; n=64"
@@ -152,6 +153,20 @@ def test_credits_explain_the_latency_of_a_network_of_routers(tmp_path):
     assert abs(row["left_pct"]) < 2
 
 
+def test_a_log_that_cannot_be_compared_leaves_the_others_compared(tmp_path):
+    known, other = tmp_path / "known.txt", tmp_path / "other.txt"
+    text = BOOKSIM.replace("k = 8", "k = 4")
+    known.write_text(text)
+    other.write_text(text.replace("traffic = transpose", "traffic = hotspot({{0,1},{1,7}})"))
+    found = kb.fidelity([known, other], "preset:default")
+    assert [row["what"] for row in found.table.to_dict("records")] == [
+        "noc topology mesh, k 4, n 2, traffic transpose, packet 8, vcs 4, vc_flits 8, load 0.16"
+    ]
+    [(name, why)] = found.refused.items()
+    assert "other.txt" in name
+    assert why == "traffic 'hotspot' of a log is not compared; known: uniform, transpose, tornado"
+
+
 def network(flow, traffic):
     """Return a mesh of 4 x 4 routers, and what a reference of it gives."""
     given = {"topology": "mesh", "k": 4, "traffic": traffic, "vcs": 4, "vc_flits": 8}
@@ -192,7 +207,7 @@ def test_what_cannot_be_compared_says_why_and_the_rest_is_compared(tmp_path):
     assert "1,073,741,824 B are more than most_bytes" in size
     assert "cube.hbm.channels = 3" in machine
     for shown in (repr(found), found._repr_html_()):
-        assert "1 references compared" in shown
+        assert "1 reference compared on" in shown
         assert shown.count("not comparable: ") == 4
 
 

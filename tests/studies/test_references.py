@@ -276,6 +276,15 @@ def test_a_booksim_run_above_saturation_is_not_comparable(tmp_path):
     assert "did not converge" in found.refused
 
 
+@pytest.mark.parametrize(("name", "value"), [("topology", "fly"), ("traffic", "bitcomp"), ("traffic", "hotspot")])
+def test_a_booksim_log_of_another_network_or_traffic_is_not_comparable(tmp_path, name, value):
+    before = {"topology": "mesh", "traffic": "transpose"}[name]
+    [found] = read(tmp_path, log__txt=BOOKSIM.replace(f"{name} = {before}", f"{name} = {value}"))
+    assert found.refused.startswith(f"{name} '{value}' of a log is not compared; known: ")
+    [compared] = read(tmp_path, log__txt=BOOKSIM)
+    assert not compared.refused
+
+
 def test_a_booksim_log_whose_options_are_not_in_the_file_is_refused(tmp_path):
     [fault] = faults(tmp_path, {"log.txt": BOOKSIM.replace("size average = 8", "size average = 20")})
     assert "packets have 20 flits, the file's packet_size is 8; write options of the command line into" in fault
