@@ -144,6 +144,15 @@ def test_a_collective_of_more_bytes_takes_longer(name):
     assert WORKLOADS[name].run(machine, bytes=65536, ranks=2) > 1.5 * WORKLOADS[name].run(machine, bytes=4096, ranks=2)
 
 
+def test_the_host_prepares_a_collective_while_the_devices_are_busy_with_those_before():
+    # As nccl-tests does, 20 calls follow one another: of the device's time, all but a twentieth is behind the host's.
+    machine = kb.load("preset:small", ["system.sips.count=2"])
+    alone = WORKLOADS["all_reduce"].run(machine, bytes=4096, ranks=2)
+    slow_host = machine.with_({"system.host.collective_ns": 1e6})
+    behind = WORKLOADS["all_reduce"].run(slow_host, bytes=4096, ranks=2) - 1e6
+    assert alone / 30 < behind < alone / 10
+
+
 def test_credits_explain_the_latency_of_a_network_of_routers(tmp_path):
     # BookSim2 28f4329, milestones/fidelity/data/booksim2/mesh.cfg injection_rate=0.2 sample_period=3000
     network = "topology=mesh; k=8; n=2; traffic=uniform; packet=1; vcs=4; vc_flits=8; load=0.2"
