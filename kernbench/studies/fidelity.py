@@ -93,7 +93,7 @@ class Workload:
 
 
 def _collective(name: str, machine: Machine, **parameters: Any) -> float:
-    """Return the time of a collective as nccl-tests takes it [ns]: the mean of calls that do not wait for each other."""
+    """Return the time of a collective as nccl-tests takes it [ns]: the mean of calls that the host issues at once."""
     took: dict[int, float] = {}
     run_program(machine, partial(_ranks, name=name, took=took, **parameters), log="off", data=False)
     return max(took.values())

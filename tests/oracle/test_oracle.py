@@ -87,8 +87,8 @@ def test_a_turn_of_no_time_overtakes_nothing_of_its_picosecond():
 
 @pytest.mark.parametrize(("wait_ps", "ends"), [(0, [4, 50_076, 46, 50_060]), (1, [4, 50_085, 39, 50_061])])
 def test_a_message_begins_a_turn_in_the_picosecond_in_which_one_has_ended(wait_ps, ends):
-    # PE 0's last turn, of its queue, ends at 4 ps + wait_ps. At 4 ps its queue and then its DMA send. If the turn has just
-    # ended, the queue's message begins one. If not, both wait, and the DMA is next.
+    # PE 0's last turn, of its queue, ends at 4 ps + wait_ps. At 4 ps its queue and then its DMA send. If the turn has
+    # just ended, the queue's message begins one. If not, both wait, and the DMA is next.
     machine = {
         **dict.fromkeys(("cube.propagation_ns_per_mm", "cube.noc.router.overhead_ns"), 0),
         "cube.noc.removed": [[1, 1]],
