@@ -25,7 +25,7 @@ PYTEST := $(PY) -m pytest
 ON_BOTH := $(wildcard $(foreach part,sim_engine components triton_emu kernels ccl,tests/$(part) kernbench/$(part))) tests/reference
 CORE := $(PY) setup.py --quiet build_ext --inplace
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
-WITH_TORCH := notebooks/07_bring_your_model.ipynb
+WITH_TORCH := notebooks/07_bring_your_model.ipynb milestones/models.ipynb
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/notebooks/sanitize.cfg
 EXECUTE := -m jupyter nbconvert --log-level=WARN --to notebook --inplace --execute \
   --ExecutePreprocessor.record_timing=False --ExecutePreprocessor.store_widget_state=False
