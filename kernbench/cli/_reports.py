@@ -65,7 +65,7 @@ def milestone(
     click.echo(f"making {len(chosen)} report{'s' * (len(chosen) > 1)}: {', '.join(chosen)}", err=True)
     for name in chosen:
         if every and not rerender and (needed := milestones.lacking(name)):
-            click.echo(f"{name}: left out, it {needed}")
+            click.echo(f"{name}: left out; it {needed}")
             continue
         report = milestones.run(
             name,

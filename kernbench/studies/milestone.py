@@ -63,7 +63,8 @@ def lacking(name: str) -> str:
     missing = [module for module in NEEDS.get(name, ()) if find_spec(module) is None]
     if not missing:
         return ""
-    return f"needs {', '.join(missing)}: pip install 'kernbench[torch,frontends]', or use that of make frontends"
+    install = f"make frontends, then build/frontends/bin/python -m kernbench milestone {name}"
+    return f"needs {', '.join(missing)}: {install}"
 
 
 def shortest_first() -> list[str]:

@@ -77,6 +77,7 @@ class ModelsStudy(Study):
             if MODELS[name].spread
             else f"models: {name} over {tp} SIPs must be over 1: it has no plan for several"
             for name, tps in models.items()
+            if name in MODELS
             for heads in [hidden // KV_WIDTH if MODELS[name].spread else 1]
             for tp in tps
             if tp < 1 or heads % tp

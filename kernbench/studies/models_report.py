@@ -22,10 +22,10 @@ METHOD = (
     "and an all-reduce follows these two; one SIP is simulated, and the collectives over all. GPT-2 and ViT are one "
     "block, with what comes before and after the blocks; embeddings of tokens are given. The report's machine is "
     "enlarged to a ring of as many SIPs as a run needs; other machines are as they are. The bound is the larger of two "
-    "times: a SIP has to read its weights, keys and values once at the bandwidth of its HBM, and compute its products at "
-    "the rate of its matrix engines. A change makes the part of the machine that has the largest share of the "
-    "critical path twice as fast, together with the fields that `why` names beside it, and simulates again; where that "
-    "part is the host, the launches of the call are sent as one graph."
+    "times: a SIP has to read its weights, keys and values once at the bandwidth of its HBM, and to compute its "
+    "products at the rate of its matrix engines. A change makes a part of the machine with one of the "
+    "largest shares of the critical path twice as fast, together with the fields that `why` names beside it, and the "
+    "call is simulated again; where that part is the host, its launches are sent as one graph."
 )
 COLUMNS = {
     "run": Column("model"),
