@@ -20,7 +20,7 @@
 #
 # - **Llama-3 70B**: one decoder layer, in decode (one token, with the keys and values of the tokens before it) and in
 #   prefill, over one to eight SIPs.
-# - **GPT-2** and **ViT-B/16**: one block, with what comes before and after the blocks, on one SIP of each shipped machine.
+# - **GPT-2** and **ViT-B/16**: one block, with what comes before and after the blocks, on one SIP of several machines.
 #
 # The models are those of the transformers package, unmodified and without weights. This notebook needs PyTorch:
 # `make frontends` installs it, in an environment apart.
@@ -28,7 +28,7 @@
 # %% tags=["parameters"]
 topology: str = "preset:small"  # machine file, or preset:NAME
 overrides: list = []  # changes to it, path and value joined by an equals sign
-models: dict = {"llama3-70b-decode": [1, 2], "llama3-70b-prefill": [1], "vit": [1]}  # what runs, over how many SIPs
+models: dict = {"llama3-70b-decode": [1, 2], "llama3-70b-prefill": [1]}  # what runs, over how many SIPs
 presets: list = ["small", "gpu_launch"]  # further machines
 elsewhere: list = ["llama3-70b-decode"]  # the models that run there, too
 hidden: int = 2048  # width of the layer of Llama; 8192 is that of Llama-3 70B
@@ -83,8 +83,8 @@ report.figure("models_scaling")
 # %% [markdown]
 # ## Module by module
 #
-# *Share of the roofline*: the achieved FLOPs over those that matrix engines and HBM allow at the FLOPs per byte that the
-# module moves.
+# *Share of the roofline*: the achieved FLOPs over those that matrix engines and HBM allow at the FLOPs per byte that
+# the module moves.
 
 # %%
 tables["Modules, with the fewest and the most SIPs"]

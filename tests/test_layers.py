@@ -40,7 +40,7 @@ LAYERS = (
     ("cli", "notebook"),
     ("__init__", "__main__"),
 )
-TORCH = find_spec("torch") is not None
+TORCH = all(map(find_spec, ("torch", "transformers")))
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # The first layer that may import a library; the layers before it may not.

@@ -238,7 +238,8 @@ class ModelResult:
              "computed": quantity(p.flops, "FLOP")}
             for p in self.launches
         ]  # fmt: skip
-        return model_html(self._head(), self.table.set_index("module")["ns"].to_dict(), self._shown(), launches)
+        ns = dict(zip(self.table["module"], self.table["ns"], strict=True))
+        return model_html(self._head(), ns, self._shown(), launches)
 
 
 def quantity(x: float, unit: str) -> str:
