@@ -8,6 +8,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import ConfigError
+from kernbench.studies import models_report as report
 from kernbench.studies.models import MODELS, ModelsStudy
 from kernbench.studies.study import MACHINE, Report, read_results
 from kernbench.sweeps._keys import machine_of
@@ -113,11 +114,13 @@ def test_findings_say_how_a_layer_scales():
 def test_findings_name_the_change_that_saves_most_and_the_one_that_saves_less_than_its_share():
     both = [*change("HBM slice", 0.5, 0.24), *change("matrix engine", 0.4, 0.02)]
     found = texts(row(changes=both))
-    assert "Llama-3 70B layer, decode, tp 1: a HBM slice twice as fast saves 24 %." in found
+    assert "Change first for Llama-3 70B layer, decode, tp 1: HBM slice twice as fast, 24 % less time." in found
     assert [text for text in found if "matrix engine 40 % of the critical path, yet twice as fast it saves 2 %" in text]
     assert not [text for text in texts(row(changes=both[:1])) if "yet twice as fast" in text]
-    (text,) = [text for text in texts(row(changes=change("x", 0.6, 0.5, ""))) if "saves" in text]
-    assert text == "Llama-3 70B layer, decode, tp 1: sending its launches as one graph saves 50 %."
+    graph = change(report.GRAPH, 0.6, 0.5, fields="")
+    assert (
+        "Change first for Llama-3 70B layer, decode, tp 1: launches of a call, sent as one graph, 50 % less time."
+    ) in texts(row(changes=graph))
 
 
 def test_findings_compare_machines_over_the_same_number_of_sips():
@@ -125,6 +128,13 @@ def test_findings_compare_machines_over_the_same_number_of_sips():
     assert "Llama-3 70B layer, decode, tp 2 takes 3.0x the time on gpu_launch (0.2 us)." in texts(
         row(), row(tp=2, latency=80.0), slow
     )
+    fast = row(on="small", own=False, latency=50.0)
+    own = row(limit="UCIe ports", reasons=[{"part": "UCIe ports", "ns": 30.0, "share": 0.3, "advice": ""}])
+    assert (
+        "Llama-3 70B layer, decode, tp 1 takes 0.50x the time on small: on default, the largest part of its critical "
+        "path is UCIe ports (30%)."
+    ) in texts(own, fast)
+    assert not [text for text in texts(own, row(on="small", own=False, latency=99.0)) if "the largest part" in text]
 
 
 def test_every_model_has_its_sizes_among_the_parameters():
