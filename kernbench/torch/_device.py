@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from kernbench._dtypes import as_dtype
 from kernbench.ccl.tuner import Decision, Tuner
 from kernbench.errors import ArgumentError
 from kernbench.runtime_api._device_tensor import DeviceTensor
@@ -24,6 +23,7 @@ from kernbench.torch import _ops as ops
 from kernbench.torch._inductor import Kernel, Program
 from kernbench.torch._memory import Memory, Place, is_host, typed
 from kernbench.torch._steps import Recorder, Step
+from kernbench.torch._types import check_types
 
 _QUIET = frozenset((
     "_to_copy", "t", "view", "transpose", "permute", "expand", "unsqueeze", "squeeze", "clone", "slice", "select",
@@ -247,31 +247,6 @@ class Device:
 
     def _placement_of(self, module: str) -> str | None:
         return self.placement.get(module)
-
-
-def check_types(gm: torch.fx.GraphModule, modules: Mapping[str, str]) -> None:
-    """Refuse tensors of types that the machine does not have.
-
-    Raises
-    ------
-    ArgumentError
-        With the module and the operator.
-    """
-    for node in gm.graph.nodes:
-        for x in torch.utils._pytree.tree_leaves(node.meta.get("example_value")):
-            try:
-                as_dtype(str(x.dtype).removeprefix("torch.") if isinstance(x, torch.Tensor) else "float32")
-            except TypeError:
-                operator = "input" if node.op == "placeholder" else getattr(node.target, "__name__", node.target)
-                remedy = (
-                    "compute with its real and imaginary parts"
-                    if x.is_complex()
-                    else "convert it, for example to torch.int8 or torch.float16"
-                )
-                raise ArgumentError(
-                    f"{modules.get(node.name) or 'the model'}: {operator} is of {x.dtype}, which the machine does not "
-                    f"have; {remedy}"
-                ) from None
 
 
 def modules_of(gm: torch.fx.GraphModule) -> dict[str, str]:
