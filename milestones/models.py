@@ -28,7 +28,7 @@
 # %% tags=["parameters"]
 topology: str = "preset:small"  # machine file, or preset:NAME
 overrides: list = []  # changes to it, path and value joined by an equals sign
-models: dict = {"llama3-70b-decode": [1, 2], "llama3-70b-prefill": [1]}  # what runs, over how many SIPs
+models: dict = {"llama3-70b-decode": [1, 2]}  # what runs, over how many SIPs
 presets: list = ["small", "gpu_launch"]  # further machines
 elsewhere: list = ["llama3-70b-decode"]  # the models that run there, too
 hidden: int = 2048  # width of the layer of Llama; 8192 is that of Llama-3 70B
