@@ -105,7 +105,6 @@ class Device:
     def compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         """Compile a graph of dynamo: the backend of `torch.compile`."""
         modules = modules_of(gm)
-        check_types(gm, modules)
         unknown = [name for name in self.placement if name not in modules.values()]
         if unknown:
             known = ", ".join(sorted(set(modules.values()) - {""}))
@@ -132,6 +131,7 @@ class Device:
 
             return run
 
+        check_types(gm, modules)
         gm = ops.with_native_attention(gm)
         decompositions = {
             torch.ops.aten.convolution.default: ops.convolution,
