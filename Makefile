@@ -25,7 +25,7 @@ PYTEST := $(PY) -m pytest
 ON_BOTH := $(wildcard $(foreach part,sim_engine components triton_emu kernels ccl,tests/$(part) kernbench/$(part))) tests/reference
 CORE := $(PY) setup.py --quiet build_ext --inplace
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
-WITH_TORCH := notebooks/07_bring_your_model.ipynb
+WITH_TORCH := notebooks/07_bring_your_model.ipynb milestones/models.ipynb
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/notebooks/sanitize.cfg
 EXECUTE := -m jupyter nbconvert --log-level=WARN --to notebook --inplace --execute \
   --ExecutePreprocessor.record_timing=False --ExecutePreprocessor.store_widget_state=False
@@ -103,7 +103,8 @@ frontends: core
 	$(PYTHON) -m venv $(FRONTENDS)
 	KERNBENCH_ENGINE=definition $(VENV)/bin/uv pip install --quiet --python $(FRONTENDS)/bin/python -r requirements.lock -e .[torch,frontends]
 	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/triton
-	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/torch $(NBVAL) $(WITH_TORCH)
+	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/torch tests/studies/test_models.py \
+	  $(NBVAL) $(WITH_TORCH)
 	$(FRONTENDS)/bin/python -m tests.triton.acceptance norm softmax
 
 msccl: core

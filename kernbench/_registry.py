@@ -127,6 +127,7 @@ STUDIES = Registry(
         "gqa": "kernbench.studies.gqa:GqaStudy",
         "layers": "kernbench.studies.layers:LayersStudy",
         "llama3-70b-decode": "kernbench.studies.design_space:llama3_70b_decode",
+        "models": "kernbench.studies.models:ModelsStudy",
         "probe": "kernbench.studies.probe:ProbeStudy",
     },
 )

@@ -15,7 +15,7 @@ import kernbench
 # The core's own module has no signatures: its names and their docstrings are those of `sim_engine.python_core`.
 _SKIPPED = ("__main__", "core")
 # The front end of PyTorch imports it.
-_ABSENT = () if find_spec("torch") else ("kernbench.torch.",)
+_ABSENT = () if find_spec("torch") and find_spec("transformers") else ("kernbench.torch.",)
 MODULES = [
     m.name
     for m in pkgutil.walk_packages(kernbench.__path__, "kernbench.")

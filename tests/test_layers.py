@@ -33,17 +33,20 @@ LAYERS = (
     ("tp", "dtensor"),
     ("sweeps",),
     ("viz",),
-    ("studies",),
-    ("benches", "triton"),
+    ("triton",),
     ("torch",),
+    ("studies",),
+    ("benches",),
     ("cli", "notebook"),
     ("__init__", "__main__"),
 )
-TORCH = find_spec("torch") is not None
+TORCH = all(map(find_spec, ("torch", "transformers")))
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # The first layer that may import a library; the layers before it may not.
-LIBRARIES = {"altair": "viz", "matplotlib": "viz", "ipywidgets": "notebook", "torch": "torch", "triton": "triton"}
+LIBRARIES = {"altair": "viz", "matplotlib": "viz", "ipywidgets": "notebook"}
+# The only layers that may import a front end's library.
+FRONT_ENDS = {"torch": {"torch"}, "transformers": {"torch"}, "triton": {"torch", "triton"}}
 
 
 @dataclass(frozen=True)
@@ -133,9 +136,16 @@ def test_neighbours_do_not_import_each_other():
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_library_stays_in_its_layer(library):
-    first = LIBRARIES[library]
     users = [f for f in imports() if f.target.partition(".")[0] == library]
-    wrong = [str(f) for f in users if first is None or RANK[f.layer] < RANK[first]]
+    wrong = [str(f) for f in users if RANK[f.layer] < RANK[LIBRARIES[library]]]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("library", FRONT_ENDS)
+def test_library_of_a_front_end_stays_there(library):
+    users = [f for f in imports() if f.target.partition(".")[0] == library]
+    assert users
+    wrong = [str(f) for f in users if f.layer not in FRONT_ENDS[library]]
     assert not wrong, "\n".join(wrong)
 
 

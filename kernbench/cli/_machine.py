@@ -31,7 +31,10 @@ def milestones() -> dict[str, str]:
     from kernbench.studies import milestone
 
     try:
-        return milestone.names()
+        return {
+            name: f"{title} ({needed})" if (needed := milestone.lacking(name)) else title
+            for name, title in milestone.names().items()
+        }
     except ConfigError:
         return {}
 

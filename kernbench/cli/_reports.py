@@ -64,6 +64,9 @@ def milestone(
     values = dict(_parameter(text) for text in parameters)
     click.echo(f"making {len(chosen)} report{'s' * (len(chosen) > 1)}: {', '.join(chosen)}", err=True)
     for name in chosen:
+        if every and not rerender and (needed := milestones.lacking(name)):
+            click.echo(f"{name}: left out; it {needed}")
+            continue
         report = milestones.run(
             name,
             topology=topology,

@@ -18,19 +18,21 @@ if TYPE_CHECKING:
     from kernbench.studies.gemm import GemmStudy
     from kernbench.studies.gqa import GqaStudy
     from kernbench.studies.layers import LayersStudy
+    from kernbench.studies.models import ModelsStudy
     from kernbench.studies.probe import ProbeStudy
     from kernbench.studies.verification import VerificationStudy
 
 __all__ = [
     "CclStudy", "Chart", "CollectivesStudy", "Column", "DesignSpaceStudy", "FidelityStudy", "Finding", "GemmStudy",
-    "GqaStudy", "LayersStudy", "Parameter", "ProbeStudy", "ProductsStudy", "Report", "Study", "VerificationStudy",
+    "GqaStudy", "LayersStudy", "ModelsStudy", "Parameter", "ProbeStudy", "ProductsStudy", "Report", "Study",
+    "VerificationStudy",
 ]  # fmt: skip
 
 # Studies are imported on first use: they load the simulator.
 _STUDIES = {
     "CclStudy": "ccl", "CollectivesStudy": "best", "DesignSpaceStudy": "design_space", "FidelityStudy": "fidelity",
-    "GemmStudy": "gemm", "GqaStudy": "gqa", "LayersStudy": "layers", "ProbeStudy": "probe", "ProductsStudy": "best",
-    "VerificationStudy": "verification",
+    "GemmStudy": "gemm", "GqaStudy": "gqa", "LayersStudy": "layers", "ModelsStudy": "models", "ProbeStudy": "probe",
+    "ProductsStudy": "best", "VerificationStudy": "verification",
 }  # fmt: skip
 
 

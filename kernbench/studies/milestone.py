@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from kernbench import build
 from kernbench._registry import hint
 from kernbench.config import load_yaml
 from kernbench.config._files import damaged, read_json, write_text
-from kernbench.errors import ConfigError, InterruptedRun
+from kernbench.errors import ConfigError, InterruptedRun, MissingModuleError
 from kernbench.sweeps._cache import FINISHED, LOCK, OFF, VARIABLE, entries
 from kernbench.sweeps._keys import code_version, only_ours
 from kernbench.sweeps._runner import TO_DO
@@ -28,6 +29,8 @@ from kernbench.topology.builder import Machine, resolve_topology
 REPORT = "report.ipynb"
 KEPT = "kept"  # folder of rows that take long, each with what made it: reused for as long as that is unchanged
 KEPT_S = 10.0
+# What a milestone needs besides the package, to simulate: its report can be drawn again without.
+NEEDS = {"models": ("torch", "triton", "transformers")}
 
 
 class MilestoneReport(NamedTuple):
@@ -53,6 +56,15 @@ def names() -> dict[str, str]:
         first = read_cells(path)[0]
         found[path.stem.replace("_", "-")] = first.splitlines()[0].lstrip("# ")
     return found
+
+
+def lacking(name: str) -> str:
+    """Return what a milestone needs and is not installed, and how to install it; empty if nothing is missing."""
+    missing = [module for module in NEEDS.get(name, ()) if find_spec(module) is None]
+    if not missing:
+        return ""
+    install = f"make frontends, then build/frontends/bin/python -m kernbench milestone {name}"
+    return f"needs {', '.join(missing)}: {install}"
 
 
 def shortest_first() -> list[str]:
@@ -109,6 +121,8 @@ def run(
     ------
     ConfigError
         If the milestone, a parameter or the machine is wrong; nothing has been written then.
+    MissingModuleError
+        If it needs a package that is not installed, and is not only to be drawn again.
     InterruptedRun
         If it was interrupted.
     """
@@ -145,6 +159,8 @@ def run(
     key = None if code else made_of(notebook, followed, machine)
     if is_made(out, key) and not (again or values["rerender"]):
         return MilestoneReport(out, found=True)
+    if not values["rerender"] and (needed := lacking(resolve(name))):
+        raise MissingModuleError(f"{stem}: {needed}")
     kept = folder() / KEPT / f"{stem}.jsonl"
     if kept.is_file() and not again and not (work / FINISHED).exists():
         work.mkdir(parents=True, exist_ok=True)

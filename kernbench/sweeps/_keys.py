@@ -24,7 +24,9 @@ Row = dict[str, Any]
 Study = Callable[..., Row]
 
 _CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
-_STUDIES, _MEASURE = "kernbench.studies", "kernbench.sweeps._measure"
+_STUDIES = "kernbench.studies"
+# Where the imports of a study are followed to: what they lead to decides its rows.
+_FOLLOWED = (_STUDIES, "kernbench.sweeps._measure", "kernbench.torch.", "kernbench.triton.")
 # What runs and writes MSCCL programs: it counts, with the programs, where ccl.yaml names one.
 _MSCCL = ("ccl/_msccl.py", "ccl/_msccl_writer.py", "config/_msccl.py")
 # Subpackages that decide rows only where a study imports them; of sweeps only `measure` does. Predictions never do.
@@ -60,7 +62,7 @@ def _decides_rows(path: Path) -> bool:
 
 
 def _simulating(root: Path, study: str) -> set[Path]:
-    """Return the files of a study, of the studies it imports without their frame and reports, and of measuring."""
+    """Return the files of a study, and of what it imports: studies without frame and reports, measuring, front ends."""
     found: set[Path] = set()
     todo = [study]
     while todo:
@@ -69,7 +71,7 @@ def _simulating(root: Path, study: str) -> set[Path]:
         if path in found or not path.is_file() or name == f"{_STUDIES}.study" or name.endswith("_report"):
             continue
         found.add(path)
-        todo += [other for other in _imports(path) if other.startswith((_STUDIES, _MEASURE))]
+        todo += [other for other in _imports(path) if other.startswith(_FOLLOWED)]
     return found
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo.exc import Unsupported
+from torch._dynamo.exc import BackendCompilerFailed, Unsupported
 
-from kernbench.errors import ArgumentError, StateError
+from kernbench.errors import ArgumentError, KernbenchError, StateError
 from kernbench.torch._device import Device
 from kernbench.torch._parallel import Ranks
 from kernbench.torch._result import ModelResult
@@ -50,6 +50,10 @@ class CompiledModel:
             return self._call(*args, **kwargs)
         except Unsupported as error:
             raise ArgumentError(f"the model cannot be compiled as one graph: {_place(error)}") from error
+        except BackendCompilerFailed as error:
+            if isinstance(error.inner_exception, KernbenchError):  # which says all; dynamo adds pages
+                raise error.inner_exception from None
+            raise
 
     @property
     def result(self) -> ModelResult:

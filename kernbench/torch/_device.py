@@ -23,6 +23,7 @@ from kernbench.torch import _ops as ops
 from kernbench.torch._inductor import Kernel, Program
 from kernbench.torch._memory import Memory, Place, is_host, typed
 from kernbench.torch._steps import Recorder, Step
+from kernbench.torch._types import check_types
 
 _QUIET = frozenset((
     "_to_copy", "t", "view", "transpose", "permute", "expand", "unsqueeze", "squeeze", "clone", "slice", "select",
@@ -130,6 +131,7 @@ class Device:
 
             return run
 
+        check_types(gm, modules)
         gm = ops.with_native_attention(gm)
         decompositions = {
             torch.ops.aten.convolution.default: ops.convolution,

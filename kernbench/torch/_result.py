@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -208,8 +207,20 @@ class ModelResult:
         return float(flops / ns / min(peak, flops / nbytes * memory))
 
     def __repr__(self) -> str:
-        table = self.table.to_string(index=False, formatters=_FORMATS)
-        return f"{self._head()}\n\n{table}"
+        return f"{self._head()}\n\n{pd.DataFrame(self._shown()).to_string(index=False)}"
+
+    def _shown(self) -> list[dict[str, str]]:
+        """Return the table in words, with units; waiting only where a rank does."""
+        waits = (self.table["wait_ns"] > 0).any()
+        return [
+            {
+                "module": row["module"], "launches": f"{row['launches']}", "time [ns]": f"{row['ns']:,.1f}",
+                "share": f"{row['share']:.1%}", "limit": row["limit"], "moved": quantity(row["bytes"], "B"),
+                "computed": quantity(row["flops"], "FLOP"), "FLOP/B": f"{row['intensity']:.1f}",
+                "of roofline": f"{row['of_roofline']:.1%}",
+            } | ({"waiting [ns]": f"{row['wait_ns']:,.1f}"} if waits else {})
+            for row in self.table.to_dict("records")
+        ]  # fmt: skip
 
     def _head(self) -> str:
         fallbacks = [f"{p.module or 'model'}: {p.operators[0]}" for p in self.host_fallbacks]
@@ -220,17 +231,27 @@ class ModelResult:
         )
 
     def _repr_html_(self) -> str:
-        modules = self.table.to_html(index=False, formatters=_FORMATS, border=0)
-        rows = [{"launch": p.name, "ns": p.ns, "limit": self.limit(p)} for p in self.launches]
-        launches = pd.DataFrame(rows).to_html(index=False, formatters=_FORMATS, border=0, max_rows=None)
-        inside = f"<details><summary>{len(rows)} launches</summary>{launches}</details>"
-        return f"<p>{escape(self._head())}</p>{modules}{inside}"
+        from kernbench.viz._html import model_html
+
+        launches = [
+            {"launch": p.name, "time [ns]": f"{p.ns:,.1f}", "limit": self.limit(p), "moved": quantity(p.nbytes, "B"),
+             "computed": quantity(p.flops, "FLOP")}
+            for p in self.launches
+        ]  # fmt: skip
+        ns = dict(zip(self.table["module"], self.table["ns"], strict=True))
+        return model_html(self._head(), ns, self._shown(), launches)
 
 
-_FORMATS: Any = {
-    "ns": "{:,.1f}".format, "share": "{:.1%}".format, "bytes": "{:,}".format, "flops": "{:,}".format,
-    "intensity": "{:.1f}".format, "of_roofline": "{:.1%}".format, "wait_ns": "{:,.1f}".format,
-}  # fmt: skip
+def quantity(x: float, unit: str) -> str:
+    """Return a number of bytes or FLOPs with the unit that suits it, in three digits.
+
+    >>> quantity(60_824_576, "B"), quantity(512, "B"), quantity(0, "FLOP")
+    ('60.8 MB', '512 B', '')
+    """
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if x >= scale:
+            return f"{x / scale:.{2 - (x >= 10 * scale) - (x >= 100 * scale)}f} {prefix}{unit}"
+    return f"{x:.0f} {unit}" if x else ""
 
 
 def _parts(records: Records, call: Call) -> list[Part]:

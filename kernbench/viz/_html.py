@@ -29,6 +29,7 @@ _LEFT = "text-align:left;white-space:nowrap"
 _NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
 _WARNING = f"border-left:3px solid {palette.VERMILION};padding-left:6px"
 _WIDTH, _LABELS, _LANE = 640, 64, 16  # [px]
+_COLOURS = [*dict.fromkeys(palette.STAGES.values())]
 
 
 def compare_html(comparison: Comparison) -> str:
@@ -135,6 +136,31 @@ def result_html(result: Result) -> str:
     return f'<div style="max-width:{_WIDTH + 80}px">{"".join(parts)}</div>'
 
 
+def model_html(
+    head: str, ns: Mapping[str, float], modules: Sequence[Mapping[str, str]], launches: Sequence[Mapping[str, str]]
+) -> str:
+    """Return a call of a model: a bar and a table of its modules, and its launches."""
+    longest = sorted(ns, key=lambda name: -ns[name])
+    pieces = [(escape(name), ns[name], colour) for name, colour in zip(longest[:_BARS], _COLOURS, strict=False)]
+    pieces.append(("other", sum(ns[name] for name in longest[_BARS:]), palette.GREY))
+    bar = _bar_svg(pieces, "time by module")
+    inside = f"<details><summary>{len(launches)} launches</summary>{_named_table(launches)}</details>"
+    return f"<div><div>{escape(head)}</div>{bar}{_named_table(modules)}{inside}</div>"
+
+
+def _named_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return rows as a table that scrolls where it is too wide; the first column and limits are text."""
+    names = list(rows[0]) if rows else []
+    look = [_LEFT if i == 0 or name == "limit" else _NUMBER for i, name in enumerate(names)]
+    lines = [
+        "".join(f'<{tag} style="{style}">{escape(x)}</{tag}>' for style, x in zip(look, cells, strict=True))
+        for tag, cells in (("th", names), *(("td", list(row.values())) for row in rows))
+    ]
+    body = "".join(f"<tr>{line}</tr>" for line in lines[1:])
+    table = f'<table style="margin:8px 0"><thead><tr>{lines[0]}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div style="overflow-x:auto">{table}</div>'
+
+
 def _path_bar(result: Result) -> str:
     """Return the critical path on the device by resource, or where no log tells it, the stages of the run."""
     try:
@@ -147,8 +173,7 @@ def _path_bar(result: Result) -> str:
     pieces = [*found[:_BARS], *([("other", rest)] if rest else [])]
     host = f"; host copies and launches take {latency - device:,.2f} ns" if latency - device > 0 else ""
     title = f"<div>critical path on the device: <b>{device:,.2f} ns</b>{host}</div>"
-    colours = [*dict.fromkeys(palette.STAGES.values())]
-    named = [(escape(what), ns, colours[i % len(colours)]) for i, (what, ns) in enumerate(pieces)]
+    named = [(escape(what), ns, _COLOURS[i % len(_COLOURS)]) for i, (what, ns) in enumerate(pieces)]
     return title + _bar_svg(named, "critical path on the device by resource")
 
 

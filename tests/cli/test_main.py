@@ -255,9 +255,36 @@ def test_all_milestones_are_announced_and_the_smallest_runs_first(capsys, monkey
         return milestone.MilestoneReport(milestone.folder(), found=False)
 
     monkeypatch.setattr(milestone, "run", run)
+    monkeypatch.setattr(milestone, "NEEDS", {})
     assert main(["milestone", "--all"]) == 0
-    assert capsys.readouterr().err == f"making 7 reports: {', '.join(ran)}\n"
+    assert capsys.readouterr().err == f"making 8 reports: {', '.join(ran)}\n"
     assert ran.index("verification") < ran.index("gemm") < ran.index("ccl")
+
+
+def test_a_milestone_whose_packages_are_missing_is_left_out_of_all_and_listed_with_what_it_needs(capsys, monkeypatch):
+    ran = []
+
+    def run(name, **_):
+        ran.append(name)
+        return milestone.MilestoneReport(milestone.folder(), found=False)
+
+    monkeypatch.setattr(milestone, "run", run)
+    monkeypatch.setattr(milestone, "NEEDS", {"models": ("numpy", "no_such_module")})
+    assert main(["milestone", "--all"]) == 0
+    assert "models: left out; it needs no_such_module: make frontends" in capsys.readouterr().out
+    assert len(ran) == 7
+    assert "models" not in ran
+    assert main(["milestone", "--all", "--rerender"]) == 0  # which simulates nothing
+    assert "models" in ran
+    assert main(["list", "milestones"]) == 0
+    assert "PyTorch models by module (needs no_such_module: make frontends" in capsys.readouterr().out
+
+
+def test_a_milestone_whose_packages_are_missing_is_an_error_by_name(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(milestone, "NEEDS", {"probe": ("no_such_module",)})
+    assert main(["milestone", "probe", "--output", str(tmp_path / "out")]) == 2
+    assert "probe: needs no_such_module: make frontends" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_milestone_runs_when_one_of_the_names_is_unknown(capsys, monkeypatch):

@@ -56,13 +56,15 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
         "sim_engine/_core.pyx": "", "presets/small.yaml": "", "studies/data/shapes.csv": "",
         "studies/own.py": f"{imports}from kernbench.studies.study import Study\n",
         "studies/work.py": "import kernbench.studies.cases\nfrom kernbench.sweeps._measure import area\n"
-        "from kernbench.sweeps._plan import make_plan\n",
+        "from kernbench.sweeps._plan import make_plan\nfrom kernbench.torch._models import Calls\n",
         "studies/cases.py": "", "sweeps/_measure.py": "",
+        "torch/_models.py": "from kernbench.triton._bind import x\n", "triton/_bind.py": "",
     }  # fmt: skip
     others = (
         "__init__.py",
         "ccl/__init__.py",
         "viz/charts.py",
+        "torch/_program.py",
         "cli/main.py",
         "sweeps/_plan.py",
         "studies/own_report.py",

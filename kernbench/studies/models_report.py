@@ -1,0 +1,263 @@
+"""The report of PyTorch models: columns, charts, findings and tables, all from the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kernbench.studies.study import Finding, Tables, groups, plain, table
+from kernbench.sweeps._keys import Row
+from kernbench.viz import _palette as palette
+from kernbench.viz import charts as kinds
+from kernbench.viz.charts import Chart, Column
+
+KINDS = ("products_ns", "attention_ns", "all_reduce_ns", "other_ns")
+GRAPH = "launches of a call, sent as one graph"
+REASONS = 6
+
+METHOD = (
+    "The models are those of the transformers package, compiled by kb.torch.compile without weights and called once in "
+    "f16; weights, keys and values are in HBM before. Decode is one token with the keys and values of those before it, "
+    "prefill a whole prompt. Over several SIPs (tp), q, k, v, gate and up are cut by columns, o and down by rows, "
+    "and an all-reduce follows these two; one SIP is simulated, and the collectives over all. GPT-2 and ViT are one "
+    "block, with what comes before and after the blocks; embeddings of tokens are given. The report's machine is "
+    "enlarged to a ring of as many SIPs as a run needs; other machines are as they are. The bound is the larger of two "
+    "times: a SIP has to read its weights, keys and values once at the bandwidth of its HBM, and to compute its "
+    "products at the rate of its matrix engines. A change makes a part of the machine with one of the "
+    "largest shares of the critical path twice as fast, together with the fields that `why` names beside it, and the "
+    "call is simulated again; where that part is the host, its launches are sent as one graph."
+)
+COLUMNS = {
+    "run": Column("model"),
+    "title": Column("model"),
+    "on": Column("machine"),
+    "tp": Column("SIPs"),
+    "launches": Column("launches"),
+    "time_us": Column("time", "us"),
+    "bound_us": Column("bound", "us"),
+    "bound_by": Column("bound by"),
+    "over": Column("time / bound"),
+    "limit": Column("largest part of the critical path"),
+    "products_ns": Column("products"),
+    "attention_ns": Column("attention"),
+    "all_reduce_ns": Column("all-reduce"),
+    "other_ns": Column("other kernels"),
+    "between_ns": Column("between launches"),
+    "module": Column("module"),
+    "share_pct": Column("share", "%"),
+    "bytes": Column("moved", "B"),
+    "flops": Column("FLOPs"),
+    "intensity": Column("FLOPs per byte moved"),
+    "roofline_pct": Column("share of the roofline", "%"),
+    "part": Column("part"),
+    "advice": Column("advice of why"),
+    "change": Column("what is twice as fast"),
+    "fields": Column("fields"),
+    "saved_pct": Column("less time", "%"),
+    "ratio": Column("time over that of the report's machine"),
+}
+_COLOURS = {
+    "products_ns": palette.BLUE, "attention_ns": palette.ORANGE, "all_reduce_ns": palette.VERMILION,
+    "other_ns": palette.SKY, "between_ns": palette.GREY,
+}  # fmt: skip
+
+
+def _own(row: Mapping[str, Any]) -> bool:
+    """Return whether a run is on the report's machine."""
+    return bool(row["own"])
+
+
+def _named(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the rows with the names and units that readers see."""
+    return [
+        {
+            **row,
+            "run": f"{row['title']}, tp {row['tp']}" if row["spread"] else row["title"],
+            "time_us": row["latency_ns"] / 1000, "bound_us": row["bound_ns"] / 1000,
+            "over": row["latency_ns"] / row["bound_ns"],
+        }
+        for row in rows
+    ]  # fmt: skip
+
+
+def _nested(rows: Sequence[Mapping[str, Any]], column: str) -> list[Row]:
+    """Return the items of a nested column, each with the row that it is of."""
+    found = []
+    for row in _named(rows):
+        for item in row[column]:
+            shares = {"share_pct": "share", "roofline_pct": "of_roofline", "saved_pct": "saved"}
+            percent = {name: 100 * item[key] for name, key in shares.items() if key in item}
+            found.append({**plain(row), **item, **percent, "time_us": item["ns"] / 1000})
+    return found
+
+
+def _scaling(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [
+        {"title": row["title"], "tp": row["tp"], "what": what, "time_us": row[name]}
+        for row in _named(rows)
+        for what, name in (("simulated", "time_us"), ("bound", "bound_us"))
+    ]
+
+
+def _changes(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    found = [{**x, "change": f"{x['run']}: {x['change']}"} for x in _nested(rows, "changes")]
+    return sorted(found, key=lambda x: -x["saved_pct"])
+
+
+def _machines(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the time on each machine over that of the report's, over as many SIPs as both have."""
+    found = []
+    for runs in groups(rows, "title").values():
+        own = {row["tp"]: row for row in runs if _own(row)}
+        found += [{**row, "ratio": row["latency_ns"] / own[row["tp"]]["latency_ns"]} for row in runs if not _own(row)]
+    return _named(found)
+
+
+def _roofline(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the modules of each model on one SIP that compute, with their place on the roofline."""
+    return [x for x in _nested(rows, "modules") if x["intensity"] > 0]
+
+
+CHARTS = (
+    Chart(
+        "models_parts", kinds.parts("run", list(_COLOURS), colours=_COLOURS), "Where the time of a call goes",
+        where=_own, derive=_named,
+        caption="Launches by what they compute: matrix products, attention, the all-reduce over SIPs, and the kernels "
+        "that Inductor generates (norms, rotary embedding, activations).",
+    ),
+    Chart(
+        "models_scaling", kinds.lines("tp", "time_us", "what", panel="title"),
+        "A layer of Llama-3 70B over several SIPs", where=lambda row: _own(row) and row["spread"], derive=_scaling,
+        caption="The bound is what one SIP needs to read its weights, keys and values once, or to multiply at the full "
+        "rate; it has no all-reduce and no launches.",
+    ),
+    Chart(
+        "models_changes", kinds.bars("saved_pct", "change", label=".1f"), "What to change first", where=_own,
+        derive=_changes,
+        caption="Time saved if a part of the machine is twice as fast, simulated. The parts are those with the largest "
+        "shares of the critical path.",
+    ),
+    Chart(
+        "models_roofline", kinds.points("intensity", "roofline_pct", by="title", log_x=True, log_y=True),
+        "Modules on one SIP: share of the roofline by intensity", where=lambda row: _own(row) and row["tp"] == 1,
+        derive=_roofline,
+        caption="Each dot is a module: the FLOPs that it achieves over those that matrix engines and HBM allow at its "
+        "FLOPs per byte.",
+    ),
+    Chart(
+        "models_machines", kinds.bars("ratio", "on", panel="run", label=".2f", rule=1.0),
+        "Other machines: time over that of the report's machine", where=lambda row: not _own(row) or row["tp"] >= 1,
+        derive=_machines,
+        caption="The layer of Llama over as many SIPs as the machine has, against the report's machine with as many.",
+    ),
+)  # fmt: skip
+
+
+def tables(rows: Sequence[Mapping[str, Any]]) -> Tables:
+    own = list(filter(_own, rows))
+    calls = ["run", "on", "launches", "time_us", "bound_us", "bound_by", "over", "limit"]
+    modules = [
+        "run", "module", "launches", "time_us", "share_pct", "limit", "bytes", "flops", "intensity", "roofline_pct",
+    ]  # fmt: skip
+    ends = [row for runs in groups(own, "title").values() for row in (runs[0], runs[-1])[: len(runs)]]
+    return {
+        "Calls": table(_named(rows), calls),
+        "What to change first": table(
+            _nested(rows, "changes"), ["run", "on", "change", "share_pct", "time_us", "saved_pct", "fields"]
+        ),
+        "Why: the critical path of each call": table(
+            _nested(own, "reasons"), ["run", "part", "time_us", "share_pct", "advice"]
+        ),
+        "Modules, with the fewest and the most SIPs": table(_nested(ends, "modules"), modules),
+    }
+
+
+def findings(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    own = [row for row in _named(rows) if _own(row)]
+    found: list[Finding] = []
+    for runs in groups([row for row in own if row["spread"]], "title").values():
+        found += _over_sips(runs)
+    return [*found, *_bounds(own), *_modules(own), *_first(own), *_hidden(own), *_elsewhere(rows)]
+
+
+def _over_sips(runs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    first, *_, last = sorted(runs, key=lambda row: row["tp"]) * (2 if len(runs) == 1 else 1)
+    if first["tp"] == last["tp"]:
+        return
+    factor, sips = first["latency_ns"] / last["latency_ns"], last["tp"] // first["tp"]
+    least = last["products_ns"] / last["bound_ns"]
+    yield Finding(
+        f"{first['title']}: {last['tp']} SIPs take {last['time_us']:,.1f} us, {first['tp']} {first['time_us']:,.1f}: "
+        f"{factor:.1f}x as fast with {sips}x the SIPs; "
+        f"all-reduces take {last['all_reduce_ns'] / last['latency_ns']:.0%}, "
+        f"and products {least:.1f}x the bound ({first['products_ns'] / first['bound_ns']:.1f}x before).",
+        "models_scaling",
+        5,
+    )
+
+
+def _bounds(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    near, far = (choose(own, key=lambda row: row["over"]) for choose in (min, max))
+    if near is far:
+        return
+    yield Finding(
+        f"{near['run']} takes {near['over']:.1f}x its bound ({near['bound_by']}), {far['run']} {far['over']:.1f}x "
+        f"({far['bound_by']}).",
+        "models_scaling" if far["spread"] else "models_parts",
+        3,
+    )
+
+
+def _modules(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Name the module with the largest share of each model's first run."""
+    largest = [max(_nested([runs[0]], "modules"), key=lambda x: x["ns"]) for runs in groups(own, "title").values()]
+    told = [f"{x['module'].removeprefix('layer.')} {x['share_pct']:.0f} % of {x['run']}, at "
+            f"{x['roofline_pct']:.0f} % of its roofline" for x in largest]  # fmt: skip
+    yield Finding(f"The longest modules: {'; '.join(told)}.", "models_roofline", 2.5)
+
+
+def _first(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    best = [max(_nested([row], "changes"), key=lambda x: x["saved"]) for row in own if row["changes"]]
+    for runs in groups(best, "title").values():
+        most = max(runs, key=lambda x: x["saved"])
+        first = f"{most['change']} twice as fast" if most["fields"] else GRAPH
+        yield Finding(
+            f"Change first for {most['run']}: {first}, {most['saved_pct']:.0f} % less time.",
+            "models_changes",
+            4 + most["saved"],
+        )
+
+
+def _hidden(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Name the change that saves least of what its share of the critical path promises."""
+    tried = [x for x in _nested(own, "changes") if x["fields"]]
+    if not tried:
+        return
+    x = max(tried, key=lambda x: x["share"] / 2 - x["saved"])
+    if x["share"] / 2 - x["saved"] > 0.03:
+        yield Finding(
+            f"{x['run']}: {x['change']} {x['share_pct']:.0f} % of the critical path, yet twice as fast it saves "
+            f"{x['saved_pct']:.0f} %, not {x['share_pct'] / 2:.0f} %: what ran beside it then limits.",
+            "models_changes",
+            2,
+        )
+
+
+def _elsewhere(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    others = _machines(rows)
+    if not others:
+        return
+    slow, fast = (choose(others, key=lambda x: x["ratio"]) for choose in (max, min))
+    yield Finding(
+        f"{slow['run']} takes {slow['ratio']:.1f}x the time on {slow['on']} ({slow['time_us']:,.1f} us).",
+        "models_machines",
+        2.8,
+    )
+    if fast["ratio"] < 0.95:
+        own = next(x for x in rows if _own(x) and (x["title"], x["tp"]) == (fast["title"], fast["tp"]))
+        yield Finding(
+            f"{fast['run']} takes {fast['ratio']:.2f}x the time on {fast['on']}: on {own['on']}, the largest part of "
+            f"its critical path is {own['limit']} ({own['reasons'][0]['share']:.0%}).",
+            "models_machines",
+            3.5,
+        )

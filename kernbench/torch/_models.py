@@ -1,0 +1,148 @@
+"""Models of the transformers package for the study `models`: unmodified, and without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from warnings import catch_warnings
+
+import torch
+import transformers as hf
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers.initialization import no_init_weights
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
+from kernbench.runtime_api.context import session
+from kernbench.topology.builder import Machine
+from kernbench.torch._compile import CompiledModel
+from kernbench.torch._device import Device
+from kernbench.torch._result import ModelResult
+
+HEAD, GROUP, FFN = (
+    128,
+    8,
+    3.5,
+)  # of Llama-3 70B: elements of a head, query heads of a kv head, width of the feed-forward
+PLAN = {
+    **{f"*.{name}_proj": "columns" for name in ("q", "k", "v", "gate", "up")},
+    **{f"*.{name}_proj": "rows" for name in ("o", "down")},
+}
+
+
+class Llama(torch.nn.Module):
+    """A decoder layer of Llama with its rotary embedding; in decode, with keys and values of the tokens before."""
+
+    def __init__(self, hidden: int, tokens: int, context: int, tp: int) -> None:
+        super().__init__()
+        heads = hidden // HEAD
+        config = hf.LlamaConfig(
+            hidden_size=hidden, intermediate_size=int(FFN * hidden), num_attention_heads=heads,
+            num_key_value_heads=heads // GROUP, attn_implementation="sdpa",
+        )  # fmt: skip
+        self.layer, self.rotary = LlamaDecoderLayer(config, 0), LlamaRotaryEmbedding(config)
+        self.before = context - tokens
+        if self.before:
+            size = (1, heads // GROUP // tp, context, HEAD)
+            self.keys, self.values = (torch.nn.Buffer(torch.empty(size)) for _ in "kv")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states after the layer."""
+        at = torch.arange(self.before, self.before + x.shape[1])[None]
+        cache = self if self.before else None
+        found: torch.Tensor = self.layer(x, position_embeddings=self.rotary(x, at), past_key_values=cache)
+        return found
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, _: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keep the keys and values of new tokens, and return those of all: what transformers asks of a cache."""
+        self.keys[:, :, self.before :], self.values[:, :, self.before :] = keys, values
+        return self.keys, self.values
+
+
+class Gpt2(torch.nn.Module):
+    """The first block of GPT-2 and its head, from embedded tokens to the logits of the next token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = hf.GPT2LMHeadModel(hf.GPT2Config(n_layer=1, use_cache=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the token after the last one."""
+        logits: torch.Tensor = self.model(inputs_embeds=x, logits_to_keep=1).logits
+        return logits
+
+
+def _decode(tp: int, hidden: int, context: int) -> tuple[torch.nn.Module, torch.Tensor]:
+    return Llama(hidden, 1, context, tp), torch.empty(1, 1, hidden)
+
+
+def _prefill(tp: int, hidden: int, prompt: int) -> tuple[torch.nn.Module, torch.Tensor]:
+    return Llama(hidden, prompt, prompt, tp), torch.empty(1, prompt, hidden)
+
+
+def _gpt2(tp: int, tokens: int) -> tuple[torch.nn.Module, torch.Tensor]:
+    return Gpt2(), torch.empty(1, tokens, 768)
+
+
+def _vit(tp: int) -> tuple[torch.nn.Module, torch.Tensor]:
+    return hf.ViTForImageClassification(hf.ViTConfig(num_hidden_layers=1)), torch.empty(1, 3, 224, 224)
+
+
+_MAKE: dict[str, Callable[..., tuple[torch.nn.Module, torch.Tensor]]] = {
+    "llama3-70b-decode": _decode, "llama3-70b-prefill": _prefill, "gpt2": _gpt2, "vit": _vit,
+}  # fmt: skip
+
+
+@contextmanager
+def _half() -> Iterator[None]:
+    torch.set_default_dtype(torch.float16)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def make(name: str, tp: int, **sizes: Any) -> tuple[torch.nn.Module, torch.Tensor]:
+    """Return a model of `kernbench.studies.models` and its input, in f16."""
+    with FakeTensorMode(), no_init_weights(), _half():
+        model, x = _MAKE[name](tp, **sizes)
+    return model.eval(), x
+
+
+def _bytes_read(model: torch.nn.Module) -> int:
+    """Return the bytes of the weights, and of the keys and values, that a call reads at least once.
+
+    Of a table of embeddings, a call reads a few rows, unless another layer shares it.
+    """
+    tables = {id(x.weight) for x in model.modules() if isinstance(x, torch.nn.Embedding)}
+    shared = {id(x.weight) for x in model.modules() if isinstance(x, torch.nn.Linear)}
+    read = [x for x in (*model.parameters(), *model.buffers()) if id(x) not in tables - shared]
+    return sum(x.numel() * x.element_size() for x in read)
+
+
+class Calls:
+    """A model that is compiled once and called on several machines, over `tp` SIPs of each.
+
+    Attributes
+    ----------
+    nbytes : int
+        What a SIP reads at least once in a call.
+    """
+
+    def __init__(self, machine: Machine, name: str, tp: int, **sizes: Any) -> None:
+        torch.compiler.reset()  # a row depends on nothing that was compiled before
+        model, self._x = make(name, tp, **sizes)
+        self._device = Device(machine, data=False, tp=tp)
+        with catch_warnings(action="ignore"):  # torch's, of copies of parameters without values
+            self._call = CompiledModel(model, self._device, PLAN if tp > 1 else {})
+        self._device.close()
+        self.nbytes = _bytes_read(model if self._call._ranks is None else self._call._ranks.models[0])
+
+    def on(self, machine: Machine, graph: bool = False) -> ModelResult:
+        """Return the result of a call on a machine."""
+        with session(machine) as ours:
+            self._device.use(ours)
+            self._device.graph = graph
+            with torch.no_grad():
+                self._call(self._x)
+            return self._call.result

@@ -1,0 +1,79 @@
+"""What a reader sees of a call: the tables in words and units, as text and as HTML."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import kernbench as kb  # noqa: E402
+from kernbench.torch._result import quantity  # noqa: E402
+from tests.torch.models import Mlp  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+def result(machine, **options):
+    torch._dynamo.reset()
+    compiled = kb.torch.compile(Mlp().half(), machine, data=False, **options)
+    with torch.no_grad():
+        compiled(torch.randn(8, 64).half())
+    return compiled.result
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return result("preset:small")
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [(0, ""), (999, "999 B"), (1000, "1.00 kB"), (12_345, "12.3 kB"), (123_456, "123 kB"), (5.678e12, "5.68 TB")],
+)
+def test_quantities_have_three_digits_and_the_unit_that_suits_them(x, text):
+    assert quantity(x, "B") == text
+
+
+def test_the_table_in_words_has_what_the_table_has(alone):
+    for words, row in zip(alone._shown(), alone.table.to_dict("records"), strict=True):
+        assert words["module"] == row["module"]
+        assert float(words["time [ns]"].replace(",", "")) == pytest.approx(row["ns"], abs=0.05)
+        assert words["moved"] == quantity(row["bytes"], "B")
+        assert words["computed"] == quantity(row["flops"], "FLOP")
+    assert "gate" in repr(alone)
+    assert " kFLOP" in repr(alone)
+
+
+def test_the_page_shows_modules_launches_and_a_bar_of_the_whole_time(alone):
+    page = alone._repr_html_()
+    assert page.count("<table") == 2
+    heads = re.findall(r"<th [^>]*>([^<]*)</th>", page)
+    assert heads[:5] == ["module", "launches", "time [ns]", "share", "limit"]
+    assert page.count("<tr>") == 2 + len(alone.table) + len(alone.launches)
+    widths = [float(x) for x in re.findall(r'<rect x="[\d.]+" width="([\d.]+)"', page)]
+    assert sum(widths) == pytest.approx(640, abs=0.1)
+    assert page.count("overflow-x:auto") == 2  # a wide table scrolls, not the page
+
+
+def test_names_of_modules_are_text_on_the_page():
+    torch._dynamo.reset()
+    model = torch.nn.Sequential()
+    model.add_module("a<b", torch.nn.Linear(8, 8))
+    compiled = kb.torch.compile(model, "preset:small")
+    with torch.no_grad():
+        compiled(torch.randn(2, 8))
+    assert "a&lt;b" in compiled.result._repr_html_()
+    assert "a<b" not in compiled.result._repr_html_()
+
+
+def test_waiting_is_shown_where_a_rank_waits_and_only_there(alone):
+    two = kb.load("preset:small", {"system.sips": {"count": 2, "topology": "ring_1d"}})
+    plan = {"gate": "columns", "up": "columns", "down": "rows"}
+    both = result(two, tp=2, plan=plan)
+    assert "waiting [ns]" not in repr(alone)
+    assert ("waiting [ns]" in repr(both)) == (both.table["wait_ns"] > 0).any()
