@@ -15,9 +15,10 @@ from kernbench.viz._still import still_svg, title_of
 if TYPE_CHECKING:
     from kernbench.viz._scene import Scene
 
-_TIMELINE = ("_run", "_rows", "_place", "_comparison", "_drawing", "_trace", "")
 _FILES = (
-    "shared.js", "loads.js", "machine.js", "details.js", *(f"timeline{part}.js" for part in _TIMELINE), "why.js", "page.js", "picture.js",
+    "shared.js", "loads.js", "machine.js", "details.js", "timeline_run.js", "timeline_rows.js", "timeline_place.js",
+    "timeline_comparison.js", "timeline_drawing.js", "timeline_trace.js", "timeline.js", "why.js", "page.js",
+    "picture.js",
 )  # fmt: skip
 
 
