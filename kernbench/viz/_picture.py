@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from kernbench.viz._scene import Scene
 
 _FILES = (
-    "shared.js", "loads.js", "machine.js", "details.js", "timeline_run.js", "timeline_rows.js", "timeline_place.js",
-    "timeline_comparison.js", "timeline_drawing.js", "timeline_trace.js", "timeline.js", "why.js", "page.js",
-    "picture.js",
+    "shared.js", "loads.js", "machine_part.js", "machine_drawing.js", "machine.js", "details.js", "timeline_run.js",
+    "timeline_rows.js", "timeline_place.js", "timeline_comparison.js", "timeline_drawing.js", "timeline_trace.js",
+    "timeline.js", "why.js", "page.js", "picture.js",
 )  # fmt: skip
 
 
