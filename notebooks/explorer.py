@@ -22,7 +22,7 @@
 # result, which opens when it is dropped on the picture. To add your own function, `f(torch, *, size: int = 64)`, to
 # the list of workloads, pass it to the explorer: `explore(None, f)`.
 #
-# The documentation shows a still of the machine; `make lab` opens the explorer itself.
+# In the documentation, the picture is a still; `make lab` opens the explorer itself.
 
 # %%
 # Run this cell (Shift+Enter), then press Run below it.

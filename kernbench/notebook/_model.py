@@ -295,7 +295,8 @@ class Explorer:
         if self.wrong:
             return "a parameter is wrong"
         if self.quota is not None and self.quota.spent:
-            return f"you have started {self.quota.most:,} runs within an hour, as many as this page allows; try later"
+            runs = f"{self.quota.most:,} run{'s' * (self.quota.most != 1)}"
+            return f"you have started {runs} within an hour, as many as this page allows; try later"
         return ""
 
     def estimate_s(self) -> float | None:

@@ -66,6 +66,7 @@ class RunBar:
         self.state.value = state_html(explorer)
 
 
+_DRAWING = "<p>drawing ...</p>"
 _WORDS = {IDLE: "ready", OUTDATED: "outdated"}
 
 
@@ -273,6 +274,9 @@ class ResultTabs:
         if finished is not None and finished.entry.number != self._number:
             self._number = finished.entry.number
             self.of.options = (WHOLE, *calls(finished.result.records.launches))
+            self._drawn.clear()
+            for html in (*self.html.values(), self.roofline_note):
+                html.value = _DRAWING  # not the former run's, under the name of this one
             self._forget()
         self.runs.refresh()
         if not self._explorer.state.busy:
@@ -301,7 +305,7 @@ class ResultTabs:
         if name == "Roofline":
             self._draw_roofline(finished)
         elif name in self.html:
-            self.html[name].value = "<p>drawing ...</p>"
+            self.html[name].value = _DRAWING
             try:
                 self.html[name].value = self._draw_by[name](finished)
             except (KernbenchError, ValueError) as error:

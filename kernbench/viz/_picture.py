@@ -15,7 +15,11 @@ from kernbench.viz._still import still_svg, title_of
 if TYPE_CHECKING:
     from kernbench.viz._scene import Scene
 
-_FILES = ("shared.js", "loads.js", "machine.js", "details.js", "timeline.js", "why.js", "page.js", "picture.js")
+_FILES = (
+    "shared.js", "loads.js", "machine_part.js", "machine_drawing.js", "machine.js", "details.js", "timeline_run.js",
+    "timeline_rows.js", "timeline_place.js", "timeline_comparison.js", "timeline_drawing.js", "timeline_trace.js",
+    "timeline.js", "why.js", "page.js", "picture.js",
+)  # fmt: skip
 
 
 @cache

@@ -11,7 +11,6 @@ from PIL import Image
 from selenium import webdriver
 from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
@@ -41,6 +40,12 @@ def chromium():
         yield driver
     finally:
         driver.quit()
+
+
+# The elements of a kind that are seen; the text of each.
+_SEEN = """const seen = [...document.querySelectorAll(arguments[0])].filter((x) =>
+  x.checkVisibility({ opacityProperty: true, visibilityProperty: true }) && x.getClientRects().length);"""
+_TEXT = "seen.map((x) => x.innerText.trim())"
 
 
 class Page:
@@ -74,7 +79,8 @@ class Page:
         self.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(() => arguments[0]()))")
 
     def all(self, css: str):
-        return [x for x in self.driver.find_elements(By.CSS_SELECTOR, css) if x.is_displayed()]
+        """Return the elements that are seen; like the text of all of them, in one question to the browser."""
+        return self.run(f"{_SEEN} return seen;", css)
 
     def until(self, condition, what: str = ""):
         """Wait for a condition, polled; a stale or missing element is asked for again."""
@@ -83,14 +89,14 @@ class Page:
             return wait.until(lambda _: condition())
         except TimeoutException:
             self.shot("failed")
-            shown = " ".join(x.text for x in self.all(".kb-status"))
+            shown = " ".join(self.run(f"{_SEEN} return {_TEXT};", ".kb-status"))
             raise AssertionError(f"waited for {what} in vain; {shown!r} is shown, see build/screenshots") from None
 
     def one(self, css: str):
         return self.until(lambda: self.all(css)[0], css)
 
     def text(self, css: str) -> str:
-        return self.until(lambda: " ".join(x.text for x in self.all(css)) or " ", css)
+        return self.until(lambda: " ".join(self.run(f"{_SEEN} return {_TEXT};", css)) or " ", css)
 
     def click(self, css: str) -> None:
         def act():
@@ -109,7 +115,8 @@ class Page:
 
     def heading(self, css: str, text: str) -> None:
         """Click a heading of an accordion or tab."""
-        self.until(lambda: next(x for x in self.all(css) if text in x.text).click() or True, text)
+        found = f"{_SEEN} return seen[{_TEXT}.findIndex((said) => said.includes(arguments[1]))];"
+        self.until(lambda: self.run(found, css, text).click() or True, text)
 
     def turn_to(self, tab: str) -> None:
         """Open a tab of the explorer."""
@@ -155,8 +162,6 @@ class Page:
         )
         return {x["id"]: [f"{x['help']}: {node['html'][:200]}" for node in x["nodes"]] for x in found}
 
-    def wide(self) -> int:
-        """How far the page reaches beyond the window, to the right."""
-        return self.driver.execute_script(
-            "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        )
+    def wide(self, css: str = "html") -> int:
+        """How far the page, or what is in an element, reaches beyond it to the right [px]."""
+        return self.run("const at = document.querySelector(arguments[0]); return at.scrollWidth - at.clientWidth;", css)

@@ -13,6 +13,7 @@ from kernbench.errors import ConfigError, KernbenchError
 from kernbench.notebook import _model as model
 from kernbench.notebook._job import Job
 from kernbench.notebook._model import CANCELLED, DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer, HostSpeed, Point
+from kernbench.notebook._serve import Quota
 from kernbench.sim_engine._limits import Watchdog
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies import gemm
@@ -582,3 +583,12 @@ def test_ten_runs_leak_neither_threads_nor_memory(explorer, monkeypatch):
     assert after[0] == threads
     assert after[1] < objects + 2000  # the machine of one run alone is some tens of thousands
     assert after[2] < memory + (1 << 20)
+
+
+@pytest.mark.parametrize(("most", "said"), [(1, "1 run"), (2, "2 runs")])
+def test_a_quota_that_is_spent_is_said(tmp_path, most, said):
+    quota = Quota(most, tmp_path / "runs")
+    for _ in range(most):
+        quota.take()
+    obstacle = Explorer("preset:small", quota=quota).obstacle
+    assert obstacle == f"you have started {said} within an hour, as many as this page allows; try later"

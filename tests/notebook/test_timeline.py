@@ -200,7 +200,7 @@ def test_many_changes_of_a_frame_are_one_redraw(page):
 def test_the_trace_opens_in_perfetto(page, address, runs):
     here = page.driver.current_window_handle
     stand_in = address.replace("127.0.0.1", "localhost") + "/perfetto"
-    does(page, f"view.perfetto = {json.dumps(stand_in)}")
+    does(page, f"view.trace.perfetto = {json.dumps(stand_in)}")
     page.click(".kbp-perfetto")
     page.until(lambda: len(page.driver.window_handles) == 2, "another window")
     page.driver.switch_to.window(next(x for x in page.driver.window_handles if x != here))
@@ -214,9 +214,9 @@ def test_the_trace_opens_in_perfetto(page, address, runs):
 
 def test_without_a_trace_in_the_scene_the_kernel_is_asked(page):
     asked = """
-      const packed = view.trace;
-      view.trace = null;
-      view.send = (message) => { window.asked = message; view.receive({ do: "trace" }, [new DataView(packed.buffer, packed.byteOffset, packed.byteLength)]); };
+      const { packed } = view.trace;
+      view.trace.packed = null;
+      view.trace.send = (message) => { window.asked = message; view.receive({ do: "trace" }, [new DataView(packed.buffer, packed.byteOffset, packed.byteLength)]); };
     """  # noqa: E501
     does(page, asked)
     page.click(".kbp-trace")

@@ -263,6 +263,20 @@ def test_every_tab_names_the_run_it_shows_and_says_when_it_is_another(ran, name)
     assert "run 2 is failed: copies" in subject(panel)
 
 
+def test_a_tab_shows_nothing_of_a_former_run_until_it_is_drawn(ran):
+    panel = ran.tabs
+    shown = [*panel.html.values(), panel.roofline_note]
+    assert {text(html).strip() for html in shown} == {"drawing ..."}
+    for name in ("Why", "Stages", "Output", "Roofline"):
+        panel.show(name)
+    assert not [html for html in shown if "drawing" in text(html)]
+    panel.show("Runs")
+    ran.workload.inputs["k"].control.value = "128"
+    ran.bar.run.click()
+    assert ran.explorer.wait(LONG_S)
+    assert {text(html).strip() for html in shown} == {"drawing ..."}
+
+
 def test_a_parameter_that_this_machine_cannot_run_has_its_message_beside_it(view):
     view.machine_form.source.value = "preset:default"
     view.workload.workload.value = "study ccl"

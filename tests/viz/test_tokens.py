@@ -10,7 +10,7 @@ from kernbench.viz._picture import style_css
 
 # The backgrounds of pages: a plain one, JupyterLab's, and that of editors in VS Code.
 BACKGROUNDS = {"light": ("#ffffff",), "dark": ("#14171c", "#111111", "#1e1e1e")}
-DEPTHS = (0, 0.13)  # how much of the text's colour machine.js mixes into the background of the innermost boxes
+DEPTHS = (0, 0.13)  # how much of the text's colour machine_drawing.js mixes into the background of the innermost boxes
 
 
 def tokens(theme):
