@@ -99,6 +99,29 @@ RUNS = {
 }
 
 
+def parts_of_bursts(machine):
+    """Every PE of a cube reads 16 B of each of 64 rows, which are in one slice."""
+
+    def kernel(x, everywhere, *, tl):
+        rows, columns = tl.arange(0, 64)[:, None], tl.arange(0, 8)[None, :]
+        tl.load(x + 8 * tl.program_id(0) + rows * 64 + columns)
+
+    def program(torch):
+        x = torch.empty(64, 64, dtype="f16", device="ahbm", dp=DPPolicy(num_pes=1))
+        torch.launch("parts", kernel, x, torch.empty(8, dtype="f16", device="ahbm", dp=DPPolicy(pe="row_wise")))
+
+    return run_program(machine, program, log="tile")
+
+
+@pytest.mark.parametrize("gbs", [24, 16, 8])
+def test_a_memory_is_at_work_for_longer_than_its_bytes_where_bursts_are_read_in_part(gbs):
+    result, override = parts_of_bursts(SMALL), f"cube.hbm.channel_bw_gbs={gbs}"
+    exact = parts_of_bursts(SMALL.with_([override]))
+    assert exact.latency_ns > 1.02 * result.latency_ns
+    assert result.what_if(override).predicted_ns == pytest.approx(exact.latency_ns, rel=0.01)
+    assert exact.what_if("cube.hbm.channel_bw_gbs=32").predicted_ns == pytest.approx(result.latency_ns, rel=0.03)
+
+
 def errors(workload):
     run = RUNS[workload]
     result = run(SMALL)

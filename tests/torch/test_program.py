@@ -73,7 +73,7 @@ def test_the_explorer_says_why_a_model_takes_so_long_and_what_a_change_does(call
     after = run(explorer).result.latency_ns
     assert after > 1.05 * before.result.latency_ns
     assert before.result.latency_ns < foreseen
-    assert foreseen == pytest.approx(after, rel=0.15)
+    assert foreseen == pytest.approx(after, rel=0.02)
 
 
 def test_a_kernel_of_the_installed_triton_is_a_workload():

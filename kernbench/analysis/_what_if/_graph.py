@@ -112,6 +112,7 @@ class Graph:
         add, edge, q = self.events.add, self.events.edge, self.q
         nodes = self.r.dependencies.nodes
         self.chained: dict[tuple[int, bool], list[int]] = {}
+        came: dict[tuple[int, int], int] = {}  # arrivals of reads, by key and time
         for i, x in enumerate(self.transfers):
             self.by_command[x.command].append(i)
             start = add(x.start_ps)
@@ -127,6 +128,7 @@ class Graph:
                     edge(start, arrived, (q.transit(x.route, q.command_bytes, reverse=True), 1.0))
                     edge(arrived, served, (q.memory, min(bursts, x.served_ps - x.arrived_ps)), access)
                     edge(served, end, (q.transit(x.route, min(x.nbytes, q.flit_bytes)), 1.0))
+                    came[x.key, x.arrived_ps] = arrived
                     edge(arrived, end, (q.memory, q.burst_ps), access, (q.transit(x.route, x.nbytes), 1.0))
                     self._on_links(x, x.route, False, x.arrived_ps, end)
                 else:
@@ -136,6 +138,9 @@ class Graph:
                     edge(start, served, (q.memory, bursts), (flit, 1.0))
                     edge(served, end, (q.transit(x.route, ACK_BYTES), 1.0))
                     self._on_links(x, x.route, True, x.start_ps, arrived)
+                if (opener := came.get((x.opener, x.since_ps))) is not None:
+                    # The channel was at work since then: for longer than `bursts` where others have less to do.
+                    edge(opener, served, (q.memory, x.served_ps - x.since_ps - q.now(access[0]) * access[1]), access)
                 server = self._server(slice_, q.memory)
                 server.members.append((x.served_ps, x.arrived_ps, served, bursts, ()))
             elif memory:
