@@ -16,6 +16,8 @@ from kernbench.sim_engine._observer import ENGINES, Observer
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies import gemm
 from kernbench.studies.ccl import CclStudy
+from kernbench.studies.verification_network import Engine
+from kernbench.studies.verification_reference import play, random_machine, random_traffic
 
 
 class Reader(Observer):
@@ -119,21 +121,44 @@ def test_engines_have_done_what_the_log_says_they_had_done_by_then(name):
     assert partial, "snapshots in the middle of a service"
 
 
+def assert_links_have_done(hops, snapshots):
+    """Compare each snapshot with how long each link was busy by then, from the hops of flits."""
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(hop.link for hop in hops))}
+    link = np.array([numbers[hop.link] for hop in hops])
+    arrival, start, end = (np.array([getattr(hop, x) for hop in hops]) for x in ("arrival_ps", "start_ps", "end_ps"))
+    for counters in snapshots:
+        now = counters.now_ps
+        come = arrival < now  # of those that come now, some may not have come yet
+        done = np.bincount(link[come], (np.clip(now, start, end) - start)[come], len(numbers))
+        known = {name: done[i] for name, i in numbers.items()}
+        assert by_link(counters) == {name: known.get(name, 0) for name in counters.links}
+
+
 @pytest.mark.parametrize("name", ["gemm from memory", "transfers", "all-reduce"])
 def test_links_have_done_what_their_hops_say_they_had_done_by_then(name):
     """Without a trace, flits move as trains, which reserve links far ahead."""
     preset, program = PROGRAMS[name]
     engine, traced = run(program, preset, slices=16, trace=True)
-    hops = engine.network.hops
-    _, seen = run(program, preset, slices=4)
-    numbers = {link: i for i, link in enumerate(traced[-1].links)}
-    link = np.array([numbers[hop.link] for hop in hops])
-    arrival, start, end = (np.array([getattr(hop, x) for hop in hops]) for x in ("arrival_ps", "start_ps", "end_ps"))
-    for counters in traced[:: max(1, len(traced) // 50)] + seen[:: max(1, len(seen) // 300)]:
-        now = counters.now_ps
-        come = arrival < now  # of those that come now, some may not have come yet
-        done = np.bincount(link[come], (np.clip(now, start, end) - start)[come], len(numbers))
-        assert by_link(counters) == {link: done[numbers[link]] for link in counters.links}
+    _, seen = run(program, preset)
+    assert_links_have_done(engine.network.hops, traced[:: max(1, len(traced) // 50)] + seen[:: max(1, len(seen) // 50)])
+
+
+def test_a_gap_between_flits_that_interleave_ahead_of_the_clock_is_no_service():
+    """Of this traffic, one flit lets a link serve two trains ahead of the clock, with a gap before them."""
+
+    class Close(Reader):
+        def pulse(self, engine):
+            if 900_000 < engine.env.now < 920_000:
+                super().pulse(engine)
+
+    machine, reader = random_machine("counters 24"), Close()
+    asks = random_traffic(machine, 24, ("send", "read", "write"), 8)
+    traced = Engine(machine, trace=True)
+    play(traced, asks)
+    with patch("kernbench.sim_engine.engine._SLICE", 1):
+        play(Engine(machine, live=True, observers=[reader]), asks)
+    assert len(reader.seen) > 10
+    assert_links_have_done(traced.network.hops, reader.seen)
 
 
 def test_a_snapshot_takes_as_long_however_much_has_happened():
