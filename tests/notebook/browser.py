@@ -36,6 +36,7 @@ def chromium():
     for argument in _ARGUMENTS:
         options.add_argument(argument)
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver.set_script_timeout(LONG_S)
     try:
         yield driver
     finally:
