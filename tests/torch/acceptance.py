@@ -9,20 +9,17 @@ one. Needs torch, triton and transformers; the exit status is 1 if a model fails
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
-import traceback
 import warnings
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any
 
 import torch
 import transformers as hf
 
 import kernbench as kb
+from tests.acceptance.table import table
 from tests.torch.models import leaves, worst
 
 MACHINE = "preset:small"
@@ -148,27 +145,8 @@ def measure(name: str) -> tuple[str, ...]:
 def main() -> int:
     """Run the models and print a table."""
     warnings.simplefilter("ignore")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("names", nargs="*", help="parts of names; default: all")
-    options = parser.parse_args()
-    print(", ".join(f"{package} {version(package)}" for package in ("torch", "triton", "transformers")))
-    print("| model | launches | simulated ns | error | of eager f16 | FLOPs on PEs | host s |\n"
-          "| --- | ---: | ---: | ---: | ---: | ---: | ---: |" if options.markdown else "")  # fmt: skip
-    failed = 0
-    for name in CASES:
-        if options.names and not any(part.lower() in name.lower() for part in options.names):
-            continue
-        try:
-            row = measure(name)
-        except Exception as error:  # noqa: BLE001 : the others run
-            failed += 1
-            if os.environ.get("TRACE"):
-                traceback.print_exc()
-            row = (name, "FAILED", f"{type(error).__name__}: {error}".splitlines()[0][:300])
-        print("| " + " | ".join(row) + " |" if options.markdown else "  ".join(row), flush=True)
-    print(f"{failed} failed" if failed else "all passed")
-    return min(failed, 1)
+    columns = ("model", "launches:", "simulated ns:", "error:", "of eager f16:", "FLOPs on PEs:", "host s:")
+    return table(__doc__, ("torch", "triton", "transformers"), list(CASES), columns, measure)
 
 
 if __name__ == "__main__":

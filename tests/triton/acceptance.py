@@ -9,14 +9,11 @@ liger-kernel, fla-core and cut-cross-entropy; the exit status is 1 if a kernel f
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
-import traceback
 import warnings
 from collections.abc import Callable
-from importlib.metadata import version
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # as the reference; inside of the block nothing is interpreted
 warnings.simplefilter("ignore")
@@ -27,6 +24,7 @@ from triton.runtime.autotuner import Autotuner
 
 import kernbench as kb
 from kernbench.triton._session import on
+from tests.acceptance.table import table
 
 T = torch.Tensor
 F32, F16 = 1e-5, 2e-3  # largest errors allowed, of the largest value; cut-cross-entropy computes in f16
@@ -335,12 +333,7 @@ def cut_cross_entropy() -> None:
     )
 
 
-PACKAGES = {
-    "liger-kernel": liger,
-    "fla-core": fla,
-    "fla-core attention": fla_attention,
-    "cut-cross-entropy": cut_cross_entropy,
-}
+PACKAGES = (liger, fla, fla_attention, cut_cross_entropy)
 
 
 def first_config(self: Autotuner, *args: object, **kwargs: object) -> object:
@@ -380,34 +373,11 @@ def measure(name: str) -> tuple[str, ...]:
 
 def main() -> int:
     """Run the cases and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    parser.add_argument("names", nargs="*", help="parts of names; default: all")
-    options = parser.parse_args()
-    failed = 0
-    for package, enter in PACKAGES.items():
-        try:
-            enter()
-        except Exception as error:  # noqa: BLE001 : the others run
-            print(f"{package}: cannot be imported: {error}", file=sys.stderr)
-            failed += 1
+    for enter in PACKAGES:
+        enter()
     packages = ("torch", "triton", "liger-kernel", "fla-core", "cut-cross-entropy")
-    print(", ".join(f"{name} {version(name)}" for name in packages))
-    print("| kernel | launches | simulated ns | error | against | host s |\n| --- | ---: | ---: | ---: | --- | ---: |"
-          if options.markdown else "")  # fmt: skip
-    for name in CASES:
-        if options.names and not any(part in name for part in options.names):
-            continue
-        try:
-            row = measure(name)
-        except Exception as error:  # noqa: BLE001 : the others run
-            failed += 1
-            if os.environ.get("TRACE"):
-                traceback.print_exc()
-            row = (name, "", "", "FAILED", f"{type(error).__name__}: {error}".splitlines()[0][:200], "")
-        print("| " + " | ".join(row) + " |" if options.markdown else "  ".join(row), flush=True)
-    print(f"{failed} failed" if failed else "all passed")
-    return min(failed, 1)
+    columns = ("function", "launches:", "simulated ns:", "error:", "against", "host s:")
+    return table(__doc__, packages, list(CASES), columns, measure)
 
 
 if __name__ == "__main__":
