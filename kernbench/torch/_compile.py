@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._dynamo.exc import Unsupported
 
+from kernbench._registry import hint
 from kernbench.errors import ArgumentError, StateError
 from kernbench.torch._device import Device
 from kernbench.torch._parallel import Ranks
@@ -41,7 +42,11 @@ class CompiledModel:
             device.ranks(self._ranks.models)
             self._ranks.collect(device.gradients)
             own = self._ranks.models[0]
-        self._call = torch.compile(own, backend=device.compile, fullgraph=True, dynamic=False)
+        # All models of a class share the code that dynamo counts compilations of; without this, the ninth fails.
+        limit = torch._dynamo.config.accumulated_recompile_limit
+        self._call = torch.compile(
+            own, backend=device.compile, fullgraph=True, dynamic=False, recompile_limit=limit
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._ranks is not None:
@@ -110,11 +115,14 @@ def compile(
     return CompiledModel(model, Device(machine, data, graph, placement, tp), plan or {})
 
 
+OPTIONS = ("machine", "data", "graph", "placement")
 _devices: dict[str, Device] = {}
 
 
-def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-    """Compile a graph for `torch.compile(model, backend="kernbench", options={...})`: the options are `compile`'s.
+def backend(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **others: Any
+) -> Any:
+    """Compile a graph for `torch.compile(model, backend="kernbench", options={...})`.
 
     Parameters
     ----------
@@ -122,10 +130,22 @@ def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> 
         What dynamo found.
     inputs : sequence
         Its example inputs.
-    **options
-        `options=dict(machine=..., graph=..., placement=...)`.
+    options : mapping, optional
+        `machine`, `data`, `graph` and `placement`, as for `compile`.
+    **others
+        None is known: `mode` is for other backends.
+
+    Raises
+    ------
+    ArgumentError
+        If an option is unknown, or needs the model: `tp` and `plan`.
     """
-    given = dict(options.get("options") or {})
+    given = {**(options or {}), **others}
+    for name in given:
+        if name in ("tp", "plan"):
+            raise ArgumentError(f"options: {name!r} needs the whole model: kb.torch.compile(model, {name}=...)")
+        if name not in OPTIONS:
+            raise ArgumentError(f"options: {name!r} is unknown; {hint(name, OPTIONS)}")
     key = repr(sorted(given.items(), key=str))
     if key not in _devices:
         _devices[key] = Device(**given)

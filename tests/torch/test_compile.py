@@ -117,6 +117,39 @@ def test_torch_compile_finds_the_backend_by_its_name():
     assert [part.module for part in kb.torch.result().launches][:2] == ["norm", "gate"]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tp": 2}, r"options: 'tp' needs the whole model: kb\.torch\.compile\(model, tp="),
+        ({"plcement": {}}, "options: 'plcement' is unknown; did you mean placement"),
+    ],
+)
+def test_the_backend_refuses_options_that_it_does_not_have(options, message):
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message):
+        torch.compile(Mlp(), backend="kernbench", options={"machine": MACHINE, **options})(torch.randn(8, 64))
+
+
+def test_the_backend_refuses_modes_of_others():
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="options: 'mode' is unknown; "):
+        torch.compile(Mlp(), backend="kernbench", mode="max-autotune")(torch.randn(8, 64))
+
+
+def test_the_backend_takes_the_options_of_compile():
+    layer, x = torch.nn.Sequential(torch.nn.Linear(64, 64)), torch.randn(8, 64)
+    options = {"machine": MACHINE, "data": False, "placement": {"0": "columns"}}
+    with torch.no_grad():
+        assert torch.compile(layer, backend="kernbench", options=options)(x).isnan().all()
+    assert list(kb.torch.result().placements["placement"]) == ["columns"]
+
+
+def test_more_models_of_a_class_than_dynamo_compiles_by_default():
+    count, x = torch._dynamo.config.recompile_limit + 1, torch.randn(2, 8)
+    layers = [torch.nn.Linear(8, 8) for _ in range(count)]
+    with kb.session(MACHINE, data=True) as machine, torch.no_grad():
+        for layer in layers:
+            assert worst(kb.torch.compile(layer, machine)(x), layer(x)) < 1e-5
+
+
 @pytest.mark.parametrize("placement", ["rows", "columns", "2-D", "replicated"])
 @pytest.mark.parametrize(("m", "k", "n"), [(70, 96, 130), (1, 64, 200), (130, 40, 8)])
 def test_placements_agree(placement, m, k, n):
