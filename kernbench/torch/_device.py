@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import signature
 from itertools import groupby
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from kernbench.ccl.tuner import Decision, Tuner
+from kernbench.ccl._schedule import LARGEST_CHUNK
+from kernbench.ccl.algorithm import Algorithm
+from kernbench.ccl.tuner import Tuner
 from kernbench.errors import ArgumentError
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.collective import tuner_of
@@ -29,6 +32,9 @@ _QUIET = frozenset((
     "alias",
     "_unsafe_view", "detach", "reshape", "as_strided", "convert_element_type", "broadcast_in_dim", "lift_fresh_copy",
 ))  # fmt: skip
+
+
+NEAR = 1.01  # times the best by the model, within which the all-reduce with the fewest events is used (chosen)
 
 
 @dataclass(frozen=True)
@@ -113,11 +119,12 @@ class Device:
 
         def inner(program: Program, graph: Any, example: Sequence[Any], options: dict[str, Any]) -> Callable[..., Any]:
             is_backward = bool(options.get("is_backward"))
+            named = {**modules, **modules_of(graph, "fwd_nn_module_stack")} if is_backward else modules
 
             def run(args: list[Any]) -> Any:
                 if not is_backward:
                     inputs_of[:] = [x.untyped_storage()._cdata if isinstance(x, torch.Tensor) else 0 for x in args]
-                ranks = self._run(program, modules, args, is_backward)
+                ranks = self._run(program, named, args, is_backward)
                 both = list(zip(*ranks, strict=True))
                 if is_backward and len(ranks) == len(self.memories):
                     self._gradients = dict(zip(inputs_of, map(list, both), strict=False))
@@ -183,7 +190,7 @@ class Device:
 
         def locate(last: bool) -> tuple[str, tuple[str, ...]]:
             nodes, operators = program.place()
-            return module_of(nodes[-1:] if last else nodes, modules), operators_of(operators)
+            return module_of(nodes, modules, last), operators_of(operators)
 
         self._recorder = recorder = Recorder(memory, locate, self._placement_of, inputs)
         try:
@@ -220,16 +227,22 @@ class Device:
             tensors.append(host.deploy_like(tensors[0].layout, DeviceName("ahbm", sip)))
             host.stream(sip).wait_stream(host.stream(0))
         if len(tensors) > 1:
-            chosen = self._all_reduce_of(tensors[0])
-            self.session.collective(tensors, algorithm=chosen.algorithm, n_slots=chosen.n_slots, name=name)
+            self.session.collective(tensors, algorithm=self._all_reduce_of(tensors[0]), name=name)
 
-    def _all_reduce_of(self, x: DeviceTensor) -> Decision:
-        """Return the best all-reduce by the alpha-beta model; simulating its rivals would cost more than the call."""
+    def _all_reduce_of(self, x: DeviceTensor) -> Algorithm:
+        """Return the best all-reduce by the alpha-beta model; simulating its rivals would cost more than the call.
+
+        Of those that the model has near the best, the one with large messages, which has the fewest events, and the shortest start.
+        """
         if self._tuner is None:
             known = tuner_of(self.session.engine.machine)
-            self._tuner = Tuner(known.machine, known.algorithms.values(), simulate=known.simulate, refine=0)
+            self._tuner = Tuner(known.machine, _variants(known.algorithms.values()), simulate=known.simulate, refine=0)
         nbytes = max(n for own in x._parts().values() for _, n in own) * x.dtype.itemsize
-        return self._tuner.choose("all_reduce", nbytes, sips=range(self.tp), places=x.pes, itemsize=x.dtype.itemsize)
+        found = self._tuner.choose("all_reduce", nbytes, sips=range(self.tp), places=x.pes, itemsize=x.dtype.itemsize)
+        near = [c for c in found.candidates if c.ns <= NEAR * found.best.ns]
+        known = self._tuner.algorithms
+        best = min(near, key=lambda c: (-(known[c.algorithm].options.get("chunk_bytes") or 0), c.start_up_ns or 0.0))
+        return replace(known[best.algorithm], n_slots=best.n_slots)
 
     def _output(self, x: Any, inputs: Mapping[int, torch.Tensor], memory: Memory) -> Any:
         if not isinstance(x, torch.Tensor) or is_host(x):
@@ -247,11 +260,30 @@ class Device:
         return self.placement.get(module)
 
 
-def modules_of(gm: torch.fx.GraphModule) -> dict[str, str]:
-    """Return the module path of each node of a graph of dynamo, by the node's name; empty for the model itself."""
+def _variants(algorithms: Iterable[Algorithm]) -> list[Algorithm]:
+    """Return the all-reduces: as they are, around rings both ways, and each with large messages."""
+    found = [a for a in algorithms if a.collective == "all_reduce"]
+    found += [
+        _with(a, "both ways", both_ways=True) for a in found
+        if "both_ways" in (known := signature(a.kernel_args).parameters)
+        and not a.options.get("both_ways", known["both_ways"].default)
+    ]  # fmt: skip
+    return found + [_with(a, "large messages", chunk_bytes=LARGEST_CHUNK) for a in found if a.cost is not None]
+
+
+def _with(algorithm: Algorithm, what: str, **options: Any) -> Algorithm:
+    return replace(algorithm, name=f"{algorithm.name}, {what}", options={**algorithm.options, **options})
+
+
+def modules_of(gm: torch.fx.GraphModule, key: str = "nn_module_stack") -> dict[str, str]:
+    """Return the module path of each node of a graph, by the node's name; empty for the model itself.
+
+    In a graph of dynamo the key is "nn_module_stack"; in one of a backward pass, "fwd_nn_module_stack" has the modules
+    of the forward operators.
+    """
     found: dict[str, str] = {}
     for node in gm.graph.nodes:
-        stack = node.meta.get("nn_module_stack")
+        stack = node.meta.get(key)
         if stack:
             path, _ = list(stack.values())[-1]
             found[node.name] = readable(path)
@@ -270,8 +302,11 @@ def readable(path: str) -> str:
     return inside.strip(".")
 
 
-def module_of(nodes: Sequence[str], modules: Mapping[str, str]) -> str:
-    """Return the module that several nodes share, or that of the last one where they share the model alone."""
+def module_of(nodes: Sequence[str], modules: Mapping[str, str], last: bool = False) -> str:
+    """Return the module that several nodes share, or that of the last one where they share the model alone.
+
+    With `last`, return that of the last one.
+    """
     found = []
     for name in nodes:
         path = modules.get(name)
@@ -281,6 +316,8 @@ def module_of(nodes: Sequence[str], modules: Mapping[str, str]) -> str:
             found.append(path.split(".") if path else [])
     if not found:
         return ""
+    if last:
+        return ".".join(found[-1])
     common: list[str] = []
     for parts in zip(*found, strict=False):
         if len(set(parts)) > 1:

@@ -17,6 +17,7 @@ from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._layout import Layout
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.torch._inductor import storage_ref
+from kernbench.torch._kernels import Matrix
 from kernbench.triton_emu._handles import Pointer
 
 COPIES = DPPolicy()
@@ -38,6 +39,12 @@ class Place:
     def pointer(self) -> Pointer:
         """What a kernel gets for it."""
         return Pointer(self.va, self.dtype)
+
+    @property
+    def matrix(self) -> Matrix:
+        """What a product gets for it: a matrix, or a batch of them."""
+        batch = self.strides[0] if len(self.strides) == 3 else 0
+        return Matrix(self.pointer, batch, self.strides[-2], self.strides[-1])
 
 
 @dataclass

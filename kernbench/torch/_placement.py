@@ -2,52 +2,180 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from kernbench._dtypes import DType
 from kernbench._registry import hint
 from kernbench.analysis._roofline import macs_per_ns
-from kernbench.errors import ArgumentError
+from kernbench.config import MachineConfig
+from kernbench.errors import ArgumentError, LimitError
 from kernbench.kernels.partition import chunk
-from kernbench.runtime_api.context import RuntimeContext
-from kernbench.torch._kernels import Share
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.context import session
+from kernbench.topology.builder import Machine
+from kernbench.torch._kernels import Matrix, Share, matmul
+from kernbench.torch._memory import Place
+from kernbench.triton_emu._handles import Pointer
 
 Pe = tuple[int, int]
-PLACEMENTS = ("rows", "columns", "2-D", "replicated")
+Shares = dict[Pe, list[Share]]
+# "2-D": rows over the PEs of a cube and columns over cubes; "2-D turned" is the opposite.
+PLACEMENTS = ("rows", "columns", "2-D", "2-D turned", "replicated")
+MOST_MACS = 1 << 30  # of a trial: of a larger product, fewer elements of K are tried (chosen: a second or two of host)
+WITHIN = 4.0  # candidates are tried whose estimates are less than so many times the lowest (chosen)
+REACHED = 0.5  # the share of the bandwidth between cubes that products reach, measured at 128^3 to 2048 x 1024 x 1024
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Where a matrix is: how its memory is spread, from which byte on, and its type and strides."""
+
+    shape: tuple[int, ...]
+    dp: DPPolicy
+    offset: int
+    dtype: DType
+    strides: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, place: Place) -> Operand:
+        """Return the operand of a kernel."""
+        layout, matrix = place.buffer.layout, place.matrix
+        assert layout.dp is not None
+        strides = matrix.batch, matrix.row, matrix.column
+        return cls(tuple(layout.shape), layout.dp, place.va - place.buffer.data_ptr(), place.dtype, strides)
+
+
+@dataclass(frozen=True)
+class Product:
+    """alpha a @ b (+ beta bias), and where everything is: all that the time of a product depends on."""
+
+    batch: int
+    m: int
+    k: int
+    n: int
+    a: Operand
+    b: Operand
+    bias: Operand | None
+    out: Operand
+    alpha: float
+    beta: float
+
+    @property
+    def macs(self) -> int:
+        """How many elements are multiplied."""
+        return self.batch * self.m * self.k * self.n
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How a product is placed, and what the closed form says of each placement [ns].
+    """How a product is placed, and why.
 
-    `overridden` tells whether the user chose.
+    Attributes
+    ----------
+    name : str
+        The placement.
+    shares : dict
+        The parts of each PE.
+    estimates_ns : mapping
+        What the closed form says of each placement [ns].
+    tried_ns : mapping
+        The simulated times of those that are not far from the lowest [ns]; infinite where a trial was stopped because another placement
+        was faster. Empty where the user has chosen, or the product is too large.
+    overridden : bool
+        Whether the user has chosen.
     """
 
     name: str
-    estimates_ns: dict[str, float]
-    shares: dict[Pe, list[Share]]
-    overridden: bool
+    shares: Shares
+    estimates_ns: Mapping[str, float]
+    tried_ns: Mapping[str, float] = field(default_factory=dict)
+    overridden: bool = False
 
 
-def choose(session: RuntimeContext, batch: int, m: int, k: int, n: int, dtype: DType, wanted: str | None) -> Choice:
-    """Return the placement of a product with the lowest estimate, or the one wanted.
+def choose(machine: Machine, product: Product, wanted: str | None) -> Choice:
+    """Return the placement wanted, or the best: those with low estimates are simulated, without values.
+
+    Raises
+    ------
+    ArgumentError
+        If the placement wanted is unknown.
+    """
+    shares = candidates(machine.config, product)
+    estimates = {name: _estimate(machine.config, name, parts, product) for name, parts in shares.items()}
+    if wanted is not None:
+        if wanted not in shares:
+            raise ArgumentError(f"placement = {wanted!r} is unknown; {hint(wanted, PLACEMENTS)}")
+        return Choice(wanted, shares[wanted], estimates, overridden=True)
+    tried = _trials(machine, product)
+    best = tried or estimates
+    name = min(best, key=lambda each: best[each])
+    return Choice(name, shares[name], estimates, tried)
+
+
+@lru_cache(maxsize=4096)
+def _trials(machine: Machine, product: Product) -> Mapping[str, float]:
+    """Return the simulated times of the placements with low estimates [ns].
+
+    Of a large product, the part of K is simulated that makes it small enough, and the times are extrapolated.
+    """
+    shares = candidates(machine.config, product)
+    k, tile = product.k, machine.config.cube.pe.pe_gemm.tile.k
+    if product.macs > MOST_MACS:
+        k = MOST_MACS * k // product.macs // tile * tile
+        if not k:
+            return {}
+    part = replace(product, k=k)
+    estimates = {name: _estimate(machine.config, name, parts, product) for name, parts in shares.items()}
+    found: dict[str, float] = {}
+    limit_ns = None
+    for name in sorted(estimates, key=lambda each: estimates[each]):
+        if estimates[name] >= WITHIN * min(estimates.values()) or any(shares[name] == shares[x] for x in found):
+            continue
+        ns, end_ns = simulate(machine, part, shares[name], limit_ns)
+        found[name] = ns * product.k / k
+        limit_ns = min(end_ns, limit_ns or end_ns)
+    return found
+
+
+def simulate(machine: Machine, product: Product, shares: Shares, limit_ns: float | None = None) -> tuple[float, float]:
+    """Run a product on an idle machine, without values; return its time from the host's message on, and its end [ns].
+
+    Both are infinite if it has not ended at `limit_ns`.
+    """
+    try:
+        with session(machine, log="off", limits={} if limit_ns is None else {"simulated_ns": limit_ns}) as torch:
+            held, matrices = [], []
+            for x in (product.a, product.b, product.bias, product.out):
+                if x is None:
+                    matrices.append(None)
+                    continue
+                buffer = torch.empty(*x.shape, dtype="u8", dp=x.dp, device="ahbm:0")
+                held.append(buffer)
+                matrices.append(Matrix(Pointer(buffer.data_ptr() + x.offset, x.dtype), *x.strides))
+            args = (*matrices, product.k, product.alpha, product.beta, shares)
+            torch._host.synchronize()
+            start_ns = torch.engine.now_ns
+            torch._host.launch(0, sorted(shares), matmul, args, "product", [x._handle for x in held])
+            torch._host.synchronize()
+            end_ns = torch.engine.now_ns
+    except LimitError:
+        return float("inf"), float("inf")
+    return end_ns - start_ns, end_ns
+
+
+def candidates(config: MachineConfig, product: Product) -> dict[str, Shares]:
+    """Return the parts of each PE, by placement.
 
     Weights are in memory by rows (columns of the product), activations by rows.
     """
-    config = session.engine.machine.config
-    cubes, pes = config.cubes_per_sip, config.pes_per_cube
-    made = {name: _shares(name, batch, m, n, cubes, pes) for name in PLACEMENTS}
-    costs = {name: _estimate(session, name, shares, k, dtype) for name, shares in made.items()}
-    if wanted is not None and wanted not in made:
-        raise ArgumentError(f"placement = {wanted!r} is unknown; {hint(wanted, PLACEMENTS)}")
-    name = wanted or min(costs, key=lambda each: costs[each])
-    return Choice(name, costs, made[name], wanted is not None)
+    return {name: _shares(name, product, config.cubes_per_sip, config.pes_per_cube) for name in PLACEMENTS}
 
 
-def _shares(name: str, batch: int, m: int, n: int, cubes: int, pes: int) -> dict[Pe, list[Share]]:
-    parts: dict[Pe, list[Share]] = {}
-    total = cubes * pes
+def _shares(name: str, product: Product, cubes: int, pes: int) -> Shares:
+    parts: Shares = {}
+    total, m, n, batch = cubes * pes, product.m, product.n, product.batch
     if batch > 1:  # matrices are dealt out; those that are left over, or few, are cut
         each = max(1, total // batch)
         for i in range(batch):
@@ -60,8 +188,9 @@ def _shares(name: str, batch: int, m: int, n: int, cubes: int, pes: int) -> dict
     for p in range(total):
         cube, pe = divmod(p, pes)
         if name == "2-D":
-            rows, columns = chunk(m, pes, pe), chunk(n, cubes, cube)
-            found = (rows, columns) if rows[1] and columns[1] else None
+            found = _nonempty(chunk(m, pes, pe), chunk(n, cubes, cube))
+        elif name == "2-D turned":
+            found = _nonempty(chunk(m, cubes, cube), chunk(n, pes, pe))
         else:
             found = _cut(name, m, n, p, total)
         if found is not None:
@@ -69,45 +198,45 @@ def _shares(name: str, batch: int, m: int, n: int, cubes: int, pes: int) -> dict
     return parts
 
 
-def _cut(name: str, m: int, n: int, i: int, parts: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    if name == "replicated":
-        return ((0, m), (0, n)) if i == 0 else None
-    rows, columns = (0, m), (0, n)
-    if name == "rows":
-        rows = chunk(m, parts, i)
-    elif name == "columns":
-        columns = chunk(n, parts, i)
-    else:
-        across = max(1, int(parts**0.5))
-        across = next(x for x in range(across, 0, -1) if parts % x == 0)
-        rows, columns = chunk(m, across, i % across), chunk(n, parts // across, i // across)
+Cut = tuple[tuple[int, int], tuple[int, int]]
+
+
+def _nonempty(rows: tuple[int, int], columns: tuple[int, int]) -> Cut | None:
     return (rows, columns) if rows[1] and columns[1] else None
 
 
-def _estimate(session: RuntimeContext, name: str, parts: dict[Pe, list[Share]], k: int, dtype: DType) -> float:
-    """Return the time of the busiest PE [ns]: its matrix engine, its own memory, or what it reads from others."""
-    config = session.engine.machine.config
-    pe, hbm = config.cube.pe, config.cube.hbm
-    rate = macs_per_ns(config, dtype)
-    tile, item = pe.pe_gemm.tile, dtype.itemsize
-    pad: Callable[[int, int], int] = lambda x, size: -(-x // size) * size  # noqa: E731
+def _cut(name: str, m: int, n: int, i: int, parts: int) -> Cut | None:
+    if name == "replicated":
+        return ((0, m), (0, n)) if i == 0 else None
+    if name == "rows":
+        return _nonempty(chunk(m, parts, i), (0, n))
+    if name == "columns":
+        return _nonempty((0, m), chunk(n, parts, i))
+    one = next(x for x in range(int(parts**0.5), 0, -1) if parts % x == 0)
+    across, down = (one, parts // one) if name == "2-D" else (parts // one, one)
+    return _nonempty(chunk(m, across, i % across), chunk(n, down, i // across))
+
+
+def _estimate(config: MachineConfig, name: str, parts: Shares, product: Product) -> float:
+    """Return the time of the busiest PE [ns]: its matrix engine, or its own memory and what it reads from others."""
+    pe, hbm, mesh, ucie = config.cube.pe, config.cube.hbm, config.sip.cube_mesh, config.cube.ucie
+    rate, tile, line = macs_per_ns(config, product.a.dtype), pe.pe_gemm.tile, product.k * product.a.dtype.itemsize
     engine = own = others = 0.0
     for shares in parts.values():
-        macs = sum(s.batch[1] * pad(s.rows[1], tile.m) * pad(s.columns[1], tile.n) * pad(k, tile.k) for s in shares)
-        a, b = (sum(s.batch[1] * side(s)[1] * k * item for s in shares) for side in (_rows, _columns))
+        macs = a = b = 0
+        for share in shares:
+            (_, count), (_, rows), (_, columns) = share.batch, share.rows, share.columns
+            macs += count * _padded(rows, tile.m) * _padded(columns, tile.n) * _padded(product.k, tile.k)
+            a, b = a + count * rows * line, b + count * columns * line
         local, remote = (b, a) if name == "columns" else (a, b) if name == "rows" else (0, a + b)
         engine, own, others = max(engine, macs / rate), max(own, local), max(others, remote)
-    slice_bw = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency
-    # What all PEs of a cube read from other cubes passes its UCIe connections; inside of a cube, its own DMA.
-    ucie = config.cube.ucie.connections * config.cube.ucie.bw_gbs * 2 / config.pes_per_cube
-    share = 1 / config.cubes_per_sip if name == "2-D" and config.cubes_per_sip > 1 else 1.0
-    dma = pe.pe_dma.bw_gbs
-    return max(engine, own / slice_bw + others * share / min(dma, ucie) + others * (1 - share) / dma)
+    bandwidth = pe.pe_dma.bw_gbs
+    if config.cubes_per_sip > 1:
+        # Half of what is read from everywhere crosses the middle of the mesh, half of that in each direction.
+        middle = min(mesh.w, mesh.h) * ucie.connections * ucie.bw_gbs * ucie.efficiency
+        bandwidth = min(bandwidth, REACHED * 4 * middle / len(parts))
+    return max(engine, own / (hbm.channels * hbm.channel_bw_gbs * hbm.efficiency) + others / bandwidth)
 
 
-def _rows(share: Share) -> tuple[int, int]:
-    return share.rows
-
-
-def _columns(share: Share) -> tuple[int, int]:
-    return share.columns
+def _padded(n: int, size: int) -> int:
+    return -(-n // size) * size

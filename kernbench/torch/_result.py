@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,15 +123,20 @@ class ModelResult:
 
     @cached_property
     def placements(self) -> pd.DataFrame:
-        """Each matrix product: the placement, its estimate and simulated time [ns], and the estimates of the others."""
+        """Each matrix product: its placement and simulated time [ns], and those of the others, estimated and tried.
+
+        A trial simulates the product alone. It is infinite where it was stopped, because another placement was faster,
+        and empty where there was none.
+        """
         rows = []
         for part in self.launches:
             choice = part.step.choice
             if choice is not None:
-                by = "user" if choice.overridden else "estimate"
-                others = {f"{name}_ns": ns for name, ns in choice.estimates_ns.items()}
+                by = "user" if choice.overridden else "trial" if choice.tried_ns else "estimate"
                 found = {"launch": part.name, "placement": choice.name, "chosen_by": by, "simulated_ns": part.ns}
-                rows.append({**found, **others})
+                others = {f"{name}_ns": ns for name, ns in choice.estimates_ns.items()}
+                tried = {f"{name}_tried_ns": choice.tried_ns.get(name, nan) for name in choice.estimates_ns}
+                rows.append({**found, **others, **tried})
         return pd.DataFrame(rows)
 
     @property

@@ -18,9 +18,9 @@ from kernbench.torch._grid import blocks as blocks_of
 from kernbench.torch._grid import holders as holders_of
 from kernbench.torch._grid import owners
 from kernbench.torch._inductor import Kernel
-from kernbench.torch._kernels import Heads, Matrix, Unit
+from kernbench.torch._kernels import Heads, Unit
 from kernbench.torch._memory import Memory, Place, is_host
-from kernbench.torch._placement import Choice, choose
+from kernbench.torch._placement import Choice, Operand, Product, choose
 from kernbench.triton._arguments import Place as Argument
 from kernbench.triton._bind import check
 from kernbench.triton._session import program_of
@@ -195,14 +195,15 @@ class Recorder(TorchDispatchMode):
         if not batch * m * n:
             return
         module, _ = self._locate(True)
-        choice = choose(self.session, batch, m, k, n, x.dtype, self._placement(module))
-        added = None
-        places = [x, y, z]
-        if bias is not None:
-            w = self._at(bias.expand(out.shape))
-            places.append(w)
-            added = _matrix(w)
-        args = (_matrix(x), _matrix(y), added, _matrix(z), k, float(alpha), float(beta), choice.shares)
+        w = None if bias is None else self._at(bias.expand(out.shape))
+        places = [place for place in (x, y, z, w) if place is not None]
+        of = Operand.of
+        product = Product(
+            batch, m, k, n, of(x), of(y), None if w is None else of(w), of(z), float(alpha), float(beta)
+        )  # fmt: skip
+        choice = choose(self.session.engine.machine, product, self._placement(module))
+        added = None if w is None else w.matrix
+        args = (x.matrix, y.matrix, added, z.matrix, k, product.alpha, product.beta, choice.shares)
         self._launch(sorted(choice.shares), kernels.matmul, args, places, 2 * batch * m * k * n, choice, operator)
 
     def _grouped(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> None:
@@ -212,7 +213,7 @@ class Recorder(TorchDispatchMode):
         known = None if self.session.engine.data else [rows * (i + 1) // groups for i in range(groups)]
         cuts = kernels.split(n, max(1, len(self._host.pes) // groups))
         parts = _deal([(i, columns) for i in range(groups) for columns in cuts], self._host.pes)
-        args = (_matrix(x), _matrix(y), w.pointer, _matrix(z), (rows, k), known, parts)
+        args = (x.matrix, y.matrix, w.pointer, z.matrix, (rows, k), known, parts)
         self._launch(sorted(parts), kernels.grouped, args, [x, y, w, z], 2 * rows * k * n, None, "grouped_mm")
 
     def _attention(
@@ -356,11 +357,6 @@ def _leaves(x: Any) -> list[Any]:
 
 def _mapped(x: Any, function: Callable[[Any], Any]) -> Any:
     return torch.utils._pytree.tree_map(function, x)
-
-
-def _matrix(place: Place) -> Matrix:
-    batch = place.strides[0] if len(place.strides) == 3 else 0
-    return Matrix(place.pointer, batch, place.strides[-2], place.strides[-1])
 
 
 def _row_major(shape: Sequence[int]) -> tuple[int, ...]:

@@ -74,6 +74,18 @@ def test_gradients_of_a_decoder_layer():
     assert len(products) == 3 * 7  # of seven layers, and two of each backward
 
 
+def test_launches_of_a_backward_pass_have_the_modules_of_their_forward_operators():
+    model, x = Mlp().half(), torch.randn(8, 64).half().requires_grad_()
+    compiled = kb.torch.compile(model, MACHINE, placement={"up": "columns"})
+    compiled(x).sum().backward()
+    forward, backward = compiled._device.calls
+    products = [step for step in backward.steps if step.choice]
+    assert [step.module for step in products] == ["down", "down", "up", "up", "gate", "gate"]
+    assert {step.module for step in products if step.choice.overridden} == {"up"}
+    assert backward.steps[-1].module == "norm"
+    assert {step.module for step in backward.steps} <= {step.module for step in forward.steps}
+
+
 def test_ranks_give_the_output_of_the_model(two_sips):
     model, x = Mlp().half(), torch.randn(8, 64).half()
     compiled = kb.torch.compile(model, two_sips, tp=2, plan=PLAN)
