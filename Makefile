@@ -105,6 +105,7 @@ frontends: core
 	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/triton
 	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/torch $(NBVAL) $(WITH_TORCH)
 	$(FRONTENDS)/bin/python -m tests.triton.acceptance norm softmax
+	$(FRONTENDS)/bin/python -m pytest tests/dtensor tests/runtime_api -k oracle
 
 msccl: core
 	$(PY) -m tests.acceptance.msccl $(MSCCL)

@@ -44,9 +44,7 @@ class CompiledModel:
             own = self._ranks.models[0]
         # All models of a class share the code that dynamo counts compilations of; without this, the ninth fails.
         limit = torch._dynamo.config.accumulated_recompile_limit
-        self._call = torch.compile(
-            own, backend=device.compile, fullgraph=True, dynamic=False, recompile_limit=limit
-        )
+        self._call = torch.compile(own, backend=device.compile, fullgraph=True, dynamic=False, recompile_limit=limit)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._ranks is not None:
@@ -87,7 +85,9 @@ def compile(
     graph : bool
         Whether the launches of a call are sent to the device as one graph.
     placement : mapping, optional
-        By module path: how its matrix products are placed, "rows", "columns", "2-D" or "replicated".
+        By module path, "" for the model itself or a function: how its matrix products are placed, "rows", "columns",
+        "2-D", "2-D turned" or "replicated". Other products are simulated alone in the placements with low estimates,
+        and the fastest is used.
     tp : int
         Over how many SIPs the model is spread: each has its part of the weights in `plan`.
     plan : mapping, optional

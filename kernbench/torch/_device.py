@@ -110,10 +110,13 @@ class Device:
     def compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         """Compile a graph of dynamo: the backend of `torch.compile`."""
         modules = modules_of(gm)
-        unknown = [name for name in self.placement if name not in modules.values()]
+        known = ["", *sorted(set(modules.values()) - {""})]
+        unknown = [name for name in self.placement if name not in known]
         if unknown:
-            known = ", ".join(sorted(set(modules.values()) - {""}))
-            raise ArgumentError(f"placement: the model has no module {unknown[0]!r}; those with operators are {known}")
+            raise ArgumentError(
+                f"placement: the model has no module {unknown[0]!r}; those with operators are '' (the model itself)"
+                f"{''.join(f', {name}' for name in known[1:])}"
+            )
 
         inputs_of: list[int] = []  # the storages of the forward pass, in the order of their gradients
 
@@ -232,7 +235,7 @@ class Device:
     def _all_reduce_of(self, x: DeviceTensor) -> Algorithm:
         """Return the best all-reduce by the alpha-beta model; simulating its rivals would cost more than the call.
 
-        Of those that the model has near the best, the one with large messages, which has the fewest events, and the shortest start.
+        Of those near the best, it is one with large messages, which has the fewest events, and with the shortest start.
         """
         if self._tuner is None:
             known = tuner_of(self.session.engine.machine)

@@ -81,7 +81,7 @@ class Choice:
     estimates_ns : mapping
         What the closed form says of each placement [ns].
     tried_ns : mapping
-        The simulated times of those that are not far from the lowest [ns]; infinite where a trial was stopped because another placement
+        The simulated times of those that were tried [ns]; infinite where a trial was stopped because another placement
         was faster. Empty where the user has chosen, or the product is too large.
     overridden : bool
         Whether the user has chosen.
@@ -114,7 +114,7 @@ def choose(machine: Machine, product: Product, wanted: str | None) -> Choice:
     return Choice(name, shares[name], estimates, tried)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def _trials(machine: Machine, product: Product) -> Mapping[str, float]:
     """Return the simulated times of the placements with low estimates [ns].
 
@@ -156,13 +156,13 @@ def simulate(machine: Machine, product: Product, shares: Shares, limit_ns: float
                 matrices.append(Matrix(Pointer(buffer.data_ptr() + x.offset, x.dtype), *x.strides))
             args = (*matrices, product.k, product.alpha, product.beta, shares)
             torch._host.synchronize()
-            start_ns = torch.engine.now_ns
+            start = int(torch.engine.env.now)
             torch._host.launch(0, sorted(shares), matmul, args, "product", [x._handle for x in held])
             torch._host.synchronize()
-            end_ns = torch.engine.now_ns
+            end = int(torch.engine.env.now)
     except LimitError:
         return float("inf"), float("inf")
-    return end_ns - start_ns, end_ns
+    return (end - start) / 1000, end / 1000
 
 
 def candidates(config: MachineConfig, product: Product) -> dict[str, Shares]:

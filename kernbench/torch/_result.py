@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +134,7 @@ class ModelResult:
                 by = "user" if choice.overridden else "trial" if choice.tried_ns else "estimate"
                 found = {"launch": part.name, "placement": choice.name, "chosen_by": by, "simulated_ns": part.ns}
                 others = {f"{name}_ns": ns for name, ns in choice.estimates_ns.items()}
-                tried = {f"{name}_tried_ns": choice.tried_ns.get(name, nan) for name in choice.estimates_ns}
+                tried = {f"{name}_tried_ns": choice.tried_ns.get(name, float("nan")) for name in choice.estimates_ns}
                 rows.append({**found, **others, **tried})
         return pd.DataFrame(rows)
 
