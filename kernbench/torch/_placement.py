@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from kernbench._dtypes import DType
@@ -23,9 +23,12 @@ Pe = tuple[int, int]
 Shares = dict[Pe, list[Share]]
 # "2-D": rows over the PEs of a cube and columns over cubes; "2-D turned" is the opposite.
 PLACEMENTS = ("rows", "columns", "2-D", "2-D turned", "replicated")
-MOST_MACS = 1 << 30  # of a trial: of a larger product, fewer elements of K are tried (chosen: a second or two of host)
-WITHIN = 4.0  # candidates are tried whose estimates are less than so many times the lowest (chosen)
-REACHED = 0.5  # the share of the bandwidth between cubes that products reach, measured at 128^3 to 2048 x 1024 x 1024
+MOST_MACS = 1 << 30  # of a trial; larger products go by the estimate (chosen: a few seconds of host)
+WITHIN = 2.5  # candidates are tried whose estimates are less than so many times the lowest (chosen)
+# Shares of bandwidths that products reach, fitted to the default machine, at 512^3 to 2048 x 8192 x 3584 in f16: of the
+# middle of the mesh, where all read everything, and in 2-D; of a PE's DMA, where all PEs of a cube read from it, and where
+# one reads alone.
+CROSSED, CROSSED_2D, INSIDE, ALONE = 0.58, 0.25, 0.2, 0.5
 
 
 @dataclass(frozen=True)
@@ -116,25 +119,17 @@ def choose(machine: Machine, product: Product, wanted: str | None) -> Choice:
 
 @lru_cache(maxsize=256)
 def _trials(machine: Machine, product: Product) -> Mapping[str, float]:
-    """Return the simulated times of the placements with low estimates [ns].
-
-    Of a large product, the part of K is simulated that makes it small enough, and the times are extrapolated.
-    """
-    shares = candidates(machine.config, product)
-    k, tile = product.k, machine.config.cube.pe.pe_gemm.tile.k
+    """Return the simulated times of the placements with low estimates [ns]; of a large product, none."""
     if product.macs > MOST_MACS:
-        k = MOST_MACS * k // product.macs // tile * tile
-        if not k:
-            return {}
-    part = replace(product, k=k)
+        return {}
+    shares = candidates(machine.config, product)
     estimates = {name: _estimate(machine.config, name, parts, product) for name, parts in shares.items()}
     found: dict[str, float] = {}
     limit_ns = None
     for name in sorted(estimates, key=lambda each: estimates[each]):
         if estimates[name] >= WITHIN * min(estimates.values()) or any(shares[name] == shares[x] for x in found):
             continue
-        ns, end_ns = simulate(machine, part, shares[name], limit_ns)
-        found[name] = ns * product.k / k
+        found[name], end_ns = simulate(machine, product, shares[name], limit_ns)
         limit_ns = min(end_ns, limit_ns or end_ns)
     return found
 
@@ -221,21 +216,27 @@ def _estimate(config: MachineConfig, name: str, parts: Shares, product: Product)
     """Return the time of the busiest PE [ns]: its matrix engine, or its own memory and what it reads from others."""
     pe, hbm, mesh, ucie = config.cube.pe, config.cube.hbm, config.sip.cube_mesh, config.cube.ucie
     rate, tile, line = macs_per_ns(config, product.a.dtype), pe.pe_gemm.tile, product.k * product.a.dtype.itemsize
-    engine = own = others = 0.0
+    two = name.startswith("2-D") and product.batch == 1
+    engine = own = inside = everywhere = 0.0
     for shares in parts.values():
         macs = a = b = 0
         for share in shares:
             (_, count), (_, rows), (_, columns) = share.batch, share.rows, share.columns
             macs += count * _padded(rows, tile.m) * _padded(columns, tile.n) * _padded(product.k, tile.k)
             a, b = a + count * rows * line, b + count * columns * line
-        local, remote = (b, a) if name == "columns" else (a, b) if name == "rows" else (0, a + b)
-        engine, own, others = max(engine, macs / rate), max(own, local), max(others, remote)
-    bandwidth = pe.pe_dma.bw_gbs
+        near, far = (b, a) if name in ("columns", "2-D") else (a, b)
+        if name == "replicated" or product.batch > 1:
+            near, far = 0, a + b
+        engine, everywhere = max(engine, macs / rate), max(everywhere, far)
+        own, inside = max(own, 0 if two else near), max(inside, near if two else 0)
+    from_cube = from_all = INSIDE * pe.pe_dma.bw_gbs
     if config.cubes_per_sip > 1:
         # Half of what is read from everywhere crosses the middle of the mesh, half of that in each direction.
         middle = min(mesh.w, mesh.h) * ucie.connections * ucie.bw_gbs * ucie.efficiency
-        bandwidth = min(bandwidth, REACHED * 4 * middle / len(parts))
-    return max(engine, own / (hbm.channels * hbm.channel_bw_gbs * hbm.efficiency) + others / bandwidth)
+        reached = CROSSED_2D if two else CROSSED
+        from_all = min(ALONE * pe.pe_dma.bw_gbs, reached * 4 * middle / len(parts))
+    slice_bw = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency
+    return max(engine, own / slice_bw + inside / from_cube + everywhere / from_all)
 
 
 def _padded(n: int, size: int) -> int:
