@@ -26,8 +26,8 @@ PLACEMENTS = ("rows", "columns", "2-D", "2-D turned", "replicated")
 MOST_MACS = 1 << 30  # of a trial; larger products go by the estimate (chosen: a few seconds of host)
 WITHIN = 2.5  # candidates are tried whose estimates are less than so many times the lowest (chosen)
 # Shares of bandwidths that products reach, fitted to the default machine, at 512^3 to 2048 x 8192 x 3584 in f16: of the
-# middle of the mesh, where all read everything, and in 2-D; of a PE's DMA, where all PEs of a cube read from it, and where
-# one reads alone.
+# middle of the mesh, where all read everything, and in 2-D; of a PE's DMA, where all PEs of a cube read from it, and
+# where one reads alone.
 CROSSED, CROSSED_2D, INSIDE, ALONE = 0.58, 0.25, 0.2, 0.5
 
 
