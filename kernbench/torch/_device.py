@@ -245,9 +245,9 @@ class Device:
         nbytes = max(n for own in x._parts().values() for _, n in own) * x.dtype.itemsize
         found = self._tuner.choose("all_reduce", nbytes, sips=range(self.tp), places=x.pes, itemsize=x.dtype.itemsize)
         near = [c for c in found.candidates if c.ns <= NEAR * found.best.ns]
-        known = self._tuner.algorithms
-        best = min(near, key=lambda c: (-(known[c.algorithm].options.get("chunk_bytes") or 0), c.start_up_ns or 0.0))
-        return replace(known[best.algorithm], n_slots=best.n_slots)
+        variants = self._tuner.algorithms
+        best = min(near, key=lambda c: (-(variants[c.algorithm].options.get("chunk_bytes") or 0), c.start_up_ns or 0.0))
+        return replace(variants[best.algorithm], n_slots=best.n_slots)
 
     def _output(self, x: Any, inputs: Mapping[int, torch.Tensor], memory: Memory) -> Any:
         if not isinstance(x, torch.Tensor) or is_host(x):

@@ -13,6 +13,7 @@ from kernbench.config import MachineConfig
 from kernbench.errors import ArgumentError, LimitError
 from kernbench.kernels.partition import chunk
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import session
 from kernbench.topology.builder import Machine
 from kernbench.torch._kernels import Matrix, Share, matmul
@@ -141,12 +142,14 @@ def simulate(machine: Machine, product: Product, shares: Shares, limit_ns: float
     """
     try:
         with session(machine, log="off", limits={} if limit_ns is None else {"simulated_ns": limit_ns}) as torch:
-            held, matrices = [], []
+            held: list[DeviceTensor] = []
+            matrices: list[Matrix | None] = []
             for x in (product.a, product.b, product.bias, product.out):
                 if x is None:
                     matrices.append(None)
                     continue
                 buffer = torch.empty(*x.shape, dtype="u8", dp=x.dp, device="ahbm:0")
+                assert isinstance(buffer, DeviceTensor)
                 held.append(buffer)
                 matrices.append(Matrix(Pointer(buffer.data_ptr() + x.offset, x.dtype), *x.strides))
             args = (*matrices, product.k, product.alpha, product.beta, shares)
