@@ -88,7 +88,7 @@ result
 
 # %% [markdown]
 # The table has one row for each module: its time, the stage that takes most of it, the bytes that the PEs moved, and
-# the achieved share of what matrix engines and memory allow at that number of FLOPs per byte. `attention` takes 43 % of
+# the achieved share of what matrix engines and memory allow at that number of FLOPs per byte. `attention` takes 39 % of
 # the time, with 15 % of the FLOPs.
 #
 # ## Why is my attention slow?
@@ -159,9 +159,9 @@ for clock in (1, 2, 4):
     print(f"{clock} GHz: call {share:6.1%} of the time; softmax {softmax.ns:,.1f} ns, {limit.share:.0%} {limit.what}")
 
 # %% [markdown]
-# The softmax becomes almost three times as fast, and its limit is still the vector engine; the call takes 15 % less,
+# The softmax becomes almost three times as fast, and its limit is still the vector engine; the call takes 17 % less,
 # because the other modules wait for memory and for launches. Twice the clock of the matrix engines changes almost
-# nothing. Removing the cap saves more (27 %) than any vector engine would.
+# nothing. Removing the cap saves more (21 %) than any vector engine would.
 #
 # ## A Triton kernel of your own
 #
