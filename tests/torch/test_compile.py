@@ -150,7 +150,7 @@ def test_more_models_of_a_class_than_dynamo_compiles_by_default():
             assert worst(kb.torch.compile(layer, machine)(x), layer(x)) < 1e-5
 
 
-@pytest.mark.parametrize("placement", ["rows", "columns", "2-D", "replicated"])
+@pytest.mark.parametrize("placement", ["rows", "columns", "2-D", "2-D turned", "replicated"])
 @pytest.mark.parametrize(("m", "k", "n"), [(70, 96, 130), (1, 64, 200), (130, 40, 8)])
 def test_placements_agree(placement, m, k, n):
     layer, x = torch.nn.Linear(k, n).half(), torch.randn(m, k).half()
