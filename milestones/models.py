@@ -96,7 +96,7 @@ report.figure("models_roofline")
 # ## Why, and what to change first
 #
 # The parts of the critical path with the largest shares are made twice as fast, each alone and together with the fields
-# that `why` names beside it, and the call is simulated again. Where the part is the host, the launches of the call are
+# that `why` names with it, and the call is simulated again. Where the part is the host, the launches of the call are
 # sent as one graph instead.
 
 # %%

@@ -24,7 +24,7 @@ METHOD = (
     "enlarged to a ring of as many SIPs as a run needs; other machines are as they are. The bound is the larger of two "
     "times: a SIP has to read its weights, keys and values once at the bandwidth of its HBM, and to compute its "
     "products at the rate of its matrix engines. A change makes a part of the machine with one of the "
-    "largest shares of the critical path twice as fast, together with the fields that `why` names beside it, and the "
+    "largest shares of the critical path twice as fast, together with the fields that `why` names with it, and the "
     "call is simulated again; where that part is the host, its launches are sent as one graph."
 )
 COLUMNS = {
@@ -237,7 +237,7 @@ def _hidden(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     if x["share"] / 2 - x["saved"] > 0.03:
         yield Finding(
             f"{x['run']}: {x['change']} {x['share_pct']:.0f} % of the critical path, yet twice as fast it saves "
-            f"{x['saved_pct']:.0f} %, not {x['share_pct'] / 2:.0f} %: what ran beside it then limits.",
+            f"{x['saved_pct']:.0f} %, not {x['share_pct'] / 2:.0f} %: what ran at the same time then limits.",
             "models_changes",
             2,
         )

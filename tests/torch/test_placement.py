@@ -1,4 +1,4 @@
-"""Placements of products: which are tried, which is chosen, and what a product takes beside its kernel alone."""
+"""Placements of products: which are tried, which is chosen, and what a product takes in addition to its kernel."""
 
 from __future__ import annotations
 
