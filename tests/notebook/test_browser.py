@@ -191,6 +191,7 @@ def test_a_walk_with_the_keyboard_alone(page):
         walk.press("ENTER")
         page.until(lambda name=name: page.one(".kbp-play").get_attribute("aria-label") == name, name)
     walk.to(".kbp-marks")
+    page.frame()
     before = page.still(".kbp-timeline-area")
     walk.press("w")
     page.until(lambda: page.still(".kbp-timeline-area") != before, "a larger timeline")

@@ -70,16 +70,16 @@ def keys(page, *pressed: str) -> None:
 def test_keys_go_from_the_system_into_a_pe_and_out_again(page):
     from selenium.webdriver.common.keys import Keys
 
-    selected, levels = [], []
-    for key in (Keys.ARROW_RIGHT, Keys.ENTER, Keys.ENTER, Keys.ENTER, Keys.ARROW_RIGHT, *[Keys.ESCAPE] * 4):
-        keys(page, key)
-        selected.append(told(page, "return shared.selected"))
-        levels.append(told(page, "return shared.level"))
+    pressed = (Keys.ARROW_RIGHT, Keys.ENTER, Keys.ENTER, Keys.ENTER, Keys.ARROW_RIGHT, *[Keys.ESCAPE] * 4)
     inside = ["sip0", "sip0.cube0", "sip0.cube0.pe0", "sip0.cube0.pe0.pe_cpu", "sip0.cube0.pe0.pe_scheduler"]
-    assert selected == [*inside, "sip0.cube0.pe0", "sip0.cube0", "sip0", None]
-    assert levels == ["system", "sip", "cube", "pe", "pe", "cube", "sip", "system", "system"]
+    selected = [*inside, "sip0.cube0.pe0", "sip0.cube0", "sip0", None]
+    levels = ["system", "sip", "cube", "pe", "pe", "cube", "sip", "system", "system"]
+    for key, *place in zip(pressed, selected, levels, strict=True):
+        keys(page, key)
+        here = "return [shared.selected, shared.level]"
+        page.until(lambda place=place: told(page, here) == place, f"{place} after {key!r}")
     keys(page, Keys.ARROW_RIGHT)
-    assert told(page, "return machine.said.textContent").startswith("SIP 0, busy ")
+    page.until(lambda: told(page, "return machine.said.textContent").startswith("SIP 0, busy "), "SIP 0 in words")
 
 
 def test_a_wheel_zooms_around_the_pointer_and_a_hover_names_what_is_there(page):

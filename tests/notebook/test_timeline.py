@@ -101,7 +101,8 @@ def window(page):
 
 
 def column(page, share):
-    """The colours of the rows in a column of pixels, at a share of the window."""
+    """The colours of the rows in a column of pixels, at a share of the window, once what was changed is drawn."""
+    page.frame()
     script = f"""
       const {{ rowsCanvas: canvas }} = view, x = (216 + {share} * (canvas.clientWidth - 216)) * devicePixelRatio;
       const {{ data }} = canvas.getContext("2d").getImageData(Math.round(x), 0, 1, canvas.height);
@@ -220,9 +221,7 @@ def test_without_a_trace_in_the_scene_the_kernel_is_asked(page):
     """  # noqa: E501
     does(page, asked)
     page.click(".kbp-trace")
-    assert re.search(
-        r"trace\.json, [\d,]+ B", page.until(lambda: page.text(".kbp-said").strip(), "the name of the file")
-    )
+    page.until(lambda: re.search(r"trace\.json, [\d,]+ B", page.text(".kbp-said")), "the name and size of the file")
     assert page.driver.execute_script("return window.asked") == {"do": "open_trace"}
 
 
