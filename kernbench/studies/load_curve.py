@@ -427,11 +427,9 @@ class _Run:
         self._follow(src)
 
     def drain(self, cycles: int | None = None) -> None:
-        """Simulate until nothing is left, or for so many cycles."""
-        stop: list[bool] = []
-        if cycles is not None:
-            self.core.call_at(cycles * self.traffic.cycle_ps, stop.append, True)
-        while not stop and self.core.drain(10_000):
+        """Simulate until nothing is left, or for exactly so many cycles, whatever the host takes."""
+        end = None if cycles is None else self.clock.timeout(cycles * self.traffic.cycle_ps)
+        while self.core.drain(10_000, end):
             pass
 
 

@@ -104,6 +104,7 @@ Put = Callable[[str, Row, str, str, str, float], None]
 FILE = "points.sqlite"
 VARIABLE = "KERNBENCH_CACHE"
 OFF = "off"
+_WAIT_S = 10.0  # for other processes that write
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS points (
@@ -309,15 +310,29 @@ class Cache:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(self.path, timeout=10, isolation_level=None)) as database:
+        with closing(sqlite3.connect(self.path, timeout=_WAIT_S, isolation_level=None)) as database:
             # Text that cannot be decoded damages its entry alone.
             database.text_factory = lambda data: data.decode(errors="replace")
-            database.execute("PRAGMA journal_mode = WAL")
+            _write_ahead(database)
             # Rows that a power cut loses are computed again.
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_TABLE)
             database.execute(_LOGS)
             yield database
+
+
+def _write_ahead(database: sqlite3.Connection) -> None:
+    """Let readers and one writer work at once. SQLite refuses at once if two connections do this."""
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+        else:
+            return
 
 
 def _object(text: object) -> Row:

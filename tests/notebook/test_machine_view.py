@@ -74,9 +74,9 @@ def test_keys_go_from_the_system_into_a_pe_and_out_again(page):
     inside = ["sip0", "sip0.cube0", "sip0.cube0.pe0", "sip0.cube0.pe0.pe_cpu", "sip0.cube0.pe0.pe_scheduler"]
     selected = [*inside, "sip0.cube0.pe0", "sip0.cube0", "sip0", None]
     levels = ["system", "sip", "cube", "pe", "pe", "cube", "sip", "system", "system"]
+    here = "return [shared.selected, shared.level]"
     for key, *place in zip(pressed, selected, levels, strict=True):
         keys(page, key)
-        here = "return [shared.selected, shared.level]"
         page.until(lambda place=place: told(page, here) == place, f"{place} after {key!r}")
     keys(page, Keys.ARROW_RIGHT)
     page.until(lambda: told(page, "return machine.said.textContent").startswith("SIP 0, busy "), "SIP 0 in words")

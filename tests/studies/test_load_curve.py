@@ -147,3 +147,14 @@ def test_the_command_prints_curves_and_draws_them(tmp_path):
     refused = CliRunner().invoke(cli, ["probe", "--load", "0.5:0.1"])
     assert refused.exit_code == 2
     assert "must be FROM:TO" in refused.output
+
+
+@pytest.mark.parametrize("flow", ["credits", "unbounded"])
+def test_a_saturated_network_is_left_after_the_same_cycle_on_every_host(flow):
+    run = _Run(_Traffic(mesh(flow), "transpose", 8, "cube", 0))
+    sent = run.offer(1.0, 400)
+    run.drain(600)
+    end = 600 * run.traffic.cycle_ps
+    assert run.core.now == end
+    assert len(run.arrived) < sent
+    assert max(ended for _, ended, _, _ in run.arrived) <= end

@@ -11,6 +11,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.cli.main import main
+from kernbench.sweeps import _cache
 from kernbench.sweeps._cache import FILE, VARIABLE, Cache, default_cache
 from tests.sweeps import studies
 
@@ -51,6 +52,22 @@ def test_many_may_write_at_once(tmp_path):
     for thread in threads:
         thread.join()
     assert sum(g.points for g in cache.groups()) == 80
+
+
+def test_a_connection_that_sqlite_refuses_at_once_tries_again(tmp_path, monkeypatch):
+    # Without a timeout SQLite refuses as it does two connections that change the journal's mode at once.
+    path = tmp_path / FILE
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as refused:
+            with monkeypatch.context() as patch:
+                patch.setattr(_cache, "_WAIT_S", 0.05)
+                with pytest.raises(sqlite3.OperationalError, match="locked"):
+                    _cache._write_ahead(refused)
+            release = threading.Timer(0.2, other.rollback)
+            release.start()
+            _cache._write_ahead(refused)
+            release.join()
 
 
 def test_one_that_is_broken_is_passed_over_with_a_warning(tmp_path):
