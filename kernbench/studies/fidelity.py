@@ -298,21 +298,24 @@ def _refuse_network(_: MachineConfig, *, traffic: str, n: int = 2, packets: str 
 def _credits(_: MachineConfig, given: Values) -> Values:
     router = {"mesh": "cube.noc.router", "torus": "system.sip_link.router"}[given["topology"]]
     sizes = {f"{router}.{name}": given[name] for name in ("vcs", "vc_flits") if name in given}
-    ties = {f"{router}.ties": "random"} if given["topology"] == "torus" else {}
-    return {f"{router}.flow": "credits", **sizes, **ties}
+    return {f"{router}.flow": "credits", **sizes}
 
 
 _CREDITS = Mechanism("virtual channels and credits (flow: credits)", _credits)
+_TIES = Mechanism(
+    "equally long ways at random (ties: random)",
+    lambda config, given: {"system.sip_link.router.ties": "random"} if given["topology"] == "torus" else {},
+)
 
 WORKLOADS: dict[str, Workload] = {
     **_COLLECTIVES,
     "noc": Workload(
         ("cycles",), ("topology", "k", "traffic", "load"), ("n", "packet", "packets", "vcs", "vc_flits"), _noc,
-        machine=_network, mechanisms=(_CREDITS,), refuse=_refuse_network,
+        machine=_network, mechanisms=(_CREDITS, _TIES), refuse=_refuse_network,
     ),
     "saturation": Workload(
         ("flits/node/cycle",), ("topology", "k", "traffic"), ("n", "packet", "vcs", "vc_flits"), _saturation,
-        machine=_network, mechanisms=(_CREDITS,), refuse=_refuse_network,
+        machine=_network, mechanisms=(_CREDITS, _TIES), refuse=_refuse_network,
     ),
     "hbm": Workload(
         ("GB/s", "ns"), ("timing", "pattern", "requests", "metric", "channel_bw_gbs"),
@@ -546,17 +549,17 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
         "table": REFERENCES, "reference": number, "kind": kind, "what": title(reference),
         "expected": reference.value, "unit": reference.unit, "source": reference.source, "where": reference.where,
     }  # fmt: skip
-    tried: dict[str, Values] = {"": own}
+    tried, together, joined = {"": own}, own, 0
     for one in workload.mechanisms:
-        changes = {**own, **one.changes(config, given)}
-        with suppress(ConfigError):  # a mechanism that the rest of this machine rules out
-            machine_of(machine.spec, changes)
-            tried[one.name] = changes
-    if len(tried) > 2:
-        together = {key: value for changes in tried.values() for key, value in changes.items()}
-        with suppress(ConfigError):
-            machine_of(machine.spec, together)
-            tried[TOGETHER] = together
+        if changes := one.changes(config, given):
+            with suppress(ConfigError):  # a mechanism that the rest of this machine, or the lack of another, rules out
+                machine_of(machine.spec, {**own, **changes})
+                tried[one.name] = {**own, **changes}
+            with suppress(ConfigError):
+                machine_of(machine.spec, {**together, **changes})
+                together, joined = {**together, **changes}, joined + 1
+    if joined > 1:
+        tried[TOGETHER] = together
     return [
         {MACHINE: changes, LABELS: {**shown, "mechanism": name}, "workload": kind, "given": given}
         for name, changes in tried.items()

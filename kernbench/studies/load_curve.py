@@ -29,7 +29,7 @@ SATURATED = 3  # times the latency without load
 _BATCHES = 20
 _DRAIN = 0.5  # of the time in which packets are sent
 _PRECISION = 0.005  # of the saturation load
-_PACKETS = 16_000  # so that a mean over routes of any length is good to half a percent
+_PACKETS = 50_000  # so that a mean over routes of any length is good to a quarter of a percent
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,21 @@ def test_all_mechanisms_together_leave_what_is_unexplained(tmp_path):
     assert row["together_pct"] == pytest.approx(100)
 
 
+def test_random_ties_count_only_on_a_torus_and_only_with_credits(tmp_path):
+    row = "noc,topology={}; k=4; n=2; traffic=transpose; packet=1; vcs=2; vc_flits=4; load=0.01,{},cycles,a"
+    machine = kb.load("preset:default")
+    table = kb.fidelity(csv(tmp_path, row.format("mesh", 12), row.format("torus", 12)), machine).table
+    mesh, torus = table["together_pct"]
+    assert mesh != mesh  # no number: credits alone
+    given = {"topology": "torus", "k": 4, "traffic": "transpose", "vcs": 2, "vc_flits": 4, "load": 0.01}
+    changes = {
+        **fidelity._network(given),
+        "system.sip_link.router": {"flow": "credits", "ties": "random", "vcs": 2, "vc_flits": 4},
+    }
+    ours = WORKLOADS["noc"].run(machine.with_(changes), **given)
+    assert torus == pytest.approx(100 * (ours / 12 - 1))
+
+
 def shares(**ours):
     """Return what explains a reference of 100, for our value by mechanism."""
     rows = [

@@ -80,11 +80,12 @@ def rows(booksim: BookSim, topology: str, traffic: str, packet: int) -> Iterator
         "workload": "saturation", "parameters": given, "value": saturation, "unit": "flits/node/cycle",
         "source": source,
     }  # fmt: skip
+    period = 60000 if packet == 8 else 10000
     for share in SHARES:
         load = round(share * saturation, 4)
-        latency = booksim.latency(f"{topology}.cfg", str(load), **options, sample_period=10000)
+        latency = booksim.latency(f"{topology}.cfg", str(load), **options, sample_period=period)
         if latency is not None:
-            yield row(load, latency, " sample_period=10000")
+            yield row(load, latency, f" sample_period={period}")
 
 
 def beside_hot_spot(booksim: BookSim) -> Iterator[Row]:
