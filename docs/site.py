@@ -69,6 +69,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     text = PICTURE.sub(place, LINK.sub(link, markdown))
     if name == "docs/api.md":
+        text += "\n\n## Reference\n"  # else the contents list them below the last heading
         text += "".join(f"\n\n::: {source_of(public)}\n" for public in PUBLIC.findall(text))
     return text
 

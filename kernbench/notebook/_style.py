@@ -109,6 +109,8 @@ class Input:
         self.message = widgets.HTML()
         self.message.add_class("kb-wrong")
         head = row(label, self.control, *([_unit(unit)] if unit else []), tip=tip)
+        if value and not choices and not isinstance(value, bool) and _number(value) is None:
+            head.add_class("kb-words")  # which need more room than a number
         parts = [head, self.message]
         self.slider: Any = None
         self._following = False

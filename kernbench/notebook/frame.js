@@ -45,9 +45,20 @@ function reach(root) {
   }
 }
 
+/** Returns what lets charts follow the width of their place: Vega measures it, perhaps before it is on the page, and whenever the window is resized. */
+function chartWidths() {
+  const widths = new WeakMap();
+  return new ResizeObserver((entries) => {
+    const changed = entries.filter(({ target, contentRect }) => contentRect.width !== widths.get(target));
+    for (const { target, contentRect } of changed) widths.set(target, contentRect.width);
+    if (changed.some(({ contentRect }) => contentRect.width)) window.dispatchEvent(new Event("resize"));
+  });
+}
+
 export default {
   render({ el }) {
     el.classList.add("kb-frame-widget");
+    const charts = chartWidths();
     let root, watch, endTheme;
     const begin = () => {
       root = el.closest(".kb-explorer");
@@ -56,6 +67,7 @@ export default {
         name(root);
         group(root);
         reach(root);
+        for (const chart of root.querySelectorAll(".kb-chart")) charts.observe(chart);
       };
       watch = new MutationObserver(mend);
       watch.observe(root, { childList: true, subtree: true });
@@ -66,6 +78,7 @@ export default {
     begin();
     return () => {
       watch?.disconnect();
+      charts.disconnect();
       endTheme?.();
     };
   },

@@ -86,6 +86,19 @@ def test_the_served_page_looks_as_committed(page, sized, renew, width, theme):
     compare(f"page-{width}-{theme}", taken(page), renew=renew)
 
 
+def test_a_chart_is_as_wide_as_its_tab(page):
+    page.turn_to("Roofline")
+    tab = page.one(".kb-tabs").rect["width"]
+    page.until(lambda: page.one(".kb-chart svg").rect["width"] == pytest.approx(tab, abs=2), "the chart")
+
+
+@pytest.mark.parametrize("width", [1024, 700, 580])
+def test_nothing_is_cut_off(page, sized, width):
+    sized(width)
+    assert page.wide(".kb-explorer") <= 0
+    assert page.wide(".kb-cube-pe_layout-corners input") <= 0
+
+
 @pytest.mark.parametrize("width", [1024, 700])
 def test_what_the_bar_says_moves_nothing(page, sized, width):
     """Times of this computer have more or fewer digits, and a run that is found in the cache has a longer message."""

@@ -104,9 +104,11 @@ class TimelineView {
       "div.kbp-tools", { role: "toolbar", "aria-label": "Timeline" }, this.grouping,
       press("⊞", "Open all groups", () => this.#openAll(true)), press("⊟", "Close all groups", () => this.#openAll(false)), this.align,
       this.key, this.search, press("‹", "Previous match", () => this.#walkFound(-1)), press("›", "Next match", () => this.#walkFound(1)), this.matches,
-      node("span.kbp-space"),
-      press("−", "Zoom out (−)", () => this.#zoom(1.6)), press("+", "Zoom in (+)", () => this.#zoom(1 / 1.6)), press("Fit", "Show the whole run (0)", () => this.#setWindow([0, this.place.end])),
-      this.pathButton, this.perfettoButton, this.download,
+      node(
+        "span.kbp-tools.kbp-end", {},
+        press("−", "Zoom out (−)", () => this.#zoom(1.6)), press("+", "Zoom in (+)", () => this.#zoom(1 / 1.6)), press("Fit", "Show the whole run (0)", () => this.#setWindow([0, this.place.end])),
+        this.pathButton, this.perfettoButton, this.download,
+      ),
     );
     this.rowsCanvas = node("canvas", { "aria-hidden": "true" });
     this.marks = node("canvas.kbp-marks", {
