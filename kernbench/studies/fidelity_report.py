@@ -56,7 +56,7 @@ def compared(rows: Sequence[Row]) -> list[dict[str, Any]]:
         expected = base["expected"]
         error = _percent(base["ours"], expected)
         one = {**base, "error_pct": error, "explained_by": "", "share_pct": None, "left_pct": None}
-        all_of_them = [row["ours"] for row in variants if row["mechanism"] == TOGETHER]
+        all_of_them = [row["ours"] for row in variants if row["mechanism"] == TOGETHER or len(variants) == 1]
         one["together_pct"] = _percent(all_of_them[0], expected) if all_of_them else None
         if abs(error) <= AGREES:
             one["explained_by"] = f"agrees within {AGREES:g} %"
@@ -194,13 +194,14 @@ def findings(rows: Sequence[Row]) -> Iterator[Finding]:
     """Say how far our values are from each kind of reference, and which defaults decide the figures."""
     for kind, each in groups(compared(rows), "kind").items():
         worst = max(each, key=lambda row: abs(row["error_pct"]))
-        left = [row["error_pct"] if row["left_pct"] is None else row["left_pct"] for row in each]
-        names = sorted({row["explained_by"] for row in each if row["share_pct"] is not None})
+        names = sorted({row["explained_by"] for row in each if row["share_pct"] is not None} - {TOGETHER})
         text = f"{kind}: {len(each)} references, errors to {worst['error_pct']:+.1f} % ({worst['what']})"
+        if rest := [row for row in each if row["together_pct"] is not None]:
+            row = max(rest, key=lambda row: abs(row["together_pct"]))
+            text += f"; with all mechanisms at most {row['together_pct']:+.1f} % ({row['what']})"
+            text += ", which is unexplained" if abs(row["together_pct"]) > AGREES else ""
         if names:
-            text += f"; with {', '.join(names)} at most {max(left, key=abs):+.1f} %"
-        if rest := [row["together_pct"] for row in each if row["together_pct"] is not None]:
-            text += f"; with all mechanisms together at most {max(rest, key=abs):+.1f} %, which is unexplained"
+            text += f"; most is explained by {' or '.join(names)}"
         if unexplained := sum(row["explained_by"] == "unexplained" for row in each):
             text += f"; for {unexplained}, no mechanism removes a tenth of the error"
         yield Finding(f"{text}.", "fidelity_errors", 500 + len(each))
