@@ -95,12 +95,12 @@ def _percent(value: float, base: float) -> float:
 
 
 def _errors(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw the signed error of each reference, as the machine is and with the mechanism that explains most."""
+    """Draw the signed error of each reference, as the machine is and with all mechanisms of the workload."""
     long = []
     for row in rows:
         long.append({**row, "machine as": "as it is", "shown_pct": row["error_pct"]})
-        if row["left_pct"] is not None:
-            long.append({**row, "machine as": "with the mechanism", "shown_pct": row["left_pct"]})
+        if row["together_pct"] is not None:
+            long.append({**row, "machine as": "with all mechanisms", "shown_pct": row["together_pct"]})
     alt = kinds.altair()
     return (
         alt.Chart(table(long), height=alt.Step(34))
