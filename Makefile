@@ -99,9 +99,12 @@ oracle: core
 # In an environment apart: torch brings gigabytes that nothing else needs. A part of the acceptance: docs/reliability.md has
 # the commands that run all of it.
 FRONTENDS := build/frontends
-frontends: core
+$(FRONTENDS)/.ready: $(READY)
 	$(PYTHON) -m venv $(FRONTENDS)
 	KERNBENCH_ENGINE=definition $(VENV)/bin/uv pip install --quiet --python $(FRONTENDS)/bin/python -r requirements.lock -e .[torch,frontends]
+	@touch $@
+
+frontends: core $(FRONTENDS)/.ready
 	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/triton
 	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/torch tests/studies/test_models.py \
 	  $(NBVAL) $(WITH_TORCH)
