@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+from base64 import b64decode
 
 import pytest
 
@@ -94,6 +96,24 @@ def test_an_edited_copy_stays_and_one_that_was_only_run_follows_its_original(che
     copy.write_text("no notebook")
     serve.copy_notebooks(checkout)
     assert copy.read_text() == "no notebook"
+
+
+def test_a_drawing_in_a_copy_is_an_image_which_is_seen_without_trust(checkout):
+    drawn = '<svg viewBox="0 0 9 9" stroke-width="2" width="100%" height="22"><title>a</title><text>b</text></svg>'
+    notebook = notebook_of("1")
+    notebook["cells"][0]["outputs"] = [
+        {"output_type": "display_data", "metadata": {}, "data": {"text/html": ["<p>", drawn, "</p>", drawn]}},
+        {"output_type": "stream", "name": "stdout", "text": "<svg></svg>"},
+    ]
+    (checkout / "notebooks" / "one.ipynb").write_text(json.dumps(notebook))
+    copy = json.loads((serve.copy_notebooks(checkout) / "notebooks" / "one.ipynb").read_text())
+    shown, printed = copy["cells"][0]["outputs"]
+    image = r'<img style="width:100%;height:22px;background:#fff" src="data:image/svg\+xml;base64,([^"]+)">'
+    found = re.fullmatch(f"<p>{image}</p>{image}", shown["data"]["text/html"])
+    assert found
+    for data in found.groups():
+        assert b64decode(data).decode() == drawn.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"')
+    assert printed["text"] == "<svg></svg>"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"metadata": {}, "cells": 5}'])
