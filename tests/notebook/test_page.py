@@ -161,10 +161,11 @@ async def refused(socket):
 def test_a_visitor_has_a_few_pages_and_runs_and_a_full_server_says_so(address, kernel):
     async def run(socket, times):
         await socket.set(socket.named("kb-work"), index=1)  # a short one
+        history = socket.widgets[socket.named("kb-history")]
         for n in range(times):
             await press_run(socket)
-            while await runs(socket) <= n:
-                pass
+            while len(history["rows"]) <= n:
+                await socket.hear()
 
     async def first(socket):
         await run(socket, 1)
