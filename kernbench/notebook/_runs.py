@@ -57,6 +57,7 @@ class RunsTab:
         self.both.add_class("kb-both")
         self.clear = button("Clear history", "Delete all runs", "trash", lambda: self._ask(list(self._shown)))
         self.clear.layout.align_self = "flex-start"
+        self.clear.layout.display = self.both.layout.display = "none"
         self.question = widgets.HTML()
         self.confirmed = button("Delete", "Delete for good", "", self._delete, "danger")
         self.kept = button("Keep", "Delete nothing", "", lambda: self._ask([]))
@@ -110,7 +111,8 @@ class RunsTab:
             self.table.a = baseline.number if baseline else (earlier or [0])[-1] if last else 0
         self._refreshing = False
         self._compare()
-        self.hint.value = "" if len(runs) > 1 else "<p>Change something and run again: the runs are compared here.</p>"
+        again = "<p>Change something and run again: the runs are compared here.</p>"
+        self.hint.value = NOTHING if not runs else again if len(runs) == 1 else ""
 
     def draw(self) -> None:
         """Draw the parallel coordinates, if there are runs to compare and they are not drawn already."""

@@ -52,7 +52,7 @@ export default {
         tr.classList.toggle("kb-a", model.get("a") === row.run);
         tr.classList.toggle("kb-b", model.get("b") === row.run);
       }
-      el.replaceChildren(table);
+      el.replaceChildren(...(rows.length ? [table] : []));
       if (focus) el.querySelector(`[data-key="${focus}"]`)?.focus();
     };
     model.on("change", draw);

@@ -50,6 +50,8 @@ def run_number(page) -> int:
 
 def test_first_run_shows_its_time_and_why(page):
     page.shot("1-opened")
+    assert "Nothing has run yet" in page.text(".kb-tabs")
+    assert not page.all(".kb-history table, .kb-both, .kb-tabs button")
     page.click("button.kb-run")
     page.until(lambda: re.search(r"Run 1 .* [\d,.]+ ns", page.text(".kb-stage .kb-subject")), "the run, named")
     page.until(lambda: page.all(".kbp-why-row"), "its critical path")

@@ -519,15 +519,18 @@ def test_a_run_is_deleted_after_a_question(ran, monkeypatch, tmp_path):
 def test_the_history_is_cleared_after_a_question_that_names_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path))
     view = explore("preset:small")
+    runs = view.tabs.runs
+    assert (runs.clear.layout.display, runs.both.layout.display) == ("none", "none")
     view.workload.workload.value = "study gemm"
     view.bar.run.click()
     assert view.explorer.wait(LONG_S)
-    runs = view.tabs.runs
+    assert runs.clear.layout.display == ""
     runs.clear.click()
     assert "all 1 runs" not in runs.question.value
     assert "cache of this computer" in runs.question.value
     runs.confirmed.click()
     assert (view.explorer.history, runs.table.rows, runs.clear.layout.display) == ([], [], "none")
+    assert "Nothing has run yet" in runs.hint.value
     assert explore("preset:small").explorer.history == []
 
 
