@@ -11,6 +11,7 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 from kernbench.errors import KernelError
+from kernbench.triton import _boolean as boolean
 from kernbench.triton._language import Language, Namespace
 from kernbench.triton._tensor import tensor
 from kernbench.triton._types import maybe_dtype
@@ -61,7 +62,7 @@ class Binder:
         self._made: dict[int, Any] = {}
         self._builtins = {
             **vars(builtins), "range": lang.range, "min": self._min, "max": self._max, "print": lang.device_print,
-            "float": self._float,
+            "float": self._float, **boolean.NAMES,
         }  # fmt: skip
 
     def _min(self, *values: Any) -> Any:
@@ -116,7 +117,7 @@ class Binder:
             return made
         closure = None if fn.__closure__ is None else tuple(CellType() for _ in fn.__closure__)
         names: dict[str, Any] = {"__builtins__": self._builtins, "__name__": fn.__globals__.get("__name__", "")}
-        made = FunctionType(fn.__code__, names, fn.__name__, None, closure)
+        made = FunctionType(boolean.code_of(fn.__code__), names, fn.__name__, None, closure)
         self._made[id(fn)] = made
         for name in names_of(fn.__code__):
             if name in fn.__globals__:

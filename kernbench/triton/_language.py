@@ -154,6 +154,10 @@ class Language:
     def _tile(self, x: Any) -> Tile:
         return self._tl._constant(self._native(x))
 
+    def _wide(self, x: Any) -> Tile:
+        tile = self._tile(x)
+        return self._tl.cast(tile, _wide(tile.dtype))
+
     # --- operators
 
     def _binary(self, name: str, a: Any, b: Any) -> Any:
@@ -163,6 +167,11 @@ class Language:
                 return tensor(self, *known)
         if a is None or b is None:
             return {"eq": a is b, "ne": a is not b}.get(name, NotImplemented)
+        if name in ("add", "sub") and _is_bool(a) and _is_bool(b):
+            name = "xor"  # one bit, which wraps
+        if name == "shr" and _is_signed_by_unsigned(a, b):  # arithmetic, as for the first operand alone
+            signed = self.get_int_dtype(b.dtype.int_bitwidth, True)
+            return self.cast(self._binary(name, self.cast(a, signed), self.cast(b, signed)), b.dtype)
         x, y = self._native(a), self._native(b)
         if isinstance(x, (Pointer, PointerTile)) or isinstance(y, (Pointer, PointerTile)):
             return self._pointer_binary(name, x, y)
@@ -196,6 +205,8 @@ class Language:
     def _negative(self, x: Any) -> Any:
         if type(x.handle) is int and x.dtype.is_int_signed() and _fits(-x.handle, x.dtype):
             return tensor(self, -x.handle, x.dtype)
+        if x.dtype.is_bool():
+            return x
         return self._unary("neg", x)
 
     def _math(self, name: str, operands: Sequence[Any]) -> Any:
@@ -612,8 +623,7 @@ class Language:
     def sum(self, input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None) -> Any:
         """Return the sum."""
         x = self._tile(input)
-        kind = of(dtype).native if dtype is not None else x.dtype if x.dtype.is_floating_point else None
-        return self._wrap(self._tl.sum(x, axis, keep_dims, kind))
+        return self._wrap(self._tl.sum(x, axis, keep_dims, _type_of_sum(x, dtype)))
 
     def max(
         self, input: Any, axis: Any = None, return_indices: bool = False, return_indices_tie_break_left: bool = True,
@@ -632,9 +642,7 @@ class Language:
     def _extreme(self, name: str, input: Any, axis: Any, places: bool, keep: bool) -> Any:
         x = self._tile(input)
         function = np.fmax.reduce if name == "max" else np.fmin.reduce
-        wide = x.dtype
-        if wide.itemsize < 4 and not places:
-            wide = dtypes.float32 if wide.is_floating_point else dtypes.int32
+        wide = x.dtype if places else _wide(x.dtype)
         value = self._wrap(self._tl._reduce(name, function, x, axis, keep, wide))
         return (value, self._place(f"arg{name}", x, axis, keep)) if places else value
 
@@ -711,12 +719,11 @@ class Language:
 
     def _cumulative(self, function: Any, input: Any, axis: int, reverse: bool, dtype: Any) -> Any:
         x = self._tile(input)
-        kind = of(dtype).native if dtype is not None else x.dtype if x.dtype.is_floating_point else None
-        return self._wrap(function(self._tl, x, axis, reverse, kind))
+        return self._wrap(function(self._tl, x, axis, reverse, _type_of_sum(x, dtype)))
 
     def softmax(self, x: Any, dim: int | None = None, keep_dims: bool = False, ieee_rounding: bool = False) -> Any:
         """Return softmax along a dim, the first unless given."""
-        return self._wrap(self._tl.softmax(self._tile(x), dim))
+        return self._wrap(self._tl.softmax(self._wide(x), dim))
 
     def sort(self, x: Any, dim: int | None = None, descending: bool = False) -> Any:
         """Return the values sorted along the last dim."""
@@ -724,7 +731,7 @@ class Language:
 
     def topk(self, x: Any, k: int, dim: int | None = None, descending: bool = True) -> Any:
         """Return the largest values along the last dim, sorted."""
-        return self._wrap(self._tl.topk(self._tile(x), int(k), dim, bool(descending)))
+        return self._wrap(self._tl.topk(self._wide(x), int(k), dim, bool(descending)))
 
     def histogram(self, input: Any, num_bins: int, mask: Any = None) -> Any:
         """Return how often each integer below `num_bins` is there."""
@@ -748,6 +755,34 @@ def _fits(value: int, kind: Any) -> bool:
     low: int = kind.get_int_min_value()
     high: int = kind.get_int_max_value()
     return low <= value <= high
+
+
+def _wide(kind: dtypes.DType) -> dtypes.DType:
+    """Return the type that Triton reduces a type to, of at least 32 bits."""
+    if kind.itemsize >= 4:
+        return kind
+    return dtypes.float32 if kind.is_floating_point else dtypes.int32
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, tensor) and value.dtype.is_bool())
+
+
+def _is_signed_by_unsigned(a: Any, b: Any) -> bool:
+    if not (isinstance(a, tensor) and isinstance(b, tensor)):
+        return False
+    return bool(a.dtype.is_int_signed() and b.dtype.is_int_unsigned() and _bits(a) <= _bits(b))
+
+
+def _bits(x: tensor) -> int:
+    return int(x.dtype.primitive_bitwidth)
+
+
+def _type_of_sum(x: Tile, dtype: Any) -> Any:
+    """Return the type of a sum, or None for that of the kernel language."""
+    if dtype is not None:
+        return of(dtype).native
+    return x.dtype if x.dtype.is_floating_point else dtypes.uint32 if x.dtype is dtypes.bool_ else None
 
 
 def _any_tensor(*values: Any) -> bool:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 from kernbench.errors import KernelError
 from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED
 from kernbench.triton._language import Language
-from kernbench.triton._session import current, device_properties, launch
+from kernbench.triton._session import Driver, do_bench, launch
 from kernbench.triton._types import LANGUAGE_NAMES, block_type, dtype, pointer_type
 
 _numbers = count()
@@ -185,28 +184,6 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length() if n > 0 else 0
 
 
-class _Driver:
-    """`triton.runtime.driver.active`: there is one device."""
-
-    utils = SimpleNamespace(get_device_properties=device_properties)
-
-    def get_active_torch_device(self) -> Any:
-        """Return torch's CPU, whose tensors kernels take."""
-        return import_module("torch").device("cpu")
-
-    def get_current_device(self) -> int:
-        """Return 0."""
-        return 0
-
-    def get_current_target(self) -> Any:
-        """Return what the kernels run on."""
-        return _Target()
-
-
-class _Target:
-    backend, arch, warp_size = "kernbench", 0, 1
-
-
 class _Language(ModuleType):
     """`triton.language` outside of kernels."""
 
@@ -243,7 +220,7 @@ def _modules() -> dict[str, ModuleType]:
                  "extra.hip", "extra.hip.libdevice"):  # fmt: skip
         module(f"triton.language.{name}", True, **(names if name == "core" else {}))
     driver = ModuleType("driver")
-    driver.__dict__.update(active=_Driver())
+    driver.__dict__.update(active=Driver())
     module("triton.runtime", driver=driver, JITFunction=JITFunction, Autotuner=Autotuner, Config=Config)
     module("triton.runtime.jit", JITFunction=JITFunction, jit=jit, constexpr_function=ConstexprFunction)
     module("triton.runtime.autotuner", Autotuner=Autotuner, Config=Config, Heuristics=Heuristics)
@@ -266,14 +243,6 @@ def _testing() -> dict[str, Any]:
 
         def run(self, *_: Any, **__: Any) -> None:
             """Do nothing."""
-
-    def do_bench(fn: Callable[[], Any], *_: Any, **__: Any) -> float:
-        torch = current("do_bench").torch
-        torch.ahbm.synchronize()
-        start = torch.engine.now_ns
-        fn()
-        torch.ahbm.synchronize()
-        return float((torch.engine.now_ns - start) / 1e6)
 
     return {
         "Benchmark": Benchmark,

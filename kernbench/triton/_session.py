@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from math import prod
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
@@ -147,21 +148,21 @@ class On:
             raise ValueError(f"placement = {placement!r} is unknown; {hint(placement, PLACEMENTS)}")
         self.torch, self.placement, self.dp = torch, placement, PES if dp is None else dp
         self._buffers = _Buffers(torch, self.dp)
-        self._replaced: list[tuple[type, Any]] = []
+        self._replaced: list[tuple[Any, str, Any]] = []
         self.tuned: dict[int, dict[tuple[Any, ...], Any]] = {}
 
     def __enter__(self) -> Self:
         _open.blocks.append(self)
         if len(_open.blocks) == 1:
-            self._replaced = list(_replace_run())
+            self._replaced = list(_replace())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _open.blocks.remove(self)
-        for owner, run in self._replaced:
-            owner.run = run  # type: ignore[attr-defined]
+        for owner, name, value in self._replaced:
+            setattr(owner, name, value)
         self._replaced = []
 
     def run(self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> None:
@@ -222,8 +223,9 @@ class On:
             shape, strides, block = (tuple(map(int, v)) for v in (x.shape, x.strides, x.block_shape))
             padding = str(getattr(x, "padding", "zero"))
             return arguments.Described(self._place(x.base, where, tensors, casts), shape, strides, block, padding)
-        if isinstance(x, tuple) and not hasattr(x, "_fields"):
-            return tuple(self._place(item, where, tensors, casts) for item in x)
+        if isinstance(x, tuple):
+            items = [self._place(item, where, tensors, casts) for item in x]
+            return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
         return x
 
     def _shares(
@@ -316,16 +318,21 @@ def program_of(
     return program
 
 
-def _replace_run() -> Iterator[tuple[type, Any]]:
-    """Let launches of the installed Triton come here; yield what was there before."""
-    for module, name in (
-        ("triton.runtime.jit", "JITFunction"), ("triton.runtime.autotuner", "Autotuner"),
-        ("triton.runtime.autotuner", "Heuristics"), ("triton.runtime.interpreter", "InterpretedFunction"),
+def _replace() -> Iterator[tuple[Any, str, Any]]:
+    """Let launches and queries of the installed Triton and torch come here; yield what was there before."""
+    for module, kind, name, value in (
+        ("triton.runtime.jit", "JITFunction", "run", launch), ("triton.runtime.autotuner", "Autotuner", "run", launch),
+        ("triton.runtime.autotuner", "Heuristics", "run", launch),
+        ("triton.runtime.interpreter", "InterpretedFunction", "run", launch),
+        ("triton.runtime.driver", "driver", "_active", Driver()), ("triton.testing", "", "do_bench", do_bench),
+        ("triton.testing", "", "do_bench_cudagraph", do_bench),
+        ("torch", "cuda", "get_device_properties", cuda_properties),
     ):  # fmt: skip
-        owner = getattr(sys.modules.get(module), name, None)
+        owner = sys.modules.get(module)
+        owner = getattr(owner, kind, None) if kind else owner
         if owner is not None:
-            yield owner, owner.run
-            owner.run = launch
+            yield owner, name, getattr(owner, name)
+            setattr(owner, name, value)
 
 
 class CompiledKernel:
@@ -361,6 +368,49 @@ def device_properties(_index: int | None = None) -> dict[str, int]:
     config = current("get_device_properties").torch.engine.machine.config
     tcm = int(config.cube.pe.pe_tcm.size_mb * 2**20)
     return {"multiprocessor_count": config.n_pes, "max_shared_mem": tcm, "max_num_regs": tcm // 4, "warpSize": 1}
+
+
+def cuda_properties(_device: Any = None) -> SimpleNamespace:
+    """Return the same as torch names them."""
+    found = device_properties()
+    return SimpleNamespace(
+        name="kernbench", multi_processor_count=found["multiprocessor_count"], warp_size=1,
+        regs_per_multiprocessor=found["max_num_regs"], shared_memory_per_multiprocessor=found["max_shared_mem"],
+        shared_memory_per_block=found["max_shared_mem"], shared_memory_per_block_optin=found["max_shared_mem"],
+    )  # fmt: skip
+
+
+class Driver:
+    """`triton.runtime.driver.active`: there is one device."""
+
+    utils = SimpleNamespace(get_device_properties=device_properties)
+
+    def get_active_torch_device(self) -> Any:
+        """Return torch's CPU, whose tensors kernels take."""
+        return import_module("torch").device("cpu")
+
+    def get_current_device(self) -> int:
+        """Return 0."""
+        return 0
+
+    def get_current_target(self) -> Any:
+        """Return what the kernels run on."""
+        return SimpleNamespace(backend="kernbench", arch=0, warp_size=1)
+
+
+def do_bench(
+    fn: Callable[[], Any], *_: Any, quantiles: Sequence[float] | None = None, return_mode: str = "mean", **__: Any
+) -> Any:
+    """Return the simulated time of what a function launches [ms]; it is the same each time."""
+    torch = current("do_bench").torch
+    torch.ahbm.synchronize()
+    start = torch.engine.now_ns
+    fn()
+    torch.ahbm.synchronize()
+    ms = float((torch.engine.now_ns - start) / 1e6)
+    if quantiles is not None and len(quantiles) > 1:
+        return [ms] * len(quantiles)
+    return [ms] if return_mode == "all" else ms
 
 
 def on(torch: RuntimeContext, placement: str = "round-robin", dp: DPPolicy | None = None) -> On:

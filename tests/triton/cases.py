@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -125,4 +125,35 @@ def atomics(k: Any) -> None:
     assert total[0] == 35
 
 
-CASES = [add, softmax, matmul, layer_norm, attention, descriptors, scans, functions, library, shapes, atomics]
+def booleans(k: Any) -> None:
+    a, out = np.arange(8, dtype=np.int32), np.zeros(8, np.int32)
+    k.booleans[(1,)](a, out, 3, B=8)
+    big, odd, zero = a > 3, a % 2 == 1, a == 0
+    found = ~odd + 2 * zero + 4 * (big & odd) + 8 * (big | odd | zero) + 16 * ((a < 6) & ~zero) + 32
+    np.testing.assert_array_equal(out, found)
+
+
+def signs(k: Any) -> None:
+    x, y, bit = np.arange(-4, 4).astype(np.int8), np.full(8, 1, np.uint8), np.arange(8) % 2 == 1
+    out = np.zeros((3, 8), np.int32)
+    k.signs[(1,)](x, y, bit, out, B=8)
+    np.testing.assert_array_equal(out[0], (x >> 1).view(np.uint8))
+    np.testing.assert_array_equal(out[1], 2 + 4 * bit)
+    assert out[2].all()
+
+
+class Pair(NamedTuple):
+    source: np.ndarray
+    factor: int
+
+
+def pair(k: Any) -> None:
+    x, out = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    k.pair_of[(1,)](Pair(x, 3), out, B=8)
+    np.testing.assert_array_equal(out, 3 * x)
+
+
+CASES = [
+    add, softmax, matmul, layer_norm, attention, descriptors, scans, functions, library, shapes, atomics, booleans,
+    signs, pair,
+]  # fmt: skip

@@ -277,6 +277,35 @@ def count(total, n):
 
 
 @triton.jit
+def booleans(x, out, n, B: tl.constexpr):
+    """Count six conditions on blocks, with Python's operators, which Triton takes element by element."""
+    i = tl.arange(0, B)
+    a = tl.load(x + i)
+    assert a < 1000, "more than a block's truth"
+    big, odd = a > 3, a % 2 == 1
+    found = tl.where(not odd, 1, 0) + tl.where(not a, 2, 0)
+    found += tl.where(big and odd, 4, 0) + tl.where(big or odd or a == 0, 8, 0)
+    found += tl.where(0 < a < 6, 16, 0) + (32 if n > 2 and not n > 5 else 0)
+    tl.store(out + i, found)
+
+
+@triton.jit
+def signs(x, y, bit, out, B: tl.constexpr):
+    """One bit wraps, a signed number keeps its sign when it is shifted, and bools are summed without sign."""
+    i = tl.arange(0, B)
+    a, b, one = tl.load(x + i), tl.load(y + i), tl.load(bit + i)
+    tl.store(out + i, (a >> b).to(tl.int32))
+    tl.store(out + B + i, (one + one).to(tl.int32) + 2 * (one - ~one).to(tl.int32) + 4 * (-one).to(tl.int32))
+    tl.store(out + 2 * B + i, tl.sum(one, 0) - 100 > 0)
+
+
+@triton.jit
+def pair_of(pair, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out + i, tl.load(pair.source + i) * pair.factor)
+
+
+@triton.jit
 def assembly(x, out, B: tl.constexpr):
     i = tl.arange(0, B)
     y = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tl.load(x + i)], dtype=tl.int32, is_pure=True, pack=1)

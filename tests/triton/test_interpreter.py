@@ -144,3 +144,20 @@ def test_bf16_is_rounded_as_torch_does(own, machine):
     assert torch.equal(out, x + y)
     wide = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True, scale=0.25)
     assert (found.float() - wide).abs().max() < 0.03
+
+
+def test_the_installed_triton_and_torch_are_asked_about_the_simulated_device(own):
+    x, y, out = values(40), values(40, seed=1), torch.zeros(40)
+    with pytest.raises(RuntimeError, match="active drivers"):
+        triton.runtime.driver.active.get_current_target()
+    with kb.session("preset:small", data=True) as session, on(session):
+        n_pes = session.engine.machine.config.n_pes
+        device = triton.runtime.driver.active.utils.get_device_properties(0)
+        assert device["multiprocessor_count"] == torch.cuda.get_device_properties("cuda").multi_processor_count == n_pes
+        ms, least, most = triton.testing.do_bench(
+            lambda: own.add[(3,)](x, y, out, 40, BLOCK=16), quantiles=[0.5, 0.2, 0.8]
+        )
+        assert triton.testing.do_bench(lambda: None) == 0
+    assert 0 < ms == least == most < 1
+    with pytest.raises(RuntimeError, match="active drivers"):
+        triton.runtime.driver.active.get_current_target()
