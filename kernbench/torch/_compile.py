@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,7 @@ from torch._dynamo.exc import BackendCompilerFailed, Unsupported
 
 from kernbench._registry import hint
 from kernbench.errors import ArgumentError, KernbenchError, StateError
+from kernbench.torch import _inductor as inductor
 from kernbench.torch._device import Device
 from kernbench.torch._parallel import Ranks
 from kernbench.torch._result import ModelResult
@@ -23,6 +25,18 @@ def _place(error: Unsupported) -> str:
     text = str(error).strip()
     frames = [f"{frame.filename}:{frame.lineno}" for frame in getattr(error, "real_stack", None) or ()]
     return f"{frames[-1]}: {text.splitlines()[0]}" if frames else text
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
+    """Let dynamo see the operators in torch's recurrent layers, and in those of its encoder."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch._dynamo.config.patch(allow_rnn=True):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 class CompiledModel:
@@ -50,7 +64,8 @@ class CompiledModel:
         if self._ranks is not None:
             self._ranks.follow()
         try:
-            return self._call(*args, **kwargs)
+            with _whole():
+                return self._call(*args, **kwargs)
         except Unsupported as error:
             raise ArgumentError(f"the model cannot be compiled as one graph: {_place(error)}") from error
         except BackendCompilerFailed as error:
@@ -150,6 +165,9 @@ def backend(
             raise ArgumentError(f"options: {name!r} needs the whole model: kb.torch.compile(model, {name}=...)")
         if name not in OPTIONS:
             raise ArgumentError(f"options: {name!r} is unknown; {hint(name, OPTIONS)}")
+    why = inductor.graph_break(gm)
+    if why:
+        raise ArgumentError(f"the model cannot be compiled as one graph: {why}; what follows would run on the host")
     key = repr(sorted(given.items(), key=str))
     if key not in _devices:
         _devices[key] = Device(**given)

@@ -21,6 +21,7 @@ from kernbench.errors import StateError
 
 # Names that are not part of torch's interface; tests/torch/test_contract.py reports those that a release changes.
 PRIVATE = (
+    "torch._dynamo.output_graph:GraphCompileReason",
     "torch._inductor.compile_fx:compile_fx",
     "torch._inductor.compile_fx:compile_fx_inner",
     "torch._inductor.async_compile:AsyncCompile.triton",
@@ -200,6 +201,8 @@ def compiled(
 
 
 def _program(code: Any, allocate: Callable[..., Any]) -> Program:
+    if isinstance(code, FunctionType):  # of a graph without operators
+        return Program(code, (), "", frozenset())
     call: Any = getattr(code, "current_callable", None)
     function = getattr(call, "__func__", call)
     while not isinstance(function, FunctionType) or ALLOCATION not in function.__globals__:
@@ -210,6 +213,15 @@ def _program(code: Any, allocate: Callable[..., Any]) -> Program:
     return Program(
         call, code.source_code.splitlines(), function.__code__.co_filename, frozenset(code.mutated_input_idxs)
     )
+
+
+def graph_break(gm: Any) -> str:
+    """Return where and why a graph of dynamo ends before the model does, or nothing."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return ""
+    last = reason.user_stack[-1]
+    return f"{last.filename}:{last.lineno}: {reason.reason.strip().splitlines()[0]}"
 
 
 def versions() -> str:

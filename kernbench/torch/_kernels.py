@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernbench._dtypes import bool_
-from kernbench.kernels.attention import Flash, column, tiles
+from kernbench.kernels.attention import NEG, Flash, column, tiles
+from kernbench.kernels.gemm import gemm
 from kernbench.kernels.partition import Pe, chunk, mine, program
 from kernbench.triton_emu._handles import Pointer, PointerTile, Tile
 from kernbench.triton_emu.tl_context import TLContext
@@ -99,11 +100,26 @@ def _share(
     # The operand that is smaller in this program stays in TCM, as many blocks of it as fit; the other is streamed.
     keep_b = share.columns[1] <= share.rows[1]
     kept, streamed = (share.columns, share.rows) if keep_b else (share.rows, share.columns)
-    depth = min(K, DEPTH)
-    panel = max(1, ROOM // (depth * itemsize * BLOCK)) if depth == K else 1
     cache = Offsets()
     # Programs that read the same begin at different places, so that they read from different PEs.
     turn = program(tl) * GOLDEN % 1
+
+    if not K:  # sums of nothing
+        for i in range(first, first + count):
+            for rows in _blocks(share.rows):
+                for columns in _blocks(share.columns):
+                    zeros = tl.zeros((rows[1], columns[1]), tl.float32)
+                    _finish(out, i, rows, columns, zeros, bias, alpha, beta, cache, tl)
+        return
+    (row, rows), (_, columns) = share.rows, share.columns
+    follow = all(x.column == 1 and x.row == width for x, width in ((a, K), (b, columns), (out, columns)))
+    if follow and bias is None and alpha == 1 and max(rows, columns) * K * itemsize <= ROOM:
+        for i in range(first, first + count):  # all is consecutive in memory
+            places = (x.pointer + (i * x.batch + at * x.row) for x, at in ((a, row), (b, 0), (out, row)))
+            gemm(*places, rows, K, columns, "load_load", tl=tl)
+        return
+    depth = min(K, DEPTH)
+    panel = max(1, ROOM // (depth * itemsize * BLOCK)) if depth == K else 1
 
     def left(i: int, rows: tuple[int, int], k: tuple[int, int]) -> Tile:
         return a.tile(i, rows, k, tl, cache)
@@ -251,6 +267,8 @@ def attention(
                 tl.store(last.at(unit.batch, head, 0, (heads, 1, 1), cache, tl), column(x))
             continue
         result = tl.zeros((heads * n, v_width), tl.float32) if state is None else state.o / column(state.l)
+        if state is not None and mask is not None and mask.pointer.dtype is bool_:  # rows that see nothing are 0
+            result = tl.where(column(state.m) > NEG, result, 0.0)
         tl.store(out.at(unit.batch, head, token, (heads, n, v_width), cache, tl), result)
 
 

@@ -41,7 +41,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         scores = scores.masked_fill(~seen, float("-inf"))
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    weights = scores.softmax(-1)
+    weights = torch.ops.aten._safe_softmax(scores, -1)
     to_values = weights.to(q.dtype).transpose(-1, -2) @ grad
     to_weights = (grad @ values.transpose(-1, -2)).float()
     to_scores = (weights * (to_weights - (to_weights * weights).sum(-1, keepdim=True)) * ctx.scale).to(q.dtype)
@@ -58,19 +58,25 @@ def _replacement(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """Take the arguments of `scaled_dot_product_attention`; leading dims are one batch."""
+    """Take the arguments of `scaled_dot_product_attention`; leading dims, which may be broadcast, are one batch."""
     if dropout_p or (attn_mask is not None and attn_mask.requires_grad):
         return functional.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    lead = query.shape[:-3] if query.dim() > 3 else ()
-    four = [x.reshape(-1, *x.shape[-3:]) if x.dim() > 3 else x.unsqueeze(0) for x in (query, key, value)]
+    three = [x if x.dim() > 2 else x.unsqueeze(0) for x in (query, key, value)]
+    lead = torch.broadcast_shapes(*(x.shape[:-3] for x in three))
+    kv_heads = max(x.shape[-3] for x in three[1:])
+    heads = max(three[0].shape[-3], kv_heads)
+    four = [
+        x.expand(*lead, n, *x.shape[-2:]).reshape(-1, n, *x.shape[-2:])
+        for x, n in zip(three, (heads, kv_heads, kv_heads), strict=True)
+    ]
     mask = attn_mask
     if mask is not None:
-        mask = mask.expand(*query.shape[:-1], key.shape[-2])
-        mask = mask.reshape(-1, *mask.shape[-3:]) if mask.dim() > 3 else mask.unsqueeze(0)
+        mask = mask.expand(*lead, heads, query.shape[-2], key.shape[-2])
+        mask = mask.reshape(-1, *mask.shape[-3:])
     out: torch.Tensor = attention(*four, mask, is_causal, 1 / sqrt(query.shape[-1]) if scale is None else scale)
-    return out.reshape(*lead, *out.shape[1:]) if query.dim() > 3 else out.squeeze(0)
+    return out.reshape(*lead, *out.shape[1:]) if query.dim() > 2 else out[0, 0]
 
 
 def with_native_attention(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:

@@ -174,11 +174,11 @@ def candidates(config: MachineConfig, product: Product) -> dict[str, Shares]:
 def _shares(name: str, product: Product, cubes: int, pes: int) -> Shares:
     parts: Shares = {}
     total, m, n, batch = cubes * pes, product.m, product.n, product.batch
-    if batch > 1:  # matrices are dealt out; those that are left over, or few, are cut
+    if batch > 1:  # matrices are dealt out, each near its memory; few are cut
         each = max(1, total // batch)
         for i in range(batch):
             for j in range(each):
-                p = (i * each + j) % total
+                p = (i * each + j) * total // (batch * each)
                 cut = _cut(name, m, n, j, each)
                 if cut is not None:
                     parts.setdefault((p // pes, p % pes), []).append(Share((i, 1), *cut))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernbench.errors import ArgumentError
@@ -287,17 +288,17 @@ class Recorder(TorchDispatchMode):
     def _fallback(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record an operator of the host: its operands are read from the device, its results are written there."""
         module, _ = self._locate(True)
+        written = [
+            (i, a) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write
+        ]
         try:
-            made = func(*args, **kwargs)
+            made = func(*args, **kwargs) if written else _as_on_the_host(func, args, kwargs)
         except RuntimeError as error:
             raise ArgumentError(
                 f"{module or 'the model'}: {func} needs values to know the shape of its result, which the machine does "
                 f"not have when launches are queued: {error}"
             ) from None
         session = self.session
-        written = [
-            (i, a) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write
-        ]
         inputs = {id(x): self._at(x) for x in _leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         outputs = [x for x in _leaves(made) if isinstance(x, torch.Tensor) and id(x) not in inputs]
         places = [self._at(x) for x in outputs]
@@ -330,6 +331,22 @@ class Recorder(TorchDispatchMode):
         name = f"{module}/{operator} on the host" if module else f"{operator} on the host"
         self.steps.append(Step(name, module, (operator,), start, True, _host_flops(func, args, kwargs, made)))
         return made
+
+
+def _as_on_the_host(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the results without values, of the sizes and strides that the host's operator has."""
+
+    def on(device: str) -> Callable[[Any], Any]:
+        def empty(x: Any) -> Any:
+            if not isinstance(x, torch.Tensor):
+                return x
+            return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=device)
+
+        return empty
+
+    with FakeTensorMode():
+        found = func(*_mapped(args, on("cpu")), **_mapped(kwargs, on("cpu")))
+    return _mapped(found, on("meta"))
 
 
 def _write(buffer: DeviceTensor, like: torch.Tensor, result: torch.Tensor | None, data: bool) -> None:

@@ -286,3 +286,77 @@ def test_attention_in_plain_operators_runs_as_the_native_kernel():
     assert found <= 2 * eager
     assert [part.operators for part in compiled.result.launches] == [("attention",)]
     assert not compiled.result.host_fallbacks
+
+
+def randn(*shape):
+    return torch.randn(*shape).half()
+
+
+def sdpa(*args, **kwargs):
+    return torch.nn.functional.scaled_dot_product_attention(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        pytest.param(lambda q: sdpa(q, q, q), [(9, 16)], id="a matrix each"),
+        pytest.param(lambda q, k: sdpa(q, k, k), [(2, 3, 7, 16), (1, 3, 9, 16)], id="a batch that is broadcast"),
+        pytest.param(lambda q, k: sdpa(q, k, k), [(2, 1, 7, 16), (2, 3, 9, 16)], id="heads that are broadcast"),
+        pytest.param(
+            lambda q: sdpa(q, q, q, torch.arange(9).reshape(9, 1) > torch.arange(9)), [(2, 9, 16)], id="no key is seen"
+        ),
+        pytest.param(lambda a, b, c: torch.addmm(c, a, b), [(3, 0), (0, 5), (3, 5)], id="a sum of nothing"),
+        pytest.param(lambda x: x, [(3, 4)], id="no operator"),
+    ],
+)
+def test_forms_of_operators(function, inputs):
+    given = [randn(*shape) for shape in inputs]
+    with torch.no_grad():
+        assert worst(kb.torch.compile(function, MACHINE)(*given), function(*given)) < 4e-3
+
+
+def test_gradients_of_a_query_that_sees_no_key_are_zero():
+    q, seen = randn(2, 9, 16).requires_grad_(), torch.arange(9).reshape(9, 1) > torch.arange(9)
+    kb.torch.compile(lambda q: sdpa(q, q, q, seen), MACHINE)(q).sum().backward()
+    found, q.grad = q.grad, None
+    sdpa(q, q, q, seen).sum().backward()
+    assert worst(found, q.grad) < 4e-3
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: torch.nn.LSTM(16, 8, bidirectional=True), (5, 2, 16)),
+        (lambda: torch.nn.TransformerEncoderLayer(16, 4, 32), (5, 2, 16)),
+    ],
+    ids=["LSTM", "TransformerEncoderLayer"],
+)
+def test_layers_that_torch_computes_as_one_operator_run_on_pes(make, shape):
+    model, x = make().half().eval(), randn(*shape)
+    compiled = kb.torch.compile(model, MACHINE)
+    with torch.no_grad():
+        found, expected = compiled(x), model(x)
+    first = (found, expected) if isinstance(found, torch.Tensor) else (found[0], expected[0])
+    assert worst(*first) < 4e-3
+    assert compiled.result.device_flops_share == 1
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_an_operator_of_the_host_has_the_strides_that_it_has_there():
+    layers = [
+        torch.nn.Conv2d(4, 8, 1, groups=2),
+        torch.nn.ConvTranspose2d(8, 6, 2, stride=2),
+        torch.nn.Upsample(scale_factor=2),
+    ]
+    model, x = torch.nn.Sequential(*layers).half().eval(), randn(2, 4, 3, 5)
+    compiled = kb.torch.compile(model, MACHINE)
+    with torch.no_grad():
+        assert worst(compiled(x), model(x)) < 4e-3
+    assert [part.name for part in compiled.result.host_fallbacks] == ["1/convolution on the host"]
+
+
+def test_an_operator_of_the_host_has_all_its_results():
+    model = torch.nn.EmbeddingBag(9, 16).half().eval()
+    ids = torch.arange(8).reshape(2, 4)
+    with torch.no_grad():
+        assert worst(kb.torch.compile(model, MACHINE)(ids), model(ids)) < 4e-3

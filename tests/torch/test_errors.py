@@ -110,3 +110,15 @@ def test_a_graph_break_names_file_line_and_cause():
     line = stop.__code__.co_firstlineno + 1
     with pytest.raises(ArgumentError, match=rf"cannot be compiled as one graph: .*test_errors\.py:{line}: "):
         call(Outer(stop), torch.randn(4, 16))
+
+
+def test_the_backend_does_not_leave_the_rest_of_a_model_to_the_host():
+    def stop(x):
+        y = x * 2
+        print("now")
+        return y + 1
+
+    line = stop.__code__.co_firstlineno + 2
+    compiled = torch.compile(stop, backend="kernbench", options={"machine": MACHINE})
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=rf"test_errors\.py:{line}: .*run on the host"):
+        compiled(torch.randn(4, 16))

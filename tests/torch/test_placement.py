@@ -67,7 +67,7 @@ def direct(product, shapes, shares) -> float:
 
 @pytest.mark.parametrize(
     "shapes",
-    [[(128, 128), (128, 128)], [(1, 512), (512, 512)], [(100, 300), (300, 50)], [(12, 50, 32), (12, 32, 50)]],
+    [[(128, 128), (128, 128)], [(1, 512), (512, 512)], [(100, 300), (300, 50)], [(12, 197, 64), (12, 64, 197)]],
     ids=["square", "decode", "ragged", "batch"],
 )
 def test_a_product_takes_the_time_of_the_best_direct_kernel(asked, shapes):
