@@ -111,12 +111,12 @@ def _share(
                     zeros = tl.zeros((rows[1], columns[1]), tl.float32)
                     _finish(out, i, rows, columns, zeros, bias, alpha, beta, cache, tl)
         return
-    (row, rows), (_, columns) = share.rows, share.columns
-    follow = all(x.column == 1 and x.row == width for x, width in ((a, K), (b, columns), (out, columns)))
-    if follow and bias is None and alpha == 1 and max(rows, columns) * K * itemsize <= ROOM:
-        for i in range(first, first + count):  # all is consecutive in memory
-            places = (x.pointer + (i * x.batch + at * x.row) for x, at in ((a, row), (b, 0), (out, row)))
-            gemm(*places, rows, K, columns, "load_load", tl=tl)
+    (row, m), (_, n) = share.rows, share.columns
+    follow = all(x.column == 1 and x.row == width for x, width in ((a, K), (b, n), (out, n)))
+    if follow and bias is None and alpha == 1 and max(m, n) * K * itemsize <= ROOM:
+        for i in range(first, first + count):  # all of it is consecutive in memory
+            x, y, z = (each.pointer + (i * each.batch + at * each.row) for each, at in ((a, row), (b, 0), (out, row)))
+            gemm(x, y, z, m, K, n, "load_load", tl=tl)
         return
     depth = min(K, DEPTH)
     panel = max(1, ROOM // (depth * itemsize * BLOCK)) if depth == K else 1

@@ -108,3 +108,16 @@ def popc(lang: Language, x: Any) -> Any:
         return bits
 
     return lang._wrap(lang._tl._vector("popc", _SIMPLE, count, (tile,), tile.shape, dtypes.int32, None))
+
+
+def histogram(lang: Language, input: Any, num_bins: int, mask: Any = None) -> Any:
+    """Return how often each integer below `num_bins` is there."""
+    tiles = [lang._tile(input)] if mask is None else [lang._tile(input), lang._tile(mask)]
+
+    def count(a: np.ndarray, wanted: np.ndarray | None = None) -> np.ndarray:
+        kept = a.reshape(-1) if wanted is None else a[np.broadcast_to(wanted, a.shape)]
+        return np.bincount(kept[(kept >= 0) & (kept < num_bins)], minlength=num_bins)
+
+    size = int(np.prod(tiles[0].shape))
+    found = lang._tl._vector("histogram", ("reduce",), count, tiles, (int(num_bins),), dtypes.int32, None, size)
+    return lang._wrap(found)

@@ -16,7 +16,7 @@ from kernbench.triton import _functions as functions
 from kernbench.triton import _random as random
 from kernbench.triton import _tensor
 from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED, StaticAssertError
-from kernbench.triton._tensor import Block, pointer_of, tensor, tensor_descriptor
+from kernbench.triton._tensor import Block, is_bool, is_signed_by_unsigned, pointer_of, tensor, tensor_descriptor
 from kernbench.triton._types import (
     LANGUAGE_NAMES,
     TYPES,
@@ -27,6 +27,8 @@ from kernbench.triton._types import (
     of,
     of_native,
     pointer_type,
+    type_of_sum,
+    wide,
 )
 from kernbench.triton_emu import _tile_ops as tile_ops
 from kernbench.triton_emu._handles import Pointer, PointerTile, Tile
@@ -156,7 +158,7 @@ class Language:
 
     def _wide(self, x: Any) -> Tile:
         tile = self._tile(x)
-        return self._tl.cast(tile, _wide(tile.dtype))
+        return self._tl.cast(tile, wide(tile.dtype))
 
     # --- operators
 
@@ -167,9 +169,9 @@ class Language:
                 return tensor(self, *known)
         if a is None or b is None:
             return {"eq": a is b, "ne": a is not b}.get(name, NotImplemented)
-        if name in ("add", "sub") and _is_bool(a) and _is_bool(b):
+        if name in ("add", "sub") and is_bool(a) and is_bool(b):
             name = "xor"  # one bit, which wraps
-        if name == "shr" and _is_signed_by_unsigned(a, b):  # arithmetic, as for the first operand alone
+        if name == "shr" and is_signed_by_unsigned(a, b):  # arithmetic, as for the first operand alone
             signed = self.get_int_dtype(b.dtype.int_bitwidth, True)
             return self.cast(self._binary(name, self.cast(a, signed), self.cast(b, signed)), b.dtype)
         x, y = self._native(a), self._native(b)
@@ -623,7 +625,7 @@ class Language:
     def sum(self, input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None) -> Any:
         """Return the sum."""
         x = self._tile(input)
-        return self._wrap(self._tl.sum(x, axis, keep_dims, _type_of_sum(x, dtype)))
+        return self._wrap(self._tl.sum(x, axis, keep_dims, type_of_sum(x.dtype, dtype)))
 
     def max(
         self, input: Any, axis: Any = None, return_indices: bool = False, return_indices_tie_break_left: bool = True,
@@ -642,8 +644,8 @@ class Language:
     def _extreme(self, name: str, input: Any, axis: Any, places: bool, keep: bool) -> Any:
         x = self._tile(input)
         function = np.fmax.reduce if name == "max" else np.fmin.reduce
-        wide = x.dtype if places else _wide(x.dtype)
-        value = self._wrap(self._tl._reduce(name, function, x, axis, keep, wide))
+        kind = x.dtype if places else wide(x.dtype)
+        value = self._wrap(self._tl._reduce(name, function, x, axis, keep, kind))
         return (value, self._place(f"arg{name}", x, axis, keep)) if places else value
 
     def _place(self, name: str, x: Tile, axis: Any, keep: bool) -> Any:
@@ -719,7 +721,7 @@ class Language:
 
     def _cumulative(self, function: Any, input: Any, axis: int, reverse: bool, dtype: Any) -> Any:
         x = self._tile(input)
-        return self._wrap(function(self._tl, x, axis, reverse, _type_of_sum(x, dtype)))
+        return self._wrap(function(self._tl, x, axis, reverse, type_of_sum(x.dtype, dtype)))
 
     def softmax(self, x: Any, dim: int | None = None, keep_dims: bool = False, ieee_rounding: bool = False) -> Any:
         """Return softmax along a dim, the first unless given."""
@@ -733,19 +735,7 @@ class Language:
         """Return the largest values along the last dim, sorted."""
         return self._wrap(self._tl.topk(self._wide(x), int(k), dim, bool(descending)))
 
-    def histogram(self, input: Any, num_bins: int, mask: Any = None) -> Any:
-        """Return how often each integer below `num_bins` is there."""
-        tiles = [self._tile(input)] if mask is None else [self._tile(input), self._tile(mask)]
-
-        def count(a: np.ndarray, wanted: np.ndarray | None = None) -> np.ndarray:
-            kept = a.reshape(-1) if wanted is None else a[np.broadcast_to(wanted, a.shape)]
-            return np.bincount(kept[(kept >= 0) & (kept < num_bins)], minlength=num_bins)
-
-        size = int(np.prod(tiles[0].shape))
-        return self._wrap(
-            self._tl._vector("histogram", ("reduce",), count, tiles, (int(num_bins),), dtypes.int32, None, size)
-        )
-
+    histogram = functions.histogram
     randint, randint4x, rand, rand4x = random.randint, random.randint4x, random.rand, random.rand4x
     randn, randn4x, philox = random.randn, random.randn4x, random.philox
     pair_uniform_to_normal, uint_to_uniform_float = random.pair_uniform_to_normal, random.uint_to_uniform_float
@@ -755,34 +745,6 @@ def _fits(value: int, kind: Any) -> bool:
     low: int = kind.get_int_min_value()
     high: int = kind.get_int_max_value()
     return low <= value <= high
-
-
-def _wide(kind: dtypes.DType) -> dtypes.DType:
-    """Return the type that Triton reduces a type to, of at least 32 bits."""
-    if kind.itemsize >= 4:
-        return kind
-    return dtypes.float32 if kind.is_floating_point else dtypes.int32
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool) or (isinstance(value, tensor) and value.dtype.is_bool())
-
-
-def _is_signed_by_unsigned(a: Any, b: Any) -> bool:
-    if not (isinstance(a, tensor) and isinstance(b, tensor)):
-        return False
-    return bool(a.dtype.is_int_signed() and b.dtype.is_int_unsigned() and _bits(a) <= _bits(b))
-
-
-def _bits(x: tensor) -> int:
-    return int(x.dtype.primitive_bitwidth)
-
-
-def _type_of_sum(x: Tile, dtype: Any) -> Any:
-    """Return the type of a sum, or None for that of the kernel language."""
-    if dtype is not None:
-        return of(dtype).native
-    return x.dtype if x.dtype.is_floating_point else dtypes.uint32 if x.dtype is dtypes.bool_ else None
 
 
 def _any_tensor(*values: Any) -> bool:

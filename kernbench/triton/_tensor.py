@@ -290,3 +290,16 @@ def pointer_of(lang: Language, handle: Any, dtype: Any) -> tensor:
     if isinstance(handle, Tile) and handle.shape:
         return tensor(lang, PointerTile(Pointer(0, native), handle // native.itemsize), dtype)
     return tensor(lang, Pointer(int(handle), native), dtype)
+
+
+def is_bool(value: Any) -> bool:
+    """Return whether a value is one bit."""
+    return isinstance(value, bool) or (isinstance(value, tensor) and value.dtype.is_bool())
+
+
+def is_signed_by_unsigned(a: Any, b: Any) -> bool:
+    """Return whether the type that a signed integer and an unsigned one share is unsigned."""
+    if not (isinstance(a, tensor) and isinstance(b, tensor)):
+        return False
+    fits = a.dtype.primitive_bitwidth <= b.dtype.primitive_bitwidth
+    return bool(fits and a.dtype.is_int_signed() and b.dtype.is_int_unsigned())

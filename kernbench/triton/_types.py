@@ -232,3 +232,18 @@ def of(value: object) -> Any:
         name = getattr(value, "name", value)
         raise KernelError(f"dtype {name!r} is not supported; {hint(str(name), sorted(LANGUAGE_NAMES))}")
     return found
+
+
+def wide(kind: DType) -> DType:
+    """Return the type that Triton reduces a type to, of at least 32 bits."""
+    if kind.itemsize >= 4:
+        return kind
+    return dtypes.float32 if kind.is_floating_point else dtypes.int32
+
+
+def type_of_sum(kind: DType, wanted: Any) -> DType | None:
+    """Return the type of a sum, or None for that of the kernel language."""
+    if wanted is not None:
+        found: DType = of(wanted).native
+        return found
+    return kind if kind.is_floating_point else dtypes.uint32 if kind is dtypes.bool_ else None
