@@ -29,19 +29,18 @@ def measure() -> Iterator[Row]:
 def live() -> Iterator[Row]:
     """Yield an all-reduce on 256 PEs with live frames, and the ratio to the same run without."""
     machine = resolve_topology("preset:default")
-    frames: list[object] = []
+    shown: list[float] = []
 
     def once(watched: bool) -> None:
-        frames.clear()
-        engine = GraphEngine(machine, log="tile", observers=[Watch(frames.append)] if watched else [], live=watched)
+        shown.clear()
+        watch = Watch(lambda _: shown.append(time.perf_counter()))
+        engine = GraphEngine(machine, log="tile", observers=[watch] if watched else [], live=watched)
         with RuntimeContext(engine) as torch:
             CclStudy().program(torch, algorithm="hierarchical_allreduce", elements=1 << 22, cubes=16, pes=8)
 
     without, _ = best(lambda: once(watched=False), 5)
     seconds, _ = best(lambda: once(watched=True), 5)
-    begin = time.perf_counter()
-    once(watched=True)
-    rate = f"{len(frames) / (time.perf_counter() - begin):.0f} frames a second"
+    rate = f"{(len(shown) - 1) / (shown[-1] - shown[0]):.0f} frames a second"
     yield Row("256 PEs with live frames", seconds, rate, "without frames", seconds / without, "1.05, 5 a second")
 
 
