@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from inspect import signature
 from itertools import groupby
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from kernbench.analysis._records import Records
 from kernbench.ccl._schedule import LARGEST_CHUNK
 from kernbench.ccl.algorithm import Algorithm
 from kernbench.ccl.tuner import Tuner
@@ -36,6 +38,18 @@ _QUIET = frozenset((
 
 
 NEAR = 1.01  # times the best by the model, within which the all-reduce with the fewest events is used (chosen)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Stop the cycle collector during the with-block: a call makes a million objects that stay, and few cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True)
@@ -77,7 +91,17 @@ class Device:
         # Without values all ranks do the same at the same time: one is simulated, and collectives over all of them.
         self.memories = [Memory(torch, sip) for sip in range(self.tp if data else 1)]
         self.calls: list[Call] = []
+        self._records: tuple[tuple[int, int], Records] | None = None
         self._tuner: Tuner | None = None
+
+    @property
+    def records(self) -> Records:
+        """What has happened on the machine; collected again only if something has happened since."""
+        state = self.session.requests, int(self.session.engine.env.now)
+        if self._records is None or self._records[0] != state:
+            with collector_paused():
+                self._records = state, self.session.result.records
+        return self._records[1]
 
     def ranks(self, models: Sequence[torch.nn.Module]) -> None:
         """Take note of which weights of the ranks belong together."""
@@ -172,8 +196,9 @@ class Device:
         engine = self.session.engine
         first = dict(Counter(launch.sip for launch in engine.launches))
         start = int(engine.env.now)
-        self._start([recorder.steps for _, _, recorder, _ in runs])
-        self.session._host.synchronize()
+        with collector_paused():
+            self._start([recorder.steps for _, _, recorder, _ in runs])
+            self.session._host.synchronize()
         given, twins, recorder, _ = runs[0]
         self.calls.append(Call(tuple(recorder.steps), start, int(engine.env.now), first, len(runs), is_backward))
         memory = self.memories[0]

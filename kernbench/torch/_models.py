@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 from kernbench.runtime_api.context import session
 from kernbench.topology.builder import Machine
 from kernbench.torch._compile import CompiledModel
-from kernbench.torch._device import Device
+from kernbench.torch._device import Device, collector_paused
 from kernbench.torch._result import ModelResult
 
 HEAD, GROUP, FFN = (
@@ -140,9 +140,10 @@ class Calls:
 
     def on(self, machine: Machine, graph: bool = False) -> ModelResult:
         """Return the result of a call on a machine."""
-        with session(machine) as ours:
-            self._device.use(ours)
-            self._device.graph = graph
-            with torch.no_grad():
-                self._call(self._x)
-            return self._call.result
+        with collector_paused():
+            with session(machine) as ours:
+                self._device.use(ours)
+                self._device.graph = graph
+                with torch.no_grad():
+                    self._call(self._x)
+            return self._call.result  # the session collects its records when it ends: once is enough

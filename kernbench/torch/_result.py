@@ -84,7 +84,7 @@ class ModelResult:
             raise StateError("the model has not been called; its result is that of a call")
         count = 2 if device.calls[-1].is_backward and len(device.calls) > 1 else 1
         calls = device.calls[-count:]
-        records = device.session.result.records
+        records = device.records
         parts = [part for call in calls for part in _parts(records, call)]
         return cls(records, parts, (calls[0].start_ps, calls[-1].end_ps))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -105,6 +106,21 @@ def test_one_rank_without_values_takes_the_time_of_all(two_sips):
             times.append(compiled.result.latency_ns)
             assert compiled.result.table["share"].sum() == pytest.approx(1)
     assert times[1] == pytest.approx(times[0], rel=0.005)
+
+
+def test_a_session_that_has_ended_has_the_same_records(two_sips):
+    model, x = Mlp().half(), torch.randn(8, 64).half()
+    compiled = kb.torch.compile(model, two_sips, tp=2, plan=PLAN, data=False)
+    with torch.no_grad():
+        compiled(x)
+    before = compiled.result.records
+    compiled.close()
+    after = compiled._device.session.result.records
+    assert after is not before
+    for name in ("start_ps", "end_ps", "location", "component", "nbytes", "flops", "component_busy_ps"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+    np.testing.assert_array_equal(after.links.busy_ps, before.links.busy_ps)
+    assert (after.launches, after.makespan_ps, after.complete) == (before.launches, before.makespan_ps, before.complete)
 
 
 def test_gradients_of_ranks_are_those_of_the_whole_model(two_sips):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import kernbench as kb  # noqa: E402
+from kernbench.sim_engine._observer import Observer  # noqa: E402
 from kernbench.torch._result import quantity  # noqa: E402
 from tests.torch.models import Mlp  # noqa: E402
 
@@ -77,3 +79,37 @@ def test_waiting_is_shown_where_a_rank_waits_and_only_there(alone):
     both = result(two, tp=2, plan=plan)
     assert "waiting [ns]" not in repr(alone)
     assert ("waiting [ns]" in repr(both)) == (both.table["wait_ns"] > 0).any()
+
+
+def test_the_records_of_a_call_are_collected_once():
+    torch._dynamo.reset()
+    compiled, x = kb.torch.compile(Mlp().half(), "preset:small", data=False), torch.randn(8, 64).half()
+    with torch.no_grad():
+        compiled(x)
+        first = compiled.result.records
+        assert compiled.result.records is first
+        compiled(x)
+    assert len(compiled.result.records.launches) == 2 * len(first.launches)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_cycle_collector_pauses_during_a_call_and_is_then_as_before(enabled):
+    torch._dynamo.reset()
+    compiled, seen = kb.torch.compile(Mlp().half(), "preset:small", data=False), set()
+
+    class Look(Observer):
+        def pulse(self, engine):
+            if engine.programs:
+                seen.add(gc.isenabled())
+
+    compiled._device.session.engine.observers.append(Look())
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with torch.no_grad():
+            compiled(torch.randn(8, 64).half())
+        assert compiled.result.latency_ns > 0
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
+    assert seen == {False}
