@@ -83,7 +83,7 @@ def _copy(original: Path, copy: Path) -> None:
 
 
 def _image(found: re.Match[str]) -> str:
-    """Return a drawing as an image: of a drawing in HTML, a notebook that is not trusted shows nothing but its words."""
+    """Return a drawing as an image: of one in HTML, a notebook that is not trusted shows nothing but its words."""
     svg = found[0] if "xmlns=" in found[1] else found[0].replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
     size = "".join(f"{name}:{number}{unit or 'px'};" for name, number, unit in _SIZE.findall(found[1]))
     return f'<img style="{size}background:#fff" src="data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}">'

@@ -276,9 +276,12 @@ class _Drawing:
     def _draw_box(self, name: str, box: Mapping[str, Any], rect: tuple[float, float, float, float]) -> None:
         load, path = self._loads.parts.get(name, 0.0), _rect_path(rect)
         self._shapes["p" if box["kind"] in ("io", "hbm") else "i"].append(path)
-        label, words = box["label"], box["label"].split()
+        label = box["label"]
+        words = label.removeprefix("IO ").split()  # all in an IO chiplet are of its IO
         texts = [f"{label} {load:.0%}", *box["detail"]] if load >= _LEAST else [label, *box["detail"]]
-        written = any(
+        if box["kind"] == "io":  # contains other boxes
+            self._label_above(rect, label, "end")
+        written = box["kind"] != "io" and any(
             self._write(rect, lines) for lines in (texts, [label], words[-1:] if words[-1].isdigit() else words)
         )
         if load >= _LEAST:
@@ -301,10 +304,11 @@ class _Drawing:
             self._texts.append(f'<text text-anchor="middle" {at}>{escape(line)}</text>')
         return True
 
-    def _label_above(self, rect: tuple[float, float, float, float], label: str) -> None:
+    def _label_above(self, rect: tuple[float, float, float, float], label: str, anchor: str = "start") -> None:
         x, y, w, _ = rect
         if y > _TEXT and _length(label) <= w:
-            self._texts.append(f'<text x="{x + 1:.1f}" y="{y - 3:.1f}">{escape(label)}</text>')
+            at = x + 1 if anchor == "start" else x + w - 1
+            self._texts.append(f'<text text-anchor="{anchor}" x="{at:.1f}" y="{y - 3:.1f}">{escape(label)}</text>')
 
     def _visible(self, rect: tuple[float, float, float, float]) -> bool:
         x, y, w, h = rect

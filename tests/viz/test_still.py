@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -14,6 +15,7 @@ from kernbench.viz._scene import scene
 from kernbench.viz._still import still_svg
 
 NEAR = kb.DPPolicy(num_cubes=1, num_pes=1)
+EVERYWHERE = kb.DPPolicy(cube="row_wise", pe="row_wise")
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +123,16 @@ def test_every_colour_is_seen(theme):
 def test_no_text_is_smaller_than_11_px(run):
     sizes = re.findall(r"font:(?:\d+ )?(\d+)px", still_svg(run[1]))
     assert min(map(int, sizes)) >= 11
+
+
+def test_no_words_are_written_over_others():
+    small, svg = kb.load("preset:small"), "{http://www.w3.org/2000/svg}"
+    drawing = ET.fromstring(still_svg(scene(small, copied(small, EVERYWHERE).records, "copy"))).find(f"{svg}svg")
+    boxes = []
+    for text in drawing.iter(f"{svg}text"):
+        x, y, w = float(text.get("x")), float(text.get("y")), _still._length(text.text)
+        left = x - {"start": 0, "middle": 0.5, "end": 1}[text.get("text-anchor", "start")] * w
+        boxes.append((text.text, left, left + w, y - 0.7 * _still._TEXT, y))
+    assert {"IO chiplet", "Cube 3"} <= {name for name, *_ in boxes}
+    over = [(a, b) for a, b in combinations(boxes, 2) if a[1] < b[2] and b[1] < a[2] and a[3] < b[4] and b[3] < a[4]]
+    assert not over
