@@ -22,7 +22,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
-ON_BOTH := $(wildcard $(foreach part,sim_engine components triton_emu kernels ccl,tests/$(part) kernbench/$(part))) tests/reference
+ON_BOTH := $(wildcard $(foreach part,ccl sim_engine components triton_emu kernels,tests/$(part) kernbench/$(part))) tests/reference
 CORE := $(PY) setup.py --quiet build_ext --inplace
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
 WITH_TORCH := notebooks/07_bring_your_model.ipynb milestones/models.ipynb
@@ -78,7 +78,7 @@ check: core
 	$(PYTEST) -q tests/test_repo.py tests/test_layers.py tests/test_docs.py tests/test_docstrings.py tests/notebooks/test_pairs.py
 
 definition: $(READY)
-	KERNBENCH_ENGINE=definition $(PYTEST) -n logical --dist loadfile $(ON_BOTH)
+	KERNBENCH_ENGINE=definition $(PYTEST) -n logical $(ON_BOTH)
 
 # In a separate copy: a core with sanitizers is slow, and runs only if their library is preloaded. greenlet copies stacks as
 # raw memory, so stack checks are off.
@@ -105,11 +105,9 @@ $(FRONTENDS)/.ready: $(READY)
 	@touch $@
 
 frontends: core $(FRONTENDS)/.ready
-	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/triton
-	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical --dist loadfile tests/torch tests/studies/test_models.py \
-	  $(NBVAL) $(WITH_TORCH)
+	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical $(NBVAL) $(WITH_TORCH) tests/torch tests/triton \
+	  tests/studies/test_models.py tests/dtensor/test_oracle.py tests/runtime_api/test_distributed_oracle.py
 	$(FRONTENDS)/bin/python -m tests.triton.acceptance norm softmax
-	$(FRONTENDS)/bin/python -m pytest tests/dtensor tests/runtime_api -k oracle
 
 msccl: core
 	$(PY) -m tests.acceptance.msccl $(MSCCL)
