@@ -187,8 +187,8 @@ def _over_sips(runs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     factor, sips = first["latency_ns"] / last["latency_ns"], last["tp"] // first["tp"]
     least = last["products_ns"] / last["bound_ns"]
     yield Finding(
-        f"{first['title']}: {last['tp']} SIPs take {last['time_us']:,.1f} us, against {first['time_us']:,.1f} us on {first['tp']}: "
-        f"{factor:.1f}x as fast with {sips}x the SIPs; "
+        f"{first['title']}: {last['tp']} SIPs take {last['time_us']:,.1f} us, "
+        f"against {first['time_us']:,.1f} us on {first['tp']}: {factor:.1f}x as fast with {sips}x the SIPs; "
         f"all-reduces take {last['all_reduce_ns'] / last['latency_ns']:.0%}, "
         f"and products {least:.1f}x the bound ({first['products_ns'] / first['bound_ns']:.1f}x before).",
         "models_scaling",

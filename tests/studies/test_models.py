@@ -105,8 +105,8 @@ def change(what, share, saved, fields="f"):
 def test_findings_say_how_a_layer_scales():
     last = row(tp=4, latency=40.0, products_ns=30.0, all_reduce_ns=10.0)
     assert (
-        "Llama-3 70B layer, decode: 4 SIPs take 0.0 us, against 0.1 us on 1: 2.5x as fast with 4x the SIPs; all-reduces take 25%, "
-        "and products 2.4x the bound (2.0x before)."
+        "Llama-3 70B layer, decode: 4 SIPs take 0.0 us, against 0.1 us on 1: 2.5x as fast with 4x the SIPs; "
+        "all-reduces take 25%, and products 2.4x the bound (2.0x before)."
     ) in texts(row(), last)
     assert not [text for text in texts(row()) if "SIPs take" in text]  # one run says nothing of several
 
