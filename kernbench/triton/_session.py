@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from math import prod
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
@@ -328,7 +329,8 @@ def _replace() -> Iterator[tuple[Any, str, Any]]:
         ("triton.testing", "", "do_bench_cudagraph", do_bench),
         ("torch", "cuda", "get_device_properties", cuda_properties),
     ):  # fmt: skip
-        owner = sys.modules.get(module)
+        # Triton is imported now, because a package may be imported inside of the block; torch takes seconds to import.
+        owner = sys.modules.get(module) if module == "torch" or find_spec("triton") is None else import_module(module)
         owner = getattr(owner, kind, None) if kind else owner
         if owner is not None:
             yield owner, name, getattr(owner, name)

@@ -17,6 +17,7 @@ _NAMES = {
     "fp8e4nv": dtypes.float8_e4m3fn, "fp8e5": dtypes.float8_e5m2, "fp16": dtypes.float16, "bf16": dtypes.bfloat16,
     "fp32": dtypes.float32, "fp64": dtypes.float64,
 }  # fmt: skip
+_WITHOUT_VALUES = ("fp8e4b8", "fp8e4b15", "fp8e5b16")  # a kernel may name them where it does not use them
 
 
 class dtype:
@@ -26,9 +27,10 @@ class dtype:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.native: DType = _NAMES[name]
-        self.primitive_bitwidth = 1 if name == "int1" else 8 * self.native.itemsize
-        self.itemsize = self.native.itemsize
+        if name in _NAMES:
+            self.native: DType = _NAMES[name]
+        self.itemsize = self.native.itemsize if name in _NAMES else 1
+        self.primitive_bitwidth = 1 if name == "int1" else 8 * self.itemsize
         self.int_bitwidth = self.primitive_bitwidth
 
     @property
@@ -84,7 +86,9 @@ class dtype:
         return 0 if self.is_bool() else int(np.iinfo(self.native.numpy).min)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("is_") and name[3:] in _NAMES:
+        if name == "native":
+            raise KernelError(f"{self!r} is not supported; 8-bit floats that are: float8e4nv, float8e5")
+        if name.startswith("is_") and name[3:] in TYPES:
             return lambda: self.name == name[3:]
         raise AttributeError(f"{self!r} has no attribute {name!r}")
 
@@ -181,11 +185,11 @@ class const:
     """An annotation of pointers that are only read."""
 
 
-TYPES = {name: dtype(name) for name in _NAMES}
-_BY_NATIVE = {found.native.name: found for found in TYPES.values()}
+TYPES = {name: dtype(name) for name in (*_NAMES, *_WITHOUT_VALUES)}
+_BY_NATIVE = {native.name: TYPES[name] for name, native in _NAMES.items()}
 LANGUAGE_NAMES = {
     **{name: found for name, found in TYPES.items() if "int" in name},
-    "float8e4nv": TYPES["fp8e4nv"], "float8e5": TYPES["fp8e5"], "float16": TYPES["fp16"],
+    **{name.replace("fp", "float"): found for name, found in TYPES.items() if found.is_fp8()}, "float16": TYPES["fp16"],
     "bfloat16": TYPES["bf16"], "float32": TYPES["fp32"], "float64": TYPES["fp64"],
 }  # fmt: skip
 

@@ -327,3 +327,10 @@ def failing(x, out, n):
     tl.static_assert(n > 0)
     tl.store(out + tl.arange(0, 4), tl.load(x))
     tl.store(out + 1_000_000_000, 1)
+
+
+@triton.jit
+def eight_bits(x, out, B: tl.constexpr, ON_ROCM: tl.constexpr):
+    kind = tl.float8e4b8 if ON_ROCM else tl.float8e4nv
+    i = tl.arange(0, B)
+    tl.store(out + i, tl.load(x + i).to(kind).to(tl.float32))

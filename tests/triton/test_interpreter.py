@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import warnings
 from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
@@ -161,3 +163,23 @@ def test_the_installed_triton_and_torch_are_asked_about_the_simulated_device(own
     assert 0 < ms == least == most < 1
     with pytest.raises(RuntimeError, match="active drivers"):
         triton.runtime.driver.active.get_current_target()
+
+
+@pytest.mark.parametrize("interpret", ["0", "1"])
+def test_triton_may_be_imported_inside_of_the_block(interpret):
+    program = f"""
+import sys
+import numpy as np
+import kernbench as kb
+
+x, out = np.ones(8, np.float32), np.zeros(8, np.float32)
+assert "triton" not in sys.modules
+with kb.session("preset:small", data=True) as session, kb.triton.on(session):
+    sys.path.append({str(KERNELS.parent)!r})
+    import kernels
+    kernels.add[(1,)](x, x, out, 8, BLOCK=8)
+assert (out == 2).all()
+assert [launch.name for launch in session.result.launches] == ["add"]
+"""
+    environment = {**os.environ, "TRITON_INTERPRET": interpret}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, env=environment)

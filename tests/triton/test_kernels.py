@@ -161,6 +161,16 @@ def test_inline_assembly_is_refused_by_name_at_the_launch(kernels, machine):
     assert not torch.result.launches
 
 
+def test_a_type_that_is_not_supported_is_refused_only_if_it_is_used(kernels, machine):
+    x, out = np.linspace(-3, 3, 8, dtype=np.float32), np.zeros(8, np.float32)
+    with kb.session(machine, data=True) as torch, on(torch):
+        kernels.eight_bits[(1,)](x, out, B=8, ON_ROCM=False)
+    assert np.abs(out - x).max() <= 2**-3  # 3 bits of mantissa
+    where = rf"kernels.py:{line_of('.to(kind)')}: kernel eight_bits.*float8e4b8 is not supported"
+    with kb.session(machine, data=True) as torch, on(torch), pytest.raises(KernelError, match=where):
+        kernels.eight_bits[(1,)](x, out, B=8, ON_ROCM=True)
+
+
 def test_what_a_function_that_the_kernel_calls_takes_is_checked_too(kernels, machine):
     with (
         kb.session(machine, data=True) as torch,
