@@ -30,6 +30,32 @@ def _each(function: Callable[..., float]) -> Callable[..., np.ndarray]:
     return lambda x: applied(x).astype(x.dtype)
 
 
+def _exponent(x: np.ndarray) -> np.ndarray:
+    """Return the exponents, as floats: of 0 it is -inf, of inf it is inf."""
+    exponent = np.where(np.isfinite(x), np.frexp(x)[1] - 1, np.abs(x))
+    found: np.ndarray = np.where(x == 0, -np.inf, exponent).astype(x.dtype)
+    return found
+
+
+def _to(kind: dtypes.DType, rounded: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Return a function that rounds floats to integers as CUDA does: what is too large is the largest, and NaN is 0."""
+    range_of = np.iinfo(kind.numpy)
+
+    def convert(x: np.ndarray) -> np.ndarray:
+        whole = np.nan_to_num(rounded(x).astype(np.float64), nan=0.0)
+        found = np.clip(whole, float(range_of.min), float(range_of.max))
+        # The largest of 64 bits is not a float64: it is put in as an integer.
+        top = found >= float(range_of.max)
+        return np.where(top, range_of.max, np.where(top, 0, found).astype(kind.numpy)).astype(kind.numpy)
+
+    return convert
+
+
+def _away(x: np.ndarray) -> np.ndarray:
+    """Round halves away from zero."""
+    return np.trunc(x + np.copysign(x.dtype.type(0.5), x))
+
+
 # Their work on PE_MATH, and the function of arrays.
 MATH: dict[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
     "acos": (_SLOW, np.arccos), "acosh": (_SLOW, np.arccosh), "asin": (_SLOW, np.arcsin),
@@ -39,7 +65,9 @@ MATH: dict[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
     "exp10": (_SLOW, lambda x: np.power(x.dtype.type(10), x)), "expm1": (_SLOW, np.expm1),
     "log10": (_SLOW, np.log10), "log1p": (_SLOW, np.log1p),
     "trunc": (_SIMPLE, np.trunc), "rint": (_SIMPLE, np.rint), "nearbyint": (_SIMPLE, np.rint),
-    "round": (_SIMPLE, lambda x: np.trunc(x + np.copysign(x.dtype.type(0.5), x))),
+    "round": (_SIMPLE, _away), "logb": (_SIMPLE, _exponent),
+    "cospi": (_SLOW, lambda x: np.cos(np.pi * np.remainder(x, 2)).astype(x.dtype)),
+    "sinpi": (_SLOW, lambda x: np.sin(np.pi * np.remainder(x, 2)).astype(x.dtype)),
     "saturatef": (("simple",) * 2, lambda x: np.clip(x, 0, 1)),
     "rcp_rn": (_SLOW, lambda x: 1 / x), "rcbrt": (_SLOW, lambda x: 1 / np.cbrt(x)),
     "normcdf": (("slow", "simple", "simple"), lambda x: 0.5 * _each(math.erfc)(-x * np.float32(math.sqrt(0.5)))),
@@ -48,16 +76,28 @@ MATH: dict[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
     "fdim": (("simple",) * 2, lambda x, y: np.maximum(x - y, 0)),
     "pow": (("slow", "simple", "slow"), np.power), "remainder": (_SLOW, lambda x, y: x - y * np.rint(x / y)),
 }  # fmt: skip
-PREDICATES: dict[str, Callable[..., np.ndarray]] = {
-    "isnan": np.isnan, "isinf": np.isinf, "finitef": np.isfinite, "isfinited": np.isfinite, "signbit": np.signbit,
+_ROUNDED = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}
+_INTEGERS = {"int": dtypes.int32, "uint": dtypes.uint32, "ll": dtypes.int64, "ull": dtypes.uint64}
+# Functions of floats whose results are none: the type of the results, and the function of arrays.
+OTHER_RESULTS: dict[str, tuple[dtypes.DType, Callable[..., np.ndarray]]] = {
+    "isnan": (dtypes.bool_, np.isnan), "isinf": (dtypes.bool_, np.isinf), "signbit": (dtypes.bool_, np.signbit),
+    "finitef": (dtypes.bool_, np.isfinite), "isfinited": (dtypes.bool_, np.isfinite),
+    "llrint": (dtypes.int64, _to(dtypes.int64, np.rint)), "llround": (dtypes.int64, _to(dtypes.int64, _away)),
+    "ilogb": (dtypes.int32, lambda x: _to(dtypes.int32, _exponent)(np.where(np.isnan(x), x.dtype.type(0), x))),
+    **{
+        f"{of}2{name}_{how}": (kind, _to(kind, rounded))
+        for of in ("float", "double") for name, kind in _INTEGERS.items() for how, rounded in _ROUNDED.items()
+    },
 }  # fmt: skip
+CASTS = {f"{name}2{to}_rn": kind for name in _INTEGERS for to, kind in (("float", "fp32"), ("double", "fp64"))}
+CASTS["double2float_rn"] = "fp32"
 # Other names of the same functions.
 ALIASES = {
     "fast_cosf": "cos", "fast_sinf": "sin", "fast_expf": "exp", "fast_logf": "log", "fast_log2f": "log2",
     "fast_log10f": "log10", "fast_exp10f": "exp10", "fast_tanf": "tan", "fast_tanhf": "tanh", "fast_powf": "pow",
     "fast_dividef": "fdiv", "sqrt_rn": "sqrt", "rsqrt_rn": "rsqrt", "div_rn": "fdiv", "fma_rn": "fma", "fabs": "abs",
     "mul_rn": "mul", "add_rn": "add", "sub_rn": "sub", "fmax": "maximum", "fmin": "minimum", "mulhi": "umulhi",
-    "powf": "pow", "fast_gelu": "gelu",
+    "powf": "pow", "fast_gelu": "gelu", "scalbn": "ldexp",
 }  # fmt: skip
 BITS = {
     "int_as_float": "fp32", "uint_as_float": "fp32", "float_as_int": "int32", "float_as_uint": "uint32",
@@ -96,6 +136,18 @@ def umulhi(lang: Language, x: Any, y: Any) -> Any:
 
     out = broadcast_shapes("umulhi", *shape)
     return lang._wrap(lang._tl._vector("umulhi", _SIMPLE, upper, tiles, out, common, common))
+
+
+def ldexp(lang: Language, x: Any, n: Any) -> Any:
+    """Return x times two to the power of n, which is an integer."""
+    tiles = lang._wide(x), lang._tile(n)
+    shape = broadcast_shapes("ldexp", *(tile.shape for tile in tiles))
+
+    def scaled(a: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.ldexp(a, exponent.astype(np.intc))
+        return found
+
+    return lang._wrap(lang._tl._vector("ldexp", _SIMPLE, scaled, tiles, shape, tiles[0].dtype, None))
 
 
 def popc(lang: Language, x: Any) -> Any:

@@ -15,7 +15,7 @@ from kernbench.errors import KernelError
 from kernbench.triton import _functions as functions
 from kernbench.triton import _random as random
 from kernbench.triton import _tensor
-from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED, StaticAssertError
+from kernbench.triton._functions import ALIASES, BITS, CASTS, MATH, OTHER_RESULTS, REFUSED, StaticAssertError
 from kernbench.triton._tensor import Block, is_bool, is_signed_by_unsigned, pointer_of, tensor, tensor_descriptor
 from kernbench.triton._types import (
     LANGUAGE_NAMES,
@@ -99,8 +99,10 @@ class Language:
             return getattr(self, ALIASES[name])
         if name in MATH:
             return lambda *operands: self._math(name, operands)
-        if name in PREDICATES:
-            return lambda x: self._predicate(name, x)
+        if name in OTHER_RESULTS:
+            return lambda x: self._result(name, x)
+        if name in CASTS:
+            return lambda x: self.cast(x, CASTS[name])
         if name in BITS:
             return lambda x: self.cast(x, BITS[name], bitcast=True)
         if name in REFUSED:
@@ -219,11 +221,10 @@ class Language:
         shape = broadcast_shapes(name, *(tile.shape for tile in tiles))
         return self._wrap(self._tl._vector(name, kinds, function, tiles, shape, common, common))
 
-    def _predicate(self, name: str, x: Any) -> Any:
+    def _result(self, name: str, x: Any) -> Any:
+        kind, function = OTHER_RESULTS[name]
         tile = self._tile(x)
-        return self._wrap(
-            self._tl._vector(name, _SIMPLE, PREDICATES[name], (tile,), tile.shape, dtypes.bool_, tile.dtype)
-        )
+        return self._wrap(self._tl._vector(name, _SIMPLE, function, (tile,), tile.shape, kind, tile.dtype))
 
     # --- the program
 
@@ -517,7 +518,9 @@ class Language:
             return pointer_of(self, self._native(chosen), pointer_type(x.dtype))
         return self._wrap(self._tl.where(self._native(condition), x, y))
 
-    umulhi, popc, get_int_dtype = functions.umulhi, functions.popc, staticmethod(functions.get_int_dtype)
+    umulhi, popc, ldexp, get_int_dtype = (
+        functions.umulhi, functions.popc, functions.ldexp, staticmethod(functions.get_int_dtype),
+    )  # fmt: skip
     _log2 = staticmethod(functions.log2)
 
     # --- shape

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from kernbench.errors import KernelError
-from kernbench.triton._functions import ALIASES, BITS, MATH, PREDICATES, REFUSED
+from kernbench.triton._functions import ALIASES, BITS, CASTS, MATH, OTHER_RESULTS, REFUSED
 from kernbench.triton._language import Language
 from kernbench.triton._session import Driver, do_bench, launch
 from kernbench.triton._types import LANGUAGE_NAMES, block_type, dtype, pointer_type
@@ -190,7 +190,7 @@ class _Language(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        known = {*vars(Language), *MATH, *ALIASES, *BITS, *PREDICATES, *REFUSED}
+        known = {*vars(Language), *MATH, *ALIASES, *BITS, *CASTS, *OTHER_RESULTS, *REFUSED}
         if name not in known and self.__name__ == "triton.language":
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return Function(name)

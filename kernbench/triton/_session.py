@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from math import prod
@@ -327,7 +328,7 @@ def _replace() -> Iterator[tuple[Any, str, Any]]:
         ("triton.runtime.interpreter", "InterpretedFunction", "run", launch),
         ("triton.runtime.driver", "driver", "_active", Driver()), ("triton.testing", "", "do_bench", do_bench),
         ("triton.testing", "", "do_bench_cudagraph", do_bench),
-        ("torch", "cuda", "get_device_properties", cuda_properties),
+        ("torch", "cuda", "get_device_properties", cuda_properties), ("torch", "cuda", "device", nullcontext),
     ):  # fmt: skip
         # Triton is imported now, because a package may be imported inside of the block; torch takes seconds to import.
         owner = sys.modules.get(module) if module == "torch" or find_spec("triton") is None else import_module(module)

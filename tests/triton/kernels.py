@@ -334,3 +334,24 @@ def eight_bits(x, out, B: tl.constexpr, ON_ROCM: tl.constexpr):
     kind = tl.float8e4b8 if ON_ROCM else tl.float8e4nv
     i = tl.arange(0, B)
     tl.store(out + i, tl.load(x + i).to(kind).to(tl.float32))
+
+
+@triton.jit
+def to_integers(x, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    a = tl.load(x + i)
+    tl.store(out + i, libdevice.ilogb(a))
+    tl.store(out + B + i, libdevice.float2int_rn(a))
+    tl.store(out + 2 * B + i, libdevice.float2uint_rd(a))
+    tl.store(out + 3 * B + i, libdevice.llround(a))
+    tl.store(out + 4 * B + i, libdevice.float2ll_ru(a))
+
+
+@triton.jit
+def exponents(x, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    a = tl.load(x + i)
+    tl.store(out + i, libdevice.logb(a))
+    tl.store(out + B + i, libdevice.ldexp(a, i - 2))
+    tl.store(out + 2 * B + i, libdevice.sinpi(a))
+    tl.store(out + 3 * B + i, libdevice.int2float_rn(i))

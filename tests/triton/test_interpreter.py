@@ -156,6 +156,9 @@ def test_the_installed_triton_and_torch_are_asked_about_the_simulated_device(own
         n_pes = session.engine.machine.config.n_pes
         device = triton.runtime.driver.active.utils.get_device_properties(0)
         assert device["multiprocessor_count"] == torch.cuda.get_device_properties("cuda").multi_processor_count == n_pes
+        with torch.cuda.device(x.device.index):  # as launchers choose the device of their tensors
+            own.add[(3,)](x, y, out, 40, BLOCK=16)
+        assert torch.equal(out, x + y)
         ms, least, most = triton.testing.do_bench(
             lambda: own.add[(3,)](x, y, out, 40, BLOCK=16), quantiles=[0.5, 0.2, 0.8]
         )

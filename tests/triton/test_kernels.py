@@ -171,6 +171,31 @@ def test_a_type_that_is_not_supported_is_refused_only_if_it_is_used(kernels, mac
         kernels.eight_bits[(1,)](x, out, B=8, ON_ROCM=True)
 
 
+def test_conversions_to_integers_are_those_of_cuda(kernels, machine):
+    x = np.array([0, -2.5, 2.5, 0.3, 1e30, -1e30, np.inf, np.nan], np.float32)
+    out = np.zeros((5, 8), np.int64)
+    with kb.session(machine, data=True) as torch, on(torch):
+        kernels.to_integers[(1,)](x, out, B=8)
+    low, high, least, most = -(2**31), 2**31 - 1, -(2**63), 2**63 - 1
+    assert out.tolist() == [
+        [low, 1, 1, -2, 99, 99, high, low],
+        [0, -2, 2, 0, high, low, high, 0],
+        [0, 0, 2, 0, 2**32 - 1, 0, 2**32 - 1, 0],
+        [0, -3, 3, 0, most, least, most, 0],
+        [0, -2, 3, 1, most, least, most, 0],
+    ]
+
+
+def test_exponents_and_powers_of_two(kernels, machine):
+    x, out = np.array([0, -2.5, 0.5, 7], np.float32), np.zeros((4, 4), np.float32)
+    with kb.session(machine, data=True) as torch, on(torch):
+        kernels.exponents[(1,)](x, out, B=4)
+    assert out[0].tolist() == [-np.inf, 1, -1, 2]
+    assert out[1].tolist() == [0, -1.25, 0.5, 14]
+    assert np.allclose(out[2], [0, -1, 1, 0], atol=1e-6)
+    assert out[3].tolist() == [0, 1, 2, 3]
+
+
 def test_what_a_function_that_the_kernel_calls_takes_is_checked_too(kernels, machine):
     with (
         kb.session(machine, data=True) as torch,
