@@ -53,7 +53,8 @@ def _to(kind: dtypes.DType, rounded: Callable[..., np.ndarray]) -> Callable[...,
 
 def _away(x: np.ndarray) -> np.ndarray:
     """Round halves away from zero."""
-    return np.trunc(x + np.copysign(x.dtype.type(0.5), x))
+    found: np.ndarray = np.trunc(x + np.copysign(x.dtype.type(0.5), x))
+    return found
 
 
 # Their work on PE_MATH, and the function of arrays.
