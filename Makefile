@@ -97,7 +97,7 @@ oracle: core
 	$(PY) -m tests.oracle $(ORACLE)
 
 # In an environment apart: torch brings gigabytes that nothing else needs. A part of the acceptance: docs/reliability.md has
-# the commands that run all of it.
+# the commands that run all of it. Triton's interpreter is chosen when Triton is imported, so its tests have their own process.
 FRONTENDS := build/frontends
 $(FRONTENDS)/.ready: $(READY)
 	$(PYTHON) -m venv $(FRONTENDS)
@@ -105,8 +105,9 @@ $(FRONTENDS)/.ready: $(READY)
 	@touch $@
 
 frontends: core $(FRONTENDS)/.ready
-	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical $(NBVAL) $(WITH_TORCH) tests/torch tests/triton \
+	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical $(NBVAL) $(WITH_TORCH) tests/torch \
 	  tests/studies/test_models.py tests/dtensor/test_oracle.py tests/runtime_api/test_distributed_oracle.py
+	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical tests/triton
 	$(FRONTENDS)/bin/python -m tests.triton.acceptance norm softmax
 
 msccl: core

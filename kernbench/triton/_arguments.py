@@ -98,8 +98,12 @@ def torch_tensor_at(address: int) -> Any:
     for x in gc.get_objects() if kind else ():
         # isinstance() would ask each object for its class, and a proxy may then import a module or warn.
         if issubclass(type(x), kind) and x.device.type == "cpu" and str(x.layout) == "torch.strided":
-            storage = x.untyped_storage()
-            if storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes():
+            try:
+                storage = x.untyped_storage()
+                start = storage.data_ptr()
+            except RuntimeError:  # a tensor without values, as of torch.compile, has no memory
+                continue
+            if start <= address < start + storage.nbytes():
                 return x
     return None
 

@@ -128,11 +128,14 @@ def test_addresses_of_torch_tensors_in_memory(own, machine):
     ]
     pointers = [torch.tensor([group[i].data_ptr() for group in groups]) for i in range(3)]
     before = [p.clone() for p in pointers]
+    with torch._subclasses.FakeTensorMode():
+        without_memory = torch.zeros(2)
     with kb.session(machine, data=True) as session, on(session):
         own.grouped_gemm[(4,)](*pointers, torch.tensor(sizes, dtype=torch.int32), 2, PROGRAMS=4, B=16)
     for a, b, c in groups:
         assert (c.float() - a.float() @ b.float()).abs().max() < 0.02
     assert all(torch.equal(p, q) for p, q in zip(pointers, before, strict=True))
+    assert without_memory.shape == (2,)
 
 
 def test_bf16_is_rounded_as_torch_does(own, machine):
