@@ -98,12 +98,10 @@ def torch_tensor_at(address: int) -> Any:
     for x in gc.get_objects() if kind else ():
         # isinstance() would ask each object for its class, and a proxy may then import a module or warn.
         if issubclass(type(x), kind) and x.device.type == "cpu" and str(x.layout) == "torch.strided":
-            try:
-                storage = x.untyped_storage()
-                start = storage.data_ptr()
-            except RuntimeError:  # a tensor without values, as of torch.compile, has no memory
+            storage = x.untyped_storage()
+            if storage.device.type == "meta":  # of a tensor without values, as of torch.compile
                 continue
-            if start <= address < start + storage.nbytes():
+            if storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes():
                 return x
     return None
 
