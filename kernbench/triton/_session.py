@@ -322,6 +322,8 @@ def program_of(
 
 def _replace() -> Iterator[tuple[Any, str, Any]]:
     """Let launches and queries of the installed Triton and torch come here; yield what was there before."""
+    # Triton is imported now, because a package may be imported inside of the block; torch takes seconds to import.
+    installed = find_spec("triton") is not None
     for module, kind, name, value in (
         ("triton.runtime.jit", "JITFunction", "run", launch), ("triton.runtime.autotuner", "Autotuner", "run", launch),
         ("triton.runtime.autotuner", "Heuristics", "run", launch),
@@ -330,8 +332,7 @@ def _replace() -> Iterator[tuple[Any, str, Any]]:
         ("triton.testing", "", "do_bench_cudagraph", do_bench),
         ("torch", "cuda", "get_device_properties", cuda_properties), ("torch", "cuda", "device", nullcontext),
     ):  # fmt: skip
-        # Triton is imported now, because a package may be imported inside of the block; torch takes seconds to import.
-        owner = sys.modules.get(module) if module == "torch" or find_spec("triton") is None else import_module(module)
+        owner = import_module(module) if installed and module != "torch" else sys.modules.get(module)
         owner = getattr(owner, kind, None) if kind else owner
         if owner is not None:
             yield owner, name, getattr(owner, name)
