@@ -738,13 +738,15 @@ class _Backtrace:
         self._add(served, f"{what}: way back", *routes.parts(route, nbytes if read else 16, self.t - served))
         self._add(since, f"{memory} at work", Part("memory", memory, self.t - since))
         self._because("its request")
-        there = opener.nbytes if opener.kind == WRITE else 0
-        parts = routes.parts(opener.route, there, self.t - opener.start_ps, reverse=True)
+        there = opener.nbytes if opener.kind in (WRITE, PART) else 0
+        parts = routes.parts(opener.route, there, self.t - opener.start_ps, reverse=opener.kind != PART)
         self._add(opener.start_ps, f"request to {memory}", *parts)
         return partial(self._sent, opener)
 
     def _sent(self, transfer: Transfer) -> Next:
         """Find why a request was sent: its command, its tile, or the limits of its DMA channel."""
+        if transfer.kind == PART:
+            return partial(self._part_start, transfer)
         log, command, tile = self.log, transfer.command, transfer.tile
         if command not in log.issued:
             return partial(self._host_start, log.row[command])

@@ -11,17 +11,28 @@ from hypothesis import strategies as st
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import Dependencies, Records
 from kernbench.benches.registry import run as run_bench
+from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
+from kernbench.config import default_ccl_path
 from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import STAGINGS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
+from kernbench.runtime_api.collective import run as run_collective
 from kernbench.studies import gemm
+from kernbench.studies.ccl import Case
 from kernbench.topology.builder import resolve_topology
 from tests.analysis.paths import STEPS, checked, program
 from tests.components.one_pe import engine_of, launch, pointer
 from tests.components.queues_under_test import run as run_queues
 
 MACHINE = resolve_topology("preset:default")
+FOUR = MACHINE.with_(
+    {
+        "system.sips": {"count": 4, "topology": "torus_2d", "w": 2, "h": 2},
+        "sip.cube_mesh": {"w": 2, "h": 1},
+        "cube.pe_layout.pe_per_corner": 1,
+    }
+)
 
 
 @pytest.mark.parametrize("gather", gemm.GATHERS)
@@ -169,3 +180,11 @@ def test_messages_between_pes(exchange, n_slots, kind):
     programs = {place: program_of(i) for i, place in enumerate(PLACES)}
     engine = run_queues(programs, pairs, n_slots=n_slots, kind=kind, slot_bytes=1024)
     checked(engine.records())
+
+
+@pytest.mark.parametrize("kind", ["sram", "hbm"])
+@pytest.mark.parametrize("name", names(load_ccl_config(default_ccl_path())))
+def test_collectives_with_queues_in_memory(name, kind):
+    """A memory's busy time may begin with a part of a message, which is sent as parts are."""
+    algorithm = replace(resolve_algorithm_config(name, default_ccl_path()), buffer_kind=kind, world_size=None)
+    checked(run_collective(FOUR, Case(FOUR, algorithm).plan, 65536).result.records)
