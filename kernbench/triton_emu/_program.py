@@ -113,6 +113,15 @@ def _fits(scalar: int, dtype: DType) -> bool:
     return int(limits.min) <= scalar <= int(limits.max)
 
 
+@lru_cache(maxsize=4096, typed=True)
+def _rounded(x: float, negative: bool, dtype: str) -> np.ndarray:
+    """Return a number as an array of a type; `negative` tells -0.0 from 0.0, which are equal as keys."""
+    with np.errstate(all="ignore"):
+        array = as_dtype(dtype).round(np.asarray(x))
+    array.flags.writeable = False
+    return array
+
+
 @lru_cache(maxsize=4096)
 def work_of(kinds: tuple[str, ...], elements: int, itemsize: int) -> tuple[VectorOp, ...]:
     """Return the vector engine's work for operations of these kinds, one after the other."""
@@ -128,6 +137,7 @@ def shape_of(shape: int | Sequence[int]) -> Shape:
     return sizes
 
 
+@lru_cache(maxsize=4096)
 def broadcast(name: str, *shapes: Shape) -> Shape:
     """Return the shape that `shapes` broadcast to."""
     if len(set(shapes)) == 1:
@@ -410,8 +420,7 @@ class Program:
         return self._vector(name, kinds, function, (x,), x.shape, x.dtype, x.dtype)
 
     def _scalar(self, x: float, dtype: DType) -> Tile:
-        with np.errstate(all="ignore"):
-            return self._fold(dtype.round(np.asarray(x)), dtype)
+        return self._fold(_rounded(x, str(x).startswith("-"), dtype.name), dtype)
 
     def _unify(self, name: str, operands: Sequence[Any], division: bool = False) -> tuple[list[Tile], DType]:
         """Return tiles and numbers as tiles, numbers rounded to the common type, and that type."""
