@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import lru_cache
+from math import prod
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -34,15 +36,37 @@ def ps_to_ns(ps: int) -> float:
 def serialization_ps(nbytes: int, bw_gbs: float) -> int:
     """Return the time that `nbytes` occupy a server of `bw_gbs`, rounded up to a picosecond.
 
-    Exact for any float bandwidth: the division is done on integers.
+    The bandwidth is the decimal number that it is written as, and the division is done on integers. Other amounts and
+    rates count likewise: cycles of a clock in GHz, or multiply-accumulates per ns.
 
     >>> serialization_ps(256, 128)
     2000
     >>> serialization_ps(1, 300)
     4
+    >>> serialization_ps(511, 7.3)
+    70000
     """
-    ps, nbytes_in = _rate(bw_gbs)
+    ps, nbytes_in = ps_per_unit(bw_gbs)
     return -(-nbytes * ps // nbytes_in)
+
+
+def decimal(value: float) -> Fraction:
+    """Return a number as the shortest decimal that reads as it: what the user wrote.
+
+    >>> decimal(7.3)
+    Fraction(73, 10)
+    """
+    return Fraction(repr(float(value)))
+
+
+@lru_cache(maxsize=256)
+def decimal_product(*factors: float) -> float:
+    """Return the product of numbers that count as decimals: exact up to 15 digits, and rounded once beyond.
+
+    >>> 64 * 0.9, decimal_product(64, 0.9), 3 * 0.1, decimal_product(3, 0.1)
+    (57.6, 57.6, 0.30000000000000004, 0.3)
+    """
+    return float(prod(map(decimal, factors)))
 
 
 class ServiceTimes(dict[int, int]):
@@ -67,7 +91,7 @@ def service_times(bw_gbs: float, header_bytes: int = 0) -> ServiceTimes:
 
 
 @lru_cache(maxsize=1024)
-def _rate(bw_gbs: float) -> tuple[int, int]:
-    """Return whole numbers of picoseconds and of bytes: so many bytes in so many ps."""
-    nbytes, ns = bw_gbs.as_integer_ratio()
-    return 1000 * ns, nbytes
+def ps_per_unit(rate: float) -> tuple[int, int]:
+    """Return whole numbers of picoseconds and of units (bytes, cycles): so many units in so many ps."""
+    units, ns = decimal(rate).as_integer_ratio()
+    return 1000 * ns, units

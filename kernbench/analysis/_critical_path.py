@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from kernbench._units import ns_to_ps
+from kernbench._units import decimal_product, ns_to_ps
 from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, WRITE, Launch, Records, Stage, Transfer
 from kernbench.analysis._transfer import Part, RouteBreakdown
 from kernbench.analysis.result import span
@@ -182,7 +182,7 @@ class _Log:
             return Part(ENGINE_PARTS[kind], f"{pe}.{_ENGINES[kind]}", stage.busy_ps)
         memory, (link, bw_gbs) = self.routes.ends(stage.route)[0], self.routes.slowest(stage.route)
         hbm = self.spec("cube.hbm")
-        slice_gbs = hbm["channels"] * hbm["channel_bw_gbs"] * hbm["efficiency"]
+        slice_gbs = decimal_product(hbm["channels"], hbm["channel_bw_gbs"], hbm["efficiency"])
         if ".hbm_ctrl." in memory and slice_gbs <= bw_gbs:
             return Part("memory", memory, round(stage.nbytes * 1000 / slice_gbs))
         return Part("serialization", link, round(stage.nbytes * 1000 / bw_gbs))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kernbench._units import decimal_product
 from kernbench.analysis._critical_path import CriticalPath, critical_path
 from kernbench.analysis._records import Launch, Records, covered_ps
 from kernbench.analysis._transfer import RouteBreakdown
@@ -355,6 +356,6 @@ def _at_least(records: Records, fields: tuple[str, ...]) -> list[str]:
         return []
     cube = records.spec["cube"]
     hbm = cube["hbm"]
-    twice = 2 * hbm["channels"] * hbm["channel_bw_gbs"] * hbm["efficiency"]
+    twice = decimal_product(2, hbm["channels"], hbm["channel_bw_gbs"], hbm["efficiency"])
     links = {"cube.hbm.bw_gbs": hbm["bw_gbs"], "cube.pe.pe_dma.bw_gbs": cube["pe"]["pe_dma"]["bw_gbs"]}
     return [field for field, bw in links.items() if bw < twice]

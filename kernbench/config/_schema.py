@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Union, dataclass_transform, get_args
 from pydantic_core import PydanticCustomError
 
 from kernbench._registry import COMPONENTS
-from kernbench._units import ACK_BYTES, FLIT_BYTES, GIB, serialization_ps
+from kernbench._units import ACK_BYTES, FLIT_BYTES, GIB, decimal_product, serialization_ps
 
 # The type of errors whose message follows "key = value" unchanged.
 EXPECTED = "expected"
@@ -420,7 +420,7 @@ class Ucie(Model):
     @property
     def flit_gbs(self) -> float:
         """Bandwidth of a connection for flits [GB/s], each way."""
-        return self.bw_gbs * self.efficiency
+        return decimal_product(self.bw_gbs, self.efficiency)
 
 
 class MCpu(Model):
@@ -458,12 +458,12 @@ class Hbm(Model):
     @property
     def slice_gbs(self) -> float:
         """Bandwidth of a slice [GB/s]: that of its channels, as far as it is reached."""
-        return self.channels * self.channel_bw_gbs * self.efficiency
+        return decimal_product(self.channels, self.channel_bw_gbs, self.efficiency)
 
     @property
     def burst_ps(self) -> int:
         """Time that a channel takes for one burst [ps]."""
-        return serialization_ps(self.burst_bytes, self.channel_bw_gbs * self.efficiency)
+        return serialization_ps(self.burst_bytes, decimal_product(self.channel_bw_gbs, self.efficiency))
 
     def slice_bytes(self, pes: int) -> int:
         """Return the bytes of each slice of a cube with `pes` PEs."""

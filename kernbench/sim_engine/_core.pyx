@@ -36,7 +36,7 @@ from time import monotonic
 import numpy as np
 
 from kernbench.sim_engine._python_core import Hop
-from kernbench._units import ACK_BYTES, ns_to_ps, serialization_ps
+from kernbench._units import ACK_BYTES, ns_to_ps
 
 cdef int64_t FIRST_EVENT = 0, NORMAL = 1, ARRIVAL = 2
 cdef int64_t LIMIT = <int64_t>1 << 62
@@ -1346,7 +1346,7 @@ cdef class HbmSlice:
         self.core, self.link, self.memory = network.core, link, memory
         self.n = hbm.channels
         self.line_bits = hbm.burst_bytes.bit_length() - 1
-        self.burst_ps = serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
+        self.burst_ps = hbm.burst_ps
         self.turn_ps, self.access_ps = ns_to_ps(hbm.turnaround_ns), ns_to_ps(hbm.access_ns)
         self.by_rounds = hbm.burst_bytes == link.flit_bytes
         self.line_mask = hbm.burst_bytes - 1

@@ -8,7 +8,7 @@ from itertools import pairwise, product
 from math import log2
 from typing import Any
 
-from kernbench._units import ACK_BYTES, KIB, MIB, ns_to_ps, serialization_ps
+from kernbench._units import ACK_BYTES, KIB, MIB, decimal_product, ns_to_ps, serialization_ps
 from kernbench.analysis import _transfer as transfer
 from kernbench.analysis._records import Op, Records
 from kernbench.analysis._roofline import ideal_gemm
@@ -169,7 +169,10 @@ def _stage(kind: str, machine: Machine, repeats: int) -> list[Sample]:
             m, k, n = tiles[op.tile]
             amount, rate = {
                 "fetch": (2 * (m * k + k * n), pe.pe_tcm.read_bw_gbs),
-                "gemm": (tile.m * tile.k * tile.n, pe.pe_gemm.macs_per_cycle.f16 * pe.pe_gemm.clock_ghz),
+                "gemm": (
+                    tile.m * tile.k * tile.n,
+                    decimal_product(pe.pe_gemm.macs_per_cycle.f16, pe.pe_gemm.clock_ghz),
+                ),
                 "store_tcm": (2 * m * n, pe.pe_tcm.write_bw_gbs),
             }[kind]
             expected = serialization_ps(amount, rate)

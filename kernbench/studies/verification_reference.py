@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import simpy
 
-from kernbench._units import ACK_BYTES, FLIT_BYTES, flits, ns_to_ps, serialization_ps
+from kernbench._units import ACK_BYTES, FLIT_BYTES, decimal_product, flits, ns_to_ps, serialization_ps
 from kernbench.policy._routing import reverse, router_of
 from kernbench.topology import _naming as naming
 from kernbench.topology._graph import Edge
@@ -195,7 +195,7 @@ class Reference:
         if self._directions.setdefault(channel, direction) != direction:
             self._directions[channel] = direction
             yield self.env.timeout(ns_to_ps(hbm.turnaround_ns))
-        yield self.env.timeout(serialization_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency))
+        yield self.env.timeout(serialization_ps(hbm.burst_bytes, decimal_product(hbm.channel_bw_gbs, hbm.efficiency)))
         served()
 
     def through(self, src: str, cpu: str, nbytes: int, then: Done) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernbench._units import ns_to_ps, serialization_ps
+from kernbench._units import decimal_product, ns_to_ps, serialization_ps
 from kernbench.errors import ArgumentError
 from kernbench.topology import _naming as naming
 from kernbench.topology._mesh import OPPOSITE, SIDES, STEP, At, CubeLayout, SipNetwork
@@ -224,9 +224,8 @@ class Graph:
             Node(naming.SWITCH, "switch", system.switch.impl, ns_to_ps(system.switch.overhead_ns), None, 1),
         ]
         host_link = system.host_link
-        wires = _both_ways(
-            naming.HOST, naming.SWITCH, host_link.bw_gbs_per_sip * self.config.n_sips, latency_ns=host_link.latency_ns
-        )
+        host_gbs = decimal_product(host_link.bw_gbs_per_sip, self.config.n_sips)
+        wires = _both_ways(naming.HOST, naming.SWITCH, host_gbs, latency_ns=host_link.latency_ns)
         for sip in range(self.config.n_sips):
             pcie_ep, io_cpu, noc = naming.pcie_ep(sip), naming.io_cpu(sip), naming.io_noc(sip)
             at = self._sip_index(sip)
@@ -235,7 +234,7 @@ class Graph:
                 Node(io_cpu, "io_cpu", io.io_cpu.impl, 0, None, at + 1),
                 Node(noc, "io_noc", io.noc.impl, self._overhead_ps("io_noc", io.noc.overhead_ns), None, at + 2),
             ]
-            pcie_gbs = system.pcie.bw_gbs * system.pcie.efficiency
+            pcie_gbs = decimal_product(system.pcie.bw_gbs, system.pcie.efficiency)
             wires += _both_ways(naming.SWITCH, pcie_ep, pcie_gbs, latency_ns=system.pcie.latency_ns)
             wires += _both_ways(pcie_ep, noc, io.noc.port_bw_gbs)
             wires += _both_ways(io_cpu, noc, io.noc.port_bw_gbs)

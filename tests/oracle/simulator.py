@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from math import ceil
+from math import ceil, prod
 
 from kernbench.topology.builder import Machine
 from tests.oracle.routes import Routes
@@ -22,9 +22,9 @@ BULK, QUEUE = 0, 1
 Done = Callable[[], None]
 
 
-def service_ps(nbytes: int, bw_gbs: float) -> int:
-    """Return how long `nbytes` occupy a link or channel of `bw_gbs`, rounded up (M4.1)."""
-    return ceil(nbytes * 1000 / Fraction(bw_gbs))
+def service_ps(nbytes: int, *factors: float) -> int:
+    """Return how long `nbytes` occupy a link or channel of a bandwidth, the product of decimals, rounded up (M4.1)."""
+    return ceil(nbytes * 1000 / prod(Fraction(str(factor)) for factor in factors))
 
 
 def flits_of(nbytes: int, most: int) -> list[int]:
@@ -69,7 +69,7 @@ class Slice:
         hbm = machine.config.cube.hbm
         self.burst_bytes = hbm.burst_bytes
         self.channels = hbm.channels
-        self.burst_ps = service_ps(hbm.burst_bytes, hbm.channel_bw_gbs * hbm.efficiency)
+        self.burst_ps = service_ps(hbm.burst_bytes, hbm.channel_bw_gbs, hbm.efficiency)
         self.access_ps = round(hbm.access_ns * 1000)
         self.turnaround_ps = round(hbm.turnaround_ns * 1000)
         self.free_ps = [0] * hbm.channels

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import simpy
 
-from kernbench._units import serialization_ps
+from kernbench._units import decimal_product, serialization_ps
 from kernbench.studies.verification_reference import Reference
 
 TILE_M, TILE_K, TILE_N = 32, 64, 32
@@ -232,7 +232,7 @@ class Pe:
 
     def _gemm(self) -> Iterator[simpy.Event]:
         gemm = self.config.pe_gemm
-        tile_ps = serialization_ps(TILE_M * TILE_K * TILE_N, gemm.macs_per_cycle.f16 * gemm.clock_ghz)
+        tile_ps = serialization_ps(TILE_M * TILE_K * TILE_N, decimal_product(gemm.macs_per_cycle.f16, gemm.clock_ghz))
         for job in self.jobs:
             for _ in job.tiles():
                 tile = yield self.to_gemm.get()

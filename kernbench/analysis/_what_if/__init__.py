@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
+from kernbench._units import decimal_product
 from kernbench.analysis._records import Records
 from kernbench.config import MachineConfig, read_machine
 from kernbench.errors import ConfigError
@@ -198,7 +199,7 @@ def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence
             f"{', '.join(costs)}: a prediction does not know when the host has prepared a launch; run the program on "
             "the changed machine"
         )
-    least = asked["cube.hbm.channels"] * asked["cube.hbm.channel_bw_gbs"] * asked["cube.hbm.efficiency"]
+    least = decimal_product(*(asked[f"cube.hbm.{key}"] for key in ("channels", "channel_bw_gbs", "efficiency")))
     implied = {}
     for field in _WITH_SLICE:
         if asked[field] == _WIDE:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kernbench._units import flits, ns_to_ps, serialization_ps
+from kernbench._units import decimal_product, flits, ns_to_ps, serialization_ps
 from kernbench.analysis._records import Records
 from kernbench.analysis._transfer import flit_bytes_of
 from kernbench.analysis.why import attribution
@@ -51,7 +51,7 @@ class Quantities:
         self._paths: list[tuple[int, tuple[Hop, ...], int, int]] = []  # quantity, hops, bytes of a flit, flits
         self._flit: dict[tuple[Hop, int], int] = {}
         hbm = self.spec("cube.hbm")
-        self.burst_ps = serialization_ps(hbm["burst_bytes"], hbm["channel_bw_gbs"] * hbm["efficiency"])
+        self.burst_ps = serialization_ps(hbm["burst_bytes"], decimal_product(hbm["channel_bw_gbs"], hbm["efficiency"]))
         self._bursts: tuple[float, int] = self.burst_ps / hbm["channels"], hbm["burst_bytes"]
         self.one = self._enter(("one",), 1.0)
         self.memory = self._enter(("memory",), 1.0)

@@ -7,6 +7,7 @@ from fractions import Fraction
 from itertools import product
 
 from kernbench._dtypes import DType
+from kernbench._units import decimal
 from kernbench.config import PeGemmConfig
 from kernbench.errors import KernelError
 
@@ -37,7 +38,7 @@ class PeGemm:
         rate = getattr(rates, _FAMILY.get(dtype.name, ""), None)
         if rate is None:
             raise KernelError(f"the matrix engine does not take {dtype}; expected one of {', '.join(sorted(_FAMILY))}")
-        return Fraction(self.config.macs) * Fraction(rate) / rates.f16 * Fraction(self.config.clock_ghz)
+        return self.config.macs * Fraction(rate, rates.f16) * decimal(self.config.clock_ghz)
 
 
 Slots = Callable[[int, int, int], Fraction]
@@ -75,7 +76,7 @@ def _systolic(config: PeGemmConfig) -> Slots:
 
 def _table(config: PeGemmConfig) -> Slots:
     """Interpolate the efficiency linearly between the sizes of the table; a smaller tile costs as its smallest."""
-    known = {(m, k, n): Fraction(str(share)) for m, k, n, share in config.table}
+    known = {(m, k, n): decimal(share) for m, k, n, share in config.table}
     axes = [sorted(set(sizes)) for sizes in zip(*known, strict=True)]
 
     def slots(m: int, k: int, n: int) -> Fraction:

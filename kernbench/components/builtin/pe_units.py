@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from kernbench._units import KIB, MIB, ns_to_ps, service_times
+from kernbench._units import KIB, MIB, ns_to_ps, ps_per_unit, service_times
 from kernbench.components._command import Value, VectorOp
 from kernbench.config import PeMathConfig, PeMmuConfig, PeTcmConfig
 from kernbench.errors import OutOfMemoryError
@@ -84,8 +84,7 @@ class PeMath:
 
     def __init__(self, config: PeMathConfig) -> None:
         self.config = config
-        self._cycles, ns = config.clock_ghz.as_integer_ratio()
-        self._ps = 1000 * ns
+        self._ps, self._cycles = ps_per_unit(config.clock_ghz)
 
     def lanes(self, itemsize: int) -> int:
         """Return the lanes for values of `itemsize` bytes: up to 2, 4, and half of the latter for 8."""
