@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property, lru_cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
+    from kernbench.sim_engine._network import Link
     from kernbench.sim_engine._transaction import Route
     from kernbench.viz.figures import Figure
 
@@ -29,6 +32,7 @@ SATURATED = 3  # times the latency without load
 _BATCHES = 20
 _DRAIN = 0.5  # of the time in which packets are sent
 _PRECISION = 0.005  # of the saturation load
+_MARGIN = 1.1  # of the next load that is expected to saturate, to one that was and does not
 _PACKETS = 50_000  # so that a mean over routes of any length is good to a quarter of a percent
 
 
@@ -193,10 +197,9 @@ def load_curve(
     (0.1, False)
     """
     _check(pattern, packet, loads, network, cycles)
-    traffic = _Traffic(resolve_topology(machine), pattern, packet, network, seed)
-    alone = traffic.alone_ns()
-    points = {load: traffic.point(load, cycles, alone) for load in sorted(set(loads))}
-    saturation = _saturation(traffic, points, cycles, alone)
+    traffic = _traffic(resolve_topology(machine), pattern, packet, network, seed)
+    points = {load: traffic.point(load, cycles) for load in sorted(set(loads))}
+    saturation = _saturation(traffic, points, cycles)
     return LoadCurve(
         traffic.machine.hash,
         network,
@@ -205,10 +208,15 @@ def load_curve(
         packet,
         len(traffic.ends),
         ps_to_ns(traffic.cycle_ps),
-        alone,
+        traffic.alone_ns,
         saturation,
         tuple(points[load] for load in sorted(points)),
     )
+
+
+@lru_cache(maxsize=32)  # the latency without load is the same for every load
+def _traffic(machine: Machine, pattern: str, packet: int, network: str, seed: int = 0) -> _Traffic:
+    return _Traffic(machine, pattern, packet, network, seed)
 
 
 def latency_cycles(
@@ -226,9 +234,8 @@ def latency_cycles(
     The other arguments are those of `load_curve`; at a low load, packets are sent for more than `cycles`.
     """
     _check(pattern, packet, [load], network, cycles)
-    traffic = _Traffic(machine, pattern, packet, network, 0)
-    cycles = max(cycles, math.ceil(_PACKETS * packet / load / len(traffic.ends)))
-    point = traffic.point(load, cycles, traffic.alone_ns())
+    traffic = _traffic(machine, pattern, packet, network)
+    point = traffic.point(load, max(cycles, math.ceil(_PACKETS * packet / load / len(traffic.ends))))
     return (point.others_ns if others else point.latency_ns) * 1000 / traffic.cycle_ps
 
 
@@ -236,8 +243,7 @@ def saturation(machine: Machine, *, pattern: str, packet: int, network: str) -> 
     """Return the load at which a network saturates [flits per cycle]; the arguments are those of `load_curve`."""
     cycles = 10_000 if packet == 1 else 30_000  # longer packets are rarer, and their queues grow slowly
     _check(pattern, packet, (), network, cycles)
-    traffic = _Traffic(machine, pattern, packet, network, 0)
-    return _saturation(traffic, {}, cycles, traffic.alone_ns())
+    return _saturation(_traffic(machine, pattern, packet, network), {}, cycles)
 
 
 def _check(pattern: str, packet: int, loads: Sequence[float], network: str, cycles: int) -> None:
@@ -272,25 +278,40 @@ class _Traffic:
         self.flit_bytes = config.system.flit_bytes
         self.cycle_ps = serialization_ps(self.flit_bytes + header_bytes, bw_gbs)
         self.hot = _middle(places, shape) if pattern == "hotspot" else -1
+        self.hot_share = HOT_SHARE if pattern == "hotspot" else 0.0
         self.to = _partners(places, shape, pattern)
 
+    @cached_property
     def alone_ns(self) -> float:
-        """Return the mean latency of the packets of the pattern, each alone."""
-        n = len(self.ends)
+        """The mean latency of the packets of the pattern, each alone in the network."""
+        n, run = len(self.ends), _Run(self)
         if self.to is not None:
-            return float(np.mean([self._alone(i, j) for i, j in enumerate(self.to)])) / 1000
-        times = np.array([[self._alone(i, j) for j in range(n)] for i in range(n)])
-        share = HOT_SHARE if self.hot >= 0 else 0.0
+            return float(np.mean([run.alone(i, j) for i, j in enumerate(self.to)])) / 1000
+        times = np.array([[run.alone(i, j) for j in range(n)] for i in range(n)])
+        share = self.hot_share
         return float((1 - share) * times.mean() + share * times[:, self.hot].mean()) / 1000
 
-    def _alone(self, src: int, dst: int) -> int:
-        run = _Run(self)
-        run.send(src, dst, 0)
-        run.drain()
-        ((_, _, took, _),) = run.arrived
-        return took
+    @cached_property
+    def capacity(self) -> float:
+        """The load at which the busiest link is busy all the time, by the routes of the pattern."""
+        run, shares = _Run(self), self._shares()
+        busy_ps: defaultdict[Link, float] = defaultdict(float)  # for a flit of every terminal
+        for src, dst in np.argwhere(shares).tolist():
+            route = run.route(src, dst)
+            ways = route.ways or (route,)
+            for way in ways:
+                for link in way.links:
+                    busy_ps[link] += float(shares[src, dst]) * link.times[self.flit_bytes] / len(ways)
+        return self.cycle_ps / max(busy_ps.values())
 
-    def point(self, load: float, cycles: int, alone_ns: float) -> LoadPoint:
+    def _shares(self) -> np.ndarray:
+        """Return which share of a terminal's packets (row) goes to each terminal (column)."""
+        n = len(self.ends)
+        if self.to is not None:
+            return np.eye(n)[self.to]
+        return np.tile((1 - self.hot_share) / n + self.hot_share * (np.arange(n) == self.hot), (n, 1))
+
+    def point(self, load: float, cycles: int) -> LoadPoint:
         """Simulate a load."""
         run = _Run(self)
         sent = run.offer(load, cycles)
@@ -312,7 +333,7 @@ class _Traffic:
             others_ns=float(others.mean()) / 1000 if len(others) else math.nan,
             packets=int(measured.sum()),
             warmup_cycles=start,
-            saturated=len(made) < sent or mean > SATURATED * alone_ns,
+            saturated=len(made) < sent or mean > SATURATED * self.alone_ns,
         )
 
 
@@ -344,22 +365,33 @@ def warm_up(means: Sequence[float]) -> int:
     return int(np.argmin(errors))
 
 
-def _saturation(traffic: _Traffic, points: dict[float, LoadPoint], cycles: int, alone_ns: float) -> float:
-    """Return the highest load that does not saturate, by bisection; adds the loads that it simulates to `points`."""
+def _saturation(traffic: _Traffic, points: dict[float, LoadPoint], cycles: int) -> float:
+    """Return the highest load that does not saturate, by bisection; adds the loads that it simulates to `points`.
 
-    def saturated(load: float) -> bool:
-        if load not in points:
-            points[load] = traffic.point(load, cycles, alone_ns)
-        return points[load].saturated
+    Loads from `expected` on, at first the capacity of the links, count as saturated without a simulation. The upper end
+    of the bracket is always simulated: queues stay short for a while at a little more than the capacity.
+    """
 
-    high = min((load for load, p in points.items() if p.saturated), default=1.0)
-    if not saturated(high):
+    def saturated(load: float, expected: float = math.inf) -> bool:
+        if load not in points and load < expected:
+            points[load] = traffic.point(load, cycles)
+        return load not in points or points[load].saturated
+
+    top = min((load for load, p in points.items() if p.saturated), default=1.0)
+    bottom = max((load for load, p in points.items() if not p.saturated and load < top), default=0.0)
+    expected = traffic.capacity
+    if expected >= top and not saturated(top):
         return 1.0
-    low = max((load for load, p in points.items() if not p.saturated and load < high), default=0.0)
-    while high - low > _PRECISION:
-        middle = (low + high) / 2
-        low, high = (low, middle) if saturated(middle) else (middle, high)
-    return (low + high) / 2
+    while True:
+        low, high = bottom, top
+        while high - low > _PRECISION:
+            middle = (low + high) / 2
+            low, high = (low, middle) if saturated(middle, expected) else (middle, high)
+        if saturated(high):
+            return (low + high) / 2
+        if high == top:
+            return 1.0
+        expected = high * _MARGIN
 
 
 class _Run:
@@ -377,11 +409,21 @@ class _Run:
         """Send a packet now."""
         route = self._routes.get((src, dst))
         if route is None:
-            route = self._routes[src, dst] = self._route(src, dst)
+            route = self._routes[src, dst] = self.route(src, dst)
         route = route.drawn()
         self.network.send(route, self.traffic.packet * self.traffic.flit_bytes, route.key(), self._done, (cycle, hot))
 
-    def _route(self, src: int, dst: int) -> Route:
+    def alone(self, src: int, dst: int) -> int:
+        """Return how long a packet takes with nothing else in the network [ps]."""
+        self.arrived.clear()
+        cycle = self.core.now // self.traffic.cycle_ps + 1
+        self.core.call_at(cycle * self.traffic.cycle_ps, lambda _: self.send(src, dst, cycle), None)
+        self.drain()
+        ((_, _, took, _),) = self.arrived
+        return took
+
+    def route(self, src: int, dst: int) -> Route:
+        """Return the route of packets between two terminals."""
         ends = self.traffic.ends
         route = self.network.route(ends[src][0], ends[dst][1])
         for way in route.ways or (route,):

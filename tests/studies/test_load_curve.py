@@ -8,7 +8,7 @@ from click.testing import CliRunner
 import kernbench as kb
 from kernbench.cli.main import cli
 from kernbench.errors import ArgumentError
-from kernbench.studies.load_curve import _Run, _Traffic, warm_up
+from kernbench.studies.load_curve import _Run, _saturation, _Traffic, _traffic, warm_up
 
 SIDE = 4
 EVERY_ROUTER = [[row, col] for row in range(SIDE) for col in range(SIDE)]
@@ -60,10 +60,10 @@ def test_a_torus_is_shorter_than_a_mesh_of_its_size():
 @pytest.mark.parametrize("flow", ["credits", "unbounded"])
 def test_latency_grows_with_load_and_all_that_is_sent_arrives(flow):
     traffic = _Traffic(mesh(flow), "uniform", 2, "cube", 0)
-    points = [traffic.point(load, 1000, traffic.alone_ns()) for load in (0.1, 0.3, 0.5)]
+    points = [traffic.point(load, 1000) for load in (0.1, 0.3, 0.5)]
     latencies = [p.latency_ns for p in points]
     assert latencies == sorted(latencies)
-    assert latencies[0] > 0.98 * traffic.alone_ns()
+    assert latencies[0] > 0.98 * traffic.alone_ns
     assert not points[0].saturated
     for load, point in zip((0.1, 0.3, 0.5), points, strict=True):
         assert point.accepted == pytest.approx(load, rel=0.1)
@@ -78,17 +78,43 @@ def test_saturation_is_between_the_loads_on_both_sides():
     curve = kb.load_curve(mesh(), pattern="hotspot", loads=[0.1], cycles=2000)
     # One link takes all that goes to the hot slice: 16 terminals x load x (1/8 + 7/8 / 16) < 1.
     assert 0.25 < curve.saturation < 1 / (16 * (1 / 8 + 7 / 8 / 16))
-    below, above = (traffic.point(curve.saturation + d, 2000, curve.zero_load_ns) for d in (-0.03, 0.03))
+    below, above = (traffic.point(curve.saturation + d, 2000) for d in (-0.03, 0.03))
     assert not below.saturated
     assert above.saturated
+
+
+@pytest.mark.parametrize(("machine", "network"), [(mesh(), "cube"), (mesh("unbounded"), "cube"), (torus(), "sips")])
+def test_one_network_gives_every_pair_the_latency_of_a_new_one(machine, network):
+    traffic = _Traffic(machine, "uniform", 3, network, 0)
+    n = len(traffic.ends)
+    alone = [_Run(traffic).alone(i, j) for i in range(n) for j in range(n)]
+    assert traffic.alone_ns == sum(alone) / len(alone) / 1000
+    assert _traffic(machine, "uniform", 3, network) is _traffic(machine, "uniform", 3, network)
+
+
+def test_the_capacity_is_the_load_at_which_the_busiest_link_is_busy_all_the_time():
+    # Half of the packets of 2 x 4 terminals cross the middle, over 4 links.
+    assert _Traffic(mesh(), "uniform", 8, "cube", 0).capacity == 1.0
+    assert _Traffic(mesh(), "transpose", 8, "cube", 0).capacity == 1 / 3
+    assert _Traffic(mesh(), "hotspot", 1, "cube", 0).capacity == 1 / (16 * (1 / 8 + 7 / 8 / 16))
+
+
+@pytest.mark.parametrize(("pattern", "exceeds"), [("transpose", True), ("hotspot", True), ("uniform", False)])
+def test_starting_at_the_capacity_saturation_is_that_of_a_bisection_of_all_loads(pattern, exceeds):
+    traffic, points = _Traffic(mesh(), pattern, 1, "cube", 0), {}
+    found, capacity = _saturation(traffic, points, 400), traffic.capacity
+    assert (found >= capacity) is exceeds
+    assert max(points) <= max(1.1 * capacity, found + 0.01)
+    traffic.capacity = 2.0  # no load is expected to saturate
+    assert _saturation(traffic, {}, 400) == found
 
 
 def test_what_does_not_go_to_the_hot_spot_waits_with_credits():
     # At 0.3 the hot link is busy for 86 % of the time.
     with_credits, without = (_Traffic(mesh(flow), "hotspot", 1, "cube", 0) for flow in ("credits", "unbounded"))
-    credits, unbounded = (t.point(0.36, 2000, t.alone_ns()) for t in (with_credits, without))
+    credits, unbounded = (t.point(0.36, 2000) for t in (with_credits, without))
     assert unbounded.others_ns < unbounded.latency_ns
-    assert credits.others_ns / with_credits.alone_ns() > 1.2 * unbounded.others_ns / without.alone_ns()
+    assert credits.others_ns / with_credits.alone_ns > 1.2 * unbounded.others_ns / without.alone_ns
 
 
 def test_patterns_name_their_partners():
