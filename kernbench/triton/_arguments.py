@@ -14,6 +14,7 @@ import numpy as np
 
 from kernbench._dtypes import DType, as_dtype
 from kernbench.errors import quote
+from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.triton._bind import Binder
 from kernbench.triton._language import Language
 from kernbench.triton._tensor import tensor, tensor_descriptor
@@ -86,24 +87,73 @@ def host_memory(x: Any, where: str) -> HostMemory:
             raise TypeError(f"unknown dtype {x.dtype}")
     except TypeError as error:
         raise TypeError(f"{where}: {error}") from None
-    if getattr(x.device, "type", "cpu") != "cpu":
-        raise TypeError(f"{where} is a tensor on {x.device}; expected one on the CPU, or on a simulated device")
     storage = x.untyped_storage()
+    if storage.device.type != "cpu":
+        raise TypeError(f"{where} is a tensor on {storage.device}; expected one on the CPU, or on a simulated device")
     return HostMemory(storage.data_ptr(), storage.nbytes(), x.storage_offset() * x.element_size(), kind.native)
 
 
-def torch_tensor_at(address: int) -> Any:
-    """Return a torch tensor of the CPU that an address is in, or None: as C would find it, through memory."""
-    kind = getattr(sys.modules.get("torch"), "Tensor", ())
-    for x in gc.get_objects() if kind else ():
+class TypedPointer:
+    """An address in a tensor, with a type: a pointer argument, as anything that has `data_ptr()` and `dtype`."""
+
+    def __init__(self, tensor: Any, offset: int, dtype: Any) -> None:
+        self._tensor, self._offset, self.dtype = tensor, offset, dtype
+
+    def data_ptr(self) -> int:
+        """Return the address."""
+        return int(self._tensor.data_ptr()) + self._offset
+
+
+def is_pointer(x: object) -> bool:
+    """Return whether Triton takes a value as a pointer."""
+    return hasattr(x, "data_ptr") and hasattr(x, "dtype")
+
+
+def span(x: Any) -> range:
+    """Return the addresses of the memory behind a tensor; none where it has no memory."""
+    if isinstance(x, DeviceTensor):
+        return range(x._handle.va, x._handle.va + x._handle.nbytes)
+    if isinstance(x, np.ndarray):
+        return range(*np.lib.array_utils.byte_bounds(_root(x)))
+    if str(x.layout) != "torch.strided" or (storage := x.untyped_storage()).device.type != "cpu":
+        return range(0)  # sparse, or without values, as of torch.compile
+    return range(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+
+
+def first_address(x: Any) -> int:
+    """Return the address of a tensor's first element."""
+    return int(x.ctypes.data if isinstance(x, np.ndarray) else x.data_ptr())
+
+
+def tensor_at(address: int, *others: type) -> Any:
+    """Return a tensor of torch's CPU, or of other types, that an address is in, or None: as C finds it, in memory."""
+    kinds = (*others, *([sys.modules["torch"].Tensor] if "torch" in sys.modules else []))
+    for x in gc.get_objects() if kinds else ():
         # isinstance() would ask each object for its class, and a proxy may then import a module or warn.
-        if issubclass(type(x), kind) and x.device.type == "cpu" and str(x.layout) == "torch.strided":
-            storage = x.untyped_storage()
-            if storage.device.type == "meta":  # of a tensor without values, as of torch.compile
-                continue
-            if storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes():
-                return x
+        if issubclass(type(x), kinds) and address in span(x):
+            return x
     return None
+
+
+def tensor_of(x: Any, where: str) -> Any:
+    """Return the tensor that a pointer argument points into: one that it holds, or one that exists.
+
+    Raises
+    ------
+    TypeError
+        If there is none, or the type of element does not exist on the machine.
+    """
+    if maybe_dtype(x.dtype) is None:
+        raise TypeError(f"{where}: unknown dtype {x.dtype}")
+    address = x.data_ptr()
+    for held in getattr(x, "__dict__", {}).values():
+        held = getattr(held, "_array", held)  # of a tensor of the session's host
+        if (isinstance(held, DeviceTensor) or is_host(held)) and address in span(held):
+            return held
+    found = tensor_at(address, DeviceTensor)
+    if found is None:
+        raise TypeError(f"{where} points to {address:#x}, which is in no tensor of the CPU or of a simulated device")
+    return found
 
 
 def _root(x: np.ndarray) -> np.ndarray:

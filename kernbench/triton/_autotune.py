@@ -11,6 +11,7 @@ from typing import Any
 from kernbench.errors import KernelError, OutOfMemoryError
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext, current_session
+from kernbench.triton._arguments import TypedPointer, is_host, is_pointer, tensor_of
 from kernbench.triton._bind import decoration, raw
 from kernbench.triton._functions import StaticAssertError
 from kernbench.triton._session import On, computed
@@ -107,7 +108,11 @@ def _pruned(tuner: Any, configs: Sequence[Any], named: dict[str, Any], kwargs: d
 def _copied(x: Any, torch: RuntimeContext, values: bool) -> Any:
     """Return an argument for another session: a device tensor of the same place, a host tensor as it is."""
     if not isinstance(x, DeviceTensor):
-        return x
+        if not is_pointer(x) or is_host(x):
+            return x
+        holder = tensor_of(x, "an argument")
+        copy = _copied(holder, torch, values)
+        return x if copy is holder else TypedPointer(copy, x.data_ptr() - holder.data_ptr(), x.dtype)
     layout = x.layout
     whole = torch.empty(layout.shape, dtype=layout.dtype, dp=layout.dp, device=None if layout.dp else "ahbm")
     assert isinstance(whole, DeviceTensor)

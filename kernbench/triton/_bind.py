@@ -12,7 +12,8 @@ from typing import Any, cast
 
 from kernbench.errors import KernelError
 from kernbench.triton import _boolean as boolean
-from kernbench.triton._language import Language, Namespace
+from kernbench.triton._functions import Namespace
+from kernbench.triton._language import Language
 from kernbench.triton._tensor import tensor
 from kernbench.triton._types import maybe_dtype
 from kernbench.triton_emu.tl_context import TLContext
@@ -92,7 +93,7 @@ class Binder:
         if kind.__name__ == "ConstexprFunction":
             return raw(value)
         if (isinstance(value, FunctionType) or is_jit(value)) and _is_language(module_of(value)):
-            return getattr(self.lang, name_of(value))
+            return getattr(self._namespace(module_of(value)), name_of(value))
         if is_jit(value) or isinstance(value, FunctionType):
             return self.function(raw(value))
         if _is_language(kind.__module__) or _is_language(module):
@@ -107,8 +108,13 @@ class Binder:
         if name == "triton":
             return _TritonModule(self.lang)
         if _is_language(name):
-            return self.lang
+            return self._namespace(name)
         return module if module is math else _ModuleOf(module, self)
+
+    def _namespace(self, module: str) -> Any:
+        """Return what a module of Triton's language is inside of the program."""
+        last = module.rpartition(".")[2]
+        return getattr(self.lang, last) if last in ("libdevice", "math") else self.lang
 
     def function(self, fn: FunctionType) -> FunctionType:
         """Return the function with everything that it names bound."""

@@ -1,4 +1,4 @@
-"""`and`, `or`, `not` and `assert` on blocks: Triton's compiler takes them element by element, Python cannot."""
+"""Python that Triton's compiler reads otherwise: `and`, `or`, `not`, `assert` on blocks, `value` of a constant."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any
 
 from kernbench.triton._tensor import tensor
+from kernbench.triton._types import constexpr
 
 
 def _is_block(value: Any) -> bool:
@@ -51,7 +52,12 @@ def asserted(value: Any) -> Any:
     return True if _is_block(value) else value
 
 
-NAMES = {f"__{function.__name__}": function for function in (all_of, any_of, none_of, asserted)}
+def value_of(x: Any) -> Any:
+    """Return `x.value`: of a value that is known at compile time, it is the value."""
+    return x if isinstance(x, constexpr) else x.value
+
+
+NAMES = {f"__{function.__name__}": function for function in (all_of, any_of, none_of, asserted, value_of)}
 
 
 def _later(value: ast.expr) -> ast.expr:
@@ -82,6 +88,8 @@ class _Calls(ast.NodeTransformer):
                 sides = [left, *middle, last]
                 pairs = zip(sides, ops, sides[1:], strict=False)
                 found = _call(all_of, *(ast.Compare(left=a, ops=[op], comparators=[b]) for a, op, b in pairs))
+            case ast.Attribute(value, "value", ast.Load()):
+                found = _call(value_of, value)
             case ast.Assert(value, message):
                 found = ast.Assert(test=_call(asserted, value), msg=message)
         if found is None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from kernbench import _dtypes as dtypes
 from kernbench.errors import KernelError
+from kernbench.triton import _libdevice
 from kernbench.triton._types import TYPES
 from kernbench.triton_emu._program import broadcast as broadcast_shapes
 
@@ -19,6 +20,23 @@ if TYPE_CHECKING:
 
 class StaticAssertError(KernelError):
     """`tl.static_assert` does not hold: the kernel cannot be compiled with these constants."""
+
+
+class Namespace:
+    """`tl.math`, `libdevice` and other modules inside `triton.language`: the functions of the program's."""
+
+    def __init__(self, lang: Language, name: str) -> None:
+        self._lang, self._name = lang, name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if hasattr(type(self._lang), name) or name in vars(self._lang):
+            return getattr(self._lang, name)
+        return self._lang._function(name, self._name)
+
+    def __repr__(self) -> str:
+        return f"<{self._name} of a program>"
 
 
 _SLOW, _SIMPLE = ("slow",), ("simple",)
@@ -71,16 +89,16 @@ MATH: dict[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
     "sinpi": (_SLOW, lambda x: np.sin(np.pi * np.remainder(x, 2)).astype(x.dtype)),
     "saturatef": (("simple",) * 2, lambda x: np.clip(x, 0, 1)),
     "rcp_rn": (_SLOW, lambda x: 1 / x), "rcbrt": (_SLOW, lambda x: 1 / np.cbrt(x)),
-    "normcdf": (("slow", "simple", "simple"), lambda x: 0.5 * _each(math.erfc)(-x * np.float32(math.sqrt(0.5)))),
     "atan2": (_SLOW, np.arctan2), "copysign": (_SIMPLE, np.copysign), "fmod": (_SLOW, np.fmod),
     "hypot": (("simple", "simple", "slow"), np.hypot), "nextafter": (_SIMPLE, np.nextafter),
     "fdim": (("simple",) * 2, lambda x, y: np.maximum(x - y, 0)),
     "pow": (("slow", "simple", "slow"), np.power), "remainder": (_SLOW, lambda x, y: x - y * np.rint(x / y)),
+    **_libdevice.FLOATS,
 }  # fmt: skip
 _ROUNDED = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}
 _INTEGERS = {"int": dtypes.int32, "uint": dtypes.uint32, "ll": dtypes.int64, "ull": dtypes.uint64}
-# Functions of floats whose results are none: the type of the results, and the function of arrays.
-OTHER_RESULTS: dict[str, tuple[dtypes.DType, Callable[..., np.ndarray]]] = {
+# Functions of integers, and those whose results have another type: the type of the results, the function of arrays.
+OTHER_RESULTS: dict[str, tuple[dtypes.DType | None, Callable[..., np.ndarray]]] = {
     "isnan": (dtypes.bool_, np.isnan), "isinf": (dtypes.bool_, np.isinf), "signbit": (dtypes.bool_, np.signbit),
     "finitef": (dtypes.bool_, np.isfinite), "isfinited": (dtypes.bool_, np.isfinite),
     "llrint": (dtypes.int64, _to(dtypes.int64, np.rint)), "llround": (dtypes.int64, _to(dtypes.int64, _away)),
@@ -89,6 +107,7 @@ OTHER_RESULTS: dict[str, tuple[dtypes.DType, Callable[..., np.ndarray]]] = {
         f"{of}2{name}_{how}": (kind, _to(kind, rounded))
         for of in ("float", "double") for name, kind in _INTEGERS.items() for how, rounded in _ROUNDED.items()
     },
+    **_libdevice.RESULTS,
 }  # fmt: skip
 CASTS = {f"{name}2{to}_rn": kind for name in _INTEGERS for to, kind in (("float", "fp32"), ("double", "fp64"))}
 CASTS["double2float_rn"] = "fp32"
@@ -97,7 +116,7 @@ ALIASES = {
     "fast_cosf": "cos", "fast_sinf": "sin", "fast_expf": "exp", "fast_logf": "log", "fast_log2f": "log2",
     "fast_log10f": "log10", "fast_exp10f": "exp10", "fast_tanf": "tan", "fast_tanhf": "tanh", "fast_powf": "pow",
     "fast_dividef": "fdiv", "sqrt_rn": "sqrt", "rsqrt_rn": "rsqrt", "div_rn": "fdiv", "fma_rn": "fma", "fabs": "abs",
-    "mul_rn": "mul", "add_rn": "add", "sub_rn": "sub", "fmax": "maximum", "fmin": "minimum", "mulhi": "umulhi",
+    "mul_rn": "mul", "add_rn": "add", "sub_rn": "sub", "fmax": "maximum", "fmin": "minimum",
     "powf": "pow", "fast_gelu": "gelu", "scalbn": "ldexp",
 }  # fmt: skip
 BITS = {
@@ -110,6 +129,7 @@ REFUSED = {
     "dot_scaled": "the matrix engine has no block scales; scale the operands, and use tl.dot",
     "extern_elementwise": "it calls the library of another machine; use the functions of tl.math or libdevice",
     "map_elementwise": "it runs scalar code for each element; use operations on tensors",
+    **dict.fromkeys(("j0", "j1", "jn", "y0", "y1", "yn"), "of the Bessel functions there are cyl_bessel_i0 and i1"),
     "atomic_poll": "spin on tl.atomic_cas or tl.atomic_or instead",
 }
 

@@ -15,7 +15,16 @@ from kernbench.errors import KernelError
 from kernbench.triton import _functions as functions
 from kernbench.triton import _random as random
 from kernbench.triton import _tensor
-from kernbench.triton._functions import ALIASES, BITS, CASTS, MATH, OTHER_RESULTS, REFUSED, StaticAssertError
+from kernbench.triton._functions import (
+    ALIASES,
+    BITS,
+    CASTS,
+    MATH,
+    OTHER_RESULTS,
+    REFUSED,
+    Namespace,
+    StaticAssertError,
+)  # fmt: skip
 from kernbench.triton._tensor import Block, is_bool, is_signed_by_unsigned, pointer_of, tensor, tensor_descriptor
 from kernbench.triton._types import (
     LANGUAGE_NAMES,
@@ -37,21 +46,6 @@ from kernbench.triton_emu.tl_context import TLContext
 
 _SIMPLE = ("simple",)
 _INT32, _INT64, _FP32 = TYPES["int32"], TYPES["int64"], TYPES["fp32"]
-
-
-class Namespace:
-    """`tl.math`, `tl.extra.libdevice` and other modules inside `triton.language`: the functions of the program's."""
-
-    def __init__(self, lang: Language, name: str) -> None:
-        self._lang, self._name = lang, name
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._lang, name)
-
-    def __repr__(self) -> str:
-        return f"<{self._name} of a program>"
 
 
 def _unary_function(name: str) -> Callable[..., Any]:
@@ -89,10 +83,16 @@ class Language:
         self.grid_size = (*grid_size, 1, 1, 1)[:3]
         self.grid_place: Sequence[int] = (0, 0, 0)
         self._counting = False
-        self.math = self.libdevice = self.extra = self.cuda = self.hip = Namespace(self, "tl.math")
+        self.math, self.libdevice = Namespace(self, "tl.math"), Namespace(self, "libdevice")
+        self.extra, self.cuda = Namespace(self, "tl.extra"), Namespace(self, "tl.extra.cuda")
+        self.hip = Namespace(self, "tl.extra.hip")
         self.core = self.standard = self.random = self.language = Namespace(self, "tl")
 
     def __getattr__(self, name: str) -> Any:
+        return self._function(name, "tl")
+
+    def _function(self, name: str, module: str) -> Any:
+        """Return a function or a type of the language that is not a method, or raise an AttributeError."""
         if name in LANGUAGE_NAMES:
             return LANGUAGE_NAMES[name]
         if name in ALIASES:
@@ -100,15 +100,16 @@ class Language:
         if name in MATH:
             return lambda *operands: self._math(name, operands)
         if name in OTHER_RESULTS:
-            return lambda x: self._result(name, x)
+            return lambda *operands: self._result(name, operands)
         if name in CASTS:
             return lambda x: self.cast(x, CASTS[name])
         if name in BITS:
             return lambda x: self.cast(x, BITS[name], bitcast=True)
         if name in REFUSED:
-            raise AttributeError(f"tl.{name} is not supported: {REFUSED[name]}", name=name)
-        known = [*(n for n in dir(type(self)) if not n.startswith("_")), *LANGUAGE_NAMES, *MATH, *ALIASES]
-        raise AttributeError(f"tl.{name} is not supported; {hint(name, sorted(known))}", name=name)
+            raise AttributeError(f"{module}.{name} is not supported: {REFUSED[name]}", name=name)
+        methods = [n for n in dir(type(self)) if not n.startswith("_")] if module != "libdevice" else []
+        known = [*methods, *LANGUAGE_NAMES, *MATH, *OTHER_RESULTS, *CASTS, *BITS, *ALIASES]
+        raise AttributeError(f"{module}.{name} is not supported; {hint(name, sorted(known))}", name=name)
 
     # --- from and to the kernel language
 
@@ -221,10 +222,14 @@ class Language:
         shape = broadcast_shapes(name, *(tile.shape for tile in tiles))
         return self._wrap(self._tl._vector(name, kinds, function, tiles, shape, common, common))
 
-    def _result(self, name: str, x: Any) -> Any:
+    def _result(self, name: str, operands: Sequence[Any]) -> Any:
         kind, function = OTHER_RESULTS[name]
-        tile = self._tile(x)
-        return self._wrap(self._tl._vector(name, _SIMPLE, function, (tile,), tile.shape, kind, tile.dtype))
+        tiles = [self._tile(x) for x in operands]
+        if len(tiles) > 1:
+            tiles, _ = self._tl._unify(name, tiles)
+        shape = broadcast_shapes(name, *(tile.shape for tile in tiles))
+        taken = tiles[0].dtype
+        return self._wrap(self._tl._vector(name, _SIMPLE, function, tiles, shape, kind or taken, taken))
 
     # --- the program
 
@@ -463,7 +468,6 @@ class Language:
     exp, exp2, log, log2, sqrt, rsqrt = map(_unary_function, ("exp", "exp2", "log", "log2", "sqrt", "rsqrt"))
     sin, cos, tanh, erf, floor, ceil, abs = map(_unary_function, ("sin", "cos", "tanh", "erf", "floor", "ceil", "abs"))
     sigmoid = _unary_function("sigmoid")
-    sqrt_rn = sqrt
 
     def add(self, x: Any, y: Any, sanitize_overflow: bool = True) -> Any:
         """Return x + y."""
@@ -480,8 +484,6 @@ class Language:
     def fdiv(self, x: Any, y: Any, ieee_rounding: bool = False, approx: bool = False) -> Any:
         """Return x / y."""
         return self._binary("div", x, y)
-
-    div_rn = fdiv
 
     def cdiv(self, x: Any, div: Any) -> Any:
         """Return x / div rounded up."""

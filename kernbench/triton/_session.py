@@ -24,6 +24,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.triton import _arguments as arguments
 from kernbench.triton._bind import Binder, check, decoration, names_of, raw
 from kernbench.triton._language import Language
+from kernbench.triton._types import maybe_dtype
 from kernbench.triton_emu.testing import MockBackend
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -104,7 +105,7 @@ class _Buffers:
     def _on_the_device(self, addresses: np.ndarray) -> tuple[np.ndarray, bool]:
         found = addresses.copy()
         for i, address in enumerate(addresses.tolist()):
-            owner = arguments.torch_tensor_at(address)
+            owner = arguments.tensor_at(address)
             if owner is not None:
                 start = arguments.host_memory(owner, "a tensor whose address is in memory")
                 va = self.place(owner, "a tensor whose address is in memory", False).va - start.offset
@@ -225,6 +226,11 @@ class On:
             shape, strides, block = (tuple(map(int, v)) for v in (x.shape, x.strides, x.block_shape))
             padding = str(getattr(x, "padding", "zero"))
             return arguments.Described(self._place(x.base, where, tensors, casts), shape, strides, block, padding)
+        if arguments.is_pointer(x):
+            holder = arguments.tensor_of(x, where)
+            place = self._place(holder, where, tensors, casts)
+            offset = x.data_ptr() - arguments.first_address(holder)
+            return arguments.Place(place.va + offset, maybe_dtype(x.dtype).native)
         if isinstance(x, tuple):
             items = [self._place(item, where, tensors, casts) for item in x]
             return type(x)(*items) if hasattr(x, "_fields") else tuple(items)

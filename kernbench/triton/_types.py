@@ -174,7 +174,12 @@ class block_type:
         return f"<{list(self.shape)}, {self.element_ty}>"
 
 
-class constexpr:
+class _Known(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return value is None or isinstance(value, (bool, int, float, str, dtype, pointer_type))
+
+
+class constexpr(metaclass=_Known):
     """A value known at compile time: here, the value itself. Also an annotation."""
 
     def __new__(cls, value: Any) -> Any:

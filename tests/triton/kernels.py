@@ -355,3 +355,99 @@ def exponents(x, out, B: tl.constexpr):
     tl.store(out + B + i, libdevice.ldexp(a, i - 2))
     tl.store(out + 2 * B + i, libdevice.sinpi(a))
     tl.store(out + 3 * B + i, libdevice.int2float_rn(i))
+
+
+@triton.jit
+def converted(a, kind: tl.constexpr):
+    tl.static_assert(isinstance(kind, tl.constexpr))
+    if kind.value == tl.float16:
+        return a.to(kind.value) + 1
+    return a.to(kind)
+
+
+@triton.jit
+def constants(x, out, B: tl.constexpr, kind: tl.constexpr, how: tl.constexpr):
+    wanted: tl.constexpr = kind.value
+    i = tl.arange(0, B.value)
+    a = converted(tl.load(x + i), kind)
+    tl.static_assert(a.dtype == wanted and not isinstance(a, tl.constexpr))
+    if how.value == "twice" and wanted.is_floating():
+        a *= 2
+    tl.store(out + i, a)
+
+
+@triton.jit
+def i0(x, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out + i, libdevice.cyl_bessel_i0(tl.load(x + i)))
+
+
+@triton.jit
+def inverses(x, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    a = tl.load(x + i, i < n, other=0.5)
+    tl.store(out + i, libdevice.erfinv(a), i < n)
+    tl.store(out + n + i, libdevice.erfcinv(a), i < n)
+    tl.store(out + 2 * n + i, libdevice.normcdfinv(a), i < n)
+    tl.store(out + 3 * n + i, libdevice.normcdf(a), i < n)
+    tl.store(out + 4 * n + i, libdevice.erfcx(a), i < n)
+    tl.store(out + 5 * n + i, libdevice.cyl_bessel_i1(a), i < n)
+
+
+@triton.jit
+def rounded(x, y, z, out, B: tl.constexpr):
+    """Store seven operations, each rounded towards zero, down and up."""
+    i = tl.arange(0, B)
+    a, b, c = tl.load(x + i), tl.load(y + i), tl.load(z + i)
+    at = out + i
+    tl.store(at, libdevice.add_rz(a, b))
+    tl.store(at + B, libdevice.add_rd(a, b))
+    tl.store(at + 2 * B, libdevice.add_ru(a, b))
+    tl.store(at + 3 * B, libdevice.sub_rz(a, b))
+    tl.store(at + 4 * B, libdevice.sub_rd(a, b))
+    tl.store(at + 5 * B, libdevice.sub_ru(a, b))
+    tl.store(at + 6 * B, libdevice.mul_rz(a, b))
+    tl.store(at + 7 * B, libdevice.mul_rd(a, b))
+    tl.store(at + 8 * B, libdevice.mul_ru(a, b))
+    tl.store(at + 9 * B, libdevice.div_rz(a, b))
+    tl.store(at + 10 * B, libdevice.div_rd(a, b))
+    tl.store(at + 11 * B, libdevice.div_ru(a, b))
+    tl.store(at + 12 * B, libdevice.fma_rz(a, b, c))
+    tl.store(at + 13 * B, libdevice.fma_rd(a, b, c))
+    tl.store(at + 14 * B, libdevice.fma_ru(a, b, c))
+    tl.store(at + 15 * B, libdevice.rcp_rz(b))
+    tl.store(at + 16 * B, libdevice.rcp_rd(b))
+    tl.store(at + 17 * B, libdevice.rcp_ru(b))
+    tl.store(at + 18 * B, libdevice.sqrt_rz(tl.abs(a)))
+    tl.store(at + 19 * B, libdevice.sqrt_rd(tl.abs(a)))
+    tl.store(at + 20 * B, libdevice.sqrt_ru(tl.abs(a)))
+
+
+@triton.jit
+def bits(x, y, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    a, b = tl.load(x + i), tl.load(y + i)
+    tl.store(out + i, libdevice.clz(a))
+    tl.store(out + B + i, libdevice.brev(a))
+    tl.store(out + 2 * B + i, libdevice.ffs(a))
+    tl.store(out + 3 * B + i, libdevice.mulhi(a, b))
+    tl.store(out + 4 * B + i, libdevice.hadd(a, b))
+    tl.store(out + 5 * B + i, libdevice.sad(a, b, b))
+
+
+@triton.jit
+def words(x, y, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    a, b = tl.load(x + i), tl.load(y + i)
+    tl.store(out + i, libdevice.mul24(a, b))
+    tl.store(out + B + i, libdevice.byte_perm(a, b, 0x3614))
+    whole = libdevice.hiloint2double(a, b)
+    tl.store(out + 2 * B + i, libdevice.double2hiint(whole))
+    tl.store(out + 3 * B + i, libdevice.double2loint(whole))
+    tl.store(out + 4 * B + i, libdevice.float2int_rz(libdevice.int2float_rz(a)))
+
+
+@triton.jit
+def bessel(x, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out + i, libdevice.j0(tl.load(x + i)))

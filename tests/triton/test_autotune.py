@@ -9,6 +9,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import KernelError
+from kernbench.triton._arguments import TypedPointer
 from kernbench.triton._autotune import autotune
 from kernbench.triton._module import Autotuner, Config
 from kernbench.triton._session import on
@@ -142,3 +143,16 @@ def test_without_configurations_it_is_refused(kernels, machine):
 def test_a_value_of_a_configuration_is_not_given_twice(kernels, machine):
     with kb.session(machine), pytest.raises(ValueError, match="'BM' is set by a configuration, and by the launch"):
         autotune(kernels.matmul, grid, *arguments(*operands()), BM=16)
+
+
+def test_pointers_into_device_tensors(kernels, machine):
+    with kb.session(machine, data=True) as torch:
+        spread = kb.DPPolicy(pe="row_wise", num_cubes=1, num_pes=2)
+        x, out = torch.ones(64, dp=spread), torch.zeros(64, dp=spread)
+        pointer = TypedPointer(out, 128, "f32")
+        table = kb.triton.autotune(kernels.add, (4,), x, x, pointer, 32, configs=[{"BLOCK": 8}, {"BLOCK": 16}])
+        assert len(table) == 2
+        assert out.numpy().tolist() == [0] * 64
+        with kb.triton.on(torch):
+            kernels.add[(4,)](x, x, pointer, 32, BLOCK=8)
+        assert out.numpy().tolist() == [0] * 32 + [2] * 32

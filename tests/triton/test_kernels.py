@@ -201,7 +201,8 @@ def test_what_a_function_that_the_kernel_calls_takes_is_checked_too(kernels, mac
         kb.session(machine, data=True) as torch,
         on(torch),
         pytest.raises(
-            KernelError, match=rf":{line_of('globaltimer')}: kernel helper_with_assembly: tl.globaltimer is not"
+            KernelError,
+            match=rf":{line_of('globaltimer')}: kernel helper_with_assembly: tl.extra.cuda.globaltimer is not",
         ),
     ):
         kernels.nested_assembly[(1,)](np.zeros(1, np.int32))
@@ -283,3 +284,42 @@ def test_a_warm_up_launches_nothing_and_gives_a_kernel_that_fills_a_pe(kernels, 
         kernel[(1, 1, 1)](x, x, 4, 7, 7, 8)
     assert device["multiprocessor_count"] == machine.config.n_pes
     assert len(torch.result.launches) == 1
+
+
+# -- pointers that are no tensors
+
+
+class Typed:
+    """The least that Triton takes as a pointer."""
+
+    def __init__(self, address, dtype):
+        self.address, self.dtype = address, dtype
+
+    def data_ptr(self):
+        return self.address
+
+
+class View(Typed):
+    """A tensor as another type, from an element on, which it keeps alive."""
+
+    def __init__(self, base, dtype, offset=0):
+        start = base.ctypes.data if isinstance(base, np.ndarray) else base.data_ptr()
+        super().__init__(start + offset * base.dtype.itemsize, dtype)
+        self.base = base
+
+
+def test_what_has_an_address_and_a_type_is_a_pointer(kernels, machine):
+    x, y = np.arange(40, dtype=np.float32), np.ones(40, np.float32)
+    bits = np.zeros(44, np.int32)
+    with kb.session(machine, data=True) as torch, on(torch):
+        device = torch.tensor(y, dp=TWO)
+        y_at, out = Typed(device.data_ptr(), "f32"), View(bits, np.dtype("float32"), 4)
+        kernels.add[(2,)](View(x, "float32", 10), y_at, out, 30, BLOCK=16)
+        assert bits[:4].tolist() == bits[34:].tolist()[:4] == [0] * 4
+        assert bits.view(np.float32)[4:34].tolist() == (x[10:] + 1).tolist()
+        kernels.add[(2,)](x, Typed(device.data_ptr() + 8, "f32"), View(device, "float32", 5), 30, BLOCK=32)
+        assert device.numpy().tolist() == [1] * 5 + (x[:30] + 1).tolist() + [1] * 5
+        with pytest.raises(TypeError, match=r"argument 'y' points to 0x10, which is in no tensor"):
+            kernels.add[(1,)](x, Typed(16, "f32"), x, 30, BLOCK=16)
+        with pytest.raises(TypeError, match="argument 'y': unknown dtype complex64"):
+            kernels.add[(1,)](x, Typed(16, "complex64"), x, 30, BLOCK=16)
