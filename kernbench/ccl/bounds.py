@@ -149,11 +149,18 @@ class Bounds:
         self._partitions = [regions for regions in (self._pes(), self._cubes(), self._whole_sips()) if len(regions) > 1]
         self._regions = [region for regions in self._partitions for region in regions] + list(self._slabs())
         self._latency_ns = self._farthest_ps() / 1000
+        self._found: dict[tuple[str, int, int], Bound] = {}
 
     def of(self, collective: str, nbytes: int, itemsize: int = 2) -> Bound:
         """Return the bounds of `collective` on shards of `nbytes` (the larger side of a gather or scatter)."""
         if collective not in NEEDS:
             raise ArgumentError(f"collective {collective!r} is unknown; {hint(collective, NEEDS)}")
+        asked = (collective, nbytes, itemsize)
+        if asked not in self._found:
+            self._found[asked] = self._bound(*asked)
+        return self._found[asked]
+
+    def _bound(self, collective: str, nbytes: int, itemsize: int) -> Bound:
         needs = NEEDS[collective]
         cuts = {region.name: self._cut_ns(needs, region, nbytes) for region in self._regions}
         where = max(cuts, key=lambda name: cuts[name], default="")

@@ -149,6 +149,27 @@ class Decision:
         return f"{self.collective} of {self.nbytes:,} B a shard over {self.n_sips} SIPs (machine {self.machine[:12]})"
 
 
+def decided(
+    question: tuple[str, int, int, str],
+    candidates: Iterable[Candidate],
+    refused: Mapping[str, str],
+    bound: tuple[float, str],
+    contribution: str = "rank",
+) -> Decision:
+    """Return the decision on (collective, bytes of a shard, SIPs, machine) by what is known of the candidates.
+
+    Raises
+    ------
+    ConfigError
+        If there is no candidate; the message says why not, for each.
+    """
+    found = sorted(candidates, key=lambda c: (c.simulated_ns is None, c.ns, c.algorithm))
+    if not found:
+        why = "\n".join(f"{name}: {reason}" for name, reason in refused.items())
+        raise ConfigError(f"no algorithm does {question[0]} by {contribution} here{': ' + why if why else ''}")
+    return Decision(*question, tuple(found), refused, *bound)
+
+
 class Tuner:
     """Chooses algorithms on one machine, and remembers.
 
@@ -246,6 +267,25 @@ class Tuner:
         itemsize: int,
         contribution: str,
     ) -> Decision:
+        found, refused = self.ranked(names, nbytes, sips, places, itemsize)
+        for i, candidate in enumerate(found[: self.refine]):
+            planned = self._planned(candidate, sips, places)
+            found[i] = replace(candidate, simulated_ns=self.simulate(planned, nbytes, itemsize))
+        for candidate in [c for c in found if c.ns == float("inf")]:
+            refused[candidate.algorithm] = "its stages are unknown; increase refine, so that it is simulated"
+            found.remove(candidate)
+        members = [(sip, *place) for sip in sips for place in places]
+        bound = self.model.bounds(members, contribution).of(collective, nbytes, itemsize)
+        question = (collective, nbytes, len(sips), self.machine.hash)
+        return decided(question, found, refused, (bound.ns, bound.by), contribution)
+
+    def ranked(
+        self, names: Iterable[str], nbytes: int, sips: Sequence[int], places: Sequence[Target], itemsize: int = 2
+    ) -> tuple[list[Candidate], dict[str, str]]:
+        """Return the candidates by the model, the best first, and why other algorithms do not run.
+
+        Algorithms whose stages are unknown are last, without an estimate.
+        """
         found: list[Candidate] = []
         refused: dict[str, str] = {}
         group = Group.of(self.machine.config, sips, places)
@@ -255,20 +295,7 @@ class Tuner:
                 found.append(self._estimated(planned, nbytes, itemsize))
             except ConfigError as error:
                 refused[name] = str(error).removeprefix(f"algorithm {name!r}: ")
-        found.sort(key=lambda c: (c.ns, c.algorithm))
-        for i, candidate in enumerate(found[: self.refine]):
-            planned = self._planned(candidate, sips, places)
-            found[i] = replace(candidate, simulated_ns=self.simulate(planned, nbytes, itemsize))
-        for candidate in [c for c in found if c.ns == float("inf")]:
-            refused[candidate.algorithm] = "its stages are unknown; increase refine, so that it is simulated"
-            found.remove(candidate)
-        if not found:
-            why = "\n".join(f"{name}: {reason}" for name, reason in refused.items())
-            raise ConfigError(f"no algorithm does {collective} by {contribution} here{': ' + why if why else ''}")
-        found.sort(key=lambda c: (c.simulated_ns is None, c.ns, c.algorithm))
-        members = [(sip, *place) for sip in sips for place in places]
-        bound = self.model.bounds(members, contribution).of(collective, nbytes, itemsize)
-        return Decision(collective, nbytes, len(sips), self.machine.hash, tuple(found), refused, bound.ns, bound.by)
+        return sorted(found, key=lambda c: (c.ns, c.algorithm)), refused
 
     def _estimated(self, planned: Plan, nbytes: int, itemsize: int) -> Candidate:
         """Return the candidate with the slots that it states, else with the fewest that are worth it."""

@@ -372,19 +372,24 @@ class _Routes:
         each = config.pes_per_cube
         places = [divmod(i, each) for i in range(config.pes_per_sip)]
         number: dict[tuple[str, str], int] = {}
-        pairs, links, ways = [], [], []
+        # For each pair of PEs, the links of the request and those of the data.
+        asking: tuple[list[int], list[int]] = ([], [])
+        carrying: tuple[list[int], list[int]] = ([], [])
         for i, reader in enumerate(places):
             for j, holder in enumerate(places):
                 path = router.path(naming.pe_dma(0, *reader), naming.hbm(0, *holder))
-                ways.append(sum(graph.edge(*link).latency_ps for link in pairwise(path)))
-                for link in pairwise(reverse(path)):
-                    pairs.append(i * len(places) + j)
-                    links.append(number.setdefault(link, len(number)))
-        self._pairs, self._links = np.array(pairs), np.array(links)
+                for way, (pairs, links) in ((path, asking), (reverse(path), carrying)):
+                    used = [number.setdefault(link, len(number)) for link in pairwise(way)]
+                    pairs += [i * len(places) + j] * len(used)
+                    links += used
+        edges = [graph.edge(*link) for link in number]
+        latency_ps = np.array([edge.latency_ps for edge in edges])
+        ways = np.bincount(asking[0], weights=latency_ps[asking[1]], minlength=len(places) ** 2)
+        self._pairs, self._links = map(np.array, carrying)
         self._names = [f"{src}->{dst}" for src, dst in number]
-        self._bw_gbs = np.array([graph.edge(*link).bw_gbs for link in number])
+        self._bw_gbs = np.array([edge.bw_gbs for edge in edges])
         hbm = config.cube.hbm
-        there_and_back = 2 * np.array(ways).reshape(len(places), -1) / 1000
+        there_and_back = 2 * ways.reshape(len(places), -1) / 1000
         self._latency_ns = (there_and_back + hbm.access_ns) / config.cube.pe.pe_dma.outstanding_reads
         self._slice_gbs = hbm.slice_gbs
 
