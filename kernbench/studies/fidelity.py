@@ -78,6 +78,8 @@ class Workload:
         What may explain a difference.
     refuse
         Returns why a case cannot run on a machine; empty if it can.
+    host_s
+        Returns about how long a case takes the host [s].
     """
 
     units: tuple[str, ...]
@@ -87,6 +89,7 @@ class Workload:
     machine: Callable[[Values], Values] = field(default=lambda parameters: {})
     mechanisms: tuple[Mechanism, ...] = ()
     refuse: Callable[..., str] = field(default=lambda config, **parameters: "")
+    host_s: Callable[..., float] = field(default=lambda config, **parameters: 0.01)
 
 
 # -- collectives
@@ -160,6 +163,10 @@ def _refuse_collective(
     return ""
 
 
+def _collective_host_s(config: MachineConfig, *, bytes: int, **_: Any) -> float:
+    return (1 + 10 * bytes / MIB) * (5 if config.cube.noc.router.flow == "credits" else 1)
+
+
 def _start(_: MachineConfig, given: Values) -> Values:
     """Return the costs of a launch in the preset gpu_launch; a host thread prepares those of its devices in turn."""
     host = load_yaml(preset_path("gpu_launch"))["system"]["host"]
@@ -185,6 +192,7 @@ _COLLECTIVES = {
     name: Workload(
         ("ns",), ("bytes", "ranks"), ("dtype", "algorithm", "cubes", "pes", "devices_per_thread"),
         partial(_collective, name), mechanisms=(_START, _LINKS, _DETAIL), refuse=_refuse_collective,
+        host_s=_collective_host_s,
     )
     for name in _CALLS
 }  # fmt: skip
@@ -198,6 +206,10 @@ def _gemm(machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", stagi
     program = partial(product, m=m, k=k, n=n, staging=staging, dtype=dtype)
     launch = run_program(machine, program, log="operation", data=False).launches[-1]
     return (launch.end_ps - launch.start_ps) / 1000
+
+
+def _gemm_host_s(_: MachineConfig, *, m: int, k: int, n: int, **__: Any) -> float:
+    return 0.05 + 4e-9 * m * k * n
 
 
 def _tile(machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", **_: Any) -> float:
@@ -252,6 +264,10 @@ def _hbm(machine: Machine, **given: Any) -> float:
     return requests * itemsize / end_ns if given["metric"] == "throughput" else sum(waits) / len(waits)
 
 
+def _hbm_host_s(config: MachineConfig, *, requests: int, **_: Any) -> float:
+    return requests * (2e-6 if config.cube.hbm.timing == "simple" else 13e-6)
+
+
 _DRAM = Mechanism(
     "banks, rows and refresh (cube.hbm.timing)",
     lambda _, given: {"cube.hbm.timing": given["timing"], **_NEUTRAL},
@@ -273,6 +289,19 @@ def _saturation(machine: Machine, *, topology: str, traffic: str, packet: int = 
     return saturation(machine, pattern=traffic, packet=packet, network=_NETWORKS[topology])
 
 
+def _network_host_s(
+    config: MachineConfig, *, topology: str, traffic: str, k: int, load: float = 0, packet: int = 1, **_: Any
+) -> float:
+    """Return about how long a load takes, without one the bisection of the saturation, of eight loads."""
+    router = config.cube.noc.router if topology == "mesh" else config.system.sip_link.router
+    each_s = 9e-6 + 3e-6 * packet if router.flow == "credits" else 10e-6
+    if load:
+        return max(12_000 * k * k * load / packet, 50_000) * each_s
+    cycles = 10_000 if packet == 1 else 30_000
+    return 8 * cycles * k * k * _ABOUT_SATURATED[traffic] / packet * each_s
+
+
+_ABOUT_SATURATED = {"uniform": 0.45, "transpose": 0.18, "tornado": 0.22, "hotspot": 0.11}
 _NETWORKS = {"mesh": "cube", "torus": "sips"}
 
 
@@ -311,17 +340,18 @@ WORKLOADS: dict[str, Workload] = {
     **_COLLECTIVES,
     "noc": Workload(
         ("cycles",), ("topology", "k", "traffic", "load"), ("n", "packet", "packets", "vcs", "vc_flits"), _noc,
-        machine=_network, mechanisms=(_CREDITS, _TIES), refuse=_refuse_network,
+        machine=_network, mechanisms=(_CREDITS, _TIES), refuse=_refuse_network, host_s=_network_host_s,
     ),
     "saturation": Workload(
         ("flits/node/cycle",), ("topology", "k", "traffic"), ("n", "packet", "vcs", "vc_flits"), _saturation,
-        machine=_network, mechanisms=(_CREDITS, _TIES), refuse=_refuse_network,
+        machine=_network, mechanisms=(_CREDITS, _TIES), refuse=_refuse_network, host_s=_network_host_s,
     ),
     "hbm": Workload(
         ("GB/s", "ns"), ("timing", "pattern", "requests", "metric", "channel_bw_gbs"),
         ("load", "stride", "reads", "seed", "mapping", "refresh"), _hbm, mechanisms=(_DRAM,),
+        host_s=_hbm_host_s,
     ),
-    "gemm": Workload(("ns",), ("m", "k", "n"), ("dtype", "staging"), _gemm),
+    "gemm": Workload(("ns",), ("m", "k", "n"), ("dtype", "staging"), _gemm, host_s=_gemm_host_s),
     "tile": Workload(
         ("cycles",), ("m", "k", "n", "rows", "cols", "dataflow"), ("dtype",), _tile,
         machine=_one_tile,
@@ -418,6 +448,9 @@ class FidelityStudy(Study):
     def refused(self, machine: Machine, **given: Any) -> dict[str, str]:
         compared = self._compared(machine, **given)
         return {f"{title(reference)} ({reference.where})": why for reference, why in compared if isinstance(why, str)}
+
+    def work(self, machine: Machine, *, workload: str, given: Mapping[str, Any] | None = None) -> float:
+        return 0.2 if workload in FIGURES else WORKLOADS[workload].host_s(machine.config, **dict(given or {}))
 
     def simulate(self, machine: Machine, *, workload: str = "gemm", given: Mapping[str, Any] | None = None) -> Row:
         """Return our value of a workload, in its unit, or of a figure [ns]."""

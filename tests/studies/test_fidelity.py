@@ -215,6 +215,28 @@ def test_packets_beside_a_hot_spot_wait_less_than_those_to_it():
     assert reason.startswith("packets = others: of traffic hotspot, ")
 
 
+def test_the_work_of_a_case_grows_with_what_it_simulates():
+    def work(workload, machine="preset:small", **given):
+        return FidelityStudy().work(kb.load(machine), workload=workload, given=given)
+
+    plain, given = network("unbounded", "uniform")
+    credits, _ = network("credits", "uniform")
+    low, high, saturation, detailed = (
+        FidelityStudy().work(machine, workload=workload, given=given | more)
+        for machine, workload, more in (
+            (plain, "noc", {"load": 0.01, "packet": 8}),
+            (credits, "noc", {"load": 0.01, "packet": 8}),
+            (plain, "saturation", {}),
+            (credits, "saturation", {"packet": 8}),
+        )
+    )
+    assert low < high < saturation < detailed
+    assert 0 < work("gemm", m=64, k=64, n=64) < work("gemm", m=512, k=512, n=512)
+    assert work("all_reduce", bytes=1024, ranks=6) < work("all_reduce", bytes=2**20, ranks=6)
+    assert work("hbm", requests=100) < work("hbm", requests=20_000)
+    assert FidelityStudy().work(plain, workload=next(iter(FIGURES))) > 0
+
+
 def test_what_cannot_be_compared_says_why_and_the_rest_is_compared(tmp_path):
     path = csv(
         tmp_path,
