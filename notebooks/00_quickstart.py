@@ -70,8 +70,8 @@ print(f"largest difference from numpy: {error:.4f}")
 
 # %% [markdown]
 # The values are correct. Data moves only when the simulated transfers move it, so an error in the program would produce
-# wrong values. Now the times. The result displays itself: the simulated latency, the exclusive times that sum to it,
-# and the busiest components.
+# wrong values. Now the times. The result displays itself: the simulated latency, the critical path that sums to it, how
+# long each stage was busy, and the busiest components.
 
 # %%
 result

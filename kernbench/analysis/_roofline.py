@@ -220,6 +220,15 @@ class Roofs:
         """Return the bound at `intensity` [flop/B] for data that come from `level`."""
         return min(self.peak_gflops, intensity * self.levels_gbs[level])
 
+    def bound(self, intensities: Mapping[str, float]) -> tuple[float, str]:
+        """Return the bound of a run [Gflop/s], and the level that sets it; "peak" if none does.
+
+        `intensities` are the run's flops for each byte that it moves at a level. No level may be exceeded.
+        """
+        bounds = {level: at * self.levels_gbs[level] for level, at in intensities.items()} | {"peak": self.peak_gflops}
+        limit = min(bounds, key=lambda level: bounds[level])
+        return bounds[limit], limit
+
     def ridge(self, level: str) -> float:
         """Return the intensity [flop/B] from which on `level` no longer limits."""
         return self.peak_gflops / self.levels_gbs[level]
@@ -227,17 +236,17 @@ class Roofs:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run: useful flops, bytes through the memory level, and time [ns]."""
+    """One run: useful flops, bytes moved at each memory level, and time [ns]."""
 
     name: str
     flops: int
-    nbytes: int
+    nbytes: Mapping[str, int]
     time_ns: float
 
     @property
-    def intensity(self) -> float:
-        """Useful flops per byte moved."""
-        return self.flops / self.nbytes if self.nbytes else float("inf")
+    def intensities(self) -> dict[str, float]:
+        """Useful flops for each byte moved at a level; of the levels at which any moved."""
+        return {level: self.flops / nbytes for level, nbytes in self.nbytes.items() if nbytes}
 
     @property
     def gflops(self) -> float:
@@ -246,9 +255,10 @@ class Point:
 
 
 def point(records: Records, name: str, window: tuple[int, int] | None = None) -> Point:
-    """Return the measured point of a run: flops of the compute rows, bytes of the DMA rows, over `window`."""
+    """Return the measured point of a run over `window`: bytes of HBM are those of DMA, bytes of TCM those of fetch."""
     start, end = window or (0, records.makespan_ps)
     rows = records.within(start, end)
     flops = int(rows.of_kind("gemm", "math").flops.sum())
-    nbytes = int(rows.of_kind("dma_in", "load", "dma_out", "store").nbytes.sum())
+    kinds = {"HBM": ("dma_in", "load", "dma_out", "store"), "TCM": ("fetch",)}
+    nbytes = {level: int(rows.of_kind(*of).nbytes.sum()) for level, of in kinds.items()}
     return Point(name, flops, nbytes, (end - start) / 1000)

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kernbench.analysis.breakdown import ORDER
-from kernbench.analysis.result import LABELS, Result, calls, span
+from kernbench.analysis.result import Result, calls, span
 
 ABSENT = None
 
@@ -46,8 +45,8 @@ class Comparison:
         Values of the machine file that differ.
     latency : Time
         The whole run.
-    launches, stages : tuple of Time
-        Launches by name, in order; mean exclusive time of each stage.
+    launches, path : tuple of Time
+        Launches by name, in order; each resource's time on the critical path, those of the host after the device's.
     known : bool
         Whether both runs say which machine they were made on; else `machine` is empty and says nothing.
     """
@@ -57,7 +56,7 @@ class Comparison:
     machine: tuple[Change, ...]
     latency: Time
     launches: tuple[Time, ...]
-    stages: tuple[Time, ...]
+    path: tuple[Time, ...]
     known: bool = True
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,11 +66,14 @@ class Comparison:
             "after": self.after,
             "machine_known": self.known,
             "machine": [asdict(x) for x in self.machine],
-            **{name: [asdict(x) | {"ratio": x.ratio} for x in times] for name, times in self._sections().items()},
+            **{
+                name: [asdict(x) | {"ratio": x.ratio} for x in times]
+                for name, times in (("latency", (self.latency,)), ("launches", self.launches), ("path", self.path))
+            },
         }
 
     def _sections(self) -> dict[str, tuple[Time, ...]]:
-        return {"latency": (self.latency,), "launches": self.launches, "stages": self.stages}
+        return {"latency": (self.latency,), "launches": self.launches, "critical path": self.path}
 
     def machine_line(self) -> str:
         """Return in a line how the machines differ."""
@@ -107,14 +109,13 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:
     before, after = (x if isinstance(x, Result) else Result.load(x) for x in (a, b))
     specs = before.records.spec, after.records.spec
     known = bool(specs[0]) and bool(specs[1])
-    stages = _pairs(_stages(before), _stages(after))
     return Comparison(
         _title(before),
         _title(after),
         tuple(machine_changes(*specs)) if known else (),
         Time("whole run", before.latency_ns, after.latency_ns),
         _pairs(_launches(before), _launches(after)),
-        tuple(x for x in stages if x.before or x.after),
+        _pairs(_path(before), _path(after)),
         known,
     )
 
@@ -151,9 +152,11 @@ def _launches(result: Result) -> dict[str, float]:
     return {label: (end - start) / 1000 for label, (start, end) in spans.items()}
 
 
-def _stages(result: Result) -> dict[str, float]:
-    exclusive = result.breakdown.exclusive_ns()
-    return {LABELS[stage]: exclusive[stage] for stage in ORDER}
+def _path(result: Result) -> dict[str, float]:
+    """Return the time of each resource on the critical path [ns]; nothing if the log does not tell it."""
+    if isinstance(result.critical_path, str):
+        return {}
+    return {f"host: {x.what}" if x.host else x.what: x.ns for x in result.critical_path}
 
 
 def _pairs(before: dict[str, float], after: dict[str, float]) -> tuple[Time, ...]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 from kernbench._registry import hint
 from kernbench.analysis._manifest import UNKNOWN, Manifest, read_manifest
 from kernbench.analysis._records import FILE, REMEDY, Launch, Records
-from kernbench.analysis.breakdown import ORDER, Breakdown, breakdown
+from kernbench.analysis.breakdown import STAGES, Breakdown, breakdown
 from kernbench.config._files import damaged
-from kernbench.errors import ArgumentError
+from kernbench.errors import ArgumentError, KernbenchError
 
 if TYPE_CHECKING:
     from kernbench.analysis._what_if import Prediction, Tornado
@@ -28,7 +28,7 @@ LABELS = {
     "launch": "launch", "wait": "wait",
 }  # fmt: skip
 
-SHOWN_LAUNCHES = 10
+SHOWN_LAUNCHES, SHOWN_REASONS = 10, 5
 
 INCOMPLETE = "INCOMPLETE: the run stopped before its end"
 VERIFICATION = "model and simulator verified in milestones/output/verification/README.md"
@@ -49,7 +49,7 @@ class Busy:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """One run in numbers: latency, launches, stage breakdown, busiest components and links.
+    """One run in numbers: latency, critical path, launches, busy stages, busiest components and links.
 
     Parameters
     ----------
@@ -109,34 +109,23 @@ class Result:
         return sorted(found, key=lambda x: (-x.busy_ns, x.name))[:n]
 
     @cached_property
-    def longest_launch(self) -> tuple[Launch, Breakdown] | None:
-        """The launch that took longest, the first of several, and the stages inside it."""
-        if not self.launches:
-            return None
-        launch = max(self.launches, key=lambda x: x.end_ps - x.start_ps)
-        window = (launch.start_ps, launch.end_ps)
-        return launch, breakdown(self.records.within(*window), window=window)
+    def critical_path(self) -> Why | str:
+        """The critical path of the run by resource, or in words why there is none."""
+        try:
+            return self.why()
+        except KernbenchError as error:
+            return str(error)
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return the stage table, one row per stage that took time.
+        """Return how long each stage was busy, as the mean over PEs, and its share of the run.
 
-        `exclusive_ns` sums to the latency of the run, `launch_ns` to that of the longest launch.
+        Stages are busy at the same time, so shares sum to more than 1. What the time went to is in `why()`.
         """
-        parts = self.breakdown
-        exclusive, busy, shares = parts.exclusive_ns(), parts.busy_ns(), parts.shares()
-        inside = self.longest_launch[1] if self.longest_launch else None
-        launch, launch_shares = (inside.exclusive_ns(), inside.shares()) if inside else ({}, {})
+        busy, whole = self.breakdown.busy_ns(), self.latency_ns
         return [
-            {
-                "stage": LABELS[stage],
-                "exclusive_ns": exclusive[stage],
-                "share": shares[stage],
-                "launch_ns": launch.get(stage, 0.0),
-                "launch_share": launch_shares.get(stage, 0.0),
-                "busy_ns": busy[stage],
-            }
-            for stage in ORDER
-            if exclusive[stage] or busy[stage]
+            {"stage": LABELS[stage], "busy_ns": busy[stage], "share": busy[stage] / whole}
+            for stage in STAGES
+            if busy[stage]
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,12 +145,19 @@ class Result:
                 }
                 for x in self.launches
             ],
+            "critical_path": [] if isinstance(self.critical_path, str) else self.critical_path.times(),
             "pes": self.breakdown.n_pes,
             "stages": self.summary(),
             "components": [asdict(x) for x in self.busiest_components()],
             "links": [asdict(x) for x in self.busiest_links()],
             "digest": self.records.digest(),
         }
+
+    @property
+    def busy_title(self) -> str:
+        """What the stages' busy times are of."""
+        pes = self.breakdown.n_pes
+        return f"busy stages, mean of {pes} PEs" if pes > 1 else "busy stages"
 
     def to_json(self) -> str:
         """Return `to_dict` as JSON text."""
@@ -282,13 +278,12 @@ class Result:
         lines += [f"launch {label}{on(x)}: {(x.end_ps - x.start_ps) / 1000:,.2f} ns" for label, x in shown]
         if len(self.launches) > len(shown):
             lines.append(f"... and {len(self.launches) - len(shown)} more launches")
-        pes = self.breakdown.n_pes
-        inside = "in the longest launch" if self.longest_launch else ""
-        lines += ["", f"{f'mean of {pes} PEs' if pes > 1 else 'stage':<16}{'exclusive':>20}{inside:>26}{'busy':>18}"]
-        for row in self.summary():
-            launch = f"{row['launch_ns']:>16,.2f} {row['launch_share']:>6.1%}" if inside else " " * 23
-            times = f"{row['exclusive_ns']:>13,.2f} {row['share']:>6.1%}   {launch}   {row['busy_ns']:>15,.2f} ns"
-            lines.append(f"  {row['stage']:<14}{times}")
+        lines += ["", "critical path"]
+        lines += (
+            [self.critical_path] if isinstance(self.critical_path, str) else self.critical_path.lines(SHOWN_REASONS)
+        )
+        lines += ["", self.busy_title]
+        lines += [f"  {x['stage']:<14}{x['busy_ns']:>14,.2f} ns {x['share']:>6.1%}" for x in self.summary()]
         for title, busiest in (("components", self.busiest_components()), ("links", self.busiest_links())):
             if busiest:
                 lines += ["", f"busiest {title}"]

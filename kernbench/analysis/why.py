@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from kernbench.analysis._records import Launch, Records, covered_ps
 from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis.result import chosen, span
 from kernbench.analysis.utilization import LinkTraffic
+from kernbench.config._dram import dram
+
+if TYPE_CHECKING:
+    from kernbench.analysis._what_if._advice import Savings
 
 
 class Attribution(NamedTuple):
@@ -115,6 +119,7 @@ _PE = re.compile(r"sip\d+\.cube\d+\.pe\d+")
 _SLICE = "cube.hbm.channel_bw_gbs"
 _CHANNELS = "cube.hbm.channels"
 _SATURATED = 0.7  # the share of the time from which data buses limit; sequential reads reach 0.8 to 0.9
+_AS_LONG = 0.8  # two times are about as long: a change of one alone gains little
 _QUEUED = 2  # bursts for each time that a channel begins to work: with fewer, it has nothing to choose from
 _WAITED = {
     "the limit of outstanding requests": "one of the outstanding requests to complete",
@@ -172,12 +177,14 @@ class Why:
     reasons : tuple of Reason
         The resources on it: those of the device, longest first, then those of the host's copies and launches; their
         times sum to that of the run or launch.
+    records : Records
+        Of the whole run.
     """
 
     name: str
-    machine: str
     path: CriticalPath
     reasons: tuple[Reason, ...]
+    records: Records
 
     def __iter__(self) -> Iterator[Reason]:
         return iter(self.reasons)
@@ -189,9 +196,25 @@ class Why:
         return len(self.reasons)
 
     @property
+    def machine(self) -> str:
+        """Hash of the machine, as captions print it."""
+        return self.records.machine[:12]
+
+    @property
     def device_ns(self) -> float:
         """Time on the path that the device takes, without the host's copies and launches."""
         return self.path.of_host(False).makespan_ps / 1000
+
+    @cached_property
+    def savings(self) -> Savings:
+        """What the run is predicted to save with the fields of the first reasons twice as good, alone and together."""
+        from kernbench.analysis._what_if._advice import savings  # results import this module
+
+        return savings(self.records, self.reasons)
+
+    def times(self) -> list[dict[str, Any]]:
+        """Return each resource's time on the path, with its share of the device's time or of the host's."""
+        return [{"resource": x.what, "host": x.host, "ns": x.ns, "share": x.share} for x in self.reasons]
 
     def starts(self) -> list[tuple[str, int, tuple[str, ...]]]:
         """Return the reasons for which steps began, with their number and fields, most frequent first."""
@@ -213,27 +236,42 @@ class Why:
             "steps": len(self.path.steps),
             "reasons": [asdict(reason) for reason in self.reasons],
             "starts": [{"because": why, "steps": n, "fields": list(fields)} for why, n, fields in self.starts()],
+            "savings": self.savings.to_dict(),
         }
 
     def __repr__(self) -> str:
         total = self.path.makespan_ps / 1000
         lines = [f"{self.name}: {total:,.2f} ns, where they went on the critical path of {len(self.path.steps)} steps"]
+        lines += self.lines(_LISTED, advice=True)
+        lines += [f"     {text}" for text in (*self.limits(), *self.savings.together())]
+        return "\n".join(lines)
+
+    def advice(self, reason: Reason) -> list[str]:
+        """Return what to change for a reason in a line, and what that is predicted to save in another."""
+        if reason.share < _SHOWN or not reason.advice():
+            return []
+        saved = self.savings.of(reason)
+        return [f"-> {self.savings.borne_out(reason).advice()}", *([f"   {saved}"] if saved else [])]
+
+    def lines(self, listed: int, *, advice: bool = False) -> list[str]:
+        """Return the first reasons of the device and of the host as lines of text, with what to change on demand."""
+        total = self.path.makespan_ps / 1000
         texts = {x: f"{x.what} {x.resource}" + (f" and {x.others} more" if x.others else "") for x in self.reasons}
         blocks = [[x for x in self.reasons if x.host is host] for host in (False, True)]
-        width = max((len(texts[x]) for block in blocks for x in block[:_LISTED]), default=0)
+        width = max((len(texts[x]) for block in blocks for x in block[:listed]), default=0)
+        lines = []
         for title, block in zip(("on the device", "host copies and launches"), blocks, strict=True):
             whole = sum(x.ns for x in block)
             if block:
                 lines.append(f"{title}: {whole:,.2f} ns, {whole / total:.1%} of the time")
-            for i, x in enumerate(block[:_LISTED], 1):
+            for i, x in enumerate(block[:listed], 1):
                 lines.append(f"{i:>3}. {texts[x]:<{width}}{x.ns:>14,.2f} ns {x.share:>6.1%}  {x.kind}")
-                if x.advice() and x.share >= _SHOWN:
-                    lines.append(f"     -> {x.advice()}")
-            if rest := block[_LISTED:]:
+                if advice:
+                    lines += [f"     {text}" for text in self.advice(x)]
+            if rest := block[listed:]:
                 ns = sum(x.ns for x in rest)
                 lines.append(f"     {f'{len(rest)} more':<{width}}{ns:>14,.2f} ns {ns / whole:>6.1%}")
-        lines += [f"     {limit}" for limit in self.limits()]
-        return "\n".join(lines)
+        return lines
 
     def _repr_html_(self) -> str:
         from kernbench.viz._html import why_html
@@ -250,26 +288,27 @@ def why(records: Records, name: str = "run", launch: str | Launch | Sequence[Lau
         If the run was not logged, or the launch does not exist.
     """
     launches: Sequence[Launch] = ()
+    looked_at, window = records, (0, records.makespan_ps)
     if launch is not None:
         label, launches = chosen(records.launches, launch)
-        start, end = span(launches)
+        start, end = window = span(launches)
         name = f"{label}, {start / 1000:,.2f} to {end / 1000:,.2f} ns"
-        records = replace(records, links=LinkTraffic(records).between(start, end))
-    path = critical_path(records, launches)
+        looked_at = replace(records, links=LinkTraffic(records).between(start, end))
+    path = critical_path(looked_at, launches)
     reasons = []
     for host in (False, True):
         own = path.of_host(host)
         groups: dict[Attribution, dict[tuple[str, str], int]] = {}
         for (kind, resource), ps in own.parts().items():
             groups.setdefault(attribution(kind, resource), {})[kind, resource] = ps
-        found = [_reason(records, own, *key, parts, host) for key, parts in groups.items()]
+        found = [_reason(looked_at, window, own, *key, parts, host) for key, parts in groups.items()]
         reasons += sorted(found, key=lambda x: (-x.ns, x.what))
-    return Why(name, records.machine[:12], path, tuple(reasons))
+    return Why(name, path, tuple(reasons), records)
 
 
 def _reason(
-    records: Records, path: CriticalPath, what: str, fields: tuple[str, ...], parts: dict[tuple[str, str], int],
-    host: bool,
+    records: Records, window: tuple[int, int], path: CriticalPath, what: str, fields: tuple[str, ...],
+    parts: dict[tuple[str, str], int], host: bool,
 ) -> Reason:  # fmt: skip
     kinds: Counter[str] = Counter()
     resources: Counter[str] = Counter()
@@ -280,7 +319,7 @@ def _reason(
     share = total / path.makespan_ps
     note = ""
     if fields == (_SLICE,):
-        fields, note = _of_slices(records, resources)
+        fields, note = _of_slices(records, window, resources)
     names = [kind for kind, ps in kinds.most_common() if ps >= 0.05 * total]
     matters = bool(fields) and names[0] in _RATE and share >= _SHOWN
     together = tuple(_together(records, path, fields, set(parts))) if matters else ()
@@ -291,17 +330,61 @@ def _reason(
     )
 
 
-def _of_slices(records: Records, names: Iterable[str]) -> tuple[tuple[str, ...], str]:
-    """Return the fields that would change the time of HBM slices, and why these."""
+def _of_slices(records: Records, window: tuple[int, int], names: Collection[str]) -> tuple[tuple[str, ...], str]:
+    """Return the fields that would change the time of HBM slices, and why these.
+
+    The log counts bursts and rows of the whole run. A launch that shares the slices with others has these counts only
+    if what it moved agrees with them.
+    """
     begun, rows, bursts, bus_ps, worked_ps = np.sum([records.drams.get(name, (0,) * 5) for name in names], axis=0)
-    if bus_ps >= _SATURATED * worked_ps:
+    if not worked_ps:  # of the simple timing
         return (_SLICE,), ""
-    busy = f"data buses are busy for {bus_ps / worked_ps:.0%} of the time with requests"
+    whole = bus_ps / worked_ps
+    of = ""
+    if (own := _moved(records, window, names)) is not None:
+        if own >= _SATURATED:
+            return (_SLICE,), ""
+        of = ", over the whole run,"
+        if whole >= _SATURATED:
+            return (), (
+                f"its bytes take {own:.0%} of the time with requests on the data buses, those of the whole run "
+                f"{whole:.0%}: simulate it alone to see whether rows or few bursts at once limit it"
+            )
+    busy = f"data buses are busy{of} for {whole:.0%} of the time with requests"
+    opened = f"{rows / bursts:.2f} rows are opened for each burst"
+    if _AS_LONG * bus_ps <= rows * _row_ps(records.spec["cube"]["hbm"]) <= bus_ps / _AS_LONG:
+        return (), f"{busy}, and {opened}, which takes as long: store together what is read together"
+    if whole >= _SATURATED:
+        return (_SLICE,), ""
     if bursts < _QUEUED * begun:
         return (), f"{busy}, since few bursts are asked for at once: ask for more before waiting"
-    return (
-        _CHANNELS,
-    ), f"{busy}, and {rows / bursts:.2f} rows are opened for each burst: store together what is read together"
+    return (_CHANNELS,), f"{busy}, and {opened}: store together what is read together"
+
+
+def _row_ps(hbm: Mapping[str, Any]) -> float:
+    """Return the least time between two rows that a channel opens [ps]."""
+    ps = dram(hbm["timing"]).times_ps(hbm["channel_bw_gbs"])
+    return max(ps["tRRD_S"], ps["tFAW"] / 4)
+
+
+def _moved(records: Records, window: tuple[int, int], names: Collection[str]) -> float | None:
+    """Return the share of the time with requests that the bytes of a window take on the data buses of some slices.
+
+    None if the slices served no others.
+    """
+    columns, nodes, routes = records.dependencies.transfers, records.dependencies.nodes, records.dependencies.routes
+    memory = np.array([nodes[route[0]] for route in routes])[columns["route"]]
+    served = (columns["served_ps"] >= 0) & np.isin(memory, [*names])
+    inside = served & (columns["served_ps"] > window[0]) & (columns["arrived_ps"] < window[1])
+    if inside.sum() == served.sum():
+        return None
+    hbm = records.spec["cube"]["hbm"]
+    gbs = hbm["channels"] * hbm["channel_bw_gbs"] * hbm["efficiency"]
+    worked = 0
+    for name in names:
+        mine = inside & (memory == name)
+        worked += covered_ps(columns["arrived_ps"][mine], columns["served_ps"][mine])
+    return float(columns["nbytes"][inside].sum() * 1000 / gbs / worked) if worked else 0.0
 
 
 def _user_defined(spec: Mapping[str, Any], field: str) -> str:

@@ -16,7 +16,7 @@ from kernbench.analysis._roofline import Roofs, macs_per_ns, point
 from kernbench.analysis.result import INCOMPLETE
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import pe_window, shares
-from kernbench.errors import ArgumentError, KernbenchError
+from kernbench.errors import ArgumentError, KernbenchError, StateError
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
 
@@ -80,8 +80,18 @@ def roofline_figure(entry: Entry, result: Result) -> Figure:
 
     pes = max(1, len(result.records.pes()))
     at = point(result.records, entry.workload.name, pe_window(result.records))
-    row = {"name": f"run {entry.number}", "series": entry.workload.name, "intensity": at.intensity, "gflops": at.gflops}
-    return roofline([row], roofs_of(entry, pes), machine=entry.machine.hash, title=f"Roofline of {pes} PEs")
+    if not (at.intensities and at.gflops):
+        raise StateError(
+            f"run {entry.number} computed nothing, or moved no bytes, so that it has no place on a roofline"
+        )
+    roofs = roofs_of(entry, pes)
+    bound, limit = roofs.bound(at.intensities)
+    rows = [
+        {"name": f"run {entry.number}, bytes of {level}", "series": level, "intensity": x, "gflops": at.gflops}
+        for level, x in at.intensities.items()
+    ]
+    title = f"{entry.workload.name}: {at.gflops / bound:.0%} of the bound of {pes} PEs, set by {limit}"
+    return roofline(rows, roofs, machine=entry.machine.hash, title=title)
 
 
 def _links(entry: Entry, result: Result) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from html import escape
 from itertools import groupby
-from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -323,10 +322,12 @@ class ResultTabs:
         entry, result = finished.entry, finished.result
         at, pes = point(result.records, entry.workload.name, pe_window(result.records)), len(result.records.pes())
         self.roofline_note.value = escape(utilization_line(entry, result))
-        if not (isfinite(at.intensity) and at.intensity and at.gflops):
+        if not (at.intensities and at.gflops):
             self.roofline.children = []
             return
-        drawn = roofline(f"run {entry.number}", at.intensity, at.gflops, roofs_of(entry, pes), f"Roofline of {pes} PEs")
+        drawn = roofline(
+            f"run {entry.number}", at.intensities, at.gflops, roofs_of(entry, pes), f"Roofline of {pes} PEs"
+        )
         if self.roofline.children:
             self.roofline.children[0].chart = drawn
         else:

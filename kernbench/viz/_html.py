@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernbench.analysis.breakdown import ORDER, PE_KINDS, STAGES
+from kernbench.analysis.breakdown import PE_KINDS, STAGES
 from kernbench.analysis.compare import ns_text, percent, value_text
-from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, VERIFICATION, labels, on
+from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, SHOWN_REASONS, VERIFICATION, labels, on
 from kernbench.analysis.trace import LANES
 from kernbench.analysis.utilization import pe_window
-from kernbench.errors import KernbenchError
 from kernbench.viz import _palette as palette
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def compare_html(comparison: Comparison) -> str:
     if comparison.machine:
         rows = [[x.field, value_text(x.before), value_text(x.after)] for x in comparison.machine]
         parts.append(_table(["machine", "before", "after"], rows))
-    sections = [("run", [comparison.latency]), ("launch", comparison.launches), ("stage", comparison.stages)]
+    sections = [("run", [comparison.latency]), ("launch", comparison.launches), ("critical path", comparison.path)]
     for title, times in sections:
         if times:
             cells = [[x.what, ns_text(x.before), ns_text(x.after), percent(x)] for x in times]
@@ -90,14 +89,15 @@ def why_html(why: Why) -> str:
         for x in own[:_SHOWN]:
             more = f" and {x.others} more" if x.others else ""
             bar = f";background:linear-gradient(90deg,rgba(0,114,178,.3) {x.share:.1%},transparent {x.share:.1%})"
-            last = f'<td>{escape(x.kind)}</td><td style="text-align:left">{escape(x.advice())}</td>'
+            advice = "<br>".join(escape(text.removeprefix("-> ").strip()) for text in why.advice(x))
+            last = f'<td>{escape(x.kind)}</td><td style="text-align:left">{advice}</td>'
             what = f"{escape(x.what)} <code>{escape(x.resource)}</code>{more}"
             rows.append(_why_row(what, f"{x.ns:,.2f}", f"{x.share:.1%}", f"{bar};min-width:80px", last))
         if rest := own[_SHOWN:]:
             left = sum(x.ns for x in rest)
             rows.append(_why_row(f"{len(rest)} more", f"{left:,.2f}", f"{left / ns:.1%}"))
     rows.append(_why_row("<b>sum</b>", f"<b>{total:,.2f}</b>", ""))
-    limits = [f"<li>{escape(limit)}</li>" for limit in why.limits()]
+    limits = [f"<li>{escape(text)}</li>" for text in (*why.limits(), *why.savings.together())]
     title = (
         f"<div><b>{escape(why.name)}</b>: <b>{total:,.2f} ns</b>, a chain of {len(why.path.steps):,} steps without "
         f'gaps <span style="opacity:.7">machine {escape(why.machine)}</span></div>'
@@ -113,14 +113,15 @@ def _why_row(what: str, ns: str, share: str, bar: str = "", last: str = "<td></t
 
 
 def result_html(result: Result) -> str:
-    """Return the summary of one run: latency, critical path, stages, launches, busiest components and links."""
+    """Return the summary of one run: latency, critical path, busy stages, launches, busiest components and links."""
     machine = f'<span style="opacity:.7">machine {result.machine}</span>'
     parts = [
         f"<div><b>{escape(result.name)}</b>: <b>{result.latency_ns:,.2f} ns</b> {machine}</div>",
         "" if result.complete else f'<div style="{_WARNING}">{INCOMPLETE}</div>',
         f'<div style="opacity:.7">{VERIFICATION}</div>',
         _path_bar(result),
-        _stage_table(result),
+        _path_table(result),
+        _busy_table(result),
         _last_timeline(result.records),
     ]
     if result.launches:
@@ -162,11 +163,10 @@ def _named_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _path_bar(result: Result) -> str:
-    """Return the critical path on the device by resource, or where no log tells it, the stages of the run."""
-    try:
-        why = result.why()
-    except KernbenchError:
-        return stage_bar_svg(result.breakdown.exclusive_ns())
+    """Return the critical path on the device by resource, or why there is none."""
+    why = result.critical_path
+    if isinstance(why, str):
+        return f"<div>{escape(why)}</div>"
     device, latency = why.device_ns, why.path.makespan_ps / 1000
     found = [(x.what, x.ns) for x in why if not x.host]
     rest = sum(ns for _, ns in found[_BARS:])
@@ -175,12 +175,6 @@ def _path_bar(result: Result) -> str:
     title = f"<div>critical path on the device: <b>{device:,.2f} ns</b>{host}</div>"
     named = [(escape(what), ns, _COLOURS[i % len(_COLOURS)]) for i, (what, ns) in enumerate(pieces)]
     return title + _bar_svg(named, "critical path on the device by resource")
-
-
-def stage_bar_svg(exclusive_ns: Mapping[str, float]) -> str:
-    """Return one bar, a piece per stage, with its legend: small enough to redraw ten times a second."""
-    pieces = [(LABELS[stage], exclusive_ns.get(stage, 0.0), palette.STAGES[stage]) for stage in ORDER]
-    return _bar_svg(pieces, "exclusive time by stage")
 
 
 def _bar_svg(named: Sequence[tuple[str, float, str]], label: str) -> str:
@@ -259,22 +253,25 @@ def _last_timeline(records: Records) -> str:
     return f"<div>{where}{', which finished last' if len(records.pes()) > 1 else ''}</div>{timeline_svg(records, last)}"
 
 
-def _stage_table(result: Result) -> str:
-    pes = result.breakdown.n_pes
-    head = [f"mean of {pes} PEs" if pes > 1 else "stage", "exclusive [ns]", "share"]
-    end = ["sum", ns_text(result.latency_ns), "100.0%"]
-    longest = result.longest_launch
-    if longest:
-        launch = longest[0]
-        head += ["in the longest launch [ns]", "share"]
-        end += [ns_text((launch.end_ps - launch.start_ps) / 1000), "100.0%"]
+def _path_table(result: Result) -> str:
+    """Return the first resources of the device and of the host on the critical path."""
+    why = result.critical_path
+    if isinstance(why, str):
+        return ""
     rows = []
-    for row in result.summary():
-        inside = [ns_text(row["launch_ns"]), f"{row['launch_share']:.1%}"] if longest else []
-        rows.append(
-            [row["stage"], ns_text(row["exclusive_ns"]), f"{row['share']:.1%}", *inside, ns_text(row["busy_ns"])]
-        )
-    return _table([*head, "busy [ns]"], [*rows, [*end, ""]])
+    for title, host in (("on the device", False), ("host copies and launches", True)):
+        own = [x for x in why if x.host is host]
+        rest = sum(x.ns for x in own[SHOWN_REASONS:])
+        whole = sum(x.ns for x in own)
+        rows += [[title, ns_text(whole), f"{whole / result.latency_ns:.1%} of all"]] if own else []
+        rows += [[x.what, ns_text(x.ns), f"{x.share:.1%}"] for x in own[:SHOWN_REASONS]]
+        rows += [["other", ns_text(rest), f"{rest / whole:.1%}"]] if rest else []
+    return _table(["critical path", "time [ns]", "share"], rows)
+
+
+def _busy_table(result: Result) -> str:
+    rows = [[row["stage"], ns_text(row["busy_ns"]), f"{row['share']:.1%}"] for row in result.summary()]
+    return _table([result.busy_title, "busy [ns]", "share of the run"], rows) if rows else ""
 
 
 def _busiest(title: str, busiest: Sequence[Busy], *, links: bool) -> str:

@@ -90,7 +90,8 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
     Parameters
     ----------
     table : list of dict or DataFrame
-        Columns name, series (one colour each, optional), intensity [flop/B], gflops, model_gflops (optional).
+        Columns name, series (one colour each, optional), intensity [flop/B], gflops, model_gflops (optional). A run
+        that moves bytes at several levels has a row for each.
     roofs : Roofs
         Peak rate and bandwidths.
     machine : str
@@ -138,7 +139,7 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
     key = "\n".join(f"{i}  {name}" for i, name in enumerate(names, 1))
     axes.text(1.02, 1, key, transform=axes.transAxes, fontsize=7, va="top")
     axes.set_xlim(low, high)
-    axes.set_xlabel("arithmetic intensity [flop / B moved by DMA]")
+    axes.set_xlabel("arithmetic intensity [flop / B moved at the memory level]")
     axes.set_ylabel("rate [Gflop/s]")
     axes.legend(fontsize=7, frameon=False, loc="lower right")
     axes.xaxis.set_major_formatter("{x:g}")

@@ -22,7 +22,7 @@ def test_the_same_run_differs_in_nothing(results):
     same = compare(results[0], results[0])
     assert same.machine == ()
     assert "machine: the same" in repr(same)
-    assert {x.ratio for x in (same.latency, *same.launches, *same.stages)} <= {1.0, None}
+    assert {x.ratio for x in (same.latency, *same.launches, *same.path)} <= {1.0, None}
 
 
 def test_what_changed_in_the_machine_and_in_time(results):
@@ -31,7 +31,7 @@ def test_what_changed_in_the_machine_and_in_time(results):
     assert (found.latency.before, found.latency.after) == tuple(x.latency_ns for x in results)
     assert found.latency.ratio < 1
     assert [x.what for x in found.launches] == ["gemm"]
-    assert sum(x.before for x in found.stages) == pytest.approx(results[0].latency_ns)
+    assert sum(x.before for x in found.path) == pytest.approx(results[0].latency_ns)
     for text in (repr(found), found._repr_html_()):
         for part in (*CHANGES, "512", f"{results[1].latency_ns:,.2f}", "whole run"):
             assert part in text

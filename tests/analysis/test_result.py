@@ -10,6 +10,8 @@ import kernbench as kb
 from kernbench.analysis._records import Launch, LinkTable
 from kernbench.analysis.result import Result
 from kernbench.errors import ConfigError
+from kernbench.studies import gemm
+from kernbench.topology.builder import resolve_topology
 from tests.analysis.synthetic import records_of
 
 
@@ -24,24 +26,37 @@ def result():
     )
 
 
-def test_exclusive_time_sums_to_the_latency(result):
+def test_a_stage_has_its_busy_time_whatever_else_is_busy(result):
     assert result.latency_ns == 80.0
-    assert sum(row["exclusive_ns"] for row in result.summary()) == 80.0
-    assert {row["stage"] for row in result.summary()} == {"matrix", "fetch", "dma in", "host", "launch"}
+    found = {row["stage"]: (row["busy_ns"], row["share"]) for row in result.summary()}
+    assert found == {"matrix": (16, 0.2), "fetch": (16, 0.2), "dma in": (16, 0.2), "host": (10, 0.125)}
 
 
-def test_the_longest_launch_is_looked_at_by_itself(result):
-    assert sum(row["launch_ns"] for row in result.summary()) == 70.0
-    inside = {row["stage"]: row["launch_ns"] for row in result.summary()}
-    assert (inside["host"], inside["matrix"], inside["launch"]) == (0.0, 16.0, 10.0 + 12.0)
-    assert "in the longest launch" in repr(result)
+def test_the_table_blames_what_the_critical_path_blames():
+    # Half of its time, the matrix engine is busy while HBM limits.
+    run = gemm.run(resolve_topology("preset:default"), (128, 1024, 128), "ref_ref")
+    why, found = run.why(), run.to_dict()
+    matrix = next(row for row in found["stages"] if row["stage"] == "matrix")
+    assert matrix["busy_ns"] > 0.4 * why.device_ns
+    assert why[0].what == "HBM slice"
+    assert found["critical_path"][0] == {"resource": "HBM slice", "host": False, "ns": why[0].ns, "share": why[0].share}
+    assert sum(row["ns"] for row in found["critical_path"]) == pytest.approx(run.latency_ns)
+    first, host = f"{why[0].ns:,.2f}", next(x for x in why if x.host)
+    for text in (repr(run), run._repr_html_()):
+        for part in ("critical path", "on the device", "busy stages", first, f"{why[0].share:.1%}", f"{host.ns:,.2f}"):
+            assert part in text
+        assert text.index("HBM slice") < text.index("matrix engine")
+        assert "exclusive" not in text
+    lines = [line.split("  ->")[0] for line in repr(why).splitlines() if line.startswith("  1. ")]
+    assert [line.split() for line in lines] == [
+        line.split() for line in repr(run).splitlines() if line.startswith("  1. ")
+    ]
 
 
-def test_a_pe_that_a_launch_does_not_use_is_not_in_its_mean():
-    rows = [("gemm", 0, 10, 0, {}), ("gemm", 20, 24, 1, {})]
-    launches = (Launch("long", 0, 12_000), Launch("short", 20_000, 25_000))
-    launch, parts = Result(records_of(rows, launches=launches)).longest_launch
-    assert (launch.name, parts.n_pes, parts.exclusive_ps["gemm"]) == ("long", 1, 10_000)
+def test_without_dependencies_the_table_says_that_there_is_no_path(result):
+    assert "critical path" in repr(result)
+    assert result.critical_path in repr(result)
+    assert result.to_dict()["critical_path"] == []
 
 
 def test_the_busiest_come_first_and_the_idle_are_left_out(result):

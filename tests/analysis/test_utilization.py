@@ -55,9 +55,22 @@ def test_roofline(records):
     assert roofs.attainable_gflops(16, "hbm") == 4096
     assert roofs.attainable_gflops(64, "hbm") == 8192
     run = point(records, "run")
-    assert run.nbytes == 8192 + 2048
-    assert run.intensity == pytest.approx(3 * 65536 / 10240)
-    assert run.gflops <= roofs.attainable_gflops(run.intensity, "hbm")
+    assert run.nbytes == {"HBM": 8192 + 2048, "TCM": 0}
+    assert run.intensities == {"HBM": pytest.approx(3 * 65536 / 10240)}
+    assert run.gflops <= roofs.attainable_gflops(run.intensities["HBM"], "hbm")
+
+
+@pytest.mark.parametrize(
+    ("intensities", "bound"),
+    [
+        ({"hbm": 16.0, "tcm": 16.0}, (4096.0, "hbm")),
+        ({"hbm": 64.0, "tcm": 8.0}, (4096.0, "tcm")),
+        ({"hbm": 64.0, "tcm": 32.0}, (8192.0, "peak")),
+        ({}, (8192.0, "peak")),
+    ],
+)
+def test_the_lowest_roof_binds(intensities, bound):
+    assert Roofs(8192.0, {"hbm": 256.0, "tcm": 512.0}).bound(intensities) == bound
 
 
 def test_the_timeline_has_a_row_for_each_piece_of_work_of_one_pe(records):

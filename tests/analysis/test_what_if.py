@@ -39,6 +39,8 @@ def test_overrides_are_those_of_load(result):
 def test_links_that_a_faster_slice_needs_come_with_it(result):
     implied = {x.field: x.new for x in result.what_if("cube.hbm.channel_bw_gbs=40").changes if x.implied}
     assert implied == {"cube.hbm.bw_gbs": 320, "cube.pe.pe_dma.bw_gbs": 320}
+    faster = MACHINE.with_(result.what_if("cube.hbm.channel_bw_gbs=40").overrides)
+    assert [faster.spec["cube"]["hbm"]["bw_gbs"], faster.spec["cube"]["pe"]["pe_dma"]["bw_gbs"]] == [320, 320]
     with pytest.raises(KernbenchError, match=r"cube.hbm.bw_gbs = 256 must be >= 320"):
         result.what_if(["cube.hbm.channel_bw_gbs=40", "cube.hbm.bw_gbs=256"])
 

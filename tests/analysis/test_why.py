@@ -140,6 +140,49 @@ def test_balanced_stages_are_named_together():
     assert result.latency_ns - both.latency_ns > 0.3 * first.ns
 
 
+TCM = MACHINE.with_({"cube.pe.pe_tcm.read_bw_gbs": 768})
+
+
+@pytest.mark.parametrize(
+    ("machine", "run", "names"),
+    [
+        (MACHINE, lambda machine: product(machine, "load_load"), ("matrix engine", "fetch from TCM")),
+        (TCM, lambda machine: gemm.run(machine, (256, 160, 48), "load_ref"), ("matrix engine", "HBM slice")),
+    ],
+)
+def test_resources_that_limit_together_are_named_with_what_exact_runs_save(machine, run, names):
+    before = run(machine)
+    why = before.why()
+    ((a, b, both),) = why.savings.pairs
+    assert (a.what, b.what) == names
+    exact = [
+        1 - run(machine.with_(made.overrides)).latency_ns / before.latency_ns
+        for made in (why.savings.alone[a], why.savings.alone[b], both)
+    ]
+    assert exact[2] > exact[0] + exact[1] + 0.02
+    (said,) = why.savings.together()
+    assert said.startswith(f"{a.what} and {b.what} limit together: twice as fast, both save ")
+    numbers = [float(x) / 100 for x in re.findall(r"([\d.]+)%", said)]
+    assert numbers == pytest.approx([exact[2], exact[0], exact[1]], abs=0.01)
+    for text in (repr(why), why._repr_html_()):
+        assert said in text
+    assert why.to_dict()["savings"][-1]["resources"] == [*names]
+
+
+def test_fields_are_named_together_only_where_they_save_more_together():
+    result = product(MACHINE, "load_load")
+    why = result.why()
+    clock, pcie = why[0], next(x for x in why if x.what == "PCIe link")
+    assert why.savings.borne_out(clock).together == ("cube.pe.pe_tcm.read_bw_gbs",)
+    assert f"{clock.fields[0]} alone 0.1% (prediction)" in repr(why)
+    assert "cube.hbm.bw_gbs" in pcie.together, "it carries the same bytes at the same time"
+    with_it = product(twice_as_good(MACHINE, (*pcie.fields, "cube.hbm.bw_gbs")), "load_load")
+    alone = product(twice_as_good(MACHINE, pcie.fields), "load_load")
+    assert alone.latency_ns == pytest.approx(with_it.latency_ns, rel=0.001)
+    assert why.savings.borne_out(pcie).together == ()
+    assert "-> raise system.pcie.bw_gbs\n" in repr(why)
+
+
 def test_reasons_sum_to_the_run_and_are_sorted():
     why = product(MACHINE, "load_ref").why()
     assert sum(x.ns for x in why) == pytest.approx(why.path.makespan_ps / 1000, abs=1e-6)
@@ -203,6 +246,41 @@ def test_rows_are_blamed_where_bandwidth_changes_nothing_and_bandwidth_where_row
     assert reads(machine, 64 * 1024 + 256).latency_ns < 0.7 * conflicts.latency_ns, "another layout"
     assert (bandwidth.what, bandwidth.fields, bandwidth.note) == ("HBM slice", ("cube.hbm.channel_bw_gbs",), "")
     assert reads(faster, 256).latency_ns < 0.7 * sequence.latency_ns
+
+
+def test_neither_bandwidth_nor_channels_are_blamed_where_rows_open_as_slowly_as_bursts_pass():
+    machine = MACHINE.with_({"cube.hbm.timing": "hbm3"})
+    result = reads(machine, 16 * 1024)
+    first = result.why()[0]
+    assert (first.what, first.fields) == ("HBM slice", ())
+    assert first.share > 0.9
+    assert "2.02 rows are opened for each burst, which takes as long" in first.advice()
+    for field in ("cube.hbm.channel_bw_gbs", "cube.hbm.channels"):
+        faster = twice_as_good(machine, (field, "cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs"))
+        assert reads(faster, 16 * 1024).latency_ns > 0.95 * result.latency_ns
+
+
+def test_a_launch_is_not_blamed_for_the_rows_of_another():
+    def strided(x, *, tl):
+        for i in range(8):
+            tl.load(x + i * 128 + tl.arange(0, 256) * 65536)
+
+    def sequential(x, *, tl):
+        for i in range(8):
+            tl.load(x + i * 8192, shape=(8192,))
+
+    def program(torch):
+        x = torch.empty(256 * 65536 + 1024, dtype="f16", device="ahbm")
+        torch.launch("strided", strided, x)
+        torch.launch("sequential", sequential, x)
+
+    result = run_program(MACHINE.with_({"cube.hbm.timing": "hbm3"}), program)
+    assert result.why()[0].fields == ("cube.hbm.channels",)
+    launch = result.why("sequential")[0]
+    assert (launch.what, launch.fields, launch.note) == ("HBM slice", ("cube.hbm.channel_bw_gbs",), "")
+    first = result.why("strided")[0]
+    assert first.fields == ("cube.hbm.channels",)
+    assert "busy, over the whole run, for" in first.note
 
 
 def test_no_field_is_blamed_where_a_burst_waits_for_the_one_before():

@@ -21,7 +21,7 @@ def bench(name):
 def test_a_run_prints_latency_and_stages(capsys):
     assert run(*bench("copies")) == 0
     out, err = capsys.readouterr()
-    for part in (" ns", "host", "busiest links", "OK"):
+    for part in (" ns", "critical path", "host copies and launches", "busiest links", "OK"):
         assert part in out
     assert err == ""
 

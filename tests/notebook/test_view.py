@@ -222,14 +222,14 @@ def test_choices_of_a_parameter_follow_the_machine(view):
 
 def test_every_tab_shows_the_run(ran):
     panel = ran.tabs
-    for name, says in (("Why", "critical path"), ("Stages", "exclusive")):
+    for name, says in (("Why", "critical path"), ("Stages", "busy stages")):
         panel.show(name)
         assert says in text(panel.html[name])
     panel.show("Roofline")
     assert "useful work" in text(panel.roofline_note)
     (chart,) = panel.roofline.children
     said = [layer["data"]["values"][0].get("text") for layer in chart.spec["layer"]]
-    assert any(x and x.startswith("run 1: ") for x in said), "the point itself says what it is; there is no legend"
+    assert any(x and x.startswith("run 1, ") for x in said), "the point itself says what it is; there is no legend"
     assert "legend" not in str(chart.spec["layer"])
 
 

@@ -72,6 +72,11 @@ class Prediction:
     label: str = "prediction"
 
     @property
+    def overrides(self) -> list[str]:
+        """The changes as `kernbench.load` and `--set` take them, with those that the machine needs for them."""
+        return [f"{change.field}={change.new!r}" for change in self.changes]
+
+    @property
     def ratio(self) -> float:
         """Predicted over simulated latency; 1 for a run that took no time."""
         return self.predicted_ns / self.simulated_ns if self.simulated_ns else 1.0
@@ -147,7 +152,7 @@ def tornado(
 
     `exact_ns` returns the simulated latency with some fields changed; without it, all is predicted.
     """
-    values = _leaves(records.spec)
+    values = leaves(records.spec)
 
     def changed(field: str, factor: float) -> Prediction | None:
         try:
@@ -192,8 +197,8 @@ def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence
     """
     if not spec:
         raise ConfigError("these records do not hold the machine they were made on; run the bench again")
-    asked = _leaves(_with_wide_links(spec, overrides).to_spec())
-    old = _leaves(read_machine(dict(spec)).to_spec())  # with the keys that are newer than the records
+    asked = leaves(_with_wide_links(spec, overrides).to_spec())
+    old = leaves(read_machine(dict(spec)).to_spec())  # with the keys that are newer than the records
     if costs := [f"{field} = {value:g}" for field, value in old.items() if field.startswith("system.host.") and value]:
         raise ConfigError(
             f"{', '.join(costs)}: a prediction does not know when the host has prepared a launch; run the program on "
@@ -233,12 +238,12 @@ def _with_wide_links(spec: Mapping[str, Any], overrides: Mapping[str, object] | 
     return read_machine(wide, overrides)
 
 
-def _leaves(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def leaves(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of a machine file by their paths."""
     found: dict[str, Any] = {}
     for name, value in spec.items():
         path = f"{prefix}{name}"
-        found |= _leaves(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+        found |= leaves(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
     return found
 
 

@@ -1,0 +1,112 @@
+"""What a run is predicted to save with what its critical path names twice as good: alone, and together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from kernbench.analysis._records import Records
+from kernbench.analysis._what_if import COVERED, Prediction, is_time, leaves, what_if
+from kernbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kernbench.analysis.why import Reason
+
+_EVENTS = 20_000  # rows and transfers of a log of which a graph is made within a second
+_PAIRED = 3  # of the device: each alone, and in pairs
+_BORNE_OUT = 0.005  # of the time of the run: what a field saves more with others than alone
+_MORE = 0.02  # of the time of the run: resources that save so much more together than the sum of each limit together
+
+
+@dataclass(frozen=True, slots=True)
+class Savings:
+    """Predictions for a run with fields twice as good: those of a reason `alone`, and the `whole` with those it needs.
+
+    `needed` are the fields without which a reason's save less, `pairs` the reasons that save more together than one by
+    one. Empty where a prediction cannot tell or takes long.
+    """
+
+    alone: Mapping[Reason, Prediction] = field(default_factory=dict)
+    whole: Mapping[Reason, Prediction] = field(default_factory=dict)
+    needed: Mapping[Reason, tuple[str, ...]] = field(default_factory=dict)
+    pairs: Sequence[tuple[Reason, Reason, Prediction]] = ()
+
+    def borne_out(self, reason: Reason) -> Reason:
+        """Return a reason together with those fields of which a prediction says that it needs them."""
+        return replace(reason, together=self.needed[reason]) if reason in self.needed else reason
+
+    def of(self, reason: Reason) -> str:
+        """Return in a line what a reason's fields save, empty if that is not known."""
+        if reason not in self.alone:
+            return ""
+        alone, whole = self.alone[reason], self.whole.get(reason)
+        if whole is None:
+            return f"twice as fast: saves {_saved(alone)} of the run (prediction)"
+        return (
+            f"twice as fast together: saves {_saved(whole)} of the run, {reason.fields[0]} alone {_saved(alone)} "
+            "(prediction)"
+        )
+
+    def together(self) -> list[str]:
+        """Return in words which resources limit together."""
+        return [
+            f"{a.what} and {b.what} limit together: twice as fast, both save {_saved(both)} of the run, "
+            f"alone {_saved(self.alone[a])} and {_saved(self.alone[b])} (prediction)"
+            for a, b, both in self.pairs
+        ]
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """Return what was predicted as plain values."""
+        found = [([reason.what], made) for of in (self.alone, self.whole) for reason, made in of.items()]
+        found += [([a.what, b.what], made) for a, b, made in self.pairs]
+        return [{"resources": names, "overrides": made.overrides, "saved": saved(made)} for names, made in found]
+
+
+def saved(made: Prediction | None) -> float:
+    """Return the share of the run that a prediction saves."""
+    return 1 - made.ratio if made else 0.0
+
+
+def _saved(made: Prediction) -> str:
+    return f"{saved(made):.1%}".replace("-0.0%", "0.0%")
+
+
+def savings(records: Records, reasons: Sequence[Reason]) -> Savings:
+    """Return what the run saves with the fields of the first reasons of the device and of the host twice as good."""
+    if len(records) + len(records.dependencies.transfers["kind"]) > _EVENTS:
+        return Savings()
+    values = leaves(records.spec)
+
+    def twice(*fields: str) -> Prediction | None:
+        try:
+            return what_if(records, {x: values[x] / 2 if is_time(x) else values[x] * 2 for x in fields})
+        except ConfigError:  # only a run can tell
+            return None
+
+    def needs(reason: Reason, field: str, among: Sequence[str]) -> bool:
+        """Return whether a field saves more with the others than alone."""
+        others = twice(*reason.fields, *(x for x in among if x != field))
+        return saved(twice(*reason.fields, *among)) - saved(others) >= saved(twice(field)) + _BORNE_OUT
+
+    device, host = ([x for x in reasons if x.host is of and _can(x, values)][:_PAIRED] for of in (False, True))
+    alone = {reason: made for reason in (*device, *host) if (made := twice(*reason.fields))}
+    whole, needed = {}, {}
+    for reason, made in alone.items():
+        implied = [change.field for change in made.changes if change.implied]
+        others = [x for x in reason.together if x not in implied and x in COVERED and values.get(x)]
+        more = [x for x in others if needs(reason, x, others)]
+        needed[reason] = *implied, *more
+        if more and (found := twice(*reason.fields, *more)):
+            whole[reason] = found
+    pairs = []
+    for a, b in combinations([x for x in device if x in alone], 2):
+        both = twice(*dict.fromkeys((*a.fields, *b.fields)))
+        if both and saved(both) >= saved(alone[a]) + saved(alone[b]) + _MORE:
+            pairs.append((a, b, both))
+    return Savings(alone, whole, needed, pairs)
+
+
+def _can(reason: Reason, values: Mapping[str, Any]) -> bool:
+    return bool(reason.fields) and all(x in COVERED and values.get(x) for x in reason.fields)
