@@ -29,8 +29,11 @@ _STUDIES = "kernbench.studies"
 _FOLLOWED = (_STUDIES, "kernbench.sweeps._measure", "kernbench.torch.", "kernbench.triton.")
 # What runs and writes MSCCL programs: it counts, with the programs, where ccl.yaml names one.
 _MSCCL = ("ccl/_msccl.py", "ccl/_msccl_writer.py", "config/_msccl.py")
-# Subpackages that decide rows only where a study imports them; of sweeps only `measure` does. Predictions never do.
-_APART = ("viz", "sweeps", "benches", "cli", "notebook", "triton", "torch", "analysis/_what_if", *_MSCCL)
+# What decides rows only where a study imports it; of sweeps only `measure` does. Predictions and other names never do.
+_APART = (
+    "viz", "sweeps", "benches", "cli", "notebook", "triton", "torch", "analysis/_what_if", "build.py", "compat.py",
+    *_MSCCL,
+)  # fmt: skip
 _NAMES = {Path("__init__.py"), Path("ccl", "__init__.py")}  # public names, found on demand
 
 

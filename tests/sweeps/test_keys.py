@@ -62,6 +62,8 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
     }  # fmt: skip
     others = (
         "__init__.py",
+        "build.py",
+        "compat.py",
         "ccl/__init__.py",
         "viz/charts.py",
         "torch/_program.py",
