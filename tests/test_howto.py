@@ -46,6 +46,7 @@ def test_the_entry_of_an_all_reduce_is_valid(tmp_path, monkeypatch):
     sys.modules.pop("my_collectives", None)
     (entry,) = blocks(text, "yaml")
     packaged = default_ccl_path().read_text(encoding="utf-8")
-    (tmp_path / "ccl.yaml").write_text(packaged.replace("algorithms:\n", entry, 1), encoding="utf-8")
-    config = load_ccl_config(tmp_path / "ccl.yaml")
-    assert resolve_algorithm_config("my_ring_allreduce", config).kernel.__name__ == "my_ring"
+    for text in (entry, packaged.replace("algorithms:\n", entry, 1)):
+        (tmp_path / "ccl.yaml").write_text(text, encoding="utf-8")
+        config = load_ccl_config(tmp_path / "ccl.yaml")
+        assert resolve_algorithm_config("my_ring_allreduce", config).kernel.__name__ == "my_ring"

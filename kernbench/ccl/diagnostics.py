@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from kernbench.errors import IpcqDeadlock
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
+
+
+__all__ = ["IpcqDeadlock", "RingState", "pointer_dump", "rings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,12 @@ class RingState:
         )
 
 
-def pointer_dump(engine: GraphEngine) -> list[RingState]:
+def pointer_dump(engine: GraphEngine) -> str:
+    """Return the state of every queue of the machine as text, a line for each direction of a PE."""
+    return "\n".join(map(str, rings(engine)))
+
+
+def rings(engine: GraphEngine) -> list[RingState]:
     """Return the state of every queue of the machine, PE by PE, without changing it or taking simulated time."""
     found = []
     for pe in engine.pes():
@@ -83,3 +92,12 @@ def pointer_dump(engine: GraphEngine) -> list[RingState]:
                     )
                 )
     return sorted(found, key=lambda ring: (ring.pe, ring.key, ring.direction))
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of the reference design."""
+    if name not in ("log_send", "reload_trace_setting", "trace_enabled"):
+        raise AttributeError(f"module 'kernbench.ccl.diagnostics' has no attribute {name!r}")
+    from kernbench import compat
+
+    return getattr(compat, name)

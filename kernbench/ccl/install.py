@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint, locate
 from kernbench.ccl.algorithm import Algorithm, algorithm
@@ -42,9 +42,20 @@ def load_ccl_config(path: CclLike | None = None, machine: MachineConfig | None =
     return read_ccl(find("ccl.yaml") if path is None else path, machine)
 
 
+@overload
 def resolve_algorithm_config(
     name: AlgorithmLike | None = None, config: CclLike | None = None, machine: MachineConfig | None = None
-) -> Algorithm:
+) -> Algorithm: ...
+@overload
+def resolve_algorithm_config(name: CclConfig | Mapping[str, Any], config: str | None = None) -> dict[str, Any]: ...
+@overload
+def resolve_algorithm_config(*, config: CclLike, algorithm: str) -> dict[str, Any]: ...
+@overload
+def resolve_algorithm_config(name: CclConfig | Mapping[str, Any], *, algorithm: str | None) -> dict[str, Any]: ...
+def resolve_algorithm_config(
+    name: AlgorithmLike | CclLike | None = None, config: CclLike | None = None,
+    machine: MachineConfig | None = None, **reference: Any,
+) -> Algorithm | dict[str, Any]:  # fmt: skip
     """Return the algorithm that `name` means.
 
     Parameters
@@ -56,6 +67,8 @@ def resolve_algorithm_config(
         As for `load_ccl_config`; read only where a name needs it.
     machine : MachineConfig, optional
         What ccl.yaml has to fit; gives the rings' sizes that it leaves to the machine.
+    **reference
+        As in the reference design, after a configuration in place of `name`: `algorithm`; returns a mapping.
 
     Raises
     ------
@@ -68,7 +81,12 @@ def resolve_algorithm_config(
     >>> resolve_algorithm_config("ring_allreduce_hbm", default_ccl_path()).buffer_kind
     'hbm'
     """
-    found = _named(name, config, machine) if name is None or isinstance(name, str) else _own(name)
+    if isinstance(name, Mapping) or reference:
+        from kernbench import compat
+
+        given: list[Any] = [each for each in (name, config) if each is not None]
+        return compat.resolve_algorithm_config(*given, **reference)
+    found = _named(name, config, machine) if name is None or isinstance(name, str) else _own(cast("Any", name))
     return found if machine is None else found.on(machine)
 
 
@@ -125,11 +143,6 @@ def _own(given: Algorithm | Collective | ModuleType | Callable[..., object]) -> 
     if isinstance(given, ModuleType):
         name = given.__name__.rpartition(".")[2]
         return algorithm(_held(name, given, "kernel"), _held(name, given, "kernel_args"), name=name)
-    if isinstance(given, CclConfig):
-        raise ConfigError(
-            "a ccl configuration is not an algorithm; give a name of it first, resolve_algorithm_config(name, config), "
-            f"or None for its default; known: {', '.join(given.algorithms)}"
-        )
     if not callable(given) and not isinstance(given, Collective):
         raise ConfigError(f"{quote(given)} is not an algorithm; give a name of ccl.yaml, an Algorithm, or a kernel")
     return algorithm(given)

@@ -72,7 +72,22 @@ _CREDIT = "The message that gives a slot back; else pe_ipcq.credit_bytes of the 
 _WORLD = "Participants; else as many as the machine, or the group, has"
 
 
-class CclDefaults(Model):
+class _Readable(Mapping[str, Any]):
+    """A group of keys that can be read as a mapping, too: `group["n_elem"]`; keys without a value are missing."""
+
+    def __getitem__(self, key: str) -> Any:
+        if (value := self.__dict__.get(key)) is None:
+            raise KeyError(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key, value in self.__dict__.items() if value is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class CclDefaults(Model, _Readable):
     """What an algorithm uses unless it says otherwise."""
 
     n_slots: Count | None = described(_SLOTS, default=None)
@@ -87,7 +102,7 @@ class CclDefaults(Model):
     root_cube: Root = described("The cube that represents its SIP: corner, centre, or its number")
 
 
-class CclEntry(Model):
+class CclEntry(Model, _Readable):
     """One algorithm."""
 
     n_slots: Count | None = described(_SLOTS, default=None)
@@ -98,8 +113,10 @@ class CclEntry(Model):
     collective: Literal[COLLECTIVES] = described("What it does", default="all_reduce")  # type: ignore[valid-type]
     contribution: Literal[CONTRIBUTIONS] = described("Whose data are one term of a sum", default="rank")  # type: ignore[valid-type]
     topology: Annotated[str, Kind(after=_named(TOPOLOGIES))] = described("Who talks to whom")
-    mapper: Annotated[str, Kind(after=_named(MAPPERS))] = described("Who takes part")
-    validator: Annotated[str, Kind(after=_named(VALIDATORS))] = described("What it asks of the shards")
+    mapper: Annotated[str, Kind(after=_named(MAPPERS))] = described("Who takes part", default="by_shard")
+    validator: Annotated[str, Kind(after=_named(VALIDATORS))] = described(
+        "What it asks of the shards", default="multi_pe_sip_local"
+    )
     buffer_kind: BufferKind | None = described("Memory of a receiver's ring", default=None)
     backpressure: Backpressure | None = described("How a sender knows that a slot is free", default=None)
     vc_chunk_size: Bytes | None = described("Between turns of bulk and queue traffic", default=None)
@@ -108,7 +125,7 @@ class CclEntry(Model):
     options: dict[str, Any] = described("Passed to the module's kernel_args", default_factory=dict)
 
 
-class CclConfig(Model):
+class CclConfig(Model, _Readable):
     """The content of ccl.yaml."""
 
     defaults: CclDefaults
@@ -239,6 +256,61 @@ def _spec(name: str, path: list[str] | None) -> ModuleSpec | None:
 _HOLDS = "kernel(t_ptr, ..., *, tl) and kernel_args(*, n_elem, world_size)"
 # Those of the packaged topologies that ask for the grid of all participants.
 _ON_A_GRID = ("mesh_2d", "torus_2d", "mesh_2d_no_wrap", "mesh_cycle", "double_torus")
+
+
+# What follows from an algorithm, whatever its entry is called.
+_STRUCTURE = ("collective", "contribution", "topology", "mapper", "validator")
+_TREE = "kernbench.ccl.algorithms."
+# How a sender of the reference design may learn of a free slot.
+_UNMODELLED = ("sleep", "poll")
+
+
+def complete(content: dict[str, Any], packaged: Mapping[str, Any]) -> list[str]:
+    """Fill in what a file leaves out, as `packaged` has it; return what the file asks for and does not get."""
+    notes: list[str] = []
+    defaults = content.setdefault("defaults", {})
+    if isinstance(defaults, dict):
+        notes += _credited("defaults", defaults)
+        defaults.update({key: value for key, value in packaged["defaults"].items() if key not in defaults})
+    known = packaged["algorithms"]
+    entries = content.setdefault("algorithms", {})
+    if isinstance(entries, dict):
+        for name, entry in entries.items():
+            if isinstance(entry, dict):
+                notes += _credited(f"algorithms.{name}", entry)
+                notes += _complete_entry(name, entry, known)
+        entries.update({name: entry for name, entry in known.items() if name not in entries})
+    return notes
+
+
+def _credited(where: str, group: dict[str, Any]) -> Iterator[str]:
+    if group.get("backpressure") in _UNMODELLED:
+        yield f"{where}.backpressure = {group['backpressure']} is not modelled; credit is used instead"
+        group["backpressure"] = "credit"
+
+
+def _complete_entry(name: str, entry: dict[str, Any], known: Mapping[str, Any]) -> Iterator[str]:
+    module = _ours(entry.get("module"), known)
+    like = known.get(name, {})
+    if module not in (None, like.get("module")):
+        same: Mapping[str, Any] = next((other for other in known.values() if other["module"] == module), {})
+        like = {key: same[key] for key in _STRUCTURE if key in same}
+    if module != entry.get("module"):
+        entry["module"] = module
+        if (asked := entry.pop("topology", None)) not in (None, like["topology"]):
+            yield f"algorithms.{name}.topology = {asked} is not that of {module}; {like['topology']} is used instead"
+    entry.update({key: value for key, value in like.items() if key not in entry})
+
+
+def _ours(module: Any, known: Mapping[str, Any]) -> Any:
+    """Return the module that a path of the reference design's tree, kernbench.ccl.algorithms.NAME, means here."""
+    if not isinstance(module, str) or not module.startswith(_TREE):
+        return module
+    name = module.removeprefix(_TREE)
+    short = _TREE + name.removesuffix("_allreduce")
+    if name in known:
+        return known[name]["module"]
+    return short if any(entry["module"] == short for entry in known.values()) else module
 
 
 def complete_programs(content: Mapping[str, Any], folder: Path) -> None:

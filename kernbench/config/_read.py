@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import yaml
 from pydantic_core import SchemaValidator, ValidationError
 
 from kernbench._registry import hint
-from kernbench.config._ccl import CclConfig, ccl_faults, ccl_misfits, complete_programs
+from kernbench.config._ccl import CclConfig, ccl_faults, ccl_misfits, complete, complete_programs
 from kernbench.config._files import (
     complete_table,
     default_ccl_path,
@@ -67,7 +68,7 @@ def read_machine(
 
 
 def read_ccl(source: str | Path | Mapping[str, Any] | CclConfig, machine: MachineConfig | None = None) -> CclConfig:
-    """Return the validated content of a ccl.yaml."""
+    """Return the validated content of a ccl.yaml; what it leaves out is as in the packaged one."""
     if isinstance(source, CclConfig):
         faults = [f"ccl: {fault.text}" for fault in (ccl_misfits(source, machine) if machine is not None else ())]
         if faults:
@@ -75,6 +76,8 @@ def read_ccl(source: str | Path | Mapping[str, Any] | CclConfig, machine: Machin
         return source
     draft = Draft.of(source, "ccl")
     complete_programs(draft.content, Path() if isinstance(source, Mapping) else Path(source).parent)
+    for note in complete(draft.content, load_yaml(default_ccl_path())):
+        warnings.warn(f"{draft.name}: {note}", UserWarning, stacklevel=2)
 
     def example() -> dict[str, Any]:
         """Return the packaged file, with something right under every name that `source` has."""

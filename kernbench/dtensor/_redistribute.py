@@ -150,8 +150,8 @@ def _is_placed_by(tensor: DeviceTensor, dp: DPPolicy) -> bool:
         dp, shape=tensor.shape, itemsize=tensor.element_size(), num_pe=config.pes_per_cube,
         num_cubes=config.cubes_per_sip, target_sip=tensor.sip,
     )  # fmt: skip
-    own = sorted((s.offset, s.cube, s.pe, s.nbytes, str(s.index)) for s in tensor.shards)
-    return own == sorted((s.offset, s.cube, s.pe, s.nbytes, str(s.index)) for s in specs)
+    own = sorted((s.offset_bytes, s.cube, s.pe, s.nbytes, str(s.index)) for s in tensor.shards)
+    return own == sorted((s.offset_bytes, s.cube, s.pe, s.nbytes, str(s.index)) for s in specs)
 
 
 def redistribute(

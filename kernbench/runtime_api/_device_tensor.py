@@ -237,7 +237,7 @@ class DeviceTensor(Tensor):
         item = self.dtype.itemsize
         parts: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for s in self.shards:
-            parts.setdefault((s.cube, s.pe), []).append((s.offset // item, s.nbytes // item))
+            parts.setdefault((s.cube, s.pe), []).append((s.offset_bytes // item, s.nbytes // item))
         return parts
 
     def _run(self, name: str, kernel: Callable[..., object], *args: Any) -> None:

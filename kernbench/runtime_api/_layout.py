@@ -27,7 +27,7 @@ class TensorShard:
     cube: int
     pe: int
     pa: int
-    offset: int
+    offset_bytes: int
     nbytes: int
     index: Box
 
@@ -44,27 +44,29 @@ class Layout:
         self.shape = tuple(shape)
         self.dtype = dtype
         self.dp = dp
-        self.shards = tuple(sorted(shards, key=lambda s: (s.offset, s.cube, s.pe)))
+        self.shards = tuple(sorted(shards, key=lambda s: (s.offset_bytes, s.cube, s.pe)))
 
     @cached_property
     def parts(self) -> tuple[TensorShard, ...]:
         """One shard for every part, in the order of offsets."""
         first: dict[int, TensorShard] = {}
         for shard in self.shards:
-            first.setdefault(shard.offset, shard)
+            first.setdefault(shard.offset_bytes, shard)
         return tuple(first.values())
 
     def replicated(self) -> list[list[TensorShard]]:
         """Return the copies of each part that has several, the one that the host reads first."""
         by_offset: dict[int, list[TensorShard]] = {}
         for shard in self.shards:
-            by_offset.setdefault(shard.offset, []).append(shard)
+            by_offset.setdefault(shard.offset_bytes, []).append(shard)
         return [shards for shards in by_offset.values() if len(shards) > 1]
 
     @cached_property
     def placement(self) -> tuple[object, ...]:
         """What two layouts have in common whose elements are in the same places: shards on the same PEs."""
-        return tuple((s.cube, s.pe, s.offset, s.nbytes, *((i.start, i.stop) for i in s.index)) for s in self.shards)
+        return tuple(
+            (s.cube, s.pe, s.offset_bytes, s.nbytes, *((i.start, i.stop) for i in s.index)) for s in self.shards
+        )
 
     @property
     def nbytes(self) -> int:
@@ -85,7 +87,7 @@ class Layout:
     def is_row_major(self) -> bool:
         """Whether the bytes are in the row-major order of the whole array."""
         return all(
-            (run := _run(s.index, self.shape)) is not None and run[0] * self.dtype.itemsize == s.offset
+            (run := _run(s.index, self.shape)) is not None and run[0] * self.dtype.itemsize == s.offset_bytes
             for s in self.parts
         )
 
@@ -97,7 +99,7 @@ class Layout:
         array = np.empty(self.shape, self.dtype.numpy)
         for shard in self.parts:
             part = array[shard.index]
-            start = shard.offset // self.dtype.itemsize
+            start = shard.offset_bytes // self.dtype.itemsize
             assign(part, elements[start : start + part.size].reshape(part.shape))
         return array
 
@@ -123,14 +125,16 @@ class Layout:
                 return None
             start, size = (n * self.dtype.itemsize for n in run)
             index = _within(inner, box)
-            found.append(replace(shard, pa=shard.pa + start, offset=shard.offset + start, nbytes=size, index=index))
-        first = min((s.offset for s in found), default=0)
+            found.append(
+                replace(shard, pa=shard.pa + start, offset_bytes=shard.offset_bytes + start, nbytes=size, index=index)
+            )
+        first = min((s.offset_bytes for s in found), default=0)
         shape = sizes(box)
         dp = self.dp if prod(shape) in (0, prod(self.shape)) else None  # all or nothing of it
-        layout = Layout(shape, self.dtype, (replace(s, offset=s.offset - first) for s in found), dp)
+        layout = Layout(shape, self.dtype, (replace(s, offset_bytes=s.offset_bytes - first) for s in found), dp)
         end = 0
         for part in layout.parts:
-            if part.offset != end:
+            if part.offset_bytes != end:
                 return None
             end += part.nbytes
         return first, layout
@@ -143,7 +147,10 @@ class Layout:
         return Layout(
             (prod(self.shape),),
             self.dtype,
-            (replace(s, index=(slice(s.offset // item, (s.offset + s.nbytes) // item),)) for s in self.shards),
+            (
+                replace(s, index=(slice(s.offset_bytes // item, (s.offset_bytes + s.nbytes) // item),))
+                for s in self.shards
+            ),
         )
 
     def of(self, dtype: DType) -> Layout:
@@ -152,7 +159,7 @@ class Layout:
         return Layout(
             self.shape,
             dtype,
-            (replace(s, offset=s.offset // old * new, nbytes=s.nbytes // old * new) for s in self.shards),
+            (replace(s, offset_bytes=s.offset_bytes // old * new, nbytes=s.nbytes // old * new) for s in self.shards),
             self.dp,
         )
 
@@ -268,7 +275,10 @@ def chunks(layout: Layout, n: int, shape: Sequence[int]) -> list[Region] | None:
 
 def stacked(layout: Layout, n: int) -> Layout:
     """Return the layout of `n` arrays that follow each other in every shard."""
-    parts = (replace(s, offset=s.offset * n, nbytes=s.nbytes * n, index=(slice(0, n), *s.index)) for s in layout.shards)
+    parts = (
+        replace(s, offset_bytes=s.offset_bytes * n, nbytes=s.nbytes * n, index=(slice(0, n), *s.index))
+        for s in layout.shards
+    )
     return Layout((n, *layout.shape), layout.dtype, parts)
 
 
@@ -315,14 +325,14 @@ def _cut(of: Piece, to: Piece, box: Box) -> Iterator[Run]:
 def _region(layout: Layout, box: Box) -> Region:
     holders: dict[int, list[Place]] = {}
     for shard in layout.shards:
-        holders.setdefault(shard.offset, []).append((shard.cube, shard.pe))
+        holders.setdefault(shard.offset_bytes, []).append((shard.cube, shard.pe))
     pieces = []
     for i, _ in _meetings([part.index for part in layout.parts], [box]):
         part = layout.parts[i]
         inner, strides = _overlap(part.index, box), row_major(sizes(part.index))
         into = sum(at.start * step for at, step in zip(_within(inner, part.index), strides, strict=True))
-        first = part.offset // layout.dtype.itemsize + into
-        pieces.append(Piece(_within(inner, box), first, strides, tuple(holders[part.offset])))
+        first = part.offset_bytes // layout.dtype.itemsize + into
+        pieces.append(Piece(_within(inner, box), first, strides, tuple(holders[part.offset_bytes])))
     return Region(sizes(box), tuple(pieces))
 
 

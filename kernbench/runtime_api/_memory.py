@@ -30,8 +30,8 @@ def map_ranges(
     continue each other in both kinds of memory are one.
     """
     copies: dict[int, list[TensorShard]] = {}
-    for shard in sorted(shards, key=lambda s: (s.offset, s.cube, s.pe)):
-        copies.setdefault(shard.offset, []).append(shard)
+    for shard in sorted(shards, key=lambda s: (s.offset_bytes, s.cube, s.pe)):
+        copies.setdefault(shard.offset_bytes, []).append(shard)
     pes = list(pes)
     if all(len(same) == 1 for same in copies.values()):
         ranges = _ranges(va, [same[0] for same in copies.values()])
@@ -46,7 +46,7 @@ def _nearest(copies: Sequence[TensorShard], cube: int, pe: int) -> TensorShard:
 def _ranges(va: int, shards: Iterable[TensorShard]) -> Sequence[Range]:
     out: list[Range] = []
     for s in shards:
-        start = va + s.offset
+        start = va + s.offset_bytes
         if out and out[-1][0] + out[-1][1] == start and out[-1][2] + out[-1][1] == s.pa:
             out[-1] = out[-1][0], out[-1][1] + s.nbytes, out[-1][2]
         else:
@@ -125,7 +125,7 @@ class DeviceMemory:
         except AllocationError:
             self._free(sip, held)
             raise
-        nbytes = max((s.offset + s.nbytes for s in parts), default=0)
+        nbytes = max((s.offset_bytes + s.nbytes for s in parts), default=0)
         va = self._virtual.alloc(nbytes)
         size = sum(s.nbytes for s in parts)
         self.allocated[sip] += size
@@ -164,7 +164,7 @@ class DeviceMemory:
             base = self._allocators.pe(sip, cube, pe).alloc_hbm(size)
             held.append((cube, pe, base))
             shards += [
-                TensorShard(sip, cube, pe, base + start, s.offset, s.nbytes, s.index)
+                TensorShard(sip, cube, pe, base + start, s.offset_bytes, s.nbytes, s.index)
                 for s, start in zip(own, starts, strict=True)
             ]
         return shards

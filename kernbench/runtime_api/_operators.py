@@ -327,7 +327,7 @@ def _places(x: DeviceTensor) -> np.ndarray:
     for shard in x.layout.parts:
         key: Any = (*shard.index, ...)  # which gives a view, also of a tensor without dims
         part = base[key]
-        first = shard.offset // x.dtype.itemsize
+        first = shard.offset_bytes // x.dtype.itemsize
         part[...] = np.arange(first, first + part.size).reshape(part.shape)
     return x._seen(base)
 

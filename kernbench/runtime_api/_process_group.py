@@ -335,7 +335,7 @@ def _moves(given: Sequence[DeviceTensor], part: DeviceTensor, n: int, unpack: bo
     assert inner is not None, "a stack is the stack of its layers"
     pairs = zip(inner, regions, strict=True)
     found = tuple(checked_runs(a, b) if unpack else checked_runs(b, a) for a, b in pairs)
-    places = [[(s.cube, s.pe, s.offset) for s in own.shards] for own in (layout, given[0].layout)]
+    places = [[(s.cube, s.pe, s.offset_bytes) for s in own.shards] for own in (layout, given[0].layout)]
     stays = len(given) == 1 and places[0] == places[1]
     return Moves(layout, found, stays and all(run.source == run.target for own in found for run in own))
 

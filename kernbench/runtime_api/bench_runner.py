@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,18 @@ def run_program(
     return torch.result
 
 
-OK, FAILED, NO_REQUESTS = "OK", "FAILED", "NO_REQUESTS"
+class Completion(str):
+    """How a bench ended."""
+
+    __slots__ = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran to its end and no number was wrong."""
+        return self == OK
+
+
+OK, FAILED, NO_REQUESTS = map(Completion, ("OK", "FAILED", "NO_REQUESTS"))
 PASSED, WRONG, NOT_CHECKED = "PASSED", "FAILED", "NOT_CHECKED"
 
 
@@ -117,7 +129,7 @@ class BenchResult:
     """The outcome of a bench."""
 
     name: str
-    completion: str
+    completion: Completion
     correctness: str
     result: Result
     error: KernbenchError | None = None
@@ -125,7 +137,7 @@ class BenchResult:
     @property
     def ok(self) -> bool:
         """Whether it ran to its end and no number was wrong."""
-        return self.completion == OK
+        return self.completion.ok
 
     def __repr__(self) -> str:
         return f"{self._headline()}\n{self.result!r}"
@@ -138,9 +150,15 @@ class BenchResult:
         return f"{self.name}: {self.completion}, numbers {self.correctness}{error}"
 
 
+def _takes_device(factory: Callable[..., GraphEngine]) -> bool:
+    parameters = signature(factory).parameters
+    needed = [p for p in parameters.values() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    return "device" in parameters or len(needed) > 1
+
+
 def run_bench(
     *, topology: Machine | str | Path | Mapping[str, Any] | None, bench_fn: Callable[[RuntimeContext], object],
-    device: DeviceSelector | str | None = None, engine_factory: Callable[[Machine], GraphEngine] | None = None,
+    device: DeviceSelector | str | None = None, engine_factory: Callable[..., GraphEngine] | None = None,
     data: bool = False, log: str = "operation", limits: Limits | Mapping[str, float] | None = None,
 ) -> BenchResult:  # fmt: skip
     """Run `bench_fn(torch)` and return the outcome.
@@ -155,7 +173,8 @@ def run_bench(
     device : DeviceSelector or str, optional
         "all" or "sip:N": the device that is current at first.
     engine_factory : callable, optional
-        Makes the engine of a machine, for one run; without it `data` and `log` say what to make.
+        Makes the engine for one run, of the machine, and of the device if it takes two arguments; without it `data`
+        and `log` say what to make.
     data : bool
         Whether values are moved and computed, so that benches check their numbers.
     log : str
@@ -170,7 +189,10 @@ def run_bench(
     """
     machine = resolve_topology(topology)
     selector = resolve_device(device, machine.config.n_sips)
-    engine = engine_factory(machine) if engine_factory is not None else GraphEngine(machine, data, log=log)
+    if engine_factory is None:
+        engine = GraphEngine(machine, data, log=log)
+    else:
+        engine = engine_factory(*(machine, selector)[: 1 + _takes_device(engine_factory)])
     name = str(getattr(bench_fn, "name", getattr(bench_fn, "__name__", "bench")))
     limits = Limits.of(limits)
     torch = RuntimeContext(engine, selector, correlation_id=name, limits=limits)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from kernbench.runtime_api._memory import TensorHandle
 from kernbench.runtime_api.types import Device, DeviceLike
 
 if TYPE_CHECKING:
+    from kernbench.compat import DeployedTensor
     from kernbench.runtime_api._devices import Host
 
 __all__ = ["Size", "Tensor", "TensorHandle", "TensorShard", "deploy_tensor"]
@@ -359,10 +360,17 @@ class _Session(Protocol):
     def empty(self) -> Callable[..., Tensor]: ...
 
 
+@overload
 def deploy_tensor(
     context: _Session, shape: Sequence[int], dtype: DType | str, *, dp: DPPolicy, device: DeviceLike = "ahbm",
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor: ...  # fmt: skip
+@overload
+def deploy_tensor(*, shape: Sequence[int], dtype: DType | str, **reference: Any) -> DeployedTensor: ...
+def deploy_tensor(
+    context: _Session | None = None, shape: Sequence[int] = (), dtype: DType | str = float16, *,
+    dp: DPPolicy | None = None, device: DeviceLike = "ahbm", name: str | None = None, **reference: Any,
+) -> Tensor | DeployedTensor:  # fmt: skip
     """Return a tensor on a device with memory allocated and mapped, its contents undefined.
 
     Parameters
@@ -379,7 +387,13 @@ def deploy_tensor(
         Which SIP.
     name : str, optional
         For messages.
+    **reference
+        As in the reference design, in place of a session: `placement`, `allocators` and `mem_kind`.
     """
+    if context is None or reference:
+        from kernbench import compat
+
+        return compat.deploy_tensor(shape=shape, dtype=dtype, name=name or "tensor", **reference)
     return context.empty(shape, dtype=dtype, device=device, dp=dp, name=name)
 
 

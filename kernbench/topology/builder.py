@@ -56,6 +56,11 @@ class Machine:
         return MappingProxyType(self.config.to_spec())
 
     @property
+    def topology_obj(self) -> Machine:
+        """The machine itself."""
+        return self
+
+    @property
     def hash(self) -> str:
         """The hash of the validated content, which results carry."""
         return self.config.hash

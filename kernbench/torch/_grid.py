@@ -20,7 +20,7 @@ def owners(
 ) -> tuple[list[tuple[int, int]], list[Sequence[int]]]:
     """Return the PEs of a grid and the programs of each: where the part of the result is that a program writes."""
     parts = place.buffer.layout.parts
-    starts, whole = [s.offset for s in parts], sum(s.nbytes for s in parts)
+    starts, whole = [s.offset_bytes for s in parts], sum(s.nbytes for s in parts)
     owned: dict[tuple[int, int], list[int]] = {}
     for i in range(count):
         part = parts[bisect_right(starts, i * whole // count) - 1]

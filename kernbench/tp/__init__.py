@@ -13,6 +13,9 @@ from kernbench.tp._mappings import (
     scatter_to_sequence_parallel_region,
     scatter_to_tensor_model_parallel_region,
 )
+from kernbench.tp.parallel_state import get_tensor_model_parallel_rank as get_tensor_model_parallel_rank
+from kernbench.tp.parallel_state import get_tensor_model_parallel_world_size as get_tensor_model_parallel_world_size
+from kernbench.tp.parallel_state import initialize_model_parallel as initialize_model_parallel
 
 __all__ = [
     "ColumnParallelLinear",

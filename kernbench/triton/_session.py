@@ -266,7 +266,7 @@ def computed(heuristics: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 def _owner(va: int, tensors: Sequence[DeviceTensor]) -> Target:
     for x in tensors:
         for shard in x.shards:
-            start = x._handle.va + shard.offset
+            start = x._handle.va + shard.offset_bytes
             if start <= va < start + shard.nbytes:
                 return shard.cube, shard.pe
     raise KernelError(

@@ -252,11 +252,3 @@ def test_the_wiring_of_a_cube_s_pes(two_sips):
     wiring = configure_sfr_intracube_pe_ring(two_sips, sips=[1], cubes=[5])
     assert len(wiring) == 8
     assert wiring[1, 5, 7] == {"local_E": ((1, 5, 0), "local_W"), "local_W": ((1, 5, 6), "local_E")}
-
-
-def test_a_configuration_in_place_of_a_name_is_told_in_a_line():
-    with pytest.raises(
-        ConfigError, match=r"give a name of it first, resolve_algorithm_config\(name, config\)"
-    ) as caught:
-        install.resolve_algorithm_config(install.load_ccl_config())
-    assert len(str(caught.value)) < 1500

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.ccl.diagnostics import pointer_dump
+from kernbench.ccl.diagnostics import pointer_dump, rings
 from kernbench.components._command import Recv, Send
 from kernbench.components.builtin.queues import Inbox, Message, Queue, Slot
 from kernbench.errors import AllocationError, IpcqDeadlock, IpcqInvalidDirection, KernbenchError, KernelError
@@ -331,12 +331,13 @@ def test_the_state_of_every_queue_can_be_seen_at_any_time():
     launch(engine, {A: send(2048, 6), B: recv(2048, 1)})
     with pytest.raises(KernbenchError):
         engine.run()
-    at_a, at_b = pointer_dump(engine)
+    at_a, at_b = rings(engine)
     assert (at_a.pe, at_a.direction, at_a.peer) == ("sip0.cube0.pe0", "E", "sip0.cube1.pe0")
     assert (at_a.sent_head, at_a.sent_tail, at_a.waiting) == (1, 5, 1)
     assert (at_b.head, at_b.tail, at_b.kind) == (1, 5, "tcm")
     assert at_b.address.locate().component == "pe_tcm"
     assert "head 1, tail 5" in str(at_b)
+    assert pointer_dump(engine).splitlines() == [str(at_a), str(at_b)]
 
 
 def test_the_environment_asks_for_a_trace_of_messages(monkeypatch, capsys):

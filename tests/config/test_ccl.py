@@ -64,7 +64,6 @@ def test_kinds_of_rings(kind):
 
 def test_all_faults_of_the_defaults_at_once():
     content = with_defaults(n_slots=0, buffer_kind="tmc", slots=4, backpressure="none", slot_size="4096", root_cube=-1)
-    del content["defaults"]["vc_chunk_size"]
     assert sorted(faults(content)) == [
         "defaults.backpressure = 'none' must be credit",
         "defaults.buffer_kind = 'tmc' is unknown; did you mean tcm? known: tcm, sram, hbm",
@@ -72,17 +71,15 @@ def test_all_faults_of_the_defaults_at_once():
         "defaults.root_cube = -1 must be corner, centre, or the number of a cube",
         "defaults.slot_size = '4096' must be a plain number, not text [B]",
         f"defaults.slots is unknown; did you mean n_slots? known: {', '.join(DEFAULT_KEYS)}",
-        "defaults.vc_chunk_size is missing; add it; the packaged default has 256 [B]",
     ]
 
 
 def test_all_faults_of_an_entry_at_once():
     content = with_entry(
-        topology="ring1d", mapper="leaders", validator=None, n_slot=3, module="a/b.py", world_size=0, contribution="sip"
+        topology="ring1d", mapper="leaders", n_slot=3, module="a/b.py", world_size=0, contribution="sip"
     )
     found = faults(content)
     assert [line.partition(";")[0] for line in found] == [
-        "algorithms.mine.validator is missing",
         "algorithms.mine.module = 'a/b.py' must be the dotted path of a module, as in kernbench.ccl.algorithms.ring",
         "algorithms.mine.topology = 'ring1d' is not a topology of participants",
         "algorithms.mine.mapper = 'leaders' is not a mapper",
@@ -90,8 +87,8 @@ def test_all_faults_of_an_entry_at_once():
         "algorithms.mine.world_size = 0 must be >= 1",
         "algorithms.mine.contribution = 'sip' is unknown",
     ]
-    assert "did you mean ring_1d? known: " in found[2]
-    assert "did you mean n_slots? known: " in found[4]
+    assert "did you mean ring_1d? known: " in found[1]
+    assert "did you mean n_slots? known: " in found[3]
 
 
 def test_faults_of_several_entries_and_of_the_choice():
@@ -217,14 +214,111 @@ def test_the_root_cube_is_one_of_the_machine(tmp_path):
 
 def test_faults_of_a_file_carry_its_name(tmp_path):
     path = tmp_path / "ccl.yaml"
-    path.write_text("default: {}\n")
+    path.write_text("default: {}\nalgorithms: {mine: {module: tests.nothing}}\n")
     with pytest.raises(ConfigError) as caught:
         config.read_ccl(path)
     assert [line.partition(";")[0] for line in caught.value.faults] == [
-        "ccl.yaml: defaults is missing",
-        "ccl.yaml: algorithms is missing",
         "ccl.yaml: default is unknown",
+        "ccl.yaml: algorithms.mine.topology is missing",
+        "ccl.yaml: algorithms.mine.module = 'tests.nothing' cannot be imported: tests has no 'nothing'",
     ]
-    # A ccl.yaml has no base.
-    assert caught.value.faults[0].endswith("or start from the complete file that `kernbench new DIR` writes")
-    assert not any("base" in line for line in caught.value.faults)
+
+
+# What a file may leave out
+
+
+def entry(name: str, **changes) -> config.CclEntry:
+    return config.read_ccl({"algorithms": {name: changes}}).algorithms[name]
+
+
+def test_a_file_may_leave_out_whatever_is_packaged():
+    packaged = config.read_ccl(config.default_ccl_path())
+    assert config.read_ccl({}) == packaged
+    for key in DEFAULT["defaults"]:
+        content = with_defaults()
+        del content["defaults"][key]
+        assert config.read_ccl(content) == packaged
+    for name, values in DEFAULT["algorithms"].items():
+        assert entry(name) == packaged.algorithms[name]
+        for key in values:
+            content = with_defaults()
+            del content["algorithms"][name][key]
+            assert config.read_ccl(content) == packaged
+
+
+def test_what_a_file_states_is_first_and_counts():
+    read = config.read_ccl(
+        {
+            "defaults": {"n_elem": 64},
+            "algorithms": {
+                "mine": {"module": "kernbench.ccl.algorithms.ring", "topology": "ring_1d", "n_slots": 2},
+                "ring_allreduce_hbm": {"n_slots": 3},
+            },
+        }
+    )
+    assert list(read.algorithms)[:3] == ["mine", "ring_allreduce_hbm", "intercube_allreduce"]
+    assert set(read.algorithms) == {"mine", *DEFAULT["algorithms"]}
+    assert (read.defaults.n_elem, read.defaults.root_cube) == (64, "centre")
+    mine, hbm = read.algorithms["mine"], read.algorithms["ring_allreduce_hbm"]
+    assert (mine.mapper, mine.validator, mine.n_slots, mine.buffer_kind) == ("by_shard", "multi_pe_sip_local", 2, None)
+    assert (hbm.module, hbm.n_slots, hbm.buffer_kind) == ("kernbench.ccl.algorithms.ring", 3, "hbm")
+
+
+def test_an_algorithm_takes_part_as_packaged_under_any_name_of_its_entry():
+    found = entry("mine", module="kernbench.ccl.algorithms.intercube", n_elem=8)
+    assert (found.topology, found.mapper, found.contribution, found.root_cube) == ("intercube", "by_cube", "cube", None)
+    other = entry("intercube_allreduce_corner", module="kernbench.ccl.algorithms.ring")
+    assert (other.topology, other.contribution, other.root_cube) == ("ring_1d", "rank", None)
+
+
+def test_a_file_is_read_as_a_mapping_too():
+    read = config.read_ccl({"defaults": {"n_slots": 2}})
+    assert list(read) == ["defaults", "algorithms"]
+    assert read["defaults"]["n_slots"] == 2
+    assert read["defaults"].get("slot_size", 7) == 7
+    assert dict(read["algorithms"]["ring_allreduce_hbm"])["buffer_kind"] == "hbm"
+    with pytest.raises(KeyError):
+        read["algorithms"]["ring_allreduce_hbm"]["n_elem"]
+
+
+# Files of the reference design
+
+REFERENCE = """
+defaults: {algorithm: intercube_allreduce, buffer_kind: sram, backpressure: sleep, n_slots: 4, slot_size: 4096,
+           vc_chunk_size: 256, ipcq_credit_size_bytes: 16}
+algorithms:
+  intercube_allreduce:
+    {module: kernbench.ccl.algorithms.intercube_allreduce, topology: none, buffer_kind: hbm, n_elem: 64, root_cube: 5}
+  ring_allreduce: {module: kernbench.ccl.algorithms.ring_allreduce, topology: ring_1d, world_size: 2}
+  mesh_allreduce: {module: kernbench.ccl.algorithms.mesh_allreduce, topology: mesh_2d}
+"""
+
+
+def test_a_file_of_the_reference_design_loads(tmp_path):
+    path = tmp_path / "ccl.yaml"
+    path.write_text(REFERENCE)
+    with pytest.warns(UserWarning, match="instead") as caught:
+        read = config.read_ccl(path)
+    asked, topologies = "ccl.yaml: algorithms", "is not that of kernbench.ccl.algorithms"
+    assert [str(warning.message) for warning in caught] == [
+        "ccl.yaml: defaults.backpressure = sleep is not modelled; credit is used instead",
+        f"{asked}.intercube_allreduce.topology = none {topologies}.intercube; intercube is used instead",
+        f"{asked}.mesh_allreduce.topology = mesh_2d {topologies}.mesh_2d; mesh_2d_no_wrap is used instead",
+    ]
+    assert (read.defaults.backpressure, read.defaults.buffer_kind, read.defaults.slot_size) == ("credit", "sram", 4096)
+    cubes, ring = read.algorithms["intercube_allreduce"], read.algorithms["ring_allreduce"]
+    assert (cubes.module, cubes.buffer_kind, cubes.root_cube) == ("kernbench.ccl.algorithms.intercube", "hbm", 5)
+    assert (cubes.contribution, cubes.mapper, cubes.topology) == ("cube", "by_cube", "intercube")
+    assert (ring.module, ring.topology, ring.world_size) == ("kernbench.ccl.algorithms.ring", "ring_1d", 2)
+
+
+def test_what_nobody_knows_is_refused_in_such_a_file_too():
+    module = "kernbench.ccl.algorithms.rung"
+    content = {"defaults": {"backpressure": "poll", "slots": 4}, "algorithms": {"a": {"module": module}}}
+    with pytest.warns(UserWarning, match=r"ccl: defaults.backpressure = poll is not modelled"):
+        found = faults(content)
+    assert [line.partition(";")[0] for line in found] == [
+        "defaults.slots is unknown",
+        "algorithms.a.topology is missing",
+        f"algorithms.a.module = {module!r} cannot be imported: ImportError: kernbench.ccl.algorithms has no 'rung'",
+    ]

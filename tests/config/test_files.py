@@ -171,8 +171,10 @@ def test_the_conservative_hbm_differs_in_its_hbm():
     assert back == config.read_machine(DEFAULT)
 
 
-def test_the_machine_file_of_the_repository_is_the_packaged_one():
-    assert (ROOT / "topology.yaml").read_text(encoding="utf-8") == DEFAULT.read_text(encoding="utf-8")
+@pytest.mark.parametrize(("name", "packaged"), [("topology.yaml", DEFAULT), ("ccl.yaml", config.default_ccl_path())])
+def test_a_file_of_the_repository_is_in_effect_there_and_as_packaged(name, packaged):
+    assert config.find(name, ROOT / "notebooks") == ROOT / name
+    assert (ROOT / name).read_text(encoding="utf-8") == packaged.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", [DEFAULT, config.default_ccl_path()], ids=lambda path: path.name)

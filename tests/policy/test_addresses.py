@@ -110,12 +110,12 @@ def test_what_does_not_fit_is_refused_with_the_limit(make):
 @given(machines(), st.data())
 def test_a_machine_finds_each_of_its_bytes(machine, data):
     config = AddressConfig.of(machine.config)
-    sip, cube = data.draw(st.integers(0, config.n_sips - 1)), data.draw(st.integers(0, config.cubes_per_sip - 1))
+    sip, cube = data.draw(st.integers(0, config.sip_count - 1)), data.draw(st.integers(0, config.cubes_per_sip - 1))
     pe = data.draw(st.integers(0, config.pes_per_cube - 1))
     at = data.draw(st.integers(0, config.slice_bytes - 1))
     hbm = PhysAddr.pe_hbm_addr(sip, cube, pe, at, slice_bytes=config.slice_bytes)
     assert config.locate(hbm.encode()) == Location(sip, cube, pe, "hbm_ctrl", at)
-    tcm, sram = config.tcm_bytes - 1, config.sram_bytes - 1
+    tcm, sram = config.tcm_bytes_per_pe - 1, config.sram_bytes_per_cube - 1
     assert config.locate(PhysAddr.pe_tcm_addr(sip, cube, pe, tcm).encode()).offset == tcm
     assert config.locate(PhysAddr.cube_sram_addr(sip, cube, sram).encode()).offset == sram
     for absent in (
@@ -123,7 +123,7 @@ def test_a_machine_finds_each_of_its_bytes(machine, data):
         PhysAddr.cube_sram_addr(sip, cube, sram + 1),
         PhysAddr.hbm_addr(sip, cube, config.slice_bytes * config.pes_per_cube),
         PhysAddr.hbm_addr(sip, 15, 0),
-        PhysAddr.hbm_addr(config.n_sips, cube, 0),
+        PhysAddr.hbm_addr(config.sip_count, cube, 0),
         PhysAddr.pe_regfile_addr(sip, cube, pe, 0),
         PhysAddr(sip // 16, sip % 16, 16, 1 << 37),
     ):

@@ -15,8 +15,8 @@ from kernbench.policy.address.va_allocator import PAGE, VirtualAllocator
 from tests.topology.machines import default
 
 CONFIG = AddressConfig(
-    n_sips=2, cubes_per_sip=2, pes_per_cube=2, slice_bytes=GIB, tcm_bytes=16 * MIB, tile_buffer_bytes=4 * MIB,
-    scratch_bytes=MIB, sram_bytes=MIB,
+    sip_count=2, cubes_per_sip=2, pes_per_cube=2, hbm_bytes_per_cube=2 * GIB, hbm_slices_per_cube=2,
+    tcm_bytes_per_pe=16 * MIB, tcm_scheduler_reserved_bytes=4 * MIB, scratch_bytes=MIB, sram_bytes_per_cube=MIB,
 )  # fmt: skip
 
 

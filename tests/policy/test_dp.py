@@ -17,7 +17,7 @@ def test_row_wise_is_plain_row_major():
     found = shards(DPPolicy(cube="row_wise", pe="row_wise"), (16, 3))
     assert [(s.sip, s.cube, s.pe) for s in found] == [(1, c, p) for c in range(2) for p in range(4)]
     assert [s.index[0] for s in found] == [slice(i, i + 2) for i in range(0, 16, 2)]
-    assert [(s.offset, s.nbytes, s.shape) for s in found] == [(12 * i, 12, (2, 3)) for i in range(8)]
+    assert [(s.offset_bytes, s.nbytes, s.shape) for s in found] == [(12 * i, 12, (2, 3)) for i in range(8)]
 
 
 def test_sizes_that_do_not_divide_follow_torch_chunk():
@@ -34,7 +34,7 @@ def test_sizes_that_do_not_divide_follow_torch_chunk():
 
 def test_the_pe_policy_cuts_the_cubes_part():
     found = shards(DPPolicy(cube="column_wise", pe="row_wise", num_pes=2), (4, 6))
-    assert [(s.cube, s.pe, s.index, s.offset) for s in found] == [
+    assert [(s.cube, s.pe, s.index, s.offset_bytes) for s in found] == [
         (0, 0, (slice(0, 2), slice(0, 3)), 0),
         (0, 1, (slice(2, 4), slice(0, 3)), 12),
         (1, 0, (slice(0, 2), slice(3, 6)), 24),
@@ -45,18 +45,18 @@ def test_the_pe_policy_cuts_the_cubes_part():
 def test_replicated_axes_share_the_offset():
     found = shards(DPPolicy(), (4, 6))
     assert len(found) == 8
-    assert {(s.offset, s.nbytes) for s in found} == {(0, 48)}
+    assert {(s.offset_bytes, s.nbytes) for s in found} == {(0, 48)}
     found = shards(DPPolicy(cube="replicate", pe="row_wise"), (4, 6))
-    assert [s.offset for s in found] == [0, 12, 24, 36] * 2
+    assert [s.offset_bytes for s in found] == [0, 12, 24, 36] * 2
     found = shards(DPPolicy(cube="row_wise", pe="replicate"), (4, 6))
-    assert [s.offset for s in found] == [0] * 4 + [24] * 4
+    assert [s.offset_bytes for s in found] == [0] * 4 + [24] * 4
 
 
 def test_tiles_are_dealt_out_in_order():
     policy = DPPolicy(pe="tiled_row_major", tile=(2, 4), num_cubes=1, num_pes=2)
     found = shards(policy, (4, 10))
     # Six tiles: 0 1 2 / 3 4 5; even ones to PE 0. A PE's tiles lie together; the last of a row is 2 x 2.
-    assert [(s.pe, s.index[0].start, s.index[1].start, s.shape, s.offset) for s in found] == [
+    assert [(s.pe, s.index[0].start, s.index[1].start, s.shape, s.offset_bytes) for s in found] == [
         (0, 0, 0, (2, 4), 0), (0, 0, 8, (2, 2), 16), (0, 2, 4, (2, 4), 24),
         (1, 0, 4, (2, 4), 40), (1, 2, 0, (2, 4), 56), (1, 2, 8, (2, 2), 72),
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def test_shards_cover_the_tensor_and_its_bytes_exactly(cube, pe, shape, num_cube
     times, memory = np.zeros(shape, int), np.zeros(int(np.prod(shape)) * 4, int)
     for shard in found:
         times[shard.index] += 1
-        memory[shard.offset : shard.offset + shard.nbytes] += 1
+        memory[shard.offset_bytes : shard.offset_bytes + shard.nbytes] += 1
         assert times[shard.index].shape == shard.shape
         assert shard.nbytes == 4 * np.prod(shard.shape) > 0
     assert (times == copies).all()
@@ -86,7 +86,7 @@ def test_shards_cover_the_tensor_and_its_bytes_exactly(cube, pe, shape, num_cube
     assert [(s.cube, s.pe) for s in found] == sorted((s.cube, s.pe) for s in found)
     where = {}
     for shard in found:
-        assert where.setdefault(str(shard.index), shard.offset) == shard.offset, "copies share their VA"
+        assert where.setdefault(str(shard.index), shard.offset_bytes) == shard.offset_bytes, "copies share their VA"
 
 
 @pytest.mark.parametrize(

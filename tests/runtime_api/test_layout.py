@@ -18,7 +18,7 @@ def layout_of(placed) -> Layout:
     return Layout(
         shape,
         int16,
-        [TensorShard(0, s.cube, s.pe, i << 20, s.offset, s.nbytes, s.index) for i, s in enumerate(specs)],
+        [TensorShard(0, s.cube, s.pe, i << 20, s.offset_bytes, s.nbytes, s.index) for i, s in enumerate(specs)],
     )
 
 
@@ -66,7 +66,7 @@ def test_a_cut_is_the_block_or_is_refused_with_reason(placed, data):
         whole = next(
             s for s in layout.shards if (s.cube, s.pe) == (shard.cube, shard.pe) and 0 <= shard.pa - s.pa < 1 << 20
         )
-        assert shard.pa - whole.pa == shard.offset + offset - whole.offset
+        assert shard.pa - whole.pa == shard.offset_bytes + offset - whole.offset_bytes
 
 
 @given(placed_shapes())
@@ -87,8 +87,8 @@ def test_every_pe_is_told_the_whole_range_once(placed):
             assert va == at
             at += nbytes
             shard = next(s for s in layout.shards if s.pa <= pa < s.pa + s.nbytes)
-            assert va - 1000 - shard.offset == pa - shard.pa
-            copies = [s for s in layout.shards if s.offset == shard.offset]
+            assert va - 1000 - shard.offset_bytes == pa - shard.pa
+            copies = [s for s in layout.shards if s.offset_bytes == shard.offset_bytes]
             own = [s for s in copies if (s.cube, s.pe) == (cube, pe)]
             near = [s for s in copies if s.cube == cube]
             assert shard in (own or near[:1] or copies[:1])

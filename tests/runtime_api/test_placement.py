@@ -45,8 +45,8 @@ def test_every_shard_has_its_part_row_by_row(placed):
             stored = torch.engine.memory.peek([(shard.pa, shard.nbytes)])
             assert (stored.view(np.int16) == part.ravel()).all()
             # Parts follow each other without gaps; copies have the same offset.
-            assert shard.offset in (end, end - shard.nbytes)
-            end = shard.offset + shard.nbytes
+            assert shard.offset_bytes in (end, end - shard.nbytes)
+            end = shard.offset_bytes + shard.nbytes
         assert end == values.nbytes
 
 
@@ -64,7 +64,7 @@ def test_every_pe_of_the_sip_reads_the_whole_tensor_through_its_mmu(placed):
         seen = torch.zeros(CUBES * PES, src.numel(), dtype=torch.int32, dp=DPPolicy("row_wise", "row_wise"))
         torch.launch("copy", copy_all, src, seen, src.numel())
         # In the order of the address space: part after part.
-        order = [src.numpy()[s.index].ravel() for s in {s.offset: s for s in src.shards}.values()]
+        order = [src.numpy()[s.index].ravel() for s in {s.offset_bytes: s for s in src.shards}.values()]
         assert (seen.numpy() == np.concatenate(order)).all()
 
 

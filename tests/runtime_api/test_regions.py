@@ -16,14 +16,14 @@ from tests.runtime_api.machines import CUBES, PES, placed_shapes
 
 def layout_of(shape, dp):
     specs = resolve_dp_policy(dp, shape=shape, itemsize=4, num_pe=PES, num_cubes=CUBES, target_sip=0)
-    return Layout(shape, float32, [TensorShard(0, s.cube, s.pe, 0, s.offset, s.nbytes, s.index) for s in specs])
+    return Layout(shape, float32, [TensorShard(0, s.cube, s.pe, 0, s.offset_bytes, s.nbytes, s.index) for s in specs])
 
 
 def in_memory(layout, array):
     """The elements of an array in the order of the layout's offsets."""
     memory = np.full(array.size, np.nan)
     for part in layout.parts:
-        at = part.offset // 4
+        at = part.offset_bytes // 4
         memory[at : at + part.nbytes // 4] = array[part.index].reshape(-1)
     return memory
 
@@ -45,12 +45,12 @@ def test_any_placement_becomes_any_other(placed, data):
     array = np.arange(np.prod(shape), dtype=float).reshape(shape)
     found = runs(whole(source), whole(target))
     assert np.array_equal(moved(found, in_memory(source, array), array.size), in_memory(target, array))
-    holders = {(s.offset, (s.cube, s.pe)) for s in target.shards}
-    starts = {part.offset: part for part in target.parts}
+    holders = {(s.offset_bytes, (s.cube, s.pe)) for s in target.shards}
+    starts = {part.offset_bytes: part for part in target.parts}
     for run in found:
-        part = max((s for s in starts.values() if s.offset <= 4 * run.target), key=lambda s: s.offset)
-        assert {(part.offset, place) for place in run.holders} <= holders
-        assert len(run.holders) == sum(offset == part.offset for offset, _ in holders)
+        part = max((s for s in starts.values() if s.offset_bytes <= 4 * run.target), key=lambda s: s.offset_bytes)
+        assert {(part.offset_bytes, place) for place in run.holders} <= holders
+        assert len(run.holders) == sum(offset == part.offset_bytes for offset, _ in holders)
 
 
 @given(placed=placed_shapes(), n=st.integers(1, 4), as_stack=st.booleans())
@@ -79,7 +79,7 @@ def test_neighbours_in_both_are_one_run():
 def test_a_stack_holds_all_layers_of_a_shard_side_by_side():
     layout = layout_of((4, 6), DPPolicy(pe="column_wise", num_cubes=1, num_pes=2))
     stack = stacked(layout, 3)
-    assert [(s.pe, s.offset, s.nbytes) for s in stack.shards] == [(0, 0, 144), (1, 144, 144)]
+    assert [(s.pe, s.offset_bytes, s.nbytes) for s in stack.shards] == [(0, 0, 144), (1, 144, 144)]
     array = np.arange(72.0).reshape(3, 4, 6)
     assert np.array_equal(in_memory(stack, array).reshape(2, 3, 4, 3)[1], array[:, :, 3:])
 

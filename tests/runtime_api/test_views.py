@@ -17,7 +17,7 @@ def test_whole_shards_of_a_column_wise_tensor(torch):
     x = torch.tensor(a, dp=DPPolicy(pe="column_wise", num_cubes=1))
     part = x[:, 2:6]
     assert (part.numpy() == a[:, 2:6]).all()
-    assert [(s.pe, s.offset, s.index[1]) for s in part.shards] == [(1, 0, slice(0, 2)), (2, 32, slice(2, 4))]
+    assert [(s.pe, s.offset_bytes, s.index[1]) for s in part.shards] == [(1, 0, slice(0, 2)), (2, 32, slice(2, 4))]
     assert part.data_ptr() == x.data_ptr() + 32
     assert part.pes == [(0, 1), (0, 2)]
 

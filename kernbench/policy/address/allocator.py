@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kernbench._units import KIB, MIB
@@ -12,6 +12,7 @@ from kernbench.policy.address.phyaddr import (
     FIRST_IO_DIE,
     HBM_BIT,
     OFFSET_BITS,
+    SIPS_PER_RACK,
     Location,
     PhysAddr,
 )
@@ -28,47 +29,54 @@ ALIGNMENT = 256
 class AddressConfig:
     """Sizes of a machine's memories, in bytes where not counts.
 
-    TCM holds, from its start: tile buffers, kernel scratch, then the heap of operands, handles and rings.
+    TCM holds, from its start: tile buffers (the scheduler's), kernel scratch, then the heap of operands, handles and
+    rings. An HBM slice, of `slice_bytes`, is a PE's.
     """
 
-    n_sips: int
+    sip_count: int
     cubes_per_sip: int
     pes_per_cube: int
-    slice_bytes: int
-    tcm_bytes: int
-    tile_buffer_bytes: int
-    scratch_bytes: int
-    sram_bytes: int
+    hbm_bytes_per_cube: int
+    hbm_slices_per_cube: int
+    tcm_bytes_per_pe: int
+    tcm_scheduler_reserved_bytes: int
+    sram_bytes_per_cube: int
+    scratch_bytes: int = 0
+    slice_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slice_bytes", self.hbm_bytes_per_cube // self.hbm_slices_per_cube)
 
     @classmethod
     def of(cls, config: MachineConfig) -> AddressConfig:
         """Return the sizes that a machine file gives."""
         cube, tcm = config.cube, config.cube.pe.pe_tcm
         return cls(
-            n_sips=config.n_sips,
+            sip_count=config.n_sips,
             cubes_per_sip=config.cubes_per_sip,
             pes_per_cube=config.pes_per_cube,
-            slice_bytes=cube.hbm.slice_bytes(config.pes_per_cube),
-            tcm_bytes=round(tcm.size_mb * MIB),
-            tile_buffer_bytes=round(tcm.tile_buffer_mb * MIB),
+            hbm_bytes_per_cube=cube.hbm.slice_bytes(config.pes_per_cube) * config.pes_per_cube,
+            hbm_slices_per_cube=config.pes_per_cube,
+            tcm_bytes_per_pe=round(tcm.size_mb * MIB),
+            tcm_scheduler_reserved_bytes=round(tcm.tile_buffer_mb * MIB),
             scratch_bytes=round(tcm.kernel_scratch_mb * MIB),
-            sram_bytes=round(cube.sram.size_mib * MIB),
+            sram_bytes_per_cube=round(cube.sram.size_mib * MIB),
         )
 
     @property
     def scratch_start(self) -> int:
         """Offset of the kernel scratch in TCM."""
-        return self.tile_buffer_bytes
+        return self.tcm_scheduler_reserved_bytes
 
     @property
     def heap_start(self) -> int:
         """Offset of the heap in TCM."""
-        return self.tile_buffer_bytes + self.scratch_bytes
+        return self.tcm_scheduler_reserved_bytes + self.scratch_bytes
 
     @property
     def heap_bytes(self) -> int:
         """Bytes of TCM for operands, handles and rings."""
-        return self.tcm_bytes - self.heap_start
+        return self.tcm_bytes_per_pe - self.heap_start
 
     def locate(self, address: int) -> Location:
         """Return the component of this machine that `address` is in; an HBM slice with its PE.
@@ -88,20 +96,22 @@ class AddressConfig:
             place = PhysAddr.decode(address).locate()
         if (
             place.offset >= self._bytes_of(place.component)
-            or place.sip >= self.n_sips
+            or place.sip >= self.sip_count
             or (place.cube or 0) >= self.cubes_per_sip
             or (place.pe or 0) >= self.pes_per_cube
         ):
             raise AllocationError(
                 f"physical address {address:#x} is {place}: no memory of this machine "
-                f"({self.n_sips} SIPs x {self.cubes_per_sip} cubes x {self.pes_per_cube} PEs)"
+                f"({self.sip_count} SIPs x {self.cubes_per_sip} cubes x {self.pes_per_cube} PEs)"
             )
         return place
 
     def _bytes_of(self, component: str) -> int:
         if component == "hbm_ctrl":
             return self.slice_bytes
-        return self.tcm_bytes if component == "pe_tcm" else self.sram_bytes if component == "sram" else 0
+        if component == "pe_tcm":
+            return self.tcm_bytes_per_pe
+        return self.sram_bytes_per_cube if component == "sram" else 0
 
 
 class FirstFit:
@@ -175,12 +185,13 @@ class PEMemAllocator:
 
     __slots__ = ("hbm", "tcm")
 
-    def __init__(self, config: AddressConfig, sip: int, cube: int, pe: int) -> None:
-        hbm = PhysAddr.pe_hbm_addr(sip, cube, pe, 0, slice_bytes=config.slice_bytes)
-        tcm = PhysAddr.pe_tcm_addr(sip, cube, pe, config.heap_start)
-        name = f"sip{sip}.cube{cube}.pe{pe}"
-        self.hbm = FirstFit(f"HBM slice of {name}", hbm.encode(), config.slice_bytes)
-        self.tcm = FirstFit(f"TCM of {name}", tcm.encode(), config.heap_bytes)
+    def __init__(self, cfg: AddressConfig, sip_id: int, cube_id: int, pe_id: int, rack_id: int = 0) -> None:
+        sip = rack_id * SIPS_PER_RACK + sip_id
+        hbm = PhysAddr.pe_hbm_addr(sip, cube_id, pe_id, 0, slice_bytes=cfg.slice_bytes)
+        tcm = PhysAddr.pe_tcm_addr(sip, cube_id, pe_id, cfg.heap_start)
+        name = f"sip{sip}.cube{cube_id}.pe{pe_id}"
+        self.hbm = FirstFit(f"HBM slice of {name}", hbm.encode(), cfg.slice_bytes)
+        self.tcm = FirstFit(f"TCM of {name}", tcm.encode(), cfg.heap_bytes)
 
     def alloc_hbm(self, nbytes: int) -> int:
         """Return the address of `nbytes` of the PE's HBM slice."""
@@ -208,7 +219,7 @@ class CubeSramAllocator:
 
     def __init__(self, config: AddressConfig, sip: int, cube: int) -> None:
         start = PhysAddr.cube_sram_addr(sip, cube, 0).encode()
-        self.sram = FirstFit(f"SRAM of sip{sip}.cube{cube}", start, config.sram_bytes)
+        self.sram = FirstFit(f"SRAM of sip{sip}.cube{cube}", start, config.sram_bytes_per_cube)
 
     def reserve_ipcq_sram(self, nbytes: int) -> int:
         """Return the address of a ring of `nbytes` in the cube's SRAM."""

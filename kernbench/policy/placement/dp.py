@@ -106,10 +106,10 @@ class ShardSpec:
 
     Attributes
     ----------
-    offset, nbytes : int
+    offset_bytes, nbytes : int
         Its bytes in the tensor's VA range; replicated shards have the same.
     index : tuple of slice
-        The part of the tensor.
+        The part of the tensor; empty where it does not matter.
     shape : tuple of int
         Its shape; its bytes are row-major.
     """
@@ -117,10 +117,10 @@ class ShardSpec:
     sip: int
     cube: int
     pe: int
-    offset: int
+    offset_bytes: int
     nbytes: int
-    index: tuple[slice, ...]
-    shape: tuple[int, ...]
+    index: tuple[slice, ...] = ()
+    shape: tuple[int, ...] = ()
 
 
 def resolve_dp_policy(
