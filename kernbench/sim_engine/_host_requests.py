@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import simpy
@@ -203,6 +204,49 @@ class GraphStep:
     is_last: bool
 
 
+class LaunchRow(NamedTuple):
+    """What a run keeps of a launch: times in ps, -1 for what has not happened; `queues` is empty for none."""
+
+    name: str
+    queues: str
+    sip: int
+    command: int
+    sent_ps: int
+    target_start_ps: int
+    start_ps: int
+    end_ps: int
+
+
+class LaunchTable:
+    """The launches of a run, in the order in which they were sent: 64 B each, since a program may launch for hours."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, int] = {"": 0}
+        self._numbers = array("q")
+
+    def append(self, row: LaunchRow) -> int:
+        """Add a launch; return its number."""
+        number = len(self)
+        name, queues, *numbers = row
+        texts = self._texts
+        self._numbers.extend((texts.setdefault(name, len(texts)), texts.setdefault(queues, len(texts)), *numbers))
+        return number
+
+    def note(self, number: int, target_start_ps: int, start_ps: int, end_ps: int) -> None:
+        """Replace the times of a launch that are not known when it is sent."""
+        end = (number + 1) * len(LaunchRow._fields)
+        self._numbers[end - 3 : end] = array("q", (target_start_ps, start_ps, end_ps))
+
+    def __len__(self) -> int:
+        return len(self._numbers) // len(LaunchRow._fields)
+
+    def __iter__(self) -> Iterator[LaunchRow]:
+        texts, width = list(self._texts), len(LaunchRow._fields)
+        for at in range(0, len(self._numbers), width):
+            name, queues, *numbers = self._numbers[at : at + width]
+            yield LaunchRow(texts[name], texts[queues], *numbers)
+
+
 class Launch(Broadcast):
     """A kernel launch: 64 B and 8 B per argument; all PEs start at the time that the IO chiplet's CPU stamps.
 
@@ -231,10 +275,9 @@ class Launch(Broadcast):
         self._count = len(args) if isinstance(args, tuple) else max(map(len, args.values()), default=0)
         races = engine.races(sip)
         self.task = None if races is None else races.task
-        self.target_start_ps = 0
-        self.ended = 0
-        self.start_ps: int | None = None
-        self.end_ps: int | None = None
+        self.target_start_ps = self.start_ps = self.end_ps = -1
+        row = LaunchRow(name, queues or "", sip, self.id, self.sent_ps, -1, -1, -1)
+        self._number = engine.launches.append(row)
 
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
         """Return the bytes of a copy, the same for all."""
@@ -262,6 +305,7 @@ class Launch(Broadcast):
     def stamp(self, t: int) -> None:
         """Set the common start: when the last PE has decoded its copy on an otherwise idle machine."""
         self.target_start_ps = t + self.engine.spread_ps(self.cubes, self.nbytes_of())
+        self.engine.launches.note(self._number, self.target_start_ps, -1, -1)
 
     def taken(self, cpu: Cpu) -> None:
         """Start the program at the stamped time, or now if that has passed (logged as skew)."""
@@ -269,17 +313,20 @@ class Launch(Broadcast):
         if now > self.target_start_ps and log.operation:
             log.row(self.target_start_ps, now, log.component(cpu.name), KIND["skew"], self.id, 0, 0, -1)
         start = max(now, self.target_start_ps)
-        self.start_ps = start if self.start_ps is None else min(self.start_ps, start)
+        if self.start_ps < 0 or start < self.start_ps:
+            self.start_ps = start
+            self.engine.launches.note(self._number, self.target_start_ps, start, -1)
         self.engine.env.call_at(start, cpu.start, self)
 
     def program_done(self, program: RunningProgram) -> None:
         """Note that a program has ended, its commands complete."""
-        self.ended += 1
+        self.engine.programs_ended += 1
         self.answer(program.pe.place)
 
     def finish(self) -> None:
         """Note that the host has heard of all."""
         self.end_ps = self.engine.env._now
+        self.engine.launches.note(self._number, self.target_start_ps, self.start_ps, self.end_ps)
         self.log_row("launch", 0)
 
 

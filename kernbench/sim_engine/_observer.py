@@ -144,7 +144,7 @@ def read_counters(engine: GraphEngine) -> Counters:
         engine_busy_ps=np.array(engine_busy, np.int64).reshape(-1, len(ENGINES)),
         slices=tuple([part.name for part in slices]),
         slice_busy_ps=np.array([part.busy_by(core.now) for part in slices], np.int64),
-        done=sum([launch.ended for launch in engine.launches]),
+        done=engine.programs_ended,
         total=engine.programs_started,
         events=engine.env.events,
     )

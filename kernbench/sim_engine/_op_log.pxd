@@ -12,7 +12,7 @@ cdef class OpLog:
     cdef public dict components
     cdef public list routes, issued, after, _commands, _blocks, _move_blocks, _stage_blocks
     cdef int64_t[::1] _rows, _moves, _stages
-    cdef int64_t _free, _moves_free, _stages_free
+    cdef int64_t _free, _moves_free, _stages_free, _entered
     cpdef int64_t route(self, Route route) except -1
     @cython.locals(rows=int64_t[::1], i=int64_t)
     cpdef row(self, int64_t start, int64_t end, int64_t component, int64_t kind, int64_t command, int64_t nbytes, int64_t flops, int64_t tile)

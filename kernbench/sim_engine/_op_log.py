@@ -54,6 +54,7 @@ class OpLog:
         self.issued: list[tuple[int, int, int]] = []
         self.after: list[tuple[int, int]] = []
         self._commands: list[tuple[Any, ...]] = []
+        self._entered = 0
         self._blocks: list[np.ndarray] = []
         self._move_blocks: list[np.ndarray] = []
         self._stage_blocks: list[np.ndarray] = []
@@ -68,9 +69,11 @@ class OpLog:
         self, name: str, sip: int = -1, cube: int = -1, pe: int = -1, shape: tuple[int, ...] = (), tag: str = "",
         dtype: str = "", vector: tuple[tuple[str, int, int], ...] = (),
     ) -> int:  # fmt: skip
-        """Enter a command, with the fields of `CommandInfo`; return its id."""
-        self._commands.append((name, sip, cube, pe, shape, tag, dtype, vector))
-        return len(self._commands) - 1
+        """Enter a command, with the fields of `CommandInfo`, unless nothing is kept; return its id."""
+        if self.operation:
+            self._commands.append((name, sip, cube, pe, shape, tag, dtype, vector))
+        self._entered += 1
+        return self._entered - 1
 
     @property
     def commands(self) -> tuple[CommandInfo, ...]:
@@ -249,7 +252,9 @@ def dependencies(engine: GraphEngine) -> Dependencies:
         links,
         np.array(log.issued, np.int64).reshape(-1, 3),
         np.array(log.after, np.int64).reshape(-1, 2),
-        np.array([(x.id, x.target_start_ps) for x in engine.launches], np.int64).reshape(-1, 2),
+        np.array([(x.command, max(0, x.target_start_ps)) for x in engine.launches if log.operation], np.int64).reshape(
+            -1, 2
+        ),
         log.stages(),
     )
 
@@ -267,7 +272,7 @@ def collect(engine: GraphEngine) -> Records:
         rows = columns["component"] == i
         busy[i] = counted[name] if name in counted else covered_ps(columns["start_ps"][rows], columns["end_ps"][rows])
     launches = [
-        Launch(x.name, x.sent_ps, engine.env._now if x.end_ps is None else x.end_ps, x.sip, x.queues or "")
+        Launch(x.name, x.sent_ps, engine.env._now if x.end_ps < 0 else x.end_ps, x.sip, x.queues)
         for x in engine.launches
     ]
     return Records(

@@ -23,6 +23,7 @@ from kernbench.sim_engine._host_requests import (
     GraphStep,
     HostCopy,
     Launch,
+    LaunchTable,
     Pe,
     QueueInstall,
     QueueSpec,
@@ -120,7 +121,7 @@ class GraphEngine:
         self.line_bits = topology.config.cube.hbm.burst_bytes.bit_length() - 1
         self.observers = [*observers, *environment_observers()]
         self.programs: dict[RunningProgram, None] = {}
-        self.launches: list[Launch] = []
+        self.launches = LaunchTable()
         self.parts: dict[str, Any] = {}
         self.commands = self.ahead_ps = 0
         self.interrupted = False
@@ -128,7 +129,7 @@ class GraphEngine:
         self.waiter: Callable[[simpy.Event, object], None] | None = None
         self._spreads: dict[tuple[Any, int], int] = {}
         self._memories: dict[int, str] = {}
-        self.programs_started = 0
+        self.programs_started = self.programs_ended = 0
 
     def races(self, sip: int) -> DeviceRaces | None:
         """Return what looks for races in the memory of a SIP; None in a run that does not."""
@@ -261,7 +262,6 @@ class GraphEngine:
         """
         self._usable()
         launch = Launch(self, sip, targets, kernel, args, name, queues, ranks, world, step)
-        self.launches.append(launch)
         launch.done.callbacks.append(lambda _: self._launched(launch))
         self.programs_started += len(targets)
         launch.send()
@@ -392,13 +392,11 @@ class GraphEngine:
         self.env.core.clear()
 
     def _tick(self, finished: bool) -> Tick:
-        total = self.programs_started
-        ended = sum(launch.ended for launch in self.launches)
         busy: dict[str, float] = {}
         for name, ps in busy_by_component(self).items():
             kind = name.rsplit(".", 1)[-1]
             busy[kind] = busy.get(kind, 0.0) + ps / 1000
-        tick = Tick(self.now_ns, self.env.events, ended, total, busy, finished)
+        tick = Tick(self.now_ns, self.env.events, self.programs_ended, self.programs_started, busy, finished)
         for observer in self.observers:
             observer.tick(tick)
         return tick

@@ -134,7 +134,7 @@ def issue(machine: Machine, repeats: int) -> list[Sample]:
     engine = GraphEngine(machine)
     with RuntimeContext(engine) as torch:
         torch.launch("loads", kernel, torch.empty(128 * n, dtype=torch.float16, dp=_HERE, device="ahbm"))
-    start, each = engine.launches[-1].start_ps or 0, ns_to_ps(machine.config.cube.pe.pe_cpu.command_ns)
+    start, each = list(engine.launches)[-1].start_ps, ns_to_ps(machine.config.cube.pe.pe_cpu.command_ns)
     starts = sorted(torch.result.records.of_kind("load").start_ps.tolist())
     return [Sample(f"load {i}", start + (i + 1) * each, t) for i, t in enumerate(starts)]
 

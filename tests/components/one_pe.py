@@ -63,7 +63,7 @@ def launch(engine: GraphEngine, kernel: Callable[..., None], *targets: tuple[int
 def rows(engine: GraphEngine, kind: str) -> list[tuple[float, float]]:
     """Return (start, end) of the rows of a kind [ns], counted from the start of the program."""
     records = engine.records().of_kind(kind)
-    start = engine.launches[-1].start_ps
+    start = list(engine.launches)[-1].start_ps
     assert start is not None
     return [
         ((int(a) - start) / 1000, (int(b) - start) / 1000)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import pytest
 
+from kernbench.runtime_api.context import session
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.verification_reference import Reference, random_machine
 from kernbench.topology._naming import hbm, m_cpu
@@ -160,3 +164,33 @@ def test_a_launch_that_finds_a_link_busy_starts_late_by_so_much(late_ps):
     assert launch.start_ps - launch.target_start_ps == late_ps
     skews = [row.end_ps - row.start_ps for row in engine.records() if row.kind == "skew"]
     assert skews == [late_ps] * (late_ps > 0)
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_memory_is_flat_over_launches(data):
+    n = 300
+
+    def read(x, *, tl):
+        tl.load(x, shape=(8,), dtype="f16")
+
+    with session("preset:small", log="off", data=data) as torch:
+        x = torch.zeros((8,), dtype=torch.float16, device="ahbm")
+
+        def held() -> tuple[int, int]:
+            for _ in range(n):
+                torch.launch("read", read, x)
+                torch.ahbm.synchronize()
+            gc.collect()
+            return len(gc.get_objects()), tracemalloc.get_traced_memory()[0]
+
+        tracemalloc.start()
+        try:
+            held()
+            objects, nbytes = held()
+            more_objects, more_bytes = held()
+        finally:
+            tracemalloc.stop()
+        assert more_objects - objects < n // 10
+        assert more_bytes - nbytes < 300 * n // 2  # a row of eight numbers, in an array that grows by an eighth
+        assert [launch.name for launch in torch.engine.launches] == ["read"] * 3 * n
+        assert all(x.sent_ps < x.target_start_ps <= x.start_ps < x.end_ps for x in torch.engine.launches)
