@@ -155,7 +155,7 @@ class Tile:
     and `numpy()` wait for the value. The place in TCM is free once the last reference is gone and no command needs it.
     """
 
-    __slots__ = ("_access", "_base", "_constant", "_recv", "_tl", "_value", "dtype", "shape")
+    __slots__ = ("_access", "_base", "_constant", "_recv", "_tl", "_undefined", "_value", "dtype", "shape")
     __array_ufunc__ = None  # numpy leaves `number * tile` to __rmul__
 
     def __init__(
@@ -172,6 +172,7 @@ class Tile:
         self.shape: Shape = value.shape if shape is None else shape
         self.dtype: DType = value.dtype
         self._access: Access | None = None
+        self._undefined: np.ndarray | None = None  # which elements depend on some that a mask left out
         self._recv: Recv | None = base._recv if base is not None else None
 
     def __del__(self) -> None:
@@ -187,7 +188,10 @@ class Tile:
             array = self._value.array
             assert array is not None
             return self._tl._fold(array.reshape(shape), self.dtype)
-        return Tile(self._tl, self._value, shape=shape, base=self if self._base is None else self._base)
+        view = Tile(self._tl, self._value, shape=shape, base=self if self._base is None else self._base)
+        if self._undefined is not None:
+            view._undefined = self._undefined.reshape(shape)
+        return view
 
     def _array(self) -> np.ndarray:
         """Return the values in the carrier type, waiting for them."""

@@ -276,6 +276,8 @@ def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype:
         loaded = tl._tile(out)
     if filling and not fill._constant:
         return tl.where(mask, loaded, tl.cast(fill, dt))
+    if access.mask is not None and other is None and tl._data and not loaded._constant:
+        loaded._undefined = ~access.mask.reshape(shape)
     return loaded
 
 

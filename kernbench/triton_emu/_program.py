@@ -18,10 +18,10 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import prod
 from operator import index
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -204,21 +204,51 @@ def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return quotient
 
 
-def _checked_divisor(name: str, function: Function) -> Function:
-    """Return an integer division that refuses zeros, in the name of the line that is asking for it."""
-    line = user_line()
+class _Fault(NamedTuple):
+    """Second operands with which an operation on integers has no result."""
 
-    def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        zeros = np.count_nonzero(b == 0)
-        if zeros:
-            raise KernelError(
-                f"{line_text(line)}: {name}: {zeros} of {b.size} divisors are 0, and an integer has no quotient then; "
-                "replace them first: tl.where(b == 0, 1, b)"
-            )
-        quotient: np.ndarray = function(a, b)
-        return quotient
+    found: Callable[[np.ndarray], np.ndarray]
+    message: str
 
-    return divide
+
+_FAULTS = {
+    "divisor": _Fault(
+        lambda b: b == 0,
+        "divisors are 0, and an integer has no quotient then; replace them first: tl.where(b == 0, 1, b)",
+    ),
+    "shift": _Fault(
+        lambda b: b < 0,
+        "shifts are negative, and a shift by less than 0 bits has no result; shift the other way, or replace them "
+        "first: tl.maximum(b, 0)",
+    ),
+}
+_CHECKED = {"floordiv": "divisor", "mod": "divisor", "shl": "shift", "shr": "shift"}
+
+
+def _checked(name: str, function: Function, undefined: np.ndarray | None) -> Function:
+    """Return an operation that refuses faults, except in `undefined` elements; errors name the line."""
+    line, fault = user_line(), _FAULTS[_CHECKED[name]]
+
+    def compute(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        faults = fault.found(b)
+        if undefined is not None:
+            faults = faults & ~undefined
+        n = np.count_nonzero(faults)
+        if n:
+            raise KernelError(f"{line_text(line)}: {name}: {n} of {faults.size} {fault.message}")
+        result: np.ndarray = function(a, b)
+        return result
+
+    return compute
+
+
+def _either(tiles: Sequence[Tile], shape: Shape) -> np.ndarray | None:
+    """Return which elements of a result of `shape` depend on undefined ones of its operands; None for none."""
+    parts = [t._undefined for t in tiles if t._undefined is not None]
+    if not parts:
+        return None
+    union = reduce(np.logical_or, parts)
+    return union if union.shape == shape else np.broadcast_to(union, shape)
 
 
 _BINARY: dict[str, tuple[tuple[str, ...], Function]] = {
@@ -396,6 +426,15 @@ class Program:
         self._backend.submit(Vector(name, values, out, compute, count, work=work_of(kinds, count, itemsize)))
         return self._tile(out)
 
+    def _by_element(
+        self, name: str, kinds: tuple[str, ...], function: Function, operands: Sequence[Tile], shape: Shape,
+        dtype: DType, operand_dtype: DType | None,
+    ) -> Tile:  # fmt: skip
+        """Return `_vector` of a function of which each result depends on the operands at its own place."""
+        out = self._vector(name, kinds, function, operands, shape, dtype, operand_dtype)
+        out._undefined = _either(operands, shape)
+        return out
+
     # --- functions on tiles: Triton's, for floats of all widths
 
     def _binary(self, name: str, a: Any, b: Any) -> Tile:
@@ -405,10 +444,11 @@ class Program:
             dtype = float32
         if name in _INTEGER and dtype.is_floating_point:
             raise KernelError(f"{name} takes integers, got {a!r} and {b!r}")
-        if name in ("floordiv", "mod") and not dtype.is_floating_point:
-            function = _checked_divisor(name, function)
+        shape = broadcast(name, a.shape, b.shape)
+        if name in _CHECKED and not dtype.is_floating_point:
+            function = _checked(name, function, _either((a, b), shape))
         out = bool_ if name in _COMPARE else dtype
-        return self._vector(name, kinds, function, (a, b), broadcast(name, a.shape, b.shape), out, dtype)
+        return self._by_element(name, kinds, function, (a, b), shape, out, dtype)
 
     def _unary(self, name: str, x: Any) -> Tile:
         kinds, function = _UNARY[name]
@@ -417,7 +457,7 @@ class Program:
             raise KernelError(f"tl.{name} takes a float, got {x!r}; convert it first: x.to(tl.float32)")
         if name == "not" and x.dtype.is_floating_point:
             raise KernelError(f"~ takes integers, got {x!r}")
-        return self._vector(name, kinds, function, (x,), x.shape, x.dtype, x.dtype)
+        return self._by_element(name, kinds, function, (x,), x.shape, x.dtype, x.dtype)
 
     def _scalar(self, x: float, dtype: DType) -> Tile:
         return self._fold(_rounded(x, str(x).startswith("-"), dtype.name), dtype)
@@ -510,7 +550,7 @@ class Program:
         def choose(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             return np.where(c, dtype.round(a), dtype.round(b))
 
-        return self._vector("where", _SIMPLE, choose, (condition, x, y), shape, dtype, None)
+        return self._by_element("where", _SIMPLE, choose, (condition, x, y), shape, dtype, None)
 
     def cast(self, x: Any, dtype: DTypeLike) -> Tile:
         """Return x in another type: to nearest even, towards zero for integers, not zero for bool."""
@@ -518,7 +558,7 @@ class Program:
         if tile.dtype == dt:
             return tile
         function: Function = (lambda a: a != 0) if dt is bool_ else (lambda a: a)
-        return self._vector("cast", _SIMPLE, function, (tile,), tile.shape, dt, tile.dtype)
+        return self._by_element("cast", _SIMPLE, function, (tile,), tile.shape, dt, tile.dtype)
 
     def cdiv(self, x: Any, div: Any) -> Any:
         """Return x / div rounded up, of integers."""
@@ -528,7 +568,7 @@ class Program:
 
     def _mixed(self, name: str, kinds: tuple[str, ...], function: Function, operands: Sequence[Any]) -> Tile:
         tiles, dtype = self._unify(name, operands)
-        return self._vector(name, kinds, function, tiles, broadcast(name, *(t.shape for t in tiles)), dtype, dtype)
+        return self._by_element(name, kinds, function, tiles, broadcast(name, *(t.shape for t in tiles)), dtype, dtype)
 
     # --- shape
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,7 @@ def cumprod(tl: Program, input: Any, axis: int = 0, reverse: bool = False, dtype
 
 
 def sort(tl: Program, x: Any, dim: int | None = None, descending: bool = False) -> Tile:
-    """Return the values sorted along the last axis, NaN last: a bitonic network.
+    """Return the values sorted along the last axis, NaN above all numbers, as in torch: a bitonic network.
 
     It costs one simple operation for each of its n (n + 1) / 2 stages, where n is log2 of the size.
     """
@@ -189,7 +190,7 @@ def sort(tl: Program, x: Any, dim: int | None = None, descending: bool = False) 
 
 
 def topk(tl: Program, x: Any, k: int, dim: int | None = None, descending: bool = True) -> Tile:
-    """Return the k largest values along the last axis (smallest if not `descending`), sorted; costs what `sort` does.
+    """Return the k largest values along the last axis (smallest if not `descending`), sorted as by `sort`, at its cost.
 
     Raises
     ------
@@ -340,12 +341,17 @@ def _random(
     seed, offset = tl._constant(seed), tl._constant(offset)
     if seed.shape or kind(seed.dtype) != 1 or kind(offset.dtype) != 1:
         raise KernelError(f"tl.{name} takes an integer seed and integer offsets, got {seed!r} and {offset!r}")
+    rounds = index(n_rounds) if hasattr(n_rounds, "__index__") else -1
+    if rounds < 0:
+        raise KernelError(
+            f"tl.{name}: n_rounds = {n_rounds!r} must be a whole number >= 0; Triton's default is {ROUNDS}"
+        )
 
     def compute(s: np.ndarray, o: np.ndarray) -> list[np.ndarray]:
-        return function(_words(s.reshape(()), o, n_rounds))
+        return function(_words(s.reshape(()), o, rounds))
 
     # Never folded: they are computed on the device, although seed and offsets are known.
-    return _outputs(tl, name, _ROUND * n_rounds + kinds, compute, (seed, offset), offset.shape, dtypes, fold=False)
+    return _outputs(tl, name, _ROUND * rounds + kinds, compute, (seed, offset), offset.shape, dtypes, fold=False)
 
 
 def randint(tl: Program, seed: Any, offset: Any, n_rounds: int = ROUNDS) -> Tile:

@@ -148,3 +148,22 @@ def test_what_is_charged():
     # 8 rows of 128 lanes, a tree of 7 levels; 10 + 1 stages of 1,024 values; 10 operations in each of 10 rounds.
     assert times[:7] == [15, 4 * 8 + 8 + 15, 55 * 8, 16, 103 * 8, 32, 8]
     assert times[7:] == [100 * 8, 0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float8e5"])
+def test_nan_is_above_all_numbers_in_a_sort(kind):
+    tl, _, x = loaded(np.array([2, np.nan, -1, np.inf, -np.inf, 0], np.float32))
+    x = x.to(getattr(tl, kind))
+    rising = [-np.inf, -1, 0, 2, np.inf, np.nan]
+    np.testing.assert_array_equal(tl.sort(x).to(tl.float32).numpy(), rising)
+    np.testing.assert_array_equal(tl.sort(x, descending=True).to(tl.float32).numpy(), rising[::-1])
+    np.testing.assert_array_equal(tl.topk(x, 2).to(tl.float32).numpy(), [np.nan, np.inf])
+    np.testing.assert_array_equal(tl.topk(x, 2, descending=False).to(tl.float32).numpy(), [-np.inf, -1])
+
+
+@pytest.mark.parametrize("name", ["rand", "randn", "randint", "randint4x"])
+@pytest.mark.parametrize("n_rounds", [-1, 2.5, None])
+def test_rounds_of_a_generator_are_a_whole_number(name, n_rounds):
+    tl, _, i = loaded(np.arange(4, dtype=np.int32))
+    with pytest.raises(KernelError, match=rf"tl.{name}: n_rounds = {n_rounds} must be a whole number >= 0"):
+        getattr(tl, name)(7, i, n_rounds)

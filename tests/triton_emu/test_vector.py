@@ -360,3 +360,35 @@ def test_the_largest_value_that_rounds_to_a_number(dtype, limit, beyond):
 def test_half_way_goes_to_even():
     tl, _, x = loaded(np.array([2049, 2049.1, 2051, 2050.9], np.float32))
     np.testing.assert_array_equal(x.to(tl.float16).to(tl.float32).numpy(), [2048, 2050, 2052, 2050])
+
+
+@pytest.mark.parametrize("shift", [lambda x, n: x << n, lambda x, n: x >> n])
+def test_a_negative_shift_is_refused(shift):
+    tl, _, x = loaded(np.array([4, 5, 6], np.int32))
+    assert shift(x, tl.full(3, 1, tl.int32)).numpy().tolist() == shift(np.array([4, 5, 6]), 1).tolist()
+    for n in (-1, tl.arange(0, 3) - 1):
+        with pytest.raises(KernelError, match=r"test_vector.py:\d+: sh[lr]: 1 of [13] shifts are negative"):
+            shift(x, n).numpy()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda tl, x: tl.full(8, 9, tl.int32) // x,
+        lambda tl, x: tl.full(8, 9, tl.int32) % x,
+        lambda tl, x: 9 // x.to(tl.int64),
+        lambda tl, x: (9 % x.reshape(2, 4)).reshape(8),
+        lambda tl, x: 9 // tl.where(x > 1, x, x * 1),
+        lambda tl, x: 9 >> (x - 1),
+        lambda tl, x: 9 << (x - 1),
+    ],
+)
+def test_elements_that_a_mask_left_out_are_no_faults(fault):
+    a = np.array([3, 2, 1, 0, 0], np.int32)
+    tl, _, p = program(a)
+    i = tl.arange(0, 8)
+    x = tl.load(p + i, i < 3)
+    assert fault(tl, x).numpy().shape == (8,)
+    for wrong in (tl.load(p + i, i < 4), tl.load(p + i, i < 3, 0)):
+        with pytest.raises(KernelError, match=r"[15] of 8 (divisors are 0|shifts are negative)"):
+            fault(tl, wrong).numpy()
