@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from math import prod
@@ -23,6 +23,7 @@ from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.triton import _arguments as arguments
 from kernbench.triton._bind import Binder, check, decoration, names_of, raw
+from kernbench.triton._cuda import CAPABILITY, Cuda, replace
 from kernbench.triton._language import Language
 from kernbench.triton._types import maybe_dtype
 from kernbench.triton_emu.testing import MockBackend
@@ -146,27 +147,33 @@ class _Buffers:
 class On:
     """A with-block in which `kernel[grid](...)` of Triton runs on the PEs of a session."""
 
-    def __init__(self, torch: RuntimeContext, placement: str = "round-robin", dp: DPPolicy | None = None) -> None:
+    def __init__(
+        self, torch: RuntimeContext, placement: str = "round-robin", dp: DPPolicy | None = None, cuda: bool = False
+    ) -> None:  # fmt: skip
         if placement not in PLACEMENTS:
             raise ValueError(f"placement = {placement!r} is unknown; {hint(placement, PLACEMENTS)}")
         self.torch, self.placement, self.dp = torch, placement, PES if dp is None else dp
+        self.cuda = cuda
         self._buffers = _Buffers(torch, self.dp)
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._replaced = ExitStack()
         self.tuned: dict[int, dict[tuple[Any, ...], Any]] = {}
 
     def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            if self.cuda:
+                stack.enter_context(Cuda(self.torch, lambda: self in _open.blocks).replaced())
+            if not _open.blocks:
+                for owner, name, value in _replacements():
+                    replace(stack, owner, name, value)
+            self._replaced = stack.pop_all()
         _open.blocks.append(self)
-        if len(_open.blocks) == 1:
-            self._replaced = list(_replace())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _open.blocks.remove(self)
-        for owner, name, value in self._replaced:
-            setattr(owner, name, value)
-        self._replaced = []
+        self._replaced.close()
 
     def run(self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> None:
         """Launch a kernel, whatever Triton has put around it."""
@@ -326,8 +333,8 @@ def program_of(
     return program
 
 
-def _replace() -> Iterator[tuple[Any, str, Any]]:
-    """Let launches and queries of the installed Triton and torch come here; yield what was there before."""
+def _replacements() -> Iterator[tuple[Any, str, Any]]:
+    """Return what launches and queries of the installed Triton and torch become: owner, name and value."""
     # Triton is imported now, because a package may be imported inside of the block; torch takes seconds to import.
     installed = find_spec("triton") is not None
     for module, kind, name, value in (
@@ -341,8 +348,7 @@ def _replace() -> Iterator[tuple[Any, str, Any]]:
         owner = import_module(module) if installed and module != "torch" else sys.modules.get(module)
         owner = getattr(owner, kind, None) if kind else owner
         if owner is not None:
-            yield owner, name, getattr(owner, name)
-            setattr(owner, name, value)
+            yield owner, name, value
 
 
 class CompiledKernel:
@@ -384,7 +390,8 @@ def cuda_properties(_device: Any = None) -> SimpleNamespace:
     """Return the same as torch names them."""
     found = device_properties()
     return SimpleNamespace(
-        name="kernbench", multi_processor_count=found["multiprocessor_count"], warp_size=1,
+        name="kernbench", major=CAPABILITY[0], minor=CAPABILITY[1],
+        multi_processor_count=found["multiprocessor_count"], warp_size=1,
         regs_per_multiprocessor=found["max_num_regs"], shared_memory_per_multiprocessor=found["max_shared_mem"],
         shared_memory_per_block=found["max_shared_mem"], shared_memory_per_block_optin=found["max_shared_mem"],
     )  # fmt: skip
@@ -396,8 +403,18 @@ class Driver:
     utils = SimpleNamespace(get_device_properties=device_properties)
 
     def get_active_torch_device(self) -> Any:
-        """Return torch's CPU, whose tensors kernels take."""
-        return import_module("torch").device("cpu")
+        """Return torch's CPU, whose tensors kernels take, or its CUDA device if that is simulated."""
+        torch = import_module("torch")
+        return torch.device("cuda", 0) if current("driver").cuda else torch.device("cpu")
+
+    def get_device_interface(self) -> Any:
+        """Return torch's module of the device."""
+        torch = import_module("torch")
+        return torch.cuda if current("driver").cuda else torch.cpu
+
+    def get_current_stream(self, device: Any = None) -> int:
+        """Return 0."""
+        return 0
 
     def get_current_device(self) -> int:
         """Return 0."""
@@ -405,6 +422,8 @@ class Driver:
 
     def get_current_target(self) -> Any:
         """Return what the kernels run on."""
+        if current("driver").cuda:
+            return SimpleNamespace(backend="cuda", arch=80, warp_size=32)
         return SimpleNamespace(backend="kernbench", arch=0, warp_size=1)
 
 
@@ -423,7 +442,9 @@ def do_bench(
     return [ms] if return_mode == "all" else ms
 
 
-def on(torch: RuntimeContext, placement: str = "round-robin", dp: DPPolicy | None = None) -> On:
+def on(
+    torch: RuntimeContext, placement: str = "round-robin", dp: DPPolicy | None = None, cuda: bool = False
+) -> On:  # fmt: skip
     """Run Triton kernels on the PEs of a session, inside of a with-block.
 
     A kernel takes tensors of the device, numpy arrays, and torch tensors of the CPU. Those of the host are placed for
@@ -439,6 +460,9 @@ def on(torch: RuntimeContext, placement: str = "round-robin", dp: DPPolicy | Non
         program stores to first).
     dp : DPPolicy, optional
         Where tensors of the host are placed, as consecutive bytes; by default over all PEs of cube 0.
+    cuda : bool
+        Whether the machine is torch's CUDA device "cuda:0" inside of the block, for host code that allocates on one or
+        asks for it. Memory remains the CPU's; tensors from outside of the block count as on the device. Needs torch.
 
     Returns
     -------
@@ -459,4 +483,4 @@ def on(torch: RuntimeContext, placement: str = "round-robin", dp: DPPolicy | Non
     >>> with kb.session(data=True) as torch, kb.triton.on(torch):  # doctest: +SKIP
     ...     kernels.add[(4,)](x, y, out, n, BLOCK=256)
     """
-    return On(torch, placement, dp)
+    return On(torch, placement, dp, cuda)
