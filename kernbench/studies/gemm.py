@@ -93,7 +93,7 @@ class GemmStudy(Study):
         ]
 
     def work(self, machine: Machine, *, m: int, k: int, n: int, **_: Any) -> float:
-        return float(m * k * n)
+        return 100_000 + float(m * k * n)
 
     def program(
         self,

@@ -547,7 +547,7 @@ class GqaStudy(Study):
         if asked.phase == SERIES:
             return float(KERNELS * machine.config.pes_per_cube * (50_000 + asked.nbytes))
         setting = asked.setting(machine.config)
-        return 50_000 * setting.programs + work(machine.config, setting).scores
+        return 1_500_000 * setting.programs + work(machine.config, setting).scores
 
     def simulate(self, machine: Machine, **point: Any) -> Row:
         asked, config = Point(**point), machine.config
