@@ -380,6 +380,9 @@ class CclStudy(Study):
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
         return report.tables(rows)
 
+    def files(self, rows: Sequence[Row], machine: Machine) -> dict[str, str]:
+        return report.files(rows)
+
 
 def _admitted(machine: Machine, parameters: Mapping[str, Any]) -> tuple[list[Row], dict[str, str]]:
     """Return the points, each with the entry of its algorithm, and why algorithms do not admit the others."""

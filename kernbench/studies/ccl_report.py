@@ -9,7 +9,7 @@ from re import fullmatch
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from kernbench.studies.study import Finding, Tables, fastest, groups, size_name, table
+from kernbench.studies.study import Finding, Tables, as_csv, fastest, groups, size_name, table
 from kernbench.sweeps._keys import Row
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import MOST_LINES, Chart, Column, Draw
@@ -452,6 +452,18 @@ def tables(rows: Sequence[Row]) -> Tables:
         ),
     }
     return {heading: shown for heading, shown in made.items() if len(shown)}
+
+
+_SUMMARY = (
+    "sip_topology", "n_sips", "contribution", "algorithm", "buffer_kind", "n_slots", "slot_size", "bytes_per_pe",
+    "bytes_per_sip", "latency_ns", "bound_ns", "estimate_ns", "busbw_gbs",
+)  # fmt: skip
+
+
+def files(rows: Sequence[Row]) -> dict[str, str]:
+    """Return what the reference design's bench writes: all-reduces by system and size, and by memory of queues."""
+    found = {"summary.csv": seen(rows, SIZES), "buffer_kinds.csv": seen(rows, KINDS)}
+    return {name: as_csv([{key: row[key] for key in _SUMMARY} for row in own]) for name, own in found.items() if own}
 
 
 def _fastest(rows: Sequence[Row]) -> list[Row]:

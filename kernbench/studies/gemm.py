@@ -156,6 +156,9 @@ class GemmStudy(Study):
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
         return report.tables(rows)
 
+    def files(self, rows: Sequence[Row], machine: Machine) -> dict[str, str]:
+        return report.files(rows, machine)
+
 
 def run(machine: Machine, mkn: Sequence[int], staging: str, *, dtype: str = "f16", log: str = "tile") -> Result:
     """Run one product on PE 0 of cube 0 of SIP 0, compare it with numpy's, and return what happened."""

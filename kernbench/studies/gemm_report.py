@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernbench.studies.study import Finding, Tables, fastest, groups, table
+from kernbench.studies.study import Finding, Tables, fastest, groups, plain, table
 from kernbench.sweeps._keys import Row
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
@@ -274,3 +275,12 @@ def tables(rows: Sequence[Row]) -> Tables:
         f"Operands {gather}": products[products["gather"] == gather][names].reset_index(drop=True)
         for gather in dict.fromkeys(row["gather"] for row in rows)
     }
+
+
+def files(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
+    """Return what the reference design's bench writes: the rows, with the tile of the matrix engine."""
+    tile = machine.config.cube.pe.pe_gemm.tile
+    content = {
+        "version": 1, "tile_sizes": {"m": tile.m, "k": tile.k, "n": tile.n}, "rows": [plain(row) for row in rows],
+    }  # fmt: skip
+    return {"gemm_sweep.json": json.dumps(content, indent=1) + "\n"}

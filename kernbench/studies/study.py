@@ -202,6 +202,10 @@ class Study:
         """Return the tables of the page by heading; by default one of all columns that `columns` describes."""
         return {"All points": table(rows, [name for name in self.columns if any(name in row for row in rows)])}
 
+    def files(self, rows: Sequence[Row], machine: Machine) -> Mapping[str, str]:
+        """Return further files of the report: name to text."""
+        return {}
+
     def _missing(self, method: str) -> StateError:
         return StateError(f"study {type(self).__name__} must define {method}")
 
@@ -404,15 +408,15 @@ class Report:
     def write(self, folder: Path) -> list[Path]:
         """Write the report and return its paths, the page first.
 
-        `NAME.json` and `NAME.csv` hold the rows, `NAME_COLUMN.csv` a nested column, and each chart its own files.
+        `NAME.json` and `NAME.csv` hold the rows, `NAME_COLUMN.csv` a nested column; each chart and `files` add theirs.
         """
         study, name = self.study, self.study.name
         folder.mkdir(parents=True, exist_ok=True)
         flat = [plain(row) for row in self.rows]
         written = [write_results(folder / f"{name}.json", flat, parameters=self.parameters)]
         for stem, rows in {name: flat, **{f"{name}_{column}": x for column, x in nested(self.rows).items()}}.items():
-            text = table(rows).to_csv(index=False, lineterminator="\n")
-            written.append(write_text(folder / f"{stem}.csv", text))
+            written.append(write_text(folder / f"{stem}.csv", as_csv(rows)))
+        written += [write_text(folder / file, text) for file, text in study.files(self.rows, self.machine).items()]
         drawn: dict[str, Chart] = {}
         for chart in study.charts:
             paths = chart.save(self.rows, study.columns, self.machine, folder)
@@ -459,6 +463,11 @@ class Report:
     def __repr__(self) -> str:
         findings = [f"{i}. {finding.text}" for i, finding in enumerate(self.findings, 1)]
         return "\n".join([f"{self.study.title}: {self._head}", *findings])
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Return rows as the text of a CSV file."""
+    return table(rows).to_csv(index=False, lineterminator="\n")
 
 
 def nested(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
