@@ -429,13 +429,18 @@ class _Backtrace:
             self._because("its message")
             self._add_message(message)
             cpu = self.log.ends(message)[0]
-        return partial(self._host_start, self.log.row[command])
+        return self._host_order(command)
+
+    def _host_order(self, command: int) -> Next:
+        """Find why the host gave an order; the log of an interrupted run does not have those under way."""
+        row = self.log.row.get(command)
+        return self._lost() if row is None else partial(self._host_start, row)
 
     def _program_start(self, cpu: str, command: int) -> Next:
         """Add the launch: the common start of its PEs, or the program's late message."""
         self._host = True
         self._because("the launch")
-        if self.t > self.log.begin[command]:
+        if self.t > self.log.begin.get(command, self.t):
             return partial(self._decoded, cpu, command)
         for message in self.log.transfers_of(command, kind=MESSAGE, end_ps=self.t - self.log.command_ps):
             node = self.log.ends(message)[1]
@@ -446,12 +451,14 @@ class _Backtrace:
             return self._lost()
         wait = Part("start", "the launch's last PE", self.t - first.start_ps)
         self._add(first.start_ps, "until the common start", wait)
-        row = self.log.row[command]
+        row = self.log.row.get(command)
+        if sent is None and row is None:
+            return self._lost()
         taken = int(self.r.start_ps[row]) if sent is None else sent.end_ps
         self._add(taken, "io_cpu", Part("cpu", self.log.ends(first)[0], self.t - taken))
         if sent is not None:
             self._add_message(sent)
-        return partial(self._host_start, row)
+        return self._host_order(command)
 
     # Commands of a program.
 
@@ -574,7 +581,7 @@ class _Backtrace:
         """Add a receive's read of its slot; find the part's arrival, or the slot read before."""
         log, op, command = self.log, self.r.op(row), int(self.r.command[row])
         pe = log.pe_name(command)
-        sends = [c for c in log.after.get(command, ()) if log.kind(log.row[c]) == "send"]
+        sends = [c for c in log.after.get(command, ()) if c in log.row and log.kind(log.row[c]) == "send"]
         slots = {log.slot_of(part) for send in sends for part in log.transfers_of(send, kind=PART)}
         where = slots.pop().replace(".store", ".fetch") if slots else f"{pe}.pe_fetch_store.fetch"
         self._add(op.start_ps, f"{op.command.name} from {op.command.tag}", Part("slot", where, self.t - op.start_ps))
@@ -618,7 +625,8 @@ class _Backtrace:
         return self._slot_free(part)
 
     def _fetch_start(self, fetch: Transfer) -> Next:
-        return self._slot_free(self.log.transfers_of(fetch.command, kind=PART, tile=fetch.tile)[0])
+        parts = self.log.transfers_of(fetch.command, kind=PART, tile=fetch.tile)
+        return self._slot_free(parts[0]) if parts else self._lost()  # under way when the run was interrupted
 
     def _slot_free(self, part: Transfer) -> Next:
         """Find why a part had its slot now: its credit, its send, or the part before."""
@@ -749,7 +757,7 @@ class _Backtrace:
             return partial(self._part_start, transfer)
         log, command, tile = self.log, transfer.command, transfer.tile
         if command not in log.issued:
-            return partial(self._host_start, log.row[command])
+            return self._host_order(command)
         if transfer.kind == FETCH:
             return partial(self._fetch_start, transfer)
         pe, step = log.pe(command), None
@@ -766,7 +774,7 @@ class _Backtrace:
             step = self._just_left(pe.row.get((command, tile, "s")), "the tile's arrival")
         if step is not None:
             return step
-        before = pe.channel[transfer.kind][: pe.place[transfer]]
+        before = pe.channel[transfer.kind][: pe.place[transfer]] if transfer in pe.place else []
         if before and before[-1].start_ps == self.t:
             return partial(self._sent, before[-1])
         for other in reversed(before):

@@ -15,6 +15,8 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+
 from kernbench.errors import ArgumentError
 
 _LONGEST = zipfile.ZIP_MAX_COMMENT
@@ -69,45 +71,54 @@ class Manifest:
         options = ", ".join(f"{name}={value}" for name, value in self.options.items())
         return "; ".join(x for x in (ran, options, ", ".join(f"{k} {v}" for k, v in self.versions.items())) if x)
 
-    @property
-    def comment(self) -> bytes:
-        """The comment of an archive.
+    def comment(self, arrays: str) -> bytes:
+        """Return the comment of an archive whose arrays have this digest.
 
         Raises
         ------
         ArgumentError
             If it is too long for one.
         """
-        text = json.dumps(asdict(self)).encode()
+        text = json.dumps({**asdict(self), "arrays": arrays}).encode()
         comment = _digest(text) + b" " + text
         if len(comment) > _LONGEST:
             raise ArgumentError(f"the parameters take {len(comment):,} bytes; a result file holds {_LONGEST:,}")
         return comment
 
     @classmethod
-    def of(cls, comment: bytes) -> Manifest:
-        """Return the manifest in the comment of a file; an empty one if there is none."""
+    def of(cls, comment: bytes) -> tuple[Manifest, str]:
+        """Return the manifest in the comment of a file and the digest of its arrays; empty ones if there is none."""
         if not comment:
-            return cls(versions={})
+            return UNKNOWN, ""
         digest, _, text = comment.partition(b" ")
         if digest != _digest(text):
             raise ValueError("the manifest was changed")
         content = json.loads(text)
+        arrays = content.pop("arrays", "")
         found = cls(**{**content, "overrides": tuple(content["overrides"])})
         texts = (found.program, found.machine, *found.overrides, *found.versions.values())
         values = (*found.parameters.values(), *found.options.values())
         if not all(isinstance(x, str) for x in texts) or not all(isinstance(x, (int, float, str)) for x in values):
             raise TypeError("the manifest holds values of other types")
-        return found
+        return found, arrays
 
 
 UNKNOWN = Manifest(versions={})
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Return what a result file says of its run."""
+def read_manifest(path: Path) -> tuple[Manifest, str]:
+    """Return what a result file says of its run, and the digest of the arrays that it was saved with."""
     with zipfile.ZipFile(path) as file:
         return Manifest.of(file.comment)
+
+
+def digest_of(arrays: Mapping[str, np.ndarray]) -> str:
+    """Return a sha256 of arrays: their names, types, shapes and values."""
+    found = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
 
 
 def _digest(text: bytes) -> bytes:

@@ -8,11 +8,14 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from kernbench.analysis._manifest import UNKNOWN, Manifest, digest_of, read_manifest
+from kernbench.config import read_machine
 from kernbench.config._files import damaged, read_arrays, replacing
 from kernbench.errors import ConfigError
 
@@ -110,8 +113,11 @@ class Dependencies:
     def take(cls, arrays: dict[str, Any], nodes: tuple[str, ...]) -> Dependencies:
         """Return what `arrays` gave, and remove it from them."""
         transfers = {name: arrays.pop(f"move_{name}") for name in TRANSFERS}
-        flat = iter(arrays.pop("route_nodes").tolist())
-        routes = tuple(tuple(next(flat) for _ in range(n)) for n in arrays.pop("route_lengths").tolist())
+        flat, lengths = arrays.pop("route_nodes").tolist(), arrays.pop("route_lengths").tolist()
+        if min(lengths, default=2) < 2 or sum(lengths) != len(flat):
+            raise ValueError(f"{len(lengths)} routes do not have {len(flat)} nodes")
+        nodes_of = iter(flat)
+        routes = tuple(tuple(islice(nodes_of, n)) for n in lengths)
         ends = arrays.pop("hop_ends").tolist()
         values = zip(*(arrays.pop(f"hop_{name}").tolist() for name in _LINKS), strict=True)
         links = {(a, b): value for (a, b), value in zip(ends, values, strict=True)}
@@ -119,13 +125,23 @@ class Dependencies:
         return cls(transfers, nodes, routes, links, **order, stages=arrays.pop("stages"))
 
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
 }  # fmt: skip
 FILE, REMEDY = "result of kernbench", "save the result again, with result.save() or kernbench run --save"
 _LINK_COLUMNS = {"nbytes": np.int64, "busy_ps": np.int64, "bw_gbs": np.float64}
+# Of the arrays in a file.
+_TYPES = {
+    **COLUMNS,
+    **{f"link_{name}": dtype for name, dtype in _LINK_COLUMNS.items()},
+    **{f"move_{name}": dtype for name, dtype in TRANSFERS.items()},
+    **{f"hop_{name}": dtype for name, dtype in _LINKS.items()},
+    **{f"command_{name}": np.int64 for name in _ORDER},
+    **dict.fromkeys(("route_nodes", "route_lengths", "hop_ends"), np.int32),
+    "component_busy_ps": np.int64, "stages": np.int64, "meta": np.uint8,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +347,7 @@ class Records:
         digest.update(np.ascontiguousarray(rows, "<i8").tobytes())
         return digest.hexdigest()
 
-    def save(self, path: str | Path, comment: bytes = b"") -> Path:
+    def save(self, path: str | Path, manifest: Manifest = UNKNOWN) -> Path:
         """Write everything to one file; an existing file is replaced only when the new one is whole."""
         path = Path(path)
         meta = {
@@ -347,6 +363,7 @@ class Records:
             arrays["component_busy_ps"] = np.asarray(self.component_busy_ps, np.int64)
         arrays |= self.dependencies.arrays()
         arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+        comment = manifest.comment(digest_of(arrays))
         with replacing(path) as part:
             with part.open("wb") as file:
                 np.savez_compressed(file, **arrays)
@@ -364,22 +381,36 @@ class Records:
             If the file cannot be read or is damaged, was written with a schema version before 3, or holds the
             estimate of a mode that no longer exists.
         """
+        from kernbench.analysis._consistency import check
+
         path = Path(path)
         arrays = read_arrays(path, FILE, REMEDY)
         with damaged(path, FILE, REMEDY):
-            found = cls._of(path, arrays)
-            found._check()
+            _, digest = read_manifest(path)
+            found = cls._of(path, arrays, digest)
+            check(found)
+        if found.spec:
+            try:
+                read_machine(found.spec)
+            except ConfigError as error:
+                raise ConfigError([f"{path}: {fault}; {REMEDY}" for fault in error.faults]) from error
         return found
 
     @classmethod
-    def _of(cls, path: Path, arrays: dict[str, Any]) -> Records:
+    def _of(cls, path: Path, arrays: dict[str, Any], digest: str) -> Records:
+        changed = digest != digest_of(arrays)
+        for name, array in arrays.items():
+            if name in _TYPES and array.dtype != _TYPES[name]:
+                raise TypeError(f"array {name} is of type {array.dtype}")
         meta = json.loads(arrays.pop("meta").tobytes())
         version = meta.pop("schema_version")
+        if changed and (digest or version == SCHEMA_VERSION):
+            raise ValueError("its arrays are not those that were saved: their digest differs")
         if version == 3:  # the only difference: an engine with modes, whose mode "fast" could be an estimate
             mode, certified = meta.pop("mode"), meta.pop("certified")
             if mode == "fast" and not certified:
                 raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
-        elif version not in (4, 5, 6, 7, SCHEMA_VERSION):
+        elif version not in (4, 5, 6, 7, 8, SCHEMA_VERSION):
             raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
         if version < 5:
             arrays["stages"] = _no_rows(len(Stage._fields))
@@ -393,27 +424,6 @@ class Records:
         meta["launches"] = tuple(Launch(*x) for x in meta["launches"])
         meta |= {"components": tuple(meta["components"]), "kinds": tuple(meta["kinds"])}
         return cls(**arrays, **meta)
-
-    def _check(self) -> None:
-        """Raise a ValueError if columns do not fit each other, or ids have no name."""
-        n, most = len(self), np.iinfo(np.int64).max
-        own = [(name, getattr(self, name), n, dtype) for name, dtype in COLUMNS.items()]
-        links = [(f"link_{x}", getattr(self.links, x), len(self.links.names), dt) for x, dt in _LINK_COLUMNS.items()]
-        for name, column, length, dtype in own + links:
-            if column.shape != (length,) or column.dtype != dtype:
-                raise ValueError(f"column {name} has shape {column.shape} and type {column.dtype}")
-        ids = (
-            ("component", 0, len(self.components)), ("kind", 0, len(self.kinds)), ("command", -1, len(self.commands)),
-            ("start_ps", 0, most), ("end_ps", 0, most),
-        )  # fmt: skip
-        for name, least, end in ids:
-            column = getattr(self, name)
-            if n and not (least <= column.min() and column.max() < end):
-                raise ValueError(f"column {name} has values from {column.min()} to {column.max()}")
-        if not isinstance(self.makespan_ps, int):
-            raise TypeError(f"makespan_ps = {self.makespan_ps!r}")
-        if not isinstance(self.spec, Mapping):
-            raise TypeError("the machine is not a mapping")
 
 
 def covered_ps(start: np.ndarray, end: np.ndarray) -> int:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kernbench._registry import hint
 from kernbench.analysis._manifest import UNKNOWN, Manifest, read_manifest
-from kernbench.analysis._records import FILE, REMEDY, Launch, Records
+from kernbench.analysis._records import Launch, Records
 from kernbench.analysis.breakdown import STAGES, Breakdown, breakdown
-from kernbench.config._files import damaged
 from kernbench.errors import ArgumentError, KernbenchError
 
 if TYPE_CHECKING:
@@ -258,15 +257,15 @@ class Result:
 
     def save(self, path: str | Path) -> Path:
         """Write the result with its machine, its manifest and the versions to one file; `kernbench.read` reopens it."""
-        return self.records.save(path, self.manifest.comment if self.manifest != UNKNOWN else b"")
+        return self.records.save(path, self.manifest)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Reopen a result that `save` wrote; it is named after its file."""
         path = Path(path)
         records = Records.load(path)
-        with damaged(path, FILE, REMEDY):
-            return cls(records, path.stem, read_manifest(path))
+        manifest, _ = read_manifest(path)
+        return cls(records, path.stem, manifest)
 
     def __repr__(self) -> str:
         lines = [

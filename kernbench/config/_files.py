@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import lru_cache
 from importlib.resources import files
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ import yaml
 from yaml.constructor import ConstructorError
 
 from kernbench._registry import hint
-from kernbench._units import MIB
+from kernbench._units import GIB, MIB
 from kernbench.config._schema import Fault, dotted
 from kernbench.errors import ConfigError, HostError, MissingFileError, cut
 
@@ -151,7 +152,7 @@ def _doubles(node: yaml.Node, path: tuple[Any, ...], visited: set[int], above: t
 MOST_YAML = MIB
 MOST_JSON = 256 * MIB
 # Arrays of a log compress to a fifth, those of a long one to a hundredth.
-MOST_ARRAYS, MOST_RATIO = 64 * MIB, 200
+MOST_ARRAYS, MOST_SMALL_ARRAYS, MOST_RATIO = 4 * GIB, 64 * MIB, 200
 
 _DAMAGE = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError,
@@ -237,28 +238,41 @@ def read_json(path: Path, what: str, remedy: str) -> dict[str, Any]:
 
 
 def read_arrays(path: Path, what: str, remedy: str) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file; objects and oversized arrays are refused."""
+    """Return the arrays of an .npz file; objects and oversized arrays are refused before memory is allocated."""
     import numpy as np
 
     try:
         size = path.stat().st_size
         with damaged(path, what, remedy), zipfile.ZipFile(path) as file:
-            total, most = sum(info.file_size for info in file.infolist()), max(MOST_ARRAYS, MOST_RATIO * size)
+            total = sum(info.file_size for info in file.infolist())
+            most = min(MOST_ARRAYS, max(MOST_SMALL_ARRAYS, MOST_RATIO * size))
             if total > most:
-                raise ConfigError(f"{path}: {size:,} bytes hold arrays of {total:,} bytes, as no {what} does; {remedy}")
-        with damaged(path, what, remedy), np.load(path, allow_pickle=False) as file:
-            try:
-                arrays = dict(file)
-            except ValueError as error:
-                objects = "allow_pickle" in str(error)  # which numpy advises to set
-                raise ValueError("an array holds Python objects" if objects else str(error)) from error
-            for name, array in arrays.items():
-                if not isinstance(array, np.ndarray):  # numpy returns the bytes of what it does not know
-                    raise TypeError(f"{name} is not an array")
-            return arrays
+                raise ConfigError(
+                    f"{path}: {size:,} bytes hold arrays of {total:,} bytes; at most {most:,} are read; {remedy}"
+                )
+            for info in file.infolist():
+                _check_header(file, info)
+        with damaged(path, what, remedy), np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
     except OSError as error:
         kind = MissingFileError if isinstance(error, FileNotFoundError) else ConfigError
         raise kind(f"{path}: cannot be read ({error.strerror or error}); {remedy}") from error
+
+
+def _check_header(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    """Raise a ValueError unless a member of an archive is an array of numbers, as long as its header says."""
+    from numpy.lib import format as npy
+
+    with file.open(info) as member:
+        version = npy.read_magic(member)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"{info.filename} has format {version}")
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read_header(member)
+        if dtype.hasobject:
+            raise ValueError("an array holds Python objects")
+        if min(shape, default=0) < 0 or member.tell() + prod(shape) * dtype.itemsize != info.file_size:
+            raise ValueError(f"{info.filename} holds {info.file_size:,} bytes, not an array of shape {shape}")
 
 
 _PRESETS = Path(str(files("kernbench") / "presets"))

@@ -243,7 +243,8 @@ class Graph:
             channels[self.pe_of[x.command], x.kind].append(i)
             if x.tile < 0:
                 edge(self.ready[x.command], self.start[i], lookup)
-                edge(self.end[i], self.done[x.command])
+                if x.command in self.done:  # not if the run was interrupted before
+                    edge(self.end[i], self.done[x.command])
             else:
                 self.tile_transfers[x.command, x.tile, x.kind].append(i)
         limits = {READ: q.spec("cube.pe.pe_dma.outstanding_reads"), WRITE: q.spec("cube.pe.pe_dma.outstanding_writes")}
@@ -333,7 +334,8 @@ class Graph:
                     edge(self.start[first], leave)
                 for write in writes:
                     edge(self.leave[i], self.start[write])
-                    edge(self.end[write], self.done[commands[i]])
+                    if commands[i] in self.done:
+                        edge(self.end[write], self.done[commands[i]])
             for i in store:
                 if (commands[i], tiles[i], WRITE) not in self.tile_transfers and commands[i] in self.done:
                     edge(self.leave[i], self.done[commands[i]])
@@ -413,7 +415,8 @@ class Graph:
                     edge(e, end, (quantity, float(min(max(0, stage.end_ps - other.end_ps), stage.busy_ps))))
                 before = begin, end, stage, quantity
             assert before is not None
-            edge(before[1], self.done[command])
+            if command in self.done:
+                edge(before[1], self.done[command])
 
     # -- queues between PEs
 
@@ -474,9 +477,9 @@ class Graph:
         starts, ends, nbytes, tiles = r.start_ps.tolist(), r.end_ps.tolist(), r.nbytes.tolist(), r.tile.tolist()
         self.slot_read: dict[tuple[int, int], int] = {}
         for i, kind in enumerate(self.kinds):
-            if kind != "recv":
-                continue
             command = int(r.command[i])
+            if kind != "recv" or command not in self.ready:
+                continue
             begin, end = add(starts[i]), add(ends[i])
             self.slot_read[command, tiles[i]] = end
             sends = [c for c in self.after[command] if self._kind(c) == "send"]
