@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import simpy
 from simpy.core import EmptySchedule
-from simpy.events import NORMAL, Event
+from simpy.events import NORMAL, Event, Timeout
 
 from kernbench._registry import COMPONENTS
 from kernbench._units import service_times
 from kernbench.build import CORE, engine
+from kernbench.errors import ArgumentError
 from kernbench.policy._routing import reverse, router_of
 from kernbench.sim_engine._flow_control import REPLY, REQUEST, FlowControl
 from kernbench.sim_engine._python_core import Hop
@@ -141,10 +142,15 @@ class Network:
 
 
 class Clock(simpy.Environment):
-    """A `simpy.Environment` whose events share one calendar with the flits and callbacks of `core`."""
+    """A `simpy.Environment` whose events share one calendar with the flits and callbacks of `core`.
+
+    Its unit is the picosecond. A user's processes run on it next to the machine, with either core:
+    `env.process(refresh(env))`, which waits by `yield env.timeout(3_900_000)`. `timeouts` counts those under way.
+    """
 
     def __init__(self) -> None:
         self.core = Core()
+        self.timeouts = 0
         super().__init__(0)
         self.call_at, self.call_last = self.core.call_at, self.core.call_last
 
@@ -163,7 +169,16 @@ class Clock(simpy.Environment):
 
     def schedule(self, event: Event, priority: int = NORMAL, delay: float = 0) -> None:
         """Process `event` after `delay` [ps]."""
-        self.core.event_at(self.core.now + int(delay), int(priority), event)
+        ps = int(delay)
+        if ps != delay:
+            raise ArgumentError(f"a delay of {delay!r}: the clock counts whole picoseconds; use round({delay!r})")
+        if isinstance(event, Timeout) and event.callbacks is not None:
+            self.timeouts += 1
+            event.callbacks.append(self._elapsed)
+        self.core.event_at(self.core.now + ps, int(priority), event)
+
+    def _elapsed(self, _: Event) -> None:
+        self.timeouts -= 1
 
     def peek(self) -> float:
         """Return the time of the next calendar entry [ps], infinity if there is none."""

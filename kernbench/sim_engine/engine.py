@@ -75,7 +75,7 @@ def running() -> Iterator[None]:
 
 
 class GraphEngine:
-    """A simulated machine at work.
+    """A simulated machine at work, on the clock `env`: a `simpy.Environment` in ps, for a user's processes, too.
 
     Parameters
     ----------
@@ -403,8 +403,8 @@ class GraphEngine:
 
     @property
     def complete(self) -> bool:
-        """Return whether nothing that was asked for is left undone."""
-        return not (self.interrupted or self.failure or self.programs or len(self.env.core))
+        """Return whether nothing that was asked for is left undone; timeouts of a user's processes may be under way."""
+        return not (self.interrupted or self.failure or self.programs or len(self.env.core) > self.env.timeouts)
 
     def counters(self) -> Counters:
         """Return what links and PEs have done by now; takes as long however much has happened.

@@ -22,7 +22,7 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.ccl import CclStudy
 from kernbench.studies.verification_network import Engine
 from kernbench.studies.verification_reference import play, random_machine, random_traffic
-from tests.components.one_pe import gemm, run
+from tests.components.one_pe import gemm, run, slice_pa
 
 PRODUCTS = [((64, 192, 96), "ref_ref"), ((100, 200, 70), "load_ref"), ((33, 65, 31), "load_load")]
 ALGORITHMS = (
@@ -158,6 +158,33 @@ def attention() -> dict[str, Any]:
         return {"values": values, **told(torch.engine)}
 
 
+def processes() -> dict[str, Any]:
+    """A softmax while two processes of the user's copy to the memory that it reads."""
+    heard: list[tuple[str, int]] = []
+    with kb.session(kb.load()) as torch:
+        env, engine = torch.engine.env, torch.engine
+        x = torch.full((64, 256), 0.5, dtype=torch.float16, device="ahbm")
+        pieces = [(slice_pa(engine, 0), 4096)]
+
+        def disturb(name: str, period_ps: int) -> Any:
+            while True:
+                yield env.timeout(period_ps)
+                heard.append((name, env.now))
+                yield engine.write(pieces, None)
+                heard.append((f"{name} wrote", env.now))
+
+        for name, period_ps in (("a", 50_000), ("b", 50_000), ("c", 70_000)):
+            env.process(disturb(name, period_ps))
+
+        def kernel(a: Any, *, tl: Any) -> None:
+            for row in range(64):
+                tl.wait(tl.load(a + row * 256, shape=(256,), dtype="f16"))
+
+        torch.launch("rows", kernel, x)
+        torch.ahbm.synchronize()
+        return {"heard": heard, **told(engine)}
+
+
 WORKLOADS: dict[str, Callable[[], Any]] = {
     **{f"traffic {seed}": lambda seed=seed: traffic(seed, trace=False) for seed in range(12)},
     **{f"traced traffic {seed}": lambda seed=seed: traffic(seed, trace=True) for seed in range(12, 18)},
@@ -170,6 +197,7 @@ WORKLOADS: dict[str, Callable[[], Any]] = {
     },
     **{f"all-reduce {name}": lambda name=name: collective(name) for name in ALGORITHMS},
     "softmax": attention,
+    "processes": processes,
     "stalled": lambda: products({"cube.noc.router.impl": "tests.components.slow_parts:StallingRouter"}),
     "products with credits": lambda: products(
         {"cube.noc.router.flow": "credits", "system.sip_link.router.flow": "credits"}
