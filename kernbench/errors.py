@@ -48,14 +48,26 @@ def cut(text: str, longest: int) -> str:
 
 
 class KernbenchError(Exception):
-    """Base of all kernbench errors; a long name or value in the message is cut."""
+    """Base of all kernbench errors; a long name or value is cut, and a terminal's control characters are escaped."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(_readable(arg) if isinstance(arg, str) else arg for arg in args))
 
 
+def printable(text: str) -> str:
+    r"""Return `text` with every character escaped that does something else than show, line ends and tabs apart.
+
+    >>> printable("a\x1b[31m\u202eb")
+    'a\\x1b[31m\\u202eb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 def _readable(text: str) -> str:
-    """Return a message without words and lines of a length that hides the rest."""
+    """Return a printable message without words and lines of a length that hides the rest."""
+    text = printable(text)
     if len(text) <= _WORD:
         return text
     text = _LONG_WORD.sub(lambda word: f"{word[0][: _WORD // 2]}...{word[0][-_WORD // 4 :]}", text)
