@@ -159,7 +159,7 @@ def attention() -> dict[str, Any]:
 
 
 def processes() -> dict[str, Any]:
-    """A softmax while two processes of the user's copy to the memory that it reads."""
+    """Loads while three processes of the user's copy to the memory that they read."""
     heard: list[tuple[str, int]] = []
     with kb.session(kb.load()) as torch:
         env, engine = torch.engine.env, torch.engine
@@ -167,7 +167,7 @@ def processes() -> dict[str, Any]:
         pieces = [(slice_pa(engine, 0), 4096)]
 
         def disturb(name: str, period_ps: int) -> Any:
-            while True:
+            for _ in range(9):
                 yield env.timeout(period_ps)
                 heard.append((name, env.now))
                 yield engine.write(pieces, None)
@@ -181,7 +181,7 @@ def processes() -> dict[str, Any]:
                 tl.wait(tl.load(a + row * 256, shape=(256,), dtype="f16"))
 
         torch.launch("rows", kernel, x)
-        torch.ahbm.synchronize()
+        engine.run()
         return {"heard": heard, **told(engine)}
 
 
