@@ -242,6 +242,60 @@ for path, value in (("cube.hbm.channel_bw_gbs", 16), ("cube.noc.link_bw_gbs", 12
 # twice as long. The links between routers are as fast as the slice. At half their rate they are the limit, because
 # nearly all of the data leaves PE 0's router over the same link.
 #
+# ## Processes of your own
+#
+# `torch.engine.env` is a SimPy environment that counts picoseconds. A process on it runs next to the machine, and may
+# change the components that you provide. Here, a slice of HBM accepts no read before `ready_ps`: one process refreshes
+# it, 100 ns every 500 ns, and another makes it fail for 1.5 us. **Predict**: how much longer does a program take that
+# reads 64 rows of 2 KiB, one after the other?
+
+# %%
+from kernbench.components.builtin.memory import HbmCtrl
+
+
+class PausedHbm(HbmCtrl):
+    """A slice of HBM that accepts no read before `ready_ps`."""
+
+    ready_ps = 0
+
+    def on_read(self, txn):
+        self.core.call_at(max(self.core.now, self.ready_ps), super().on_read, txn)
+
+
+def refresh(env, memory):
+    while True:
+        yield env.timeout(500_000)
+        memory.ready_ps = max(memory.ready_ps, env.now + 100_000)
+
+
+def fail(env, memory):
+    yield env.timeout(1_000_000)
+    memory.ready_ps = env.now + 1_500_000
+
+
+def read(a, *, tl):
+    for row in range(64):
+        tl.wait(tl.load(a + row * 1024, shape=(1024,)))
+
+
+def run_read(machine, *processes):
+    with kb.session(machine) as torch:
+        env, memory = torch.engine.env, torch.engine.memory_at("sip0.cube0.hbm_ctrl.pe0")
+        for process in processes:
+            env.process(process(env, memory))
+        one = kb.DPPolicy(num_cubes=1, num_pes=1)
+        torch.launch("read", read, torch.empty(64 * 1024, dtype=torch.float16, device="ahbm", dp=one))
+    return torch.result
+
+
+paused = machine.with_({"cube.hbm.impl": f"{__name__}:PausedHbm"})
+for name, processes in {"alone": (), "refresh": (refresh,), "refresh and failure": (refresh, fail)}.items():
+    print(f"{name}: {run_read(paused, *processes).latency_ns:,.1f} ns")
+
+# %% [markdown]
+# A refresh holds up the read that arrives during it; a refresh during the failure costs nothing more. `refresh` never
+# ends, but the run ends with the program.
+#
 # ## Can it be trusted?
 #
 # Every flit is simulated on every link. A transfer that does not compete with others takes exactly the time of its
