@@ -128,7 +128,7 @@ tables.get("Other collectives (time, over lower bound)")
 # ## Queues in TCM, SRAM and HBM
 
 # %%
-report.figure("ccl_kinds")
+report.figure("buffer_kinds")
 
 # %% [markdown]
 # ## Which cube is the root of its SIP

@@ -87,7 +87,7 @@ one_pe.study.tables(one_pe.rows)["Operands packed"]
 # share the HBM slice, and only the first tile's stages and the last write are exposed.
 
 # %%
-one_pe.figure("gemm_utilization")
+one_pe.figure("gemm_mac_utilization_theoretical_vs_measured")
 
 # %% [markdown]
 # ## Where the time goes
@@ -96,7 +96,7 @@ one_pe.figure("gemm_utilization")
 # was; an engine can be busy all the time without delaying anything.
 
 # %%
-one_pe.figure("gemm_critical_path")
+one_pe.figure("gemm_stage_breakdown")
 
 # %%
 one_pe.figure("gemm_busy")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import log
+from math import isqrt, log
 from re import fullmatch
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from kernbench.studies.study import Finding, Tables, as_csv, fastest, groups, size_name, table
 from kernbench.sweeps._keys import Row
+from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import MOST_LINES, Chart, Column, Draw
 
@@ -57,6 +58,7 @@ COLUMNS = {
     "analytic_us": Column("published analytic model", "us"),
     "small_us": Column("with slots of 1 KiB", "us"),
     "explained": Column("share of the difference"),
+    "series": Column(""),
     "share": Column("busy time of the busiest one", "%"),
     "case": Column("algorithm and bytes of a PE"),
     "resource": Column("halved or doubled"),
@@ -131,7 +133,7 @@ def _chart(
     def taken(row: Mapping[str, Any]) -> bool:
         return bool(row["slice"] == slice_name and row.get("latency_ns") and where(row))
 
-    return Chart(f"ccl_{name}", draw, title, taken, caption, lambda rows: derive(seen(rows)))
+    return Chart(name, draw, title, taken, caption, lambda rows: derive(seen(rows)))
 
 
 def _few(rows: list[Row]) -> list[Row]:
@@ -186,6 +188,60 @@ def _roots(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
     return kinds.heat("cube_x", "cube_y", "latency_ns", label=",.0f")(ordered, columns, machine)
 
 
+def _systems(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw the SIPs of each system and the links between them, as the view of a system places them."""
+    alt = kinds.altair()
+    shown: list[Row] = []
+    for system, own in groups(rows, "system").items():
+        view = machine.with_(_as_square_as_possible(own[0]["n_sips"], own[0]["sip_topology"])).views["system"]
+        sips = {box.id: box for box in view.boxes if box.kind == "sip"}
+        between = [
+            [sips[line.src].centre, *line.points, sips[line.dst].centre] for line in view.lines if line.src in sips
+        ]
+        places: list[tuple[Row, tuple[float, float]]]
+        places = [({"sip": box.label.removeprefix("SIP ")}, box.centre) for box in sips.values()]
+        places += [({"link": i, "at": k}, point) for i, points in enumerate(between) for k, point in enumerate(points)]
+        shown += [{"system": system, "x": x, "y": y, **what} for what, (x, y) in places]
+    scale = alt.Scale(zero=False)
+    place = {
+        "x": alt.X("x:Q", axis=None, scale=scale),
+        "y": alt.Y("y:Q", axis=None, scale=alt.Scale(zero=False, reverse=True)),
+    }
+    base = alt.Chart().encode(**place)
+    layers = [
+        base.transform_filter("isValid(datum.link)")
+        .mark_line(color=palette.GREY)
+        .encode(detail="link:N", order="at:Q"),
+        base.transform_filter("isValid(datum.sip)").mark_square(size=300, opacity=1, color=palette.BLUE),
+        base.transform_filter("isValid(datum.sip)").mark_text(color="white", fontSize=10).encode(text="sip:N"),
+    ]
+    drawn = alt.layer(*layers, data=table(shown)).properties(width=180, height=140)
+    panel = alt.Facet("system:N", sort=list(groups(rows, "system")), header=alt.Header(title=None))
+    return drawn.facet(facet=panel, columns=4).resolve_scale(x="independent", y="independent")
+
+
+def _as_square_as_possible(count: int, topology: str) -> dict[str, Any]:
+    """Return the changes to a machine that give it so many SIPs; rows tell the number of a grid's, not its sides."""
+    h = max(n for n in range(1, isqrt(count) + 1) if count % n == 0)
+    sides = {"w": count // h, "h": h} if "2d" in topology else {"w": None, "h": None}
+    return {f"system.sips.{key}": value for key, value in {"count": count, "topology": topology, **sides}.items()}
+
+
+def _against_published(rows: list[Row]) -> list[Row]:
+    """Return the published times and those simulated for them as series, a case for each size and memory."""
+    names = {
+        "published_us": "published", "time_us": "simulated", "small_us": "simulated, slots of 1 KiB",
+        "analytic_us": "published analytic model",
+    }  # fmt: skip
+    return [
+        {"published": f"{size_name(row['bytes_per_pe'])}, queues in {row['buffer_kind'].upper()}"}
+        | {"series": name, "time_us": row[column]}
+        for row in published(rows)
+        for column, name in names.items()
+        if row[column] is not None and (column != "analytic_us" or row["buffer_kind"] == "tcm")
+    ]
+
+
 def _busiest(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Return the busiest link of each kind, of the run that kept its links."""
     share: dict[str, float] = {}
@@ -209,9 +265,24 @@ def _node(name: str) -> str:
     return next((kind for part, kind in known.items() if part in name), router)
 
 
+def _of_topology(topology: str, contribution: str) -> Chart:
+    """Return the chart of times on systems of one topology: by rank where all-reduces by cube are not compared."""
+    is_rank = contribution == "rank"
+    return _chart(
+        f"ccl_{topology}",
+        kinds.lines("bytes_per_pe", "time_us", "short", panel="system", log_y=True),
+        f"All-reduce of {'one PE of each SIP' if is_rank else 'all cubes, or of all PEs, of SIPs'} in {topology}: time",
+        SIZES,
+        f"Shown are the {MOST_LINES} fastest at the smallest size."
+        if is_rank
+        else "The intercube algorithms sum one shard of each cube, the hierarchical ones one of each PE.",
+        where=lambda row: (row["contribution"] == "rank") == is_rank and row["sip_topology"] == topology,
+    )
+
+
 CHARTS = (
     _chart(
-        "rank",
+        "ccl_rank",
         kinds.lines("bytes_per_pe", "over_bound", "short", panel="system", log_y=True, rule=1.0),
         "All-reduce of one PE of each SIP: time over the lower bound",
         SIZES,
@@ -220,7 +291,7 @@ CHARTS = (
         lambda row: bool(row["contribution"] == "rank"),
     ),
     _chart(
-        "limits",
+        "ccl_limits",
         kinds.heat("case", "resource", "slowdown", label=".2f"),
         "What limits an all-reduce: slowdown with one resource halved (latencies doubled)",
         LIMITS,
@@ -229,7 +300,7 @@ CHARTS = (
         _slowdowns,
     ),
     _chart(
-        "slots",
+        "ccl_slots",
         kinds.lines("n_slots", "time_us", "series"),
         lambda rows: f"Time by number of slots: ring, {size_name(rows[0]['bytes_per_pe'])}, {rows[0]['n_sips']} SIPs",
         SLOTS,
@@ -237,7 +308,7 @@ CHARTS = (
         _series,
     ),
     _chart(
-        "scaling",
+        "ccl_scaling",
         kinds.lines("n_sips", "over_bound", "short", panel="size", rule=1.0),
         "All-reduce on growing numbers of SIPs: time over the lower bound",
         SCALING,
@@ -245,7 +316,7 @@ CHARTS = (
         lambda rows: [row | {"size": size_name(row["bytes_per_pe"])} for row in rows],
     ),
     _chart(
-        "kinds",
+        "buffer_kinds",
         kinds.lines("bytes_per_pe", "over_tcm", "buffer_kind", panel="short", rule=1.0),
         "What queues in SRAM or HBM cost: time over that with queues in TCM",
         KINDS,
@@ -253,14 +324,14 @@ CHARTS = (
         _over_tcm,
     ),
     _chart(
-        "roots",
+        "ccl_roots",
         _roots,
         lambda rows: f"Time [ns] by root cube: {_what(rows[0])}",
         ROOTS,
         "The root cube sums for its SIP and talks to the other SIPs; the IO chiplet is west of column 0.",
     ),
     _chart(
-        "lists",
+        "ccl_lists",
         kinds.lines("bytes_per_sip", "over_bound", "short", panel="list", rule=1.0),
         "All-reduces of real programs: time over the lower bound",
         LISTS,
@@ -268,7 +339,7 @@ CHARTS = (
         lambda rows: [row | {"list": row["what"].partition(" ")[0]} for row in rows],
     ),
     _chart(
-        "cube_pe",
+        "ccl_cube_pe",
         kinds.lines("bytes_per_pe", "over_bound", "short", panel="system", log_y=True, rule=1.0),
         "All-reduce of all cubes, or of all PEs: time over the lower bound",
         SIZES,
@@ -277,13 +348,30 @@ CHARTS = (
         where=lambda row: row["contribution"] != "rank",
     ),
     _chart(
-        "links",
+        "ccl_links",
         kinds.bars("share", "link", label=".0f"),
         lambda rows: f"Links of {_what(rows[-1])}: none is busy for more than {_busiest(rows)[0]['share']:.0f} %",
         MARKS,
         "Share of the time in which the busiest link of each kind carries flits. Six SIPs in a torus.",
         _busiest,
         lambda row: bool(row.get("links")),
+    ),
+    _chart(
+        "published",
+        kinds.bars("time_us", "published", by="series", label=".1f"),
+        "The reference design's all-reduces: published and simulated times",
+        MARKS,
+        "All cubes of six SIPs in a torus, by bytes of each cube. Slots are those of the machine file, or of 1 KiB.",
+        _against_published,
+    ),
+    *(_of_topology(name, "cube_pe") for name in ("ring_1d", "torus_2d")),
+    *(_of_topology(name, "rank") for name in ("mesh_2d_no_wrap", "fully_connected")),
+    _chart(
+        "topology",
+        _systems,
+        "The systems compared: SIPs, and the links between them",
+        SIZES,
+        "Grids are drawn as square as their number of SIPs allows.",
     ),
 )  # fmt: skip
 
@@ -386,7 +474,7 @@ def _kinds(rows: Sequence[Row]) -> list[Finding]:
     worst = max(over, key=lambda row: row["over_tcm"])
     costs = [f"{row['buffer_kind'].upper()} {row['over_tcm'] - 1:+.0%}" for row in over if _what(row) == _what(worst)]
     why = "slots are filled and read over the cube's network"
-    return [Finding(f"{_what(worst)}: against queues in TCM, {' and '.join(costs)}: {why}.", "ccl_kinds", 3)]
+    return [Finding(f"{_what(worst)}: against queues in TCM, {' and '.join(costs)}: {why}.", "buffer_kinds", 3)]
 
 
 def _root(rows: Sequence[Row]) -> list[Finding]:

@@ -109,7 +109,7 @@ def _packed(row: Mapping[str, Any]) -> bool:
 
 CHARTS = (
     Chart(
-        "gemm_utilization",
+        "gemm_mac_utilization_theoretical_vs_measured",
         kinds.bars("percent", "shape", by="window", panel="variant", label=".0f"),
         "Useful share of the matrix engine's rate, by staging",
         where=_packed,
@@ -125,7 +125,15 @@ CHARTS = (
         ),
     ),
     Chart(
-        "gemm_critical_path",
+        "gemm_mac_utilization_measured",
+        kinds.heat("variant", "shape", "percent", label=".0f"),
+        "Simulated useful share of the matrix engine's rate, loads included",
+        where=_packed,
+        caption="Percent of the PE's window.",
+        derive=_melted({"pe_useful": ""}, "window"),
+    ),
+    Chart(
+        "gemm_stage_breakdown",
         kinds.parts(
             "shape",
             [f"path_{stage}_ns" for stage in PATH],
@@ -188,7 +196,7 @@ def _limits(rows: Sequence[Row]) -> list[Finding]:
         busy = min(row[f"occupancy_{engine}"] for engine in engines)
         said.append(f"{row['composite_useful']:.1%} with {row['variant']} ({names} {busy:.0%} busy)")
     text = f"{chosen[0]['shape']} uses {', '.join(said)} of the matrix engine's rate."
-    return [Finding(text, "gemm_utilization", 7)]
+    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 7)]
 
 
 def _launch(rows: Sequence[Row]) -> list[Finding]:
@@ -204,7 +212,7 @@ def _launch(rows: Sequence[Row]) -> list[Finding]:
         f"{small['variant']}, {last:.1%} of that of {large['shape']} {large['variant']}: they take "
         f"{least:,.0f} to {most:,.0f} ns for every product."
     )
-    return [Finding(text, "gemm_critical_path", 6)]
+    return [Finding(text, "gemm_stage_breakdown", 6)]
 
 
 def _stagings(rows: Sequence[Row]) -> list[Finding]:
@@ -221,7 +229,7 @@ def _stagings(rows: Sequence[Row]) -> list[Finding]:
         f"{read[0] / read[1]:.1f}x the bytes. Of {len(compared)} shapes, "
         f"{fastest(of[0]['variant'] for of in compared)}."
     )
-    return [Finding(text, "gemm_utilization", 5)]
+    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 5)]
 
 
 def _strided(rows: Sequence[Row]) -> list[Finding]:
@@ -259,7 +267,7 @@ def _ideal(rows: Sequence[Row]) -> list[Finding]:
         f"The largest deviation from the ideal is {worst['over_ideal'] - 1:+.1%} ({worst['shape']} {worst['variant']}: "
         f"{worst['composite_window_ns']:,.0f} ns instead of {worst['ideal_ns']:,.0f} ns)."
     )
-    return [Finding(text, "gemm_utilization", 3)]
+    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 3)]
 
 
 def tables(rows: Sequence[Row]) -> Tables:

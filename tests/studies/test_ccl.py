@@ -361,8 +361,12 @@ def test_the_report_is_written_and_drawn_again(machine, tmp_path):
     first = STUDY.report(machine, folder=tmp_path, **given)
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert {"ccl.csv", "ccl_links.csv", "README.md"} <= set(written)
-    drawn = {f"ccl_{name}.svg" for name in ("rank", "cube_pe", "roots", "limits", "kinds", "links")}
+    drawn = {f"ccl_{name}.svg" for name in ("rank", "cube_pe", "roots", "limits", "links", "ring_1d")}
+    drawn |= {"buffer_kinds.svg", "published.svg", "topology.svg"}
     assert {name for name in written if name.endswith(".svg")} == drawn
+    columns = "sip_topology,n_sips,contribution,algorithm,buffer_kind,n_slots,slot_size,bytes_per_pe,"
+    for table in ("summary.csv", "buffer_kinds.csv"):
+        assert written[table].decode().startswith(columns)
     again = STUDY.report(machine, folder=tmp_path, rerender=True, **given)
     assert again.rows == first.rows
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == written
