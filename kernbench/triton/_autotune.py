@@ -14,9 +14,8 @@ from kernbench.runtime_api.context import RuntimeContext, current_session
 from kernbench.triton._arguments import TypedPointer, is_host, is_pointer, tensor_of
 from kernbench.triton._bind import decoration, raw
 from kernbench.triton._functions import StaticAssertError
+from kernbench.triton._owner import UNKNOWN
 from kernbench.triton._session import On, computed
-
-_UNKNOWN = "this run computes times only"
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ def _trial(on: On, fn: Any, config: Any, grid: Any, args: Sequence[Any], kwargs:
         except (OutOfMemoryError, StaticAssertError) as error:
             return Trial(config, inf, str(error))
         except KernelError as error:
-            if values or _UNKNOWN not in str(error):
+            if values or UNKNOWN not in str(error):
                 raise
             continue
         launch = torch.result.launches[-1]

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from math import prod
@@ -16,7 +17,6 @@ import numpy as np
 
 from kernbench._dtypes import as_dtype, int64, uint64
 from kernbench._registry import hint
-from kernbench.components._command import Command, Store
 from kernbench.errors import KernelError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
@@ -25,8 +25,8 @@ from kernbench.triton import _arguments as arguments
 from kernbench.triton._bind import Binder, check, decoration, names_of, raw
 from kernbench.triton._cuda import CAPABILITY, Cuda, replace
 from kernbench.triton._language import Language
+from kernbench.triton._owner import owners
 from kernbench.triton._types import maybe_dtype
-from kernbench.triton_emu.testing import MockBackend
 from kernbench.triton_emu.tl_context import TLContext
 
 PLACEMENTS = ("round-robin", "blocks", "owner")
@@ -53,25 +53,6 @@ def current(kernel: str) -> On:
             f"launch of {kernel!r}: use it inside of `with kb.triton.on(torch):`, which says where it runs"
         )
     return _open.blocks[-1]
-
-
-class _FirstStore(Exception):  # noqa: N818 : it is none
-    """Raised when a program stores for the first time, with the address."""
-
-
-class _Finder(MockBackend):
-    """Runs nothing: it tells where a program stores first."""
-
-    def __init__(self) -> None:
-        super().__init__(data=False)
-
-    def submit(self, command: Command) -> None:
-        """Stop at a store."""
-        if isinstance(command, Store):
-            raise _FirstStore(command.runs[0].va)
-        if command.output is not None:
-            command.output.done_ps = 1
-        command.done_ps = 1
 
 
 class _Buffers:
@@ -254,11 +235,14 @@ class On:
         if self.placement == "blocks":
             size = -(-count // n)
             return [range(i * size, min(count, (i + 1) * size)) for i in range(n)]
-        owners: list[list[int]] = [[] for _ in targets]
-        place = {pe: i for i, pe in enumerate(targets)}
-        for number, va in enumerate(_first_stores(function, values, known, sizes)):
-            owners[place[_owner(va, tensors)] if va is not None else number % n].append(number)
-        return list(owners)
+
+        def settle() -> bool:
+            if self.torch.engine.data:
+                self.torch.ahbm.synchronize()
+            return self.torch.engine.data
+
+        body = partial(body_of, function, values, known, sizes)
+        return owners(function.__name__, body, count, targets, tensors, settle)
 
 
 def computed(heuristics: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,34 +252,6 @@ def computed(heuristics: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     for name, rule in heuristics.values.items():
         found[name] = named[name] = rule(named)
     return found
-
-
-def _owner(va: int, tensors: Sequence[DeviceTensor]) -> Target:
-    for x in tensors:
-        for shard in x.shards:
-            start = x._handle.va + shard.offset_bytes
-            if start <= va < start + shard.nbytes:
-                return shard.cube, shard.pe
-    raise KernelError(
-        f'placement "owner": the first store of a program goes to {va:#x}, which is in no tensor argument'
-    )
-
-
-def _first_stores(function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid) -> Iterator[int | None]:
-    tl = TLContext(_Finder(), (0, 0), (1, 1))
-    run = body_of(function, values, known, sizes, tl)
-    for number in range(prod(sizes)):
-        try:
-            run(number)
-        except _FirstStore as found:
-            yield found.args[0]
-        except KernelError as error:
-            raise KernelError(
-                f'placement "owner" of {function.__name__}: where the program stores depends on values ({error}); '
-                'use "round-robin" or "blocks"'
-            ) from None
-        else:
-            yield None
 
 
 def body_of(

@@ -451,3 +451,39 @@ def words(x, y, out, B: tl.constexpr):
 def bessel(x, out, B: tl.constexpr):
     i = tl.arange(0, B)
     tl.store(out + i, libdevice.j0(tl.load(x + i)))
+
+
+@triton.jit
+def ragged_sums(x, starts, out, B: tl.constexpr):
+    """Sum a part of x, whose place and length are in memory; where the sum is stored is not."""
+    row = tl.program_id(0)
+    start, end = tl.load(starts + row), tl.load(starts + row + 1)
+    total = tl.zeros((B,), tl.float32)
+    for at in range(start, end, B):
+        i = at + tl.arange(0, B)
+        total += tl.load(x + i, mask=i < end, other=0.0)
+    if end > start:
+        tl.store(out + row * B + tl.arange(0, B), tl.sum(total, 0))
+
+
+@triton.jit
+def masked_copy(x, mask, out, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(x + i), mask=tl.load(mask + i) > 0)
+
+
+@triton.jit
+def queued(counter, out, B: tl.constexpr):
+    """Take a number from a counter in memory, and fill the block of that number."""
+    number = tl.atomic_add(counter, 1)
+    tl.device_print("number", number)
+    tl.store(out + number * B + tl.arange(0, B), number + 1)
+
+
+@triton.jit
+def waits_for_later(flag, out):
+    if tl.program_id(0) == tl.num_programs(0) - 1:
+        tl.atomic_xchg(flag, 1)
+    while tl.atomic_cas(flag, 1, 1) == 0:
+        pass
+    tl.store(out + tl.program_id(0), 1)
