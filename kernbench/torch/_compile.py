@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo.exc import BackendCompilerFailed, Unsupported
+from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported
 
 from kernbench._registry import hint
 from kernbench.errors import ArgumentError, KernbenchError, StateError
@@ -58,6 +58,7 @@ class CompiledModel:
             own = self._ranks.models[0]
         # All models of a class share the code that dynamo counts compilations of; without this, the ninth fails.
         limit = torch._dynamo.config.accumulated_recompile_limit
+        self._own = own
         self._call = torch.compile(own, backend=device.compile, fullgraph=True, dynamic=False, recompile_limit=limit)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -66,7 +67,11 @@ class CompiledModel:
         try:
             with _whole():
                 return self._call(*args, **kwargs)
-        except Unsupported as error:
+        except (Unsupported, TorchRuntimeError) as error:
+            if isinstance(error, TorchRuntimeError) or "Observed exception" in str(error):
+                self._own(*args, **kwargs)  # raises what the model raises, as it does without a compiler
+            if isinstance(error, TorchRuntimeError):
+                raise
             raise ArgumentError(f"the model cannot be compiled as one graph: {_place(error)}") from error
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, KernbenchError):  # which says all; dynamo adds pages

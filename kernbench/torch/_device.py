@@ -18,7 +18,7 @@ from kernbench.analysis._records import Records
 from kernbench.ccl._schedule import LARGEST_CHUNK
 from kernbench.ccl.algorithm import Algorithm
 from kernbench.ccl.tuner import Tuner
-from kernbench.errors import ArgumentError
+from kernbench.errors import ArgumentError, KernelError
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.collective import tuner_of
 from kernbench.runtime_api.context import RuntimeContext, session
@@ -167,12 +167,7 @@ class Device:
 
         check_types(gm, modules)
         gm = ops.with_native_attention(gm)
-        decompositions = {
-            torch.ops.aten.convolution.default: ops.convolution,
-            torch.ops.aten.topk.default: ops.topk,
-            torch.ops.aten.histc.default: ops.histc,
-        }
-        return inductor.compiled(gm, inputs, self._launch, self._allocate, inner, decompositions)
+        return inductor.compiled(gm, inputs, self._launch, self._allocate, inner, ops.DECOMPOSITIONS, ops.OF_TRAINING)
 
     def _allocate(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         assert self._recorder is not None
@@ -196,18 +191,31 @@ class Device:
         engine = self.session.engine
         first = dict(Counter(launch.sip for launch in engine.launches))
         start = int(engine.env.now)
-        with collector_paused():
+        with collector_paused(), self._named(len(engine.launches)):
             self._start([recorder.steps for _, _, recorder, _ in runs])
             self.session._host.synchronize()
-        given, twins, recorder, _ = runs[0]
-        self.calls.append(Call(tuple(recorder.steps), start, int(engine.env.now), first, len(runs), is_backward))
-        memory = self.memories[0]
-        for i in sorted(program.mutated):
-            memory.peek(twins[i], given[i])
+        self.calls.append(Call(tuple(runs[0][2].steps), start, int(engine.env.now), first, len(runs), is_backward))
+        for memory, (given, twins, recorder, _) in zip(self.memories, runs, strict=True):
+            for x, twin in zip(given, twins, strict=True):
+                # Also of a buffer that the program reuses for a result: it changes no input then, but gives one back.
+                if isinstance(x, torch.Tensor) and twin.untyped_storage()._cdata in recorder.written:
+                    memory.peek(twin, x)
         return [
             [self._output(x, recorder.inputs, memory) for x in outputs]
             for memory, (_, _, recorder, outputs) in zip(self.memories, runs, strict=True)
         ]
+
+    @contextmanager
+    def _named(self, first: int) -> Iterator[None]:
+        """Let an error of a kernel say which module and operators it belongs to."""
+        try:
+            yield
+        except KernelError as error:
+            running = next(
+                (launch.name for launch in self.session.engine.launches[first:] if launch.ended < len(launch.targets)),
+                "",
+            )
+            raise type(error)(f"{running}: {error}" if running else str(error)) from error
 
     def _record(
         self, program: Program, modules: Mapping[str, str], memory: Memory, args: list[Any]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._inductor.codegen.triton import TritonOverrides
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
 from kernbench.errors import StateError
@@ -25,10 +27,13 @@ PRIVATE = (
     "torch._inductor.compile_fx:compile_fx",
     "torch._inductor.compile_fx:compile_fx_inner",
     "torch._inductor.async_compile:AsyncCompile.triton",
+    "torch._inductor.codegen.triton:TritonOverrides.floordiv",
+    "torch._inductor.decomposition:decompositions",
     "torch._inductor.decomposition:select_decomp_table",
     "torch._inductor.output_code:CompiledFxGraph",
     "torch._inductor.runtime.triton_helpers:maximum",
     "torch._inductor.runtime.triton_heuristics:pointwise",
+    "torch._inductor.virtualized:V",
     "torch._C._dynamo.guards:_reinterpret_tensor",
     "torch._C._dynamo.guards:_empty_strided_cpu",
     "torch.utils._triton:triton_hash_with_backend",
@@ -44,14 +49,16 @@ SETTINGS = {
     "graph_partition": False,
     "layout_optimization": False,
     "combo_kernels": False,
-    "assert_indirect_indexing": False,
+    "assert_indirect_indexing": True,
     "comment_origin": False,
     "triton.codegen_upcast_to_fp32": True,
     "triton.mix_order_reduction": False,
 }
 # What a generated program takes from its own globals.
 ALLOCATION = "empty_strided_cpu"
+_floordiv = TritonOverrides.floordiv
 _HEURISTICS = "@triton_heuristics."
+_ASSERTION = re.compile(r"^( *)(tl\.device_assert\(.*\))$", re.MULTILINE)
 _NODES = re.compile(r"Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]")
 
 
@@ -78,6 +85,11 @@ class Kernel:
     meta: dict[str, Any]
     launch: Callable[[Kernel, Sequence[Any]], None]
 
+    def written(self, names: Iterable[str]) -> list[str]:
+        """Return which of its pointers it writes through."""
+        mutated = self.meta.get("inductor_meta", {}).get("mutated_arg_names", ())
+        return [name for name in names if name.startswith(("out_ptr", "in_out_ptr", "ws_ptr")) or name in mutated]
+
     def run(self, *args: Any, stream: Any = None, **_: Any) -> None:
         """Launch it: what a generated program calls."""
         self.launch(self, args)
@@ -97,10 +109,19 @@ class _Heuristics:
         return decorate
 
 
+def _asserted(line: re.Match[str]) -> str:
+    """Return the line of an assertion as a check of values, which costs no time."""
+    call = ast.parse(line[2]).body[0].value  # type: ignore[attr-defined]
+    condition, message = call.args
+    names = sorted({x.id for x in ast.walk(condition) if isinstance(x, ast.Name) and x.id != "tl"})
+    lambdas = f"lambda {', '.join(names)}: {ast.unparse(condition)}"
+    return f"{line[1]}tl.assert_of_values({lambdas}, ({''.join(f'{x}, ' for x in names)}), {ast.unparse(message)})"
+
+
 def _kernel(name: str, source: str, launch: Callable[[Kernel, Sequence[Any]], None]) -> Kernel:
     """Run the source of a kernel, without Triton's decorators."""
     source = source.replace("triton_helpers.set_driver_to_cpu()", "").replace("@triton.jit", "")
-    source = source.replace(_HEURISTICS, "@_heuristics.")
+    source = _ASSERTION.sub(_asserted, source.replace(_HEURISTICS, "@_heuristics."))
     heuristics = _Heuristics()
     file = f"<{name} of {len(linecache.cache)}>"
     names: dict[str, Any] = {"_heuristics": heuristics, "__name__": file, "__file__": file}
@@ -130,6 +151,16 @@ class _Target:
         return 0
 
 
+def _checked_floordiv(a: Any, b: Any) -> Any:
+    """Write the quotient of integers as Inductor does, which is 0 where the divisor is, and refuse such a divisor."""
+    from torch._inductor.virtualized import V
+
+    asked = sorted({*getattr(b, "mask_vars", ()), *filter(None, [V.kernel._load_mask])}, key=str)
+    masked = "".join(f" | ~({mask})" for mask in asked)
+    V.kernel.compute.writeline(f"tl.device_assert(({b} != 0){masked}, 'integer division by zero')")
+    return _floordiv(a, b)
+
+
 @contextmanager
 def _writing_triton(launch: Callable[[Kernel, Sequence[Any]], None]) -> Iterator[None]:
     """Let Inductor write Triton without a GPU, and hand the kernels to `launch` instead of compiling them."""
@@ -143,6 +174,7 @@ def _writing_triton(launch: Callable[[Kernel, Sequence[Any]], None]) -> Iterator
     with ExitStack() as stack:
         stack.enter_context(config.patch(SETTINGS))
         stack.enter_context(mock.patch.object(AsyncCompile, "triton", triton))
+        stack.enter_context(mock.patch.object(TritonOverrides, "floordiv", staticmethod(_checked_floordiv)))
         stack.enter_context(mock.patch("torch.utils._triton.triton_hash_with_backend", return_value="kernbench"))
         active = getattr(driver, "_active", None)
         driver.set_active(_Target())
@@ -152,12 +184,11 @@ def _writing_triton(launch: Callable[[Kernel, Sequence[Any]], None]) -> Iterator
 
 @dataclass(frozen=True)
 class Program:
-    """A graph that Inductor has compiled: its function, the source of it, and the inputs that it changes."""
+    """A graph that Inductor has compiled: its function, and the source of it."""
 
     call: Callable[[list[Any]], Sequence[Any]]
     lines: Sequence[str]
     file: str
-    mutated: frozenset[int]
 
     def place(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the names of the source nodes and ATen operators that the running line is for."""
@@ -179,12 +210,14 @@ Inner = Callable[[Program, Any, Sequence[Any], dict[str, Any]], Callable[[list[A
 
 def compiled(
     gm: Any, inputs: Sequence[Any], launch: Callable[[Kernel, Sequence[Any]], None], allocate: Callable[..., Any],
-    inner: Inner, decompositions: dict[Any, Any],
+    inner: Inner, decompositions: dict[Any, Any], of_training: dict[Any, Any],
 ) -> Any:  # fmt: skip
     """Compile a graph of dynamo; `inner` makes a function of each program that Inductor writes.
 
     `allocate` replaces `empty_strided_cpu` in the programs, and `launch` receives the launches of their kernels.
+    `of_training` has the decompositions that only a graph with gradients needs.
     """
+    from torch._inductor.decomposition import decompositions as inductor_decompositions
     from torch._inductor.decomposition import select_decomp_table
 
     def compile_inner(graph: Any, example: Sequence[Any], **options: Any) -> Any:
@@ -194,15 +227,17 @@ def compiled(
         made._boxed_call = True  # type: ignore[attr-defined]
         return made
 
-    with torch._inductor.config.patch(SETTINGS):
-        return compile_fx(
-            gm, list(inputs), inner_compile=compile_inner, decompositions={**select_decomp_table(), **decompositions}
-        )
+    # Also in Inductor's own table, for what it puts in the place of patterns.
+    trained = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+    extra = of_training if trained else {}
+    with torch._inductor.config.patch(SETTINGS), mock.patch.dict(inductor_decompositions, extra):
+        table = {**select_decomp_table(), **decompositions, **extra}
+        return compile_fx(gm, list(inputs), inner_compile=compile_inner, decompositions=table)
 
 
 def _program(code: Any, allocate: Callable[..., Any]) -> Program:
     if isinstance(code, FunctionType):  # of a graph without operators
-        return Program(code, (), "", frozenset())
+        return Program(code, (), "")
     call: Any = getattr(code, "current_callable", None)
     function = getattr(call, "__func__", call)
     while not isinstance(function, FunctionType) or ALLOCATION not in function.__globals__:
@@ -210,9 +245,7 @@ def _program(code: Any, allocate: Callable[..., Any]) -> Program:
         if function is None:
             raise StateError(f"Inductor of torch {torch.__version__} makes programs of another form; {versions()}")
     function.__globals__[ALLOCATION] = allocate
-    return Program(
-        call, code.source_code.splitlines(), function.__code__.co_filename, frozenset(code.mutated_input_idxs)
-    )
+    return Program(call, code.source_code.splitlines(), function.__code__.co_filename)
 
 
 def graph_break(gm: Any) -> str:

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.initialization import no_init_weights
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
+from kernbench.errors import ArgumentError
 from kernbench.runtime_api.context import session
 from kernbench.topology.builder import Machine
 from kernbench.torch._compile import CompiledModel
@@ -35,6 +36,11 @@ class Llama(torch.nn.Module):
 
     def __init__(self, hidden: int, tokens: int, context: int, tp: int) -> None:
         super().__init__()
+        if hidden % (HEAD * GROUP * tp):
+            raise ArgumentError(
+                f"hidden = {hidden} with tp = {tp}: a SIP has groups of {GROUP} query heads of {HEAD} elements, so use "
+                f"a multiple of {HEAD * GROUP * tp}"
+            )
         heads = hidden // HEAD
         config = hf.LlamaConfig(
             hidden_size=hidden, intermediate_size=int(FFN * hidden), num_attention_heads=heads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import sqrt
 from typing import Any
 
@@ -30,28 +31,65 @@ def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(q, k, v, mask)
 
 
-def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+def _gradients(
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, is_causal: bool,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return the gradients, with the scores computed again; the products are those of the machine."""
-    q, k, v, mask = ctx.saved_tensors
     group = q.shape[1] // k.shape[1]
     keys, values = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
-    scores = (q @ keys.transpose(-1, -2)).float() * ctx.scale
-    if ctx.is_causal:
-        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
-        scores = scores.masked_fill(~seen, float("-inf"))
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    weights = torch.ops.aten._safe_softmax(scores, -1)
+    weights = torch.ops.aten._safe_softmax(_scores(q, keys, mask, is_causal, scale), -1)
     to_values = weights.to(q.dtype).transpose(-1, -2) @ grad
     to_weights = (grad @ values.transpose(-1, -2)).float()
-    to_scores = (weights * (to_weights - (to_weights * weights).sum(-1, keepdim=True)) * ctx.scale).to(q.dtype)
+    to_scores = (weights * (to_weights - (to_weights * weights).sum(-1, keepdim=True)) * scale).to(q.dtype)
     to_keys = to_scores.transpose(-1, -2) @ q
     if group > 1:
         to_keys, to_values = (x.unflatten(1, (k.shape[1], group)).sum(2) for x in (to_keys, to_values))
-    return to_scores @ keys, to_keys, to_values, None, None, None
+    return to_scores @ keys, to_keys, to_values
+
+
+def _scores(
+    q: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None, is_causal: bool, scale: float
+) -> torch.Tensor:
+    scores = (q @ keys.transpose(-1, -2)).float() * scale
+    if is_causal:
+        seen = torch.ones(q.shape[2], keys.shape[2], dtype=torch.bool, device=q.device).tril()
+        scores = scores.masked_fill(~seen, float("-inf"))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    return scores
+
+
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    q, k, v, mask = ctx.saved_tensors
+    return *_gradients(grad, q, k, v, mask, ctx.is_causal, ctx.scale), None, None, None
 
 
 attention.register_autograd(_backward, setup_context=_setup)
+
+
+def flash_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
+    attn_mask: torch.Tensor | None = None, scale: float | None = None,
+) -> Any:  # fmt: skip
+    """Return torch's attention on the CPU, which its layers call, as the operator; nothing reads the second result."""
+    if dropout_p:
+        return NotImplemented
+    scale = 1 / sqrt(query.shape[-1]) if scale is None else scale
+    scores = _scores(query, key, attn_mask, is_causal, scale)
+    return attention(query, key, value, attn_mask, is_causal, scale), scores.logsumexp(-1)
+
+
+def flash_attention_backward(
+    grad_out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor,
+    logsumexp: torch.Tensor, dropout_p: float, is_causal: bool, *, attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> Any:  # fmt: skip
+    """Return its gradients."""
+    if dropout_p:
+        return NotImplemented
+    scale = 1 / sqrt(query.shape[-1]) if scale is None else scale
+    return _gradients(grad_out, query, key, value, attn_mask, is_causal, scale)
 
 
 def _replacement(
@@ -143,3 +181,15 @@ def histc(input: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) 
     place = ((x - min) * (bins / (max - min))).floor().clamp(max=bins - 1)
     found = (place == torch.arange(bins, device=input.device)) & (x >= min) & (x <= max)
     return found.sum(0).to(input.dtype)
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.convolution.default: convolution,
+    torch.ops.aten.topk.default: topk,
+    torch.ops.aten.histc.default: histc,
+}
+# The native kernel has no second result, which torch's own backward reads.
+OF_TRAINING: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: flash_attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default: flash_attention_backward,
+}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from kernbench.errors import ArgumentError
 from kernbench.runtime_api._device_tensor import DeviceTensor
@@ -69,6 +69,7 @@ class Recorder(TorchDispatchMode):
         self.memory, self.session, self._locate, self._placement = memory, memory.session, locate, placement
         self._host = self.session._host
         self.steps: list[Step] = []
+        self.written: set[int] = set()  # the storages that launches and operators of the host write
         self._native: dict[Any, Callable[..., None]] = {
             aten.mm: self._mm, aten.bmm: self._mm, aten.addmm: self._addmm, aten.baddbmm: self._addmm,
             torch.ops.kernbench.attention: self._attention, aten.copy_: self._copy,
@@ -97,8 +98,12 @@ class Recorder(TorchDispatchMode):
             if out is None and func is not aten.copy_.default:
                 out = func(*args, **kwargs)
             native(out, *args, **kwargs)
+            self._writes(*_leaves(args[0] if out is None else out))
             return args[0] if out is None else out
         return self._fallback(func, args, kwargs)
+
+    def _writes(self, *tensors: Any) -> None:
+        self.written.update(x.untyped_storage()._cdata for x in tensors if isinstance(x, torch.Tensor))
 
     def _all_reduce(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Record a sum over the ranks, in place: nothing else uses what a row-parallel layer computes."""
@@ -133,7 +138,9 @@ class Recorder(TorchDispatchMode):
         places = {k: self._at(v) for k, v in values.items() if isinstance(v, torch.Tensor)}
         sizes = {axis: int(values.get(f"{axis}numel", 1)) for axis in ("x", "y", "z")}
         reduced = int(values.get("r0_numel", 1))
-        written = [places[k] for k in places if k.startswith(("out_ptr", "in_out_ptr"))] or list(places.values())
+        mutated = kernel.written(places)
+        self._writes(*(values[k] for k in mutated))
+        written = [places[k] for k in mutated] or list(places.values())
         largest = max(written, key=lambda place: prod(place.shape))
         holders = holders_of(largest)
         blocks = blocks_of(sizes, reduced, len(holders), names)
@@ -165,8 +172,9 @@ class Recorder(TorchDispatchMode):
     def _at(self, x: torch.Tensor) -> Place:
         """Return where a tensor is; one of the host is a constant of the program."""
         if is_host(x):
-            twin = self.memory.twin(x)
-            self.memory.poke(x)
+            with _disable_current_modes():  # what makes the twin is no operator of the program
+                twin = self.memory.twin(x)
+                self.memory.poke(x)
             return self.memory.place(twin)
         return self.memory.place(x)
 
@@ -298,6 +306,8 @@ class Recorder(TorchDispatchMode):
                 f"{module or 'the model'}: {func} needs values to know the shape of its result, which the machine does "
                 f"not have when launches are queued: {error}"
             ) from None
+        for i, argument in written:
+            self._writes(kwargs.get(argument.name, args[i] if i < len(args) else None))
         session = self.session
         inputs = {id(x): self._at(x) for x in _leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         outputs = [x for x in _leaves(made) if isinstance(x, torch.Tensor) and id(x) not in inputs]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench import _dtypes as dtypes
 from kernbench.errors import KernelError
+from kernbench.sim_engine._user_code import line_text, user_line
 from kernbench.triton import _libdevice
 from kernbench.triton._types import TYPES
+from kernbench.triton_emu._handles import Tile
 from kernbench.triton_emu._program import broadcast as broadcast_shapes
+from kernbench.triton_emu._program import when_complete
 
 if TYPE_CHECKING:
     from kernbench.triton._language import Language
@@ -42,9 +45,20 @@ class Namespace:
 _SLOW, _SIMPLE = ("slow",), ("simple",)
 
 
-def _each(function: Callable[..., float]) -> Callable[..., np.ndarray]:
-    """Return a function of Python numbers as one of arrays."""
-    applied = np.frompyfunc(function, 1, 1)
+def _each(
+    function: Callable[..., float], at_pole: Callable[[float], float] = lambda x: math.nan
+) -> Callable[..., np.ndarray]:
+    """Return a function of Python numbers as one of arrays; what is too large is inf, as in C."""
+
+    def of(x: float) -> float:
+        try:
+            return function(x)
+        except OverflowError:
+            return math.inf
+        except ValueError:
+            return at_pole(x)
+
+    applied = np.frompyfunc(of, 1, 1)
     return lambda x: applied(x).astype(x.dtype)
 
 
@@ -80,7 +94,8 @@ MATH: dict[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
     "acos": (_SLOW, np.arccos), "acosh": (_SLOW, np.arccosh), "asin": (_SLOW, np.arcsin),
     "asinh": (_SLOW, np.arcsinh), "atan": (_SLOW, np.arctan), "atanh": (_SLOW, np.arctanh), "cbrt": (_SLOW, np.cbrt),
     "cosh": (_SLOW, np.cosh), "sinh": (_SLOW, np.sinh), "tan": (_SLOW, np.tan),
-    "erfc": (_SLOW, _each(math.erfc)), "lgamma": (_SLOW, _each(math.lgamma)), "tgamma": (_SLOW, _each(math.gamma)),
+    "erfc": (_SLOW, _each(math.erfc)), "lgamma": (_SLOW, _each(math.lgamma, lambda x: math.inf)),
+    "tgamma": (_SLOW, _each(math.gamma, lambda x: math.nan if x else math.copysign(math.inf, x))),
     "exp10": (_SLOW, lambda x: np.power(x.dtype.type(10), x)), "expm1": (_SLOW, np.expm1),
     "log10": (_SLOW, np.log10), "log1p": (_SLOW, np.log1p),
     "trunc": (_SIMPLE, np.trunc), "rint": (_SIMPLE, np.rint), "nearbyint": (_SIMPLE, np.rint),
@@ -194,3 +209,33 @@ def histogram(lang: Language, input: Any, num_bins: int, mask: Any = None) -> An
     size = int(np.prod(tiles[0].shape))
     found = lang._tl._vector("histogram", ("reduce",), count, tiles, (int(num_bins),), dtypes.int32, None, size)
     return lang._wrap(found)
+
+
+def assert_of_values(lang: Language, condition: Callable[..., Any], values: Sequence[Any], message: str) -> None:
+    """Check a condition on the arrays behind tensors when they are complete, at no cost; without values, nothing.
+
+    Raises
+    ------
+    KernelError
+        From the run, with the message, where the condition does not hold.
+    """
+    if lang._tl._data:
+        natives = [lang._native(value) for value in values]
+        line = user_line()
+        tiles = [x for x in natives if isinstance(x, Tile)]
+        left = {id(tile._value): tile for tile in tiles}
+
+        def check() -> None:
+            arrays = [x._value.array.reshape(x.shape) if isinstance(x, Tile) else x for x in natives]
+            if not np.all(condition(*arrays)):
+                raise KernelError(f"{line_text(line)}: {message}")
+
+        def complete(value: Any, _done_ps: int) -> None:
+            del left[id(value)]
+            if not left:
+                check()
+
+        if not tiles:
+            check()
+        for value in [tile._value for tile in left.values()]:
+            when_complete(value, complete)

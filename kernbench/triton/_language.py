@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from kernbench import _dtypes as dtypes
 from kernbench._registry import hint
 from kernbench.errors import KernelError
+from kernbench.triton import _extremes as extremes
 from kernbench.triton import _functions as functions
 from kernbench.triton import _random as random
 from kernbench.triton import _tensor
@@ -274,6 +274,8 @@ class Language:
     def device_assert(self, cond: Any, msg: str = "", mask: Any = None) -> None:
         """Do nothing, as Triton outside of debug mode."""
 
+    assert_of_values = functions.assert_of_values
+
     def assume(self, cond: Any) -> None:
         """Do nothing: a hint."""
 
@@ -496,17 +498,7 @@ class Language:
         """Return the smallest power of two that is not below n."""
         return 1 << (int(n) - 1).bit_length() if n > 0 else 0
 
-    def maximum(self, x: Any, y: Any, propagate_nan: Any = None) -> Any:
-        """Return the larger of each two."""
-        return self._binary("maximum", x, y) if _any_tensor(x, y) else self.to_tensor(builtins.max(x, y))
-
-    def minimum(self, x: Any, y: Any, propagate_nan: Any = None) -> Any:
-        """Return the smaller of each two."""
-        return self._binary("minimum", x, y) if _any_tensor(x, y) else self.to_tensor(builtins.min(x, y))
-
-    def clamp(self, x: Any, min: Any, max: Any, propagate_nan: Any = None) -> Any:
-        """Return x limited to a range."""
-        return self._wrap(self._tl.clamp(self._tile(x), self._native(min), self._native(max)))
+    maximum, minimum, clamp = extremes.maximum, extremes.minimum, extremes.clamp
 
     def fma(self, x: Any, y: Any, z: Any) -> Any:
         """Return x * y + z, rounded once."""
@@ -632,51 +624,7 @@ class Language:
         x = self._tile(input)
         return self._wrap(self._tl.sum(x, axis, keep_dims, type_of_sum(x.dtype, dtype)))
 
-    def max(
-        self, input: Any, axis: Any = None, return_indices: bool = False, return_indices_tie_break_left: bool = True,
-        keep_dims: bool = False, propagate_nan: Any = None,
-    ) -> Any:  # fmt: skip
-        """Return the largest value, and with `return_indices` its place."""
-        return self._extreme("max", input, axis, return_indices, keep_dims)
-
-    def min(
-        self, input: Any, axis: Any = None, return_indices: bool = False, return_indices_tie_break_left: bool = True,
-        keep_dims: bool = False, propagate_nan: Any = None,
-    ) -> Any:  # fmt: skip
-        """Return the smallest value, and with `return_indices` its place."""
-        return self._extreme("min", input, axis, return_indices, keep_dims)
-
-    def _extreme(self, name: str, input: Any, axis: Any, places: bool, keep: bool) -> Any:
-        x = self._tile(input)
-        function = np.fmax.reduce if name == "max" else np.fmin.reduce
-        kind = x.dtype if places else wide(x.dtype)
-        value = self._wrap(self._tl._reduce(name, function, x, axis, keep, kind))
-        return (value, self._place(f"arg{name}", x, axis, keep)) if places else value
-
-    def _place(self, name: str, x: Tile, axis: Any, keep: bool) -> Any:
-        function = np.argmax if name == "argmax" else np.argmin
-        low, high = -math.inf, math.inf
-
-        def find(a: np.ndarray, axis: builtins.tuple[int, ...]) -> np.ndarray:
-            if np.issubdtype(a.dtype, np.floating):
-                a = np.where(np.isnan(a), low if name == "argmax" else high, a)
-            if len(axis) > 1 or keep:
-                a = a.reshape(-1) if len(axis) > 1 else a
-                return np.asarray(function(a, axis=None if a.ndim == 1 and len(axis) > 1 else axis[0]))
-            return np.asarray(function(a, axis=axis[0]))
-
-        if axis is None and len(x.shape) > 1 and not keep:
-            x = x.reshape(int(np.prod(x.shape)))
-        shape_axis = axis if axis is not None else (0 if not keep else None)
-        return self._wrap(self._tl._reduce(name, find, x, shape_axis, keep, dtypes.int32))
-
-    def argmax(self, input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False) -> Any:
-        """Return the place of the largest value."""
-        return self._place("argmax", self._tile(input), axis, keep_dims)
-
-    def argmin(self, input: Any, axis: Any, tie_break_left: bool = True, keep_dims: bool = False) -> Any:
-        """Return the place of the smallest value."""
-        return self._place("argmin", self._tile(input), axis, keep_dims)
+    max, min, argmax, argmin = extremes.max, extremes.min, extremes.argmax, extremes.argmin
 
     def xor_sum(self, input: Any, axis: Any = None, keep_dims: bool = False) -> Any:
         """Return the exclusive or of all values."""
