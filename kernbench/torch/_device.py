@@ -212,7 +212,7 @@ class Device:
             yield
         except KernelError as error:
             running = next(
-                (launch.name for launch in self.session.engine.launches[first:] if launch.ended < len(launch.targets)),
+                (launch.name for launch in self.session.engine.launches[first:] if not launch.done.triggered),
                 "",
             )
             raise type(error)(f"{running}: {error}" if running else str(error)) from error
