@@ -174,3 +174,9 @@ def deploy_tensor(
             allocators[shard.sip, shard.cube, shard.pe].free(shard.pa)
         raise
     return DeployedTensor(name, tuple(shape), as_dtype(dtype), tuple(shards), mem_kind)
+
+
+# -- kernbench.benches and kernbench probe
+
+BENCHES = {"ipcq-allreduce": "ccl-allreduce"}
+PROBE_CASES = {"pe-local-hbm": "own-slice-read"}

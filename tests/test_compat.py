@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from kernbench.benches import milestone_1h_ccl, milestone_1h_gemm, milestone_gqa_llama70b
+from kernbench.benches.registry import resolve
 from kernbench.ccl import diagnostics
 from kernbench.ccl.diagnostics import IpcqDeadlock, log_send, pointer_dump, reload_trace_setting, trace_enabled
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.sfr_config import configure_sfr_intercube_multisip, configure_sfr_intracube_pe_ring
+from kernbench.cli.main import main
 from kernbench.config import default_ccl_path
 from kernbench.errors import AllocationError, ConfigError, PlacementError
 from kernbench.policy.address.allocator import AddressConfig, PEMemAllocator
@@ -18,6 +24,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import deploy_tensor
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.studies import GemmStudy
 from kernbench.topology.builder import Machine, resolve_topology
 
 SMALL = {"base": "small", "system": {"sips": {"count": 2}}, "sip": {"cube_mesh": {"w": 2, "h": 2}}}
@@ -270,3 +277,42 @@ def test_an_all_reduce_sums_over_all_cubes_of_all_sips(topology):
     total = sum(rows.sum(axis=0) for rows, _ in got.values())
     for _, values in got.values():
         assert np.array_equal(values, np.tile(total, (4, 1)))
+
+
+# -- benches, artifacts and the command line
+
+
+def test_benches_have_their_names(topology):
+    bench = resolve("ipcq_allreduce")
+    assert (bench.name, bench is resolve("ccl-allreduce")) == ("ccl-allreduce", True)
+    assert bench.description
+    engine = GraphEngine(topology, enable_data=True)
+    with RuntimeContext(engine=engine, target_device=resolve_device("all", 2), spec=topology.spec) as torch:
+        bench.run(torch)
+    assert torch.checks == 2
+
+
+@pytest.mark.parametrize(
+    "module", [milestone_1h_gemm, milestone_1h_ccl, milestone_gqa_llama70b], ids=lambda module: module.__name__
+)
+def test_milestones_are_modules(module):
+    assert resolve(module.__name__.rpartition(".")[2]).run is module.run
+    assert isinstance(module._OUTPUT_DIR, Path)
+
+
+def test_probe_takes_its_case(capsys):
+    assert main(["probe", "--case", "pe-local-hbm", "--list", "--topology", "preset:small"]) == 0
+    assert capsys.readouterr().out.startswith("own-slice-read ")
+
+
+def test_the_gemm_report_has_its_files(tmp_path):
+    GemmStudy().report("preset:small", folder=tmp_path, shapes=[[16, 16, 16]], timeline=[16, 16, 16])
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written >= {
+        "gemm_mac_utilization_measured.png",
+        "gemm_mac_utilization_theoretical_vs_measured.png",
+        "gemm_stage_breakdown.png",
+    }
+    sweep = json.loads((tmp_path / "gemm_sweep.json").read_text())
+    assert (sweep["version"], sweep["tile_sizes"]) == (1, {"m": 32, "k": 64, "n": 32})
+    assert [row["shape"] for row in sweep["rows"]] == ["16x16x16"] * 6

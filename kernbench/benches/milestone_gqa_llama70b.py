@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kernbench.benches.milestones import report
 from kernbench.benches.registry import bench
 from kernbench.runtime_api.context import RuntimeContext
 
-OUTPUT_DIR = Path(__file__).resolve().parents[2] / "milestones" / "output" / "gqa"
+_OUTPUT_DIR = Path(__file__).resolve().parents[2] / "milestones" / "output" / "gqa"
 
 
 @bench(
@@ -19,9 +18,9 @@ OUTPUT_DIR = Path(__file__).resolve().parents[2] / "milestones" / "output" / "gq
 )
 def run(torch: RuntimeContext) -> None:
     """Write the report; with GQA_VALIDATION=1, run the panels on the given machine and write sweep.json."""
-    if os.environ.get("GQA_VALIDATION") == "1":
-        from kernbench.studies import gqa
+    from kernbench.studies import gqa, milestone
 
-        print(f"wrote {gqa.write_panels(gqa.panels(torch), OUTPUT_DIR)}")
+    if os.environ.get("GQA_VALIDATION") == "1":
+        print(f"wrote {gqa.write_panels(gqa.panels(torch), _OUTPUT_DIR)}")
     else:
-        report("gqa", torch, OUTPUT_DIR)
+        print(f"wrote {milestone.run('gqa', topology=torch.engine.machine, output=_OUTPUT_DIR).folder}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernbench import compat
 from kernbench._registry import hint
 from kernbench.errors import ConfigError
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
@@ -157,7 +158,7 @@ def resolve(name: str) -> Bench:
         if not 1 <= int(name) <= len(numbered):
             raise ConfigError(f"bench {name}: expected a number from 1 to {len(numbered)}, as `kernbench list` shows")
         return numbered[int(name) - 1]
-    key = _kebab(name)
+    key = compat.BENCHES.get(_kebab(name), _kebab(name))
     if key not in _benches:
         raise ConfigError(f"bench {name!r} is unknown; {hint(key, sorted(_benches))}, or a path pkg.mod:run")
     return _benches[key]

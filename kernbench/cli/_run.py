@@ -230,10 +230,12 @@ def probe(
         return
     if file is not None:
         raise click.UsageError("--figure needs --load")
+    from kernbench.compat import PROBE_CASES
     from kernbench.studies.probe import MESSAGES, SIZES, ProbeStudy, select
     from kernbench.studies.probe_report import side_by_side
     from kernbench.studies.study import plain
 
+    names = tuple(PROBE_CASES.get(name, name) for name in names)
     chosen = select(machine, names)
     if listing:
         _list_cases(chosen, as_json)

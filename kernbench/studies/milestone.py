@@ -130,7 +130,8 @@ def run(
 
     stem = resolve(name).replace("-", "_")
     notebook = folder() / f"{stem}.ipynb"
-    out = (output or folder() / "output" / stem).resolve()
+    usual = (folder() / "output" / stem).resolve()
+    out = (output or usual).resolve()
     path = notebook.with_suffix(".yaml")
     full = load_yaml(path) if path.is_file() else {}
     if not isinstance(full, dict):
@@ -169,13 +170,13 @@ def run(
         shutil.copytree(out, work, dirs_exist_ok=True)
     with _without_cache() if again else contextlib.nullcontext():
         _execute(notebook, work, values)
-    if again and output is None and not (given or overrides or topology):
+    if again and out == usual and not (given or overrides or topology):
         _keep(work / FINISHED, kept)
     for passing in (FINISHED, LOCK):
         (work / passing).unlink(missing_ok=True)
     if not values["rerender"]:  # which draws results of whatever code made them
         stamp(work, key)
-    publish(work, out, foreign(out) if output is not None and out.is_dir() else ())
+    publish(work, out, foreign(out) if out != usual and out.is_dir() else ())
     return MilestoneReport(out, found=False)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import importlib
 
 import pytest
 
 import kernbench as kb
 from kernbench.benches.registry import resolve
+from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.studies import milestone
 from kernbench.studies.milestone import as_parameters
+from tests.repo import ROOT
 
 CHANGES = {
     "sip.cube_mesh.w": 2,
@@ -32,15 +34,25 @@ def test_parameters_mean_the_same_machine(machine):
     assert kb.load(*as_parameters(machine)).hash == machine.hash
 
 
-def test_runs_the_milestone_for_the_machine(monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "name"), [("milestone_1h_gemm", "gemm"), ("milestone_1h_ccl", "ccl"), ("milestone_gqa_llama70b", "gqa")]
+)
+def test_runs_the_milestone_for_the_machine(monkeypatch, tmp_path, module, name):
     asked = []
 
     def note(name, **parameters):
         asked.append((name, parameters))
-        return milestone.MilestoneReport(Path("somewhere"), found=False)
+        return milestone.MilestoneReport(parameters["output"], found=False)
 
+    bench = importlib.import_module(f"kernbench.benches.{module}")
+    assert ROOT / "milestones" / "output" / name == bench._OUTPUT_DIR
     monkeypatch.setattr(milestone, "run", note)
-    assert resolve("milestone_1h_gemm").is_milestone
+    monkeypatch.delenv("GQA_VALIDATION", raising=False)
+    assert resolve(module).is_milestone
     machine = kb.load("preset:small")
-    assert kb.run("milestone-1h-gemm", machine).ok
-    assert asked == [("gemm", {"topology": machine, "output": None})]
+    assert kb.run(module, machine).ok
+    monkeypatch.setattr(bench, "_OUTPUT_DIR", tmp_path)
+    assert run_bench(topology=machine, bench_fn=resolve(module)).completion.ok
+    assert asked == [
+        (name, {"topology": machine, "output": out}) for out in (ROOT / "milestones/output" / name, tmp_path)
+    ]

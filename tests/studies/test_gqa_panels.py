@@ -23,7 +23,7 @@ MACHINE = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_me
 
 def test_the_bench_writes_the_validation_sweep(monkeypatch, tmp_path):
     monkeypatch.setenv("GQA_VALIDATION", "1")
-    monkeypatch.setattr(bench, "OUTPUT_DIR", tmp_path / "gqa")
+    monkeypatch.setattr(bench, "_OUTPUT_DIR", tmp_path / "gqa")
     outcome = run_bench(topology=MACHINE, bench_fn=bench.run, data=True)
     assert (outcome.completion, outcome.correctness) == ("OK", "PASSED")
     content = json.loads((tmp_path / "gqa" / "sweep.json").read_text())
@@ -54,8 +54,8 @@ def test_elsewhere_the_bench_executes_the_notebook(monkeypatch, tmp_path):
     monkeypatch.setattr(milestone, "run", note)
     machine = kb.load("preset:small")
     assert kb.run("milestone-gqa-llama70b", machine).ok
-    assert asked == [("gqa", {"topology": machine, "output": bench.OUTPUT_DIR})]
-    assert bench.OUTPUT_DIR.parts[-3:] == ("milestones", "output", "gqa")
+    assert asked == [("gqa", {"topology": machine, "output": bench._OUTPUT_DIR})]
+    assert bench._OUTPUT_DIR.parts[-3:] == ("milestones", "output", "gqa")
 
 
 SMALL = study.Setting("prefill", 4, cubes=1, pes=8, items=2, group=4, head_dim=32, tokens=24)
