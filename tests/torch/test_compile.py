@@ -360,3 +360,13 @@ def test_an_operator_of_the_host_has_all_its_results():
     ids = torch.arange(8).reshape(2, 4)
     with torch.no_grad():
         assert worst(kb.torch.compile(model, MACHINE)(ids), model(ids)) < 4e-3
+
+
+def test_elements_beyond_the_last_are_no_divisors():
+    a, b = torch.arange(63, dtype=torch.int32) - 30, torch.arange(63, dtype=torch.int32) % 7 + 1
+
+    def divided(a, b):
+        return torch.remainder(a, b), a // b, torch.fmod(a, b)
+
+    for found, expected in zip(kb.torch.compile(divided, MACHINE)(a, b), divided(a, b), strict=True):
+        assert torch.equal(found, expected)

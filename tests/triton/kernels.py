@@ -487,3 +487,28 @@ def waits_for_later(flag, out):
     while tl.atomic_cas(flag, 1, 1) == 0:
         pass
     tl.store(out + tl.program_id(0), 1)
+
+
+@triton.jit
+def shifted(x, out, by, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out + i, tl.load(x + i) << by)
+    tl.store(out + B + i, tl.load(x + i) >> tl.load(x + i))
+
+
+@triton.jit
+def drawn(out, B: tl.constexpr, ROUNDS: tl.constexpr):
+    tl.store(out + tl.arange(0, B), tl.rand(7, tl.arange(0, B), ROUNDS))
+
+
+@triton.jit
+def falling(x, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out + i, tl.sort(tl.load(x + i), descending=True))
+
+
+@triton.jit
+def remainders(x, y, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    a, b = tl.load(x + i, i < n), tl.load(y + i, i < n)
+    tl.store(out + i, a % b + (a // b.to(tl.int64)), i < n)

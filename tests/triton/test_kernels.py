@@ -323,3 +323,35 @@ def test_what_has_an_address_and_a_type_is_a_pointer(kernels, machine):
             kernels.add[(1,)](x, Typed(16, "f32"), x, 30, BLOCK=16)
         with pytest.raises(TypeError, match="argument 'y': unknown dtype complex64"):
             kernels.add[(1,)](x, Typed(16, "complex64"), x, 30, BLOCK=16)
+
+
+def test_a_negative_shift_or_number_of_rounds_is_refused(kernels, machine):
+    x, out = np.array([2, 1, 0, 3], np.int32), np.zeros(8, np.int32)
+    with kb.session(machine, data=True) as torch, on(torch):
+        kernels.shifted[(1,)](x, out, 1, B=4)
+        kernels.drawn[(1,)](np.zeros(4, np.float32), B=4, ROUNDS=6)
+    assert out.tolist() == [4, 2, 0, 6, 0, 0, 0, 0]
+    for launch, text in (
+        (lambda: kernels.shifted[(1,)](x, out, -1, B=4), "shl: 1 of 1 shifts are negative"),
+        (lambda: kernels.shifted[(1,)](x - 1, out, 1, B=4), "shr: 1 of 4 shifts are negative"),
+        (lambda: kernels.drawn[(1,)](out, B=4, ROUNDS=-1), "n_rounds = -1 must be a whole number >= 0"),
+    ):
+        with kb.session(machine, data=True) as torch, on(torch), pytest.raises(KernelError, match=text):
+            launch()
+
+
+def test_nan_is_above_all_numbers_in_a_sort(kernels, machine):
+    x, out = np.array([2, np.nan, -np.inf, np.inf], np.float32), np.zeros(4, np.float32)
+    with kb.session(machine, data=True) as torch, on(torch):
+        kernels.falling[(1,)](x, out, B=4)
+    np.testing.assert_array_equal(out, [np.nan, np.inf, 2, -np.inf])
+
+
+def test_elements_that_a_mask_left_out_are_no_divisors(kernels, machine):
+    x, y, out = np.arange(-30, 33), np.arange(63) % 7 + 1, np.zeros(63, np.int64)
+    with kb.session(machine, data=True) as torch, on(torch):
+        kernels.remainders[(1,)](x, y, out, 63, B=64)
+    np.testing.assert_array_equal(out, np.fmod(x, y) + np.trunc(x / y).astype(np.int64))
+    y[5] = 0
+    with kb.session(machine, data=True) as torch, on(torch), pytest.raises(KernelError, match="1 of 64 divisors are 0"):
+        kernels.remainders[(1,)](x, y, out, 63, B=64)
