@@ -111,6 +111,14 @@ def test_many_pes_maps_copies_and_launches(bench, log):
     checked(run_bench(bench, log=log).result.records)
 
 
+def test_a_cpu_that_is_quicker_than_the_machine_file_says():
+    machine = MACHINE.with_({"cube.m_cpu.impl": "tests.components.slow_parts:QuickMCpu", "cube.m_cpu.service_ns": 50})
+    path = checked(gemm.run(machine, (32, 64, 32), "ref_ref").records)
+    service = [part.ps for step in path.steps for part in step.parts if part.resource.endswith(".m_cpu")]
+    assert 1000 in service
+    assert max(service) == 1000
+
+
 def test_every_pe_of_a_sip_reads_one_slice():
     def kernel(x, *, tl):
         tl.load(x, shape=(4096,))

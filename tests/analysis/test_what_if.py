@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
+from kernbench.analysis._transfer import Leg, message
+from kernbench.analysis._what_if._quantities import Quantities
 from kernbench.benches.registry import run as run_bench
 from kernbench.errors import KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
@@ -200,3 +204,36 @@ def test_the_first_row_of_a_tornado_is_the_field_that_changes_most(result):
     assert half.predicted_ns == pytest.approx(exact.latency_ns, rel=0.05)
     assert (half.ratio < 1) != (twice.ratio < 1)
     assert dict(found.rows)["cube.hbm.bw_gbs"][0] is None  # slower than the slice
+
+
+@pytest.mark.parametrize("nbytes", [100, 256, 257, 8500])
+def test_a_message_takes_its_time_alone_down_to_the_last_flit(nbytes):
+    machine = SMALL.with_({"cube.noc.header_bytes": 16})
+
+    def program(torch):
+        def load(x, *, tl):
+            tl.load(x, shape=(nbytes,))
+
+        torch.launch("load", load, torch.empty(nbytes, dtype=torch.int8, device="ahbm"))
+
+    records = run_program(machine, program).records
+    dependencies = records.dependencies
+    (row,) = np.flatnonzero(dependencies.transfers["nbytes"] == nbytes)
+    route = int(dependencies.transfers["route"][row])
+    path = [dependencies.nodes[i] for i in dependencies.routes[route]]
+    edges = [machine.graph.edge(*ends) for ends in pairwise(path)]
+    alone = message([Leg(e.bw_gbs, e.latency_ps, 0, e.header_bytes) for e in edges], nbytes).total
+    quantities = Quantities(records)
+    number = quantities.transit(route, nbytes)
+    assert quantities.now(number) == alone
+    quantities.freeze()
+    for ratio in (1.0, 2.0, 5.0):  # of all links of the mesh, which are the slowest of the route
+        slower = [
+            e.bw_gbs / (ratio if "router" in {machine.graph.node(e.src).kind, machine.graph.node(e.dst).kind} else 1)
+            for e in edges
+        ]
+        alone = message(
+            [Leg(bw, e.latency_ps, 0, e.header_bytes) for bw, e in zip(slower, edges, strict=True)], nbytes
+        ).total
+        fields = ("cube.noc.link_bw_gbs", "cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
+        assert quantities.on(dict.fromkeys(fields, ratio), {})[number] == alone

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import reduce
+from math import hypot
 
 import pytest
 from hypothesis import given, settings
@@ -12,9 +14,9 @@ from hypothesis import strategies as st
 import kernbench as kb
 from kernbench.ccl.algorithm import plan
 from kernbench.ccl.algorithms import SHORT_SLICE
-from kernbench.ccl.alpha_beta import AlphaBeta, Estimate, alpha_beta
+from kernbench.ccl.alpha_beta import AlphaBeta, Estimate, StageChannels, StageTime, alpha_beta
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
-from kernbench.ccl.stages import Tree
+from kernbench.ccl.stages import Ring, Tree
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError
 from kernbench.runtime_api.collective import simulator
@@ -94,6 +96,37 @@ def test_channels_share_a_link(model):
     # PE 0 of both cubes 1 and 2 send west over connection 0 of the same ports.
     pairs = [((0, 1, 0), (0, 0, 0)), ((0, 2, 0), (0, 0, 0))]
     assert [model.share_ns(pairs[:n], "tcm") for n in (0, 1, 2)] == [0, 1 / 128, 2 / 128]
+
+
+def test_a_header_takes_its_share_of_a_link():
+    machine = kb.load("preset:six_sip_torus", {"system.sip_link.header_bytes": 64})
+    model = AlphaBeta(machine, simulator(machine))
+    pairs = [((1, 0, 0), (0, 0, 0)), ((1, 1, 0), (0, 1, 0))]
+    assert [model.share_ns(pairs[:n], "tcm") for n in (1, 2)] == [1.25 / 128, 2.5 / 128]
+
+
+@pytest.mark.parametrize("n_slots", [1, 2, 4])
+def test_a_message_longer_than_its_slots_waits_to_fill_them_again(machine, model, n_slots):
+    pair = ((0, 0, 0), (4, 0, 0))
+    found, slot = channel(model, *pair), 4096
+    stage = StageChannels(Ring(0, 2, "E", "W"), Counter({(model.kind(*pair), 1): 1}), 1, found.beta_ns)
+
+    def time(chunk):
+        return StageTime(stage, [(found, 1, 1)], model, chunk, slot, n_slots, 2, 1)
+
+    window = n_slots * slot
+    surplus = found.round_trip_of(slot, slot) - window * found.beta_ns
+    assert surplus > 0
+    for slots in range(1, 3 * n_slots + 2):
+        refills = (slots - 1) // n_slots
+        expected = found.at(found.copied_ns, slots * slot) + refills * surplus
+        assert time(slots * slot).message(False) == pytest.approx(expected)
+        # What is behind the first chunk fills the slots once before it waits.
+        whole = time(slot)
+        waits = slots // n_slots * found.round_trip_of(slot, slot)
+        assert whole.behind(slots * slot, adds=False) == pytest.approx(
+            hypot(whole.busy(slots * slot, adds=False), waits)
+        )
 
 
 def test_every_shipped_algorithm_has_a_cost():

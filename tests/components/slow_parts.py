@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from kernbench.components.builtin.cpus import MCpu
 from kernbench.components.builtin.transit import Router
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology._graph import Node
 
 
@@ -36,3 +38,11 @@ class StallingRouter(Router):
     def on_head(self, nbytes: int, t_ps: int) -> int:
         self.seen += 1
         return self.delay_ps if (self.seen - 1) % self.period == self.turn else 0
+
+
+class QuickMCpu(MCpu):
+    """A management processor that needs 1 ns for a message, whatever the machine file says."""
+
+    def __init__(self, engine: GraphEngine, node_id: str) -> None:
+        super().__init__(engine, node_id)
+        self.service_ps = 1000

@@ -1,6 +1,6 @@
 """Apply each patch in this folder to a copy of the project, rebuild the core, and see whether a test notices.
 
-A patch says in its first lines which rule of docs/model.md it breaks, and which tests must fail:
+A patch says in its first lines which rule of docs/model.md it breaks, or which module, and which tests must fail:
 
     Rule: M4.5
     Change: a first write turns

@@ -23,7 +23,7 @@ class Patch(NamedTuple):
 
 def _read(path: Path) -> Patch:
     text = path.read_text(encoding="utf-8")
-    rule, change, tests = re.match(r"Rule: (M\d\.\d+)\nChange: (.+)\nTests: (.+)\n", text).groups()
+    rule, change, tests = re.match(r"Rule: (\S+)\nChange: (.+)\nTests: (.+)\n", text).groups()
     return Patch(path, rule, change, tuple(tests.split()))
 
 

@@ -293,3 +293,16 @@ def test_a_run_leaves_the_collector_as_it_was():
         assert gc.get_threshold() == (777, 11, 12)
     finally:
         gc.set_threshold(*before)
+
+
+def test_a_limit_on_simulated_time_is_exact_to_a_picosecond():
+    def run(limits):
+        with session(small(), limits=limits) as torch:
+            x = torch.empty(64, dtype=torch.float16, device="ahbm")
+            torch.launch("load", lambda x, *, tl: tl.load(x, shape=(64,)), x)
+        return torch.engine.env.now
+
+    end = run(None)
+    assert run({"simulated_ns": end / 1000}) == end
+    with pytest.raises(LimitError, match=r"limits\.simulated_ns"):
+        run({"simulated_ns": (end - 1) / 1000})

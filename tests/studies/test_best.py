@@ -192,3 +192,14 @@ def test_the_page_names_algorithms_that_do_not_run():
     assert f"  ring_allreduce       4  {'':16}  {'12,346':>14}" in text.splitlines()
     assert f"  torus_allreduce     16  {'20,000':>16}" in text.splitlines()
     assert text.endswith("the critical path")
+
+
+@pytest.mark.parametrize(
+    ("shape", "simulated"),
+    [((48, 128, 64), ["2-D", "columns"]), ((64, 64, 64), ["2-D"])],  # the next: 1.24 and 1.42 times the best; 1.32
+)
+def test_placements_within_1_3_of_the_best_are_simulated(shape, simulated):
+    candidates = kb.gemm(*shape, machine=SIP).candidates
+    assert sorted(x.placement for x in candidates if x.simulated_ns is not None) == simulated
+    least = min(x.estimate_ns for x in candidates)
+    assert all((x.simulated_ns is not None) == (x.estimate_ns <= 1.3 * least) for x in candidates)
