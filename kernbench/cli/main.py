@@ -5,7 +5,10 @@ from __future__ import annotations
 import secrets
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -94,8 +97,10 @@ for command in (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; errors are lines on stderr."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if argv is None and "" not in sys.path:
-        sys.path.insert(0, "")  # as python -m kernbench has it: modules named in files are found where one is
+    if argv is None:
+        _show_warnings()
+        if "" not in sys.path:
+            sys.path.insert(0, "")  # as python -m kernbench has it: modules named in files are found where one is
     try:
         status = cli.main(args, prog_name="kernbench", standalone_mode=False)
         wait_for_pending()
@@ -115,6 +120,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = "" if "--debug" in args else "; kernbench --debug ... shows where"
         return _fail(error, args, [f"{type(error).__name__}: {error}{hint}"], FAILED)
     return status if isinstance(status, int) else OK
+
+
+def _show_warnings() -> None:
+    """Show warnings of the package as lines, each once; others as Python does."""
+    package, shown, others = Path(__file__).parents[1], set[str](), warnings.showwarning
+
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:  # fmt: skip
+        if not Path(filename).is_relative_to(package):
+            others(message, category, filename, lineno, file, line)
+        elif str(message) not in shown:
+            shown.add(str(message))
+            click.echo(f"warning: {message}", err=True)
+
+    warnings.showwarning = show
 
 
 def _fail(error: Exception, args: list[str], lines: list[str], status: int) -> int:

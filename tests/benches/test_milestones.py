@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import pytest
 
 import kernbench as kb
+from kernbench.benches import milestone_1h_gemm
 from kernbench.benches.registry import resolve
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.studies import milestone
@@ -56,3 +58,17 @@ def test_runs_the_milestone_for_the_machine(monkeypatch, tmp_path, module, name)
     assert asked == [
         (name, {"topology": machine, "output": out}) for out in (ROOT / "milestones/output" / name, tmp_path)
     ]
+
+
+def test_the_environment_asks_to_draw_again_from_stored_rows(monkeypatch, tmp_path):
+    asked = []
+
+    def execute(notebook, work, values):
+        asked.append((notebook.stem, values["rerender"], Path(values["output"])))
+        work.mkdir(exist_ok=True)
+
+    monkeypatch.setattr(milestone, "_execute", execute)
+    monkeypatch.setattr(milestone_1h_gemm, "_OUTPUT_DIR", tmp_path / "gemm")
+    monkeypatch.setenv("MILESTONE_FAST", "1")
+    assert kb.run("milestone-1h-gemm", "preset:small").ok
+    assert asked == [("gemm", True, tmp_path / ".gemm.unfinished")]

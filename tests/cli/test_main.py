@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from kernbench.cli.main import cli, main
 from kernbench.sim_engine._network import ENGINE
 from kernbench.studies import milestone
+from tests.repo import ROOT
 
 COMMANDS = sorted(cli.commands)
 
@@ -41,6 +42,14 @@ def test_an_unknown_command_is_bad_usage(capsys):
 def test_the_module_is_the_command():
     done = subprocess.run([sys.executable, "-m", "kernbench", "nothing"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
+
+
+def test_a_warning_is_one_line(tmp_path):
+    (tmp_path / "ccl.yaml").write_text("defaults: {backpressure: sleep}\n")
+    command = [sys.executable, "-m", "kernbench", "validate", "preset:small", "ccl.yaml"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert done.stderr == "warning: ccl.yaml: defaults.backpressure = sleep is not modelled; credit is used instead\n"
 
 
 def test_version_and_engine(capsys):
