@@ -184,6 +184,7 @@ def chosen(on: On, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any], grid
             if len(tuner.configs) == 1
             else (_tune(on, tuner, tuner.fn, tuner.configs, args, kwargs, grid).best.config)
         )
+    tuner.best_config = known[key]
     _prepare(known[key], tuner, args, kwargs)
     return dict(known[key].all_kwargs())
 

@@ -64,9 +64,9 @@ class Launchable:
     fn: Any
     arg_names: list[str]
 
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        def run(*args: Any, **kwargs: Any) -> None:
-            self.run(*args, grid=grid, **kwargs)
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return self.run(*args, grid=grid, **kwargs)
 
         return run
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from math import prod
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
@@ -156,8 +157,8 @@ class On:
         _open.blocks.remove(self)
         self._replaced.close()
 
-    def run(self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> None:
-        """Launch a kernel, whatever Triton has put around it."""
+    def run(self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> CompiledKernel:
+        """Launch a kernel, whatever Triton has put around it; return it with the constants of this launch."""
         fn, given = kernel, dict(kwargs)
         while decoration(fn):
             if decoration(fn) == "Autotuner":
@@ -168,6 +169,8 @@ class On:
                 given |= computed(fn, args, given)
             fn = fn.fn
         self.launch(fn, grid, args, given)
+        values, known = arguments.bind(raw(fn), raw(fn).__name__, args, given)
+        return CompiledKernel(fn, given.get("num_warps", 4), {k: values[k] for k in values if k in known})
 
     def launch(self, kernel: Any, grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Queue a kernel on the PEs; if a tensor is the host's, wait for it."""
@@ -308,12 +311,15 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
 
 
 class CompiledKernel:
-    """What warming up gives, as Triton's compiled kernel: it can be launched, and takes all registers and memory."""
+    """What a launch or warming up gives, as Triton's compiled kernel: it takes all registers and memory of a PE.
+
+    It can be launched with all arguments, or, after a launch, without those that are known at compile time.
+    """
 
     n_spills = 0
 
-    def __init__(self, kernel: Any, num_warps: int = 4) -> None:
-        self.kernel, device = kernel, device_properties()
+    def __init__(self, kernel: Any, num_warps: int = 4, constants: Mapping[str, Any] | None = None) -> None:
+        self.kernel, self._constants, device = kernel, constants or {}, device_properties()
         self.n_regs = device["max_num_regs"] // (num_warps * device["warpSize"])
         self.metadata = SimpleNamespace(shared=device["max_shared_mem"], num_warps=num_warps)
 
@@ -321,18 +327,20 @@ class CompiledKernel:
         """Do nothing: there is no code to load."""
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
+        names = list(signature(raw(self.kernel)).parameters)
+
         def run(*args: Any) -> None:
-            launch(self.kernel, *args, grid=grid)
+            given = names if len(args) == len(names) else [name for name in names if name not in self._constants]
+            launch(self.kernel, grid=grid, **{**self._constants, **dict(zip(given, args, strict=True))})
 
         return run
 
 
-def launch(kernel: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> CompiledKernel | None:
+def launch(kernel: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> CompiledKernel:
     """Launch a kernel in the block that the caller is in, or only warm it up."""
     if warmup:
         return CompiledKernel(kernel, kwargs.get("num_warps", 4))
-    current(raw(kernel).__name__).run(kernel, args, kwargs, grid)
-    return None
+    return current(raw(kernel).__name__).run(kernel, args, kwargs, grid)
 
 
 def device_properties(_index: int | None = None) -> dict[str, int]:

@@ -156,3 +156,13 @@ def test_pointers_into_device_tensors(kernels, machine):
         with kb.triton.on(torch):
             kernels.add[(4,)](x, x, pointer, 32, BLOCK=8)
         assert out.numpy().tolist() == [0] * 32 + [2] * 32
+
+
+def test_the_tuner_knows_its_best_configuration(kernels, machine):
+    a, b, c = operands()
+    with kb.session(machine) as torch, kb.triton.on(torch):
+        kernel = kernels.matmul[grid](a, b, c, M, N, K, K, 1, N, 1, N, 1)
+        best = kernels.matmul.best_config
+        kernel[grid(best.kwargs)](a, b, c, M, N, K, K, 1, N, 1, N, 1)
+    assert best in kernels.matmul.configs
+    assert len(torch.result.launches) == 2

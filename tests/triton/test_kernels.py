@@ -355,3 +355,12 @@ def test_elements_that_a_mask_left_out_are_no_divisors(kernels, machine):
     y[5] = 0
     with kb.session(machine, data=True) as torch, on(torch), pytest.raises(KernelError, match="1 of 64 divisors are 0"):
         kernels.remainders[(1,)](x, y, out, 63, B=64)
+
+
+def test_a_launch_gives_the_kernel_with_its_constants(kernels, machine):
+    x, out = np.ones(40, np.float32), np.zeros((3, 40), np.float32)
+    with kb.session(machine, data=True) as torch, kb.triton.on(torch):
+        kernel = kernels.add[(3,)](x, x, out[0], 40, BLOCK=16)
+        kernel[(3, 1, 1)](x, x, out[1], 40)
+        kernel[(2, 1, 1)](x, x, out[2], 40, 32)
+    assert (out == 2).all()
