@@ -12,7 +12,7 @@ import yaml
 from kernbench import config
 from kernbench.analysis.compare import Change, machine_changes
 from kernbench.config._files import write_text
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, quote
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
 from kernbench.viz._fields import Field, fields
 
@@ -32,6 +32,8 @@ GROUPS = {
     "Energy and area": ("cost",),
 }
 OTHER = "Other"
+# What names code, or a file of the server: no visitor of a page changes it.
+_NAMES_CODE = (".impl", ".table")
 
 _KEY = re.compile(r"^[^:]*: '?([\w.]+)")
 
@@ -75,10 +77,7 @@ class MachineForm:
 
     def given(self, path: str) -> Any:
         """Return a value of the file itself; None where it has none."""
-        value: Any = self.file.spec
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return value
+        return _value(self.file.spec, path)
 
     def set(self, path: str, text: str) -> bool:
         """Take `text` as the value of a field; return whether the machine is right with it.
@@ -86,7 +85,7 @@ class MachineForm:
         A machine that is not stays as it was, and `wrong` says why.
         """
         if self.page and path not in self.fields():
-            raise ConfigError(f"{path} cannot be changed on a page: it names code")
+            raise ConfigError(f"{path} cannot be changed on a page: it names code, or a file of the server")
         self.texts.pop(path, None)
         if text.strip() != self.text(path):
             self.texts[path] = text.strip()
@@ -102,7 +101,16 @@ class MachineForm:
 
     def fields(self) -> dict[str, Field]:
         """Return the fields that can be changed, by path."""
-        return {path: field for path, field in fields().items() if not (self.page and path.endswith(".impl"))}
+        return {path: field for path, field in fields().items() if not (self.page and path.endswith(_NAMES_CODE))}
+
+    def refuse_code(self, name: str, machine: Machine) -> None:
+        """Raise a ConfigError if the machine of a file names code that this one does not, which would be imported."""
+        for path in (path for path in fields() if path.endswith(".impl")):
+            impl, own = (_value(spec, path) for spec in (machine.spec, self.file.spec))
+            if ":" in str(impl) and impl != own:
+                raise ConfigError(
+                    f"{name}: {path} = {quote(impl)} names code, which no page runs; open it in a notebook"
+                )
 
     def overrides(self) -> list[str]:
         """Return the changes, as `kb.load` and `--set` take them."""
@@ -130,6 +138,14 @@ class MachineForm:
         if path.exists():
             raise ConfigError(f"{path} is there already; give another name")
         return write_text(path, self.yaml(), "give another name")
+
+
+def _value(spec: Mapping[str, Any], path: str) -> Any:
+    """Return a value of a machine's content; None where it has none."""
+    value: Any = spec
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def groups() -> dict[str, list[Field]]:

@@ -539,6 +539,8 @@ class Explorer:
         if not spec:
             raise ConfigError(f"{name}: does not contain its machine; run it again")
         machine = Machine(resolve_topology(spec).config, manifest.machine or name)
+        if self.form.page:
+            self.form.refuse_code(name, machine)
         with self._lock:
             if self.state.busy:
                 raise StateError(f"a run is under way; open {name} when it has ended")

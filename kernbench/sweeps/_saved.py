@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kernbench._units import MIB
+from kernbench.analysis._records import FILE, REMEDY
 from kernbench.analysis.result import Result
+from kernbench.config._files import damaged, read_arrays
 from kernbench.errors import ConfigError
 
 _MOST = 256 * MIB  # of content that arrives from a browser, in parts of 4 MiB
@@ -59,6 +62,15 @@ def read(path: str | Path) -> SavedResult:
     return SavedResult.load(path)
 
 
+def _refuse_files(path: Path) -> None:
+    """Raise a ConfigError if the machine of a result names a file of this host, which reading it would read."""
+    with damaged(path, FILE, REMEDY):
+        meta = json.loads(read_arrays(path, FILE, REMEDY)["meta"].tobytes())
+        table = meta["spec"].get("cube", {}).get("pe", {}).get("pe_gemm", {}).get("table")
+        if isinstance(table, str):
+            raise TypeError("its machine names a file; a saved machine contains the rows of its table")
+
+
 def read_content(name: str, content: bytes) -> SavedResult:
     """Return the result in the content of a file called `name`; raises as `read` does."""
     if len(content) > _MOST:
@@ -67,6 +79,7 @@ def read_content(name: str, content: bytes) -> SavedResult:
         path = Path(folder) / "result"
         path.write_bytes(content)
         try:
+            _refuse_files(path)
             found = read(path)
         except ConfigError as error:
             raise ConfigError([fault.replace(str(path), name) for fault in error.faults]) from error

@@ -6,13 +6,17 @@ import io
 import json
 import random
 import zipfile
+from itertools import product
 
 import numpy as np
 import pytest
 
 import kernbench as kb
+from kernbench.analysis._manifest import UNKNOWN, digest_of
+from kernbench.config._files import MOST_SMALL_ARRAYS
 from kernbench.errors import ConfigError
 from kernbench.runtime_api.context import session
+from tests.fuzz import arrays as changes
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +101,8 @@ def rewritten(data, path, change):
     change(arrays, meta)
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     np.savez_compressed(path, **arrays)
+    with zipfile.ZipFile(path, "a") as file:
+        file.comment = UNKNOWN.comment(digest_of(arrays))
     return path
 
 
@@ -113,7 +119,9 @@ CHANGES = [
     put("start_ps", np.zeros(3, np.int64)), put("kind", np.zeros(0, np.int16)), put("command", np.zeros((2, 2), "i4")),
     put("component", np.full(9, 99, np.int32)), put("components", []), put("kinds", ["x"]), put("kinds", 3),
     put("commands", [["a"]]), put("commands", {}), put("launches", [[1]]), put("makespan_ps", None), put("spec", 7),
-    put("links", ["a"]), put("more", 1), put("nodes", 4),
+    put("links", ["a"]), put("more", 1), put("nodes", 4), put("machine", 7), put("engine", None),
+    put("component_busy_ps", np.zeros(2, np.int64)), put("launches", [["add", 0, 10**15, 0, ""]]),
+    put("start_ps", np.full(9, 1 << 61)), put("link_bw_gbs", np.zeros(9)),
 ]  # fmt: skip
 
 
@@ -132,3 +140,63 @@ def test_a_file_with_objects_is_not_unpickled(data, tmp_path):
     np.savez(path, meta=np.array([Bomb()], dtype=object))
     assert zipfile.is_zipfile(path)
     assert "an array holds Python objects" in refused(path)
+
+
+@pytest.mark.parametrize("name", changes.names_in(2))
+def test_a_changed_array_is_found_by_the_digest_and_by_what_contradicts_it(tmp_path, name):
+    """With a new digest, what is read answers every question, or an error of kernbench says that it cannot."""
+    content, digest = changes.saved()[2]
+    path, told = tmp_path / "run.npz", []
+    for mutation, new_digest in product(random.Random(name).sample(changes.MUTATIONS, 3), (False, True)):
+        change = changes.changed(name, mutation, random.Random(name))
+        try:
+            found = changes.read_changed(content, change, path, new_digest=new_digest)
+        except ConfigError as error:
+            told.append(str(error))
+        else:
+            assert new_digest or found.records.digest() == digest
+            changes.questions(found)
+    assert all(line.startswith(f"{path}: ") for line in told)
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["another digest", "no digest"])
+def test_arrays_that_are_not_those_of_the_digest_are_refused(data, tmp_path, keep):
+    path = tmp_path / "run.npz"
+    path.write_bytes(data)
+    with zipfile.ZipFile(path) as file:
+        comment = file.comment
+    with np.load(path) as file:
+        arrays = dict(file)
+    arrays["nbytes"] = arrays["nbytes"] + 1
+    np.savez(path, **arrays)
+    with zipfile.ZipFile(path, "a") as file:
+        file.comment = comment if keep else b""
+    assert "its arrays are not those that were saved: their digest differs" in refused(path)
+
+
+def test_a_machine_that_is_none_is_refused(data, tmp_path):
+    def change(arrays, meta):
+        meta["spec"]["cube"]["hbm"]["channels"] = 3.5
+
+    path = rewritten(data, tmp_path / "run.npz", change)
+    assert "cube.hbm.channels = 3.5 must be a whole number" in refused(path)
+
+
+def member(path, content, name="start_ps.npy"):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(name, content)
+    return path
+
+
+def test_more_than_is_read_is_refused_before_it_is_unpacked(tmp_path):
+    path = member(tmp_path / "run.npz", bytes(MOST_SMALL_ARRAYS + 1))
+    assert f"at most {MOST_SMALL_ARRAYS:,} are read" in refused(path)
+
+
+def test_a_header_that_asks_for_memory_that_the_file_does_not_hold_is_refused(tmp_path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<i8", "fortran_order": False, "shape": (1 << 50,)})
+    path = member(tmp_path / "run.npz", header.getvalue() + bytes(64))
+    assert f"holds {len(header.getvalue()) + 64:,} bytes, not an array of shape ({1 << 50},)" in refused(path)
+    with np.errstate(all="raise"):
+        assert "BadZipFile" in refused(member(path, b"", "start_ps.txt")) or "is damaged" in refused(path)

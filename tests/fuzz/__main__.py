@@ -23,6 +23,7 @@ PARTS = {
     "hostile": ("kernels", "run_hostile", 200, 200),
     "collectives": ("collectives", "run", 1000, 250),
     "damage": ("damage", "run", 2000, 1000),
+    "arrays": ("arrays", "run", 2000, 500),
     "memory": ("memory", "run", 1000, 1000),
     "interrupts": ("processes", "run_interrupts", 100, 100),
     "hashes": ("processes", "run_hash_seeds", 10, 10),

@@ -129,13 +129,15 @@ def test_a_page_loads_what_it_offers_and_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_page_changes_no_field_that_names_code():
+def test_a_page_changes_no_field_that_names_code_or_a_file():
     form = MachineForm("preset:small", page=True)
-    names = [path for path in fields() if path.endswith(".impl")]
-    assert names
+    names = [path for path in fields() if path.endswith((".impl", ".table"))]
+    assert "cube.pe.pe_gemm.table" in names
     for path in names:
         with pytest.raises(ConfigError, match="it names code"):
             form.set(path, "os:system")
+        with pytest.raises(ConfigError, match="or a file of the server"):
+            form.set(path, "/etc/hostname")
     assert set(form.fields()) == set(fields()) - set(names)
     assert form.set("cube.ucie.port_ns", "4")
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 import threading
+import zipfile
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import kernbench as kb
-from kernbench.analysis._manifest import Manifest
+from kernbench.analysis._manifest import Manifest, digest_of
 from kernbench.errors import ArgumentError, ConfigError, StateError
 from kernbench.notebook._export import export
 from kernbench.notebook._model import Explorer
@@ -129,3 +133,37 @@ def test_a_file_is_dropped_on_the_picture(made):
     assert view.result.records.digest() == made[1].records.digest()
     assert view.stage.picture.header["run"]["end_ns"] == made[1].latency_ns
     assert made[0].title in view.stage.subject.value
+
+
+def forged(content, change):
+    """Return a whole file, with the digest of its arrays, whose machine was changed."""
+    with np.load(io.BytesIO(content)) as file:
+        arrays = dict(file)
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        manifest, _ = Manifest.of(file.comment)
+    meta = json.loads(arrays["meta"].tobytes())
+    change(meta["spec"])
+    arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+    made = io.BytesIO()
+    np.savez(made, **arrays)
+    with zipfile.ZipFile(made, "a") as file:
+        file.comment = manifest.comment(digest_of(arrays))
+    return made.getvalue()
+
+
+def test_a_page_opens_no_machine_that_names_code(made):
+    content = forged(made[2], lambda spec: spec["cube"]["pe"]["pe_gemm"].update(impl="os:system"))
+    explorer = Explorer("preset:small", page=True)
+    with pytest.raises(ConfigError, match=r"x\.npz: cube\.pe\.pe_gemm\.impl = 'os:system' names code, which no page"):
+        explorer.open("x.npz", content)
+    assert not explorer.history
+
+
+@pytest.mark.parametrize("page", [True, False])
+def test_a_file_of_the_server_that_a_machine_names_is_not_read(made, tmp_path, page):
+    (tmp_path / "secret").write_text("m,k,n,efficiency\nthe password\n")
+    table = str(tmp_path / "secret")
+    content = forged(made[2], lambda spec: spec["cube"]["pe"]["pe_gemm"].update(model="table", table=table))
+    with pytest.raises(ConfigError, match=r"^x\.npz: is damaged.*its machine names a file") as caught:
+        Explorer("preset:small", page=page).open("x.npz", content)
+    assert "password" not in str(caught.value)

@@ -209,7 +209,7 @@ def test_a_page_writes_no_file_and_names_no_code(tmp_path, monkeypatch):
     assert 'download="topology.yaml"' in picker.saved.value
     for name in picker.group.options:
         picker.group.value = name
-        assert not [path for path in picker.inputs if path.endswith(".impl")]
+        assert not [path for path in picker.inputs if path.endswith((".impl", ".table"))]
     assert not [x for x in controls(picker.controls) if "kb-file-path" in x._dom_classes]
 
 
