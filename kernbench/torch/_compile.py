@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def _place(error: Unsupported) -> str:
+def _place(error: Unsupported | TorchRuntimeError) -> str:
     """Return what dynamo says of a graph break: the line of the user's that is innermost, and the reason."""
     text = str(error).strip()
     frames = [f"{frame.filename}:{frame.lineno}" for frame in getattr(error, "real_stack", None) or ()]
@@ -70,8 +70,6 @@ class CompiledModel:
         except (Unsupported, TorchRuntimeError) as error:
             if isinstance(error, TorchRuntimeError) or "Observed exception" in str(error):
                 self._own(*args, **kwargs)  # raises what the model raises, as it does without a compiler
-            if isinstance(error, TorchRuntimeError):
-                raise
             raise ArgumentError(f"the model cannot be compiled as one graph: {_place(error)}") from error
         except BackendCompilerFailed as error:
             if isinstance(error.inner_exception, KernbenchError):  # which says all; dynamo adds pages

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from inspect import signature
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import torch
@@ -211,10 +211,8 @@ class Device:
         try:
             yield
         except KernelError as error:
-            running = next(
-                (launch.name for launch in self.session.engine.launches[first:] if not launch.done.triggered),
-                "",
-            )
+            sent = islice(self.session.engine.launches, first, None)
+            running = next((launch.name for launch in sent if launch.end_ps < 0), "")
             raise type(error)(f"{running}: {error}" if running else str(error)) from error
 
     def _record(

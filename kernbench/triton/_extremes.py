@@ -45,7 +45,7 @@ def _propagating(lang: Language, name: str, function: Callable[..., np.ndarray],
     tiles, common = lang._tl._unify(name, [lang._native(x) for x in operands])
     shape = broadcast_shapes(name, *(tile.shape for tile in tiles))
     kinds = ("simple",) * (len(tiles) - 1)
-    return lang._wrap(lang._tl._vector(name, kinds, function, tiles, shape, common, common))
+    return lang._wrap(lang._tl._by_element(name, kinds, function, tiles, shape, common, common))
 
 
 def max(
