@@ -10,10 +10,12 @@ import pytest
 
 import kernbench as kb
 from kernbench import errors
+from kernbench.cli.main import main
 from kernbench.errors import KernbenchError
 from kernbench.studies.probe import ProbeStudy
 from kernbench.studies.study import Report, read_results
 from kernbench.sweeps._cache import Cache, Store
+from kernbench.sweeps._plan import read_plan
 from kernbench.tp import parallel_state
 from tests.repo import ROOT
 from tests.sweeps import studies
@@ -93,3 +95,52 @@ def test_a_kernels_error_is_a_runtime_error():
         with pytest.raises(IndexError) as caught:
             torch.ahbm.synchronize()
     assert isinstance(caught.value, RuntimeError)
+
+
+NAME = "x\x1b]0;title\x07\x1b[2J\u202e"
+SHOWN = r"x\x1b]0;title\x07\x1b[2J\u202e"
+
+
+def test_control_characters_of_names_are_escaped_in_every_error(tmp_path):
+    def kernel(x, *, tl):
+        tl.load(x + 4096, shape=(4,))
+
+    def launched():
+        with kb.session("preset:small") as torch:
+            torch.launch(NAME, kernel, torch.zeros(4, dtype=torch.float16, device="ahbm", name=NAME))
+            torch.ahbm.synchronize()
+
+    machine, plan = tmp_path / "topology.yaml", tmp_path / "plan.yaml"
+    escaped = NAME.encode("unicode_escape").decode()
+    machine.write_text(f'base: small\n"{escaped}": 1\ncube: {{ucie: {{port_ns: "{escaped}"}}}}\n')
+    plan.write_text(f'study: "{escaped}"\n')
+    calls = (
+        launched,
+        lambda: kb.load(machine),
+        lambda: kb.load("preset:small", {NAME: 1}),
+        lambda: kb.load(f"preset:{NAME}"),
+        lambda: kb.load(tmp_path / NAME),
+        lambda: read_plan(plan),
+        lambda: kb.read(tmp_path / NAME),
+    )
+    for call in calls:
+        with pytest.raises(KernbenchError) as caught:
+            call()
+        message = str(caught.value)
+        assert SHOWN in message.replace("\\\\", "\\"), message
+        assert message.replace("\n", "").isprintable()
+
+
+def test_the_command_line_prints_no_control_characters_of_a_file(tmp_path, capsys):
+    def kernel(x, *, tl):
+        tl.store(x, tl.load(x, shape=(4,)) + 1)
+
+    with kb.session("preset:small") as torch:
+        torch.launch(NAME, kernel, torch.zeros(4, dtype=torch.float16, device="ahbm"))
+    path = str(torch.result.save(tmp_path / "run.npz"))
+    assert main(["compare", path, path]) == 0
+    assert main(["compare", path, f"{path}{NAME}"]) == 2
+    shown = capsys.readouterr()
+    for text in (shown.out, shown.err):
+        assert SHOWN in text
+        assert text.replace("\n", "").isprintable()

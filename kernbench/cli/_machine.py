@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernbench.cli._options import NewFile, echo_json, json_option, load_machine, set_option
+from kernbench.cli._options import NewFile, echo, echo_json, json_option, load_machine, set_option
 from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def compare(before: str, after: str, as_json: bool) -> int:
     if as_json:
         echo_json(found.to_dict())
     else:
-        click.echo(repr(found))
+        echo(repr(found))
     return 0
 
 

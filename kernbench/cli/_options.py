@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from kernbench.sim_engine._limits import Limits
@@ -83,6 +83,11 @@ limit_option = click.option(
     callback=_limits,
     help="End a session that takes more: events=N, simulated_ns=NS or host_s=SECONDS. May be repeated.",
 )
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print text in which names and values of the user's are, on stdout or stderr: none changes the terminal."""
+    click.echo(printable(text), err=err)
 
 
 def echo_json(value: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernbench.cli._options import echo_json, json_option, limit_option, load_machine, set_option, topology_option
+from kernbench.cli._options import echo, echo_json, json_option, limit_option, load_machine, set_option, topology_option
 
 if TYPE_CHECKING:
     from kernbench.sim_engine._limits import Limits
@@ -187,7 +187,7 @@ def sweep(
     if not read.plan.points:
         head = f"{plan_file}: none of its {len(read.plan.invalid)} points can be, so nothing is run:"
         raise ConfigError([head, *read.plan.reasons(20)])
-    click.echo(repr(read.plan))
+    echo(repr(read.plan))
     if dry_run:
         _kept(read.plan, no_cache)
         return 0
@@ -201,7 +201,7 @@ def sweep(
             f"interrupted; finished points are kept in {out}; the same command continues from there"
         ) from error
     done.save(out)
-    click.echo(repr(done))
+    echo(repr(done))
     click.echo(f"wrote {out / 'table.csv'}")
     return int(len(done.ok) < len(done))
 

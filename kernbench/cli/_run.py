@@ -14,6 +14,7 @@ import click
 
 from kernbench.cli._options import (
     NewFile,
+    echo,
     echo_json,
     json_option,
     limit_option,
@@ -119,13 +120,13 @@ def run(
         )
     else:
         if len(outcome.result.records):
-            click.echo(repr(outcome.result))
+            echo(repr(outcome.result))
         if as_why:
-            click.echo(f"\n{outcome.result.why()!r}")
-        click.echo(f"\n{outcome.name}: {outcome.completion}, numbers {outcome.correctness}")
+            echo(f"\n{outcome.result.why()!r}")
+        echo(f"\n{outcome.name}: {outcome.completion}, numbers {outcome.correctness}")
     if outcome.error:
         for line in str(outcome.error).splitlines():
-            click.echo(f"error: {line}", err=True)
+            echo(f"error: {line}", err=True)
     return 0 if outcome.ok else 1
 
 

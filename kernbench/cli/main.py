@@ -15,6 +15,7 @@ import click
 from kernbench import build
 from kernbench._interrupts import wait_for_pending
 from kernbench.cli._machine import compare, list_, new, show, validate
+from kernbench.cli._options import echo
 from kernbench.cli._reports import cache, fidelity, milestone, sweep
 from kernbench.cli._run import ccl, gemm, probe, run
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
@@ -134,7 +135,7 @@ def _show_warnings() -> None:
             others(message, category, filename, lineno, file, line)
         elif str(message) not in shown:
             shown.add(str(message))
-            click.echo(f"warning: {message}", err=True)
+            echo(f"warning: {message}", err=True)
 
     warnings.showwarning = show
 
@@ -143,5 +144,5 @@ def _fail(error: Exception, args: list[str], lines: list[str], status: int) -> i
     if "--debug" in args:
         traceback.print_exception(error)
     for line in lines or [type(error).__name__]:
-        click.echo(f"error: {line}", err=True)
+        echo(f"error: {line}", err=True)
     return status
