@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernbench.cli._options import NewFile, echo, echo_json, json_option, load_machine, set_option
+from kernbench.cli._options import NewFile, echo, echo_json, json_option, load_machine, set_option, topology_option
 from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -92,13 +92,23 @@ VIEWS = ("system", "sip", "cube", "pe")
 @click.option(
     "--out", type=NewFile(), help="Draw into this file, by its ending an .svg or a .png, instead of printing words."
 )
+@topology_option
 @set_option
 @json_option
-def show(source: str | None, view: str | None, out: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
+def show(
+    source: str | None,
+    view: str | None,
+    out: Path | None,
+    topology: str | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Show a machine: the nearest topology.yaml upward, a FILE, or a preset."""
+    if source is not None and topology is not None:
+        raise click.UsageError(f"give {source} or --topology {topology}, not both")
     if out and out.suffix not in (".svg", ".png"):
         raise click.BadParameter(f"{out} must end in .svg or .png", param_hint="--out")
-    machine = load_machine(source, overrides)
+    machine = load_machine(source or topology, overrides)
     if out:
         _draw(machine, view or "system", out)
         click.echo(f"wrote {out}", err=True)

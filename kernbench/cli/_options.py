@@ -16,9 +16,26 @@ if TYPE_CHECKING:
     from kernbench.sim_engine._limits import Limits
     from kernbench.topology.builder import Machine
 
+
+def _machine(context: click.Context, _option: click.Parameter, source: str | None) -> str | None:
+    """Refuse a network between SIPs where a machine is expected."""
+    if source is None:
+        return None
+    from typing import get_args, get_type_hints
+
+    from kernbench.config._schema import Sips
+
+    if source in get_args(get_type_hints(Sips)["topology"]) and not Path(source).exists():
+        takes = any(parameter.name == "network" for parameter in context.command.params)
+        remedy = f"--network {source}" if takes else f"--set system.sips.topology={source}"
+        raise click.BadParameter(f"{source} is a network between SIPs, not a machine; give {remedy}")
+    return source
+
+
 topology_option = click.option(
     "--topology",
     metavar="FILE|preset:NAME",
+    callback=_machine,
     help="Machine to use. Default: the nearest topology.yaml upward, else the packaged one.",
 )
 set_option = click.option(

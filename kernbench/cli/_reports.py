@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernbench.cli._options import echo, echo_json, json_option, limit_option, load_machine, set_option, topology_option
+from kernbench.cli._options import (
+    echo,
+    echo_json,
+    json_option,
+    limit_option,
+    machine_options,
+    set_option,
+    topology_option,
+)
 
 if TYPE_CHECKING:
     from kernbench.sim_engine._limits import Limits
     from kernbench.sweeps._plan import Plan
+    from kernbench.topology.builder import Machine
 
 
 @click.command(short_help="Run milestone notebooks and write their reports.")
@@ -27,7 +36,7 @@ if TYPE_CHECKING:
     "--again", is_flag=True, help="Simulate every point again, also those that are kept; resumes what was interrupted."
 )
 @click.option(
-    "--output",
+    "--out",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the report. Default: milestones/output/NAME.",
 )
@@ -46,7 +55,7 @@ def milestone(
     workers: int | None,
     rerender: bool,
     again: bool,
-    output: Path | None,
+    out: Path | None,
     parameters: tuple[str, ...],
 ) -> None:
     """Run milestones by NAME (see `kernbench list milestones`) and write JSON, CSV and figures.
@@ -59,8 +68,8 @@ def milestone(
     if every == bool(names):
         raise click.UsageError(f"give NAMEs or --all; known: {', '.join(milestones.names())}")
     chosen = tuple(milestones.shortest_first()) if every else tuple(milestones.resolve(name) for name in names)
-    if output and len(chosen) > 1:
-        raise click.UsageError("--output is one folder: give one NAME with it")
+    if out and len(chosen) > 1:
+        raise click.UsageError("--out is one folder: give one NAME with it")
     values = dict(_parameter(text) for text in parameters)
     click.echo(f"making {len(chosen)} report{'s' * (len(chosen) > 1)}: {', '.join(chosen)}", err=True)
     for name in chosen:
@@ -73,7 +82,7 @@ def milestone(
             overrides=overrides,
             workers=workers,
             rerender=rerender,
-            output=output,
+            output=out,
             parameters=values,
             again=again,
         )
@@ -99,20 +108,13 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 @click.command(short_help="Compare results of other tools and of devices with a machine.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
-@click.option(
-    "--machine",
-    "topology",
-    metavar="FILE|preset:NAME",
-    help="Machine to compare with. Default: the nearest topology.yaml upward, else the packaged one.",
-)
-@set_option
+@machine_options
 @click.option("--most-bytes", type=click.IntRange(1), help="Simulate collectives up to so many bytes. Default: 4 MiB.")
 @click.option("--workers", type=click.IntRange(1), default=1, help="Processes that simulate. Default: 1.")
 @json_option
 def fidelity(
     files: tuple[Path, ...],
-    topology: str | None,
-    overrides: tuple[str, ...],
+    machine: Machine,
     most_bytes: int | None,
     workers: int,
     as_json: bool,
@@ -131,7 +133,7 @@ def fidelity(
     from kernbench.studies.fidelity import MOST_BYTES
     from kernbench.studies.fidelity import fidelity as compare
 
-    found = compare(files, load_machine(topology, overrides), most_bytes=most_bytes or MOST_BYTES, workers=workers)
+    found = compare(files, machine, most_bytes=most_bytes or MOST_BYTES, workers=workers)
     if as_json:
         echo_json({"compared": found.table.to_dict("records"), "refused": dict(found.refused)})
     else:
@@ -141,7 +143,7 @@ def fidelity(
 @click.command(short_help="Run a study over a design space, from a plan file.")
 @click.argument("plan_file", metavar="PLAN.yaml", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--folder",
+    "--out",
     type=click.Path(file_okay=False, path_type=Path),
     help="Where points and table are written. Default: a folder named as the plan, where you are.",
 )
@@ -154,7 +156,7 @@ def fidelity(
 @click.option("--dry-run", is_flag=True, help="Say what would be run, and which points cannot be; run nothing.")
 def sweep(
     plan_file: Path,
-    folder: Path | None,
+    out: Path | None,
     workers: int | None,
     scheduler: str | None,
     time_limit: float | None,
@@ -191,7 +193,7 @@ def sweep(
     if dry_run:
         _kept(read.plan, no_cache)
         return 0
-    out = folder or Path(plan_file.stem)
+    out = out or Path(plan_file.stem)
     own = read.limits
     held = PointLimits(time_limit or own.seconds, memory_limit or own.mib, limits or own.session)
     try:

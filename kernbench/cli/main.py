@@ -53,6 +53,9 @@ def web(port: int | None, no_browser: bool, token: str | None, theme: str) -> No
 
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
+# Former options and their names now.
+_RENAMED = {"--machine": "--topology", "--output": "--out", "--folder": "--out"}
+_RENAMED_IN = {("probe", "--network"): "--level"}
 
 
 def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -106,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = cli.main(args, prog_name="kernbench", standalone_mode=False)
         wait_for_pending()
     except click.ClickException as error:
-        error.show()
+        _show(error)
         return BAD_INPUT
     except ConfigError as error:
         return _fail(error, args, error.faults, BAD_INPUT)
@@ -138,6 +141,16 @@ def _show_warnings() -> None:
             echo(f"warning: {message}", err=True)
 
     warnings.showwarning = show
+
+
+def _show(error: click.ClickException) -> None:
+    """Print an error of the command line; a former option with its new name."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        old = error.option_name
+        new = _RENAMED_IN.get((str(error.ctx.info_name), old), _RENAMED.get(old))
+        if new is not None and any(new in parameter.opts for parameter in error.ctx.command.params):
+            error = click.UsageError(f"{old} is now {new}", error.ctx)
+    error.show()
 
 
 def _fail(error: Exception, args: list[str], lines: list[str], status: int) -> int:

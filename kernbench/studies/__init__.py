@@ -11,13 +11,13 @@ from kernbench.studies.study import Finding, Parameter, Report, Study
 from kernbench.viz.charts import Chart, Column
 
 if TYPE_CHECKING:
-    from kernbench.studies.best import CollectivesStudy, ProductsStudy
     from kernbench.studies.ccl import CclStudy
     from kernbench.studies.design_space import DesignSpaceStudy
     from kernbench.studies.fidelity import FidelityStudy
     from kernbench.studies.gemm import GemmStudy
     from kernbench.studies.gqa import GqaStudy
     from kernbench.studies.layers import LayersStudy
+    from kernbench.studies.lists import CollectivesStudy, ProductsStudy
     from kernbench.studies.models import ModelsStudy
     from kernbench.studies.probe import ProbeStudy
     from kernbench.studies.verification import VerificationStudy
@@ -30,9 +30,9 @@ __all__ = [
 
 # Studies are imported on first use: they load the simulator.
 _STUDIES = {
-    "CclStudy": "ccl", "CollectivesStudy": "best", "DesignSpaceStudy": "design_space", "FidelityStudy": "fidelity",
+    "CclStudy": "ccl", "CollectivesStudy": "lists", "DesignSpaceStudy": "design_space", "FidelityStudy": "fidelity",
     "GemmStudy": "gemm", "GqaStudy": "gqa", "LayersStudy": "layers", "ModelsStudy": "models", "ProbeStudy": "probe",
-    "ProductsStudy": "best", "VerificationStudy": "verification",
+    "ProductsStudy": "lists", "VerificationStudy": "verification",
 }  # fmt: skip
 
 

@@ -3,67 +3,50 @@
 Each candidate has a closed form; those near the best are simulated. The closed form of a placement is the time of the
 busiest link, memory or matrix engine, and of empty launches. Times of products are from the launch leaving the host to
 the last completion coming back; those of collectives are of the device, from the first program's start to the last
-one's end.
+one's end. The functions that end in `_stages` yield the answer as it grows.
 """
 
 from __future__ import annotations
 
-import csv
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from html import escape
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import product
 from math import isqrt
 from operator import attrgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from kernbench._registry import hint
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.tuner import Decision, Tuner
+from kernbench.ccl.tuner import Candidate, Decision, Tuner, decided
 from kernbench.config import COLLECTIVES
-from kernbench.config._files import read_text
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.runtime_api import collective as collectives
-from kernbench.studies.ccl import CclStudy
-from kernbench.studies.layers import PLACEMENTS, Product, closed_form, obstacle, run, simulated_ns, work
-from kernbench.studies.study import (
-    LABELS,
-    MACHINE,
-    Finding,
-    Parameter,
-    Study,
-    Tables,
-    cell,
-    fastest,
-    is_number,
-    scaled,
-    table,
-)
+from kernbench.studies._answers import CollectiveChoice, PlacementCandidate, ProductChoice, Spread
+from kernbench.studies._stages import Explanation, Simulation, Simulations, Stage, explained, last
+from kernbench.studies.ccl import case_of
+from kernbench.studies.layers import PLACEMENTS, LayersStudy, Product, closed_form, obstacle, run, simulated_ns, work
+from kernbench.studies.study import scaled, table
 from kernbench.sweeps._keys import Row
-from kernbench.sweeps.sensitivity import ranked, sensitivity
+from kernbench.sweeps.sensitivity import BASE, ranked, sensitivity_plan
 from kernbench.topology.builder import Machine, resolve_topology
-from kernbench.viz.charts import Column
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from kernbench.sweeps._runner import Progress
 
-    from kernbench.analysis.result import Result
-    from kernbench.analysis.why import Why
-    from kernbench.ccl._group import Target
+Tick = Callable[["Progress"], object]
 
-_MOST_LIST = 16 << 20  # bytes of a list
+NEAR = 1.3  # placements whose closed form is within this factor of the best are candidates for simulation
+SIMULATED = 3  # algorithms: the best by the alpha-beta model
+_FAR = 1.4  # 95 % of the estimates of algorithms are within this factor of the simulated time
 _TILES = 1 << 14  # of so many the log holds each, so that `why` sees into composites
-_NEAR = 1.3  # placements whose closed form is within this factor of the best are simulated
-_IDLE = 0.5  # a placement that leaves more of the PEs idle is warned about
 _DTYPES = ("f16", "bf16")
-_SIMULATED = 3  # algorithms: the best by the alpha-beta model
 _ITEMSIZE = 2
-_GRIDS = ("torus_2d", "mesh_2d_no_wrap")
+_GRIDS = ("torus_2d", "mesh_2d", "mesh_2d_no_wrap")
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_PRODUCT_S = 1.5e-7  # host time for each unit of work of a product, measured
+_SEND_S, _RANK_S = 1.7e-4, 8e-3  # host time for each unit of work of a collective, and of an estimate for each PE
 # What is halved and doubled, one resource at a time.
 _RESOURCES = {
     "bandwidth between SIPs": "system.sip_link.bw_gbs",
@@ -79,235 +62,6 @@ _RESOURCES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementCandidate:
-    """A placement of a product."""
-
-    placement: str
-    estimate_ns: float | None  # by closed form; None where it does not fit
-    limiter: str  # what takes most of that time, or why it does not fit
-    pes: int  # that compute
-    remote_bytes: int  # that PEs read from other PEs' memory
-    simulated_ns: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A collective with a SIP's tensor on some of its PEs, and the fastest algorithm there."""
-
-    where: str  # which PEs hold it
-    pes: int
-    nbytes: int  # of the shard of each
-    algorithm: str
-    n_slots: int
-    simulated_ns: float
-
-
-# The columns of tables, as readers see them.
-_TITLES = {
-    "estimate_ns": "closed form [ns]", "simulated_ns": "simulated [ns]", "pes": "PEs", "remote_bytes": "remote [B]",
-    "limiter": "limited by", "n_slots": "slots", "where": "held by", "nbytes": "bytes each", "factor": "resource",
-    "down_pct": "halved [%]", "up_pct": "doubled [%]",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class ProductChoice:
-    """The placements of C[m, n] = A[m, k] B[k, n], the best simulated; it prints itself and shows itself in a notebook.
-
-    Those that were simulated are first, fastest first; `why` is of the longest launch of the best one.
-    """
-
-    product: Product  # in the fastest placement
-    machine: str
-    all_pes: int
-    candidates: tuple[PlacementCandidate, ...]
-    utilization: float  # of the SIP's matrix rate, in the time of the best
-    why: Why
-
-    @property
-    def best(self) -> PlacementCandidate:
-        """The fastest placement."""
-        return self.candidates[0]
-
-    @property
-    def simulated_ns(self) -> float:
-        """Its time."""
-        assert self.best.simulated_ns is not None
-        return self.best.simulated_ns
-
-    @property
-    def warnings(self) -> list[str]:
-        """Placements that leave most PEs idle, a sentence for each."""
-        return [
-            f"{x.placement} leaves {self.all_pes - x.pes} of {self.all_pes} PEs idle"
-            for x in self.candidates
-            if x.estimate_ns is not None and x.pes < (1 - _IDLE) * self.all_pes
-        ]
-
-    @property
-    def notes(self) -> list[str]:
-        """The warnings, as the page has them."""
-        return [f"warning: {warning}" for warning in self.warnings]
-
-    @property
-    def title(self) -> str:
-        """What was asked and the answer."""
-        asked = self.product
-        a, b = "A'" if asked.trans_a else "A", "B'" if asked.trans_b else "B"
-        return (
-            f"C[{asked.m}, {asked.n}] = {a} {b}, k = {asked.k}, {asked.dtype}, over {self.all_pes} PEs: "
-            f"{self.best.placement}, {self.simulated_ns:,.0f} ns, {self.utilization:.1%} of the matrix rate"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the answer as plain values."""
-        return {
-            **asdict(self.product), "machine": self.machine, "simulated_ns": self.simulated_ns,
-            "utilization": self.utilization, "candidates": [asdict(x) for x in self.candidates],
-            "warnings": self.warnings, "why": self.why.to_dict(),
-        }  # fmt: skip
-
-    def tables(self) -> Tables:
-        """Return the table of the page by its heading."""
-        return {"Placements": _fields(self.candidates, "placement estimate_ns simulated_ns pes remote_bytes limiter")}
-
-    def __repr__(self) -> str:
-        return _text(self)
-
-    def _repr_html_(self) -> str:
-        return _html(self)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class CollectiveChoice:
-    """The fastest algorithm for a collective; it prints itself and shows itself in a notebook.
-
-    `why` is the critical path of the winner, with its launch by the host.
-    """
-
-    system: str
-    decision: Decision  # lower bound, and candidates, of which the best three by the model are simulated
-    spreads: tuple[Spread, ...]  # the same bytes on other PEs, fastest first
-    changes: pd.DataFrame | None  # each resource halved and doubled, as `sensitivity.ranked` has it, if asked for
-    launched_ns: float  # with its launch by the host
-    why: Why
-
-    @property
-    def algorithm(self) -> str:
-        """Name of the fastest algorithm."""
-        return self.decision.algorithm
-
-    @property
-    def simulated_ns(self) -> float:
-        """Its time on the device."""
-        return self.decision.best.ns
-
-    @property
-    def machine(self) -> str:
-        """Hash of the machine."""
-        return self.decision.machine
-
-    @property
-    def title(self) -> str:
-        """What was asked and the answer."""
-        d = self.decision
-        over = "no lower bound"
-        if d.bound_ns:
-            over = f"{d.best.ns / d.bound_ns:.2f}x the lower bound of {d.bound_ns:,.0f} ns ({d.bound_by})"
-        return (
-            f"{d.collective} of {d.nbytes:,} B over {self.system}: {d.algorithm} with {d.n_slots} slots, "
-            f"{d.best.ns:,.0f} ns, {over}"
-        )
-
-    @property
-    def notes(self) -> list[str]:
-        """What placement and machine would change, a sentence each."""
-        best, own = self.spreads[0], self.simulated_ns
-        said = [f"with its launch by the host: {self.launched_ns:,.0f} ns"]
-        if best.simulated_ns < own:
-            said.append(f"on {best.where} it takes {best.simulated_ns:,.0f} ns, by {best.algorithm}")
-        if self.changes is not None:
-            first = self.changes.iloc[0]
-            how = "halve" if first["first"] == "down" else "double"
-            said.append(
-                f"change first: {how} {first['factor']}, {-first['gain_pct']:+.1f} % time"
-                if first["gain_pct"] > 0
-                else "no resource that is halved or doubled makes it faster"
-            )
-        return said
-
-    def tables(self) -> Tables:
-        """Return the tables of the page by heading."""
-        d = self.decision
-        found = {
-            "Algorithms": _fields(d.candidates, "algorithm n_slots estimate_ns simulated_ns"),
-            f"{d.nbytes:,} B of a SIP on other PEs": _fields(
-                self.spreads, "where nbytes algorithm n_slots simulated_ns"
-            ).rename(columns={"algorithm": "fastest"}),
-        }
-        if self.changes is not None:
-            heading = "Change of time, each resource halved and doubled, same algorithm (empty: not a valid machine)"
-            found[heading] = self.changes[["factor", "down_pct", "up_pct"]].rename(columns=_TITLES).round(1)
-        if d.refused:
-            refused = [{"algorithm": name, "because": reason} for name, reason in d.refused.items()]
-            found["Algorithms that do not run here"] = table(refused)
-        return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the answer as plain values."""
-        changes: list[Row] = [] if self.changes is None else json.loads(self.changes.to_json(orient="records"))
-        return {
-            "system": self.system, **asdict(self.decision), "algorithm": self.algorithm,
-            "simulated_ns": self.simulated_ns, "launched_ns": self.launched_ns,
-            "spreads": [asdict(x) for x in self.spreads], "changes": changes, "notes": self.notes,
-            "why": self.why.to_dict(),
-        }  # fmt: skip
-
-    def __repr__(self) -> str:
-        return _text(self)
-
-    def _repr_html_(self) -> str:
-        return _html(self)
-
-
-def _fields(rows: Iterable[Any], names: str) -> pd.DataFrame:
-    """Return fields of dataclasses as a table, with the names that readers see."""
-    return table([asdict(row) for row in rows], names.split()).rename(columns=_TITLES)
-
-
-def text_table(shown: pd.DataFrame) -> list[str]:
-    """Return the lines of a table, columns of numbers to the right.
-
-    >>> text_table(table([{"name": "a", "bytes": 64}, {"name": "b", "bytes": 1024}]))
-    ['name  bytes', 'a        64', 'b     1,024']
-    """
-    columns = []
-    for name in shown:
-        texts = [str(name), *map(cell, shown[name])]
-        width, pad = max(map(len, texts)), str.rjust if is_number(shown[name]) else str.ljust
-        columns.append([pad(text, width) for text in texts])
-    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
-
-
-def _text(answer: ProductChoice | CollectiveChoice) -> str:
-    """Return an answer as text: notes, tables by heading, and the critical path."""
-    lines = [f"{answer.title} (machine {answer.machine[:12]})", *(f"  {note}" for note in answer.notes)]
-    for heading, shown in answer.tables().items():
-        lines += ["", heading, *(f"  {line}" for line in text_table(shown))]
-    return "\n".join([*lines, "", repr(answer.why)])
-
-
-def _html(answer: ProductChoice | CollectiveChoice) -> str:
-    """Return an answer for a notebook: notes, tables by heading, and the critical path."""
-    head = f"<b>{escape(answer.title)}</b> <span style='opacity:.7'>machine {answer.machine[:12]}</span>"
-    parts = [f"<div>{line}</div>" for line in (head, *map(escape, answer.notes))]
-    for heading, shown in answer.tables().items():
-        text = shown.map(cell).to_html(index=False, border=0)
-        parts.append(f"<div style='margin-top:8px'><b>{escape(heading)}</b></div>{text}")
-    return "".join([*parts, answer.why._repr_html_()])
-
-
 def gemm(
     m: int,
     n: int,
@@ -317,6 +71,10 @@ def gemm(
     dtype: str = "f16",
     trans_a: bool = False,
     trans_b: bool = False,
+    placements: Sequence[str] | None = None,
+    progress: bool | Callable[[ProductChoice], object] = True,
+    workers: int | None = None,
+    limit_s: float | None = None,
 ) -> ProductChoice:
     """Return the best placement of C[m, n] = A[m, k] B[k, n] over a SIP, and why it takes as long.
 
@@ -330,6 +88,14 @@ def gemm(
         Type of A, B and C: "f16" or "bf16".
     trans_a, trans_b : bool
         Whether A is stored as [k, m], and B as [n, k].
+    placements : sequence of str or None
+        What to simulate: some of rows, columns, 2-D, split-K. Default: those near the best by closed form.
+    progress : bool or callable
+        Whether a notebook shows what is known meanwhile; a function is called with the answer as it grows instead.
+    workers : int or None
+        Processes that simulate; default: one per core.
+    limit_s : float or None
+        Time on the host [s]; what is not known by then is in `missing` of the answer.
 
     Returns
     -------
@@ -339,7 +105,7 @@ def gemm(
     Raises
     ------
     ArgumentError
-        If a size is less than 1, or the type is another.
+        If a size is less than 1, or the type or a placement is another.
     ConfigError
         If no placement fits in HBM.
 
@@ -348,15 +114,46 @@ def gemm(
     >>> gemm(32, 32, 4096, machine="preset:small").best.placement
     'split-K'
     """
+    question: dict[str, Any] = {
+        "machine": machine,
+        "dtype": dtype,
+        "trans_a": trans_a,
+        "trans_b": trans_b,
+        "placements": placements,
+    }
+    return last(gemm_stages(m, n, k, **question, workers=workers, limit_s=limit_s), progress)
+
+
+def gemm_stages(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    machine: Machine | str | Mapping[str, Any] | None = None,
+    dtype: str = "f16",
+    trans_a: bool = False,
+    trans_b: bool = False,
+    placements: Sequence[str] | None = None,
+    workers: int | None = None,
+    limit_s: float | None = None,
+    tick: Tick | None = None,
+) -> Iterator[Stage[ProductChoice]]:
+    """Yield the answer of `gemm` as it grows; `tick` is called with the progress while simulations run."""
     sizes: dict[str, Any] = {"m": m, "n": n, "k": k}
     bad = {name: x for name, x in sizes.items() if not isinstance(x, int) or isinstance(x, bool) or x < 1}
     wrong = [f"{name} = {size!r} must be a whole number >= 1" for name, size in bad.items()]
     if dtype not in _DTYPES:
         wrong.append(f"dtype = {dtype!r} is unknown; known: {', '.join(_DTYPES)}")
+    demanded = _demanded("placement", placements, PLACEMENTS, wrong)
     if wrong:
         raise ArgumentError("\n".join(wrong))
     where = resolve_topology(machine)
-    asked = {x: Product(m, n, k, x, dtype, trans_a, trans_b) for x in PLACEMENTS}
+    simulations = Simulations(where, simulated, workers, limit_s, tick)
+    asked = {x: Product(m, n, k, x, dtype, trans_a, trans_b) for x in demanded or PLACEMENTS}
+    pes = where.config.pes_per_sip
+    rate = macs_per_ns(where.config, dtype) * pes
+    answer = ProductChoice(next(iter(asked.values())), where.hash, pes, rate, (), missing=_ESTIMATES | _TIMES)
+    yield Stage(answer)
     found = sorted(
         (_candidate(where, product) for product in asked.values()),
         key=lambda x: (x.estimate_ns is None, x.estimate_ns or 0.0),  # those that do not fit last
@@ -364,20 +161,90 @@ def gemm(
     least = found[0].estimate_ns
     if least is None:
         raise ConfigError([f"{m} x {n} x {k}: no placement fits: {found[0].limiter}"])
-    near = [x for x in found if x.estimate_ns is not None and x.estimate_ns <= _NEAR * least]
-    results = {x.placement: _run(where, asked[x.placement]) for x in near}
-    timed = [replace(x, simulated_ns=simulated_ns(results[x.placement])) for x in near]
-    timed.sort(key=attrgetter("simulated_ns"))
-    product, result, pes = asked[timed[0].placement], results[timed[0].placement], where.config.pes_per_sip
-    utilization = m * n * k / (macs_per_ns(where.config, dtype) * pes * simulated_ns(result))
+    answer = replace(answer, product=asked[found[0].placement], candidates=tuple(found), missing=_TIMES)
+    yield Stage(answer)
+    near = [x for x in found if x.estimate_ns is not None and (demanded or x.estimate_ns <= NEAR * least)]
+    if not demanded:  # the estimate of those behind is a bound, within a few percent, of their time
+        for placement, row in simulations.run(_products(where, asked, near[:1])):
+            answer = _with_product(answer, asked, placement, row, [x.placement for x in near[1:]])
+            yield Stage(answer, simulations.progress)
+        if answer.best.simulated_ns is None:
+            return
+        near = [x for x in near[1:] if x.estimate_ns is not None and x.estimate_ns < answer.simulated_ns]
+    left = [x.placement for x in near]
+    answer = replace(answer, missing=_times_of(left))
+    for placement, row in simulations.run(_products(where, asked, near)):
+        left.remove(placement)
+        answer = _with_product(answer, asked, placement, row, left)
+        yield Stage(answer, simulations.progress)
+    yield Stage(answer)
+
+
+# What is missing, by section, until it is known.
+_ESTIMATES = {"estimates": "estimates"}
+_TIMES = {"fastest": "simulated times", "why": "the critical path"}
+_OTHERS, _CHANGES = {"spreads": "the same bytes on other PEs"}, {"changes": "changes of the machine"}
+
+
+def _times_of(names: Sequence[str]) -> dict[str, str]:
+    return {**_TIMES, "fastest": f"the simulated time of {', '.join(names)}"} if names else {}
+
+
+def _demanded(kind: str, given: Sequence[str] | None, known: Iterable[str], wrong: list[str]) -> list[str]:
+    """Return the names that are asked for, each once; what is wrong with them is added to `wrong`."""
+    if given is None:
+        return []
+    if isinstance(given, str) or not given:
+        wrong.append(f"{kind}s = {given!r} must be a list of names; known: {', '.join(known)}")
+        return []
+    wrong += [f"{kind} {name!r} is unknown; {hint(name, known)}" for name in given if name not in known]
+    return list(dict.fromkeys(given))
+
+
+def _products(
+    machine: Machine, asked: Mapping[str, Product], candidates: Iterable[PlacementCandidate]
+) -> list[Simulation[str]]:
+    found = []
+    for x in candidates:
+        values = asdict(asked[x.placement])
+        found.append(Simulation(x.placement, {"what": "product", **values}, {}, _PRODUCT_S * _work(machine, values)))
+    return found
+
+
+def _work(machine: Machine, product: Mapping[str, Any]) -> float:
+    return LayersStudy().work(machine, **product)
+
+
+def _with_product(
+    answer: ProductChoice, asked: Mapping[str, Product], placement: str, row: Row, left: Sequence[str]
+) -> ProductChoice:
+    """Return an answer with the time of one more placement."""
+    candidates = [
+        replace(x, simulated_ns=row["simulated_ns"]) if x.placement == placement else x for x in answer.candidates
+    ]
+    timed = [x for x in candidates if x.simulated_ns is not None]
+    candidates = [*sorted(timed, key=attrgetter("simulated_ns")), *(x for x in candidates if x.simulated_ns is None)]
+    best = candidates[0].placement
+    why = Explanation.of(row["why"]) if best == placement else answer.why
+    return replace(answer, product=asked[best], candidates=tuple(candidates), why=why, missing=_times_of(left))
+
+
+def simulated(machine: Machine, *, what: str, **values: Any) -> Row:
+    """Return the row of one simulation of a question: a product, a collective, or one on other PEs."""
+    kinds: dict[str, Callable[..., Row]] = {
+        "product": _simulate_product,
+        "collective": simulate_collective,
+        "spread": _simulate_spread,
+    }
+    return kinds[what](machine, **values)
+
+
+def _simulate_product(machine: Machine, **product: Any) -> Row:
+    asked = Product(**product)
+    log = "tile" if work(machine.config, asked).tiles <= _TILES else "operation"
+    result = run(machine, asked, log=log)[0]
     longest = max(result.launches, key=lambda launch: launch.end_ps - launch.start_ps)
-    candidates = (*timed, *found[len(near) :])
-    return ProductChoice(product, where.hash, pes, candidates, utilization, result.why(longest))
-
-
-def _run(machine: Machine, product: Product) -> Result:
-    log = "tile" if work(machine.config, product).tiles <= _TILES else "operation"
-    return run(machine, product, log=log)[0]
+    return {"simulated_ns": simulated_ns(result), "why": explained(result.why(longest))}
 
 
 def _candidate(machine: Machine, product: Product) -> PlacementCandidate:
@@ -390,10 +257,15 @@ def choose(
     nbytes: int | str,
     *,
     sips: int | str | None = None,
-    topology: str | None = None,
+    network: str | None = None,
     collective: str = "all_reduce",
     machine: Machine | str | Mapping[str, Any] | None = None,
+    algorithms: Sequence[str] | None = None,
     changes: bool = True,
+    progress: bool | Callable[[CollectiveChoice], object] = True,
+    workers: int | None = None,
+    limit_s: float | None = None,
+    **unknown: Any,
 ) -> CollectiveChoice:
     """Return the fastest algorithm for a collective, why it takes as long, and what to change first.
 
@@ -403,14 +275,24 @@ def choose(
         Of the tensor of each SIP, held by its first PE: 65536 or "64KiB".
     sips : int, str or None
         How many, or a grid as "4x2" (columns x rows); a count takes the squarest grid. Default: those of the machine.
-    topology : str or None
+    network : str or None
         Of the links between SIPs: ring_1d, torus_2d, mesh_2d_no_wrap or fully_connected. Default: the machine's.
     collective : str
         all_reduce, broadcast, ...
     machine : Machine, str, mapping or None
         As for `kb.load`.
+    algorithms : sequence of str or None
+        Which to simulate, by their names in ccl.yaml. Default: the best three by the alpha-beta model.
     changes : bool
         Whether to simulate the winner with each resource halved and doubled.
+    progress : bool or callable
+        Whether a notebook shows what is known meanwhile; a function is called with the answer as it grows instead.
+    workers : int or None
+        Processes that simulate; default: one per core.
+    limit_s : float or None
+        Time on the host [s]; what is not known by then is in `missing` of the answer.
+    **unknown
+        Refused; the error names the keywords.
 
     Returns
     -------
@@ -419,7 +301,7 @@ def choose(
     Raises
     ------
     ArgumentError
-        If a size, a grid or a collective is not one.
+        If a size, a grid, a collective or an algorithm is not one.
     ConfigError
         If the machine cannot have these SIPs, or no algorithm runs there.
 
@@ -428,30 +310,191 @@ def choose(
     >>> choose("1KiB", sips=2, machine="preset:small", changes=False).algorithm
     'recursive_doubling_allreduce'
     """
+    for name, value in unknown.items():
+        remedy = f"give network={value!r}" if name == "topology" else f"known: {', '.join(_CHOOSE)}"
+        raise ArgumentError(f"{name} = {value!r} is unknown; {remedy}")
+    question: dict[str, Any] = {"sips": sips, "network": network, "collective": collective, "machine": machine}
+    options: dict[str, Any] = {"algorithms": algorithms, "changes": changes, "workers": workers, "limit_s": limit_s}
+    return last(choose_stages(nbytes, **question, **options), progress)
+
+
+_CHOOSE = ("sips", "network", "collective", "machine", "algorithms", "changes", "progress", "workers", "limit_s")
+
+
+def choose_stages(
+    nbytes: int | str,
+    *,
+    sips: int | str | None = None,
+    network: str | None = None,
+    collective: str = "all_reduce",
+    machine: Machine | str | Mapping[str, Any] | None = None,
+    algorithms: Sequence[str] | None = None,
+    changes: bool = True,
+    workers: int | None = None,
+    limit_s: float | None = None,
+    tick: Tick | None = None,
+) -> Iterator[Stage[CollectiveChoice]]:
+    """Yield the answer of `choose` as it grows; `tick` is called with the progress while simulations run."""
     size = bytes_of(nbytes)
-    try:
-        _collective(collective)
-    except ValueError as error:
-        raise ArgumentError(f"collective {collective!r} {error}") from None
-    where = system_of(resolve_topology(machine), sips, topology)
+    if collective not in COLLECTIVES:
+        raise ArgumentError(f"collective {collective!r} is unknown; {hint(collective, COLLECTIVES)}")
+    where = system_of(resolve_topology(machine), sips, network)
+    simulations = Simulations(where, simulated, workers, limit_s, tick)
     config = load_ccl_config(machine=where.config)
-    known = [resolve_algorithm_config(name, config) for name in names(config, collective, "rank")]
-    tuner = Tuner(where, known, simulate=collectives.simulator(where), refine=_SIMULATED)
-    decision = tuner.choose(collective, size, places=[(0, 0)], itemsize=_ITEMSIZE)
-    ran = collectives.run(where, tuner.plan(decision, range(where.config.n_sips)), size)
-    spreads = []
-    for held_by, places in _spreads(where).items():
-        each, rest = divmod(size, len(places))
-        if rest or each % _ITEMSIZE:  # these PEs cannot share it evenly
-            continue
-        there = tuner.choose(collective, each, places=places, itemsize=_ITEMSIZE)
-        spreads.append(Spread(held_by, len(places), each, there.algorithm, there.n_slots, there.best.ns))
-    spreads.sort(key=lambda x: x.simulated_ns)
-    ranking = _changes(where, decision, size) if changes else None
-    given = where.config.system.sips
+    known, wrong = names(config, collective, "rank"), list[str]()
+    demanded = _demanded("algorithm", algorithms, known, wrong)
+    if wrong:
+        raise ArgumentError("\n".join(wrong))
+    given, n = where.config.system.sips, where.config.n_sips
     system = f"{given.count} SIPs, {given.topology}" + (f" {given.w}x{given.h}" if given.w and given.h else "")
-    why = ran.result.why(decision.algorithm)
-    return CollectiveChoice(system, decision, tuple(spreads), ranking, simulated_ns(ran.result), why)
+    asked = (collective, size, n, where.hash)
+    rest = _OTHERS | (_CHANGES if changes else {})
+    unknown = Decision(*asked, (), {}, 0.0, "")
+    answer = CollectiveChoice(system, unknown, missing=_ESTIMATES | _TIMES | rest)
+    yield Stage(answer)
+    tuner = _tuner(where, demanded or known)
+    found, refused = tuner.ranked(demanded or known, size, range(n), _ONE, _ITEMSIZE)
+    bound = tuner.model.bounds([(sip, *_ONE[0]) for sip in range(n)], "rank").of(collective, size, _ITEMSIZE)
+    answer = replace(
+        answer,
+        decision=decided(asked, found, refused, (bound.ns, bound.by)),
+        missing=_TIMES | rest,
+    )
+    yield Stage(answer)
+    near = found if demanded else _near(found)
+    left = [x.algorithm for x in near]
+    for name, row in simulations.run([_collective(where, x, size) for x in near]):
+        left.remove(name)
+        found = [replace(x, simulated_ns=row["latency_ns"]) if x.algorithm == name else x for x in found]
+        decision = decided(asked, found, refused, (bound.ns, bound.by))
+        answer = replace(answer, decision=decision, missing=_times_of(left) | rest)
+        if decision.algorithm == name:
+            answer = replace(answer, launched_ns=row["launched_ns"])
+        yield Stage(answer, simulations.progress)
+    if left:
+        return
+    yield from _rest(where, answer, demanded or known, simulations, changes)
+
+
+def _rest(
+    machine: Machine, answer: CollectiveChoice, known: Sequence[str], simulations: Simulations, changes: bool
+) -> Iterator[Stage[CollectiveChoice]]:
+    """Yield the answer with the same bytes on other PEs, and with each resource halved and doubled."""
+    decision, best = answer.decision, answer.decision.best
+    size, host_s = decision.nbytes, _host_s(machine, best, decision.nbytes)
+    winner = _collective(machine, best, size)
+    # Simulated again: the time of the winner does not wait for the analysis.
+    todo: list[Simulation[tuple[str, ...]]] = [Simulation((), winner.values | {"why": True}, {}, 2 * host_s)]
+    asked: dict[str, tuple[int, int]] = {}
+    for held_by, (cubes, pes) in _spreads(machine).items():
+        each, rest = divmod(size, cubes * pes)
+        if rest or each % _ITEMSIZE or cubes * pes == 1:  # these PEs cannot share it evenly
+            continue
+        asked[held_by] = cubes * pes, each
+        values = {
+            "what": "spread", "collective": decision.collective, "algorithms": list(known), "nbytes": each,
+            "cubes": cubes, "pes": pes, "faster_than_ns": answer.simulated_ns,
+        }  # fmt: skip
+        todo.append(Simulation((held_by,), values, {}, _RANK_S * machine.config.n_sips * cubes * pes))
+    spreads = [Spread("one PE", 1, size, best.algorithm, best.n_slots, best.estimate_ns, best.simulated_ns)]
+    spreads = [replace(spreads[0], where=next(iter(_spreads(machine))))]
+    rows = [{"factor": BASE, "direction": "", "latency_ns": answer.simulated_ns}]
+    if changes:
+        todo += _changed(machine, answer, host_s)
+    left = {x.name for x in todo}
+    for name, row in simulations.run(todo):
+        left.remove(name)
+        if not name:
+            answer = replace(answer, why=Explanation.of(row["why"]))
+        elif len(name) == 1 and row:
+            spreads.append(Spread(name[0], *asked[name[0]], **row))
+        elif len(name) > 1:
+            rows.append({"factor": name[0], "direction": name[1], "latency_ns": row["latency_ns"]})
+        answer = _with_rest(answer, spreads, rows, left)
+        yield Stage(answer, simulations.progress)
+    yield Stage(_with_rest(answer, spreads, rows, left))
+
+
+def _with_rest(
+    answer: CollectiveChoice, spreads: Sequence[Spread], rows: Sequence[Row], left: Iterable[tuple[str, ...]]
+) -> CollectiveChoice:
+    """Return an answer with what is known of spreads and changes."""
+    others = sorted(name[0] for name in left if len(name) == 1)
+    halves = list(dict.fromkeys(name[0] for name in sorted(left) if len(name) > 1))
+    missing = {} if answer.why is not None else {"why": _TIMES["why"]}
+    missing |= {"spreads": f"the time on {', '.join(others)}"} if others else {}
+    missing |= {"changes": f"changes of {', '.join(halves)}"} if halves else {}
+    complete = [row for row in rows if row["factor"] not in halves]
+    order = {name: i for i, name in enumerate(_RESOURCES)}
+    complete.sort(key=lambda row: (order.get(row["factor"], -1), row["direction"]))
+    return replace(
+        answer,
+        spreads=tuple(sorted(spreads, key=lambda x: (x.simulated_ns is None, x.ns))),
+        changes=ranked(table(complete), "latency_ns") if len(complete) > 1 else None,
+        missing=missing,
+    )
+
+
+_ONE = [(0, 0)]  # the PEs of a SIP that hold its tensor
+
+
+def _tuner(machine: Machine, known: Iterable[str]) -> Tuner:
+    config = load_ccl_config(machine=machine.config)
+    algorithms = [resolve_algorithm_config(name, config) for name in known]
+    return Tuner(machine, algorithms, simulate=collectives.simulator(machine), refine=0)
+
+
+def _near(found: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates to simulate: the best by the model, but for those that are far behind."""
+    return [x for x in found[:SIMULATED] if x.estimate_ns is None or x.ns <= _FAR * found[0].ns]
+
+
+def _host_s(machine: Machine, candidate: Candidate, nbytes: int) -> float:
+    case = case_of(machine, algorithm=candidate.algorithm, n_slots=candidate.n_slots)
+    return _SEND_S * case.work(nbytes)
+
+
+def _collective(machine: Machine, candidate: Candidate, nbytes: int) -> Simulation[str]:
+    """Return the simulation of a candidate, named as its algorithm."""
+    values = {
+        "what": "collective", "algorithm": candidate.algorithm, "n_slots": candidate.n_slots, "nbytes": nbytes,
+    }  # fmt: skip
+    return Simulation(candidate.algorithm, values, {}, _host_s(machine, candidate, nbytes))
+
+
+def simulate_collective(
+    machine: Machine, *, algorithm: str, nbytes: int, n_slots: int, slot_size: int | None = None, why: bool = False
+) -> Row:
+    """Return the times of a collective between the first PEs of all SIPs, and its critical path if asked for."""
+    planned = case_of(machine, algorithm=algorithm, n_slots=n_slots, slot_size=slot_size).plan
+    ran = collectives.run(machine, planned, nbytes)
+    row: Row = {"latency_ns": ran.latency_ns, "launched_ns": simulated_ns(ran.result)}
+    return row | {"why": explained(ran.result.why(algorithm))} if why else row
+
+
+def _simulate_spread(
+    machine: Machine, *, collective: str, algorithms: Sequence[str], nbytes: int, cubes: int, pes: int,
+    faster_than_ns: float,
+) -> Row:  # fmt: skip
+    """Return the fastest algorithm with shards on other PEs; nothing if none runs there.
+
+    They are simulated if the best estimate is not far from a time that it should beat.
+    """
+    tuner, places = _tuner(machine, algorithms), list(product(range(cubes), range(pes)))
+    sips = range(machine.config.n_sips)
+    found, refused = tuner.ranked(algorithms, nbytes, sips, places, _ITEMSIZE)
+    if not found:
+        return {}
+    asked = (collective, nbytes, len(sips), machine.hash)
+    for x in _near(found) if found[0].ns <= _FAR * faster_than_ns else []:
+        planned = tuner.plan(decided(asked, [x], {}, (0.0, "")), sips, places)
+        timed = replace(x, simulated_ns=tuner.simulate(planned, nbytes, _ITEMSIZE))
+        found[found.index(x)] = timed
+    best = decided(asked, found, refused, (0.0, "")).best
+    return {
+        "algorithm": best.algorithm, "n_slots": best.n_slots, "estimate_ns": best.estimate_ns,
+        "simulated_ns": best.simulated_ns,
+    }  # fmt: skip
 
 
 def bytes_of(text: int | str) -> int:
@@ -461,12 +504,13 @@ def bytes_of(text: int | str) -> int:
     (65536, 1048576, 100)
     """
     try:
-        return _bytes(text)
+        return parsed_bytes(text)
     except ValueError as error:
         raise ArgumentError(f"bytes = {text!r} {error}") from None
 
 
-def _bytes(text: int | str) -> int:
+def parsed_bytes(text: int | str) -> int:
+    """Return a number of bytes; a ValueError says what is wrong with it."""
     match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", str(text).strip())
     if match is None or match.group(2).upper() not in _UNITS or isinstance(text, bool):
         raise ValueError("must be a number of bytes, such as 65536 or 64KiB")
@@ -476,11 +520,11 @@ def _bytes(text: int | str) -> int:
     return found
 
 
-def system_of(machine: Machine, sips: int | str | None, topology: str | None) -> Machine:
-    """Return the machine with other SIPs: a count, or a grid as "4x2", and their topology."""
+def system_of(machine: Machine, sips: int | str | None, network: str | None) -> Machine:
+    """Return the machine with other SIPs: a count, or a grid as "4x2", and the network between them."""
     given = machine.config.system.sips
-    name = topology or given.topology
-    if sips is None and topology is None:
+    name = network or given.topology
+    if sips is None and network is None:
         return machine
     match = re.fullmatch(r"(\d+)(?:\s*x\s*(\d+))?", str(given.count if sips is None else sips).strip())
     if match is None or isinstance(sips, bool):
@@ -494,218 +538,42 @@ def system_of(machine: Machine, sips: int | str | None, topology: str | None) ->
     return machine.with_({f"system.sips.{key}": value for key, value in values.items()})
 
 
-def _spreads(machine: Machine) -> dict[str, list[Target]]:
-    """Return sets of PEs of a SIP by name; of equal ones, the first."""
+def _spreads(machine: Machine) -> dict[str, tuple[int, int]]:
+    """Return sets of PEs of a SIP by name, as (cubes, PEs of each); of equal ones, the first."""
     cubes, pes = machine.config.cubes_per_sip, machine.config.pes_per_cube
     found = {
         "one PE": (1, 1), f"the {pes} PEs of a cube": (1, pes), f"a PE of each of {cubes} cubes": (cubes, 1),
         f"all {cubes * pes} PEs": (cubes, pes),
     }  # fmt: skip
     first = {shape: name for name, shape in reversed(found.items())}
-    kept = {name: shape for name, shape in found.items() if first[shape] == name}
-    return {name: list(product(range(c), range(p))) for name, (c, p) in kept.items()}
+    return {name: shape for name, shape in found.items() if first[shape] == name}
 
 
-def _changes(machine: Machine, decision: Decision, nbytes: int) -> pd.DataFrame:
-    """Return how the time of the winner answers to each resource, halved and doubled."""
-    slots: dict[str, Any] = {"n_slots": decision.n_slots, "slot_size": machine.config.cube.pe.pe_ipcq.slot_bytes}
+def _changed(machine: Machine, answer: CollectiveChoice, host_s: float) -> list[Simulation[tuple[str, ...]]]:
+    """Return the winner with each resource halved and doubled, where that is a valid machine."""
+    decision, config = answer.decision, machine.config
+    used = case_of(machine, algorithm=decision.algorithm, n_slots=decision.n_slots).plan.algorithm
+    slots: dict[str, Any] = {"n_slots": used.n_slots, "slot_size": used.slot_size}
 
     def change(field: str, factor: float) -> dict[str, Any]:
         if field in slots:
             return {field: max(1, int(slots[field] * factor))}
-        return scaled(machine.config, {field: factor})
+        return scaled(config, {field: factor})
 
     factors = {
         name: {"down": change(field, 0.5), "up": change(field, 2)}
         for name, field in _RESOURCES.items()
-        if field in slots or attrgetter(field)(machine.config)
+        if field in slots or attrgetter(field)(config)
     }
-    parameters = {"algorithm": decision.algorithm, "nbytes": nbytes, **slots}
-    answers = sensitivity(machine, CclStudy().simulate, factors, parameters=parameters, workers=1, progress=False)
-    return ranked(answers.sweep.ok, "latency_ns")
-
-
-class ProductsStudy(Study):
-    """The fastest placement of each product of a list."""
-
-    name, title = "products", "Products over a SIP"
-    method = (
-        "Each row is C[m, n] = A[m, k] B[k, n] over all PEs of SIP 0, in the fastest of the placements that are within "
-        f"{_NEAR:g}x of the best by closed form, which are simulated. Times are from the launch leaving the host to "
-        "the last completion coming back."
-    )
-    parameters: ClassVar = {
-        "shapes": Parameter([], "name, m, n, k and optionally trans_a, trans_b of each product"),
-        "dtype": Parameter("f16", "type of A, B and C"),
-    }
-    columns: ClassVar = {
-        "name": Column("product"), "m": Column("m"), "n": Column("n"), "k": Column("k"),
-        "trans_a": Column("A transposed"), "trans_b": Column("B transposed"), "placement": Column("fastest"),
-        "simulated_ns": Column("time", "ns"), "utilization": Column("useful share of the matrix rate"),
-        "pes": Column("PEs at work"), "second": Column("next by closed form"), "limited_by": Column("limited by"),
-        "change": Column("change first"), "left_out": Column("not simulated"),
-    }  # fmt: skip
-
-    def points(self, machine: Machine, *, shapes: Sequence[Mapping[str, Any]], dtype: str) -> list[Row]:
-        return [
-            {LABELS: {"name": shape["name"]}, **{key: shape[key] for key in shape if key != "name"}, "dtype": dtype}
-            for shape in shapes
-        ]
-
-    def work(self, machine: Machine, *, m: int, n: int, k: int, **_: Any) -> float:
-        return float(m * n * k)
-
-    def simulate(self, machine: Machine, **product: Any) -> Row:
-        asked = asdict(Product(**product))
-        row: Row = {name: asked[name] for name in ("m", "n", "k", "trans_a", "trans_b", "dtype")}
-        try:
-            chosen = gemm(**row, machine=machine)
-        except ConfigError as error:
-            return row | {"left_out": str(error)}
-        best, second, first = chosen.best, chosen.candidates[1], chosen.why[0]
-        return row | {
-            "placement": best.placement, "simulated_ns": chosen.simulated_ns, "utilization": chosen.utilization,
-            "pes": best.pes, "second": second.placement, "limited_by": f"{first.what} {first.share:.0%}",
-            "change": ", ".join(first.fields), "estimate_ns": best.estimate_ns, "remote_bytes": best.remote_bytes,
-            "left_out": "",
-        }  # fmt: skip
-
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        timed = [row for row in rows if "simulated_ns" in row]
-        if not timed:
-            return []
-        low, high = (edge(timed, key=lambda row: row["utilization"]) for edge in (min, max))
-        text = (
-            f"The matrix rate of the SIP is used between {low['utilization']:.2%} ({low['name']}, limited by "
-            f"{low['limited_by']}) and {high['utilization']:.2%} ({high['name']})."
+    fixed = {"algorithm": decision.algorithm, "nbytes": decision.nbytes, **slots}
+    plan = sensitivity_plan(machine, simulate_collective, factors, fixed)
+    return [
+        Simulation(
+            (str(point.shown["factor"]), str(point.shown["direction"])),
+            {"what": "collective", **point.parameters},
+            point.overrides,
+            host_s,
         )
-        said = fastest(row["placement"] for row in timed)
-        return [Finding(f"Of {len(timed)} products, {said}.", weight=2), Finding(text, weight=1)]
-
-
-class CollectivesStudy(Study):
-    """The fastest algorithm for each collective of a list."""
-
-    name, title = "collectives", "Collectives of a list"
-    method = (
-        f"Each row is the fastest of the {_SIMULATED} best algorithms by the alpha-beta model, simulated, with the "
-        "tensor of each SIP on its first PE. Times are those of the device, without the launch by the host."
-    )
-    parameters: ClassVar = {
-        "cases": Parameter([], "name, bytes and optionally sips, topology, collective of each"),
-    }
-    columns: ClassVar = {
-        "name": Column("case"), "system": Column("system"), "collective": Column("collective"),
-        "nbytes": Column("bytes", "B"), "algorithm": Column("fastest"), "n_slots": Column("slots"),
-        "simulated_ns": Column("time", "ns"), "bound_ns": Column("lower bound", "ns"), "bound_by": Column("bound by"),
-        "second": Column("next"), "spread": Column("best held by"), "spread_ns": Column("time there", "ns"),
-        "limited_by": Column("limited by"),
-    }  # fmt: skip
-
-    def points(self, machine: Machine, *, cases: Sequence[Mapping[str, Any]]) -> list[Row]:
-        return [_point(machine, **case) for case in cases]
-
-    def work(self, machine: Machine, *, nbytes: int, **_: Any) -> float:
-        return float(nbytes * machine.config.n_sips)
-
-    def simulate(self, machine: Machine, *, nbytes: int = 65536, collective: str = "all_reduce") -> Row:
-        chosen = choose(nbytes, collective=collective, machine=machine, changes=False)
-        decision, spread = chosen.decision, chosen.spreads[0]
-        first = next(reason for reason in chosen.why if "PCIe" not in reason.what)  # the launch is not part of the time
-        second = decision.candidates[1].algorithm if len(decision.candidates) > 1 else ""
-        return {
-            "system": chosen.system, "collective": collective, "nbytes": nbytes, "algorithm": chosen.algorithm,
-            "n_slots": decision.n_slots, "simulated_ns": chosen.simulated_ns, "launched_ns": chosen.launched_ns,
-            "bound_ns": decision.bound_ns, "bound_by": decision.bound_by, "second": second, "spread": spread.where,
-            "spread_ns": spread.simulated_ns, "spread_algorithm": spread.algorithm,
-            "limited_by": f"{first.what} {first.share:.0%}",
-        }  # fmt: skip
-
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        if not rows:
-            return []
-        found = [Finding(f"Of {len(rows)} collectives, {fastest(row['algorithm'] for row in rows)}.", weight=2)]
-        bounded = [row for row in rows if row["bound_ns"]]
-        if bounded:
-            far = max(bounded, key=lambda row: row["simulated_ns"] / row["bound_ns"])
-            ratio = far["simulated_ns"] / far["bound_ns"]
-            text = f"The farthest from its bound is {far['name']}: {ratio:.2f}x; {far['limited_by']}."
-            found.append(Finding(text, weight=1))
-        return found
-
-
-def _point(machine: Machine, *, name: str, bytes: int, collective: str = "all_reduce", **system: Any) -> Row:
-    try:
-        sips = system_of(machine, system.get("sips"), system.get("topology")).config.system.sips
-    except (ArgumentError, ConfigError) as error:
-        raise ConfigError([f"{name}: {line}" for line in str(error).splitlines()]) from error
-    changes = {f"system.sips.{key}": getattr(sips, key) for key in ("count", "topology", "w", "h")}
-    return {LABELS: {"name": name}, MACHINE: changes, "nbytes": bytes, "collective": collective}
-
-
-def read_list(
-    path: Path, needed: Mapping[str, Callable[[str], Any]], optional: Mapping[str, Callable[[str], Any]]
-) -> list[Row]:
-    """Return the rows of a CSV file; each column has its converter, which raises ValueError."""
-    known = {**needed, **optional}
-    head: list[str] = []
-    rows: list[Row] = []
-    faults: list[str] = []
-    for number, line in enumerate(read_text(path, _MOST_LIST, "cut it into several lists").splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        try:
-            cells = [cell.strip() for cell in next(csv.reader([line], strict=True))]
-        except csv.Error as error:
-            raise ConfigError(
-                [f"{path}: line {number}: {error}; write each case on one line, quotes closed"]
-            ) from error
-        if not head:
-            head = cells
-            faults += [f"column {name!r} is unknown; {hint(name, known)}" for name in head if name not in known]
-        elif len(cells) != len(head):
-            named = f"{len(head)} columns are named"
-            faults.append(f"line {number}: has {len(cells)} values, but {named}; add or remove some")
-        else:
-            rows.append({})
-            for name, text in zip(head, cells, strict=True):
-                if name in known and (text or name in needed):
-                    try:
-                        rows[-1][name] = known[name](text)
-                    except ValueError as error:
-                        faults.append(f"line {number}: {name} = {text!r} {error}")
-    missing = [name for name in needed if name not in head]
-    faults += [f"column {name!r} is missing; the first line must name {', '.join(needed)}" for name in missing]
-    if not faults and not rows:
-        faults = ["has no line after its first; add one for each case"]
-    if faults:
-        raise ConfigError([f"{path}: {fault}" for fault in faults])
-    return rows
-
-
-def read_shapes(path: Path) -> list[Row]:
-    """Return the products of a CSV file with columns name, m, n, k and optionally trans_a, trans_b (0 or 1)."""
-    return read_list(path, {"name": str, "m": _size, "n": _size, "k": _size}, {"trans_a": _flag, "trans_b": _flag})
-
-
-def read_cases(path: Path) -> list[Row]:
-    """Return the collectives of a CSV file with columns name, bytes and optionally sips, topology, collective."""
-    return read_list(path, {"name": str, "bytes": _bytes}, {"sips": str, "topology": str, "collective": _collective})
-
-
-def _size(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ValueError("must be a whole number >= 1")
-    return int(text)
-
-
-def _flag(text: str) -> bool:
-    if text.lower() not in ("0", "1", "false", "true"):
-        raise ValueError("must be 0 or 1")
-    return text.lower() in ("1", "true")
-
-
-def _collective(text: str) -> str:
-    if text not in COLLECTIVES:
-        raise ValueError(f"is unknown; {hint(text, COLLECTIVES)}")
-    return text
+        for point in plan.points
+        if point.shown["factor"] != BASE
+    ]

@@ -236,6 +236,8 @@ class Study:
         workers: int = 1,
         client: Client | None = None,
         progress: bool = False,
+        each: Callable[[Row], object] | None = None,
+        deadline: float | None = None,
         **parameters: Any,
     ) -> list[Row]:
         """Simulate every point and return the rows in the order of the points.
@@ -252,6 +254,10 @@ class Study:
             A Dask cluster to run on instead.
         progress
             Whether a bar shows how far it is.
+        each
+            Called with each row as it ends; the shortest points are started first then, not the longest.
+        deadline
+            A time of `time.monotonic`: points that have not ended by then are left out.
         **parameters
             Of the study.
 
@@ -280,7 +286,8 @@ class Study:
         values = [{name: value for name, value in point.items() if name not in (MACHINE, LABELS)} for point in points]
         name, code = study_name(self.simulate), study_version(self.simulate)
         keys = [sweep_key(name, code, where, value) for where, value in zip(machines, values, strict=True)]
-        order = sorted(range(len(points)), key=lambda i: (-self.work(machines[i], **values[i]), i))
+        sign = -1 if each is None else 1
+        order = sorted(range(len(points)), key=lambda i: (sign * self.work(machines[i], **values[i]), i))
         job = Job(
             partial(_simulate, self, dict(base.spec)),
             {keys[i]: {MACHINE: points[i].get(MACHINE), "values": values[i]} for i in order},
@@ -289,17 +296,29 @@ class Study:
             {keys[i]: machines[i].hash for i in order},
         )
         found: dict[str, Row] = {}
-        outcomes = run(job, folder=folder, cache=default_cache(), workers=workers, client=client, keep_failed=False)
+        outcomes = run(
+            job,
+            folder=folder,
+            cache=default_cache(),
+            workers=workers,
+            client=client,
+            keep_failed=False,
+            deadline=deadline,
+        )
+
+        def row(i: int) -> Row:
+            return {**points[i].get(LABELS, {}), **found[keys[i]], "machine": machines[i].hash, "code_version": code}
+
         with closing(Watch(len(job.points), progress)) as watch:
             for key, outcome, kept in outcomes:
                 watch.point(ok=outcome.status == OK, found=kept)
                 if outcome.status != OK:
                     raise PointError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
                 found[key] = outcome.row
-        return [
-            {**point.get(LABELS, {}), **found[key], "machine": where.hash, "code_version": code}
-            for point, key, where in zip(points, keys, machines, strict=True)
-        ]
+                if each is not None:
+                    for i in (i for i, own in enumerate(keys) if own == key):
+                        each(row(i))
+        return [row(i) for i, key in enumerate(keys) if key in found]
 
     def report(
         self,

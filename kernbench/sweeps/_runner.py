@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 FIRST = 5  # points until the time left is estimated
+_TICK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +113,18 @@ def here(fn: PointFn, points: Points, limits: PointLimits) -> Outcomes:
         yield key, attempt(fn, point, limits.session)
 
 
-def processes(fn: PointFn, points: Points, workers: int, limits: PointLimits) -> Outcomes:
+def processes(
+    fn: PointFn,
+    points: Points,
+    workers: int,
+    limits: PointLimits,
+    deadline: float | None = None,
+    tick: Callable[[], object] | None = None,
+) -> Outcomes:
     """Yield the outcomes of points as they end, run in `workers` processes of this machine.
 
-    A process that dies is replaced, and its point runs once more: another program may have taken the memory.
+    A process that dies is replaced, and its point runs once more: another program may have taken the memory. At the
+    `deadline` (of `time.monotonic`) the points that still run are ended. `tick` is called regularly meanwhile.
     """
     local = threading.local()
     started: list[Worker] = []
@@ -130,8 +139,16 @@ def processes(fn: PointFn, points: Points, workers: int, limits: PointLimits) ->
     pool = ThreadPoolExecutor(min(workers, len(points)), "kernbench-sweep")
     try:
         futures = {pool.submit(run, point): key for key, point in points.items()}
-        for future in as_completed(futures):
-            yield futures.pop(future), future.result()
+        while futures:
+            waits = [] if tick is None else [_TICK_S]
+            waits += [] if deadline is None else [deadline - time.monotonic()]
+            if waits and min(waits) <= 0:
+                return
+            done, _ = wait(futures, min(waits, default=None), FIRST_COMPLETED)
+            for future in done:
+                yield futures.pop(future), future.result()
+            if tick is not None:
+                tick()
     finally:
         # Not waited for: an interrupt is answered at once.
         pool.shutdown(wait=False, cancel_futures=True)
@@ -225,8 +242,14 @@ def run(
     client: Client | None = None,
     limits: PointLimits | None = None,
     keep_failed: bool = True,
+    deadline: float | None = None,
+    tick: Callable[[], object] | None = None,
 ) -> Iterator[tuple[str, Outcome, bool]]:
-    """Yield the key and the outcome of every point as it ends, and whether it was kept from before."""
+    """Yield the key and the outcome of every point as it ends, and whether it was kept from before.
+
+    With a `deadline` (of `time.monotonic`), only those that have ended by then; `tick` is called regularly while
+    processes run.
+    """
     limits = limits or PointLimits()
     with ExitStack() as stack:
         store = stack.enter_context(Store(folder)) if folder is not None else None
@@ -240,7 +263,7 @@ def run(
         if store is not None:
             store.append({TO_DO: len(todo)})
         put = stack.enter_context(cache.writer()) if cache is not None and todo else None
-        for key, outcome in _engine(job.fn, todo, workers, client, limits):
+        for key, outcome in _engine(job.fn, todo, workers, client, limits, deadline, tick):
             if put is not None and outcome.status == OK:
                 put(key, outcome.row, job.study, job.machines[key], job.version, outcome.seconds)
             if store is not None and (keep_failed or outcome.status == OK):
@@ -249,14 +272,20 @@ def run(
 
 
 def _engine(
-    fn: Callable[[Row], Row], points: Mapping[str, Row], workers: int, client: Client | None, limits: PointLimits
+    fn: Callable[[Row], Row],
+    points: Mapping[str, Row],
+    workers: int,
+    client: Client | None,
+    limits: PointLimits,
+    deadline: float | None,
+    tick: Callable[[], object] | None,
 ) -> Outcomes:
     if not points:
         return iter(())
     if client is not None:
         return cluster(fn, points, client, limits)
-    if limits.need_process or (workers > 1 and len(points) > 1):
-        return processes(fn, points, workers, limits)
+    if limits.need_process or deadline is not None or (workers > 1 and len(points) > 1):
+        return processes(fn, points, workers, limits, deadline, tick)
     return here(fn, points, limits)
 
 

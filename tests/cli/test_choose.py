@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from kernbench.cli.main import main
-from kernbench.studies import best
+from kernbench.studies import best, lists
 
 SMALL = ["--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1"]
 
@@ -30,7 +30,7 @@ def test_a_product_has_a_page(capsys):
 
 
 def test_a_collective_has_a_page(capsys):
-    given = ["ccl", "--sips", "2x2", "--topology", "torus_2d", "--bytes", "1KiB"]
+    given = ["ccl", "--sips", "2x2", "--network", "torus_2d", "--bytes", "1KiB"]
     assert main([*given, *SMALL]) == 0
     text = capsys.readouterr().out
     for said in ("all_reduce of 1,024 B over 4 SIPs, torus_2d 2x2: ", "change first: ", "the 8 PEs of a cube", "  1. "):
@@ -49,7 +49,7 @@ def test_a_list_of_products_is_resumed(tmp_path, monkeypatch, capsys):
     table = pd.read_csv(tmp_path / "shapes" / "products.csv")
     assert list(table["name"]) == ["a", "b", "same as a"]
     assert table["simulated_ns"][0] == table["simulated_ns"][2] > 0
-    monkeypatch.setattr(best, "run", None)  # all points are found
+    monkeypatch.setattr(best, "run", None)  # all rows are found
     before = (tmp_path / "shapes" / "products.csv").read_bytes()
     assert main(["gemm", "--csv", "shapes.csv", "--workers", "1", "--json", *SMALL]) == 0
     assert (tmp_path / "shapes" / "products.csv").read_bytes() == before
@@ -57,7 +57,7 @@ def test_a_list_of_products_is_resumed(tmp_path, monkeypatch, capsys):
 
 def test_a_list_of_collectives_has_a_table(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "cases.csv").write_text("name,bytes,sips,topology\nsmall,64,2,ring_1d\nlarge,16KiB,2x2,torus_2d\n")
+    (tmp_path / "cases.csv").write_text("name,bytes,sips,network\nsmall,64,2,ring_1d\nlarge,16KiB,2x2,torus_2d\n")
     assert main(["ccl", "--csv", "cases.csv", "--workers", "1", *SMALL]) == 0
     table = pd.read_csv(tmp_path / "cases" / "collectives.csv")
     assert list(table["system"]) == ["2 SIPs, ring_1d", "4 SIPs, torus_2d 2x2"]
@@ -75,7 +75,8 @@ def test_a_list_of_collectives_has_a_table(tmp_path, monkeypatch, capsys):
         ("gemm", "name,m,n,k\n", ["has no line after its first"]),
         ("gemm", 'name,m,n,k\na,1,2,3\n"b,1,2,3\nc,1,2,3\n', ["list.csv: line 3: ", "quotes closed"]),
         ("ccl", "name,bytes\na,some\n", ["line 2: bytes = 'some' must be a number of bytes"]),
-        ("ccl", "name,bytes,sips,topology\na,64,4,moebius\n", ["a: ", "moebius"]),
+        ("ccl", "name,bytes,topology\na,64,torus_2d\n", ["column 'topology' is now 'network'"]),
+        ("ccl", "name,bytes,sips,network\na,64,4,moebius\n", ["a: ", "moebius"]),
     ],
 )  # fmt: skip
 def test_every_fault_of_a_list_is_named_before_anything_is_written(tmp_path, monkeypatch, capsys, command, text, said):
@@ -101,3 +102,94 @@ def test_the_question_is_one_of_two(capsys):
     for wrong in (["gemm"], ["gemm", "1", "2"], ["gemm", "1", "2", "3", "--csv", "x.csv"], ["ccl"]):
         assert main(wrong) == 2
         assert "give " in capsys.readouterr().err
+
+
+def test_estimates_are_printed_before_times_and_times_before_the_rest(capsys):
+    assert main(["ccl", "--sips", "2", "--bytes", "256", "--workers", "1", *SMALL]) == 0
+    text = capsys.readouterr().out
+    order = [
+        "all_reduce of 256 B over 2 SIPs, ring_1d (machine ", "Algorithms by the alpha-beta model (estimates",
+        "Simulated: all_reduce of 256 B", "256 B of a SIP on other PEs",
+    ]  # fmt: skip
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    order += ["on the critical path of", "Change of time"]
+    assert all(text.index(part) > places[2] for part in order[4:])
+    assert all(text.count(part) == 1 for part in order)
+
+
+@pytest.mark.parametrize("asked", [["gemm", "64", "64", "512"], ["ccl", "--sips", "2", "--bytes", "256"]])
+def test_an_interrupt_keeps_what_is_known(asked, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(best, "simulated", interrupted)
+    assert main([*asked, "--workers", "1", *SMALL]) == 1
+    text, error = capsys.readouterr()
+    assert "estimates, not simulated" in text
+    assert "Simulated" not in text
+    assert "interrupted; not known: simulated times" in error
+
+
+def test_the_limit_ends_with_what_is_known(capsys):
+    assert main(["gemm", "64", "64", "512", "--limit", "1e-6", *SMALL]) == 0
+    text, error = capsys.readouterr()
+    assert "estimates, not simulated" in text
+    assert "stopped after --limit 1e-06; not known: simulated times" in error
+    assert main(["ccl", "--sips", "2", "--bytes", "256", "--limit", "1e-6", "--json", *SMALL]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["simulated_ns"] is None
+    assert found["missing"] == [
+        "simulated times", "the critical path", "the same bytes on other PEs", "changes of the machine",
+    ]  # fmt: skip
+    assert main(["gemm", "64", "64", "512", "--limit", "0", *SMALL]) == 2
+
+
+def test_rows_of_a_list_are_written_as_they_end_the_smallest_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shapes.csv").write_text("name,m,n,k\nlarge,64,64,512\nsmall,8,64,64\n")
+    real, asked = lists.gemm, []
+
+    def second_is_interrupted(m, n, k, **options):
+        asked.append(m)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return real(m, n, k, **options)
+
+    monkeypatch.setattr(lists, "gemm", second_is_interrupted)
+    command = ["gemm", "--csv", "shapes.csv", "--workers", "1", *SMALL]
+    assert main(command) == 1
+    assert "the same command continues from there" in capsys.readouterr().err
+    assert asked == [8, 64]
+    assert list(pd.read_csv("shapes/products.csv")["name"]) == ["small"]
+    assert main(command) == 0
+    assert asked == [8, 64, 64]
+    assert list(pd.read_csv("shapes/products.csv")["name"]) == ["large", "small"]
+
+
+def test_a_list_ends_at_its_limit(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shapes.csv").write_text("name,m,n,k\na,8,64,64\nb,16,64,64\n")
+    assert main(["gemm", "--csv", "shapes.csv", "--limit", "1e-6", *SMALL]) == 0
+    assert "2 not known; the same command continues from there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            ["ccl", "--bytes", "64", "--topology", "torus_2d"],
+            "is a network between SIPs, not a machine; give --network",
+        ),
+        (["run", "--bench", "qkv-gemm", "--topology", "ring_1d"], "give --set system.sips.topology=ring_1d"),
+        (["ccl", "--bytes", "64", "--machine", "preset:small"], "--machine is now --topology"),
+        (["fidelity", "x.csv", "--machine", "preset:small"], "--machine is now --topology"),
+        (["milestone", "gemm", "--output", "x"], "--output is now --out"),
+        (["sweep", __file__, "--folder", "x"], "--folder is now --out"),
+        (["probe", "--load", "0.1", "--network", "sips"], "--network is now --level"),
+        (["gemm", "64", "64", "64", "--machine", "x"], "--machine is now --topology"),
+    ],
+)
+def test_former_options_name_those_of_now(command, said, capsys):
+    assert main(command) == 2
+    assert said in " ".join(capsys.readouterr().err.split())

@@ -291,7 +291,7 @@ def test_a_milestone_whose_packages_are_missing_is_left_out_of_all_and_listed_wi
 
 def test_a_milestone_whose_packages_are_missing_is_an_error_by_name(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(milestone, "NEEDS", {"probe": ("no_such_module",)})
-    assert main(["milestone", "probe", "--output", str(tmp_path / "out")]) == 2
+    assert main(["milestone", "probe", "--out", str(tmp_path / "out")]) == 2
     assert "probe: needs no_such_module: make frontends" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -312,5 +312,5 @@ def test_an_interrupted_milestone_says_how_to_go_on(tmp_path, capsys, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr("papermill.execute_notebook", interrupted)
-    assert main(["milestone", "gemm", "--output", str(tmp_path / "out")]) == 1
+    assert main(["milestone", "gemm", "--out", str(tmp_path / "out")]) == 1
     assert "gemm: interrupted; finished points are kept" in capsys.readouterr().err

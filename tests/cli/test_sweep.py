@@ -43,7 +43,7 @@ def test_a_study_beside_its_plan_is_found(tmp_path, monkeypatch, capsys):
     plan.write_text("machine: preset:small\nstudy: beside_its_plan:twice\naxes: {x: [1, 2]}\n")
     for workers in ("1", "2"):
         out = tmp_path / workers
-        assert main(["sweep", str(plan), "--workers", workers, "--folder", str(out)]) == 0, capsys.readouterr().err
+        assert main(["sweep", str(plan), "--workers", workers, "--out", str(out)]) == 0, capsys.readouterr().err
         assert (out / "table.csv").read_text().splitlines()[1].endswith(",2,ok,")
 
 

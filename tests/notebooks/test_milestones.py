@@ -43,7 +43,7 @@ def name_of(path) -> str:
 def test_writes_what_is_committed_and_draws_it_again(path, tmp_path, capsys):
     if needed := milestone.lacking(name_of(path)):
         pytest.skip(f"{name_of(path)} {needed}")
-    command = ["milestone", path.stem, "--output", str(tmp_path), *small_parameters(path)]
+    command = ["milestone", path.stem, "--out", str(tmp_path), *small_parameters(path)]
     assert main(command) == 0, capsys.readouterr().err
     report = nbformat.read(tmp_path / "report.ipynb", as_version=4)
     assert not [o for c in report.cells for o in c.get("outputs", []) if o.output_type == "error"]
@@ -63,6 +63,6 @@ def test_writes_what_is_committed_and_draws_it_again(path, tmp_path, capsys):
 @every_milestone
 def test_refuses_a_parameter_that_it_does_not_have(path, tmp_path, capsys):
     folder = tmp_path / "report"
-    assert main(["milestone", path.stem, "--output", str(folder), "--param", "no_such=1"]) == 2
+    assert main(["milestone", path.stem, "--out", str(folder), "--param", "no_such=1"]) == 2
     assert "no_such is unknown; known:" in capsys.readouterr().err
     assert not folder.exists()

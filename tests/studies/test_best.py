@@ -13,9 +13,11 @@ from kernbench.ccl.algorithm import plan
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import Candidate, Decision
 from kernbench.config import default_ccl_path
-from kernbench.errors import ArgumentError, ConfigError
+from kernbench.errors import ArgumentError, ConfigError, StateError
 from kernbench.runtime_api.collective import run
-from kernbench.studies.best import CollectiveChoice, Spread, bytes_of, system_of
+from kernbench.studies import best
+from kernbench.studies._answers import CollectiveChoice, Spread
+from kernbench.studies.best import bytes_of, choose_stages, gemm_stages, system_of
 from kernbench.studies.layers import PLACEMENTS, Product, reads, work
 from kernbench.studies.layers import run as run_product
 
@@ -130,7 +132,7 @@ def test_wrong_questions_about_collectives_are_refused():
 
 
 def test_the_choice_is_the_fastest_that_there_is():
-    chosen = kb.ccl.choose("16KiB", sips=4, topology="torus_2d", machine=SMALL, changes=False)
+    chosen = kb.ccl.choose("16KiB", sips=4, network="torus_2d", machine=SMALL, changes=False)
     machine = system_of(SMALL, 4, "torus_2d")
     times = {}
     for name in names(CONFIG, "all_reduce", "rank"):
@@ -145,7 +147,7 @@ def test_the_choice_is_the_fastest_that_there_is():
 
 
 def test_the_same_bytes_on_other_pes_are_compared():
-    chosen = kb.ccl.choose(4096, sips=2, topology="ring_1d", machine=SMALL, changes=False)
+    chosen = kb.ccl.choose(4096, sips=2, network="ring_1d", machine=SMALL, changes=False)
     found = {spread.where: spread for spread in chosen.spreads}
     assert {name: (x.pes, x.nbytes) for name, x in found.items()} == {
         "one PE": (1, 4096), "the 8 PEs of a cube": (8, 512), "a PE of each of 4 cubes": (4, 1024),
@@ -157,7 +159,7 @@ def test_the_same_bytes_on_other_pes_are_compared():
 
 
 def test_the_first_change_makes_it_faster():
-    chosen = kb.ccl.choose(4096, sips=2, topology="ring_1d", machine=SMALL)
+    chosen = kb.ccl.choose(4096, sips=2, network="ring_1d", machine=SMALL)
     first = chosen.changes.iloc[0]
     assert first["factor"] == "latency between SIPs"
     assert first["first"] == "down"
@@ -184,7 +186,7 @@ def test_the_page_names_algorithms_that_do_not_run():
     candidates = (Candidate("ring_allreduce", 4, None, None, 12_345.6), Candidate("torus_allreduce", 16, 20_000.0))
     refused = {"mesh_allreduce": "6 SIPs are not a <grid>"}
     decision = Decision("all_reduce", 64, 6, "0123456789abcdef", candidates, refused, 0.0, "")
-    spread = Spread("one PE", 1, 64, "ring_allreduce", 4, 12_345.6)
+    spread = Spread("one PE", 1, 64, "ring_allreduce", 4, None, 12_345.6)
     chosen = CollectiveChoice("6 SIPs, ring_1d", decision, (spread,), None, 13_000.0, Path())
     text, page = repr(chosen), chosen._repr_html_()
     assert "mesh_allreduce  6 SIPs are not a <grid>" in text
@@ -203,3 +205,114 @@ def test_placements_within_1_3_of_the_best_are_simulated(shape, simulated):
     assert sorted(x.placement for x in candidates if x.simulated_ns is not None) == simulated
     least = min(x.estimate_ns for x in candidates)
     assert all((x.simulated_ns is not None) == (x.estimate_ns <= 1.3 * least) for x in candidates)
+
+
+def kinds(stages):
+    """The sections that each stage knows, without what it knew before."""
+    seen, found = set(), []
+    for stage in stages:
+        known = {name for name in stage.answer.sections() if name not in stage.answer.missing}
+        found.append(known - seen)
+        seen |= known
+    return found
+
+
+def test_estimates_of_a_product_come_before_simulated_times():
+    stages = list(gemm_stages(64, 64, 512, machine=SIP, workers=1))
+    first, second, *others = stages
+    assert not first.answer.candidates
+    assert first.answer.sections()["question"].startswith("C[64, 64] = A B, k = 512, f16, over 16 PEs (machine ")
+    assert {x.placement for x in second.answer.candidates} == set(PLACEMENTS)
+    assert all(x.simulated_ns is None for x in second.answer.candidates)
+    assert "estimate" in second.answer.title
+    assert second.answer.missing == {"fastest": "simulated times", "why": "the critical path"}
+    assert all(stage.answer.best.simulated_ns is not None for stage in others)
+    assert not stages[-1].answer.missing
+    assert list(stages[-1].answer.sections()) == ["question", "estimates", "fastest", "why"]
+    assert "estimates, not simulated" in second.answer.sections()["estimates"]
+
+
+def test_a_placement_whose_estimate_is_above_a_simulated_time_is_not_simulated():
+    chosen = kb.gemm(64, 64, 512, machine=SIP, workers=1)
+    for candidate in chosen.candidates:
+        if candidate.simulated_ns is None:
+            assert candidate.estimate_ns >= min(
+                chosen.simulated_ns, 1.3 * min(x.estimate_ns for x in chosen.candidates)
+            )
+
+
+def test_stages_of_a_collective_end_with_other_pes_and_changes():
+    stages = list(choose_stages(256, sips=2, network="ring_1d", machine=SMALL, workers=1))
+    assert kinds(stages)[:2] == [{"question"}, {"estimates"}]
+    assert list(stages[-1].answer.sections()) == ["question", "estimates", "fastest", "why", "spreads", "changes"]
+    assert not stages[-1].answer.missing
+    assert set(stages[1].answer.missing) == {"fastest", "why", "spreads", "changes"}
+    assert "(estimate)" in stages[1].answer.title
+    times = [s.answer.decision.best.simulated_ns for s in stages[2:]]
+    assert times == sorted(times, reverse=True)
+    # Each resource is in the table once both of its simulations have ended.
+    changed = [s.answer for s in stages if s.answer.changes is not None]
+    for answer in changed:
+        left = answer.missing.get("changes", "").removeprefix("changes of ").split(", ")
+        assert not set(answer.changes["factor"]).intersection(left)
+
+
+def test_what_is_not_known_at_the_limit_is_named():
+    chosen = kb.gemm(64, 64, 512, machine=SIP, limit_s=1e-6)
+    assert chosen.missing == {"fastest": "simulated times", "why": "the critical path"}
+    assert "not known: simulated times, the critical path" in repr(chosen)
+    assert chosen.to_dict()["missing"] == ["simulated times", "the critical path"]
+    assert {x.placement for x in chosen.candidates} == set(PLACEMENTS)
+    with pytest.raises(StateError, match="no candidate was simulated within the limit"):
+        _ = chosen.simulated_ns
+    found = kb.ccl.choose(256, sips=2, machine=SMALL, limit_s=1e-6)
+    assert list(found.missing.values()) == [
+        "simulated times", "the critical path", "the same bytes on other PEs", "changes of the machine",
+    ]  # fmt: skip
+    with pytest.raises(ArgumentError, match="limit_s = 0 must be a number > 0"):
+        kb.gemm(64, 64, 512, machine=SIP, limit_s=0)
+
+
+def test_algorithms_may_be_demanded():
+    asked = ["tree_allreduce", "ring_allreduce_hbm"]
+    chosen = kb.ccl.choose(256, sips=2, machine=SMALL, algorithms=asked, changes=False)
+    assert {c.algorithm for c in chosen.decision.candidates} == set(asked)
+    assert all(c.simulated_ns for c in chosen.decision.candidates)
+    with pytest.raises(
+        ArgumentError, match="algorithm 'ring_alreduce_hbm' is unknown; did you mean ring_allreduce_hbm"
+    ):
+        kb.ccl.choose(256, sips=2, machine=SMALL, algorithms=["ring_alreduce_hbm"])
+    product = kb.gemm(64, 64, 512, machine=SIP, placements=["split-K", "rows"])
+    assert {x.placement for x in product.candidates} == {"split-K", "rows"}
+    assert all(x.simulated_ns for x in product.candidates)
+    with pytest.raises(ArgumentError, match="placement 'row' is unknown; did you mean rows"):
+        kb.gemm(64, 64, 512, machine=SIP, placements=["row"])
+
+
+def test_the_former_name_of_the_network_is_refused():
+    with pytest.raises(ArgumentError, match="topology = 'torus_2d' is unknown; give network='torus_2d'"):
+        kb.ccl.choose(256, sips=4, machine=SMALL, topology="torus_2d")
+
+
+def test_the_answer_is_shown_as_it_grows():
+    titles = []
+    chosen = kb.gemm(64, 64, 512, machine=SIP, progress=lambda answer: titles.append(answer.title))
+    assert titles[0] == chosen.question
+    assert "(estimate)" in titles[1]
+    assert titles[-1] == chosen.title
+
+
+def test_an_equal_question_is_answered_from_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path))
+    chosen = kb.gemm(64, 64, 512, machine=SIP, workers=1)
+    monkeypatch.setattr(best, "run", None)
+    again = kb.gemm(64, 64, 512, machine=SIP, workers=1)
+    assert repr(again) == repr(chosen)
+    assert list(again.why) == list(chosen.why)
+    assert again.to_dict() == chosen.to_dict()
+
+
+def test_processes_give_the_same_answer():
+    question = {"sips": 2, "machine": SMALL, "changes": False}
+    one, two = (kb.ccl.choose("4KiB", workers=workers, **question) for workers in (1, 2))
+    assert repr(one) == repr(two)

@@ -374,7 +374,7 @@ def test_the_committed_data_can_be_read():
 
 
 def test_the_command_prints_the_table_and_refuses_a_wrong_file(tmp_path, capsys):
-    assert main(["fidelity", str(csv(tmp_path, f"gemm,{GEMM},1,us,a")), "--machine", "preset:small"]) == 0
+    assert main(["fidelity", str(csv(tmp_path, f"gemm,{GEMM},1,us,a")), "--topology", "preset:small"]) == 0
     assert "gemm m 64, k 64, n 64" in capsys.readouterr().out
-    assert main(["fidelity", str(tmp_path / "none.csv"), "--machine", "preset:small"]) == 2
+    assert main(["fidelity", str(tmp_path / "none.csv"), "--topology", "preset:small"]) == 2
     assert "none.csv: cannot be read" in capsys.readouterr().err

@@ -111,7 +111,7 @@ def test_rows_that_take_long_are_kept_and_reused_until_all_is_simulated_again(tm
 def test_whenever_it_is_stopped_the_former_report_is_untouched(tmp_path, how):
     out = tmp_path / "report"
     environment = {**os.environ, "KERNBENCH_CACHE": str(tmp_path / "cache")}
-    command = [*REPORT, "--output", str(out)]
+    command = [*REPORT, "--out", str(out)]
     began = time.monotonic()
     subprocess.run([*command, "--param", "sizes=[256]"], check=True, capture_output=True, env=environment)
     whole, former = time.monotonic() - began, content(out)

@@ -1,0 +1,232 @@
+"""An answer in stages: estimates at once, then what simulations add to it, on all cores, until its time is over."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from kernbench.analysis.why import Reason, Why
+from kernbench.errors import ArgumentError, PointError, quote
+from kernbench.sweeps._argument_checks import is_number, whole
+from kernbench.sweeps._cache import default_cache
+from kernbench.sweeps._keys import Row, machine_of, only_ours, study_name, study_version, sweep_key
+from kernbench.sweeps._runner import Job, Progress, run
+from kernbench.sweeps._worker import OK
+
+if TYPE_CHECKING:
+    from kernbench.topology.builder import Machine
+
+_START_S = 1.5  # until a process has imported what it runs
+_HERE_S = 2.0  # what takes less runs in this process: starting others takes as long
+
+
+class Answer(Protocol):
+    """What stages complete."""
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """What is not known yet, in words, by section."""
+
+    def sections(self) -> dict[str, str]:
+        """Return what is known as text, by stage."""
+
+    def _repr_html_(self) -> str: ...
+
+
+A = TypeVar("A", bound=Answer)
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(Generic[A]):
+    """What is known of an answer, and how far the simulations are that run for it."""
+
+    answer: A
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation(Generic[K]):
+    """One simulation: keywords of the study, changes of the machine, and its expected time on the host [s]."""
+
+    name: K
+    values: Row
+    changes: Row = field(default_factory=dict)
+    host_s: float = 0.0
+
+
+class Simulations:
+    """The simulations of a question.
+
+    Parameters
+    ----------
+    machine : Machine
+    study : callable
+        (machine, **values) -> row.
+    workers : int or None
+        Processes; default: one per core.
+    limit_s : float or None
+        From now on. What has not ended by then is given up.
+    tick : callable or None
+        Called with the progress while processes run.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        study: Callable[..., Row],
+        workers: int | None = None,
+        limit_s: float | None = None,
+        tick: Callable[[Progress], object] | None = None,
+    ) -> None:
+        if workers is not None:
+            whole("workers", workers, 1)
+        if limit_s is not None and not (is_number(limit_s) and limit_s > 0):
+            raise ArgumentError(f"limit_s = {quote(limit_s)} must be a number > 0 [s]")
+        self._machine, self._study, self._start = machine, study, time.monotonic()
+        self._workers = workers or os.cpu_count() or 1
+        self._deadline = None if limit_s is None else self._start + limit_s
+        # User-defined components and kernels are not part of a key.
+        self._cache = default_cache() if only_ours(machine) else None
+        self._todo: dict[Any, float] = {}
+        self._done: list[float] = []
+        self._ran_s = 0.0
+        self._tick = tick
+
+    @property
+    def over(self) -> bool:
+        """Whether the limit is reached."""
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def run(self, simulations: Sequence[Simulation[K]]) -> Iterator[tuple[K, Row]]:
+        """Yield the name and the row of each simulation as it ends; the longest ones are started first."""
+        if not simulations or self.over:
+            return
+        name, version = study_name(self._study), study_version(self._study)
+        keys = {}
+        for x in sorted(simulations, key=lambda x: -x.host_s):
+            where = machine_of(self._machine.spec, x.changes)
+            keys[sweep_key(name, version, where, x.values)] = x, where.hash
+        points = {key: {"changes": x.changes, "values": x.values} for key, (x, _) in keys.items()}
+        hashes = {key: machine for key, (_, machine) in keys.items()}
+        job = Job(partial(_simulate, self._study, dict(self._machine.spec)), points, name, version, hashes)
+        self._todo = {key: x.host_s or 1.0 for key, (x, _) in keys.items()}
+        self._done, stage_start = [], time.monotonic()
+        small = sum(x.host_s for x in simulations) < _HERE_S
+        outcomes = run(
+            job,
+            cache=self._cache,
+            workers=1 if small else self._workers,
+            deadline=self._deadline,
+            tick=lambda: self._tick and self._tick(self.progress),
+        )
+        for key, outcome, kept in outcomes:
+            if outcome.status != OK:
+                raise PointError(f"a simulation failed: {outcome.error}\n{outcome.trace}".rstrip())
+            took = self._todo.pop(key)
+            if not kept:
+                self._done.append(took)
+                self._ran_s = time.monotonic() - stage_start
+            yield keys[key][0].name, outcome.row
+
+    @property
+    def progress(self) -> Progress:
+        """How far the simulations are that run now; the time left is by their expected times."""
+        done, todo = sum(self._done) + self._workers * _START_S, sum(self._todo.values())
+        left = self._ran_s / done * todo if self._done else todo / self._workers
+        n = len(self._done)
+        return Progress(n, n + len(self._todo), 0, 0, time.monotonic() - self._start, left)
+
+
+def _simulate(study: Callable[..., Row], spec: Row, point: Row) -> Row:
+    return study(machine_of(spec, point["changes"]), **point["values"])
+
+
+def last(stages: Iterator[Stage[A]], show: bool | Callable[[A], object]) -> A:
+    """Return the last answer of some stages, and show each: in a notebook, or to a function that is given.
+
+    An interrupt leaves in a notebook what is known then.
+    """
+    page = _Page() if show is True and _in_notebook() else None
+    answer: A | None = None
+    for stage in stages:
+        answer = stage.answer
+        if page is not None:
+            page.show(answer._repr_html_())
+        elif callable(show):
+            show(answer)
+    assert answer is not None
+    if page is not None:
+        page.show("")  # the answer that is returned shows itself
+    return answer
+
+
+def _in_notebook() -> bool:
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class _Page:
+    """A place in the output of a cell, where one page follows the other."""
+
+    def __init__(self) -> None:
+        from IPython import display
+
+        self._display: Any = display
+        self._handle = self._display.display(self._display.HTML(""), display_id=True)
+
+    def show(self, html: str) -> None:
+        """Show a page in place of the one before."""
+        self._handle.update(self._display.HTML(html))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation:
+    """The critical path of a simulation whose records are not kept: reasons, text and page of a `Why`."""
+
+    values: Row
+    text: str
+    html: str
+
+    @classmethod
+    def of(cls, row: Row) -> Explanation:
+        """Return what `explained` made a row of."""
+        return cls(**row)
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The resources on the path, as `Why` has them."""
+        plain: list[dict[str, Any]] = [
+            {name: tuple(value) if isinstance(value, list) else value for name, value in reason.items()}
+            for reason in self.values["reasons"]
+        ]
+        return tuple(Reason(**reason) for reason in plain)
+
+    def __iter__(self) -> Iterator[Reason]:
+        return iter(self.reasons)
+
+    def __getitem__(self, i: int) -> Reason:
+        return self.reasons[i]
+
+    def __len__(self) -> int:
+        return len(self.values["reasons"])
+
+    def to_dict(self) -> Row:
+        """Return the reasons as plain values."""
+        return self.values
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+def explained(why: Why) -> Row:
+    """Return a critical path as a row that `Explanation.of` reads."""
+    return {"values": why.to_dict(), "text": repr(why), "html": why._repr_html_()}

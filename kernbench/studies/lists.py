@@ -1,0 +1,218 @@
+"""Lists of products and of collectives from CSV files: the fastest placement or algorithm of each."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar
+
+from kernbench._registry import hint
+from kernbench.config import COLLECTIVES
+from kernbench.config._files import read_text
+from kernbench.errors import ArgumentError, ConfigError
+from kernbench.studies.best import NEAR, SIMULATED, choose, gemm, parsed_bytes, system_of
+from kernbench.studies.layers import Product
+from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, fastest
+from kernbench.sweeps._keys import Row
+from kernbench.topology.builder import Machine
+from kernbench.viz.charts import Column
+
+_MOST_LIST = 16 << 20  # bytes of a list
+
+
+class ProductsStudy(Study):
+    """The fastest placement of each product of a list."""
+
+    name, title = "products", "Products over a SIP"
+    method = (
+        "Each row is C[m, n] = A[m, k] B[k, n] over all PEs of SIP 0, in the fastest of the placements that are within "
+        f"{NEAR:g}x of the best by closed form, which are simulated. Times are from the launch leaving the host to "
+        "the last completion coming back."
+    )
+    parameters: ClassVar = {
+        "shapes": Parameter([], "name, m, n, k and optionally trans_a, trans_b of each product"),
+        "dtype": Parameter("f16", "type of A, B and C"),
+    }
+    columns: ClassVar = {
+        "name": Column("product"), "m": Column("m"), "n": Column("n"), "k": Column("k"),
+        "trans_a": Column("A transposed"), "trans_b": Column("B transposed"), "placement": Column("fastest"),
+        "simulated_ns": Column("time", "ns"), "utilization": Column("useful share of the matrix rate"),
+        "pes": Column("PEs at work"), "second": Column("next by closed form"), "limited_by": Column("limited by"),
+        "change": Column("change first"), "left_out": Column("not simulated"),
+    }  # fmt: skip
+
+    def points(self, machine: Machine, *, shapes: Sequence[Mapping[str, Any]], dtype: str) -> list[Row]:
+        return [
+            {LABELS: {"name": shape["name"]}, **{key: shape[key] for key in shape if key != "name"}, "dtype": dtype}
+            for shape in shapes
+        ]
+
+    def work(self, machine: Machine, *, m: int, n: int, k: int, **_: Any) -> float:
+        return float(m * n * k)
+
+    def simulate(self, machine: Machine, **product: Any) -> Row:
+        asked = asdict(Product(**product))
+        row: Row = {name: asked[name] for name in ("m", "n", "k", "trans_a", "trans_b", "dtype")}
+        try:
+            chosen = gemm(**row, machine=machine, progress=False, workers=1)
+        except ConfigError as error:
+            return row | {"left_out": str(error)}
+        assert chosen.why is not None
+        best, second, first = chosen.best, chosen.candidates[1], chosen.why[0]
+        return row | {
+            "placement": best.placement, "simulated_ns": chosen.simulated_ns, "utilization": chosen.utilization,
+            "pes": best.pes, "second": second.placement, "limited_by": f"{first.what} {first.share:.0%}",
+            "change": ", ".join(first.fields), "estimate_ns": best.estimate_ns, "remote_bytes": best.remote_bytes,
+            "left_out": "",
+        }  # fmt: skip
+
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        timed = [row for row in rows if "simulated_ns" in row]
+        if not timed:
+            return []
+        low, high = (edge(timed, key=lambda row: row["utilization"]) for edge in (min, max))
+        text = (
+            f"The matrix rate of the SIP is used between {low['utilization']:.2%} ({low['name']}, limited by "
+            f"{low['limited_by']}) and {high['utilization']:.2%} ({high['name']})."
+        )
+        said = fastest(row["placement"] for row in timed)
+        return [Finding(f"Of {len(timed)} products, {said}.", weight=2), Finding(text, weight=1)]
+
+
+class CollectivesStudy(Study):
+    """The fastest algorithm for each collective of a list."""
+
+    name, title = "collectives", "Collectives of a list"
+    method = (
+        f"Each row is the fastest of the {SIMULATED} best algorithms by the alpha-beta model, simulated, with the "
+        "tensor of each SIP on its first PE. Times are those of the device, without the launch by the host."
+    )
+    parameters: ClassVar = {
+        "cases": Parameter([], "name, bytes and optionally sips, network, collective of each"),
+    }
+    columns: ClassVar = {
+        "name": Column("case"), "system": Column("system"), "collective": Column("collective"),
+        "nbytes": Column("bytes", "B"), "algorithm": Column("fastest"), "n_slots": Column("slots"),
+        "simulated_ns": Column("time", "ns"), "bound_ns": Column("lower bound", "ns"), "bound_by": Column("bound by"),
+        "second": Column("next"), "spread": Column("best held by"), "spread_ns": Column("time there", "ns"),
+        "limited_by": Column("limited by"),
+    }  # fmt: skip
+
+    def points(self, machine: Machine, *, cases: Sequence[Mapping[str, Any]]) -> list[Row]:
+        return [_point(machine, **case) for case in cases]
+
+    def work(self, machine: Machine, *, nbytes: int, **_: Any) -> float:
+        return float(nbytes * machine.config.n_sips)
+
+    def simulate(self, machine: Machine, *, nbytes: int = 65536, collective: str = "all_reduce") -> Row:
+        chosen = choose(nbytes, collective=collective, machine=machine, changes=False, progress=False, workers=1)
+        assert chosen.why is not None
+        decision, spread = chosen.decision, chosen.spreads[0]
+        first = next(reason for reason in chosen.why if "PCIe" not in reason.what)  # the launch is not part of the time
+        second = decision.candidates[1].algorithm if len(decision.candidates) > 1 else ""
+        return {
+            "system": chosen.system, "collective": collective, "nbytes": nbytes, "algorithm": chosen.algorithm,
+            "n_slots": decision.n_slots, "simulated_ns": chosen.simulated_ns, "launched_ns": chosen.launched_ns,
+            "bound_ns": decision.bound_ns, "bound_by": decision.bound_by, "second": second, "spread": spread.where,
+            "spread_ns": spread.simulated_ns, "spread_algorithm": spread.algorithm,
+            "limited_by": f"{first.what} {first.share:.0%}",
+        }  # fmt: skip
+
+    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+        if not rows:
+            return []
+        found = [Finding(f"Of {len(rows)} collectives, {fastest(row['algorithm'] for row in rows)}.", weight=2)]
+        bounded = [row for row in rows if row["bound_ns"]]
+        if bounded:
+            far = max(bounded, key=lambda row: row["simulated_ns"] / row["bound_ns"])
+            ratio = far["simulated_ns"] / far["bound_ns"]
+            text = f"The farthest from its bound is {far['name']}: {ratio:.2f}x; {far['limited_by']}."
+            found.append(Finding(text, weight=1))
+        return found
+
+
+def _point(machine: Machine, *, name: str, bytes: int, collective: str = "all_reduce", **system: Any) -> Row:
+    try:
+        sips = system_of(machine, system.get("sips"), system.get("network")).config.system.sips
+    except (ArgumentError, ConfigError) as error:
+        raise ConfigError([f"{name}: {line}" for line in str(error).splitlines()]) from error
+    changes = {f"system.sips.{key}": getattr(sips, key) for key in ("count", "topology", "w", "h")}
+    return {LABELS: {"name": name}, MACHINE: changes, "nbytes": bytes, "collective": collective}
+
+
+def read_list(
+    path: Path, needed: Mapping[str, Callable[[str], Any]], optional: Mapping[str, Callable[[str], Any]]
+) -> list[Row]:
+    """Return the rows of a CSV file; each column has its converter, which raises ValueError."""
+    known = {**needed, **optional}
+    head: list[str] = []
+    rows: list[Row] = []
+    faults: list[str] = []
+    for number, line in enumerate(read_text(path, _MOST_LIST, "cut it into several lists").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            cells = [cell.strip() for cell in next(csv.reader([line], strict=True))]
+        except csv.Error as error:
+            raise ConfigError(
+                [f"{path}: line {number}: {error}; write each case on one line, quotes closed"]
+            ) from error
+        if not head:
+            head = cells
+            faults += [f"column {name!r} {_unknown(name, known)}" for name in head if name not in known]
+        elif len(cells) != len(head):
+            named = f"{len(head)} columns are named"
+            faults.append(f"line {number}: has {len(cells)} values, but {named}; add or remove some")
+        else:
+            rows.append({})
+            for name, text in zip(head, cells, strict=True):
+                if name in known and (text or name in needed):
+                    try:
+                        rows[-1][name] = known[name](text)
+                    except ValueError as error:
+                        faults.append(f"line {number}: {name} = {text!r} {error}")
+    missing = [name for name in needed if name not in head]
+    faults += [f"column {name!r} is missing; the first line must name {', '.join(needed)}" for name in missing]
+    if not faults and not rows:
+        faults = ["has no line after its first; add one for each case"]
+    if faults:
+        raise ConfigError([f"{path}: {fault}" for fault in faults])
+    return rows
+
+
+def _unknown(name: str, known: Mapping[str, object]) -> str:
+    if name == "topology" and "network" in known:
+        return "is now 'network': the links between SIPs"
+    return f"is unknown; {hint(name, known)}"
+
+
+def read_shapes(path: Path) -> list[Row]:
+    """Return the products of a CSV file with columns name, m, n, k and optionally trans_a, trans_b (0 or 1)."""
+    return read_list(path, {"name": str, "m": _size, "n": _size, "k": _size}, {"trans_a": _flag, "trans_b": _flag})
+
+
+def read_cases(path: Path) -> list[Row]:
+    """Return the collectives of a CSV file with columns name, bytes and optionally sips, network, collective."""
+    return read_list(
+        path, {"name": str, "bytes": parsed_bytes}, {"sips": str, "network": str, "collective": _collective}
+    )
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ValueError("must be a whole number >= 1")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("0", "1", "false", "true"):
+        raise ValueError("must be 0 or 1")
+    return text.lower() in ("1", "true")
+
+
+def _collective(text: str) -> str:
+    if text not in COLLECTIVES:
+        raise ValueError(f"is unknown; {hint(text, COLLECTIVES)}")
+    return text
