@@ -63,10 +63,14 @@ class NewFile(click.Path):
 
 
 def load_machine(source: str | None, overrides: Sequence[str]) -> Machine:
-    """Return the machine that options name, or raise a ConfigError."""
+    """Return the machine that options name, or raise a ConfigError, also for a component that does not exist."""
+    from kernbench.config._ccl import impl_faults
     from kernbench.topology.builder import resolve_topology
 
-    return resolve_topology(source, overrides)
+    machine = resolve_topology(source, overrides)
+    if faults := [f"{Path(machine.source).name}: {fault.text}" for fault in impl_faults(machine.spec)]:
+        raise ConfigError(faults)
+    return machine
 
 
 def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:

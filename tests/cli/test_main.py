@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from kernbench.cli.main import cli, main
 from kernbench.sim_engine._network import ENGINE
 from kernbench.studies import milestone
+from kernbench.viz._fields import fields
 from tests.repo import ROOT
 
 COMMANDS = sorted(cli.commands)
@@ -194,6 +195,16 @@ def test_validate_reads_presets_and_looks_for_components(tmp_path, monkeypatch, 
         assert "preset:six_sip_torus: valid, 6 SIPs" in out
         assert said in err
         assert bool(said) == bool(err)
+
+
+@pytest.mark.parametrize("path", [path for path in fields() if path.endswith(".impl")])
+def test_a_component_that_does_not_exist_is_named_with_its_file_and_key(tmp_path, path, capsys):
+    machine = tmp_path / "my_machine.yaml"
+    machine.write_text("base: small\n", encoding="utf-8")
+    command = ["run", "--topology", str(machine), "--bench", "gemm-single-pe", "--set"]
+    assert main([*command, f"{path}=no_parts:Slow"]) == 2
+    said = f"error: my_machine.yaml: {path} = 'no_parts:Slow' cannot be imported: ModuleNotFoundError"
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_validate_as_json(bad_file, capsys):
