@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def whole(name: str, value: object, least: int, unit: str = "") -> None:
 
 def is_number(value: object) -> bool:
     """Return whether a value is a finite number, which True is not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def mapping(name: str, value: object, holds: str) -> None:

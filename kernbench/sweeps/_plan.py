@@ -378,12 +378,19 @@ def read_plan(path: str | Path) -> PlanFile:
     unknown = [f"{path.name}: {key} is unknown; {hint(key, known)}" for key in content if key not in known]
     if "study" not in content:
         unknown.append(f"{path.name}: study is missing: name one of `kernbench list studies`")
+    machine, study = content.get("machine"), content.get("study", "")
+    if not isinstance(machine, (str, dict, type(None))):
+        unknown.append(f"{path.name}: machine = {quote(machine)} must be a path, preset:NAME, or a machine's groups")
+    if not isinstance(study, str):
+        unknown.append(f"{path.name}: study = {quote(study)} must be a name; see `kernbench list studies`")
     if unknown:
         raise ConfigError(unknown)
-    machine = content.get("machine")
     if isinstance(machine, str) and not machine.startswith(PRESET):
         machine = str(path.parent / machine)
     rest = {key: content[key] for key in _PLAN[3:] if content.get(key) is not None}
-    plan = make_plan(machine, content["study"], content.get("axes") or {}, **rest)
-    seconds, mib, session = (content.get(key) for key in _LIMITS)
-    return PlanFile(plan, PointLimits(seconds, mib, Limits.of(session)))
+    try:
+        plan = make_plan(machine, study, content.get("axes") or {}, **rest)
+        seconds, mib, session = (content.get(key) for key in _LIMITS)
+        return PlanFile(plan, PointLimits(seconds, mib, Limits.of(session)))
+    except ConfigError as error:
+        raise type(error)([f"{path.name}: {fault}" for fault in error.faults]) from error

@@ -19,6 +19,7 @@ from tests.repo import ROOT
 # Part: module, function, number of tries in a full campaign, tries in one process.
 PARTS = {
     "files": ("files", "run", 10_000, 1000),
+    "plans": ("plans", "run", 2000, 1000),
     "kernels": ("kernels", "run", 1000, 500),
     "hostile": ("kernels", "run_hostile", 200, 200),
     "collectives": ("collectives", "run", 1000, 250),

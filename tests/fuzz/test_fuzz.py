@@ -10,7 +10,16 @@ import pytest
 from tests.fuzz.__main__ import apart
 
 FIRST = int(time.time()) // 86_400 * 1000
-SHORT = {"files": 60, "kernels": 40, "hostile": 85, "collectives": 34, "damage": 120, "arrays": 45, "memory": 150}
+SHORT = {
+    "files": 60,
+    "plans": 60,
+    "kernels": 40,
+    "hostile": 85,
+    "collectives": 34,
+    "damage": 120,
+    "arrays": 45,
+    "memory": 150,
+}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory of a process, as Linux tells it")

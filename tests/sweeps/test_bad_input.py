@@ -56,9 +56,20 @@ def test_a_folder_that_is_a_file(tmp_path, below):
 
 def test_a_plan_file_is_held_to_the_same(tmp_path):
     path = tmp_path / "plan.yaml"
-    for line, said in (("points: 3", "points = 3"), ("time_limit_s: '2'", "time_limit_s = '2'")):
-        path.write_text(f"machine: preset:small\nstudy: gemm\naxes: {{k: [64]}}\n{line}\n")
-        with pytest.raises(ConfigError, match=said):
+    for line, said in (
+        ("points: 3", "points = 3"),
+        ("time_limit_s: '2'", "time_limit_s = '2'"),
+        ("machine: 3", "machine = 3 must be a path"),
+        ("machine: none.yaml", ".*none.yaml: cannot be read"),
+        ("machine: {base: small, cube: {ucie: {port_ns: x}}}", "machine: cube.ucie.port_ns = 'x' must be a plain number"),
+        ("study: 3", "study = 3 must be a name"),
+        ("study: no_such:f", "study 'no_such:f': No module named"),
+        ("axes: {m: {low: 1, high: 1" + 400 * "0" + "}}", "axis m: high = 1000"),
+    ):
+        given = {"machine": "preset:small", "study": "gemm", "axes": "{k: [64]}"}
+        key, _, value = line.partition(": ")
+        path.write_text("".join(f"{name}: {text}\n" for name, text in (given | {key: value}).items()))
+        with pytest.raises(ConfigError, match=f"^plan.yaml: {said}"):
             read_plan(path)
 
 
