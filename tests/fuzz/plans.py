@@ -23,7 +23,7 @@ PLANS: list[dict[str, Any]] = [
         "machine": "topology.yaml", "study": "gemm", "axes": {"m": {"low": 32, "high": 64, "step": 32}},
         "samples": 3, "where": ["m > 32"], "limits": {"events": 100},
     },
-    {"study": "ccl", "memory_limit_mib": 9, "points": [{"algorithm": "tree_allreduce", "nbytes": 1024}, {"nbytes": "x"}]},
+    {"study": "ccl", "memory_limit_mib": 9, "points": [{"algorithm": "tree_allreduce", "nbytes": 64}, {"nbytes": "x"}]},
     {"machine": {"base": "small"}, "study": "tests.sweeps.studies:square", "axes": {"x": [1, 2, 3]}},
 ]  # fmt: skip
 

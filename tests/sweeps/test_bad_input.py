@@ -61,7 +61,7 @@ def test_a_plan_file_is_held_to_the_same(tmp_path):
         ("time_limit_s: '2'", "time_limit_s = '2'"),
         ("machine: 3", "machine = 3 must be a path"),
         ("machine: none.yaml", ".*none.yaml: cannot be read"),
-        ("machine: {base: small, cube: {ucie: {port_ns: x}}}", "machine: cube.ucie.port_ns = 'x' must be a plain number"),
+        ("machine: {base: small, cube: {ucie: {port_ns: x}}}", "machine: cube.ucie.port_ns = 'x' must be a plain"),
         ("study: 3", "study = 3 must be a name"),
         ("study: no_such:f", "study 'no_such:f': No module named"),
         ("axes: {m: {low: 1, high: 1" + 400 * "0" + "}}", "axis m: high = 1000"),
