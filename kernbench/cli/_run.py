@@ -331,7 +331,7 @@ _SHOWN = (
     "name", "system", "nbytes", "m", "n", "k", "placement", "algorithm", "simulated_ns", "bound_ns", "utilization",
     "limited_by",
 )  # fmt: skip
-_list_file = click.Path(path_type=Path, dir_okay=False)
+_list_file = click.Path(path_type=Path, dir_okay=False, exists=True)
 _out_option = click.option(
     "--out",
     "folder",
@@ -579,6 +579,10 @@ def _list(
             raise InterruptedRun(
                 f"interrupted; finished points are kept in {folder}; the same command continues from there"
             ) from error
+        except OSError as error:
+            if error.filename is None or not Path(str(error.filename)).is_relative_to(folder):
+                raise
+            raise click.UsageError(f"{folder} cannot be written ({error.strerror}): give --out FOLDER") from error
     if rows:
         report = Report(study, rows, machine, dict(parameters))
         report.write(folder)

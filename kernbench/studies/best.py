@@ -339,6 +339,7 @@ def choose_stages(
     if collective not in COLLECTIVES:
         raise ArgumentError(f"collective {collective!r} is unknown; {hint(collective, COLLECTIVES)}")
     where = system_of(resolve_topology(machine), sips, network)
+    check_sips(where)
     simulations = Simulations(where, simulated, workers, limit_s, tick)
     config = load_ccl_config(machine=where.config)
     known, wrong = names(config, collective, "rank"), list[str]()
@@ -520,20 +521,34 @@ def parsed_bytes(text: int | str) -> int:
     return found
 
 
+def parsed_sips(text: int | str) -> tuple[int, int | None]:
+    """Return a number of SIPs and None, or columns and rows of a grid; a ValueError says what is wrong with it."""
+    match = re.fullmatch(r"(\d+)(?:\s*x\s*(\d+))?", str(text).strip())
+    if match is None or isinstance(text, bool):
+        raise ValueError("must be a number of SIPs, or a grid as 4x2: columns x rows")
+    return int(match.group(1)), None if match.group(2) is None else int(match.group(2))
+
+
+def check_sips(machine: Machine) -> None:
+    """Refuse a machine that has one SIP only."""
+    if machine.config.n_sips < 2:
+        raise ArgumentError("sips = 1 must be >= 2: a collective between SIPs needs two")
+
+
 def system_of(machine: Machine, sips: int | str | None, network: str | None) -> Machine:
     """Return the machine with other SIPs: a count, or a grid as "4x2", and the network between them."""
     given = machine.config.system.sips
     name = network or given.topology
     if sips is None and network is None:
         return machine
-    match = re.fullmatch(r"(\d+)(?:\s*x\s*(\d+))?", str(given.count if sips is None else sips).strip())
-    if match is None or isinstance(sips, bool):
-        raise ArgumentError(f"sips = {sips!r} must be a number of SIPs, or a grid as 4x2: columns x rows")
-    w, h = int(match.group(1)), match.group(2)
-    count = w * int(h) if h else w
+    try:
+        w, h = parsed_sips(given.count if sips is None else sips)
+    except ValueError as error:
+        raise ArgumentError(f"sips = {sips!r} {error}") from None
+    count = w if h is None else w * h
     values: dict[str, Any] = {"count": count, "topology": name, "w": None, "h": None}
     if name in _GRIDS and count:
-        rows = int(h) if h else next(r for r in range(isqrt(count), 0, -1) if count % r == 0)
+        rows = h or next(r for r in range(isqrt(count), 0, -1) if count % r == 0)
         values |= {"w": count // rows, "h": rows}
     return machine.with_({f"system.sips.{key}": value for key, value in values.items()})
 

@@ -6,13 +6,14 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from kernbench._registry import hint
 from kernbench.config import COLLECTIVES
 from kernbench.config._files import read_text
+from kernbench.config._schema import Sips
 from kernbench.errors import ArgumentError, ConfigError
-from kernbench.studies.best import NEAR, SIMULATED, choose, gemm, parsed_bytes, system_of
+from kernbench.studies.best import NEAR, SIMULATED, check_sips, choose, gemm, parsed_bytes, parsed_sips, system_of
 from kernbench.studies.layers import Product
 from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, fastest
 from kernbench.sweeps._keys import Row
@@ -101,7 +102,15 @@ class CollectivesStudy(Study):
     }  # fmt: skip
 
     def points(self, machine: Machine, *, cases: Sequence[Mapping[str, Any]]) -> list[Row]:
-        return [_point(machine, **case) for case in cases]
+        points, faults = [], list[str]()
+        for case in cases:
+            try:
+                points.append(_point(machine, **case))
+            except (ArgumentError, ConfigError) as error:
+                faults += [f"{case['name']}: {line}" for line in str(error).splitlines()]
+        if faults:
+            raise ConfigError(faults)
+        return points
 
     def work(self, machine: Machine, *, nbytes: int, **_: Any) -> float:
         return float(nbytes * machine.config.n_sips)
@@ -134,10 +143,9 @@ class CollectivesStudy(Study):
 
 
 def _point(machine: Machine, *, name: str, bytes: int, collective: str = "all_reduce", **system: Any) -> Row:
-    try:
-        sips = system_of(machine, system.get("sips"), system.get("network")).config.system.sips
-    except (ArgumentError, ConfigError) as error:
-        raise ConfigError([f"{name}: {line}" for line in str(error).splitlines()]) from error
+    there = system_of(machine, system.get("sips"), system.get("network"))
+    check_sips(there)
+    sips = there.config.system.sips
     changes = {f"system.sips.{key}": getattr(sips, key) for key in ("count", "topology", "w", "h")}
     return {LABELS: {"name": name}, MACHINE: changes, "nbytes": bytes, "collective": collective}
 
@@ -196,7 +204,7 @@ def read_shapes(path: Path) -> list[Row]:
 def read_cases(path: Path) -> list[Row]:
     """Return the collectives of a CSV file with columns name, bytes and optionally sips, network, collective."""
     return read_list(
-        path, {"name": str, "bytes": parsed_bytes}, {"sips": str, "network": str, "collective": _collective}
+        path, {"name": str, "bytes": parsed_bytes}, {"sips": _sips, "network": _network, "collective": _collective}
     )
 
 
@@ -210,6 +218,18 @@ def _flag(text: str) -> bool:
     if text.lower() not in ("0", "1", "false", "true"):
         raise ValueError("must be 0 or 1")
     return text.lower() in ("1", "true")
+
+
+def _sips(text: str) -> str:
+    parsed_sips(text)
+    return text
+
+
+def _network(text: str) -> str:
+    known = get_args(get_type_hints(Sips)["topology"])
+    if text not in known:
+        raise ValueError(f"is unknown; {hint(text, known)}")
+    return text
 
 
 def _collective(text: str) -> str:

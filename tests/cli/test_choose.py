@@ -76,7 +76,11 @@ def test_a_list_of_collectives_has_a_table(tmp_path, monkeypatch, capsys):
         ("gemm", 'name,m,n,k\na,1,2,3\n"b,1,2,3\nc,1,2,3\n', ["list.csv: line 3: ", "quotes closed"]),
         ("ccl", "name,bytes\na,some\n", ["line 2: bytes = 'some' must be a number of bytes"]),
         ("ccl", "name,bytes,topology\na,64,torus_2d\n", ["column 'topology' is now 'network'"]),
-        ("ccl", "name,bytes,sips,network\na,64,4,moebius\n", ["a: ", "moebius"]),
+        ("ccl", "name,bytes,sips,network\na,64,4,moebius\nb,63,2by2,ring_1d\n", [
+            "line 2: network = 'moebius' is unknown", "line 3: bytes = '63' must be a multiple",
+            "line 3: sips = '2by2' must be a number of SIPs",
+        ]),
+        ("ccl", "name,bytes,sips\na,64,1\nb,64,0\n", ["a: sips = 1 must be >= 2", "b: ", "system.sips.count"]),
     ],
 )  # fmt: skip
 def test_every_fault_of_a_list_is_named_before_anything_is_written(tmp_path, monkeypatch, capsys, command, text, said):
@@ -193,3 +197,20 @@ def test_a_list_ends_at_its_limit(tmp_path, monkeypatch, capsys):
 def test_former_options_name_those_of_now(command, said, capsys):
     assert main(command) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_one_sip_has_no_collective(capsys):
+    assert main(["ccl", "--sips", "1", "--bytes", "64", *SMALL]) == 2
+    text, error = capsys.readouterr()
+    assert not text
+    assert "sips = 1 must be >= 2: a collective between SIPs needs two" in error
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shapes.csv").write_text("name,m,n,k\na,8,64,64\n")
+    (tmp_path / "file").write_text("")
+    assert main(["gemm", "--csv", "shapes.csv", "--out", "file/new", "--workers", "1", *SMALL]) == 2
+    assert "file/new cannot be written (" in capsys.readouterr().err
+    assert main(["gemm", "--csv", "none.csv"]) == 2
+    assert "'none.csv' does not exist" in capsys.readouterr().err
