@@ -502,6 +502,13 @@ def drawn(out, B: tl.constexpr, ROUNDS: tl.constexpr):
 
 
 @triton.jit
+def words_of_philox(out, B: tl.constexpr, ROUNDS: tl.constexpr):
+    i = tl.arange(0, B)
+    first, _, _, _ = tl.philox(7, i, i, i, i, ROUNDS)
+    tl.store(out + i, first)
+
+
+@triton.jit
 def falling(x, out, B: tl.constexpr):
     i = tl.arange(0, B)
     tl.store(out + i, tl.sort(tl.load(x + i), descending=True))

@@ -334,6 +334,7 @@ def test_a_negative_shift_or_number_of_rounds_is_refused(kernels, machine):
     for launch, text in (
         (lambda: kernels.shifted[(1,)](x, out, -1, B=4), "shl: 1 of 1 shifts are negative"),
         (lambda: kernels.shifted[(1,)](x - 1, out, 1, B=4), "shr: 1 of 4 shifts are negative"),
+        (lambda: kernels.words_of_philox[(1,)](out, B=4, ROUNDS=-1), "tl.philox: n_rounds = -1 must be"),
         (lambda: kernels.drawn[(1,)](out, B=4, ROUNDS=-1), "n_rounds = -1 must be a whole number >= 0"),
     ):
         with kb.session(machine, data=True) as torch, on(torch), pytest.raises(KernelError, match=text):
