@@ -300,6 +300,7 @@ for row in CclStudy().read(written):
 
 # %% [markdown]
 # To use your own algorithm by name, put its `kernel` and `kernel_args(*, n_elem, world_size, **options)`, which returns
-# the kernel's arguments after its pointer, into a module and add an entry to a ccl.yaml.
-# Then `torch.distributed` can run it, and `kernbench milestone ccl --param ccl_file=...` compares the entries of that
-# file.
+# the kernel's arguments after its pointer, into a module and name the module in a ccl.yaml. The file may contain that
+# entry alone: whatever it leaves out is as in the packaged one.
+# Then `torch.distributed` can run it, and `kernbench milestone ccl --param ccl_file=...` compares it with the packaged
+# algorithms.

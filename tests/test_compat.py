@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernbench import tp
 from kernbench.benches import milestone_1h_ccl, milestone_1h_gemm, milestone_gqa_llama70b
 from kernbench.benches.registry import resolve
 from kernbench.ccl import diagnostics
@@ -227,26 +228,24 @@ def test_a_shard_that_does_not_fit_leaves_all_memory_free():
 # -- ranks and tensor parallelism
 
 
-def test_groups_are_set_up_before_the_ranks(topology):
-    from kernbench.tp import (
-        ColumnParallelLinear,
-        RowParallelLinear,
-        get_tensor_model_parallel_rank,
-        get_tensor_model_parallel_world_size,
-        initialize_model_parallel,
-    )
+def test_names_of_megatron_are_at_the_root_of_the_package():
+    regions = ("copy_to", "reduce_from", "scatter_to", "gather_from")
+    for name in ("ColumnParallelLinear", "RowParallelLinear", *(f"{r}_tensor_model_parallel_region" for r in regions)):
+        assert callable(getattr(tp, name))
 
+
+def test_groups_are_set_up_before_the_ranks(topology):
     seen = []
     with RuntimeContext(GraphEngine(topology, enable_data=True)) as torch:
         torch.distributed.init_process_group(backend="ahbm")
-        initialize_model_parallel(torch.distributed.get_world_size())
+        tp.initialize_model_parallel(torch.distributed.get_world_size())
 
         def work(rank):
             torch.ahbm.set_device(rank)
-            column = ColumnParallelLinear(32, 64, torch=torch)
-            row = RowParallelLinear(64, 16, torch=torch)
+            column = tp.ColumnParallelLinear(32, 64, torch=torch)
+            row = tp.RowParallelLinear(64, 16, torch=torch)
             y = row(column(torch.full((4, 32), 1.0, dtype="f16", device="ahbm")))
-            seen.append((get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size(), y.numpy()))
+            seen.append((tp.get_tensor_model_parallel_rank(), tp.get_tensor_model_parallel_world_size(), y.numpy()))
 
         torch.multiprocessing.spawn(work, args=(), nprocs=2)
     assert [(rank, world) for rank, world, _ in sorted(seen, key=lambda each: each[0])] == [(0, 2), (1, 2)]

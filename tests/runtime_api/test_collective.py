@@ -372,15 +372,16 @@ def test_auto_chooses_by_size_and_says_what():
 @pytest.mark.parametrize("where", ["entry", "defaults", "keyword"])
 def test_auto_keeps_slots_that_are_stated(where):
     content = load_yaml(default_ccl_path())
-    content["algorithms"] = {"ring_allreduce_tcm": content["algorithms"]["ring_allreduce_tcm"]}
-    if where != "keyword":
-        (content["defaults"] if where == "defaults" else content["algorithms"]["ring_allreduce_tcm"])["n_slots"] = 3
+    groups = {"entry": content["algorithms"].values(), "defaults": [content["defaults"]], "keyword": []}
+    for group in groups[where]:
+        group["n_slots"] = 3
     call = {"n_slots": 3} if where == "keyword" else {}
     with session(one_cube(3), data=True) as torch:
         arrays, tensors = of_each_device(torch, 60_000)
-        assert torch.collective(tensors, config=content, **call).algorithm.n_slots == 3
+        chosen = torch.collective(tensors, config=content, **call).algorithm
+        assert chosen.n_slots == 3
         np.testing.assert_array_equal(tensors[2].numpy(), sum(arrays))
-        assert installs(torch)[0] == "install direct: ring_allreduce_tcm, 3 x 4096 B in tcm (0)"
+        assert installs(torch)[0] == f"install direct: {chosen.name}, 3 x 4096 B in {chosen.buffer_kind} (0)"
 
 
 def test_slots_of_one_call():
