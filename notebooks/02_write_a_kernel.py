@@ -106,9 +106,8 @@ print(f"bytes over the slice's rate: {slice_ns:.2f} ns; the PE worked {ns:.2f} n
 print(result)
 
 # %% [markdown]
-# The PE worked during a small part of the whole run. The rest is mostly the host's copies to the device and back
-# (`host`) and the launch's path through the CPUs (`launch`). The result includes both, but they are not what we study
-# here.
+# The PE worked during a small part of the whole run. The rest is the host's copies to the device and back, and
+# the launch's path through the CPUs, which the result lists apart from the device. They are not what we study here.
 #
 # ## 2. Softmax of rows, unfused
 #

@@ -87,7 +87,7 @@ result = compiled.result
 result
 
 # %% [markdown]
-# The table has one row for each module: its time, the stage that takes most of it, the bytes that the PEs moved, and
+# The table has one row for each module: its time, the resource that takes most of it, the bytes that the PEs moved, and
 # the achieved share of what matrix engines and memory allow at that number of FLOPs per byte. `attention` takes 39 % of
 # the time, with 15 % of the FLOPs.
 #

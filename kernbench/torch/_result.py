@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from kernbench.analysis._critical_path import CriticalPath, critical_path
 from kernbench.analysis._records import Launch, Records
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.analysis.breakdown import Breakdown, breakdown
-from kernbench.analysis.result import LABELS
-from kernbench.analysis.why import Why, why
+from kernbench.analysis.why import Why, attribution, why
 from kernbench.errors import StateError
 
 if TYPE_CHECKING:
@@ -177,12 +178,19 @@ class ModelResult:
         return why(self.records, launch.name, launch.launches)
 
     def limit(self, part: Part) -> str:
-        """Return the stage that took most of a launch's time."""
+        """Return the resource that took most of a launch's time on the critical path of the call, on the device."""
         if part.on_host:
             return "host"
-        window = part.start_ps, part.end_ps
-        exclusive = breakdown(self.records.within(*window), window=window).exclusive_ns()
-        return LABELS[max(exclusive, key=lambda stage: exclusive[stage])]
+        times: Counter[str] = Counter()
+        for step in self._path.steps:
+            if part.start_ps <= (step.start_ps + step.end_ps) // 2 < part.end_ps:
+                for x in step.parts:
+                    times[attribution(x.kind, x.resource).group] += x.ps
+        return times.most_common(1)[0][0] if times else "host"
+
+    @cached_property
+    def _path(self) -> CriticalPath:
+        return critical_path(self.records, [each for part in self.launches for each in part.launches]).of_host(False)
 
     def compare(self, other: ModelResult) -> pd.DataFrame:
         """Return both times [ns] by module, and the ratio of the other's to this one's."""

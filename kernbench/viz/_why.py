@@ -8,7 +8,7 @@ from operator import getitem
 from typing import Any
 
 from kernbench.analysis._records import Records
-from kernbench.analysis._what_if import COVERED, Tornado, is_time, swing, tornado, what_if
+from kernbench.analysis._what_if import COVERED, Prediction, Tornado, is_time, swing, tornado, what_if
 from kernbench.analysis.why import Reason, Why
 from kernbench.errors import KernbenchError, StateError
 from kernbench.viz._fields import fields
@@ -58,7 +58,12 @@ def predicted(section: Mapping[str, Any], records: Records) -> dict[str, Any]:
 def tornado_rows(found: Tornado, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what each field changes: predicted and simulated latencies over the run's, None for what there is not."""
     return [
-        _field(path, spec) | {"predicted": [x and x.ratio for x in bars], "exact": [x and x.exact_ratio for x in bars]}
+        _field(path, spec)
+        | {
+            "predicted": [x and x.ratio for x in bars],
+            "range": [x and [ns / x.simulated_ns for ns in (x.low_ns, x.high_ns)] for x in bars],
+            "exact": [x and x.exact_ratio for x in bars],
+        }
         for path, bars in found.rows
         if any(x and abs(swing(x)) >= SMALLEST_BAR for x in bars)
     ]
@@ -77,7 +82,7 @@ def handle_why(message: Message, records: Records) -> dict[str, Any] | None:
         if what == "what_if":
             if message["latency_ns"] != records.makespan_ps / 1000:
                 raise StateError("another run is shown now")
-            return {"do": what, "id": message["id"], "predicted": what_if(records, message["values"]).predicted_ns}
+            return {"do": what, "id": message["id"], "predicted": _times(what_if(records, message["values"]))}
     except KernbenchError as error:
         return {"do": what, "id": message.get("id"), "predicted": None, "error": str(error)}
     return None
@@ -98,12 +103,16 @@ def _row(reason: Reason, records: Records) -> dict[str, Any]:
     }
 
 
-def _predicted(records: Records, values: Mapping[str, float]) -> float | None:
-    """Return the predicted latency [ns], None for a machine that cannot be."""
+def _predicted(records: Records, values: Mapping[str, float]) -> list[float] | None:
+    """Return the predicted latency [ns] and its range, None for a machine that cannot be."""
     try:
-        return what_if(records, values).predicted_ns
+        return _times(what_if(records, values))
     except KernbenchError:
         return None
+
+
+def _times(found: Prediction) -> list[float]:
+    return [found.predicted_ns, found.low_ns, found.high_ns]
 
 
 def _scaled(spec: Mapping[str, Any], paths: Sequence[str], factor: float) -> dict[str, float]:

@@ -43,7 +43,10 @@ def test_overrides_are_those_of_load(result):
 def test_links_that_a_faster_slice_needs_come_with_it(result):
     implied = {x.field: x.new for x in result.what_if("cube.hbm.channel_bw_gbs=40").changes if x.implied}
     assert implied == {"cube.hbm.bw_gbs": 320, "cube.pe.pe_dma.bw_gbs": 320}
-    faster = MACHINE.with_(result.what_if("cube.hbm.channel_bw_gbs=40").overrides)
+    overrides = result.what_if("cube.hbm.channel_bw_gbs=40").overrides
+    assert len(overrides) == 3
+    assert {x.field: x.new for x in result.what_if(overrides).changes} == {"cube.hbm.channel_bw_gbs": 40, **implied}
+    faster = resolve_topology("preset:default", overrides)
     assert [faster.spec["cube"]["hbm"]["bw_gbs"], faster.spec["cube"]["pe"]["pe_dma"]["bw_gbs"]] == [320, 320]
     with pytest.raises(KernbenchError, match=r"cube.hbm.bw_gbs = 256 must be >= 320"):
         result.what_if(["cube.hbm.channel_bw_gbs=40", "cube.hbm.bw_gbs=256"])
@@ -126,6 +129,77 @@ def test_a_memory_is_at_work_for_longer_than_its_bytes_where_bursts_are_read_in_
     assert exact.latency_ns > 1.02 * result.latency_ns
     assert result.what_if(override).predicted_ns == pytest.approx(exact.latency_ns, rel=0.01)
     assert exact.what_if("cube.hbm.channel_bw_gbs=32").predicted_ns == pytest.approx(result.latency_ns, rel=0.03)
+
+
+LATE = SMALL.with_(["cube.hbm.access_ns=40", "cube.hbm.efficiency=0.8"])
+TWICE = ["cube.hbm.channel_bw_gbs=64", "cube.hbm.bw_gbs=512", "cube.pe.pe_dma.bw_gbs=512"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "run", "override"),
+    [
+        # What a host copy waits for is its slowest link, not the first one of its way.
+        (SMALL, RUNS["several PEs"], ["system.pcie.bw_gbs=128"]),
+        (SMALL, RUNS["several PEs"], ["cube.hbm.bw_gbs=512"]),
+        # A read waits for the buffer of the tile that left it last.
+        (
+            SMALL,
+            lambda machine: run_bench("qkv-gemm", machine, log="tile").result,
+            [*TWICE, "cube.pe.pe_gemm.clock_ghz=2", "cube.pe.pe_tcm.read_bw_gbs=1024"],
+        ),
+        # Channels serve writes and other reads during the access latency of a read.
+        (
+            LATE,
+            lambda machine: run_bench("qkv-gemm", machine, log="tile").result,
+            ["cube.hbm.channel_bw_gbs=8"],
+        ),
+        # The last bursts of all channels are on the link after the memory has served them.
+        (
+            SMALL.with_(["cube.hbm.channel_bw_gbs=24"]),
+            lambda machine: gemm.run(machine, (96, 128, 128), "ref_ref"),
+            ["cube.hbm.channel_bw_gbs=48", "cube.hbm.bw_gbs=384", "cube.pe.pe_dma.bw_gbs=384"],
+        ),
+    ],
+)
+def test_what_a_transfer_waits_for_is_known(machine, run, override):
+    result, exact = run(machine), run(machine.with_(override))
+    assert result.what_if(override).predicted_ns == pytest.approx(exact.latency_ns, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("workload", "override", "reason"),
+    [
+        ("ring", "system.sip_link.bw_gbs=32", "messages between PEs may be served in another order"),
+        ("ring", "system.sip_link.latency_ns=200", "messages between PEs may be served in another order"),
+        ("streamed", "cube.hbm.channel_bw_gbs=8", "the order in which links and memories serve is that of the run"),
+    ],
+)
+def test_a_prediction_says_its_range_and_why_there_is_one(workload, override, reason):
+    result, exact = (RUNS[workload](machine).latency_ns for machine in (SMALL, SMALL.with_([override])))
+    found = RUNS[workload](SMALL).what_if(override)
+    assert found.low_ns <= exact <= found.high_ns
+    assert result <= found.low_ns < found.predicted_ns < found.high_ns
+    assert reason in found.doubt
+    line = f"between {found.low_ns:,.2f} and {found.high_ns:,.2f} ns: {found.doubt}"
+    for text in (repr(found), found._repr_html_()):
+        assert line in text
+    field = override.split("=")[0]
+    assert " to +" in next(line for line in repr(RUNS[workload](SMALL).tornado()).splitlines() if field in line)
+
+
+def test_what_changes_nothing_has_no_range(result):
+    found = result.what_if("system.sip_link.bw_gbs=32")
+    assert (found.predicted_ns, found.low_ns, found.high_ns, found.doubt) == (*[result.latency_ns] * 3, "")
+    assert "between" not in repr(found)
+
+
+def test_the_refreshes_of_a_dram_are_a_reason_for_a_range():
+    machine = SMALL.with_({"cube.hbm.timing": "hbm3"})
+    run, override = (lambda x: gemm.run(x, (96, 64, 32), "load_ref")), "system.switch.overhead_ns=20"
+    found, exact = run(machine).what_if(override), run(machine.with_([override])).latency_ns
+    assert "refreshes" in found.doubt
+    assert abs(found.predicted_ns / exact - 1) > 0.05
+    assert found.low_ns <= exact <= found.high_ns
 
 
 def errors(workload):

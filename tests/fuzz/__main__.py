@@ -25,6 +25,7 @@ PARTS = {
     "collectives": ("collectives", "run", 1000, 250),
     "damage": ("damage", "run", 2000, 1000),
     "arrays": ("arrays", "run", 2000, 500),
+    "advice": ("advice", "run", 200, 100),
     "memory": ("memory", "run", 1000, 1000),
     "interrupts": ("processes", "run_interrupts", 100, 100),
     "hashes": ("processes", "run_hash_seeds", 10, 10),

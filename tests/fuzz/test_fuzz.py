@@ -19,6 +19,7 @@ SHORT = {
     "damage": 120,
     "arrays": 45,
     "memory": 150,
+    "advice": 4,
 }
 
 

@@ -31,6 +31,12 @@ COVERED = (
     "cube.pe.pe_math.clock_ghz", *_BY_TYPE, "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs",
     "cube.pe.pe_mmu.lookup_ns", "cube.pe.pe_ipcq.sram_setup_ns", "cube.pe.pe_ipcq.hbm_setup_ns",
 )  # fmt: skip
+# By how much predictions of fields up to four times slower or faster were too short and too long, as shares of the
+# exact time, rounded up: random workloads on random machines (tests/fuzz/advice.py). With messages between PEs, by the
+# slowdown up to which they hold.
+_IN_ORDER = 0.05  # of small changes, twice the change and 0.5 %
+_DRAM = 0.2, 0.2  # refreshes delay short runs by up to a fifth
+_OUT_OF_ORDER = (1.0, (0.1, 0.1)), (2.0, (0.15, 0.15)), (float("inf"), (0.35, 0.2))
 # No link between a PE and its slice may be slower than the slice.
 _WITH_SLICE = ("cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
 
@@ -58,6 +64,10 @@ class Prediction:
         What ran.
     simulated_ns, predicted_ns : float
         The latency of the run, and that on the changed machine.
+    low_ns, high_ns : float
+        The range that exact runs of such changes had.
+    doubt : str
+        Why the prediction is not exact; empty if nothing changes.
     changes : tuple of Change
         The fields that differ, with their old and new values.
     exact_ns : float or None
@@ -67,6 +77,9 @@ class Prediction:
     name: str
     simulated_ns: float
     predicted_ns: float
+    low_ns: float
+    high_ns: float
+    doubt: str
     changes: tuple[Change, ...]
     exact_ns: float | None = None
     label: str = "prediction"
@@ -96,6 +109,7 @@ class Prediction:
     def __repr__(self) -> str:
         times = f"{self.predicted_ns:,.2f} ns instead of {self.simulated_ns:,.2f} ns"
         lines = [f"{self.label}: {self.name} takes {times} ({self.ratio:.3f}x)"]
+        lines += [f"  between {self.low_ns:,.2f} and {self.high_ns:,.2f} ns: {self.doubt}"] if self.doubt else []
         lines += [f"  {change}" for change in self.changes]
         if self.exact_ns is not None:
             lines.append(f"  simulated: {self.exact_ns:,.2f} ns; error of the prediction {self.error or 0:+.2%}")
@@ -125,7 +139,12 @@ class Tornado:
         how = f"simulated (largest error of a prediction {max(map(abs, errors)):.2%})" if errors else "predicted"
         lines = [f"{self.name}: {how} change of the latency, each field times {self.factors}"]
         for field, found in self.rows:
-            lines.append(f"  {field:<{width}}" + "".join(f"{_signed(x) if x else '-':>9}" for x in found))
+            lines.append(f"  {field:<{width}}" + "".join(f"  {_signed(x) if x else '-':>26}" for x in found))
+        lines += [
+            f"  ranges: {doubt}"
+            for doubt in dict.fromkeys(x.doubt for _, found in self.rows for x in found if x)
+            if doubt
+        ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -133,8 +152,17 @@ class Tornado:
 
 
 def _signed(found: Prediction) -> str:
-    """Return the relative change as text: "0.0%" for what is less than is shown, of either sign."""
-    text = f"{swing(found):+.1%}"
+    """Return the relative change as text, with the range of a prediction that says that there is one."""
+    text = percent(swing(found))
+    if text == "0.0%" or found.exact_ns is not None:
+        return text
+    low, high = (percent(ns / found.simulated_ns - 1) for ns in (found.low_ns, found.high_ns))
+    return f"{text} ({low} to {high})"
+
+
+def percent(change: float) -> str:
+    """Return a relative change as text: "0.0%" for what is less than is shown, of either sign."""
+    text = f"{change:+.1%}"
     return "0.0%" if text in ("+0.0%", "-0.0%") else text
 
 
@@ -183,8 +211,25 @@ def what_if(records: Records, overrides: Mapping[str, object] | Sequence[str], n
             f"{', '.join(change.field for change in changes if change.field in _BY_TYPE)} is about; run it again"
         )
     ratio = {change.field: _slowdown(change) for change in changes}
-    predicted = timing.predict(ratio, {change.field: change.new for change in changes})
-    return Prediction(name, records.makespan_ps / 1000, predicted / 1000, changes)
+    now, predicted = records.makespan_ps, timing.predict(ratio, {change.field: change.new for change in changes})
+    if abs(predicted - now) < 1:
+        return Prediction(name, now / 1000, predicted / 1000, predicted / 1000, predicted / 1000, "", changes)
+    slowest, fastest = max(ratio.values()), min(ratio.values())
+    if records.spec["cube"]["hbm"].get("timing", "simple") != "simple":
+        short, long = _DRAM
+        doubt = "refreshes and rows of the memory fall at other times than in the run"
+        slowest, fastest = 2.0, 0.5  # a delay can save a refresh
+    elif timing.messages:
+        short, long = next(errors for most, errors in _OUT_OF_ORDER if slowest <= most)
+        doubt = "messages between PEs may be served in another order than in the run"
+    else:
+        short = long = min(_IN_ORDER, 0.005 + 2 * abs(predicted / now - 1))
+        doubt = "the order in which links and memories serve is that of the run"
+    low, high = predicted / (1 + long), predicted / (1 - short)
+    # A machine that is only slower makes no run shorter, and one that is only faster makes none longer.
+    low = max(low, min(now, predicted)) if fastest >= 1 else low
+    high = min(high, max(now, predicted)) if slowest <= 1 else high
+    return Prediction(name, now / 1000, predicted / 1000, low / 1000, high / 1000, doubt, changes)
 
 
 def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str]) -> tuple[Change, ...]:

@@ -43,17 +43,17 @@ class Savings:
             return ""
         alone, whole = self.alone[reason], self.whole.get(reason)
         if whole is None:
-            return f"twice as fast: saves {_saved(alone)} of the run (prediction)"
+            return f"twice as fast: saves {_saved(alone)} of the run (prediction{_range(alone)})"
         return (
             f"twice as fast together: saves {_saved(whole)} of the run, {reason.fields[0]} alone {_saved(alone)} "
-            "(prediction)"
+            f"(prediction{_range(whole)})"
         )
 
     def together(self) -> list[str]:
         """Return in words which resources limit together."""
         return [
             f"{a.what} and {b.what} limit together: twice as fast, both save {_saved(both)} of the run, "
-            f"alone {_saved(self.alone[a])} and {_saved(self.alone[b])} (prediction)"
+            f"alone {_saved(self.alone[a])} and {_saved(self.alone[b])} (prediction{_range(both)})"
             for a, b, both in self.pairs
         ]
 
@@ -61,7 +61,10 @@ class Savings:
         """Return what was predicted as plain values."""
         found = [([reason.what], made) for of in (self.alone, self.whole) for reason, made in of.items()]
         found += [([a.what, b.what], made) for a, b, made in self.pairs]
-        return [{"resources": names, "overrides": made.overrides, "saved": saved(made)} for names, made in found]
+        return [
+            {"resources": names, "overrides": made.overrides, "saved": saved(made), "range": saved_range(made)}
+            for names, made in found
+        ]
 
 
 def saved(made: Prediction | None) -> float:
@@ -69,8 +72,18 @@ def saved(made: Prediction | None) -> float:
     return 1 - made.ratio if made else 0.0
 
 
+def saved_range(made: Prediction) -> tuple[float, float]:
+    """Return the least and the largest share of the run that exact runs of such changes saved."""
+    return 1 - made.high_ns / (made.simulated_ns or 1), 1 - made.low_ns / (made.simulated_ns or 1)
+
+
 def _saved(made: Prediction) -> str:
     return f"{saved(made):.1%}".replace("-0.0%", "0.0%")
+
+
+def _range(made: Prediction) -> str:
+    """Return the range of what a prediction saves, if there is one."""
+    return ", {:.0%} to {:.0%}".format(*saved_range(made)) if made.doubt else ""
 
 
 def savings(records: Records, reasons: Sequence[Reason]) -> Savings:

@@ -112,6 +112,7 @@ class Graph:
         add, edge, q = self.events.add, self.events.edge, self.q
         nodes = self.r.dependencies.nodes
         self.chained: dict[tuple[int, bool], list[int]] = {}
+        self.busiest: dict[tuple[int, bool], int] = {}
         came: dict[tuple[int, int], int] = {}  # arrivals of reads, by key and time
         for i, x in enumerate(self.transfers):
             self.by_command[x.command].append(i)
@@ -124,10 +125,15 @@ class Graph:
                 bursts = q.bursts_ps(x.nbytes)
                 read = x.kind != WRITE
                 access = (q.ns("cube.hbm.access_ns"), 1.0) if read else (q.one, 0.0)
+                # The channels are free for the next request before the access latency of a read is over.
+                free_ps = max(x.arrived_ps, x.served_ps - int(q.now(access[0]) * access[1]))
+                free = add(free_ps) if read else served
                 if read:
                     edge(start, arrived, (q.transit(x.route, q.command_bytes, reverse=True), 1.0))
-                    edge(arrived, served, (q.memory, min(bursts, x.served_ps - x.arrived_ps)), access)
-                    edge(served, end, (q.transit(x.route, min(x.nbytes, q.flit_bytes)), 1.0))
+                    edge(arrived, free, (q.memory, min(bursts, free_ps - x.arrived_ps)))
+                    edge(free, served, access)
+                    # All channels end at once: their last bursts are on the links after that.
+                    edge(served, end, (q.transit(x.route, min(x.nbytes, q.wave_bytes)), 1.0))
                     came[x.key, x.arrived_ps] = arrived
                     edge(arrived, end, (q.memory, q.burst_ps), access, (q.transit(x.route, x.nbytes), 1.0))
                     self._on_links(x, x.route, False, x.arrived_ps, end)
@@ -140,9 +146,9 @@ class Graph:
                     self._on_links(x, x.route, True, x.start_ps, arrived)
                 if (opener := came.get((x.opener, x.since_ps))) is not None:
                     # The channel was at work since then: for longer than `bursts` where others have less to do.
-                    edge(opener, served, (q.memory, x.served_ps - x.since_ps - q.now(access[0]) * access[1]), access)
+                    edge(opener, free, (q.memory, free_ps - x.since_ps))
                 server = self._server(slice_, q.memory)
-                server.members.append((x.served_ps, x.arrived_ps, served, bursts, ()))
+                server.members.append((free_ps, x.arrived_ps, free, bursts, ()))
             elif memory:
                 arrived = served = start
                 end = add(x.end_ps)
@@ -184,6 +190,7 @@ class Graph:
         key = route, reverse
         if key not in self.chained:
             ranked = sorted(range(len(hops)), key=lambda i: -self.busy.get(q.link_name(hops[i]), 0))
+            self.busiest[key] = ranked[0]
             self.chained[key] = sorted(ranked[:_CHAINED])
             slowest = max(range(len(hops)), key=lambda i: (q.link_ps(hops[i], q.flit_bytes), -i))
             if slowest not in self.chained[key] and len(hops) > 2:
@@ -197,7 +204,7 @@ class Graph:
             server = self._server(hops[at], quantity)
             members = t - q.now(out), from_ps + q.now(up), event, service, ((out, 1.0),)
             server.members.append(members)
-        self.events.waits.setdefault(event, q.link_rate(hops[self.chained[key][0]]))
+        self.events.waits.setdefault(event, q.link_rate(hops[self.busiest[key]]))
 
     # -- commands
 
@@ -370,12 +377,11 @@ class Graph:
                 taken = row.get((command, i))
                 for read in reads:
                     edge(base, self.start[read], (tile_ns, i + 1.0))
-                    for back in {buffers, buffers * kt.get(command, 1)}:
-                        if (command, i - back) in row:
-                            earlier = row[command, i - back]
-                            if r.end_ps[earlier] <= self.transfers[read].start_ps:
-                                edge(self.finish[earlier], self.start[read])
-                                break
+                    # The tile whose buffer it takes: the last one that was fetched by then.
+                    before = [row.get((command, i - n)) for n in (buffers, buffers * kt.get(command, 1))]
+                    left = [x for x in before if x is not None and r.end_ps[x] <= self.transfers[read].start_ps]
+                    if left:
+                        edge(self.finish[max(left, key=lambda x: r.end_ps[x])], self.start[read])
                     if taken is not None:
                         edge(self.end[read], self.begin[taken])
                 if taken is not None and not reads:
@@ -665,6 +671,7 @@ class Timing:
             self._waits[place[event]] = waited
         self.n_edges = len(self._source)
         self.types_known = graph.types_known
+        self.messages = bool((records.dependencies.transfers["kind"] == PART).any())
 
     def _weights(self, values: np.ndarray) -> np.ndarray:
         return np.bincount(self._edge, self._factor * values[self._quantity], len(self._source))

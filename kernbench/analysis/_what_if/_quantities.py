@@ -52,6 +52,7 @@ class Quantities:
         self._flit: dict[tuple[Hop, int], int] = {}
         hbm = self.spec("cube.hbm")
         self.burst_ps = serialization_ps(hbm["burst_bytes"], decimal_product(hbm["channel_bw_gbs"], hbm["efficiency"]))
+        self.wave_bytes: int = hbm["burst_bytes"] * hbm["channels"]
         self._bursts: tuple[float, int] = self.burst_ps / hbm["channels"], hbm["burst_bytes"]
         self.one = self._enter(("one",), 1.0)
         self.memory = self._enter(("memory",), 1.0)

@@ -89,11 +89,12 @@ class WhyView {
     const as = (path) => asked.values[path] ?? asked.fields[path]?.value;
     if (!asked?.predicted || !Object.entries(this.fields).every(([path, { value }]) => same(as(path), value))) return [];
     this.asked = null;
-    const error = asked.predicted / this.why.latency_ns - 1;
+    const [predicted] = asked.predicted;
+    const error = predicted / this.why.latency_ns - 1;
     return [
       node(
         "p.kbp-outcome", { role: "status" }, `Simulated: ${nsText(this.why.latency_ns)} instead of ${nsText(asked.latency)}. Predicted: `,
-        `${nsText(asked.predicted)}, an error of ${signed(error, 1)}.`,
+        `${nsText(predicted)}, an error of ${signed(error, 1)}.`,
       ),
     ];
   }
@@ -140,7 +141,7 @@ class WhyRow {
     const [field] = row.fields;
     const now = (row.stops.length - 1) / 2;
     const { predicted = [] } = row;
-    this.known = new Map(predicted.map((ns, i) => [row.first + i, ns]));
+    this.known = new Map(predicted.map((found, i) => [row.first + i, found]));
     const [min, max] = view.send ? [0, row.stops.length - 1] : [row.first, row.first + predicted.length - 1];
     const place = (i) => `left:${(100 * (i - min)) / (max - min)}%`;
     const id = `kbp-why-${(WhyRow.count = (WhyRow.count ?? 0) + 1)}`;
@@ -259,7 +260,7 @@ class Tornado {
     const change = (exact ?? predicted) - 1;
     const width = (50 * Math.abs(change)) / most;
     const value = row.value * (i ? 2 : 0.5);
-    const how = exact === null ? "predicted" : `simulated; predicted ${signed(predicted - 1)}, an error of ${signed(predicted / exact - 1, 1)}`;
+    const how = exact === null ? `predicted, ${rangeText(row.range[i])}` : `simulated; predicted ${signed(predicted - 1)}, an error of ${signed(predicted / exact - 1, 1)}`;
     const title = `${row.label} ${value.toLocaleString("en", ENGLISH)} ${row.unit}: ${signed(change)}, ${how}`;
     return node(`i.kbp-${i ? "doubled" : "halved"}${exact === null ? ".kbp-predicted" : ""}`, { title, style: `width:${width}%;left:${change < 0 ? 50 - width : 50}%` });
   }
@@ -271,9 +272,15 @@ function changeText({ predicted, exact }, i) {
   return exact[i] === null ? `≈ ${signed(predicted[i] - 1)}` : signed(exact[i] - 1);
 }
 
-/** Returns how a prediction is shown: labelled as one, with its change of the run's time. */
-function predictionText(predicted, latency) {
-  return [node("b", {}, `Prediction: ${nsText(predicted)}`), ` (${signed(predicted / latency - 1)})`];
+/** Returns how a prediction is shown: labelled as one, with its change of the run's time and the range of that. */
+function predictionText([predicted, low, high], latency) {
+  const range = high > low ? `, ${rangeText([low / latency, high / latency])}` : "";
+  return [node("b", {}, `Prediction: ${nsText(predicted)}`), ` (${signed(predicted / latency - 1)}${range})`];
+}
+
+/** Returns the range of a prediction, given as shares of the run's time. */
+function rangeText([low, high]) {
+  return `${signed(low - 1)} to ${signed(high - 1)}`;
 }
 
 /** Returns whether two values of a machine file are the same. */
