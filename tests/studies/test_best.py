@@ -316,3 +316,12 @@ def test_processes_give_the_same_answer():
     question = {"sips": 2, "machine": SMALL, "changes": False}
     one, two = (kb.ccl.choose("4KiB", workers=workers, **question) for workers in (1, 2))
     assert repr(one) == repr(two)
+
+
+def test_rows_that_do_not_fit_into_tcm_are_counted_for_each_column_of_tiles():
+    stages = gemm_stages(8192, 8192, 8192, machine="preset:default")
+    next(stages)
+    found = {x.placement: x for x in next(stages).answer.candidates}
+    assert 0.5 < found["2-D"].estimate_ns / 17_909_536 < 1  # the simulated time, which takes minutes
+    assert found["2-D"].limiter == "operands streamed for each tile"
+    assert found["rows"].estimate_ns < found["2-D"].estimate_ns
