@@ -40,8 +40,8 @@ def check(records: Records) -> None:
     for name, dtype in COLUMNS.items():
         _check_column(name, getattr(records, name), dtype, (n,), *ends.get(name, (0, _MOST)))
     _check_order("rows", records.start_ps, records.end_ps)
-    for name, dtype in _LINK_COLUMNS.items():
-        _check_column(f"link_{name}", getattr(links, name), dtype, (len(links.names),))
+    for name, of_link in _LINK_COLUMNS.items():
+        _check_column(f"link_{name}", getattr(links, name), of_link, (len(links.names),))
     if not (np.isfinite(links.bw_gbs) & (links.bw_gbs > 0)).all():
         raise ValueError("a link has no bandwidth")
     if records.component_busy_ps is not None:
@@ -76,7 +76,8 @@ def _check_tables(records: Records) -> None:
         _check_numbers((*times, times[1] - times[0], times[2] - times[1], launch.sip + 1))
     _check_texts((records.machine, records.engine))
     _check_numbers((records.makespan_ps,))
-    if not isinstance(records.complete, bool) or not isinstance(records.spec, Mapping):
+    complete: Any = records.complete
+    if not isinstance(complete, bool) or not isinstance(records.spec, Mapping):
         raise TypeError("the machine, or whether the run is complete, is something else")
 
 

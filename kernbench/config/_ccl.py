@@ -297,8 +297,9 @@ def _complete_entry(name: str, entry: dict[str, Any], known: Mapping[str, Any]) 
         like = {key: same[key] for key in _STRUCTURE if key in same}
     if module != entry.get("module"):
         entry["module"] = module
-        if (asked := entry.pop("topology", None)) not in (None, like["topology"]):
-            yield f"algorithms.{name}.topology = {asked} is not that of {module}; {like['topology']} is used instead"
+        own = like.get("topology")
+        if (asked := entry.pop("topology", None)) not in (None, own):
+            yield f"algorithms.{name}.topology = {asked} is not that of {module}; {own} is used instead"
     entry.update({key: value for key, value in like.items() if key not in entry})
 
 
