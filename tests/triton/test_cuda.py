@@ -12,6 +12,7 @@ import pytest
 import kernbench as kb
 from tests.triton.conftest import KERNELS
 
+os.environ.setdefault("TRITON_INTERPRET", "1")  # as the other tests that import Triton: it is read at the import
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
