@@ -319,9 +319,18 @@ class CompiledKernel:
     n_spills = 0
 
     def __init__(self, kernel: Any, num_warps: int = 4, constants: Mapping[str, Any] | None = None) -> None:
-        self.kernel, self._constants, device = kernel, constants or {}, device_properties()
-        self.n_regs = device["max_num_regs"] // (num_warps * device["warpSize"])
-        self.metadata = SimpleNamespace(shared=device["max_shared_mem"], num_warps=num_warps)
+        self.kernel, self._num_warps, self._constants = kernel, num_warps, constants or {}
+
+    @property
+    def n_regs(self) -> int:
+        """The registers of each thread."""
+        device = device_properties()
+        return device["max_num_regs"] // (self._num_warps * device["warpSize"])
+
+    @property
+    def metadata(self) -> SimpleNamespace:
+        """The shared memory and the warps."""
+        return SimpleNamespace(shared=device_properties()["max_shared_mem"], num_warps=self._num_warps)
 
     def _init_handles(self) -> None:
         """Do nothing: there is no code to load."""
