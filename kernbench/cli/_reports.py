@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     "--again", is_flag=True, help="Simulate every point again, also those that are kept; resumes what was interrupted."
 )
 @click.option(
+    "--store",
+    is_flag=True,
+    help="Store the rows that took over 2 s in milestones/kept; simulate what is not in the cache.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the report. Default: milestones/output/NAME.",
@@ -55,6 +60,7 @@ def milestone(
     workers: int | None,
     rerender: bool,
     again: bool,
+    store: bool,
     out: Path | None,
     parameters: tuple[str, ...],
 ) -> None:
@@ -71,6 +77,7 @@ def milestone(
     if out and len(chosen) > 1:
         raise click.UsageError("--out is one folder: give one NAME with it")
     values = dict(_parameter(text) for text in parameters)
+    unkept = {}
     click.echo(f"making {len(chosen)} report{'s' * (len(chosen) > 1)}: {', '.join(chosen)}", err=True)
     for name in chosen:
         if every and not rerender and (needed := milestones.lacking(name)):
@@ -85,9 +92,18 @@ def milestone(
             output=out,
             parameters=values,
             again=again,
+            store=store,
         )
+        if report.unkept:
+            unkept[name] = report.unkept
         found = "there already, made of the same code, machine and parameters (--again runs it):"
         click.echo(f"{name}: {found if report.found else 'wrote'} {report.folder}")
+    if unkept:
+        rows = ", ".join(f"{n} of {name}" for name, n in unkept.items())
+        click.echo(
+            f"rows that took over {milestones.KEPT_S:g} s and are not in milestones/{milestones.KEPT}: {rows}; "
+            f"kernbench milestone {' '.join(unkept)} --store stores them there, without simulating them again"
+        )
 
 
 def _parameter(text: str) -> tuple[str, Any]:

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -23,21 +24,22 @@ from kernbench.config._files import damaged, read_json, write_text
 from kernbench.errors import ConfigError, InterruptedRun, MissingModuleError
 from kernbench.sweeps._cache import FINISHED, LOCK, OFF, VARIABLE, entries
 from kernbench.sweeps._keys import code_version, only_ours
-from kernbench.sweeps._runner import TO_DO
+from kernbench.sweeps._runner import BAR, FOUND, TO_DO, Progress, left_s, show_bar
 from kernbench.topology.builder import Machine, resolve_topology
 
 REPORT = "report.ipynb"
 KEPT = "kept"  # folder of rows that take long, each with what made it: reused for as long as that is unchanged
-KEPT_S = 10.0
+KEPT_S = 2.0
 # What a milestone needs besides the package, to simulate: its report can be drawn again without.
 NEEDS = {"models": ("torch", "triton", "transformers")}
 
 
 class MilestoneReport(NamedTuple):
-    """The folder of a report, and whether it was found there, made of the same."""
+    """The folder of a report, whether it was found there, made of the same, and how many slow rows to store."""
 
     folder: Path
     found: bool
+    unkept: int = 0
 
 
 def folder() -> Path:
@@ -96,6 +98,7 @@ def run(
     output: Path | None = None,
     parameters: Mapping[str, Any] | None = None,
     again: bool = False,
+    store: bool = False,
 ) -> MilestoneReport:
     """Execute a milestone with its full parameters, unless its report is up to date.
 
@@ -116,6 +119,9 @@ def run(
     again
         Execute it in any case and simulate every point: neither the cache nor kept rows are used, only what an
         interrupted run of this kind has finished.
+    store
+        Write the rows that took long to milestones/kept, as `again` does, but simulate only those that no earlier run
+        has simulated.
 
     Raises
     ------
@@ -132,6 +138,9 @@ def run(
     notebook = folder() / f"{stem}.ipynb"
     usual = (folder() / "output" / stem).resolve()
     out = (output or usual).resolve()
+    whole = out == usual and not (parameters or overrides or topology)
+    if store and (rerender or not whole):
+        raise ConfigError(f"{stem}: kept rows are those of the whole report; leave out all other options, or --store")
     path = notebook.with_suffix(".yaml")
     full = load_yaml(path) if path.is_file() else {}
     if not isinstance(full, dict):
@@ -158,7 +167,7 @@ def run(
     # What a Python file does may change without its text.
     code = any(str(value).endswith(".py") for value in given.values())
     key = None if code else made_of(notebook, followed, machine)
-    if is_made(out, key) and not (again or values["rerender"]):
+    if is_made(out, key) and not (again or store or values["rerender"]):
         return MilestoneReport(out, found=True)
     if not values["rerender"] and (needed := lacking(resolve(name))):
         raise MissingModuleError(f"{stem}: {needed}")
@@ -170,14 +179,13 @@ def run(
         shutil.copytree(out, work, dirs_exist_ok=True)
     with _without_cache() if again else contextlib.nullcontext():
         _execute(notebook, work, values)
-    if again and out == usual and not (given or overrides or topology):
-        _keep(work / FINISHED, kept)
+    unkept = _unkept(work / FINISHED, kept, write=again or store) if whole and not values["rerender"] else 0
     for passing in (FINISHED, LOCK):
         (work / passing).unlink(missing_ok=True)
     if not values["rerender"]:  # which draws results of whatever code made them
         stamp(work, key)
     publish(work, out, foreign(out) if out != usual and out.is_dir() else ())
-    return MilestoneReport(out, found=False)
+    return MilestoneReport(out, found=False, unkept=unkept)
 
 
 def as_parameters(machine: Machine) -> tuple[str, list[str]]:
@@ -236,14 +244,19 @@ def _without_cache() -> Iterator[None]:
             os.environ[VARIABLE] = before
 
 
-def _keep(finished: Path, kept: Path) -> None:
-    """Keep the rows that took long to simulate."""
-    slow = {entry["key"]: entry for entry in entries(finished) if entry.get("seconds", -1) >= KEPT_S}
+def _unkept(finished: Path, kept: Path, *, write: bool) -> int:
+    """Return how many slow rows are not kept, if kept ones are stale; 0 after a `write` of the slow rows."""
+    lines, former = entries(finished), {entry["key"] for entry in entries(kept)}
+    points = {key for line in lines if TO_DO in line for key in (*line[TO_DO], *line[FOUND])}
+    slow = {line["key"]: line for line in lines if line.get("seconds", -1) >= KEPT_S and line["key"] in points}
+    if not write:
+        return 0 if former and former <= points else len(slow.keys() - former)
     if slow:
         kept.parent.mkdir(exist_ok=True)
         write_text(kept, "".join(f"{json.dumps(entry)}\n" for _, entry in sorted(slow.items())))
     else:
         kept.unlink(missing_ok=True)
+    return 0
 
 
 def _from_here(value: object) -> object:
@@ -304,13 +317,17 @@ def _progress(name: str, store: Path) -> Iterator[None]:
     seen = store.stat().st_size if store.is_file() else 0
 
     def watch() -> None:
-        with tqdm(desc=name, unit=" points") as bar:
-            running = True
+        with tqdm(desc=name, bar_format=BAR) as bar:
+            running, runs, began = True, 0, 0.0
             while running:
                 running = not stop.wait(0.5)
                 if store.is_file() and store.stat().st_size > seen:
-                    bar.n, bar.total = progress(store)
-                    bar.refresh()
+                    now = progress(store)
+                    if now.runs != runs:
+                        runs, began = now.runs, time.monotonic()
+                    elapsed_s = time.monotonic() - began
+                    left = left_s(elapsed_s, now.done, now.work, now.left)
+                    show_bar(bar, Progress(now.done, now.total, 0, 0, elapsed_s, left))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -377,12 +394,23 @@ def _files(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def progress(store: Path) -> tuple[int, int]:
-    """Return how many points of the latest run have been finished, and how many it had to run."""
-    done = total = 0
+class Finished(NamedTuple):
+    """Points of the latest of `runs`: how many are finished, how many it had to run, and their work."""
+
+    runs: int
+    done: int
+    total: int
+    work: float
+    left: float
+
+
+def progress(store: Path) -> Finished:
+    """Return what the latest run that writes to `store` has finished."""
+    runs, todo, ran = 0, dict[str, float](), set[str]()
     for entry in entries(store):
         if TO_DO in entry:
-            done, total = 0, entry[TO_DO]
+            runs, todo, ran = runs + 1, entry[TO_DO], set()
         else:
-            done += 1
-    return done, total
+            ran.add(str(entry.get("key")))
+    done = [work for key, work in todo.items() if key in ran]
+    return Finished(runs, len(done), len(todo), sum(done), sum(todo.values()) - sum(done))

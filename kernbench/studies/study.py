@@ -175,7 +175,7 @@ class Study:
         return {name: x for name, x in row.items() if x.kind is x.KEYWORD_ONLY and name not in asked}
 
     def work(self, machine: Machine, *_: Any, **point: Any) -> float:
-        """Return how long a point takes compared with others; the longest ones are started first."""
+        """Return how long a point takes compared with others: the longest start first, and the time left follows."""
         return 0.0
 
     def cost(self, machine: Machine, data: bool, *_: Any, **point: Any) -> float | None:
@@ -286,14 +286,16 @@ class Study:
         values = [{name: value for name, value in point.items() if name not in (MACHINE, LABELS)} for point in points]
         name, code = study_name(self.simulate), study_version(self.simulate)
         keys = [sweep_key(name, code, where, value) for where, value in zip(machines, values, strict=True)]
+        work = [self.work(machine, **value) for machine, value in zip(machines, values, strict=True)]
         sign = -1 if each is None else 1
-        order = sorted(range(len(points)), key=lambda i: (sign * self.work(machines[i], **values[i]), i))
+        order = sorted(range(len(points)), key=lambda i: (sign * work[i], i))
         job = Job(
             partial(_simulate, self, dict(base.spec)),
             {keys[i]: {MACHINE: points[i].get(MACHINE), "values": values[i]} for i in order},
             name,
             code,
             {keys[i]: machines[i].hash for i in order},
+            {keys[i]: work[i] or 1.0 for i in order},
         )
         found: dict[str, Row] = {}
         outcomes = run(
@@ -309,9 +311,9 @@ class Study:
         def row(i: int) -> Row:
             return {**points[i].get(LABELS, {}), **found[keys[i]], "machine": machines[i].hash, "code_version": code}
 
-        with closing(Watch(len(job.points), progress)) as watch:
+        with closing(Watch(job.work, progress)) as watch:
             for key, outcome, kept in outcomes:
-                watch.point(ok=outcome.status == OK, found=kept)
+                watch.point(key, ok=outcome.status == OK, found=kept)
                 if outcome.status != OK:
                     raise PointError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
                 found[key] = outcome.row

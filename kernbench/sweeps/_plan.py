@@ -219,6 +219,7 @@ class Plan:
             study=study_name(self.study),
             version=study_version(self.study),
             machines={key: p.machine.hash for key, p in zip(self.keys, self.points, strict=True)},
+            work=dict.fromkeys(self.keys, 1.0),
         )
 
     def relabelled(self, fn: Callable[[Row], Row]) -> Plan:

@@ -58,28 +58,29 @@ class Progress:
 
 
 class Watch:
-    """Counts points as they end, and reports it."""
+    """Counts points as they end, and reports it; `work` says how long each one takes compared with others."""
 
-    def __init__(self, total: int, show: bool | Callable[[Progress], object]) -> None:
+    def __init__(self, work: Mapping[str, float], show: bool | Callable[[Progress], object]) -> None:
         self._start = time.perf_counter()
         self._count = {"done": 0, "found": 0, "failed": 0}
-        self._total = total
+        self._work, self._total = work, len(work)
+        self._ran_work, self._left_work = 0.0, sum(work.values())
         self._tell = show if callable(show) else None
         self._bar = None
         if show is True:
             from tqdm.auto import tqdm
 
-            self._bar = tqdm(total=total, desc="sweep", unit=" points", leave=False)
+            self._bar = tqdm(total=self._total, desc="sweep", bar_format=BAR, leave=False)
 
-    def point(self, *, ok: bool, found: bool) -> None:
+    def point(self, key: str, *, ok: bool, found: bool) -> None:
         """Count one point."""
+        self._left_work -= self._work[key]
+        self._ran_work += 0.0 if found else self._work[key]
         self._count["done"] += 1
         self._count["found"] += found
         self._count["failed"] += not ok
         if self._bar is not None:
-            self._bar.update()
-            if not ok:
-                self._bar.set_postfix(failed=self._count["failed"])
+            show_bar(self._bar, self.now())
         if self._tell is not None:
             self._tell(self.now())
 
@@ -87,13 +88,32 @@ class Watch:
         """Return the progress."""
         elapsed = time.perf_counter() - self._start
         ran = self._count["done"] - self._count["found"]
-        left = elapsed / ran * (self._total - self._count["done"]) if ran >= FIRST else None
+        left = left_s(elapsed, ran, self._ran_work, self._left_work)
         return Progress(total=self._total, elapsed_s=elapsed, left_s=left, **self._count)
 
     def close(self) -> None:
         """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
+
+
+# Without the time left by tqdm: that follows from the number of points, of which the longest are the first.
+BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} points [{elapsed}{postfix}]"
+
+
+def show_bar(bar: Any, now: Progress) -> None:
+    """Show the progress on a bar."""
+    said = [f"{now.failed} failed"] if now.failed else []
+    if now.left_s is not None and now.done < now.total:
+        said.append(f"about {_time(now.left_s)} left")
+    bar.n, bar.total = now.done, now.total
+    bar.set_postfix_str(", ".join(said), refresh=False)
+    bar.refresh()
+
+
+def left_s(elapsed_s: float, ran: int, work: float, left: float) -> float | None:
+    """Return about how long points take whose work is `left`, once enough `ran` that had `work`; None before."""
+    return elapsed_s * left / work if ran >= FIRST and work else None
 
 
 def _time(seconds: float) -> str:
@@ -219,18 +239,20 @@ def _outcome(future: Future[Outcome]) -> Outcome:
         return Outcome(DIED, {}, f"{type(error).__name__}: {error}")
 
 
-TO_DO = "to_do"
+TO_DO = "to_do"  # in a line that each run begins with: the points that it runs and their work, by key
+FOUND = "found"  # in the same line: the keys of those that it need not run
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Points to run, by their keys."""
+    """Points to run, in this order, by their keys; `work` says how long each one takes compared with others."""
 
     fn: Callable[[Row], Row]
     points: Mapping[str, Row]
     study: str
     version: str
     machines: Mapping[str, str]
+    work: Mapping[str, float]
 
 
 def run(
@@ -256,12 +278,16 @@ def run(
         kept = _kept(store, job, limits)
         if cache is not None:
             missing = [key for key in job.points if key not in kept]
-            kept |= {key: Outcome(OK, row) for key, row in cache.get(missing).items()}
+            cached = {key: Outcome(OK, row, seconds=s) for key, (row, s) in cache.timed(missing).items()}
+            if store is not None:
+                for key, outcome in cached.items():
+                    store.append(_entry(job, key, outcome, limits))
+            kept |= cached
         for key, outcome in kept.items():
             yield key, outcome, True
         todo = {key: point for key, point in job.points.items() if key not in kept}
         if store is not None:
-            store.append({TO_DO: len(todo)})
+            store.append({TO_DO: {key: job.work[key] for key in todo}, FOUND: list(kept)})
         put = stack.enter_context(cache.writer()) if cache is not None and todo else None
         for key, outcome in _engine(job.fn, todo, workers, client, limits, deadline, tick):
             if put is not None and outcome.status == OK:

@@ -250,13 +250,13 @@ def run_plan(
     shared = cache if isinstance(cache, Cache) else default_cache() if cache else None
     client, close = _client(scheduler)
     job = plan.job()
-    watch = Watch(len(job.points), progress)
+    watch = Watch(job.work, progress)
     outcomes: dict[str, Outcome] = {}
     cores = workers or os.cpu_count() or 1
     try:
         for key, outcome, found in run(job, folder=folder, cache=shared, workers=cores, client=client, limits=limits):
             outcomes[key] = outcome
-            watch.point(ok=outcome.status == OK, found=found)
+            watch.point(key, ok=outcome.status == OK, found=found)
     finally:
         watch.close()
         if close and client is not None:

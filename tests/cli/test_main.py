@@ -281,6 +281,27 @@ def test_all_milestones_are_announced_and_the_smallest_runs_first(capsys, monkey
     assert ran.index("verification") < ran.index("gemm") < ran.index("ccl")
 
 
+def test_a_run_that_simulated_slow_rows_says_at_the_end_how_to_store_them(capsys, monkeypatch):
+    made = {"probe": 0, "gemm": 2, "ccl": 3}
+    asked = {}
+
+    def run(name, **given):
+        asked[name] = given["store"]
+        return milestone.MilestoneReport(milestone.folder(), found=False, unkept=made[name])
+
+    monkeypatch.setattr(milestone, "run", run)
+    assert main(["milestone", *made]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == (
+        "rows that took over 2 s and are not in milestones/kept: 2 of gemm, 3 of ccl; "
+        "kernbench milestone gemm ccl --store stores them there, without simulating them again"
+    )
+    assert not any(asked.values())
+    assert main(["milestone", "probe", "--store"]) == 0
+    assert asked["probe"]
+    assert "milestones/kept" not in capsys.readouterr().out
+
+
 def test_a_milestone_whose_packages_are_missing_is_left_out_of_all_and_listed_with_what_it_needs(capsys, monkeypatch):
     ran = []
 

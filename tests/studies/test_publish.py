@@ -7,13 +7,16 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from kernbench.errors import ConfigError
 from kernbench.studies import milestone
 from kernbench.studies.milestone import foreign, stamp
 from kernbench.studies.probe import ProbeStudy
@@ -71,7 +74,9 @@ def test_a_move_interrupted_half_way_is_undone(tmp_path, former):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_rows_that_take_long_are_kept_and_reused_until_all_is_simulated_again(tmp_path, monkeypatch):
+@pytest.fixture
+def report(tmp_path, monkeypatch):
+    """Run a small milestone of two points, all of whose rows count as slow; return the report and the rows' times."""
     notebooks = tmp_path / "milestones"
     notebooks.mkdir()
     shutil.copy(ROOT / "milestones" / "probe.ipynb", notebooks)
@@ -79,15 +84,20 @@ def test_rows_that_take_long_are_kept_and_reused_until_all_is_simulated_again(tm
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(milestone, "KEPT_S", 0.0)
-    kept = notebooks / "kept" / "probe.jsonl"
 
-    def times() -> list[float]:
+    def run(**how: bool) -> tuple[milestone.MilestoneReport, list[float]]:
         shutil.rmtree(notebooks / "output" / "probe", ignore_errors=True)
-        folder = milestone.run("probe", workers=1, again=again).folder
-        return [row["last_end_ns"] for row in json.loads((folder / "probe.json").read_text())["rows"]]
+        made = milestone.run("probe", workers=1, **how)
+        rows = json.loads((made.folder / "probe.json").read_text())["rows"]
+        return made, [row["last_end_ns"] for row in rows]
 
-    again = True
-    simulated = times()
+    return run
+
+
+def test_rows_that_take_long_are_kept_and_reused_until_all_is_simulated_again(tmp_path, report):
+    kept = tmp_path / "milestones" / "kept" / "probe.jsonl"
+    made, simulated = report(again=True)
+    assert made.unkept == 0
     entries = [json.loads(line) for line in kept.read_text().splitlines()]
     assert sorted(entry["made_of"]["point"]["values"]["nbytes"] for entry in entries) == [256, 512]
     assert {entry["made_of"]["code"] for entry in entries} == {study_version(ProbeStudy().simulate)}
@@ -96,14 +106,40 @@ def test_rows_that_take_long_are_kept_and_reused_until_all_is_simulated_again(tm
         entry["row"]["last_end_ns"] = -1.0
     entries[0]["key"] = "of another code, machine or point"
     kept.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-    again = False
-    reused = times()
+    stale = kept.read_bytes()
+    made, reused = report()
     assert reused.count(-1.0) == 1
     assert set(reused) - {-1.0} < set(simulated)
+    assert made.unkept == 1
+    assert kept.read_bytes() == stale, "a plain run leaves what is kept as it is"
 
-    again = True
-    assert times() == simulated
+    assert report(again=True)[1] == simulated
     assert "-1.0" not in kept.read_text()
+
+
+def test_rows_that_a_plain_run_simulated_are_stored_without_simulating_them_again(tmp_path, report):
+    kept = tmp_path / "milestones" / "kept" / "probe.jsonl"
+    made, simulated = report()
+    assert made.unkept == 2
+    assert not kept.exists()
+    with closing(sqlite3.connect(tmp_path / "cache" / "points.sqlite", isolation_level=None)) as cache:
+        cache.execute("UPDATE points SET row = json_set(row, '$.last_end_ns', -2.0)")
+    made, stored = report(store=True)
+    assert stored == [-2.0 for _ in simulated]
+    assert made.unkept == 0
+    assert [json.loads(line)["row"]["last_end_ns"] for line in kept.read_text().splitlines()] == stored
+    with pytest.raises(ConfigError, match="probe: kept rows are those of the whole report"):
+        milestone.run("probe", store=True, parameters={"sizes": [256]})
+
+
+def test_the_time_left_of_a_report_counts_the_points_of_its_latest_study(tmp_path):
+    store = tmp_path / "points.jsonl"
+    lines = [
+        {"to_do": {"a": 1.0}, "found": []}, {"key": "a"},
+        {"to_do": {"b": 4.0, "c": 2.0, "d": 1.0}, "found": ["a"]}, {"key": "c"}, {"key": "b"},
+    ]  # fmt: skip
+    store.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert milestone.progress(store) == milestone.Finished(runs=2, done=2, total=3, work=6.0, left=1.0)
 
 
 @pytest.mark.slow
