@@ -114,8 +114,9 @@ class Simulations:
             keys[sweep_key(name, version, where, x.values)] = x, where.hash
         points = {key: {"changes": x.changes, "values": x.values} for key, (x, _) in keys.items()}
         hashes = {key: machine for key, (_, machine) in keys.items()}
-        job = Job(partial(_simulate, self._study, dict(self._machine.spec)), points, name, version, hashes)
-        self._todo = {key: x.host_s or 1.0 for key, (x, _) in keys.items()}
+        work = {key: x.host_s or 1.0 for key, (x, _) in keys.items()}
+        job = Job(partial(_simulate, self._study, dict(self._machine.spec)), points, name, version, hashes, work)
+        self._todo = dict(work)
         self._done, stage_start = [], time.monotonic()
         small = sum(x.host_s for x in simulations) < _HERE_S
         outcomes = run(
