@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -59,7 +59,12 @@ def _each(
             return at_pole(x)
 
     applied = np.frompyfunc(of, 1, 1)
-    return lambda x: applied(x).astype(x.dtype)
+
+    def of_array(x: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.asarray(applied(x)).astype(x.dtype)
+        return found
+
+    return of_array
 
 
 def _exponent(x: np.ndarray) -> np.ndarray:
@@ -226,7 +231,9 @@ def assert_of_values(lang: Language, condition: Callable[..., Any], values: Sequ
         left = {id(tile._value): tile for tile in tiles}
 
         def check() -> None:
-            arrays = [x._value.array.reshape(x.shape) if isinstance(x, Tile) else x for x in natives]
+            arrays = [
+                np.reshape(cast("np.ndarray", x._value.array), x.shape) if isinstance(x, Tile) else x for x in natives
+            ]
             if not np.all(condition(*arrays)):
                 raise KernelError(f"{line_text(line)}: {message}")
 

@@ -102,7 +102,9 @@ def test_a_list_goes_to_the_folder_that_is_named(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "v1.2" / "products.csv").is_file()
 
 
-def test_the_question_is_one_of_two(capsys):
+def test_the_question_is_one_of_two(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.csv").touch()
     for wrong in (["gemm"], ["gemm", "1", "2"], ["gemm", "1", "2", "3", "--csv", "x.csv"], ["ccl"]):
         assert main(wrong) == 2
         assert "give " in capsys.readouterr().err
