@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from kernbench.analysis.why import Why, attribution, why
 from kernbench.errors import StateError
 
 if TYPE_CHECKING:
+    from kernbench.analysis._what_if import Prediction, Tornado
     from kernbench.torch._device import Call, Device
     from kernbench.torch._steps import Step
 
@@ -176,6 +177,35 @@ class ModelResult:
                 raise KeyError(f"no launch {launch!r}; there are {', '.join(dict.fromkeys(p.name for p in device))}")
             launch = max(found, key=lambda part: part.ns)
         return why(self.records, launch.name, launch.launches)
+
+    def what_if(self, overrides: Mapping[str, object] | Sequence[str]) -> Prediction:
+        """Predict the time of the call on a changed machine, without running it again.
+
+        Parameters
+        ----------
+        overrides : str, sequence of str, or mapping
+            Fields of the machine file with their new values, as for `what_if` of a run. Programs and placements stay.
+
+        Raises
+        ------
+        KernbenchError
+            If a field or value is wrong, or a field changes what runs where, so that only a run can tell.
+        """
+        from kernbench.analysis._what_if import what_if
+
+        return what_if(self.records, overrides, "call", self._window)
+
+    def tornado(self, factors: Sequence[float] = (0.5, 2.0)) -> Tornado:
+        """Tell what each bandwidth, latency and rate of the machine would change in the call, times each of `factors`.
+
+        Raises
+        ------
+        KernbenchError
+            If the call was not logged.
+        """
+        from kernbench.analysis._what_if import tornado
+
+        return tornado(self.records, factors, "call", window=self._window)
 
     def limit(self, part: Part) -> str:
         """Return the resource that took most of a launch's time on the critical path of the call, on the device."""

@@ -174,17 +174,18 @@ def swing(found: Prediction) -> float:
 
 def tornado(
     records: Records, factors: Sequence[float] = (0.5, 2.0), name: str = "run",
-    exact_ns: Callable[[dict[str, float]], float] | None = None,
+    exact_ns: Callable[[dict[str, float]], float] | None = None, window: tuple[int, int] | None = None,
 ) -> Tornado:  # fmt: skip
     """Return what every field that says how fast something is would change, those that change most first.
 
-    `exact_ns` returns the simulated latency with some fields changed; without it, all is predicted.
+    `exact_ns` returns the simulated latency with some fields changed; without it, all is predicted. With a window [ps],
+    the latency is that of the part of the run in it.
     """
     values = leaves(records.spec)
 
     def changed(field: str, factor: float) -> Prediction | None:
         try:
-            found = what_if(records, {field: values[field] * factor}, name)
+            found = what_if(records, {field: values[field] * factor}, name, window)
         except ConfigError:  # no such machine
             return None
         return replace(found, exact_ns=exact_ns(new_values(found))) if exact_ns else found
@@ -199,8 +200,14 @@ def new_values(found: Prediction) -> dict[str, float]:
     return {change.field: change.new for change in found.changes}
 
 
-def what_if(records: Records, overrides: Mapping[str, object] | Sequence[str], name: str = "run") -> Prediction:
-    """Return the predicted latency of a run on its machine with some fields changed."""
+def what_if(
+    records: Records, overrides: Mapping[str, object] | Sequence[str], name: str = "run",
+    window: tuple[int, int] | None = None,
+) -> Prediction:  # fmt: skip
+    """Return the predicted latency of a run, or of the part in a window [ps], on its machine with some fields changed.
+
+    Nothing of a part begins before all that was before it has ended.
+    """
     from kernbench.analysis._what_if._graph import timing_of  # results import this module
 
     changes = _changes(records.spec, overrides)
@@ -211,7 +218,8 @@ def what_if(records: Records, overrides: Mapping[str, object] | Sequence[str], n
             f"{', '.join(change.field for change in changes if change.field in _BY_TYPE)} is about; run it again"
         )
     ratio = {change.field: _slowdown(change) for change in changes}
-    now, predicted = records.makespan_ps, timing.predict(ratio, {change.field: change.new for change in changes})
+    now = records.makespan_ps if window is None else window[1] - window[0]
+    predicted = timing.predict(ratio, {change.field: change.new for change in changes}, window)
     if abs(predicted - now) < 1:
         return Prediction(name, now / 1000, predicted / 1000, predicted / 1000, predicted / 1000, "", changes)
     slowest, fastest = max(ratio.values()), min(ratio.values())

@@ -669,6 +669,7 @@ class Timing:
         self._waits = np.full(len(times), self.quantities.one)
         for event, waited in events.waits.items():
             self._waits[place[event]] = waited
+        self._recorded = recorded
         self.n_edges = len(self._source)
         self.types_known = graph.types_known
         self.messages = bool((records.dependencies.transfers["kind"] == PART).any())
@@ -676,12 +677,23 @@ class Timing:
     def _weights(self, values: np.ndarray) -> np.ndarray:
         return np.bincount(self._edge, self._factor * values[self._quantity], len(self._source))
 
-    def predict(self, ratio: dict[str, float], new: dict[str, float]) -> float:
-        """Return the time of the last event [ps] with some fields changed."""
+    def predict(self, ratio: dict[str, float], new: dict[str, float], window: tuple[int, int] | None = None) -> float:
+        """Return the time of the last event [ps] with some fields changed; with a window, how long that takes then."""
         values = self.quantities.on(ratio, new)
         weight = self._weights(values) * self._less
         own = self._own * values[self._waits]
-        return retime(self._first, self._source, weight, own)
+        if window is None:
+            return retime(self._first, self._source, weight, own)
+        start, end = (self._until(t, weight, own) for t in window)
+        return end - start
+
+    def _until(self, t: int, weight: np.ndarray, own: np.ndarray) -> float:
+        """Return when all events that were recorded until t have happened."""
+        n = int(np.searchsorted(self._recorded, t, "right"))
+        edges = int(self._first[n])
+        first = np.append(self._first[: n + 1], edges + n)  # one more event, after all of them
+        source = np.append(self._source[:edges], np.arange(n))
+        return retime(first, source, np.append(weight[:edges], np.zeros(n)), np.append(own[:n], 0.0))
 
 
 _timings: WeakKeyDictionary[Records, Timing] = WeakKeyDictionary()
