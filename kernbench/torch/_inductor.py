@@ -28,7 +28,6 @@ PRIVATE = (
     "torch._inductor.compile_fx:compile_fx_inner",
     "torch._inductor.async_compile:AsyncCompile.triton",
     "torch._inductor.codegen.triton:TritonOverrides.floordiv",
-    "torch._inductor.decomposition:decompositions",
     "torch._inductor.decomposition:select_decomp_table",
     "torch._inductor.output_code:CompiledFxGraph",
     "torch._inductor.runtime.triton_helpers:maximum",
@@ -219,7 +218,6 @@ def compiled(
     `allocate` replaces `empty_strided_cpu` in the programs, and `launch` receives the launches of their kernels.
     `of_training` has the decompositions that only a graph with gradients needs.
     """
-    from torch._inductor.decomposition import decompositions as inductor_decompositions
     from torch._inductor.decomposition import select_decomp_table
 
     def compile_inner(graph: Any, example: Sequence[Any], **options: Any) -> Any:
@@ -229,10 +227,10 @@ def compiled(
         made._boxed_call = True  # type: ignore[attr-defined]
         return made
 
-    # Also in Inductor's own table, for what it puts in the place of patterns.
+    # Also in Inductor's own table, for what it puts in the place of patterns; the table is kept for the whole process.
     trained = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
     extra = of_training if trained else {}
-    with torch._inductor.config.patch(SETTINGS), mock.patch.dict(inductor_decompositions, extra):
+    with torch._inductor.config.patch(SETTINGS), mock.patch.dict(select_decomp_table(), extra):
         table = {**select_decomp_table(), **decompositions, **extra}
         return compile_fx(gm, list(inputs), inner_compile=compile_inner, decompositions=table)
 

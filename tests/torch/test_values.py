@@ -156,6 +156,23 @@ def test_gradients_of_attention_that_is_written_by_hand():
     assert all(worst(a, b) < 1e-4 for a, b in zip(found, expected, strict=True))
 
 
+def test_training_changes_no_time_of_inference_and_no_inference_training():
+    def attention(q, k, v):
+        return torch.softmax(q @ k.transpose(-1, -2) / 8**0.5, -1) @ v
+
+    times, inputs = [], [torch.randn(2, 4, 16, 8) for _ in range(3)]
+    for _ in range(2):
+        compiled = kb.torch.compile(attention, MACHINE)
+        with torch.no_grad():
+            compiled(*inputs)
+        times.append(compiled.result.latency_ns)
+        torch._dynamo.reset()
+        found, expected = gradients(attention, *inputs)
+        assert all(worst(a, b) < 1e-4 for a, b in zip(found, expected, strict=True))
+        torch._dynamo.reset()
+    assert times[0] == times[1]
+
+
 class OwnError(Exception):
     pass
 
