@@ -113,3 +113,13 @@ def test_the_cycle_collector_pauses_during_a_call_and_is_then_as_before(enabled)
     finally:
         (gc.enable if before else gc.disable)()
     assert seen == {False}
+
+
+def test_what_if_and_tornado_are_about_the_call(alone):
+    slower = "cube.hbm.channel_bw_gbs=16"
+    found = alone.what_if(slower)
+    assert found.simulated_ns == alone.latency_ns
+    assert found.predicted_ns == pytest.approx(result(kb.load("preset:small", [slower])).latency_ns, rel=0.02)
+    assert alone.what_if([]).predicted_ns == pytest.approx(alone.latency_ns)
+    field, (half, _) = alone.tornado().rows[0]
+    assert half.ratio == alone.what_if({field: half.changes[0].new}).ratio
