@@ -27,10 +27,12 @@ PARTS = {
     "arrays": ("arrays", "run", 2000, 500),
     "advice": ("advice", "run", 200, 100),
     "memory": ("memory", "run", 1000, 1000),
+    "models": ("models", "run", 300, 50),
     "interrupts": ("processes", "run_interrupts", 100, 100),
     "hashes": ("processes", "run_hash_seeds", 10, 10),
     "pythons": ("processes", "run_pythons", 1, 1),
 }
+WITH_TORCH = ROOT / "build" / "frontends" / "bin" / "python"  # of `make frontends`
 
 
 def run(part: str, seeds: range) -> Report:
@@ -69,7 +71,8 @@ def apart(part: str, seeds: range) -> Report:
     """Run a part in a process of its own, whose memory is the part's alone and which may die."""
     code = "import dataclasses, json; from tests.fuzz.__main__ import run; "
     code += f"print(json.dumps(dataclasses.asdict(run({part!r}, {seeds!r}))))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    python = WITH_TORCH if part == "models" and WITH_TORCH.exists() else sys.executable
+    done = subprocess.run([python, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     try:
         return Report(**json.loads(done.stdout.splitlines()[-1]))
     except (IndexError, ValueError):
