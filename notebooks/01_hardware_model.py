@@ -273,6 +273,7 @@ def fail(env, memory):
     memory.ready_ps = env.now + 1_500_000
 
 
+# %%
 def read(a, *, tl):
     for row in range(64):
         tl.wait(tl.load(a + row * 1024, shape=(1024,)))

@@ -31,7 +31,7 @@ def storage_of(x: Any) -> Any:
     """Return the storage of a tensor if it is memory of the CPU, else None."""
     try:
         storage = x.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # sparse, or inside of a transform
+    except RuntimeError:  # sparse, or inside of a transform
         return None
     return storage if storage.device.type == "cpu" else None
 
