@@ -31,8 +31,9 @@ def committed(path) -> set[str]:
 
 
 def kinds(names: set[str]) -> set[str]:
-    """The names, with one for all heat maps of the probe: the full report draws more patterns."""
-    return {re.sub(r"^probe_links_\w+\.(png|svg)$", r"probe_links_*.\1", name) for name in names}
+    """The names, with one for all figures by traffic pattern or network: the full report has more of them."""
+    by_case = r"^(probe_links|ccl(?=_ring_1d|_torus_2d|_mesh_2d_no_wrap|_fully_connected))_\w+\."
+    return {re.sub(by_case, r"\1_*.", name) for name in names}
 
 
 def name_of(path) -> str:
