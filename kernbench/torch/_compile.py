@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported
+from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported, UserError
 
 from kernbench._registry import hint
 from kernbench.errors import ArgumentError, KernbenchError, StateError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def _place(error: Unsupported | TorchRuntimeError) -> str:
+def _place(error: Unsupported | TorchRuntimeError | UserError) -> str:
     """Return what dynamo says of a graph break: the line of the user's that is innermost, and the reason."""
     text = str(error).strip()
     frames = [f"{frame.filename}:{frame.lineno}" for frame in getattr(error, "real_stack", None) or ()]
@@ -67,7 +67,7 @@ class CompiledModel:
         try:
             with _whole():
                 return self._call(*args, **kwargs)
-        except (Unsupported, TorchRuntimeError) as error:
+        except (Unsupported, TorchRuntimeError, UserError) as error:
             if isinstance(error, TorchRuntimeError) or "Observed exception" in str(error):
                 self._own(*args, **kwargs)  # raises what the model raises, as it does without a compiler
             raise ArgumentError(f"the model cannot be compiled as one graph: {_place(error)}") from error

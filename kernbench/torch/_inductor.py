@@ -109,9 +109,17 @@ class _Heuristics:
         return decorate
 
 
+class _WithoutBroadcast(ast.NodeTransformer):
+    """Replaces `tl.broadcast_to(x, shape)` by x: numpy broadcasts what a condition compares."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        return node.args[0] if ast.unparse(node.func) == "tl.broadcast_to" else node
+
+
 def _asserted(line: re.Match[str]) -> str:
     """Return the line of an assertion as a check of values, which costs no time."""
-    call = ast.parse(line[2]).body[0].value  # type: ignore[attr-defined]
+    call = _WithoutBroadcast().visit(ast.parse(line[2])).body[0].value
     condition, message = call.args
     names = sorted({x.id for x in ast.walk(condition) if isinstance(x, ast.Name) and x.id != "tl"})
     lambdas = f"lambda {', '.join(names)}: {ast.unparse(condition)}"

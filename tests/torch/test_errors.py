@@ -112,6 +112,12 @@ def test_a_graph_break_names_file_line_and_cause():
         call(Outer(stop), torch.randn(4, 16))
 
 
+def test_a_branch_on_values_is_refused():
+    x = torch.randn(5, 4)
+    with pytest.raises(ArgumentError, match=r"^the model cannot be compiled as one graph: .*data-dependent"):
+        call(Inner(lambda x: torch.nn.functional.gaussian_nll_loss(x, x, x * x + 1)), x)
+
+
 def test_the_backend_does_not_leave_the_rest_of_a_model_to_the_host():
     def stop(x):
         y = x * 2

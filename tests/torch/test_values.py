@@ -105,6 +105,16 @@ def test_an_index_out_of_range_is_refused_with_the_module():
         call(model, torch.tensor([4]))
 
 
+def test_a_check_inside_of_a_masked_part_of_a_kernel():
+    def padded(x, i):
+        return functional.pad(torch.take(x, i)[:, None] + x, (1, 2))
+
+    x, i = torch.randn(63, 1), torch.randint(63, (63,))
+    assert torch.equal(call(padded, x, i), padded(x, i))
+    with pytest.raises(KernelError, match=r"take.*: .*index out of bounds"):
+        call(padded, x, i + 60)
+
+
 def test_checks_of_indices_take_no_time():
     table, at = torch.randn(64, 8), torch.arange(63) % 7
     times = []
