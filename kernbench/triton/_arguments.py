@@ -15,6 +15,7 @@ import numpy as np
 from kernbench._dtypes import DType, as_dtype
 from kernbench.errors import quote
 from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._devices import Host
 from kernbench.triton._bind import Binder
 from kernbench.triton._language import Language
 from kernbench.triton._tensor import tensor, tensor_descriptor
@@ -125,18 +126,21 @@ def first_address(x: Any) -> int:
     return int(x.ctypes.data if isinstance(x, np.ndarray) else x.data_ptr())
 
 
-def tensor_at(address: int, *others: type) -> Any:
-    """Return a tensor of torch's CPU, or of other types, that an address is in, or None: as C finds it, in memory."""
-    kinds = (*others, *([sys.modules["torch"].Tensor] if "torch" in sys.modules else []))
+def tensor_at(address: int, *sessions: Host) -> Any:
+    """Return a tensor of torch's CPU, or of sessions, that an address is in, or None: as C finds it, in memory."""
+    kinds = (*([DeviceTensor] if sessions else []), *([sys.modules["torch"].Tensor] if "torch" in sys.modules else []))
     for x in gc.get_objects() if kinds else ():
         # isinstance() would ask each object for its class, and a proxy may then import a module or warn.
-        if issubclass(type(x), kinds) and address in span(x):
+        if not issubclass(type(x), kinds) or address not in span(x):
+            continue
+        # Sessions have the same addresses, and freed memory has those of what comes after it.
+        if not isinstance(x, DeviceTensor) or (x._host in sessions and x._handle.is_alive):
             return x
     return None
 
 
-def tensor_of(x: Any, where: str) -> Any:
-    """Return the tensor that a pointer argument points into: one that it holds, or one that exists.
+def tensor_of(x: Any, where: str, session: Host) -> Any:
+    """Return the tensor that a pointer argument points into: one that it holds, or one of a session or of the CPU.
 
     Raises
     ------
@@ -150,7 +154,7 @@ def tensor_of(x: Any, where: str) -> Any:
         held = getattr(held, "_array", held)  # of a tensor of the session's host
         if (isinstance(held, DeviceTensor) or is_host(held)) and address in span(held):
             return held
-    found = tensor_at(address, DeviceTensor)
+    found = tensor_at(address, session)
     if found is None:
         raise TypeError(f"{where} points to {address:#x}, which is in no tensor of the CPU or of a simulated device")
     return found

@@ -104,13 +104,13 @@ def _pruned(tuner: Any, configs: Sequence[Any], named: dict[str, Any], kwargs: d
     return left
 
 
-def _copied(x: Any, torch: RuntimeContext, values: bool) -> Any:
-    """Return an argument for another session: a device tensor of the same place, a host tensor as it is."""
+def _copied(x: Any, on: On, torch: RuntimeContext, values: bool) -> Any:
+    """Return an argument of a block for another session: a device tensor of the same place, a host tensor as it is."""
     if not isinstance(x, DeviceTensor):
         if not is_pointer(x) or is_host(x):
             return x
-        holder = tensor_of(x, "an argument")
-        copy = _copied(holder, torch, values)
+        holder = tensor_of(x, "an argument", on.torch._host)
+        copy = _copied(holder, on, torch, values)
         return x if copy is holder else TypedPointer(copy, x.data_ptr() - holder.data_ptr(), x.dtype)
     layout = x.layout
     whole = torch.empty(layout.shape, dtype=layout.dtype, dp=layout.dp, device=None if layout.dp else "ahbm")
@@ -127,8 +127,8 @@ def _trial(on: On, fn: Any, config: Any, grid: Any, args: Sequence[Any], kwargs:
         try:
             with torch:
                 block = On(torch, on.placement, on.dp)
-                own = [_copied(x, torch, values) for x in args]
-                named = {k: _copied(v, torch, values) for k, v in kwargs.items()}
+                own = [_copied(x, on, torch, values) for x in args]
+                named = {k: _copied(v, on, torch, values) for k, v in kwargs.items()}
                 _prepare(config, fn, own, named)
                 block.run(fn, own, {**named, **config.all_kwargs()}, grid)
         except (OutOfMemoryError, StaticAssertError) as error:

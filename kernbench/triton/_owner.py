@@ -80,11 +80,11 @@ class _Finder(MockBackend):
 
 
 def holder(va: int, tensors: Sequence[DeviceTensor]) -> DeviceTensor | None:
-    """Return the tensor that an address is in: one of these, or another on the device."""
+    """Return the tensor that an address is in: one of these, or another of their session."""
     for x in tensors:
         if x._handle.va <= va < x._handle.va + x._handle.nbytes:
             return x
-    found = tensor_at(va, DeviceTensor)
+    found = tensor_at(va, *{x._host for x in tensors})
     return found if isinstance(found, DeviceTensor) else None
 
 

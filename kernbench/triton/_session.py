@@ -218,7 +218,7 @@ class On:
             padding = str(getattr(x, "padding", "zero"))
             return arguments.Described(self._place(x.base, where, tensors, casts), shape, strides, block, padding)
         if arguments.is_pointer(x):
-            holder = arguments.tensor_of(x, where)
+            holder = arguments.tensor_of(x, where, self.torch._host)
             place = self._place(holder, where, tensors, casts)
             offset = x.data_ptr() - arguments.first_address(holder)
             return arguments.Place(place.va + offset, maybe_dtype(x.dtype).native)

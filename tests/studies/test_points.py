@@ -125,9 +125,9 @@ def test_the_version_of_the_code_is_short():
 
 def test_progress_counts_the_latest_run(tmp_path):
     store = tmp_path / FINISHED
-    assert progress(store) == (0, 0)
+    assert progress(store) == (0, 0, 0, 0, 0)
     run_points(square, POINTS[:2], folder=tmp_path)
-    assert progress(store) == (2, 2)
+    assert progress(store)[:3] == (1, 2, 2)
     run_points(square, POINTS, folder=tmp_path)
-    assert progress(store) == (1, 1)
+    assert progress(store)[:3] == (2, 1, 1)
     assert all(json.loads(line) for line in store.read_text().splitlines())

@@ -163,7 +163,7 @@ def test_a_disk_that_is_full_loses_nothing_that_was_written(tmp_path, notes):
 
     def small():
         # A quota by the system: a file that grows over it cannot be written, and what fits is written first.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
 
     process = start(notes, folder, xs, preexec_fn=small)
     _, err = process.communicate(timeout=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import numpy as np
@@ -311,8 +312,13 @@ class View(Typed):
 def test_what_has_an_address_and_a_type_is_a_pointer(kernels, machine):
     x, y = np.arange(40, dtype=np.float32), np.ones(40, np.float32)
     bits = np.zeros(44, np.int32)
+    with kb.session(machine, data=True) as torch:
+        ended = torch.tensor(y, dp=TWO)  # of a session that ended: at the same address
+    gc.collect()
     with kb.session(machine, data=True) as torch, on(torch):
         device = torch.tensor(y, dp=TWO)
+        assert device.data_ptr() == ended.data_ptr()
+        gc.collect()  # now the collector lists it behind the other
         y_at, out = Typed(device.data_ptr(), "f32"), View(bits, np.dtype("float32"), 4)
         kernels.add[(2,)](View(x, "float32", 10), y_at, out, 30, BLOCK=16)
         assert bits[:4].tolist() == bits[34:].tolist()[:4] == [0] * 4
