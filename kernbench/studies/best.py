@@ -16,16 +16,12 @@ from math import isqrt
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from kernbench._registry import hint
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import Candidate, Decision, Tuner, decided
-from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
-from kernbench.kernels.sharded_gemm import fitting
 from kernbench.runtime_api import collective as collectives
 from kernbench.studies._answers import CollectiveChoice, PlacementCandidate, ProductChoice, Spread
 from kernbench.studies._stages import Explanation, Simulation, Simulations, Stage, explained, last
@@ -36,15 +32,10 @@ from kernbench.studies.layers import (
     Product,
     closed_form,
     obstacle,
-    parts,
-    room,
     run,
     simulated_ns,
-    spans,
-    spans_in_cube,
     work,
 )
-from kernbench.studies.layers import _routes as routes_of
 from kernbench.studies.study import scaled, table
 from kernbench.sweeps._keys import Row
 from kernbench.sweeps.sensitivity import BASE, ranked, sensitivity_plan
@@ -63,7 +54,7 @@ _DTYPES = ("f16", "bf16")
 _ITEMSIZE = 2
 _GRIDS = ("torus_2d", "mesh_2d", "mesh_2d_no_wrap")
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-_PRODUCT_S = 1.5e-7  # host time for each unit of work of a product, measured
+_PRODUCT_S = 1.5e-7  # host time for each unit of work of a product (estimate: large products take longer)
 _SEND_S, _RANK_S = 1.7e-4, 8e-3  # host time for each unit of work of a collective, and of an estimate for each PE
 # What is halved and doubled, one resource at a time.
 _RESOURCES = {
@@ -268,28 +259,7 @@ def _simulate_product(machine: Machine, **product: Any) -> Row:
 def _candidate(machine: Machine, product: Product) -> PlacementCandidate:
     asked, fault = work(machine.config, product), obstacle(machine, product)
     ns, limiter = (None, fault) if fault else closed_form(machine, product)
-    streamed_ns = _streamed_ns(machine, product)
-    if ns is not None and streamed_ns > ns:
-        ns, limiter = streamed_ns, "operands streamed for each tile"
     return PlacementCandidate(product.placement, ns, limiter, asked.pes, asked.remote_bytes)
-
-
-def _streamed_ns(machine: Machine, product: Product) -> float:
-    """Return how long links and memories take for rows of A that do not fit into TCM, in the placement 2-D.
-
-    A PE reads them from the PEs that hold them once for each column of tiles; the closed form counts them once.
-    """
-    config, k, item = machine.config, product.k, product.itemsize
-    rows, held = spans_in_cube(product.m, config), spans(product.m, config)
-    if product.placement != "2-D" or product.trans_a or rows[:, 1].max() <= fitting(k, item, room(config)):
-        return 0.0
-    tile = config.cube.pe.pe_gemm.tile
-    times = np.array([sum(cuts(width, tile.n) for width in widths) for _, widths in parts(config, product)])
-    low = np.maximum(rows[:, None, 0], held[None, :, 0])
-    high = np.minimum(rows.sum(axis=1)[:, None], held.sum(axis=1)[None, :])
-    read = np.maximum(0, high - low) * times[:, None] * k * item
-    ns: float = routes_of(machine).busiest(read)[0]
-    return ns
 
 
 def choose(

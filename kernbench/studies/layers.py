@@ -361,7 +361,28 @@ def closed_form(machine: Machine, product: Product) -> tuple[float, str]:
         parts["latency of reads"] += routes.latency_ns(nbytes)
         parts["launch"] += _launch_ns(machine)
         busiest_ns = 0.0  # only the first launch multiplies
-    return sum(parts.values()), max(parts, key=lambda part: parts[part])
+    total_ns, streamed_ns = sum(parts.values()), _streamed_ns(machine, product)
+    if streamed_ns > total_ns:
+        return streamed_ns, "operands streamed for each tile"
+    return total_ns, max(parts, key=lambda part: parts[part])
+
+
+def _streamed_ns(machine: Machine, product: Product) -> float:
+    """Return how long links and memories take for rows of A that do not fit into TCM, in the placement 2-D.
+
+    A PE reads them from the PEs that hold them once for each column of tiles; the closed form counts them once.
+    """
+    config, k, item = machine.config, product.k, product.itemsize
+    rows, held = spans_in_cube(product.m, config), spans(product.m, config)
+    if product.placement != "2-D" or product.trans_a or rows[:, 1].max() <= fitting(k, item, room(config)):
+        return 0.0
+    tile = config.cube.pe.pe_gemm.tile
+    times = np.array([sum(cuts(width, tile.n) for width in widths) for _, widths in parts(config, product)])
+    low = np.maximum(rows[:, None, 0], held[None, :, 0])
+    high = np.minimum(rows.sum(axis=1)[:, None], held.sum(axis=1)[None, :])
+    read = np.maximum(0, high - low) * times[:, None] * k * item
+    ns: float = _routes(machine).busiest(read)[0]
+    return ns
 
 
 class _Routes:
