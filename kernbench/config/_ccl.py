@@ -380,14 +380,20 @@ def _python(path: KeyPath, entry: CclEntry) -> Iterator[Fault]:
     yield from faults or (() if takes is None else _options((*path, "options"), entry, takes))
 
 
-def impl_faults(spec: Mapping[str, Any], path: KeyPath = ()) -> Iterator[Fault]:
-    """Yield the user-defined components of a machine's spec that do not exist; their modules are not run."""
+def user_components(spec: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield key and dotted path of each component of a machine's spec that is not kernbench's own."""
     for key, value in spec.items():
         if isinstance(value, Mapping):
-            yield from impl_faults(value, (*path, key))
+            yield from user_components(value, (*path, key))
         elif key == "impl" and ":" in value:
-            module, _, name = value.partition(":")
-            yield from _missing((*path, key), value, module, (name,), f"a class {name}")
+            yield (*path, key), value
+
+
+def impl_faults(spec: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield the user-defined components of a machine's spec that do not exist; their modules are not run."""
+    for path, value in user_components(spec):
+        module, _, name = value.partition(":")
+        yield from _missing(path, value, module, (name,), f"a class {name}")
 
 
 def _missing(path: KeyPath, value: str, name: str, functions: Sequence[str], what: str) -> Iterator[Fault]:

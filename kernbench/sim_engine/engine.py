@@ -109,6 +109,7 @@ class GraphEngine:
         live: bool = False,
         races: bool = True,
     ) -> None:
+        topology.import_components()
         self.machine, self.data, self.live = topology, enable_data, live
         self.env = Clock()
         self.env.core.live = live

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from kernbench.config import default_ccl_path, find, read_ccl
+from kernbench.config._ccl import user_components
 from kernbench.config._ccl import PROGRAM
 from kernbench.errors import ConfigError
 from kernbench.topology.builder import Machine, resolve_topology
@@ -141,7 +142,7 @@ def own_module(fn: Study) -> ModuleType | None:
 def only_ours(machine: Machine) -> bool:
     """Return whether nothing but this package makes the times of a machine: its components, and its ccl.yaml."""
     collectives, packaged = _collectives()
-    return collectives == packaged and not _names_others(machine.spec)
+    return collectives == packaged and not any(user_components(machine.spec))
 
 
 def key_of(study: str, version: str, machine: str, parameters: Mapping[str, Any]) -> str:
@@ -178,13 +179,6 @@ def _collectives() -> tuple[bytes, bytes]:
         code = [Path(__file__).parents[1] / path for path in _MSCCL] if programs else []
         nearest += b"".join(path.read_bytes() for path in (*programs, *code))
     return nearest, packaged
-
-
-def _names_others(spec: Any) -> bool:
-    """Return whether a machine has components by dotted paths."""
-    if not isinstance(spec, Mapping):
-        return isinstance(spec, (list, tuple)) and any(map(_names_others, spec))
-    return ":" in str(spec.get("impl", "")) or any(map(_names_others, spec.values()))
 
 
 def _inner(fn: Study) -> tuple[Study, list[Any]]:

@@ -9,7 +9,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kernbench import config as configs
+from kernbench._registry import COMPONENTS
 from kernbench.config import MachineConfig
+from kernbench.config._ccl import user_components
+from kernbench.config._schema import dotted
 from kernbench.errors import ConfigError
 from kernbench.topology._graph import Graph
 from kernbench.topology._mesh import vc_faults
@@ -76,6 +79,17 @@ class Machine:
         from kernbench.topology._views import Views
 
         return Views(self.graph)
+
+    def import_components(self) -> None:
+        """Import the user's own components; a ConfigError names file and key of those that cannot be imported."""
+        faults = []
+        for path, impl in user_components(self.spec):
+            try:
+                COMPONENTS.resolve(impl)
+            except ConfigError as error:
+                faults.append(f"{Path(self.source).name}: {dotted(path)}: {error}")
+        if faults:
+            raise ConfigError(faults)
 
     def with_(self, overrides: Overrides) -> Machine:
         """Return the machine with some values changed: `{"sip.cube_mesh.w": 2}` or `["sip.cube_mesh.w=2"]`."""
