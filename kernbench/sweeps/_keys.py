@@ -16,8 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from kernbench.config import default_ccl_path, find, read_ccl
-from kernbench.config._ccl import user_components
-from kernbench.config._ccl import PROGRAM
+from kernbench.config._ccl import PROGRAM, user_components
 from kernbench.errors import ConfigError
 from kernbench.topology.builder import Machine, resolve_topology
 

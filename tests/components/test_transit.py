@@ -78,7 +78,7 @@ def test_ucie_ports_cost_twice_a_crossing():
 
 @pytest.mark.parametrize("impl", ["no.such.module:Router", "tests.components.slow_parts:NoSuchClass"])
 def test_a_path_that_leads_nowhere_is_named_with_its_file_and_key(impl):
-    with pytest.raises(ConfigError, match=rf"^mapping: cube\.noc\.router\.impl: component '{impl}': "):
+    with pytest.raises(ConfigError, match=rf"^preset:default: cube\.noc\.router\.impl: component '{impl}': "):
         end(cube__noc__router__impl=impl)
 
 
