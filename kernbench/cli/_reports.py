@@ -70,10 +70,13 @@ def milestone(
     run are kept. A report that is there, made of the same code, machine and parameters, is left as it is.
     """
     from kernbench.studies import milestone as milestones
+    from kernbench.studies.study import Study
 
     if every == bool(names):
         raise click.UsageError(f"give NAMEs or --all; known: {', '.join(milestones.names())}")
-    chosen = tuple(milestones.shortest_first()) if every else tuple(milestones.resolve(name) for name in names)
+    chosen = (
+        tuple(milestones.shortest_first(again=again)) if every else tuple(milestones.resolve(name) for name in names)
+    )
     if out and len(chosen) > 1:
         raise click.UsageError("--out is one folder: give one NAME with it")
     values = dict(_parameter(text) for text in parameters)
@@ -97,7 +100,7 @@ def milestone(
         if report.unkept:
             unkept[name] = report.unkept
         found = "there already, made of the same code, machine and parameters (--again runs it):"
-        click.echo(f"{name}: {found if report.found else 'wrote'} {report.folder}")
+        click.echo(f"{name}: {found if report.found else 'wrote'} {report.folder / Study.page}")
     if unkept:
         rows = ", ".join(f"{n} of {name}" for name, n in unkept.items())
         click.echo(

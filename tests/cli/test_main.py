@@ -277,7 +277,10 @@ def test_all_milestones_are_announced_and_the_smallest_runs_first(capsys, monkey
     monkeypatch.setattr(milestone, "run", run)
     monkeypatch.setattr(milestone, "NEEDS", {})
     assert main(["milestone", "--all"]) == 0
-    assert capsys.readouterr().err == f"making 8 reports: {', '.join(ran)}\n"
+    said = capsys.readouterr()
+    assert said.err == f"making 8 reports: {', '.join(ran)}\n"
+    page = milestone.folder() / "README.md"
+    assert said.out.splitlines() == [f"{name}: wrote {page}" for name in ran]
     assert ran.index("verification") < ran.index("gemm") < ran.index("ccl")
 
 

@@ -20,7 +20,7 @@ from kernbench.errors import ConfigError
 from kernbench.studies import milestone
 from kernbench.studies.milestone import foreign, stamp
 from kernbench.studies.probe import ProbeStudy
-from kernbench.sweeps._keys import study_version
+from kernbench.sweeps._keys import code_version, study_version
 from tests.repo import ROOT
 
 REPORT = [sys.executable, "-m", "kernbench", "milestone", "probe", "--param", 'cases=["own-slice-read", "h2d-write"]',
@@ -130,6 +130,20 @@ def test_rows_that_a_plain_run_simulated_are_stored_without_simulating_them_agai
     assert [json.loads(line)["row"]["last_end_ns"] for line in kept.read_text().splitlines()] == stored
     with pytest.raises(ConfigError, match="probe: kept rows are those of the whole report"):
         milestone.run("probe", store=True, parameters={"sizes": [256]})
+
+
+def test_reports_whose_slow_rows_have_to_be_simulated_are_made_last(tmp_path, monkeypatch):
+    notebooks = tmp_path / "milestones"
+    (notebooks / "kept").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    study = "kernbench.studies.probe:ProbeStudy.simulate"
+    current = code_version("kernbench.studies.probe")
+    for name, seconds, code in (("a", 9.0, "changed"), ("b", 3.0, "changed"), ("c", 5.0, current)):
+        shutil.copy(ROOT / "milestones" / "probe.ipynb", notebooks / f"{name}.ipynb")
+        entry = {"key": name, "row": {}, "seconds": seconds, "made_of": {"study": study, "code": code}}
+        (notebooks / "kept" / f"{name}.jsonl").write_text(json.dumps(entry) + "\n")
+    assert milestone.shortest_first() == ["c", "b", "a"]
+    assert milestone.shortest_first(again=True) == ["b", "c", "a"]
 
 
 def test_the_time_left_of_a_report_counts_the_points_of_its_latest_study(tmp_path):
