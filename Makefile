@@ -2,12 +2,13 @@
 #   make milestones   write all milestone reports to milestones/output
 #   make lab          open JupyterLab on copies of the notebooks, in lab/, which git ignores
 #   make docs         build the documentation site, which works offline, in build/docs
-#   make test         run every test that needs only the package, including the notebooks
-#   make test-all     also run the tests of the browser, definition, oracle and build, and a short fuzzing campaign
+#   make test         run the quick tests of all that needs only the package, including the notebooks: minutes
+#   make test-all     also run the slow ones: reports, browser, definition, oracle, build, a short fuzzing campaign
 #   make check        check format, lint, types, spelling, layers, docs, notebook pairs
 #   make oracle       compare random traffic on random machines with the oracle; ORACLE='--machines 10000 --seed 7' for more
 #   make fuzz         run the fuzzing campaign (docs/reliability.md); FUZZ='--scale 0.1 --seed 7' for a part
-#   make frontends    run kernels of packages, and models, with torch and triton installed (6 GB, in build/frontends)
+#   make frontends    install torch and triton (6 GB, in build/frontends), and run the quick tests that need them
+#   make frontends-all  also run the slow ones: notebooks, models, kernels of packages
 #   make definition   test the engine, components, collectives and kernels on the definition, without the core
 #   make sanitize     run the engine's tests on a core built with memory and arithmetic sanitizers
 #   make mutations    break each rule of docs/model.md in a copy, and check that a test fails; MUTATIONS='m4 m8_6' for some
@@ -34,7 +35,7 @@ EXECUTE := -m jupyter nbconvert --log-level=WARN --to notebook --inplace --execu
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := milestones
-.PHONY: core milestones lab docs test test-all apart check definition sanitize oracle frontends msccl fuzz mutations bench sync screenshots lock clean
+.PHONY: core milestones lab docs test test-all slow check definition sanitize oracle frontends frontends-all msccl fuzz mutations bench sync screenshots lock clean
 
 # uv installs in seconds, pip in a minute; pip is the fallback where uv is not available. Both hide the output of a build, so
 # the core is built separately.
@@ -61,14 +62,14 @@ docs: core
 	@echo "wrote build/docs/index.html: open it in a browser"
 
 # One process per core, which runs whole files in this order (conftest.py); the notebooks take longest.
-APART := $(wildcard tests/notebook/test_browser*.py) tests/sim_engine/test_engines.py tests/test_build.py tests/oracle tests/fuzz
+QUICK := -m "not slow"
 test: core
-	$(PYTEST) -n logical $(NBVAL) notebooks milestones tests kernbench $(APART:%=--ignore=%)
+	$(PYTEST) -n logical $(NBVAL) $(QUICK) notebooks milestones tests kernbench
 
-test-all: definition test apart
+test-all: definition test slow
 
-apart: core
-	$(PYTEST) -n logical $(APART)
+slow: core
+	$(PYTEST) -n logical -m slow tests
 
 check: core
 	$(PY) -m ruff format --check .
@@ -104,10 +105,14 @@ $(FRONTENDS)/.ready: $(READY)
 	KERNBENCH_ENGINE=definition $(VENV)/bin/uv pip install --quiet --python $(FRONTENDS)/bin/python -r requirements.lock -e .[torch,frontends]
 	@touch $@
 
+TORCH_PYTEST := KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical
 frontends: core $(FRONTENDS)/.ready
-	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical $(NBVAL) $(WITH_TORCH) tests/torch \
-	  tests/studies/test_models.py tests/dtensor/test_oracle.py tests/runtime_api/test_distributed_oracle.py
-	KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical tests/triton
+	$(TORCH_PYTEST) $(QUICK) tests/torch tests/studies/test_models.py
+	$(TORCH_PYTEST) $(QUICK) tests/triton
+
+frontends-all: frontends
+	$(TORCH_PYTEST) $(NBVAL) $(WITH_TORCH)
+	$(TORCH_PYTEST) -m slow tests/torch tests/dtensor/test_oracle.py tests/runtime_api/test_distributed_oracle.py
 	$(FRONTENDS)/bin/python -m tests.triton.acceptance norm softmax
 
 msccl: core

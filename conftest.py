@@ -15,7 +15,7 @@ from kernbench import build
 
 collect_ignore_glob = ["notebooks/*.py", "milestones/*.py", "milestones/output/*"]
 
-# The front end of PyTorch imports it, and so do notebooks: `make frontends` runs these.
+# The front end of PyTorch imports it, and so do notebooks: `make frontends-all` runs these.
 MISSING = [name for name in ("torch", "triton") if find_spec(name) is None]
 WITH_TORCH = ["notebooks/07_bring_your_model.ipynb", "milestones/models.ipynb"]
 if MISSING:

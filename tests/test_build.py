@@ -15,6 +15,8 @@ import pytest
 from kernbench import build
 from tests.repo import PACKAGE, ROOT, files
 
+pytestmark = pytest.mark.slow
+
 SAMPLE = Path("kernbench", "sample.py")
 SOURCE = "class Sample:\n    def __init__(self):\n        self.n = 1\n"
 DECLARED = "cdef class Sample:\n    cdef public int n\n"

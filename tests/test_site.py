@@ -16,6 +16,8 @@ from tests.repo import ROOT, notebooks, relative
 
 pytest.importorskip("mkdocs", reason="the documentation site needs the extra `docs`")
 
+pytestmark = pytest.mark.slow
+
 FETCHED = re.compile(
     r"""(?:\b(?:src|srcset|data-src)\s*=|@import|\burl\(|\bimport\s*\(?)\s*["'(]*(?:https?:)?//|<link[^>]*href="https?:"""
 )

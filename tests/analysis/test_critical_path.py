@@ -24,6 +24,7 @@ from kernbench.topology.builder import resolve_topology
 from tests.analysis.paths import STEPS, checked, program
 from tests.components.one_pe import engine_of, launch, pointer
 from tests.components.queues_under_test import run as run_queues
+from tests.slow import slow_after
 
 MACHINE = resolve_topology("preset:default")
 FOUR = MACHINE.with_(
@@ -37,7 +38,7 @@ FOUR = MACHINE.with_(
 
 @pytest.mark.parametrize("gather", gemm.GATHERS)
 @pytest.mark.parametrize("variant", STAGINGS)
-@pytest.mark.parametrize("shape", gemm.SHAPES[:-1])
+@pytest.mark.parametrize("shape", slow_after(4, zip(gemm.SHAPES[:-1])))
 def test_products_of_the_study(shape, variant, gather):
     machine = MACHINE.with_({"cube.hbm.gather": gather})
     tiles = checked(gemm.run(machine, shape, variant).records)
@@ -63,7 +64,7 @@ overrides = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     overrides,
     st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.sampled_from([0, 0, 5])), min_size=1, max_size=12),

@@ -11,6 +11,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies import gemm
 from kernbench.topology.builder import resolve_topology
+from tests.slow import slow_after
 
 MACHINE = resolve_topology("preset:default")
 SHAPE = (128, 1024, 128)
@@ -107,15 +108,15 @@ CASES = {
     "load_load": (lambda machine: product(machine, "load_load"), "matrix engine", "cube.pe.pe_gemm.clock_ghz"),
     "launch": (nothing, "wire of the PCIe link", "system.pcie.latency_ns"),
     "one slice": (one_slice, "HBM slice", "cube.hbm.channel_bw_gbs"),
+    "ring": (lambda machine: all_reduce(machine, RING, 1 << 16), "wire of the SIP link", "system.sip_link.latency_ns"),
     "128 slices": (own_slices, "HBM slice", "cube.hbm.channel_bw_gbs"),
     "128 ways": (next_cube, "UCIe link", "cube.ucie.bw_gbs"),
-    "ring": (lambda machine: all_reduce(machine, RING, 1 << 16), "wire of the SIP link", "system.sip_link.latency_ns"),
     "ring, 16 B": (lambda machine: all_reduce(machine, RING, 8), "wire of the SIP link", "system.sip_link.latency_ns"),
     "tree": (lambda machine: all_reduce(machine, TREE, 1 << 16), "wire of the SIP link", "system.sip_link.latency_ns"),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_after(5, CASES))
 def test_twice_the_named_resource_shortens_the_run_and_twice_another_does_not(case):
     run, what, field = CASES[case]
     before = run(MACHINE)
@@ -319,7 +320,7 @@ def test_every_field_that_is_blamed_is_one_of_the_machine_file():
             assert isinstance(at, int | float), field
 
 
-@pytest.mark.parametrize("variant", ["ref_ref", "load_load", "load_ref"])
+@pytest.mark.parametrize("variant", slow_after(1, ["load_ref", "ref_ref", "load_load"]))
 @pytest.mark.parametrize("changes", [{}, {"cube.pe.pe_tcm.read_bw_gbs": 128}, {"cube.pe.pe_gemm.clock_ghz": 0.25}])
 def test_products_are_split_into_stages_at_every_level_of_the_log(variant, changes):
     machine = MACHINE.with_(changes)

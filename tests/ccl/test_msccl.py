@@ -20,6 +20,7 @@ from kernbench.config._files import load_yaml
 from kernbench.config._msccl import read_program
 from kernbench.errors import ConfigError, IpcqDeadlock, RaceError
 from kernbench.runtime_api.collective import run
+from tests.slow import slow_after
 
 MACHINE = ("system.sips.topology=ring_1d",)
 
@@ -359,7 +360,7 @@ def test_all_gather_in_place_and_out_of_place(tmp_path, inplace):
         ("tree_broadcast", 2, "ring_1d"),
     ],
 )
-@pytest.mark.parametrize("nbytes", [1536, 98_304])
+@pytest.mark.parametrize("nbytes", slow_after(1, [1536, 98_304]))
 def test_a_written_algorithm_takes_the_same_time(tmp_path, name, n, topology, nbytes):
     grid = ["system.sips.w=2", "system.sips.h=2"] if topology == "torus_2d" else []
     machine = kb.load(overrides=[f"system.sips.count={n}", f"system.sips.topology={topology}", *grid])

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.repo import ROOT
+from tests.slow import slow_after
 
 SMALL = ["--topology", "preset:small"]
 RUN = ["run", *SMALL, "--bench", "gemm-single-pe"]
@@ -65,13 +66,16 @@ SHOW = ["show", "preset:small", "--out"]
 
 @pytest.mark.parametrize(
     "args",
-    [
-        [*RUN, "--save", "run.npz"],
-        [*RUN, "--html", "run.html"],
-        [*RUN, "--trace", "run.json"],
-        [*SHOW, "machine.svg"],
-        [*SHOW, "machine.png"],
-    ],
+    slow_after(
+        1,
+        [
+            [*RUN, "--save", "run.npz"],
+            [*RUN, "--html", "run.html"],
+            [*RUN, "--trace", "run.json"],
+            [*SHOW, "machine.svg"],
+            [*SHOW, "machine.png"],
+        ],
+    ),
     ids=["save", "html", "trace", "svg", "png"],
 )
 def test_a_result_on_a_full_disk(disk, args):
@@ -89,6 +93,7 @@ def test_a_result_on_a_full_disk(disk, args):
     assert sorted(p.name for p in disk.iterdir()) == sorted([args[-1], "filler"])
 
 
+@pytest.mark.slow
 def test_a_new_folder_on_a_full_disk_can_be_made_when_there_is_room(disk):
     fill(disk)
     done = command(["new", "lab"], disk)
@@ -114,6 +119,7 @@ def test_a_sweep_on_a_full_disk_goes_on_when_there_is_room(disk):
     assert "6 ok" in again.stdout.replace("points: ", "")
 
 
+@pytest.mark.slow
 def test_a_cache_on_a_full_disk_costs_no_result(disk, tmp_path):
     (tmp_path / "plan.yaml").write_text(PLAN)
     fill(disk)
@@ -125,8 +131,8 @@ def test_a_cache_on_a_full_disk_costs_no_result(disk, tmp_path):
 
 @pytest.mark.parametrize(
     "args",
-    [[*RUN, "--save", "run.npz"], [*RUN, "--trace", "run.json"], ["sweep", "plan.yaml"], ["new", "lab"]],
-    ids=lambda a: a[0],
+    slow_after(1, [[*RUN, "--save", "run.npz"], [*RUN, "--trace", "run.json"], ["sweep", "plan.yaml"], ["new", "lab"]]),
+    ids=["save", "trace", "sweep", "new"],
 )
 def test_a_folder_that_cannot_be_written(disk, args):
     (disk / "plan.yaml").write_text(PLAN)

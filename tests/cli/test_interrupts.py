@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.repo import ROOT
+from tests.slow import slow_after
 
 # An import hook sends the interrupt while a module is imported; a trace function, when a function is entered.
 AT_IMPORT = """
@@ -66,8 +67,8 @@ def interrupted(script, name, args, folder):
 
 @pytest.mark.parametrize(
     "name",
-    ["kernbench.cli.main", "click", "numpy", "numpy._core.multiarray", "numpy.lib", "kernbench.sim_engine.engine",
-     "kernbench.triton_emu._runner"],
+    slow_after(2, ["numpy", "kernbench.sim_engine.engine", "kernbench.cli.main", "click", "numpy._core.multiarray",
+     "numpy.lib", "kernbench.triton_emu._runner"]),
 )  # fmt: skip
 def test_an_interrupt_while_modules_are_imported(tmp_path, name):
     done = interrupted(AT_IMPORT, name, RUN, tmp_path)
@@ -81,6 +82,7 @@ def test_an_interrupt_while_modules_are_imported_is_not_lost_where_the_command_e
     assert (done.returncode, done.stderr) == (1, "error: interrupted\n")
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_a_finalizer_is_not_lost_where_the_command_ends_before_it_is_raised_again(tmp_path):
     lost = "class Lost:\n    def __del__(self):\n        signal.raise_signal(signal.SIGINT)\n"
     script = AT_CALL.replace("signal.raise_signal(signal.SIGINT)", "Lost()").replace("def watch", lost + "def watch")
@@ -90,7 +92,7 @@ def test_an_interrupt_in_a_finalizer_is_not_lost_where_the_command_ends_before_i
 
 @pytest.mark.parametrize("command", [["-m", "kernbench"], ["kernbench"]], ids=["module", "script"])
 @pytest.mark.parametrize(
-    "name", ["__future__", "typing", "kernbench.build", "kernbench.__main__", "kernbench._interrupts"]
+    "name", slow_after(1, ["typing", "__future__", "kernbench.build", "kernbench.__main__", "kernbench._interrupts"])
 )
 def test_an_interrupt_before_the_command_has_a_handler_ends_it_silently(tmp_path, command, name):
     (tmp_path / "sitecustomize.py").write_text(SITE.format(name=name))
@@ -113,7 +115,9 @@ def test_an_interrupt_stays_a_user_s_own_where_the_package_is_imported():
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120, check=True)
 
 
-@pytest.mark.parametrize("name", ["resolve_topology", "drain", "run_program", "__exit__", "run_bench", "__del__"])
+@pytest.mark.parametrize(
+    "name", slow_after(1, ["drain", "resolve_topology", "run_program", "__exit__", "run_bench", "__del__"])
+)
 def test_an_interrupt_while_it_runs(tmp_path, name):
     done = interrupted(AT_CALL, name, RUN, tmp_path)
     assert [line for line in done.stderr.splitlines() if line.strip()] in (["error: interrupted"], [])

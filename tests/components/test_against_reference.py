@@ -15,6 +15,7 @@ from kernbench.studies.verification_reference import Reference
 from kernbench.topology import _naming as naming
 from tests.components.one_pe import engine_of, launch, pointer
 from tests.reference.pe import Gemm, Load, Pe, Place
+from tests.slow import slow_after
 
 STAGES = ("load", "dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out")
 B, OUT, NEXT = 1 << 20, 2 << 20, 1 << 22
@@ -103,7 +104,7 @@ def check(overrides, programs: list[list[Product]]) -> int:
     return sum(len(pe.rows) for pe in pes)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", slow_after(6, range(24)))
 def test_programs_on_an_odd_machine(seed):
     rng = Random(f"odd {seed}")
     machine = odd_machine(rng)
@@ -111,14 +112,14 @@ def test_programs_on_an_odd_machine(seed):
     assert check(machine, [program])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", slow_after(3, range(12)))
 def test_programs_on_the_default_machine(seed):
     rng = Random(f"default {seed}")
     program = [Product.any(rng, i, [0, 0, 0, 3, 7], 140) for i in range(rng.randint(1, 3))]
     assert check({}, [program])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", slow_after(2, range(8)))
 def test_pes_that_share_slices(seed):
     rng = Random(f"shared {seed}")
     machine = odd_machine(rng)

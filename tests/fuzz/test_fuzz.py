@@ -23,6 +23,7 @@ SHORT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory of a process, as Linux tells it")
 @pytest.mark.parametrize("part", SHORT)
 def test_a_short_campaign(part):

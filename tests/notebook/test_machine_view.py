@@ -16,7 +16,6 @@ from kernbench.studies import CclStudy
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene, scene_of
 
-pytestmark = pytest.mark.slow
 PICTURE = "const picture = __kb_picture, { machine, shared } = picture;"
 GEMM = "sip0.cube0.pe0.pe_gemm"
 LINK = "sip0.cube0.hbm_ctrl.pe0->sip0.cube0.r0c0"

@@ -19,17 +19,19 @@ from tests.oracle.compare import Difference, difference, differences, minimized,
 from tests.oracle.routes import Routes
 from tests.oracle.simulator import READ, Link, Message, Oracle, Slice, Turns
 from tests.repo import ROOT
+from tests.slow import slow_after
 
 MACHINES, TRANSACTIONS, GROUPS = 200, 50, 10
 PE0 = "sip0.cube0.pe0.pe_dma"
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
+@pytest.mark.parametrize("group", slow_after(1, range(GROUPS)))
 def test_random_transactions_end_when_the_page_says(group):
     for seed, found in differences(range(group, MACHINES, GROUPS), TRANSACTIONS):
         assert found is None, f"python -m tests.oracle --machines 1 --seed {seed}\n{found}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(ENGINE == "definition", reason="the test above ran on the definition")
 def test_the_definition_ends_them_then_too():
     command = [sys.executable, "-m", "tests.oracle", "--machines", str(MACHINES), "--transactions", str(TRANSACTIONS)]
@@ -123,6 +125,7 @@ def test_oracle_has_the_check_values(src, memory):
         assert play(oracle, [Transaction("read", src, memory, 0, nbytes, 0)]) == [expected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(0, MACHINES, 10))
 def test_routes_are_those_of_the_page(seed):
     machine = random_case(seed, 0).machine()
@@ -135,6 +138,7 @@ def test_routes_are_those_of_the_page(seed):
         assert routes.path(src, dst) == list(router.path(src, dst)), (src, dst)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(0, MACHINES, 10))
 def test_ranks_and_numbers_are_those_of_the_page(seed):
     graph = random_case(seed, 0).machine().graph
@@ -239,6 +243,7 @@ def _case_and_ends(seed):
     return case, play(Oracle(case.machine(), case.turn_bytes), case.transactions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIATIONS)
 def test_random_cases_tell_rules_apart(name, monkeypatch):
     owner, method, change = VARIATIONS[name]
@@ -262,6 +267,7 @@ class Broken(Oracle):
         super().write(src, memory, offset, nbytes, lambda: self.at(self.now + late, done))
 
 
+@pytest.mark.slow
 def test_a_difference_is_found_and_made_small():
     found = next(found for _, found in differences(range(50), 8, Broken) if found)
     small = minimized(found, Broken)

@@ -14,6 +14,7 @@ from kernbench.studies.verification_network import Engine
 from kernbench.studies.verification_reference import Reference, play, random_machine, random_traffic
 from kernbench.topology._naming import pe_dma
 from kernbench.topology.builder import resolve_topology
+from tests.slow import slow_after
 
 MIXES = {
     "links": ("send",),
@@ -46,12 +47,12 @@ def test_the_reference_knows_neither_engine_nor_components():
 
 
 @pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", slow_after(3, range(12)))
 def test_random_machines(seed, mix):
     both(random_machine(f"{mix} {seed}"), seed, MIXES[mix], 8)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", slow_after(3, range(12)))
 def test_several_requests_under_way_from_one_source(seed):
     both(random_machine(f"many {seed}"), seed, MIXES["all"], 6, per_source=3, sources=6)
 
@@ -81,14 +82,14 @@ def test_hundreds_of_flits_among_long_streams_at_one_pe():
     assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_after(1, range(3)))
 @pytest.mark.parametrize("mix", ["memory", "all"])
 def test_default_numbers_where_arrivals_often_tie(seed, mix):
     machine = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
     both(machine, seed, MIXES[mix], 8, sources=30)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_after(1, range(4)))
 def test_one_slice_that_everyone_wants(seed):
     machine = resolve_topology("preset:default", {"sip.cube_mesh.w": 1, "sip.cube_mesh.h": 1, "system.sips.count": 1})
     traffic = random_traffic(machine, seed, ("read", "write"), 12, sources=10)
@@ -96,14 +97,14 @@ def test_one_slice_that_everyone_wants(seed):
     assert play(Engine(machine), asks) == play(Reference(machine), asks)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", slow_after(2, range(6)))
 def test_every_flit_is_reserved_on_every_link(seed):
     # `exact` skips no work: as many reservations as the reference has flits served by links.
     reference, engine = both(random_machine(f"count {seed}"), seed, MIXES["all"], 6)
     assert engine.network.core.reservations == len(reference.network.hops)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", slow_after(2, range(6)))
 def test_every_hop_of_every_flit(seed):
     machine = random_machine(f"hops {seed}")
     reference, engine = Reference(machine), Engine(machine, trace=True)
@@ -114,7 +115,7 @@ def test_every_hop_of_every_flit(seed):
     assert traced == sorted(tuple(hop) for hop in reference.network.hops)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slow_after(1, range(4)))
 def test_links_are_as_busy_as_the_flits_they_carried(seed):
     machine = random_machine(f"busy {seed}")
     reference, engine = both(machine, seed, MIXES["all"], 6)

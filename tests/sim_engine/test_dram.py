@@ -463,5 +463,6 @@ def digest_here() -> str:
     return sha256(repr(times).encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_the_core_and_its_definition_give_the_same_times():
     assert digest("core") == digest("definition")

@@ -29,6 +29,7 @@ def defined() -> dict:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(ENGINE != "core", reason="needs the compiled core: run `make core`")
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_core_equals_the_definition(name):

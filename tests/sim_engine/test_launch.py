@@ -14,6 +14,7 @@ from kernbench.topology._naming import hbm, m_cpu
 from kernbench.topology.builder import resolve_topology
 from tests.components.one_pe import slice_pa
 from tests.reference.launch import Launch
+from tests.slow import slow_after
 
 DEFAULT = resolve_topology("preset:default")
 
@@ -57,7 +58,7 @@ def test_an_argument_is_eight_bytes():
     assert four.target_start_ps - none.target_start_ps == 13 * 125 + 2 * 250 + 500
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", slow_after(2, range(8)))
 @pytest.mark.parametrize("n_args", [0, 5])
 def test_copies_and_answers_on_random_machines(seed, n_args):
     machine = random_machine(f"launch {seed}")

@@ -355,6 +355,7 @@ def test_lines_are_those_of_ring_user_defined_algorithms_and_winners():
     assert kept == {"ring", "a", "e", "f", "g"}  # e, f and g win a size each
 
 
+@pytest.mark.slow
 def test_the_report_is_written_and_drawn_again(machine, tmp_path):
     grid = [{"systems": [RING_OF_FOUR, (2, "ring_1d")], "sizes": [64, 4096]}]
     given = {"by_rank": grid, "by_cube": grid, "root_bytes": 64, "halved": [64], "marks": [4096], "kinds": [64, 256]}
@@ -383,6 +384,7 @@ def test_a_sweep_takes_the_study_by_its_name(machine):
     assert ring["latency_ns"].is_monotonic_increasing
 
 
+@pytest.mark.slow
 def test_a_short_list_that_is_simulated_holds_the_best_of_every_comparison():
     base = kb.load("preset:default")
     given = STUDY.complete(yaml.safe_load((ROOT / "milestones" / "ccl.yaml").read_text()))
@@ -408,6 +410,7 @@ def test_a_short_list_that_is_simulated_holds_the_best_of_every_comparison():
         assert times[chosen.algorithm] <= 1.02 * min(times.values()), (chosen.algorithm, config.n_sips, nbytes)
 
 
+@pytest.mark.slow
 def test_auto_is_within_two_percent_of_the_best_row_by_rank():
     base = kb.load("preset:default")
     given = STUDY.complete(yaml.safe_load((ROOT / "milestones" / "ccl.yaml").read_text()))

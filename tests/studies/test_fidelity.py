@@ -15,6 +15,7 @@ from kernbench.studies import fidelity, fidelity_report
 from kernbench.studies._references import read_references
 from kernbench.studies.fidelity import FACTORS, FIGURES, SOURCED, WORKLOADS, ZEROS, FidelityStudy
 from tests.repo import ROOT
+from tests.slow import slow_after
 from tests.studies.test_references import BOOKSIM
 
 HEADER = "workload,parameters,value,unit,source\n"
@@ -169,6 +170,7 @@ def test_the_host_prepares_a_collective_while_the_devices_are_busy_with_those_be
     assert alone / 30 < behind < alone / 10
 
 
+@pytest.mark.slow
 def test_credits_explain_the_latency_of_a_network_of_routers(tmp_path):
     # BookSim2 28f4329, milestones/fidelity/data/booksim2/mesh.cfg injection_rate=0.2 sample_period=3000
     network = "topology=mesh; k=8; n=2; traffic=uniform; packet=1; vcs=4; vc_flits=8; load=0.2"
@@ -199,7 +201,7 @@ def network(flow, traffic):
     return machine.with_({"cube.noc.router.flow": flow}), given
 
 
-@pytest.mark.parametrize("flow", ["credits", "unbounded"])
+@pytest.mark.parametrize("flow", slow_after(1, ["credits", "unbounded"]))
 def test_a_network_saturates_where_its_busiest_link_does(flow):
     # Transpose: the busiest link of a row carries the packets of k - 1 = 3 terminals.
     machine, given = network(flow, "transpose")
@@ -358,6 +360,7 @@ def commented(path):
     return found
 
 
+@pytest.mark.slow
 def test_every_figure_has_a_time():
     study = FidelityStudy()
     machine = kb.load("preset:default")

@@ -104,6 +104,7 @@ def test_a_machine_that_is_wrong_is_refused():
         STUDY.run(resolve_topology("preset:default", {"cube.hbm.channels": 6}))
 
 
+@pytest.mark.slow
 def test_the_report_can_be_drawn_again_from_its_files(tmp_path):
     first = STUDY.report("preset:default", folder=tmp_path, **SMALL)
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

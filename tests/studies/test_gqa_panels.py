@@ -17,6 +17,7 @@ from kernbench.studies import gqa as study
 from kernbench.studies import milestone
 from kernbench.studies.gqa import PANELS, lanes
 from kernbench.topology.builder import resolve_topology
+from tests.slow import slow_after
 
 MACHINE = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 2})
 
@@ -123,12 +124,12 @@ HARD = {
 }
 
 
-@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("name", slow_after(6, HARD))
 def test_hard_settings(name):
     study.run(MACHINE, HARD[name], data=True)
 
 
-@pytest.mark.parametrize(("group", "head_dim"), [(1, 256), (7, 64), (8, 128), (64, 128)])
+@pytest.mark.parametrize(("group", "head_dim"), slow_after(1, [(7, 64), (1, 256), (8, 128), (64, 128)]))
 @pytest.mark.parametrize("phase", study.PHASES)
 def test_scratch_is_never_exceeded(phase, group, head_dim):
     """Blocks of query rows stay in TCM while many tiles come by, of sizes that leave holes of all kinds."""

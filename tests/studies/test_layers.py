@@ -150,6 +150,7 @@ def test_lists_can_be_narrowed():
             layers(wrong)
 
 
+@pytest.mark.slow
 def test_the_report_can_be_drawn_again_from_its_files(tmp_path):
     given = {"layers": ["vit-s L1", "deepbench 64x1216x1"]}
     first = STUDY.report(SIP, folder=tmp_path, **given)

@@ -9,6 +9,7 @@ import kernbench as kb
 from kernbench.cli.main import cli
 from kernbench.errors import ArgumentError
 from kernbench.studies.load_curve import _Run, _saturation, _Traffic, _traffic, warm_up
+from tests.slow import slow_after
 
 SIDE = 4
 EVERY_ROUTER = [[row, col] for row in range(SIDE) for col in range(SIDE)]
@@ -83,7 +84,9 @@ def test_saturation_is_between_the_loads_on_both_sides():
     assert above.saturated
 
 
-@pytest.mark.parametrize(("machine", "network"), [(mesh(), "cube"), (mesh("unbounded"), "cube"), (torus(), "sips")])
+@pytest.mark.parametrize(
+    ("machine", "network"), slow_after(1, [(mesh(), "cube"), (mesh("unbounded"), "cube"), (torus(), "sips")])
+)
 def test_one_network_gives_every_pair_the_latency_of_a_new_one(machine, network):
     traffic = _Traffic(machine, "uniform", 3, network, 0)
     n = len(traffic.ends)
@@ -99,7 +102,9 @@ def test_the_capacity_is_the_load_at_which_the_busiest_link_is_busy_all_the_time
     assert _Traffic(mesh(), "hotspot", 1, "cube", 0).capacity == 1 / (16 * (1 / 8 + 7 / 8 / 16))
 
 
-@pytest.mark.parametrize(("pattern", "exceeds"), [("transpose", True), ("hotspot", True), ("uniform", False)])
+@pytest.mark.parametrize(
+    ("pattern", "exceeds"), slow_after(1, [("transpose", True), ("hotspot", True), ("uniform", False)])
+)
 def test_starting_at_the_capacity_saturation_is_that_of_a_bisection_of_all_loads(pattern, exceeds):
     traffic, points = _Traffic(mesh(), pattern, 1, "cube", 0), {}
     found, capacity = _saturation(traffic, points, 400), traffic.capacity

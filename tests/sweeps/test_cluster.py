@@ -19,6 +19,7 @@ from tests.sweeps import studies
 
 distributed = pytest.importorskip("distributed", reason="the extra kernbench[cluster] is not installed")
 
+pytestmark = pytest.mark.slow
 SMALL = "preset:small"
 
 

@@ -20,6 +20,7 @@ import kernbench as kb
 from kernbench.errors import KernbenchError
 from kernbench.sweeps._cache import FINISHED, Store, entries
 from tests.repo import ROOT
+from tests.slow import slow_after
 from tests.sweeps import studies
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals, limits and /proc of Linux")
@@ -67,7 +68,7 @@ def wait_for(folder, n, process):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
+@pytest.mark.parametrize("how", slow_after(1, [signal.SIGINT, signal.SIGKILL]), ids=lambda s: s.name)
 def test_a_sweep_that_is_ended_goes_on_where_it_was(tmp_path, notes, how):
     folder, xs = tmp_path / "sweep", list(range(40))
     process = start(notes, folder, xs)
@@ -158,6 +159,7 @@ def alive(pid) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_loses_nothing_that_was_written(tmp_path, notes):
     folder, xs = tmp_path / "sweep", list(range(12))
 

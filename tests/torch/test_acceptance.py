@@ -15,6 +15,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ViT", "GPT-2", "Mixtral"])
 def test_a_model_of_transformers(name):
     from tests.torch import acceptance
