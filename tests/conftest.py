@@ -1,4 +1,4 @@
-"""What every test runs under: no settings of the person who runs it, the same examples each time."""
+"""What every test runs under: no settings of the person and no number of cores, the same examples each time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ settings.load_profile("kernbench")
 
 
 @pytest.fixture(autouse=True)
-def _no_user_settings(monkeypatch):
+def _no_settings_of_user_and_host(monkeypatch):
     for name in [n for n in os.environ if n.startswith(("KERNBENCH_", "MATMUL_", "MILESTONE_"))]:
         if name != build.VARIABLE:  # processes that a test starts use its engine
             monkeypatch.delenv(name)
     # Rows of earlier runs would hide what a change has broken.
     monkeypatch.setenv("KERNBENCH_CACHE", "off")
+    # A process takes longer to start than most tests: one that is about processes says how many.
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
 
 _BROWSER_REQUIRED = os.environ.get("KERNBENCH_BROWSER") == "required"

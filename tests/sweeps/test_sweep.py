@@ -15,7 +15,7 @@ SMALL = "preset:small"
 
 
 def table(study, axes, **options):
-    options = {"cache": False, "progress": False, "workers": 2} | options
+    options = {"cache": False, "progress": False, "workers": 1} | options
     return kb.sweep(SMALL, study, axes, **options).table
 
 
@@ -30,9 +30,9 @@ def test_rows_come_in_the_order_of_the_plan_with_what_was_varied():
 
 def test_workers_change_nothing():
     axes = {"x": list(range(12))}
-    one = table(studies.square, axes, workers=1)
+    one = table(studies.square, axes)
     assert one.equals(table(studies.square, axes, workers=2))
-    assert one.equals(table(studies.square, axes, workers=1, time_limit_s=30))
+    assert one.equals(table(studies.square, axes, time_limit_s=30))
 
 
 def test_a_point_that_raises_is_recorded_and_stops_nothing(tmp_path):
@@ -53,12 +53,12 @@ def test_a_point_that_raises_is_recorded_and_stops_nothing(tmp_path):
     ],
 )
 def test_a_point_that_has_to_be_ended_is_recorded_and_stops_nothing(how, limits, status):
-    got = table(studies.hurts, {"x": [1, 2, 3]}, parameters={"how": how}, **limits)
+    got = table(studies.hurts, {"x": [1, 2, 3]}, parameters={"how": how}, workers=2, **limits)
     assert list(got["status"]) == ["ok", status, "ok"]
 
 
 def test_a_process_that_is_killed_once_costs_nothing(tmp_path):
-    got = table(studies.dies_once, {"x": [1, 2, 3]}, parameters={"notes": str(tmp_path)})
+    got = table(studies.dies_once, {"x": [1, 2, 3]}, parameters={"notes": str(tmp_path)}, workers=2)
     assert list(got["status"]) == ["ok"] * 3
 
 
@@ -70,7 +70,7 @@ def notes(tmp_path):
 
 
 def test_a_sweep_goes_on_where_it_was(tmp_path, notes):
-    fixed = {"parameters": {"notes": str(notes)}, "folder": tmp_path / "sweep", "workers": 1}
+    fixed = {"parameters": {"notes": str(notes)}, "folder": tmp_path / "sweep"}
     table(studies.noted, {"x": [1, 2]}, **fixed)
     got = table(studies.noted, {"x": [1, 2, 3]}, **fixed)
     assert studies.calls(notes) == [1, 2, 3]
@@ -79,7 +79,7 @@ def test_a_sweep_goes_on_where_it_was(tmp_path, notes):
 
 @pytest.mark.parametrize("cut", [1, 5, 60])
 def test_a_line_that_was_cut_short_costs_that_point_alone(tmp_path, notes, cut):
-    fixed = {"parameters": {"notes": str(notes)}, "folder": tmp_path / "sweep", "workers": 1}
+    fixed = {"parameters": {"notes": str(notes)}, "folder": tmp_path / "sweep"}
     table(studies.noted, {"x": [1, 2]}, **fixed)
     path = tmp_path / "sweep" / FINISHED
     path.write_bytes(path.read_bytes()[:-cut])
@@ -97,7 +97,7 @@ def test_two_sweeps_into_one_folder_are_refused(tmp_path):
 
 def test_a_limit_that_is_raised_is_tried_again(tmp_path):
     def run(limit):
-        fixed = {"parameters": {"how": "hang"}, "folder": tmp_path, "workers": 1}
+        fixed = {"parameters": {"how": "hang"}, "folder": tmp_path}
         return table(studies.hurts, {"x": [2]}, time_limit_s=limit, **fixed)
 
     assert list(run(0.5)["error"]) == ["ended after its limit of 0.5 s"]
