@@ -24,6 +24,7 @@ from kernbench.studies.layers import run as run_product
 SIP = kb.load("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
 SHAPES = [(64, 128, 256), (1, 512, 1024), (512, 32, 64), (32, 32, 4096), (70, 130, 90)]
 SMALL = kb.load("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 2})
+CUBE = kb.load("preset:default", {"sip.cube_mesh.w": 1, "sip.cube_mesh.h": 1})
 CONFIG = load_ccl_config(default_ccl_path())
 
 
@@ -132,8 +133,8 @@ def test_wrong_questions_about_collectives_are_refused():
 
 
 def test_the_choice_is_the_fastest_that_there_is():
-    chosen = kb.ccl.choose("16KiB", sips=4, network="torus_2d", machine=SMALL, changes=False)
-    machine = system_of(SMALL, 4, "torus_2d")
+    chosen = kb.ccl.choose("16KiB", sips=4, network="torus_2d", machine=CUBE, changes=False)
+    machine = system_of(CUBE, 4, "torus_2d")
     times = {}
     for name in names(CONFIG, "all_reduce", "rank"):
         if name not in chosen.decision.refused:
@@ -275,7 +276,7 @@ def test_what_is_not_known_at_the_limit_is_named():
 
 def test_algorithms_may_be_demanded():
     asked = ["tree_allreduce", "ring_allreduce_hbm"]
-    chosen = kb.ccl.choose(256, sips=2, machine=SMALL, algorithms=asked, changes=False)
+    chosen = kb.ccl.choose(256, sips=2, machine=CUBE, algorithms=asked, changes=False)
     assert {c.algorithm for c in chosen.decision.candidates} == set(asked)
     assert all(c.simulated_ns for c in chosen.decision.candidates)
     with pytest.raises(
@@ -313,7 +314,7 @@ def test_an_equal_question_is_answered_from_the_cache(tmp_path, monkeypatch):
 
 
 def test_processes_give_the_same_answer():
-    question = {"sips": 2, "machine": SMALL, "changes": False}
+    question = {"sips": 2, "machine": CUBE, "changes": False}
     one, two = (kb.ccl.choose("4KiB", workers=workers, **question) for workers in (1, 2))
     assert repr(one) == repr(two)
 

@@ -23,6 +23,7 @@ from kernbench.studies.study import Report
 from kernbench.sweeps._cache import FINISHED
 from kernbench.sweeps._keys import machine_of
 from tests.repo import ROOT
+from tests.slow import slow_after
 
 CONFIG = load_ccl_config(default_ccl_path())
 STUDY = CclStudy()
@@ -65,14 +66,17 @@ def test_estimates_are_near_without_contention(rows):
 
 @pytest.mark.parametrize(
     ("where", "name", "nbytes", "settings"),
-    [
-        ((64, "torus_2d", 8, 8), "halving_doubling_allreduce", 1024, {}),  # levels that keep apart
-        ((2, "ring_1d"), "double_tree_allreduce", 1 << 20, {}),  # what leaves memory holds its slot longer
-        ((8, "torus_2d", 4, 2), "double_tree_allreduce", 98304, {}),  # results come behind sums
-        ((6, "torus_2d", 3, 2), "tree_allreduce", 98304, {}),
-        ((6, "torus_2d", 3, 2), "direct_all_to_all", 24576, {}),
-        ((8, "ring_1d"), "ring_allreduce_tcm", 1 << 20, {"n_slots": 8}),  # window and link are equal
-    ],
+    slow_after(
+        2,
+        [
+            ((6, "torus_2d", 3, 2), "tree_allreduce", 98304, {}),
+            ((6, "torus_2d", 3, 2), "direct_all_to_all", 24576, {}),
+            ((64, "torus_2d", 8, 8), "halving_doubling_allreduce", 1024, {}),  # levels that keep apart
+            ((2, "ring_1d"), "double_tree_allreduce", 1 << 20, {}),  # what leaves memory holds its slot longer
+            ((8, "torus_2d", 4, 2), "double_tree_allreduce", 98304, {}),  # results come behind sums
+            ((8, "ring_1d"), "ring_allreduce_tcm", 1 << 20, {"n_slots": 8}),  # window and link are equal
+        ],
+    ),
 )
 def test_estimates_are_within_two_fifths_where_levels_and_trees_meet(where, name, nbytes, settings):
     row = STUDY.simulate(system("preset:default", *where), algorithm=name, nbytes=nbytes, **settings)

@@ -291,7 +291,8 @@ def test_a_graph_saves_what_launches_of_short_kernels_cost():
     sizes = [4096, 1 << 20]
     chosen = SMALL | {"kernel_bytes": sizes, "contexts": [64]}
     chosen |= {name: [] for name in ("batches", "scaling", "merges", "query_heads", "prompts", "chunks", "halvings")}
-    found = gqa_report.starts(GqaStudy().run(DEFAULT, **chosen))
+    rows = GqaStudy().run(DEFAULT, **chosen)
+    found = gqa_report.starts(rows)
     assert [(row["nbytes"], row["host"]) for row in found] == [(n, host) for n in sizes for host in HOSTS]
     free, paid, long_free, long_paid = found
     host = HOSTS["gpu_launch"]
@@ -302,7 +303,7 @@ def test_a_graph_saves_what_launches_of_short_kernels_cost():
         assert costly["graph_ns"] - cheap["graph_ns"] == pytest.approx(once / KERNELS)
     # Reading 1 MiB takes 4.1 us, which hides most of the host's 5 us.
     assert long_paid["launches_ns"] < 1.3 * long_free["launches_ns"] < paid["launches_ns"] * 1.3
-    assert "a graph of 8 kernels" in next(gqa_report._starts(GqaStudy().run(DEFAULT, **chosen))).text
+    assert "a graph of 8 kernels" in next(gqa_report._starts(rows)).text
 
 
 @pytest.mark.parametrize("nbytes", [1, 1 << 24])
