@@ -181,11 +181,16 @@ def _chains(code: CodeType) -> Iterator[tuple[int, list[str]]]:
             yield from _chains(const)
 
 
-_checked: set[CodeType] = set()
+_checked: dict[CodeType, bool] = {}
 
 
-def check(fn: Any, grid: tuple[int, ...] = (1,)) -> None:
+def check(fn: Any, grid: tuple[int, ...] = (1,)) -> bool:
     """Refuse what a kernel, or a function that it calls, takes from Triton and this machine does not have.
+
+    Returns
+    -------
+    bool
+        Whether one of them has a `static_assert`.
 
     Raises
     ------
@@ -193,8 +198,9 @@ def check(fn: Any, grid: tuple[int, ...] = (1,)) -> None:
         With file, line and name.
     """
     function = raw(fn)
-    if function.__code__ in _checked:
-        return
+    kernel = function.__code__
+    if kernel in _checked:
+        return _checked[kernel]
     binder = Binder(Language(cast(TLContext, None), grid))  # nothing runs
     found: list[FunctionType] = []
     todo = [function]
@@ -212,7 +218,8 @@ def check(fn: Any, grid: tuple[int, ...] = (1,)) -> None:
                 except ValueError:
                     continue
             todo += _follow(binder, function, line, value, [first, *rest])
-    _checked.update(f.__code__ for f in found)
+    _checked[kernel] = any("static_assert" in names_of(f.__code__) for f in found)
+    return _checked[kernel]
 
 
 def _follow(binder: Binder, function: FunctionType, line: int, value: Any, chain: list[str]) -> list[FunctionType]:

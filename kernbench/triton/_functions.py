@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -23,6 +25,28 @@ if TYPE_CHECKING:
 
 class StaticAssertError(KernelError):
     """`tl.static_assert` does not hold: the kernel cannot be compiled with these constants."""
+
+
+class _TritonsError(StaticAssertError):
+    """The same as an error of the installed Triton, for tuners and host code that catch Triton's."""
+
+    src = node = None
+    message = error_message = property(str)
+    __str__ = Exception.__str__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return static_assert_error, self.args
+
+
+@cache
+def _with_tritons(error: type[Exception]) -> type[_TritonsError]:
+    return type(StaticAssertError.__name__, (_TritonsError, error), {"__module__": __name__})
+
+
+def static_assert_error(text: str) -> StaticAssertError:
+    """Return the error of a `static_assert`; where Triton is imported, it is Triton's own kind as well."""
+    errors = sys.modules.get("triton.compiler.errors")
+    return StaticAssertError(text) if errors is None else _with_tritons(errors.CompileTimeAssertionFailure)(text)
 
 
 class Namespace:
@@ -94,6 +118,16 @@ def _away(x: np.ndarray) -> np.ndarray:
     return found
 
 
+def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the IEEE remainder: the quotient is rounded to the nearest, halves to even. Every step is exact."""
+    size = np.abs(y)
+    left = np.fmod(np.abs(x), 2 * size)  # the quotient modulo 2 decides on halves
+    less = left - size
+    nearest = np.where(2 * left <= size, left, np.where(2 * less < size, less, less - size))
+    found: np.ndarray = np.where(np.signbit(x), -nearest, nearest)
+    return found
+
+
 # Their work on PE_MATH, and the function of arrays.
 MATH: dict[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
     "acos": (_SLOW, np.arccos), "acosh": (_SLOW, np.arccosh), "asin": (_SLOW, np.arcsin),
@@ -112,7 +146,7 @@ MATH: dict[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
     "atan2": (_SLOW, np.arctan2), "copysign": (_SIMPLE, np.copysign), "fmod": (_SLOW, np.fmod),
     "hypot": (("simple", "simple", "slow"), np.hypot), "nextafter": (_SIMPLE, np.nextafter),
     "fdim": (("simple",) * 2, lambda x, y: np.maximum(x - y, 0)),
-    "pow": (("slow", "simple", "slow"), np.power), "remainder": (_SLOW, lambda x, y: x - y * np.rint(x / y)),
+    "pow": (("slow", "simple", "slow"), np.power), "remainder": (_SLOW, _remainder),
     **_libdevice.FLOATS,
 }  # fmt: skip
 _ROUNDED = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}

@@ -23,7 +23,7 @@ from kernbench.triton._functions import (
     OTHER_RESULTS,
     REFUSED,
     Namespace,
-    StaticAssertError,
+    static_assert_error,
 )  # fmt: skip
 from kernbench.triton._tensor import Block, is_bool, is_signed_by_unsigned, pointer_of, tensor, tensor_descriptor
 from kernbench.triton._types import (
@@ -258,7 +258,7 @@ class Language:
     def static_assert(condition: Any, message: str = "") -> None:
         """Raise a StaticAssertError unless the condition holds."""
         if not condition:
-            raise StaticAssertError(f"static_assert failed: {message}" if message else "static_assert failed")
+            raise static_assert_error(f"static_assert failed: {message}" if message else "static_assert failed")
 
     @staticmethod
     def static_print(*values: Any, sep: str = " ", end: str = "\n", file: Any = None, flush: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""`placement="owner"`: each program of a launch runs on the PE whose memory it stores to first."""
+"""Programs tried before a launch: for `placement="owner"`, on the PE they store to first, and for static asserts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from kernbench.components._command import Command, Store
 from kernbench.errors import KernelError, OutOfBoundsError
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.triton._arguments import tensor_at
+from kernbench.triton._functions import StaticAssertError
+from kernbench.triton_emu._runner import run_program
 from kernbench.triton_emu.testing import Memory, MockBackend
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -108,6 +110,20 @@ def _run(body: Body, count: int, finder: _Finder) -> list[int | None]:
             run(number)
         found.append(finder.first_atomic if finder.first is None else finder.first)
     return found
+
+
+def check_constants(program: Callable[..., None]) -> None:
+    """Refuse a kernel that fails a `static_assert`, as Triton's compiler: a failure in the run would end the session.
+
+    A program is tried without values, up to its first store or where its way depends on a value.
+    """
+    with redirect_stdout(StringIO()):
+        try:
+            run_program(program, (), _Finder(None), (0, 0), (1, 1))
+        except StaticAssertError:
+            raise
+        except Exception:  # noqa: BLE001, S110 : the launch itself tells what else is wrong with the kernel
+            pass
 
 
 def owners(

@@ -26,7 +26,7 @@ from kernbench.triton import _arguments as arguments
 from kernbench.triton._bind import Binder, check, decoration, names_of, raw
 from kernbench.triton._cuda import CAPABILITY, Cuda, replace
 from kernbench.triton._language import Language
-from kernbench.triton._owner import owners
+from kernbench.triton._owner import check_constants, owners
 from kernbench.triton._types import maybe_dtype
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -178,7 +178,7 @@ class On:
         name = function.__name__
         values, known = arguments.bind(function, name, args, kwargs)
         sizes = arguments.grid_of(grid, values, name)
-        check(kernel)
+        asserts = check(kernel)
         if not prod(sizes):
             return
         tensors: list[DeviceTensor] = []
@@ -191,6 +191,8 @@ class On:
             targets = sorted({pe for x in tensors for pe in x.pes} | set(self._buffers.pes() if buffers else ()))
             if not targets:
                 raise TypeError(f"launch of {name!r}: no argument is a tensor; a kernel runs where its tensors are")
+            if asserts:
+                check_constants(program_of(function, placed, known, sizes, [(0, 0)], [[0]]))
             program = program_of(function, placed, known, sizes, targets, self._shares(function, placed, known, sizes,
                 targets, tensors + buffers))  # fmt: skip
             host = self.torch._host
@@ -384,6 +386,10 @@ class Driver:
         """Return torch's module of the device."""
         torch = import_module("torch")
         return torch.cuda if current("driver").cuda else torch.cpu
+
+    def get_benchmarker(self) -> Callable[..., Any]:
+        """Return what tuners measure with."""
+        return do_bench
 
     def get_current_stream(self, device: Any = None) -> int:
         """Return 0."""

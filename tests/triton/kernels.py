@@ -395,6 +395,12 @@ def inverses(x, out, n, B: tl.constexpr):
 
 
 @triton.jit
+def ieee_remainders(x, y, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, libdevice.remainder(tl.load(x + i, i < n), tl.load(y + i, i < n)), i < n)
+
+
+@triton.jit
 def rounded(x, y, z, out, B: tl.constexpr):
     """Store seven operations, each rounded towards zero, down and up."""
     i = tl.arange(0, B)
@@ -519,3 +525,15 @@ def remainders(x, y, out, n, B: tl.constexpr):
     i = tl.arange(0, B)
     a, b = tl.load(x + i, i < n), tl.load(y + i, i < n)
     tl.store(out + i, a % b + (a // b.to(tl.int64)), i < n)
+
+
+@triton.jit
+def of_checked_size(x, B: tl.constexpr):
+    tl.static_assert(B <= 8, "at most 8")
+    return tl.load(x + tl.arange(0, B))
+
+
+@triton.jit
+def copied_if_small(x, out, B: tl.constexpr):
+    tl.static_print("size", B)
+    tl.store(out + tl.arange(0, B), of_checked_size(x, B))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import pickle
+import re
 import subprocess
 import sys
 import warnings
 from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
+from math import inf
 
 import pytest
 
 import kernbench as kb
+from kernbench.triton._functions import StaticAssertError
 from kernbench.triton._session import on
 from tests.triton.conftest import KERNELS
 
@@ -109,6 +113,34 @@ def test_autotune_of_the_installed_triton(own, machine):
     with kb.session(machine, data=True) as session, on(session):
         own.matmul[grid](a, b, c, 45, 37, 50, 50, 1, 37, 1, 37, 1)
     assert (c.float() - a.float() @ b.float()).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_failed_static_assert_is_an_error_of_the_installed_triton(on_device, own, machine):
+    from triton.compiler.errors import CompileTimeAssertionFailure
+
+    with kb.session(machine, data=True) as session, on(session):
+        x = session.ones(4) if on_device else torch.ones(4)
+        with pytest.raises(CompileTimeAssertionFailure) as found:
+            own.softmax[(1,)](x, x, 1, 4, 4, BLOCK=4)
+    assert isinstance(found.value, StaticAssertError)
+    said = str(found.value)
+    assert re.search(r"^\S+kernels\.py:\d+: kernel softmax, .*static_assert failed: BLOCK is at least 8$", said)
+    assert found.value.message == found.value.error_message == said
+    copy = pickle.loads(pickle.dumps(found.value))
+    assert (type(copy), str(copy)) == (type(found.value), said)
+
+
+def test_a_tuner_of_a_package_goes_on_after_a_failed_static_assert(own, machine):
+    # Such tuners have a `run` of their own around Triton's `_bench`, which counts what cannot be compiled as infinite.
+    configs = [triton.Config({"BLOCK": n}) for n in (4, 8)]
+    tuner = triton.runtime.Autotuner(own.softmax, own.softmax.arg_names, configs, [], None, None)
+    x, out = values(4, 7), torch.zeros(4, 7)
+    with kb.session(machine, data=True) as session, on(session):
+        tuner.nargs = dict(zip(tuner.arg_names, (x, out, 4, 7, 7), strict=False))
+        times = [tuner._bench(x, out, 4, 7, 7, config=config, grid=(4,))[0] for config in configs]
+    assert times[0] == inf > times[1] > 0
+    assert torch.allclose(out, x.softmax(1))
 
 
 def test_strided_tensors_and_shared_storages(own, machine):

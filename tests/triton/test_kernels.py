@@ -10,6 +10,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import KernelError, OutOfBoundsError
+from kernbench.triton._functions import StaticAssertError
 from kernbench.triton._module import TensorDescriptor, load
 from kernbench.triton._session import PLACEMENTS, on
 from tests.triton import cases
@@ -345,6 +346,19 @@ def test_a_negative_shift_or_number_of_rounds_is_refused(kernels, machine):
     ):
         with kb.session(machine, data=True) as torch, on(torch), pytest.raises(KernelError, match=text):
             launch()
+
+
+def test_a_failed_static_assert_refuses_the_launch_and_the_session_goes_on(kernels, machine, capsys):
+    x, out = np.arange(16, dtype=np.float32), np.zeros(16, np.float32)
+    with kb.session(machine, data=True) as torch, on(torch):
+        with pytest.raises(StaticAssertError, match=r"^\S+kernels\.py:\d+: kernel copied_if_small, .*: at most 8$"):
+            kernels.copied_if_small[(1,)](x, out, B=16)
+        assert not out.any()
+        assert torch.result.launches == ()
+        capsys.readouterr()
+        kernels.copied_if_small[(1,)](x, out, B=8)
+    assert out.tolist() == [*range(8), *[0] * 8]
+    assert capsys.readouterr().out == "size 8\n", "trying a program prints nothing"
 
 
 def test_nan_is_above_all_numbers_in_a_sort(kernels, machine):

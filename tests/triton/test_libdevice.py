@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -120,6 +121,32 @@ def test_directed_rounding_at_the_ends(kernels, machine):
     assert out[6:9, 6].tolist() == [0, 0, least]
     assert out[6:9, 7].tolist() == [0, -least, 0]
     assert np.signbit(out[8, 7])
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_remainder_is_exact_at_all_exponents(kind, kernels, machine):
+    limits = np.finfo(kind)
+    least = limits.minexp - limits.nmant
+    both = RNG.integers(least, limits.maxexp, (2, 2000))
+    both[1, 500:1000] = np.clip(both[0, 500:1000] + RNG.integers(-3, 4, 500), least, limits.maxexp - 1)
+    x, y = np.ldexp(RNG.choice([-1, 1], (2, 2000)) * RNG.uniform(1, 2, (2, 2000)).astype(kind), both).astype(kind)
+    y[1000:1500] = x[1000:1500] * kind(0.4)  # quotients 2.5, rounded to one side or the other
+    with np.errstate(over="ignore"):
+        x[1500:] = (RNG.integers(-9, 9, 500) / 2).astype(kind) * y[1500:]  # halves, and products that are not finite
+    ends = [0, -0.0, 1, -3, np.inf, -np.inf, np.nan, limits.max, -limits.smallest_subnormal]
+    pairs = np.array(list(product(ends, ends)), kind)
+    x, y = np.concatenate([x, pairs[:, 0]]), np.concatenate([y, pairs[:, 1]])
+    out = np.zeros_like(x)
+    with kb.session(machine, data=True) as torch, kb.triton.on(torch):
+        kernels.ieee_remainders[(-(-len(x) // 256),)](x, y, out, len(x), B=256)
+    expected = [
+        math.nan if math.isinf(a) or b == 0 else math.remainder(a, b)
+        for a, b in zip(x.tolist(), y.tolist(), strict=True)
+    ]
+    np.testing.assert_array_equal(out, np.array(expected, kind))
+    numbers = ~np.isnan(out)
+    assert numbers.sum() > 1700
+    assert (np.signbit(out) == np.signbit(expected))[numbers].all(), "zeros have the sign of the dividend"
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.uint32, np.int64, np.uint64])
