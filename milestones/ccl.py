@@ -32,9 +32,9 @@
 # - the *model estimate* of the algorithm: its messages and bytes, each at the time that a few simulated messages take
 #   on this machine (an alpha-beta model), with shared links. No time in it is fitted.
 #
-# **Slots.** Each row states its slots. Unless a slice of the study says otherwise, there are 4 of 4 KiB, as in the
-# machine file. The tuner would choose more for long vectors, so these times are not the best possible. All-reduces of 1
-# MiB by cube, and those of the lists, have slots of the size of a chunk, 32 or 64 KiB.
+# **Slots.** Each row states its slots. Unless a slice of the study says otherwise, they are those of the machine file.
+# The tuner would choose more for long vectors, so these times are not the best possible. All-reduces of 1 MiB by cube,
+# and those of the lists, have slots of the size of a chunk.
 
 # %% tags=["parameters"]
 topology: str = "preset:small"  # machine file, or preset:NAME; the SIPs are changed to those of each system

@@ -69,8 +69,8 @@ tables["Largest errors"]
 # ## Where no formula is exact
 #
 # Flits that reach a link in the same picosecond are served by fixed ranks (M4.4). Permuting the ranks shows how much a
-# result depends on that choice: individual transfers trade places, but the end of the last one hardly changes. Fair
-# shares and the ideal matrix product are the figures that one would calculate without a simulator.
+# result depends on that choice. Fair shares and the ideal matrix product are the figures that one would calculate
+# without a simulator.
 
 # %%
 report.figure("verification_spread")

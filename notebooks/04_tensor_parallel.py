@@ -151,8 +151,7 @@ for ranks in (1, 2, 4, 8):
 pd.DataFrame(rows).round(2)
 
 # %% [markdown]
-# *Neither* is the latency of the launches from the host to the PEs and back, which at this size is a fixed cost of each
-# step. With more ranks, the work per rank decreases, but the messages do not.
+# *Neither* contains the way of the launches from the host to the PEs and back, and waits for slower ranks.
 #
 # ## 4. A Llama block
 #
@@ -201,7 +200,7 @@ names = pd.Series([launch.name for launch in result.launches])
 names.groupby(names).count().rename("launches on 8 SIPs").to_frame()
 
 # %% [markdown]
-# **Predict, then drag.** The picture shows the run with 8 ranks. The table says that most of its time is *neither* work
+# **Predict, then drag.** The picture shows the run with 8 ranks. The table says how much of its time is *neither* work
 # nor messages. How much longer does the whole run take if the latency of the links between SIPs doubles? And if the
 # IO CPU, which starts every launch, takes twice as long? Then select a link between SIPs, or the IO CPU of a SIP, and
 # drag its field.
@@ -220,9 +219,17 @@ for path, value in (
     print(f"{path} = {value:g}: {changed.latency_ns / result.latency_ns:.3f} x the time")
 
 # %% [markdown]
-# Each costs about 2 %. Three quarters of the run are the host's copies of the weights and its launches, as
-# `result.why()` tells; on the device, no resource takes more than a fifth of the time.
-#
+# The critical path of the run tells why: the share of the host (its copies of the weights, and its launches), and of
+# the resource that takes most on the device.
+
+# %%
+why = result.why()
+total = sum(reason.ns for reason in why)
+longest = next(reason for reason in why if not reason.host)
+print(f"host: {sum(reason.ns for reason in why if reason.host) / total:.0%} of the run")
+print(f"device: {longest.what}, {longest.ns / total:.0%} of the run")
+
+# %% [markdown]
 # ## 5. The same with DTensor
 #
 # With torch's `DTensor`, a program states where a tensor is stored instead of which rank calls which collective: one

@@ -75,20 +75,6 @@ _PUBLISHED = {
     (2048, "tcm"): 1.96, (16384, "tcm"): 4.2, (65536, "tcm"): 12.0, (98304, "tcm"): 17.2, (65536, "sram"): 24.3,
     (65536, "hbm"): 21.4,
 }  # fmt: skip
-# Why an algorithm is fast.
-_CAUSE = {
-    "recursive_doubling": "it has the fewest steps",
-    "mesh": "it has few steps, each between neighbours",
-    "torus": "all dimensions and directions carry data at once",
-    "double_tree": "two pipelined trees use both directions",
-    "halving_doubling": "it sends least in the fewest steps",
-}
-_RESOURCE = {
-    "slots": "the window (slots x slot size) is smaller than bandwidth x round trip",
-    "latency between SIPs": "steps wait for the hop between SIPs",
-    "link between SIPs": "links between SIPs carry most of the bytes",
-    "UCIe": "the IO chiplet's UCIe carries most of the bytes",
-}
 
 
 def short(algorithm: str) -> str:
@@ -295,8 +281,7 @@ CHARTS = (
         kinds.heat("case", "resource", "slowdown", label=".2f"),
         "What limits an all-reduce: slowdown with one resource halved (latencies doubled)",
         LIMITS,
-        "Time on the changed machine over time on the unchanged one. Six SIPs in a torus, one PE of each. Below 1, the "
-        "resource is not critical and the changed timing causes less queueing at links.",
+        "Time on the changed machine over time on the unchanged one. Six SIPs in a torus, one PE of each.",
         _slowdowns,
     ),
     _chart(
@@ -425,8 +410,7 @@ def _winners(rows: Sequence[Row]) -> list[Finding]:
             where = f"on {wins} of {len(best)} systems" if len(best) > 1 else f"on {best[0]['system']}"
             over = f"{_span([row['over_bound'] for row, _ in won])} the bound"
             against = f"; ring takes {_span(ring)} that time" if ring else ""
-            cause = f": {_CAUSE[winner]}" if winner in _CAUSE else ""
-            text = f"At the {words} size ({at}) {winner} is fastest {where}, {over}{against}{cause}."
+            text = f"At the {words} size ({at}) {winner} is fastest {where}, {over}{against}."
             found.append(Finding(text, "ccl_rank", weight))
     return found
 
@@ -437,8 +421,7 @@ def _limits(rows: Sequence[Row]) -> list[Finding]:
     for first in changed[:1]:
         second = next((row for row in changed[1:] if row["case"] == first["case"]), None)
         then = f", then {_change(second)} ({second['slowdown']:.2f}x)" if second else ""
-        cause = f": {_RESOURCE[first['what']]}" if first["what"] in _RESOURCE else ""
-        text = f"{_change(first)} costs most ({first['slowdown']:.2f}x the time){then}{cause}."
+        text = f"{_change(first)} costs most ({first['slowdown']:.2f}x the time){then}."
         return [Finding(f"{first['case']}: {text}", "ccl_limits", 7)]
     return []
 
@@ -449,7 +432,7 @@ def _slots(rows: Sequence[Row]) -> list[Finding]:
         return []
     least, few = min(map(_time, own)), own[0]
     enough = next(row["n_slots"] for row in own if _time(row) <= 1.05 * least)
-    over = f"{few['n_slots']} take {_time(few) / least:.2f}x the time because senders wait for credits"
+    over = f"{few['n_slots']} take {_time(few) / least:.2f}x the time"
     return [Finding(f"{_what(few)}: {enough} slots are within 5 % of the best; {over}.", "ccl_slots", 2)]
 
 
@@ -473,8 +456,7 @@ def _kinds(rows: Sequence[Row]) -> list[Finding]:
         return []
     worst = max(over, key=lambda row: row["over_tcm"])
     costs = [f"{row['buffer_kind'].upper()} {row['over_tcm'] - 1:+.0%}" for row in over if _what(row) == _what(worst)]
-    why = "slots are filled and read over the cube's network"
-    return [Finding(f"{_what(worst)}: against queues in TCM, {' and '.join(costs)}: {why}.", "buffer_kinds", 3)]
+    return [Finding(f"{_what(worst)}: against queues in TCM, {' and '.join(costs)}.", "buffer_kinds", 3)]
 
 
 def _root(rows: Sequence[Row]) -> list[Finding]:
@@ -483,8 +465,7 @@ def _root(rows: Sequence[Row]) -> list[Finding]:
     best, worst = min(rows, key=_time), max(rows, key=_time)
     fast = f"root cube {best['root_cube']} is fastest ({_time(best):,.0f} ns)"
     slow = f"cube {worst['root_cube']} slowest ({_time(worst) / _time(best) - 1:+.0%})"
-    why = "it is farther from the IO chiplet and from the other cubes"
-    return [Finding(f"{_what(best)}: {fast}, {slow}: {why}.", "ccl_roots", 4)]
+    return [Finding(f"{_what(best)}: {fast}, {slow}.", "ccl_roots", 4)]
 
 
 def _real(rows: Sequence[Row]) -> list[Finding]:

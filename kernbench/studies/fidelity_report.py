@@ -201,7 +201,7 @@ def findings(rows: Sequence[Row]) -> Iterator[Finding]:
             text += f"; with all mechanisms at most {row['together_pct']:+.1f} % ({row['what']})"
             text += ", which is unexplained" if abs(row["together_pct"]) > AGREES else ""
         if names:
-            text += f"; most is explained by {' or '.join(names)}"
+            text += f"; a tenth or more of an error is removed by {' or '.join(names)}"
         if unexplained := sum(row["explained_by"] == "unexplained" for row in each):
             text += f"; for {unexplained}, no mechanism removes a tenth of the error"
         yield Finding(f"{text}.", "fidelity_errors", 500 + len(each))

@@ -166,7 +166,7 @@ CHARTS = (
         kinds.heat("variant", "shape", "over_ideal", label=".2f"),
         "Operands stored row after row: time over the ideal of packed ones",
         where=lambda row: not _packed(row),
-        caption="A tile touches a 256 B line for each of its rows, and each line is served whole.",
+        caption="A tile touches at least one line of memory for each of its rows, and each line is served whole.",
         derive=_over_ideal,
     ),
     Chart(
@@ -244,8 +244,7 @@ def _strided(rows: Sequence[Row]) -> list[Finding]:
     most, least = (choose(ratios, key=lambda at: ratios[at]) for choose in (max, min))
     text = (
         f"Operands stored row after row take {ratios[most]:.1f}x the time of packed ones at {most}, "
-        f"{ratios[least]:.2f}x at {least}: each 256 B line of a tile is served whole, and lines a row apart "
-        "share few channels."
+        f"{ratios[least]:.2f}x at {least}."
     )
     return [Finding(text, "gemm_strided", 4)]
 

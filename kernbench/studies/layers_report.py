@@ -279,14 +279,14 @@ def _example(runs: Sequence[Row]) -> Finding:
     first, second = runs[0], runs[1]
     text = (
         f"{first['layer']} ({first['shape']}) takes {first['makespan_ns'] / 1000:,.1f} us in {first['placement']}; "
-        f"{second['placement']} takes {second['makespan_ns'] / first['makespan_ns']:.2f}x the time: "
+        f"{second['placement']} takes {second['makespan_ns'] / first['makespan_ns']:.2f}x the time, with "
         f"{_reasons(second, first)}."
     )
     return Finding(text, "layers_over_bound", 4)
 
 
 def _reasons(row: Row, first: Row) -> str:
-    """Say in what a placement asks more of the machine than the fastest one."""
+    """Say in what a placement asks more of the machine than the fastest one, without claiming that it is the cause."""
     reasons = []
     if row["pes"] < first["pes"]:
         reasons.append(f"only {row['pes']} PE{'s' if row['pes'] > 1 else ''} at work")
@@ -296,8 +296,8 @@ def _reasons(row: Row, first: Row) -> str:
     if row["issued"] < 0.95 * first["issued"]:
         reasons.append(f"{row['issued']:.0%} of each tile useful instead of {first['issued']:.0%}")
     if row["hottest_busy"] > 1.05 * first["hottest_busy"]:
-        reasons.append(f"its hottest link is busy {row['hottest_busy']:.0%} instead of {first['hottest_busy']:.0%}")
-    return ", ".join(reasons) or "no more bytes or tiles, but longer waits for them"
+        reasons.append(f"its hottest link busy {row['hottest_busy']:.0%} instead of {first['hottest_busy']:.0%}")
+    return ", ".join(reasons) or "no more bytes or tiles, and no busier link"
 
 
 def _utilization(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:

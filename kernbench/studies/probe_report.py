@@ -222,14 +222,9 @@ def _directions(patterns: Sequence[Row]) -> Iterator[Finding]:
         return
     pair = max(pairs, key=lambda pair: abs(pair[0]["last_end_ns"] / pair[1]["last_end_ns"] - 1))
     fast, slow = sorted(pair, key=lambda row: row["last_end_ns"])
-    gap, why = slow["last_end_ns"] / fast["last_end_ns"] - 1, ""
-    if slow["kind"] == "read" and gap > 0.1:
-        why = (
-            ": a memory serves each read as a whole, so links to distant PEs idle meanwhile; writes interleave by flit"
-        )
+    gap = slow["last_end_ns"] / fast["last_end_ns"] - 1
     yield Finding(
-        f"{slow['route']} at {size_name(slow['nbytes'])}: {slow['kind']}s take {gap:.0%} longer than "
-        f"{fast['kind']}s{why}.",
+        f"{slow['route']} at {size_name(slow['nbytes'])}: {slow['kind']}s take {gap:.0%} longer than {fast['kind']}s.",
         _links(slow["case"]),
         2.2,
     )
