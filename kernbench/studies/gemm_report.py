@@ -242,11 +242,20 @@ def _strided(rows: Sequence[Row]) -> list[Finding]:
     if not ratios:
         return []
     most, least = (choose(ratios, key=lambda at: ratios[at]) for choose in (max, min))
+    slow = {f"{row['shape']} {row['variant']}": row for row in rows if not _packed(row)}
     text = (
-        f"Operands stored row after row take {ratios[most]:.1f}x the time of packed ones at {most}, "
+        f"Operands stored row after row take {ratios[most]:.1f}x the time of packed ones at {most} "
+        f"({_most_of_path(slow[most])}), "
         f"{ratios[least]:.2f}x at {least}."
     )
     return [Finding(text, "gemm_strided", 4)]
+
+
+def _most_of_path(row: Mapping[str, Any]) -> str:
+    """Return the longest part of a product's critical path, in words."""
+    stage = max(PATH, key=lambda stage: float(row[f"path_{stage}_ns"]))
+    share = row[f"path_{stage}_ns"] / row["latency_ns"]
+    return f"{PATH[stage][0]} {share:.0%} of its critical path"
 
 
 def _padding(rows: Sequence[Row]) -> list[Finding]:

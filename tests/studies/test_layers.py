@@ -187,7 +187,7 @@ def test_findings_say_which_placement_and_why():
     assert first.text.startswith("Of 2 layers 2-D is fastest for 1, rows for 1; the wrong placement costs up to 3x")
     assert "only 1 PE at work" in first.text
     said = [finding.text for finding in rest]
-    assert "b (b) takes 0.1 us in rows; 2-D takes 2.00x the time: 4.0x the bytes read from other PEs." in said
+    assert "b (b) takes 0.1 us in rows; 2-D takes 2.00x the time, with 4.0x the bytes read from other PEs." in said
     assert any(
         text.startswith("A link is busy 80% of the time or more for 1 of 2 layers") and "UCIe link for 2" in text
         for text in said
