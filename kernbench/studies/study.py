@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from importlib.metadata import version
@@ -388,6 +388,7 @@ class Report:
     rows: list[Row]
     machine: Machine
     parameters: Row
+    _drawn: dict[str, bytes] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -408,7 +409,7 @@ class Report:
         ArgumentError
             If the study has no chart of that name.
         """
-        return self._named(name).image(self.rows, self.study.columns, self.machine)
+        return self._named(name).image(self.rows, self.study.columns, self.machine, self._drawn.get(name, b""))
 
     def chart(self, name: str) -> Any:
         """Return a chart of the rows: Altair's, or a matplotlib figure.
@@ -443,6 +444,7 @@ class Report:
             paths = chart.save(self.rows, study.columns, self.machine, folder)
             if paths:
                 drawn[chart.name] = chart
+                self._drawn[chart.name] = paths[1].read_bytes()
                 written += paths
         return [write_text(folder / study.page, "\n".join(self._page(drawn)) + "\n"), *written]
 

@@ -6,12 +6,13 @@ a click on a legend entry keeps one series.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from math import log10
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -103,21 +104,22 @@ class Chart:
         count = f"n = {len(taken)}; machine {machine.hash[:12]}"
         return themed(picture, self.heading(rows), [*wrap(self.caption, _CAPTION), count])
 
-    def image(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-        """Return the picture for a notebook cell, as it is without a kernel too; a sentence if it takes no row."""
+    def image(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine, png: bytes = b"") -> Any:
+        """Return the picture for a notebook cell, as it is without a kernel too; a sentence if it takes no row.
+
+        `png` is the picture, where it is already drawn.
+        """
         from IPython import display
 
         if not self.taken(rows):
             return display.Markdown(f"*{self.name}: this run has no point for this figure.*")
-        picture, data = self.show(rows, columns, machine), BytesIO()
-        if hasattr(picture, "savefig"):
-            picture.savefig(data, format="png")
-        else:
-            picture.save(data, format="png", scale_factor=2)
-        return display.Image(data.getvalue(), width=720)
+        if not png:
+            with TemporaryDirectory() as folder:
+                png = self.save(rows, columns, machine, Path(folder))[1].read_bytes()
+        return display.Image(png, width=720)
 
     def save(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine, folder: Path) -> list[Path]:
-        """Write the figure to `folder`; return the paths, none without rows.
+        """Write the figure to `folder`; return the paths, SVG and PNG first, none without rows.
 
         A chart is written as SVG, PNG and its specification for interactive pages (`NAME.vl.json`), another picture as
         SVG and PNG.
@@ -125,16 +127,19 @@ class Chart:
         if not self.taken(rows):
             return []
         finished = self.show(rows, columns, machine)
-        paths = [folder / f"{self.name}.svg", folder / f"{self.name}.png"]
+        svg, png, vl = (folder / f"{self.name}.{suffix}" for suffix in ("svg", "png", "vl.json"))
         if hasattr(finished, "savefig"):
             from kernbench.viz.figures import save
 
-            return [save(finished, path) for path in paths]
-        for path in paths:
-            with replacing(path) as part:
-                kind = path.suffix.removeprefix(".")
-                finished.save(str(part), format=kind, **({"scale_factor": 2} if kind == "png" else {}))
-        return [*paths, write_text(folder / f"{self.name}.vl.json", finished.to_json(indent=None) + "\n")]
+            return [save(finished, path) for path in (svg, png)]
+        import vl_convert
+
+        spec = finished.to_dict()
+        drawn = vl_convert.vegalite_to_svg(spec, vl_version=altair().SCHEMA_VERSION.rpartition(".")[0])
+        write_text(svg, drawn)
+        with replacing(png) as part:
+            part.write_bytes(vl_convert.svg_to_png(drawn, scale=2))
+        return [svg, png, write_text(vl, json.dumps(spec, sort_keys=True) + "\n")]
 
 
 def themed(chart: Any, title: str, under: Sequence[str] = ()) -> Any:
