@@ -37,20 +37,23 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := milestones
 .PHONY: core milestones lab docs test test-all slow check definition sanitize oracle frontends frontends-all msccl fuzz mutations bench sync screenshots lock clean
 
-# uv installs in seconds, pip in a minute; pip is the fallback where uv is not available. Both hide the output of a build, so
-# the core is built separately.
+# The core is compiled while packages are installed; `make milestones` also prints a first answer meanwhile. uv installs in
+# seconds, pip in a minute; pip is the fallback where uv is not available.
+FIRST :=
+INSTALL = $(VENV)/bin/uv pip install --quiet --python $(PY) $(1) || $(PY) -m pip install --quiet --disable-pip-version-check $(1)
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kernbench needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
 	-$(PY) -m pip install --quiet --disable-pip-version-check uv
-	KERNBENCH_ENGINE=definition $(VENV)/bin/uv pip install --quiet --python $(PY) -r requirements.lock -e . \
-	  || KERNBENCH_ENGINE=definition $(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock -e .
-	$(CORE)
+	$(call INSTALL,$(shell grep -iE '^(cython|setuptools)=' requirements.lock))
+	$(CORE) & core=$$!; export KERNBENCH_ENGINE=definition; { $(call INSTALL,-r requirements.lock -e .); } $(FIRST); \
+	  installed=$$?; wait $$core && exit $$installed
 	@touch $@
 
 core: $(READY)
 	@$(CORE)
 
+milestones: FIRST := && $(PY) -m kernbench gemm 256 256 256
 milestones: core
 	$(PY) -m kernbench milestone --all
 

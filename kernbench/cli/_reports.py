@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import os
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,32 +86,60 @@ def milestone(
         raise click.UsageError("--out is one folder: give one NAME with it")
     values = dict(_parameter(text) for text in parameters)
     unkept = {}
-    click.echo(f"making {len(chosen)} report{'s' * (len(chosen) > 1)}: {', '.join(chosen)}", err=True)
-    for name in chosen:
-        if every and not rerender and (needed := milestones.lacking(name)):
-            click.echo(f"{name}: left out; it {needed}")
-            continue
-        report = milestones.run(
-            name,
-            topology=topology,
-            overrides=overrides,
-            workers=workers,
-            rerender=rerender,
-            output=out,
-            parameters=values,
-            again=again,
-            store=store,
-        )
-        if report.unkept:
-            unkept[name] = report.unkept
-        found = "there already, made of the same code, machine and parameters (--again runs it):"
-        click.echo(f"{name}: {found if report.found else 'wrote'} {report.folder / Study.page}")
+    if len(chosen) > 1:
+        click.echo(f"making {len(chosen)} reports: {', '.join(chosen)}", err=True)
+    needed = {name: milestones.lacking(name) for name in chosen if every and not rerender}
+    for name, needs in needed.items():
+        if needs:
+            click.echo(f"{name}: left out; it {needs}")
+    chosen = tuple(name for name in chosen if not needed.get(name))
+    options = [f"--topology={topology}"] * bool(topology) + [f"--set={text}" for text in overrides]
+    options += [f"--param={text}" for text in parameters]
+    options += ["--rerender"] * rerender + ["--again"] * again + ["--store"] * store
+    # While a report is drawn on one core, the others simulate the points of the last, longest one.
+    beside = chosen[1:][-1:] if workers is None and (os.cpu_count() or 1) > 1 else ()
+    with _beside(*beside, *options) if beside else contextlib.nullcontext():
+        for name in chosen[: len(chosen) - len(beside)]:
+            report = milestones.run(
+                name,
+                topology=topology,
+                overrides=overrides,
+                workers=workers,
+                rerender=rerender,
+                output=out,
+                parameters=values,
+                again=again,
+                store=store,
+            )
+            if report.unkept:
+                unkept[name] = report.unkept
+            found = "there already, made of the same code, machine and parameters (--again runs it):"
+            click.echo(f"{name}: {found if report.found else 'wrote'} {report.folder / Study.page}")
     if unkept:
         rows = ", ".join(f"{n} of {name}" for name, n in unkept.items())
         click.echo(
             f"rows that took over {milestones.KEPT_S:g} s and are not in milestones/{milestones.KEPT}: {rows}; "
             f"kernbench milestone {' '.join(unkept)} --store stores them there, without simulating them again"
         )
+
+
+@contextlib.contextmanager
+def _beside(*arguments: str) -> Iterator[None]:
+    """Run `kernbench milestone` with these arguments in another process; wait for it, or interrupt it on an error.
+
+    In a session apart, which Ctrl-C does not reach: it is interrupted once.
+    """
+    command = [sys.executable, "-m", "kernbench", "milestone", *arguments]
+    with subprocess.Popen(command, env={**os.environ, "TQDM_POSITION": "1"}, start_new_session=True) as process:
+        try:
+            yield
+            status = process.wait()
+        except BaseException:
+            if os.name == "posix":
+                process.send_signal(signal.SIGINT)
+            raise
+    if status:
+        raise click.exceptions.Exit(status)
 
 
 def _parameter(text: str) -> tuple[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 
 import nbformat
@@ -69,3 +70,66 @@ def test_refuses_a_parameter_that_it_does_not_have(path, tmp_path, capsys):
     assert main(["milestone", path.stem, "--out", str(folder), "--param", "no_such=1"]) == 2
     assert "no_such is unknown; known:" in capsys.readouterr().err
     assert not folder.exists()
+
+
+# Reports that only end together: each waits for a file of the other.
+PARTS = """\
+topology = ""
+overrides = []
+workers = 1
+rerender = False
+output = ""
+"""
+MEETING = """\
+import time
+from pathlib import Path
+folder = Path(output)
+folder.mkdir(parents=True)
+(folder.parent / "{own}.here").touch()
+while not (folder.parent / "{other}.here").is_file():
+    time.sleep(0.05)
+(folder / "README.md").write_text({result})
+"""
+
+
+SPEC = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+
+
+def write_report(folder, own, other, result='"made"'):
+    """Write the notebook of a report that waits for another one."""
+    code = MEETING.format(own=own, other=other, result=result)
+    cells = [
+        nbformat.v4.new_markdown_cell(f"# {own}"),
+        nbformat.v4.new_code_cell(PARTS, metadata={"tags": ["parameters"]}),
+        nbformat.v4.new_code_cell(code),
+    ]
+    (folder / "milestones").mkdir(exist_ok=True)
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=SPEC), folder / "milestones" / f"{own}.ipynb")
+
+
+@pytest.fixture
+def two_cores(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    return tmp_path
+
+
+def test_the_last_of_several_reports_is_made_beside_the_others(two_cores, capfd):
+    write_report(two_cores, "first", "last")
+    write_report(two_cores, "last", "first")
+    assert main(["milestone", "first", "last", "--topology", "preset:small"]) == 0, capfd.readouterr().err
+    said = capfd.readouterr()
+    for name in ("first", "last"):
+        page = two_cores / "milestones" / "output" / name / "README.md"
+        assert page.read_text() == "made"
+        assert f"{name}: wrote {page}" in said.out
+    assert "making 2 reports: first, last" in said.err
+
+
+def test_a_failure_interrupts_the_report_that_is_made_beside(two_cores, capfd):
+    write_report(two_cores, "first", "last", result='"made" + None')
+    write_report(two_cores, "last", "never")
+    assert main(["milestone", "first", "last"]) == 2
+    assert "first: cell 3 failed: TypeError" in capfd.readouterr().err
+    assert not list(two_cores.glob("milestones/output/*/README.md"))
