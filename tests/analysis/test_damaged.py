@@ -17,6 +17,7 @@ from kernbench.config._files import MOST_SMALL_ARRAYS
 from kernbench.errors import ConfigError
 from kernbench.runtime_api.context import session
 from tests.fuzz import arrays as changes
+from tests.slow import slow_after
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +143,7 @@ def test_a_file_with_objects_is_not_unpickled(data, tmp_path):
     assert "an array holds Python objects" in refused(path)
 
 
-@pytest.mark.parametrize("name", changes.names_in(2))
+@pytest.mark.parametrize("name", slow_after(9, changes.names_in(2)))
 def test_a_changed_array_is_found_by_the_digest_and_by_what_contradicts_it(tmp_path, name):
     """With a new digest, what is read answers every question, or an error of kernbench says that it cannot."""
     content, digest = changes.saved()[2]

@@ -213,6 +213,7 @@ def errors(workload):
     return found
 
 
+@pytest.mark.slow
 def test_predictions_are_near_exact_runs():
     found = np.array([error for workload in RUNS for error in errors(workload)])
     assert np.median(found) < 0.01

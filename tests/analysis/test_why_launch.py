@@ -63,6 +63,7 @@ def test_each_launch_of_a_collective_has_its_own_path():
     assert max(path.makespan_ps for path in paths) == result.why("sum").path.makespan_ps
 
 
+@pytest.mark.slow
 def test_copies_that_take_longest_do_not_hide_the_limit_of_the_collective():
     before = summed(copied=1 << 18)
     longest = max(before.why(), key=lambda x: x.ns)

@@ -33,7 +33,7 @@ def test_operators_and_types_over_ranks(name):
                 check(algorithm, None, n, sizes(n)[(i + n) % 4], op, dtype)
 
 
-@pytest.mark.parametrize("name", OVER_GRIDS)
+@pytest.mark.parametrize("name", slow_after(1, OVER_GRIDS))
 def test_operators_and_types_over_grids(name):
     algorithm = built(name, OVER_GRIDS[name])
     for w, h in GRIDS if name != "ring_mesh" else GRIDS[1:]:
@@ -62,7 +62,7 @@ def test_cubes_and_pes(name, root, length):
         check(algorithm, group, n, (1, 29, 7)[i % 3], list(OPS)[i % 5], DTYPES[2], n_slots=1 + i % 2, slot_bytes=32)
 
 
-@pytest.mark.parametrize("name", [*OVER_RANKS, *OVER_GRIDS])
+@pytest.mark.parametrize("name", slow_after(4, [*OVER_RANKS, *OVER_GRIDS]))
 def test_any_number_of_slots_is_enough(name):
     """Messages of less than a slot, of some and of more than all; pieces of many messages."""
     over_grid = name in OVER_GRIDS

@@ -161,6 +161,7 @@ def test_never_below_the_bound_and_never_falling(machine, name):
     assert all(t >= bounds.of("all_reduce", 16 << k).ns for k, t in enumerate(times))
 
 
+@pytest.mark.slow
 def test_short_slices_go_over_a_tree_of_cubes(machine):
     form = estimate(planned(machine, "hierarchical_allreduce_sliced"), machine)
     short, long = form.ns(8 * SHORT_SLICE), form.ns(8 * SHORT_SLICE + 16)
@@ -220,6 +221,7 @@ def machines(draw):
     st.sampled_from((1, 4, 32)),
     st.integers(8, 1 << 19),
 )
+@pytest.mark.slow
 def test_never_below_the_bound_on_any_machine(machine, name, kind, slots, elements):
     try:
         run = planned(machine, name, buffer_kind=kind, n_slots=slots)

@@ -98,6 +98,7 @@ def test_other_collectives():
 
 
 @pytest.mark.parametrize(("link_gbs", "gain"), [(128, (0.95, 1.1)), (16, (1.35, 2.0))])
+@pytest.mark.slow
 def test_both_axes_at_a_time_gain_where_links_are_the_limit(link_gbs, gain):
     """At 128 GB/s the way from a device's cube to its links, which all four share, is the limit."""
     there = machine(16).with_({"system.sip_link.bw_gbs": link_gbs, "system.sips.w": 4, "system.sips.h": 4})

@@ -126,6 +126,7 @@ def test_nothing_that_runs_is_an_error_with_all_reasons(machine):
         by_model(machine, entries("mesh_allreduce_4")).choose("all_reduce", 64)
 
 
+@pytest.mark.slow
 def test_the_table_is_kept_by_machine_and_version(machine, tmp_path):
     calls = []
 

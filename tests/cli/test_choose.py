@@ -29,6 +29,7 @@ def test_a_product_has_a_page(capsys):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_collective_has_a_page(capsys):
     given = ["ccl", "--sips", "2x2", "--network", "torus_2d", "--bytes", "1KiB"]
     assert main([*given, *SMALL]) == 0
@@ -55,6 +56,7 @@ def test_a_list_of_products_is_resumed(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "shapes" / "products.csv").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_list_of_collectives_has_a_table(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cases.csv").write_text("name,bytes,sips,network\nsmall,64,2,ring_1d\nlarge,16KiB,2x2,torus_2d\n")

@@ -105,6 +105,7 @@ def test_a_new_folder_on_a_full_disk_can_be_made_when_there_is_room(disk):
     assert command(["new", "lab"], disk).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_sweep_on_a_full_disk_goes_on_when_there_is_room(disk):
     (disk / "plan.yaml").write_text(PLAN)
     fill(disk)

@@ -14,6 +14,7 @@ from kernbench.dtensor import Partial, Replicate, Shard
 from kernbench.dtensor._placements import local_part
 from kernbench.dtensor._redistribute import policy_of
 from kernbench.errors import KernbenchError, PlacementError
+from tests.slow import slow_after
 from tests.tp.test_layers import machine
 
 WHOLE = np.arange(7 * 5, dtype=np.float32).reshape(7, 5)
@@ -251,8 +252,9 @@ POLICIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dp", POLICIES, ids=lambda dp: f"{dp.cube}-{dp.pe}")
-@pytest.mark.parametrize("shape", [(2, 5), (4, 1)])  # of 3 ranks the last has nothing: of rows, or of columns
+# Of 3 ranks the last has nothing: of rows, or of columns.
+@pytest.mark.parametrize("dp", slow_after(2, POLICIES), ids=lambda dp: f"{dp.cube}-{dp.pe}")
+@pytest.mark.parametrize("shape", slow_after(1, [((2, 5),), ((4, 1),)]))
 def test_a_local_part_keeps_its_policy_through_every_move(shape, dp):
     whole = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1
 

@@ -66,6 +66,7 @@ def keys(page, *pressed: str) -> None:
             page.frame()
 
 
+@pytest.mark.slow
 def test_keys_go_from_the_system_into_a_pe_and_out_again(page):
     from selenium.webdriver.common.keys import Keys
 

@@ -566,6 +566,7 @@ def test_old_logs_are_let_go_and_the_baselines_stays(explorer, monkeypatch):
     assert len(explorer.history) == 3
 
 
+@pytest.mark.slow
 def test_ten_runs_leak_neither_threads_nor_memory(explorer, monkeypatch):
     monkeypatch.setattr(model, "KEPT_ROWS", 0)
     small_gemm(explorer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernbench.notebook import explore
+from tests.slow import slow_after
 
 LONG_S = 60
 PCIE = "system.pcie.latency_ns"
@@ -40,7 +41,7 @@ def kernel(monkeypatch):
     assert view.explorer.wait(LONG_S)
 
 
-@pytest.mark.parametrize("released", ["change", "set"])
+@pytest.mark.parametrize("released", slow_after(1, ["change", "set"]))
 def test_what_is_dragged_is_predicted_and_what_is_released_is_run(kernel, released):
     before = kernel.latency_ns
     answer = kernel.ask(do="what_if", id=1, values={PCIE: 800}, latency_ns=before)

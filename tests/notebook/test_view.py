@@ -560,6 +560,7 @@ def test_workloads_are_grouped_by_kind(view):
     assert sum(int(n) for n, _ in kinds) == len(names)
 
 
+@pytest.mark.slow
 def test_a_collective_on_a_machine_with_one_sip_joins_two(view):
     view.workload.workload.value = "collective all_reduce"
     assert not view.explorer.wrong

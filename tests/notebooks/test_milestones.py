@@ -127,6 +127,7 @@ def test_the_last_of_several_reports_is_made_beside_the_others(two_cores, capfd)
     assert "making 2 reports: first, last" in said.err
 
 
+@pytest.mark.slow
 def test_a_failure_interrupts_the_report_that_is_made_beside(two_cores, capfd):
     write_report(two_cores, "first", "last", result='"made" + None')
     write_report(two_cores, "last", "never")

@@ -147,6 +147,7 @@ def test_the_choice_is_the_fastest_that_there_is():
     assert sum(c.simulated_ns is not None for c in chosen.decision.candidates) == 3
 
 
+@pytest.mark.slow
 def test_the_same_bytes_on_other_pes_are_compared():
     chosen = kb.ccl.choose(4096, sips=2, network="ring_1d", machine=SMALL, changes=False)
     found = {spread.where: spread for spread in chosen.spreads}

@@ -187,6 +187,7 @@ def test_what_is_sent_is_counted_before_it_runs(machine, name, nbytes):
     assert case.work(nbytes) >= messages + 8 * len(case.plan.programs)
 
 
+@pytest.mark.slow
 def test_slices_that_ask_the_same_share_a_run(machine, tmp_path):
     counts = {"counts": [4], "nbytes": 16384}  # as many slots as the machine has
     rows = STUDY.run(machine, folder=tmp_path, more_slots=counts, kinds=[16384])

@@ -74,6 +74,7 @@ def test_a_mechanism_explains_the_share_of_the_error_that_it_removes(tmp_path, m
     assert none["share_pct"] != none["share_pct"]  # no number
 
 
+@pytest.mark.slow
 def test_all_mechanisms_together_leave_what_is_unexplained(tmp_path):
     machine = kb.load("preset:small", ["system.sips.count=2"])
     changes = {}
@@ -91,6 +92,7 @@ def test_all_mechanisms_together_leave_what_is_unexplained(tmp_path):
     assert row["together_pct"] == pytest.approx(100)
 
 
+@pytest.mark.slow
 def test_random_ties_count_only_on_a_torus_and_only_with_credits(tmp_path):
     row = "noc,topology={}; k=4; n=2; traffic=transpose; packet=1; vcs=2; vc_flits=4; load=0.01,{},cycles,a"
     machine = kb.load("preset:default")
@@ -203,6 +205,7 @@ def network(flow, traffic):
 
 
 @pytest.mark.parametrize("flow", slow_after(1, ["credits", "unbounded"]))
+@pytest.mark.slow
 def test_a_network_saturates_where_its_busiest_link_does(flow):
     # Transpose: the busiest link of a row carries the packets of k - 1 = 3 terminals.
     machine, given = network(flow, "transpose")

@@ -88,6 +88,7 @@ def test_points_of_several_series_are_simulated_once(monkeypatch):
     assert len(ran) == 4 + 2
 
 
+@pytest.mark.slow
 def test_a_run_too_long_for_a_log_has_its_makespan_only(rows, monkeypatch, tmp_path):
     [known] = [row for row in rows if (row["series"], row["order"], row["ring"]) == ("prefill", "zigzag", True)]
     point = {"phase": "prefill", "context": 32, "cubes": 2, "lane_of": 8, "causal": True, "order": "zigzag"}
@@ -287,6 +288,7 @@ def test_the_explorer_runs_it(phase):
     assert "gqa" in explorations()
 
 
+@pytest.mark.slow
 def test_a_graph_saves_what_launches_of_short_kernels_cost():
     sizes = [4096, 1 << 20]
     chosen = SMALL | {"kernel_bytes": sizes, "contexts": [64]}

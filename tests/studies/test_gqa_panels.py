@@ -77,7 +77,7 @@ def test_any_all_reduce_merges_parts(merge):
     study.run(MACHINE, replace(SMALL, phase="decode", merge=merge, tokens=600), data=True)
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("dtype", slow_after(1, ["f16", "bf16"]))
 @pytest.mark.parametrize("phase", study.PHASES)
 def test_ranks_over_cubes_and_sips(phase, dtype):
     over = replace(SMALL, phase=phase, ranks=8, across="cube", sips=2, cubes=4, pes=2, dtype=dtype)

@@ -34,6 +34,7 @@ def test_values_are_those_of_numpy(placement, shape, trans):
 
 @every_placement
 @pytest.mark.parametrize(("shape", "trans"), [((70, 90, 7000), False), ((9, 40, 7000), True)])
+@pytest.mark.slow
 def test_values_are_those_of_numpy_where_operands_do_not_fit_into_tcm(placement, shape, trans):
     small = SIP.with_({"cube.pe.pe_tcm.size_mb": 5.2})
     study.run(small, Product(*shape, placement, "f16", trans, trans), data=True)

@@ -130,6 +130,7 @@ def test_patterns_name_their_partners():
     assert EVERY_ROUTER[traffic.to[-1]] == [0, 0]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_curve():
     one, two, other = (kb.load_curve(mesh(), loads=[0.2], cycles=400, seed=seed) for seed in (1, 1, 2))
     assert one == two

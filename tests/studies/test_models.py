@@ -154,6 +154,7 @@ def test_a_row_has_the_weights_and_the_times_of_its_model():
 
 @with_torch
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_a_layer_over_two_sips_halves_its_weights_and_a_change_is_simulated():
     given = {"models": {"llama3-70b-decode": [1, 2]}, "presets": [], "hidden": 2048, "context": 64, "changes": 1}
     alone, both = STUDY.run(SMALL, **given)

@@ -163,6 +163,7 @@ def test_bad_parameters_are_refused_before_anything_runs(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_report_can_be_drawn_again_from_its_files(tmp_path):
     study = ProbeStudy()
     cases = ["own-slice-read", "next-cube-write", "eastbound-read", "all-one-read", "all-one-write"]

@@ -94,6 +94,7 @@ def report(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_rows_that_take_long_are_kept_and_reused_until_all_is_simulated_again(tmp_path, report):
     kept = tmp_path / "milestones" / "kept" / "probe.jsonl"
     made, simulated = report(again=True)

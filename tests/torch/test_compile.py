@@ -207,6 +207,7 @@ def test_attention_with_a_mask_and_a_scale(kind):
 
 
 @pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"groups": 4}, {"dilation": 2}, {"groups": 2}])
+@pytest.mark.slow
 def test_convolutions_are_products(options):
     layer = torch.nn.Conv2d(4, 8 if options.get("groups") != 4 else 4, 3, **options)
     found, eager = errors(layer, lambda model: kb.torch.compile(model, MACHINE), torch.randn(2, 4, 9, 9))
@@ -331,6 +332,7 @@ def test_gradients_of_a_query_that_sees_no_key_are_zero():
     ],
     ids=["LSTM", "TransformerEncoderLayer"],
 )
+@pytest.mark.slow
 def test_layers_that_torch_computes_as_one_operator_run_on_pes(make, shape):
     model, x = make().half().eval(), randn(*shape)
     compiled = kb.torch.compile(model, MACHINE)

@@ -60,6 +60,7 @@ def gradients(model, call, x):
     return [x.grad, *(p.grad.clone() for p in model.parameters())]
 
 
+@pytest.mark.slow
 def test_gradients_of_a_decoder_layer():
     model, x = Block(), torch.randn(1, 12, 64)
     exact = gradients(model, model, x)
@@ -180,6 +181,7 @@ def test_an_all_reduce_of_large_shards_goes_both_ways_in_large_messages(nbytes, 
     assert options["chunk_bytes"] == 32 << 10  # no slower by the model, and fewer events
 
 
+@pytest.mark.slow
 def test_waiting_is_not_the_time_of_a_collective(monkeypatch, two_sips):
     """The second rank is 500 ns late: the first one waits, and the collective takes as long as otherwise."""
     from kernbench.torch._device import Device

@@ -70,6 +70,7 @@ def direct(product, shapes, shares) -> float:
     [[(128, 128), (128, 128)], [(1, 512), (512, 512)], [(100, 300), (300, 50)], [(12, 197, 64), (12, 64, 197)]],
     ids=["square", "decode", "ragged", "batch"],
 )
+@pytest.mark.slow
 def test_a_product_takes_the_time_of_the_best_direct_kernel(asked, shapes):
     (part,) = call(torch.matmul, *shapes).launches
     machine, (product,) = kb.load(MACHINE), asked

@@ -151,6 +151,7 @@ def test_lgamma_at_its_poles():
 
 
 @pytest.mark.parametrize("is_trained", [False, True])
+@pytest.mark.slow
 def test_the_encoder_layer_of_torch(is_trained):
     layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True).train(is_trained)
     found, expected = gradients(layer, torch.randn(2, 5, 16))

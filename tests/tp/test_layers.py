@@ -11,6 +11,7 @@ from kernbench._dtypes import float32
 from kernbench.errors import KernbenchError, PlacementError
 from kernbench.runtime_api._multiprocessing import ProcessRaisedException
 from kernbench.tp import parallel_state as ps
+from tests.slow import slow_after
 
 F32 = tp.ModelParallelConfig(params_dtype=float32)
 ONE_PE = kb.DPPolicy(num_cubes=1, num_pes=1)
@@ -42,7 +43,7 @@ def on(torch, values, dp=None):
     return torch.tensor(values, device="ahbm", dp=dp)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("ranks", slow_after(2, [1, 4, 2, 8]))
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_two_layer_mlp(ranks, sequence_parallel):
     config = tp.ModelParallelConfig(F32.params_dtype, sequence_parallel)

@@ -9,6 +9,7 @@ from kernbench._dtypes import float32
 from kernbench.errors import KernbenchError
 from kernbench.tp import ModelParallelConfig
 from kernbench.tp.llama import LlamaBlock, LlamaConfig, dense_attention, llama_block
+from tests.slow import slow_after
 from tests.tp.test_layers import on, spawned
 
 SIZES = LlamaConfig(hidden=48, ffn=64, heads=16, kv_heads=8, head_dim=8)
@@ -25,7 +26,7 @@ def run(torch, rank):
     return block(on(torch, X)).numpy()
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("ranks", slow_after(2, [2, 1, 4, 8]))
 def test_block_is_right_and_the_same_on_every_rank(ranks):
     got = spawned(run, ranks)
     for each in got:
