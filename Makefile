@@ -115,7 +115,7 @@ frontends: core $(FRONTENDS)/.ready
 
 frontends-all: frontends
 	$(TORCH_PYTEST) $(NBVAL) $(WITH_TORCH)
-	$(TORCH_PYTEST) -m slow tests/torch tests/dtensor/test_oracle.py tests/runtime_api/test_distributed_oracle.py
+	$(TORCH_PYTEST) -m slow tests/torch tests/studies/test_models.py tests/dtensor/test_oracle.py tests/runtime_api/test_distributed_oracle.py
 	$(FRONTENDS)/bin/python -m tests.triton.acceptance norm softmax
 
 msccl: core

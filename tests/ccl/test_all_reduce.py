@@ -24,7 +24,7 @@ def sizes(n):
     return (1, 2 * n + 1, max(1, n - 1), 37)
 
 
-@pytest.mark.parametrize("name", OVER_RANKS)
+@pytest.mark.parametrize("name", slow_after(2, OVER_RANKS))
 def test_operators_and_types_over_ranks(name):
     algorithm = built(name, OVER_RANKS[name])
     for n in range(1, 17):
@@ -88,7 +88,7 @@ def test_long_vectors_are_cut_into_segments(name):
 
 
 @pytest.mark.parametrize("size", slow_after(1, [1000, 40, 20_011]))
-@pytest.mark.parametrize("name", ["torus_2d", "halving_doubling", "hierarchical_sliced"])
+@pytest.mark.parametrize("name", slow_after(2, ["torus_2d", "hierarchical_sliced", "halving_doubling"]))
 def test_many_participants(name, size, length):
     """So many that rings keep to messages of their own: with short vectors in every level, with longer ones in some."""
     levels = OVER_LEVELS.get(name)

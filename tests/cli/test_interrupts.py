@@ -77,6 +77,7 @@ def test_an_interrupt_while_modules_are_imported(tmp_path, name):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_modules_are_imported_is_not_lost_where_the_command_ends_before_it_is_raised(tmp_path):
     done = interrupted(AT_IMPORT.replace(*SLOWLY), "kernbench.triton_emu._runner", RUN, tmp_path)
     assert (done.returncode, done.stderr) == (1, "error: interrupted\n")

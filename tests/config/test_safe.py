@@ -52,6 +52,7 @@ def test_aliases_that_are_few_are_read():
     assert content["a3"][8][8][8] == [1] * 9
 
 
+@pytest.mark.slow
 def test_an_override_is_read_with_the_same_bound():
     with pytest.raises(ConfigError, match=r"override: .* has a value that holds more than 50,000 values"):
         read_machine("topology.yaml", [f"sip.cube_mesh=[{','.join('1' * (MOST_VALUES + 1))}]"])
@@ -140,6 +141,7 @@ def test_an_array_that_is_none_is_refused(tmp_path, data):
         read_arrays(path, "file of mine", "make it again")
 
 
+@pytest.mark.slow
 def test_an_archive_that_swells_is_refused_before_it_does(tmp_path):
     path = archive(tmp_path / "x.npz", a=header((1 << 24,)) + bytes(8 << 24))
     assert path.stat().st_size < 200_000

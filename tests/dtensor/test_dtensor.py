@@ -52,7 +52,7 @@ MOVES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dp", [ROWS, COLUMNS, kb.DPPolicy(num_cubes=1, num_pes=1)])
+@pytest.mark.parametrize("dp", slow_after(1, [ROWS, COLUMNS, kb.DPPolicy(num_cubes=1, num_pes=1)]))
 @pytest.mark.parametrize(("source", "target", "collective"), MOVES)
 def test_every_move(source, target, collective, dp):
     def program(torch, mesh):
@@ -70,7 +70,9 @@ def test_every_move(source, target, collective, dp):
 
 
 @pytest.mark.parametrize("source", [[Shard(0), Shard(0)], [Shard(1), Partial()], [Partial(), Shard(0)]])
-@pytest.mark.parametrize("target", [[Replicate(), Shard(0)], [Shard(0), Shard(1)], [Replicate(), Replicate()]])
+@pytest.mark.parametrize(
+    "target", slow_after(1, [[Replicate(), Shard(0)], [Shard(0), Shard(1)], [Replicate(), Replicate()]])
+)
 def test_two_axes(source, target):
     def program(torch, mesh):
         moved = spread(torch, mesh, source).redistribute(placements=target)
@@ -143,7 +145,7 @@ def test_distribute(placement, src_data_rank):
     assert (wanted in launches) == (src_data_rank == 0)
 
 
-@pytest.mark.parametrize(("a", "b"), [*product([Replicate(), Shard(0), Shard(1)], repeat=2)])
+@pytest.mark.parametrize(("a", "b"), slow_after(4, product([Replicate(), Shard(0), Shard(1)], repeat=2)))
 def test_matmul(a, b):
     x, y = np.random.default_rng(1).standard_normal((2, 6, 6)).astype(np.float32)
 

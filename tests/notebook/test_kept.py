@@ -92,6 +92,7 @@ def test_what_is_in_the_cache_can_be_run_again():
     assert not there.current
 
 
+@pytest.mark.slow
 def test_the_button_says_whether_it_simulates():
     view = explore("preset:small", programs.copies)
     view.explorer.auto = False
@@ -130,6 +131,7 @@ def test_another_point_is_not_found(change):
     assert run(other)[0].message == ""
 
 
+@pytest.mark.slow
 def test_a_cancelled_or_failed_run_is_not_kept(cache):
     other = explorer("endless")
     programs.started.clear()
@@ -197,6 +199,7 @@ def test_of_a_long_run_only_the_row_is_kept(cache, monkeypatch):
     assert run(explorer())[0].message == ""
 
 
+@pytest.mark.slow
 def test_what_a_program_shows_is_shown_again():
     def auto():
         made = Explorer("preset:default")

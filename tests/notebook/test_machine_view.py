@@ -162,6 +162,7 @@ def test_many_changes_of_a_frame_are_one_change_and_one_redraw_of_each_view(page
     assert told(page, "return __kb_redraws") == after, "nothing changes, so nothing is drawn"
 
 
+@pytest.mark.slow
 def test_a_frame_of_a_run_on_256_pes_is_a_byte_for_each_link_and_engine(monkeypatch):
     machine, picture, sent = kb.load(), Picture(), []
     picture.show(scene(machine))

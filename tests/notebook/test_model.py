@@ -390,6 +390,7 @@ def test_a_result_of_something_else_than_is_chosen_is_outdated_at_once(explorer)
         assert (explorer.status, explorer.changes) == (DONE, [])
 
 
+@pytest.mark.slow
 def test_the_tabs_keep_the_last_finished_run_while_others_run_fail_or_are_cancelled(explorer):
     run(explorer)
     first = explorer.state.finished
@@ -535,6 +536,7 @@ def test_doubling_the_named_resource_helps_and_one_off_the_path_does_not(preset,
     assert explorer.result.latency_ns == latency
 
 
+@pytest.mark.slow
 def test_auto_tells_why_it_chose(explorer):
     explorer.form.load("preset:default")
     explorer.choose("study ccl")
@@ -545,6 +547,7 @@ def test_auto_tells_why_it_chose(explorer):
     assert {"auto", shown.algorithm} <= set(explorer.workload.parameters[0].options(explorer.form.machine))
 
 
+@pytest.mark.slow
 def test_values_are_compared_when_every_device_has_its_own():
     explorer = Explorer("preset:six_sip_torus")
     explorer.choose("study ccl")

@@ -314,6 +314,7 @@ def run_again(view, path, value):
     assert view.explorer.wait(LONG_S)
 
 
+@pytest.mark.slow
 def test_runs_are_side_by_side_and_two_are_compared(ran):
     runs = ran.tabs.runs
     assert "runs are compared here" in text(runs.hint)

@@ -394,6 +394,7 @@ def test_slots_of_one_call():
                 torch.collective(tensors, pass_east, n_slots=wrong)
 
 
+@pytest.mark.slow
 def test_auto_simulates_its_short_list():
     machine = resolve_topology("preset:default", {"system.sips.count": 8})
     with session(machine) as torch:
@@ -413,6 +414,7 @@ def test_auto_takes_elements_of_every_size(dtype):
         assert torch.collective(tensors, "auto", config=CCL).world_size == 2
 
 
+@pytest.mark.slow
 def test_auto_passes_over_what_does_not_take_every_shard():
     with session(small(4), data=True) as torch:
         arrays, tensors = of_each_device(torch, (CUBES * PES, 3), OVER_ALL)

@@ -52,6 +52,7 @@ def test_by_ranks_or_by_direct_launch_values_and_times_are_the_same(algorithm):
     assert windows(torch, "all_reduce") == direct_windows
 
 
+@pytest.mark.slow
 def test_an_asynchronous_collective_runs_beside_other_work():
     def took(asynchronous):
         with session(small(), data=True) as torch:

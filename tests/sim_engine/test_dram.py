@@ -373,6 +373,7 @@ def apart(part) -> None:
 
 @settings(max_examples=30)
 @given(st.integers(0, 10**6), st.sampled_from([256, 1024]))
+@pytest.mark.slow
 def test_channels_that_share_a_schedule_take_as_long_as_apart(seed, burst):
     rng = Random(seed)
     # Mostly what all channels are asked alike: whole rounds, and lines of every other or every fourth channel.

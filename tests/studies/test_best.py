@@ -314,12 +314,14 @@ def test_an_equal_question_is_answered_from_the_cache(tmp_path, monkeypatch):
     assert again.to_dict() == chosen.to_dict()
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_answer():
     question = {"sips": 2, "machine": CUBE, "changes": False}
     one, two = (kb.ccl.choose("4KiB", workers=workers, **question) for workers in (1, 2))
     assert repr(one) == repr(two)
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_fit_into_tcm_are_counted_for_each_column_of_tiles():
     stages = gemm_stages(8192, 8192, 8192, machine="preset:default")
     next(stages)

@@ -62,6 +62,7 @@ def test_idle_cubes_do_not_change_an_all_reduce(topology):
     assert len(times) == 2
 
 
+@pytest.mark.slow
 def test_an_all_reduce_is_simulated_once_for_all_meshes(cache, monkeypatch):
     ran = []
     run = design_space._all_reduce_by
@@ -105,12 +106,14 @@ def test_reasons_are_of_machines_that_differ_in_their_cubes_alone(rows):
     assert set(by_part[0]) == {"part", "1x1", "2x1"}
 
 
+@pytest.mark.slow
 def test_asking_why_changes_no_time(rows):
     assert "why" not in llama3_70b_decode(TWO, **SIZE)
     found = llama3_70b_decode(TWO, **SIZE, why=True)
     assert {k: v for k, v in found.items() if k != "why"} == llama3_70b_decode(TWO, **SIZE)
 
 
+@pytest.mark.slow
 def test_what_is_written_is_read_and_drawn_again(rows, tmp_path):
     study = DesignSpaceStudy()
     written = {path.name for path in Report(study, rows, TWO, study.complete(GIVEN)).write(tmp_path)}

@@ -52,6 +52,7 @@ def test_a_field_in_the_parameters_changes_the_machine(tmp_path):
     assert found.table["ours"][0] > 2 * our_gemm_ns()
 
 
+@pytest.mark.slow
 def test_a_mechanism_explains_the_share_of_the_error_that_it_removes(tmp_path, monkeypatch):
     monkeypatch.setitem(WORKLOADS, "all_reduce", replace(WORKLOADS["all_reduce"], mechanisms=(fidelity._LINKS,)))
     case = "all_reduce,bytes=262144; ranks=2,{},ns,{}"
@@ -164,6 +165,7 @@ def test_a_collective_of_more_bytes_takes_longer(name):
     assert WORKLOADS[name].run(machine, bytes=65536, ranks=2) > 1.5 * WORKLOADS[name].run(machine, bytes=4096, ranks=2)
 
 
+@pytest.mark.slow
 def test_the_host_prepares_a_collective_while_the_devices_are_busy_with_those_before():
     # As nccl-tests does, 20 calls follow one another: of the device's time, all but a twentieth is behind the host's.
     machine = kb.load("preset:small", ["system.sips.count=2"])
@@ -212,6 +214,7 @@ def test_a_network_saturates_where_its_busiest_link_does(flow):
     assert WORKLOADS["saturation"].run(machine, **given) == pytest.approx(1 / 3, rel=0.04)
 
 
+@pytest.mark.slow
 def test_packets_beside_a_hot_spot_wait_less_than_those_to_it():
     # The hot terminal receives 16 / 8 + 7 / 8 of the load: 0.95 flits per cycle.
     machine, given = network("credits", "hotspot")

@@ -32,6 +32,7 @@ def test_a_stream_is_within_five_percent(row):
     assert value(row["parameters"]) == pytest.approx(float(row["value"]), rel=0.05)
 
 
+@pytest.mark.slow
 def test_refreshes_that_stop_only_their_bank_explain_the_difference_to_such_controllers():
     row = next(row for row in RESULTS if "refresh=on; pattern=sequential" in row["parameters"])
     assert value(row["parameters"], refresh="bank") > 1.05 * float(row["value"])

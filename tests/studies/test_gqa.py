@@ -131,6 +131,7 @@ def test_a_halved_part_is_half_as_fast_in_all_that_belongs_to_it_and_nothing_els
         MACHINE.with_(values)
 
 
+@pytest.mark.slow
 def test_the_report_is_written_from_the_rows_and_read_again(rows, tmp_path):
     study, rows = GqaStudy(), [*rows, *linear_rows()[1:]]
     report = Report(study, rows, MACHINE, study.complete(SMALL))
@@ -180,6 +181,7 @@ def test_weights_of_the_model_are_those_that_are_published():
     assert held["kv_model_bytes"] == 2.5 * 2**30
 
 
+@pytest.mark.slow
 def test_a_linear_layer_is_the_one_of_the_study_of_layers():
     row = GqaStudy().simulate(MACHINE, phase="linear", product="o", batch=2)
     layer = LayersStudy().simulate(MACHINE, m=2, n=8192, k=8192, placement="columns")

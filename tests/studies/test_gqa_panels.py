@@ -93,6 +93,7 @@ def test_chunks_of_a_prompt(phase):
     )
 
 
+@pytest.mark.slow
 def test_times_do_not_depend_on_data():
     for phase in study.PHASES:
         setting = replace(SMALL, phase=phase)

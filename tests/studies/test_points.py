@@ -66,6 +66,7 @@ def test_rows_come_in_the_order_of_points():
     assert run_points(square, POINTS) == [{"y": 9}, {"y": 1}, {"y": 4}]
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(tmp_path):
     assert run_points(square, POINTS, folder=tmp_path, workers=2) == run_points(square, POINTS)
 

@@ -118,6 +118,7 @@ def test_rows_that_take_long_are_kept_and_reused_until_all_is_simulated_again(tm
     assert "-1.0" not in kept.read_text()
 
 
+@pytest.mark.slow
 def test_rows_that_a_plain_run_simulated_are_stored_without_simulating_them_again(tmp_path, report):
     kept = tmp_path / "milestones" / "kept" / "probe.jsonl"
     made, simulated = report()

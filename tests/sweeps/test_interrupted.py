@@ -135,6 +135,7 @@ def test_a_clock_that_jumps_back_loses_no_point_and_stops_nothing(tmp_path):
     assert start("other", own).communicate(timeout=60)[0].split() == ["60", "60"], "nor what the cache holds"
 
 
+@pytest.mark.slow
 def test_a_point_that_never_ends_ends_with_its_sweep(tmp_path, notes):
     script = SCRIPT.replace("slowly", "endless")
     command = [sys.executable, "-c", script, str(notes), str(tmp_path / "sweep"), "[0, 1, 2]"]

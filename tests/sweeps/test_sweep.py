@@ -9,6 +9,7 @@ import pytest
 import kernbench as kb
 from kernbench.errors import KernbenchError
 from kernbench.sweeps._cache import FINISHED, Store, entries
+from tests.slow import slow_after
 from tests.sweeps import studies
 
 SMALL = "preset:small"
@@ -57,6 +58,7 @@ def test_a_point_that_has_to_be_ended_is_recorded_and_stops_nothing(how, limits,
     assert list(got["status"]) == ["ok", status, "ok"]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_once_costs_nothing(tmp_path):
     got = table(studies.dies_once, {"x": [1, 2, 3]}, parameters={"notes": str(tmp_path)}, workers=2)
     assert list(got["status"]) == ["ok"] * 3
@@ -95,6 +97,7 @@ def test_two_sweeps_into_one_folder_are_refused(tmp_path):
     assert len(table(studies.square, {"x": [1]}, folder=tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_raised_is_tried_again(tmp_path):
     def run(limit):
         fixed = {"parameters": {"how": "hang"}, "folder": tmp_path}
@@ -126,7 +129,7 @@ def test_parquet_where_pyarrow_is(tmp_path):
     assert read["error"].tolist() == got["error"].tolist()
 
 
-@pytest.mark.parametrize("fixed", [{"workers": 1}, {"workers": 2}, {"workers": 1, "time_limit_s": 60}])
+@pytest.mark.parametrize("fixed", slow_after(1, [{"workers": 1}, {"workers": 2}, {"workers": 1, "time_limit_s": 60}]))
 def test_a_session_over_its_limits_is_recorded_and_tried_again(tmp_path, fixed):
     fixed |= {"folder": tmp_path / "sweep"}
     got = table(studies.sessions, {"x": [1, 0, 2]}, limits={"events": 5000}, **fixed)

@@ -121,6 +121,7 @@ def test_an_unknown_link_is_named_with_the_known_ones(graph):
         graph.edge("host", "sip9.io.noc")
 
 
+@pytest.mark.slow
 def test_sizes_from_one_pe_to_1024_sips():
     one = default(
         system__sips={"count": 1, "topology": "ring_1d"}, sip__cube_mesh__w=1, sip__cube_mesh__h=1, cube__noc__rows=1,

@@ -166,6 +166,7 @@ def test_what_outlives_the_program_is_not_dropped():
     assert backend.dropped == []
 
 
+@pytest.mark.slow
 def test_the_cycle_collector_does_not_drop():
     tl, backend, p = program(np.zeros(4, np.float32))
     cycle = [tl.load(p, shape=4)]

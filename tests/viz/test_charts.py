@@ -130,6 +130,7 @@ def test_a_chart_without_rows_writes_nothing_and_refuses_to_show(tmp_path):
         chart.show(ROWS, COLUMNS, MACHINE)
 
 
+@pytest.mark.slow
 def test_altair_comes_without_the_grammar_of_addresses():
     """The package that has it stays importable."""
     code = (

@@ -47,6 +47,7 @@ def test_shares_are_of_the_whole_time_and_idle_links_are_none():
     assert shares(table, 0) == {}
 
 
+@pytest.mark.slow
 def test_of_many_sips_the_busiest_are_drawn():
     share = {f"sip{s}.io.noc->sip{s}.io.ucie_r0.conn0": s / 10 for s in range(1, 7)}
     said = texts(link_heatmap(share, LARGE, title="a run"))
@@ -55,6 +56,7 @@ def test_of_many_sips_the_busiest_are_drawn():
     assert "SIP 1 " not in said + " "
 
 
+@pytest.mark.slow
 def test_equal_runs_give_equal_bytes(tmp_path):
     share = {"sip0.cube0.r0c0->sip0.cube0.r0c1": 0.5}
     one, two = (save(link_heatmap(share, DEFAULT, title="t"), tmp_path / f"{i}.png") for i in range(2))

@@ -55,6 +55,7 @@ def shared(page, name):
     return page.driver.execute_script(f"return globalThis.__kb_picture?.shared.{name}")
 
 
+@pytest.mark.slow
 def test_it_opens_plays_and_selects_from_disk(page):
     page.until(lambda: shared(page, "end") > 0, "the scene")
     start = shared(page, "t")

@@ -114,6 +114,7 @@ def test_a_run_without_a_log_has_no_such_section():
     assert "not logged" in result_html(result)
 
 
+@pytest.mark.slow
 def test_a_slider_of_a_page_shows_a_prediction(result, driver, tmp_path):
     from selenium.webdriver.common.keys import Keys
 
