@@ -4,7 +4,8 @@
 #   make docs         build the documentation site, which works offline, in build/docs
 #   make test         run the quick tests of all that needs only the package, including the notebooks: minutes
 #   make test-all     also run the slow ones: reports, browser, definition, oracle, build, a short fuzzing campaign
-#   make check        check format, lint, types, spelling, layers, docs, notebook pairs
+#   make lint         check format, style, types and spelling
+#   make check        also check layers, docs and notebook pairs, as `make test` does
 #   make oracle       compare random traffic on random machines with the oracle; ORACLE='--machines 10000 --seed 7' for more
 #   make fuzz         run the fuzzing campaign (docs/reliability.md); FUZZ='--scale 0.1 --seed 7' for a part
 #   make frontends    install torch and triton (6 GB, in build/frontends), and run the quick tests that need them
@@ -35,7 +36,7 @@ EXECUTE := -m jupyter nbconvert --log-level=WARN --to notebook --inplace --execu
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := milestones
-.PHONY: core milestones lab docs test test-all slow check definition sanitize oracle frontends frontends-all msccl fuzz mutations bench sync screenshots lock clean
+.PHONY: core milestones lab docs test test-all slow lint check definition sanitize oracle frontends frontends-all msccl fuzz mutations bench sync screenshots lock clean
 
 # The core is compiled while packages are installed; `make milestones` also prints a first answer meanwhile. uv installs in
 # seconds, pip in a minute; pip is the fallback where uv is not available.
@@ -74,11 +75,13 @@ test-all: definition test slow
 slow: core
 	$(PYTEST) -n logical -m slow tests
 
-check: core
+lint: $(READY)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -m codespell_lib
+
+check: core lint
 	$(PYTEST) -q tests/test_repo.py tests/test_layers.py tests/test_docs.py tests/test_docstrings.py tests/notebooks/test_pairs.py
 
 definition: $(READY)
@@ -110,7 +113,7 @@ $(FRONTENDS)/.ready: $(READY)
 
 TORCH_PYTEST := KERNBENCH_TORCH=required $(FRONTENDS)/bin/python -m pytest -n logical
 frontends: core $(FRONTENDS)/.ready
-	$(TORCH_PYTEST) $(QUICK) tests/torch tests/studies/test_models.py
+	$(TORCH_PYTEST) $(QUICK) tests/torch
 	$(TORCH_PYTEST) $(QUICK) tests/triton
 
 frontends-all: frontends

@@ -143,6 +143,7 @@ def test_every_model_has_its_sizes_among_the_parameters():
 
 @with_torch
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_a_row_has_the_weights_and_the_times_of_its_model():
     (found,) = STUDY.run(SMALL, **ONE)
     block, patches, head = 12 * 768**2 + 13 * 768, 768 * (3 * 16 * 16 + 1) + 198 * 768, 1536 + 768 * 2 + 2

@@ -12,6 +12,7 @@ from kernbench.errors import ArgumentError  # noqa: E402
 from tests.torch.models import Mlp, worst  # noqa: E402
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]

@@ -13,6 +13,7 @@ from kernbench.notebook._model import DONE, Explorer  # noqa: E402
 from tests.torch.models import Mlp  # noqa: E402
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
