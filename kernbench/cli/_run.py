@@ -356,7 +356,7 @@ def _names(_context: click.Context, _option: click.Parameter, text: str | None) 
 
 @click.command(short_help="Find the fastest placement of a matrix product over a SIP.")
 @click.argument("sizes", nargs=-1, type=int, metavar="[M N K]")
-@click.option("--csv", "file", type=_list_file, help="Products of a list: name,m,n,k and optionally trans_a,trans_b.")
+@click.option("--csv", "file", type=_list_file, help="Products of a list: m,n,k and optionally name,trans_a,trans_b.")
 @click.option("--dtype", default="f16", show_default=True, help="Type of A, B and C: f16 or bf16.")
 @click.option("--trans-a", is_flag=True, help="A is stored as [K, M].")
 @click.option("--trans-b", is_flag=True, help="B is stored as [N, K].")
@@ -429,7 +429,7 @@ def gemm(
     help="Simulate these entries of ccl.yaml. Default: the best three by the alpha-beta model.",
 )
 @click.option(
-    "--csv", "file", type=_list_file, help="Cases of a list: name,bytes and optionally sips,network,collective."
+    "--csv", "file", type=_list_file, help="Cases of a list: bytes and optionally name,sips,network,collective."
 )
 @click.option("--no-changes", is_flag=True, help="Do not simulate each resource halved and doubled.")
 @_time_option

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_type_hints
 
@@ -153,9 +154,13 @@ def _point(machine: Machine, *, name: str, bytes: int, collective: str = "all_re
 def read_list(
     path: Path, needed: Mapping[str, Callable[[str], Any]], optional: Mapping[str, Callable[[str], Any]]
 ) -> list[Row]:
-    """Return the rows of a CSV file; each column has its converter, which raises ValueError."""
-    known = {**needed, **optional}
+    """Return the rows of a CSV file; each column has its converter, which raises ValueError.
+
+    A row is named by its column `name`; without one by all columns that are not known, or by its `needed` values.
+    """
+    known: dict[str, Callable[[str], Any]] = {"name": str, **needed, **optional}
     head: list[str] = []
+    labels: list[str] = []
     rows: list[Row] = []
     faults: list[str] = []
     for number, line in enumerate(read_text(path, _MOST_LIST, "cut it into several lists").splitlines(), 1):
@@ -169,14 +174,18 @@ def read_list(
             ) from error
         if not head:
             head = cells
-            faults += [f"column {name!r} {_unknown(name, known)}" for name in head if name not in known]
+            others = [name for name in head if name not in known]
+            if "name" not in head:
+                labels = [name for name in others if name != "topology" and not get_close_matches(name, known)]
+            faults += [f"column {name!r} {_unknown(name, known)}" for name in others if name not in labels]
         elif len(cells) != len(head):
             named = f"{len(head)} columns are named"
             faults.append(f"line {number}: has {len(cells)} values, but {named}; add or remove some")
         else:
-            rows.append({})
-            for name, text in zip(head, cells, strict=True):
-                if name in known and (text or name in needed):
+            row = dict(zip(head, cells, strict=True))
+            rows.append({"name": " ".join(row[name] for name in labels) or " x ".join(row.get(x, "") for x in needed)})
+            for name, text in row.items():
+                if name in known and (text or name in {"name", *needed}):
                     try:
                         rows[-1][name] = known[name](text)
                     except ValueError as error:
@@ -197,15 +206,13 @@ def _unknown(name: str, known: Mapping[str, object]) -> str:
 
 
 def read_shapes(path: Path) -> list[Row]:
-    """Return the products of a CSV file with columns name, m, n, k and optionally trans_a, trans_b (0 or 1)."""
-    return read_list(path, {"name": str, "m": _size, "n": _size, "k": _size}, {"trans_a": _flag, "trans_b": _flag})
+    """Return the products of a CSV file with columns m, n, k and optionally name, trans_a, trans_b (0 or 1)."""
+    return read_list(path, {"m": _size, "n": _size, "k": _size}, {"trans_a": _flag, "trans_b": _flag})
 
 
 def read_cases(path: Path) -> list[Row]:
-    """Return the collectives of a CSV file with columns name, bytes and optionally sips, network, collective."""
-    return read_list(
-        path, {"name": str, "bytes": parsed_bytes}, {"sips": _sips, "network": _network, "collective": _collective}
-    )
+    """Return the collectives of a CSV file with columns bytes and optionally name, sips, network, collective."""
+    return read_list(path, {"bytes": parsed_bytes}, {"sips": _sips, "network": _network, "collective": _collective})
 
 
 def _size(text: str) -> int:

@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 
 from kernbench.cli.main import main
+from kernbench.errors import ConfigError
 from kernbench.studies import best, lists
+from kernbench.studies.lists import read_shapes
 
 SMALL = ["--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1"]
 
@@ -69,7 +71,8 @@ def test_a_list_of_collectives_has_a_table(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("command", "text", "said"),
     [
-        ("gemm", "name,m,n\na,1,2\n", ["column 'k' is missing; the first line must name name, m, n, k"]),
+        ("gemm", "name,m,n\na,1,2\n", ["column 'k' is missing; the first line must name m, n, k"]),
+        ("gemm", "model,m,n,k,transa\na,1,2,3,0\n", ["column 'transa' is unknown; did you mean trans_a?"]),
         ("gemm", "name,m,n,k,trans_c\na,1,2,3,0\n", ["column 'trans_c' is unknown; did you mean trans_"]),
         ("gemm", "name,m,n,k\na,1,2,zero\nb,1,0,1\nc,1\n", [
             "line 2: k = 'zero' must be a whole number >= 1", "line 3: n = '0' must be", "line 4: has 2 values, but 4",
@@ -102,6 +105,24 @@ def test_a_list_goes_to_the_folder_that_is_named(tmp_path, monkeypatch, capsys):
     assert "shapes is a file: give --out FOLDER" in capsys.readouterr().err
     assert main(["gemm", "--csv", "shapes", "--out", "v1.2", "--workers", "1", *SMALL]) == 0
     assert (tmp_path / "v1.2" / "products.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("model,gemm,tp,m,n,k\nllama,qkv,8,64,32,16\n", "llama qkv 8"),
+        ("m,n,k,trans_a\n64,32,16,0\n", "64 x 32 x 16"),
+        ("gemm,name,m,n,k\nqkv,first,64,32,16\n", None),
+    ],
+)
+def test_a_list_without_names_is_named_by_its_other_columns(tmp_path, text, named):
+    (path := tmp_path / "list.csv").write_text(text)
+    if named is None:
+        with pytest.raises(ConfigError, match="column 'gemm' is unknown"):
+            read_shapes(path)
+    else:
+        (shape,) = read_shapes(path)
+        assert (shape["name"], shape["m"], shape["n"], shape["k"]) == (named, 64, 32, 16)
 
 
 def test_the_question_is_one_of_two(tmp_path, monkeypatch, capsys):
