@@ -1,12 +1,14 @@
-"""Element types: torch's names over numpy arrays; bf16 and f8 come from ml_dtypes.
+"""The table of element types: torch's names, with what Triton asks of a type; bf16 and f8 come from ml_dtypes.
 
 16- and 8-bit floats are stored rounded (to nearest even) and computed in float32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -18,7 +20,7 @@ from kernbench.errors import quote
 class DType:
     """An element type of `itemsize` bytes, printed as torch prints it.
 
-    `carrier` is the numpy type that its values are computed in.
+    `carrier` is the numpy type that its values are computed in. A type of no bytes has a name and no values.
     """
 
     name: str
@@ -34,8 +36,59 @@ class DType:
 
     @property
     def element_ty(self) -> DType:
-        """Return the type itself: a pointer's `dtype` is that of its elements."""
+        """The type itself, as of a tensor of it."""
         return self
+
+    scalar = element_ty
+
+    @property
+    def primitive_bitwidth(self) -> int:
+        """The number of bits; 1 of bool."""
+        return 1 if self.is_bool() else 8 * self.itemsize
+
+    int_bitwidth = primitive_bitwidth
+
+    def is_floating(self) -> bool:
+        """Return whether it is a float."""
+        return self.is_floating_point
+
+    def is_standard_floating(self) -> bool:
+        """Return whether it is a float of at least 16 bits."""
+        return self.is_floating_point and self.itemsize > 1
+
+    def is_fp8(self) -> bool:
+        """Return whether it is a float of 8 bits."""
+        return self.is_floating_point and self.itemsize <= 1
+
+    def is_int(self) -> bool:
+        """Return whether it is an integer; bool is one."""
+        return not self.is_floating_point
+
+    def is_int_signed(self) -> bool:
+        """Return whether it is a signed integer."""
+        return self.numpy.kind == "i"
+
+    def is_int_unsigned(self) -> bool:
+        """Return whether it is an unsigned integer; bool is one."""
+        return self.numpy.kind in "ub"
+
+    def is_bool(self) -> bool:
+        """Return whether it is bool."""
+        return self.numpy.kind == "b"
+
+    def is_ptr(self) -> bool:
+        """Return False: it is the type of numbers."""
+        return False
+
+    is_block = is_const = is_ptr
+
+    def get_int_max_value(self) -> int:
+        """Return the largest integer of the type."""
+        return 1 if self.is_bool() else int(np.iinfo(self.numpy).max)
+
+    def get_int_min_value(self) -> int:
+        """Return the smallest integer of the type."""
+        return 0 if self.is_bool() else int(np.iinfo(self.numpy).min)
 
     def round(self, values: np.ndarray) -> np.ndarray:
         """Return `values` rounded to this type, in the carrier type (a copy only where needed)."""
@@ -53,6 +106,8 @@ class DType:
         return f"torch.{self.name}"
 
 
+DTypeLike = DType | str | type
+
 float32 = DType("float32", np.dtype(np.float32), True)
 float64 = DType("float64", np.dtype(np.float64), True)
 float16 = DType("float16", np.dtype(np.float16), True)
@@ -69,6 +124,9 @@ uint32 = DType("uint32", np.dtype(np.uint32), False)
 uint64 = DType("uint64", np.dtype(np.uint64), False)
 bool_ = DType("bool", np.dtype(np.bool_), False)
 
+# Triton's other 8-bit floats: a kernel may name them where it does not use them.
+_WITHOUT_VALUES = {name: DType(name, np.dtype(np.void), True) for name in ("float8e4b8", "float8e4b15", "float8e5b16")}
+
 ALL = (
     float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2,
     int8, uint8, int16, uint16, int32, uint32, int64, uint64, bool_,
@@ -80,20 +138,104 @@ _ALIASES = {
     "f16": float16, "fp16": float16, "half": float16,
     "bf16": bfloat16,
     "f8e4m3fn": float8_e4m3fn, "f8e4m3": float8_e4m3fn, "f8e5m2": float8_e5m2,
+    "fp8e4nv": float8_e4m3fn, "float8e4nv": float8_e4m3fn, "fp8e5": float8_e5m2, "float8e5": float8_e5m2,
     "i8": int8, "u8": uint8, "i16": int16, "u16": uint16, "i32": int32, "u32": uint32, "i64": int64, "u64": uint64,
-    "i1": bool_,
+    "i1": bool_, "int1": bool_,
+    **_WITHOUT_VALUES, **{name.replace("float", "fp"): d for name, d in _WITHOUT_VALUES.items()},
     **{d.name: d for d in ALL},
 }  # fmt: skip
 _BY_NUMPY = {d.numpy: d for d in ALL}
 
 
+# The names of Triton's language.
+TRITON = {
+    name: _ALIASES[name]
+    for name in (
+        "float16", "bfloat16", "float32", "float64", "float8e4nv", "float8e5", *_WITHOUT_VALUES, "int1",
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    )
+}  # fmt: skip
+
+
+def _is(asked: DType) -> Callable[[DType], bool]:
+    return lambda self: self == asked
+
+
+for _name, _dtype in TRITON.items():  # is_fp16(), is_bf16(), is_int32(), ...
+    setattr(DType, f"is_{_name.replace('bfloat', 'bf').replace('float', 'fp')}", _is(_dtype))
+
+
+class PointerType:
+    """The type of a pointer to elements of a type."""
+
+    primitive_bitwidth = 64
+
+    def __init__(self, element_ty: object, address_space: int = 1, const: bool = False) -> None:
+        self.element_ty = as_dtype(element_ty)
+
+    @property
+    def scalar(self) -> PointerType:
+        """The type itself."""
+        return self
+
+    def is_ptr(self) -> bool:
+        """Return True: it is the type of addresses."""
+        return True
+
+    def is_floating(self) -> bool:
+        """Return False: it is the type of addresses."""
+        return False
+
+    is_block = is_const = is_int = is_bool = is_fp8 = is_int_signed = is_int_unsigned = is_floating
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PointerType) and self.element_ty == other.element_ty
+
+    def __hash__(self) -> int:
+        return hash((PointerType, self.element_ty))
+
+    if not TYPE_CHECKING:  # a type checker finds the wrong names by itself
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"the type of a pointer has no {name!r}; use that of its elements, ptr.dtype.element_ty", name=name
+            )
+
+    def __repr__(self) -> str:
+        return f"pointer<{self.element_ty.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockType:
+    """The type of a tile: that of its elements, and its shape."""
+
+    element_ty: DType | PointerType
+    shape: tuple[int, ...]
+
+    @property
+    def scalar(self) -> DType | PointerType:
+        """The type of its elements."""
+        return self.element_ty
+
+    def is_block(self) -> bool:
+        """Return True: it has a shape."""
+        return True
+
+    def is_ptr(self) -> bool:
+        """Return False: its elements may be pointers."""
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.element_ty, name)
+
+
 def as_dtype(value: object) -> DType:
-    """Return the DType that `value` means: a DType, one of its names, or a numpy type.
+    """Return the DType that `value` means: a DType, one of its names, or a type of numpy, torch or Triton.
 
     Raises
     ------
     TypeError
-        If no type has that name; the message lists the known ones.
+        If no type has that name; the message lists the known ones. If the machine does not have the type.
 
     Examples
     --------
@@ -101,13 +243,18 @@ def as_dtype(value: object) -> DType:
     (torch.float16, torch.int32)
     """
     if isinstance(value, DType):
+        if not value.itemsize:
+            raise TypeError(f"dtype {value.name} is not supported; 8-bit floats that are: float8e4nv, float8e5")
         return value
-    if isinstance(value, str):
-        if value in _ALIASES:
-            return _ALIASES[value]
-    else:
+    if isinstance(value, PointerType):
+        raise TypeError(f"{value!r} is the type of a pointer; use that of its elements, ptr.dtype.element_ty")
+    name = value if isinstance(value, str) else getattr(value, "name", None) or str(value).removeprefix("torch.")
+    if name in _ALIASES:
+        return as_dtype(_ALIASES[name])
+    if not isinstance(value, str):
         with suppress(TypeError):
             found = _BY_NUMPY.get(np.dtype(value))  # type: ignore[call-overload]
             if found is not None:
                 return found
-    raise TypeError(f"unknown dtype {quote(value)}; known: {', '.join(sorted(_ALIASES))}")
+    known = sorted(name for name, dtype in _ALIASES.items() if dtype.itemsize)
+    raise TypeError(f"unknown dtype {quote(value)}; known: {', '.join(known)}")

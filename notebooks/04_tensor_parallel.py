@@ -44,7 +44,8 @@ def machine(sips):
 #
 # y = x wᵀ + b. The shape of the weight is (outputs, inputs), as in torch. In memory it is transposed and split by
 # columns over all PEs of the device, so each PE streams its part from its own HBM slice. The argument `dp` selects
-# another placement: in the second case, one PE.
+# another placement: in the second case, one PE. The first product then moves the weight to all PEs, and later ones read
+# it there. x is on one PE, and may be moved as well.
 
 # %%
 x = rng.standard_normal((16, 1, 512)).astype(np.float16)
@@ -56,8 +57,8 @@ for name, place in (("8 PEs", {}), ("1 PE", {"dp": one_pe})):
         layer = tp.ColumnParallelLinear(512, 1024, torch=torch, **place)
         y = layer(torch.tensor(x, device="ahbm"))
         values = y.numpy()
-    launch = torch.result.launches[-1]
-    times.append({"weight on": name, "shape": values.shape, "launch [us]": (launch.end_ps - launch.start_ps) / 1e6})
+    *moves, product = [(launch.end_ps - launch.start_ps) / 1e6 for launch in torch.result.launches]
+    times.append({"weight on": name, "shape": values.shape, "moves [us]": sum(moves), "product [us]": product})
 pd.DataFrame(times).round(2)
 
 # %% [markdown]

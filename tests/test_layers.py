@@ -28,6 +28,7 @@ LAYERS = (
     ("components",),
     ("triton_emu",),
     ("kernels",),
+    ("ops",),
     ("ccl",),
     ("runtime_api",),
     ("tp", "dtensor"),

@@ -21,9 +21,9 @@ from kernbench.analysis._records import (
     Records,
     Stage,
 )
+from kernbench.analysis.breakdown import ENGINES
 
 _MOST = 1 << 60  # of a time [ps], and of bytes
-ENGINES = {"fetch": "pe_fetch_store.fetch", "gemm": "pe_gemm", "math": "pe_math", "store_tcm": "pe_fetch_store.store"}
 _DMA = ("dma_in", "dma_out")
 _COPIES, _ORDERS = ("h2d", "d2h"), ("launch", "map", "install")
 _CPUS = ("host", "io_cpu", "m_cpu", "pe_cpu")

@@ -16,15 +16,10 @@ import numpy as np
 from kernbench._units import decimal_product, ns_to_ps
 from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, WRITE, Launch, Records, Stage, Transfer
 from kernbench.analysis._transfer import Part, RouteBreakdown
+from kernbench.analysis.breakdown import COMMAND_KINDS, ENGINE_PARTS, ENGINES, HOST_KINDS, TILE_STAGES
 from kernbench.analysis.result import span
 from kernbench.errors import StateError
 
-HOST_KINDS = ("launch", "h2d", "d2h", "map", "install")
-COMMAND_KINDS = ("load", "store", "composite", "send", "recv", *HOST_KINDS)
-ENGINE_PARTS = {"fetch": "fetch", "gemm": "matrix", "math": "vector", "store_tcm": "store"}
-ENGINES = ("pe_fetch_store.fetch", "pe_gemm", "pe_math", "pe_fetch_store.store")
-_ENGINES = dict(zip(ENGINE_PARTS, ENGINES, strict=True))
-_STAGES = ("dma_in", *ENGINE_PARTS, "dma_out")
 UNKNOWN = "the log does not say"
 
 Next: TypeAlias = "partial[Next] | None"  # the cause to look at next; None at the beginning of the run
@@ -108,7 +103,8 @@ class _Log:
             self.commands.setdefault(pe, []).append(command)
             self.programs.setdefault((pe, launch), []).append(command)
         self.stages: dict[int, list[Stage]] = {}
-        for stage in sorted(map(Stage._make, dependencies.stages.tolist()), key=self._place_of):
+        place = [TILE_STAGES.index(kind) if kind in TILE_STAGES else -1 for kind in records.kinds]
+        for stage in sorted(map(Stage._make, dependencies.stages.tolist()), key=lambda stage: place[stage.kind]):
             self.stages.setdefault(stage.command, []).append(stage)
         self._by_key = {key: i for i, key in enumerate(self.transfers["key"].tolist()) if key >= 0}
         self._order = np.argsort(self.transfers["command"], kind="stable")
@@ -172,14 +168,11 @@ class _Log:
         """Return when a command had all that it depends on."""
         return max([self.issued.get(command, 0), *(self.done.get(c, 0) for c in self.after.get(command, ()))])
 
-    def _place_of(self, stage: Stage) -> int:
-        return _STAGES.index(self.records.kinds[stage.kind])
-
     def need(self, stage: Stage, pe: str) -> Part:
         """Return what a stage of a PE needed for all tiles of a command at least, and where."""
         kind = self.records.kinds[stage.kind]
         if kind in ENGINE_PARTS:
-            return Part(ENGINE_PARTS[kind], f"{pe}.{_ENGINES[kind]}", stage.busy_ps)
+            return Part(ENGINE_PARTS[kind], f"{pe}.{ENGINES[kind]}", stage.busy_ps)
         memory, (link, bw_gbs) = self.routes.ends(stage.route)[0], self.routes.slowest(stage.route)
         hbm = self.spec("cube.hbm")
         slice_gbs = decimal_product(hbm["channels"], hbm["channel_bw_gbs"], hbm["efficiency"])
@@ -220,7 +213,7 @@ class _Pe:
         components = {name: i for i, name in enumerate(self._records.components)}
         fetch, gemm, math, store = stages = [
             np.flatnonzero(self._records.component == components.get(f"{name}.{engine}", -1)).tolist()
-            for engine in ENGINES
+            for engine in ENGINES.values()
         ]
         self.before = {b: a for rows in stages for a, b in pairwise(rows)}
         command, tile = self._records.command, self._records.tile
@@ -283,10 +276,12 @@ class _Backtrace:
     """
 
     def __init__(self, records: Records) -> None:
-        self.r, self.log = records, _Log(records)
-        self.t = records.makespan_ps
+        self.r, self.log, self.t = records, _Log(records), records.makespan_ps
         self._host = True
         self._found: list[Step] = []
+        order = np.argsort(records.end_ps[self.log.host], kind="stable")
+        self._host_rows = self.log.host[order]  # in the order of their ends
+        self._host_ends = records.end_ps[self._host_rows]
 
     def steps(self, start: int = 0, last: Launch | None = None) -> tuple[Step, ...]:
         """Walk from the run's end, or a launch's, to a time; return the steps in order of time."""
@@ -324,26 +319,30 @@ class _Backtrace:
 
     def _launch_end(self, launch: Launch) -> Next:
         self.t = launch.end_ps
-        for row in self._host_rows():
+        for row in self._ended_at(self.t):
             op = self.r.op(row)
-            found = op.command.name, op.command.sip, op.start_ps, op.end_ps
-            if op.kind == "launch" and found == (launch.name, launch.sip, launch.start_ps, launch.end_ps):
+            found = op.kind, op.command.name, op.command.sip, op.start_ps
+            if found == ("launch", launch.name, launch.sip, launch.start_ps):
                 return partial(self._host_end, row)
         raise StateError(f"launch {launch.name!r} on sip{launch.sip} has not ended: the run stopped before")
 
     def _run_end(self) -> Next:
-        rows = self._host_rows()
-        if not rows:
+        if (end := self._end_before(self.t + 1)) is None:
             return self._lost() if len(self.r) else None
-        row = max(rows, key=lambda i: int(self.r.end_ps[i]))
-        end = int(self.r.end_ps[row])
+        row = self._ended_at(end)[0]
         self._add(end, "after the last operation", Part("wait", "host", self.t - end))
         return partial(self._host_end, row)
 
-    def _host_rows(self) -> list[int]:
-        """Return the host's operations that have ended."""
-        found: list[int] = self.log.host[self.r.end_ps[self.log.host] <= self.t].tolist()
+    def _ended_at(self, ps: int) -> list[int]:
+        """Return the host's operations that ended at a time."""
+        first, last = (np.searchsorted(self._host_ends, ps, side) for side in ("left", "right"))
+        found: list[int] = self._host_rows[first:last].tolist()
         return found
+
+    def _end_before(self, ps: int) -> int | None:
+        """Return when the last of the host's operations ended that ended before a time."""
+        count = int(np.searchsorted(self._host_ends, ps))
+        return int(self._host_ends[count - 1]) if count else None
 
     def _host_end(self, row: int) -> Next:
         self._host = True
@@ -363,14 +362,15 @@ class _Backtrace:
         if not self.t:
             return None
         self._because("the operation before")
-        ended, commands = self._host_rows(), self.r.commands
-        before = [i for i in ended if i < row and self.r.end_ps[i] == self.t]
-        before = before or [i for i in ended if i != row and self.r.start_ps[i] < self.t]
+        commands, end = self.r.commands, self.t
+        now = self._ended_at(end)
+        before = [i for i in now if i < row] or [i for i in now if i != row and self.r.start_ps[i] < end]
         if not before:
-            return None
+            if (earlier := self._end_before(end)) is None:
+                return None
+            end, before = earlier, self._ended_at(earlier)
         sip, of = commands[self.r.command[row]].sip, self.r.command
-        last = max(before, key=lambda i: (int(self.r.end_ps[i]), commands[of[i]].sip == sip, i))
-        end = int(self.r.end_ps[last])
+        last = max(before, key=lambda i: (commands[of[i]].sip == sip, i))
         parts = self._start_of_work(self.t - end) if self.log.kind(row) == "launch" else []
         what = "start of the launch" if parts else "the program"
         self._add(end, what, *(parts or [Part("wait", "host", self.t - end)]))
@@ -385,10 +385,8 @@ class _Backtrace:
         bell = min(ps - fetch, spent["doorbell_ns"])
         rest = ps - fetch - bell
         busy = spent["launch_ns"] or spent["collective_ns"]
-        parts = [
-            Part("start", "host.descriptor", fetch), Part("start", "host.doorbell", bell),
-            Part("cpu", "host.launch", rest) if busy else Part("wait", "host", rest),
-        ]  # fmt: skip
+        first = Part("cpu", "host.launch", rest) if busy else Part("wait", "host", rest)
+        parts = Part("start", "host.descriptor", fetch), Part("start", "host.doorbell", bell), first
         return [part for part in parts if part.ps]
 
     def _message(self, command: int, *, src: str = "", dst: str = "", **values: int) -> Transfer | None:

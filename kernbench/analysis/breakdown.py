@@ -8,6 +8,14 @@ import numpy as np
 
 from kernbench.analysis._records import Records, covered_ps
 
+# The stages of a PE's pipeline, in the order of a tile: the kind of their rows, and the component.
+ENGINES = {"fetch": "pe_fetch_store.fetch", "gemm": "pe_gemm", "math": "pe_math", "store_tcm": "pe_fetch_store.store"}
+TILE_STAGES = ("dma_in", *ENGINES, "dma_out")
+# By the kind of the parts of a critical path.
+ENGINE_PARTS = dict(zip(ENGINES, ("fetch", "matrix", "vector", "store"), strict=True))
+HOST_KINDS = ("launch", "h2d", "d2h", "map", "install")
+COMMAND_KINDS = ("load", "store", "composite", "send", "recv", *HOST_KINDS)
+
 # An instant belongs to the first busy stage in this order; work on values comes before their transport.
 STAGES: dict[str, tuple[str, ...]] = {
     "gemm": ("gemm",),

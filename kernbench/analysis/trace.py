@@ -13,7 +13,7 @@ from typing import Any
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, Records
 from kernbench.analysis._transfer import RouteBreakdown
-from kernbench.analysis.breakdown import ENGINE_KINDS, STAGES
+from kernbench.analysis.breakdown import ENGINE_KINDS, STAGES, TILE_STAGES
 from kernbench.config._files import write_text
 
 Event = dict[str, Any]
@@ -162,7 +162,7 @@ def _named(what: str, pid: int, tid: int, name: str) -> list[Event]:
 
 
 # In the order of a tile, then messages.
-LANES = ("dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send")
+LANES = (*TILE_STAGES, "recv", "send")
 
 _STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}
 

@@ -355,7 +355,7 @@ class _Run:
         if self.tensors == 1 and self.program.coll in ("reduce_scatter", "reducescatter"):
             o_ptr += rank * self.program.nchunks // self.ranks * self.chunk(n_elem)  # a part of the input
         pointers = {"i": i_ptr, "o": o_ptr, "s": s_ptr}
-        dtype = i_ptr.dtype
+        dtype = i_ptr.dtype.element_ty
 
         def finish() -> None:
             action, *rest = posted.popleft()
@@ -427,7 +427,7 @@ def _is_stale(piece: _Piece, posted: list[_Piece]) -> bool:
     """Return whether a posted piece has yet to store what this one reads."""
 
     def reach(pointer: Pointer, size: int) -> tuple[int, int]:
-        return pointer.va, pointer.va + size * pointer.dtype.itemsize
+        return pointer.va, pointer.va + size * pointer.dtype.element_ty.itemsize
 
     stores = [reach(before.dst, before.size) for before in posted if before.dst is not None]
     reads = [reach(pointer, piece.size) for pointer in piece.reads]

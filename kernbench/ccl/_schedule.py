@@ -228,7 +228,9 @@ def run_schedule(steps: Iterable[Step], src: Pointer, dst: Pointer, reduction: R
     """Run `steps`: local elements are read from `src`, results are stored to `dst`."""
     posted: deque[_Posted] = deque()
     for step in steps:
-        arrivals = [tl.recv_async(direction, shape=(step.size,), dtype=src.dtype) for direction in step.sources]
+        arrivals = [
+            tl.recv_async(direction, shape=(step.size,), dtype=src.dtype.element_ty) for direction in step.sources
+        ]
         posted.append(_Posted(step, arrivals, None if _is_stale(step, posted) else _load(step, src, tl)))
         if len(posted) > AHEAD:
             _finish(*posted.popleft(), src, dst, reduction, tl)

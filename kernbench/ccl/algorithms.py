@@ -121,7 +121,7 @@ def all_reduce(
             t_ptr: Pointer, n_elem: int, work: Reduction, chunk_bytes: int | None, *further: Any, tl: TLContext
         ) -> None:
             if work.count > 1:
-                itemsize = t_ptr.dtype.itemsize
+                itemsize = t_ptr.dtype.element_ty.itemsize
                 call = dict(zip(added, further, strict=True))
                 own = streams(call, tl.program_id(2), work.count, n_elem, itemsize)
                 steps = schedule(own, n_elem, Chunking(itemsize, work.row, chunk_bytes, len(own)), work.count)
@@ -389,7 +389,7 @@ def _broadcast(t_ptr: Pointer, n_elem: int, n: int, root: int, chunk_bytes: int 
 
 
 def _send_down(tree: Tree, t_ptr: Pointer, n_elem: int, chunk_bytes: int | None, tl: TLContext) -> None:
-    chunks = Chunking(t_ptr.dtype.itemsize, 1, chunk_bytes).chunks((0, n_elem))
+    chunks = Chunking(t_ptr.dtype.element_ty.itemsize, 1, chunk_bytes).chunks((0, n_elem))
     if tree.parent is None:
         steps = [Step(*chunk, local=True, to=tree.children) for chunk in chunks]
     else:
@@ -431,7 +431,7 @@ def _reduce_args(
 def _reduce(t_ptr: Pointer, n_elem: int, work: Reduction, root: int, chunk_bytes: int | None, *, tl: TLContext) -> None:
     """Reduce `n_elem` elements up a binary tree, chunk after chunk, into the root's tensor; no other changes."""
     tree = heap_tree(tl.program_id(2), work.count, root)
-    chunks = Chunking(t_ptr.dtype.itemsize, work.row, chunk_bytes).chunks((0, n_elem))
+    chunks = Chunking(t_ptr.dtype.element_ty.itemsize, work.row, chunk_bytes).chunks((0, n_elem))
     if tree.parent is not None:
         steps = [Step(*chunk, tree.children, local=True, to=(tree.parent,)) for chunk in chunks]
     elif tree.children:
@@ -505,7 +505,7 @@ def _reduce_scatter(
             yield from (Step(*chunk, source, local=True, complete=True, store=True) for chunk in parts[rank])
 
     rank = tl.program_id(2)
-    chunking = Chunking(t_ptr.dtype.itemsize, work.row, chunk_bytes, 1 + both_ways)
+    chunking = Chunking(t_ptr.dtype.element_ty.itemsize, work.row, chunk_bytes, 1 + both_ways)
     streams = [steps(around) for around in _around(rank, work.count, part, work.row, both_ways)]
     run_schedule(interleave(*streams), t_ptr, out_ptr - rank * part, work, tl)
 
@@ -537,7 +537,7 @@ def _all_gather(
                 yield from (Step(*chunk, source, to=onward, store=True) for chunk in parts[(rank - step) % n])
 
     rank = tl.program_id(2)
-    chunking = Chunking(t_ptr.dtype.itemsize, 1, chunk_bytes, 1 + both_ways)
+    chunking = Chunking(t_ptr.dtype.element_ty.itemsize, 1, chunk_bytes, 1 + both_ways)
     streams = [steps(around) for around in _around(rank, n, part, 1, both_ways)]
     run_schedule(interleave(*streams), t_ptr - rank * part, out_ptr, Reduction(), tl)
 
@@ -555,7 +555,7 @@ def _all_to_all_args(*, n_elem: int, world_size: int, chunk_bytes: int | None = 
 
 def _all_to_all(t_ptr: Pointer, out_ptr: Pointer, part: int, n: int, chunk_bytes: int | None, *, tl: TLContext) -> None:
     """Exchange parts of `part` elements with all others, each part directly, to the next participant first."""
-    rank, chunking = tl.program_id(2), Chunking(t_ptr.dtype.itemsize, 1, chunk_bytes)
+    rank, chunking = tl.program_id(2), Chunking(t_ptr.dtype.element_ty.itemsize, 1, chunk_bytes)
     chunks = [chunking.chunks((r * part, part)) for r in range(n)]
     others = [(rank + step) % n for step in range(1, n)]
     steps = [Step(*chunk, local=True, to=(f"to{peer}",)) for peer in others for chunk in chunks[peer]]

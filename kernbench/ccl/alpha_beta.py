@@ -193,7 +193,7 @@ def _stream(nbytes: int, local: bool) -> Kernel:
     """Return a kernel that sends a vector one way, in messages of `nbytes`, added to the local one if `local`."""
 
     def kernel(t_ptr: Pointer, n_elem: int, *, tl: TLContext) -> None:
-        chunks = Chunking(t_ptr.dtype.itemsize, chunk_bytes=nbytes).chunks((0, n_elem))
+        chunks = Chunking(t_ptr.dtype.element_ty.itemsize, chunk_bytes=nbytes).chunks((0, n_elem))
         if tl.program_id(2):
             steps = [Step(*chunk, ("to",), local=local, store=True) for chunk in chunks]
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -39,7 +40,16 @@ def load_ccl_config(path: CclLike | None = None, machine: MachineConfig | None =
     ConfigError
         With every fault of the file.
     """
-    return read_ccl(find("ccl.yaml") if path is None else path, machine)
+    source = find("ccl.yaml") if path is None else path
+    if isinstance(source, (str, Path)) and Path(source).is_file():
+        return _of_file(Path(source), Path(source).read_bytes(), machine)
+    return read_ccl(source, machine)
+
+
+@lru_cache(maxsize=32)
+def _of_file(path: Path, _content: bytes, machine: MachineConfig | None) -> CclConfig:
+    """Return what a file says, read once: a collective asks for it each time."""
+    return read_ccl(path, machine)
 
 
 @overload

@@ -11,10 +11,12 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl._group import Group, Target
+from kernbench.ccl._schedule import LARGEST_CHUNK
 from kernbench.ccl.algorithm import Algorithm, Plan, plan, plan_group
 from kernbench.ccl.alpha_beta import Estimate, Simulate, alpha_beta
 from kernbench.config._files import damaged, read_json, write_text
@@ -29,6 +31,8 @@ SLOTS = (2, 4, 8, 16, 32)
 SHORT_LIST = 4
 # More slots have to gain so much: each takes room in TCM, on every PE and for every direction.
 WORTH = 0.1
+# Times the best by the model, within which the all-reduce with the fewest events is used (chosen).
+NEAR = 1.01
 _COLUMNS = ("algorithm", "slots", "model [ns]", "simulated [ns]")
 
 
@@ -170,6 +174,22 @@ def decided(
     return Decision(*question, tuple(found), refused, *bound)
 
 
+def with_variants(algorithms: Sequence[Algorithm]) -> list[Algorithm]:
+    """Return algorithms and, of the all-reduces, those around rings both ways, and each with large messages."""
+    found = [a for a in algorithms if a.collective == "all_reduce"]
+    found += [
+        _with(a, "both ways", both_ways=True) for a in found
+        if "both_ways" in (known := signature(a.kernel_args).parameters)
+        and not a.options.get("both_ways", known["both_ways"].default)
+    ]  # fmt: skip
+    found += [_with(a, "large messages", chunk_bytes=LARGEST_CHUNK) for a in found if a.cost is not None]
+    return [a for a in algorithms if a.collective != "all_reduce"] + found
+
+
+def _with(algorithm: Algorithm, what: str, **options: Any) -> Algorithm:
+    return replace(algorithm, name=f"{algorithm.name}, {what}", options={**algorithm.options, **options})
+
+
 class Tuner:
     """Chooses algorithms on one machine, and remembers.
 
@@ -184,6 +204,9 @@ class Tuner:
         How many algorithms are simulated; 0: the model decides.
     slots : sequence of int
         Numbers of slots to try, with algorithms that state none.
+    near : float
+        Times the best, within which a candidate with larger messages, which has fewer events, is used instead; of these
+        the one with the shortest start.
     folder : Path, optional
         Where the table is kept.
     version : str
@@ -198,10 +221,12 @@ class Tuner:
         simulate: Simulate,
         refine: int = SHORT_LIST,
         slots: Sequence[int] = SLOTS,
+        near: float = 1.0,
         folder: Path | None = None,
         version: str = "",
     ) -> None:
         self.machine, self.simulate, self.refine, self.slots = machine, simulate, refine, tuple(slots)
+        self.near = near
         self.model = alpha_beta(machine, simulate)
         self.algorithms = {algorithm.name: algorithm for algorithm in algorithms}
         self.path = folder / f"ccl_{machine.hash[:12]}_{version}.json" if folder is not None else None
@@ -277,7 +302,15 @@ class Tuner:
         members = [(sip, *place) for sip in sips for place in places]
         bound = self.model.bounds(members, contribution).of(collective, nbytes, itemsize)
         question = (collective, nbytes, len(sips), self.machine.hash)
-        return decided(question, found, refused, (bound.ns, bound.by), contribution)
+        decision = decided(question, found, refused, (bound.ns, bound.by), contribution)
+        if self.near == 1.0:
+            return decision
+        first = min(
+            (c for c in decision.candidates if c.ns <= self.near * decision.best.ns),
+            key=lambda c: (-(self.algorithms[c.algorithm].options.get("chunk_bytes") or 0), c.start_up_ns or 0.0),
+        )
+        rest = (c for c in decision.candidates if c is not first)
+        return replace(decision, candidates=(first, *rest))
 
     def ranked(
         self, names: Iterable[str], nbytes: int, sips: Sequence[int], places: Sequence[Target], itemsize: int = 2

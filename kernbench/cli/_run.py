@@ -364,7 +364,8 @@ def _names(_context: click.Context, _option: click.Parameter, text: str | None) 
     "--placements",
     metavar="NAME,...",
     callback=_names,
-    help="Simulate these: rows, columns, 2-D, split-K. Default: those near the best estimate.",
+    help="Simulate these: rows, columns, 2-D, 2-D turned, split-K, split-K in cubes, replicated. Default: those "
+    "near the best estimate.",
 )
 @_time_option
 @_out_option

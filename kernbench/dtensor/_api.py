@@ -11,11 +11,12 @@ import numpy as np
 from kernbench._dtypes import DType, float32
 from kernbench.dtensor import _ops as ops
 from kernbench.dtensor._device_mesh import DeviceMesh
-from kernbench.dtensor._placements import Placement, Replicate, Shard, local_part, normalized
-from kernbench.dtensor._redistribute import COLUMNS, cut, on_device, padded_parts, redistribute, trimmed
+from kernbench.dtensor._placements import Partial, Placement, Replicate, Shard, box, local_part, normalized
 from kernbench.dtensor._redistribute import empty as empty_part
+from kernbench.dtensor._redistribute import on_device, padded_parts, redistribute, trimmed
 from kernbench.errors import PlacementError
 from kernbench.kernels.partition import chunk
+from kernbench.ops.matmul import ROWS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.tensor import Size, Tensor
@@ -35,6 +36,17 @@ class DTensor:
     shape : Size
         Of the whole.
     dtype : DType
+
+    Examples
+    --------
+    >>> import kernbench as kb
+    >>> with kb.session("preset:small", data=True) as torch:
+    ...     torch.distributed.init_process_group("ahbm", world_size=1)
+    ...     mesh = DeviceMesh("ahbm", [0], torch=torch)
+    ...     x, w = ones(2, 3, 4, device_mesh=mesh), ones(4, 5, device_mesh=mesh, placements=[Shard(1)])
+    ...     y = x @ w
+    ...     y.placements, tuple(y.shape), y.full_tensor().numpy().sum()
+    ((Shard(dim=2),), (2, 3, 5), np.float32(120.0))
     """
 
     def __init__(self, local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int]) -> None:
@@ -117,7 +129,10 @@ class DTensor:
         return self.shape if dim is None else self.shape[dim]
 
     def __matmul__(self, other: DTensor) -> DTensor:
-        """Return the product of two matrices; operands are redistributed where least is moved."""
+        """Return the product (..., n) of this, (..., k), and a matrix (k, n), by rows over the PEs of each rank.
+
+        Operands are redistributed where least is moved. Raises a PlacementError if the shapes do not fit.
+        """
         return ops.matmul(self, other)
 
     def __add__(self, other: DTensor | float) -> DTensor:
@@ -178,7 +193,7 @@ class DTensor:
 
 def distribute_tensor(
     tensor: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement] | None = None, *,
-    src_data_rank: int | None = 0, dp: DPPolicy = COLUMNS,
+    src_data_rank: int | None = 0, dp: DPPolicy = ROWS,
 ) -> DTensor:  # fmt: skip
     """Return a tensor, the same on every rank, spread over a mesh.
 
@@ -199,47 +214,50 @@ def distribute_tensor(
     if src_data_rank not in (0, None):
         raise PlacementError(f"distribute_tensor: src_data_rank = {src_data_rank}; expected 0 or None")
     local = tensor if isinstance(tensor, DeviceTensor) else tensor.to("ahbm", dp=dp)
+    if any(isinstance(placement, Partial) for placement in found):
+        raise PlacementError(f"distribute_tensor: {Partial()} is made by operations; expected Shard or Replicate")
+    if src_data_rank is None or device_mesh.size() == 1:
+        whole = DTensor(local, device_mesh, [Replicate()] * device_mesh.ndim, tensor.shape)
+        local = whole.redistribute(placements=found).to_local()
+        is_cut = any(isinstance(placement, Shard) for placement in found)
+        return DTensor(local.clone() if is_cut and local is tensor else local, device_mesh, found, tensor.shape)
     for axis, placement in enumerate(found):
         group = device_mesh.get_group(axis)
         n, rank = group.size(), group.rank()
+        if n == 1:
+            continue
         if isinstance(placement, Shard):
-            dim, (start, size) = placement.dim, chunk(local.shape[placement.dim], n, rank)
-            if src_data_rank is None or n == 1:
-                local = cut(local, dim, start, size)
-                continue
+            dim, size = placement.dim, chunk(local.shape[placement.dim], n, rank)[1]
             given = padded_parts(local, dim, n) if rank == 0 else None
             shape = [*local.shape]
             shape[dim] = chunk(shape[dim], n, 0)[1]
             out = empty_part(on_device(local), shape)
             device_mesh.torch.distributed.scatter(out, given, group=group, group_src=0)
             local = trimmed(out, dim, size)
-        elif isinstance(placement, Replicate):
-            if src_data_rank is not None and n > 1:
-                local = local.clone() if local is tensor else local
-                device_mesh.torch.distributed.broadcast(local, group=group, group_src=0)
         else:
-            raise PlacementError(f"distribute_tensor: {placement} is made by operations; expected Shard or Replicate")
+            local = local.clone() if local is tensor else local
+            device_mesh.torch.distributed.broadcast(local, group=group, group_src=0)
     return DTensor(local, device_mesh, found, tensor.shape)
 
 
 def zeros(*size: Any, **options: Any) -> DTensor:
     """Return zeros; keywords `device_mesh`, `placements`, `dtype`, `dp`."""
-    return _created(size, np.zeros, **options)
+    return created(size, np.zeros, **options)
 
 
 def ones(*size: Any, **options: Any) -> DTensor:
     """Return ones; keywords `device_mesh`, `placements`, `dtype`, `dp`."""
-    return _created(size, np.ones, **options)
+    return created(size, np.ones, **options)
 
 
 def full(size: Sequence[int], fill_value: float, **options: Any) -> DTensor:
     """Return a tensor of which every element is `fill_value`; keywords as of `zeros`."""
-    return _created((size,), lambda shape: np.full(shape, fill_value), **options)
+    return created((size,), lambda shape: np.full(shape, fill_value), **options)
 
 
 def empty(*size: Any, **options: Any) -> DTensor:
     """Return undefined values; keywords as of `zeros`."""
-    return _created(size, None, **options)
+    return created(size, None, **options)
 
 
 def rand(*size: Any, **options: Any) -> DTensor:
@@ -252,23 +270,23 @@ def randn(*size: Any, **options: Any) -> DTensor:
     return _drawn(size, np.random.Generator.standard_normal, **options)
 
 
-def _drawn(size: tuple[Any, ...], draw: Callable[..., Any], *, device_mesh: DeviceMesh, **options: Any) -> DTensor:
+def _drawn(size: Sequence[Any], draw: Callable[..., Any], *, device_mesh: DeviceMesh, **options: Any) -> DTensor:
     device_mesh.draws += 1  # every rank counts the same, and draws the whole
     rng = np.random.default_rng([device_mesh.draws, *device_mesh.shape])
-    return _created(size, lambda shape: draw(rng, shape), device_mesh=device_mesh, **options)
+    return created(size, lambda shape: draw(rng, shape), device_mesh=device_mesh, **options)
 
 
-def _created(
-    size: tuple[Any, ...], values: Callable[[tuple[int, ...]], np.ndarray] | None, *, device_mesh: DeviceMesh,
-    placements: Sequence[Placement] | None = None, dtype: DType = float32, dp: DPPolicy = COLUMNS,
+def created(
+    size: Sequence[Any], values: Callable[[tuple[int, ...]], np.ndarray] | None, *, device_mesh: DeviceMesh,
+    placements: Sequence[Placement] | None = None, dtype: DType = float32, dp: DPPolicy = ROWS,
 ) -> DTensor:  # fmt: skip
+    """Return a tensor of which each rank places its part of `values`, in no simulated time."""
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
     found = normalized(placements or [Replicate()] * device_mesh.ndim, device_mesh.ndim, len(shape))
-    part, first = local_part(shape, device_mesh.shape, device_mesh.coordinate(), found)
+    part = box(shape, device_mesh.shape, device_mesh.coordinate(), found)
     torch: RuntimeContext = device_mesh.torch
     if values is None or not torch.engine.data:
-        local = torch.empty(*part, dtype=dtype, device="ahbm", dp=dp)
+        local = torch.empty(*(x.stop - x.start for x in part), dtype=dtype, device="ahbm", dp=dp)
     else:
-        box = tuple(slice(a, a + n) for a, n in zip(first, part, strict=True))
-        local = torch.tensor(values(shape)[box], dtype=dtype, device="ahbm", dp=dp)
+        local = torch.tensor(values(shape)[part], dtype=dtype, device="ahbm", dp=dp)
     return DTensor(local, device_mesh, found, shape)

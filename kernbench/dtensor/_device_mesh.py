@@ -58,15 +58,24 @@ class DeviceMesh:
         if names is not None and (len(names) != ranks.ndim or len(set(names)) < len(names)):
             raise ArgumentError(f"DeviceMesh: mesh_dim_names = {names}; expected {ranks.ndim} different names")
         self.mesh, self.mesh_dim_names, self.torch = ranks, names, torch
-        self._groups: list[ProcessGroup | None] = []
+        self._groups: list[list[ProcessGroup]] = []  # of each axis: the caller's, or all before the ranks are spawned
         for axis in range(ranks.ndim):
-            own = None
-            for line in np.moveaxis(ranks, axis, -1).reshape(-1, ranks.shape[axis]):
-                group = torch.distributed.new_group(line.tolist())  # all ranks, members or not
-                if isinstance(group, ProcessGroup):
-                    own = group
-            self._groups.append(own)
+            lines = np.moveaxis(ranks, axis, -1).reshape(-1, ranks.shape[axis])
+            made = [torch.distributed.new_group(line.tolist(), sort_ranks=False) for line in lines]  # by all ranks
+            self._groups.append([group for group in made if isinstance(group, ProcessGroup)])
         self.draws = 0
+
+    @classmethod
+    def of_group(
+        cls, group: ProcessGroup | None, torch: RuntimeContext, mesh_dim_names: tuple[str] | None = None
+    ) -> DeviceMesh:
+        """Return the ranks of a group as a mesh of one axis; without a group, the calling rank alone."""
+        mesh = cls.__new__(cls)
+        mesh.mesh = np.array([torch._host.rank_index] if group is None else group.ranks)
+        mesh.mesh_dim_names, mesh.torch, mesh.draws, mesh._groups = mesh_dim_names, torch, 0, [[]]
+        if group is not None:
+            mesh._groups[0].append(group)
+        return mesh
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,7 +93,7 @@ class DeviceMesh:
 
     def get_coordinate(self) -> list[int] | None:
         """Return the coordinates of the calling rank; None if it is not in the mesh."""
-        found = np.argwhere(self.mesh == self.torch.distributed.get_rank())
+        found = np.argwhere(self.mesh == self.torch._host.rank_index)
         return found[0].tolist() if len(found) else None
 
     def coordinate(self) -> list[int]:
@@ -95,7 +104,7 @@ class DeviceMesh:
         return at
 
     def _stranger(self) -> StateError:
-        return StateError(f"rank {self.torch.distributed.get_rank()} is not in the mesh {self.mesh.tolist()}")
+        return StateError(f"rank {self.torch._host.rank_index} is not in the mesh {self.mesh.tolist()}")
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
         """Return the calling rank's number along an axis; of a mesh with one axis, it need not be named."""
@@ -103,19 +112,14 @@ class DeviceMesh:
 
     def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:
         """Return the group of the calling rank along an axis; of a mesh with one axis, it need not be named."""
-        group = self._groups[self._axis(mesh_dim)]
+        group = next((group for group in self._groups[self._axis(mesh_dim)] if group.rank() >= 0), None)
         if group is None:
             raise self._stranger()
         return group
 
     def __getitem__(self, name: str) -> DeviceMesh:
         """Return the line of the calling rank along the axis of that name, as a mesh of one axis."""
-        axis, at = self._axis(name), self.coordinate()
-        line = DeviceMesh.__new__(DeviceMesh)
-        line.mesh = np.moveaxis(self.mesh, axis, -1)[tuple(n for i, n in enumerate(at) if i != axis)]
-        line.mesh_dim_names, line.torch, line.draws = (name,), self.torch, 0
-        line._groups = [self._groups[axis]]
-        return line
+        return self.of_group(self.get_group(name), self.torch, (name,))
 
     def _axis(self, mesh_dim: int | str | None) -> int:
         if mesh_dim is None and self.ndim == 1:

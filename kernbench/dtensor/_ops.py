@@ -1,16 +1,16 @@
-"""Operations on DTensors: choose placements by rule, redistribute, and let each rank's PEs do their part."""
+"""Operations on DTensors: choose placements by rule, redistribute, and let each rank's device do its part."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from kernbench.dtensor._placements import Partial, Placement, Replicate, Shard
-from kernbench.dtensor._redistribute import COLUMNS, empty, on_device, places_of, policy_of, relaid
+from kernbench.dtensor._redistribute import empty, on_device
 from kernbench.errors import PlacementError, quote
-from kernbench.kernels import elementwise as kernels
-from kernbench.kernels.gemm import linear
+from kernbench.ops.matmul import ROWS
+from kernbench.runtime_api import _operators as operators
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.tensor import Tensor
 
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
 
 Rule = tuple[tuple[Placement, ...], Placement]  # what the operands have to be, and what the result is then
-Bytes = Callable[[int, Placement, Placement], float]
 
 R, P = Replicate(), Partial()
-MATMUL: tuple[Rule, ...] = (
-    ((R, R), R),
-    ((Shard(0), R), Shard(0)),
-    ((R, Shard(1)), Shard(1)),
-    ((Shard(1), Shard(0)), P),
-    ((P, R), P),
-    ((R, P), P),
-)
+
+
+def products(ndim: int) -> tuple[Rule, ...]:
+    """Return the rules of the product of a tensor of `ndim` dims with a matrix."""
+    last = ndim - 1
+    rows = tuple(((Shard(dim), R), Shard(dim)) for dim in range(last))
+    return (((R, R), R), *rows, ((R, Shard(1)), Shard(last)), ((Shard(last), Shard(0)), P), ((P, R), P), ((R, P), P))
+
+
+MATMUL = products(2)
 
 
 def elementwise(ndim: int, operands: int, linear: bool) -> tuple[Rule, ...]:
@@ -80,13 +81,18 @@ def choose(
     return exact[0] if exact else min(rules, key=cost)
 
 
-def matmul(a: DTensor, b: DTensor) -> DTensor:
-    """Return a @ b of two matrices."""
+def matmul(a: DTensor, b: DTensor, bias: Tensor | None = None) -> DTensor:
+    """Return a @ b, a matrix, by rows over the PEs, on every rank alike; `bias`, a rank's, is added to its part."""
     _check_operand("@", a, b)
-    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
-        raise PlacementError(f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit")
-    (x, y), result = _aligned([a, b], MATMUL)
-    return _wrapped(product(x, y), a, result, (a.shape[0], b.shape[1]))
+    if not a.dim() or b.dim() != 2 or a.shape[-1] != b.shape[0]:
+        raise PlacementError(f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit; b is a matrix")
+    (x, y), result = _aligned([a, b], products(a.dim()))
+    out = empty(x, (*x.shape[:-1], y.shape[1]), ROWS)
+    if x.numel() and y.numel():
+        operators.product(x, y, bias, out, None)
+    elif not y.shape[0]:
+        out.fill_(0.0)  # a sum of nothing
+    return _wrapped(out, a, result, (*a.shape[:-1], b.shape[1]))
 
 
 def add(a: DTensor, b: DTensor | SupportsFloat) -> DTensor:
@@ -107,16 +113,13 @@ def mul(a: DTensor, b: DTensor | SupportsFloat) -> DTensor:
 def unary(name: str, a: DTensor) -> DTensor:
     """Return a function of each element: "relu", "silu" or "gelu"."""
     (x,), result = _aligned([a], elementwise(a.dim(), 1, linear=False))
-    return _wrapped(_each(name, [x]), a, result, a.shape)
+    return _wrapped(operators.unary(name, x), a, result, a.shape)
 
 
-def _scalar(name: str, a: DTensor, value: SupportsFloat) -> DTensor:
+def _scalar(name: str, a: DTensor, value: Any) -> DTensor:
     if not a.dtype.is_floating_point and not isinstance(value, Integral):
         raise TypeError(f"{name}: {quote(value)} with a DTensor of {a.dtype}; expected an int, or a tensor of floats")
-    x = on_device(a.to_local())
-    out = empty(x, x.shape)
-    out._run(f"{name} scalar", kernels.elementwise, name, (x, float(value)), out, out._parts())
-    return _wrapped(out, a, a.placements, a.shape)
+    return _wrapped(operators.binary(name, a.to_local(), value), a, a.placements, a.shape)
 
 
 def _check_operand(sign: str, like: DTensor, other: object) -> None:
@@ -134,7 +137,7 @@ def _binary(name: str, sign: str, a: DTensor, b: Any, allowed: Sequence[Rule]) -
     if a.shape != b.shape:
         raise PlacementError(f"{name}: shapes {tuple(a.shape)} and {tuple(b.shape)} differ; they have to be equal")
     (x, y), result = _aligned([a, b], allowed)
-    return _wrapped(_each(name, [x, y]), a, result, a.shape)
+    return _wrapped(operators.binary(name, x, y), a, result, a.shape)
 
 
 def _aligned(tensors: Sequence[DTensor], allowed: Sequence[Rule]) -> tuple[list[DeviceTensor], tuple[Placement, ...]]:
@@ -150,26 +153,5 @@ def _aligned(tensors: Sequence[DTensor], allowed: Sequence[Rule]) -> tuple[list[
     return [on_device(t.to_local()) for t in aligned], tuple(rule[1] for rule in chosen)
 
 
-def _wrapped(local: DeviceTensor, like: DTensor, placements: Sequence[Placement], shape: Sequence[int]) -> DTensor:
+def _wrapped(local: Tensor, like: DTensor, placements: Sequence[Placement], shape: Sequence[int]) -> DTensor:
     return type(like)(local, like.device_mesh, placements, shape)
-
-
-def product(x: DeviceTensor, w: DeviceTensor) -> DeviceTensor:
-    """Return x @ w on one device, by columns over the PEs."""
-    weight = relaid(w, COLUMNS)
-    (rows, inner), n = x.shape, weight.shape[1]
-    out = empty(weight, (rows, n), COLUMNS)
-    if x.numel() and weight.numel():
-        weight._run(f"matmul {rows}x{inner}x{n}", linear, x, weight, None, out, rows, inner, n, places_of(x))
-    elif not inner:
-        out.fill_(0.0)  # a sum of nothing
-    return out
-
-
-def _each(name: str, tensors: Sequence[DeviceTensor]) -> DeviceTensor:
-    """Return a function of each element, placed as the first of the tensors is, every PE on its own parts."""
-    dp = policy_of(tensors[0])
-    operands = [relaid(t, dp) for t in tensors]
-    out = empty(operands[0], operands[0].shape, dp)
-    out._run(name, kernels.elementwise, name, tuple(operands), out, out._parts())
-    return out

@@ -52,24 +52,6 @@ class Move:
     source: Placement
     target: Placement
 
-    @property
-    def collective(self) -> str:
-        """The collective that it takes, or "local".
-
-        >>> Move(0, Partial(), Shard(0)).collective, Move(0, Replicate(), Shard(0)).collective
-        ('reduce_scatter', 'local')
-        """
-        match self.source, self.target:
-            case Shard(), Replicate():
-                return "all_gather"
-            case Shard(), Shard():
-                return "all_to_all"
-            case Partial(), Replicate():
-                return "all_reduce"
-            case Partial(), Shard():
-                return "reduce_scatter"
-        return "local"
-
 
 def normalized(placements: Sequence[Placement], axes: int, ndim: int) -> tuple[Placement, ...]:
     """Return `placements` with dims counted from the front."""
@@ -107,6 +89,32 @@ def local_part(
             start, sizes[placement.dim] = chunk(sizes[placement.dim], parts, i)
             first[placement.dim] += start
     return tuple(sizes), tuple(first)
+
+
+def box(
+    shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[Placement]
+) -> tuple[slice, ...]:
+    """Return the part that the rank at `coordinate` has, as slices of the whole.
+
+    >>> box((7, 4), (4,), (3,), [Shard(0)])
+    (slice(6, 7, None), slice(0, 4, None))
+    """
+    sizes, first = local_part(shape, mesh, coordinate, placements)
+    return tuple(slice(start, start + size) for start, size in zip(first, sizes, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class LinearStyle:
+    """How ranks share y = x w^T + b: a placement of each; w is (outputs, inputs)."""
+
+    w: Shard
+    b: Placement
+    x: Placement
+    y: Placement
+
+
+COLUMN_PARALLEL = LinearStyle(Shard(0), Shard(0), Replicate(), Shard(-1))
+ROW_PARALLEL = LinearStyle(Shard(1), Replicate(), Shard(-1), Partial())
 
 
 def plan(source: Sequence[Placement], target: Sequence[Placement]) -> list[Move]:

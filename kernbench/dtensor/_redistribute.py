@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import product
-from typing import TYPE_CHECKING
 
 from kernbench.dtensor._device_mesh import DeviceMesh
 from kernbench.dtensor._placements import Move, Partial, Placement, Replicate, Shard, local_part, plan
 from kernbench.errors import PlacementError
-from kernbench.kernels.partition import At, chunk, columns_at, rows_at
-from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
+from kernbench.kernels.partition import chunk
+from kernbench.ops.matmul import ROWS
+from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._layout import along
-from kernbench.runtime_api._process_group import copying, route
+from kernbench.runtime_api._process_group import Route, checked_runs, copying
 from kernbench.runtime_api.tensor import Tensor
 
-if TYPE_CHECKING:
-    from kernbench.runtime_api._process_group import ProcessGroup
-    from kernbench.runtime_api.distributed import Distributed
-
-COLUMNS = DPPolicy(cube="column_wise", pe="column_wise")
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """`size` indices along a dim, from `start` in one tensor, that go to `at` in another."""
-
-    source: DeviceTensor
-    start: int
-    target: DeviceTensor
-    at: int
-    size: int
+MOST_RUNS = 1 << 15  # rows of a tensor that is cut by rows, and then along its last dim (chosen: seconds of host time)
 
 
 def on_device(tensor: Tensor) -> DeviceTensor:
@@ -50,145 +33,101 @@ def on_device(tensor: Tensor) -> DeviceTensor:
     return tensor
 
 
-def copy(copies: Sequence[Copy], dim: int, name: str) -> None:
-    """Queue copies between tensors of one device, all cut along `dim`, as one launch."""
-    routes = []
-    for c in copies:
-        of = along(c.source.layout, dim, c.start, c.start + c.size)
-        routes.append(route(0, 0, c.source, c.target, of, along(c.target.layout, dim, c.at, c.at + c.size)))
-    if not any(r.runs for r in routes):
-        return
-    host = copies[0].target._host
-    handles = [t._handle for c in copies for t in (c.source, c.target)]
-    host.start(copies[0].target.sip, copying(host, routes, name), handles)
-
-
 def empty(like: DeviceTensor, shape: Sequence[int], dp: DPPolicy | None = None) -> DeviceTensor:
-    """Return a new tensor of the type of `like` on its device, placed by `dp`, or by the policy of `like`."""
-    return like._host.deploy(shape, like.dtype, like.device, dp or policy_of(like), None)
+    """Return a new tensor of the type of `like` on its device, placed by `dp`, or by the policy of `like`.
+
+    A part of a tensor has no policy: what is made of it is placed by rows.
+    """
+    return like._host.deploy(shape, like.dtype, like.device, dp or like.layout.dp or ROWS, None)
+
+
+def joined(
+    parts: Sequence[tuple[Tensor, int, int]], dim: int, room: int | None = None, dp: DPPolicy | None = None
+) -> DeviceTensor:
+    """Return parts of tensors, as (tensor, start, size) along `dim`, one after the other.
+
+    The result has `room` indices along `dim` (default: as many as the parts), and is placed as `empty` places it.
+    """
+    first = on_device(parts[0][0])
+    shape = [*first.shape]
+    shape[dim] = sum(size for *_, size in parts) if room is None else room
+    out, at = empty(first, shape, dp), 0
+    routes, handles = [], [out._handle]
+    for tensor, start, size in parts:
+        source = on_device(tensor)
+        of, to = along(source.layout, dim, start, start + size), along(out.layout, dim, at, at + size)
+        way = checked_runs(of, to, MOST_RUNS)
+        routes.append(Route(0, 0, source, out, way))
+        handles.append(source._handle)
+        at += size
+    if any(route.runs for route in routes):
+        host = out._host
+        host.start(out.sip, copying(host, routes, "join" if len(parts) > 1 else "cut"), handles)
+    return out
 
 
 def cut(tensor: Tensor, dim: int, start: int, size: int, room: int | None = None) -> DeviceTensor:
-    """Return indices start..start+size-1 along `dim`, at the front of a tensor with `room` of them (default: size).
-
-    It is placed by the policy of `tensor`.
-    """
-    whole = on_device(tensor)
-    shape = [*whole.shape]
-    shape[dim] = size if room is None else room
-    part = empty(whole, shape)
-    copy([Copy(whole, start, part, 0, size)], dim, "cut")
-    return part
-
-
-def join(tensors: Sequence[Tensor], dim: int, sizes: Sequence[int] | None = None) -> DeviceTensor:
-    """Return tensors one after the other along `dim`; `sizes` says how much of each counts, from the front.
-
-    The result is placed by the policy of the first of them.
-    """
-    parts = [on_device(t) for t in tensors]
-    counts = [p.shape[dim] for p in parts] if sizes is None else list(sizes)
-    shape = [*parts[0].shape]
-    shape[dim] = sum(counts)
-    out = empty(parts[0], shape)
-    starts = [sum(counts[:i]) for i in range(len(parts))]
-    copy([Copy(p, 0, out, at, n) for p, at, n in zip(parts, starts, counts, strict=True)], dim, "join")
-    return out
+    """Return indices start..start+size-1 along `dim`, at the front of a tensor with `room` of them."""
+    return joined([(tensor, start, size)], dim, room)
 
 
 def relaid(tensor: Tensor, dp: DPPolicy) -> DeviceTensor:
     """Return `tensor` placed by `dp`: itself where it is already."""
     source = on_device(tensor)
-    if _is_placed_by(source, dp):
-        return source
-    target = empty(source, source.shape, dp)
-    copy([Copy(source, 0, target, 0, source.shape[0])], 0, "relay")
-    return target
-
-
-def policy_of(tensor: DeviceTensor) -> DPPolicy:
-    """Return the policy that a tensor was placed by; of a part of one, a policy that gives its layout."""
-    if tensor.layout.dp is not None:
-        return tensor.layout.dp
-    config = tensor._host.config
-    cubes, pes = {c for c, _ in tensor.pes}, {p for _, p in tensor.pes}
-    counts = [(len(cubes), len(pes))]
-    if counts[0] != (1, 1):
-        counts.insert(0, (config.cubes_per_sip, config.pes_per_cube))
-    names = ("column_wise", "row_wise", "replicate")
-    for (n_cubes, n_pes), (cube, pe) in product(counts, product(names, names)):
-        dp = DPPolicy(cube=cube, pe=pe, num_cubes=n_cubes, num_pes=n_pes)
-        if _is_placed_by(tensor, dp):
-            return dp
-    raise PlacementError(
-        f"{tensor.name}: a part of a tensor, as no policy places it; expected one placed by itself: "
-        '.cpu().to("ahbm", dp=...)'
-    )
-
-
-def places_of(tensor: Tensor) -> At:
-    """Return the places of the elements of a tensor as a matrix: all dims but the last by the last."""
-    whole = on_device(tensor)
-    columns = whole.shape[-1]
-    if whole.layout.is_row_major:
-        return rows_at(columns)
-    dp, config = policy_of(whole), whole._host.config
-    cubes, pes = dp.num_cubes or config.cubes_per_sip, dp.num_pes or config.pes_per_cube
-    if not _is_placed_by(whole, replace(COLUMNS, num_cubes=cubes, num_pes=pes)):
-        raise PlacementError(
-            f"{whole.name}: expected row-major order or column_wise over cubes and PEs, got cube={dp.cube!r}, "
-            f"pe={dp.pe!r}"
-        )
-    return columns_at(whole.numel() // columns, columns, pes, cubes)
-
-
-def _is_placed_by(tensor: DeviceTensor, dp: DPPolicy) -> bool:
-    config = tensor._host.config
-    if not tensor.shape:
-        return dp.cube == dp.pe == "replicate" and len(tensor.pes) == (dp.num_cubes or 1) * (dp.num_pes or 1)
-    specs = resolve_dp_policy(
-        dp, shape=tensor.shape, itemsize=tensor.element_size(), num_pe=config.pes_per_cube,
-        num_cubes=config.cubes_per_sip, target_sip=tensor.sip,
-    )  # fmt: skip
-    own = sorted((s.offset_bytes, s.cube, s.pe, s.nbytes, str(s.index)) for s in tensor.shards)
-    return own == sorted((s.offset_bytes, s.cube, s.pe, s.nbytes, str(s.index)) for s in specs)
+    return source if source.layout.dp == dp else joined([(source, 0, source.shape[0])], 0, dp=dp)
 
 
 def redistribute(
-    local: Tensor, shape: Sequence[int], mesh: DeviceMesh, source: Sequence[Placement], target: Sequence[Placement]
-) -> Tensor:
-    """Return this rank's part of a tensor of `shape` under other placements, placed by the policy of `local`."""
+    local: Tensor, shape: Sequence[int], mesh: DeviceMesh, source: Sequence[Placement], target: Sequence[Placement],
+    *, in_place: bool = False,
+) -> Tensor:  # fmt: skip
+    """Return this rank's part of a tensor of `shape` under other placements, placed by the policy of `local`.
+
+    `in_place`: an all-reduce leaves the sum in `local`.
+    """
     now = list(source)
     for move in plan(source, target):
         now[move.axis] = Replicate()
         whole, _ = local_part(shape, mesh.shape, mesh.coordinate(), now)
         now[move.axis] = move.target
-        local = _moved(local, whole, mesh, move)
+        if mesh.shape[move.axis] > 1:
+            local = _moved(local, whole, mesh, move, in_place)
     return local
 
 
-def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move) -> Tensor:
+def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move, in_place: bool) -> Tensor:
     """Make one move; `whole` is what the ranks along the axis hold together."""
     dist, group = mesh.torch.distributed, mesh.get_group(move.axis)
     n, rank = group.size(), group.rank()
-    if n == 1:
-        return local
     match move.source, move.target:
+        case Shard(0), Replicate() if whole[0] % n == 0:
+            joint = empty(on_device(local), whole)
+            dist.all_gather_into_tensor(joint, local, group=group)
+            return joint
         case Shard(dim), Replicate():
-            return gathered(local, dim, [size for _, size in chunks(whole[dim], n)], dist, group)
+            # Smaller parts are padded on their way.
+            sizes = [size for _, size in chunks(whole[dim], n)]
+            own = local if local.shape[dim] == sizes[0] else cut(local, dim, 0, local.shape[dim], sizes[0])
+            parts = [empty(on_device(own), own.shape) for _ in sizes]
+            dist.all_gather(parts, own, group=group)
+            return joined([(part, 0, size) for part, size in zip(parts, sizes, strict=True)], dim)
         case Shard(dim), Shard(to):
-            parts = chunks(whole[to], n)
-            sent: list[DeviceTensor] = [cut(local, to, start, size) for start, size in parts]
+            spans = chunks(whole[to], n)
+            sent: list[Tensor] = [cut(local, to, start, size) for start, size in spans]
             shapes = [[*whole] for _ in range(n)]
             for shape, (_, size) in zip(shapes, chunks(whole[dim], n), strict=True):
-                shape[dim], shape[to] = size, parts[rank][1]
+                shape[dim], shape[to] = size, spans[rank][1]
             got = [empty(on_device(local), shape) for shape in shapes]
             dist.all_to_all(got, sent, group=group)
-            return join(got, dim)
+            return joined([(part, 0, part.shape[dim]) for part in got], dim)
         case Partial(), Replicate():
-            total = local.clone()
+            total = local if in_place else local.clone()
             dist.all_reduce(total, group=group)
             return total
+        case Partial(), Shard(0) if whole[0] % n == 0:
+            out = empty(on_device(local), (whole[0] // n, *whole[1:]))
+            dist.reduce_scatter_tensor(out, local, group=group)
+            return out
         case Partial(), Shard(dim):
             padded = padded_parts(local, dim, n)
             out = empty(padded[0], padded[0].shape)
@@ -215,12 +154,3 @@ def padded_parts(whole: Tensor, dim: int, n: int) -> list[DeviceTensor]:
 def trimmed(part: DeviceTensor, dim: int, size: int) -> DeviceTensor:
     """Return a padded part without its padding."""
     return part if part.shape[dim] == size else cut(part, dim, 0, size)
-
-
-def gathered(local: Tensor, dim: int, sizes: Sequence[int], dist: Distributed, group: ProcessGroup) -> DeviceTensor:
-    """Return the parts of all ranks, of `sizes` along `dim`; the smaller ones are padded on their way."""
-    most = max(sizes)
-    own = on_device(local) if local.shape[dim] == most else cut(local, dim, 0, local.shape[dim], most)
-    parts = [empty(own, own.shape) for _ in sizes]
-    dist.all_gather(parts, own, group=group)
-    return join(parts, dim, sizes)

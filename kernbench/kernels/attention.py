@@ -14,7 +14,7 @@ from kernbench.kernels.partition import program, programs
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
-NEG = -1e30
+NEG = -(2.0**100)  # of a score that does not count; scaled, it is exact, so that such scores are equal
 ROWS = 64
 RESULT_BYTES = 32 * 1024
 KV_TOKENS = 512
@@ -144,7 +144,7 @@ def column(x: Tile) -> Tile:
 
 def attention(
     q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, kv_heads: int, group: int, q_len: int,
-    kv_len: int, head_dim: int, causal: bool = False, *, tl: TLContext,
+    kv_len: int, head_dim: int, causal: bool = False, by_token: bool = False, *, tl: TLContext,
 ) -> None:  # fmt: skip
     """Write softmax(q k^T / sqrt(head_dim)) v to out.
 
@@ -164,6 +164,8 @@ def attention(
         Elements of a head.
     causal : bool
         Whether a query token sees only kv tokens up to its own.
+    by_token : bool
+        Whether out is [q_len, kv_heads, group, head_dim], as a linear layer reads it.
     tl : TLContext
         The language.
 
@@ -181,7 +183,13 @@ def attention(
         row = head * kv_len * head_dim
         state = over_memory(q, block, k_ptr + row, v_ptr + row, Span(0, kv_len, 0), group, causal, tl)
         assert state is not None
-        tl.store(out_ptr + at, state.o / column(state.l))
+        out = state.o / column(state.l)
+        if by_token:
+            heads, width = out.reshape(block.size, group * head_dim), group * head_dim
+            token = block.start + tl.arange(0, block.size)[:, None]
+            tl.store(out_ptr + ((token * kv_heads + head) * width + tl.arange(0, width)[None, :]), heads)
+        else:
+            tl.store(out_ptr + at, out)
 
 
 def over_memory(

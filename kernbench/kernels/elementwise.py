@@ -2,72 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from kernbench.errors import KernelError
-from kernbench.kernels.partition import Parts, blocks, part_blocks, program, programs
+from kernbench.kernels.partition import blocks, program, programs
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 BLOCK = 4096
 
 
-FUNCTIONS: dict[str, Callable[..., Tile]] = {
-    "add": lambda _tl, x, y: x + y,
-    "mul": lambda _tl, x, y: x * y,
-    "relu": lambda tl, x: tl.maximum(x, 0.0),
-    "silu": lambda tl, x: x * tl.sigmoid(x),
-    "gelu": lambda tl, x: x * tl.sigmoid(x * tl.fma(x * x, 0.044715, 1.0) * 1.5957691216057308),
-}
-
-
-def copy(x_ptr: Pointer, out_ptr: Pointer, n: int, block: int = BLOCK, *, tl: TLContext) -> None:
-    """Write x to out."""
-    for start, size in blocks(n, block, tl):
-        tl.store(out_ptr + start, tl.load(x_ptr + start, shape=(size,)))
-
-
 def add(x_ptr: Pointer, y_ptr: Pointer, out_ptr: Pointer, n: int, block: int = BLOCK, *, tl: TLContext) -> None:
     """Write x + y to out."""
     for start, size in blocks(n, block, tl):
         tl.store(out_ptr + start, tl.load(x_ptr + start, shape=(size,)) + tl.load(y_ptr + start, shape=(size,)))
-
-
-def mul(x_ptr: Pointer, y_ptr: Pointer, out_ptr: Pointer, n: int, block: int = BLOCK, *, tl: TLContext) -> None:
-    """Write x * y to out."""
-    for start, size in blocks(n, block, tl):
-        tl.store(out_ptr + start, tl.load(x_ptr + start, shape=(size,)) * tl.load(y_ptr + start, shape=(size,)))
-
-
-def relu(x_ptr: Pointer, out_ptr: Pointer, n: int, block: int = BLOCK, *, tl: TLContext) -> None:
-    """Write max(x, 0) to out."""
-    for start, size in blocks(n, block, tl):
-        tl.store(out_ptr + start, tl.maximum(tl.load(x_ptr + start, shape=(size,)), 0))
-
-
-def silu(x_ptr: Pointer, out_ptr: Pointer, n: int, block: int = BLOCK, *, tl: TLContext) -> None:
-    """Write x sigmoid(x) to out, computed in f32."""
-    for start, size in blocks(n, block, tl):
-        x = tl.load(x_ptr + start, shape=(size,)).to(tl.float32)
-        tl.store(out_ptr + start, FUNCTIONS["silu"](tl, x))
-
-
-def gelu(x_ptr: Pointer, out_ptr: Pointer, n: int, block: int = BLOCK, *, tl: TLContext) -> None:
-    """Write gelu(x) in its tanh form, x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), to out, computed in f32."""
-    for start, size in blocks(n, block, tl):
-        x = tl.load(x_ptr + start, shape=(size,)).to(tl.float32)
-        tl.store(out_ptr + start, FUNCTIONS["gelu"](tl, x))
-
-
-def elementwise(
-    name: str, operands: Sequence[Pointer | float], out_ptr: Pointer, parts: Parts, *, tl: TLContext
-) -> None:
-    """Write a function of the operands to out; computed in f32. Tensors have the same layout, numbers are operands."""
-    if name not in FUNCTIONS:
-        raise KernelError(f"function {name!r} is unknown; known: {', '.join(FUNCTIONS)}")
-    for at, size in part_blocks(parts, BLOCK, tl):
-        tiles = [tl.load(x + at, shape=(size,)).to(tl.float32) if isinstance(x, Pointer) else x for x in operands]
-        tl.store(out_ptr + at, FUNCTIONS[name](tl, *tiles))
 
 
 def swiglu(gate_ptr: Pointer, up_ptr: Pointer, out_ptr: Pointer, n: int, block: int = 4096, *, tl: TLContext) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernbench.components._command import Ref
 from kernbench.errors import KernelError
-from kernbench.kernels.partition import At, program, programs, share
+from kernbench.kernels.partition import program, programs, share
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -72,31 +72,8 @@ def tiled_gemm(
             acc = acc * tl.sigmoid(acc)
         elif activation:
             raise KernelError(f"unknown activation {activation!r}; known: relu, silu")
-        tl.store(out_ptr + (rm * N + rn), acc.to(out_ptr.dtype), mask=(rm < M) & (rn < N))
+        tl.store(out_ptr + (rm * N + rn), acc.to(out_ptr.dtype.element_ty), mask=(rm < M) & (rn < N))
 
 
 def _operand(pointer: Pointer, shape: tuple[int, int], stage: str, tl: TLContext) -> Ref | Tile:
     return tl.load(pointer, shape=shape) if stage == "load" else tl.ref(pointer, shape)
-
-
-BLOCK_M = 32
-
-
-def linear(
-    x_ptr: Pointer, w_ptr: Pointer, bias_ptr: Pointer | None, out_ptr: Pointer, M: int, K: int, N: int, x_at: At, *,
-    tl: TLContext,
-) -> None:  # fmt: skip
-    """Write x[M, K] @ w[K, N] (+ bias[N]) to out[M, N].
-
-    w, bias and out are column-wise over cubes and PEs: every program streams its own shard of w, and writes its own
-    of out. x is loaded BLOCK_M rows at a time from where `x_at` says its elements are.
-    """
-    start, size = share(N, tl)
-    if not size:
-        return
-    w = tl.ref(w_ptr + K * start, (K, size))
-    epilogue = [] if bias_ptr is None else [("bias", bias_ptr + start)]
-    for m in range(0, M, BLOCK_M):
-        rows = min(BLOCK_M, M - m)
-        x = tl.load(x_ptr + x_at(m + tl.arange(0, rows)[:, None], tl.arange(0, K)[None, :], tl))
-        tl.composite("gemm", x, w, out_ptr + (M * start + m * size), epilogue=epilogue)

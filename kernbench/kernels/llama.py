@@ -1,25 +1,22 @@
-"""The parts of a Llama block between its linear layers, on activations whose columns are spread over the programs."""
+"""The parts of a Llama block between its linear layers, on row-major activations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from kernbench.kernels.elementwise import rotate
-from kernbench.kernels.partition import At, blocks, program, programs
-from kernbench.triton_emu._handles import Pointer, Tile
+from kernbench.kernels.partition import blocks, program, programs
+from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
 
-def rmsnorm_columns(
-    x_ptr: Pointer, weight_ptr: Pointer, out_ptr: Pointer, rows: int, columns: int, at: At, eps: float, *, tl: TLContext
+def rmsnorm(
+    x_ptr: Pointer, weight_ptr: Pointer, out_ptr: Pointer, rows: int, columns: int, eps: float, *, tl: TLContext
 ) -> None:
-    """Write x / sqrt(mean(x^2) + eps) * weight to out, by rows, computed in f32; programs share the rows.
-
-    `at` gives the places of the elements of x and out: a program reads its rows from all PEs that hold columns of them.
-    """
+    """Write x / sqrt(mean(x^2) + eps) * weight to out, by rows, computed in f32; programs share the rows."""
     for start, size in blocks(rows, 8, tl):
-        place = at(start + tl.arange(0, size)[:, None], tl.arange(0, columns)[None, :], tl)
-        x = tl.load(x_ptr + place).to(tl.float32)
+        place = start * columns
+        x = tl.load(x_ptr + place, shape=(size, columns)).to(tl.float32)
         weight = tl.load(weight_ptr, shape=(1, columns)).to(tl.float32)
         mean_square = tl.sum(x * x, axis=1, keep_dims=True) * (1 / columns)
         tl.store(out_ptr + place, x * tl.rsqrt(mean_square + eps) * weight)
@@ -27,21 +24,21 @@ def rmsnorm_columns(
 
 def split_heads(
     qkv_ptr: Pointer, cos_ptr: Pointer, sin_ptr: Pointer, q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, tokens: int,
-    batch: int, kv_heads: int, group: int, head_dim: int, at: At, block: int = 64, *, tl: TLContext,
+    batch: int, kv_heads: int, group: int, head_dim: int, block: int = 64, *, tl: TLContext,
 ) -> None:  # fmt: skip
     """Take q, k and v out of the result of a fused projection, and rotate q and k by their positions.
 
-    qkv is [tokens * batch, kv_heads * (group + 2) * head_dim], its elements where `at` says; of each kv head, its query
-    heads come first, then k, then v, as Megatron-LM has it. q becomes [batch * kv_heads, tokens, group,
-    head_dim], k and v [batch * kv_heads, tokens, head_dim]: the layouts of `attention`. cos and sin are [tokens,
-    head_dim / 2]. Blocks of tokens of one head go round the programs.
+    qkv is [tokens, batch, kv_heads, group + 2, head_dim]; of each kv head, its query heads come first, then k, then v,
+    as Megatron-LM has it. q becomes [batch * kv_heads, tokens, group, head_dim], k and v [batch * kv_heads, tokens,
+    head_dim]: the layouts of `attention`. cos and sin are [tokens, head_dim / 2]. Blocks of tokens of one head go round
+    the programs.
     """
     half = head_dim // 2
     for start, size, sequence, head, part in _units(tokens, batch, kv_heads, group + 2, block, tl):
         token = tl.arange(0, size)[:, None] + start
-        low = (head * (group + 2) + part) * head_dim + tl.arange(0, half)[None, :]
-        row = token * batch + sequence
-        first, second = tl.load(qkv_ptr + at(row, low, tl)), tl.load(qkv_ptr + at(row, low + half, tl))
+        low = ((token * batch + sequence) * kv_heads + head) * (group + 2) + part
+        low = low * head_dim + tl.arange(0, half)[None, :]
+        first, second = tl.load(qkv_ptr + low), tl.load(qkv_ptr + (low + half))
         if part <= group:
             cos = tl.load(cos_ptr + start * half, shape=(size, half)).to(tl.float32)
             sin = tl.load(sin_ptr + start * half, shape=(size, half)).to(tl.float32)
@@ -54,17 +51,6 @@ def split_heads(
         place = place + tl.arange(0, half)[None, :]
         tl.store(out + place, first)
         tl.store(out + (place + half), second)
-
-
-def heads_at(tokens: int, batch: int, kv_heads: int, group: int, head_dim: int) -> At:
-    """Return where the result of `attention` holds column k of token and sequence m of [tokens * batch, all heads]."""
-
-    def at(m: Tile, k: Tile, _tl: TLContext) -> Tile:
-        head, inside = k // (group * head_dim), k % (group * head_dim)
-        place: Tile = ((m % batch * kv_heads + head) * tokens + m // batch) * (group * head_dim) + inside
-        return place
-
-    return at
 
 
 def _units(

@@ -7,23 +7,6 @@ from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
 
-def rmsnorm(
-    x_ptr: Pointer, weight_ptr: Pointer, out_ptr: Pointer, rows: int, cols: int, eps: float = 1e-6, block_rows: int = 8,
-    *, tl: TLContext,
-) -> None:  # fmt: skip
-    """Write x / sqrt(mean(x^2) + eps) * weight to out, by rows, computed in f32.
-
-    The weight's one row is loaded once per program.
-    """
-    weight = None
-    for start, size in blocks(rows, block_rows, tl):
-        if weight is None:
-            weight = tl.load(weight_ptr, shape=(1, cols)).to(tl.float32)
-        x = tl.load(x_ptr + start * cols, shape=(size, cols)).to(tl.float32)
-        mean_square = tl.sum(x * x, axis=1, keep_dims=True) * (1 / cols)
-        tl.store(out_ptr + start * cols, x * tl.rsqrt(mean_square + eps) * weight)
-
-
 def layernorm(
     x_ptr: Pointer, weight_ptr: Pointer, bias_ptr: Pointer, out_ptr: Pointer, rows: int, cols: int, eps: float = 1e-5,
     block_rows: int = 8, *, tl: TLContext,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from kernbench.triton_emu._handles import Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 Pe = tuple[int, int]  # (cube, PE)
@@ -23,6 +22,26 @@ def chunk(n: int, parts: int, i: int) -> tuple[int, int]:
     size = -(-n // parts)
     start = min(i * size, n)
     return start, min(size, n - start)
+
+
+def split(n: int, parts: int) -> list[tuple[int, int]]:
+    """Return (start, size) of the parts of n that are not empty."""
+    return [part for part in (chunk(n, parts, i) for i in range(parts)) if part[1]]
+
+
+def cut(span: tuple[int, int], size: int) -> list[tuple[int, int]]:
+    """Return a span as (start, size) in pieces of one size, the last one smaller."""
+    start, n = span
+    return [(start + at, min(size, n - at)) for at in range(0, n, size)]
+
+
+def dealt(tasks: Sequence[_Task], pes: Sequence[Pe]) -> dict[Pe, list[_Task]]:
+    """Return the tasks of each PE, dealt out forth and back, so that small and large ones of a sorted list meet."""
+    found: dict[Pe, list[_Task]] = {}
+    for i, task in enumerate(tasks):
+        turn, at = divmod(i, len(pes))
+        found.setdefault(pes[len(pes) - 1 - at if turn % 2 else at], []).append(task)
+    return found
 
 
 def share(n: int, tl: TLContext) -> tuple[int, int]:
@@ -59,29 +78,3 @@ def part_blocks(parts: Parts, block: int, tl: TLContext) -> Iterator[tuple[int, 
     for first, n in mine(parts, tl):
         for at in range(first, first + n, block):
             yield at, min(block, first + n - at)
-
-
-# Element (row, column) to its place, counted in elements from the pointer.
-At = Callable[[Tile, Tile, TLContext], Tile]
-
-
-def rows_at(columns: int) -> At:
-    """Return the places in a row-major matrix of so many columns."""
-    return lambda m, k, _tl: m * columns + k
-
-
-def columns_at(rows: int, columns: int, pes: int, cubes: int) -> At:
-    """Return the places in a matrix of that shape, cut by columns over cubes and then over the PEs of each."""
-    wide = -(-columns // cubes)
-
-    def at(m: Tile, k: Tile, tl: TLContext) -> Tile:
-        cube = k // wide
-        held = tl.minimum(columns - cube * wide, wide)
-        narrow = tl.cdiv(held, pes)
-        start = (k - cube * wide) // narrow * narrow
-        width = tl.minimum(held - start, narrow)
-        start = start + cube * wide
-        place: Tile = start * rows + m * width + (k - start)
-        return place
-
-    return at

@@ -266,9 +266,9 @@ def _tile(
 
 
 def _received(came: str, ptr: Pointer, tile: Span, head_dim: int, slot_bytes: int, tl: TLContext) -> Tile:
-    got = tl.recv(came, shape=(tile.size, head_dim), dtype=ptr.dtype)
+    got = tl.recv(came, shape=(tile.size, head_dim), dtype=ptr.dtype.element_ty)
     assert got is not None
-    return tl.copy(got) if tile.size * head_dim * ptr.dtype.itemsize <= slot_bytes else got
+    return tl.copy(got) if tile.size * head_dim * ptr.dtype.element_ty.itemsize <= slot_bytes else got
 
 
 Step = tuple[int, str | None, list[str]]  # whose tiles, where they come from, where they are passed on to

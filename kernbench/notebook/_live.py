@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernbench.analysis.breakdown import ENGINES
 from kernbench.sim_engine._observer import Observer
 from kernbench.topology import _naming as naming
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from kernbench.sim_engine._observer import Counters
     from kernbench.sim_engine.engine import GraphEngine
 
-_PARTS = ("pe_fetch_store.fetch", "pe_gemm", "pe_math", "pe_fetch_store.store")  # of `ENGINES`, as the log names them
 _FULL = 255
 _EVERY_S = 0.15
 _COST = 40  # a frame is due again after this many times what the last one took, listeners included
@@ -68,7 +68,7 @@ class Frames:
         events, self._events = self._events, counters.events
         if (counters.pes, counters.slices) != self._known:
             self._known = counters.pes, counters.slices
-            engines = [f"{naming.pe(*place)}.{part}" for place in counters.pes for part in _PARTS]
+            engines = [f"{naming.pe(*place)}.{part}" for place in counters.pes for part in ENGINES.values()]
             self._names = (*engines, *counters.slices)
         span = counters.now_ps - since
         self._links.add(counters.links, counters.busy_ps, span)

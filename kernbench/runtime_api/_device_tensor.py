@@ -10,7 +10,7 @@ import numpy as np
 
 from kernbench._dtypes import DType
 from kernbench.errors import quote
-from kernbench.kernels.partition import Parts, part_blocks
+from kernbench.ops.copy import Strided, copy, fill
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._layout import Layout, TensorShard, everything, row_major, strided
 from kernbench.runtime_api._memory import TensorHandle
@@ -21,7 +21,6 @@ from kernbench.triton_emu._handles import Pointer
 
 if TYPE_CHECKING:
     from kernbench.runtime_api._devices import Host
-    from kernbench.triton_emu.tl_context import TLContext
 
 
 def parse(key: Any, shape: Sequence[int]) -> tuple[tuple[slice, ...], list[int], set[int]]:
@@ -64,21 +63,6 @@ def _integer(key: Any) -> int:
         f"index {quote(key)} of type {type(key).__name__}: a device tensor takes integers, slices, None and ...; "
         "read it first: .cpu()[...]"
     )
-
-
-CHUNK = 16384  # elements at a time: a few pieces fit TCM in every type
-
-
-def copy(dst: Any, src: Any, parts: Parts, *, tl: TLContext) -> None:
-    """Copy each PE's parts of `src`, as (first element, elements) by (cube, PE), to the same place in `dst`."""
-    for at, size in part_blocks(parts, CHUNK, tl):
-        tl.store(dst + at, tl.load(src + at, shape=(size,), dtype=src.dtype))
-
-
-def fill(dst: Any, value: float, parts: Parts, *, tl: TLContext) -> None:
-    """Write `value` to each PE's parts of `dst`."""
-    for at, size in part_blocks(parts, CHUNK, tl):
-        tl.store(dst + at, tl.full((size,), value, dst.dtype))
 
 
 class DeviceTensor(Tensor):
@@ -158,7 +142,7 @@ class DeviceTensor(Tensor):
         tensors of one layout on one device, the PEs copy their parts; other copies go through the host.
         """
         if isinstance(src, DeviceTensor) and self._has_layout_of(src):
-            self._run("copy_", copy, self, src, src._parts())
+            self._run("copy_", copy, self, (src,), Strided((self.numel(),), (1,), (1,), self._parts()))
             return self
         self._write(src.numpy())
         return self
@@ -209,6 +193,7 @@ class DeviceTensor(Tensor):
 
     def poke(self, values: np.ndarray) -> None:
         """Set the values, broadcast to the shape, at no cost in simulated time and without regard to the queue."""
+        self._handle.moved.clear()
         self._host.engine.memory.poke(self._layout.write_pieces, self._bytes(values))
 
     def peek(self) -> np.ndarray:

@@ -71,6 +71,7 @@ def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args:
             f"launch of {name!r}: no argument is a tensor with elements on ahbm:{sip}; a kernel runs where its tensors "
             'are: create one with device="ahbm"'
         )
+    host.forget_moved(sip)  # a kernel may write to any address
     host.launch(sip, targets, kernel, tuple(values), name, [tensor._handle for tensor in tensors])
 
 
@@ -286,6 +287,7 @@ class Graph:
     def replay(self) -> None:
         """Queue all launches, in the order in which they were captured."""
         host, engine, sip = self._host, self._host.engine, self._sip
+        host.forget_moved(sip)
         nbytes = sum(LAUNCH_BYTES + ARGUMENT_BYTES * len(args) for _, _, args, _ in self._steps)
         for i, (call, handles) in enumerate(zip(self._steps, self._handles, strict=True)):
             step = GraphStep(0 if i else nbytes, i == len(self._steps) - 1)
@@ -494,20 +496,24 @@ class Host:
         """Queue a copy of `data` to `pieces`."""
         self._check_alive(handle)
         self._check_no_capture(handle.sip)
+        handle.moved.clear()
         if pieces:
             self.requests += 1
             self._submit(handle, lambda: self.engine.write(pieces, data))
 
     def launch(
         self, sip: int, targets: Sequence[tuple[int, int]], kernel: Callable[..., object], args: tuple[object, ...],
-        name: str, handles: Sequence[TensorHandle],
+        name: str, handles: Sequence[TensorHandle], reads: Sequence[TensorHandle] = (),
     ) -> None:  # fmt: skip
-        """Queue a kernel on `targets`, as (cube, PE); `handles` are kept until it is complete."""
+        """Queue a kernel on `targets`, as (cube, PE); `handles` are kept until it is complete.
+
+        Of the memory in `reads`, it is known that the kernel does not change it.
+        """
         if (graph := self._graphs.get(sip)) is not None:
             graph.add(targets, kernel, args, name, handles)
             return
         begin = partial(_begin, self.engine, sip, (targets, kernel, args, name))
-        self.start(sip, begin, handles, self.start_of_work())
+        self.start(sip, begin, handles, self.start_of_work(), reads)
 
     def start_of_work(self, collective: bool = False) -> StartOfWork:
         """Let the calling rank prepare a launch, a graph or a collective, after those it has called before."""
@@ -516,14 +522,29 @@ class Host:
         rank.busy_until_ps = max(self.engine.env._now, rank.busy_until_ps) + ns_to_ps(prepare_ns)
         return StartOfWork(rank.busy_until_ps + ns_to_ps(host.doorbell_ns), ns_to_ps(host.descriptor_ns))
 
-    def start(self, sip: int, start: Start, handles: Sequence[TensorHandle], after: StartOfWork | None = None) -> None:
-        """Queue what `start` starts on a device; `handles` are kept until it is complete."""
+    def start(
+        self, sip: int, start: Start, handles: Sequence[TensorHandle], after: StartOfWork | None = None,
+        reads: Sequence[TensorHandle] = (),
+    ) -> None:  # fmt: skip
+        """Queue what `start` starts on a device; `handles` are kept until it is complete, and it only reads `reads`."""
         self._check_no_capture(sip)
         for handle in handles:
             self._check_alive(handle)
+            if handle not in reads:
+                handle.moved.clear()
         self.check_open()
         self.requests += 1
         self.stream(sip).submit(start, keep=tuple(handles), after=after)
+
+    def forget_moved(self, sip: int) -> None:
+        """Forget where operators have moved memory of a device: something may have changed any of it."""
+        for handle in self._handles:
+            if handle.sip == sip:
+                handle.moved.clear()
+
+    def is_capturing(self, sip: int) -> bool:
+        """Return whether launches on a device are collected as a graph."""
+        return sip in self._graphs
 
     @contextmanager
     def capture(self, sip: int) -> Iterator[Graph]:

@@ -54,6 +54,13 @@ class Layout:
             first.setdefault(shard.offset_bytes, shard)
         return tuple(first.values())
 
+    def held(self, pes_per_cube: int) -> list[tuple[int, int, tuple[int, ...]]]:
+        """Return for each part its first byte, its bytes, and the numbers of the PEs in their SIP that hold it."""
+        holders: dict[int, list[int]] = {}
+        for shard in self.shards:
+            holders.setdefault(shard.offset_bytes, []).append(shard.cube * pes_per_cube + shard.pe)
+        return [(part.offset_bytes, part.nbytes, tuple(holders[part.offset_bytes])) for part in self.parts]
+
     def replicated(self) -> list[list[TensorShard]]:
         """Return the copies of each part that has several, the one that the host reads first."""
         by_offset: dict[int, list[TensorShard]] = {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kernbench._dtypes import DType
 from kernbench.errors import AllocationError
@@ -68,7 +68,9 @@ class TensorHandle:
     torch: what only pending operations still need does not count.
     """
 
-    __slots__ = ("__weakref__", "_claim", "_release", "_unclaim", "copies", "layout", "name", "nbytes", "sip", "va")
+    __slots__ = (
+        "__weakref__", "_claim", "_release", "_unclaim", "copies", "layout", "moved", "name", "nbytes", "sip", "va",
+    )  # fmt: skip
 
     def __init__(
         self, name: str, sip: int, va: int, layout: Layout, release: Callable[[], None], unclaim: Callable[[], None]
@@ -76,6 +78,8 @@ class TensorHandle:
         self.name, self.sip, self.va, self.layout = name, sip, va, layout
         self.nbytes = sum(part.nbytes for part in layout.parts)
         self.copies: list[Copies] = []
+        # Where operators have moved what is in it; empty again when that may have changed.
+        self.moved: dict[Hashable, Any] = {}
         self._release = weakref.finalize(self, release)
         self._release.atexit = False
         self._unclaim = unclaim

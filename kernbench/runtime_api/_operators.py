@@ -1,14 +1,16 @@
 """Operators on device tensors: each is a launch of a shipped kernel, so that it costs simulated time.
 
-The result of an element-wise operator has the layout of the first operand of its shape; every other result is cut by
-rows over as many PEs as the operands are on. Its PEs read the operands from wherever these are on the same SIP.
+The result of an element-wise operator has the layout of the first operand of its shape. That of a product with a matrix
+is cut by rows over all PEs, or is on the one that computes it; every other result is cut by rows over as many PEs as
+the operands are on. Its PEs read the operands from wherever these are on the same SIP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from math import prod, sqrt
+from dataclasses import replace
+from functools import partial, reduce
+from math import prod
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -16,13 +18,31 @@ import numpy as np
 
 from kernbench._dtypes import DType, as_dtype, bool_, float16, float32, float64, int64
 from kernbench.errors import ArgumentError, quote
-from kernbench.kernels import tensor_ops
-from kernbench.kernels.partition import Pe
-from kernbench.kernels.tensor_ops import Block, Part, Rows
+from kernbench.ops import attention
+from kernbench.ops._routes import host_ns
+from kernbench.ops._stored import Piece, Stored
+from kernbench.ops.attention import Attention, Heads
+from kernbench.ops.copy import Joined, Matrix, copy
+from kernbench.ops.elementwise import elementwise
+from kernbench.ops.matmul import (
+    ONE_PE,
+    ROWS,
+    Placement,
+    Product,
+    choose,
+    named,
+    partial_sums,
+    pieces_of,
+    steps,
+)
+from kernbench.ops.norm import norm as normalize
+from kernbench.ops.reduce import index_of_max
+from kernbench.ops.reduce import reduce as reduce_rows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._layout import row_major
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.triton_emu._program import kind, promote
+from kernbench.triton_emu._promotion import kind, promote
 
 TensorLike = Tensor | bool | int | float
 
@@ -92,20 +112,27 @@ def _elementwise(
     places = [
         np.broadcast_to(_places(x), shape).reshape(-1)[order] if isinstance(x, DeviceTensor) else None for x in operands
     ]
-    tasks = {
-        pe: [Part(first, n, [None if p is None else p[first : first + n] for p in places]) for first, n in parts]
-        for pe, parts in out._parts().items()
-    }
     wide = dtype if dtype.itemsize >= 4 or not dtype.is_floating_point else float32
-    out._run(name, tensor_ops.elementwise, out, tuple(operands), name, wide, tasks)
+    out._run(name, elementwise, out, tuple(zip(operands, places, strict=True)), name, wide, out._parts())
     return out
 
 
 # -- products
 
 
-def matmul(input: Tensor, other: Tensor) -> Tensor:
-    """Return torch's matrix product: of vectors, matrices, or batches of matrices, which broadcast."""
+def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None, placement: Placement | None = None) -> Tensor:
+    """Return torch's matrix product: of vectors, matrices, or batches of matrices, which broadcast.
+
+    `placement` says which PE computes which part of the result; without it, the one of the least estimate is used.
+    `choice` of the result says which, and why. `out`, of the shape of the result, gets it.
+    """
+    return product(input, other, None, out, placement)
+
+
+def product(
+    input: Tensor, other: Tensor, bias: Tensor | None, out: Tensor | None, placement: Placement | None
+) -> Tensor:
+    """Return the product, to each row of which a bias is added."""
     a, b = _checked("matmul", (input, other))
     if a.dtype is not b.dtype:
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {a.dtype} != {b.dtype}")
@@ -113,33 +140,243 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
         raise ArgumentError(f"matmul: {a.dtype} is not a type of PE_GEMM; convert both to torch.float32 or smaller")
     if not a.dim() or not b.dim():
         raise RuntimeError("both arguments to matmul need to be at least 1D, but they are 0D")
-    left, right = _places(a), _places(b)
-    left, right = (left[None, :] if a.dim() == 1 else left), (right[:, None] if b.dim() == 1 else right)
-    if left.shape[-1] != right.shape[-2]:
+    if a.shape[-1] != b.shape[-2 if b.dim() > 1 else 0]:
         raise RuntimeError(f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be multiplied")
-    batch = _broadcast("matmul", [left.shape[:-2], right.shape[:-2]])
-    m, n = left.shape[-2], right.shape[-1]
-    left = np.broadcast_to(left, (*batch, *left.shape[-2:]))
-    right = np.broadcast_to(right, (*batch, *right.shape[-2:]))
-    shape = (*batch, m, n)
-    out = a.dtype
-    result = _result((a, b), shape, out)
-    if not left.shape[-1]:
-        result.fill_(0)
-    places = _places(result)
-    tasks: dict[Pe, list[Block]] = {}
-    for shard in result.shards if left.shape[-1] else ():
-        rows, columns = shard.index[-2:]
-        for at in np.ndindex(*(s.stop - s.start for s in shard.index[:-2])):
-            where = tuple(s.start + i for s, i in zip(shard.index[:-2], at, strict=True))
-            block = Block(left[where][rows], right[where][:, columns], places[where][rows, columns])
-            if block.out.size:
-                tasks.setdefault((shard.cube, shard.pe), []).append(block)
-    result._run("matmul", tensor_ops.matmul, result, a, b, tasks)
-    dropped = [size for i, size in enumerate(shape) if not (i == len(shape) - 2 and a.dim() == 1)]
-    if b.dim() == 1:
-        dropped.pop()
-    return result if len(dropped) == len(shape) else result.view(dropped)
+    batch = _broadcast("matmul", [tuple(a.shape[:-2]), tuple(b.shape[:-2])])
+    shape = (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.dim() > 1 else ()))
+    if out is not None and tuple(out.shape) != shape:
+        raise ArgumentError(f"matmul: out has the shape {tuple(out.shape)}, the result has {shape}")
+    target = None if out is None else _one("matmul", out)
+    fits = isinstance(bias, DeviceTensor) and (bias.dtype, tuple(bias.shape)) == (a.dtype, shape[-1:])
+    if 0 in (*shape, a.shape[-1]):
+        found: Tensor = _result((a, b), shape, a.dtype) if target is None else target
+        if 0 not in shape:
+            found.fill_(0)
+        fits = False
+    else:
+        left = a
+        if b.dim() <= 2 and a.dim() > 2 and a.is_contiguous():  # one matrix with more rows
+            left, batch = a.view(-1, a.shape[-1]), ()  # type: ignore[assignment]
+        found = _launched(left, b, bias if fits else None, target, batch, shape, placement)  # type: ignore[arg-type]
+    return found if bias is None or fits else in_place("add", found, bias)
+
+
+def _launched(
+    a: DeviceTensor, b: DeviceTensor, bias: DeviceTensor | None, out: DeviceTensor | None, batch: tuple[int, ...],
+    shape: tuple[int, ...], placement: Placement | None,
+) -> Tensor:  # fmt: skip
+    """Return a @ b (+ bias): moved if that pays, in the placement asked for or that of the least estimate."""
+    host, dtype, config, machine = a._host, a.dtype, a._host.config, a._host.engine.machine
+    (a, left), (b, right) = _stack(a, batch, True), _stack(b, batch, False)
+    count, (rows, k), n = prod(batch), left.shape, right.shape[1]
+    added = None if bias is None else _stack(bias, (), True)[1]
+    at = Stored.of(config, (rows, n), ROWS)
+    if out is not None:
+        given = _stored(out.view(rows, n), (), True)  # type: ignore[arg-type]
+        assert given is not None, "out is no matrix"
+        at = given
+    ns = 0.0 if host.is_capturing(a.sip) else host_ns(config)
+    asked = Product(rows // count, n, k, dtype.name, left, right, at, count, added, host_ns=ns)
+    choice = choose(machine, asked, placement)
+    x, at_x = _moved(a, left, choice.a, "a", keep=False)
+    y, at_y = _moved(b, right, choice.b, "b", keep=True)
+    alone = out is None and choice.placement == "replicated" and count == 1
+    c = host.deploy((rows, n), dtype, a.device, ONE_PE if alone else ROWS, None) if out is None else out
+    made = replace(asked, a=at_x, b=at_y, c=Stored.of(config, (rows, n), ONE_PE) if alone else at)
+    tensors = {"a": x, "b": y, "c": c} | ({} if bias is None else {"bias": bias}) | {
+        name: host.deploy(size, float32, a.device, dp, None)
+        for name, (size, dp) in partial_sums(config, made, choice.placement).items()
+    }  # fmt: skip
+    reads = [t._handle for t in (x, y, bias) if t is not None]
+    for step in steps(config, made, choice.placement):
+        own = [tensors[name] for name in step.tensors]
+        args = (*(t.pointer for t in own), *step.sizes)
+        name = f"matmul {named(choice.placement)}"
+        host.launch(a.sip, step.pes, step.kernel, args, name, [t._handle for t in own], reads=reads)
+    result = c if tuple(c.shape) == shape else c.view(*shape)
+    result.choice = choice
+    return result
+
+
+def _stack(x: DeviceTensor, batch: tuple[int, ...], as_rows: bool) -> tuple[DeviceTensor, Stored]:
+    """Return a tensor, and where it is as a stack of matrices, broadcast to `batch`; a vector is a row or a column.
+
+    One whose parts are no blocks of the matrices is copied before.
+    """
+    at = _stored(x, batch, as_rows)
+    if at is None:
+        x = _elementwise("copy", (x,), x.dtype, _result((x,), x.shape, x.dtype))
+        at = _stored(x, batch, as_rows)
+    assert at is not None
+    return x, at
+
+
+def _stored(x: DeviceTensor, batch: tuple[int, ...], as_rows: bool) -> Stored | None:
+    """Return where the elements of a tensor are as a stack of matrices; None if its parts are no blocks of them."""
+    layout, item = x.layout, x.dtype.itemsize
+    held = layout.held(x._host.config.pes_per_cube)
+    sizes, steps = list(x.shape), list(x._stride)
+    if len(sizes) == 1:
+        sizes, steps = ([1, *sizes], [0, *steps]) if as_rows else ([*sizes, 1], [*steps, 0])
+    (m, n), lead = sizes[-2:], len(sizes) - 2
+    # The dims of the batch that the tensor has not, or of size 1, are broadcast.
+    skipped = len(batch) - lead
+    if layout.is_row_major:
+        parts = [(first // item, nbytes // item, pes) for first, nbytes, pes in held]
+        moves = [0 if i < skipped or sizes[i - skipped] == 1 else steps[i - skipped] for i in range(len(batch))]
+        offsets = [sum(i * step for i, step in zip(at, moves, strict=True)) for at in np.ndindex(batch)]
+        return Stored.strided((m, n), (steps[-2], steps[-1]), parts, offsets)
+    if len(layout.shape) > 2 and (m, n) == (prod(layout.shape[:-1]), layout.shape[-1]) and x.is_contiguous():
+        # Rows of more dims: blocks, if each part has all of the dims between the first and the last one.
+        between, pieces = prod(layout.shape[1:-1]), []
+        for part, (first, nbytes, pes) in zip(layout.parts, held, strict=True):
+            top, left = part.index[0], part.index[-1]
+            rows, columns = ((top.stop - top.start) * between, left.stop - left.start)
+            if nbytes != rows * columns * item:
+                return None
+            pieces.append(Piece((top.start * between, rows), (left.start, columns), first // item, columns, 1, pes))
+        return Stored((m, n), tuple(pieces))
+    own = row_major(layout.shape)
+    placed, seen = (list(zip(*x, strict=True)) for x in ((layout.shape, own), (sizes, steps)))
+    if sorted(placed) != sorted(seen):
+        return None
+    dims = [placed.index(dim) for dim in seen]
+    pieces = []
+    for part, (first, _, pes) in zip(layout.parts, held, strict=True):
+        inside = row_major([i.stop - i.start for i in part.index])
+        box, inner = [part.index[d] for d in dims], [inside[d] for d in dims]
+        spans = [(i.start, i.stop - i.start) for i in box[-2:]]
+        for i, at in enumerate(np.ndindex(batch)):
+            place = first // item
+            for d, (span, step) in enumerate(zip(box[:-2], inner, strict=False)):
+                where = at[d + skipped] if sizes[d] > 1 else 0
+                if not span.start <= where < span.stop:
+                    break
+                place += (where - span.start) * step
+            else:
+                rows = i * m + spans[0][0], spans[0][1]
+                pieces.append(Piece(rows, spans[1], place, inner[-2], inner[-1], pes))
+    return Stored((prod(batch) * m, n), tuple(pieces))
+
+
+def _moved(
+    source: DeviceTensor, at: Stored, policies: Sequence[DPPolicy], name: str, *, keep: bool
+) -> tuple[DeviceTensor, Stored]:
+    """Return a matrix where it is moved to; with `keep`, it stays there until its memory changes."""
+    host, key = source._host, (source._offset, at, tuple(policies))
+    if not policies:
+        return source, at
+    keep = keep and not host.is_capturing(source.sip)  # a graph may be replayed when the memory has changed
+    if keep and key in source._handle.moved:
+        found: tuple[DeviceTensor, Stored] = source._handle.moved[key]
+        return found
+    x = source
+    for policy in policies:
+        target = host.deploy(at.shape, source.dtype, source.device, policy, None)
+        to = Stored.of(host.config, at.shape, policy)
+        parts = pieces_of(host.config, to)
+        kernel = partial(copy, plan=Matrix(at, parts))
+        handles = [x._handle, target._handle]
+        host.launch(
+            source.sip, sorted(parts), kernel, (target.pointer, (x.pointer,)), f"matmul move {name}", handles,
+            reads=(x._handle,),
+        )  # fmt: skip
+        x, at = target, to
+    if keep:
+        source._handle.moved[key] = x, at
+    return x, at
+
+
+# -- attention
+
+_ATTENTION = "scaled_dot_product_attention"
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, behind: int | None, scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:  # fmt: skip
+    """Return attention; with `behind`, query token i sees kv tokens up to i + behind."""
+    q, k, v, *masks = _checked(_ATTENTION, (query, key, value) if mask is None else (query, key, value, mask))
+    _check_attention(q, k, v, masks, enable_gqa)
+    three = [tuple(x.shape) if x.dim() > 2 else (1, *x.shape) for x in (q, k, v)]
+    lead = _broadcast(_ATTENTION, [shape[:-3] for shape in three])
+    if enable_gqa:
+        heads, kv_heads = three[0][-3], three[1][-3]
+    else:
+        (kv_heads,) = _broadcast(_ATTENTION, [shape[-3:-2] for shape in three[1:]])
+        (heads,) = _broadcast(_ATTENTION, [three[0][-3:-2], (kv_heads,)])
+    (q_len, head_dim), (kv_len, width) = q.shape[-2:], v.shape[-2:]
+    host, dtype, rows = q._host, q.dtype, prod(lead) * heads * q_len
+    out = host.deploy((rows, width), dtype, q.device, ROWS, None)
+    result = out.view(*((*lead, heads) if query.dim() > 2 else ()), q_len, width)
+    if not out.numel():
+        return result
+    sizes = {"q": (heads, q_len, head_dim), "k": (kv_heads, kv_len, head_dim), "v": (kv_heads, kv_len, width)}
+    tensors, at = {"out": out}, {"out": _heads(out.view(*lead, heads, q_len, width), (*lead, heads, q_len, width))}  # type: ignore[arg-type]
+    for name, x in zip(("q", "k", "v"), (q, k, v), strict=True):
+        tensors[name] = _row_major(x)
+        at[name] = _heads(tensors[name], (*lead, *sizes[name]))
+    for x in masks:
+        tensors["mask"] = _row_major(x)
+        at["mask"] = _heads(tensors["mask"], (*lead, heads, q_len, kv_len))
+    factor = head_dim**-0.5 if scale is None else float(scale)
+    asked = Attention(
+        heads, kv_heads, q_len, kv_len, head_dim, width, factor, dtype.name, behind=behind,
+        host_ns=0.0 if host.is_capturing(q.sip) else host_ns(host.config), **at,
+    )  # fmt: skip
+    machine = host.engine.machine
+    for name, (shape, dp) in attention.partial_results(machine, asked).items():
+        tensors[name] = host.deploy(shape, float32, q.device, dp, None)
+    reads = [tensors[name]._handle for name in at if name != "out"]
+    for i, step in enumerate(attention.steps(machine, asked)):
+        own = [tensors[name] for name in step.tensors]
+        args, name = (*(t.pointer for t in own), *step.sizes), "attention_merge" if i else "attention"
+        host.launch(q.sip, step.pes, step.kernel, args, name, [t._handle for t in own], reads=reads)
+    return result
+
+
+def _check_attention(
+    q: DeviceTensor, k: DeviceTensor, v: DeviceTensor, masks: Sequence[DeviceTensor], enable_gqa: bool
+) -> None:
+    shapes = f"query {tuple(q.shape)}, key {tuple(k.shape)} and value {tuple(v.shape)}"
+    if min(q.dim(), k.dim(), v.dim()) < 2:
+        raise RuntimeError(f"{_ATTENTION}: {shapes}; each needs at least 2 dims: [..., heads, tokens, head_dim]")
+    if not q.dtype is k.dtype is v.dtype:
+        raise RuntimeError(
+            f"{_ATTENTION}: expected query, key and value of one dtype, but got {q.dtype}, {k.dtype} and {v.dtype}; "
+            "convert them first: key.to(query.dtype)"
+        )
+    if not q.dtype.is_floating_point or q.dtype is float64:
+        raise ArgumentError(f"{_ATTENTION}: {q.dtype} is not a type of PE_GEMM; convert all three to torch.float32")
+    if not 0 < q.shape[-1] == k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        raise RuntimeError(f"{_ATTENTION}: {shapes}; query and key need one head size, key and value as many tokens")
+    heads = [x.shape[-3] if x.dim() > 2 else 1 for x in (q, k, v)]
+    if enable_gqa and (heads[1] != heads[2] or heads[0] % max(1, heads[1])):
+        raise RuntimeError(f"{_ATTENTION}: {shapes}; heads of key and value need to be equal and divide those of query")
+    for mask in masks:
+        if mask.dtype is not bool_ and mask.dtype not in (q.dtype, float32):
+            raise RuntimeError(
+                f"{_ATTENTION}: attn_mask is {mask.dtype}; expected bool, float32 or {q.dtype}, as query is: convert it"
+            )
+
+
+def _row_major(x: DeviceTensor) -> DeviceTensor:
+    """Return a tensor whose strides say where its elements are: itself, or a copy."""
+    return x if x.layout.is_row_major else _elementwise("copy", (x,), x.dtype, _result((x,), x.shape, x.dtype))
+
+
+def _heads(x: DeviceTensor, shape: tuple[int, ...]) -> Heads:
+    """Return where the elements of a row-major tensor, broadcast to [..., heads, tokens, width], are."""
+    if _broadcast(_ATTENTION, [tuple(x.shape), shape]) != shape:
+        raise RuntimeError(f"{_ATTENTION}: the shape {tuple(x.shape)} does not broadcast to {shape}")
+    skipped = len(shape) - x.dim()
+    moves = [0] * skipped + [0 if n == 1 else step for n, step in zip(x.shape, x._stride, strict=True)]
+    offsets = tuple(sum(i * step for i, step in zip(at, moves, strict=False)) for at in np.ndindex(shape[:-3]))
+    held = x.layout.held(x._host.config.pes_per_cube)
+    item = x.dtype.itemsize
+    parts = tuple((first // item, nbytes // item, pes) for first, nbytes, pes in held)
+    return Heads(offsets, (moves[-3], moves[-2], moves[-1]), parts)
 
 
 # -- reductions
@@ -179,7 +416,7 @@ def largest(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any
         return values
     places, shape = _rows(given, _dims(given, dim), keepdim)
     indices = _result((given,), shape, int64)
-    indices._run("max", tensor_ops.index_of_max, indices, given, _row_tasks(indices, places))
+    indices._run("max", index_of_max, indices, (given, places[_order(indices)]), indices._parts())
     return MaxResult(values, indices)
 
 
@@ -192,7 +429,7 @@ def _reduce(
         out.fill_(0 if scale == 1 else float("nan"))
         return out
     wide = dtype if dtype.itemsize >= 4 else float32 if dtype.is_floating_point else int64
-    out._run(name, tensor_ops.reduce, out, x, name, wide, scale, _row_tasks(out, places))
+    out._run(name, reduce_rows, out, (x, places[_order(out)]), name, wide, scale, out._parts())
     return out
 
 
@@ -212,11 +449,6 @@ def _rows(x: DeviceTensor, dims: Sequence[int], keepdim: bool) -> tuple[np.ndarr
     shape = tuple(1 if d in dims else x.shape[d] for d in range(x.dim()) if keepdim or d not in dims)
     width = prod(x.shape[d] for d in dims)
     return places.reshape(prod(x.shape[d] for d in kept), width), shape
-
-
-def _row_tasks(out: DeviceTensor, places: np.ndarray) -> dict[Pe, list[tuple[int, np.ndarray]]]:
-    order = _order(out)
-    return {pe: [(first, places[order[first : first + n]]) for first, n in parts] for pe, parts in out._parts().items()}
 
 
 # -- rows
@@ -248,15 +480,8 @@ def _by_rows(name: str, x: DeviceTensor, dim: int, dtype: DType, eps: float) -> 
         return out
     if not x.dim():
         return out.fill_(1.0) if name == "softmax" else _elementwise("copy", (x,), dtype)  # type: ignore[return-value]
-    own, targets = (np.moveaxis(_places(t), dim, -1).reshape(-1, t.shape[dim]) for t in (x, out))
-    tasks: dict[Pe, list[Rows]] = {}
-    for pe, parts in out._parts().items():
-        held = np.zeros(targets.shape, bool)
-        for first, n in parts:
-            held |= (targets >= first) & (targets < first + n)
-        rows = held.any(axis=1)
-        tasks[pe] = [Rows(own[rows], targets[rows], held[rows])]
-    out._run(name, tensor_ops.by_rows, out, x, name, eps, tasks)
+    places, targets = (np.moveaxis(_places(t), dim, -1).reshape(-1, t.shape[dim]) for t in (x, out))
+    out._run(name, normalize, out, (x, places, targets), name, eps, out._parts())
     return out
 
 
@@ -282,13 +507,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     order = _order(out)
     source = np.concatenate([np.full(tuple(t.shape), i) for i, t in enumerate(given)], at).reshape(-1)[order]
     places = np.concatenate([_places(t) for t in given], at).reshape(-1)[order]
-    tasks: dict[Pe, list[tuple[int, np.ndarray, np.ndarray]]] = {pe: [] for pe in out._parts()}
-    for pe, parts in out._parts().items():
-        for start, n in parts:
-            sources, own = source[start : start + n], places[start : start + n]
-            for i in np.unique(sources).tolist():
-                tasks[pe].append((i, own[sources == i], start + np.flatnonzero(sources == i)))
-    out._run("cat", tensor_ops.move, out, tuple(given), tasks)
+    out._run("cat", copy, out, tuple(given), Joined(source, places, out._parts()))
     return out
 
 
@@ -415,10 +634,11 @@ class Functional:
     softmax = staticmethod(softmax)
 
     @staticmethod
-    def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return x w^T (+ bias)."""
-        product = matmul(input, weight.t())
-        return product if bias is None else product + bias
+    def linear(
+        input: Tensor, weight: Tensor, bias: Tensor | None = None, *, placement: Placement | None = None
+    ) -> Tensor:
+        """Return x w^T (+ bias); `placement` as of `matmul`."""
+        return product(input, weight.t(), bias, None, placement)
 
     @staticmethod
     def rms_norm(
@@ -440,12 +660,44 @@ class Functional:
 
     @staticmethod
     def scaled_dot_product_attention(
-        query: Tensor, key: Tensor, value: Tensor, *, scale: float | None = None
-    ) -> Tensor:
-        """Return softmax(query key^T scale) value; scale is 1 / sqrt(head size) unless given. There is no mask."""
-        factor = 1 / sqrt(query.shape[-1]) if scale is None else scale
-        scores = matmul(query, key.transpose(-2, -1)) * factor
-        return matmul(softmax(scores, -1), value)
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Return softmax(query key^T scale + attn_mask) value, with torch's arguments and meaning.
+
+        Parameters
+        ----------
+        query, key, value : Tensor
+            [..., heads, tokens, head_dim], of one float type; the dims before the last two broadcast.
+        attn_mask : Tensor, optional
+            Broadcast to [..., heads, query tokens, kv tokens]: bool (True takes part), or floats that are added.
+        dropout_p : float
+            Only 0.
+        is_causal : bool
+            Whether query token i sees the kv tokens 0 to i only.
+        scale : float, optional
+            1 / sqrt(head_dim) unless given.
+        enable_gqa : bool
+            Whether several heads of query may share one of key and value.
+
+        Raises
+        ------
+        ArgumentError, RuntimeError
+            If shapes, types or arguments do not go together.
+
+        Examples
+        --------
+        >>> import kernbench as kb
+        >>> with kb.session() as torch:
+        ...     x = torch.ones(2, 4, 16, 64, dtype=torch.float16, device="ahbm")
+        ...     torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True).shape
+        torch.Size([2, 4, 16, 64])
+        """
+        if dropout_p:
+            raise ArgumentError(f"{_ATTENTION}: dropout_p = {dropout_p}; there is no dropout: use 0.0")
+        if is_causal and attn_mask is not None:
+            raise RuntimeError(f"{_ATTENTION}: attn_mask and is_causal=True; let the mask say which keys are seen")
+        return attend(query, key, value, attn_mask, 0 if is_causal else None, scale, enable_gqa)
 
 
 class Nn:

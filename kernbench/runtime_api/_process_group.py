@@ -95,13 +95,13 @@ def tasks(routes: Sequence[Route], members: int) -> list[dict[Target, tuple[obje
     ]
 
 
-def checked_runs(part: Region, other: Region) -> list[Run]:
-    """Return the runs from a part of one tensor to a part of another."""
+def checked_runs(part: Region, other: Region, most: int = MOST_RUNS) -> list[Run]:
+    """Return the runs from a part of one tensor to a part of another; refuse more than `most`."""
     found = runs(part, other)
-    if len(found) > MOST_RUNS:
+    if len(found) > most:
         raise PlacementError(
             f"a part of shape {part.shape} of one tensor takes {len(found):,} runs of bytes of another, more than "
-            f"{MOST_RUNS}; give both the same DPPolicy, or cut them along dim 0 (row_wise)"
+            f"{most}; give both the same DPPolicy, or cut them along dim 0 (row_wise)"
         )
     return found
 

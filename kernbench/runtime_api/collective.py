@@ -20,7 +20,7 @@ from kernbench.analysis.utilization import hottest, pe_window
 from kernbench.ccl.algorithm import Plan, plan
 from kernbench.ccl.alpha_beta import Simulate
 from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.tuner import Tuner
+from kernbench.ccl.tuner import NEAR, Tuner, with_variants
 from kernbench.components.builtin.queues import check_read
 from kernbench.config import AUTO
 from kernbench.errors import (
@@ -107,10 +107,13 @@ class Collectives:
 
     def chosen(
         self, config: CclConfig, collective: str, nbytes: int, itemsize: int, sips: Sequence[int],
-        places: Sequence[Target],
+        places: Sequence[Target], *, by_model: bool = False,
     ) -> Plan:  # fmt: skip
-        """Return the best plan for a collective in torch's meaning: what `algorithm: auto` means."""
-        tuner = tuner_of(self._engine.machine, config)
+        """Return the best plan for a collective in torch's meaning: what `algorithm: auto` means.
+
+        `by_model`: as `tuner_of` has it.
+        """
+        tuner = tuner_of(self._engine.machine, config, by_model=by_model)
         decision = tuner.choose(collective, nbytes, sips=sips, places=places, itemsize=itemsize)
         return tuner.plan(decision, sips, places)
 
@@ -148,7 +151,7 @@ class Collectives:
                     f"algorithm {plan.algorithm.name!r}: the tensor of {naming.pe(*place)} is not in one piece; give "
                     "it a contiguous one"
                 )
-            kind = pointers[0].dtype
+            kind = pointers[0].dtype.element_ty
             nbytes = plan.algorithm.scratch(n_elem[place]) * kind.itemsize
             places = [(sip, *target) for target in plan.on(sip)]
             shared[sip] = [*pointers, Pointer(self._scratch(key, place, tuple(places), nbytes), kind)]
@@ -333,18 +336,22 @@ def simulator(machine: Machine) -> Simulate:
     return simulate
 
 
-def tuner_of(machine: Machine, config: CclConfig | None = None) -> Tuner:
+def tuner_of(machine: Machine, config: CclConfig | None = None, *, by_model: bool = False) -> Tuner:
     """Return what chooses among the algorithms of `config` (default: the nearest ccl.yaml) in torch's meaning.
 
-    All sessions on a machine share it, so that a choice is simulated once.
+    All sessions on a machine share it, so that a choice is simulated once. `by_model`: nothing is simulated, and the
+    all-reduce is the one with the fewest events of those that are near the best; for calls that rivals would cost more
+    to simulate than the call itself.
     """
-    return _tuner(machine, json.dumps((config or load_ccl_config()).to_spec()))
+    return _tuner(machine, json.dumps((config or load_ccl_config()).to_spec()), by_model)
 
 
 @lru_cache(maxsize=8)
-def _tuner(machine: Machine, spec: str) -> Tuner:
+def _tuner(machine: Machine, spec: str, by_model: bool) -> Tuner:
     config = load_ccl_config(json.loads(spec))
     known = [resolve_algorithm_config(name, config) for name in names(config, contribution="rank")]
+    if by_model:
+        return Tuner(machine, with_variants(known), simulate=simulator(machine), refine=0, near=NEAR)
     return Tuner(machine, known, simulate=simulator(machine))
 
 
@@ -411,14 +418,14 @@ Given = Tensor | Sequence[Tensor]
 
 def collective(
     host: Host, collectives: Collectives, tensors: Sequence[Given], algorithm: AlgorithmLike | None,
-    config: CclLike | None, name: str | None, n_slots: int | None, call: dict[str, object],
+    config: CclLike | None, name: str | None, n_slots: int | None, call: dict[str, object], by_model: bool = False,
 ) -> Plan:  # fmt: skip
-    """Queue a collective on the devices of `tensors`, and return what it came to."""
+    """Queue a collective on the devices of `tensors`, and return what it came to; `by_model` as of `tuner_of`."""
     given = _checked(tensors)
     firsts = [own[0] for own in given]
     sips = [tensor.sip for tensor in firsts]
     places = {tensor.sip: tensor.pes for tensor in firsts}
-    planned = _planned(host, collectives, firsts, algorithm, config, n_slots, sips, places)
+    planned = _planned(host, collectives, firsts, algorithm, config, n_slots, sips, places, by_model)
     buffers: dict[Place, list[Pointer]] = {}
     n_elem: dict[Place, int] = {}
     for own in given:
@@ -468,7 +475,7 @@ def _checked(tensors: object) -> list[tuple[DeviceTensor, ...]]:
 
 def _planned(
     host: Host, collectives: Collectives, tensors: Sequence[DeviceTensor], algorithm: AlgorithmLike | None,
-    config: CclLike | None, n_slots: int | None, sips: Sequence[int], places: dict[int, list[Target]],
+    config: CclLike | None, n_slots: int | None, sips: Sequence[int], places: dict[int, list[Target]], by_model: bool,
 ) -> Plan:  # fmt: skip
     if algorithm is None:
         config = load_ccl_config(config, host.config)
@@ -483,7 +490,7 @@ def _planned(
         known = replace(known, algorithms=entries)
     itemsize = first.dtype.itemsize
     nbytes = max(_shard_of(first, *target)[1] for target in first.pes) * itemsize
-    return collectives.chosen(known, "all_reduce", nbytes, itemsize, sips, first.pes)
+    return collectives.chosen(known, "all_reduce", nbytes, itemsize, sips, first.pes, by_model=by_model)
 
 
 def _shard_of(tensor: DeviceTensor, cube: int, pe: int) -> tuple[Pointer, int]:

@@ -20,6 +20,7 @@ from kernbench.runtime_api.types import Device, DeviceLike
 
 if TYPE_CHECKING:
     from kernbench.compat import DeployedTensor
+    from kernbench.ops.matmul import Choice, Placement
     from kernbench.runtime_api._devices import Host
 
 __all__ = ["Size", "Tensor", "TensorHandle", "TensorShard", "deploy_tensor"]
@@ -67,7 +68,11 @@ class Tensor(ABC):
         Type of the elements.
     device : Device
         Where it is; of a device tensor always with an index.
+    choice : Choice or None
+        Of the result of a matrix product: which placement was used, and why.
     """
+
+    choice: Choice | None = None
 
     __array_priority__ = 1000  # as in torch: numpy's numbers leave `number * tensor` to __rmul__
 
@@ -186,11 +191,11 @@ class Tensor(ABC):
     def __matmul__(self, other: Any) -> Any:
         return self.matmul(other) if isinstance(other, Tensor) else NotImplemented
 
-    def matmul(self, other: Tensor) -> Tensor:
+    def matmul(self, other: Tensor, *, placement: Placement | None = None) -> Tensor:
         """Return torch's matrix product: of vectors, matrices, or batches of matrices, which broadcast."""
         from kernbench.runtime_api._operators import matmul
 
-        return matmul(self, other)
+        return matmul(self, other, placement=placement)
 
     def softmax(self, dim: int, dtype: DType | str | None = None) -> Tensor:
         """Return softmax along `dim`, computed in f32."""

@@ -199,6 +199,7 @@ class Meeting:
                 for each in self._works.values():
                     each.event.succeed()
             return work
+        host.forget_moved(device)
         stream = host.stream(device, self._stream)
         stream.wait_stream(host.stream(device))
         steps: list[Start] = [*call.before, partial(self._begin, member), *call.after]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from kernbench.analysis.breakdown import ENGINES
+
 if TYPE_CHECKING:
     from kernbench.sim_engine._host_requests import Launch
     from kernbench.sim_engine.engine import GraphEngine
@@ -77,9 +79,6 @@ class QueueTrace(Observer):
 def environment_observers() -> list[Observer]:
     """Return the observers that the environment asks for."""
     return [QueueTrace()] if os.environ.get("KERNBENCH_CCL_TRACE") == "1" else []
-
-
-ENGINES = ("fetch", "gemm", "math", "store_tcm")
 
 
 class _Stage(Protocol):

@@ -10,9 +10,12 @@ from types import CodeType, FrameType, TracebackType
 Line = tuple[CodeType, int]
 
 # What a program calls; kernels, studies and benches of the package are programs themselves.
-_MACHINERY = tuple(
-    f"kernbench.{name}."
-    for name in ("analysis", "components", "policy", "runtime_api", "sim_engine", "triton", "triton_emu")
+_MACHINERY = (
+    *(
+        f"kernbench.{name}."
+        for name in ("analysis", "components", "policy", "runtime_api", "sim_engine", "triton", "triton_emu")
+    ),
+    "kernbench._dtypes",
 )
 
 _PYTHON = ("<frozen ", str(Path(os.__file__).parent) + os.sep)

@@ -22,20 +22,12 @@ from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_conf
 from kernbench.ccl.tuner import Candidate, Decision, Tuner, decided
 from kernbench.config import COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
+from kernbench.ops.matmul import PLACEMENTS, estimate
 from kernbench.runtime_api import collective as collectives
 from kernbench.studies._answers import CollectiveChoice, PlacementCandidate, ProductChoice, Spread
 from kernbench.studies._stages import Explanation, Simulation, Simulations, Stage, explained, last
 from kernbench.studies.ccl import case_of
-from kernbench.studies.layers import (
-    PLACEMENTS,
-    LayersStudy,
-    Product,
-    closed_form,
-    obstacle,
-    run,
-    simulated_ns,
-    work,
-)
+from kernbench.studies.layers import LayersStudy, Product, obstacle, run, simulated_ns, work
 from kernbench.studies.study import scaled, table
 from kernbench.sweeps._keys import Row
 from kernbench.sweeps.sensitivity import BASE, ranked, sensitivity_plan
@@ -98,7 +90,8 @@ def gemm(
     trans_a, trans_b : bool
         Whether A is stored as [k, m], and B as [n, k].
     placements : sequence of str or None
-        What to simulate: some of rows, columns, 2-D, split-K. Default: those near the best by closed form.
+        What to simulate: some of rows, columns, 2-D, 2-D turned, split-K, split-K in cubes, replicated. Default: those
+        near the best by closed form.
     progress : bool or callable
         Whether a notebook shows what is known meanwhile; a function is called with the answer as it grows instead.
     workers : int or None
@@ -121,7 +114,7 @@ def gemm(
     Examples
     --------
     >>> gemm(32, 32, 4096, machine="preset:small").best.placement
-    'split-K'
+    'split-K in cubes'
     """
     question: dict[str, Any] = {
         "machine": machine,
@@ -257,8 +250,11 @@ def _simulate_product(machine: Machine, **product: Any) -> Row:
 
 
 def _candidate(machine: Machine, product: Product) -> PlacementCandidate:
-    asked, fault = work(machine.config, product), obstacle(machine, product)
-    ns, limiter = (None, fault) if fault else closed_form(machine, product)
+    fault = obstacle(machine, product)
+    if fault:
+        return PlacementCandidate(product.placement, None, fault, 0, 0)
+    asked = work(machine.config, product)
+    ns, limiter = estimate(machine, product.placed(machine.config), product.placement)
     return PlacementCandidate(product.placement, ns, limiter, asked.pes, asked.remote_bytes)
 
 

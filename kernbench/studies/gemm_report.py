@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kernbench.analysis.breakdown import TILE_STAGES
 from kernbench.studies.study import Finding, Tables, fastest, groups, plain, table
 from kernbench.sweeps._keys import Row
 from kernbench.topology.builder import Machine
@@ -97,10 +98,7 @@ def _box(engine: str, piece: Row, begin: float) -> Row:
 
 
 SHOWN_TILES = 12
-LANES = {
-    "dma_in": "DMA read", "fetch": "fetch from TCM", "gemm": "matrix engine", "math": "vector engine",
-    "store_tcm": "store to TCM", "dma_out": "DMA write",
-}  # fmt: skip
+LANES = {"dma_in": "DMA read", **{stage: PATH[stage][0] for stage in TILE_STAGES[1:-1]}, "dma_out": "DMA write"}
 
 
 def _packed(row: Mapping[str, Any]) -> bool:

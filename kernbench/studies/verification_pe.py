@@ -12,6 +12,7 @@ from kernbench._units import ACK_BYTES, KIB, MIB, decimal_product, ns_to_ps, ser
 from kernbench.analysis import _transfer as transfer
 from kernbench.analysis._records import Op, Records
 from kernbench.analysis._roofline import ideal_gemm
+from kernbench.analysis.breakdown import ENGINES
 from kernbench.analysis.utilization import composite_window
 from kernbench.errors import OutOfMemoryError
 from kernbench.kernels.gemm import STAGINGS, gemm
@@ -180,7 +181,6 @@ def _stage(kind: str, machine: Machine, repeats: int) -> list[Sample]:
     return samples
 
 
-_STAGES = ("fetch", "gemm", "math", "store_tcm")
 SLOW = {
     "the file's rates": {},
     "a slow fetch": {"cube.pe.pe_tcm.read_bw_gbs": 97.3},
@@ -197,10 +197,10 @@ def _by_tile(records: Records, kind: str) -> dict[int, Op]:
 
 def recurrence(records: Records, count: int) -> Iterator[tuple[tuple[str, int], int, int]]:
     """Yield (stage, tile), when it may begin, and when it did."""
-    ops = {kind: _by_tile(records, kind) for kind in (*_STAGES, "dma_out")}
+    ops = {kind: _by_tile(records, kind) for kind in (*ENGINES, "dma_out")}
     outputs = sorted(ops["math"])
     taken: dict[tuple[str, int], int] = {}
-    free = dict.fromkeys(_STAGES, 0)
+    free = dict.fromkeys(ENGINES, 0)
 
     def serve(stage: str, tile: int, ready: int, behind: int | None) -> int:
         """Serve a tile that is there at `ready`; `behind` is when room for it comes free, None for always."""
@@ -249,7 +249,7 @@ _VECTOR: dict[str, Callable[[Any, Any], object]] = {  # by name in the log
     "log": lambda tl, x: tl.log(x),
     "sqrt": lambda tl, x: tl.sqrt(x),
     "sum": lambda tl, x: tl.sum(x, axis=0),
-    "max": lambda tl, x: tl.max(x, axis=0),
+    "max": lambda tl, x: tl.max(x, axis=0, return_indices=True)[0],  # without places it is of 32 bits
 }
 _SLOW_OPS, _REDUCTIONS = ("exp", "log", "sqrt"), ("sum", "max")
 

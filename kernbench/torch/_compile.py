@@ -11,6 +11,7 @@ from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsuppor
 
 from kernbench._registry import hint
 from kernbench.errors import ArgumentError, KernbenchError, StateError
+from kernbench.ops.matmul import Placement
 from kernbench.torch import _inductor as inductor
 from kernbench.torch._device import Device
 from kernbench.torch._parallel import Ranks
@@ -88,7 +89,8 @@ class CompiledModel:
 
 def compile(
     model: Any, machine: Any = "preset:default", *, data: bool = True, graph: bool = False,
-    placement: Mapping[str, str] | None = None, tp: int = 1, plan: Mapping[str, Any] | None = None,
+    placement: Mapping[str, Placement] | None = None, tp: int = 1, plan: Mapping[str, Any] | None = None,
+    fuse: bool = False,
 ) -> CompiledModel:  # fmt: skip
     """Compile a model for a simulated machine.
 
@@ -108,14 +110,17 @@ def compile(
         Whether the launches of a call are sent to the device as one graph.
     placement : mapping, optional
         By module path, "" for the model itself or a function: how its matrix products are placed, "rows", "columns",
-        "2-D", "2-D turned" or "replicated". Other products are simulated alone in the placements with low estimates,
-        and the fastest is used.
+        "2-D", "2-D turned", "split-K", "split-K in cubes", "replicated" or a `DPPolicy`. Other products are placed by
+        the least estimate.
     tp : int
         Over how many SIPs the model is spread: each has its part of the weights in `plan`.
     plan : mapping, optional
         With `tp`, by path of a linear layer, in which `*` matches any part: "columns" or "rows", or as a plan of
         DTensor has it. What a row-parallel layer computes is summed by an all-reduce. Without `data`, one rank is
         simulated, and collectives over all: the ranks do the same at the same time.
+    fuse : bool
+        Whether products of one matrix with several weights are one launch, such as those for q, k and v; without
+        gradients. The launch belongs to the module that they share.
 
     Returns
     -------
@@ -134,10 +139,10 @@ def compile(
     >>> y = compiled(torch.randn(8, 64).half())  # doctest: +SKIP
     >>> compiled.result.why()  # doctest: +SKIP
     """
-    return CompiledModel(model, Device(machine, data, graph, placement, tp), plan or {})
+    return CompiledModel(model, Device(machine, data, graph, placement, tp, fuse), plan or {})
 
 
-OPTIONS = ("machine", "data", "graph", "placement")
+OPTIONS = ("machine", "data", "graph", "placement", "fuse")
 _devices: dict[str, Device] = {}
 
 
@@ -153,7 +158,7 @@ def backend(
     inputs : sequence
         Its example inputs.
     options : mapping, optional
-        `machine`, `data`, `graph` and `placement`, as for `compile`.
+        `machine`, `data`, `graph`, `placement` and `fuse`, as for `compile`.
     **others
         None is known: `mode` is for other backends.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from inspect import signature
+from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
 
@@ -15,12 +14,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from kernbench.analysis._records import Records
-from kernbench.ccl._schedule import LARGEST_CHUNK
-from kernbench.ccl.algorithm import Algorithm
-from kernbench.ccl.tuner import Tuner
+from kernbench.config import AUTO
 from kernbench.errors import ArgumentError, KernelError
-from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api.collective import tuner_of
+from kernbench.ops._routes import host_ns
+from kernbench.ops.matmul import Placement
+from kernbench.runtime_api.collective import collective
 from kernbench.runtime_api.context import RuntimeContext, session
 from kernbench.runtime_api.types import Device as DeviceName
 from kernbench.torch import _inductor as inductor
@@ -35,9 +33,6 @@ _QUIET = frozenset((
     "alias",
     "_unsafe_view", "detach", "reshape", "as_strided", "convert_element_type", "broadcast_in_dim", "lift_fresh_copy",
 ))  # fmt: skip
-
-
-NEAR = 1.01  # times the best by the model, within which the all-reduce with the fewest events is used (chosen)
 
 
 @contextmanager
@@ -72,11 +67,11 @@ class Device:
 
     def __init__(
         self, machine: Any = "preset:default", data: bool = True, graph: bool = False,
-        placement: Mapping[str, str] | None = None, tp: int = 1,
+        placement: Mapping[str, Placement] | None = None, tp: int = 1, fuse: bool = False,
     ) -> None:  # fmt: skip
         self.tp, self._own = tp, None if isinstance(machine, RuntimeContext) else session(machine, data=data)
         self.use(machine if self._own is None else self._own.__enter__())
-        self.graph, self.placement = graph, dict(placement or {})
+        self.graph, self.placement, self.fuse = graph, dict(placement or {}), fuse
         self._recorder: Recorder | None = None
         # By storage of the first rank: it, and what each rank has in its place; also the gradients for it.
         self._of_ranks: dict[int, tuple[Any, Sequence[torch.Tensor]]] = {}
@@ -92,7 +87,6 @@ class Device:
         self.memories = [Memory(torch, sip) for sip in range(self.tp if data else 1)]
         self.calls: list[Call] = []
         self._records: tuple[tuple[int, int], Records] | None = None
-        self._tuner: Tuner | None = None
 
     @property
     def records(self) -> Records:
@@ -165,9 +159,16 @@ class Device:
 
             return run
 
+        def rewrite(graph: torch.fx.GraphModule, trained: bool) -> torch.fx.GraphModule:
+            graph = ops.with_native_bmm(graph)
+            return ops.with_fused_products(graph) if self.fuse and not trained else graph
+
         check_types(gm, modules)
         gm = ops.with_native_attention(gm)
-        return inductor.compiled(gm, inputs, self._launch, self._allocate, inner, ops.DECOMPOSITIONS, ops.OF_TRAINING)
+        return inductor.compiled(
+            gm, inputs, self._launch, self._allocate, inner, ops.DECOMPOSITIONS, ops.OF_TRAINING,
+            rewrite,
+        )  # fmt: skip
 
     def _allocate(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         assert self._recorder is not None
@@ -224,11 +225,13 @@ class Device:
             twin.untyped_storage()._cdata: x for x, twin in zip(args, twins, strict=True) if isinstance(x, torch.Tensor)
         }
 
-        def locate(last: bool) -> tuple[str, tuple[str, ...]]:
+        def locate(last: int) -> tuple[str, tuple[str, ...]]:
             nodes, operators = program.place()
             return module_of(nodes, modules, last), operators_of(operators)
 
-        self._recorder = recorder = Recorder(memory, locate, self._placement_of, inputs)
+        self._recorder = recorder = Recorder(
+            memory, locate, self._placement_of, inputs, 0.0 if self.graph else host_ns(self.session._host.config)
+        )
         try:
             with torch.no_grad(), recorder:
                 outputs = program.call(list(twins))
@@ -263,22 +266,7 @@ class Device:
             tensors.append(host.deploy_like(tensors[0].layout, DeviceName("ahbm", sip)))
             host.stream(sip).wait_stream(host.stream(0))
         if len(tensors) > 1:
-            self.session.collective(tensors, algorithm=self._all_reduce_of(tensors[0]), name=name)
-
-    def _all_reduce_of(self, x: DeviceTensor) -> Algorithm:
-        """Return the best all-reduce by the alpha-beta model; simulating its rivals would cost more than the call.
-
-        Of those near the best, it is one with large messages, which has the fewest events, and with the shortest start.
-        """
-        if self._tuner is None:
-            known = tuner_of(self.session.engine.machine)
-            self._tuner = Tuner(known.machine, _variants(known.algorithms.values()), simulate=known.simulate, refine=0)
-        nbytes = max(n for own in x._parts().values() for _, n in own) * x.dtype.itemsize
-        found = self._tuner.choose("all_reduce", nbytes, sips=range(self.tp), places=x.pes, itemsize=x.dtype.itemsize)
-        near = [c for c in found.candidates if c.ns <= NEAR * found.best.ns]
-        variants = self._tuner.algorithms
-        best = min(near, key=lambda c: (-(variants[c.algorithm].options.get("chunk_bytes") or 0), c.start_up_ns or 0.0))
-        return replace(variants[best.algorithm], n_slots=best.n_slots)
+            collective(host, self.session._collectives, tensors, AUTO, None, name, None, {}, by_model=True)
 
     def _output(self, x: Any, inputs: Mapping[int, torch.Tensor], memory: Memory) -> Any:
         if not isinstance(x, torch.Tensor) or is_host(x):
@@ -292,23 +280,8 @@ class Device:
                 whole.fill_(float("nan"))
             return memory.peek(x, whole).as_strided(x.size(), x.stride(), x.storage_offset())
 
-    def _placement_of(self, module: str) -> str | None:
+    def _placement_of(self, module: str) -> Placement | None:
         return self.placement.get(module)
-
-
-def _variants(algorithms: Iterable[Algorithm]) -> list[Algorithm]:
-    """Return the all-reduces: as they are, around rings both ways, and each with large messages."""
-    found = [a for a in algorithms if a.collective == "all_reduce"]
-    found += [
-        _with(a, "both ways", both_ways=True) for a in found
-        if "both_ways" in (known := signature(a.kernel_args).parameters)
-        and not a.options.get("both_ways", known["both_ways"].default)
-    ]  # fmt: skip
-    return found + [_with(a, "large messages", chunk_bytes=LARGEST_CHUNK) for a in found if a.cost is not None]
-
-
-def _with(algorithm: Algorithm, what: str, **options: Any) -> Algorithm:
-    return replace(algorithm, name=f"{algorithm.name}, {what}", options={**algorithm.options, **options})
 
 
 def modules_of(gm: torch.fx.GraphModule, key: str = "nn_module_stack") -> dict[str, str]:
@@ -338,10 +311,10 @@ def readable(path: str) -> str:
     return inside.strip(".")
 
 
-def module_of(nodes: Sequence[str], modules: Mapping[str, str], last: bool = False) -> str:
+def module_of(nodes: Sequence[str], modules: Mapping[str, str], last: int = 0) -> str:
     """Return the module that several nodes share, or that of the last one where they share the model alone.
 
-    With `last`, return that of the last one.
+    With `last`, so many of the last nodes count.
     """
     found = []
     for name in nodes:
@@ -352,8 +325,7 @@ def module_of(nodes: Sequence[str], modules: Mapping[str, str], last: bool = Fal
             found.append(path.split(".") if path else [])
     if not found:
         return ""
-    if last:
-        return ".".join(found[-1])
+    found = found[-last:]
     common: list[str] = []
     for parts in zip(*found, strict=False):
         if len(set(parts)) > 1:

@@ -11,19 +11,24 @@ TILE = 8192  # elements of a tile, at most
 
 
 def holders(place: Place) -> list[tuple[int, int]]:
-    """Return the PEs that hold a tensor's memory, in the order of addresses."""
-    return list(dict.fromkeys((s.cube, s.pe) for s in place.buffer.layout.parts))
-
-
-def owners(
-    place: Place, holders: Sequence[tuple[int, int]], count: int
-) -> tuple[list[tuple[int, int]], list[Sequence[int]]]:
-    """Return the PEs of a grid and the programs of each: where the part of the result is that a program writes."""
+    """Return the PEs that hold a tensor, in the order of addresses."""
+    first, nbytes = place.extent
     parts = place.buffer.layout.parts
-    starts, whole = [s.offset_bytes for s in parts], sum(s.nbytes for s in parts)
+    return list(
+        dict.fromkeys(
+            (s.cube, s.pe) for s in parts if s.offset_bytes < first + nbytes and s.offset_bytes + s.nbytes > first
+        )
+    )
+
+
+def owners(place: Place, count: int) -> tuple[list[tuple[int, int]], list[Sequence[int]]]:
+    """Return the PEs of a grid and the programs of each: where the part of the result is that a program writes."""
+    parts, (first, nbytes) = place.buffer.layout.parts, place.extent
+    starts = [s.offset_bytes for s in parts]
     owned: dict[tuple[int, int], list[int]] = {}
     for i in range(count):
-        part = parts[bisect_right(starts, i * whole // count) - 1]
+        middle = first + (2 * i + 1) * nbytes // (2 * count)
+        part = parts[bisect_right(starts, middle) - 1]
         owned.setdefault((part.cube, part.pe), []).append(i)
     targets = sorted(owned)
     return targets, [owned[pe] for pe in targets]

@@ -220,17 +220,19 @@ Inner = Callable[[Program, Any, Sequence[Any], dict[str, Any]], Callable[[list[A
 def compiled(
     gm: Any, inputs: Sequence[Any], launch: Callable[[Kernel, Sequence[Any]], None], allocate: Callable[..., Any],
     inner: Inner, decompositions: dict[Any, Any], of_training: dict[Any, Any],
+    rewrite: Callable[[torch.fx.GraphModule, bool], torch.fx.GraphModule],
 ) -> Any:  # fmt: skip
     """Compile a graph of dynamo; `inner` makes a function of each program that Inductor writes.
 
     `allocate` replaces `empty_strided_cpu` in the programs, and `launch` receives the launches of their kernels.
-    `of_training` has the decompositions that only a graph with gradients needs.
+    `of_training` has the decompositions that only a graph with gradients needs, and `rewrite` changes the graph before
+    Inductor lowers it, given whether it has gradients.
     """
     from torch._inductor.decomposition import select_decomp_table
 
     def compile_inner(graph: Any, example: Sequence[Any], **options: Any) -> Any:
         with _writing_triton(launch):
-            code = compile_fx_inner(graph, example, **options)
+            code = compile_fx_inner(rewrite(graph, trained), example, **options)
         made = inner(_program(code, allocate), graph, example, dict(options))
         made._boxed_call = True  # type: ignore[attr-defined]
         return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from kernbench._dtypes import DType, as_dtype
 from kernbench.errors import ArgumentError
+from kernbench.ops._stored import Stored
+from kernbench.ops.attention import Heads
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._layout import Layout
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.torch._inductor import storage_ref
-from kernbench.torch._kernels import Matrix
 from kernbench.triton_emu._handles import Pointer
 
 COPIES = DPPolicy()
@@ -41,10 +43,35 @@ class Place:
         return Pointer(self.va, self.dtype)
 
     @property
-    def matrix(self) -> Matrix:
-        """What a product gets for it: a matrix, or a batch of them."""
-        batch = self.strides[0] if len(self.strides) == 3 else 0
-        return Matrix(self.pointer, batch, self.strides[-2], self.strides[-1])
+    def extent(self) -> tuple[int, int]:
+        """Its first byte in its memory, and the bytes from there to its last one."""
+        last = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
+        return self.va - self.buffer.data_ptr(), (last + 1) * self.dtype.itemsize
+
+    @property
+    def row(self) -> Place:
+        """Its first row."""
+        return replace(self, shape=(1, self.shape[-1]), strides=(0, self.strides[-1]))
+
+    @property
+    def stored(self) -> Stored:
+        """What a product gets for it: where a matrix, or a stack of them, is."""
+        (m, n), batch = self.shape[-2:], prod(self.shape[:-2])
+        stride = self.strides[0] if len(self.strides) == 3 else 0
+        return Stored.strided((m, n), self.strides[-2:], self._held, [i * stride for i in range(batch)])  # type: ignore[arg-type]
+
+    @property
+    def heads(self) -> Heads:
+        """What attention gets for it: where [batch, heads, tokens, width] are."""
+        batch, *strides = self.strides
+        return Heads(tuple(i * batch for i in range(self.shape[0])), tuple(strides), self._held)  # type: ignore[arg-type]
+
+    @property
+    def _held(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        """Of each part of the memory its first element, counted from the pointer, its elements, and who holds it."""
+        item, first = self.dtype.itemsize, self.va - self.buffer.data_ptr()
+        held = self.buffer.layout.held(self.buffer._host.config.pes_per_cube)
+        return tuple(((at - first) // item, nbytes // item, pes) for at, nbytes, pes in held)
 
 
 @dataclass

@@ -1,44 +1,50 @@
-"""Attention as one operator of torch, so that it reaches the native kernel whole."""
+"""Operators that reach native kernels whole: attention, products of one row, fused products; and decompositions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from math import sqrt
+from operator import getitem
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+NATIVE = (torch.float16, torch.bfloat16, torch.float32)  # what PE_GEMM multiplies
+
 
 @torch.library.custom_op("kernbench::attention", mutates_args=())
 def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, is_causal: bool, scale: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, behind: int | None, scale: float
 ) -> torch.Tensor:
-    """Return softmax(q k^T scale + mask) v; kv heads divide the query heads."""
-    return functional.scaled_dot_product_attention(
-        q, k, v, mask, is_causal=is_causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-    )
+    """Return softmax(q k^T scale + mask) v; kv heads divide the query heads.
+
+    With `behind`, instead of a mask, query token i sees kv tokens up to i + behind.
+    """
+    seen = mask if behind is None else _causal(q, k, behind)
+    return functional.scaled_dot_product_attention(q, k, v, seen, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
 
 
 @attention.register_fake
-def _(q: Any, k: Any, v: Any, mask: Any, is_causal: bool, scale: float) -> torch.Tensor:
+def _(q: Any, k: Any, v: Any, mask: Any, behind: int | None, scale: float) -> torch.Tensor:
     batch, heads, tokens, _ = q.shape
     return q.new_empty(batch, tokens, heads, v.shape[3]).transpose(1, 2)
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
-    q, k, v, mask, ctx.is_causal, ctx.scale = inputs
+    q, k, v, mask, ctx.behind, ctx.scale = inputs
     ctx.save_for_backward(q, k, v, mask)
 
 
 def _gradients(
-    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, is_causal: bool,
-    scale: float,
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
+    behind: int | None, scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return the gradients, with the scores computed again; the products are those of the machine."""
     group = q.shape[1] // k.shape[1]
     keys, values = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
-    weights = torch.ops.aten._safe_softmax(_scores(q, keys, mask, is_causal, scale), -1)
+    weights = torch.ops.aten._safe_softmax(_scores(q, keys, mask, behind, scale), -1)
     to_values = weights.to(q.dtype).transpose(-1, -2) @ grad
     to_weights = (grad @ values.transpose(-1, -2)).float()
     to_scores = (weights * (to_weights - (to_weights * weights).sum(-1, keepdim=True)) * scale).to(q.dtype)
@@ -49,20 +55,23 @@ def _gradients(
 
 
 def _scores(
-    q: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None, is_causal: bool, scale: float
+    q: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None, behind: int | None, scale: float
 ) -> torch.Tensor:
     scores = (q @ keys.transpose(-1, -2)).float() * scale
-    if is_causal:
-        seen = torch.ones(q.shape[2], keys.shape[2], dtype=torch.bool, device=q.device).tril()
-        scores = scores.masked_fill(~seen, float("-inf"))
+    if behind is not None:
+        scores = scores.masked_fill(~_causal(q, keys, behind), float("-inf"))
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     return scores
 
 
+def _causal(q: torch.Tensor, keys: torch.Tensor, behind: int) -> torch.Tensor:
+    return torch.ones(q.shape[-2], keys.shape[-2], dtype=torch.bool, device=q.device).tril(behind)
+
+
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     q, k, v, mask = ctx.saved_tensors
-    return *_gradients(grad, q, k, v, mask, ctx.is_causal, ctx.scale), None, None, None
+    return *_gradients(grad, q, k, v, mask, ctx.behind, ctx.scale), None, None, None
 
 
 attention.register_autograd(_backward, setup_context=_setup)
@@ -76,8 +85,9 @@ def flash_attention(
     if dropout_p:
         return NotImplemented
     scale = 1 / sqrt(query.shape[-1]) if scale is None else scale
-    scores = _scores(query, key, attn_mask, is_causal, scale)
-    return attention(query, key, value, attn_mask, is_causal, scale), scores.logsumexp(-1)
+    behind = 0 if is_causal else None
+    scores = _scores(query, key, attn_mask, behind, scale)
+    return attention(query, key, value, attn_mask, behind, scale), scores.logsumexp(-1)
 
 
 def flash_attention_backward(
@@ -89,12 +99,13 @@ def flash_attention_backward(
     if dropout_p:
         return NotImplemented
     scale = 1 / sqrt(query.shape[-1]) if scale is None else scale
-    return _gradients(grad_out, query, key, value, attn_mask, is_causal, scale)
+    return _gradients(grad_out, query, key, value, attn_mask, 0 if is_causal else None, scale)
 
 
 def _replacement(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    behind: int | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Take the arguments of `scaled_dot_product_attention`; leading dims, which may be broadcast, are one batch."""
     if dropout_p or (attn_mask is not None and attn_mask.requires_grad):
@@ -113,7 +124,8 @@ def _replacement(
     if mask is not None:
         mask = mask.expand(*lead, heads, query.shape[-2], key.shape[-2])
         mask = mask.reshape(-1, *mask.shape[-3:])
-    out: torch.Tensor = attention(*four, mask, is_causal, 1 / sqrt(query.shape[-1]) if scale is None else scale)
+    behind = 0 if is_causal else behind
+    out: torch.Tensor = attention(*four, mask, behind, 1 / sqrt(query.shape[-1]) if scale is None else scale)
     return out.reshape(*lead, *out.shape[1:]) if query.dim() > 2 else out[0, 0]
 
 
@@ -123,8 +135,109 @@ def with_native_attention(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     for node in gm.graph.nodes:
         if node.op == "call_function" and node.target in targets:
             node.target = _replacement
+            behind = _lower_right(node)
+            if behind is not None:
+                node.kwargs = {**node.kwargs, "attn_mask": None, "behind": behind}
     gm.recompile()
     return gm
+
+
+def _lower_right(attention: torch.fx.Node) -> int | None:
+    """Return how many tokens are before those of the query, if the mask is what `causal_lower_right` becomes."""
+    mask, kwargs = attention.kwargs.get("attn_mask"), attention.kwargs
+    if not isinstance(mask, torch.fx.Node) or mask.target != torch.tril or kwargs.get("dropout_p"):
+        return None
+    ones, diagonal = mask.args[0], mask.kwargs.get("diagonal", 0)
+    q_len, kv_len = (x.meta["example_value"].shape[-2] for x in attention.args[:2])
+    made = isinstance(ones, torch.fx.Node) and ones.target == torch.ones and ones.kwargs.get("dtype") is torch.bool
+    return diagonal if made and ones.args == (q_len, kv_len) and isinstance(diagonal, int) else None
+
+
+@torch.library.custom_op("kernbench::products", mutates_args=())
+def products(x: torch.Tensor, weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the products of one matrix with several."""
+    return [x @ weight for weight in weights]
+
+
+@products.register_fake
+def _(x: Any, weights: Any) -> list[torch.Tensor]:
+    return [x.new_empty(x.shape[0], weight.shape[1]) for weight in weights]
+
+
+@torch.library.custom_op("kernbench::bmm", mutates_args=())
+def bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the products of a batch of matrices with another."""
+    return torch.bmm(a, b)
+
+
+@bmm.register_fake
+def _(a: Any, b: Any) -> torch.Tensor:
+    return a.new_empty(a.shape[0], a.shape[1], b.shape[2])
+
+
+def outer_products(a: torch.Tensor, b: torch.Tensor) -> Any:
+    """Return products of columns with rows, element by element; others are left as they are, also dot products."""
+    return (a * b).contiguous() if a.shape[2] == 1 else NotImplemented
+
+
+def with_native_bmm(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Let products of batches of one row or column be an operator; Inductor writes these as a sum of products."""
+    for node in gm.graph.nodes:
+        if node.target is torch.ops.aten.bmm.default:
+            a, b = (x.meta["val"] for x in node.args)
+            if (a.shape[1] == 1 or b.shape[2] == 1) and a.dtype in NATIVE:
+                node.target = torch.ops.kernbench.bmm.default
+    gm.recompile()
+    return gm
+
+
+def with_fused_products(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Let the products of one matrix with several weights in a graph of ATen be one operator."""
+    by_input: dict[str, list[torch.fx.Node]] = {}
+    for node in gm.graph.nodes:
+        if node.target is torch.ops.aten.mm.default and _of_inputs(node.args[1]):
+            x = node.args[0]  # a view of it is made for each product
+            by_input.setdefault(f"{x.target}{x.args}" if _is_view(x) else x.name, []).append(node)
+    for nodes in by_input.values():
+        x = nodes[0].args[0]
+        if len(nodes) == 1:
+            continue
+        with gm.graph.inserting_before(nodes[0]):
+            weights = [_again(gm.graph, node.args[1]) for node in nodes]  # which may be views that come later
+            fused = gm.graph.call_function(torch.ops.kernbench.products.default, (x, weights))
+            fused.meta = {**nodes[0].meta, "val": [node.meta["val"] for node in nodes]}
+            if all("from_node" in node.meta for node in nodes):
+                source = copy(nodes[0].meta["from_node"][0])
+                source.node_info = copy(source.node_info)
+                source.node_info.name = ", ".join(node.meta["from_node"][0].name for node in nodes)
+                fused.meta["from_node"] = [source]
+            for i, node in enumerate(nodes):
+                one = gm.graph.call_function(getitem, (fused, i))
+                one.meta = dict(node.meta)
+                node.replace_all_uses_with(one)
+        for node in nodes:
+            gm.graph.erase_node(node)
+    gm.recompile()
+    return gm
+
+
+def _of_inputs(node: Any) -> bool:
+    """Return whether a node is an input of its graph, or a view of one."""
+    while _is_view(node):
+        node = node.args[0]
+    return bool(node.op == "placeholder")
+
+
+def _is_view(node: Any) -> bool:
+    return node.op == "call_function" and bool(getattr(node.target, "is_view", False))
+
+
+def _again(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
+    """Return the view that a node is, as new nodes."""
+    if node.op == "placeholder":
+        return node
+    source = _again(graph, node.args[0])
+    return graph.node_copy(node, lambda x: source if x is node.args[0] else x)
 
 
 def convolution(
@@ -184,6 +297,7 @@ def histc(input: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) 
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.bmm.default: outer_products,
     torch.ops.aten.convolution.default: convolution,
     torch.ops.aten.topk.default: topk,
     torch.ops.aten.histc.default: histc,

@@ -12,11 +12,22 @@ import torch
 from torch.nn import functional
 
 from kernbench._registry import hint
+from kernbench.dtensor._placements import (
+    COLUMN_PARALLEL,
+    ROW_PARALLEL,
+    LinearStyle,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    box,
+)
 from kernbench.errors import ArgumentError
 
-# As DTensor, transformers and this package name them.
-COLUMNS = frozenset(("columns", "colwise", "ColwiseParallel"))
-ROWS = frozenset(("rows", "rowwise", "RowwiseParallel"))
+# As this package, DTensor and transformers name them.
+STYLES = dict.fromkeys(("columns", "colwise", "ColwiseParallel"), COLUMN_PARALLEL) | dict.fromkeys(
+    ("rows", "rowwise", "RowwiseParallel"), ROW_PARALLEL
+)
 
 
 @torch.library.custom_op("kernbench::all_reduce", mutates_args=())
@@ -51,24 +62,25 @@ class _Shared(torch.autograd.Function):
 class _Part(torch.nn.Module):
     """A linear layer on one rank, with its part of the weights."""
 
-    def __init__(self, layer: torch.nn.Linear, rank: int, tp: int, dim: int) -> None:
+    def __init__(self, layer: torch.nn.Linear, rank: int, tp: int, style: LinearStyle) -> None:
         super().__init__()
-        self.dim = dim
-        self.weight = _cut(layer.weight, rank, tp, dim)
-        self.bias = layer.bias if layer.bias is None or dim else _cut(layer.bias, rank, tp, 0)
+        self.is_summed = style.y == Partial()
+        for name, placement in (("weight", style.w), ("bias", style.b)):
+            x = getattr(layer, name)
+            own = None if x is None else torch.nn.Parameter(_part(x, placement, rank, tp).clone(), x.requires_grad)
+            self.register_parameter(name, own)
         self.out_features, self.in_features = self.weight.shape
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return this rank's columns of the output, or the sum of the ranks' products and the bias."""
-        if self.dim == 0:
+        if not self.is_summed:
             return functional.linear(_Shared.apply(x), self.weight, self.bias)
         y: torch.Tensor = all_reduce(functional.linear(x, self.weight))
         return y if self.bias is None else y + self.bias
 
 
-def _cut(x: torch.nn.Parameter, rank: int, tp: int, dim: int) -> torch.nn.Parameter:
-    part = x.detach().chunk(tp, dim)[rank].clone()
-    return torch.nn.Parameter(part, requires_grad=x.requires_grad)
+def _part(x: torch.Tensor, placement: Placement, rank: int, tp: int) -> torch.Tensor:
+    return x.detach()[box(x.shape, (tp,), (rank,), [placement])]
 
 
 class Ranks:
@@ -91,26 +103,20 @@ class Ranks:
     """
 
     def __init__(self, model: torch.nn.Module, tp: int, plan: Mapping[str, Any]) -> None:
-        self.models: list[torch.nn.Module] = []
-        dims: dict[str, int] = {}
+        self.models = [copy.deepcopy(model) for _ in range(tp)]
+        self._placements: dict[str, Placement] = {}
         for path, style in _styles(model, plan).items():
-            dim, layer = int(style in ROWS), model.get_submodule(path)
+            layer, dim = model.get_submodule(path), style.w.dim
             assert isinstance(layer, torch.nn.Linear)
             if layer.weight.shape[dim] % tp:
                 what = f"{path} has {layer.weight.shape[dim]} {('columns', 'rows')[dim]}"
                 raise ArgumentError(f"plan: {what}, which tp = {tp} does not divide")
-            dims[path] = dim
-        for rank in range(tp):
-            local = copy.deepcopy(model)
-            for path, dim in dims.items():
-                parent, _, name = path.rpartition(".")
-                layer = local.get_submodule(path)
-                assert isinstance(layer, torch.nn.Linear)
-                setattr(local.get_submodule(parent), name, _Part(layer, rank, tp, dim))
-            self.models.append(local)
+            self._placements |= {f"{path}.weight": style.w, f"{path}.bias": style.b}
+            parent, _, name = path.rpartition(".")
+            for rank, local in enumerate(self.models):
+                setattr(local.get_submodule(parent), name, _Part(layer, rank, tp, style))
         self._whole = dict(model.named_parameters(remove_duplicate=False))
         self._parts = [dict(local.named_parameters(remove_duplicate=False)) for local in self.models]
-        self._dims = {f"{path}.{name}": dim for path, dim in dims.items() for name in (("weight", "bias")[: 2 - dim])}
         self._versions = {name: x._version for name, x in self._whole.items()}
 
     def follow(self) -> None:
@@ -119,18 +125,17 @@ class Ranks:
             if x._version != self._versions[name]:
                 self._versions[name] = x._version
                 for rank, parts in enumerate(self._parts):
-                    dim = self._dims.get(name)
-                    own = x.detach() if dim is None else x.detach().chunk(len(self._parts), dim)[rank]
-                    parts[name].data.copy_(own)
+                    placement = self._placements.get(name, Replicate())
+                    parts[name].data.copy_(_part(x, placement, rank, len(self._parts)))
 
     def collect(self, gradients: Callable[[torch.Tensor], Sequence[torch.Tensor]]) -> None:
         """Let the gradients of all ranks go to the whole model, when autograd has one for the first rank."""
 
         def hook(name: str, part: torch.nn.Parameter) -> None:
-            whole, dim = self._whole[name], self._dims.get(name)
+            whole, placement = self._whole[name], self._placements.get(name)
             own = gradients(part)
             assert part.grad is not None
-            found = part.grad if dim is None else torch.cat(list(own), dim)
+            found = torch.cat(list(own), placement.dim) if isinstance(placement, Shard) else part.grad
             whole.grad = found if whole.grad is None else whole.grad + found
             part.grad = None
 
@@ -139,15 +144,15 @@ class Ranks:
                 part.register_post_accumulate_grad_hook(partial(hook, name))
 
 
-def _styles(model: torch.nn.Module, plan: Mapping[str, Any]) -> dict[str, str]:
+def _styles(model: torch.nn.Module, plan: Mapping[str, Any]) -> dict[str, LinearStyle]:
     linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
-    found: dict[str, str] = {}
+    found: dict[str, LinearStyle] = {}
     for pattern, given in plan.items():
         style = given if isinstance(given, str) else type(given).__name__
-        if style not in COLUMNS | ROWS:
+        if style not in STYLES:
             raise ArgumentError(f"plan: {pattern}: {style!r} is unknown; {hint(style, ('columns', 'rows'))}")
         paths = [name for name in linear if fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")]
         if not paths:
             raise ArgumentError(f"plan: no linear layer is {pattern!r}; {hint(pattern, linear)}")
-        found |= dict.fromkeys(paths, style)
+        found |= dict.fromkeys(paths, STYLES[style])
     return found

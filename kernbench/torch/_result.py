@@ -18,6 +18,7 @@ from kernbench.analysis._roofline import macs_per_ns
 from kernbench.analysis.breakdown import Breakdown, breakdown
 from kernbench.analysis.why import Why, attribution, why
 from kernbench.errors import StateError
+from kernbench.ops.matmul import named
 
 if TYPE_CHECKING:
     from kernbench.analysis._what_if import Prediction, Tornado
@@ -123,20 +124,14 @@ class ModelResult:
 
     @cached_property
     def placements(self) -> pd.DataFrame:
-        """Each matrix product: its placement and simulated time [ns], and those of the others, estimated and tried.
-
-        A trial simulates the product alone. It is infinite where it was stopped, because another placement was faster,
-        and empty where there was none.
-        """
+        """Each matrix product: its placement and simulated time [ns], why, and the estimates of all placements [ns]."""
         rows = []
         for part in self.launches:
             choice = part.step.choice
             if choice is not None:
-                by = "user" if choice.overridden else "trial" if choice.tried_ns else "estimate"
-                found = {"launch": part.name, "placement": choice.name, "chosen_by": by, "simulated_ns": part.ns}
+                found = {"launch": part.name, "placement": named(choice.placement), "why": choice.why}
                 others = {f"{name}_ns": ns for name, ns in choice.estimates_ns.items()}
-                tried = {f"{name}_tried_ns": choice.tried_ns.get(name, float("nan")) for name in choice.estimates_ns}
-                rows.append({**found, **others, **tried})
+                rows.append({**found, "simulated_ns": part.ns, **others})
         return pd.DataFrame(rows)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -13,23 +14,25 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from kernbench.errors import ArgumentError
+from kernbench.kernels.partition import dealt, split
+from kernbench.ops import attention
+from kernbench.ops._stored import Stored
+from kernbench.ops.attention import Attention
+from kernbench.ops.copy import Strided, copy
+from kernbench.ops.matmul import Choice, Placement, Product, choose, grouped, partial_sums
+from kernbench.ops.matmul import steps as ops_steps
 from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.torch import _kernels as kernels
 from kernbench.torch._grid import blocks as blocks_of
 from kernbench.torch._grid import holders as holders_of
 from kernbench.torch._grid import owners
 from kernbench.torch._inductor import Kernel
-from kernbench.torch._kernels import Heads, Unit
-from kernbench.torch._memory import Memory, Place, is_host
-from kernbench.torch._placement import Choice, Operand, Product, choose
-from kernbench.triton._arguments import Place as Argument
+from kernbench.torch._memory import LINE, Memory, Place, is_host
 from kernbench.triton._bind import check
 from kernbench.triton._session import program_of
+from kernbench.triton_emu._handles import Pointer
 
 aten = torch.ops.aten
 
-ROWS = 64  # rows of attention at a time
-KV_SPLIT = 128  # kv tokens of a part, at least, where one query token's attention is split
 # Products of groups of rows, each with a matrix: torch's, and what transformers calls for types that torch's has not.
 GROUPED = ("aten::_grouped_mm", "transformers::grouped_mm_fallback")
 
@@ -53,18 +56,19 @@ class Step:
         return not self.on_host and self.summed is None
 
 
-# The module and the operators of what is running; with True, of the last node alone.
-Locate = Callable[[bool], tuple[str, tuple[str, ...]]]
+# The module and the operators of what is running; with a number, of so many nodes, the last ones.
+Locate = Callable[[int], tuple[str, tuple[str, ...]]]
 
 
 class Recorder(TorchDispatchMode):
     """Turns the operators of a generated program, called with tensors without values, into steps."""
 
     def __init__(
-        self, memory: Memory, locate: Locate, placement: Callable[[str], str | None],
-        inputs: Mapping[int, torch.Tensor],
+        self, memory: Memory, locate: Locate, placement: Callable[[str], Placement | None],
+        inputs: Mapping[int, torch.Tensor], host_ns: float,
     ) -> None:  # fmt: skip
         super().__init__()
+        self._host_ns = host_ns  # of each launch
         self.inputs = inputs  # tensors of the host, by the storage that replaces theirs
         self.memory, self.session, self._locate, self._placement = memory, memory.session, locate, placement
         self._host = self.session._host
@@ -73,6 +77,7 @@ class Recorder(TorchDispatchMode):
         self._native: dict[Any, Callable[..., None]] = {
             aten.mm: self._mm, aten.bmm: self._mm, aten.addmm: self._addmm, aten.baddbmm: self._addmm,
             torch.ops.kernbench.attention: self._attention, aten.copy_: self._copy,
+            torch.ops.kernbench.products: self._products, torch.ops.kernbench.bmm: self._mm,
             aten._scaled_dot_product_flash_attention_for_cpu: self._recognized,
         }  # fmt: skip
 
@@ -109,7 +114,7 @@ class Recorder(TorchDispatchMode):
         """Record a sum over the ranks, in place: nothing else uses what a row-parallel layer computes."""
         self._at(x)
         self.memory.move(x, out)
-        module, _ = self._locate(True)
+        module, _ = self._locate(1)
         name = f"{module}/all_reduce" if module else "all_reduce"
         self.steps.append(Step(name, module, ("all_reduce",), lambda: None, summed=self._at(out)))
         return out
@@ -119,7 +124,7 @@ class Recorder(TorchDispatchMode):
         source = self.inputs.get(x.untyped_storage()._cdata)
         if source is None:
             raise ArgumentError(
-                f"{self._locate(True)[0] or 'the model'}: the value of a tensor of the device is needed to continue; "
+                f"{self._locate(1)[0] or 'the model'}: the value of a tensor of the device is needed to continue; "
                 "launches are queued, so the machine does not have it"
             )
         return source.as_strided(x.size(), x.stride(), x.storage_offset()).item()
@@ -143,11 +148,13 @@ class Recorder(TorchDispatchMode):
         written = [places[k] for k in mutated] or list(places.values())
         largest = max(written, key=lambda place: prod(place.shape))
         holders = holders_of(largest)
-        blocks = blocks_of(sizes, reduced, len(holders), names)
+        # Of a tensor of which only a part is written, which the kernel does not say, few PEs write a few elements each.
+        lines = -(-prod(sizes.values()) * reduced * largest.dtype.itemsize // LINE)
+        blocks = blocks_of(sizes, reduced, min(len(holders), lines), names)
         grid = tuple(-(-sizes[axis] // blocks.get(f"{axis.upper()}BLOCK", 1)) for axis in ("x", "y", "z"))
         count = prod(grid)
-        targets, shares = owners(largest, holders, count)
-        values |= {k: Argument(place.va, place.dtype) for k, place in places.items()}
+        targets, shares = owners(largest, count)
+        values |= {k: Pointer(place.va, place.dtype) for k, place in places.items()}
         check(kernel.function)
         program = program_of(
             kernel.function, {**values, **blocks}, known, (grid[0], grid[1], grid[2]), targets, shares
@@ -156,9 +163,9 @@ class Recorder(TorchDispatchMode):
 
     def _launch(
         self, targets: Sequence[tuple[int, int]], program: Callable[..., object], args: tuple[Any, ...],
-        places: Sequence[Place], flops: int, choice: Choice | None, operator: str = "",
+        places: Sequence[Place], flops: int, choice: Choice | None, operator: str = "", nodes: int = 1,
     ) -> None:  # fmt: skip
-        module, operators = self._locate(bool(operator))
+        module, operators = self._locate(nodes if operator else 0)
         operators = (operator,) if operator else operators
         name = f"{module}/{'+'.join(operators)}" if module else "+".join(operators)
         handles = [place.buffer._handle for place in places]
@@ -181,7 +188,10 @@ class Recorder(TorchDispatchMode):
     # -- native kernels
 
     def _mm(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-        self._product(out, a, b, None, 1, 1, "mm" if a.dim() == 2 else "bmm")
+        self._product([out], a, [b], None, 1, 1, "mm" if a.dim() == 2 else "bmm")
+
+    def _products(self, out: Sequence[torch.Tensor], a: torch.Tensor, weights: Sequence[torch.Tensor]) -> None:
+        self._product(out, a, weights, None, 1, 1, "mm")
 
     def _addmm(
         self,
@@ -193,87 +203,81 @@ class Recorder(TorchDispatchMode):
         beta: float = 1,
         alpha: float = 1,
     ) -> None:
-        self._product(out, a, b, bias if beta else None, alpha, beta, "addmm" if a.dim() == 2 else "baddbmm")
+        self._product([out], a, [b], bias if beta else None, alpha, beta, "addmm" if a.dim() == 2 else "baddbmm")
 
     def _product(
-        self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, alpha: float, beta: float,
-        operator: str,
+        self, out: Sequence[torch.Tensor], a: torch.Tensor, b: Sequence[torch.Tensor], bias: torch.Tensor | None,
+        alpha: float, beta: float, operator: str,
     ) -> None:  # fmt: skip
-        x, y, z = (self._at(t) for t in (a, b, out))
-        batch, (m, k), n = prod(x.shape[:-2]), x.shape[-2:], y.shape[-1]
+        """Record the product of a with one or several, side by side: each cube has columns of all."""
+        x, ys, zs = self._at(a), [self._at(t) for t in b], [self._at(t) for t in out]
+        batch, (m, k), n = prod(x.shape[:-2]), x.shape[-2:], sum(y.shape[-1] for y in ys)
         if not batch * m * n:
             return
-        module, _ = self._locate(True)
-        w = None if bias is None else self._at(bias.expand(out.shape))
-        places = [place for place in (x, y, z, w) if place is not None]
-        of = Operand.of
+        module, _ = self._locate(len(ys))
+        config, machine = self._host.config, self.session.engine.machine
+        w = None if bias is None else self._at(bias.expand(out[0].shape))
+        cubes = config.cubes_per_sip if len(ys) > 1 else 1
+        of_b, of_c = (
+            Stored.beside([y.stored for y in many], [(y.va - many[0].va) // y.dtype.itemsize for y in many], cubes)
+            for many in (ys, zs)
+        )
+        of_bias = None if w is None else w.stored if any(w.strides[:-1]) else w.row.stored
         product = Product(
-            batch, m, k, n, of(x), of(y), None if w is None else of(w), of(z), float(alpha), float(beta)
-        )  # fmt: skip
-        choice = choose(self.session.engine.machine, product, self._placement(module))
-        added = None if w is None else w.matrix
-        args = (x.matrix, y.matrix, added, z.matrix, k, product.alpha, product.beta, choice.shares)
-        self._launch(sorted(choice.shares), kernels.matmul, args, places, 2 * batch * m * k * n, choice, operator)
+            m, n, k, x.dtype.name, x.stored, of_b, of_c, batch, of_bias, float(alpha), float(beta), self._host_ns
+        )
+        found = choose(machine, product, self._placement(module), fixed=True)
+        held: list[torch.Tensor] = []  # the memory of one that is no longer used is given to the next
+        places = {"a": [x], "b": ys, "c": zs} | ({} if w is None else {"bias": [w]})
+        for name, ((rows, columns), _) in partial_sums(config, product, found.placement).items():
+            held.append(self.memory.allocate((rows, columns), (columns, 1), torch.float32))
+            places[name] = [self._at(held[-1])]
+        flops = 2 * batch * m * k * n
+        choice: Choice | None = found
+        for step in ops_steps(config, product, found.placement):
+            own = [places[name] for name in step.tensors]
+            args = (*(each[0].pointer for each in own), *step.sizes)
+            every = [place for each in own for place in each]
+            self._launch(step.pes, step.kernel, args, every, flops, choice, operator, len(ys))
+            flops, choice, operator = 0, None, f"{operator}_sum"  # what more there is adds up partial sums
 
     def _grouped(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> None:
         """Deal out groups and columns; without values, the groups are of equal size."""
         x, y, w, z = (self._at(t) for t in (a, b, ends, out))
-        (rows, k), (groups, _, n) = a.shape, b.shape
+        (rows, k), (groups, _, n), config = a.shape, b.shape, self._host.config
         known = None if self.session.engine.data else [rows * (i + 1) // groups for i in range(groups)]
-        cuts = kernels.split(n, max(1, len(self._host.pes) // groups))
-        parts = _deal([(i, columns) for i in range(groups) for columns in cuts], self._host.pes)
-        args = (x.matrix, y.matrix, w.pointer, z.matrix, (rows, k), known, parts)
-        self._launch(sorted(parts), kernels.grouped, args, [x, y, w, z], 2 * rows * k * n, None, "grouped_mm")
+        cuts = split(n, max(1, len(self._host.pes) // groups))
+        parts = dealt([(i, columns) for i in range(groups) for columns in cuts], self._host.pes)
+        product = Product(rows, n, k, x.dtype.name, x.stored, y.stored, z.stored)
+        kernel = partial(grouped, product=product, groups=parts, known=known, config=config)
+        args = tuple(place.pointer for place in (x, y, w, z))
+        self._launch(sorted(parts), kernel, args, [x, y, w, z], 2 * rows * k * n, None, "grouped_mm")
 
     def _attention(
         self, out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
-        is_causal: bool, scale: float,
+        behind: int | None, scale: float,
     ) -> None:  # fmt: skip
-        heads, kv_heads, q_len, kv_len = q.shape[1], k.shape[1], q.shape[2], k.shape[2]
-        group, pes, batch = heads // kv_heads, self._host.pes, q.shape[0]
-        places = [self._at(t) for t in (q, k, v, out)]
-        at = [Heads(place.pointer, place.strides) for place in places]  # type: ignore[arg-type]
-        masked = None
+        batch, heads, q_len, head_dim = q.shape
+        tensors = {"q": q, "k": k, "v": v, "out": out}
         if mask is not None:
-            full = self._at(mask.expand(batch, heads, q_len, kv_len))
-            places.append(full)
-            masked = Heads(full.pointer, full.strides)  # type: ignore[arg-type]
-        together = max(1, min(group, ROWS))
-        tokens = max(1, min(q_len, ROWS // together))
-        spans = [(i, min(tokens, q_len - i)) for i in range(0, q_len, tokens)]
-        groups = [(h, min(together, kv * group + group - h)) for kv in range(kv_heads)
-                  for h in range(kv * group, kv * group + group, together)]  # fmt: skip
-        seen = 0 if is_causal else None
-        split = (
-            max(1, min(len(pes) // max(1, batch * len(groups)), kv_len // KV_SPLIT))
-            if q_len == 1 and seen is None
-            else 1
-        )
-        units = [
-            Unit(b, h, t, kv, part)
-            for b in range(batch) for h in groups for t in spans for part, kv in enumerate(kernels.split(kv_len, split))
-        ]  # fmt: skip
-        flops = 2 * batch * heads * q_len * kv_len * (q.shape[3] + v.shape[3])
-        parts = None
-        if split > 1:
-            size = (batch, heads, split, v.shape[3] + 2)
-            kept = self._at(self.memory.allocate(size, _row_major(size), torch.float32))
-            places.append(kept)
-            parts = Heads(kept.pointer, kept.strides)  # type: ignore[arg-type]
-        dealt = _deal(units, pes)
-        args = (*at[:3], masked, at[3], group, seen, float(scale), (q.shape[3], v.shape[3]), parts, dealt)
-        self._launch(sorted(dealt), kernels.attention, args, places, flops, None, "attention")
-        if parts is not None:
-            pairs = _deal([(b, h) for b in range(batch) for h in range(heads)], pes)
-            self._launch(
-                sorted(pairs),
-                kernels.merge,
-                (parts, split, at[3], v.shape[3], pairs),
-                places,
-                0,
-                None,
-                "attention_merge",
-            )
+            tensors["mask"] = mask.expand(batch, heads, q_len, k.shape[2])
+        places = {name: self._at(x) for name, x in tensors.items()}
+        at = {name: place.heads for name, place in places.items()}
+        machine, dtype = self.session.engine.machine, places["q"].dtype.name
+        sizes = Attention(
+            heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3], float(scale), dtype, behind=behind,
+            host_ns=self._host_ns, **at,
+        )  # fmt: skip
+        held: list[torch.Tensor] = []
+        flops = sizes.flops
+        for name, ((rows, columns), _) in attention.partial_results(machine, sizes).items():
+            held.append(self.memory.allocate((rows, columns), (columns, 1), torch.float32))
+            places[name] = self._at(held[-1])
+        for i, step in enumerate(attention.steps(machine, sizes)):
+            own = [places[name] for name in step.tensors]
+            args = (*(place.pointer for place in own), *step.sizes)
+            self._launch(step.pes, step.kernel, args, own, flops, None, "attention_merge" if i else "attention")
+            flops = 0
 
     def _recognized(
         self, out: tuple[torch.Tensor, torch.Tensor], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -281,21 +285,23 @@ class Recorder(TorchDispatchMode):
         scale: float | None = None,
     ) -> None:  # fmt: skip
         """Record attention that Inductor has recognized in matrix products around a softmax."""
-        self._attention(out[0], q, k, v, attn_mask, is_causal, q.shape[-1] ** -0.5 if scale is None else scale)
+        scale = q.shape[-1] ** -0.5 if scale is None else scale
+        self._attention(out[0], q, k, v, attn_mask, 0 if is_causal else None, scale)
 
     def _copy(self, _: None, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> None:
         of, to = self._at(source.expand(target.shape)), self._at(target)
         holders = holders_of(to)
-        spans = dict(zip(holders, ([x] for x in kernels.split(target.numel(), len(holders))), strict=False))
+        lines = -(-target.numel() * to.dtype.itemsize // LINE)
+        spans = dict(zip(holders, ([x] for x in split(target.numel(), min(len(holders), lines))), strict=False))
         if spans:
-            args = (of.pointer, to.pointer, to.shape, of.strides, to.strides, spans)
-            self._launch(sorted(spans), kernels.copy, args, [of, to], 0, None, "copy")
+            args = to.pointer, (of.pointer,), Strided(to.shape, of.strides, to.strides, spans)
+            self._launch(sorted(spans), copy, args, [of, to], 0, None, "copy")
 
     # -- operators that the machine does not have
 
     def _fallback(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record an operator of the host: its operands are read from the device, its results are written there."""
-        module, _ = self._locate(True)
+        module, _ = self._locate(1)
         written = [
             (i, a) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write
         ]
@@ -384,16 +390,3 @@ def _leaves(x: Any) -> list[Any]:
 
 def _mapped(x: Any, function: Callable[[Any], Any]) -> Any:
     return torch.utils._pytree.tree_map(function, x)
-
-
-def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
-def _deal(units: Sequence[Any], pes: Sequence[tuple[int, int]]) -> dict[tuple[int, int], list[Any]]:
-    """Return the units of each PE, dealt out forth and back."""
-    found: dict[tuple[int, int], list[Any]] = {}
-    for i, unit in enumerate(units):
-        turn, at = divmod(i, len(pes))
-        found.setdefault(pes[len(pes) - 1 - at if turn % 2 else at], []).append(unit)
-    return found

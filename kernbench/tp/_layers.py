@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench._dtypes import DType, float16
-from kernbench.dtensor._redistribute import COLUMNS, on_device, places_of, policy_of
+from kernbench.dtensor._api import DTensor, created
+from kernbench.dtensor._device_mesh import DeviceMesh
+from kernbench.dtensor._ops import matmul
+from kernbench.dtensor._placements import (
+    COLUMN_PARALLEL,
+    ROW_PARALLEL,
+    LinearStyle,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+)
 from kernbench.errors import ArgumentError
-from kernbench.kernels.gemm import linear
-from kernbench.kernels.partition import At
+from kernbench.ops.matmul import COLUMNS
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.tp import parallel_state
-from kernbench.tp._mappings import Region
+from kernbench.tp._mappings import moved, share
 
 if TYPE_CHECKING:
     from kernbench.runtime_api._process_group import ProcessGroup
@@ -44,62 +53,65 @@ class ModelParallelConfig:
 
 
 class _ParallelLinear:
-    """A rank's part of a linear layer: its weight, transposed in memory (inputs, outputs) and cut by columns."""
-
-    SPREAD: int  # which dim of the weight the ranks share: 0, the outputs, or 1, the inputs
+    """A linear layer, a `style` of sharing it, and the placements of what `forward` gets and returns."""
 
     def __init__(
-        self, sizes: tuple[int, int], config: ModelParallelConfig | None, init_method: Init | None, has_bias: bool,
-        skip_bias_add: bool, group: ProcessGroup | None, torch: RuntimeContext | None, dp: DPPolicy,
+        self, style: LinearStyle, given: Placement, returned: Placement, sizes: tuple[int, int],
+        config: ModelParallelConfig | None, init_method: Init | None, has_bias: bool, skip_bias_add: bool,
+        group: ProcessGroup | None, torch: RuntimeContext | None, dp: DPPolicy,
     ) -> None:  # fmt: skip
         self.is_light = config is None
         self.config = config or ModelParallelConfig()
         self.skip_bias_add = skip_bias_add
-        self.region = _region(torch, group)
-        size = ("output_size", "input_size")[self.SPREAD]
-        part = self.region.share(sizes[self.SPREAD], f"{type(self).__name__}: {size}")
-        own = slice(self.region.rank * part, (self.region.rank + 1) * part)
-        self._own = (own, slice(None)) if self.SPREAD == 0 else (slice(None), own)
-        self._sizes, self._dp = sizes, dp
-        self._stored: Tensor
-        self.bias: Tensor | None = None
-        self._fill(has_bias)
+        self.mesh = _mesh(torch, group)
+        self._style, self._given, self._returned, self._sizes, self._dp = style, given, returned, sizes, dp
+        size, dim = ("output_size", "input_size")[style.w.dim], style.w.dim
+        share(sizes[dim], self.mesh, f"{type(self).__name__}: {size}")
+        self._place(  # the whole weight is drawn, so that it does not depend on the number of ranks
+            lambda: np.random.default_rng(sizes).standard_normal(sizes, np.float32) / np.sqrt(sizes[1]),
+            np.zeros(sizes[0], np.float32) if has_bias else None,
+        )
         if init_method is not None:
             init_method(self.weight)
 
     @property
     def weight(self) -> Tensor:
         """The rank's part of the weight, (outputs, inputs)."""
-        return self._stored.t()
+        return self._stored.to_local().t()
 
     def load(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
         """Take this rank's part of the whole layer's weight (outputs, inputs) and bias, in no simulated time."""
         for name, values, shape in (("weight", weight, self._sizes), ("bias", bias, self._sizes[:1])):
             if values is not None and values.shape != shape:
                 raise ArgumentError(f"{type(self).__name__}: {name} of shape {values.shape}; expected {shape}")
-        own_bias = None if bias is None else bias[self._own[0]]
-        self._set(np.ascontiguousarray(weight[self._own].T), own_bias, self.region.torch.tensor)
+        self._place(lambda: weight, bias)
 
-    def _fill(self, has_bias: bool) -> None:
-        """Draw the whole weight and take the own part (without data: only its memory); the bias is zeros."""
-        outputs, inputs = (len(range(n)[part]) for n, part in zip(self._sizes, self._own, strict=True))
-        if not self.region.torch.engine.data:
-            self._set((inputs, outputs), outputs if has_bias else None, self.region.torch.empty)
-            return
-        drawn = np.random.default_rng(self._sizes).standard_normal(self._sizes, np.float32) / np.sqrt(self._sizes[1])
-        self.load(drawn, np.zeros(self._sizes[0], np.float32) if has_bias else None)
+    def _place(self, weight: Callable[[], np.ndarray], bias: np.ndarray | None) -> None:
+        made: dict[str, Any] = {"device_mesh": self.mesh, "dtype": self.config.params_dtype}
+        sizes, style = self._sizes, self._style
+        # Transposed in memory, so that PEs stream their outputs.
+        turned = [Shard(1 - style.w.dim)]
+        self._stored = created(sizes[::-1], lambda _: weight().T, placements=turned, dp=self._dp, **made)
+        self.bias: Tensor | None = None
+        if bias is not None:  # each PE has a copy
+            self.bias = created(sizes[:1], lambda _: bias, placements=[style.b], dp=DPPolicy(), **made).to_local()
 
-    def _set(self, weight: Any, bias: Any, make: Callable[..., Tensor]) -> None:
-        options = {"dtype": self.config.params_dtype, "device": "ahbm", "dp": self._dp}
-        self._stored = make(weight, **options)
-        self.bias = None if bias is None else make(bias, **options)
-
-    def _returned(self, out: Tensor) -> Tensor | Output:
+    def forward(self, input_: Tensor) -> Tensor | Output:
+        """Return the output, and the bias if that is skipped (None else); of a light layer the output alone."""
+        style, mesh = self._style, self.mesh
+        x = DTensor.from_local(moved(input_, mesh, self._given, style.x), mesh, [style.x])
+        adds = not self.skip_bias_add and (style.y != Partial() or mesh.get_local_rank() == 0)
+        if x.shape[-1] != self._sizes[1]:
+            raise ArgumentError(f"x has {x.shape[-1]} columns, the weight takes {self._sizes[1]}")
+        y = matmul(x, self._stored, self.bias if adds else None)
+        out = moved(y.to_local(), mesh, style.y, self._returned)
         return out if self.is_light else (out, self.bias if self.skip_bias_add else None)
+
+    __call__ = forward
 
 
 class ColumnParallelLinear(_ParallelLinear):
-    """y = x w^T (+ b) with the outputs, rows of w, spread over the ranks.
+    """y = x w^T (+ b) with the outputs, rows of w, spread over the ranks: a DTensor w with `Shard(0)`.
 
     Parameters
     ----------
@@ -120,22 +132,30 @@ class ColumnParallelLinear(_ParallelLinear):
     torch : RuntimeContext, optional
         The machine; by default that of `parallel_state`.
     dp : DPPolicy
-        Placement of the weight (inputs x outputs in memory): column_wise over all PEs, or on one PE.
+        Placement of this rank's part of the weight (inputs x outputs in memory): by columns over all PEs it is read
+        where it is; from elsewhere the first product may move it.
 
     Attributes
     ----------
     weight : Tensor
         This rank's part, (outputs / ranks, inputs).
     bias : Tensor or None
-        This rank's part.
+        This rank's part, (outputs / ranks,); each PE has a copy.
 
     Raises
     ------
     ArgumentError
         If the ranks do not divide `output_size`.
-    """
 
-    SPREAD = 0
+    Examples
+    --------
+    >>> import kernbench as kb
+    >>> with kb.session("preset:small") as torch:
+    ...     layer = kb.tp.ColumnParallelLinear(16, 64, torch=torch)
+    ...     y = layer(torch.empty(8, 1, 16, dtype=torch.float16, device="ahbm"))
+    >>> tuple(layer.weight.shape), tuple(y.shape)
+    ((64, 16), (8, 1, 64))
+    """
 
     def __init__(
         self, input_size: int, output_size: int, *, config: ModelParallelConfig | None = None,
@@ -143,59 +163,42 @@ class ColumnParallelLinear(_ParallelLinear):
         tp_group: ProcessGroup | None = None, torch: RuntimeContext | None = None, dp: DPPolicy = COLUMNS,
     ) -> None:  # fmt: skip
         self.gather_output = gather_output
-        sizes = output_size, input_size
-        super().__init__(sizes, config, init_method, bias, skip_bias_add, tp_group, torch, dp)
-
-    def forward(self, input_: Tensor) -> Tensor | Output:
-        """Return the output, and the bias if that is skipped (None else); of a light layer the output alone."""
-        if self.config.sequence_parallel:
-            input_ = self.region.gather(input_, 0)
-        out: Tensor = product(input_, self._stored, None if self.skip_bias_add else self.bias)
-        return self._returned(self.region.gather(out, out.dim() - 1) if self.gather_output else out)
-
-    __call__ = forward
+        given = Shard(0) if config is not None and config.sequence_parallel else Replicate()
+        returned = Replicate() if gather_output else Shard(-1)
+        super().__init__(
+            COLUMN_PARALLEL, given, returned, (output_size, input_size), config, init_method, bias, skip_bias_add,
+            tp_group, torch, dp,
+        )  # fmt: skip
 
 
 class RowParallelLinear(_ParallelLinear):
     """y = x w^T (+ b) with the inputs, columns of w, spread over the ranks, whose results are summed.
 
-    Parameters are those of `ColumnParallelLinear`, but for one.
-
-    Parameters
-    ----------
-    input_size, output_size : int
-        Of the whole layer.
-    config : ModelParallelConfig, optional
-        Without it the layer is light: `forward` returns the tensor alone.
-    init_method : callable, optional
-        Gets this rank's part of the weight.
-    bias : bool
-        Whether there is a bias; the first rank adds it before the sum.
-    input_is_parallel : bool
-        Whether the input is this rank's part already; else it is cut out of the whole.
-    skip_bias_add : bool
-        Whether the bias is returned instead of added.
-    tp_group : ProcessGroup, optional
-        The ranks.
-    torch : RuntimeContext, optional
-        The machine.
-    dp : DPPolicy
-        Placement of the weight.
+    A DTensor w with `Shard(1)`. Parameters are those of `ColumnParallelLinear`, but for one: `input_is_parallel` says
+    whether the input is this rank's part already; else it is cut out of the whole. The first rank adds the bias, before
+    the sum.
 
     Attributes
     ----------
     weight : Tensor
         This rank's part, (outputs, inputs / ranks).
     bias : Tensor or None
-        The whole, on every rank.
+        The whole, (outputs,), on every rank.
 
     Raises
     ------
     ArgumentError
         If the ranks do not divide `input_size`.
-    """
 
-    SPREAD = 1
+    Examples
+    --------
+    >>> import kernbench as kb
+    >>> with kb.session("preset:small") as torch:
+    ...     layer = kb.tp.RowParallelLinear(64, 16, torch=torch)
+    ...     y = layer(torch.empty(8, 1, 64, dtype=torch.float16, device="ahbm"))
+    >>> tuple(layer.weight.shape), tuple(y.shape)
+    ((16, 64), (8, 1, 16))
+    """
 
     def __init__(
         self, input_size: int, output_size: int, *, config: ModelParallelConfig | None = None,
@@ -203,43 +206,19 @@ class RowParallelLinear(_ParallelLinear):
         tp_group: ProcessGroup | None = None, torch: RuntimeContext | None = None, dp: DPPolicy = COLUMNS,
     ) -> None:  # fmt: skip
         self.input_is_parallel = input_is_parallel
-        sizes = output_size, input_size
-        super().__init__(sizes, config, init_method, bias, skip_bias_add, tp_group, torch, dp)
-
-    def forward(self, input_: Tensor) -> Tensor | Output:
-        """Return the output, and the bias if that is skipped (None else); of a light layer the output alone."""
-        if not self.input_is_parallel:
-            input_ = self.region.scatter(input_, input_.dim() - 1)
-        adds = self.region.rank == 0 and not self.skip_bias_add
-        out: Tensor = product(input_, self._stored, self.bias if adds else None)
-        return self._returned(
-            self.region.reduce_scatter(out) if self.config.sequence_parallel else self.region.reduce(out)
-        )
-
-    __call__ = forward
+        given = Shard(-1) if input_is_parallel else Replicate()
+        returned = Shard(0) if config is not None and config.sequence_parallel else Replicate()
+        super().__init__(
+            ROW_PARALLEL, given, returned, (output_size, input_size), config, init_method, bias, skip_bias_add,
+            tp_group, torch, dp,
+        )  # fmt: skip
 
 
-def product(x: Tensor, w: Tensor, bias: Tensor | None, at: At | None = None, lead: Sequence[int] = ()) -> DeviceTensor:
-    """Return x @ w (+ bias), its columns where those of `w` are."""
-    given, weight = (on_device(x) if at is None else x), on_device(w)
-    assert isinstance(given, DeviceTensor), "a layout of a tensor's elements goes with a device tensor"
-    inner, n = weight.shape
-    if at is None and given.shape[-1] != inner:
-        raise ArgumentError(f"x has {given.shape[-1]} columns, the weight takes {inner}")
-    rows = given.numel() // inner
-    lead = given.shape[:-1] if at is None else lead
-    out = weight._host.deploy((*lead, n), weight.dtype, weight.device, policy_of(weight), None)
-    places, added = places_of(given) if at is None else at, None if bias is None else on_device(bias)
-    weight._run(f"linear {rows}x{inner}x{n}", linear, given, weight, added, out, rows, inner, n, places)
-    return out
-
-
-def _region(torch: RuntimeContext | None, group: ProcessGroup | None) -> Region:
+def _mesh(torch: RuntimeContext | None, group: ProcessGroup | None) -> DeviceMesh:
     """Return who shares a layer: `group`, the tensor group, the world, or one rank."""
-    if parallel_state.model_parallel_is_initialized():
-        return Region(torch or parallel_state.state().torch, group or parallel_state.get_tensor_model_parallel_group())
-    if torch is None:
-        return Region.current()  # which says what is missing
-    if group is None and torch.distributed.is_initialized():
+    if torch is None or parallel_state.model_parallel_is_initialized():
+        state = parallel_state.state()  # which says what is missing
+        torch, group = torch or state.torch, group or state.group("tp")
+    elif group is None and torch.distributed.is_initialized():
         group = torch.distributed.group.WORLD
-    return Region(torch, group)
+    return DeviceMesh.of_group(group, torch)

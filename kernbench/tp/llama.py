@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.dtensor._redistribute import COLUMNS, places_of, relaid
+from kernbench.dtensor._redistribute import relaid
 from kernbench.kernels import elementwise
 from kernbench.kernels.attention import attention
 from kernbench.kernels.elementwise import swiglu
-from kernbench.kernels.llama import heads_at, rmsnorm_columns, split_heads
+from kernbench.kernels.llama import rmsnorm, split_heads
+from kernbench.ops.matmul import ROWS
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.tp._layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear, product
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.tp._layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear
+from kernbench.tp._mappings import share
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor
@@ -49,9 +52,6 @@ def dense_attention(qkv: np.ndarray, sizes: LlamaConfig) -> np.ndarray:
 def _norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     out: np.ndarray = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
     return out
-
-
-ROWS = DPPolicy(cube="row_wise", pe="row_wise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class LlamaConfig:
 
 
 class LlamaBlock:
-    """One block; activations are [sequence, batch, hidden], by columns over the PEs, the same on every rank.
+    """One block; activations are [sequence, batch, hidden], by rows over the PEs, the same on every rank.
 
     Heads and feed-forward columns are spread over the ranks of the tensor group, which has to divide the kv heads; each
     half of the block ends with one all-reduce.
@@ -125,9 +125,8 @@ class LlamaBlock:
 
         self.qkv, self.gate, self.up = column("qkv"), column("gate"), column("up")
         self.o, self.down = row("o"), row("down")
-        self.region = self.qkv.region
-        self.kv_heads = self.region.share(sizes.kv_heads, "LlamaBlock: kv_heads")
-        self._torch: Any = self.region.torch
+        self.kv_heads = share(sizes.kv_heads, self.qkv.mesh, "LlamaBlock: kv_heads")
+        self._torch: Any = self.qkv.mesh.torch
         self.norm1, self.norm2 = (self._weight(np.ones(sizes.hidden)) for _ in range(2))
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
@@ -138,7 +137,7 @@ class LlamaBlock:
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's output; `x` stays as it is."""
-        x = relaid(x, COLUMNS)
+        x = relaid(x, ROWS)
         x = self._add(x, self._attention(self._norm(x, self.norm1)))
         return self._add(x, self._feed_forward(self._norm(x, self.norm2)))
 
@@ -152,7 +151,7 @@ class LlamaBlock:
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         rows, columns = x.numel() // self.sizes.hidden, self.sizes.hidden
         out = self._torch.empty_like(x)
-        self._torch.launch("rmsnorm", rmsnorm_columns, x, weight, out, rows, columns, places_of(x), self.sizes.eps)
+        self._launch("rmsnorm", rmsnorm, x, weight, out, rows, columns, self.sizes.eps)
         return out  # type: ignore[no-any-return]
 
     def _attention(self, x: Tensor) -> Tensor:
@@ -160,29 +159,33 @@ class LlamaBlock:
         tokens, batch = x.shape[0], x.shape[1]
         kv, group, d = self.kv_heads, sizes.group, sizes.head_dim
         qkv, _ = self.qkv(x)
-        q, out = (self._new("q", batch * kv, tokens, group, d) for _ in range(2))
+        q, out = self._new("q", batch * kv, tokens, group, d), self._new("out", tokens, batch, kv * group * d)
         k, v = (self._new("kv", batch * kv, tokens, d) for _ in range(2))
         angles = sizes.angles(tokens)
         cos, sin = (
             torch.tensor(f(angles), dtype=torch.float32, device="ahbm", dp=DPPolicy(num_cubes=1, num_pes=1))
             for f in (np.cos, np.sin)
         )
-        args = (qkv, cos, sin, q, k, v, tokens, batch, kv, group, d, places_of(qkv))
-        torch.launch("rotary", split_heads, *args)
-        torch.launch("attention", attention, q, k, v, out, batch * kv, group, tokens, tokens, d, True)
-        at = heads_at(tokens, batch, kv, group, d)
-        return self.region.reduce(product(out, self.o.weight.t(), None, at, (tokens, batch)))
+        self._launch("rotary", split_heads, qkv, cos, sin, q, k, v, tokens, batch, kv, group, d)
+        self._launch("attention", attention, q, k, v, out, batch * kv, group, tokens, tokens, d, True, True)
+        return self.o(out)[0]
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate(x)[0], self.up(x)[0]
         hidden = self._torch.empty_like(gate)
-        self._torch.launch("swiglu", swiglu, gate, up, hidden, gate.numel())
+        self._launch("swiglu", swiglu, gate, up, hidden, gate.numel())
         return self.down(hidden)[0]
 
     def _add(self, x: Tensor, y: Tensor) -> Tensor:
         out = self._torch.empty_like(x)
-        self._torch.launch("residual", elementwise.add, x, y, out, x.numel())
+        self._launch("residual", elementwise.add, x, y, out, x.numel())
         return out  # type: ignore[no-any-return]
+
+    def _launch(self, name: str, kernel: Callable[..., object], *args: Any) -> None:
+        """Run a kernel on all PEs: those that hold a few tokens are not all of them."""
+        host, handles = self._torch._host, [x._handle for x in args if isinstance(x, DeviceTensor)]
+        values = tuple(x.pointer if isinstance(x, DeviceTensor) else x for x in args)
+        host.launch(host.current, host.pes, kernel, values, name, handles)
 
     def _new(self, name: str, *shape: int) -> Tensor:
         tensor: Tensor = self._torch.empty(*shape, dtype=self.config.params_dtype, device="ahbm", dp=ROWS, name=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from numbers import Integral
@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from greenlet import getcurrent, greenlet
 
+from kernbench.dtensor._device_mesh import DEVICE_TYPE, DeviceMesh
 from kernbench.errors import ArgumentError, StateError
 from kernbench.runtime_api._process_group import ProcessGroup
 from kernbench.runtime_api.context import RuntimeContext, current_session
@@ -79,15 +80,15 @@ _NAMES = {"tp": "tensor model", "pp": "pipeline model", "dp": "data", "cp": "con
 
 @dataclass(frozen=True, slots=True)
 class ParallelState:
-    """What a rank knows: its machine, and its groups by axis; before `spawn`, the groups of all ranks."""
+    """What a rank knows: its machine, its world, and the ranks of that as a mesh with an axis for each of `_NAMES`."""
 
     torch: RuntimeContext
     world: ProcessGroup | None
-    groups: Mapping[str, Sequence[ProcessGroup]]
+    mesh: DeviceMesh
 
     def group(self, axis: str) -> ProcessGroup:
         """Return the calling rank's group of an axis."""
-        return next(group for group in self.groups[axis] if group.rank() >= 0)
+        return self.mesh.get_group(axis)
 
 
 # Ranks are greenlets of one process; Megatron's module has one state for each process.
@@ -139,14 +140,10 @@ def initialize_model_parallel(
     world = dist.get_world_size()
     sizes = {"tp": tensor_model_parallel_size, "cp": context_parallel_size, "pp": pipeline_model_parallel_size}
     sizes["dp"] = data_size(world, sizes)
-    check_order(order, sizes)
-    groups: dict[str, list[ProcessGroup]] = {axis: [] for axis in _NAMES}
-    for axis in _NAMES:
-        for ranks in rank_groups(sizes, axis, order):
-            group = dist.new_group(ranks)  # all ranks, members or not
-            if isinstance(group, ProcessGroup):
-                groups[axis].append(group)
-    _states[getcurrent()] = ParallelState(torch, dist.group.WORLD, groups)
+    axes = [axis for axis in dict.fromkeys((*check_order(order, sizes), *_NAMES)) if axis in _NAMES][::-1]
+    grid = np.arange(world).reshape([sizes[axis] for axis in axes])
+    mesh = DeviceMesh(DEVICE_TYPE, grid, mesh_dim_names=axes, torch=torch)
+    _states[getcurrent()] = ParallelState(torch, dist.group.WORLD, mesh)
 
 
 def data_size(world: int, sizes: Mapping[str, int]) -> int:

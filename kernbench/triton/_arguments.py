@@ -16,10 +16,9 @@ from kernbench._dtypes import DType, as_dtype
 from kernbench.errors import quote
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._devices import Host
-from kernbench.triton._bind import Binder
+from kernbench.triton._bind import Binder, maybe_dtype
 from kernbench.triton._language import Language
-from kernbench.triton._tensor import tensor, tensor_descriptor
-from kernbench.triton._types import TYPES, maybe_dtype, pointer_type
+from kernbench.triton_emu._blocks import tensor_descriptor
 from kernbench.triton_emu._handles import Pointer
 
 # Options of Triton's compiler; a machine of ours has none of what they choose.
@@ -47,25 +46,6 @@ class HostMemory:
         return np.ctypeslib.as_array((ctypes.c_ubyte * self.nbytes).from_address(self.address))
 
 
-@dataclass(frozen=True)
-class Place:
-    """A tensor of a launch, on the device: where its first element is."""
-
-    va: int
-    dtype: DType
-
-
-@dataclass(frozen=True)
-class Described:
-    """A tensor descriptor of a launch."""
-
-    base: Any
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    block_shape: tuple[int, ...]
-    padding: str
-
-
 def is_host(x: object) -> bool:
     """Return whether a value is an array or tensor of the host."""
     return isinstance(x, np.ndarray) or (hasattr(x, "untyped_storage") and hasattr(x, "storage_offset"))
@@ -83,15 +63,13 @@ def host_memory(x: Any, where: str) -> HostMemory:
         if isinstance(x, np.ndarray):
             low, high = np.lib.array_utils.byte_bounds(_root(x))
             return HostMemory(low, high - low, x.ctypes.data - low, as_dtype(x.dtype))
-        kind = maybe_dtype(x.dtype)
-        if kind is None:
-            raise TypeError(f"unknown dtype {x.dtype}")
+        kind = as_dtype(x.dtype)
     except TypeError as error:
         raise TypeError(f"{where}: {error}") from None
     storage = x.untyped_storage()
     if storage.device.type != "cpu":
         raise TypeError(f"{where} is a tensor on {storage.device}; expected one on the CPU, or on a simulated device")
-    return HostMemory(storage.data_ptr(), storage.nbytes(), x.storage_offset() * x.element_size(), kind.native)
+    return HostMemory(storage.data_ptr(), storage.nbytes(), x.storage_offset() * x.element_size(), kind)
 
 
 class TypedPointer:
@@ -147,8 +125,10 @@ def tensor_of(x: Any, where: str, session: Host) -> Any:
     TypeError
         If there is none, or the type of element does not exist on the machine.
     """
-    if maybe_dtype(x.dtype) is None:
-        raise TypeError(f"{where}: unknown dtype {x.dtype}")
+    try:
+        as_dtype(x.dtype)
+    except TypeError as error:
+        raise TypeError(f"{where}: {error}") from None
     address = x.data_ptr()
     for held in getattr(x, "__dict__", {}).values():
         held = getattr(held, "_array", held)  # of a tensor of the session's host
@@ -206,12 +186,10 @@ def unwrapped(x: Any) -> Any:
 def inside(x: Any, known: bool, lang: Language, binder: Binder) -> Any:
     """Return an argument as the kernel gets it."""
     x = unwrapped(x)
-    if isinstance(x, Place):
-        return tensor(lang, Pointer(x.va, x.dtype), pointer_type(x.dtype))
-    if isinstance(x, Described):
-        base = inside(x.base, False, lang, binder)
-        offsets = [0] * len(x.shape)
-        return tensor_descriptor(lang, base, x.shape, x.strides, offsets, x.block_shape, x.padding)
+    if isinstance(x, Pointer):
+        return Pointer(x.va, x.element_ty, lang._tl)
+    if isinstance(x, tensor_descriptor):
+        return x.of(lang._tl)
     if isinstance(x, (tuple, list)):
         return (
             type(x)(*map(_each(known, lang, binder), x))
@@ -221,13 +199,7 @@ def inside(x: Any, known: bool, lang: Language, binder: Binder) -> Any:
     if known:
         found = maybe_dtype(x) if not isinstance(x, str) else None
         return found if found is not None else binder.bind(x)
-    if isinstance(x, np.generic):
-        x = x.item()
-    if isinstance(x, float):
-        return lang.cast(lang.to_tensor(x), TYPES["fp32"])
-    if isinstance(x, int):
-        return lang.to_tensor(x)
-    return binder.bind(x)
+    return lang.to_tensor(x) if isinstance(x, (int, float, np.generic)) else binder.bind(x)
 
 
 def _each(known: bool, lang: Language, binder: Binder) -> Callable[[Any], Any]:

@@ -13,7 +13,7 @@ from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext, current_session
 from kernbench.triton._arguments import TypedPointer, is_host, is_pointer, tensor_of
 from kernbench.triton._bind import decoration, raw
-from kernbench.triton._functions import StaticAssertError
+from kernbench.triton._language import StaticAssertError
 from kernbench.triton._owner import UNKNOWN
 from kernbench.triton._session import On, computed
 

@@ -6,16 +6,20 @@ import builtins
 import dis
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any, cast
+from typing import Any
 
+import numpy as np
+
+from kernbench._dtypes import DType, PointerType, as_dtype
 from kernbench.errors import KernelError
 from kernbench.triton import _boolean as boolean
-from kernbench.triton._functions import Namespace
 from kernbench.triton._language import Language
-from kernbench.triton._tensor import tensor
-from kernbench.triton._types import maybe_dtype
+from kernbench.triton_emu._handles import Tile
+from kernbench.triton_emu._math_ops import Namespace
+from kernbench.triton_emu.testing import MockBackend
 from kernbench.triton_emu.tl_context import TLContext
 
 
@@ -36,6 +40,20 @@ def decoration(value: object) -> str:
     """Return "Autotuner" or "Heuristics" for what these have been put around, else nothing."""
     names = {kind.__name__ for kind in type(value).__mro__} if is_jit(value) else set()
     return next((name for name in ("Autotuner", "Heuristics") if name in names), "")
+
+
+def maybe_dtype(value: object) -> DType | PointerType | None:
+    """Return the type that a value means, or None: ours, or one of Triton, torch or numpy."""
+    if isinstance(value, (DType, PointerType)):
+        return value
+    kind = type(value)
+    if not isinstance(value, np.dtype) and kind.__module__.partition(".")[0] not in ("triton", "torch"):
+        return None
+    if kind.__name__ == "pointer_type":
+        return PointerType(getattr(value, "element_ty"))  # noqa: B009 : no static type has it
+    with suppress(TypeError):
+        return as_dtype(value)
+    return None
 
 
 class _TritonModule:
@@ -73,7 +91,7 @@ class Binder:
         return self._extreme(max, self.lang.maximum, values)
 
     def _extreme(self, plain: Callable[..., Any], of_tensors: Callable[..., Any], values: tuple[Any, ...]) -> Any:
-        if len(values) < 2 or not any(isinstance(value, tensor) for value in values):
+        if len(values) < 2 or not any(isinstance(value, Tile) for value in values):
             return plain(*values)
         first, *rest = values
         for value in rest:
@@ -81,7 +99,7 @@ class Binder:
         return first
 
     def _float(self, value: Any = 0.0) -> Any:
-        return self.lang.cast(value, "fp32") if isinstance(value, tensor) else float(value)
+        return self.lang.cast(value, "f32") if isinstance(value, Tile) else float(value)
 
     def bind(self, value: Any) -> Any:
         """Return what a value of the kernel's file is inside of the program."""
@@ -184,7 +202,7 @@ def _chains(code: CodeType) -> Iterator[tuple[int, list[str]]]:
 _checked: dict[CodeType, bool] = {}
 
 
-def check(fn: Any, grid: tuple[int, ...] = (1,)) -> bool:
+def check(fn: Any) -> bool:
     """Refuse what a kernel, or a function that it calls, takes from Triton and this machine does not have.
 
     Returns
@@ -201,7 +219,7 @@ def check(fn: Any, grid: tuple[int, ...] = (1,)) -> bool:
     kernel = function.__code__
     if kernel in _checked:
         return _checked[kernel]
-    binder = Binder(Language(cast(TLContext, None), grid))  # nothing runs
+    binder = Binder(Language(TLContext(MockBackend(data=False), (0, 0), (1, 1)), (1, 1, 1)))  # nothing runs
     found: list[FunctionType] = []
     todo = [function]
     while todo:

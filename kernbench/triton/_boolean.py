@@ -10,12 +10,12 @@ from textwrap import dedent
 from types import CodeType
 from typing import Any
 
-from kernbench.triton._tensor import tensor
-from kernbench.triton._types import constexpr
+from kernbench.triton_emu._handles import Tensor
+from kernbench.triton_emu.tl_context import constexpr
 
 
 def _is_block(value: Any) -> bool:
-    return isinstance(value, tensor) and bool(value.shape)
+    return isinstance(value, Tensor) and bool(value.shape)
 
 
 def all_of(value: Any, *others: Callable[[], Any]) -> Any:

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kernbench._dtypes import TRITON, BlockType, DType, PointerType
 from kernbench.errors import KernelError
-from kernbench.triton._functions import ALIASES, BITS, CASTS, MATH, OTHER_RESULTS, REFUSED
-from kernbench.triton._language import Language
 from kernbench.triton._session import Driver, do_bench, launch
-from kernbench.triton._types import LANGUAGE_NAMES, block_type, dtype, pointer_type
+from kernbench.triton_emu._math_ops import NAMES
+from kernbench.triton_emu.tl_context import TLContext
 
 _numbers = count()
 
@@ -179,19 +179,13 @@ def cdiv(x: int, y: int) -> int:
     return -(-x // y)
 
 
-def next_power_of_2(n: int) -> int:
-    """Return the smallest power of two that is not below n."""
-    return 1 << (n - 1).bit_length() if n > 0 else 0
-
-
 class _Language(ModuleType):
     """`triton.language` outside of kernels."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        known = {*vars(Language), *MATH, *ALIASES, *BITS, *CASTS, *OTHER_RESULTS, *REFUSED}
-        if name not in known and self.__name__ == "triton.language":
+        if name not in NAMES and not hasattr(TLContext, name) and self.__name__ == "triton.language":
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return Function(name)
 
@@ -209,10 +203,10 @@ def _modules() -> dict[str, ModuleType]:
             setattr(made[parent], last, found)
         return found
 
-    names = dict(constexpr=constexpr, dtype=dtype, pointer_type=pointer_type, block_type=block_type, **LANGUAGE_NAMES)
+    names = dict(constexpr=constexpr, dtype=DType, pointer_type=PointerType, block_type=BlockType, **TRITON)
     module(
         "triton", jit=jit, autotune=autotune, heuristics=heuristics, Config=Config, cdiv=cdiv, __version__="3.9.0",
-        next_power_of_2=next_power_of_2, constexpr_function=ConstexprFunction, JITFunction=JITFunction,
+        next_power_of_2=TLContext.next_power_of_2, constexpr_function=ConstexprFunction, JITFunction=JITFunction,
         set_allocator=lambda _: None,
     )  # fmt: skip
     module("triton.language", True, **names, range=builtins.range, static_range=builtins.range)

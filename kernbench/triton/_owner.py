@@ -12,7 +12,7 @@ from kernbench.components._command import Command, Store
 from kernbench.errors import KernelError, OutOfBoundsError
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.triton._arguments import tensor_at
-from kernbench.triton._functions import StaticAssertError
+from kernbench.triton._language import StaticAssertError
 from kernbench.triton_emu._runner import run_program
 from kernbench.triton_emu.testing import Memory, MockBackend
 from kernbench.triton_emu.tl_context import TLContext

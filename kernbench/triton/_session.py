@@ -27,7 +27,8 @@ from kernbench.triton._bind import Binder, check, decoration, names_of, raw
 from kernbench.triton._cuda import CAPABILITY, Cuda, replace
 from kernbench.triton._language import Language
 from kernbench.triton._owner import check_constants, owners
-from kernbench.triton._types import maybe_dtype
+from kernbench.triton_emu._blocks import tensor_descriptor
+from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
 PLACEMENTS = ("round-robin", "blocks", "owner")
@@ -71,7 +72,7 @@ class _Buffers:
         assert isinstance(whole, DeviceTensor)
         return whole.pes
 
-    def place(self, x: Any, where: str, holds_addresses: bool) -> arguments.Place:
+    def place(self, x: Any, where: str, holds_addresses: bool) -> Pointer:
         """Return where a tensor of the host is on the device; memory that several share is placed once.
 
         If it `holds_addresses`, those of torch's tensors become those of their places on the device.
@@ -83,7 +84,7 @@ class _Buffers:
             if holds_addresses and memory.dtype in (int64, uint64):
                 values, changed = self._on_the_device(values.view(np.int64))
             known = self._taken[memory.address] = memory, self._buffer(memory, values), not changed
-        return arguments.Place(known[1].data_ptr() + memory.offset, memory.dtype)
+        return Pointer(known[1].data_ptr() + memory.offset, memory.dtype)
 
     def _on_the_device(self, addresses: np.ndarray) -> tuple[np.ndarray, bool]:
         found = addresses.copy()
@@ -210,20 +211,20 @@ class On:
             if x.device.index != current:
                 raise TypeError(f"{where} is on {x.device}, but the current device is ahbm:{current}")
             tensors.append(x)
-            return arguments.Place(x.data_ptr(), x.dtype)
+            return Pointer(x.data_ptr(), x.dtype)
         if arguments.is_host(x):
             return self._buffers.place(x, where, casts)
         if hasattr(x, "_array") and hasattr(x, "_host"):
             return self._buffers.place(x.numpy(), where, casts)
         if arguments.is_descriptor(x):
-            shape, strides, block = (tuple(map(int, v)) for v in (x.shape, x.strides, x.block_shape))
+            shape, strides, block = ([int(n) for n in v] for v in (x.shape, x.strides, x.block_shape))
             padding = str(getattr(x, "padding", "zero"))
-            return arguments.Described(self._place(x.base, where, tensors, casts), shape, strides, block, padding)
+            return tensor_descriptor(None, self._place(x.base, where, tensors, casts), shape, strides, block, padding)
         if arguments.is_pointer(x):
             holder = arguments.tensor_of(x, where, self.torch._host)
             place = self._place(holder, where, tensors, casts)
             offset = x.data_ptr() - arguments.first_address(holder)
-            return arguments.Place(place.va + offset, maybe_dtype(x.dtype).native)
+            return Pointer(place.va + offset, as_dtype(x.dtype))
         if isinstance(x, tuple):
             items = [self._place(item, where, tensors, casts) for item in x]
             return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
@@ -270,7 +271,7 @@ def body_of(
     x, y, _ = sizes
 
     def run(number: int) -> None:
-        lang.grid_place = number % x, number // x % y, number // (x * y)
+        lang.move((number % x, number // x % y, number // (x * y)))
         kernel(**given)
 
     return run

@@ -54,7 +54,7 @@ def _atomic(
     if scope not in (None, *_SCOPES):
         raise KernelError(f"{name}: scope={scope!r} is unknown; known: {', '.join(_SCOPES)}")
     pointers = pointer if isinstance(pointer, PointerTile) else block(tl, as_pointer(tl, name, pointer, None), ())
-    dt, shape = pointers.dtype, pointers.shape
+    dt, shape = pointers.element_ty, pointers.shape
     if integer and dt.is_floating_point:
         raise KernelError(f"{name} takes integers, {pointers!r} points to {dt}")
     tiles = [tl.cast(value, dt) for value in values]
@@ -128,6 +128,7 @@ atomic_and = _operation("atomic_and", np.bitwise_and, "Take the bitwise and", in
 atomic_or = _operation("atomic_or", np.bitwise_or, "Take the bitwise or", integer=True)
 atomic_xor = _operation("atomic_xor", np.bitwise_xor, "Take the bitwise exclusive or", integer=True)
 atomic_xchg = _operation("atomic_xchg", lambda _old, new: new, "Exchange the value")
+atomic_store = atomic_xchg
 
 
 def atomic_cas(tl: Program, pointer: Any, cmp: Any, val: Any, sem: str | None = None, scope: str | None = None) -> Tile:
@@ -137,3 +138,8 @@ def atomic_cas(tl: Program, pointer: Any, cmp: Any, val: Any, sem: str | None = 
         return np.where(old == expected, new, old)
 
     return _atomic(tl, "atomic_cas", swap, pointer, (cmp, val), None, sem, scope)
+
+
+def atomic_load(tl: Program, pointer: Any, mask: Any = None, sem: str | None = None, scope: str | None = None) -> Tile:
+    """Return the values in memory as one step: `atomic_add` of 0."""
+    return atomic_add(tl, pointer, 0, mask, sem, scope)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import operator
 from collections.abc import Callable
+from functools import lru_cache, partial
+from math import prod
 from operator import index
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench._dtypes import DType
+from kernbench._dtypes import BlockType, DType, PointerType, bool_, int64
 from kernbench._registry import hint
 from kernbench.components._command import Command, Recv, Value
 from kernbench.errors import KernelError
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from kernbench.triton_emu._program import Program
 
 Shape = tuple[int, ...]
-DTypeLike = DType | str | type
 
 # The thread that the cycle collector runs in, or 0. What it finds stays where it is until the program ends:
 # when a tile's space becomes free is a matter of reference counts, so that two runs agree.
@@ -40,43 +42,145 @@ def shape_text(shape: Shape) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
-class Pointer:
-    """A typed address: `pointer + n` is n elements further, `pointer + tile` a tile of pointers."""
+# Functions of `tl` that are methods of a tensor too, as in Triton.
+METHODS = frozenset((
+    "abs", "argmax", "argmin", "associative_scan", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min",
+    "atomic_or", "atomic_xchg", "atomic_xor", "broadcast_to", "cast", "cdiv", "ceil", "cos", "cumprod", "cumsum", "erf",
+    "exp", "exp2", "expand_dims", "flip", "floor", "gather", "histogram", "item", "log", "log2", "logical_and",
+    "logical_or", "max", "min", "permute", "ravel", "reduce", "reduce_or", "reshape", "rsqrt", "sigmoid", "sin",
+    "softmax", "split", "sqrt", "sqrt_rn", "squeeze", "store", "sum", "trans", "unsqueeze", "view", "xor_sum",
+))  # fmt: skip
 
-    __slots__ = ("dtype", "va")
-    __array_ufunc__ = None  # numpy's numbers leave `n + pointer` to __radd__
 
-    def __init__(self, va: int, dtype: DType) -> None:
-        self.va, self.dtype = va, dtype
+class Tensor:
+    """What Triton calls a tensor: a tile of values, a pointer, or a tile of pointers."""
 
-    def __add__(self, n: int | Tile) -> Any:
+    __slots__ = ()
+    __array_ufunc__ = None  # numpy leaves `number * tile` to __rmul__
+    shape: Any
+    dtype: Any
+    _tl: Any
+
+    @property
+    def type(self) -> Any:
+        """The type with the shape."""
+        return BlockType(self.dtype, self.shape) if self.shape else self.dtype
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    def to(self, dtype: Any, fp_downcast_rounding: str | None = None, bitcast: bool = False) -> Tile:
+        """Return `tl.cast` of the tensor."""
+        found: Tile = self._tl.cast(self, dtype, fp_downcast_rounding, bitcast)
+        return found
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name in METHODS and self._tl is not None:
+            return partial(getattr(self._tl, name), self)
+        known = METHODS.union(n for n in dir(type(self)) if not n.startswith("_"))
+        what = "pointer" if isinstance(self, Pointer) else "tile"
+        raise AttributeError(f"a {what} has no attribute {name!r}; {hint(name, sorted(known))}", name=name)
+
+
+class KnownInt(int):
+    """An integer known to the program: exact, with the one method that Triton's kernels use on it."""
+
+    def to(self, dtype: Any) -> Any:
+        """Return the integer, which has no width, or the pointer to this address."""
+        return Pointer(self, dtype.element_ty) if isinstance(dtype, PointerType) else self
+
+
+pointer_type = lru_cache(PointerType)
+
+
+def address(x: Any) -> Any:
+    """Return pointers as the integers that they are, and anything else as it is."""
+    if isinstance(x, Pointer):
+        return KnownInt(x.va) if x._tl is None else x._tl._fold(np.asarray(x.va, np.int64), int64)
+    if isinstance(x, PointerTile):
+        return x.offsets.to(int64) * x.element_ty.itemsize + x.base.va
+    return x
+
+
+def pointers_of(x: Any, element_ty: DType, tl: Program | None) -> Any:
+    """Return integers, or pointers to another type, as pointers."""
+    if isinstance(x, PointerTile):
+        scaled = x.offsets * x.element_ty.itemsize // element_ty.itemsize
+        return PointerTile(Pointer(x.base.va, element_ty, tl), scaled)
+    if isinstance(x, Tile) and x.shape:
+        return PointerTile(Pointer(0, element_ty, tl), x // element_ty.itemsize)
+    return Pointer(int(x), element_ty, tl)
+
+
+def _compared(name: str) -> Callable[[Any, Any], Any]:
+    compare = getattr(operator, name)
+
+    def method(self: Any, other: Any) -> Any:
+        return NotImplemented if other is None else compare(address(self), address(other))
+
+    return method
+
+
+class Pointer(Tensor):
+    """A typed address: `pointer + n` is n elements further, `pointer + tile` a tile of pointers.
+
+    As an integer it is Python's, or i64 in a language where scalars have a width, which is then given as `tl`.
+    """
+
+    __slots__ = ("_tl", "element_ty", "va")
+    shape = ()
+
+    def __init__(self, va: int, element_ty: DType, tl: Program | None = None) -> None:
+        self.va, self.element_ty, self._tl = va, element_ty, tl
+
+    @property
+    def dtype(self) -> PointerType:
+        """The type: `dtype.element_ty` is that of the elements."""
+        return pointer_type(self.element_ty)
+
+    def __add__(self, n: Any) -> Any:
         if isinstance(n, Tile) and n.shape:
             return PointerTile(self, n)
-        return Pointer(self.va + index(n) * self.dtype.itemsize, self.dtype)
+        return Pointer(self.va + index(n) * self.element_ty.itemsize, self.element_ty, self._tl)
 
     __radd__ = __add__
 
-    def __sub__(self, n: int | Tile) -> Any:
-        return self + -n
+    def __sub__(self, n: Any) -> Any:
+        if isinstance(n, Tensor) and (n.shape or isinstance(n, Pointer)):
+            return _difference(self, n)
+        return self + -index(n)
+
+    def to(self, dtype: Any, fp_downcast_rounding: str | None = None, bitcast: bool = False) -> Any:
+        """Return the pointer to another type, or the address as an integer."""
+        if isinstance(dtype, PointerType):
+            return Pointer(self.va, dtype.element_ty, self._tl)
+        return address(self).to(dtype)
 
     def __int__(self) -> int:
         return self.va
 
     __index__ = __int__
 
+    __lt__, __le__, __gt__, __ge__ = map(_compared, ("lt", "le", "gt", "ge"))
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Pointer):
             return NotImplemented
-        return self.va == other.va and self.dtype == other.dtype
+        return self.va == other.va and self.element_ty == other.element_ty
 
     def __hash__(self) -> int:
-        return hash((self.va, self.dtype.name))
+        return hash((self.va, self.element_ty.name))
 
     def __repr__(self) -> str:
-        return f"<pointer to {self.dtype.name} at {self.va:#x}>"
+        return f"<pointer to {self.element_ty.name} at {self.va:#x}>"
 
 
-class PointerTile:
+class PointerTile(Tensor):
     """A tile of pointers: `base` plus `offsets` elements."""
 
     __slots__ = ("base", "offsets")
@@ -92,11 +196,20 @@ class PointerTile:
         return self.offsets.shape
 
     @property
-    def dtype(self) -> DType:
+    def element_ty(self) -> DType:
         """Return the type that the pointers point to."""
+        return self.base.element_ty
+
+    @property
+    def dtype(self) -> PointerType:
+        """The type of each: `dtype.element_ty` is that of the elements."""
         return self.base.dtype
 
-    def __add__(self, n: int | Tile) -> PointerTile:
+    @property
+    def _tl(self) -> Program:
+        return self.offsets._tl
+
+    def __add__(self, n: Any) -> PointerTile:
         # A uniform step moves the base: the runs of the offsets are found once for a whole loop.
         if isinstance(n, Tile) and n.shape:
             return PointerTile(self.base, self.offsets + n)
@@ -104,14 +217,25 @@ class PointerTile:
 
     __radd__ = __add__
 
-    def __sub__(self, n: int | Tile) -> PointerTile:
-        return self + -n
+    def __sub__(self, n: Any) -> Any:
+        return _difference(self, n) if isinstance(n, (Pointer, PointerTile)) else self + -n
 
     def __getitem__(self, key: Any) -> PointerTile:
         return PointerTile(self.base, self.offsets[key])
 
+    __lt__, __le__, __gt__, __ge__ = map(_compared, ("lt", "le", "gt", "ge"))
+    __eq__, __ne__ = _compared("eq"), _compared("ne")
+    __hash__ = object.__hash__
+
     def __repr__(self) -> str:
-        return f"<{shape_text(self.shape)} pointers to {self.dtype.name} from {self.base.va:#x}>"
+        return f"<{shape_text(self.shape)} pointers to {self.element_ty.name} from {self.base.va:#x}>"
+
+
+def _difference(x: Pointer | PointerTile, y: Any) -> Any:
+    """Return how many elements x is behind y, or x moved back by a tile of elements."""
+    if isinstance(y, Tile):
+        return x + -y
+    return (address(x) - address(y)) // x.element_ty.itemsize
 
 
 class Pending:
@@ -127,36 +251,30 @@ class Pending:
 
 
 def _binary(name: str) -> Callable[[Tile, Any], Tile]:
-    def operator(self: Tile, other: Any) -> Tile:
+    def method(self: Tile, other: Any) -> Any:
+        if other is None or isinstance(other, (Pointer, PointerTile)):
+            return NotImplemented
         return self._tl._binary(name, self, other)
 
-    return operator
+    return method
 
 
 def _reflected(name: str) -> Callable[[Tile, Any], Tile]:
-    def operator(self: Tile, other: Any) -> Tile:
+    def method(self: Tile, other: Any) -> Tile:
         return self._tl._binary(name, other, self)
 
-    return operator
+    return method
 
 
-def _unary(name: str) -> Callable[[Tile], Tile]:
-    def function(self: Tile) -> Tile:
-        return self._tl._unary(name, self)
-
-    function.__name__, function.__doc__ = name, f"Return `tl.{name}` of the tile."
-    return function
-
-
-class Tile:
+class Tile(Tensor):
     """A tile of values: a constant, folded at no cost, or a result that has its place in TCM.
 
-    Operators broadcast as numpy's and have the element types of Triton. `float(x)`, `int(x)`, `bool(x)`, `item()`
-    and `numpy()` wait for the value. The place in TCM is free once the last reference is gone and no command needs it.
+    Operators broadcast as numpy's and have the element types of Triton. `float(x)`, `int(x)`, `bool(x)` and `numpy()`
+    wait for the value. The place in TCM is free once the last reference is gone and no command needs it.
     """
 
+    _tl: Program
     __slots__ = ("_access", "_base", "_constant", "_recv", "_tl", "_undefined", "_value", "dtype", "shape")
-    __array_ufunc__ = None  # numpy leaves `number * tile` to __rmul__
 
     def __init__(
         self,
@@ -210,7 +328,7 @@ class Tile:
         """Return a copy of the values in the tile's own type, waiting for them."""
         return self._array().astype(self.dtype.numpy)
 
-    def item(self) -> Any:
+    def _number(self) -> Any:
         """Return the one value as a Python number, waiting for it."""
         array = self._array()
         if array.size != 1:
@@ -221,18 +339,18 @@ class Tile:
         return array.reshape(()).item()
 
     def __bool__(self) -> bool:
-        return bool(self.item())
+        return bool(self._number())
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._number())
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._number())
 
     def __index__(self) -> int:
         if self.dtype.is_floating_point:
             raise TypeError(f"{self!r} cannot be used as an index: it is not an integer")
-        return int(self.item())
+        return int(self._number())
 
     @property
     def came_from(self) -> str:
@@ -260,49 +378,6 @@ class Tile:
             shape.append(size)
         return self._view((*shape, *sizes))
 
-    # Functions of `tl` that are methods of a tile too, as in Triton.
-
-    abs, cos, exp, exp2, log, log2 = map(_unary, ("abs", "cos", "exp", "exp2", "log", "log2"))
-    rsqrt, sigmoid, sin, sqrt = map(_unary, ("rsqrt", "sigmoid", "sin", "sqrt"))
-
-    def trans(self) -> Tile:
-        """Return `tl.trans` of the tile."""
-        return self._tl.trans(self)
-
-    def cast(self, dtype: DTypeLike) -> Tile:
-        """Return `tl.cast` of the tile."""
-        return self._tl.cast(self, dtype)
-
-    to = cast
-
-    def cdiv(self, div: Any) -> Any:
-        """Return `tl.cdiv` of the tile."""
-        return self._tl.cdiv(self, div)
-
-    def max(self, axis: int | None = None, keep_dims: bool = False) -> Tile:
-        """Return `tl.max` of the tile."""
-        return self._tl.max(self, axis, keep_dims)
-
-    def min(self, axis: int | None = None, keep_dims: bool = False) -> Tile:
-        """Return `tl.min` of the tile."""
-        return self._tl.min(self, axis, keep_dims)
-
-    def reshape(self, *shape: Any) -> Tile:
-        """Return `tl.reshape` of the tile."""
-        return self._tl.reshape(self, *shape)
-
-    def softmax(self, dim: int | None = None) -> Tile:
-        """Return `tl.softmax` of the tile."""
-        return self._tl.softmax(self, dim)
-
-    def sum(self, axis: int | None = None, keep_dims: bool = False, dtype: DTypeLike | None = None) -> Tile:
-        """Return `tl.sum` of the tile."""
-        return self._tl.sum(self, axis, keep_dims, dtype)
-
-    def __getattr__(self, name: str) -> Any:
-        known = [n for n in dir(Tile) if not n.startswith("_")]
-        raise AttributeError(f"a tile has no attribute {name!r}; {hint(name, sorted(known))}", name=name)
-
     def __repr__(self) -> str:
         what = "constant" if self._constant else "tile"
         text = f"<{what} {shape_text(self.shape)} {self.dtype.name}"
@@ -329,7 +404,11 @@ class Tile:
     __gt__, __ge__ = _binary("gt"), _binary("ge")
     __eq__, __ne__ = _binary("eq"), _binary("ne")  # type: ignore[assignment]
 
-    __neg__, __invert__, __abs__ = map(_unary, ("neg", "not", "abs"))
+    def __neg__(self) -> Tile:
+        return self if self.dtype is bool_ else self._tl._neg(self)
 
-    def __pos__(self) -> Tile:
-        return self
+    def __invert__(self) -> Tile:
+        return self._tl._not(self)
+
+    def __abs__(self) -> Tile:
+        return self._tl.abs(self)

@@ -10,6 +10,7 @@ import numpy as np
 
 from kernbench._dtypes import (
     DType,
+    DTypeLike,
     bfloat16,
     float8_e4m3fn,
     float8_e5m2,
@@ -88,22 +89,33 @@ def dot(
     acc: Tile | None = None,
     input_precision: str | None = None,
     allow_tf32: bool | None = None,
+    max_num_imprecise_acc: int | None = None,
+    out_dtype: DTypeLike | None = None,
 ) -> Tile:
-    """Return input @ other (+ acc), all in TCM: f32, or i32 for i8.
+    """Return input @ other (+ acc), all in TCM: of the type of acc, else f32, or i32 for i8.
 
     Parameters
     ----------
     input, other : Tile
-        M x K and K x N, of one type: f16, bf16, f8, i8 or f32.
+        M x K and K x N, of one type: f16, bf16, f8, i8 or f32. Or stacks of B such matrices: B products, each with two
+        simple operations for the operands and one for the result.
     acc : Tile, optional
-        M x N of the result's type, added in the accumulators. Constant zeros are free.
-    input_precision, allow_tf32 : object
+        M x N, added in the accumulators; one of another type than f32 (i32 for i8) is cast before and after.
+        Constant zeros are free.
+    input_precision, allow_tf32, max_num_imprecise_acc : object
         Hints of Triton, without effect: f32 is f32.
+    out_dtype : DType or str, optional
+        Type of the result.
     """
     for x in (input, other):
         if not isinstance(x, Tile):
             raise KernelError(f"dot takes tiles in TCM, got {x!r}; tl.load it, or use tl.composite")
     tl._own(input, other, acc)
+    if len(input.shape) == 3:
+        return _stacked(tl, input, other, acc, out_dtype)
+    wanted = acc.dtype if out_dtype is None and isinstance(acc, Tile) else out_dtype
+    if isinstance(acc, Tile) and acc.dtype is not int32:
+        acc = tl.cast(acc, float32)
     (m, k, n), dtype = _product("dot", input, other)
     inputs = [input._value, other._value]
     if acc is not None:
@@ -117,7 +129,22 @@ def dot(
         return multiply(a.reshape(m, k), b.reshape(k, n), None if c is None else c.reshape(m, n))
 
     tl._backend.submit(Dot("dot", tuple(inputs), out, compute, 2 * m * k * n, f"{m}x{k}x{n}", mkn=(m, k, n)))
-    return tl._tile(out)
+    result = tl._tile(out)
+    return result if wanted is None else tl.cast(result, wanted)
+
+
+def _stacked(tl: Program, input: Tile, other: Tile, acc: Any, out_dtype: DTypeLike | None) -> Tile:
+    """Return the product of each pair in two stacks of matrices."""
+    (count, m, _), n = input.shape, other.shape[2]
+
+    def part(x: Tile, i: int) -> Tile:
+        return tl._vector("slice", ("simple",), lambda a: a[i], (x,), x.shape[1:], x.dtype, None)
+
+    parts = [dot(tl, part(input, i), part(other, i)).reshape(m * n) for i in range(count)]
+    out = tl._vector("stack", ("simple",), lambda *a: np.stack(a), parts, (count, m * n), parts[0].dtype, None)
+    found = out.reshape(count, m, n)
+    found = found if acc is None else found + acc
+    return found if out_dtype is None else tl.cast(found, out_dtype)
 
 
 def composite(
@@ -184,12 +211,12 @@ def composite(
     operands = [x for x in (a, b, *(x for _, x in extra), acc) if x is not None]
     tl._own(*operands)
     command = Composite(op, tuple([x._value for x in operands if isinstance(x, Tile)]), flops=flops, tag=tag, op=op)
-    command.a, command.out = _operand(a), Ref(target.va, shape, target.dtype)
+    command.a, command.out = _operand(a), Ref(target.va, shape, target.element_ty)
     command.b = None if b is None else _operand(b)
     command.acc = None if acc is None else _seen(acc)
     command.extra = tuple([(kind, _operand(x)) for kind, x in extra])
     command.epilogue = tuple([VectorOp(kind, prod(shape), 4) for kind in kinds])
-    command.compute = _compute(op, b is not None, steps, target.dtype)
+    command.compute = _compute(op, b is not None, steps, target.element_ty)
     tl._backend.submit(command)
     return Pending(command)
 
@@ -216,7 +243,7 @@ def _epilogue(
         wanted = shape[-1:] if name == "bias" else shape
         if not isinstance(operand, (Ref, Tile)):
             base = as_pointer(tl, f"epilogue {name}", operand, None)
-            operand = Ref(base.va, wanted, base.dtype)
+            operand = Ref(base.va, wanted, base.element_ty)
         elif prod(operand.shape) != prod(wanted):
             raise KernelError(f"epilogue {name}: expected the shape {shape_text(wanted)}, got {_what(operand)}")
         extra.append(("row" if name == "bias" else "tile", operand))

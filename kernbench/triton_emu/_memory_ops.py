@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from kernbench._dtypes import DType, as_dtype
+from kernbench._dtypes import DType, DTypeLike, as_dtype
 from kernbench.components._command import Load, Ref, Run, Store, Value
 from kernbench.errors import KernelError
-from kernbench.triton_emu._handles import DTypeLike, Pointer, PointerTile, Shape, Tile, shape_text
+from kernbench.triton_emu._blocks import Block
+from kernbench.triton_emu._handles import Pointer, PointerTile, Shape, Tile, shape_text
 from kernbench.triton_emu._program import Program, broadcast, shape_of
 
 
@@ -100,32 +101,37 @@ def load(
     pointer: Any,
     mask: Any = None,
     other: Any = None,
-    *,
-    shape: int | Sequence[int] | None = None,
-    dtype: DTypeLike | None = None,
+    boundary_check: Sequence[int] = (),
+    padding_option: str = "",
     cache_modifier: str = "",
     eviction_policy: str = "",
     volatile: bool = False,
+    *,
+    shape: int | Sequence[int] | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Tile:
     """Load a tile into TCM.
 
     Two forms: a scalar pointer with `shape` loads that many consecutive elements, row by row (one element
-    without `shape`); a tile of pointers loads the element of each. Each distinct address moves once.
+    without `shape`); a tile of pointers, or a block pointer, loads the element of each. Each distinct address moves
+    once.
 
     Parameters
     ----------
-    pointer : Pointer or PointerTile or int
+    pointer : Pointer or PointerTile or int, or what `make_block_ptr` returns
         Where from; a plain integer is a byte address and needs `dtype`.
     mask : Tile or bool, optional
         Which elements to load; its values are needed at once.
     other : Tile or number, optional
         What masked-off elements are; zero unless given.
+    boundary_check, padding_option : sequence of int, str
+        Of a block pointer: the dims whose bounds are checked, and "nan" for NaN instead of zero outside of them.
+    cache_modifier, eviction_policy, volatile : object
+        Hints of Triton, without effect.
     shape : int or sequence of int, optional
         Shape of the block form.
     dtype : DType or str, optional
         Element type in memory, where it is not the pointer's.
-    cache_modifier, eviction_policy, volatile : object
-        Hints of Triton, without effect.
 
     Returns
     -------
@@ -137,6 +143,12 @@ def load(
     KernelError
         If shapes do not fit, or if mask or offsets depend on values and data is off.
     """
+    if isinstance(pointer, Block):
+        if mask is not None or other is not None:
+            raise KernelError("load: a block pointer takes boundary_check instead of mask and other")
+        return pointer.load_checked(boundary_check, padding_option)
+    if _holds(mask):
+        mask = other = None
     if isinstance(pointer, PointerTile):
         if shape is not None:
             raise KernelError(f"load: {pointer!r} has a shape already; shape= goes with a scalar pointer")
@@ -145,7 +157,7 @@ def load(
     sizes = () if shape is None else shape_of(shape)
     if mask is not None:
         return _load_tile(tl, block(tl, base, sizes), mask, other, None)
-    dt = base.dtype
+    dt = base.element_ty
     out = Value(sizes, dt)
     nbytes, decode = out.nbytes, partial(dt.decode, shape=sizes)
     tl._backend.submit(Load("load", (), out, decode, 0, "", (Run(base.va, nbytes, nbytes),)))
@@ -157,11 +169,12 @@ def store(
     pointer: Any,
     value: Any,
     mask: Any = None,
+    boundary_check: Sequence[int] = (),
+    cache_modifier: str = "",
+    eviction_policy: str = "",
     *,
     shape: int | Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
-    cache_modifier: str = "",
-    eviction_policy: str = "",
 ) -> None:
     """Store a tile to memory, cast to the pointer's element type first if it has another (one simple operation).
 
@@ -174,12 +187,14 @@ def store(
         What to store; broadcast to the shape of a tile of pointers.
     mask : Tile or bool, optional
         Which elements to store; its values are needed at once.
+    boundary_check : sequence of int
+        Of a block pointer: the dims whose bounds are checked.
+    cache_modifier, eviction_policy : object
+        Hints of Triton, without effect.
     shape : int or sequence of int, optional
         Shape that the block form expects.
     dtype : DType or str, optional
         Element type in memory, where it is not the pointer's (or, of a plain address, the value's).
-    cache_modifier, eviction_policy : object
-        Hints of Triton, without effect.
 
     Raises
     ------
@@ -188,6 +203,11 @@ def store(
     """
     value = tl._constant(value)
     tl._own(value)
+    if isinstance(pointer, Block):
+        pointer.store_checked(value, boundary_check)
+        return
+    if _holds(mask):
+        mask = None
     if isinstance(pointer, PointerTile):
         if shape is not None:
             raise KernelError(f"store: {pointer!r} has a shape already; shape= goes with a scalar pointer")
@@ -201,16 +221,21 @@ def store(
     if mask is not None:
         _store_tile(tl, block(tl, base, value.shape), value, mask, None)
         return
-    if value.dtype is not base.dtype:
-        value = tl.cast(value, base.dtype)
+    if value.dtype is not base.element_ty:
+        value = tl.cast(value, base.element_ty)
     source, nbytes = value._value, value._value.nbytes
-    tl._backend.submit(Store("store", (source,), None, base.dtype.encode, 0, "", (Run(base.va, nbytes, nbytes),)))
+    tl._backend.submit(Store("store", (source,), None, base.element_ty.encode, 0, "", (Run(base.va, nbytes, nbytes),)))
 
 
 def ref(tl: Program, pointer: Any, shape: int | Sequence[int], dtype: DTypeLike | None = None) -> Ref:
     """Return an operand of a composite that stays in memory, row by row, and is streamed from there."""
     base = as_pointer(tl, "ref", pointer, dtype)
-    return Ref(base.va, shape_of(shape), base.dtype)
+    return Ref(base.va, shape_of(shape), base.element_ty)
+
+
+def _holds(mask: Any) -> bool:
+    """Return whether a mask is a known scalar that holds."""
+    return mask is True or (isinstance(mask, Tile) and mask._constant and not mask.shape and bool(mask))
 
 
 def as_pointer(tl: Program, name: str, pointer: Any, dtype: DTypeLike | None) -> Pointer:
@@ -247,7 +272,7 @@ def access_of(tl: Program, name: str, pointers: PointerTile, mask: Any) -> Acces
 
 
 def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype: DTypeLike | None) -> Tile:
-    dt = pointers.dtype if dtype is None else as_dtype(dtype)
+    dt = pointers.element_ty if dtype is None else as_dtype(dtype)
     shape = pointers.shape
     if other is not None and mask is None:
         raise KernelError("load: other= is for masked-off elements; give a mask too")
@@ -282,7 +307,7 @@ def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype:
 
 
 def _store_tile(tl: Program, pointers: PointerTile, value: Tile, mask: Any, dtype: DTypeLike | None) -> None:
-    dt: DType = pointers.dtype if dtype is None else as_dtype(dtype)
+    dt: DType = pointers.element_ty if dtype is None else as_dtype(dtype)
     shape = pointers.shape
     if broadcast("store", shape, value.shape) != shape:
         raise KernelError(f"store: {value!r} does not broadcast to {pointers!r}, of shape {shape_text(shape)}")

@@ -1,14 +1,5 @@
 """One program of a launch: its backend, how tiles come to be, and the functions of PE_MATH.
 
-Element types of results follow Triton:
-
-- A Python number takes the tile's type unless it is of a higher kind (bool < integer < float): then it counts as i32
-  (i64 where it does not fit) or f32.
-- f64 over f32 over f16, which bf16 gives way to; bf16 with anything else is f32; two different f8 give f16.
-- A float with an integer is the float (bf16: f32). f8 with an integer tile is refused: cast one of them.
-- Integers: the wider one; of two of one width the unsigned.
-- `/` and `%` on f16 or bf16 give f32, `/` on integers f32.
-
 16- and 8-bit floats are computed in f32 and rounded once per function. What is made from constants only is a
 constant itself, at no cost.
 """
@@ -27,90 +18,28 @@ import numpy as np
 
 from kernbench._dtypes import (
     DType,
+    DTypeLike,
+    PointerType,
     as_dtype,
-    bfloat16,
     bool_,
-    float16,
     float32,
-    float64,
     int32,
     int64,
-    uint32,
 )
 from kernbench.components._command import Backend, Command, Value, Vector, VectorOp
 from kernbench.errors import KernelError
 from kernbench.sim_engine._user_code import line_text, user_line
-from kernbench.triton_emu._handles import DTypeLike, Shape, Tile, shape_text
-
-Scalar = bool | int | float
-
-_RANGE = {d.name: np.iinfo(d.numpy) for d in (int32, int64)}
-
-
-def kind(dtype: DType) -> int:
-    """Return 0 for bool, 1 for an integer, 2 for a float."""
-    return 2 if dtype.is_floating_point else int(dtype is not bool_)
-
-
-def dtype_of(scalar: Scalar) -> DType:
-    """Return the type that a Python number has where no tile gives it one.
-
-    >>> dtype_of(3), dtype_of(1 << 40), dtype_of(0.5)
-    (torch.int32, torch.int64, torch.float32)
-    """
-    if isinstance(scalar, bool):
-        return bool_
-    if isinstance(scalar, float):
-        return float32
-    return int32 if _fits(scalar, int32) else int64
-
-
-def promote_scalar(tile: DType, scalar: Scalar, division: bool = False) -> DType:
-    """Return the type in which a tile of type `tile` and a Python number are combined.
-
-    >>> promote_scalar(float16, 0.1), promote_scalar(int32, 0.5), promote_scalar(int32, 1 << 40)
-    (torch.float16, torch.float32, torch.int64)
-    """
-    other = dtype_of(scalar)
-    if kind(other) > kind(tile):
-        return promote(tile, other, division)
-    if division and tile in (float16, bfloat16):
-        return float32
-    if kind(tile) == 1 and isinstance(scalar, int) and not _fits(scalar, tile):
-        return promote(tile, other)
-    return tile
-
-
-def promote(a: DType, b: DType, division: bool = False) -> DType:
-    """Return the type in which tiles of types `a` and `b` are combined; `/` and `%` have no 16-bit form.
-
-    >>> promote(float16, float32), promote(float16, bfloat16), promote(float16, float16, division=True)
-    (torch.float32, torch.float16, torch.float32)
-    """
-    if a is b and not (division and a.itemsize == 2):
-        return a
-    either = (a, b)
-    for wide in (float64, float32):
-        if wide in either:
-            return wide
-    if float16 in either:
-        return float32 if division else float16
-    if bfloat16 in either:
-        return bfloat16 if a == b and not division else float32
-    if a.is_floating_point and b.is_floating_point:
-        return a if a == b else float16
-    if a.is_floating_point or b.is_floating_point:
-        raise KernelError(f"{a} and {b} have no common type; cast one of them, e.g. x.to(tl.float32)")
-    if a.itemsize != b.itemsize:
-        return a if a.itemsize > b.itemsize else b
-    if a is bool_ or b is bool_:
-        return b if a is bool_ else a
-    return a if a.numpy.kind == "u" else b
-
-
-def _fits(scalar: int, dtype: DType) -> bool:
-    limits = _RANGE.get(dtype.name) or np.iinfo(dtype.numpy)
-    return int(limits.min) <= scalar <= int(limits.max)
+from kernbench.triton_emu._handles import (
+    Pointer,
+    PointerTile,
+    Shape,
+    Tensor,
+    Tile,
+    address,
+    pointers_of,
+    shape_text,
+)
+from kernbench.triton_emu._promotion import dtype_of, promote, promote_scalar, sum_dtype, wide
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -251,6 +180,13 @@ def _either(tiles: Sequence[Tile], shape: Shape) -> np.ndarray | None:
     return union if union.shape == shape else np.broadcast_to(union, shape)
 
 
+def _arithmetic_shift(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Shift integers, unsigned as they are combined, that were signed."""
+    signed = np.dtype(f"i{a.dtype.itemsize}")
+    shifted: np.ndarray = np.right_shift(a.view(signed), b.view(signed))
+    return shifted.view(a.dtype)
+
+
 _BINARY: dict[str, tuple[tuple[str, ...], Function]] = {
     "add": (_SIMPLE, np.add),
     "sub": (_SIMPLE, np.subtract),
@@ -269,8 +205,6 @@ _BINARY: dict[str, tuple[tuple[str, ...], Function]] = {
     "ge": (_SIMPLE, np.greater_equal),
     "eq": (_SIMPLE, np.equal),
     "ne": (_SIMPLE, np.not_equal),
-    "maximum": (_SIMPLE, np.fmax),
-    "minimum": (_SIMPLE, np.fmin),
 }
 _COMPARE = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 _INTEGER = frozenset(("floordiv", "and", "or", "xor", "shl", "shr", "not"))
@@ -293,33 +227,6 @@ def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
     return y
 
 
-_UNARY: dict[str, tuple[tuple[str, ...], Function]] = {
-    "exp": (_SLOW, np.exp),
-    "exp2": (_SLOW, np.exp2),
-    "log": (_SLOW, np.log),
-    "log2": (_SLOW, np.log2),
-    "sqrt": (_SLOW, np.sqrt),
-    "rsqrt": (_SLOW, lambda x: 1 / np.sqrt(x)),
-    "sin": (_SLOW, np.sin),
-    "cos": (_SLOW, np.cos),
-    "sigmoid": (("slow", "simple", "slow"), sigmoid),
-    "tanh": (_SLOW, np.tanh),
-    "erf": (_SLOW, _erf),
-    "floor": (_SIMPLE, np.floor),
-    "ceil": (_SIMPLE, np.ceil),
-    "abs": (_SIMPLE, np.abs),
-    "neg": (_SIMPLE, np.negative),
-    "not": (_SIMPLE, np.invert),
-}
-_ANY_TYPE = frozenset(("abs", "neg", "not"))
-
-
-def _wide(dtype: DType) -> DType:
-    if dtype.is_floating_point:
-        return float32
-    return uint32 if dtype.numpy.kind == "u" else int32
-
-
 def _fused(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Multiply and add with one rounding: f32 products are exact in f64."""
     wide = np.float64 if x.dtype == np.float32 else x.dtype
@@ -327,23 +234,39 @@ def _fused(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     return result
 
 
-def _elementwise(name: str, doc: str) -> Callable[[Program, Any], Tile]:
-    """Return the function of `tl` that is an operation of PE_MATH on one operand."""
+def _elementwise(
+    name: str, kinds: tuple[str, ...], function: Function, doc: str, takes: str = "float"
+) -> Callable[[Program, Any], Tile]:
+    """Return the function of `tl` that is an operation of PE_MATH on one operand: a float, an integer, or either."""
 
-    def function(self: Program, x: Any) -> Tile:
-        return self._unary(name, x)
+    def operation(self: Program, x: Any) -> Tile:
+        tile = self._constant(x)
+        if takes == "float" and not tile.dtype.is_floating_point:
+            raise KernelError(f"tl.{name} takes a float, got {tile!r}; convert it first: x.to(tl.float32)")
+        if takes == "integer" and tile.dtype.is_floating_point:
+            raise KernelError(f"~ takes integers, got {tile!r}")
+        return self._by_element(name, kinds, function, (tile,), tile.shape, tile.dtype, tile.dtype)
+
+    operation.__name__, operation.__doc__ = name, doc
+    return operation
+
+
+def _operation(name: str, doc: str) -> Callable[..., Tile]:
+    """Return the function of `tl` that is an operator; Triton's hints have no effect."""
+
+    def function(self: Program, x: Any, y: Any, sanitize_overflow: bool = True, ieee_rounding: bool = False) -> Tile:
+        return self._binary(name, x, y)
 
     function.__name__, function.__doc__ = name, doc
     return function
 
 
 class Program:
-    """One program of a launch: its place in the grid, the backend of its commands, and functions on its tiles."""
+    """One program of a launch: the backend of its commands, and functions on its tiles."""
 
-    def __init__(self, backend: Backend, program_id: tuple[int, int], num_programs: tuple[int, int]) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._data = backend.data
-        self._ids, self._counts = program_id, num_programs
         self._open = True
         self._trace: list[str] | None = None  # the operations on constants, while a function of the user's is counted
 
@@ -438,8 +361,12 @@ class Program:
     # --- functions on tiles: Triton's, for floats of all widths
 
     def _binary(self, name: str, a: Any, b: Any) -> Tile:
-        kinds, function = _BINARY[name]
         (a, b), dtype = self._unify(name, (a, b), division=name in ("div", "mod"))
+        if dtype is bool_ and name in ("add", "sub"):
+            name = "xor"  # one bit, which wraps
+        kinds, function = _BINARY[name]
+        if name == "shr" and a.dtype.is_int_signed() and dtype.is_int_unsigned():
+            function = _arithmetic_shift
         if name == "div" and not dtype.is_floating_point:
             dtype = float32
         if name in _INTEGER and dtype.is_floating_point:
@@ -449,15 +376,6 @@ class Program:
             function = _checked(name, function, _either((a, b), shape))
         out = bool_ if name in _COMPARE else dtype
         return self._by_element(name, kinds, function, (a, b), shape, out, dtype)
-
-    def _unary(self, name: str, x: Any) -> Tile:
-        kinds, function = _UNARY[name]
-        x = self._constant(x)
-        if name not in _ANY_TYPE and not x.dtype.is_floating_point:
-            raise KernelError(f"tl.{name} takes a float, got {x!r}; convert it first: x.to(tl.float32)")
-        if name == "not" and x.dtype.is_floating_point:
-            raise KernelError(f"~ takes integers, got {x!r}")
-        return self._by_element(name, kinds, function, (x,), x.shape, x.dtype, x.dtype)
 
     def _scalar(self, x: float, dtype: DType) -> Tile:
         return self._fold(_rounded(x, str(x).startswith("-"), dtype.name), dtype)
@@ -480,12 +398,17 @@ class Program:
         assert dtype is not None
         return [x if isinstance(x, Tile) else self._scalar(x, dtype) for x in operands], dtype
 
+    def to_tensor(self, x: Any) -> Any:
+        """Return a number as a scalar tile; a tile or pointer as it is."""
+        return x if isinstance(x, (Pointer, PointerTile)) else self._constant(x)
+
     # --- making constants
 
     def arange(self, start: int, end: int) -> Tile:
         """Return start, start + 1, ... end - 1 as i32; any length, not only powers of two."""
-        shape_of(end - start)
-        return self._fold(np.arange(start, end, dtype=np.int32), int32)
+        low, high = index(start), index(end)
+        shape_of(high - low)
+        return self._fold(np.arange(low, high, dtype=np.int32), int32)
 
     def constant(self, values: np.ndarray) -> Tile:
         """Return integers that the host knows, as i64: a constant, as what `arange` and arithmetic make of numbers."""
@@ -498,7 +421,7 @@ class Program:
             raise KernelError(f"full takes a number or a scalar, got {value!r}")
         if isinstance(value, Tile) and not value._constant:
             return self._vector("full", _SIMPLE, lambda x: np.broadcast_to(x, shape), (value,), shape, dt, None)
-        filled = self._scalar(value.item() if isinstance(value, Tile) else value, dt)._value.array
+        filled = self._scalar(value._number() if isinstance(value, Tile) else value, dt)._value.array
         assert filled is not None
         return self._fold(np.full(shape, filled), dt)
 
@@ -506,41 +429,71 @@ class Program:
         """Return a tile of zeros."""
         return self.full(shape, 0, dtype)
 
+    def zeros_like(self, input: Tile) -> Tile:
+        """Return a tile of zeros of the shape and type of another."""
+        return self.full(input.shape, 0, input.dtype)
+
     # --- element by element
 
-    exp = _elementwise("exp", "Return e to the power x.")
-    exp2 = _elementwise("exp2", "Return 2 to the power x.")
-    log = _elementwise("log", "Return the natural logarithm.")
-    log2 = _elementwise("log2", "Return the logarithm to base 2.")
-    sqrt = _elementwise("sqrt", "Return the square root.")
-    rsqrt = _elementwise("rsqrt", "Return 1 / sqrt(x), one slow operation.")
-    sigmoid = _elementwise("sigmoid", "Return 1 / (1 + exp(-x)): exp, add and divide.")
-    sin = _elementwise("sin", "Return the sine of x [rad].")
-    cos = _elementwise("cos", "Return the cosine of x [rad].")
-    tanh = _elementwise("tanh", "Return the hyperbolic tangent.")
-    erf = _elementwise("erf", "Return the error function.")
-    floor = _elementwise("floor", "Return the largest whole number that is not above x, one simple operation.")
-    ceil = _elementwise("ceil", "Return the smallest whole number that is not below x, one simple operation.")
-    abs = _elementwise("abs", "Return |x|.")
+    exp = _elementwise("exp", _SLOW, np.exp, "Return e to the power x.")
+    exp2 = _elementwise("exp2", _SLOW, np.exp2, "Return 2 to the power x.")
+    log = _elementwise("log", _SLOW, np.log, "Return the natural logarithm.")
+    log2 = _elementwise("log2", _SLOW, np.log2, "Return the logarithm to base 2.")
+    sqrt = _elementwise("sqrt", _SLOW, np.sqrt, "Return the square root.")
+    rsqrt = _elementwise("rsqrt", _SLOW, lambda x: 1 / np.sqrt(x), "Return 1 / sqrt(x), one slow operation.")
+    sigmoid = _elementwise(
+        "sigmoid", ("slow", "simple", "slow"), sigmoid, "Return 1 / (1 + exp(-x)): exp, add and divide."
+    )
+    sin = _elementwise("sin", _SLOW, np.sin, "Return the sine of x [rad].")
+    cos = _elementwise("cos", _SLOW, np.cos, "Return the cosine of x [rad].")
+    tanh = _elementwise("tanh", _SLOW, np.tanh, "Return the hyperbolic tangent.")
+    erf = _elementwise("erf", _SLOW, _erf, "Return the error function.")
+    floor = _elementwise("floor", _SIMPLE, np.floor, "Return the largest whole number that is not above x.")
+    ceil = _elementwise("ceil", _SIMPLE, np.ceil, "Return the smallest whole number that is not below x.")
+    abs = _elementwise("abs", _SIMPLE, np.abs, "Return |x|.", "either")
+    _neg = _elementwise("neg", _SIMPLE, np.negative, "Return -x.", "either")
+    _not = _elementwise("not", _SIMPLE, np.invert, "Return ~x.", "integer")
 
-    def maximum(self, x: Any, y: Any) -> Tile:
-        """Return the larger of each two; where one is NaN, the other (as Triton, unlike numpy.maximum)."""
-        return self._binary("maximum", x, y)
+    def maximum(self, x: Any, y: Any, propagate_nan: int = 0) -> Tile:
+        """Return the larger of each two; where one is NaN, the other (as Triton, unlike numpy.maximum).
 
-    def minimum(self, x: Any, y: Any) -> Tile:
+        With `PropagateNan.ALL`, NaN where one is, here and in `minimum` and `clamp`.
+        """
+        return self._mixed("maximum", _SIMPLE, np.maximum if propagate_nan else np.fmax, (x, y))
+
+    def minimum(self, x: Any, y: Any, propagate_nan: int = 0) -> Tile:
         """Return the smaller of each two; where one is NaN, the other (as Triton, unlike numpy.minimum)."""
-        return self._binary("minimum", x, y)
+        return self._mixed("minimum", _SIMPLE, np.minimum if propagate_nan else np.fmin, (x, y))
 
-    def clamp(self, x: Any, min: Any, max: Any) -> Tile:
+    def clamp(self, x: Any, min: Any, max: Any, propagate_nan: int = 0) -> Tile:
         """Return x limited to [min, max]: two simple operations."""
-        return self._mixed("clamp", ("simple", "simple"), lambda v, lo, hi: np.fmin(np.fmax(v, lo), hi), (x, min, max))
+        lower, upper = (np.minimum, np.maximum) if propagate_nan else (np.fmin, np.fmax)
+        return self._mixed("clamp", ("simple", "simple"), lambda v, lo, hi: lower(upper(v, lo), hi), (x, min, max))
+
+    add = _operation("add", "Return x + y.")
+    sub = _operation("sub", "Return x - y.")
+    mul = _operation("mul", "Return x * y.")
+    fdiv = _operation("div", "Return x / y.")
+
+    def logical_and(self, x: Any, y: Any) -> Any:
+        """Return whether both are not zero."""
+        return (x != 0) & (self.to_tensor(y) != 0)
+
+    def logical_or(self, x: Any, y: Any) -> Any:
+        """Return whether one is not zero."""
+        return (x != 0) | (self.to_tensor(y) != 0)
 
     def fma(self, x: Any, y: Any, z: Any) -> Tile:
         """Return x * y + z, rounded once."""
         return self._mixed("fma", _SIMPLE, _fused, (x, y, z))
 
     def where(self, condition: Any, x: Any, y: Any) -> Tile:
-        """Return x where `condition` holds, else y; both are evaluated."""
+        """Return x where `condition` holds, else y; both are evaluated. Of pointers, too."""
+        if isinstance(x, (Pointer, PointerTile)):
+            chosen: Tile = pointers_of(
+                self.where(condition, self.cast(x, int64), self.cast(y, int64)), x.element_ty, x._tl
+            )
+            return chosen
         condition = self._constant(condition)
         if condition.dtype is not bool_:
             condition = self._binary("ne", condition, 0)
@@ -552,13 +505,36 @@ class Program:
 
         return self._by_element("where", _SIMPLE, choose, (condition, x, y), shape, dtype, None)
 
-    def cast(self, x: Any, dtype: DTypeLike) -> Tile:
-        """Return x in another type: to nearest even, towards zero for integers, not zero for bool."""
-        tile, dt = self._constant(x), as_dtype(dtype)
+    def cast(
+        self, input: Any, dtype: DTypeLike | PointerType, fp_downcast_rounding: str | None = None, bitcast: bool = False
+    ) -> Tile:
+        """Return values in another type: to nearest even, towards zero for integers, not zero for bool.
+
+        With `bitcast` their bits stay, at no cost. Integers become pointers, and pointers integers or other pointers.
+        """
+        if fp_downcast_rounding not in (None, "rtne"):
+            raise KernelError(f"fp_downcast_rounding={fp_downcast_rounding!r} is not supported; use rtne")
+        if isinstance(dtype, PointerType):
+            pointers: Tile = pointers_of(input, dtype.element_ty, input._tl if isinstance(input, Tensor) else None)
+            return pointers
+        tile, dt = self._constant(address(input)), as_dtype(dtype)
         if tile.dtype == dt:
             return tile
+        if bitcast:
+            return self._bits(tile, dt)
         function: Function = (lambda a: a != 0) if dt is bool_ else (lambda a: a)
         return self._by_element("cast", _SIMPLE, function, (tile,), tile.shape, dt, tile.dtype)
+
+    def _bits(self, tile: Tile, dtype: DType) -> Tile:
+        source = tile.dtype
+        if source.itemsize != dtype.itemsize:
+            raise KernelError(f"a bitcast keeps the number of bits, got {source} and {dtype}")
+
+        def bits(a: np.ndarray) -> np.ndarray:
+            found: np.ndarray = np.ascontiguousarray(a.astype(source.numpy)).view(dtype.numpy)
+            return found.reshape(a.shape)
+
+        return self._vector("bitcast", (), bits, (tile,), tile.shape, dtype, None)
 
     def cdiv(self, x: Any, div: Any) -> Any:
         """Return x / div rounded up, of integers."""
@@ -572,21 +548,50 @@ class Program:
 
     # --- shape
 
-    def reshape(self, x: Tile, *shape: Any) -> Tile:
-        """Return the same values, row by row, under another shape; free."""
-        sizes = shape_of(shape[0] if len(shape) == 1 else shape)
+    def reshape(self, input: Any, *shape: Any, can_reorder: bool = False) -> Any:
+        """Return the same values, row by row, under another shape; free. Of pointers, too."""
+        if isinstance(input, PointerTile):
+            return PointerTile(input.base, self.reshape(input.offsets, *shape))
+        x, sizes = self._constant(input), shape_of(shape[0] if len(shape) == 1 else shape)
         if prod(sizes) != prod(x.shape):
             raise KernelError(f"reshape: {x!r} has {prod(x.shape)} values, shape {sizes} takes {prod(sizes)}")
         return x._view(sizes)
 
-    def trans(self, x: Tile, *dims: Any) -> Tile:
-        """Return the transpose of a matrix, or the axes of any tile in the order `dims`: one simple operation."""
-        if not dims and len(x.shape) != 2:
-            raise KernelError(f"trans takes a matrix, or the order of the axes, got {x!r}")
-        return self.permute(x, *(dims or (1, 0)))
+    view = reshape
 
-    def permute(self, x: Tile, *dims: Any) -> Tile:
+    def item(self, input: Any) -> Any:
+        """Return the one value of a tile as a scalar tile; `float(x)` and `int(x)` give it to Python."""
+        return self.reshape(input, [])
+
+    def ravel(self, x: Any, can_reorder: bool = False) -> Any:
+        """Return the values along one axis; free."""
+        return self.reshape(x, x.numel)
+
+    def expand_dims(self, input: Any, axis: Any) -> Any:
+        """Return the values with an axis of size 1 inserted at each of `axis`; free."""
+        axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+        rank = len(input.shape) + len(axes)
+        places = {int(a) % rank for a in axes}
+        return input[tuple(None if i in places else slice(None) for i in range(rank))]
+
+    unsqueeze = expand_dims
+
+    def squeeze(self, x: Any, dim: int) -> Any:
+        """Return the values without an axis of size 1; free."""
+        shape = list(x.shape)
+        if shape.pop(dim) != 1:
+            raise KernelError(f"squeeze: dim {dim} of {x!r} has not the size 1")
+        return self.reshape(x, shape)
+
+    def trans(self, input: Any, *dims: Any) -> Tile:
+        """Return the transpose of a matrix, or the axes of any tile in the order `dims`: one simple operation."""
+        if not dims and len(input.shape) != 2:
+            raise KernelError(f"trans takes a matrix, or the order of the axes, got {input!r}")
+        return self.permute(input, *(dims or (1, 0)))
+
+    def permute(self, input: Any, *dims: Any) -> Tile:
         """Return the axes of a tile in the order `dims`: one simple operation."""
+        x = self._constant(input)
         order = tuple(map(index, dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims))
         if sorted(order) != list(range(len(x.shape))):
             raise KernelError(f"permute: {order} is not an order of the axes of {x!r}")
@@ -594,9 +599,13 @@ class Program:
         name = "trans" if order == (1, 0) else "permute"
         return self._vector(name, _SIMPLE, lambda a: np.transpose(a, order), (x,), shape, x.dtype, None)
 
-    def broadcast_to(self, x: Any, *shape: Any) -> Tile:
+    def broadcast_to(self, input: Any, *shape: Any) -> Any:
         """Return x repeated to `shape`: one simple operation; operators broadcast without it, and free of cost."""
-        tile, sizes = self._constant(x), shape_of(shape[0] if len(shape) == 1 else shape)
+        if isinstance(input, Pointer):
+            return input + self.zeros(shape[0] if len(shape) == 1 else shape, int32)
+        if isinstance(input, PointerTile):
+            return PointerTile(input.base, self.broadcast_to(input.offsets, *shape))
+        tile, sizes = self._constant(input), shape_of(shape[0] if len(shape) == 1 else shape)
         if tile.shape == sizes:
             return tile
         if broadcast("broadcast_to", tile.shape, sizes) != sizes:
@@ -605,40 +614,79 @@ class Program:
             "broadcast_to", _SIMPLE, lambda a: np.broadcast_to(a, sizes), (tile,), sizes, tile.dtype, None
         )
 
+    def broadcast(self, input: Any, other: Any) -> tuple[Any, Any]:
+        """Return both tiles repeated to their common shape."""
+        shape = broadcast("broadcast", self.to_tensor(input).shape, self.to_tensor(other).shape)
+        return self.broadcast_to(input, shape), self.broadcast_to(other, shape)
+
     # --- reductions
 
     def sum(self, input: Any, axis: int | None = None, keep_dims: bool = False, dtype: DTypeLike | None = None) -> Tile:
-        """Return the sum; bf16 and f8 give f32, integers below 32 bit i32 (unsigned: u32), bool i32, else x's type.
+        """Return the sum; integers below 32 bit give i32 (unsigned and bool: u32), all else x's type.
 
         Floats accumulate in f32 (f64 in f64) and are rounded once.
         """
         x = self._constant(input)
-        out = self._sum_dtype(x.dtype, dtype)
+        out = sum_dtype(x.dtype, dtype)
         return self._reduce("sum", lambda a, **how: np.sum(a, dtype=out.carrier, **how), x, axis, keep_dims, out)
 
-    @staticmethod
-    def _sum_dtype(x: DType, dtype: DTypeLike | None) -> DType:
-        if dtype is not None:
-            return as_dtype(dtype)
-        narrow = x.itemsize < 4 and (kind(x) < 2 or x is bfloat16 or x.itemsize == 1)
-        return _wide(x) if narrow else x
+    def max(
+        self, input: Any, axis: int | None = None, return_indices: bool = False,
+        return_indices_tie_break_left: bool = True, keep_dims: bool = False, propagate_nan: int = 0,
+    ) -> Any:  # fmt: skip
+        """Return the largest value, in at least 32 bits, or with `return_indices` in x's type, and its place.
 
-    def max(self, input: Any, axis: int | None = None, keep_dims: bool = False) -> Tile:
-        """Return the largest value, NaN only where all are."""
+        NaN only where all are, or with `PropagateNan.ALL` where one is.
+        """
+        return self._extreme("max", np.maximum if propagate_nan else np.fmax, input, axis, return_indices, keep_dims)
+
+    def min(
+        self, input: Any, axis: int | None = None, return_indices: bool = False,
+        return_indices_tie_break_left: bool = True, keep_dims: bool = False, propagate_nan: int = 0,
+    ) -> Any:  # fmt: skip
+        """Return the smallest value; otherwise as `max`."""
+        return self._extreme("min", np.minimum if propagate_nan else np.fmin, input, axis, return_indices, keep_dims)
+
+    def _extreme(self, name: str, function: np.ufunc, input: Any, axis: int | None, places: bool, keep: bool) -> Any:
         x = self._constant(input)
-        return self._reduce("max", np.fmax.reduce, x, axis, keep_dims, x.dtype)
+        value = self._reduce(name, function.reduce, x, axis, keep, x.dtype if places else wide(x.dtype))
+        return (value, self._place(f"arg{name}", x, axis, keep)) if places else value
 
-    def min(self, input: Any, axis: int | None = None, keep_dims: bool = False) -> Tile:
-        """Return the smallest value, NaN only where all are."""
-        x = self._constant(input)
-        return self._reduce("min", np.fmin.reduce, x, axis, keep_dims, x.dtype)
+    def argmax(self, input: Any, axis: int | None, tie_break_left: bool = True, keep_dims: bool = False) -> Tile:
+        """Return the place of the first largest value, which is no NaN, as i32."""
+        return self._place("argmax", self._constant(input), axis, keep_dims)
 
-    def softmax(self, x: Any, dim: int | None = None) -> Tile:
-        """Return softmax along `dim` (0 unless given, as in Triton): max, subtract, exp, sum, divide; rounded once."""
+    def argmin(self, input: Any, axis: int | None, tie_break_left: bool = True, keep_dims: bool = False) -> Tile:
+        """Return the place of the first smallest value, which is no NaN, as i32."""
+        return self._place("argmin", self._constant(input), axis, keep_dims)
+
+    def _place(self, name: str, x: Tile, axis: int | None, keep: bool) -> Tile:
+        function, nan = (np.argmax, -math.inf) if name == "argmax" else (np.argmin, math.inf)
+
+        def find(a: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
+            if x.dtype.is_floating_point:
+                a = np.where(np.isnan(a), nan, a)
+            return np.asarray(function(a, axis=axis[0]) if len(axis) == 1 else function(a))
+
+        return self._reduce(name, find, x, axis, keep, int32)
+
+    def xor_sum(self, input: Any, axis: int | None = None, keep_dims: bool = False) -> Tile:
+        """Return the exclusive or of all values."""
+        return self._reduce("xor_sum", np.bitwise_xor.reduce, self._constant(input), axis, keep_dims)
+
+    def reduce_or(self, input: Any, axis: int | None = None, keep_dims: bool = False) -> Tile:
+        """Return the bitwise or of all values."""
+        return self._reduce("reduce_or", np.bitwise_or.reduce, self._constant(input), axis, keep_dims)
+
+    def softmax(self, x: Any, dim: int | None = None, keep_dims: bool = False, ieee_rounding: bool = False) -> Tile:
+        """Return softmax along `dim` (0 unless given, as in Triton): max, subtract, exp, sum, divide; rounded once.
+
+        Floats below 32 bit are cast to f32 first.
+        """
         x = self._constant(x)
         if not x.dtype.is_floating_point:
             raise KernelError(f"tl.softmax takes a float, got {x!r}; convert it first: x.to(tl.float32)")
-        axis = self._axis("softmax", x, dim or 0)
+        x, axis = self.cast(x, wide(x.dtype)), self._axis("softmax", x, dim or 0)
         kinds = ("reduce", "simple", "slow", "reduce", "slow")
         return self._vector("softmax", kinds, lambda a: _softmax(a, axis), (x,), x.shape, x.dtype, x.dtype)
 
@@ -649,7 +697,9 @@ class Program:
             raise KernelError(f"{name}: axis {axis} of {x!r} does not exist; expected {-n} to {n - 1}")
         return axis % n
 
-    def _reduce(self, name: str, function: Function, x: Tile, axis: int | None, keep: bool, dtype: DType) -> Tile:
+    def _reduce(
+        self, name: str, function: Function, x: Tile, axis: int | None, keep: bool, dtype: DType | None = None
+    ) -> Tile:
         if axis is None:
             shape, axes = ((1,) * len(x.shape) if keep else ()), tuple(range(len(x.shape)))
         else:
@@ -659,4 +709,4 @@ class Program:
         def compute(a: np.ndarray) -> np.ndarray:
             return function(a, axis=axes)
 
-        return self._vector(name, ("reduce",), compute, (x,), shape, dtype, x.dtype, elements=prod(x.shape))
+        return self._vector(name, ("reduce",), compute, (x,), shape, dtype or x.dtype, x.dtype, prod(x.shape))

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from kernbench._dtypes import DType, as_dtype, float16
+from kernbench._dtypes import DType, DTypeLike, as_dtype, float16
 from kernbench.components._command import Recv, Run, Send, Value
 from kernbench.errors import KernelError
-from kernbench.triton_emu._handles import DTypeLike, Pending, Pointer, Shape, Tile
+from kernbench.triton_emu._handles import Pending, Pointer, Shape, Tile
 from kernbench.triton_emu._memory_ops import as_pointer
 from kernbench.triton_emu._program import Program, shape_of
 
@@ -185,5 +185,5 @@ def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None
 
 def _run(tl: Program, name: str, pointer: Any, sizes: Shape, dtype: DTypeLike | None) -> tuple[tuple[Run, ...], int]:
     base: Pointer = as_pointer(tl, name, pointer, dtype)
-    nbytes = prod(sizes) * base.dtype.itemsize
+    nbytes = prod(sizes) * base.element_ty.itemsize
     return (Run(base.va, nbytes, nbytes),), nbytes

@@ -90,7 +90,7 @@ def _where(
     participant: tuple[int, int],
 ) -> str:
     """Return the place in the kernel, or in what it calls, that called the language last."""
-    name = getattr(kernel, "__name__", repr(kernel))
+    name = getattr(getattr(kernel, "func", kernel), "__name__", repr(kernel))  # also of a partial
     place = ""
     frame = traceback.tb_next if traceback is not None else None
     while frame is not None and not frame.tb_frame.f_globals.get("__name__", "").startswith("kernbench.triton_emu."):

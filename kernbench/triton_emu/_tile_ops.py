@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from kernbench._dtypes import DType, float32, uint32
+from kernbench._dtypes import DType, DTypeLike, float32, int32, uint32, uint64
 from kernbench.errors import KernelError
-from kernbench.triton_emu._handles import DTypeLike, Shape, Tile
-from kernbench.triton_emu._program import Program, broadcast, kind
+from kernbench.triton_emu._handles import Shape, Tile
+from kernbench.triton_emu._program import Program, broadcast
+from kernbench.triton_emu._promotion import kind, sum_dtype, wide
 
 _PHILOX = {
     "uint32": (0x9E3779B9, 0xBB67AE85, 0xD2511F53, 0xCD9E8D57),
@@ -57,7 +58,7 @@ def _applied(tl: Program, combine_fn: Callable[..., Any], tiles: Sequence[Tile])
     def combine(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> list[np.ndarray]:
         operands = zip((*left, *right), (*dtypes, *dtypes), strict=True)
         found = combine_fn(*[tl._fold(np.asarray(a), dtype) for a, dtype in operands])
-        results = found if isinstance(found, tuple) else (found,)
+        results = found if isinstance(found, (tuple, list)) else (found,)
         if len(results) != len(dtypes):
             raise KernelError(f"combine_fn returns {len(results)} values for {len(dtypes)} inputs; return one for each")
         return [tl.cast(x, dtype)._array() for x, dtype in zip(results, dtypes, strict=True)]
@@ -161,7 +162,7 @@ def _cumulative(
     tl: Program, name: str, function: Any, input: Any, axis: int, reverse: bool, dtype: DTypeLike | None
 ) -> Tile:
     x = tl._constant(input)
-    out, at = tl._sum_dtype(x.dtype, dtype), tl._axis(name, x, axis)
+    out, at = sum_dtype(x.dtype, dtype), tl._axis(name, x, axis)
 
     def compute(a: np.ndarray) -> np.ndarray:
         steps = (np.flip(a, at) if reverse else a).astype(out.numpy)
@@ -192,12 +193,15 @@ def sort(tl: Program, x: Any, dim: int | None = None, descending: bool = False) 
 def topk(tl: Program, x: Any, k: int, dim: int | None = None, descending: bool = True) -> Tile:
     """Return the k largest values along the last axis (smallest if not `descending`), sorted as by `sort`, at its cost.
 
+    Types below 32 bit are cast to f32 or i32 first.
+
     Raises
     ------
     KernelError
         If there are not k values.
     """
-    return _sorted(tl, "topk", x, k, dim, descending)
+    x = tl._constant(x)
+    return _sorted(tl, "topk", tl.cast(x, wide(x.dtype)), index(k), dim, descending)
 
 
 def _sorted(tl: Program, name: str, x: Any, k: int | None, dim: int | None, descending: bool) -> Tile:
@@ -218,13 +222,14 @@ def _sorted(tl: Program, name: str, x: Any, k: int | None, dim: int | None, desc
     return tl._vector(name, kinds, compute, (x,), shape, x.dtype, None, prod(x.shape))
 
 
-def flip(tl: Program, x: Tile, dim: int | None = None) -> Tile:
+def flip(tl: Program, x: Any, dim: int | None = None) -> Tile:
     """Return the values in opposite order along an axis (the last unless given): one simple operation."""
+    x = tl._constant(x)
     at = tl._axis("flip", x, -1 if dim is None else dim)
     return tl._vector("flip", ("simple",), lambda a: np.flip(a, at), (x,), x.shape, x.dtype, None)
 
 
-def gather(tl: Program, src: Tile, index: Tile, axis: int) -> Tile:
+def gather(tl: Program, src: Any, index: Any, axis: int) -> Tile:
     """Return the values of `src` at the places `index` along an axis: one simple operation on each of the result.
 
     Raises
@@ -232,6 +237,7 @@ def gather(tl: Program, src: Tile, index: Tile, axis: int) -> Tile:
     KernelError
         If `index` does not have the shape of `src` but for the axis, or a place does not exist.
     """
+    src, index = tl._constant(src), tl._constant(index)
     at = tl._axis("gather", src, axis)
     if index.dtype.is_floating_point or len(index.shape) != len(src.shape):
         raise KernelError(f"gather: index is an integer tile of the rank of {src!r}, got {index!r}")
@@ -259,7 +265,7 @@ def join(tl: Program, a: Any, b: Any) -> Tile:
     return tl._vector("join", ("simple",), compute, (x, y), (*shape, 2), dtype, dtype)
 
 
-def split(tl: Program, x: Tile) -> tuple[Tile, Tile]:
+def split(tl: Program, a: Any) -> tuple[Tile, Tile]:
     """Return the two halves of a last axis of size 2: one simple operation on each value.
 
     Raises
@@ -267,6 +273,7 @@ def split(tl: Program, x: Tile) -> tuple[Tile, Tile]:
     KernelError
         If the last axis has another size.
     """
+    x = tl._constant(a)
     if not x.shape or x.shape[-1] != 2:
         raise KernelError(f"split takes a tile whose last axis has the size 2, got {x!r}")
     shape = x.shape[:-1]
@@ -280,6 +287,39 @@ def interleave(tl: Program, a: Any, b: Any) -> Tile:
     """Return the values of two tiles in turn along the last axis: what `join` costs."""
     joined = join(tl, a, b)
     return joined if len(joined.shape) == 1 else joined._view((*joined.shape[:-2], 2 * joined.shape[-2]))
+
+
+def cat(tl: Program, input: Any, other: Any, can_reorder: bool = False, dim: int = 0) -> Tile:
+    """Return one tile after the other along an axis: one simple operation on each value."""
+    (x, y), dtype = tl._unify("cat", (tl._constant(input), tl._constant(other)))
+    shape = list(x.shape)
+    shape[dim] += y.shape[dim]
+
+    def joined(*arrays: np.ndarray) -> np.ndarray:
+        return np.concatenate(arrays, axis=dim)
+
+    return tl._vector("cat", ("simple",), joined, (x, y), tuple(shape), dtype, dtype)
+
+
+def histogram(tl: Program, input: Any, num_bins: int, mask: Any = None) -> Tile:
+    """Return how often each integer from 0 to `num_bins` - 1 is there, as i32: one reduction."""
+    tiles = [tl._constant(x) for x in (input, mask) if x is not None]
+    bins = index(num_bins)
+
+    def count(a: np.ndarray, wanted: np.ndarray | None = None) -> np.ndarray:
+        kept = a.reshape(-1) if wanted is None else a[np.broadcast_to(wanted, a.shape)]
+        return np.bincount(kept[(kept >= 0) & (kept < bins)], minlength=bins)
+
+    return tl._vector("histogram", ("reduce",), count, tiles, (bins,), int32, None, prod(tiles[0].shape))
+
+
+def swizzle2d(tl: Program, i: Any, j: Any, size_i: Any, size_j: Any, size_g: Any) -> tuple[Any, Any]:
+    """Return the row and column of a row-major place if rows are visited in groups of `size_g`."""
+    place = i * size_j + j
+    in_group = size_g * size_j
+    first = place // in_group * size_g
+    rows = tl.minimum(size_i - first, size_g)
+    return first + place % in_group % rows, place % in_group // rows
 
 
 # --- random numbers: Philox, with the values of Triton
@@ -297,7 +337,7 @@ def _umulhi(a: int, b: np.ndarray) -> np.ndarray:
     return result
 
 
-def philox(seed: np.ndarray, words: Sequence[np.ndarray], rounds: int) -> list[np.ndarray]:
+def _philox(seed: np.ndarray, words: Sequence[np.ndarray], rounds: int) -> list[np.ndarray]:
     """Return the four words of Philox after so many rounds, of u32 or u64 as `words` are."""
     word = words[0].dtype.type
     key_a, key_b, a, b = _PHILOX[words[0].dtype.name]
@@ -314,7 +354,7 @@ def philox(seed: np.ndarray, words: Sequence[np.ndarray], rounds: int) -> list[n
 def _words(seed: np.ndarray, offset: np.ndarray, rounds: int) -> list[np.ndarray]:
     low = offset.astype(np.uint32)
     high = (offset.astype(np.int64) >> 32).astype(np.uint32) if offset.dtype.itemsize > 4 else low * np.uint32(0)
-    return philox(seed, (low, high, low * np.uint32(0), low * np.uint32(0)), rounds)
+    return _philox(seed, (low, high, low * np.uint32(0), low * np.uint32(0)), rounds)
 
 
 def _uniform(words: np.ndarray) -> np.ndarray:
@@ -326,6 +366,15 @@ def _normal(u1: np.ndarray, u2: np.ndarray) -> np.ndarray:
     radius = np.sqrt(np.float32(-2.0) * np.log(np.maximum(np.float32(1.0e-7), u1)))
     result: np.ndarray = radius * np.cos(np.float32(6.283185307179586) * u2)
     return result
+
+
+def _rounds(name: str, n_rounds: Any) -> int:
+    rounds = index(n_rounds) if hasattr(n_rounds, "__index__") else -1
+    if rounds < 0:
+        raise KernelError(
+            f"tl.{name}: n_rounds = {n_rounds!r} must be a whole number >= 0; Triton's default is {ROUNDS}"
+        )
+    return rounds
 
 
 def _random(
@@ -341,11 +390,7 @@ def _random(
     seed, offset = tl._constant(seed), tl._constant(offset)
     if seed.shape or kind(seed.dtype) != 1 or kind(offset.dtype) != 1:
         raise KernelError(f"tl.{name} takes an integer seed and integer offsets, got {seed!r} and {offset!r}")
-    rounds = index(n_rounds) if hasattr(n_rounds, "__index__") else -1
-    if rounds < 0:
-        raise KernelError(
-            f"tl.{name}: n_rounds = {n_rounds!r} must be a whole number >= 0; Triton's default is {ROUNDS}"
-        )
+    rounds = _rounds(name, n_rounds)
 
     def compute(s: np.ndarray, o: np.ndarray) -> list[np.ndarray]:
         return function(_words(s.reshape(()), o, rounds))
@@ -375,3 +420,43 @@ def randn(tl: Program, seed: Any, offset: Any, n_rounds: int = ROUNDS) -> Tile:
     kinds = ("simple",) * 10 + ("slow",) * 3
     function = lambda w: [_normal(_uniform(w[0]), _uniform(w[1]))]  # noqa: E731
     return _random(tl, "randn", seed, offset, n_rounds, kinds, function, (float32,))[0]
+
+
+def rand4x(tl: Program, seed: Any, offsets: Any, n_rounds: int = ROUNDS) -> tuple[Any, ...]:
+    """Return four tiles of random f32 between 0 and 1."""
+    return tuple(uint_to_uniform_float(tl, x) for x in randint4x(tl, seed, offsets, n_rounds))
+
+
+def randn4x(tl: Program, seed: Any, offset: Any, n_rounds: int = ROUNDS) -> tuple[Any, ...]:
+    """Return four tiles of random f32 of a standard normal distribution."""
+    u1, u2, u3, u4 = rand4x(tl, seed, offset, n_rounds)
+    return (*pair_uniform_to_normal(tl, u1, u2), *pair_uniform_to_normal(tl, u3, u4))
+
+
+def uint_to_uniform_float(tl: Program, x: Any) -> Any:
+    """Return random integers as floats between 0 and 1."""
+    is_wide = x.dtype.itemsize == 8
+    x = x.to("int64" if is_wide else "int32", bitcast=True)
+    return tl.where(x < 0, ~x, x) * (1.0842020432385337e-19 if is_wide else 4.6566127342e-10)
+
+
+def pair_uniform_to_normal(tl: Program, u1: Any, u2: Any) -> tuple[Any, Any]:
+    """Return two uniform floats as two of a standard normal distribution."""
+    angle = u2 * 6.283185307179586
+    radius = tl.sqrt(tl.log(tl.maximum(u1, 1.0e-7)) * -2.0)
+    return radius * tl.cos(angle), radius * tl.sin(angle)
+
+
+def philox(tl: Program, seed: Any, c0: Any, c1: Any, c2: Any, c3: Any, n_rounds: int = ROUNDS) -> tuple[Tile, ...]:
+    """Return the four words of Philox of four counters, as u32, or as u64 if the first counter has 64 bit."""
+    rounds = _rounds("philox", n_rounds)
+    tiles = [tl._constant(x) for x in (c0, c1, c2, c3)]
+    dtype = uint64 if tiles[0].dtype.itemsize == 8 else uint32
+    shape = broadcast("philox", *(tile.shape for tile in tiles))
+
+    def words(s: np.ndarray, *counters: np.ndarray) -> list[np.ndarray]:
+        spread = [np.broadcast_to(c.astype(dtype.numpy), shape) for c in counters]
+        return _philox(s.reshape(()), spread, rounds)
+
+    operands = (tl._constant(seed), *tiles)
+    return _outputs(tl, "philox", _ROUND * rounds, words, operands, shape, (dtype,) * 4, fold=False)

@@ -1,4 +1,4 @@
-"""`tl`: what a kernel gets in addition to its arguments. Triton's names have Triton's meaning; a few are new."""
+"""`tl`, what a kernel gets in addition to its arguments: Triton's language, and a few words of our own."""
 
 from __future__ import annotations
 
@@ -6,28 +6,43 @@ import builtins
 from typing import Any
 
 from kernbench import _dtypes as dtypes
-from kernbench._registry import hint
 from kernbench.components._command import Backend, Value
 from kernbench.errors import KernelError
 from kernbench.triton_emu import _atomic_ops as atomic_ops
+from kernbench.triton_emu import _blocks as blocks
+from kernbench.triton_emu import _math_ops as math_ops
 from kernbench.triton_emu import _matrix_ops as matrix_ops
 from kernbench.triton_emu import _memory_ops as memory_ops
 from kernbench.triton_emu import _queue_ops as queue_ops
 from kernbench.triton_emu import _tile_ops as tile_ops
-from kernbench.triton_emu._handles import Tile
+from kernbench.triton_emu._handles import KnownInt, Tensor, Tile
 from kernbench.triton_emu._program import Program, when_complete
 
 
-class ProgramIndex(int):
-    """An integer known to the program, with the one method that Triton's kernels use on it."""
+class _Known(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return value is None or isinstance(value, (bool, int, float, str, dtypes.DType, dtypes.PointerType))
 
-    def to(self, _dtype: object) -> int:
-        """Return the integer: it has no width."""
-        return int(self)
+
+class constexpr(metaclass=_Known):
+    """A value known when the kernel runs, as every Python value is: the value itself. Also an annotation."""
+
+    def __new__(cls, value: Any) -> Any:  # noqa: D102
+        return getattr(value, "value", value)
+
+
+class const:
+    """An annotation of pointers that are only read."""
+
+
+class PropagateNan:
+    """What a maximum of NaN is: the other operand, or NaN."""
+
+    NONE, ALL = 0, 0xFFFF
 
 
 class TLContext(Program):
-    """The language of one program.
+    """The language of one program: Triton's, and the words `ref`, `composite`, `send`, `recv`, `wait` and `copy`.
 
     Commands are issued in program order and do not wait; the program waits in `wait` and `recv`, where Python reads a
     value, and at its end. What is made of `arange`, `program_id` and numbers alone is folded: no command, no time.
@@ -51,22 +66,11 @@ class TLContext(Program):
     <constant 4x1 bool: [[ True], [ True], [False], [False]]>
     """
 
-    float64 = dtypes.float64
-    float32 = dtypes.float32
-    float16 = dtypes.float16
-    bfloat16 = dtypes.bfloat16
-    float8_e4m3fn = float8e4nv = dtypes.float8_e4m3fn
-    float8_e5m2 = float8e5 = dtypes.float8_e5m2
-    int8 = dtypes.int8
-    uint8 = dtypes.uint8
-    int16 = dtypes.int16
-    int32 = dtypes.int32
-    int64 = dtypes.int64
-    uint16 = dtypes.uint16
-    uint32 = dtypes.uint32
-    uint64 = dtypes.uint64
-    int1 = dtypes.bool_
-
+    tensor, dtype, pointer_type, block_type = Tensor, dtypes.DType, dtypes.PointerType, dtypes.BlockType
+    constexpr, const, PropagateNan, tensor_descriptor = constexpr, const, PropagateNan, blocks.tensor_descriptor
+    tuple = builtins.tuple
+    pi32_t = dtypes.int32
+    TRITON_MAX_TENSOR_NUMEL = 1 << 20
     static_range = range
 
     load, store, ref = memory_ops.load, memory_ops.store, memory_ops.ref
@@ -75,25 +79,34 @@ class TLContext(Program):
         queue_ops.send, queue_ops.recv, queue_ops.recv_async, queue_ops.recv_no_consume,
     )  # fmt: skip
     wait, copy = queue_ops.wait, queue_ops.copy
+    make_block_ptr, advance = blocks.make_block_ptr, blocks.advance
+    make_tensor_descriptor, load_tensor_descriptor, store_tensor_descriptor = (
+        blocks.make_tensor_descriptor, blocks.load_tensor_descriptor, blocks.store_tensor_descriptor,
+    )  # fmt: skip
     associative_scan, reduce = tile_ops.associative_scan, tile_ops.reduce
     cumsum, cumprod, sort, topk, flip = (
         tile_ops.cumsum, tile_ops.cumprod, tile_ops.sort, tile_ops.topk, tile_ops.flip,
     )  # fmt: skip
     gather, join, split, interleave = tile_ops.gather, tile_ops.join, tile_ops.split, tile_ops.interleave
-    randint, randint4x, rand, randn = tile_ops.randint, tile_ops.randint4x, tile_ops.rand, tile_ops.randn
+    cat, histogram, swizzle2d = tile_ops.cat, tile_ops.histogram, tile_ops.swizzle2d
+    randint, randint4x, rand, rand4x = tile_ops.randint, tile_ops.randint4x, tile_ops.rand, tile_ops.rand4x
+    randn, randn4x, philox = tile_ops.randn, tile_ops.randn4x, tile_ops.philox
+    uint_to_uniform_float, pair_uniform_to_normal = tile_ops.uint_to_uniform_float, tile_ops.pair_uniform_to_normal
+    ldexp, assert_of_values = math_ops.ldexp, math_ops.assert_of_values
     atomic_add, atomic_max, atomic_min = atomic_ops.atomic_add, atomic_ops.atomic_max, atomic_ops.atomic_min
     atomic_and, atomic_or, atomic_xor = atomic_ops.atomic_and, atomic_ops.atomic_or, atomic_ops.atomic_xor
     atomic_xchg, atomic_cas = atomic_ops.atomic_xchg, atomic_ops.atomic_cas
+    atomic_load, atomic_store = atomic_ops.atomic_load, atomic_ops.atomic_store
 
     def __init__(
         self,
         backend: Backend,
-        program_id: tuple[int, int],
-        num_programs: tuple[int, int],
-        participant: tuple[int, int] = (0, 1),
+        program_id: builtins.tuple[int, int],
+        num_programs: builtins.tuple[int, int],
+        participant: builtins.tuple[int, int] = (0, 1),
     ) -> None:
-        super().__init__(backend, program_id, num_programs)
-        self._participant = participant
+        super().__init__(backend)
+        self._ids, self._counts = (*program_id, participant[0]), (*num_programs, participant[1])
 
     @staticmethod
     def range(
@@ -108,16 +121,11 @@ class TLContext(Program):
 
     def program_id(self, axis: int) -> int:
         """Return the PE in its cube (axis 0), the cube (axis 1), or the number among the participants (axis 2)."""
-        return ProgramIndex((*self._ids, self._participant[0])[self._grid_axis("program_id", axis)])
+        return KnownInt(self._ids[self._grid_axis(axis)])
 
     def num_programs(self, axis: int) -> int:
         """Return the number of PEs per cube (axis 0), of cubes (axis 1), or of participants (axis 2)."""
-        return ProgramIndex((*self._counts, self._participant[1])[self._grid_axis("num_programs", axis)])
-
-    @staticmethod
-    def constexpr(value: Any) -> Any:
-        """Return `value`: every Python value is known when the kernel runs. Also an annotation."""
-        return value
+        return KnownInt(self._counts[self._grid_axis(axis)])
 
     @staticmethod
     def static_assert(condition: Any, message: str = "") -> None:
@@ -125,12 +133,9 @@ class TLContext(Program):
         if not condition:
             raise KernelError(f"static_assert failed: {message}" if message else "static_assert failed")
 
-    @staticmethod
-    def static_print(*values: Any, sep: str = " ", end: str = "\n") -> None:
-        """Print now, as Python does."""
-        print(*values, sep=sep, end=end)
+    static_print = staticmethod(print)
 
-    def device_print(self, prefix: str, *args: Any) -> None:
+    def device_print(self, prefix: str, *args: Any, hex: bool = False) -> None:
         """Print each value when it is complete; costs nothing and waits for nothing."""
         for arg in args or ("",):
             self._print_when_complete(f"pid {self._ids} {prefix}", arg)
@@ -148,27 +153,36 @@ class TLContext(Program):
         when_complete(arg._value, show)
 
     @staticmethod
-    def multiple_of(x: Any, _values: Any) -> Any:
+    def multiple_of(x: Any, *_values: Any) -> Any:
         """Return x: a hint without effect."""
         return x
 
-    max_contiguous = multiple_of
+    max_contiguous = max_constancy = expect_zero = multiple_of
 
     @staticmethod
-    def assume(_condition: Any) -> None:
-        """Take note of nothing: a hint without effect."""
-
-    @staticmethod
-    def debug_barrier() -> None:
+    def debug_barrier(*_: Any, **__: Any) -> None:
         """Do nothing: a program is one thread."""
 
+    assume = device_assert = debug_barrier  # hints, and checks that Triton leaves out
+
     @staticmethod
-    def _grid_axis(name: str, axis: int) -> int:
+    def next_power_of_2(n: int) -> int:
+        """Return the smallest power of two that is not below n."""
+        return 1 << (int(n) - 1).bit_length() if n > 0 else 0
+
+    @staticmethod
+    def get_int_dtype(bitwidth: int, signed: bool) -> dtypes.DType:
+        """Return the integer type of so many bits."""
+        return dtypes.as_dtype(f"{'' if signed else 'u'}int{bitwidth}")
+
+    @staticmethod
+    def _grid_axis(axis: int) -> int:
         if axis not in (0, 1, 2):
-            known = "0 is the PE in its cube, 1 the cube, 2 the participant of a collective"
-            raise KernelError(f"{name}: axis {axis!r} does not exist; {known}")
+            raise KernelError(
+                f"axis {axis!r} of the grid does not exist; a launch has 0 (the PE in its cube), 1 (the cube) and "
+                "2 (the participant of a collective)"
+            )
         return axis
 
     def __getattr__(self, name: str) -> Any:
-        known = [n for n in dir(type(self)) if not n.startswith("_")]
-        raise AttributeError(f"tl has no {name!r}; {hint(name, known)}", name=name)
+        return math_ops.function(self, name, "tl")

@@ -17,7 +17,7 @@ import numpy as np
 from kernbench.analysis._records import FETCH, MESSAGE, PART, READ, WRITE, Records
 from kernbench.analysis.breakdown import LAUNCH, STAGES
 from kernbench.analysis.result import LABELS, calls, span
-from kernbench.analysis.trace import trace_events
+from kernbench.analysis.trace import LANES, trace_events
 
 if TYPE_CHECKING:
     from kernbench.analysis._critical_path import CriticalPath, Step
@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 Scene = tuple[dict[str, Any], dict[str, bytes]]
 
 # From the host to what a PE does, in the order of a tile. A memory, and the messages of CPUs, are no stages.
-_LABELS = {
-    stage: LABELS.get(stage, stage)
-    for stage in (
-        "host", LAUNCH, "messages", "composite", "dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv",
-        "send", "memory",
-    )
-}  # fmt: skip
+_LABELS = {stage: LABELS.get(stage, stage) for stage in ("host", LAUNCH, "messages", "composite", *LANES, "memory")}
 _NUMBER = {stage: number for number, stage in enumerate(_LABELS)}
 _STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds} | {LAUNCH: LAUNCH, "skew": LAUNCH}
 _MOST = 400_000  # intervals of a run; beyond, short neighbours are merged

@@ -16,7 +16,7 @@ from kernbench.ccl.stages import Ring
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError
-from kernbench.runtime_api.collective import simulator
+from kernbench.runtime_api.collective import simulator, tuner_of
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -49,6 +49,14 @@ def test_short_vectors_take_few_steps_and_long_ones_little_traffic(machine):
     tuner = by_model(machine, entries("ring_allreduce_tcm", "halving_doubling_allreduce"))
     assert tuner.choose("all_reduce", 64).algorithm == "halving_doubling_allreduce"
     assert tuner.choose("all_reduce", 16 * MIB).algorithm == "ring_allreduce_tcm"
+
+
+@pytest.mark.parametrize(("nbytes", "both_ways"), [(2048, False), (1 << 20, True)])
+def test_by_the_model_an_all_reduce_of_large_shards_goes_both_ways_in_large_messages(nbytes, both_ways):
+    tuner = tuner_of(kb.load("preset:small", {"system.sips": {"count": 8, "topology": "ring_1d"}}), by_model=True)
+    options = tuner.algorithms[tuner.choose("all_reduce", nbytes, itemsize=1).algorithm].options
+    assert options.get("both_ways", False) == both_ways
+    assert options["chunk_bytes"] == 32 << 10  # no slower by the model, and fewer events
 
 
 def test_slots_are_taken_where_they_are_worth_it(machine):

@@ -12,7 +12,7 @@ from kernbench import dtensor as dt
 from kernbench._dtypes import float32
 from kernbench.dtensor import Partial, Replicate, Shard
 from kernbench.dtensor._placements import local_part
-from kernbench.dtensor._redistribute import policy_of
+from kernbench.dtensor._redistribute import empty, relaid
 from kernbench.errors import KernbenchError, PlacementError
 from tests.slow import slow_after
 from tests.tp.test_layers import machine
@@ -54,15 +54,19 @@ MOVES = [
 
 @pytest.mark.parametrize("dp", slow_after(1, [ROWS, COLUMNS, kb.DPPolicy(num_cubes=1, num_pes=1)]))
 @pytest.mark.parametrize(("source", "target", "collective"), MOVES)
-def test_every_move(source, target, collective, dp):
+@pytest.mark.parametrize("rows", [7, 6])  # uneven parts are padded on their way
+def test_every_move(source, target, collective, dp, rows):
+    given = WHOLE[:rows]
+
     def program(torch, mesh):
-        moved = spread(torch, mesh, [source], dp).redistribute(placements=[target])
-        want = spread(torch, mesh, [target]).to_local().numpy()
+        moved = spread(torch, mesh, [source], dp, given).redistribute(placements=[target])
+        want = spread(torch, mesh, [target], whole=given).to_local().numpy()
+        assert moved.to_local().layout.dp == dp
         return moved.to_local().numpy(), want, moved.full_tensor().numpy()
 
     got, result = spawned(program, 2)
     for local, want, whole in got:
-        np.testing.assert_array_equal(whole, WHOLE)
+        np.testing.assert_array_equal(whole, given)
         if target != Partial():
             np.testing.assert_array_equal(local, want)
     launches = " ".join(launch.name for launch in result.launches)
@@ -158,6 +162,26 @@ def test_matmul(a, b):
         np.testing.assert_allclose(got, x @ y, rtol=1e-4, atol=1e-4)
         known = {(Replicate(), Shard(1)): Shard(1), (Shard(0), Replicate()): Shard(0), (Shard(1), Shard(0)): Partial()}
         assert placements[0] == known.get((a, b), placements[0])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "result"),
+    [(Shard(0), Replicate(), Shard(0)), (Shard(1), Replicate(), Shard(1)), (Shard(2), Shard(0), Partial()),
+     (Replicate(), Shard(1), Shard(2))],
+)  # fmt: skip
+@pytest.mark.parametrize("dp", [ROWS, COLUMNS])
+def test_a_product_of_more_dims_with_a_matrix(a, b, result, dp):
+    x, y = (np.random.default_rng(2).integers(-4, 5, n).astype(np.float32) for n in ((3, 2, 5), (5, 7)))
+
+    def program(torch, mesh):
+        out = spread(torch, mesh, [a], dp, x) @ spread(torch, mesh, [b], dp, y)
+        assert (out.placements, out.to_local().layout.dp) == ((result,), ROWS)
+        with pytest.raises(PlacementError, match=r"shapes \(3, 2, 5\) and \(3, 2, 5\) do not fit; b is a matrix"):
+            spread(torch, mesh, [a], dp, x) @ spread(torch, mesh, [a], dp, x)
+        return out.full_tensor().numpy()
+
+    for got in spawned(program, 2)[0]:
+        np.testing.assert_array_equal(got, x @ y)
 
 
 def test_a_rank_without_inner_elements_has_a_summand_of_zeros():
@@ -279,16 +303,18 @@ def test_a_local_part_keeps_its_policy_through_every_move(shape, dp):
         assert all(alike for _, alike in found)
 
 
-def test_parts_of_a_tensor_lie_by_what_they_look_like():
+def test_what_is_made_of_a_part_of_a_tensor_is_placed_by_rows():
     def program(torch, mesh):
-        x = torch.tensor(np.ones((4, 3), np.float32), device="ahbm", dp=ROWS)
-        assert policy_of(x[0:0]) == policy_of(x[:]) == policy_of(x.to(torch.float16)) == ROWS
-        assert policy_of(x[:2]) == kb.DPPolicy("column_wise", "row_wise", 1, 2)  # one cube: its policy is one of three
-        assert policy_of(x.t().contiguous()) == kb.DPPolicy("column_wise", "column_wise", 2, 2)
-        with pytest.raises(PlacementError, match=r"a part of a tensor, as no policy places it"):
-            policy_of(x[1:])
+        x = torch.tensor(np.arange(12, dtype=np.float32).reshape(4, 3), device="ahbm", dp=COLUMNS)
+        for whole in (x[0:0], x[:], x.to(torch.float16)):
+            assert empty(whole, (4, 3)).layout.dp == COLUMNS
+        part = torch.tensor(x.numpy(), device="ahbm", dp=ROWS)[1:]
+        moved = dt.DTensor.from_local(part, mesh, [Shard(0)]).redistribute(placements=[Shard(1)])
+        assert moved.to_local().layout.dp == ROWS
+        return moved.full_tensor().numpy()
 
-    spawned(program, 1)
+    for whole in spawned(program, 2)[0]:
+        np.testing.assert_array_equal(whole, np.tile(np.arange(3, 12).reshape(3, 3), (2, 1)))
 
 
 def test_a_square_part_is_not_taken_for_its_transposed():
@@ -317,6 +343,32 @@ def test_meshes():
 
     got = spawned(program, 4, (4,))[0]
     assert got[2] == ([1, 0], 4, 2, 2, [2, 3], 0, [0, 2])
+
+
+def test_ranks_of_a_mesh_have_the_order_that_it_says():
+    def program(torch, mesh):
+        turned = dt.DeviceMesh("ahbm", [1, 0], torch=torch)
+        parts = dt.distribute_tensor(torch.from_numpy(WHOLE), turned, [Shard(0)])
+        assert turned.get_local_rank() == turned.get_coordinate()[0] == 1 - mesh.get_local_rank()
+        return parts.to_local().numpy(), parts.full_tensor().numpy()
+
+    (last, whole), (first, _) = spawned(program, 2)[0]
+    np.testing.assert_array_equal(first, WHOLE[:4])
+    np.testing.assert_array_equal(last, WHOLE[4:])
+    np.testing.assert_array_equal(whole, WHOLE)
+
+
+def test_a_tensor_of_many_rows_is_cut_along_its_last_dim():
+    def program(torch, mesh):
+        x = torch.tensor(np.arange(10_000, dtype=np.float32).reshape(-1, 2), device="ahbm", dp=ROWS)
+        part = dt.DTensor.from_local(x, mesh, [Replicate()]).redistribute(placements=[Shard(1)])
+        many = torch.empty(1 << 15, 8, device="ahbm", dp=COLUMNS)
+        with pytest.raises(PlacementError, match=r"takes 131,072 runs of bytes of another, more than 32768; give both"):
+            relaid(many, ROWS)
+        return part.to_local().numpy()
+
+    for rank, part in enumerate(spawned(program, 2)[0]):
+        np.testing.assert_array_equal(part[:, 0], np.arange(rank, 10_000, 2))
 
 
 def test_what_does_not_fit_is_refused():

@@ -73,19 +73,7 @@ def test_planned_moves_give_the_target(shape, mesh, source, target):
 def test_nothing_is_moved_for_nothing():
     assert plan([Shard(0), Partial()], [Shard(0), Partial()]) == []
     [move] = plan([Shard(0), Replicate()], [Shard(1), Replicate()])
-    assert move.collective == "all_to_all"
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "collective"),
-    [
-        (Shard(0), Replicate(), "all_gather"), (Replicate(), Shard(0), "local"), (Shard(0), Shard(1), "all_to_all"),
-        (Partial(), Replicate(), "all_reduce"), (Partial(), Shard(1), "reduce_scatter"),
-        (Replicate(), Partial(), "local"),
-    ],
-)  # fmt: skip
-def test_each_move_has_its_collective(source, target, collective):
-    assert [move.collective for move in plan([source], [target])] == [collective]
+    assert (move.axis, move.source, move.target) == (0, Shard(0), Shard(1))
 
 
 def test_uneven_parts_follow_chunk():

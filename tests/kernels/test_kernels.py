@@ -84,35 +84,19 @@ def test_tiled_gemm(activation, grid):
     np.testing.assert_allclose(wide(out), expected, rtol=2e-3, atol=2e-3)
 
 
-ELEMENTWISE = {
-    "copy": (1, lambda x: x),
-    "add": (2, lambda x, y: x + y),
-    "mul": (2, lambda x, y: x * y),
-    "relu": (1, lambda x: np.maximum(x, 0)),
-    "silu": (1, lambda x: x * sigmoid(x)),
-    "gelu": (1, lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))),
-}
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_elementwise(name, dtype):
-    count, function = ELEMENTWISE[name]
-    inputs = [rng.normal(size=1000).astype(dtype) for _ in range(count)]
+def test_add(dtype):
+    x, y = rng.normal(size=(2, 1000)).astype(dtype)
     out = np.zeros(1000, dtype)
-    run_kernel(getattr(elementwise, name), *inputs, out, 1000, 64, grid=(3, 2))
-    expected = function(*map(wide, inputs))
-    np.testing.assert_allclose(wide(out), wide(expected.astype(dtype)), rtol=1e-5 if dtype is np.float32 else 8e-3)
+    run_kernel(elementwise.add, x, y, out, 1000, 64, grid=(3, 2))
+    np.testing.assert_array_equal(out, (wide(x) + wide(y)).astype(dtype))
 
 
 @pytest.mark.parametrize("grid", [(1, 1), (4, 2)])
-def test_norms(grid):
+def test_layernorm(grid):
     x = rng.normal(size=(19, 64)).astype(np.float16) + 3
     weight, bias = rng.normal(size=(2, 64)).astype(np.float16)
     out = np.zeros_like(x)
-    run_kernel(norm.rmsnorm, x, weight, out, 19, 64, grid=grid)
-    expected = wide(x) / np.sqrt((wide(x) ** 2).mean(1, keepdims=True) + 1e-6) * wide(weight)
-    np.testing.assert_allclose(wide(out), expected, rtol=2e-3, atol=1e-3)
     run_kernel(norm.layernorm, x, weight, bias, out, 19, 64, grid=grid)
     centred = wide(x) - wide(x).mean(1, keepdims=True)
     expected = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5) * wide(weight) + wide(bias)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernbench.kernels import attention, elementwise, gemm, norm, ring_attention
+from kernbench.kernels import attention, elementwise, gemm, llama, norm, ring_attention
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
@@ -45,9 +45,9 @@ CASES = {
     "tiled_gemm": (gemm.tiled_gemm, [f16(40, 70), f16(70, 33), f16(40, 33), 40, 33, 70, 32, 32, 64, "silu"]),
     "fused": (fused, [f16(33, 70), f16(70, 40), f16(40), f16(33, 40), 33, 70, 40]),
     "gather": (gather, [rng.integers(-1, 300, 64).astype(np.int32), f16(300), f16(64), 50]),
-    "gelu": (elementwise.gelu, [f16(1000), f16(1000), 1000, 300]),
+    "swiglu": (elementwise.swiglu, [f16(1000), f16(1000), f16(1000), 1000, 300]),
     "add": (elementwise.add, [f16(1000), f16(1000), f16(1000), 1000, 128]),
-    "rmsnorm": (norm.rmsnorm, [f16(11, 64), f16(64), f16(11, 64), 11, 64]),
+    "rmsnorm": (llama.rmsnorm, [f16(11, 64), f16(64), f16(11, 64), 11, 64, 1e-6]),
     "layernorm": (norm.layernorm, [f16(11, 64), f16(64), f16(64), f16(11, 64), 11, 64]),
     "attention": (
         attention.attention,

@@ -194,7 +194,7 @@ def test_calls_have_the_same_numbers_in_the_world_and_in_a_new_group():
 
 def deaf(t_ptr, n_elem, world_size, *, tl):
     if tl.program_id(2) == 0:
-        tl.recv("E", shape=n_elem, dtype=t_ptr.dtype)
+        tl.recv("E", shape=n_elem, dtype=t_ptr.dtype.element_ty)
 
 
 def test_programs_that_wait_for_each_other_are_named_beside_the_ranks():

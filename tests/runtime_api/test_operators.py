@@ -318,7 +318,8 @@ def test_operators_are_launches_that_take_time():
         return torch.result
 
     result = run(True)
-    assert [launch.name for launch in result.launches][:5] == ["add", "matmul", "softmax", "copy", "sum"]
+    names = [launch.name for launch in result.launches if not launch.name.startswith("matmul move")]
+    assert [name.split()[0] for name in names][:5] == ["add", "matmul", "softmax", "copy", "sum"]
     assert run(False).records.digest() == result.records.digest()
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import kernbench as kb
+from kernbench.analysis.breakdown import ENGINES
 from kernbench.errors import KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine._observer import ENGINES, Observer
+from kernbench.sim_engine._observer import Observer
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies import gemm
 from kernbench.studies.ccl import CclStudy

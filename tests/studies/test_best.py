@@ -14,11 +14,12 @@ from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_conf
 from kernbench.ccl.tuner import Candidate, Decision
 from kernbench.config import default_ccl_path
 from kernbench.errors import ArgumentError, ConfigError, StateError
+from kernbench.ops.matmul import PLACEMENTS, traffic
 from kernbench.runtime_api.collective import run
 from kernbench.studies import best
 from kernbench.studies._answers import CollectiveChoice, Spread
 from kernbench.studies.best import bytes_of, choose_stages, gemm_stages, system_of
-from kernbench.studies.layers import PLACEMENTS, Product, reads, work
+from kernbench.studies.layers import Product, work
 from kernbench.studies.layers import run as run_product
 
 SIP = kb.load("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
@@ -40,10 +41,23 @@ def part(n, *cuts):
 def remote(shape, placement, cube, pe, cubes=2, pes=8):
     """The bytes that a PE reads from others, element by element."""
     (m, n, k), here = shape, ((cubes, cube), (pes, pe))
+    if placement == "split-K in cubes":  # B is its own, and of its part of K of A some rows
+        columns, depth = len(part(n, (cubes, cube))), len(part(k, (pes, pe)))
+        if not columns:
+            return 0
+        holders = [p for p in range(pes) if part(k, (pes, p))]
+        adding = min(pes, -(-m * columns * 2 // SIP.config.cube.hbm.burst_bytes))
+        sums = len(part(m * columns, (adding, pe))) * len([p for p in holders if p != pe]) if pe < adding else 0
+        return 2 * (m - len(part(m, (cubes, cube)))) * depth + 4 * sums
+    if placement == "columns" and m <= 32:  # A is by rows over the PEs of a cube, and by columns over cubes
+        own = len(part(m, (pes, pe))) * len(part(k, (cubes, cube)))
+        return 2 * (m * k - own) if part(n, *here) else 0
     if placement != "split-K":
         rows, columns = {
             "rows": (part(m, *here), part(n)), "columns": (part(m), part(n, *here)),
             "2-D": (part(m, (pes, pe)), part(n, (cubes, cube))),
+            "2-D turned": (part(m, (cubes, cube)), part(n, (pes, pe))),
+            "replicated": (part(m), part(n)) if cube == pe == 0 else (set(), set()),
         }[placement]  # fmt: skip
         others = len(rows - part(m, *here)) + len(columns - part(n, *here))
         return others * k * 2 if rows and columns else 0
@@ -59,7 +73,8 @@ def remote(shape, placement, cube, pe, cubes=2, pes=8):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_closed_form_reads_what_other_pes_hold(placement, shape):
     expected = [remote(shape, placement, cube, pe) for cube in range(2) for pe in range(8)]
-    moved = sum(reads(SIP.config, Product(*shape, placement)))
+    product = Product(*shape, placement).placed(SIP.config)
+    moved = sum(traffic(SIP.config, product, placement))
     assert (moved.sum(axis=1) - np.diag(moved)).tolist() == expected
     counted = work(SIP.config, Product(*shape, placement))
     assert (counted.remote_bytes, counted.busiest_remote_bytes) == (sum(expected), max(expected))
@@ -67,7 +82,7 @@ def test_the_closed_form_reads_what_other_pes_hold(placement, shape):
 
 def test_columns_of_b_are_read_once_for_each_row_of_tiles():
     # A PE reads all 64 x 256 of A, its 8 columns of B for both rows of tiles, and writes 64 x 8; 2 bytes each.
-    moved = sum(reads(SIP.config, Product(64, 128, 256, "columns")))
+    moved = sum(traffic(SIP.config, Product(64, 128, 256, "columns").placed(SIP.config), "columns"))
     assert moved.sum(axis=1).tolist() == [2 * (64 * 256 + 2 * 8 * 256 + 64 * 8)] * 16
 
 
@@ -84,7 +99,9 @@ def test_no_placement_is_much_faster_than_the_choice(shape):
 
 def test_the_answer_says_which_placement_why_and_what_stands_idle():
     chosen = kb.gemm(1, 512, 4096, machine=SIP)
-    assert chosen.warnings == ["2-D leaves 14 of 16 PEs idle", "rows leaves 15 of 16 PEs idle"]
+    assert chosen.warnings == [
+        "2-D leaves 14 of 16 PEs idle", "rows leaves 15 of 16 PEs idle", "replicated leaves 15 of 16 PEs idle",
+    ]  # fmt: skip
     text, page = repr(chosen), chosen._repr_html_()
     for said in (chosen.title, "rows leaves 15 of 16 PEs idle", "raise cube."):
         assert said in text
@@ -200,13 +217,14 @@ def test_the_page_names_algorithms_that_do_not_run():
 
 @pytest.mark.parametrize(
     ("shape", "simulated"),
-    [((48, 128, 64), ["2-D", "columns"]), ((64, 64, 64), ["2-D"])],  # the next: 1.24 and 1.42 times the best; 1.32
+    [((48, 128, 64), ["2-D", "2-D turned", "columns"]), ((64, 64, 512), ["2-D", "2-D turned"])],
 )
-def test_placements_within_1_3_of_the_best_are_simulated(shape, simulated):
+def test_placements_near_the_best_are_simulated_unless_their_estimate_is_too_slow(shape, simulated):
     candidates = kb.gemm(*shape, machine=SIP).candidates
     assert sorted(x.placement for x in candidates if x.simulated_ns is not None) == simulated
-    least = min(x.estimate_ns for x in candidates)
-    assert all((x.simulated_ns is not None) == (x.estimate_ns <= 1.3 * least) for x in candidates)
+    first = min(candidates, key=lambda x: x.estimate_ns)
+    limit = min(1.3 * first.estimate_ns, first.simulated_ns)
+    assert all((x.simulated_ns is not None) == (x.estimate_ns < limit) for x in candidates)
 
 
 def kinds(stages):
@@ -327,5 +345,4 @@ def test_rows_that_do_not_fit_into_tcm_are_counted_for_each_column_of_tiles():
     next(stages)
     found = {x.placement: x for x in next(stages).answer.candidates}
     assert 0.5 < found["2-D"].estimate_ns / 17_909_536 < 1  # the simulated time, which takes minutes
-    assert found["2-D"].limiter == "operands streamed for each tile"
     assert found["rows"].estimate_ns < found["2-D"].estimate_ns

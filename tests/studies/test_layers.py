@@ -12,14 +12,22 @@ from hypothesis import strategies as st
 import kernbench as kb
 from kernbench.analysis.result import span
 from kernbench.errors import ConfigError, KernbenchError
+from kernbench.ops.matmul import PLACEMENTS, SPLIT_IN_CUBES, SPLIT_K, SPLITS, tasks
 from kernbench.studies import layers as study
-from kernbench.studies.layers import LISTS, PLACEMENTS, SPLIT_K, Product, layers, parts, select, source, work
+from kernbench.studies.layers import LISTS, Product, layers, select, source, work
 from kernbench.topology.builder import resolve_topology
 
 SIP = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
 STUDY = study.LayersStudy()
 TRANS = [(True, False), (False, True), (True, True)]
 SHAPES = [(70, 90, 130), (3, 5, 64), (129, 257, 64), (1, 200, 64), (200, 1, 64)]
+
+
+def blocks(product):
+    """The sizes of the blocks of C that each PE computes, as rows and columns."""
+    found = tasks(SIP.config, product.placed(SIP.config), product.placement)
+    return [[(rows[1], columns[1]) for x in own for rows in x.rows for columns in x.columns] for own in found.values()]
+
 
 every_placement = pytest.mark.parametrize("placement", PLACEMENTS)
 
@@ -49,9 +57,9 @@ def test_a_wrong_value_is_found(monkeypatch):
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from(list(PLACEMENTS)), st.integers(1, 300), st.integers(1, 300))
 def test_every_element_is_computed_once(placement, m, n):
-    computed = parts(SIP.config, Product(m, n, 64, placement))
-    copies = sum(1 for rows, _ in computed if rows) if placement == SPLIT_K else 1
-    assert sum(rows * sum(widths) for rows, widths in computed) == copies * m * n
+    computed = blocks(Product(m, n, 64, placement))
+    copies = {SPLIT_K: len(computed), SPLIT_IN_CUBES: SIP.config.pes_per_cube}.get(placement, 1)
+    assert sum(rows * columns for own in computed for rows, columns in own) == copies * m * n
 
 
 @every_placement
@@ -62,16 +70,18 @@ def test_the_slices_serve_what_was_counted(placement):
     moved = zip(traffic.names, traffic.nbytes, strict=True)
     served = sum(nbytes for name, nbytes in moved if ".hbm_ctrl" in name.split("->")[0])
     written = [
-        -(-rows // 32) * sum(-(-width // 32) for width in widths)
-        for rows, widths in parts(SIP.config, Product(m, n, k, placement))
+        -(-rows // 32) * -(-columns // 32) for own in blocks(Product(m, n, k, placement)) for rows, columns in own
     ]
-    acknowledged = 16 * (sum(written) + (2 * 16 if placement == SPLIT_K else 0))
+    acknowledged = 16 * (sum(written) + {SPLIT_K: 2 * 16, SPLIT_IN_CUBES: 16}.get(placement, 0))
     own = {
         # Partial sums in its own memory, too: of a cube, one in eight; of all cubes, of the first and the last PE.
         SPLIT_K: (m + n) * k + (2 * m * n + 2 * (m * n // 16)) * 4 // 2,
+        SPLIT_IN_CUBES: (m + n) * k + m * n * 4 // 2,
         "rows": (m + n) * k,
         "columns": m * k + (m // 32) * n * k,  # B is read again for each block of rows
         "2-D": n * k + _own_rows(m, k),
+        "2-D turned": m * k + _own_columns(n, k),
+        "replicated": (m + n) * k // 16,
     }[placement]
     assert served == work(SIP.config, Product(*shape, placement)).remote_bytes + 2 * own + acknowledged
 
@@ -86,6 +96,11 @@ def _own_rows(m, k):
             held = range((cube * pes + pe) * m // (2 * pes), (cube * pes + pe + 1) * m // (2 * pes))
             total += len(set(wanted) & set(held)) * k
     return total
+
+
+def _own_columns(n, k):
+    """Elements of B that PEs find in their own memory, in 2-D turned."""
+    return _own_rows(n, k)
 
 
 @every_placement
@@ -109,7 +124,7 @@ def test_the_bound_is_near_where_nothing_is_remote():
 def test_weights_exist_once():
     m, n, k = 128, 1024, 8192
     for placement in ("rows", "columns", "2-D"):
-        assert work(SIP.config, Product(m, n, k, placement)).slice_bytes == 2 * (m * k + k * n + m * n) / 16
+        assert study._fullest(SIP.config, Product(m, n, k, placement)) == 2 * (m * k + k * n + m * n) / 16
 
 
 def test_a_layer_that_does_not_fit_says_so():
@@ -129,7 +144,10 @@ def test_a_row_counts_what_the_launch_did():
 
 
 def test_unknown_placements_and_layers_are_refused(tmp_path):
-    with pytest.raises(KernbenchError, match="placements: 'diagonal' is unknown; known: rows, columns, 2-D, split-K"):
+    with pytest.raises(
+        KernbenchError,
+        match="placements: 'diagonal' is unknown; known: rows, columns, 2-D, 2-D turned, split-K, split-K in cubes, ",
+    ):
         STUDY.run(SIP, placements=["diagonal"], folder=tmp_path / "out")
     with pytest.raises(KernbenchError, match="layer list 'resnet' is unknown"):
         STUDY.run(SIP, layers=["resnet"], folder=tmp_path / "out")
@@ -222,7 +240,7 @@ def test_a_sweep_takes_the_study():
 def test_narrow_shards_are_read_together():
     """64 columns on 16 PEs: 4 columns of each; all of them are one block, of two tiles instead of 16."""
     shape = (64, 64, 512)
-    assert parts(SIP.config, Product(*shape, "rows"))[0] == (4, [64])
+    assert blocks(Product(*shape, "rows"))[0] == [(4, 64)]
     result, _ = study.run(SIP, Product(*shape, "rows"))
     assert len(result.records.of_kind("composite")) == 16
     assert work(SIP.config, Product(*shape, "rows")).busiest_tiles == 2 * 512 // 64
@@ -233,7 +251,7 @@ def test_split_k_is_for_long_sums():
     for placement in PLACEMENTS:
         start, end = span(study.run(SIP, Product(32, 32, 8192, placement))[0].launches)
         times[placement] = end - start
-    assert 2 * times[SPLIT_K] < min(ps for placement, ps in times.items() if placement != SPLIT_K)
+    assert 2 * times[SPLIT_K] < min(ps for placement, ps in times.items() if placement not in SPLITS)
 
 
 @pytest.mark.parametrize("placement", ["rows", "2-D"])

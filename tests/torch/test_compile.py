@@ -6,8 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from torch.nn.attention.bias import causal_lower_right  # noqa: E402
+
 import kernbench as kb  # noqa: E402
-from kernbench.torch import _kernels as kernels  # noqa: E402
+from kernbench import DPPolicy  # noqa: E402
+from kernbench.ops.matmul import PLACEMENTS, _parts, named  # noqa: E402
 from kernbench.torch._device import module_of, operators_of, readable  # noqa: E402
 from tests.torch.models import Mlp, errors, worst  # noqa: E402
 
@@ -150,7 +153,7 @@ def test_more_models_of_a_class_than_dynamo_compiles_by_default():
             assert worst(kb.torch.compile(layer, machine)(x), layer(x)) < 1e-5
 
 
-@pytest.mark.parametrize("placement", ["rows", "columns", "2-D", "2-D turned", "replicated"])
+@pytest.mark.parametrize("placement", [*PLACEMENTS, DPPolicy(cube="replicate", pe="row_wise")])
 @pytest.mark.parametrize(("m", "k", "n"), [(70, 96, 130), (1, 64, 200), (130, 40, 8)])
 def test_placements_agree(placement, m, k, n):
     layer, x = torch.nn.Linear(k, n).half(), torch.randn(m, k).half()
@@ -158,7 +161,7 @@ def test_placements_agree(placement, m, k, n):
     with torch.no_grad():
         assert worst(compiled(x), layer(x)) < 2e-3
     row = compiled.result.placements.iloc[0]
-    assert (row["placement"], row["chosen_by"]) == (placement, "user")
+    assert (row["placement"], row["why"]) == (named(placement), "as asked for")
 
 
 def test_products_of_any_strides():
@@ -172,9 +175,37 @@ def test_products_of_any_strides():
         assert worst(found, expected) < 2e-3
 
 
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 40, 24), (24, 40, 1), (1, 40, 1), (12, 1, 8), (1, 1, 8)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_batches_of_products_with_vectors(m, k, n, turned):
+    a, b = torch.randn(3, m, k).half().requires_grad_(), torch.randn(3, *((n, k) if turned else (k, n))).half()
+    b.requires_grad_()
+
+    def product(a, b):
+        return torch.bmm(a, b.transpose(1, 2) if turned else b)
+
+    compiled = kb.torch.compile(product, MACHINE)
+    found = compiled(a, b)
+    assert worst(found, product(a, b)) < 2e-3
+    assert len(compiled.result.placements) == (k > 1)
+    weights = torch.randn(3, m, n).half()
+    gradients = [torch.autograd.grad((f(a, b) * weights).sum(), (a, b)) for f in (compiled, product)]
+    assert all(worst(x, y) < 2e-3 for x, y in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("batch", [4, 1])  # 1: one matrix for all
+def test_a_batch_of_products_of_one_row_takes_no_longer_than_of_two(batch):
+    def ns(m):
+        compiled = kb.torch.compile(torch.matmul, MACHINE, data=False)
+        compiled(torch.zeros(4, m, 256).half(), torch.zeros(batch, 256, 448).half())
+        return compiled.result.latency_ns
+
+    assert ns(1) <= 1.01 * ns(2)
+
+
 def test_a_product_deeper_than_its_blocks(monkeypatch):
-    monkeypatch.setattr(kernels, "DEPTH", 64)
-    monkeypatch.setattr(kernels, "ROOM", 64 * 64 * 2)
+    monkeypatch.setattr(_parts, "DEPTH", 64)
+    monkeypatch.setattr(_parts, "room", lambda _: 64 * 64 * 2)
     layer, x = torch.nn.Linear(200, 70).half(), torch.randn(130, 200).half()
     with torch.no_grad():
         assert worst(kb.torch.compile(layer, MACHINE)(x), layer(x)) < 2e-3
@@ -190,6 +221,29 @@ def test_attention(causal, heads, kv_heads, q_len, kv_len):
     compiled = kb.torch.compile(attend, MACHINE)
     assert worst(compiled(q, k, v), attend(*(x.float() for x in (q, k, v)))) < 2e-3
     assert compiled.result.launches[-1].operators[0].startswith("attention")
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(3, 40), (1, 1024), (7, 7)])
+def test_causal_attention_of_the_last_tokens_needs_no_mask(q_len, kv_len):
+    bias = causal_lower_right(q_len, kv_len)
+
+    def attend(q, k, v, bias):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
+
+    q, k, v = torch.randn(2, 4, q_len, 32), torch.randn(2, 4, kv_len, 32), torch.randn(2, 4, kv_len, 32)
+    compiled = kb.torch.compile(attend, MACHINE)
+    assert worst(compiled(q, k, v, bias), attend(q, k, v, bias)) < 1e-4
+    assert {part.operators[0] for part in compiled.result.launches} <= {"attention", "attention_merge"}
+
+
+@pytest.mark.parametrize("shape", [(1, 40), (3, 1)])
+def test_a_triangle_that_is_broadcast_stays_a_mask(shape):
+    def attend(q, k, v):
+        mask = torch.tril(torch.ones(*shape, dtype=torch.bool), diagonal=5)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    q, k, v = torch.randn(2, 4, 3, 32), torch.randn(2, 4, 40, 32), torch.randn(2, 4, 40, 32)
+    assert worst(kb.torch.compile(attend, MACHINE)(q, k, v), attend(q, k, v)) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["bool", "float"])

@@ -119,7 +119,10 @@ def test_what_if_and_tornado_are_about_the_call(alone):
     slower = "cube.hbm.channel_bw_gbs=16"
     found = alone.what_if(slower)
     assert found.simulated_ns == alone.latency_ns
-    assert found.predicted_ns == pytest.approx(result(kb.load("preset:small", [slower])).latency_ns, rel=0.02)
+    table = alone.placements
+    same = dict(zip(table["launch"].str.rpartition("/")[0], table["placement"], strict=True))
+    again = result(kb.load("preset:small", [slower]), placement=same)
+    assert found.predicted_ns == pytest.approx(again.latency_ns, rel=0.1)
     assert alone.what_if([]).predicted_ns == pytest.approx(alone.latency_ns)
     field, (half, _) = alone.tornado().rows[0]
     assert half.ratio == alone.what_if({field: half.changes[0].new}).ratio

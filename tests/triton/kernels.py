@@ -323,6 +323,11 @@ def nested_assembly(out):
 
 
 @triton.jit
+def tile_to_scalar(out, B: tl.constexpr):
+    tl.store(out, tl.arange(0, B))
+
+
+@triton.jit
 def failing(x, out, n):
     tl.static_assert(n > 0)
     tl.store(out + tl.arange(0, 4), tl.load(x))

@@ -15,7 +15,7 @@ from math import inf
 import pytest
 
 import kernbench as kb
-from kernbench.triton._functions import StaticAssertError
+from kernbench.triton._language import StaticAssertError
 from kernbench.triton._session import on
 from tests.triton.conftest import KERNELS
 

@@ -10,7 +10,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import KernelError, OutOfBoundsError
-from kernbench.triton._functions import StaticAssertError
+from kernbench.triton._language import StaticAssertError
 from kernbench.triton._module import TensorDescriptor, load
 from kernbench.triton._session import PLACEMENTS, on
 from tests.triton import cases
@@ -235,6 +235,12 @@ def test_bad_launches(grid, args, said, kernels, machine):
         kernels.add[grid](*args, BLOCK=4)
 
 
+def test_a_scalar_pointer_takes_no_tile(kernels, machine):
+    said = rf"kernels.py:{line_of('tl.store(out, tl.arange(0, B))')}: .*does not fit a scalar pointer; add offsets"
+    with kb.session(machine, data=True) as torch, on(torch), pytest.raises(KernelError, match=said):
+        kernels.tile_to_scalar[(1,)](np.zeros(4, np.int32), B=4)
+
+
 def test_other_bad_arguments(kernels, machine):
     x = np.ones(4, np.float32)
     with kb.session(machine, data=True) as torch, on(torch):
@@ -328,7 +334,7 @@ def test_what_has_an_address_and_a_type_is_a_pointer(kernels, machine):
         assert device.numpy().tolist() == [1] * 5 + (x[:30] + 1).tolist() + [1] * 5
         with pytest.raises(TypeError, match=r"argument 'y' points to 0x10, which is in no tensor"):
             kernels.add[(1,)](x, Typed(16, "f32"), x, 30, BLOCK=16)
-        with pytest.raises(TypeError, match="argument 'y': unknown dtype complex64"):
+        with pytest.raises(TypeError, match="argument 'y': unknown dtype 'complex64'"):
             kernels.add[(1,)](x, Typed(16, "complex64"), x, 30, BLOCK=16)
 
 

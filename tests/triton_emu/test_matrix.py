@@ -231,7 +231,7 @@ def test_any_size_without_data_is_the_same_command(mkn, load):
         (lambda tl, p, x: tl.dot(x, tl.ref(p, (4, 4))), "tl.load it"),
         (lambda tl, p, x: tl.dot(x, x.to(tl.float32)), "one type"),
         (lambda tl, p, x: tl.dot(x.to(tl.int32), x.to(tl.int32)), "takes float16"),
-        (lambda tl, p, x: tl.dot(x, x, x), "acc must be a tile 4x4 float32, got 4x4 float16"),
+        (lambda tl, p, x: tl.dot(x, x, x[:, :, None]), "acc must be a tile 4x4 float32, got 4x4x1 float32"),
         (lambda tl, p, x: tl.composite("conv", x, x, p), "unknown composite op 'conv'.*gemm"),
         (lambda tl, p, x: tl.composite("gemm", x, None, p), "operands are"),
         (lambda tl, p, x: tl.composite("gemm", p, x, p), "operands are"),

@@ -23,7 +23,7 @@ def test_every_program_runs_in_order():
 
 def test_arrays_stand_for_tensors():
     def kernel(x_ptr, y_ptr, n, tl):
-        assert (x_ptr.dtype, y_ptr.dtype) == (tl.bfloat16, tl.float8e4nv)
+        assert (x_ptr.dtype.element_ty, y_ptr.dtype.element_ty) == (tl.bfloat16, tl.float8e4nv)
         tl.store(y_ptr, tl.load(x_ptr, shape=(n,)) * 1000)
 
     x = np.array([0.001, 0.01, 1], ml_dtypes.bfloat16)
@@ -97,7 +97,7 @@ def test_an_unknown_name_lists_the_nearest():
     def kernel(tl):
         tl.arrange(0, 4)
 
-    with pytest.raises(KernelError, match=r"tl has no 'arrange'; did you mean arange.* known: abs,"):
+    with pytest.raises(KernelError, match=r"tl.arrange is not supported; did you mean arange.* known: .*abs,"):
         run_kernel(kernel)
     tl, _, *_ = program()
     assert not hasattr(tl, "arrange")
@@ -179,7 +179,7 @@ def test_the_cycle_collector_does_not_drop():
 
 
 @pytest.mark.parametrize(
-    "read", [float, bool, int, lambda x: x.item(), lambda x: x.numpy(), lambda x: [1, 2][x.to("i32")]]
+    "read", [float, bool, int, lambda x: float(x.item()), lambda x: x.numpy(), lambda x: [1, 2][x.to("i32")]]
 )
 def test_reading_a_value_waits_for_it_and_needs_data(read):
     tl, backend, p = program(np.ones(1, np.float32))
@@ -217,7 +217,7 @@ def test_prints(capsys):
 
     run_kernel(kernel, np.array([0.5, 1], np.float16))
     assert capsys.readouterr().out.splitlines() == [
-        "n = 4", "pid (0, 0) x [0.5 1. ]", "pid (0, 0) x [0 1]", "pid (0, 0) x text",
+        "n = 4", "pid (0, 0, 0) x [0.5 1. ]", "pid (0, 0, 0) x [0 1]", "pid (0, 0, 0) x text",
     ]  # fmt: skip
 
 
@@ -229,10 +229,10 @@ def test_a_print_waits_for_nothing(capsys):
     assert capsys.readouterr().out == ""
     for tell in x._value.waiters:
         tell(5)
-    assert capsys.readouterr().out == "pid (0, 0) x [1. 1.]\n"
+    assert capsys.readouterr().out == "pid (0, 0, 0) x [1. 1.]\n"
     tl, backend, p = program(np.ones(2, np.float32), data=False)
     tl.device_print("x", tl.load(p, shape=2))
-    assert capsys.readouterr().out == "pid (0, 0) x <tile 2 float32>\n"
+    assert capsys.readouterr().out == "pid (0, 0, 0) x <tile 2 float32>\n"
     assert backend.blocked == []
 
 

@@ -16,16 +16,15 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from kernbench._units import ACK_BYTES, flits
-from kernbench.analysis._critical_path import COMMAND_KINDS, ENGINES, HOST_KINDS
 from kernbench.analysis._critical_path import critical_path as check_logged
 from kernbench.analysis._records import CREDIT, FETCH, PART, READ, WRITE, Records, Stage, Transfer
 from kernbench.analysis._what_if._quantities import Quantities
 from kernbench.analysis._what_if._retime import retime
+from kernbench.analysis.breakdown import COMMAND_KINDS, ENGINES, HOST_KINDS, TILE_STAGES
 
 Term: TypeAlias = tuple[int, float]  # quantity, coefficient
 _COMMAND, _M_CPU, _IO_CPU = "cube.pe.pe_cpu.command_ns", "cube.m_cpu.service_ns", "sip.io.io_cpu.service_ns"
 _FETCH_GBS, _STORE_GBS = "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs"
-_ENGINES = ("fetch", "gemm", "math", "store_tcm")
 _CHAINED = 2  # links of a route on which a transfer follows the one before
 
 
@@ -268,7 +267,7 @@ class Graph:
         self.finish: dict[int, int] = {}
         self.leave: dict[int, int] = {}
         for i, kind in enumerate(self.kinds):
-            if kind in _ENGINES:
+            if kind in ENGINES:
                 self.begin[i], self.finish[i] = add(starts[i]), add(ends[i])
                 self.leave[i] = self.finish[i]
                 took = ends[i] - starts[i]
@@ -304,7 +303,9 @@ class Graph:
         operand_buffers = int(q.spec("cube.pe.pe_tcm.buffers_per_operand"))
         starts, ends = r.start_ps.tolist(), r.end_ps.tolist()
         for pe in sorted({name.rpartition(".pe_gemm")[0] for name in names if name.endswith(".pe_gemm")}):
-            fetch, gemm, math, store = stages = [by_component.get(names.get(f"{pe}.{e}", -1), []) for e in ENGINES]
+            fetch, gemm, math, store = stages = [
+                by_component.get(names.get(f"{pe}.{e}", -1), []) for e in ENGINES.values()
+            ]
             if not any(stages):
                 continue
             tiled_math = [i for i in math if tiles[i] >= 0]
@@ -390,19 +391,18 @@ class Graph:
     def _tiled_without_tiles(self) -> None:
         """Join the stages of tiled commands as wholes, where the log does not keep their tiles."""
         r, add, edge, q = self.r, self.events.add, self.events.edge, self.q
-        seen = set(r.command[(r.tile >= 0) & r.is_kind(*_ENGINES)].tolist())
-        order = ("dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out")
+        seen = set(r.command[(r.tile >= 0) & r.is_kind(*ENGINES)].tolist())
         found: dict[int, list[Stage]] = defaultdict(list)
         for stage in map(Stage._make, r.dependencies.stages.tolist()):
             if stage.command not in seen and stage.command in self.ready:
                 found[stage.command].append(stage)
         last: dict[Any, int] = {}
         for command in sorted(found):
-            stages = sorted(found[command], key=lambda x: order.index(r.kinds[x.kind]))
+            stages = sorted(found[command], key=lambda x: TILE_STAGES.index(r.kinds[x.kind]))
             before: tuple[int, int, Stage, int] | None = None
             for stage in stages:
                 kind = r.kinds[stage.kind]
-                if kind in _ENGINES:
+                if kind in ENGINES:
                     quantity, busy = self._engine(kind, command, stage.busy_ps), float(stage.busy_ps)
                 else:
                     quantity, busy = q.stream(stage.route, stage.nbytes)

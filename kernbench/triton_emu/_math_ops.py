@@ -1,94 +1,40 @@
-"""Functions of Triton's math and libdevice that the kernel language does not have, and what is refused."""
+"""Functions of Triton's math and libdevice, and what is refused."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 
 from kernbench import _dtypes as dtypes
+from kernbench._registry import hint
 from kernbench.errors import KernelError
 from kernbench.sim_engine._user_code import line_text, user_line
-from kernbench.triton import _libdevice
-from kernbench.triton._types import TYPES
+from kernbench.triton_emu import _libdevice
 from kernbench.triton_emu._handles import Tile
-from kernbench.triton_emu._program import broadcast as broadcast_shapes
-from kernbench.triton_emu._program import when_complete
-
-if TYPE_CHECKING:
-    from kernbench.triton._language import Language
-
-
-class StaticAssertError(KernelError):
-    """`tl.static_assert` does not hold: the kernel cannot be compiled with these constants."""
-
-
-class _TritonsError(StaticAssertError):
-    """The same as an error of the installed Triton, for tuners and host code that catch Triton's."""
-
-    src = node = None
-    message = error_message = property(str)
-    __str__ = Exception.__str__
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return static_assert_error, self.args
-
-
-@cache
-def _with_tritons(error: type[Exception]) -> type[_TritonsError]:
-    return type(StaticAssertError.__name__, (_TritonsError, error), {"__module__": __name__})
-
-
-def static_assert_error(text: str) -> StaticAssertError:
-    """Return the error of a `static_assert`; where Triton is imported, it is Triton's own kind as well."""
-    errors = sys.modules.get("triton.compiler.errors")
-    return StaticAssertError(text) if errors is None else _with_tritons(errors.CompileTimeAssertionFailure)(text)
+from kernbench.triton_emu._program import Program, broadcast, when_complete
+from kernbench.triton_emu._promotion import wide
 
 
 class Namespace:
     """`tl.math`, `libdevice` and other modules inside `triton.language`: the functions of the program's."""
 
-    def __init__(self, lang: Language, name: str) -> None:
-        self._lang, self._name = lang, name
+    def __init__(self, tl: Program, name: str) -> None:
+        self._tl, self._name = tl, name
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if hasattr(type(self._lang), name) or name in vars(self._lang):
-            return getattr(self._lang, name)
-        return self._lang._function(name, self._name)
+        return getattr(self._tl, name) if hasattr(type(self._tl), name) else function(self._tl, name, self._name)
 
     def __repr__(self) -> str:
         return f"<{self._name} of a program>"
 
 
 _SLOW, _SIMPLE = ("slow",), ("simple",)
-
-
-def _each(
-    function: Callable[..., float], at_pole: Callable[[float], float] = lambda x: math.nan
-) -> Callable[..., np.ndarray]:
-    """Return a function of Python numbers as one of arrays; what is too large is inf, as in C."""
-
-    def of(x: float) -> float:
-        try:
-            return function(x)
-        except OverflowError:
-            return math.inf
-        except ValueError:
-            return at_pole(x)
-
-    applied = np.frompyfunc(of, 1, 1)
-
-    def of_array(x: np.ndarray) -> np.ndarray:
-        found: np.ndarray = np.asarray(applied(x)).astype(x.dtype)
-        return found
-
-    return of_array
 
 
 def _exponent(x: np.ndarray) -> np.ndarray:
@@ -133,8 +79,8 @@ MATH: dict[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
     "acos": (_SLOW, np.arccos), "acosh": (_SLOW, np.arccosh), "asin": (_SLOW, np.arcsin),
     "asinh": (_SLOW, np.arcsinh), "atan": (_SLOW, np.arctan), "atanh": (_SLOW, np.arctanh), "cbrt": (_SLOW, np.cbrt),
     "cosh": (_SLOW, np.cosh), "sinh": (_SLOW, np.sinh), "tan": (_SLOW, np.tan),
-    "erfc": (_SLOW, _each(math.erfc)), "lgamma": (_SLOW, _each(math.lgamma, lambda x: math.inf)),
-    "tgamma": (_SLOW, _each(math.gamma, lambda x: math.nan if x else math.copysign(math.inf, x))),
+    "erfc": (_SLOW, _libdevice.each(math.erfc)), "lgamma": (_SLOW, _libdevice.each(math.lgamma, lambda x: math.inf)),
+    "tgamma": (_SLOW, _libdevice.each(math.gamma, lambda x: math.nan if x else math.copysign(math.inf, x))),
     "exp10": (_SLOW, lambda x: np.power(x.dtype.type(10), x)), "expm1": (_SLOW, np.expm1),
     "log10": (_SLOW, np.log10), "log1p": (_SLOW, np.log1p),
     "trunc": (_SIMPLE, np.trunc), "rint": (_SIMPLE, np.rint), "nearbyint": (_SIMPLE, np.rint),
@@ -188,69 +134,63 @@ REFUSED = {
 }
 
 
-def log2(n: int) -> int:
-    """Return the logarithm of a constant that is a power of two."""
-    return n.bit_length() - 1
+NAMES = frozenset((*MATH, *OTHER_RESULTS, *CASTS, *BITS, *ALIASES, *REFUSED))
+MODULES = ("math", "libdevice", "extra", "cuda", "hip")
 
 
-def get_int_dtype(bitwidth: int, signed: bool) -> Any:
-    """Return the integer type of so many bits."""
-    return TYPES[f"{'' if signed else 'u'}int{bitwidth}"]
+def function(tl: Program, name: str, module: str) -> Any:
+    """Return a function or a type of the language that is no method of the program, or raise an AttributeError."""
+    if name in dtypes.TRITON:
+        return dtypes.TRITON[name]
+    if name in ALIASES:
+        return getattr(tl, ALIASES[name])
+    if name in MATH:
+        return partial(_math, tl, name)
+    if name in OTHER_RESULTS:
+        return partial(_result, tl, name)
+    if name in CASTS:
+        return partial(tl.cast, dtype=CASTS[name])
+    if name in BITS:
+        return partial(tl.cast, dtype=BITS[name], bitcast=True)
+    if name in MODULES:
+        return Namespace(tl, name if name == "libdevice" else f"{module}.{name}")
+    if name in REFUSED:
+        raise AttributeError(f"{module}.{name} is not supported: {REFUSED[name]}", name=name)
+    known = [*MATH, *OTHER_RESULTS, *CASTS, *BITS, *ALIASES]
+    if module == "tl":
+        known = [*(n for n in dir(type(tl)) if not n.startswith("_")), *dtypes.TRITON]
+    raise AttributeError(f"{module}.{name} is not supported; {hint(name, sorted(known))}", name=name)
 
 
-def umulhi(lang: Language, x: Any, y: Any) -> Any:
-    """Return the upper half of the product of unsigned integers."""
-    tiles, common = lang._tl._unify("umulhi", (lang._native(x), lang._native(y)))
-    bits = 8 * common.itemsize
-    whole, shape = np.frompyfunc(lambda a, b: int(a) * int(b) >> bits, 2, 1), [t.shape for t in tiles]
-    unsigned = np.dtype(f"u{common.itemsize}")
-
-    def upper(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        found: np.ndarray = np.asarray(whole(a.astype(unsigned), b.astype(unsigned)), dtype=object)
-        return found.astype(unsigned)
-
-    out = broadcast_shapes("umulhi", *shape)
-    return lang._wrap(lang._tl._vector("umulhi", _SIMPLE, upper, tiles, out, common, common))
+def _math(tl: Program, name: str, *operands: Any) -> Tile:
+    kinds, compute = MATH[name]
+    tiles, common = tl._unify(name, operands)
+    if not common.is_floating_point:
+        raise KernelError(f"tl.{name} takes floats, got {common}; convert them first: x.to(tl.float32)")
+    shape = broadcast(name, *(tile.shape for tile in tiles))
+    return tl._vector(name, kinds, compute, tiles, shape, common, common)
 
 
-def ldexp(lang: Language, x: Any, n: Any) -> Any:
-    """Return x times two to the power of n, which is an integer."""
-    tiles = lang._wide(x), lang._tile(n)
-    shape = broadcast_shapes("ldexp", *(tile.shape for tile in tiles))
+def _result(tl: Program, name: str, *operands: Any) -> Tile:
+    dtype, compute = OTHER_RESULTS[name]
+    tiles, taken = tl._unify(name, [tl._constant(x) for x in operands])
+    shape = broadcast(name, *(tile.shape for tile in tiles))
+    return tl._vector(name, _SIMPLE, compute, tiles, shape, dtype or taken, taken)
+
+
+def ldexp(tl: Program, x: Any, n: Any) -> Tile:
+    """Return x times two to the power of n, which is an integer: one simple operation."""
+    x, n = tl._constant(x), tl._constant(n)
+    x = tl.cast(x, wide(x.dtype))
 
     def scaled(a: np.ndarray, exponent: np.ndarray) -> np.ndarray:
         found: np.ndarray = np.ldexp(a, exponent.astype(np.intc))
         return found
 
-    return lang._wrap(lang._tl._vector("ldexp", _SIMPLE, scaled, tiles, shape, tiles[0].dtype, None))
+    return tl._vector("ldexp", _SIMPLE, scaled, (x, n), broadcast("ldexp", x.shape, n.shape), x.dtype, None)
 
 
-def popc(lang: Language, x: Any) -> Any:
-    """Return the number of bits that are set."""
-    tile = lang._tile(x)
-    unsigned = np.dtype(f"u{tile.dtype.itemsize}")
-
-    def count(a: np.ndarray) -> np.ndarray:
-        bits: np.ndarray = np.bitwise_count(a.astype(unsigned))
-        return bits
-
-    return lang._wrap(lang._tl._vector("popc", _SIMPLE, count, (tile,), tile.shape, dtypes.int32, None))
-
-
-def histogram(lang: Language, input: Any, num_bins: int, mask: Any = None) -> Any:
-    """Return how often each integer below `num_bins` is there."""
-    tiles = [lang._tile(input)] if mask is None else [lang._tile(input), lang._tile(mask)]
-
-    def count(a: np.ndarray, wanted: np.ndarray | None = None) -> np.ndarray:
-        kept = a.reshape(-1) if wanted is None else a[np.broadcast_to(wanted, a.shape)]
-        return np.bincount(kept[(kept >= 0) & (kept < num_bins)], minlength=num_bins)
-
-    size = int(np.prod(tiles[0].shape))
-    found = lang._tl._vector("histogram", ("reduce",), count, tiles, (int(num_bins),), dtypes.int32, None, size)
-    return lang._wrap(found)
-
-
-def assert_of_values(lang: Language, condition: Callable[..., Any], values: Sequence[Any], message: str) -> None:
+def assert_of_values(tl: Program, condition: Callable[..., Any], values: Sequence[Any], message: str) -> None:
     """Check a condition on the arrays behind tensors when they are complete, at no cost; without values, nothing.
 
     Raises
@@ -258,15 +198,14 @@ def assert_of_values(lang: Language, condition: Callable[..., Any], values: Sequ
     KernelError
         From the run, with the message, where the condition does not hold.
     """
-    if lang._tl._data:
-        natives = [lang._native(value) for value in values]
+    if tl._data:
         line = user_line()
-        tiles = [x for x in natives if isinstance(x, Tile)]
+        tiles = [x for x in values if isinstance(x, Tile)]
         left = {id(tile._value): tile for tile in tiles}
 
         def check() -> None:
             arrays = [
-                np.reshape(cast("np.ndarray", x._value.array), x.shape) if isinstance(x, Tile) else x for x in natives
+                np.reshape(cast("np.ndarray", x._value.array), x.shape) if isinstance(x, Tile) else x for x in values
             ]
             if not np.all(condition(*arrays)):
                 raise KernelError(f"{line_text(line)}: {message}")

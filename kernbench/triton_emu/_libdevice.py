@@ -18,11 +18,16 @@ _SLOW, _SIMPLE = ("slow",), ("simple",)
 _ROOT_HALF = math.sqrt(0.5)
 
 
-def _each(function: Callable[[float], float]) -> ArrayFunction:
-    """Return a function of Python floats as one of arrays; NaN where it is not defined."""
+def each(function: Callable[[float], float], at_pole: Callable[[float], float] = lambda x: math.nan) -> ArrayFunction:
+    """Return a function of Python floats as one of arrays; what is too large is inf, as in C."""
 
     def value(x: float) -> float:
-        return math.nan if math.isnan(x) else function(float(x))
+        try:
+            return math.nan if math.isnan(x) else function(float(x))
+        except OverflowError:
+            return math.inf
+        except ValueError:
+            return at_pole(x)
 
     applied = np.frompyfunc(value, 1, 1)
     return lambda x: np.asarray(applied(x), dtype=np.float64).astype(x.dtype)
@@ -87,7 +92,7 @@ def _bessel_i(order: int) -> ArrayFunction:
                 total = math.inf if math.isinf(size) else float(scaled * np.exp(size))
         return math.copysign(total, x) if order % 2 else total
 
-    return _each(value)
+    return each(value)
 
 
 # --- rounding towards zero (rz), down (rd) and up (ru): IEEE 754, exact
@@ -180,9 +185,9 @@ def _norm(*x: np.ndarray) -> np.ndarray:
 
 # As `MATH`: functions of floats, whose results have their type.
 FLOATS: dict[str, Function] = {
-    "erfinv": (_SLOW, _each(erfinv)), "erfcinv": (_SLOW, _each(erfcinv)), "erfcx": (_SLOW, _each(erfcx)),
-    "normcdf": (("slow", "simple", "simple"), _each(lambda x: math.erfc(-x * _ROOT_HALF) / 2)),
-    "normcdfinv": (("slow", "simple", "simple"), _each(lambda p: -erfcinv(2 * p) / _ROOT_HALF)),
+    "erfinv": (_SLOW, each(erfinv)), "erfcinv": (_SLOW, each(erfcinv)), "erfcx": (_SLOW, each(erfcx)),
+    "normcdf": (("slow", "simple", "simple"), each(lambda x: math.erfc(-x * _ROOT_HALF) / 2)),
+    "normcdfinv": (("slow", "simple", "simple"), each(lambda p: -erfcinv(2 * p) / _ROOT_HALF)),
     "cyl_bessel_i0": (_SLOW, _bessel_i(0)), "cyl_bessel_i1": (_SLOW, _bessel_i(1)),
     **dict.fromkeys(("norm3d", "norm4d"), (("simple", "simple", "slow"), _norm)),
     **dict.fromkeys(("rhypot", "rnorm3d", "rnorm4d"), (("simple", "simple", "slow", "slow"), lambda *x: 1 / _norm(*x))),
@@ -233,6 +238,10 @@ def _mulhi(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return _exactly(lambda x, y: x * y >> 8 * a.dtype.itemsize)(a, b)
 
 
+def _umulhi(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return _mulhi(_unsigned(a), _unsigned(b)).view(a.dtype)
+
+
 def _low(x: int, bits: int = 24) -> int:
     """Return the low bits as a signed number."""
     return ((x & (1 << bits) - 1) ^ 1 << bits - 1) - (1 << bits - 1)
@@ -257,6 +266,7 @@ def _words(x: np.ndarray) -> np.ndarray:
 # As `OTHER_RESULTS`: the type of the results (None: of the operands), and the function of arrays.
 RESULTS: dict[str, tuple[DType | None, ArrayFunction]] = {
     "clz": (int32, _leading_zeros), "ffs": (int32, _first_set), "brev": (None, _reversed), "mulhi": (None, _mulhi),
+    "umulhi": (None, _umulhi), "popc": (int32, lambda x: np.bitwise_count(_unsigned(x))),
     "mul24": (None, _exactly(lambda x, y: _low(x) * _low(y))), "hadd": (None, _exactly(lambda x, y: x + y >> 1)),
     "rhadd": (None, _exactly(lambda x, y: x + y + 1 >> 1)), "sad": (None, _exactly(lambda x, y, z: abs(x - y) + z)),
     "byte_perm": (None, _exactly(_selected)), "hiloint2double": (float64, _joined),

@@ -1,0 +1,32 @@
+"""Loads and stores by places, which are counted in elements from a pointer.
+
+The host knows where each element is. Places are constants of a program and cost nothing, as with `tl.arange`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kernbench.triton_emu._handles import Pointer, Tile
+from kernbench.triton_emu.tl_context import TLContext
+
+BLOCK = 4096  # elements of a tile
+
+
+def load(pointer: Pointer, places: np.ndarray, tl: TLContext) -> Tile:
+    """Return the elements at `places`: as a block where they follow each other, else by a tile of pointers."""
+    first = _start(places)
+    return tl.load(pointer + tl.constant(places)) if first is None else tl.load(pointer + first, shape=places.shape)
+
+
+def store(pointer: Pointer, places: np.ndarray, x: Tile, tl: TLContext) -> None:
+    """Write x to `places`, as `load` reads them."""
+    first = _start(places)
+    tl.store(pointer + (tl.constant(places) if first is None else first), x)
+
+
+def _start(places: np.ndarray) -> int | None:
+    """Return the first of places that follow each other."""
+    flat = places.reshape(-1)
+    follow = int(flat[-1]) - int(flat[0]) == flat.size - 1 and bool((np.diff(flat) == 1).all())
+    return int(flat[0]) if follow else None

@@ -1,0 +1,83 @@
+"""What reads between the PEs of a SIP cost: the links and memories that they use, from the graph of the machine."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from kernbench.analysis.why import attribution
+from kernbench.config import MachineConfig
+from kernbench.policy._routing import reverse, router_of
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology import _naming as naming
+from kernbench.topology.builder import Machine
+
+
+class Routes:
+    """The links and memories that reads between the PEs of a SIP use."""
+
+    def __init__(self, machine: Machine) -> None:
+        config, graph, router = machine.config, machine.graph, router_of(machine.graph)
+        each = config.pes_per_cube
+        places = [divmod(i, each) for i in range(config.pes_per_sip)]
+        number: dict[tuple[str, str], int] = {}
+        # For each pair of PEs, the links of the request and those of the data.
+        asking: tuple[list[int], list[int]] = ([], [])
+        carrying: tuple[list[int], list[int]] = ([], [])
+        for i, reader in enumerate(places):
+            for j, holder in enumerate(places):
+                path = router.path(naming.pe_dma(0, *reader), naming.hbm(0, *holder))
+                for way, (pairs, links) in ((path, asking), (reverse(path), carrying)):
+                    used = [number.setdefault(link, len(number)) for link in pairwise(way)]
+                    pairs += [i * len(places) + j] * len(used)
+                    links += used
+        edges = [graph.edge(*link) for link in number]
+        latency_ps = np.array([edge.latency_ps for edge in edges])
+        ways = np.bincount(asking[0], weights=latency_ps[asking[1]], minlength=len(places) ** 2)
+        self._pairs, self._links = map(np.array, carrying)
+        self._names = [f"{src}->{dst}" for src, dst in number]
+        self._bw_gbs = np.array([edge.bw_gbs for edge in edges])
+        hbm = config.cube.hbm
+        there_and_back = 2 * ways.reshape(len(places), -1) / 1000
+        self._latency_ns = (there_and_back + hbm.access_ns) / config.cube.pe.pe_dma.outstanding_reads
+        self._slice_gbs = hbm.slice_gbs
+
+    def busiest(self, nbytes: np.ndarray, served_bytes: np.ndarray) -> tuple[float, str]:
+        """Return the time of the busiest link or memory [ns], and its kind."""
+        carried = np.bincount(self._links, weights=nbytes.reshape(-1)[self._pairs], minlength=len(self._names))
+        ns = carried / self._bw_gbs
+        link, served = int(ns.argmax()), float(served_bytes.sum(axis=0).max() / self._slice_gbs)
+        if served >= ns[link]:
+            return served, "HBM slice"
+        return float(ns[link]), attribution("serialization", self._names[link]).group
+
+    def latency_ns(self, nbytes: np.ndarray) -> float:
+        """Return the latency of one read for each pair of PEs [ns], of the PE that waits longest."""
+        return float(((nbytes > 0) * self._latency_ns).sum(axis=1).max())
+
+
+@lru_cache(maxsize=4)
+def routes_of(machine: Machine) -> Routes:
+    """Return the routes of a SIP of a machine."""
+    return Routes(machine)
+
+
+def host_ns(config: MachineConfig) -> float:
+    """Return what the host needs for a launch that is not part of a graph [ns]."""
+    host = config.system.host
+    return host.launch_ns + host.doorbell_ns + host.descriptor_ns
+
+
+@lru_cache(maxsize=8)
+def launch_ns(machine: Machine, one: bool) -> float:
+    """Return the time of a launch on all PEs, or on one, that does nothing, simulated."""
+    engine, config = GraphEngine(machine), machine.config
+    pes = [(cube, pe) for cube in range(config.cubes_per_sip) for pe in range(config.pes_per_cube)]
+    engine.wait(engine.launch(0, pes[:1] if one else pes, _nothing, (0,), "nothing").done, "an empty launch")
+    return engine.now_ns
+
+
+def _nothing(_: object, *, tl: object) -> None:
+    pass

@@ -1,0 +1,226 @@
+"""Where the elements of a matrix, or of a stack of matrices, are: blocks in the memories of PEs, with strides."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from kernbench.config import MachineConfig
+from kernbench.kernels.partition import chunk
+from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
+
+Span = tuple[int, int]  # start and size
+
+
+class Piece(NamedTuple):
+    """A block of a matrix in memory: its spans, the place of its first element, strides, and who holds it."""
+
+    rows: Span
+    columns: Span
+    place: int
+    row_step: int
+    column_step: int
+    holders: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where the elements of a matrix are, counted from its pointer."""
+
+    shape: tuple[int, int]
+    pieces: tuple[Piece, ...]
+
+    @classmethod
+    def of(cls, config: MachineConfig, shape: tuple[int, int], policy: DPPolicy, *, transposed: bool = False) -> Stored:
+        """Return a matrix that a policy places; `transposed`: its transpose is what is placed."""
+        shards = resolve_dp_policy(
+            policy, shape=shape[::-1] if transposed else shape, itemsize=1, num_pe=config.pes_per_cube,
+            num_cubes=config.cubes_per_sip, target_sip=0,
+        )  # fmt: skip
+        held: dict[int, list[int]] = defaultdict(list)
+        for shard in shards:
+            held[shard.offset_bytes].append(shard.cube * config.pes_per_cube + shard.pe)
+        pieces = []
+        for shard in {shard.offset_bytes: shard for shard in shards}.values():
+            rows, columns = ((x.start, x.stop - x.start) for x in shard.index)
+            place = shard.offset_bytes
+            piece = Piece(rows, columns, place, columns[1], 1, tuple(held[place]))
+            pieces.append(turned(piece) if transposed else piece)
+        return cls(shape, tuple(pieces))
+
+    @classmethod
+    def strided(
+        cls, shape: tuple[int, int], strides: tuple[int, int], parts: Iterable[tuple[int, int, tuple[int, ...]]],
+        offsets: Sequence[int] = (0,),
+    ) -> Stored:  # fmt: skip
+        """Return a stack of matrices in memory of which each part has (first element, elements, the PEs that hold it).
+
+        Elements are counted from the pointer, and each matrix begins at one of `offsets`.
+        """
+        (m, n), (row_step, column_step) = shape, strides
+        pieces, last = [], (m - 1) * row_step + (n - 1) * column_step
+        for first, size, holders in parts:
+            for i, base in enumerate(offsets):
+                if first > base + last or first + size <= base:
+                    continue
+                for rows, columns in _inside(shape, strides, first - base, first + size - base):
+                    place = base + rows[0] * row_step + columns[0] * column_step
+                    pieces.append(Piece((i * m + rows[0], rows[1]), columns, place, row_step, column_step, holders))
+        return cls((len(offsets) * m, n), tuple(pieces))
+
+    @classmethod
+    def beside(cls, matrices: Sequence[Stored], offsets: Sequence[int], parts: int) -> Stored:
+        """Return matrices of as many rows side by side: the first of so many parts of each, the second of each, ...
+
+        Each is counted from its own of `offsets`.
+        """
+        pieces: list[Piece] = []
+        column = 0
+        for part in range(parts):
+            for matrix, offset in zip(matrices, offsets, strict=True):
+                start, width = chunk(matrix.shape[1], parts, part)
+                for x in matrix._near((0, matrix.shape[0]), (start, width)):
+                    first, last = max(start, x.columns[0]), min(start + width, sum(x.columns))
+                    place = offset + x.place + (first - x.columns[0]) * x.column_step
+                    pieces.append(x._replace(columns=(column + first - start, last - first), place=place))
+                column += width
+        return cls((matrices[0].shape[0], column), tuple(pieces))
+
+    def _near(self, rows: Span, columns: Span) -> Iterable[Piece]:
+        """Return the pieces that have elements of a block."""
+        at_rows, at_columns = self._spans
+        found = (at_rows[:, 0] < sum(rows)) & (at_rows.sum(axis=1) > rows[0])
+        found &= (at_columns[:, 0] < sum(columns)) & (at_columns.sum(axis=1) > columns[0])
+        return [self.pieces[i] for i in np.flatnonzero(found)]
+
+    def first(self, rows: Span, columns: Span) -> int | None:
+        """Return the place of the first element of a block, if all its elements follow each other row by row."""
+        first = after = None
+        (row, m), (column, n) = rows, columns
+        for piece in self._near(rows, columns):
+            (top, height), (left, width) = piece.rows, piece.columns
+            low, high = max(row, top), min(row + m, top + height)
+            if low >= high or left >= column + n or left + width <= column:
+                continue
+            whole = left <= column and column + n <= left + width
+            if not whole or (piece.column_step != 1 and n > 1) or (piece.row_step != n and high - low > 1):
+                return None
+            place = piece.place + (low - top) * piece.row_step + (column - left) * piece.column_step
+            if after is None:
+                first = place
+            elif place != after:
+                return None
+            after = place + (high - low) * n
+        return first
+
+    def places(self, rows: Span, columns: Span) -> np.ndarray:
+        """Return the places of the elements of a block."""
+        (row, m), (column, n) = rows, columns
+        out = np.empty((m, n), np.int64)
+        for piece in self._near(rows, columns):
+            (top, height), (left, width) = piece.rows, piece.columns
+            r = np.arange(max(row, top), min(row + m, top + height))
+            c = np.arange(max(column, left), min(column + n, left + width))
+            if r.size and c.size:
+                lines = piece.place + (r - top)[:, None] * piece.row_step + (c - left)[None, :] * piece.column_step
+                out[r[0] - row : r[-1] + 1 - row, c[0] - column : c[-1] + 1 - column] = lines
+        return out
+
+    def widths(self, rows: Span, columns: Span) -> list[int]:
+        """Return how wide the shards are that the columns of a block are stored in, one after the other."""
+        start, stop = columns[0], sum(columns)
+        near = self._near(rows, columns)
+        edges = {start, stop} | {x for piece in near for x in (piece.columns[0], sum(piece.columns))}
+        return [b - a for a, b in pairwise(sorted(x for x in edges if start <= x <= stop))]
+
+    def is_by_rows(self, rows: Span, columns: Span) -> bool:
+        """Return whether the elements of a row of a block follow each other."""
+        return all(piece.column_step == 1 for piece in self._near(rows, columns))
+
+    @property
+    def transposed(self) -> Stored:
+        """The transpose of the matrix."""
+        return Stored(self.shape[::-1], tuple(turned(piece) for piece in self.pieces))
+
+    @cached_property
+    def first_columns(self) -> dict[int, int]:
+        """The first column that each PE holds some of."""
+        found: dict[int, int] = {}
+        for piece in self.pieces:
+            for pe in piece.holders:
+                found.setdefault(pe, piece.columns[0])
+        return found
+
+    @cached_property
+    def _spans(self) -> tuple[np.ndarray, np.ndarray]:
+        rows, columns = (np.array([p[i] for p in self.pieces], np.int64).reshape(-1, 2) for i in (0, 1))
+        return rows, columns
+
+    def held(
+        self, pes: np.ndarray, rows: np.ndarray, columns: np.ndarray, config: MachineConfig, line: int = 1
+    ) -> np.ndarray:
+        """Return how many elements of the block of each of `pes` (rows and columns, a span each) each PE holds.
+
+        Of a replicated piece, a reader has its own copy, else that of the first PE in its cube, else the first. With
+        `line`, parts of a line of the piece count as whole lines of so many elements, as a memory serves them.
+        """
+        own_rows, own_columns = self._spans
+        heights, widths = overlaps(rows, own_rows), overlaps(columns, own_columns)
+        by_rows = np.array([piece.column_step == 1 for piece in self.pieces])
+        short, whole = (np.where(by_rows, a, b) for a, b in ((widths, heights), (own_columns[:, 1], own_rows[:, 1])))
+        common = heights * widths * np.where(short < whole, np.minimum(whole, line) / np.clip(short, 1, line), 1)
+        common = common.astype(np.int64)
+        out = np.zeros((len(rows), config.pes_per_sip), np.int64)
+        each = config.pes_per_cube
+        for i, piece in enumerate(self.pieces):
+            if len(piece.holders) == 1:
+                out[:, piece.holders[0]] += common[:, i]
+                continue
+            near = [_nearest(piece.holders, pe, each) for pe in pes.tolist()]
+            out[np.arange(len(pes)), near] += common[:, i]
+        return out
+
+
+def _nearest(holders: Sequence[int], pe: int, each: int) -> int:
+    """Return a PE itself if it is among some, else the first one in its cube of so many PEs, else the first."""
+    return min(holders, key=lambda holder: (holder != pe, holder // each != pe // each))
+
+
+def _inside(shape: tuple[int, int], strides: tuple[int, int], low: int, high: int) -> list[tuple[Span, Span]]:
+    """Return the blocks of a strided matrix whose elements are at places from `low` to `high`, as rows and columns."""
+    (m, n), (row_step, column_step) = shape, strides
+    if row_step < column_step:
+        return [(rows, columns) for columns, rows in _inside((n, m), (column_step, row_step), low, high)]
+    starts = np.arange(m) * row_step
+    if column_step:
+        first = np.clip(-((starts - low) // column_step), 0, n)
+        last = np.clip(-((starts - high) // column_step), 0, n)
+    else:
+        first, last = np.zeros(m, np.int64), np.where((starts >= low) & (starts < high), n, 0)
+    spans = np.stack([first, last], axis=1)
+    edges = [0, *(np.flatnonzero((np.diff(spans, axis=0) != 0).any(axis=1)) + 1).tolist(), m]
+    return [
+        ((top, bottom - top), (int(first[top]), int(last[top] - first[top])))
+        for top, bottom in pairwise(edges)
+        if bottom > top and last[top] > first[top]
+    ]
+
+
+def turned(piece: Piece) -> Piece:
+    """Return the piece of the transpose."""
+    rows, columns, place, row_step, column_step, holders = piece
+    return Piece(columns, rows, place, column_step, row_step, holders)
+
+
+def overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return how much each span (start, size) of `a` has in common with each of `b`."""
+    low = np.maximum(a[:, None, 0], b[None, :, 0])
+    high = np.minimum(a.sum(axis=1)[:, None], b.sum(axis=1)[None, :])
+    common: np.ndarray = np.maximum(0, high - low)
+    return common

@@ -1,0 +1,382 @@
+"""Attention over a SIP: flash attention, dealt out to the PEs, for operands anywhere in memory with any strides.
+
+A unit of work is a block of query tokens, of query heads that share a kv head. The units of one query token are near
+their keys: its kv tokens may be cut into parts, each a unit, which write their results to the PE that merges those of a
+head in one more launch. How many parts there are follows from an estimate of the time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kernbench._dtypes import as_dtype, bool_
+from kernbench.analysis._roofline import matrix_ns
+from kernbench.config import MachineConfig
+from kernbench.kernels.attention import NEG, Flash, column, tiles
+from kernbench.kernels.partition import Pe, cut, dealt, mine, split
+from kernbench.ops._routes import launch_ns, routes_of
+from kernbench.ops._stored import Span, overlaps
+from kernbench.ops.matmul import ROWS as ON_EACH_PE
+from kernbench.ops.matmul import Step
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.topology.builder import Machine
+from kernbench.triton_emu._handles import Pointer, PointerTile, Tile
+from kernbench.triton_emu.tl_context import TLContext
+
+ROWS = 64  # rows of scores at a time: query tokens of query heads (chosen)
+FEWER_ROWS = 32  # where PEs would be idle (chosen: the width of a tile of the matrix engine)
+PART_BYTES = 4  # of an element of the result of a part
+PASSES = 5  # simple operations of the softmax of a score, beside its exponential (chosen: what `Flash` does)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Where the elements of [batch, heads, tokens, width] are, counted from the pointer in elements.
+
+    Attributes
+    ----------
+    offsets : tuple of int
+        The first element of each of the batch.
+    strides : tuple of int
+        From head to head, from token to token, and within a token; 0 where it is broadcast.
+    held : tuple
+        Of each part of the memory its first element, its elements, and the numbers of the PEs that hold it.
+    """
+
+    offsets: tuple[int, ...]
+    strides: tuple[int, int, int]
+    held: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+
+    def holder(self, batch: int, head: int, token: int) -> int:
+        """Return the number of the PE that holds the first element of a token; of nothing, the first."""
+        if not self.held:
+            return 0
+        place = self.offsets[batch] + head * self.strides[0] + token * self.strides[1]
+        return self.held[max(0, bisect_right(self._starts, place) - 1)][2][0]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [first for first, _, _ in self.held]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """out = softmax(q k^T scale + mask) v over a SIP.
+
+    q is [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v the same with `width` elements, and
+    the mask [batch, heads, q_len, kv_len]: a bool says which keys a query sees, a float is added. With `behind`, query
+    token i sees kv tokens up to i + behind. The host needs `host_ns` for each launch.
+    """
+
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    width: int
+    scale: float
+    dtype: str
+    q: Heads
+    k: Heads
+    v: Heads
+    out: Heads
+    mask: Heads | None = None
+    behind: int | None = None
+    host_ns: float = 0.0
+
+    @property
+    def batch(self) -> int:
+        """How many sequences there are."""
+        return len(self.q.offsets)
+
+    @property
+    def group(self) -> int:
+        """Query heads of a kv head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def together(self) -> int:
+        """Query heads of a unit, at most."""
+        return max(1, min(self.group, ROWS))
+
+    @property
+    def flops(self) -> int:
+        """Operations of both products."""
+        return 2 * self.batch * self.heads * self.q_len * self.kv_len * (self.head_dim + self.width)
+
+    @property
+    def seen(self) -> int:
+        """How many kv tokens any query token sees."""
+        return self.kv_len if self.behind is None else max(0, min(self.kv_len, self.q_len + self.behind))
+
+    @property
+    def blocks(self) -> list[Span]:
+        """The query heads of each unit."""
+        return [x for kv in range(self.kv_heads) for x in cut((kv * self.group, self.group), self.together)]
+
+
+class Unit(NamedTuple):
+    """A piece of attention: query tokens of query heads that share a kv head, over some kv tokens.
+
+    The results of a part of the kv tokens go to `places`, of each head its values and the logarithm of its denominator.
+    """
+
+    batch: int
+    heads: Span
+    tokens: Span
+    kv: Span
+    places: tuple[tuple[int, int], ...] = ()
+
+
+class Merge(NamedTuple):
+    """The parts of one head of a query token: the places of their values and of the logarithms of the denominators."""
+
+    batch: int
+    head: int
+    values: int
+    logarithms: int
+
+
+class Offsets:
+    """Offsets of strided blocks: one tile for each shape, so that its runs are found once in a program."""
+
+    def __init__(self, tl: TLContext) -> None:
+        self._tl = tl
+        self._made: dict[tuple[Any, ...], Tile] = {}
+
+    def get(self, shape: tuple[int, ...], strides: tuple[int, ...], seen: tuple[int, int]) -> Tile:
+        """Return the offsets of an array, as a matrix of the shape `seen`."""
+        key = shape, strides
+        if key not in self._made:
+            lines = np.ix_(*(np.arange(n, dtype=np.int64) * step for n, step in zip(shape, strides, strict=True)))
+            self._made[key] = self._tl.constant(sum(lines, np.zeros((), np.int64)).reshape(seen))
+        return self._made[key]
+
+    def rows(self, pointer: Pointer, at: Heads, batch: int, heads: Span, tokens: Span, width: int) -> PointerTile:
+        """Return pointers to tokens of heads, as a matrix of heads * tokens rows."""
+        (head, n), (token, m) = heads, tokens
+        start = pointer + (at.offsets[batch] + head * at.strides[0] + token * at.strides[1])
+        return PointerTile(start, self.get((n, m, width), at.strides, (n * m, width)))
+
+    def load(self, pointer: Pointer, at: Heads, batch: int, head: int, tokens: Span, width: int) -> Tile:
+        """Load tokens of one head: as a block if they are consecutive."""
+        (by_head, by_token, step), (token, n) = at.strides, tokens
+        start = pointer + (at.offsets[batch] + head * by_head + token * by_token)
+        if (width == 1 or step == 1) and (n == 1 or by_token == width):
+            return self._tl.load(start, shape=(n, width))
+        return self._tl.load(start + self.get((n, width), (by_token, step), (n, width)))
+
+
+def attention(
+    q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, *rest: Any, sizes: Attention,
+    units: Mapping[Pe, Sequence[Unit]], tl: TLContext,
+) -> None:  # fmt: skip
+    """Write attention to out, each program its units, by the running softmax of flash attention.
+
+    A pointer of `rest` is the mask. Of units that are parts of the kv tokens, the results go to their places in out.
+    """
+    cache, mask, behind = Offsets(tl), sizes.mask, sizes.behind
+    masks = mask is not None and rest[0].dtype.element_ty is bool_
+    for unit in mine(units, tl):
+        (head, heads), (token, n), kv_head = unit.heads, unit.tokens, unit.heads[0] // sizes.group
+        x = tl.load(cache.rows(q_ptr, sizes.q, unit.batch, unit.heads, unit.tokens, sizes.head_dim))
+        flash = Flash([x], tl, sizes.scale)
+        start, end = unit.kv[0], sum(unit.kv)
+        if behind is not None:
+            end = min(end, token + n + behind)
+        for at, size in cut((start, end - start), tiles(heads, n)[1]):
+            seen = bias = None
+            if mask is not None:
+                by_head, by_token, step = mask.strides
+                first = mask.offsets[unit.batch] + head * by_head + token * by_token + at * step
+                places = cache.get((size, heads, n), (step, by_head, by_token), (size, heads * n))
+                given = tl.load(PointerTile(rest[0] + first, places))
+                seen, bias = (given != 0, None) if masks else (None, given.to(tl.float32))
+            if behind is not None and at + size - 1 > token + behind:
+                before = np.tile(token + behind + np.arange(n), heads)[None, :] >= at + np.arange(size)[:, None]
+                seen = tl.constant(before) != 0
+            kt = cache.load(k_ptr, sizes.k, unit.batch, kv_head, (at, size), sizes.head_dim)
+            vt = cache.load(v_ptr, sizes.v, unit.batch, kv_head, (at, size), sizes.width)
+            flash.fold(0, kt, vt, seen, bias)
+        state = flash.states()[0]
+        result = tl.zeros((heads * n, sizes.width), tl.float32) if state is None else state.o / column(state.l)
+        may_see_nothing = masks or (behind is not None and token + behind < 0)
+        if state is not None and may_see_nothing:  # such rows are 0
+            result = tl.where(column(state.m) > NEG, result, 0.0)
+        if not unit.places:
+            tl.store(cache.rows(out_ptr, sizes.out, unit.batch, unit.heads, unit.tokens, sizes.width), result)
+            continue
+        assert state is not None, "a part of no kv tokens"
+        values, logarithms = np.array(unit.places).T
+        tl.store(out_ptr + tl.constant(values[:, None] + np.arange(sizes.width)[None, :]), result)
+        tl.store(out_ptr + tl.constant(logarithms[None, :]), tl.fma(state.m, sizes.scale, tl.log(state.l)))
+
+
+def merge(
+    parts_ptr: Pointer, out_ptr: Pointer, parts: int, *, sizes: Attention, merges: Mapping[Pe, Sequence[Merge]],
+    tl: TLContext,
+) -> None:  # fmt: skip
+    """Write the attention of one query token, from that of parts of the kv tokens, each program some heads."""
+    cache = Offsets(tl)
+    for own in mine(merges, tl):
+        logarithms = tl.load(parts_ptr + own.logarithms, shape=(parts, 1))
+        values = tl.load(parts_ptr + own.values, shape=(parts, sizes.width))
+        weights = tl.exp(logarithms - tl.max(logarithms, axis=0, keep_dims=True))
+        result = tl.sum(values * weights, axis=0, keep_dims=True) / tl.sum(weights, axis=0, keep_dims=True)
+        tl.store(cache.rows(out_ptr, sizes.out, own.batch, (own.head, 1), (0, 1), sizes.width), result)
+
+
+@lru_cache(maxsize=256)
+def parts_of(machine: Machine, sizes: Attention) -> int:
+    """Return into how many parts the kv tokens are cut: of one query token, those of the least estimate; else one."""
+    free = machine.config.pes_per_sip // max(1, sizes.batch * len(sizes.blocks))
+    if sizes.q_len > 1 or not sizes.seen or free < 2:
+        return 1
+    counts = {len(split(sizes.seen, n)) for n in (free, *(2**i for i in range(free.bit_length())))}
+    return min(sorted(counts), key=lambda parts: estimate(machine, sizes, parts))
+
+
+def estimate(machine: Machine, sizes: Attention, parts: int) -> float:
+    """Return the time of attention of one query token, its kv tokens cut into some parts, by closed form [ns].
+
+    A part waits for what it reads, its two products, the softmax, and the writing of its results; a merge reads the
+    results of all parts from its own memory, and adds them up.
+    """
+    config, routes, pe = machine.config, routes_of(machine), machine.config.cube.pe
+    units, merges = _work(config, sizes, parts)
+    tokens, heads, width = -(-sizes.seen // parts), sizes.together, sizes.width
+    each, lanes = max(map(len, units.values())), pe.pe_math.lanes_32bit * pe.pe_math.clock_ghz
+    products = ((tokens, sizes.head_dim, heads), (heads, tokens, width))
+    compute = sum(matrix_ns(config, mkn, sizes.dtype) for mkn in products)
+    compute += heads * tokens * (PASSES + pe.pe_math.slow_op_cycles) / lanes
+    keys, queries, results = _traffic(config, sizes, parts, units)
+    blocks = each * -(-tokens // tiles(heads, 1)[1])
+    # A few bytes that many PEs read are in a few channels of their memory.
+    hbm, nbytes = config.cube.hbm, heads * sizes.head_dim * as_dtype(sizes.dtype).itemsize
+    channels = min(hbm.channels, -(-nbytes // hbm.burst_bytes))
+    reading = routes.busiest(keys + queries, keys + queries * (hbm.channels / channels))[0]
+    reading += 2 * routes.latency_ns(keys) + routes.latency_ns(queries)  # keys and values
+    # Keys and values of some blocks are read at the same time, so the first of them is there when the last one is.
+    first = min(1.0, pe.pe_dma.outstanding_reads / 2 / blocks)
+    ns = max(reading, each * compute) + min(reading, each * compute) * first
+    if parts > 1:
+        own = max(map(len, merges.values())) * parts * (width + 1)
+        ns += routes.latency_ns(results) + launch_ns(machine, False) + sizes.host_ns
+        ns += own * PART_BYTES / pe.pe_dma.bw_gbs + 2 * own / lanes
+    return ns
+
+
+def _traffic(
+    config: MachineConfig, sizes: Attention, parts: int, units: Mapping[Pe, Sequence[Unit]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return how many bytes of keys and values, and of q, each PE (row) reads from each (column), and writes to it."""
+    total, pes_per_cube, columns = config.pes_per_sip, config.pes_per_cube, _columns(config, sizes, parts)
+    own = [(cube * pes_per_cube + pe, x) for (cube, pe), found in units.items() for x in found]
+    numbers, item = np.array([number for number, _ in own]), as_dtype(sizes.dtype).itemsize
+    keys, queries, results = (np.zeros((total, total)) for _ in range(3))
+    for moved, at, width, spans in (
+        (keys, sizes.k, sizes.head_dim, [(x.batch, x.heads[0] // sizes.group, *x.kv) for _, x in own]),
+        (keys, sizes.v, sizes.width, [(x.batch, x.heads[0] // sizes.group, *x.kv) for _, x in own]),
+        (queries, sizes.q, sizes.head_dim * sizes.together, [(x.batch, x.heads[0], 0, 1) for _, x in own]),
+    ):
+        batch, head, token, n = np.array(spans).T
+        first = np.array(at.offsets)[batch] + head * at.strides[0] + token * at.strides[1]
+        extent = np.maximum(n * at.strides[1], width) if at.strides[1] >= width else n * 0 + width
+        places = np.array([(start, size) for start, size, _ in at.held])
+        common = overlaps(np.stack([first, extent], axis=1), places) * (n * width / extent)[:, None]
+        for i, (_, _, pes) in enumerate(at.held):
+            holders = np.where(np.isin(numbers, pes), numbers, pes[0])
+            np.add.at(moved, (numbers, holders), common[:, i] * item)
+    for number, unit in own:
+        for place, _ in unit.places:
+            results[number, place // columns] += sizes.width * PART_BYTES
+    return keys, queries, results
+
+
+def partial_results(machine: Machine, sizes: Attention) -> dict[str, tuple[Span, DPPolicy]]:
+    """Return the shape and policy of the results of parts, in f32: each PE has those that it merges."""
+    parts = parts_of(machine, sizes)
+    columns = _columns(machine.config, sizes, parts)
+    return {"parts": ((machine.config.pes_per_sip, columns), ON_EACH_PE)} if parts > 1 else {}
+
+
+def _columns(config: MachineConfig, sizes: Attention, parts: int) -> int:
+    """Return how many elements of results of parts a PE has."""
+    return -(-sizes.batch * sizes.heads // config.pes_per_sip) * parts * (sizes.width + 1)
+
+
+def steps(machine: Machine, sizes: Attention) -> list[Step]:
+    """Return the launches of attention; nothing if it has no elements."""
+    parts, masks = parts_of(machine, sizes), () if sizes.mask is None else ("mask",)
+    units, merges = _work(machine.config, sizes, parts)
+    if not units:
+        return []
+    kernel = partial(attention, sizes=sizes, units=units)
+    numbers = sizes.heads, sizes.q_len, sizes.kv_len, sizes.head_dim
+    found = [Step(kernel, ("q", "k", "v", "out" if parts == 1 else "parts", *masks), numbers, sorted(units))]
+    if parts > 1:
+        kernel = partial(merge, sizes=sizes, merges=merges)
+        found.append(Step(kernel, ("parts", "out"), (parts,), sorted(merges)))
+    return found
+
+
+@lru_cache(maxsize=64)
+def _work(config: MachineConfig, sizes: Attention, parts: int) -> tuple[dict[Pe, list[Unit]], dict[Pe, list[Merge]]]:
+    """Return the units and the merges of each PE."""
+    if sizes.q_len != 1:
+        spans, whole = _spans(sizes, ROWS), (0, sizes.kv_len)
+        if 2 * sizes.batch * len(sizes.blocks) * len(spans) <= config.pes_per_sip:  # half of the PEs would be idle
+            spans = _spans(sizes, FEWER_ROWS)
+        units = [Unit(b, h, t, whole) for b in range(sizes.batch) for h in sizes.blocks for t in spans]
+        return dealt(units, [divmod(i, config.pes_per_cube) for i in range(config.pes_per_sip)]), {}
+    cuts, width = split(sizes.seen, parts) or [(0, 0)], sizes.width
+    groups = [(b, heads) for b in range(sizes.batch) for heads in sizes.blocks]
+    near = [[sizes.k.holder(b, h[0] // sizes.group, at) for at, _ in cuts] for b, h in groups]
+    merges, places = dict[Pe, list[Merge]](), dict[tuple[int, int], list[tuple[int, int]]]()
+    if parts > 1:
+        single = [(b, h) for b, heads in groups for h in range(*_range(heads))]
+        # The heads of a unit are merged near different ones of its keys.
+        wanted = [keys[i * parts // h[1]] for keys, (_, h) in zip(near, groups, strict=True) for i in range(h[1])]
+        columns = _columns(config, sizes, parts)
+        for (b, head), pe in zip(single, _near(wanted, config), strict=True):
+            own = merges.setdefault(divmod(pe, config.pes_per_cube), [])
+            first = pe * columns + len(own) * parts * (width + 1)
+            own.append(Merge(b, head, first, first + parts * width))
+            places[b, head] = [(first + i * width, first + parts * width + i) for i in range(parts)]
+    units = [
+        Unit(b, heads, (0, 1), kv, tuple(places[b, h][i] for h in range(*_range(heads)) if parts > 1))
+        for b, heads in groups for i, kv in enumerate(cuts)
+    ]  # fmt: skip
+    found: dict[Pe, list[Unit]] = {}
+    for unit, pe in zip(units, _near([x for keys in near for x in keys], config), strict=True):
+        found.setdefault(divmod(pe, config.pes_per_cube), []).append(unit)
+    return found, merges
+
+
+def _spans(sizes: Attention, rows: int) -> list[Span]:
+    """Return the query tokens of each unit."""
+    return cut((0, sizes.q_len), max(1, rows // sizes.together))
+
+
+def _range(span: Span) -> Span:
+    return span[0], sum(span)
+
+
+def _near(wanted: Sequence[int], config: MachineConfig) -> list[int]:
+    """Deal out equal pieces of work over the PEs, each to the wanted PE, or one in its cube, if one is free."""
+    each, load = config.pes_per_cube, [0] * config.pes_per_sip
+    most, found = -(-len(wanted) // len(load)), []
+    for pe in wanted:
+        cube = range(pe // each * each, (pe // each + 1) * each)
+        best = min(cube, key=lambda x: (load[x], x != pe))
+        if load[best] >= most:
+            best = min(range(len(load)), key=load.__getitem__)
+        load[best] += 1
+        found.append(best)
+    return found

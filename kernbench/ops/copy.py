@@ -1,0 +1,100 @@
+"""Copies: of a tensor to one of the same layout, to another layout, of several tensors into one; and of a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from kernbench.kernels.partition import Parts, Pe, mine, part_blocks, program, programs
+from kernbench.ops._access import BLOCK, load, store
+from kernbench.ops._stored import Piece, Span, Stored
+from kernbench.triton_emu._handles import Pointer
+from kernbench.triton_emu.tl_context import TLContext
+
+TOGETHER = 16  # pieces of a matrix that are read at a time (chosen)
+ELEMENTS = 1 << 18  # of a matrix at a time (chosen)
+
+Move = tuple[int, np.ndarray, np.ndarray]  # the number of a source, places there, and where they go
+
+
+class Strided(NamedTuple):
+    """Which elements of an array each PE copies, in row-major order, and the strides of both arrays."""
+
+    shape: tuple[int, ...]
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    parts: Parts
+
+    def moves(self, tl: TLContext) -> Iterator[Move]:
+        """Yield what a program copies."""
+        for at, n in part_blocks(self.parts, BLOCK, tl):
+            index = np.unravel_index(np.arange(at, at + n), self.shape) if self.shape else ()
+            read, written = (
+                sum((i * step for i, step in zip(index, steps, strict=True)), np.zeros(n, np.int64))
+                for steps in (self.source, self.target)
+            )
+            yield 0, read, written
+
+
+class Joined(NamedTuple):
+    """Which source each element of the target's memory is from, its place there, and the parts of each PE."""
+
+    source: np.ndarray
+    places: np.ndarray
+    parts: Parts
+
+    def moves(self, tl: TLContext) -> Iterator[Move]:
+        """Yield what a program copies."""
+        for first, n in mine(self.parts, tl):
+            own = self.source[first : first + n]
+            for i in np.unique(own).tolist():
+                targets = first + np.flatnonzero(own == i)
+                for at in range(0, targets.size, BLOCK):
+                    yield i, self.places[targets[at : at + BLOCK]], targets[at : at + BLOCK]
+
+
+class Matrix(NamedTuple):
+    """Where a matrix is, and the one piece of it that each PE gets; a PE reads a few of the source's at a time."""
+
+    source: Stored
+    parts: Mapping[Pe, Piece]
+
+    def moves(self, tl: TLContext) -> Iterator[Move]:
+        """Yield what a program copies."""
+        target = self.parts[int(tl.program_id(1)), int(tl.program_id(0))]
+        (row, _), (column, n), place, *_ = target
+        spread = [(x, *common) for x in self.source.pieces if (common := _common(x, target))]
+        # Programs begin with different pieces, so that they read from different PEs.
+        first = program(tl) * len(spread) // programs(tl)
+        spread = spread[first:] + spread[:first]
+        for at in range(0, len(spread), TOGETHER):
+            found, targets = [], []
+            for _, rows, columns in spread[at : at + TOGETHER]:
+                found.append(self.source.places(rows, columns).reshape(-1))
+                lines = (np.arange(rows[1]) + rows[0] - row)[:, None] * n + np.arange(columns[1]) + columns[0] - column
+                targets.append(place + lines.reshape(-1))
+            read, written = np.concatenate(found), np.concatenate(targets)
+            for start in range(0, read.size, ELEMENTS):
+                yield 0, read[start : start + ELEMENTS], written[start : start + ELEMENTS]
+
+
+def _common(a: Piece, b: Piece) -> tuple[Span, Span] | None:
+    """Return the rows and columns that two pieces share, if they share any."""
+    (top, height), (left, width) = (
+        (start := max(x[0], y[0]), min(sum(x), sum(y)) - start) for x, y in ((a.rows, b.rows), (a.columns, b.columns))
+    )
+    return ((top, height), (left, width)) if height > 0 and width > 0 else None
+
+
+def copy(out_ptr: Pointer, sources: Sequence[Pointer], plan: Strided | Joined | Matrix, *, tl: TLContext) -> None:
+    """Write elements of the sources to out, each program what the plan gives it."""
+    for source, read, written in plan.moves(tl):
+        store(out_ptr, written, load(sources[source], read, tl), tl)
+
+
+def fill(out_ptr: Pointer, value: float, parts: Parts, *, tl: TLContext) -> None:
+    """Write `value` to each PE's parts of out."""
+    for at, size in part_blocks(parts, BLOCK, tl):
+        tl.store(out_ptr + at, tl.full((size,), value, out_ptr.dtype.element_ty))

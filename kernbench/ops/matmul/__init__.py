@@ -1,0 +1,48 @@
+"""The matrix product C = A B over a SIP: its kernels, the placements, what each costs, and which one is used.
+
+A placement says which PE computes which part of C:
+
+| placement | a PE computes | and reads |
+|---|---|---|
+| rows | some rows of C | all of B |
+| columns | some columns of C | all of A |
+| 2-D | columns for its cube, of these the rows for its place in the cube | its rows of A, B of its cube |
+| 2-D turned | rows for its cube, of these the columns for its place in the cube | A of its cube, its columns of B |
+| split-K | a part of the sum, which two more launches add up | its part of K of A and B |
+| split-K in cubes | columns for its cube, of these a part of the sum, which one more launch adds up | its part of K |
+| replicated | all of C, on one PE | everything |
+
+A `DPPolicy` is a placement, too: a PE computes the part of C that the policy gives it. Where A, B and C are stored is
+another matter: a `Stored` says it for each.
+"""
+
+from kernbench.ops.matmul._choice import Choice as Choice
+from kernbench.ops.matmul._choice import choose as choose
+from kernbench.ops.matmul._cost import Work as Work
+from kernbench.ops.matmul._cost import estimate as estimate
+from kernbench.ops.matmul._cost import pieces_of as pieces_of
+from kernbench.ops.matmul._cost import traffic as traffic
+from kernbench.ops.matmul._cost import work as work
+from kernbench.ops.matmul._kernels import Step as Step
+from kernbench.ops.matmul._kernels import grouped as grouped
+from kernbench.ops.matmul._kernels import matmul as matmul
+from kernbench.ops.matmul._kernels import multiply as multiply
+from kernbench.ops.matmul._kernels import partial_sums as partial_sums
+from kernbench.ops.matmul._kernels import steps as steps
+from kernbench.ops.matmul._parts import COLUMNS as COLUMNS
+from kernbench.ops.matmul._parts import GRID as GRID
+from kernbench.ops.matmul._parts import ONE_PE as ONE_PE
+from kernbench.ops.matmul._parts import PART_BYTES as PART_BYTES
+from kernbench.ops.matmul._parts import PLACEMENTS as PLACEMENTS
+from kernbench.ops.matmul._parts import ROWS as ROWS
+from kernbench.ops.matmul._parts import SPLIT_IN_CUBES as SPLIT_IN_CUBES
+from kernbench.ops.matmul._parts import SPLIT_K as SPLIT_K
+from kernbench.ops.matmul._parts import SPLITS as SPLITS
+from kernbench.ops.matmul._parts import TURNED as TURNED
+from kernbench.ops.matmul._parts import Placement as Placement
+from kernbench.ops.matmul._parts import Product as Product
+from kernbench.ops.matmul._parts import named as named
+from kernbench.ops.matmul._parts import read_from as read_from
+from kernbench.ops.matmul._parts import room as room
+from kernbench.ops.matmul._parts import task_of as task_of
+from kernbench.ops.matmul._parts import tasks as tasks

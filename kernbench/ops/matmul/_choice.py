@@ -1,0 +1,117 @@
+"""Which placement of a matrix product is used, and why."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from kernbench.ops._stored import Stored
+from kernbench.ops.matmul._cost import estimate, move_ns
+from kernbench.ops.matmul._parts import PLACEMENTS, ROWS, SPLITS, Placement, Product, named, read_from
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.topology.builder import Machine
+
+USES = 16  # products that pay for moving B, which stays where it is moved (chosen)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a product is placed, and why.
+
+    Attributes
+    ----------
+    placement : str or DPPolicy
+        Which PE computes which part of C.
+    a, b : tuple of DPPolicy
+        Where A and B are moved before, one place after the other.
+    estimate_ns : float
+        What the closed form says of it [ns], without the time to move B, which is done once.
+    limiter : str
+        What takes most of that time.
+    estimates_ns : mapping
+        What the closed form says of each placement with the operands where they are [ns].
+    wanted : bool
+        Whether the user has chosen.
+    """
+
+    placement: Placement
+    a: tuple[DPPolicy, ...]
+    b: tuple[DPPolicy, ...]
+    estimate_ns: float
+    limiter: str
+    estimates_ns: Mapping[str, float]
+    wanted: bool
+
+    @property
+    def why(self) -> str:
+        """The reason in words."""
+        if self.wanted:
+            return "as asked for"
+        return f"least estimate, {self.estimate_ns:,.0f} ns, most of it {self.limiter}"
+
+
+@lru_cache(maxsize=256)
+def choose(machine: Machine, product: Product, placement: Placement | None = None, fixed: bool = False) -> Choice:
+    """Return the placement of the least estimate, or the one asked for, and where operands are moved before.
+
+    A is moved if that pays for one product, B if it pays for a few: it stays there for the next ones. With `fixed`,
+    nothing is moved, and the result of a product on one PE is where C is, not there.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no placement of that name.
+    """
+    wanted = placement is not None
+    estimates: dict[str, float] = {}
+    best: tuple[float, Choice] | None = None
+    moves = _Moves(machine, product, fixed or product.batch > 1)
+    for name in [placement] if placement is not None else candidates(product):
+        for (a, at_a, a_ns), (b, at_b, b_ns) in itertools.product(moves.of(name, 0), moves.of(name, 1)):
+            asked = replace(product, a=at_a, b=at_b, c=None if name == "replicated" and not fixed else product.c)
+            ns, limiter = estimate(machine, asked, name)
+            if not (a or b):
+                estimates[named(name)] = ns
+            cost = ns + a_ns + b_ns / USES
+            if best is None or cost < best[0]:
+                best = cost, Choice(name, a, b, ns + a_ns, limiter, estimates, wanted)
+    assert best is not None
+    return best[1]
+
+
+def candidates(product: Product) -> list[Placement]:
+    """Return the placements that are compared: without split-K for a batch, and for a sum of nothing."""
+    one = product.batch == 1 and product.k > 0
+    return [name for name in PLACEMENTS if one or name not in SPLITS]
+
+
+Way = tuple[tuple[DPPolicy, ...], Stored, float]  # the places one after the other, where it is then, the time [ns]
+
+
+class _Moves:
+    """How the operands of a product may be moved before."""
+
+    def __init__(self, machine: Machine, product: Product, stay: bool) -> None:
+        self._machine, self._product, self._stay = machine, product, stay
+        self._found: dict[tuple[int, DPPolicy], Way] = {}
+
+    def of(self, placement: Placement, operand: int) -> list[Way]:
+        """Return the ways for A (0) or B (1): to stay, or to be moved to where a placement reads it well."""
+        matrix = (self._product.a, self._product.b)[operand]
+        ways: list[Way] = [((), matrix, 0.0)]
+        if not self._stay and placement not in ("rows", "replicated"):
+            targets = read_from(self._machine.config, self._product.m, placement)[operand]
+            ways += [way for target in targets if (way := self._to(operand, matrix, target))[1] != matrix]
+        return ways
+
+    def _to(self, operand: int, matrix: Stored, target: DPPolicy) -> Way:
+        if (operand, target) not in self._found:
+            machine, at = self._machine, Stored.of(self._machine.config, matrix.shape, target)
+            ways: list[Way] = [((target,), at, move_ns(machine, matrix, at))]
+            if target != ROWS:  # elements that one PE holds are spread by rows first, in whole lines
+                rows = Stored.of(machine.config, matrix.shape, ROWS)
+                ways.append(((ROWS, target), at, move_ns(machine, matrix, rows) + move_ns(machine, rows, at)))
+            self._found[operand, target] = min(ways, key=lambda way: way[2])
+        return self._found[operand, target]

@@ -1,0 +1,172 @@
+"""What a matrix product costs: counts, traffic, and the estimate of its time."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernbench.analysis._roofline import matrix_ns
+from kernbench.components.builtin.pe_scheduler import cuts
+from kernbench.config import MachineConfig
+from kernbench.kernels.partition import Pe
+from kernbench.ops._routes import launch_ns, routes_of
+from kernbench.ops._stored import Piece, Stored
+from kernbench.ops.matmul._parts import PART_BYTES, SPLITS, Placement, Product, Task, room, sums, tasks
+from kernbench.topology.builder import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Counts of one product."""
+
+    tiles: int
+    busiest_tiles: int
+    busiest_ns: float
+    pes: int
+    remote_bytes: int
+    busiest_remote_bytes: int
+    issued: float
+    bound_ns: float
+    limiter: str
+
+
+def _reads(config: MachineConfig, product: Product, task: Task) -> tuple[int, int]:
+    """Return how often a task reads its part of A, and of B."""
+    (rows, _, depth), tile, space = task.hull, config.cube.pe.pe_gemm.tile, room(config)
+    if task.inner == "a":
+        return len(task.columns), len(task.rows) if task.streamed else 1
+    too_large = rows[1] * depth[1] * product.itemsize > space
+    if not task.is_composite:
+        return len(task.columns) if too_large else 1, len(task.rows)
+    if not too_large or product.a.first(rows, depth) is None:
+        return 1, len(task.rows)
+    return sum(cuts(width, tile.n) for _, width in task.columns), len(task.rows)
+
+
+def traffic(config: MachineConfig, product: Product, placement: Placement, line_bytes: int = 1) -> list[np.ndarray]:
+    """Return for each launch the bytes that every PE (row) reads from and writes to every PE's memory (column).
+
+    With `line_bytes`, those that the memories serve, in lines of so many bytes.
+    """
+    line = max(1, line_bytes // product.itemsize)
+    n_pes, each = config.pes_per_sip, config.pes_per_cube
+    moved, own = np.zeros((n_pes, n_pes), np.int64), np.eye(n_pes, dtype=np.int64)
+    found = [(cube * each + pe, x) for (cube, pe), own in tasks(config, product, placement).items() for x in own]
+    numbers = np.array([number for number, _ in found])
+    rows, columns, depth = (np.array(x, np.int64) for x in zip(*(x.hull for _, x in found), strict=True))
+    times = np.array([_reads(config, product, x) for _, x in found])
+    of_b = depth + np.array([(x.matrix * product.k, 0) for _, x in found])
+    read = product.a.held(numbers, rows, depth, config, line) * times[:, :1]
+    read += product.b.held(numbers, of_b, columns, config, line) * times[:, 1:]
+    area = (rows[:, 1] * columns[:, 1])[:, None]
+    if placement in SPLITS:
+        np.add.at(moved, numbers, read * product.itemsize + own[numbers] * area * PART_BYTES)
+        return [moved, *_sums(config, product, placement, line)]
+    written = own[numbers] * area if product.c is None else product.c.held(numbers, rows, columns, config, line)
+    np.add.at(moved, numbers, (read + written) * product.itemsize)
+    return [moved]
+
+
+def _sums(config: MachineConfig, product: Product, placement: Placement, line: int) -> list[np.ndarray]:
+    """Return what the launches read and write that add up partial sums."""
+    launches, each, found = sums(config, product, placement), config.pes_per_cube, []
+    for i, launch in enumerate(launches):
+        moved = np.zeros((config.pes_per_sip, config.pes_per_sip), np.int64)
+        of_c = product.c if i == len(launches) - 1 else None
+        for (cube, pe), parts in launch.items():
+            number = cube * each + pe
+            for x in parts:
+                np.add.at(moved[number], list(x.holders), x.n * PART_BYTES)
+                if of_c is None:  # its own
+                    moved[number, number] += x.n * (PART_BYTES if i < len(launches) - 1 else product.itemsize)
+                else:
+                    width = x.columns[1]
+                    first, last = x.start // width, -(-(x.start + x.n) // width)
+                    block = np.array([(first, last - first)]), np.array([x.columns])
+                    written = of_c.held(np.array([number]), *block, config, line)[0] * product.itemsize
+                    moved[number] += written * x.n // ((last - first) * width)
+        found.append(moved)
+    return found
+
+
+def _computed(config: MachineConfig, product: Product, placement: Placement) -> tuple[list[int], list[float]]:
+    """Return the tiles of each PE that has any, and how long its matrix engine takes for them [ns]."""
+    tile = config.cube.pe.pe_gemm.tile
+    tiles: list[int] = []
+    busy: list[float] = []
+    for own in tasks(config, product, placement).values():
+        blocks: Counter[tuple[int, int, int]] = Counter()
+        for x in own:
+            sizes = (Counter(size for _, size in each) for each in (x.rows, x.depth, x.columns))
+            for (m, a), (k, b), (n, c) in itertools.product(*(each.items() for each in sizes)):
+                blocks[m, k, n] += a * b * c
+        tiles.append(sum(i * cuts(m, tile.m) * cuts(k, tile.k) * cuts(n, tile.n) for (m, k, n), i in blocks.items()))
+        busy.append(sum(i * matrix_ns(config, block, product.dtype) for block, i in blocks.items()))
+    return tiles, busy
+
+
+def work(config: MachineConfig, product: Product, placement: Placement) -> Work:
+    """Return the counts of a product."""
+    tile, (tiles, busy) = config.cube.pe.pe_gemm.tile, _computed(config, product, placement)
+    moved = np.sum(traffic(config, product, placement), axis=0)
+    remote = moved.sum(axis=1) - moved.diagonal()
+    bounds = {
+        "the matrix engine of the busiest PE": max(busy),
+        "the link of the PE that reads most from others": int(remote.max()) / config.cube.pe.pe_dma.bw_gbs,
+    }
+    limiter = max(bounds, key=lambda name: bounds[name])
+    return Work(
+        tiles=sum(tiles),
+        busiest_tiles=max(tiles),
+        busiest_ns=max(busy),
+        pes=len(tiles),
+        remote_bytes=int(remote.sum()),
+        busiest_remote_bytes=int(remote.max()),
+        issued=product.batch * product.m * product.n * product.k / (sum(tiles) * tile.m * tile.k * tile.n),
+        bound_ns=sum(bounds.values()) if placement in SPLITS else bounds[limiter],
+        limiter=limiter,
+    )
+
+
+def estimate(machine: Machine, product: Product, placement: Placement) -> tuple[float, str]:
+    """Return the time of a product by closed form [ns], and what takes most of it.
+
+    Each launch takes as long as an empty one, the busiest link, memory or matrix engine, and the latency of its reads.
+    """
+    config, routes = machine.config, routes_of(machine)
+    busiest_ns = max(_computed(config, product, placement)[1])
+    own = tasks(config, product, placement)
+    blocks = min(len(x.rows) * len(x.columns) * len(x.depth) for each in own.values() for x in each)
+    streamed = all(x.streamed for each in own.values() for x in each)
+    parts: dict[str, float] = defaultdict(float)
+    lines = traffic(config, product, placement, config.cube.hbm.burst_bytes)
+    for nbytes, served in zip(traffic(config, product, placement), lines, strict=True):
+        ns, resource = routes.busiest(nbytes, served)
+        parts["matrix engine" if busiest_ns and busiest_ns >= ns else resource] += max(ns, busiest_ns)
+        if not streamed:  # the first block is loaded before it is multiplied
+            parts["matrix engine"] += min(ns, busiest_ns) / blocks
+        parts["latency of reads"] += routes.latency_ns(nbytes)
+        parts["launch"] += launch_ns(machine, len(own) == 1) + product.host_ns
+        busiest_ns = 0.0  # only the first launch multiplies
+    return sum(parts.values()), max(parts, key=lambda part: parts[part])
+
+
+def pieces_of(config: MachineConfig, target: Stored) -> dict[Pe, Piece]:
+    """Return the piece of each PE of a matrix that a policy cuts once."""
+    return {divmod(pe, config.pes_per_cube): piece for piece in target.pieces for pe in piece.holders}
+
+
+def move_ns(machine: Machine, source: Stored, target: Stored, itemsize: int = 2) -> float:
+    """Return the time of a launch that moves a matrix [ns], by closed form."""
+    config, routes = machine.config, routes_of(machine)
+    line, pes = max(1, config.cube.hbm.burst_bytes // itemsize), config.pes_per_cube
+    parts = pieces_of(config, target)
+    numbers = np.array([cube * pes + pe for cube, pe in parts])
+    rows, columns = (np.array([piece[i] for piece in parts.values()], np.int64) for i in (0, 1))
+    moved, served = (np.zeros((config.pes_per_sip, config.pes_per_sip)) for _ in range(2))
+    moved[numbers] = source.held(numbers, rows, columns, config) * itemsize
+    served[numbers] = source.held(numbers, rows, columns, config, line) * itemsize
+    return routes.busiest(moved, served)[0] + routes.latency_ns(moved) + launch_ns(machine, False)

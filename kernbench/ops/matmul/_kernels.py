@@ -1,0 +1,233 @@
+"""The kernels of a matrix product, and the launches that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kernbench.components._command import Ref
+from kernbench.config import MachineConfig
+from kernbench.kernels.partition import Pe, mine
+from kernbench.ops._stored import Span, Stored
+from kernbench.ops.matmul._parts import (
+    ROWS,
+    SPLIT_K,
+    SPLITS,
+    TURNED,
+    Placement,
+    Product,
+    Sum,
+    Task,
+    room,
+    split_columns,
+    sums,
+    task_of,
+    tasks,
+)
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.triton_emu._handles import Pointer, Tile
+from kernbench.triton_emu.tl_context import TLContext
+
+BLOCK = 4096  # elements of C that are summed at a time
+
+
+def matmul(
+    a_ptr: Pointer, b_ptr: Pointer, c_ptr: Pointer, *rest: Any, product: Product, parts: Mapping[Pe, Sequence[Task]],
+    room: int, tl: TLContext,
+) -> None:  # fmt: skip
+    """Write alpha a @ b (+ beta bias) to c, each program its tasks.
+
+    Operands of more than `room` bytes are streamed where that is possible. Of `rest`, a pointer is the bias; sizes are
+    arguments of a launch that the program knows already.
+    """
+    bias = next((x for x in rest if isinstance(x, Pointer)), None)
+    for task in mine(parts, tl):
+        multiply(a_ptr, b_ptr, c_ptr, bias, product, task, room, tl)
+
+
+def multiply(
+    a_ptr: Pointer, b_ptr: Pointer, c_ptr: Pointer, bias: Pointer | None, product: Product, task: Task, room: int,
+    tl: TLContext,
+) -> None:  # fmt: skip
+    """Do one task of a program."""
+    by_rows, whole, above = task.inner == "b", task.is_composite, task.matrix * product.k
+    outer, inner = (task.rows, task.columns) if by_rows else (task.columns, task.rows)
+    most = room if whole else 1 << 62  # a dot takes tiles
+
+    def read(of_rows: bool, span: Span, k: Span, most: int) -> Ref | Tile:
+        if of_rows:
+            return _read(a_ptr, product.a, span, k, most, tl)
+        return _read(b_ptr, product.b, (above + k[0], k[1]), span, most, tl)
+
+    for first in outer:
+        held: dict[Span, Ref | Tile] = {}
+        for second in inner:
+            rows, columns = (first, second) if by_rows else (second, first)
+            acc: Tile | None = None
+            for k in task.depth if product.k else ():
+                kept = held.get(k)
+                if kept is None:
+                    kept = read(by_rows, first, k, 0 if task.streamed else most)
+                    if first[1] * product.k * product.itemsize <= room or whole:
+                        held[k] = kept
+                other = read(not by_rows, second, k, most)
+                x, y = (kept, other) if by_rows else (other, kept)
+                if whole:
+                    added = [] if bias is None else [("bias", bias + columns[0])]
+                    tl.composite("gemm", x, y, c_ptr + task.at(rows, columns), epilogue=added)
+                else:
+                    assert isinstance(x, Tile)
+                    assert isinstance(y, Tile)
+                    acc = tl.dot(x, y, acc)
+            if whole:
+                continue
+            if acc is None:  # a sum of nothing
+                acc = tl.zeros((rows[1], columns[1]), tl.float32)
+            if product.alpha != 1:
+                acc = acc * product.alpha
+            if bias is not None:
+                acc = acc + _bias(bias, product, rows, columns, tl)
+            acc = acc.to(c_ptr.dtype.element_ty)
+            if task.place is not None:
+                lines = (np.arange(*_range(rows)) - task.hull[0][0])[:, None] * task.hull[1][1]
+                at = task.place + lines + (np.arange(*_range(columns)) - task.hull[1][0])[None, :]
+                tl.store(c_ptr + tl.constant(at), acc)
+                continue
+            assert product.c is not None
+            _write(c_ptr, product.c, rows, columns, acc, tl)
+
+
+def grouped(
+    a: Pointer, b: Pointer, ends: Pointer, out: Pointer, *, product: Product,
+    groups: Mapping[Pe, Sequence[tuple[int, Span]]], known: Sequence[int] | None, config: MachineConfig, tl: TLContext,
+) -> None:  # fmt: skip
+    """Write the product of each group of rows of a with its matrix of the stack b, each program its groups and columns.
+
+    The groups end before the rows that `ends` points to, or `known` says; the last rows may be in none.
+    """
+    pe = int(tl.program_id(1)), int(tl.program_id(0))
+
+    def end(group: int) -> int:
+        if known is not None:
+            return known[group]
+        return min(int(tl.load(ends + group, shape=(1,))), product.m)
+
+    for group, columns in mine(groups, tl):
+        first = end(group - 1) if group else 0
+        rows = first, end(group) - first
+        if rows[1] > 0:
+            task = task_of(config, product, "columns", pe, group, rows, columns, None)
+            multiply(a, b, out, None, product, task, room(config), tl)
+
+
+def _bias(pointer: Pointer, product: Product, rows: Span, columns: Span, tl: TLContext) -> Tile:
+    """Load beta times the bias of a block."""
+    assert product.bias is not None
+    found = _read(pointer, product.bias, (0, 1) if product.bias.shape[0] == 1 else rows, columns, 1 << 62, tl)
+    assert isinstance(found, Tile)
+    found = found.to(tl.float32)
+    return found if product.beta == 1 else found * product.beta
+
+
+def _read(pointer: Pointer, matrix: Stored, rows: Span, columns: Span, room: int, tl: TLContext) -> Ref | Tile:
+    """Load a block into TCM; if it takes more than `room` bytes and is consecutive in memory, return it as streamed."""
+    shape, first = (rows[1], columns[1]), matrix.first(rows, columns)
+    if first is None:
+        return tl.load(pointer + tl.constant(matrix.places(rows, columns)))
+    fits = shape[0] * shape[1] * pointer.dtype.element_ty.itemsize <= room
+    return tl.load(pointer + first, shape=shape) if fits else tl.ref(pointer + first, shape)
+
+
+def _write(pointer: Pointer, matrix: Stored, rows: Span, columns: Span, block: Tile, tl: TLContext) -> None:
+    first = matrix.first(rows, columns)
+    if first is None:
+        tl.store(pointer + tl.constant(matrix.places(rows, columns)), block)
+    else:
+        tl.store(pointer + first, block)
+
+
+def add_up(
+    parts_ptr: Pointer, out_ptr: Pointer, *rest: Any, parts: Mapping[Pe, Sequence[Sum]], product: Product, tl: TLContext
+) -> None:
+    """Write alpha times sums of elements of parts (+ beta bias) to out, each program its own."""
+    bias = next((x for x in rest if isinstance(x, Pointer)), None)
+    for own in mine(parts, tl):
+        for at in range(0, own.n, BLOCK):
+            size = min(BLOCK, own.n - at)
+            total: Tile | None = None
+            for source in own.sources:
+                part = tl.load(parts_ptr + (source + at), shape=(size,))
+                total = part if total is None else total + part
+            assert total is not None
+            if product.alpha != 1:
+                total = total * product.alpha
+            if bias is not None and product.bias is not None:
+                added = tl.load(bias + tl.constant(_places(product.bias, own, at, size))).to(tl.float32)
+                total = total + (added if product.beta == 1 else added * product.beta)
+            targets = _places(product.c, own, at, size)
+            follow = targets[-1] - targets[0] == size - 1 and (np.diff(targets) == 1).all()
+            place = out_ptr + (int(targets[0]) if follow else tl.constant(targets))
+            tl.store(place, total.to(out_ptr.dtype.element_ty))
+
+
+def _places(matrix: Stored | None, own: Sum, at: int, size: int) -> np.ndarray:
+    """Return the places of some elements of a sum in C, or in the bias."""
+    if matrix is None:
+        return np.arange(own.place + at, own.place + at + size)
+    row, column = divmod(own.start + at, own.columns[1])
+    height = -(-(column + size) // own.columns[1])
+    if matrix.shape[0] == 1:
+        lines = np.broadcast_to(matrix.places((0, 1), own.columns), (height, own.columns[1]))
+    else:
+        lines = matrix.places((row, height), own.columns)
+    return lines.reshape(-1)[column : column + size]
+
+
+def _range(span: Span) -> Span:
+    return span[0], sum(span)
+
+
+class Step(NamedTuple):
+    """A launch of a product: the kernel, which tensors and sizes it gets, and on which PEs it is."""
+
+    kernel: Callable[..., None]
+    tensors: tuple[str, ...]
+    sizes: tuple[int, ...]
+    pes: list[Pe]
+
+
+def steps(config: MachineConfig, product: Product, placement: Placement) -> list[Step]:
+    """Return the launches of a product."""
+    m, n, k = product.m, product.n, product.k
+    first = tasks(config, product, placement)
+    kernel = partial(matmul, product=product, parts=first, room=room(config))
+    bias = () if product.bias is None else ("bias",)
+    if placement not in SPLITS:
+        height = (config.cube.pe.pe_gemm.tile.m,) if placement == "columns" else ()
+        return [Step(kernel, ("a", "b", "c", *bias), (m, k, n, *height, room(config)), sorted(first))]
+    adding = sums(config, product, placement)
+    inside = replace(product, c=None, bias=None, alpha=1.0)
+    kernel = partial(matmul, product=inside, parts=first, room=room(config))
+    found = [Step(kernel, ("a", "b", "sums"), (m, k, n, room(config)), sorted(first))]
+    if placement == SPLIT_K:
+        kernel = partial(add_up, parts=adding[0], product=inside)
+        found.append(Step(kernel, ("sums", "sums of cubes"), (m * n,), sorted(adding[0])))
+    kernel = partial(add_up, parts=adding[-1], product=product)
+    source = "sums of cubes" if placement == SPLIT_K else "sums"
+    found.append(Step(kernel, (source, "c", *bias), (m * n,), sorted(adding[-1])))
+    return found
+
+
+def partial_sums(config: MachineConfig, product: Product, placement: Placement) -> dict[str, tuple[Span, DPPolicy]]:
+    """Return the shapes and policies of split-K's partial sums: those of each PE, and those of each cube."""
+    if placement not in SPLITS:
+        return {}
+    size = product.batch * product.m
+    found = {"sums": ((config.pes_per_sip, size * split_columns(config, product, placement)), ROWS)}
+    if placement == SPLIT_K:
+        found["sums of cubes"] = (config.cubes_per_sip, size * product.n), TURNED
+    return found

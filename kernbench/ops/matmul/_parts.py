@@ -1,0 +1,397 @@
+"""Who computes what of a matrix product: the placements, and the tasks of each PE."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from kernbench._dtypes import as_dtype
+from kernbench._registry import hint
+from kernbench.config import MachineConfig
+from kernbench.errors import ArgumentError
+from kernbench.kernels.partition import Pe, chunk
+from kernbench.ops._stored import Span, Stored
+from kernbench.policy.address.allocator import AddressConfig
+from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
+
+ROWS = DPPolicy(cube="row_wise", pe="row_wise")
+COLUMNS = DPPolicy(cube="column_wise", pe="column_wise")
+GRID = DPPolicy(cube="column_wise", pe="row_wise")
+TURNED = DPPolicy(cube="row_wise", pe="column_wise")
+ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
+SPLIT_K, SPLIT_IN_CUBES = SPLITS = "split-K", "split-K in cubes"
+# By name, the policy that gives each PE its part of C; split-K gives it a part of K.
+PLACEMENTS: dict[str, DPPolicy] = {
+    "rows": ROWS, "columns": COLUMNS, "2-D": GRID, "2-D turned": TURNED, SPLIT_K: ROWS, SPLIT_IN_CUBES: ROWS,
+    "replicated": ONE_PE,
+}  # fmt: skip
+Placement = str | DPPolicy
+
+PART_BYTES = 4  # of an element of a partial sum
+NARROW = 128  # columns: narrower shards of B are read together up to so many (chosen: four tiles)
+DEPTH = 2048  # elements of K that are loaded at a time where C is not stored as it is computed (chosen)
+IN_FLIGHT = 4  # parts, at most, that B is loaded in, while others are multiplied (chosen)
+PART = 8192  # bytes of such a part, at least (chosen: smaller ones take longer to ask for than to load)
+LINES = 8  # bursts, at least, of a row of a block of columns that is loaded (chosen)
+SKINNY = 4  # rows, at most, of A that is loaded in parts of K, too: B that is consecutive is not streamed then (chosen)
+
+
+def named(placement: Placement) -> str:
+    """Return a placement in words."""
+    return placement if isinstance(placement, str) else f"{placement.cube} over cubes, {placement.pe} over PEs"
+
+
+def policy_of(placement: Placement) -> DPPolicy:
+    """Return the policy that a placement gives each PE its part of C by.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no placement of that name.
+    """
+    if isinstance(placement, DPPolicy):
+        return placement
+    if placement not in PLACEMENTS:
+        raise ArgumentError(f"placement {placement!r} is unknown; {hint(placement, PLACEMENTS)}")
+    return PLACEMENTS[placement]
+
+
+def read_from(config: MachineConfig, m: int, placement: Placement) -> tuple[tuple[DPPolicy, ...], tuple[DPPolicy, ...]]:
+    """Return where A and B, of m rows, are read well in a placement, each time the best first."""
+    if placement == "columns":  # few rows are read from one PE of each cube, not all from one
+        return ((GRID, ROWS) if m <= config.cube.pe.pe_gemm.tile.m else (ROWS, GRID)), (COLUMNS,)
+    found = {SPLIT_K: ((COLUMNS,), (ROWS,)), SPLIT_IN_CUBES: ((TURNED,), (GRID,))}
+    return found.get(placement, ((ROWS, GRID), (COLUMNS,))) if isinstance(placement, str) else ((), ())
+
+
+@dataclass(frozen=True)
+class Product:
+    """C = alpha A B + beta bias, with C[m, n], A[m, k] and B[k, n], over a SIP.
+
+    Of a batch, A, B and C are stacks, matrix under matrix. The bias is a row, or has the shape of C. Without `c`, C is
+    where it is computed, block after block. The host needs `host_ns` for each launch.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    a: Stored
+    b: Stored
+    c: Stored | None = None
+    batch: int = 1
+    bias: Stored | None = None
+    alpha: float = 1.0
+    beta: float = 1.0
+    host_ns: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a composite does it: a product, and a row that is added."""
+        row = self.bias is None or (self.bias.shape[0] == 1 and self.bias.first((0, 1), (0, self.n)) is not None)
+        return row and self.alpha == 1 and (self.bias is None or self.beta == 1)
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of an element."""
+        return as_dtype(self.dtype).itemsize
+
+
+class Task(NamedTuple):
+    """What a PE computes: blocks of C, as rows and columns, from parts of K; B is the `matrix` of that number.
+
+    The operand that is not `inner` is read first, and stays in TCM; a `streamed` one is read again for each block of
+    the other. From `place` on, the blocks follow each other, as composites write them, or their rows do (`by_rows`);
+    without a place they are stored where C is.
+    """
+
+    rows: tuple[Span, ...]
+    columns: tuple[Span, ...]
+    depth: tuple[Span, ...]
+    inner: str
+    streamed: bool
+    place: int | None
+    matrix: int = 0
+    by_rows: bool = False
+
+    @property
+    def is_composite(self) -> bool:
+        """Whether composites write the blocks."""
+        return self.place is not None and not self.by_rows
+
+    @property
+    def hull(self) -> tuple[Span, Span, Span]:
+        """All its rows, columns and parts of K."""
+        rows, columns, depth = (
+            (min(start for start, _ in x), sum(size for _, size in x)) for x in (self.rows, self.columns, self.depth)
+        )
+        return rows, columns, depth
+
+    def at(self, rows: Span, columns: Span) -> int:
+        """Return the place of a block."""
+        assert self.place is not None
+        (row, height), (column, _), _ = self.hull
+        return self.place + height * (columns[0] - column) + (rows[0] - row) * columns[1]
+
+
+def room(config: MachineConfig) -> int:
+    """Return the bytes of TCM for one operand: A, and two blocks of B."""
+    return AddressConfig.of(config).heap_bytes // 3
+
+
+def fitting(k: int, itemsize: int, room: int) -> int:
+    """Return how many vectors of k elements fit into `room` bytes, at least one."""
+    return max(1, room // (k * itemsize))
+
+
+def column_blocks(widths: Sequence[int], fits: int, scattered: bool) -> list[Span]:
+    """Return the blocks of columns in which consecutive shards are read.
+
+    Narrow shards of B are read together, up to NARROW columns of which `fits` fit into TCM. A scattered shard that does
+    not fit is read in parts; others are streamed.
+
+    >>> column_blocks([40, 40, 40, 40, 200, 0], 1000, scattered=False)
+    [(0, 120), (120, 40), (160, 200)]
+    """
+    blocks: list[Span] = []
+    for start, width in zip(accumulate(widths, initial=0), widths, strict=False):
+        first, together = blocks[-1] if blocks else (0, NARROW)
+        if width and together + width <= min(NARROW, fits):
+            blocks[-1] = first, together + width
+        elif scattered:
+            blocks += [(at, min(fits, start + width - at)) for at in range(start, start + width, fits)]
+        elif width:
+            blocks.append((start, width))
+    return blocks
+
+
+@lru_cache(maxsize=64)
+def tasks(config: MachineConfig, product: Product, placement: Placement) -> dict[Pe, list[Task]]:
+    """Return what each PE computes; of split-K, in the first launch."""
+    pes = config.pes_per_cube
+    found: dict[Pe, list[Task]] = defaultdict(list)
+    if placement in SPLITS:
+        for x in _splits(config, product, placement):
+            found[divmod(x.pe, pes)] = [_part_of_sum(config, product, x, i) for i in range(product.batch)]
+        return found
+    for pe, matrix, rows, columns, place in _blocks(config, product, placement):
+        found[pe].append(task_of(config, product, placement, pe, matrix, rows, columns, place))
+    return found
+
+
+class Split(NamedTuple):
+    """A PE's part of K for some columns, and the place of its partial sums."""
+
+    pe: int
+    depth: Span
+    columns: Span
+    place: int
+
+
+def _splits(config: MachineConfig, product: Product, placement: Placement) -> list[Split]:
+    """Return which PEs compute which partial sums: of all columns, or each cube of its own."""
+    pes, size = config.pes_per_cube, product.batch * product.m * split_columns(config, product, placement)
+    if placement == SPLIT_K:
+        depths = spans(product.k, config).tolist()
+        return [Split(i, (at, n), (0, product.n), i * size) for i, (at, n) in enumerate(depths) if n]
+    found = []
+    for i in range(config.pes_per_sip):
+        depth, (first, width) = chunk(product.k, pes, i % pes), chunk(product.n, config.cubes_per_sip, i // pes)
+        if depth[1] and width:
+            found.append(Split(i, depth, (first, width), i * size))
+    return found
+
+
+def split_columns(config: MachineConfig, product: Product, placement: Placement) -> int:
+    """Return of how many columns a PE has partial sums, at most."""
+    return product.n if placement == SPLIT_K else chunk(product.n, config.cubes_per_sip, 0)[1]
+
+
+def _part_of_sum(config: MachineConfig, product: Product, split: Split, matrix: int) -> Task:
+    _, depth, columns, place = split
+    rows, (_, width) = (matrix * product.m, product.m), columns
+    place += matrix * product.m * width
+    fits = fitting(depth[1], product.itemsize, room(config))
+    if product.m <= fits:  # A is kept
+        blocks, depths = _in_flight(config, product, depth, columns, depth)
+        if len(blocks) * len(depths) > 1:  # programs begin with different blocks, so that they read from different PEs
+            first = split.pe % config.pes_per_cube * len(blocks) // config.pes_per_cube
+            return Task((rows,), turn(blocks, first), depths, "b", False, place, matrix, by_rows=True)
+    step = product.m if product.a.first(rows, depth) is not None else min(product.m, fits)
+    return Task(_steps(rows, step), (columns,), (depth,), "a", False, place, matrix)
+
+
+Block = tuple[Pe, int, Span, Span, int]
+
+
+def _blocks(config: MachineConfig, product: Product, placement: Placement) -> Iterator[Block]:
+    """Yield the PE, matrix, rows, columns and place of what each PE computes.
+
+    A policy cuts each matrix over all PEs. By name, the matrices of a batch are dealt out, each cut over its PEs.
+    """
+    m, n, batch, pes, total = product.m, product.n, product.batch, config.pes_per_cube, config.pes_per_sip
+    if batch > 1 and isinstance(placement, str):
+        each = max(1, total // batch)
+        for matrix in range(batch):
+            for i in range(each):
+                rows, columns = _cut(placement, m, n, i, each)
+                if rows[1] and columns[1]:
+                    pe = divmod((matrix * each + i) * total // (batch * each), pes)
+                    yield pe, matrix, (matrix * m + rows[0], rows[1]), columns, 0
+        return
+    shards = resolve_dp_policy(
+        policy_of(placement), shape=(m, n), itemsize=1, num_pe=pes, num_cubes=config.cubes_per_sip, target_sip=0
+    )
+    for matrix in range(batch):
+        for shard in shards:
+            rows, columns = ((x.start, x.stop - x.start) for x in shard.index)
+            yield (shard.cube, shard.pe), matrix, (matrix * m + rows[0], rows[1]), columns, shard.offset_bytes
+
+
+def _cut(placement: str, m: int, n: int, i: int, parts: int) -> tuple[Span, Span]:
+    """Return the rows and columns of part `i` of a matrix."""
+    if placement in ("rows", "columns"):
+        return (chunk(m, parts, i), (0, n)) if placement == "rows" else ((0, m), chunk(n, parts, i))
+    if placement == "replicated":
+        return ((0, m), (0, n)) if i == 0 else ((0, 0), (0, 0))
+    fewer = next(x for x in range(int(parts**0.5), 0, -1) if parts % x == 0)
+    across, down = (fewer, parts // fewer) if placement == "2-D" else (parts // fewer, fewer)
+    return chunk(m, across, i % across), chunk(n, down, i // across)
+
+
+def _in_flight(
+    config: MachineConfig, product: Product, of_b: Span, columns: Span, depth: Span
+) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Return the blocks of columns, and the parts of K, that B is loaded in: one while the one before is multiplied."""
+    tile, most = config.cube.pe.pe_gemm.tile, depth[1] * columns[1] * product.itemsize // PART
+    parts = max(1, min(IN_FLIGHT, most))
+    if not product.b.is_by_rows(of_b, columns):
+        return _steps(columns, tile.n * -(-columns[1] // (parts * tile.n))), (depth,)
+    wide = LINES * config.cube.hbm.burst_bytes // product.itemsize  # such blocks of columns use all channels
+    if columns[1] >= 2 * wide and product.b.first(of_b, columns) is not None:
+        return _steps(columns, wide * -(-columns[1] // (parts * wide))), (depth,)
+    if product.m > SKINNY:
+        return (columns,), (depth,)
+    return (columns,), _steps(depth, tile.k * -(-depth[1] // (parts * tile.k)))
+
+
+def task_of(
+    config: MachineConfig, product: Product, placement: Placement, pe: Pe, matrix: int, rows: Span, columns: Span,
+    place: int | None,
+) -> Task:  # fmt: skip
+    """Return the task of a PE: some rows and columns of C, and the place of their first element if C is nowhere."""
+    a, b, c, whole = product.a, product.b, product.c, (0, product.k)
+    of_b = matrix * product.k, product.k
+    widths = b.widths(of_b, columns)
+    fits = fitting(max(1, product.k), product.itemsize, room(config))
+    blocks = column_blocks(widths, fits, b.first(of_b, (columns[0], widths[0])) is None)
+    if c is not None or not product.is_plain:
+        is_whole = len(blocks) == 1 and product.is_plain and product.k
+        place = c.first(rows, columns) if is_whole and c is not None else None
+    depth: tuple[Span, ...] = (whole,)
+    if place is None:
+        depth = _steps(whole, DEPTH) or (whole,)
+        fits = fitting(min(DEPTH, max(1, product.k)), product.itemsize, room(config))
+        blocks = column_blocks(widths, min(fits, NARROW), True)
+    elif product.k and product.is_plain and product.m <= SKINNY and columns[1] <= fits:
+        found, depths = _in_flight(config, product, of_b, columns, whole)
+        if len(found) * len(depths) > 1:
+            return Task((rows,), found, depths, "b", False, place, matrix, by_rows=True)
+    blocks = [(columns[0] + start, size) for start, size in blocks]
+    in_parts = place is None or a.first(rows, whole) is None
+    number = pe[0] * config.pes_per_cube + pe[1]
+    if placement == "columns":
+        height = config.cube.pe.pe_gemm.tile.m
+        heights = _steps(rows, min(height, fits) if in_parts else height)
+        turned = turn(heights, number % len(heights))
+        return Task(turned, tuple(blocks), depth, "a", place is not None, place, matrix)
+    # Programs begin with what they hold, so that they read from different PEs.
+    own = b.first_columns.get(number)
+    begin = 0 if own is None else pe[0] % len(blocks)
+    begin = next((i for i, (start, size) in enumerate(blocks) if own is not None and 0 <= own - start < size), begin)
+    step = min(rows[1], fits) if in_parts else rows[1]
+    return Task(_steps(rows, step), turn(blocks, begin), depth, "b", False, place, matrix)
+
+
+def _steps(span: Span, step: int) -> tuple[Span, ...]:
+    start, size = span
+    return tuple((at, min(step, start + size - at)) for at in range(start, start + size, step))
+
+
+_X = TypeVar("_X")
+
+
+def turn(things: Sequence[_X], first: int) -> tuple[_X, ...]:
+    """Return things, beginning with one of them and going round."""
+    return (*things[first:], *things[:first])
+
+
+def spans(n: int, config: MachineConfig) -> np.ndarray:
+    """Return the part of `n` of every PE of a SIP as (start, size), cut over cubes and then over the PEs of each."""
+    return np.array(
+        [
+            (start + inner, size)
+            for cube in range(config.cubes_per_sip)
+            for start, part in [chunk(n, config.cubes_per_sip, cube)]
+            for inner, size in [chunk(part, config.pes_per_cube, pe) for pe in range(config.pes_per_cube)]
+        ]
+    )
+
+
+def spans_in_cube(n: int, config: MachineConfig) -> np.ndarray:
+    """Return the part of `n` of every PE of a SIP as (start, size), where each cube has all of it."""
+    pes = config.pes_per_cube
+    return np.array([chunk(n, pes, i % pes) for i in range(config.pes_per_sip)])
+
+
+class Sum(NamedTuple):
+    """Elements that a program adds: `n` of each of `sources`, which are in PEs `holders`, and where they go.
+
+    They are those of some columns of C, counted row by row from `start` on; where there is no C, they go to `place`.
+    """
+
+    sources: tuple[int, ...]
+    holders: tuple[int, ...]
+    columns: Span
+    start: int
+    n: int
+    place: int = 0
+
+
+def sums(config: MachineConfig, product: Product, placement: Placement) -> list[dict[Pe, list[Sum]]]:
+    """Return for each launch that adds up partial sums what each PE adds."""
+    pes, size = config.pes_per_cube, product.batch * product.m * product.n
+    by_cube: dict[int, list[Split]] = defaultdict(list)
+    for split in _splits(config, product, placement):
+        by_cube[split.pe // pes].append(split)
+    in_cubes: dict[Pe, list[Sum]] = {}
+    for cube, parts in by_cube.items():
+        columns = parts[0].columns
+        count = product.batch * product.m * columns[1]
+        bursts = -(-count * product.itemsize // config.cube.hbm.burst_bytes)  # of results: a PE writes one at least
+        for pe in range(pes):
+            start, n = chunk(count, pes if placement == SPLIT_K else min(pes, bursts), pe)
+            if n:
+                own = turn(parts, pe % len(parts))  # programs begin with different ones
+                sources, holders = tuple(x.place + start for x in own), tuple(x.pe for x in own)
+                before = cube * size if placement == SPLIT_K else product.m * columns[0]
+                in_cubes[cube, pe] = [Sum(sources, holders, columns, start, n, before + start)]
+    if placement != SPLIT_K:
+        return [in_cubes]
+    over_cubes: dict[Pe, list[Sum]] = {}
+    cubes, held = sorted(by_cube), [chunk(size, pes, pe) for pe in range(pes)]
+    for i, (start, n) in enumerate(spans(size, config).tolist()):
+        own_cubes = turn(cubes, i // pes % len(cubes))
+        for holder, (first, count) in enumerate(held):
+            low, high = max(start, first), min(start + n, first + count)
+            if low < high:
+                sources, holders = tuple(x * size + low for x in own_cubes), tuple(x * pes + holder for x in own_cubes)
+                found = Sum(sources, holders, (0, product.n), low, high - low, low)
+                over_cubes.setdefault(divmod(i, pes), []).append(found)
+    return [in_cubes, over_cubes]

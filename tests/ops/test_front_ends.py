@@ -1,0 +1,143 @@
+"""The same product takes about the same time by every front end, wherever its operands are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kernbench as kb
+from kernbench import DPPolicy, dtensor, tp
+from kernbench.errors import ArgumentError
+from kernbench.ops.matmul import PLACEMENTS
+
+MACHINE = kb.load("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
+ROWS, COLUMNS = (DPPolicy(cube=name, pe=name) for name in ("row_wise", "column_wise"))
+SHAPES = [(128, 128, 256), (1, 256, 512)]  # m, n, k
+
+
+@pytest.fixture(scope="module")
+def fastest():
+    """What `kb.gemm` finds for each shape."""
+    return {shape: kb.gemm(*shape, machine=MACHINE).simulated_ns for shape in SHAPES}
+
+
+def front_end_of(name, torch, shape, dp_x, dp_w):
+    """A function that computes x w by a front end; `dp_w` places the weight, (k, n), or of `F.linear` (n, k)."""
+    m, n, k = shape
+    made = {"dtype": torch.float16, "device": "ahbm"}
+    x = torch.empty(m, k, dp=dp_x, **made)
+    if name.startswith("tp"):
+        layer = tp.ColumnParallelLinear(k, n, bias="bias" in name, torch=torch, dp=dp_w)
+        return lambda: layer(x)
+    if name == "F.linear":
+        w = torch.empty(n, k, dp=dp_w, **made)
+        return lambda: torch.nn.functional.linear(x, w)
+    w = torch.empty(k, n, dp=dp_w, **made)
+    if name == "x @ w":
+        return lambda: x @ w
+    torch.distributed.init_process_group("ahbm", world_size=1)
+    mesh = dtensor.DeviceMesh("ahbm", [0], torch=torch)
+    a, b = (dtensor.DTensor.from_local(local, mesh, [dtensor.Replicate()]) for local in (x, w))
+
+    def product():
+        return (a @ b).to_local()
+
+    return product
+
+
+def warm_ns(front_end, shape, dp_x, dp_w):
+    """The time of the launches of a second call [ns], and its choice."""
+    with kb.session(MACHINE) as torch:
+        call = front_end_of(front_end, torch, shape, dp_x, dp_w)
+        for _ in range(2):
+            torch.ahbm.synchronize()
+            before = len(torch.result.launches)
+            y = call()
+    launches = torch.result.launches[before:]
+    return sum(launch.end_ps - launch.start_ps for launch in launches) / 1000, y.choice
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("front_end", "dp_w"),
+    [("x @ w", COLUMNS), ("F.linear", ROWS), ("tp", COLUMNS), ("tp with a bias", COLUMNS), ("DTensor", COLUMNS)],
+)
+def test_operands_that_are_where_they_should_be_take_as_long_as_the_fastest(fastest, front_end, dp_w, shape):
+    assert warm_ns(front_end, shape, ROWS, dp_w)[0] <= 1.3 * fastest[shape]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dp", [None, ROWS, COLUMNS])
+@pytest.mark.parametrize("front_end", ["x @ w", "DTensor"])
+def test_operands_elsewhere_take_twice_as_long_at_most(fastest, front_end, dp, shape):
+    assert warm_ns(front_end, shape, dp, dp)[0] <= 2 * fastest[shape]
+
+
+def test_the_result_says_which_placement_was_used_and_why():
+    _, choice = warm_ns("x @ w", SHAPES[0], ROWS, ROWS)
+    assert choice.placement in PLACEMENTS
+    assert choice.why.startswith("least estimate, ")
+    assert set(choice.estimates_ns) == set(PLACEMENTS)
+
+
+def values(torch, shape, dp_w=ROWS):
+    """Two matrices, placed by rows unless the second one is elsewhere, and their product by numpy."""
+    m, n, k = shape
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-3, 4, size).astype(np.float16) for size in ((m, k), (k, n)))
+    return torch.from_numpy(x).to("ahbm", dp=ROWS), torch.from_numpy(w).to("ahbm", dp=dp_w), x @ w
+
+
+@pytest.mark.parametrize("dp_x", [ROWS, COLUMNS, None])
+@pytest.mark.parametrize("placement", [None, *PLACEMENTS])
+def test_a_bias_is_added_in_every_placement(placement, dp_x):
+    rng = np.random.default_rng(1)
+    x, w, bias = (rng.integers(-3, 4, size).astype(np.float16) for size in ((5, 4, 40), (30, 40), 30))
+    with kb.session(MACHINE, data=True) as torch:
+        made = [torch.from_numpy(a).to("ahbm", dp=dp) for a, dp in ((x, dp_x), (w, ROWS), (bias, DPPolicy()))]
+        y = torch.nn.functional.linear(*made, placement=placement)
+        np.testing.assert_array_equal(y.numpy(), x @ w.T + bias)
+        assert "add" not in [launch.name for launch in torch.result.launches]
+
+
+@pytest.mark.parametrize("placement", [*PLACEMENTS, DPPolicy(cube="row_wise", pe="replicate"), COLUMNS])
+def test_a_placement_that_is_asked_for_is_used(placement):
+    with kb.session(MACHINE, data=True) as torch:
+        x, w, expected = values(torch, (20, 40, 30))
+        y = torch.matmul(x, w, placement=placement)
+        assert y.choice.placement == placement
+        assert y.choice.why == "as asked for"
+        np.testing.assert_array_equal(y.numpy(), expected)
+        with pytest.raises(ArgumentError, match="placement 'diagonal' is unknown; known: rows, columns, 2-D"):
+            torch.matmul(x, w, placement="diagonal")
+
+
+def overwrite(w, *, tl):
+    tl.store(w, tl.full((4,), 2, w.dtype.element_ty))
+
+
+@pytest.mark.parametrize("change", ["copy_", "launch", "poke", "in place", "replay"])
+def test_a_weight_that_has_changed_is_moved_again(change):
+    with kb.session(MACHINE, data=True) as torch:
+        x, w, expected = values(torch, (128, 128, 256), dp_w=None)
+        np.testing.assert_array_equal(torch.matmul(x, w, placement="2-D").numpy(), expected)
+        assert w._handle.moved
+        with torch.ahbm.graph() as graph:
+            torch.launch("overwrite", overwrite, w)
+        new = w.numpy()
+        if change == "copy_":
+            new += 1
+            w.copy_(torch.from_numpy(new))
+        elif change == "poke":
+            new += 1
+            w.poke(new)
+        elif change == "in place":
+            new += 1
+            w += 1
+        else:
+            new[0, :4] = 2
+            if change == "launch":
+                torch.launch("overwrite", overwrite, w)
+            else:
+                graph.replay()
+        np.testing.assert_array_equal(torch.matmul(x, w, placement="2-D").numpy(), x.numpy() @ new)

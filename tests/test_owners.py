@@ -1,0 +1,149 @@
+"""What the package has once: each table, kernel and estimate is found in the file that owns it, and nowhere else.
+
+A file that has one for a reason of its own is named here, with the reason.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from kernbench import _dtypes
+from kernbench.analysis.breakdown import ENGINES
+from kernbench.ops.matmul import PLACEMENTS
+from tests.repo import PACKAGE, python_files
+
+TYPES = {name for name, value in vars(_dtypes).items() if isinstance(value, _dtypes.DType)}
+
+
+def is_type(node: ast.AST) -> bool:
+    """Whether an expression is an element type: `float32`, `dtypes.float32`, `DType(...)`."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "DType"
+    if getattr(getattr(node, "value", None), "id", None) == "np":
+        return False
+    return getattr(node, "id", getattr(node, "attr", None)) in TYPES
+
+
+def makes_types(node: ast.AST) -> bool:
+    """Whether it makes an element type, gives names to six or more, or says how wide one is."""
+    if isinstance(node, ast.Dict):
+        return sum(map(is_type, node.values)) >= 6
+    if isinstance(node, ast.ClassDef):
+        return any(getattr(member, "name", None) == "primitive_bitwidth" for member in node.body)
+    return isinstance(node, ast.Call) and is_type(node)
+
+
+def names_in(node: ast.AST) -> set[object]:
+    """The constants in a list, or among the keys of a table; nothing of one whose values are computed."""
+    if isinstance(node, ast.Dict) and not any(isinstance(x, ast.BinOp) for v in node.values for x in ast.walk(v)):
+        return {getattr(key, "value", None) for key in node.keys}
+    return {getattr(x, "value", None) for x in getattr(node, "elts", ())}
+
+
+def names_stages(node: ast.AST) -> bool:
+    """Whether it names all stages of a PE's pipeline, or their components."""
+    return set(ENGINES) <= names_in(node) or set(ENGINES.values()) <= names_in(node)
+
+
+def names_placements(node: ast.AST) -> bool:
+    """Whether it names four or more placements of a product."""
+    return len(names_in(node) & PLACEMENTS.keys()) >= 4
+
+
+def multiplies(node: ast.AST) -> bool:
+    """Whether it lets a matrix engine multiply: `tl.dot`, or a composite "gemm"."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    by_tiles = node.func.attr == "dot" and getattr(node.func.value, "id", None) != "np"
+    whole = node.func.attr == "composite" and node.args and getattr(node.args[0], "value", None) == "gemm"
+    return by_tiles or bool(whole)
+
+
+def estimates(node: ast.AST) -> bool:
+    """Whether it takes the time of a product on a matrix engine, which an estimate begins with."""
+    return isinstance(node, ast.Call) and getattr(node.func, "id", None) == "matrix_ns"
+
+
+@dataclass(frozen=True)
+class Owned:
+    """What one file has, how it is found, and code in which it is; `others` have one, too, with the reason."""
+
+    what: str
+    owner: str
+    is_one: Callable[[ast.AST], bool]
+    examples: tuple[str, ...]
+    others: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.what
+
+
+OWNED = [
+    Owned(
+        "element types", "_dtypes.py", makes_types,
+        (
+            "x = DType('float24', numpy, True)",
+            "class dtype:\n    def primitive_bitwidth(self): return 8",
+            f"X = {{{', '.join(f'{name!r}: dtypes.{name}' for name in sorted(TYPES)[:6])}}}",
+        ),
+    ),
+    Owned(
+        "stages of a PE", "analysis/breakdown.py", names_stages,
+        (
+            "X = ('gemm', 'math', 'fetch', 'store_tcm')",
+            "X = {'dma_in': 1, 'fetch': 2, 'gemm': 3, 'math': 4, 'store_tcm': 5}",
+            f"X = {[*ENGINES.values()]}",
+        ),
+        {
+            "sim_engine/_op_log.py": "all kinds of rows, by their numbers in a log",
+            "analysis/result.py": "words for them",
+            "studies/gemm_report.py": "words for the resources behind them",
+            "viz/_palette.py": "their colours",
+        },
+    ),
+    Owned(
+        "placements of a product", "ops/matmul/_parts.py", names_placements,
+        ("PLACEMENTS = ('rows', 'columns', '2-D', 'split-K')", "X = {'rows': 1, 'columns': 2, '2-D': 3, 'split-K': 4}"),
+        {"studies/layers.py": "a type, for a type checker, and the time that simulating each takes"},
+    ),
+    Owned(
+        "kernels of a product", "ops/matmul/_kernels.py", multiplies,
+        ("acc = tl.dot(x, y, acc)", "tl.wait(tl.composite('gemm', a, b, c))"),
+        {
+            "kernels/gemm.py": "examples, of which the study `gemm` measures one: the product of one PE",
+            "kernels/attention.py": "the scores of attention, and the sums of values",
+        },
+    ),
+    Owned(
+        "estimates of a product", "ops/matmul/_cost.py", estimates,
+        ("ns = tiles * matrix_ns(config, (m, n, k), dtype)",),
+        {
+            "analysis/_roofline.py": "one composite on one PE",
+            "ops/attention.py": "the two products of a part of the kv tokens",
+            "studies/gqa.py": "the bound of attention",
+            "sweeps/_measure.py": "multiplications from the time that they took",
+        },
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("owned", OWNED, ids=str)
+def test_it_has_one_owner(owned):
+    found = {
+        path.relative_to(PACKAGE).as_posix(): node.lineno
+        for path in python_files(PACKAGE)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if owned.is_one(node)
+    }
+    others = [f"{path}:{line}" for path, line in found.items() if path not in (owned.owner, *owned.others)]
+    assert not others, f"{owned} are in {owned.owner}: use those instead of {', '.join(others)}"
+    assert set(found) == {owned.owner, *owned.others}, "an exception that is none"
+
+
+@pytest.mark.parametrize(("owned", "code"), [(x, code) for x in OWNED for code in x.examples], ids=str)
+def test_another_one_is_found(owned, code):
+    assert any(map(owned.is_one, ast.walk(ast.parse(code))))
