@@ -82,7 +82,7 @@ def choose(
 
 
 def matmul(a: DTensor, b: DTensor, bias: Tensor | None = None) -> DTensor:
-    """Return a @ b, a matrix, by rows over the PEs, on every rank alike; `bias`, a rank's, is added to its part."""
+    """Return a @ b, placed by rows over the PEs of each rank; each rank adds its `bias` to its part of the result."""
     _check_operand("@", a, b)
     if not a.dim() or b.dim() != 2 or a.shape[-1] != b.shape[0]:
         raise PlacementError(f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit; b is a matrix")

@@ -75,7 +75,7 @@ class Stored:
         return cls((len(offsets) * m, n), tuple(pieces))
 
     @classmethod
-    def beside(cls, matrices: Sequence[Stored], offsets: Sequence[int], parts: int) -> Stored:
+    def side_by_side(cls, matrices: Sequence[Stored], offsets: Sequence[int], parts: int) -> Stored:
         """Return matrices of as many rows side by side: the first of so many parts of each, the second of each, ...
 
         Each is counted from its own of `offsets`.
@@ -142,11 +142,6 @@ class Stored:
     def is_by_rows(self, rows: Span, columns: Span) -> bool:
         """Return whether the elements of a row of a block follow each other."""
         return all(piece.column_step == 1 for piece in self._near(rows, columns))
-
-    @property
-    def transposed(self) -> Stored:
-        """The transpose of the matrix."""
-        return Stored(self.shape[::-1], tuple(turned(piece) for piece in self.pieces))
 
     @cached_property
     def first_columns(self) -> dict[int, int]:

@@ -32,7 +32,7 @@ from kernbench.triton_emu.tl_context import TLContext
 ROWS = 64  # rows of scores at a time: query tokens of query heads (chosen)
 FEWER_ROWS = 32  # where PEs would be idle (chosen: the width of a tile of the matrix engine)
 PART_BYTES = 4  # of an element of the result of a part
-PASSES = 5  # simple operations of the softmax of a score, beside its exponential (chosen: what `Flash` does)
+PASSES = 5  # simple operations for each score in the softmax, without the exponential (chosen: what `Flash` does)
 
 
 @dataclass(frozen=True)

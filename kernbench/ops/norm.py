@@ -1,4 +1,4 @@
-"""Softmax and normalization of rows, computed in f32; weights are products of their own."""
+"""Softmax and normalization of rows, computed in f32; a weight is multiplied by another operator."""
 
 from __future__ import annotations
 

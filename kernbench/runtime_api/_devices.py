@@ -6,7 +6,7 @@ import inspect
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -333,6 +333,7 @@ class Host:
         self._streams: dict[tuple[int, str], Stream] = {}
         self._graphs: dict[int, Graph] = {}  # those that are capturing, by SIP
         self._handles: weakref.WeakSet[TensorHandle] = weakref.WeakSet()
+        self._moved: weakref.WeakSet[TensorHandle] = weakref.WeakSet()  # those that operators have moved
         self._ranks: weakref.WeakKeyDictionary[greenlet, _Rank] = weakref.WeakKeyDictionary()
         self._named = 0
 
@@ -538,9 +539,14 @@ class Host:
 
     def forget_moved(self, sip: int) -> None:
         """Forget where operators have moved memory of a device: something may have changed any of it."""
-        for handle in self._handles:
-            if handle.sip == sip:
-                handle.moved.clear()
+        for handle in [x for x in self._moved if x.sip == sip]:
+            handle.moved.clear()
+            self._moved.remove(handle)
+
+    def keep_moved(self, handle: TensorHandle, key: Hashable, moved: object) -> None:
+        """Note where an operator has moved memory."""
+        handle.moved[key] = moved
+        self._moved.add(handle)
 
     def is_capturing(self, sip: int) -> bool:
         """Return whether launches on a device are collected as a graph."""

@@ -283,7 +283,7 @@ def _moved(
         )  # fmt: skip
         x, at = target, to
     if keep:
-        source._handle.moved[key] = x, at
+        host.keep_moved(source._handle, key, (x, at))
     return x, at
 
 

@@ -219,7 +219,9 @@ class Recorder(TorchDispatchMode):
         w = None if bias is None else self._at(bias.expand(out[0].shape))
         cubes = config.cubes_per_sip if len(ys) > 1 else 1
         of_b, of_c = (
-            Stored.beside([y.stored for y in many], [(y.va - many[0].va) // y.dtype.itemsize for y in many], cubes)
+            Stored.side_by_side(
+                [y.stored for y in many], [(y.va - many[0].va) // y.dtype.itemsize for y in many], cubes
+            )
             for many in (ys, zs)
         )
         of_bias = None if w is None else w.stored if any(w.strides[:-1]) else w.row.stored

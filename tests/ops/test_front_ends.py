@@ -8,7 +8,8 @@ import pytest
 import kernbench as kb
 from kernbench import DPPolicy, dtensor, tp
 from kernbench.errors import ArgumentError
-from kernbench.ops.matmul import PLACEMENTS
+from kernbench.ops._stored import Stored
+from kernbench.ops.matmul import PLACEMENTS, Product, choose
 
 MACHINE = kb.load("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
 ROWS, COLUMNS = (DPPolicy(cube=name, pe=name) for name in ("row_wise", "column_wise"))
@@ -110,6 +111,13 @@ def test_a_placement_that_is_asked_for_is_used(placement):
         np.testing.assert_array_equal(y.numpy(), expected)
         with pytest.raises(ArgumentError, match="placement 'diagonal' is unknown; known: rows, columns, 2-D"):
             torch.matmul(x, w, placement="diagonal")
+
+
+def test_a_sum_of_nothing_is_not_split():
+    nothing = Stored.strided((4, 0), (1, 1), [])
+    product = Product(4, 4, 0, "float16", nothing, Stored.strided((0, 4), (4, 1), []))
+    with pytest.raises(ArgumentError, match="'split-K': k = 0, so there is no sum to split"):
+        choose(MACHINE, product, "split-K")
 
 
 def overwrite(w, *, tl):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from kernbench.errors import ArgumentError
 from kernbench.ops._stored import Stored
 from kernbench.ops.matmul._cost import estimate, move_ns
 from kernbench.ops.matmul._parts import PLACEMENTS, ROWS, SPLITS, Placement, Product, named, read_from
@@ -62,9 +63,11 @@ def choose(machine: Machine, product: Product, placement: Placement | None = Non
     Raises
     ------
     ArgumentError
-        If there is no placement of that name.
+        If there is no placement of that name, or a sum of nothing is to be split.
     """
     wanted = placement is not None
+    if placement in SPLITS and not product.k:
+        raise ArgumentError(f"placement {placement!r}: k = 0, so there is no sum to split; leave the placement out")
     estimates: dict[str, float] = {}
     best: tuple[float, Choice] | None = None
     moves = _Moves(machine, product, fixed or product.batch > 1)

@@ -72,22 +72,23 @@ def traffic(config: MachineConfig, product: Product, placement: Placement, line_
 
 def _sums(config: MachineConfig, product: Product, placement: Placement, line: int) -> list[np.ndarray]:
     """Return what the launches read and write that add up partial sums."""
-    launches, each, found = sums(config, product, placement), config.pes_per_cube, []
+    launches, found = sums(config, product, placement), []
     for i, launch in enumerate(launches):
         moved = np.zeros((config.pes_per_sip, config.pes_per_sip), np.int64)
-        of_c = product.c if i == len(launches) - 1 else None
-        for (cube, pe), parts in launch.items():
-            number = cube * each + pe
-            for x in parts:
-                np.add.at(moved[number], list(x.holders), x.n * PART_BYTES)
-                if of_c is None:  # its own
-                    moved[number, number] += x.n * (PART_BYTES if i < len(launches) - 1 else product.itemsize)
-                else:
-                    width = x.columns[1]
-                    first, last = x.start // width, -(-(x.start + x.n) // width)
-                    block = np.array([(first, last - first)]), np.array([x.columns])
-                    written = of_c.held(np.array([number]), *block, config, line)[0] * product.itemsize
-                    moved[number] += written * x.n // ((last - first) * width)
+        own = [(cube * config.pes_per_cube + pe, x) for (cube, pe), parts in launch.items() for x in parts]
+        numbers, counts = np.array([number for number, _ in own]), np.array([x.n for _, x in own])
+        for number, x in own:
+            np.add.at(moved[number], list(x.holders), x.n * PART_BYTES)
+        is_last = i == len(launches) - 1
+        if product.c is None or not is_last:  # each writes to its own memory
+            np.add.at(moved, (numbers, numbers), counts * (product.itemsize if is_last else PART_BYTES))
+        else:
+            columns = np.array([x.columns for _, x in own])
+            start, width = np.array([x.start for _, x in own]), columns[:, 1]
+            first, last = start // width, -(-(start + counts) // width)
+            height = last - first
+            written = product.c.held(numbers, np.stack([first, height], axis=1), columns, config, line)
+            np.add.at(moved, numbers, written * (product.itemsize * counts)[:, None] // (height * width)[:, None])
         found.append(moved)
     return found
 

@@ -12,6 +12,7 @@ import numpy as np
 from kernbench.components._command import Ref
 from kernbench.config import MachineConfig
 from kernbench.kernels.partition import Pe, mine
+from kernbench.ops._access import load, store
 from kernbench.ops._stored import Span, Stored
 from kernbench.ops.matmul._parts import (
     ROWS,
@@ -93,9 +94,9 @@ def multiply(
                 acc = acc + _bias(bias, product, rows, columns, tl)
             acc = acc.to(c_ptr.dtype.element_ty)
             if task.place is not None:
-                lines = (np.arange(*_range(rows)) - task.hull[0][0])[:, None] * task.hull[1][1]
-                at = task.place + lines + (np.arange(*_range(columns)) - task.hull[1][0])[None, :]
-                tl.store(c_ptr + tl.constant(at), acc)
+                (top, _), (left, width), _ = task.hull
+                lines = np.arange(rows[0] - top, sum(rows) - top)[:, None] * width
+                store(c_ptr, task.place + lines + np.arange(columns[0] - left, sum(columns) - left), acc, tl)
                 continue
             assert product.c is not None
             _write(c_ptr, product.c, rows, columns, acc, tl)
@@ -166,12 +167,9 @@ def add_up(
             if product.alpha != 1:
                 total = total * product.alpha
             if bias is not None and product.bias is not None:
-                added = tl.load(bias + tl.constant(_places(product.bias, own, at, size))).to(tl.float32)
+                added = load(bias, _places(product.bias, own, at, size), tl).to(tl.float32)
                 total = total + (added if product.beta == 1 else added * product.beta)
-            targets = _places(product.c, own, at, size)
-            follow = targets[-1] - targets[0] == size - 1 and (np.diff(targets) == 1).all()
-            place = out_ptr + (int(targets[0]) if follow else tl.constant(targets))
-            tl.store(place, total.to(out_ptr.dtype.element_ty))
+            store(out_ptr, _places(product.c, own, at, size), total.to(out_ptr.dtype.element_ty), tl)
 
 
 def _places(matrix: Stored | None, own: Sum, at: int, size: int) -> np.ndarray:
@@ -185,10 +183,6 @@ def _places(matrix: Stored | None, own: Sum, at: int, size: int) -> np.ndarray:
     else:
         lines = matrix.places((row, height), own.columns)
     return lines.reshape(-1)[column : column + size]
-
-
-def _range(span: Span) -> Span:
-    return span[0], sum(span)
 
 
 class Step(NamedTuple):
@@ -207,8 +201,7 @@ def steps(config: MachineConfig, product: Product, placement: Placement) -> list
     kernel = partial(matmul, product=product, parts=first, room=room(config))
     bias = () if product.bias is None else ("bias",)
     if placement not in SPLITS:
-        height = (config.cube.pe.pe_gemm.tile.m,) if placement == "columns" else ()
-        return [Step(kernel, ("a", "b", "c", *bias), (m, k, n, *height, room(config)), sorted(first))]
+        return [Step(kernel, ("a", "b", "c", *bias), (m, k, n, room(config)), sorted(first))]
     adding = sums(config, product, placement)
     inside = replace(product, c=None, bias=None, alpha=1.0)
     kernel = partial(matmul, product=inside, parts=first, room=room(config))

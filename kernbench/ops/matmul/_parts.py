@@ -195,7 +195,7 @@ class Split(NamedTuple):
 
 
 def _splits(config: MachineConfig, product: Product, placement: Placement) -> list[Split]:
-    """Return which PEs compute which partial sums: of all columns, or each cube of its own."""
+    """Return which PEs compute which partial sums: those of all columns, or of the columns of their cube."""
     pes, size = config.pes_per_cube, product.batch * product.m * split_columns(config, product, placement)
     if placement == SPLIT_K:
         depths = spans(product.k, config).tolist()
@@ -342,12 +342,6 @@ def spans(n: int, config: MachineConfig) -> np.ndarray:
             for inner, size in [chunk(part, config.pes_per_cube, pe) for pe in range(config.pes_per_cube)]
         ]
     )
-
-
-def spans_in_cube(n: int, config: MachineConfig) -> np.ndarray:
-    """Return the part of `n` of every PE of a SIP as (start, size), where each cube has all of it."""
-    pes = config.pes_per_cube
-    return np.array([chunk(n, pes, i % pes) for i in range(config.pes_per_sip)])
 
 
 class Sum(NamedTuple):
