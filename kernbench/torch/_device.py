@@ -314,7 +314,7 @@ def readable(path: str) -> str:
 def module_of(nodes: Sequence[str], modules: Mapping[str, str], last: int = 0) -> str:
     """Return the module that several nodes share, or that of the last one where they share the model alone.
 
-    With `last`, so many of the last nodes count.
+    With `last`, return what so many of the last nodes share, which may be the model.
     """
     found = []
     for name in nodes:
@@ -331,7 +331,7 @@ def module_of(nodes: Sequence[str], modules: Mapping[str, str], last: int = 0) -
         if len(set(parts)) > 1:
             break
         common.append(parts[0])
-    return ".".join(common) or ".".join(found[-1])
+    return ".".join(common if common or last else found[-1])
 
 
 def operators_of(names: Sequence[str]) -> tuple[str, ...]:

@@ -74,6 +74,17 @@ def test_operands_elsewhere_take_twice_as_long_at_most(fastest, front_end, dp, s
     assert warm_ns(front_end, shape, dp, dp)[0] <= 2 * fastest[shape]
 
 
+def test_operands_are_moved_as_the_result_says():
+    with kb.session(MACHINE) as torch:
+        x, w = (torch.empty(*size, dtype=torch.float16, device="ahbm") for size in ((512, 512), (512, 256)))
+        moves = [(x @ w).choice for _ in range(2)]
+    names = [launch.name for launch in torch.result.launches]
+    assert moves[0].a
+    assert moves[0].b
+    assert names.count("matmul move a") == len(moves[0].a) + len(moves[1].a)
+    assert names.count("matmul move b") == len(moves[0].b)  # it stays there
+
+
 def test_the_result_says_which_placement_was_used_and_why():
     _, choice = warm_ns("x @ w", SHAPES[0], ROWS, ROWS)
     assert choice.placement in PLACEMENTS
@@ -124,7 +135,12 @@ def overwrite(w, *, tl):
     tl.store(w, tl.full((4,), 2, w.dtype.element_ty))
 
 
-@pytest.mark.parametrize("change", ["copy_", "launch", "poke", "in place", "replay"])
+def overwrite_at(x, offset, *, tl):
+    if tl.program_id(0) == tl.program_id(1) == 0:
+        tl.store(x + offset, tl.full((4,), 2, x.dtype.element_ty))
+
+
+@pytest.mark.parametrize("change", ["copy_", "launch", "address", "poke", "in place", "replay"])
 def test_a_weight_that_has_changed_is_moved_again(change):
     with kb.session(MACHINE, data=True) as torch:
         x, w, expected = values(torch, (128, 128, 256), dp_w=None)
@@ -146,6 +162,8 @@ def test_a_weight_that_has_changed_is_moved_again(change):
             new[0, :4] = 2
             if change == "launch":
                 torch.launch("overwrite", overwrite, w)
+            elif change == "address":  # of another tensor, and of memory beyond it
+                torch.launch("overwrite", overwrite_at, x, (w.data_ptr() - x.data_ptr()) // 2)
             else:
                 graph.replay()
         np.testing.assert_array_equal(torch.matmul(x, w, placement="2-D").numpy(), x.numpy() @ new)

@@ -24,3 +24,18 @@ def test_more_launches_are_chosen_where_they_are_cheap():
     assert placement(FREE, graph=False) in SPLITS
     assert placement(DEAR, graph=True) in SPLITS
     assert placement(DEAR, graph=False) not in SPLITS
+
+
+def launches(changes):
+    with kb.session(kb.load("preset:default", changes)) as torch:
+        size = 1, 4, 1, 64
+        q, k, v = (
+            torch.empty(*x, dtype=torch.float16, device="ahbm", dp=ROWS) for x in (size, *[(1, 1, 4096, 64)] * 2)
+        )
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    return [launch.name for launch in torch.result.launches]
+
+
+def test_keys_are_cut_into_parts_where_one_more_launch_is_cheap():
+    assert launches(FREE) == ["attention", "attention_merge"]
+    assert launches({**FREE, "system.host.launch_ns": 1e5}) == ["attention"]

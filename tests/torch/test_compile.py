@@ -203,6 +203,25 @@ def test_a_batch_of_products_of_one_row_takes_no_longer_than_of_two(batch):
     assert ns(1) <= 1.01 * ns(2)
 
 
+@pytest.mark.parametrize("placement", [None, "split-K in cubes"])
+def test_products_of_one_matrix_are_one_launch_with_fuse(placement):
+    model, x = Mlp().half(), torch.randn(8, 64).half()
+    wanted = {} if placement is None else {"": placement}
+    compiled = kb.torch.compile(model, MACHINE, fuse=True, placement=wanted)
+    with torch.no_grad():
+        assert worst(compiled(x), model(x)) < 2e-3
+    assert compiled.result.placements["launch"].tolist() == ["mm", "down/addmm"]
+    assert placement in (None, compiled.result.placements["placement"][0])
+
+
+def test_a_model_with_gradients_is_not_fused():
+    model, x = Mlp().half(), torch.randn(8, 64).half()
+    compiled = kb.torch.compile(model, MACHINE, fuse=True)
+    compiled(x).sum().backward()
+    forward, _ = compiled._device.calls
+    assert [step.module for step in forward.steps if step.choice] == ["gate", "up", "down"]
+
+
 def test_a_product_deeper_than_its_blocks(monkeypatch):
     monkeypatch.setattr(_parts, "DEPTH", 64)
     monkeypatch.setattr(_parts, "room", lambda _: 64 * 64 * 2)
