@@ -1,6 +1,6 @@
 """What the package has once: each table, kernel and estimate is found in the file that owns it, and nowhere else.
 
-A file that has one for a reason of its own is named here, with the reason.
+A file that has one as well, for a good reason, is named here with that reason.
 """
 
 from __future__ import annotations
