@@ -22,7 +22,7 @@ from benchmarks import (
     table,
     transfers,
 )
-from kernbench.sweeps._cache import OFF, VARIABLE
+from kernbench.points._cache import OFF, VARIABLE
 
 PARTS = {
     "transfers": transfers,

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.table import Row, peak_mib
-from kernbench.sweeps._cache import Cache
+from kernbench.points._cache import Cache
 from kernbench.sweeps._plan import make_plan
 from kernbench.sweeps._sweep import run_plan
 from kernbench.topology.builder import resolve_topology

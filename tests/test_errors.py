@@ -12,9 +12,9 @@ import kernbench as kb
 from kernbench import errors
 from kernbench.cli.main import main
 from kernbench.errors import KernbenchError
+from kernbench.points._cache import Cache, Store
 from kernbench.studies.probe import ProbeStudy
 from kernbench.studies.study import Report, read_results
-from kernbench.sweeps._cache import Cache, Store
 from kernbench.sweeps._plan import read_plan
 from kernbench.tp import parallel_state
 from tests.repo import ROOT

@@ -24,6 +24,7 @@ LAYERS = (
     ("build", "units", "interrupts", "errors", "dtypes", "config", "registry"),
     ("analysis",),
     ("topology", "policy"),
+    ("points",),
     ("sim_engine",),
     ("components",),
     ("triton_emu",),

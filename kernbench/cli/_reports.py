@@ -261,7 +261,7 @@ def sweep(
 
 
 def _kept(plan: Plan, no_cache: bool) -> None:
-    from kernbench.sweeps._cache import default_cache
+    from kernbench.points._cache import default_cache
 
     cache = None if no_cache else default_cache()
     if cache is not None and plan.points:
@@ -282,8 +282,8 @@ def cache(prune: bool, everything: bool, older_than: float | None, study: str | 
     such a study imports are not looked at: after a change in one, take its points away: --prune --all --study NAME.
     KERNBENCH_CACHE names another folder, or says "off".
     """
-    from kernbench.sweeps._cache import default_cache
-    from kernbench.sweeps._keys import code_version
+    from kernbench.points._cache import default_cache
+    from kernbench.points._keys import code_version
 
     if not prune and (everything or older_than is not None or study):
         raise click.UsageError("--all, --older-than and --study go with --prune")

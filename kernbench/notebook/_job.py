@@ -22,12 +22,12 @@ from kernbench.analysis.result import Result
 from kernbench.benches.registry import env_settings
 from kernbench.errors import ConfigError, KernbenchError, LimitError
 from kernbench.notebook._live import Watch
+from kernbench.points._cache import Cache, CachedPoint, default_cache
+from kernbench.points._keys import Row, Study, only_ours, study_name, study_version, sweep_key
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine._limits import NONE, Expired, Limits, Watchdog, limited
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sweeps import _worker as rows
-from kernbench.sweeps._cache import Cache, CachedPoint, default_cache
-from kernbench.sweeps._keys import Row, Study, only_ours, study_name, study_version, sweep_key
 from kernbench.sweeps._measure import complete, row_of
 from kernbench.sweeps._plan import resolve_study
 

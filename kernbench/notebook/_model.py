@@ -18,9 +18,9 @@ from kernbench.errors import ConfigError, KernbenchError, StateError
 from kernbench.notebook._job import Job, Options, Outcome, cached_run, read_log
 from kernbench.notebook._machine import MachineForm
 from kernbench.notebook._workloads import Value, Workload, not_here, workloads
+from kernbench.points._cache import default_cache
+from kernbench.points._keys import Row, machine_of
 from kernbench.sim_engine._limits import NONE, Limits
-from kernbench.sweeps._cache import default_cache
-from kernbench.sweeps._keys import Row, machine_of
 from kernbench.sweeps._saved import read_content
 from kernbench.topology.builder import Machine, resolve_topology
 

@@ -442,13 +442,13 @@ class Host:
             dp, shape=shape, itemsize=dtype.itemsize, num_pe=self.config.pes_per_cube,
             num_cubes=self.config.cubes_per_sip, target_sip=sip,
         )  # fmt: skip
-        return self._placed(sip, name, shape, dtype, shards, dp)
+        return self.place_shards(sip, name, shape, dtype, shards, dp)
 
     def deploy_like(self, layout: Layout, device: Device, name: str | None = None) -> DeviceTensor:
         """Return a tensor on the PEs that `layout` names, on `device`; its contents are undefined."""
-        return self._placed(self.index(device), name, layout.shape, layout.dtype, layout.shards, layout.dp)
+        return self.place_shards(self.index(device), name, layout.shape, layout.dtype, layout.shards, layout.dp)
 
-    def _placed(
+    def place_shards(
         self, sip: int, name: str | None, shape: Sequence[int], dtype: DType,
         shards: Sequence[ShardSpec | TensorShard], dp: DPPolicy | None,
     ) -> DeviceTensor:  # fmt: skip

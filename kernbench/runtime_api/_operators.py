@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from math import prod
 from numbers import Real
 from typing import Any, NamedTuple
@@ -22,25 +22,16 @@ from kernbench.ops import attention
 from kernbench.ops._routes import host_ns
 from kernbench.ops._stored import Piece, Stored
 from kernbench.ops.attention import Attention, Heads
-from kernbench.ops.copy import Joined, Matrix, copy
+from kernbench.ops.copy import Joined, copy
 from kernbench.ops.elementwise import elementwise
-from kernbench.ops.matmul import (
-    ONE_PE,
-    ROWS,
-    Placement,
-    Product,
-    choose,
-    named,
-    partial_sums,
-    pieces_of,
-    steps,
-)
+from kernbench.ops.matmul import ONE_PE, ROWS, Placement, Product
 from kernbench.ops.norm import norm as normalize
 from kernbench.ops.reduce import index_of_max
 from kernbench.ops.reduce import reduce as reduce_rows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._layout import row_major
+from kernbench.runtime_api._products import chosen, is_alone, launch
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.triton_emu._promotion import kind, promote
 
@@ -123,8 +114,9 @@ def _elementwise(
 def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None, placement: Placement | None = None) -> Tensor:
     """Return torch's matrix product: of vectors, matrices, or batches of matrices, which broadcast.
 
-    `placement` says which PE computes which part of the result; without it, the one of the least estimate is used.
-    `choice` of the result says which, and why. `out`, of the shape of the result, gets it.
+    `placement` says which PE computes which part of the result; without it, the one of the least estimate is used, and
+    with "best" the fastest of those with the least estimates, simulated once and kept on disk. `choice` of the result
+    says which, and why. `out`, of the shape of the result, gets it.
     """
     return product(input, other, None, out, placement)
 
@@ -177,22 +169,12 @@ def _launched(
         at = given
     ns = 0.0 if host.is_capturing(a.sip) else host_ns(config)
     asked = Product(rows // count, n, k, dtype.name, left, right, at, count, added, host_ns=ns)
-    choice = choose(machine, asked, placement)
-    x, at_x = _moved(a, left, choice.a, "a", keep=False)
-    y, at_y = _moved(b, right, choice.b, "b", keep=True)
-    alone = out is None and choice.placement == "replicated" and count == 1
+    choice = chosen(machine, asked, placement)
+    alone = is_alone(asked, choice, out is not None)
+    if alone:
+        asked = replace(asked, c=Stored.of(config, (rows, n), ONE_PE))
     c = host.deploy((rows, n), dtype, a.device, ONE_PE if alone else ROWS, None) if out is None else out
-    made = replace(asked, a=at_x, b=at_y, c=Stored.of(config, (rows, n), ONE_PE) if alone else at)
-    tensors = {"a": x, "b": y, "c": c} | ({} if bias is None else {"bias": bias}) | {
-        name: host.deploy(size, float32, a.device, dp, None)
-        for name, (size, dp) in partial_sums(config, made, choice.placement).items()
-    }  # fmt: skip
-    reads = [t._handle for t in (x, y, bias) if t is not None]
-    for step in steps(config, made, choice.placement):
-        own = [tensors[name] for name in step.tensors]
-        args = (*(t.pointer for t in own), *step.sizes)
-        name = f"matmul {named(choice.placement)}"
-        host.launch(a.sip, step.pes, step.kernel, args, name, [t._handle for t in own], reads=reads)
+    launch(asked, choice, {"a": a, "b": b, "c": c} | ({} if bias is None else {"bias": bias}))
     result = c if tuple(c.shape) == shape else c.view(*shape)
     result.choice = choice
     return result
@@ -257,34 +239,6 @@ def _stored(x: DeviceTensor, batch: tuple[int, ...], as_rows: bool) -> Stored | 
                 rows = i * m + spans[0][0], spans[0][1]
                 pieces.append(Piece(rows, spans[1], place, inner[-2], inner[-1], pes))
     return Stored((prod(batch) * m, n), tuple(pieces))
-
-
-def _moved(
-    source: DeviceTensor, at: Stored, policies: Sequence[DPPolicy], name: str, *, keep: bool
-) -> tuple[DeviceTensor, Stored]:
-    """Return a matrix where it is moved to; with `keep`, it stays there until its memory changes."""
-    host, key = source._host, (source._offset, at, tuple(policies))
-    if not policies:
-        return source, at
-    keep = keep and not host.is_capturing(source.sip)  # a graph may be replayed when the memory has changed
-    if keep and key in source._handle.moved:
-        found: tuple[DeviceTensor, Stored] = source._handle.moved[key]
-        return found
-    x = source
-    for policy in policies:
-        target = host.deploy(at.shape, source.dtype, source.device, policy, None)
-        to = Stored.of(host.config, at.shape, policy)
-        parts = pieces_of(host.config, to)
-        kernel = partial(copy, plan=Matrix(at, parts))
-        handles = [x._handle, target._handle]
-        host.launch(
-            source.sip, sorted(parts), kernel, (target.pointer, (x.pointer,)), f"matmul move {name}", handles,
-            reads=(x._handle,),
-        )  # fmt: skip
-        x, at = target, to
-    if keep:
-        host.keep_moved(source._handle, key, (x, at))
-    return x, at
 
 
 # -- attention

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl.tuner import Candidate, Decision
 from kernbench.errors import StateError
+from kernbench.points._keys import Row
 from kernbench.studies.study import Tables, cell, is_number, table
-from kernbench.sweeps._keys import Row
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from kernbench.analysis.why import Reason, Why
 from kernbench.errors import ArgumentError, PointError, quote
+from kernbench.points._cache import default_cache
+from kernbench.points._keys import Row, machine_of, only_ours, study_name, study_version, sweep_key
 from kernbench.sweeps._argument_checks import is_number, whole
-from kernbench.sweeps._cache import default_cache
-from kernbench.sweeps._keys import Row, machine_of, only_ours, study_name, study_version, sweep_key
 from kernbench.sweeps._runner import Job, Progress, run
 from kernbench.sweeps._worker import OK
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench._units import MIB
 from kernbench.config import MachineConfig, load_yaml, preset_path
+from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
-from kernbench.sweeps._keys import Row
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:

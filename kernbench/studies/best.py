@@ -22,14 +22,14 @@ from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_conf
 from kernbench.ccl.tuner import Candidate, Decision, Tuner, decided
 from kernbench.config import COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
-from kernbench.ops.matmul import PLACEMENTS, estimate
+from kernbench.ops.matmul import NEAR, PLACEMENTS, estimate
+from kernbench.points._keys import Row
 from kernbench.runtime_api import collective as collectives
 from kernbench.studies._answers import CollectiveChoice, PlacementCandidate, ProductChoice, Spread
 from kernbench.studies._stages import Explanation, Simulation, Simulations, Stage, explained, last
 from kernbench.studies.ccl import case_of
 from kernbench.studies.layers import LayersStudy, Product, obstacle, run, simulated_ns, work
 from kernbench.studies.study import scaled, table
-from kernbench.sweeps._keys import Row
 from kernbench.sweeps.sensitivity import BASE, ranked, sensitivity_plan
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 Tick = Callable[["Progress"], object]
 
-NEAR = 1.3  # placements whose closed form is within this factor of the best are candidates for simulation
 SIMULATED = 3  # algorithms: the best by the alpha-beta model
 _FAR = 1.4  # 95 % of the estimates of algorithms are within this factor of the simulated time
 _TILES = 1 << 14  # of so many the log holds each, so that `why` sees into composites

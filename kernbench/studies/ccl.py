@@ -32,6 +32,7 @@ from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_conf
 from kernbench.ccl.tuner import SHORT_LIST, Decision
 from kernbench.config import AUTO, CclConfig, MachineConfig, default_ccl_path
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
+from kernbench.points._keys import Row, machine_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.collective import check, run, simulator, tuner_of
@@ -50,7 +51,6 @@ from kernbench.studies.ccl_report import (
     UNCHANGED,
 )
 from kernbench.studies.study import LABELS, MACHINE, SESSION_US, Choices, Parameter, Study, at_most, fits_slice, scaled
-from kernbench.sweeps._keys import Row, machine_of
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:

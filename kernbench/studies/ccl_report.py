@@ -9,8 +9,8 @@ from re import fullmatch
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+from kernbench.points._keys import Row
 from kernbench.studies.study import Finding, Tables, as_csv, fastest, groups, size_name, table
-from kernbench.sweeps._keys import Row
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import MOST_LINES, Chart, Column, Draw

@@ -17,6 +17,8 @@ from kernbench._registry import hint
 from kernbench.analysis._records import LinkTable
 from kernbench.analysis.result import Result
 from kernbench.errors import ArgumentError
+from kernbench.points._cache import default_cache
+from kernbench.points._keys import Row, key_of, study_version
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
@@ -24,8 +26,6 @@ from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Settin
 from kernbench.studies.layers import Product, select
 from kernbench.studies.layers import run as run_layer
 from kernbench.studies.study import Finding, Parameter, Study
-from kernbench.sweeps._cache import default_cache
-from kernbench.sweeps._keys import Row, key_of, study_version
 from kernbench.sweeps._measure import counters, energy_columns, machine_columns
 from kernbench.sweeps._plan import Plan, make_plan
 from kernbench.sweeps.sensitivity import Factors, sensitivity_plan

@@ -26,6 +26,7 @@ from kernbench.config import load_yaml, preset_path
 from kernbench.config._dram import dram
 from kernbench.errors import ConfigError, quote
 from kernbench.kernels.gemm import STAGINGS
+from kernbench.points._keys import Row, machine_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.tensor import Tensor
@@ -37,7 +38,6 @@ from kernbench.studies.gemm import product
 from kernbench.studies.gqa import GqaStudy
 from kernbench.studies.load_curve import PATTERNS, latency_cycles, saturation
 from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, cell, scaled, size_name
-from kernbench.sweeps._keys import Row, machine_of
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:

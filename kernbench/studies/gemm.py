@@ -23,10 +23,10 @@ from kernbench.analysis.why import attribution
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.errors import ConfigError
 from kernbench.kernels.gemm import STAGINGS, gemm
+from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import check_product, operand, run_program
 from kernbench.studies.study import MACHINE, SESSION_US, Finding, Parameter, Study, fits_slice
-from kernbench.sweeps._keys import Row
 from kernbench.sweeps._measure import row_of
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine

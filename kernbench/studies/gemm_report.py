@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernbench.analysis.breakdown import TILE_STAGES
+from kernbench.points._keys import Row
 from kernbench.studies.study import Finding, Tables, fastest, groups, plain, table
-from kernbench.sweeps._keys import Row
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds

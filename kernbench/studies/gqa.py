@@ -38,6 +38,7 @@ from kernbench.errors import ArgumentError, ConfigError, KernbenchError, Verific
 from kernbench.kernels import ring_attention
 from kernbench.kernels.attention import tiles
 from kernbench.kernels.ring_attention import EXTRA, exchanged_attention, merge, merged_attention
+from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
@@ -55,7 +56,6 @@ from kernbench.studies.study import (
     fits_slice,
     scaled,
 )
-from kernbench.sweeps._keys import Row
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:

@@ -48,11 +48,11 @@ from kernbench.ops.matmul import (
     TURNED,
     read_from,
 )
+from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.bench_runner import operand, run_program
 from kernbench.sim_engine._op_log import link_table
 from kernbench.studies.study import SESSION_US, Finding, Parameter, Study, Tables, table
-from kernbench.sweeps._keys import Row
 from kernbench.sweeps._measure import counters
 from kernbench.topology.builder import Machine
 from kernbench.viz.charts import Column

@@ -9,8 +9,8 @@ from typing import Any
 
 from kernbench.analysis._roofline import Roofs, macs_per_ns
 from kernbench.analysis.why import attribution
+from kernbench.points._keys import Row
 from kernbench.studies.study import Finding, Tables, fastest, groups, table
-from kernbench.sweeps._keys import Row
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette

@@ -14,10 +14,11 @@ from kernbench.config import COLLECTIVES
 from kernbench.config._files import read_text
 from kernbench.config._schema import Sips
 from kernbench.errors import ArgumentError, ConfigError
-from kernbench.studies.best import NEAR, SIMULATED, check_sips, choose, gemm, parsed_bytes, parsed_sips, system_of
+from kernbench.ops.matmul import NEAR
+from kernbench.points._keys import Row
+from kernbench.studies.best import SIMULATED, check_sips, choose, gemm, parsed_bytes, parsed_sips, system_of
 from kernbench.studies.layers import Product
 from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, fastest
-from kernbench.sweeps._keys import Row
 from kernbench.topology.builder import Machine
 from kernbench.viz.charts import Column
 

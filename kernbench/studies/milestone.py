@@ -22,8 +22,8 @@ from kernbench._registry import hint
 from kernbench.config import load_yaml
 from kernbench.config._files import damaged, read_json, write_text
 from kernbench.errors import ConfigError, InterruptedRun, MissingModuleError
-from kernbench.sweeps._cache import FINISHED, LOCK, OFF, VARIABLE, entries
-from kernbench.sweeps._keys import code_version, only_ours
+from kernbench.points._cache import FINISHED, LOCK, OFF, VARIABLE, entries
+from kernbench.points._keys import code_version, only_ours
 from kernbench.sweeps._runner import BAR, FOUND, TO_DO, Progress, left_s, show_bar
 from kernbench.topology.builder import Machine, resolve_topology
 

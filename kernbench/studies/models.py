@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import kernbench.studies.models_report as report
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.config import presets
+from kernbench.points._keys import Row
 from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, Tables, scaled
-from kernbench.sweeps._keys import Row
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:

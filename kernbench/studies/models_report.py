@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from kernbench.points._keys import Row
 from kernbench.studies.study import Finding, Tables, groups, plain, table
-from kernbench.sweeps._keys import Row
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, Column

@@ -19,6 +19,7 @@ from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import drain, hottest, shares
 from kernbench.config._rules import pe_places
 from kernbench.errors import ArgumentError
+from kernbench.points._keys import Row
 from kernbench.policy._routing import reverse, router_of
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine._host_requests import QueueSpec
@@ -27,7 +28,6 @@ from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe_report import PAIR_KINDS, VISIBLE
 from kernbench.studies.study import Choices, Finding, Parameter, Study
-from kernbench.sweeps._keys import Row
 from kernbench.topology import _naming as naming
 from kernbench.topology._graph import Graph
 from kernbench.topology.builder import Machine

@@ -24,9 +24,9 @@ from kernbench._registry import STUDIES, hint
 from kernbench._units import KIB, MIB
 from kernbench.config._files import damaged, read_json, write_text
 from kernbench.errors import ArgumentError, ConfigError, MissingFileError, PointError, StateError
+from kernbench.points._cache import default_cache
+from kernbench.points._keys import Row, code_version, machine_of, study_name, study_version, sweep_key
 from kernbench.runtime_api.bench_runner import run_program
-from kernbench.sweeps._cache import default_cache
-from kernbench.sweeps._keys import Row, code_version, machine_of, study_name, study_version, sweep_key
 from kernbench.sweeps._runner import Job, Watch, run
 from kernbench.sweeps._worker import OK
 from kernbench.topology.builder import Machine, resolve_topology

@@ -9,8 +9,8 @@ import kernbench.studies.verification_network as network
 import kernbench.studies.verification_pe as pe
 import kernbench.studies.verification_report as report
 from kernbench._registry import hint
+from kernbench.points._keys import Row
 from kernbench.studies.study import Finding, Parameter, Study
-from kernbench.sweeps._keys import Row
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 

@@ -17,6 +17,7 @@ from kernbench._units import ACK_BYTES, ns_to_ps
 from kernbench.analysis._transfer import Channels
 from kernbench.analysis.utilization import max_min_rates
 from kernbench.kernels.gemm import column_gemm
+from kernbench.points._keys import Row
 from kernbench.policy._routing import reverse, router_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
@@ -32,7 +33,6 @@ from kernbench.studies.verification_reference import (
     random_machine,
     random_traffic,
 )
-from kernbench.sweeps._keys import Row
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine, resolve_topology
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.analysis._records import LinkTable
 from kernbench.analysis._roofline import matrix_ns, rate_key
 from kernbench.config import MachineConfig
-from kernbench.sweeps._keys import Row, Study
+from kernbench.points._keys import Row, Study
 from kernbench.topology._mesh import SipNetwork
 from kernbench.topology._naming import parse
 from kernbench.topology.builder import Machine

@@ -17,10 +17,10 @@ import numpy as np
 from kernbench._registry import STUDIES, hint
 from kernbench.config import load_yaml
 from kernbench.errors import ConfigError, quote
+from kernbench.points._keys import Row, Study, machine_of, study_name, study_version, sweep_key
 from kernbench.sim_engine._limits import Limits
 from kernbench.sweeps import _argument_checks as checks
 from kernbench.sweeps._argument_checks import is_number, mapping
-from kernbench.sweeps._keys import Row, Study, machine_of, study_name, study_version, sweep_key
 from kernbench.sweeps._measure import HOW, complete, machine_columns, measured, parameters_of
 from kernbench.sweeps._runner import Job
 from kernbench.sweeps._worker import PointLimits

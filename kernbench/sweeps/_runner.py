@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import StateError
-from kernbench.sweeps._cache import Cache, Store
-from kernbench.sweeps._keys import Row, code_version, own_module
+from kernbench.points._cache import Cache, Store
+from kernbench.points._keys import Row, code_version, own_module
 from kernbench.sweeps._worker import (
     DIED,
     ERROR,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.config._files import replacing, write_text
 from kernbench.errors import HostError, MissingModuleError
+from kernbench.points._cache import Cache, default_cache
+from kernbench.points._keys import Row, Study, study_name, study_version
 from kernbench.sim_engine._limits import Limits
 from kernbench.sweeps._argument_checks import folder_of, whole
-from kernbench.sweeps._cache import Cache, default_cache
-from kernbench.sweeps._keys import Row, Study, study_name, study_version
 from kernbench.sweeps._measure import energy_columns, machine_columns, parameters_of
 from kernbench.sweeps._plan import Constraint, Plan, make_plan
 from kernbench.sweeps._runner import Progress, Watch, run

@@ -20,9 +20,9 @@ from types import ModuleType
 from typing import IO, Any
 
 from kernbench.errors import ArgumentError, ConfigError, LimitError, StateError, quote
+from kernbench.points._keys import Row
 from kernbench.sim_engine._limits import NONE, Limits, limited
 from kernbench.sweeps import _argument_checks as checks
-from kernbench.sweeps._keys import Row
 
 OK, ERROR, TIME, MEMORY, SESSION, DIED = "ok", "error", "time limit", "memory limit", "session limit", "worker died"
 STATUSES = (OK, ERROR, TIME, MEMORY, SESSION, DIED)

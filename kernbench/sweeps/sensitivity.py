@@ -11,7 +11,7 @@ import numpy as np
 
 from kernbench._registry import hint
 from kernbench.errors import ArgumentError, ConfigError, StateError
-from kernbench.sweeps._keys import Study
+from kernbench.points._keys import Study
 from kernbench.sweeps._plan import Plan, make_plan
 from kernbench.sweeps._sweep import Sweep, run_plan
 from kernbench.topology.builder import Machine, resolve_topology

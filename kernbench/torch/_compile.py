@@ -110,8 +110,9 @@ def compile(
         Whether the launches of a call are sent to the device as one graph.
     placement : mapping, optional
         By module path, "" for the model itself or a function: how its matrix products are placed, "rows", "columns",
-        "2-D", "2-D turned", "split-K", "split-K in cubes", "replicated" or a `DPPolicy`. Other products are placed by
-        the least estimate.
+        "2-D", "2-D turned", "split-K", "split-K in cubes", "replicated", a `DPPolicy`, or "best": the fastest of
+        those with the least estimates, simulated once and kept on disk. Other products are placed by the least
+        estimate.
     tp : int
         Over how many SIPs the model is spread: each has its part of the weights in `plan`.
     plan : mapping, optional

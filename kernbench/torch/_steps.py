@@ -19,9 +19,10 @@ from kernbench.ops import attention
 from kernbench.ops._stored import Stored
 from kernbench.ops.attention import Attention
 from kernbench.ops.copy import Strided, copy
-from kernbench.ops.matmul import Choice, Placement, Product, choose, grouped, partial_sums
+from kernbench.ops.matmul import Choice, Placement, Product, grouped, partial_sums
 from kernbench.ops.matmul import steps as ops_steps
 from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._products import chosen
 from kernbench.torch._grid import blocks as blocks_of
 from kernbench.torch._grid import holders as holders_of
 from kernbench.torch._grid import owners
@@ -228,7 +229,7 @@ class Recorder(TorchDispatchMode):
         product = Product(
             m, n, k, x.dtype.name, x.stored, of_b, of_c, batch, of_bias, float(alpha), float(beta), self._host_ns
         )
-        found = choose(machine, product, self._placement(module), fixed=True)
+        found = chosen(machine, product, self._placement(module), fixed=True)
         held: list[torch.Tensor] = []  # the memory of one that is no longer used is given to the next
         places = {"a": [x], "b": ys, "c": zs} | ({} if w is None else {"bias": [w]})
         for name, ((rows, columns), _) in partial_sums(config, product, found.placement).items():

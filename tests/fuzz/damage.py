@@ -14,8 +14,8 @@ from typing import Any
 import kernbench as kb
 from kernbench.cli.main import main
 from kernbench.errors import ConfigError
+from kernbench.points._cache import FINISHED, Cache, entries
 from kernbench.runtime_api.context import session
-from kernbench.sweeps._cache import FINISHED, Cache, entries
 from tests.fuzz.report import Report
 
 ROW = {"y": 1.5, "nested": {"z": [1, 2]}}

@@ -16,8 +16,8 @@ from kernbench.notebook import _job as job
 from kernbench.notebook import _model as model
 from kernbench.notebook import explore
 from kernbench.notebook._model import CANCELLED, DONE, RUNNING, Explorer
+from kernbench.points._cache import default_cache
 from kernbench.studies.gemm import GemmStudy
-from kernbench.sweeps._cache import default_cache
 from tests.notebook import programs
 
 LONG_S = 60

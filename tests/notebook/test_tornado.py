@@ -10,8 +10,8 @@ import kernbench as kb
 from kernbench.notebook import _model as model
 from kernbench.notebook._model import DONE, Explorer
 from kernbench.notebook._tornado import TornadoRuns, message
+from kernbench.points._cache import default_cache
 from kernbench.studies import gemm
-from kernbench.sweeps._cache import default_cache
 from tests.notebook import programs
 
 LONG_S = 60

@@ -16,7 +16,7 @@ from kernbench.notebook._export import EXPORTS
 from kernbench.notebook._panels import WHOLE, why_html
 from kernbench.notebook._runs import RunsTab
 from kernbench.notebook._serve import PAGE
-from kernbench.sweeps._cache import default_cache
+from kernbench.points._cache import default_cache
 from kernbench.viz import _scene
 from kernbench.viz._scene import run_section
 from kernbench.viz._why import handle_why

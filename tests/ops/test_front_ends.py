@@ -8,8 +8,10 @@ import pytest
 import kernbench as kb
 from kernbench import DPPolicy, dtensor, tp
 from kernbench.errors import ArgumentError
+from kernbench.ops._routes import host_ns
 from kernbench.ops._stored import Stored
 from kernbench.ops.matmul import PLACEMENTS, Product, choose
+from kernbench.runtime_api import _products
 
 MACHINE = kb.load("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
 ROWS, COLUMNS = (DPPolicy(cube=name, pe=name) for name in ("row_wise", "column_wise"))
@@ -122,6 +124,31 @@ def test_a_placement_that_is_asked_for_is_used(placement):
         np.testing.assert_array_equal(y.numpy(), expected)
         with pytest.raises(ArgumentError, match="placement 'diagonal' is unknown; known: rows, columns, 2-D"):
             torch.matmul(x, w, placement="diagonal")
+
+
+@pytest.mark.parametrize(("dp", "size"), [(ROWS, (64, 64, 512)), (COLUMNS, (8, 256, 128)), (None, (32, 32, 32))])
+def test_the_best_placement_is_found_by_trial_and_kept_on_disk(monkeypatch, tmp_path, dp, size):
+    monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path))
+    _products._best.cache_clear()
+    m, n, k = size
+    with kb.session(MACHINE) as torch:
+        x, w = (torch.empty(*size, dtype=torch.float16, device="ahbm", dp=dp) for size in ((m, k), (k, n)))
+        before, choice = 0, torch.matmul(x, w, placement="best").choice
+        torch.ahbm.synchronize()
+        if choice.b:  # it stays there: the trial counts a part of the move
+            before = len(torch.result.launches)
+            torch.matmul(x, w, placement="best")
+    times = choice.simulated_ns
+    assert times[choice.placement] == min(times.values())
+    assert choice.why.startswith("least simulated time of those with the least estimates: ")
+    ran = torch.result.launches[before:]
+    took = sum((x.end_ps - x.start_ps) / 1000 + host_ns(MACHINE.config) for x in ran)
+    assert times[choice.placement] >= took if choice.b else times[choice.placement] == pytest.approx(took, rel=1e-9)
+    _products._best.cache_clear()
+    monkeypatch.setattr(_products, "_simulated_ns", None)
+    with kb.session(MACHINE) as torch:
+        x, w = (torch.empty(*size, dtype=torch.float16, device="ahbm", dp=dp) for size in ((m, k), (k, n)))
+        assert torch.matmul(x, w, placement="best").choice == choice
 
 
 def test_a_sum_of_nothing_is_not_split():

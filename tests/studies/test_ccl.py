@@ -15,13 +15,13 @@ from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError, KernbenchError, VerificationError
+from kernbench.points._cache import FINISHED
+from kernbench.points._keys import machine_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective import run, simulator, tuner_of
 from kernbench.studies import ccl, ccl_report
 from kernbench.studies.ccl import Case, CclStudy
 from kernbench.studies.study import Report
-from kernbench.sweeps._cache import FINISHED
-from kernbench.sweeps._keys import machine_of
 from tests.repo import ROOT
 from tests.slow import slow_after
 

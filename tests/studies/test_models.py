@@ -8,10 +8,10 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import ConfigError
+from kernbench.points._keys import machine_of
 from kernbench.studies import models_report as report
 from kernbench.studies.models import MODELS, ModelsStudy
 from kernbench.studies.study import MACHINE, Report, read_results
-from kernbench.sweeps._keys import machine_of
 from tests.repo import ROOT
 
 STUDY = ModelsStudy()

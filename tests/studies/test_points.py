@@ -8,10 +8,10 @@ from typing import ClassVar
 import pytest
 
 from kernbench.errors import KernbenchError
+from kernbench.points._cache import FINISHED
+from kernbench.points._keys import code_version
 from kernbench.studies import Parameter, Study
 from kernbench.studies.milestone import progress
-from kernbench.sweeps._cache import FINISHED
-from kernbench.sweeps._keys import code_version
 
 POINTS = [{"x": x} for x in (3, 1, 2)]
 ran: list[int] = []
@@ -115,7 +115,7 @@ def test_a_line_that_was_cut_short_is_run_again(tmp_path):
 def test_results_of_other_code_are_not_reused(tmp_path, monkeypatch):
     run_points(square, POINTS, folder=tmp_path)
     ran.clear()
-    monkeypatch.setattr("kernbench.sweeps._keys.code_version", lambda study="": "other")
+    monkeypatch.setattr("kernbench.points._keys.code_version", lambda study="": "other")
     run_points(square, POINTS, folder=tmp_path)
     assert ran == [3, 1, 2]
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from kernbench.errors import ConfigError
+from kernbench.points._keys import code_version, study_version
 from kernbench.studies import milestone
 from kernbench.studies.milestone import foreign, stamp
 from kernbench.studies.probe import ProbeStudy
-from kernbench.sweeps._keys import code_version, study_version
 from tests.repo import ROOT
 
 REPORT = [sys.executable, "-m", "kernbench", "milestone", "probe", "--param", 'cases=["own-slice-read", "h2d-write"]',

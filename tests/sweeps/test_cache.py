@@ -11,8 +11,8 @@ import pytest
 
 import kernbench as kb
 from kernbench.cli.main import main
-from kernbench.sweeps import _cache
-from kernbench.sweeps._cache import FILE, VARIABLE, Cache, default_cache
+from kernbench.points import _cache
+from kernbench.points._cache import FILE, VARIABLE, Cache, default_cache
 from tests.sweeps import studies
 
 ROW = {"y": 1.5, "name": "a", "nested": {"z": [1, 2]}}

@@ -13,7 +13,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import KernbenchError
-from kernbench.sweeps._keys import code_version
+from kernbench.points._keys import code_version
 from tests.repo import ROOT
 from tests.sweeps import studies
 

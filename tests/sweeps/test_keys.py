@@ -7,9 +7,9 @@ from pathlib import Path
 
 from kernbench import build
 from kernbench.config import default_ccl_path
+from kernbench.points import _keys as keys
+from kernbench.points._keys import code_version, key_of, study_name, study_version
 from kernbench.studies.probe import ProbeStudy
-from kernbench.sweeps import _keys as keys
-from kernbench.sweeps._keys import code_version, key_of, study_name, study_version
 from kernbench.sweeps._plan import run_study
 from tests.sweeps import studies
 

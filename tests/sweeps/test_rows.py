@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import kernbench as kb
+from kernbench.points._cache import Cache
 from kernbench.studies import gemm
-from kernbench.sweeps._cache import Cache
 from tests.sweeps import studies
 
 QUIET = {"workers": 1, "progress": False}

@@ -8,7 +8,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import KernbenchError
-from kernbench.sweeps._cache import FINISHED, Store, entries
+from kernbench.points._cache import FINISHED, Store, entries
 from tests.slow import slow_after
 from tests.sweeps import studies
 

@@ -54,3 +54,10 @@ def test_a_module_that_a_model_does_not_have():
     with pytest.raises(Exception, match=r"no module 'a'; those with operators are '' \(the model itself\), 0") as error:
         call(torch.nn.Sequential(torch.nn.Linear(64, 64)).half(), (8, 64), placement={"a": "rows"})
     assert ArgumentError.__name__ in str(error.value) or isinstance(error.value, ArgumentError)
+
+
+def test_the_best_placement_is_found_by_trial():
+    (row,) = call(torch.matmul, (8, 512), (512, 64), placement={"": "best"}).placements.to_dict("records")
+    assert row["placement"] in PLACEMENTS
+    assert row["why"].startswith("least simulated time of those with the least estimates: ")
+    assert f"{row['placement']} " in row["why"]

@@ -16,8 +16,11 @@ A `DPPolicy` is a placement, too: a PE computes the part of C that the policy gi
 another matter: a `Stored` says it for each.
 """
 
+from kernbench.ops.matmul._choice import NEAR as NEAR
+from kernbench.ops.matmul._choice import USES as USES
 from kernbench.ops.matmul._choice import Choice as Choice
 from kernbench.ops.matmul._choice import choose as choose
+from kernbench.ops.matmul._choice import near as near
 from kernbench.ops.matmul._cost import Work as Work
 from kernbench.ops.matmul._cost import estimate as estimate
 from kernbench.ops.matmul._cost import pieces_of as pieces_of
@@ -29,6 +32,7 @@ from kernbench.ops.matmul._kernels import matmul as matmul
 from kernbench.ops.matmul._kernels import multiply as multiply
 from kernbench.ops.matmul._kernels import partial_sums as partial_sums
 from kernbench.ops.matmul._kernels import steps as steps
+from kernbench.ops.matmul._parts import BEST as BEST
 from kernbench.ops.matmul._parts import COLUMNS as COLUMNS
 from kernbench.ops.matmul._parts import GRID as GRID
 from kernbench.ops.matmul._parts import ONE_PE as ONE_PE

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import itemgetter
 
 from kernbench.errors import ArgumentError
 from kernbench.ops._stored import Stored
@@ -15,6 +16,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology.builder import Machine
 
 USES = 16  # products that pay for moving B, which stays where it is moved (chosen)
+NEAR = 1.3  # placements whose estimate is within this factor of the least one may be faster (chosen)
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Choice:
         What the closed form says of each placement with the operands where they are [ns].
     wanted : bool
         Whether the user has chosen.
+    simulated_ns : mapping
+        The simulated times of placements that were tried [ns].
     """
 
     placement: Placement
@@ -44,10 +48,14 @@ class Choice:
     limiter: str
     estimates_ns: Mapping[str, float]
     wanted: bool
+    simulated_ns: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def why(self) -> str:
         """The reason in words."""
+        if self.simulated_ns:
+            times = ", ".join(f"{name} {ns:,.0f} ns" for name, ns in self.simulated_ns.items())
+            return f"least simulated time of those with the least estimates: {times}"
         if self.wanted:
             return "as asked for"
         return f"least estimate, {self.estimate_ns:,.0f} ns, most of it {self.limiter}"
@@ -65,23 +73,33 @@ def choose(machine: Machine, product: Product, placement: Placement | None = Non
     ArgumentError
         If there is no placement of that name, or a sum of nothing is to be split.
     """
-    wanted = placement is not None
+    return _ranked(machine, product, placement, fixed)[0][1]
+
+
+def near(machine: Machine, product: Product, fixed: bool = False) -> list[Choice]:
+    """Return the placements whose estimate is near the least one, the best first."""
+    found = _ranked(machine, product, None, fixed)
+    return [choice for ns, choice in found if ns <= NEAR * found[0][0]]
+
+
+def _ranked(machine: Machine, product: Product, placement: Placement | None, fixed: bool) -> list[tuple[float, Choice]]:
+    """Return for each placement, or the one asked for, the best choice and its estimate with moves [ns], in order."""
     if placement in SPLITS and not product.k:
         raise ArgumentError(f"placement {placement!r}: k = 0, so there is no sum to split; leave the placement out")
     estimates: dict[str, float] = {}
-    best: tuple[float, Choice] | None = None
+    ranked: list[tuple[float, Choice]] = []
     moves = _Moves(machine, product, fixed or product.batch > 1)
     for name in [placement] if placement is not None else candidates(product):
+        ways: list[tuple[float, Choice]] = []
         for (a, at_a, a_ns), (b, at_b, b_ns) in itertools.product(moves.of(name, 0), moves.of(name, 1)):
             asked = replace(product, a=at_a, b=at_b, c=None if name == "replicated" and not fixed else product.c)
             ns, limiter = estimate(machine, asked, name)
             if not (a or b):
                 estimates[named(name)] = ns
-            cost = ns + a_ns + b_ns / USES
-            if best is None or cost < best[0]:
-                best = cost, Choice(name, a, b, ns + a_ns, limiter, estimates, wanted)
-    assert best is not None
-    return best[1]
+            choice = Choice(name, a, b, ns + a_ns, limiter, estimates, placement is not None)
+            ways.append((ns + a_ns + b_ns / USES, choice))
+        ranked.append(min(ways, key=itemgetter(0)))
+    return sorted(ranked, key=itemgetter(0))
 
 
 def candidates(product: Product) -> list[Placement]:

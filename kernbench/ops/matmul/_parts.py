@@ -31,6 +31,7 @@ PLACEMENTS: dict[str, DPPolicy] = {
     "rows": ROWS, "columns": COLUMNS, "2-D": GRID, "2-D turned": TURNED, SPLIT_K: ROWS, SPLIT_IN_CUBES: ROWS,
     "replicated": ONE_PE,
 }  # fmt: skip
+BEST = "best"  # asked for instead of one: the fastest of those that are simulated
 Placement = str | DPPolicy
 
 PART_BYTES = 4  # of an element of a partial sum
@@ -58,7 +59,7 @@ def policy_of(placement: Placement) -> DPPolicy:
     if isinstance(placement, DPPolicy):
         return placement
     if placement not in PLACEMENTS:
-        raise ArgumentError(f"placement {placement!r} is unknown; {hint(placement, PLACEMENTS)}")
+        raise ArgumentError(f"placement {placement!r} is unknown; {hint(placement, (*PLACEMENTS, BEST))}")
     return PLACEMENTS[placement]
 
 

@@ -31,8 +31,8 @@ _FOLLOWED = (_STUDIES, "kernbench.sweeps._measure", "kernbench.torch.", "kernben
 _MSCCL = ("ccl/_msccl.py", "ccl/_msccl_writer.py", "config/_msccl.py")
 # What decides rows only where a study imports it; of sweeps only `measure` does. Predictions and other names never do.
 _APART = (
-    "viz", "sweeps", "benches", "cli", "notebook", "triton", "torch", "analysis/_what_if", "build.py", "compat.py",
-    *_MSCCL,
+    "viz", "points", "sweeps", "benches", "cli", "notebook", "triton", "torch", "analysis/_what_if", "build.py",
+    "compat.py", *_MSCCL,
 )  # fmt: skip
 _NAMES = {Path("__init__.py"), Path("ccl", "__init__.py")}  # public names, found on demand
 

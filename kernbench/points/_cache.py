@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from kernbench.errors import HostError, StateError
-from kernbench.sweeps._keys import Row
+from kernbench.points._keys import Row
 
 FINISHED = "points.jsonl"
 LOCK = "running.lock"

@@ -1,0 +1,158 @@
+"""A matrix product on a device: its placement by estimate or by trial, its moves and its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+
+from kernbench._dtypes import as_dtype, float32
+from kernbench.ops._stored import Stored
+from kernbench.ops.copy import Matrix, copy
+from kernbench.ops.matmul import (
+    BEST,
+    ONE_PE,
+    USES,
+    Choice,
+    Placement,
+    Product,
+    choose,
+    named,
+    near,
+    partial_sums,
+    pieces_of,
+    steps,
+)
+from kernbench.points._cache import default_cache
+from kernbench.points._keys import Row, code_version, key_of
+from kernbench.policy.placement.dp import DPPolicy, ShardSpec
+from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._devices import Host
+from kernbench.runtime_api.types import DeviceSelector
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.topology.builder import Machine
+
+
+def is_alone(product: Product, choice: Choice, fixed: bool) -> bool:
+    """Return whether the one PE that computes C holds it, too."""
+    return choice.placement == "replicated" and product.batch == 1 and not fixed
+
+
+def chosen(machine: Machine, product: Product, placement: Placement | None, fixed: bool = False) -> Choice:
+    """Return the placement asked for, that of the least estimate, or for "best" that of the least simulated time.
+
+    `fixed` as for `ops.matmul.choose`.
+    """
+    return _best(machine, product, fixed) if placement == BEST else choose(machine, product, placement, fixed)
+
+
+@lru_cache(maxsize=256)
+def _best(machine: Machine, product: Product, fixed: bool) -> Choice:
+    """Return the fastest of the placements whose estimates are near the least one, simulated on an idle machine."""
+    choices = {named(choice.placement): choice for choice in near(machine, product, fixed)}
+
+    alone = Stored.of(machine.config, (product.m, product.n), ONE_PE)
+
+    def times() -> Row:
+        return {
+            name: _simulated_ns(
+                machine, replace(product, c=alone) if is_alone(product, choice, fixed) else product, choice
+            )
+            for name, choice in choices.items()
+        }
+
+    if (cache := default_cache()) is None:
+        found = times()
+    else:
+        study, version = __name__, code_version()
+        key = key_of(study, version, machine.hash, {"product": repr(product), "fixed": fixed})
+        found = cache.rows_of(times, key, study=study, machine=machine.hash, version=version)
+    return replace(choices[min(found, key=lambda name: found[name])], simulated_ns=found)
+
+
+def _simulated_ns(machine: Machine, product: Product, choice: Choice) -> float:
+    """Return the time of a product on an idle machine [ns], a move of B shared by as many as pay for it."""
+    host = Host(GraphEngine(machine, log="off"), DeviceSelector())
+    (a, at_a), (b, at_b) = (_laid_out(host, at, product.dtype) for at in (product.a, product.b))
+    asked, tensors = replace(product, a=at_a, b=at_b), {"a": a, "b": b}
+    if product.c is not None:
+        tensors["c"], at = _laid_out(host, product.c, product.dtype)
+        asked = replace(asked, c=at)
+    if product.bias is not None:
+        tensors["bias"], at = _laid_out(host, product.bias, product.dtype)
+        asked = replace(asked, bias=at)
+    times: list[float] = []
+    for _ in range(2):
+        launch(asked, choice, tensors)
+        host.synchronize()
+        ran = host.engine.records().launches
+        times.append(sum((x.end_ps - x.start_ps) / 1000 + product.host_ns for x in ran) - sum(times))
+        if not choice.b:
+            break
+    host.close()
+    return times[-1] + (times[0] - times[-1]) / USES
+
+
+def _laid_out(host: Host, at: Stored, dtype: str) -> tuple[DeviceTensor, Stored]:
+    """Return memory for a matrix that is stored so, and where it is from the first byte of it on."""
+    base, item = min((0, *(piece.place for piece in at.pieces))), as_dtype(dtype).itemsize
+    at = Stored(at.shape, tuple(piece._replace(place=piece.place - base) for piece in at.pieces))
+    runs: list[tuple[int, int, tuple[int, ...]]] = []
+    for piece in sorted(at.pieces, key=lambda piece: piece.place):
+        (_, m), (_, n), first, row_step, column_step, holders = piece
+        end = first + (m - 1) * row_step + (n - 1) * column_step + 1
+        if runs and runs[-1][2] == holders:
+            first, end = runs[-1][0], max(end, runs.pop()[1])
+        runs.append((first, end, holders))
+    each = host.config.pes_per_cube
+    shards = [
+        ShardSpec(0, *divmod(pe, each), first * item, (end - first) * item) for first, end, pes in runs for pe in pes
+    ]
+    return host.place_shards(0, None, (runs[-1][1], 1), as_dtype(dtype), shards, None), at
+
+
+def launch(product: Product, choice: Choice, tensors: Mapping[str, DeviceTensor]) -> None:
+    """Move A and B to where a placement reads them, and compute C, on the device of the tensors."""
+    a, b, c = (tensors[name] for name in "abc")
+    host, config = a._host, a._host.config
+    a, at_a = _moved(a, product.a, choice.a, "a", keep=False)
+    b, at_b = _moved(b, product.b, choice.b, "b", keep=True)
+    made = replace(product, a=at_a, b=at_b)
+    every = {**tensors, "a": a, "b": b} | {
+        name: host.deploy(size, float32, c.device, dp, None)
+        for name, (size, dp) in partial_sums(config, made, choice.placement).items()
+    }
+    reads = [every[name]._handle for name in ("a", "b", "bias") if name in every]
+    for step in steps(config, made, choice.placement):
+        own = [every[name] for name in step.tensors]
+        args = (*(t.pointer for t in own), *step.sizes)
+        name = f"matmul {named(choice.placement)}"
+        host.launch(c.sip, step.pes, step.kernel, args, name, [t._handle for t in own], reads=reads)
+
+
+def _moved(
+    source: DeviceTensor, at: Stored, policies: Sequence[DPPolicy], name: str, *, keep: bool
+) -> tuple[DeviceTensor, Stored]:
+    """Return a matrix where it is moved to; with `keep`, it stays there until its memory changes."""
+    host, key = source._host, (source._offset, at, tuple(policies))
+    if not policies:
+        return source, at
+    keep = keep and not host.is_capturing(source.sip)  # a graph may be replayed when the memory has changed
+    if keep and key in source._handle.moved:
+        found: tuple[DeviceTensor, Stored] = source._handle.moved[key]
+        return found
+    x = source
+    for policy in policies:
+        target = host.deploy(at.shape, source.dtype, source.device, policy, None)
+        to = Stored.of(host.config, at.shape, policy)
+        parts = pieces_of(host.config, to)
+        kernel = partial(copy, plan=Matrix(at, parts))
+        handles = [x._handle, target._handle]
+        host.launch(
+            source.sip, sorted(parts), kernel, (target.pointer, (x.pointer,)), f"matmul move {name}", handles,
+            reads=(x._handle,),
+        )  # fmt: skip
+        x, at = target, to
+    if keep:
+        host.keep_moved(source._handle, key, (x, at))
+    return x, at
