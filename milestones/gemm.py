@@ -40,7 +40,7 @@ dtype: str = "f16"  # of A, B and C
 timeline: list = [64, 64, 64]  # the product whose tiles are drawn
 layer_lists: list = ["vit-s L0", "vit-s L1", "deepbench 64x1216x1"]  # layers over the whole SIP
 layer_cubes: list = [2, 1]  # w and h of the SIP's cube mesh for the layers; empty: the machine's
-placements: list = ["rows", "columns", "2-D"]  # where A, B and C of a layer are
+placements: list = ["rows", "columns", "2-D", "split-K"]  # where A, B and C of a layer are
 workers: int = 1  # processes
 rerender: bool = False  # redraw from existing results
 output: str = ""  # folder; empty: a temporary one
@@ -117,20 +117,21 @@ one_pe.figure("gemm_tile_timeline")
 # ## Layers over a whole SIP
 #
 # C[M, N] = A[M, K] B[K, N] is distributed over all PEs of SIP 0. The weights B are stored once, split by columns over
-# the PEs; the inputs A are stored once, split by rows over the PEs. K is never split, so no sums between PEs are
-# needed. Three placements of C are compared; they differ in what PEs read from each other:
+# the PEs; the inputs A are stored once, split by rows over the PEs. Only split-K stores both by parts of K. Four
+# placements are compared; they differ in what PEs read from each other:
 #
 # | placement | C | a PE reads from the memory of other PEs | how |
 # |---|---|---|---|
 # | rows | rows over PEs | all of B | shard by shard into TCM, beginning with its own |
 # | columns | columns over PEs | all of A | in blocks of 32 rows into TCM; PEs begin with different blocks |
 # | 2-D | columns over cubes, rows over PEs | its rows of A, and the shards of B of its cube | like rows, in its cube |
+# | split-K | elements over PEs | its share of partial sums | two more launches: in each cube, then over cubes |
 #
 # Operands that are larger than a third of TCM's operand space are streamed from their location, tile by tile. C is not
 # gathered: it stays in the memory of the PE that computed it, as the input of the next layer would. In *rows* and
 # *2-D*, C is stored there in blocks, one matrix for the columns of each shard of B, because a composite writes a whole
-# matrix. The makespan runs from the time the launch leaves the host until the last completion returns, so it includes
-# all of this traffic.
+# matrix. The makespan runs from the time the first launch leaves the host until the last completion returns, so it
+# includes all of this traffic.
 #
 # For a layer under tensor parallelism (tp), only the part of one SIP is simulated; the all-reduce between SIPs is not
 # included.

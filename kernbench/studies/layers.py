@@ -220,6 +220,8 @@ def simulated_ns(result: Result) -> float:
 # Host time of a flit read from another PE, measured.
 _FLIT_US = {"rows": 60, "columns": 25, "2-D": 8, "2-D turned": 8, SPLIT_K: 20, SPLIT_IN_CUBES: 20, "replicated": 25}
 _TILE_US = 5
+# A run of so much host time is refused if its bound is over so many times the least estimate (chosen).
+LONG_US, FAR = 3.6e9, 10
 _KIND = {name: kind for kind, name in LINK_KINDS.items()}
 Placement = Annotated[
     Literal["rows", "columns", "2-D", "2-D turned", "split-K", "split-K in cubes", "replicated"],
@@ -234,7 +236,7 @@ class LayersStudy(Study):
     name, title, page = "layers", "Layers over a whole SIP", "layers.md"
     parameters: ClassVar = {
         "layers": Parameter(["vit-s", "gpt2"], "lists of layers, or some of a list: `gpt2 QKT`, `llama3-70b tp8 m128`"),
-        "placements": Parameter(["rows", "columns", "2-D"], "placements of C; there is split-K, too", known=PLACEMENTS),
+        "placements": Parameter(["rows", "columns", "2-D", SPLIT_K], "placements of the product", known=PLACEMENTS),
         "dtype": Parameter("f16", "type of A, B and C"),
     }
     columns: ClassVar = report.COLUMNS | {
@@ -247,15 +249,23 @@ class LayersStudy(Study):
         return []
 
     def points(self, machine: Machine, *, layers: Sequence[str], placements: Sequence[str], dtype: str) -> list[Row]:
-        chosen = select(layers)
+        chosen = {x: [p for p in placements if not _far(machine, x, p, placements, dtype)] for x in select(layers)}
         # The links of the largest of those that are simulated in every placement are kept.
-        fitting = [x for x in chosen if not any(obstacle(machine, x.product(p, dtype)) for p in placements)]
+        whole = [x for x, near in chosen.items() if len(near) == len(placements)]
+        fitting = [x for x in whole if not any(obstacle(machine, x.product(p, dtype)) for p in placements)]
         drawn = max(fitting, key=lambda layer: layer.m * layer.n * layer.k, default=None)
         return [
             {**asdict(layer), "placement": placement, "dtype": dtype} | ({"links": True} if layer == drawn else {})
-            for layer in chosen
-            for placement in placements
+            for layer, near in chosen.items()
+            for placement in near
         ]
+
+    def refused(
+        self, machine: Machine, *, layers: Sequence[str], placements: Sequence[str], dtype: str
+    ) -> dict[str, str]:
+        found = itertools.product(select(layers), placements)
+        reasons = {f"{x.label} in {p}": _far(machine, x, p, placements, dtype) for x, p in found}
+        return {name: why for name, why in reasons.items() if why}
 
     def work(
         self, machine: Machine, *, list: str = "", name: str = "", tp: int = 1, links: bool = False, **point: Any
@@ -326,6 +336,19 @@ class LayersStudy(Study):
 def _host_us(machine: Machine, product: Product) -> float:
     asked = work(machine.config, product)
     return _FLIT_US[product.placement] * asked.remote_bytes / FLIT_BYTES + _TILE_US * asked.tiles
+
+
+def _far(machine: Machine, layer: Layer, placement: str, placements: Sequence[str], dtype: str) -> str:
+    """Return why a layer is not simulated in one of some placements, or nothing: it takes long, and cannot be near."""
+    product, config = layer.product(placement, dtype), machine.config
+    if _host_us(machine, product) < LONG_US:
+        return ""
+    others = [layer.product(other, dtype) for other in placements]
+    estimates = {x.placement: matmul.estimate(machine, x.placed(config), x.placement)[0] for x in others}
+    near, bound_ns = min(estimates, key=lambda x: estimates[x]), work(config, product).bound_ns
+    if bound_ns < FAR * estimates[near]:
+        return ""
+    return f"no run is faster than {bound_ns / 1000:,.0f} us; estimate in {near}: {estimates[near] / 1000:,.0f} us"
 
 
 def obstacle(machine: Machine, product: Product) -> str:

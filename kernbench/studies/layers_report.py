@@ -10,6 +10,7 @@ from typing import Any
 from kernbench.analysis._roofline import Roofs, macs_per_ns
 from kernbench.analysis.why import attribution
 from kernbench.points._keys import Row
+from kernbench.ops.matmul import PLACEMENTS
 from kernbench.studies.study import Finding, Tables, fastest, groups, table
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
@@ -19,12 +20,14 @@ from kernbench.viz.charts import Chart, Column
 
 METHOD = (
     "C[M, N] = A[M, K] B[K, N] over all PEs of SIP 0. A is cut by rows over the PEs, B by columns, so that each weight "
-    "exists once. K is never split. In `rows` a PE computes rows of C and reads all of B; in `columns` it computes "
-    "columns of C and reads all of A; in `2-D` a cube computes columns and each of its PEs rows. Operands larger than "
-    "a third of the operands' part of TCM are streamed. C stays with the PE that computed it. The makespan runs from "
-    "the launch leaving the host to the last completion coming back. A layer under tensor parallelism (tp) is the part "
-    "of one SIP, without the all-reduce between SIPs. The bound is the larger of the busiest PE's tiles at the matrix "
-    "rate and of the bytes it reads from others at the rate of its link."
+    "exists once. In `rows` a PE computes rows of C and reads all of B; in `columns` it computes columns of C and "
+    "reads all of A; in `2-D` a cube computes columns and each of its PEs rows. In `split-K` A and B are cut by K, so "
+    "that a PE multiplies what it holds; two more launches add the partial sums, in each cube and then over cubes. "
+    "Operands larger than a third of the operands' part of TCM are streamed. C stays with the PE that computed it. The "
+    "makespan runs from the first launch leaving the host to the last completion coming back. A layer under tensor "
+    "parallelism (tp) is the part of one SIP, without the all-reduce between SIPs. The bound is the larger of the "
+    "busiest PE's tiles at the matrix rate and of the bytes it reads from others at the rate of its link, in `split-K` "
+    "their sum. What takes long to simulate and has a bound far over another placement's estimate is refused."
 )
 COLUMNS = {
     "layer": Column("layer"),
@@ -41,7 +44,8 @@ COLUMNS = {
     "macs_per_pe": Column("multiply-accumulates for each PE of the SIP"),
     "percent": Column("useful share of the SIP's matrix rate", "%"),
 }
-PLACEMENT_COLOURS = {"rows": palette.ORANGE, "columns": palette.SKY, "2-D": palette.BLUE}
+_COLOURS = (palette.ORANGE, palette.SKY, palette.BLUE, palette.PURPLE, palette.GREEN, palette.VERMILION, palette.GREY)
+PLACEMENT_COLOURS = dict(zip(PLACEMENTS, _COLOURS, strict=True))
 
 
 def best(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
@@ -75,8 +79,8 @@ def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
     dots = dots.encode(
         x=alt.X("over:Q", title="makespan / lower bound", scale=log, axis=kinds.log_axis(data["over"])),
         y=alt.Y("label:N", sort=labels, title=None, axis=alt.Axis(labelLimit=320, ticks=False)),
-        color=alt.Color("placement:N", title="C by", scale=alt.Scale(domain=names, range=colours)),
-        shape=alt.Shape("placement:N", title="C by", scale=alt.Scale(domain=names)),
+        color=alt.Color("placement:N", title="placement", scale=alt.Scale(domain=names, range=colours)),
+        shape=alt.Shape("placement:N", title="placement", scale=alt.Scale(domain=names)),
         tooltip=["list", "label", "placement", "makespan_ns", "over"],
     )
     header = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start", labelAngle=0, labelOrient="top")
@@ -206,7 +210,7 @@ CHARTS = (
         _over_bound,
         lambda rows: f"Makespan over the lower bound: {_wins(best(rows))}",
         where=_ran,
-        caption="One mark for each placement of C; the label has the makespan of the fastest. The lower bound is the "
+        caption="One mark for each placement; the label has the makespan of the fastest. The lower bound is the "
         "smallest of the placements' bounds.",
     ),
     Chart(

@@ -136,6 +136,18 @@ def test_a_layer_that_does_not_fit_says_so():
         STUDY.cost(SIP, False, m=1 << 21, n=1 << 21, k=64, placement="columns", dtype="f16")
 
 
+def test_a_long_run_that_cannot_be_near_is_refused(monkeypatch):
+    asked = {"layers": ["vit-s L1"], "placements": ["rows", "2-D"], "dtype": "f16"}
+    assert STUDY.refused(SIP, **asked) == {}
+    monkeypatch.setattr(study, "LONG_US", 1.0)
+    assert STUDY.refused(SIP, **asked) == {}
+    monkeypatch.setattr(study, "FAR", 0.5)  # the bounds are 0.86 and 0.43 times the estimate of 2-D
+    [(name, why)] = STUDY.refused(SIP, **asked).items()
+    assert name == "vit-s L1 in rows"
+    assert why.startswith("no run is faster than ")
+    assert [point["placement"] for point in STUDY.points(SIP, **asked)] == ["2-D"]
+
+
 def test_a_row_counts_what_the_launch_did():
     row = STUDY.simulate(SIP, m=64, n=128, k=256, placement="2-D")
     assert row["macs_f16"] == row["tiles"] * 32 * 64 * 32
