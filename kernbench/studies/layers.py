@@ -46,6 +46,7 @@ from kernbench.ops.matmul import (
     SPLIT_K,
     SPLITS,
     TURNED,
+    PlacementName,
     read_from,
 )
 from kernbench.points._keys import Row
@@ -220,13 +221,10 @@ def simulated_ns(result: Result) -> float:
 # Host time of a flit read from another PE, measured.
 _FLIT_US = {"rows": 60, "columns": 25, "2-D": 8, "2-D turned": 8, SPLIT_K: 20, SPLIT_IN_CUBES: 20, "replicated": 25}
 _TILE_US = 5
-# A run of so much host time is refused if its bound is over so many times the least estimate (chosen).
+# A run of more host time [us], by estimate, is refused if its bound is over FAR times the least estimate (chosen).
 LONG_US, FAR = 3.6e9, 10
 _KIND = {name: kind for kind, name in LINK_KINDS.items()}
-Placement = Annotated[
-    Literal["rows", "columns", "2-D", "2-D turned", "split-K", "split-K in cubes", "replicated"],
-    "of C, and with it what PEs read from each other",
-]
+Placement = Annotated[PlacementName, "of C, and with it what PEs read from each other"]
 Dtype = Annotated[Literal["f16", "bf16"], "type of A, B and C"]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from kernbench.analysis._roofline import Roofs, macs_per_ns
 from kernbench.analysis.why import attribution
-from kernbench.points._keys import Row
 from kernbench.ops.matmul import PLACEMENTS
+from kernbench.points._keys import Row
 from kernbench.studies.study import Finding, Tables, fastest, groups, table
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
@@ -192,7 +192,7 @@ def _cubes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
     return (
         alt.layer(line, box, number, halo, busy, data=data)
         .properties(width=68 * w, height=68 * h)
-        .facet(facet=panel, columns=3)
+        .facet(facet=panel, columns=2 if len(placements) == 4 else 3)
     )
 
 
@@ -298,7 +298,7 @@ def _reasons(row: Row, first: Row) -> str:
         more = row["remote_bytes"] / first["remote_bytes"] if first["remote_bytes"] else 0
         reasons.append(f"{more:,.1f}x the bytes read from other PEs" if more else "bytes read from other PEs")
     if row["issued"] < 0.95 * first["issued"]:
-        reasons.append(f"{row['issued']:.0%} of each tile useful instead of {first['issued']:.0%}")
+        reasons.append(f"{row['issued']:.1%} of each tile useful instead of {first['issued']:.1%}")
     if row["hottest_busy"] > 1.05 * first["hottest_busy"]:
         reasons.append(f"its hottest link busy {row['hottest_busy']:.0%} instead of {first['hottest_busy']:.0%}")
     return ", ".join(reasons) or "no more bytes or tiles, and no busier link"

@@ -44,6 +44,7 @@ from kernbench.ops.matmul._parts import SPLIT_K as SPLIT_K
 from kernbench.ops.matmul._parts import SPLITS as SPLITS
 from kernbench.ops.matmul._parts import TURNED as TURNED
 from kernbench.ops.matmul._parts import Placement as Placement
+from kernbench.ops.matmul._parts import PlacementName as PlacementName
 from kernbench.ops.matmul._parts import Product as Product
 from kernbench.ops.matmul._parts import named as named
 from kernbench.ops.matmul._parts import read_from as read_from

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
@@ -26,11 +26,11 @@ GRID = DPPolicy(cube="column_wise", pe="row_wise")
 TURNED = DPPolicy(cube="row_wise", pe="column_wise")
 ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
 SPLIT_K, SPLIT_IN_CUBES = SPLITS = "split-K", "split-K in cubes"
+PlacementName = Literal["rows", "columns", "2-D", "2-D turned", "split-K", "split-K in cubes", "replicated"]
 # By name, the policy that gives each PE its part of C; split-K gives it a part of K.
-PLACEMENTS: dict[str, DPPolicy] = {
-    "rows": ROWS, "columns": COLUMNS, "2-D": GRID, "2-D turned": TURNED, SPLIT_K: ROWS, SPLIT_IN_CUBES: ROWS,
-    "replicated": ONE_PE,
-}  # fmt: skip
+PLACEMENTS: dict[str, DPPolicy] = dict(
+    zip(get_args(PlacementName), (ROWS, COLUMNS, GRID, TURNED, ROWS, ROWS, ONE_PE), strict=True)
+)
 BEST = "best"  # asked for instead of one: the fastest of those that are simulated
 Placement = str | DPPolicy
 
