@@ -49,16 +49,14 @@ def chosen(machine: Machine, product: Product, placement: Placement | None, fixe
 @lru_cache(maxsize=256)
 def _best(machine: Machine, product: Product, fixed: bool) -> Choice:
     """Return the fastest of the placements whose estimates are near the least one, simulated on an idle machine."""
-    choices = {named(choice.placement): choice for choice in near(machine, product, fixed)}
+    choices = {x.words: x for x in reversed(near(machine, product, fixed))}
 
     alone = Stored.of(machine.config, (product.m, product.n), ONE_PE)
 
     def times() -> Row:
         return {
-            name: _simulated_ns(
-                machine, replace(product, c=alone) if is_alone(product, choice, fixed) else product, choice
-            )
-            for name, choice in choices.items()
+            words: _simulated_ns(machine, replace(product, c=alone) if is_alone(product, x, fixed) else product, x)
+            for words, x in choices.items()
         }
 
     if (cache := default_cache()) is None:
@@ -67,7 +65,7 @@ def _best(machine: Machine, product: Product, fixed: bool) -> Choice:
         study, version = __name__, code_version()
         key = key_of(study, version, machine.hash, {"product": repr(product), "fixed": fixed})
         found = cache.rows_of(times, key, study=study, machine=machine.hash, version=version)
-    return replace(choices[min(found, key=lambda name: found[name])], simulated_ns=found)
+    return replace(choices[min(found, key=lambda words: found[words])], simulated_ns=found)
 
 
 def _simulated_ns(machine: Machine, product: Product, choice: Choice) -> float:

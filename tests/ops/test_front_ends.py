@@ -139,11 +139,11 @@ def test_the_best_placement_is_found_by_trial_and_kept_on_disk(monkeypatch, tmp_
             before = len(torch.result.launches)
             torch.matmul(x, w, placement="best")
     times = choice.simulated_ns
-    assert times[choice.placement] == min(times.values())
+    assert times[choice.words] == min(times.values())
     assert choice.why.startswith("least simulated time of those with the least estimates: ")
     ran = torch.result.launches[before:]
     took = sum((x.end_ps - x.start_ps) / 1000 + host_ns(MACHINE.config) for x in ran)
-    assert times[choice.placement] >= took if choice.b else times[choice.placement] == pytest.approx(took, rel=1e-9)
+    assert times[choice.words] >= took if choice.b else times[choice.words] == pytest.approx(took, rel=1e-9)
     _products._best.cache_clear()
     monkeypatch.setattr(_products, "_simulated_ns", None)
     with kb.session(MACHINE) as torch:

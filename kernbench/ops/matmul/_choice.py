@@ -38,7 +38,7 @@ class Choice:
     wanted : bool
         Whether the user has chosen.
     simulated_ns : mapping
-        The simulated times of placements that were tried [ns].
+        The simulated times of what was tried [ns], in words.
     """
 
     placement: Placement
@@ -51,10 +51,16 @@ class Choice:
     simulated_ns: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def words(self) -> str:
+        """The placement, and what is moved before."""
+        moved = " and ".join(name for name, places in (("A", self.a), ("B", self.b)) if places)
+        return named(self.placement) + (f", {moved} moved" if moved else "")
+
+    @property
     def why(self) -> str:
         """The reason in words."""
         if self.simulated_ns:
-            times = ", ".join(f"{name} {ns:,.0f} ns" for name, ns in self.simulated_ns.items())
+            times = "; ".join(f"{words} {ns:,.0f} ns" for words, ns in self.simulated_ns.items())
             return f"least simulated time of those with the least estimates: {times}"
         if self.wanted:
             return "as asked for"
@@ -77,28 +83,26 @@ def choose(machine: Machine, product: Product, placement: Placement | None = Non
 
 
 def near(machine: Machine, product: Product, fixed: bool = False) -> list[Choice]:
-    """Return the placements whose estimate is near the least one, the best first."""
+    """Return the choices whose estimate is near the least one, the best first."""
     found = _ranked(machine, product, None, fixed)
     return [choice for ns, choice in found if ns <= NEAR * found[0][0]]
 
 
 def _ranked(machine: Machine, product: Product, placement: Placement | None, fixed: bool) -> list[tuple[float, Choice]]:
-    """Return for each placement, or the one asked for, the best choice and its estimate with moves [ns], in order."""
+    """Return the choices, of each placement or of the one asked for, with their estimates [ns], the least first."""
     if placement in SPLITS and not product.k:
         raise ArgumentError(f"placement {placement!r}: k = 0, so there is no sum to split; leave the placement out")
     estimates: dict[str, float] = {}
     ranked: list[tuple[float, Choice]] = []
     moves = _Moves(machine, product, fixed or product.batch > 1)
     for name in [placement] if placement is not None else candidates(product):
-        ways: list[tuple[float, Choice]] = []
         for (a, at_a, a_ns), (b, at_b, b_ns) in itertools.product(moves.of(name, 0), moves.of(name, 1)):
             asked = replace(product, a=at_a, b=at_b, c=None if name == "replicated" and not fixed else product.c)
             ns, limiter = estimate(machine, asked, name)
             if not (a or b):
                 estimates[named(name)] = ns
             choice = Choice(name, a, b, ns + a_ns, limiter, estimates, placement is not None)
-            ways.append((ns + a_ns + b_ns / USES, choice))
-        ranked.append(min(ways, key=itemgetter(0)))
+            ranked.append((ns + a_ns + b_ns / USES, choice))
     return sorted(ranked, key=itemgetter(0))
 
 
