@@ -163,7 +163,8 @@ class Stored:
         """Return how many elements of the block of each of `pes` (rows and columns, a span each) each PE holds.
 
         Of a replicated piece, a reader has its own copy, else that of the first PE in its cube, else the first. With
-        `line`, parts of a line of the piece count as whole lines of so many elements, as a memory serves them.
+        `line`, parts of a line of the piece count as whole lines of so many elements, as a memory serves them, and
+        more if the PE has fewer lines than its memory has channels.
         """
         own_rows, own_columns = self._spans
         heights, widths = overlaps(rows, own_rows), overlaps(columns, own_columns)
@@ -171,15 +172,16 @@ class Stored:
         short, whole = (np.where(by_rows, a, b) for a, b in ((widths, heights), (own_columns[:, 1], own_rows[:, 1])))
         common = heights * widths * np.where(short < whole, np.minimum(whole, line) / np.clip(short, 1, line), 1)
         common = common.astype(np.int64)
-        out = np.zeros((len(rows), config.pes_per_sip), np.int64)
-        each = config.pes_per_cube
+        out, sizes = np.zeros((len(rows), config.pes_per_sip), np.int64), np.zeros(config.pes_per_sip, np.int64)
+        each, channels = config.pes_per_cube, config.cube.hbm.channels
         for i, piece in enumerate(self.pieces):
+            sizes[list(piece.holders)] += piece.rows[1] * piece.columns[1]
             if len(piece.holders) == 1:
                 out[:, piece.holders[0]] += common[:, i]
                 continue
             near = [_nearest(piece.holders, pe, each) for pe in pes.tolist()]
             out[np.arange(len(pes)), near] += common[:, i]
-        return out
+        return out * (np.maximum(1, channels * line // np.maximum(1, sizes)) if line > 1 else 1)
 
 
 def _nearest(holders: Sequence[int], pe: int, each: int) -> int:

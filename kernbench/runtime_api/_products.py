@@ -38,24 +38,30 @@ def is_alone(product: Product, choice: Choice, fixed: bool) -> bool:
     return choice.placement == "replicated" and product.batch == 1 and not fixed
 
 
-def chosen(machine: Machine, product: Product, placement: Placement | None, fixed: bool = False) -> Choice:
+def chosen(
+    machine: Machine, product: Product, placement: Placement | None, fixed: bool = False, uses: float = USES
+) -> Choice:
     """Return the placement asked for, that of the least estimate, or for "best" that of the least simulated time.
 
-    `fixed` as for `ops.matmul.choose`.
+    `fixed` and `uses` as for `ops.matmul.choose`.
     """
-    return _best(machine, product, fixed) if placement == BEST else choose(machine, product, placement, fixed)
+    if placement == BEST:
+        return _best(machine, product, fixed, uses)
+    return choose(machine, product, placement, fixed, uses)
 
 
 @lru_cache(maxsize=256)
-def _best(machine: Machine, product: Product, fixed: bool) -> Choice:
+def _best(machine: Machine, product: Product, fixed: bool, uses: float) -> Choice:
     """Return the fastest of the placements whose estimates are near the least one, simulated on an idle machine."""
-    choices = {x.words: x for x in reversed(near(machine, product, fixed))}
+    choices = {x.words: x for x in reversed(near(machine, product, fixed, uses))}
 
     alone = Stored.of(machine.config, (product.m, product.n), ONE_PE)
 
     def times() -> Row:
         return {
-            words: _simulated_ns(machine, replace(product, c=alone) if is_alone(product, x, fixed) else product, x)
+            words: _simulated_ns(
+                machine, replace(product, c=alone) if is_alone(product, x, fixed) else product, x, uses
+            )
             for words, x in choices.items()
         }
 
@@ -63,12 +69,12 @@ def _best(machine: Machine, product: Product, fixed: bool) -> Choice:
         found = times()
     else:
         study, version = __name__, code_version()
-        key = key_of(study, version, machine.hash, {"product": repr(product), "fixed": fixed})
+        key = key_of(study, version, machine.hash, {"product": repr(product), "fixed": fixed, "uses": uses})
         found = cache.rows_of(times, key, study=study, machine=machine.hash, version=version)
     return replace(choices[min(found, key=lambda words: found[words])], simulated_ns=found)
 
 
-def _simulated_ns(machine: Machine, product: Product, choice: Choice) -> float:
+def _simulated_ns(machine: Machine, product: Product, choice: Choice, uses: float) -> float:
     """Return the time of a product on an idle machine [ns], a move of B shared by as many as pay for it."""
     host = Host(GraphEngine(machine, log="off"), DeviceSelector())
     (a, at_a), (b, at_b) = (_laid_out(host, at, product.dtype) for at in (product.a, product.b))
@@ -88,7 +94,7 @@ def _simulated_ns(machine: Machine, product: Product, choice: Choice) -> float:
         if not choice.b:
             break
     host.close()
-    return times[-1] + (times[0] - times[-1]) / USES
+    return times[-1] + ((times[0] - times[-1]) / uses if choice.b else 0)
 
 
 def _laid_out(host: Host, at: Stored, dtype: str) -> tuple[DeviceTensor, Stored]:

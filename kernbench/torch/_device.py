@@ -112,7 +112,8 @@ class Device:
         ref, tensors = self._of_ranks.get(x.untyped_storage()._cdata, (None, ()))
         if ref is None or ref.expired():
             return x
-        return tensors[rank].as_strided(x.size(), x.stride(), x.storage_offset())
+        own = tensors[rank]
+        return own if isinstance(x, torch.nn.Parameter) else own.as_strided(x.size(), x.stride(), x.storage_offset())
 
     def gradients(self, part: torch.Tensor) -> list[torch.Tensor]:
         """Return the gradients of a weight of the first rank and of what belongs to it; without values, its own."""

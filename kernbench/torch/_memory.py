@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from kernbench._dtypes import DType, as_dtype
+from kernbench._dtypes import DType, as_dtype, uint8
 from kernbench.errors import ArgumentError
-from kernbench.ops._stored import Stored
+from kernbench.kernels.partition import chunk
+from kernbench.ops._stored import Span, Stored
 from kernbench.ops.attention import Heads
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
@@ -74,13 +75,16 @@ class Place:
         return tuple(((at - first) // item, nbytes // item, pes) for at, nbytes, pes in held)
 
 
+Key = tuple[int, int, DType, DPPolicy]  # the shape of memory, its type, and how it is spread
+
+
 @dataclass
 class _Block:
     """Memory of the device, and the torch storage that it is for."""
 
     ref: Any
     buffer: DeviceTensor
-    key: tuple[int, int, bool]
+    key: Key
 
 
 class Memory:
@@ -91,7 +95,8 @@ class Memory:
         self.parts = len(session._host.pes)
         self._blocks: dict[int, _Block] = {}  # by storage without values
         self._twins: dict[int, tuple[Any, torch.Tensor]] = {}  # by storage of the host: the one without values
-        self._free: dict[tuple[int, int, bool], list[DeviceTensor]] = {}
+        self._free: dict[Key, list[DeviceTensor]] = {}
+        self._constants: dict[Any, tuple[list[Any], torch.Tensor]] = {}  # placed ones: what they are of, and they
 
     def type_of(self, dtype: torch.dtype) -> DType:
         """Return the machine's type.
@@ -116,22 +121,50 @@ class Memory:
             whole = torch.empty(-(-storage.nbytes() // 8) * 8, dtype=torch.uint8, device="meta")
             known = self._twins[key] = storage_ref(x), whole
             small = x.dim() <= 1 and 0 < storage.nbytes() <= SMALL
-            self._take(known[1], *self._spread(x, storage.nbytes()), copies=small and isinstance(x, torch.nn.Parameter))
+            spread = self._spread(x, storage.nbytes())
+            self._take(known[1], (*spread[:3], COPIES) if small and isinstance(x, torch.nn.Parameter) else spread)
         empty = torch.empty(0, dtype=x.dtype, device="meta")
         return empty.set_(known[1].untyped_storage(), x.storage_offset(), x.size(), x.stride())
 
     def allocate(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return new memory, as `torch.empty_strided`."""
         x = torch.empty_strided(size, stride, dtype=dtype, device="meta")
-        self._take(x, *self._spread(x, x.untyped_storage().nbytes()))
+        self._take(x, self._spread(x, x.untyped_storage().nbytes()))
         return x
+
+    def placed(self, size: Span, dtype: torch.dtype, policy: DPPolicy) -> torch.Tensor:
+        """Return new memory of a matrix that a policy places; only products read it, as a `Stored`."""
+        x = torch.empty(size, dtype=dtype, device="meta")
+        self._take(x, (*size, self.type_of(dtype), policy))
+        return x
+
+    def constant(
+        self, twins: Sequence[torch.Tensor], inputs: Mapping[int, torch.Tensor], parts: int, policy: DPPolicy
+    ) -> torch.Tensor:
+        """Return matrices of the host side by side, as `Stored.side_by_side` has them, where a policy places them.
+
+        `inputs` are the tensors of the host, by the storage of their twins. They come in no simulated time.
+        """
+        views = [(x.untyped_storage()._cdata, x.size(), x.stride(), x.storage_offset()) for x in twins]
+        key = parts, policy, *views
+        self._constants = {k: v for k, v in self._constants.items() if not any(ref.expired() for ref in v[0])}
+        if key not in self._constants:
+            size = twins[0].shape[0], sum(x.shape[1] for x in twins)
+            self._constants[key] = [storage_ref(x) for x in twins], self.placed(size, twins[0].dtype, policy)
+        found = self._constants[key][1]
+        if self.session.engine.data:
+            given = [inputs[storage].as_strided(*view) for storage, *view in views]
+            columns = [x.narrow(1, *chunk(x.shape[1], parts, part)) for part in range(parts) for x in given]
+            buffer = self._blocks[found.untyped_storage()._cdata].buffer
+            buffer.poke(_bytes(torch.cat(columns, 1)).view(buffer.dtype.numpy).reshape(buffer.shape))
+        return found
 
     def place(self, x: torch.Tensor) -> Place:
         """Return where a tensor is."""
         dtype = self.type_of(x.dtype)
         block = self._blocks.get(x.untyped_storage()._cdata)
         if block is None or block.ref.expired():
-            self._take(x, *self._spread(x, x.untyped_storage().nbytes()))
+            self._take(x, self._spread(x, x.untyped_storage().nbytes()))
             block = self._blocks[x.untyped_storage()._cdata]
         va = block.buffer.data_ptr() + x.storage_offset() * x.element_size()
         return Place(block.buffer, va, dtype, tuple(x.shape), tuple(x.stride()))
@@ -160,29 +193,29 @@ class Memory:
         raw = _bytes(into)
         raw[:] = values.reshape(-1)[: raw.size]
 
-    def _new(self, units: int, unit: int, policy: DPPolicy) -> DeviceTensor:
-        made = self.session.empty(units, unit, dtype="u8", dp=policy, device=f"ahbm:{self.sip}")
+    def _new(self, units: int, unit: int, dtype: DType, policy: DPPolicy) -> DeviceTensor:
+        made = self.session.empty(units, unit, dtype=dtype, dp=policy, device=f"ahbm:{self.sip}")
         assert isinstance(made, DeviceTensor)
         return made
 
-    def _spread(self, x: torch.Tensor, nbytes: int) -> tuple[int, int]:
+    def _spread(self, x: torch.Tensor, nbytes: int) -> Key:
         """Return in how many units of how many bytes to spread a tensor: rows if there are enough, else lines."""
         width = x.shape[-1] * x.element_size() if x.dim() > 1 and x.stride(-1) == 1 else 0
+        units, unit = max(1, -(-nbytes // LINE)), LINE
         if width and nbytes % width == 0 and nbytes // width >= self.parts:
-            return nbytes // width, width
-        return max(1, -(-nbytes // LINE)), LINE
-
-    def _take(self, x: torch.Tensor, units: int, unit: int, copies: bool = False) -> None:
-        for key, block in list(self._blocks.items()):
-            if block.ref.expired():
-                del self._blocks[key]
-                self._free.setdefault(block.key, []).append(block.buffer)
-        free = self._free.get((units, unit, copies))
+            units, unit = nbytes // width, width
         # A tensor of few units is in the first cubes, close together.
         cubes = min(-(-units // self.session._host.config.pes_per_cube), self.session._host.config.cubes_per_sip)
-        policy = COPIES if copies else DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes)
-        buffer = free.pop() if free else self._new(units, unit, policy)
-        self._blocks[x.untyped_storage()._cdata] = _Block(storage_ref(x), buffer, (units, unit, copies))
+        return units, unit, uint8, DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes)
+
+    def _take(self, x: torch.Tensor, key: Key) -> None:
+        for storage, block in list(self._blocks.items()):
+            if block.ref.expired():
+                del self._blocks[storage]
+                self._free.setdefault(block.key, []).append(block.buffer)
+        free = self._free.get(key)
+        buffer = free.pop() if free else self._new(*key)
+        self._blocks[x.untyped_storage()._cdata] = _Block(storage_ref(x), buffer, key)
 
 
 def typed(place: Place) -> DeviceTensor:

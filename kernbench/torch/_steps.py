@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from kernbench.kernels.partition import dealt, split
 from kernbench.ops import attention
 from kernbench.ops._stored import Stored
 from kernbench.ops.attention import Attention
-from kernbench.ops.copy import Strided, copy
-from kernbench.ops.matmul import Choice, Placement, Product, grouped, partial_sums
+from kernbench.ops.copy import Matrix, Strided, copy
+from kernbench.ops.matmul import Choice, Placement, Product, grouped, partial_sums, pieces_of
 from kernbench.ops.matmul import steps as ops_steps
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._products import chosen
@@ -229,9 +229,21 @@ class Recorder(TorchDispatchMode):
         product = Product(
             m, n, k, x.dtype.name, x.stored, of_b, of_c, batch, of_bias, float(alpha), float(beta), self._host_ns
         )
-        found = chosen(machine, product, self._placement(module), fixed=True)
+        uses = inf if all(self._is_constant(t) for t in b) else 0
+        found = chosen(machine, product, self._placement(module), fixed=True, uses=uses)
         held: list[torch.Tensor] = []  # the memory of one that is no longer used is given to the next
         places = {"a": [x], "b": ys, "c": zs} | ({} if w is None else {"bias": [w]})
+        for policy in found.a:
+            held.append(self.memory.placed((m, k), a.dtype, policy))
+            [of], to, at = places["a"], self._at(held[-1]), Stored.of(config, (m, k), policy)
+            parts = pieces_of(config, at)
+            moved = to.pointer, (of.pointer,), Matrix(product.a, parts)
+            self._launch(sorted(parts), copy, moved, [of, to], 0, None, f"{operator}_copy", len(ys))
+            product, places["a"] = replace(product, a=at), [to]
+        if found.b:
+            policy = found.b[-1]
+            places["b"] = [self._at(self.memory.constant(b, self.inputs, cubes, policy))]
+            product = replace(product, b=Stored.of(config, (k, n), policy))
         for name, ((rows, columns), _) in partial_sums(config, product, found.placement).items():
             held.append(self.memory.allocate((rows, columns), (columns, 1), torch.float32))
             places[name] = [self._at(held[-1])]
@@ -243,6 +255,11 @@ class Recorder(TorchDispatchMode):
             every = [place for each in own for place in each]
             self._launch(step.pes, step.kernel, args, every, flops, choice, operator, len(ys))
             flops, choice, operator = 0, None, f"{operator}_sum"  # what more there is adds up partial sums
+
+    def _is_constant(self, x: torch.Tensor) -> bool:
+        """Return whether a tensor is a weight that the program has not written."""
+        storage = x.untyped_storage()._cdata
+        return isinstance(self.inputs.get(storage), torch.nn.Parameter) and storage not in self.written
 
     def _grouped(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> None:
         """Deal out groups and columns; without values, the groups are of equal size."""

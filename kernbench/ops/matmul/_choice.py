@@ -68,41 +68,46 @@ class Choice:
 
 
 @lru_cache(maxsize=256)
-def choose(machine: Machine, product: Product, placement: Placement | None = None, fixed: bool = False) -> Choice:
+def choose(
+    machine: Machine, product: Product, placement: Placement | None = None, fixed: bool = False, uses: float = USES
+) -> Choice:
     """Return the placement of the least estimate, or the one asked for, and where operands are moved before.
 
-    A is moved if that pays for one product, B if it pays for a few: it stays there for the next ones. With `fixed`,
-    nothing is moved, and the result of a product on one PE is where C is, not there.
+    A is moved if that pays for one product, B if it pays for so many `uses`: it stays there for the next ones. Without
+    uses it is not moved. With `fixed`, the result of a product on one PE is where C is, not there.
 
     Raises
     ------
     ArgumentError
         If there is no placement of that name, or a sum of nothing is to be split.
     """
-    return _ranked(machine, product, placement, fixed)[0][1]
+    return _ranked(machine, product, placement, fixed, uses)[0][1]
 
 
-def near(machine: Machine, product: Product, fixed: bool = False) -> list[Choice]:
+def near(machine: Machine, product: Product, fixed: bool, uses: float) -> list[Choice]:
     """Return the choices whose estimate is near the least one, the best first."""
-    found = _ranked(machine, product, None, fixed)
+    found = _ranked(machine, product, None, fixed, uses)
     return [choice for ns, choice in found if ns <= NEAR * found[0][0]]
 
 
-def _ranked(machine: Machine, product: Product, placement: Placement | None, fixed: bool) -> list[tuple[float, Choice]]:
+def _ranked(
+    machine: Machine, product: Product, placement: Placement | None, fixed: bool, uses: float
+) -> list[tuple[float, Choice]]:
     """Return the choices, of each placement or of the one asked for, with their estimates [ns], the least first."""
     if placement in SPLITS and not product.k:
         raise ArgumentError(f"placement {placement!r}: k = 0, so there is no sum to split; leave the placement out")
     estimates: dict[str, float] = {}
     ranked: list[tuple[float, Choice]] = []
-    moves = _Moves(machine, product, fixed or product.batch > 1)
+    moves = _Moves(machine, product, uses)
     for name in [placement] if placement is not None else candidates(product):
         for (a, at_a, a_ns), (b, at_b, b_ns) in itertools.product(moves.of(name, 0), moves.of(name, 1)):
             asked = replace(product, a=at_a, b=at_b, c=None if name == "replicated" and not fixed else product.c)
             ns, limiter = estimate(machine, asked, name)
             if not (a or b):
                 estimates[named(name)] = ns
-            choice = Choice(name, a, b, ns + a_ns, limiter, estimates, placement is not None)
-            ranked.append((ns + a_ns + b_ns / USES, choice))
+            ns += a_ns + len(a) * product.host_ns
+            choice = Choice(name, a, b, ns, limiter, estimates, placement is not None)
+            ranked.append((ns + (b_ns / uses if b else 0), choice))
     return sorted(ranked, key=itemgetter(0))
 
 
@@ -118,16 +123,18 @@ Way = tuple[tuple[DPPolicy, ...], Stored, float]  # the places one after the oth
 class _Moves:
     """How the operands of a product may be moved before."""
 
-    def __init__(self, machine: Machine, product: Product, stay: bool) -> None:
-        self._machine, self._product, self._stay = machine, product, stay
+    def __init__(self, machine: Machine, product: Product, uses: float) -> None:
+        self._machine, self._product, self._uses = machine, product, uses
         self._found: dict[tuple[int, DPPolicy], Way] = {}
 
     def of(self, placement: Placement, operand: int) -> list[Way]:
         """Return the ways for A (0) or B (1): to stay, or to be moved to where a placement reads it well."""
-        matrix = (self._product.a, self._product.b)[operand]
+        product = self._product
+        matrix = (product.a, product.b)[operand]
         ways: list[Way] = [((), matrix, 0.0)]
-        if not self._stay and placement not in ("rows", "replicated"):
-            targets = read_from(self._machine.config, self._product.m, placement)[operand]
+        stays = product.batch > 1 or not product.k or (operand == 1 and not self._uses)
+        if not stays and placement not in ("rows", "replicated"):
+            targets = read_from(self._machine.config, product.m, placement)[operand]
             ways += [way for target in targets if (way := self._to(operand, matrix, target))[1] != matrix]
         return ways
 

@@ -51,9 +51,16 @@ def traffic(config: MachineConfig, product: Product, placement: Placement, line_
 
     With `line_bytes`, those that the memories serve, in lines of so many bytes.
     """
+    return [reads + writes for reads, writes in _moved(config, product, placement, line_bytes)]
+
+
+Moved = tuple[np.ndarray, np.ndarray]  # bytes that every PE reads from every PE's memory, and those that it writes
+
+
+def _moved(config: MachineConfig, product: Product, placement: Placement, line_bytes: int) -> list[Moved]:
     line = max(1, line_bytes // product.itemsize)
     n_pes, each = config.pes_per_sip, config.pes_per_cube
-    moved, own = np.zeros((n_pes, n_pes), np.int64), np.eye(n_pes, dtype=np.int64)
+    reads, writes, own = *np.zeros((2, n_pes, n_pes), np.int64), np.eye(n_pes, dtype=np.int64)
     found = [(cube * each + pe, x) for (cube, pe), own in tasks(config, product, placement).items() for x in own]
     numbers = np.array([number for number, _ in found])
     rows, columns, depth = (np.array(x, np.int64) for x in zip(*(x.hull for _, x in found), strict=True))
@@ -61,35 +68,36 @@ def traffic(config: MachineConfig, product: Product, placement: Placement, line_
     of_b = depth + np.array([(x.matrix * product.k, 0) for _, x in found])
     read = product.a.held(numbers, rows, depth, config, line) * times[:, :1]
     read += product.b.held(numbers, of_b, columns, config, line) * times[:, 1:]
+    np.add.at(reads, numbers, read * product.itemsize)
     area = (rows[:, 1] * columns[:, 1])[:, None]
     if placement in SPLITS:
-        np.add.at(moved, numbers, read * product.itemsize + own[numbers] * area * PART_BYTES)
-        return [moved, *_sums(config, product, placement, line)]
+        np.add.at(writes, numbers, own[numbers] * area * PART_BYTES)
+        return [(reads, writes), *_sums(config, product, placement, line)]
     written = own[numbers] * area if product.c is None else product.c.held(numbers, rows, columns, config, line)
-    np.add.at(moved, numbers, (read + written) * product.itemsize)
-    return [moved]
+    np.add.at(writes, numbers, written * product.itemsize)
+    return [(reads, writes)]
 
 
-def _sums(config: MachineConfig, product: Product, placement: Placement, line: int) -> list[np.ndarray]:
+def _sums(config: MachineConfig, product: Product, placement: Placement, line: int) -> list[Moved]:
     """Return what the launches read and write that add up partial sums."""
     launches, found = sums(config, product, placement), []
     for i, launch in enumerate(launches):
-        moved = np.zeros((config.pes_per_sip, config.pes_per_sip), np.int64)
+        reads, writes = np.zeros((2, config.pes_per_sip, config.pes_per_sip), np.int64)
         own = [(cube * config.pes_per_cube + pe, x) for (cube, pe), parts in launch.items() for x in parts]
         numbers, counts = np.array([number for number, _ in own]), np.array([x.n for _, x in own])
         for number, x in own:
-            np.add.at(moved[number], list(x.holders), x.n * PART_BYTES)
+            np.add.at(reads[number], list(x.holders), x.n * PART_BYTES)
         is_last = i == len(launches) - 1
         if product.c is None or not is_last:  # each writes to its own memory
-            np.add.at(moved, (numbers, numbers), counts * (product.itemsize if is_last else PART_BYTES))
+            np.add.at(writes, (numbers, numbers), counts * (product.itemsize if is_last else PART_BYTES))
         else:
             columns = np.array([x.columns for _, x in own])
             start, width = np.array([x.start for _, x in own]), columns[:, 1]
             first, last = start // width, -(-(start + counts) // width)
             height = last - first
             written = product.c.held(numbers, np.stack([first, height], axis=1), columns, config, line)
-            np.add.at(moved, numbers, written * (product.itemsize * counts)[:, None] // (height * width)[:, None])
-        found.append(moved)
+            np.add.at(writes, numbers, written * (product.itemsize * counts)[:, None] // (height * width)[:, None])
+        found.append((reads, writes))
     return found
 
 
@@ -144,12 +152,12 @@ def estimate(machine: Machine, product: Product, placement: Placement) -> tuple[
     streamed = all(x.streamed for each in own.values() for x in each)
     parts: dict[str, float] = defaultdict(float)
     lines = traffic(config, product, placement, config.cube.hbm.burst_bytes)
-    for nbytes, served in zip(traffic(config, product, placement), lines, strict=True):
-        ns, resource = routes.busiest(nbytes, served)
+    for (reads, writes), served in zip(_moved(config, product, placement, 1), lines, strict=True):
+        ns, resource = routes.busiest(reads + writes, served)
         parts["matrix engine" if busiest_ns and busiest_ns >= ns else resource] += max(ns, busiest_ns)
         if not streamed:  # the first block is loaded before it is multiplied
             parts["matrix engine"] += min(ns, busiest_ns) / blocks
-        parts["latency of reads"] += routes.latency_ns(nbytes)
+        parts["latency of reads"] += routes.latency_ns(reads) + routes.latency_ns(writes)
         parts["launch"] += launch_ns(machine, len(own) == 1) + product.host_ns
         busiest_ns = 0.0  # only the first launch multiplies
     return sum(parts.values()), max(parts, key=lambda part: parts[part])

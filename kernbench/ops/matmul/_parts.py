@@ -25,6 +25,8 @@ COLUMNS = DPPolicy(cube="column_wise", pe="column_wise")
 GRID = DPPolicy(cube="column_wise", pe="row_wise")
 TURNED = DPPolicy(cube="row_wise", pe="column_wise")
 ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
+# All of a matrix in each cube.
+ROWS_IN_CUBES, COLUMNS_IN_CUBES = (DPPolicy(cube="replicate", pe=pe) for pe in ("row_wise", "column_wise"))
 SPLIT_K, SPLIT_IN_CUBES = SPLITS = "split-K", "split-K in cubes"
 PlacementName = Literal["rows", "columns", "2-D", "2-D turned", "split-K", "split-K in cubes", "replicated"]
 # By name, the policy that gives each PE its part of C; split-K gives it a part of K.
@@ -66,9 +68,10 @@ def policy_of(placement: Placement) -> DPPolicy:
 def read_from(config: MachineConfig, m: int, placement: Placement) -> tuple[tuple[DPPolicy, ...], tuple[DPPolicy, ...]]:
     """Return where A and B, of m rows, are read well in a placement, each time the best first."""
     if placement == "columns":  # few rows are read from one PE of each cube, not all from one
-        return ((GRID, ROWS) if m <= config.cube.pe.pe_gemm.tile.m else (ROWS, GRID)), (COLUMNS,)
-    found = {SPLIT_K: ((COLUMNS,), (ROWS,)), SPLIT_IN_CUBES: ((TURNED,), (GRID,))}
-    return found.get(placement, ((ROWS, GRID), (COLUMNS,))) if isinstance(placement, str) else ((), ())
+        few = m <= config.cube.pe.pe_gemm.tile.m
+        return (*((GRID, ROWS) if few else (ROWS, GRID)), COLUMNS_IN_CUBES), (COLUMNS,)
+    found = {SPLIT_K: ((COLUMNS,), (ROWS,)), SPLIT_IN_CUBES: ((TURNED, COLUMNS_IN_CUBES), (GRID,))}
+    return found.get(placement, ((ROWS, GRID, ROWS_IN_CUBES), (COLUMNS,))) if isinstance(placement, str) else ((), ())
 
 
 @dataclass(frozen=True)
@@ -219,11 +222,20 @@ def _part_of_sum(config: MachineConfig, product: Product, split: Split, matrix: 
     rows, (_, width) = (matrix * product.m, product.m), columns
     place += matrix * product.m * width
     fits = fitting(depth[1], product.itemsize, room(config))
+    cube, pe = divmod(
+        split.pe, config.pes_per_cube
+    )  # programs begin with different blocks: they read from different PEs
+    if width <= fits and product.a.first(rows, depth) is None:  # B is kept
+        heights = _steps(rows, config.cube.pe.pe_gemm.tile.m)
+        if len(heights) > 1:
+            heights = turn(heights, cube * len(heights) // config.cubes_per_sip)
+            return Task(heights, (columns,), (depth,), "a", False, place, matrix)
     if product.m <= fits:  # A is kept
         blocks, depths = _in_flight(config, product, depth, columns, depth)
-        if len(blocks) * len(depths) > 1:  # programs begin with different blocks, so that they read from different PEs
-            first = split.pe % config.pes_per_cube * len(blocks) // config.pes_per_cube
-            return Task((rows,), turn(blocks, first), depths, "b", False, place, matrix, by_rows=True)
+        if len(blocks) * len(depths) > 1:
+            blocks = turn(blocks, pe * len(blocks) // config.pes_per_cube)
+            depths = turn(depths, cube * len(depths) // config.cubes_per_sip)
+            return Task((rows,), blocks, depths, "b", False, place, matrix, by_rows=True)
     step = product.m if product.a.first(rows, depth) is not None else min(product.m, fits)
     return Task(_steps(rows, step), (columns,), (depth,), "a", False, place, matrix)
 
@@ -311,7 +323,8 @@ def task_of(
         height = config.cube.pe.pe_gemm.tile.m
         heights = _steps(rows, min(height, fits) if in_parts else height)
         turned = turn(heights, number % len(heights))
-        return Task(turned, tuple(blocks), depth, "a", place is not None, place, matrix)
+        streamed = place is not None and b.first(of_b, blocks[0]) is not None
+        return Task(turned, tuple(blocks), depth, "a", streamed, place, matrix)
     # Programs begin with what they hold, so that they read from different PEs.
     own = b.first_columns.get(number)
     begin = 0 if own is None else pe[0] % len(blocks)
