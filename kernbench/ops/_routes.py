@@ -64,6 +64,18 @@ def routes_of(machine: Machine) -> Routes:
     return Routes(machine)
 
 
+@lru_cache(maxsize=4)
+def cubes_near_io(machine: Machine) -> tuple[int, ...]:
+    """Return the cubes of a SIP, those nearest to its IO chiplet first."""
+    graph, router = machine.graph, router_of(machine.graph)
+
+    def latency_ps(cube: int) -> int:
+        way = pairwise(router.path(naming.io_cpu(0), naming.m_cpu(0, cube)))
+        return sum(graph.edge(*link).latency_ps for link in way)
+
+    return tuple(sorted(range(machine.config.cubes_per_sip), key=latency_ps))
+
+
 def host_ns(config: MachineConfig) -> float:
     """Return what the host needs for a launch that is not part of a graph [ns]."""
     host = config.system.host

@@ -54,16 +54,11 @@ def chosen(
 def _best(machine: Machine, product: Product, fixed: bool, uses: float) -> Choice:
     """Return the fastest of the placements whose estimates are near the least one, simulated on an idle machine."""
     choices = {x.words: x for x in reversed(near(machine, product, fixed, uses))}
-
-    alone = Stored.of(machine.config, (product.m, product.n), ONE_PE)
+    alone = replace(product, c=Stored.of(machine.config, (product.m, product.n), ONE_PE))
 
     def times() -> Row:
-        return {
-            words: _simulated_ns(
-                machine, replace(product, c=alone) if is_alone(product, x, fixed) else product, x, uses
-            )
-            for words, x in choices.items()
-        }
+        asked = {words: alone if is_alone(product, x, fixed) else product for words, x in choices.items()}
+        return {words: _simulated_ns(machine, asked[words], x, uses) for words, x in choices.items()}
 
     if (cache := default_cache()) is None:
         found = times()

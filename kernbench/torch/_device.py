@@ -161,7 +161,7 @@ class Device:
             return run
 
         def rewrite(graph: torch.fx.GraphModule, trained: bool) -> torch.fx.GraphModule:
-            graph = ops.with_native_bmm(graph)
+            graph = ops.with_summed_products(ops.with_native_bmm(graph))
             return ops.with_fused_products(graph) if self.fuse and not trained else graph
 
         check_types(gm, modules)
@@ -230,9 +230,8 @@ class Device:
             nodes, operators = program.place()
             return module_of(nodes, modules, last), operators_of(operators)
 
-        self._recorder = recorder = Recorder(
-            memory, locate, self._placement_of, inputs, 0.0 if self.graph else host_ns(self.session._host.config)
-        )
+        per_launch_ns = 0.0 if self.graph else host_ns(self.session._host.config)
+        self._recorder = recorder = Recorder(memory, locate, self._placement_of, inputs, per_launch_ns, self.tp)
         try:
             with torch.no_grad(), recorder:
                 outputs = program.call(list(twins))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -14,8 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from kernbench._dtypes import DType, as_dtype, uint8
 from kernbench.errors import ArgumentError
 from kernbench.kernels.partition import chunk
+from kernbench.ops._routes import cubes_near_io
 from kernbench.ops._stored import Span, Stored
 from kernbench.ops.attention import Heads
+from kernbench.ops.matmul import ROWS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._layout import Layout
@@ -138,6 +140,20 @@ class Memory:
         self._take(x, (*size, self.type_of(dtype), policy))
         return x
 
+    def place_for(self, x: torch.Tensor, estimate: Callable[[int, int, list[tuple[int, int]]], float]) -> None:
+        """Place a new tensor over as many cubes as take the least time.
+
+        That is estimated from the bytes of a PE, those of an element, and the PEs.
+        """
+        near, nbytes = cubes_near_io(self.session.engine.machine), x.untyped_storage().nbytes()
+        pes, found = self.session._host.config.pes_per_cube, []
+        units, unit, _, policy = self._spread(x, nbytes)
+        most = len(policy.cubes or near)
+        for cubes in sorted({most, *(2**i for i in range(most.bit_length()))}):
+            held = [(cube, pe) for cube in near[:cubes] for pe in range(min(pes, units))]
+            found.append((estimate(-(-units // len(held)) * unit, x.element_size(), sorted(held)), cubes))
+        self._take(x, self._spread(x, nbytes, min(found)[1]))
+
     def constant(
         self, twins: Sequence[torch.Tensor], inputs: Mapping[int, torch.Tensor], parts: int, policy: DPPolicy
     ) -> torch.Tensor:
@@ -198,15 +214,19 @@ class Memory:
         assert isinstance(made, DeviceTensor)
         return made
 
-    def _spread(self, x: torch.Tensor, nbytes: int) -> Key:
-        """Return in how many units of how many bytes to spread a tensor: rows if there are enough, else lines."""
+    def _spread(self, x: torch.Tensor, nbytes: int, most: int = 1 << 30) -> Key:
+        """Return in how many units of how many bytes to spread a tensor: rows if there are enough, else lines.
+
+        It is in at most so many cubes.
+        """
         width = x.shape[-1] * x.element_size() if x.dim() > 1 and x.stride(-1) == 1 else 0
         units, unit = max(1, -(-nbytes // LINE)), LINE
         if width and nbytes % width == 0 and nbytes // width >= self.parts:
             units, unit = nbytes // width, width
-        # A tensor of few units is in the first cubes, close together.
-        cubes = min(-(-units // self.session._host.config.pes_per_cube), self.session._host.config.cubes_per_sip)
-        return units, unit, uint8, DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes)
+        # A tensor of few units is in few cubes, near the IO chiplet, over which SIPs add it up.
+        near = cubes_near_io(self.session.engine.machine)
+        cubes = min(most, -(-units // self.session._host.config.pes_per_cube))
+        return units, unit, uint8, ROWS if cubes >= len(near) else replace(ROWS, cubes=near[:cubes])
 
     def _take(self, x: torch.Tensor, key: Key) -> None:
         for storage, block in list(self._blocks.items()):

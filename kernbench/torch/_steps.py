@@ -23,6 +23,7 @@ from kernbench.ops.matmul import Choice, Placement, Product, grouped, partial_su
 from kernbench.ops.matmul import steps as ops_steps
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._products import chosen
+from kernbench.runtime_api.collective import tuner_of
 from kernbench.torch._grid import blocks as blocks_of
 from kernbench.torch._grid import holders as holders_of
 from kernbench.torch._grid import owners
@@ -66,10 +67,11 @@ class Recorder(TorchDispatchMode):
 
     def __init__(
         self, memory: Memory, locate: Locate, placement: Callable[[str], Placement | None],
-        inputs: Mapping[int, torch.Tensor], host_ns: float,
+        inputs: Mapping[int, torch.Tensor], host_ns: float, ranks: int,
     ) -> None:  # fmt: skip
         super().__init__()
         self._host_ns = host_ns  # of each launch
+        self._ranks = ranks
         self.inputs = inputs  # tensors of the host, by the storage that replaces theirs
         self.memory, self.session, self._locate, self._placement = memory, memory.session, locate, placement
         self._host = self.session._host
@@ -79,6 +81,7 @@ class Recorder(TorchDispatchMode):
             aten.mm: self._mm, aten.bmm: self._mm, aten.addmm: self._addmm, aten.baddbmm: self._addmm,
             torch.ops.kernbench.attention: self._attention, aten.copy_: self._copy,
             torch.ops.kernbench.products: self._products, torch.ops.kernbench.bmm: self._mm,
+            torch.ops.kernbench.summed_mm: self._summed_mm,
             aten._scaled_dot_product_flash_attention_for_cpu: self._recognized,
         }  # fmt: skip
 
@@ -190,6 +193,16 @@ class Recorder(TorchDispatchMode):
 
     def _mm(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
         self._product([out], a, [b], None, 1, 1, "mm" if a.dim() == 2 else "bmm")
+
+    def _summed_mm(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+        """Record a product whose result is where the least time is estimated for the sum over the ranks."""
+        self.memory.place_for(out, self._to_sum)
+        self._mm(out, a, b)
+
+    def _to_sum(self, nbytes: int, itemsize: int, pes: Sequence[tuple[int, int]]) -> float:
+        """Return the estimate of a sum over the ranks, of which each of some PEs has so many bytes [ns]."""
+        tuner = tuner_of(self.session.engine.machine, by_model=True)
+        return tuner.choose("all_reduce", nbytes, sips=range(self._ranks), places=pes, itemsize=itemsize).best.ns
 
     def _products(self, out: Sequence[torch.Tensor], a: torch.Tensor, weights: Sequence[torch.Tensor]) -> None:
         self._product(out, a, weights, None, 1, 1, "mm")

@@ -52,6 +52,25 @@ def test_replicated_axes_share_the_offset():
     assert [s.offset_bytes for s in found] == [0] * 4 + [24] * 4
 
 
+def test_cubes_by_number():
+    found = shards(DPPolicy(cube="row_wise", pe="row_wise", cubes=(3, 1)), (8, 2), num_cubes=4)
+    assert [(s.cube, s.index[0].start) for s in found] == [
+        (3, 0),
+        (3, 1),
+        (3, 2),
+        (3, 3),
+        (1, 4),
+        (1, 5),
+        (1, 6),
+        (1, 7),
+    ]
+    with pytest.raises(PlacementError, match="but there are 2, numbered from 0"):
+        shards(DPPolicy(cubes=(2,)), (8, 2))
+    for asked in ({"cubes": ()}, {"cubes": (1, 1)}, {"cubes": (-1,)}, {"cubes": (0,), "num_cubes": 1}):
+        with pytest.raises(PlacementError, match="give different numbers from 0, without num_cubes"):
+            DPPolicy(**asked)
+
+
 def test_tiles_are_dealt_out_in_order():
     policy = DPPolicy(pe="tiled_row_major", tile=(2, 4), num_cubes=1, num_pes=2)
     found = shards(policy, (4, 10))

@@ -89,3 +89,16 @@ def test_placed_weights_follow_those_of_the_model(rows):
             for layer in layers:
                 layer.weight.mul_(-2)
     assert compiled._device.memories[0]._constants
+
+
+def test_what_ranks_add_up_is_near_the_io_chiplet():
+    machine = kb.load("preset:default", {"system.sips": {"count": 8, "topology": "ring_1d"}})
+    layer, spread = torch.nn.Linear(4096, 4096, bias=False).half(), {}
+    for rows in (1, 64):
+        torch._dynamo.reset()
+        compiled = kb.torch.compile(torch.nn.Sequential(layer), machine, data=False, tp=8, plan={"0": "rows"})
+        with torch.no_grad():
+            compiled(torch.empty(rows, 512).half())  # the part of a rank
+        (summed,) = [step.summed for step in compiled._device.calls[-1].steps if step.summed is not None]
+        spread[rows] = sorted({cube for cube, _ in summed.buffer.pes})
+    assert spread == {1: [0], 64: [0, 4, 8, 12]}

@@ -65,6 +65,8 @@ class DPPolicy:
         Use the first ones only; by default all.
     tile : tuple of int, optional
         Size of a tile along each dim, for the tiled policies.
+    cubes : tuple of int, optional
+        Use these cubes, in this order, instead of the first ones.
 
     Examples
     --------
@@ -79,6 +81,7 @@ class DPPolicy:
     num_cubes: int | None = None
     num_pes: int | None = None
     tile: Tile | None = None
+    cubes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for field in ("cube", "pe"):
@@ -89,6 +92,9 @@ class DPPolicy:
             count = getattr(self, field)
             if count is not None and count < 1:
                 raise PlacementError(f"DPPolicy: {field} = {count} must be at least 1")
+        cubes = self.cubes
+        if cubes is not None and (self.num_cubes or not cubes or min(cubes) < 0 or len(set(cubes)) < len(cubes)):
+            raise PlacementError(f"DPPolicy: cubes = {cubes}; give different numbers from 0, without num_cubes")
         tiled = any(name.startswith("tiled") for name in (self.cube, self.pe))
         if tiled and (self.tile is None or min(self.tile, default=0) < 1):
             raise PlacementError(
@@ -153,13 +159,15 @@ def resolve_dp_policy(
         If the policy asks for more cubes or PEs than there are, or does not fit the shape.
     """
     shape = tuple(shape)
-    cubes = _count("num_cubes", policy.num_cubes, num_cubes)
+    numbers = policy.cubes or range(_count("num_cubes", policy.num_cubes, num_cubes))
+    if max(numbers) >= num_cubes:
+        raise PlacementError(f"DPPolicy: cubes = {policy.cubes}, but there are {num_cubes}, numbered from 0")
     pes = _count("num_pes", policy.num_pes, num_pe)
     whole: Box = tuple((0, size) for size in shape)
     shards = []
     offsets: dict[Box, int] = {}
     used = 0
-    for cube, cubes_part in enumerate(POLICIES[policy.cube]([whole], cubes, policy.tile)):
+    for cube, cubes_part in zip(numbers, POLICIES[policy.cube]([whole], len(numbers), policy.tile), strict=True):
         for pe, boxes in enumerate(POLICIES[policy.pe](cubes_part, pes, policy.tile)):
             for box in boxes:
                 part = tuple(stop - start for start, stop in box)
