@@ -217,7 +217,10 @@ def test_the_page_names_algorithms_that_do_not_run():
 
 @pytest.mark.parametrize(
     ("shape", "simulated"),
-    [((48, 128, 64), ["2-D", "2-D turned"]), ((64, 64, 512), ["2-D", "2-D turned"])],
+    [
+        ((16, 32, 64), ["2-D", "2-D turned", "replicated"]),
+        ((16, 32, 128), ["2-D", "2-D turned", "columns", "replicated"]),
+    ],
 )
 def test_placements_near_the_best_are_simulated_unless_their_estimate_is_too_slow(shape, simulated):
     candidates = kb.gemm(*shape, machine=SIP).candidates
