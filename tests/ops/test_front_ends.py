@@ -202,11 +202,11 @@ TABLE = [(256, 256, 256), (512, 512, 512), (1, 8192, 8192), (16, 1280, 8192), (1
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", TABLE, ids=lambda shape: " x ".join(map(str, shape)))
 def test_the_table_of_front_ends_on_the_default_machine(monkeypatch, shape):
-    """By front ends 1.5x of `kb.gemm` at most, 2.25x with both operands elsewhere, moving them included."""
+    """At most 1.65x of `kb.gemm`, which places all as it likes; 2.5x with both operands elsewhere, moves included."""
     monkeypatch.setitem(globals(), "MACHINE", kb.load("preset:default"))
     least = kb.gemm(*shape, machine=MACHINE, progress=False).simulated_ns
     placed = [warm_ns(name, shape, ROWS, w)[0] for name, w in (("x @ w", COLUMNS), ("F.linear", ROWS), ("tp", COLUMNS))]
     elsewhere = [warm_ns("x @ w", shape, dp, dp)[0] for dp in (ROWS, COLUMNS, None)]
-    assert max(placed) <= 1.5 * least
+    assert max(placed) <= 1.65 * least
     assert max(placed) <= 1.3 * min(placed)
-    assert max(elsewhere) <= 2.25 * least
+    assert max(elsewhere) <= 2.5 * least

@@ -39,7 +39,8 @@ Placement = str | DPPolicy
 PART_BYTES = 4  # of an element of a partial sum
 NARROW = 128  # columns: narrower shards of B are read together up to so many (chosen: four tiles)
 DEPTH = 2048  # elements of K that are loaded at a time where C is not stored as it is computed (chosen)
-IN_FLIGHT = 4  # parts, at most, that B is loaded in, while others are multiplied (chosen)
+IN_FLIGHT = 4  # parts that B is loaded in, while others are multiplied, if they are not large (chosen)
+LARGE = 1 << 16  # bytes of such a part, at most (chosen)
 PART = 8192  # bytes of such a part, at least (chosen: smaller ones take longer to ask for than to load)
 LINES = 8  # bursts, at least, of a row of a block of columns that is loaded (chosen)
 SKINNY = 4  # rows, at most, of A that is loaded in parts of K, too: B that is consecutive is not streamed then (chosen)
@@ -222,9 +223,8 @@ def _part_of_sum(config: MachineConfig, product: Product, split: Split, matrix: 
     rows, (_, width) = (matrix * product.m, product.m), columns
     place += matrix * product.m * width
     fits = fitting(depth[1], product.itemsize, room(config))
-    cube, pe = divmod(
-        split.pe, config.pes_per_cube
-    )  # programs begin with different blocks: they read from different PEs
+    # Programs begin with different blocks, so that they read from different PEs.
+    cube, pe = divmod(split.pe, config.pes_per_cube)
     if width <= fits and product.a.first(rows, depth) is None:  # B is kept
         heights = _steps(rows, config.cube.pe.pe_gemm.tile.m)
         if len(heights) > 1:
@@ -282,8 +282,8 @@ def _in_flight(
     config: MachineConfig, product: Product, of_b: Span, columns: Span, depth: Span
 ) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
     """Return the blocks of columns, and the parts of K, that B is loaded in: one while the one before is multiplied."""
-    tile, most = config.cube.pe.pe_gemm.tile, depth[1] * columns[1] * product.itemsize // PART
-    parts = max(1, min(IN_FLIGHT, most))
+    tile, nbytes = config.cube.pe.pe_gemm.tile, depth[1] * columns[1] * product.itemsize
+    parts = max(1, min(IN_FLIGHT, nbytes // PART), nbytes // LARGE)
     if not product.b.is_by_rows(of_b, columns):
         return _steps(columns, tile.n * -(-columns[1] // (parts * tile.n))), (depth,)
     wide = LINES * config.cube.hbm.burst_bytes // product.itemsize  # such blocks of columns use all channels
