@@ -239,6 +239,22 @@ def compare(before: str, after: str, as_json: bool) -> int:
     return 0
 
 
+@click.command(short_help="Explain a saved run: where its time went, and what to change.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--launch", metavar="NAME", help="One launch as the run lists it, such as 'gemm #2'. Default: all.")
+@json_option
+def why(file: str, launch: str | None, as_json: bool) -> int:
+    """Explain a file that `kernbench run --save FILE` or `result.save(FILE)` wrote."""
+    from kernbench.analysis.result import Result
+
+    found = Result.load(file).why(launch)
+    if as_json:
+        echo_json(found.to_dict())
+    else:
+        echo(repr(found))
+    return 0
+
+
 NOTEBOOK = "first_steps"
 
 

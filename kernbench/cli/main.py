@@ -14,7 +14,7 @@ import click
 
 from kernbench import build
 from kernbench._interrupts import wait_for_pending
-from kernbench.cli._machine import compare, list_, new, show, validate
+from kernbench.cli._machine import compare, list_, new, show, validate, why
 from kernbench.cli._options import echo
 from kernbench.cli._reports import cache, fidelity, milestone, sweep
 from kernbench.cli._run import ccl, gemm, probe, run
@@ -80,6 +80,7 @@ def cli(debug: bool) -> None:
 
 for command in (
     run,
+    why,
     compare,
     gemm,
     ccl,

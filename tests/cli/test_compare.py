@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 from kernbench.cli.main import main
 
 BENCH = ("run", "--topology", "preset:small", "--bench", "gemm-single-pe")
@@ -43,3 +45,19 @@ def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path, capsys):
     assert main(["compare", str(path), str(path)]) != 0
     assert "Traceback" not in capsys.readouterr().err
     assert main(["compare", str(tmp_path / "missing.npz"), str(path)]) == 2
+
+
+def test_a_saved_run_is_explained(tmp_path, capsys):
+    path = str(tmp_path / "run.npz")
+    assert main([*BENCH, "--save", path, "--why"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["why", path]) == 0
+    text = capsys.readouterr().out
+    title, rest = text.strip().split("\n", 1)
+    assert title.startswith("run: ")
+    assert rest in shown
+    assert main(["why", path, "--launch", "nothing"]) != 0
+    assert "'nothing'" in capsys.readouterr().err
+    assert main(["why", path, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sum(x["ns"] for x in found["reasons"]) == pytest.approx(found["latency_ns"])
