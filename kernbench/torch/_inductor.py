@@ -48,6 +48,7 @@ SETTINGS = {
     "graph_partition": False,
     "layout_optimization": False,
     "combo_kernels": False,
+    "force_pointwise_cat": True,
     "assert_indirect_indexing": True,
     "comment_origin": False,
     "triton.codegen_upcast_to_fp32": True,

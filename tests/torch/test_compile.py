@@ -445,3 +445,18 @@ def test_elements_beyond_the_last_are_no_divisors():
 
     for found, expected in zip(kb.torch.compile(divided, MACHINE)(a, b), divided(a, b), strict=True):
         assert torch.equal(found, expected)
+
+
+def test_a_rotation_of_halves_is_one_launch_for_each_tensor():
+    def rotated(q, k, cos, sin):
+        def turned(x):
+            first, second = x.chunk(2, -1)
+            return torch.cat((-second, first), -1)
+
+        return q * cos + turned(q) * sin, k * cos + turned(k) * sin
+
+    given = randn(4, 8, 32), randn(2, 8, 32), randn(8, 32), randn(8, 32)
+    compiled = kb.torch.compile(rotated, MACHINE)
+    for found, expected in zip(compiled(*given), rotated(*given), strict=True):
+        assert worst(found, expected) < 4e-3
+    assert len(compiled.result.launches) == 2
