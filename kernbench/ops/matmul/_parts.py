@@ -43,7 +43,7 @@ IN_FLIGHT = 4  # parts that B is loaded in, while others are multiplied, if they
 LARGE = 1 << 16  # bytes of such a part, at most (chosen)
 PART = 8192  # bytes of such a part, at least (chosen: smaller ones take longer to ask for than to load)
 LINES = 8  # bursts, at least, of a row of a block of columns that is loaded (chosen)
-SKINNY = 4  # rows, at most, of A that is loaded in parts of K, too: B that is consecutive is not streamed then (chosen)
+SKINNY = 4  # rows, at most, of A that is loaded in parts of K, too: B that is not large is not streamed then (chosen)
 
 
 def named(placement: Placement) -> str:
@@ -312,7 +312,10 @@ def task_of(
         depth = _steps(whole, DEPTH) or (whole,)
         fits = fitting(min(DEPTH, max(1, product.k)), product.itemsize, room(config))
         blocks = column_blocks(widths, min(fits, NARROW), True)
-    elif product.k and product.is_plain and product.m <= SKINNY and columns[1] <= fits:
+    elif (
+        product.k and product.is_plain and product.m <= SKINNY and columns[1] <= fits
+        and (b.first(of_b, columns) is None or product.k * columns[1] * product.itemsize < IN_FLIGHT * LARGE)
+    ):  # fmt: skip
         found, depths = _in_flight(config, product, of_b, columns, whole)
         if len(found) * len(depths) > 1:
             return Task((rows,), found, depths, "b", False, place, matrix, by_rows=True)
