@@ -108,7 +108,6 @@ OWNED = [
     Owned(
         "placements of a product", "ops/matmul/_parts.py", names_placements,
         ("PLACEMENTS = ('rows', 'columns', '2-D', 'split-K')", "X = {'rows': 1, 'columns': 2, '2-D': 3, 'split-K': 4}"),
-        {"studies/layers.py": "the time that simulating each takes"},
     ),
     Owned(
         "kernels of a product", "ops/matmul/_kernels.py", multiplies,

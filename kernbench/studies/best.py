@@ -45,7 +45,7 @@ _DTYPES = ("f16", "bf16")
 _ITEMSIZE = 2
 _GRIDS = ("torus_2d", "mesh_2d", "mesh_2d_no_wrap")
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
-_PRODUCT_S = 1.5e-7  # host time for each unit of work of a product (estimate: large products take longer)
+_PRODUCT_S = 1e-6  # host time for each unit of work of a product, which is an estimate [us]
 _SEND_S, _RANK_S = 1.7e-4, 8e-3  # host time for each unit of work of a collective, and of an estimate for each PE
 # What is halved and doubled, one resource at a time.
 _RESOURCES = {

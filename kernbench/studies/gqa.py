@@ -543,7 +543,7 @@ class GqaStudy(Study):
     def work(self, machine: Machine, **point: Any) -> float:
         asked = Point(**point)
         if asked.phase == LINEAR:
-            return 7 * LayersStudy().work(machine, **asked.layer)
+            return 50 * LayersStudy().work(machine, **asked.layer)
         if asked.phase == SERIES:
             return float(KERNELS * machine.config.pes_per_cube * (50_000 + asked.nbytes))
         setting = asked.setting(machine.config)

@@ -151,6 +151,16 @@ def test_the_best_placement_is_found_by_trial_and_kept_on_disk(monkeypatch, tmp_
         assert torch.matmul(x, w, placement="best").choice == choice
 
 
+def test_times_of_a_user_s_components_are_not_kept_on_disk(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(_products, "only_ours", lambda machine: False)
+    _products._best.cache_clear()
+    with kb.session(MACHINE) as torch:
+        x, w = (torch.empty(32, 32, dtype=torch.float16, device="ahbm") for _ in range(2))
+        assert torch.matmul(x, w, placement="best").choice.simulated_ns
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_sum_of_nothing_is_not_split():
     nothing = Stored.strided((4, 0), (1, 1), [])
     product = Product(4, 4, 0, "float16", nothing, Stored.strided((0, 4), (4, 1), []))
