@@ -313,6 +313,7 @@ def _parts(records: Records, call: Call) -> list[Part]:
             next_of[sip] = i + 1
         launches = [own[sip][i] for sip, i in here]
         flops, nbytes = (sum(int(counted[sip][what, i]) for sip, i in here) for what in (0, 1))
+        nbytes = max(step.nbytes * len(here), nbytes)
         starts = [launch.start_ps for launch in launches]
         collective = step.summed is not None
         begin, end = max(at, (max if collective else min)(starts)), max(at, *(launch.end_ps for launch in launches))

@@ -19,7 +19,7 @@ from kernbench.ops import attention
 from kernbench.ops._stored import Stored
 from kernbench.ops.attention import Attention
 from kernbench.ops.copy import Matrix, Strided, copy
-from kernbench.ops.matmul import Choice, Placement, Product, grouped, partial_sums, pieces_of
+from kernbench.ops.matmul import Choice, Placement, Product, grouped, partial_sums, pieces_of, tasks, traffic
 from kernbench.ops.matmul import steps as ops_steps
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._products import chosen
@@ -49,6 +49,7 @@ class Step:
     start: Callable[[], None]
     on_host: bool = False
     flops: int = 0
+    nbytes: int = 0  # of each rank, where a log of operations does not count them: streamed operands
     choice: Choice | None = None
     summed: Place | None = None  # what a collective over the ranks sums
 
@@ -168,6 +169,7 @@ class Recorder(TorchDispatchMode):
     def _launch(
         self, targets: Sequence[tuple[int, int]], program: Callable[..., object], args: tuple[Any, ...],
         places: Sequence[Place], flops: int, choice: Choice | None, operator: str = "", nodes: int = 1,
+        nbytes: int = 0,
     ) -> None:  # fmt: skip
         module, operators = self._locate(nodes if operator else 0)
         operators = (operator,) if operator else operators
@@ -178,7 +180,7 @@ class Recorder(TorchDispatchMode):
         def start() -> None:
             host.launch(sip, targets, program, args, name, handles)
 
-        self.steps.append(Step(name, module, operators, start, False, flops, choice))
+        self.steps.append(Step(name, module, operators, start, False, flops, nbytes, choice))
 
     def _at(self, x: torch.Tensor) -> Place:
         """Return where a tensor is; one of the host is a constant of the program."""
@@ -262,12 +264,14 @@ class Recorder(TorchDispatchMode):
             places[name] = [self._at(held[-1])]
         flops = 2 * batch * m * k * n
         choice: Choice | None = found
+        streams = any(x.is_composite for own in tasks(config, product, found.placement).values() for x in own)
+        nbytes = int(traffic(config, product, found.placement)[0].sum()) if streams else 0
         for step in ops_steps(config, product, found.placement):
             own = [places[name] for name in step.tensors]
             args = (*(each[0].pointer for each in own), *step.sizes)
             every = [place for each in own for place in each]
-            self._launch(step.pes, step.kernel, args, every, flops, choice, operator, len(ys))
-            flops, choice, operator = 0, None, f"{operator}_sum"  # what more there is adds up partial sums
+            self._launch(step.pes, step.kernel, args, every, flops, choice, operator, len(ys), nbytes)
+            flops, nbytes, choice, operator = 0, 0, None, f"{operator}_sum"  # what more there is adds up partial sums
 
     def _is_constant(self, x: torch.Tensor) -> bool:
         """Return whether a tensor is a weight that the program has not written."""

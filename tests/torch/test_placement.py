@@ -102,3 +102,11 @@ def test_what_ranks_add_up_is_near_the_io_chiplet():
         (summed,) = [step.summed for step in compiled._device.calls[-1].steps if step.summed is not None]
         spread[rows] = sorted({cube for cube, _ in summed.buffer.pes})
     assert spread == {1: [0], 64: [0, 4, 8, 12]}
+
+
+@pytest.mark.parametrize("name", ["rows", "columns", "2-D", "split-K"])
+def test_bytes_of_streamed_weights_count(name):
+    layer = torch.nn.Linear(1024, 4096, bias=False).half()
+    with torch.no_grad():
+        result = call(layer, (1, 1024), placement={"": name})
+    assert result.table["bytes"].sum() >= 2 * 1024 * 4096
