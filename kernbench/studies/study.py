@@ -353,7 +353,9 @@ class Study:
         for path in sorted(folder.glob(f"{self.name}_*.csv")):
             column = path.stem.removeprefix(f"{self.name}_")
             with damaged(path, "table of rows", "run the study again"):
-                for i, group in pd.read_csv(path).groupby(ROW):
+                table = pd.read_csv(path)
+                text = table.select_dtypes(exclude="number").columns
+                for i, group in table.fillna(dict.fromkeys(text, "")).groupby(ROW):
                     items = group.drop(columns=ROW).to_dict("records")
                     rows[int(str(i))][column] = {x["key"]: x["value"] for x in items} if "key" in group else items
         return rows
