@@ -10,12 +10,23 @@ import numpy as np
 
 from kernbench.analysis._records import (
     _LINK_COLUMNS,
+    ARRIVED,
+    BEGIN,
     COLUMNS,
     CREDIT,
     FETCH,
+    HELD,
     MESSAGE,
+    MOVE,
     PART,
     READ,
+    ROW,
+    SENT,
+    STAGE_PATHS,
+    STAGES,
+    STEP,
+    STEP_KINDS,
+    STEPS,
     TRANSFERS,
     WRITE,
     Records,
@@ -47,6 +58,7 @@ def check(records: Records) -> None:
     if records.component_busy_ps is not None:
         _check_column("component_busy_ps", records.component_busy_ps, np.int64, (len(records.components),))
     _check_moves(records)
+    _check_causes(records)
     _check_commands(records)
     for kind, engine in ENGINES.items():
         there = np.isin(records.component, [i for i, x in enumerate(records.components) if x.endswith(f".{engine}")])
@@ -61,7 +73,7 @@ def _ids(names: Sequence[str], *wanted: str) -> list[int]:
 def _check_tables(records: Records) -> None:
     """Check the names, and the values that are not in columns."""
     dependencies = records.dependencies
-    names = (records.components, records.kinds, records.links.names, dependencies.nodes)
+    names = (records.components, records.kinds, records.links.names, dependencies.nodes, dependencies.places)
     for table in names:
         if not all(isinstance(name, str) for name in table) or len({*table}) < len(table):
             raise ValueError("a table of names holds a name twice, or something else")
@@ -142,11 +154,48 @@ def _check_moves(records: Records) -> None:
                 raise ValueError(f"a route has no link between nodes {a} and {b}")
 
 
+def _check_causes(records: Records) -> None:
+    """Check the steps, and that every cause is an event that there is, and no later than what followed from it."""
+    x, n = records.dependencies, len(records)
+    for table, columns, types in (("step", x.steps, STEPS), ("path", x.paths, STAGE_PATHS)):
+        length = len(columns["command"])
+        ends = {
+            "command": (-1, len(records.commands)), "kind": (0, len(STEP_KINDS)), "place": (0, len(x.places)),
+            "of": (-1, len(records.commands)),
+        }  # fmt: skip
+        for name, dtype in types.items():
+            _check_column(f"{table}_{name}", columns[name], dtype, (length,), *ends.get(name, (0, 1 << 62)))
+    _check_order("steps", x.steps["ps"], x.steps["end_ps"])
+    if not len(x.causes) and not len(x.sent):  # of a version without
+        return
+    moves, steps = x.transfers, x.steps
+    _check_column("causes", x.causes, np.int64, (n, 2), -_MOST * 8)
+    _check_column("sent", x.sent, np.int64, (len(moves["end_ps"]), 2))
+    times = {
+        ROW: records.end_ps, BEGIN: records.start_ps, MOVE: moves["end_ps"], SENT: moves["start_ps"],
+        ARRIVED: np.maximum(moves["arrived_ps"], 0), STEP: steps["end_ps"],
+        STAGES: np.zeros(len(x.paths["command"]), np.int64),
+    }  # fmt: skip
+    step_causes = np.stack([steps["cause"], steps["more"]], axis=1)
+    tables = (records.end_ps, x.causes), (moves["end_ps"], x.sent), (steps["end_ps"], step_causes)
+    for ends_ps, causes in (*tables, (None, x.paths["before"].reshape(-1, 1))):
+        events = np.ascontiguousarray(causes).view(np.uint32).reshape(len(causes), 2 * causes.shape[1]) & np.uint32(
+            HELD - 1
+        )
+        for tag, at in times.items():
+            row, column = np.nonzero(events & 7 == tag)
+            index = (events[row, column] >> 3).astype(np.int64)
+            if index.size and index.max() >= len(at):
+                raise ValueError("a cause is an event that there is not")
+            if ends_ps is not None and (at[index] > ends_ps[row]).any():
+                raise ValueError("a cause is later than what followed from it")
+
+
 def _check_commands(records: Records) -> None:
     """Check what is known of the order of commands, and of the stages of tiled ones."""
     x, commands = records.dependencies, len(records.commands)
     tables = (
-        ("issued", x.issued, 3, (0,)), ("after", x.after, 2, (0, 1)), ("begin", x.begin, 2, (0,)),
+        ("after", x.after, 2, (0, 1)), ("begin", x.begin, 2, (0,)),
         ("stages", x.stages, len(Stage._fields), (0,)),
     )  # fmt: skip
     for name, table, width, ids in tables:

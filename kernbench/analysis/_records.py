@@ -21,10 +21,16 @@ from kernbench.errors import ConfigError
 
 READ, WRITE, MESSAGE, PART, CREDIT, FETCH = range(6)
 
+# An event has a number: what it is of (its lowest three bits) and where the records have it. It is the end of a row, or
+# when it left its stage; the beginning of a row; the end or the start of a transfer, or its arrival at the end of its
+# route; a step; the end of a path through the stages of a PE.
+NONE, ROW, BEGIN, MOVE, SENT, ARRIVED, STEP, STAGES = range(8)
+HELD = 1 << 30  # of the event that kept a row in its stage until it had room behind
+
 # A transaction with a memory, or a message. `served_ps` is when the memory was done, at work without a gap from
 # `since_ps` on, when transaction `opener` had come; -1 where a memory does not say, and for messages. A part of a
-# message between PEs (its number: `tile`) is in its slot at the end; `opener` is the credit that it waited for, or -1.
-# A credit is the receive's whose slot it gives back; a fetch reads a part that is sent from memory.
+# message between PEs (its number: `tile`) is in its slot at the end. A credit is the receive's whose slot it gives
+# back; a fetch reads a part that is sent from memory.
 TRANSFERS = {
     "start_ps": np.int64, "end_ps": np.int64, "route": np.int32, "nbytes": np.int64, "command": np.int32,
     "tile": np.int32, "kind": np.int8, "key": np.int64, "arrived_ps": np.int64, "since_ps": np.int64,
@@ -66,8 +72,23 @@ class Stage(NamedTuple):
     route: int
 
 
+# What takes time or decides when something starts, and is no operation: it took `ps` until its end. `of` is the launch
+# of a command that was issued, else -1.
+STEP_KINDS = ("issue", "lookup", "cpu", "start", "slot", "end")
+STEPS = {
+    "end_ps": np.int64, "ps": np.int64, "place": np.int32, "kind": np.int8, "command": np.int32, "of": np.int32,
+    "cause": np.int64, "more": np.int64,
+}  # fmt: skip
+# A path through the stages of a PE whose tiles were not logged: what it follows from, the time of each part, and how
+# many reads and writes are in it.
+PARTS = ("plan", "read", "memory", "fetch", "matrix", "vector", "store", "write")
+STAGE_PATHS = {
+    "command": np.int32, "before": np.int64, **{f"{part}_ps": np.int64 for part in PARTS},
+    "reads": np.int32, "writes": np.int32,
+}  # fmt: skip
+
 _LINKS = {"wire_ps": np.int64, "node_ps": np.int64, "bw_gbs": np.float64, "header_bytes": np.int64}
-_ORDER = ("issued", "after", "begin")
+_ORDER = ("after", "begin")
 
 
 def _none(columns: Mapping[str, type]) -> dict[str, np.ndarray]:
@@ -80,16 +101,32 @@ def _no_rows(n: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Dependencies:
-    """Transfers over the network and the order of commands, for one run."""
+    """Transfers over the network, the order of commands, and the causes of all, for one run.
+
+    Every row, transfer and step has four candidates for its cause, two to a number, the decisive one first: `causes`
+    are those of rows, `sent` those of transfers. A candidate is the number of an event; the last one of a row is what
+    made room behind its stage.
+    """
 
     transfers: dict[str, np.ndarray] = field(default_factory=lambda: _none(TRANSFERS))
     nodes: tuple[str, ...] = ()
     routes: tuple[tuple[int, ...], ...] = ()
     links: dict[tuple[int, int], tuple[int, int, float, int]] = field(default_factory=dict)
-    issued: np.ndarray = field(default_factory=partial(_no_rows, 3))
     after: np.ndarray = field(default_factory=partial(_no_rows, 2))
     begin: np.ndarray = field(default_factory=partial(_no_rows, 2))
     stages: np.ndarray = field(default_factory=partial(_no_rows, len(Stage._fields)))
+    steps: dict[str, np.ndarray] = field(default_factory=lambda: _none(STEPS))
+    places: tuple[str, ...] = ()
+    paths: dict[str, np.ndarray] = field(default_factory=lambda: _none(STAGE_PATHS))
+    causes: np.ndarray = field(default_factory=partial(_no_rows, 2))
+    sent: np.ndarray = field(default_factory=partial(_no_rows, 2))
+
+    @property
+    def issued(self) -> np.ndarray:
+        """Return (command, time [ps], launch) of every command that a PE_CPU issued."""
+        steps = self.steps
+        rows = steps["kind"] == STEP_KINDS.index("issue")
+        return np.stack([steps[name][rows].astype(np.int64) for name in ("command", "end_ps", "of")], axis=1)
 
     def at(self, rows: np.ndarray | slice) -> list[Transfer]:
         """Return some transfers."""
@@ -107,10 +144,14 @@ class Dependencies:
             **{f"hop_{name}": np.array([x[i] for x in links], dt) for i, (name, dt) in enumerate(_LINKS.items())},
             **{f"command_{name}": getattr(self, name) for name in _ORDER},
             "stages": self.stages,
+            **{f"step_{name}": column for name, column in self.steps.items()},
+            **{f"path_{name}": column for name, column in self.paths.items()},
+            "causes": self.causes,
+            "sent": self.sent,
         }
 
     @classmethod
-    def take(cls, arrays: dict[str, Any], nodes: tuple[str, ...]) -> Dependencies:
+    def take(cls, arrays: dict[str, Any], nodes: tuple[str, ...], places: tuple[str, ...]) -> Dependencies:
         """Return what `arrays` gave, and remove it from them."""
         transfers = {name: arrays.pop(f"move_{name}") for name in TRANSFERS}
         flat, lengths = arrays.pop("route_nodes").tolist(), arrays.pop("route_lengths").tolist()
@@ -122,10 +163,15 @@ class Dependencies:
         values = zip(*(arrays.pop(f"hop_{name}").tolist() for name in _LINKS), strict=True)
         links = {(a, b): value for (a, b), value in zip(ends, values, strict=True)}
         order = {name: arrays.pop(f"command_{name}") for name in _ORDER}
-        return cls(transfers, nodes, routes, links, **order, stages=arrays.pop("stages"))
+        tables = {name: arrays.pop(name) for name in ("stages", "causes", "sent")}
+        steps, paths = (
+            {name: arrays.pop(f"{table}_{name}") for name in columns}
+            for table, columns in (("step", STEPS), ("path", STAGE_PATHS))
+        )
+        return cls(transfers, nodes, routes, links, **order, **tables, steps=steps, places=places, paths=paths)
 
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
@@ -139,8 +185,10 @@ _TYPES = {
     **{f"move_{name}": dtype for name, dtype in TRANSFERS.items()},
     **{f"hop_{name}": dtype for name, dtype in _LINKS.items()},
     **{f"command_{name}": np.int64 for name in _ORDER},
+    **{f"step_{name}": dtype for name, dtype in STEPS.items()},
+    **{f"path_{name}": dtype for name, dtype in STAGE_PATHS.items()},
     **dict.fromkeys(("route_nodes", "route_lengths", "hop_ends"), np.int32),
-    "component_busy_ps": np.int64, "stages": np.int64, "meta": np.uint8,
+    **dict.fromkeys(("component_busy_ps", "stages", "causes", "sent"), np.int64), "meta": np.uint8,
 }  # fmt: skip
 
 
@@ -355,7 +403,7 @@ class Records:
             "commands": [[*_fields(c), c.dtype, c.vector] for c in self.commands], "links": self.links.names,
             "makespan_ps": int(self.makespan_ps), "launches": [astuple(x) for x in self.launches],
             "machine": self.machine, "complete": self.complete, "engine": self.engine, "spec": dict(self.spec),
-            "nodes": self.dependencies.nodes, "drams": self.drams,
+            "nodes": self.dependencies.nodes, "places": self.dependencies.places, "drams": self.drams,
         }  # fmt: skip
         arrays = {name: getattr(self, name) for name in COLUMNS}
         arrays |= {f"link_{name}": np.asarray(getattr(self.links, name), dt) for name, dt in _LINK_COLUMNS.items()}
@@ -410,15 +458,22 @@ class Records:
             mode, certified = meta.pop("mode"), meta.pop("certified")
             if mode == "fast" and not certified:
                 raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
-        elif version not in (4, 5, 6, 7, 8, SCHEMA_VERSION):
+        elif version not in (4, 5, 6, 7, 8, 9, SCHEMA_VERSION):
             raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
         if version < 5:
             arrays["stages"] = _no_rows(len(Stage._fields))
         if version < 7:
             arrays["hop_header_bytes"] = np.zeros(len(arrays["hop_ends"]), np.int64)
+        if version < 10:  # without causes
+            command, end_ps, launch = arrays.pop("command_issued").T
+            known = {"command": command, "end_ps": end_ps, "of": launch}
+            steps = {name: known.get(name, np.zeros_like(command)) for name in STEPS}
+            arrays |= {f"step_{name}": column.astype(STEPS[name]) for name, column in steps.items()}
+            arrays |= {f"path_{name}": column for name, column in _none(STAGE_PATHS).items()}
+            arrays["causes"] = arrays["sent"] = _no_rows(2)
         meta["drams"] = {name: DramActivity(*values) for name, values in meta.get("drams", {}).items()}
         link_columns = {name: arrays.pop(f"link_{name}") for name in _LINK_COLUMNS}
-        meta["dependencies"] = Dependencies.take(arrays, tuple(meta.pop("nodes")))
+        meta["dependencies"] = Dependencies.take(arrays, tuple(meta.pop("nodes")), tuple(meta.pop("places", ("",))))
         meta["links"] = LinkTable(tuple(meta["links"]), **link_columns)
         meta["commands"] = tuple(_command(*fields) for fields in meta["commands"])
         meta["launches"] = tuple(Launch(*x) for x in meta["launches"])

@@ -51,8 +51,8 @@ class RouteBreakdown:
         hops = self._hops(self._dependencies.routes[route])
         return min(((link, bw) for link, *_, bw, _ in hops), key=itemgetter(1))
 
-    def parts(self, route: int, nbytes: int, ps: int, *, reverse: bool = False) -> list[Part]:
-        """Return the parts of the `ps` that `nbytes` took over a route (or its reverse); they sum to `ps`.
+    def parts(self, route: int, nbytes: int, ps: int, *, reverse: bool = False, count: int = 1) -> list[Part]:
+        """Return the parts of the `ps` that `nbytes`, `count` times, took over a route or its reverse; they sum to it.
 
         Latencies and a flit's time on each link come first, then the rest of the bytes on the slowest link; what
         is left is queueing, of which the log does not say where: it goes to the link that was busiest.
@@ -71,7 +71,7 @@ class RouteBreakdown:
         wanted.append(("serialization", slowest[0], slowest[1] * flits(nbytes, self._flit_bytes)))
         found = []
         for kind, resource, want in wanted:
-            share = min(want, ps)
+            share = min(want * count, ps)
             ps -= share
             if share:
                 found.append(Part(kind, resource, share))

@@ -154,9 +154,9 @@ def _launches(result: Result) -> dict[str, float]:
 
 def _path(result: Result) -> dict[str, float]:
     """Return the time of each resource on the critical path [ns]; nothing if the log does not tell it."""
-    if isinstance(result.critical_path, str):
+    if isinstance(result.explained, str):
         return {}
-    return {f"host: {x.what}" if x.host else x.what: x.ns for x in result.critical_path}
+    return {f"host: {x.what}" if x.host else x.what: x.ns for x in result.explained}
 
 
 def _pairs(before: dict[str, float], after: dict[str, float]) -> tuple[Time, ...]:

@@ -17,6 +17,7 @@ from kernbench.analysis.breakdown import STAGES, Breakdown, breakdown
 from kernbench.errors import ArgumentError, KernbenchError
 
 if TYPE_CHECKING:
+    from kernbench.analysis._critical_path import CriticalPath
     from kernbench.analysis._what_if import Prediction, Tornado
     from kernbench.analysis.why import Why
 
@@ -108,8 +109,31 @@ class Result:
         return sorted(found, key=lambda x: (-x.busy_ns, x.name))[:n]
 
     @cached_property
-    def critical_path(self) -> Why | str:
-        """The critical path of the run by resource, or in words why there is none."""
+    def critical_path(self) -> CriticalPath:
+        """The critical path of the run, from its beginning to its end: an iterable of steps, and a table.
+
+        Each step has its start and end [ps], what it was, its parts by resource, why it began then, and its row in the
+        log. `why()` adds these up by resource.
+
+        Raises
+        ------
+        StateError
+            If the run was not logged.
+
+        Examples
+        --------
+        >>> import kernbench as kb
+        >>> path = kb.run("gemm-single-pe").result.critical_path
+        >>> sum(step.end_ps - step.start_ps for step in path) == path.makespan_ps
+        True
+        >>> list(path.to_pandas())
+        ['start_ns', 'end_ns', 'resource', 'kind', 'what', 'because', 'row']
+        """
+        return self.why().path
+
+    @cached_property
+    def explained(self) -> Why | str:
+        """Return `why()`, or in words why there is no answer."""
         try:
             return self.why()
         except KernbenchError as error:
@@ -144,7 +168,7 @@ class Result:
                 }
                 for x in self.launches
             ],
-            "critical_path": [] if isinstance(self.critical_path, str) else self.critical_path.times(),
+            "critical_path": [] if isinstance(self.explained, str) else self.explained.times(),
             "pes": self.breakdown.n_pes,
             "stages": self.summary(),
             "components": [asdict(x) for x in self.busiest_components()],
@@ -278,9 +302,7 @@ class Result:
         if len(self.launches) > len(shown):
             lines.append(f"... and {len(self.launches) - len(shown)} more launches")
         lines += ["", "critical path"]
-        lines += (
-            [self.critical_path] if isinstance(self.critical_path, str) else self.critical_path.lines(SHOWN_REASONS)
-        )
+        lines += [self.explained] if isinstance(self.explained, str) else self.explained.lines(SHOWN_REASONS)
         lines += ["", self.busy_title]
         lines += [f"  {x['stage']:<14}{x['busy_ns']:>14,.2f} ns {x['share']:>6.1%}" for x in self.summary()]
         for title, busiest in (("components", self.busiest_components()), ("links", self.busiest_links())):

@@ -100,8 +100,6 @@ def attribution(kind: str, resource: str) -> Attribution:
     >>> attribution("queueing", "sip0.io.noc->sip1.io.noc")
     Attribution(group='SIP link', fields=('system.sip_link.bw_gbs',))
     """
-    if kind == "composite":
-        return Attribution("composites, tiles not logged:", ())
     src, arrow, dst = resource.partition("->")
     if not arrow:
         return _COMPONENTS.get(kind_of(src), Attribution(resource, ()))

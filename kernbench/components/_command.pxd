@@ -5,7 +5,7 @@ cdef class Value:
     cdef object __weakref__
     cdef public object shape, dtype, array, done_ps, space
     cdef public tuple waiters
-    cdef public int64_t nbytes, maker
+    cdef public int64_t nbytes, maker, done_by
     cdef public int pending
     cdef public bint dropped
 # A dataclass that is compiled has its fields in this order.
@@ -16,6 +16,7 @@ cdef class Command:
     cdef public object compute, flops, tag
     cdef public tuple runs
     cdef public object done_ps
+    cdef public int64_t done_by
     cdef public tuple waiters
     cdef public int64_t id
     cdef public bint atomic, releases

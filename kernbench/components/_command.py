@@ -16,7 +16,7 @@ from greenlet import GreenletExit
 
 from kernbench._dtypes import DType
 
-Waiters = tuple[Callable[[int], None], ...]
+Waiters = tuple[Any, ...]  # programs, and what is called with the time and its event
 Span = tuple[int, int, bool]
 
 
@@ -28,8 +28,8 @@ class Value:
     """
 
     __slots__ = (
-        "__weakref__", "array", "done_ps", "dropped", "dtype", "maker", "nbytes", "pending", "shape", "space",
-        "waiters",
+        "__weakref__", "array", "done_by", "done_ps", "dropped", "dtype", "maker", "nbytes", "pending", "shape",
+        "space", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -37,7 +37,7 @@ class Value:
     ) -> None:
         self.shape, self.dtype, self.array, self.done_ps = shape, dtype, array, done_ps
         self.nbytes = prod(shape) * dtype.itemsize
-        self.pending, self.dropped, self.maker = 0, False, -1
+        self.pending, self.dropped, self.maker, self.done_by = 0, False, -1, 0
         self.space: Any = None
         self.waiters: Waiters = ()
 
@@ -89,6 +89,7 @@ class Command:
     tag: str = ""
     runs: tuple[Run, ...] = ()
     done_ps: int | None = field(default=None, init=False)
+    done_by: int = field(default=0, init=False)
     waiters: Waiters = field(default=(), init=False)
     id: int = field(default=-1, init=False)
     atomic: bool = field(default=False, init=False)

@@ -22,7 +22,7 @@ cdef class Job:
     cdef public Pe pe
     cdef public Command command
     cdef public Program program
-    cdef public int64_t ready, id
+    cdef public int64_t ready, ready_by, issued_by, id
     cdef public int waiting
     cdef public bint loaded, stays
     cpdef begins(self, Pe pe, Command command, Program program)
@@ -30,15 +30,20 @@ cdef class Job:
     cpdef go(self)
     @cython.locals(done=object)
     cpdef after(self, what)
-    cpdef _released(self, int64_t t)
+    cpdef _released(self, int64_t t, int64_t by)
     cpdef result(self)
+    cpdef int64_t ready_at(self, stage) except -2
+    cpdef serve(self, stage, int64_t ready)
     @cython.locals(command=Command, output=Value)
-    cpdef finish(self, int64_t t)
+    cpdef finish(self, int64_t t, int64_t by)
 
 
 # These modules derive classes from Job, so it is declared first.
 from kernbench.components.builtin.pe_dma cimport PeDma
 from kernbench.components.builtin.pe_ipcq cimport PeIpcq, Part
+
+
+cdef int _ISSUE, _END
 
 
 cdef class Program(Callee):
@@ -48,17 +53,20 @@ cdef class Program(Callee):
     cdef public bint data, ended, short, synchronizes
     cdef public dict queues
     cdef public int64_t command_ps, commands, issued, last, unfinished, since
+    cdef public int64_t last_by, _cause, _second, _third, _woken_by, _end_by, _launch_id
+    cpdef _follow(self, int64_t t, int64_t by)
     cpdef resume(self, _)
     @cython.locals(job=Job)
     cpdef submit(self, Command command)
     cpdef _place(self, Value output, Job job)
     cpdef block(self, on)
     cpdef _check_caller(self)
-    cpdef completed(self, int64_t t)
-    cpdef _wake(self, int64_t t)
+    cpdef completed(self, int64_t t, int64_t by)
+    cpdef _wake(self, int64_t t, int64_t by)
     cpdef _wait(self, what)
     cpdef drop(self, Value value)
-    cpdef _maybe_end(self, int64_t t)
+    @cython.locals(end=int64_t, cause=int64_t, second=int64_t, log=OpLog)
+    cpdef _maybe_end(self, int64_t t, int64_t by)
 
 
 cdef class Pe:
@@ -66,6 +74,7 @@ cdef class Pe:
     cdef public Core core
     cdef public OpLog log
     cdef public bint data
+    cdef public int64_t cpu, mmu_place
     cdef public tuple place
     cdef public PeDma dma
     cdef public PeIpcq ipcq
@@ -76,6 +85,8 @@ cdef class Pe:
     @cython.locals(command=Command, value=Value)
     cpdef add(self, Job job, int64_t issued)
     cpdef _order(self, Job job, mine)
+    @cython.locals(command=Command, log=OpLog, program=Program, other=Command, value=Value, made_by=int64_t)
+    cpdef _log(self, Job job, int64_t issued, list first)
     cpdef progress(self)
     @cython.locals(slot=Part)
-    cpdef free(self, Value value, int64_t t)
+    cpdef free(self, Value value, int64_t t, int64_t by)

@@ -11,6 +11,7 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from kernbench._registry import COMPONENTS, RUNNERS
+from kernbench.analysis._records import NONE
 from kernbench.components._command import (
     Command,
     Composite,
@@ -29,6 +30,7 @@ from kernbench.components._command import (
 )
 from kernbench.errors import KernbenchError, KernelError, LimitError
 from kernbench.sim_engine._host_requests import Launch
+from kernbench.sim_engine._op_log import STEP_KIND
 from kernbench.sim_engine._transaction import Callee
 from kernbench.sim_engine._user_code import user_frame, user_line
 from kernbench.sim_engine.engine import GraphEngine
@@ -176,7 +178,7 @@ class Job:
     What it makes has a place in TCM: as an operand if it is `loaded`, none if it `stays` in its slot.
     """
 
-    __slots__ = ("command", "id", "loaded", "pe", "program", "ready", "stays", "waiting")
+    __slots__ = ("command", "id", "issued_by", "loaded", "pe", "program", "ready", "ready_by", "stays", "waiting")
 
     def __init__(self, pe: Pe, command: Command, program: Program | None) -> None:
         self.begins(pe, command, program)
@@ -185,7 +187,7 @@ class Job:
         """Set what every job has; cheaper than a chain of constructors."""
         self.pe, self.program = pe, program
         self.command: Any = command
-        self.ready = self.waiting = 0
+        self.ready = self.ready_by = self.issued_by = self.waiting = 0
         self.id = -1
         self.loaded = self.stays = False
 
@@ -197,17 +199,25 @@ class Job:
         """Continue: all that it depends on is complete."""
         self.pe.progress()
 
+    def ready_at(self, stage: Any) -> int:
+        """Return when its next work for a stage of the pipeline is ready, or -1 if that is not known yet."""
+        raise TypeError(f"{type(self).__name__} has no work for stages")
+
+    def serve(self, stage: Any, ready: int) -> None:
+        """Let a stage of the pipeline serve its next work."""
+        raise TypeError(f"{type(self).__name__} has no work for stages")
+
     def after(self, what: Value | Command) -> None:
         """Let this job start no earlier than `what` is complete."""
         if what.done_ps is None:
             self.waiting += 1
             what.waiters += (self._released,)
         elif what.done_ps > self.ready:
-            self.ready = what.done_ps
+            self.ready, self.ready_by = what.done_ps, what.done_by
 
-    def _released(self, t: int) -> None:
+    def _released(self, t: int, by: int) -> None:
         if t > self.ready:
-            self.ready = t
+            self.ready, self.ready_by = t, by
         self.waiting -= 1
         if not self.waiting:
             self.go()
@@ -225,28 +235,29 @@ class Job:
         compute = self.command.compute
         return None if compute is None else compute(*[value.array for value in self.command.inputs])
 
-    def finish(self, t: int) -> None:
-        """Complete the command at `t`: give its output a value and a time, and tell who waits."""
+    def finish(self, t: int, by: int) -> None:
+        """Complete the command at `t`, with the event `by`: give its output a value and a time, and tell who waits."""
         command = self.command
         output, waiters = command.output, command.waiters
         if output is not None:
             if self.pe.data:
                 output.array = self.result()
-            output.done_ps = t
+            output.done_ps, output.done_by = t, by
             waiters += output.waiters
             output.waiters = ()
-        command.done_ps = t
+        command.done_ps, command.done_by = t, by
         command.waiters = ()
         self.pe.completed(command, t)
         if self.program is not None:
-            self.program.completed(t)
+            self.program.completed(t, by)
         for tell in waiters:
             if isinstance(tell, Program):
-                tell._wake(t)
+                tell._wake(t, by)
             else:
-                tell(t)
+                tell(t, by)
 
 
+_ISSUE, _END = STEP_KIND["issue"], STEP_KIND["end"]
 _PULSE_EVERY = 256  # a program may issue commands without ever waiting for the clock
 
 
@@ -258,7 +269,7 @@ class Program(Callee):
 
     data: bool
 
-    def __init__(self, pe: Pe, launch: Launch, command_ps: int) -> None:
+    def __init__(self, pe: Pe, launch: Launch, command_ps: int, by: int) -> None:
         self.pe, self.launch, self.command_ps = pe, launch, command_ps
         self.engine, self.core = pe.engine, pe.core
         self.data = self.engine.data
@@ -266,6 +277,9 @@ class Program(Callee):
         self.races = None if launch.task is None else launch.task.device
         self.queues = self.pe.ipcq.sets.get(launch.queues or "", {})
         self.issued = self.last = self.engine.env._now
+        self._cause = self.last_by = self._woken_by = self._end_by = by
+        self._second = self._third = NONE
+        self._launch_id = launch.id
         self.unfinished = self.commands = 0
         self.ended = self.synchronizes = False
         self.waits_for: Value | Command | None = None
@@ -289,14 +303,25 @@ class Program(Callee):
         hub = getcurrent()
         if hub is not self._hub:
             self._hub = self._greenlet.parent = hub
-        self.issued = max(self.issued, self.core.now)
+        self._follow(self.core.now, self._woken_by)
         try:
             self._greenlet.switch(None)
         except Exception as error:
             raise _located(error, self.pe) from error
         if self._greenlet.dead:
             self.ended = True
-            self._maybe_end(self.issued)
+            self._maybe_end(self.issued, self._cause)
+
+    def _follow(self, t: int, by: int) -> None:
+        """Let the next command be issued no earlier than after `t`, the time of an event."""
+        if by == self._cause:
+            return
+        self._third = self._second
+        if t > self.issued:
+            self.issued = t
+            self._cause, self._second = by, self._cause
+        else:
+            self._second = by
 
     def stop(self) -> None:
         if not self._greenlet.dead:
@@ -318,6 +343,8 @@ class Program(Callee):
         self.issued += self.command_ps
         self.unfinished += 1
         self.pe.add(job, self.issued)
+        if job.id >= 0:
+            self._cause, self._second, self._third = job.issued_by, NONE, NONE
         self.commands += 1
         if not self.commands % _PULSE_EVERY:
             self.engine.ahead(_PULSE_EVERY, self.issued)
@@ -327,7 +354,8 @@ class Program(Callee):
         while not job.stays:
             at = tcm.alloc(output, job.loaded, self.issued)
             if at is not None:
-                self.issued = max(self.issued, at)
+                if at > self.issued:
+                    self._follow(at, tcm.freed_by)
                 break
             if not self.unfinished:
                 raise tcm.full(output, job.loaded)
@@ -335,15 +363,15 @@ class Program(Callee):
             self._wait(output)
         self.pe.placed[output] = self
 
-    def completed(self, t: int) -> None:
+    def completed(self, t: int, by: int) -> None:
         """Take note that one of its commands is complete at `t`."""
         self.unfinished -= 1
         if t > self.last:
-            self.last = t
+            self.last, self.last_by = t, by
         if self.ended:
-            self._maybe_end(t)
+            self._maybe_end(t, by)
         elif self.short:
-            self._wake(t)
+            self._wake(t, by)
 
     def block(self, on: Value | Command) -> None:
         """Let the kernel wait until `on` is complete."""
@@ -352,8 +380,10 @@ class Program(Callee):
             on.waiters += (self,)
             self._wait(on)
         elif on.done_ps > self.core.now:
-            self._wake(on.done_ps)
+            self._wake(on.done_ps, on.done_by)
             self._hub.switch()
+        else:
+            self._follow(on.done_ps, on.done_by)
 
     def _check_caller(self) -> None:
         if getcurrent() is not self._greenlet:
@@ -362,8 +392,8 @@ class Program(Callee):
                 "tl that the kernel gets, and pass values to other programs through memory or queues"
             )
 
-    def _wake(self, t: int) -> None:
-        self.waits_for, self.short = None, False
+    def _wake(self, t: int, by: int) -> None:
+        self.waits_for, self.short, self._woken_by = None, False, by
         self.core.wake_at(max(t, self.core.now), self, 0, None)
 
     def _wait(self, what: Value | Command) -> None:
@@ -374,19 +404,30 @@ class Program(Callee):
         """Take a value's space back when its last command is complete."""
         value.dropped = True
         if not value.pending:
-            self.pe.free(value, max(value.done_ps or 0, self.issued))
+            done = value.done_ps or 0
+            if done > self.issued:
+                self.pe.free(value, done, value.done_by)
+            else:
+                self.pe.free(value, self.issued, self._cause)
 
-    def _maybe_end(self, t: int) -> None:
+    def _maybe_end(self, t: int, by: int) -> None:
         if not self.unfinished:
-            end = max(self.last, self.issued, t)
+            end, cause, second = self.last, self.last_by, self._cause
+            if self.issued > end:
+                end, cause, second = self.issued, second, cause
+            if t > end:
+                end, cause, second = t, by, cause
+            log = self.pe.log
+            if log.operation:
+                self._end_by = log.step(end, 0, self.pe.cpu, _END, self._launch_id, -1, cause, second)
             self.engine.env.call_at(end, self._end, None)
 
     def _end(self, _: object) -> None:
         del self.engine.programs[self]
         # A tile that outlives its program (in a cycle, or stored somewhere) holds no TCM any more.
         for value in [value for value, program in self.pe.placed.items() if program is self]:
-            self.pe.free(value, self.engine.env._now)
-        self.launch.program_done(self)
+            self.pe.free(value, self.engine.env._now, self._end_by)
+        self.launch.program_done(self, self._end_by)
 
     # -- as an actor in a race
 
@@ -462,6 +503,7 @@ class Pe:
         self.engine, self.place, self.mmu = engine, (sip, cube, pe), mmu
         self.core, self.log, self.data = engine.env.core, engine.log, engine.data
         self.name = naming.pe(sip, cube, pe)
+        self.cpu, self.mmu_place = (self.log.place(f"{self.name}.{part}") for part in ("pe_cpu", "pe_mmu"))
         self.config = config = engine.machine.config.cube.pe
         self.gather = engine.machine.config.cube.hbm.gather
         heap = engine.allocators.pe(sip, cube, pe).tcm
@@ -507,6 +549,8 @@ class Pe:
             command.output.pending += 1
         if self.log.operation:
             self._log(job, issued, first)
+            if job.ready == issued:
+                job.ready_by = job.issued_by
         job.enter()
 
     def _order(self, job: Job, mine: Sequence[Span]) -> list[Command]:
@@ -525,8 +569,14 @@ class Pe:
         sip, cube, pe = self.place
         matrix, vector = _engine_work(command)
         command.id = job.id = made_by = log.command(command.name, sip, cube, pe, shape, command.tag, matrix, vector)
-        launch = -1 if job.program is None else job.program.launch.id
-        log.issued.append((made_by, issued, launch))
+        program = job.program
+        if program is None:
+            job.issued_by = log.step(issued, 0, self.cpu, _ISSUE, made_by)
+        else:
+            job.issued_by = log.step(
+                issued, program.command_ps, self.cpu, _ISSUE, made_by, program._launch_id,
+                program._cause, program._second, program._third,
+            )  # fmt: skip
         for other in first:
             if other.id >= 0:
                 log.after.append((made_by, other.id))
@@ -566,20 +616,20 @@ class Pe:
         if output is not None:
             output.pending -= 1
             if output.dropped and not output.pending:
-                self.free(output, t)
+                self.free(output, t, command.done_by)
         for value in command.inputs:
             value.pending -= 1
             if value.dropped and not value.pending:
-                self.free(value, t)
+                self.free(value, t, command.done_by)
 
-    def free(self, value: Value, t: int) -> None:
+    def free(self, value: Value, t: int, by: int) -> None:
         """Take back the place of `value`, if it has one, at `t`: in TCM, or the slot that it came in."""
         self.placed.pop(value, None)
         if isinstance(value.space, tuple):
-            self.tcm.free(value, t)
+            self.tcm.free(value, t, by)
         elif value.space is not None:
             slot, value.space = value.space, None
-            self.ipcq.release(slot, t)
+            self.ipcq.release(slot, t, by)
 
     def array(self, operand: Ref | Value) -> np.ndarray | None:
         """Return the values of an operand as they are now, in the carrier type."""

@@ -12,9 +12,9 @@ import numpy as np
 import simpy
 
 from kernbench._units import ACK_BYTES
-from kernbench.analysis._records import READ, WRITE
+from kernbench.analysis._records import NONE, READ, WRITE
 from kernbench.policy.address.pe_mmu import PeMMU, Range, Table
-from kernbench.sim_engine._op_log import KIND
+from kernbench.sim_engine._op_log import KIND, STEP_KIND
 from kernbench.sim_engine._transaction import Transaction
 from kernbench.topology import _naming as naming
 
@@ -97,7 +97,7 @@ class Cpu(Protocol):
     def pe(self) -> Pe:
         """Its PE."""
 
-    def start(self, launch: Launch) -> None:
+    def start(self, what: tuple[Launch, int]) -> None:
         """Run the launch's program from now on."""
 
 
@@ -121,6 +121,9 @@ class RunningProgram(Protocol):
         """End it."""
 
 
+_LAST_PE = "the launch's last PE"  # what a program waits for that could begin before
+
+
 class Broadcast(ABC):
     """One message to PEs of a SIP; `done` succeeds when the host has heard of the last one.
 
@@ -138,49 +141,60 @@ class Broadcast(ABC):
         self._left = {cube: len(pes) for cube, pes in self.cubes.items()}
         self._cubes_left = len(self.cubes)
         self.sent_ps = engine.env._now
+        self.by = NONE
         self.done = simpy.Event(engine.env)
+        self.done.callbacks.append(self._heard_of)
 
     def send(self) -> None:
         """Send it from the host."""
-        self.engine.message(naming.HOST, naming.io_cpu(self.sip), self.nbytes_of(), self, self.id)
+        by = self.engine.host_by
+        self.engine.message(naming.HOST, naming.io_cpu(self.sip), self.nbytes_of(), self, self.id, by)
+
+    def _heard_of(self, _: object) -> None:
+        """Let what the host does from now on follow from the end of this."""
+        self.engine.host_by = self.by
 
     @abstractmethod
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
         """Return the bytes of the copy for a cube, for one of its PEs, or for all."""
 
-    def stamp(self, t: int) -> None:  # noqa: B027  only a launch needs it
+    def stamp(self, t: int, by: int) -> None:  # noqa: B027  only a launch needs it
         """Note when the IO chiplet's CPU hands the message on."""
 
+    def comes(self, t: int, by: int) -> None:  # noqa: B027  only a launch needs it
+        """Note when a PE will have decoded its copy."""
+
     @abstractmethod
-    def taken(self, cpu: Cpu) -> None:
+    def taken(self, cpu: Cpu, by: int) -> None:
         """Do what the message asks of a PE whose CPU has decoded it."""
 
-    def answer(self, place: tuple[int, int, int]) -> None:
+    def answer(self, place: tuple[int, int, int], by: int) -> None:
         """Send a PE's completion on its way to the host."""
         _, cube, pe = place
-        self._reply(naming.m_cpu(self.sip, cube), naming.pe_cpu(self.sip, cube, pe), self._pe_done, cube)
+        self._reply(naming.m_cpu(self.sip, cube), naming.pe_cpu(self.sip, cube, pe), self._pe_done, cube, by)
 
-    def _reply(self, asker: str, answerer: str, fn: Callable[[Any], None], arg: object) -> None:
+    def _reply(self, asker: str, answerer: str, fn: Callable[[Any, int], None], arg: object, by: int) -> None:
         network = self.engine.network
         route = network.back(network.route(asker, answerer))
-        heard = self.engine.log.heard(self.engine.env, route, ACK_BYTES, self.id, fn)
+        heard = self.engine.log.heard(self.engine.env, route, ACK_BYTES, self.id, fn, by)
         network.send(route, ACK_BYTES, route.key(), heard, arg)
 
-    def _pe_done(self, cube: int) -> None:
+    def _pe_done(self, cube: int, by: int) -> None:
         self._left[cube] -= 1
         if not self._left[cube]:
-            self._reply(naming.io_cpu(self.sip), naming.m_cpu(self.sip, cube), self._cube_done, None)
+            self._reply(naming.io_cpu(self.sip), naming.m_cpu(self.sip, cube), self._cube_done, None, by)
 
-    def _cube_done(self, _: object) -> None:
+    def _cube_done(self, _: object, by: int) -> None:
         self._cubes_left -= 1
         if not self._cubes_left:
-            self._heard()
+            self._heard(by)
 
-    def _heard(self) -> None:
+    def _heard(self, by: int) -> None:
         """Let the host know that all cubes have answered."""
-        self._reply(naming.HOST, naming.io_cpu(self.sip), self._all_done, None)
+        self._reply(naming.HOST, naming.io_cpu(self.sip), self._all_done, None, by)
 
-    def _all_done(self, _: object) -> None:
+    def _all_done(self, _: object, by: int) -> None:
+        self.by = by
         if self.kind:
             self.log_row(self.kind, self.nbytes_of())
         self.done.succeed()
@@ -190,7 +204,7 @@ class Broadcast(ABC):
         log = self.engine.log
         if log.operation:
             row = self.sent_ps, self.engine.env._now, log.component(naming.HOST), KIND[kind], self.id, nbytes, 0, -1
-            log.row(*row)
+            self.by = log.row(*row, self.by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +290,8 @@ class Launch(Broadcast):
         races = engine.races(sip)
         self.task = None if races is None else races.task
         self.target_start_ps = self.start_ps = self.end_ps = -1
+        self._stamped_ps = self._last_ps = -1
+        self._stamped_by = self._last_by = NONE
         row = LaunchRow(name, queues or "", sip, self.id, self.sent_ps, -1, -1, -1)
         self._number = engine.launches.append(row)
 
@@ -288,26 +304,29 @@ class Launch(Broadcast):
         if self._step is None:
             super().send()
         elif self._step.nbytes:
-            self.engine.message(naming.HOST, naming.io_cpu(self.sip), self._step.nbytes, self, self.id)
+            self.engine.message(
+                naming.HOST, naming.io_cpu(self.sip), self._step.nbytes, self, self.id, self.engine.host_by
+            )
         else:
             self.engine.begin(naming.io_cpu(self.sip), self)
 
-    def _heard(self) -> None:
+    def _heard(self, by: int) -> None:
         if self._step is None or self._step.is_last:
-            super()._heard()
+            super()._heard(by)
         else:
-            self._all_done(None)
+            self._all_done(None, by)
 
     def args_of(self, cube: int, pe: int) -> tuple[Any, ...]:
         """Return the arguments of one PE's program."""
         return self.args if isinstance(self.args, tuple) else self.args[cube, pe]
 
-    def stamp(self, t: int) -> None:
+    def stamp(self, t: int, by: int) -> None:
         """Set the common start: when the last PE has decoded its copy on an otherwise idle machine."""
+        self._stamped_ps, self._stamped_by = t, by
         self.target_start_ps = t + self.engine.spread_ps(self.cubes, self.nbytes_of())
         self.engine.launches.note(self._number, self.target_start_ps, -1, -1)
 
-    def taken(self, cpu: Cpu) -> None:
+    def taken(self, cpu: Cpu, by: int) -> None:
         """Start the program at the stamped time, or now if that has passed (logged as skew)."""
         now, log = self.engine.env._now, self.engine.log
         if now > self.target_start_ps and log.operation:
@@ -316,18 +335,36 @@ class Launch(Broadcast):
         if self.start_ps < 0 or start < self.start_ps:
             self.start_ps = start
             self.engine.launches.note(self._number, self.target_start_ps, start, -1)
-        self.engine.env.call_at(start, cpu.start, self)
+        self.engine.env.call_at(start, cpu.start, (self, by))
 
-    def program_done(self, program: RunningProgram) -> None:
+    def begins(self, by: int) -> int:
+        """Return the event of a program's start, which is now, as its CPU has decoded the launch (`by`) or all have."""
+        now, log = self.engine.env._now, self.engine.log
+        if not log.operation:
+            return NONE
+        cause, second, since = self._stamped_by, by, self._stamped_ps
+        if now > self.target_start_ps:
+            cause, second, since = by, cause, now
+        elif now == self._last_ps:
+            cause, second, since = self._last_by, by, now
+        return log.step(now, now - since, log.place(_LAST_PE), STEP_KIND["start"], self.id, -1, cause, second)
+
+    def comes(self, t: int, by: int) -> None:
+        """Note which PE will have decoded its copy last, of those that are in time."""
+        if self._last_ps < t <= self.target_start_ps:
+            self._last_ps, self._last_by = t, by
+
+    def program_done(self, program: RunningProgram, by: int) -> None:
         """Note that a program has ended, its commands complete."""
         self.engine.programs_ended += 1
-        self.answer(program.pe.place)
+        self.answer(program.pe.place, by)
 
     def finish(self) -> None:
         """Note that the host has heard of all."""
         self.end_ps = self.engine.env._now
         self.engine.launches.note(self._number, self.target_start_ps, self.start_ps, self.end_ps)
         self.log_row("launch", 0)
+        self.engine.host_by = self.by
 
 
 class RangeMap(Broadcast):
@@ -358,12 +395,12 @@ class RangeMap(Broadcast):
             nbytes = self._nbytes[tellings] = RANGE_BYTES * len(distinct)
         return nbytes
 
-    def taken(self, cpu: Cpu) -> None:
+    def taken(self, cpu: Cpu, by: int) -> None:
         """Enter the ranges, and answer."""
         _, cube, pe = cpu.place
         mine = self.ranges[cube, pe]
         cpu.mmu.map_all(mine, self.owner, self._made.setdefault(id(mine), {}))
-        self.answer(cpu.place)
+        self.answer(cpu.place, by)
 
 
 class Spread(Broadcast):
@@ -378,7 +415,7 @@ class Spread(Broadcast):
         """Return the bytes of a copy, the same for all."""
         return self._nbytes
 
-    def taken(self, cpu: Cpu) -> None:
+    def taken(self, cpu: Cpu, by: int) -> None:
         """Note the time."""
         self.last_ps = self.engine.env._now
 
@@ -420,11 +457,11 @@ class QueueInstall(Broadcast):
             return QUEUE_BYTES * self._directions[cube]
         return QUEUE_BYTES * len(self.wiring[cube, pe])
 
-    def taken(self, cpu: Cpu) -> None:
+    def taken(self, cpu: Cpu, by: int) -> None:
         """Set up the queues, and answer."""
         _, cube, pe = cpu.place
         cpu.pe.ipcq.install(self.key, self.wiring[cube, pe])
-        self.answer(cpu.place)
+        self.answer(cpu.place, by)
 
 
 class HostCopy:
@@ -434,7 +471,9 @@ class HostCopy:
         self, engine: GraphEngine, pieces: Sequence[tuple[int, int]], data: np.ndarray | None, write: bool
     ) -> None:
         self.engine, self.pieces, self.write = engine, list(pieces), write
+        self.by = NONE
         self.done = simpy.Event(engine.env)
+        self.done.callbacks.append(self._heard_of)
         self._start = engine.env._now
         self._id = engine.log.command("h2d" if write else "d2h")
         self._left = len(self.pieces)
@@ -448,6 +487,8 @@ class HostCopy:
             node_id, offset = engine.locate(pa)
             txn = Transaction(nbytes, offset, self._finished, i, None, [(pa, nbytes)])
             route = engine.network.route(naming.HOST, node_id)
+            if engine.log.operation:
+                txn.number = engine.log.sent(engine.host_by)
             if write:
                 txn.data = None if data is None else data[at : at + nbytes]
                 txn.write(engine.network, route, engine.memory_at(node_id))
@@ -455,18 +496,24 @@ class HostCopy:
                 txn.read(engine.network, route, engine.memory_at(node_id))
             at += nbytes
 
+    def _heard_of(self, _: object) -> None:
+        """Let what the host does from now on follow from the end of this."""
+        if self.pieces:
+            self.engine.host_by = self.by
+
     def _finished(self, txn: Transaction) -> None:
         if not self.write:
             self._parts[txn.arg] = txn.data
         engine, log = self.engine, self.engine.log
         if log.operation:
-            log.transfer(self._start, engine.env._now, txn, self._id, -1, WRITE if self.write else READ)
+            self.by = log.transfer(self._start, engine.env._now, txn, self._id, -1, WRITE if self.write else READ)
         self._left -= 1
         if self._left:
             return
         if log.operation:
             name = "h2d" if self.write else "d2h"
             nbytes = sum(n for _, n in self.pieces)
-            log.row(self._start, engine.env._now, log.component(naming.HOST), KIND[name], self._id, nbytes, 0, -1)
+            host = log.component(naming.HOST)
+            self.by = log.row(self._start, engine.env._now, host, KIND[name], self._id, nbytes, 0, -1, self.by)
         parts = [part for part in self._parts if part is not None]
         self.done.succeed(np.concatenate(parts) if parts else None)

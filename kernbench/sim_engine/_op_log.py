@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.analysis._records import (
+    ARRIVED,
     COLUMNS,
+    HELD,
     MESSAGE,
+    MOVE,
+    NONE,
+    ROW,
+    SENT,
+    STAGE_PATHS,
+    STAGES,
+    STEP,
+    STEP_KINDS,
+    STEPS,
     TRANSFERS,
     CommandInfo,
     Dependencies,
@@ -20,6 +31,7 @@ from kernbench.analysis._records import (
     Stage,
     covered_ps,
 )
+from kernbench.sim_engine._causes import Cause
 from kernbench.sim_engine._network import ENGINE
 
 if TYPE_CHECKING:
@@ -33,15 +45,19 @@ KINDS = (
     "map", "skew", "send", "recv", "install",
 )  # fmt: skip
 KIND = {name: i for i, name in enumerate(KINDS)}
+STEP_KIND = {name: i for i, name in enumerate(STEP_KINDS)}
 _ROWS = 16384  # of a block
-_WIDTH, _MOVE_WIDTH, _STAGE_WIDTH = len(COLUMNS), len(TRANSFERS), len(Stage._fields)
+_OPENERS = 8192
+_WIDTH, _MOVE_WIDTH, _STAGE_WIDTH = len(COLUMNS) + 2, len(TRANSFERS) + 2, len(Stage._fields)
+_STEP_WIDTH, _PATH_WIDTH = len(STEPS), len(STAGE_PATHS)
 
 
 class OpLog:
-    """Rows (start, end, component, kind, command, nbytes, flops, tile), in ps, bytes and ids.
+    """Rows (start, end, component, kind, command, nbytes, flops, tile), in ps, bytes and ids, and what caused them.
 
     `operation` is False when nothing is kept; `tiles` is True when stages of tiles are kept, too. Rows are written to
-    blocks of a fixed size, number by number: so a log costs what its columns hold.
+    blocks of a fixed size, number by number: so a log costs what its columns hold. Every row, transfer and step has
+    four candidates for its cause, two to a number, the decisive one first (see `_causes`).
     """
 
     def __init__(self, level: str = "operation") -> None:
@@ -50,16 +66,22 @@ class OpLog:
         self.level = level
         self.operation, self.tiles = level != "off", level == "tile"
         self.components: dict[str, int] = {}
+        self.places: dict[str, int] = {}  # of steps
         self.routes: list[Route] = []
-        self.issued: list[tuple[int, int, int]] = []
         self.after: list[tuple[int, int]] = []
         self._commands: list[tuple[Any, ...]] = []
         self._entered = 0
         self._blocks: list[np.ndarray] = []
         self._move_blocks: list[np.ndarray] = []
         self._stage_blocks: list[np.ndarray] = []
+        self._step_blocks: list[np.ndarray] = []
+        self._path_blocks: list[np.ndarray] = []
         self._rows, self._moves, self._stages = _block(0), _block(0), _block(0)
-        self._free = self._moves_free = self._stages_free = 0  # numbers for which the last block has room
+        self._steps, self._paths = _block(0), _block(0)
+        # Where tiles are not logged: requests that memories began to work with, when they were sent and why; the last.
+        self.openers: dict[int, tuple[int, Cause]] = {}
+        # Numbers for which the last block has room.
+        self._free = self._moves_free = self._stages_free = self._steps_free = self._paths_free = 0
 
     def component(self, name: str) -> int:
         """Return the id of a component's name."""
@@ -87,10 +109,15 @@ class OpLog:
             self.routes.append(route)
         return route.logged
 
+    def place(self, name: str) -> int:
+        """Return the id of the place of a step."""
+        return self.places.setdefault(name, len(self.places))
+
     def row(
-        self, start: int, end: int, component: int, kind: int, command: int, nbytes: int, flops: int, tile: int
-    ) -> None:
-        """Add a row."""
+        self, start: int, end: int, component: int, kind: int, command: int, nbytes: int, flops: int, tile: int,
+        cause: int = NONE, second: int = NONE, third: int = NONE,
+    ) -> int:  # fmt: skip
+        """Add a row, and what its beginning followed from (a whole command's: its end); return the event of its end."""
         if not self._free:
             self._free = _ROWS * _WIDTH
             self._rows = _block(self._free)
@@ -98,22 +125,84 @@ class OpLog:
         rows, i = self._rows, len(self._rows) - self._free
         rows[i], rows[i + 1], rows[i + 2], rows[i + 3] = start, end, component, kind
         rows[i + 4], rows[i + 5], rows[i + 6], rows[i + 7] = command, nbytes, flops, tile
+        rows[i + 8], rows[i + 9] = cause | second << 32, third
         self._free -= _WIDTH
+        return ROW | ((len(self._blocks) - 1) * _ROWS + i // _WIDTH) << 3
 
-    def move(
-        self, start: int, end: int, route: Route, nbytes: int, command: int, tile: int, kind: int, key: int,
-        arrived: int = -1, since: int = -1, opener: int = -1, served: int = -1,
-    ) -> None:  # fmt: skip
-        """Add a transaction or message: a row of `TRANSFERS`."""
+    def left(self, row: int, room: int, held: bool) -> None:
+        """Note what made room behind the stage of a row, and whether that held it up."""
+        number = row >> 3
+        block = number // _ROWS
+        rows = self._rows if block == len(self._blocks) - 1 else self._blocks[block]
+        rows[number % _ROWS * _WIDTH + 9] |= (room | HELD if held else room) << 32
+
+    def sent(self, cause: int = NONE, second: int = NONE, third: int = NONE, fourth: int = NONE) -> int:
+        """Make room for a transaction or message that starts now, and say what it followed from; return its number."""
         if not self._moves_free:
             self._moves_free = _ROWS * _MOVE_WIDTH
             self._moves = _block(self._moves_free)
             self._move_blocks.append(np.asarray(self._moves))
         moves, i = self._moves, len(self._moves) - self._moves_free
+        moves[i] = -1
+        moves[i + 12], moves[i + 13] = cause | second << 32, third | fourth << 32
+        self._moves_free -= _MOVE_WIDTH
+        return (len(self._move_blocks) - 1) * _ROWS + i // _MOVE_WIDTH
+
+    def move(
+        self, number: int, start: int, end: int, route: Route, nbytes: int, command: int, tile: int, kind: int,
+        key: int, arrived: int = -1, since: int = -1, opener: int = -1, served: int = -1, held: int = NONE,
+    ) -> int:  # fmt: skip
+        """Enter a transaction or message that has ended: a row of `TRANSFERS`; return the event of its end.
+
+        `held` is what the end followed from where that is not the end of the route.
+        """
+        block = number // _ROWS
+        moves = self._moves if block == len(self._move_blocks) - 1 else self._move_blocks[block]
+        i = number % _ROWS * _MOVE_WIDTH
         moves[i], moves[i + 1], moves[i + 2], moves[i + 3] = start, end, self.route(route), nbytes
         moves[i + 4], moves[i + 5], moves[i + 6], moves[i + 7] = command, tile, kind, key
         moves[i + 8], moves[i + 9], moves[i + 10], moves[i + 11] = arrived, since, opener, served
-        self._moves_free -= _MOVE_WIDTH
+        moves[i + 13] |= held << 32
+        return MOVE | number << 3
+
+    def step(
+        self, end: int, ps: int, place: int, kind: int, command: int, of: int = -1,
+        cause: int = NONE, second: int = NONE, third: int = NONE,
+    ) -> int:  # fmt: skip
+        """Add what took `ps` until `end` and is no operation: a row of `STEPS`; return its event."""
+        if not self._steps_free:
+            self._steps_free = _ROWS * _STEP_WIDTH
+            self._steps = _block(self._steps_free)
+            self._step_blocks.append(np.asarray(self._steps))
+        steps, i = self._steps, len(self._steps) - self._steps_free
+        steps[i], steps[i + 1], steps[i + 2], steps[i + 3] = end, ps, place, kind
+        steps[i + 4], steps[i + 5], steps[i + 6], steps[i + 7] = command, of, cause | second << 32, third
+        self._steps_free -= _STEP_WIDTH
+        return STEP | ((len(self._step_blocks) - 1) * _ROWS + i // _STEP_WIDTH) << 3
+
+    def opened(self, key: int, asked: int, cause: Cause) -> None:
+        """Remember a request that a memory began to work with after a gap."""
+        if len(self.openers) == _OPENERS:
+            for old in list(self.openers)[: _OPENERS // 2]:
+                del self.openers[old]
+        self.openers[key] = asked, cause
+
+    def event(self, cause: Cause) -> int:
+        """Return the event that a cause is; if it is a path through stages, that becomes one."""
+        if cause.event == NONE and cause.before is not None:
+            before = self.event(cause.before)
+            if not self._paths_free:
+                self._paths_free = _ROWS * _PATH_WIDTH
+                self._paths = _block(self._paths_free)
+                self._path_blocks.append(np.asarray(self._paths))
+            paths, i = self._paths, len(self._paths) - self._paths_free
+            paths[i], paths[i + 1] = cause.command, before
+            for part in range(_PATH_WIDTH - 2):
+                paths[i + 2 + part] = cause.parts[part]
+            self._paths_free -= _PATH_WIDTH
+            cause.event = STAGES | ((len(self._path_blocks) - 1) * _ROWS + i // _PATH_WIDTH) << 3
+            cause.before = None
+        return cause.event
 
     def stage(
         self, command: int, kind: int, start: int, end: int, busy: int, n: int, nbytes: int = 0, route: int = -1
@@ -128,32 +217,40 @@ class OpLog:
         stages[i + 4], stages[i + 5], stages[i + 6], stages[i + 7] = busy, n, nbytes, route
         self._stages_free -= _STAGE_WIDTH
 
-    def transfer(self, start: int, end: int, txn: Transaction, command: int, tile: int, kind: int) -> None:
-        """Add a transaction with a memory: when it was asked for and when it was complete at its asker."""
-        self.move(
-            start, end, txn.back, txn.nbytes, command, tile, kind, txn.key,
+    def transfer(self, start: int, end: int, txn: Transaction, command: int, tile: int, kind: int) -> int:
+        """Enter a transaction with a memory: when it was asked for and when it was complete at its asker."""
+        return self.move(
+            txn.number, start, end, txn.back, txn.nbytes, command, tile, kind, txn.key,
             txn.arrived_ps, txn.since_ps, txn.opener, txn.served_ps,
         )  # fmt: skip
 
     def heard(
-        self, clock: Clock, route: Route, nbytes: int, command: int, fn: Callable[[Any], None]
+        self, clock: Clock, route: Route, nbytes: int, command: int, fn: Callable[[Any, int], None], cause: int
     ) -> Callable[[Any], None]:
-        """Return `fn` for the arrival of a message that is sent now, which is logged then."""
+        """Return what takes a message that is sent now for `cause`: it is logged then, and `fn` gets its event."""
         if not self.operation:
-            return fn
+            return lambda arg: fn(arg, NONE)
         core = clock.core
         sent = core.now
+        number = self.sent(cause)
         self.route(route)
 
         def arrived(arg: Any) -> None:
-            self.move(sent, core.now, route, nbytes, command, -1, MESSAGE, -1)
-            fn(arg)
+            fn(arg, self.move(number, sent, core.now, route, nbytes, command, -1, MESSAGE, -1))
 
         return arrived
 
     def moves(self) -> dict[str, np.ndarray]:
-        """Return all transactions and messages so far as columns."""
-        return _columns(self._move_blocks, self._moves_free, TRANSFERS)
+        """Return all transactions and messages so far as columns; those under way start at -1."""
+        return _columns(self._move_blocks, self._moves_free, TRANSFERS, _MOVE_WIDTH)
+
+    def steps(self) -> dict[str, np.ndarray]:
+        """Return all steps so far as columns."""
+        return _columns(self._step_blocks, self._steps_free, STEPS, _STEP_WIDTH)
+
+    def paths(self) -> dict[str, np.ndarray]:
+        """Return the paths through stages so far as columns."""
+        return _columns(self._path_blocks, self._paths_free, STAGE_PATHS, _PATH_WIDTH)
 
     def stages(self) -> np.ndarray:
         """Return what the stages did with each tiled command so far."""
@@ -161,16 +258,21 @@ class OpLog:
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return all rows so far as columns."""
-        return _columns(self._blocks, self._free, COLUMNS)
+        return _columns(self._blocks, self._free, COLUMNS, _WIDTH)
+
+    def causes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the candidates of every row and of every transfer so far, two to a number."""
+        rows, moves = _table(self._blocks, self._free, _WIDTH), _table(self._move_blocks, self._moves_free, _MOVE_WIDTH)
+        return rows[:, -2:], moves[:, -2:]
 
 
 def _block(n: int) -> memoryview:
     return np.empty(n, np.int64).data
 
 
-def _columns(blocks: list[np.ndarray], free: int, types: Mapping[str, type]) -> dict[str, np.ndarray]:
+def _columns(blocks: list[np.ndarray], free: int, types: Mapping[str, type], width: int) -> dict[str, np.ndarray]:
     """Return the columns of rows in `blocks`, of which the last one has room for `free` numbers."""
-    table = _table(blocks, free, len(types))
+    table = _table(blocks, free, width)
     return {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(types.items())}
 
 
@@ -245,18 +347,43 @@ def dependencies(engine: GraphEngine) -> Dependencies:
                 latency = engine.network.link(src, dst).lat
                 wire = edge.latency_ps - graph.node(dst).overhead_ps
                 links[path[here], path[there]] = wire, latency - wire, edge.bw_gbs, edge.header_bytes
+    causes, sent = log.causes()
+    moves, steps, paths = log.moves(), log.steps(), log.paths()
+    under_way = moves["start_ps"] < 0
+    if under_way.any():
+        number = np.where(under_way, -1, np.cumsum(~under_way) - 1)
+        moves = {name: column[~under_way] for name, column in moves.items()}
+        sent = _renumbered(sent[~under_way], number)
+        causes = _renumbered(causes, number)
+        for table, columns in ((steps, ("cause", "more")), (paths, ("before",))):
+            table |= {name: _renumbered(table[name], number) for name in columns}
     return Dependencies(
-        log.moves(),
+        moves,
         tuple(nodes),
         tuple(routes),
         links,
-        np.array(log.issued, np.int64).reshape(-1, 3),
         np.array(log.after, np.int64).reshape(-1, 2),
         np.array([(x.command, max(0, x.target_start_ps)) for x in engine.launches if log.operation], np.int64).reshape(
             -1, 2
         ),
         log.stages(),
+        steps,
+        tuple(log.places),
+        paths,
+        causes,
+        sent,
     )
+
+
+def _renumbered(causes: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Return causes whose events of transfers have new numbers; of those under way (-1) nothing is known."""
+    pairs = np.ascontiguousarray(causes, np.int64).view(np.uint32)
+    kept, event = pairs & np.uint32(HELD), pairs & np.uint32(HELD - 1)
+    tag = event & 7
+    of_move = (tag == MOVE) | (tag == SENT) | (tag == ARRIVED)
+    new = number[np.where(of_move, event >> 3, 0)]
+    event = np.where(of_move, np.where(new < 0, 0, new << 3 | tag), event)
+    return (event.astype(np.uint32) | kept).view(np.int64).reshape(causes.shape)
 
 
 def collect(engine: GraphEngine) -> Records:

@@ -2,6 +2,9 @@ cimport cython
 from libc.stdint cimport int64_t
 
 
+from kernbench.sim_engine._causes cimport Cause
+
+
 cdef class Callee:
     cpdef landed(self, arg)
     cpdef woken(self, int what, arg)
@@ -23,7 +26,8 @@ cdef class Route:
 
 cdef class Transaction:
     cdef public object arg, fn, lines, pieces, data
-    cdef public int64_t nbytes, offset, key, arrived, end, asked_ps, tile
+    cdef public int64_t nbytes, offset, key, arrived, end, asked_ps, tile, number
+    cdef public Cause cause
     cdef public int64_t arrived_ps, since_ps, opener, served_ps
     cdef public Route back
     cdef public list pending

@@ -11,6 +11,7 @@ import numpy as np
 from kernbench._units import flits
 
 if TYPE_CHECKING:
+    from kernbench.sim_engine._causes import Cause
     from kernbench.sim_engine._network import Link, Network
 
 
@@ -107,12 +108,12 @@ class Transaction:
     there, without an acknowledgement. A memory with queues says what the log keeps: when the request arrived, since
     when the memory was busy then, `opener`, the key of the transaction that came first in that time, and the end of
     service.
-    `asked_ps` and `tile` are its asker's: when it asked, and for which tile.
+    `asked_ps`, `tile` and `cause` are its asker's: when it asked, for which tile, and why; `number` is the log's.
     """
 
     __slots__ = (
-        "arg", "arrived", "arrived_ps", "asked_ps", "back", "data", "end", "fn", "key", "lines", "nbytes", "offset",
-        "opener", "pending", "pieces", "posted", "served_ps", "since_ps", "tile",
+        "arg", "arrived", "arrived_ps", "asked_ps", "back", "cause", "data", "end", "fn", "key", "lines", "nbytes",
+        "number", "offset", "opener", "pending", "pieces", "posted", "served_ps", "since_ps", "tile",
     )  # fmt: skip
 
     def __init__(
@@ -133,7 +134,8 @@ class Transaction:
         self.posted = False
         self.key: int
         self.back: Route
-        self.asked_ps = self.tile = -1
+        self.asked_ps = self.tile = self.number = -1
+        self.cause: Cause | None = None
         self.arrived_ps = self.since_ps = self.opener = self.served_ps = -1
 
     def read(self, network: Network, route: Route, memory: Memory) -> None:

@@ -14,7 +14,7 @@ import simpy
 
 from kernbench._interrupts import hold, release
 from kernbench._registry import COMPONENTS
-from kernbench.analysis._records import Records
+from kernbench.analysis._records import NONE, Records
 from kernbench.errors import ArgumentError, DeadlockError, IpcqDeadlock, StateError
 from kernbench.policy.address.allocator import AddressConfig, Allocators
 from kernbench.policy.address.pe_mmu import Range, Table
@@ -131,6 +131,7 @@ class GraphEngine:
         self._spreads: dict[tuple[Any, int], int] = {}
         self._memories: dict[int, str] = {}
         self.programs_started = self.programs_ended = 0
+        self.host_by = NONE  # what the host does follows from: the last operation whose end it has heard of
 
     def races(self, sip: int) -> DeviceRaces | None:
         """Return what looks for races in the memory of a SIP; None in a run that does not."""
@@ -188,15 +189,15 @@ class GraphEngine:
             self._memories[start] = node_id
         return node_id, place.offset
 
-    def message(self, src: str, dst: str, nbytes: int, arg: object, command: int) -> None:
-        """Send a control message of `command`; the component at `dst` gets `on_broadcast(arg)`."""
+    def message(self, src: str, dst: str, nbytes: int, arg: object, command: int, by: int) -> None:
+        """Send a control message of `command`, because of `by`; `dst` gets `on_broadcast(arg, event)`."""
         route = self.network.route(src, dst)
-        heard = self.log.heard(self.env, route, nbytes, command, self._part(dst).on_broadcast)
+        heard = self.log.heard(self.env, route, nbytes, command, self._part(dst).on_broadcast, by)
         self.network.send(route, nbytes, route.key(), heard, arg)
 
     def begin(self, node_id: str, arg: object) -> None:
         """Let a component take a control message that it has already."""
-        self._part(node_id).on_broadcast(arg)
+        self._part(node_id).on_broadcast(arg, self.host_by)
 
     def write(self, pieces: Sequence[tuple[int, int]], data: np.ndarray | None) -> simpy.Event:
         """Copy `data` (uint8, or None without data) from the host into `pieces`; return the event of its end."""
@@ -281,7 +282,7 @@ class GraphEngine:
         if key not in self._spreads:
             idle = GraphEngine(self.machine, log="off")
             dry = Spread(idle, 0, [(cube, pe) for cube, pes in cubes.items() for pe in pes], nbytes)
-            idle._part(naming.io_cpu(0)).forward(dry)
+            idle._part(naming.io_cpu(0)).forward(dry, NONE)
             idle.run()
             self._spreads[key] = dry.last_ps
         return self._spreads[key]

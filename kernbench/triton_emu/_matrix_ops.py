@@ -282,9 +282,10 @@ def _seen(x: Tile) -> Value:
     if value.shape == x.shape:
         return value
     view = Value(x.shape, x.dtype, None, value.done_ps)
+    view.done_by = value.done_by
 
     def complete(whole: Value, t: int) -> None:
-        view.done_ps = t
+        view.done_ps, view.done_by = t, whole.done_by
         view.array = None if whole.array is None else whole.array.reshape(view.shape)
 
     when_complete(value, complete)

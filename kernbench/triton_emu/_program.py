@@ -91,7 +91,7 @@ def when_complete(value: Value, tell: Callable[[Value, int], None]) -> None:
     # The command that makes the value holds it until then; a strong reference here would be a cycle.
     held = weakref.ref(value)
 
-    def complete(t: int) -> None:
+    def complete(t: int, _: int) -> None:
         done = held()
         assert done is not None
         tell(done, t)

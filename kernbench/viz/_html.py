@@ -164,7 +164,7 @@ def _named_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 def _path_bar(result: Result) -> str:
     """Return the critical path on the device by resource, or why there is none."""
-    why = result.critical_path
+    why = result.explained
     if isinstance(why, str):
         return f"<div>{escape(why)}</div>"
     device, latency = why.device_ns, why.path.makespan_ps / 1000
@@ -255,7 +255,7 @@ def _last_timeline(records: Records) -> str:
 
 def _path_table(result: Result) -> str:
     """Return the first resources of the device and of the host on the critical path."""
-    why = result.critical_path
+    why = result.explained
     if isinstance(why, str):
         return ""
     rows = []

@@ -112,7 +112,7 @@ CASES = {
     "128 slices": (own_slices, "HBM slice", "cube.hbm.channel_bw_gbs"),
     "128 ways": (next_cube, "UCIe link", "cube.ucie.bw_gbs"),
     "ring, 16 B": (lambda machine: all_reduce(machine, RING, 8), "wire of the SIP link", "system.sip_link.latency_ns"),
-    "tree": (lambda machine: all_reduce(machine, TREE, 1 << 16), "wire of the SIP link", "system.sip_link.latency_ns"),
+    "tree": (lambda machine: all_reduce(machine, TREE, 3 << 14), "wire of the SIP link", "system.sip_link.latency_ns"),
 }
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernbench.analysis._records import CREDIT, HELD, MOVE, PART
 from kernbench.ccl.diagnostics import pointer_dump, rings
 from kernbench.components._command import Recv, Send
 from kernbench.components.builtin.queues import Inbox, Message, Queue, Slot
@@ -101,6 +102,18 @@ def test_a_receive_takes_the_read_port_and_its_credit_leaves_when_the_tile_is_dr
     assert seen == ["send", "arrive", "recv", "credit"]
 
 
+def credits_waited_for(engine):
+    """When the credit came that each part waited for, None for one that waited for none."""
+    records = engine.records()
+    moves, found = records.dependencies.at(slice(None)), []
+    for part, causes in zip(moves, records.dependencies.sent[:, 0].tolist(), strict=True):
+        if part.kind == PART:
+            event = causes & (HELD - 1)
+            credit = moves[event >> 3] if event & 7 == MOVE else None
+            found.append((part.start_ps, credit.end_ps if credit is not None and credit.kind == CREDIT else None))
+    return [credit for _, credit in sorted(found)]
+
+
 def test_a_full_ring_holds_the_next_part_until_its_credit_arrives():
     def receiver(tl: Any) -> None:
         for _ in range(3):
@@ -109,7 +122,7 @@ def test_a_full_ring_holds_the_next_part_until_its_credit_arrives():
     engine = run({A: send(2048, 3), B: receiver}, n_slots=1)
     leaves, given = [p["start_ps"] for p in parts(engine)], [c["end_ps"] for c in credits_of(engine)]
     assert leaves[1:] == given[:2]
-    assert [p["opener"] for p in parts(engine)] == [-1, *(c["key"] for c in credits_of(engine)[:2])]
+    assert credits_waited_for(engine) == [None, *given[:2]]
 
 
 @pytest.mark.parametrize("n_slots", [1, 2, 4, 8])
@@ -414,9 +427,8 @@ def test_a_message_travels_in_parts_of_a_slot(n, sizes):
 @pytest.mark.parametrize("n_slots", [1, 2, 3, 4])
 def test_as_many_parts_leave_without_a_credit_as_the_ring_has_slots(n_slots):
     engine = run({A: send(2048, n_slots + 1), B: recv(2048, n_slots + 1)}, n_slots=n_slots)
-    openers = [part["opener"] for part in parts(engine)]
     first, *_ = credits_of(engine)
-    assert openers == [-1] * n_slots + [first["key"]]
+    assert credits_waited_for(engine) == [None] * n_slots + [first["end_ps"]]
     assert parts(engine)[n_slots]["start_ps"] == first["end_ps"]
     assert all(part["start_ps"] < first["start_ps"] for part in parts(engine)[:n_slots])
 

@@ -197,7 +197,7 @@ def test_a_view_is_complete_when_its_value_is():
     view = backend.commands[-1].a
     assert view.done_ps is None
     for tell in x._value.waiters:
-        tell(77)
+        tell(77, 0)
     assert view.done_ps == 77
 
 

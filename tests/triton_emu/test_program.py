@@ -228,7 +228,7 @@ def test_a_print_waits_for_nothing(capsys):
     tl.device_print("x", x)
     assert capsys.readouterr().out == ""
     for tell in x._value.waiters:
-        tell(5)
+        tell(5, 0)
     assert capsys.readouterr().out == "pid (0, 0, 0) x [1. 1.]\n"
     tl, backend, p = program(np.ones(2, np.float32), data=False)
     tl.device_print("x", tl.load(p, shape=2))

@@ -212,11 +212,6 @@ def what_if(
 
     changes = _changes(records.spec, overrides)
     timing = timing_of(records)
-    if not timing.types_known and any(change.field in _BY_TYPE for change in changes):
-        raise ConfigError(
-            f"{name}: the log is of an earlier version and does not hold data types, which "
-            f"{', '.join(change.field for change in changes if change.field in _BY_TYPE)} is about; run it again"
-        )
     ratio = {change.field: _slowdown(change) for change in changes}
     now = records.makespan_ps if window is None else window[1] - window[0]
     predicted = timing.predict(ratio, {change.field: change.new for change in changes}, window)

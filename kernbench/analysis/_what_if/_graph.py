@@ -8,7 +8,8 @@ they would overstate is taken from them.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -16,16 +17,38 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from kernbench._units import ACK_BYTES, flits
-from kernbench.analysis._critical_path import critical_path as check_logged
-from kernbench.analysis._records import CREDIT, FETCH, PART, READ, WRITE, Records, Stage, Transfer
+from kernbench.analysis._critical_path import check_logged
+from kernbench.analysis._records import (
+    ARRIVED,
+    BEGIN,
+    CREDIT,
+    FETCH,
+    HELD,
+    MESSAGE,
+    MOVE,
+    PART,
+    PARTS,
+    READ,
+    ROW,
+    SENT,
+    STAGES,
+    STEP,
+    STEP_KINDS,
+    WRITE,
+    Records,
+    Stage,
+    Transfer,
+)
 from kernbench.analysis._what_if._quantities import Quantities
 from kernbench.analysis._what_if._retime import retime
-from kernbench.analysis.breakdown import COMMAND_KINDS, ENGINES, HOST_KINDS, TILE_STAGES
+from kernbench.analysis.breakdown import COMMAND_KINDS, ENGINE_PARTS, ENGINES, TILE_STAGES
 
 Term: TypeAlias = tuple[int, float]  # quantity, coefficient
 _COMMAND, _M_CPU, _IO_CPU = "cube.pe.pe_cpu.command_ns", "cube.m_cpu.service_ns", "sip.io.io_cpu.service_ns"
 _FETCH_GBS, _STORE_GBS = "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs"
-_CHAINED = 2  # links of a route on which a transfer follows the one before
+_KIND_OF = {part: kind for kind, part in ENGINE_PARTS.items()}
+# Links of a route on which a transfer follows the one before, the busiest; messages between PEs cross more that are.
+_CHAINED, _OF_MESSAGES = 2, 6
 
 
 class Events:
@@ -75,46 +98,43 @@ class _Server:
 
 
 class Graph:
-    """Builds the events of a run."""
+    """Builds the events of a run. Its edges are the causes that the engine recorded, decisive or not."""
 
     def __init__(self, records: Records, quantities: Quantities) -> None:
-        self.r, self.q, self.events = records, quantities, Events()
+        self.r, self.d, self.q, self.events = records, records.dependencies, quantities, Events()
         self.kinds = [records.kinds[kind] for kind in records.kind.tolist()]
-        self.transfers = records.dependencies.at(slice(None))
+        self.transfers = self.d.at(slice(None))
         self.start: list[int] = []  # of each transfer: its start, arrival, service, and end
         self.arrived: list[int] = []
         self.served: list[int] = []
         self.end: list[int] = []
-        self.by_command: dict[int, list[int]] = defaultdict(list)
-        self.issued: dict[int, int] = {}
-        self.ready: dict[int, int] = {}
-        self.done: dict[int, int] = {}
         self.servers: dict[Any, _Server] = {}
-        self.types_known = True
         self.busy = dict(zip(records.links.names, records.links.busy_ps.tolist(), strict=True))
+        self.tiles_of = {
+            s.command: s.n for s in map(Stage._make, self.d.stages.tolist()) if records.kinds[s.kind] == "fetch"
+        }
         self._enter_transfers()
-        self._enter_commands()
-        self._tiles()
+        self._enter_rows()
+        self._enter_steps()
+        self._enter_paths()
+        self._join_rows()
+        self._join_transfers()
+        self._join_steps()
+        self._join_launches()
         self._tiled_without_tiles()
-        self._queues()
-        self._programs()
-        self._host()
         for server in self.servers.values():
             server.connect(self.events)
         self.last = self.events.add(records.makespan_ps)
-        for node in (*self.end, *self.done.values()):
+        for node in (*self.end, *(node for node in self.left if node >= 0)):
             self.events.edge(node, self.last)
-
-    # -- transfers
 
     def _enter_transfers(self) -> None:
         add, edge, q = self.events.add, self.events.edge, self.q
         nodes = self.r.dependencies.nodes
-        self.chained: dict[tuple[int, bool], list[int]] = {}
-        self.busiest: dict[tuple[int, bool], int] = {}
+        self.chained: dict[tuple[int, bool, bool], list[int]] = {}
+        self.busiest: dict[tuple[int, bool, bool], int] = {}
         came: dict[tuple[int, int], int] = {}  # arrivals of reads, by key and time
-        for i, x in enumerate(self.transfers):
-            self.by_command[x.command].append(i)
+        for x in self.transfers:
             start = add(x.start_ps)
             memory = x.kind in (READ, WRITE, FETCH)
             path = self.r.dependencies.routes[x.route]
@@ -186,11 +206,11 @@ class Graph:
         """Enter a transfer at the busiest links of its way."""
         q, nbytes = self.q, x.nbytes
         hops = q.hops(route, reverse)
-        key = route, reverse
+        key = route, reverse, x.kind in (PART, CREDIT)
         if key not in self.chained:
             ranked = sorted(range(len(hops)), key=lambda i: -self.busy.get(q.link_name(hops[i]), 0))
             self.busiest[key] = ranked[0]
-            self.chained[key] = sorted(ranked[:_CHAINED])
+            self.chained[key] = sorted(ranked[: _OF_MESSAGES if x.kind in (PART, CREDIT) else _CHAINED])
             slowest = max(range(len(hops)), key=lambda i: (q.link_ps(hops[i], q.flit_bytes), -i))
             if slowest not in self.chained[key] and len(hops) > 2:
                 self.chained[key].append(slowest)
@@ -205,188 +225,250 @@ class Graph:
             server.members.append(members)
         self.events.waits.setdefault(event, q.link_rate(hops[self.busiest[key]]))
 
-    # -- commands
+    # -- rows, steps and paths through stages
 
-    def _enter_commands(self) -> None:
-        add, edge, q, r = self.events.add, self.events.edge, self.q, self.r
+    def _enter_rows(self) -> None:
+        """Enter the work of engines from `begin` until it has `left`, and whole commands when they were done."""
+        add, edge, r = self.events.add, self.events.edge, self.r
         starts, ends, commands, tiles = r.start_ps.tolist(), r.end_ps.tolist(), r.command.tolist(), r.tile.tolist()
-        self.rows_of: dict[int, list[int]] = defaultdict(list)
+        self.begin, self.left = [-1] * len(r), [-1] * len(r)
+        self.finish = [-1] * len(r)
+        self.done: dict[int, int] = {}  # of a command
+        self.fetched: dict[tuple[int, int], int] = {}  # the rows of tiles at the fetch stage
         for i, kind in enumerate(self.kinds):
             command = commands[i]
-            if kind in COMMAND_KINDS or (kind == "math" and tiles[i] < 0):
-                self.rows_of[command].append(i)
-        dependencies = r.dependencies
-        self.launch_of: dict[int, int] = {}
-        self.pe_of: dict[int, tuple[int, int, int]] = {}
-        self.after: dict[int, list[int]] = defaultdict(list)
-        for command, other in dependencies.after.tolist():
-            self.after[command].append(other)
-        for command, issued, launch in dependencies.issued.tolist():
-            self.issued[command] = add(issued)
-            self.launch_of[command] = launch
-            info = r.commands[command]
-            self.pe_of[command] = info.sip, info.cube, info.pe
-            rows = self.rows_of.get(command)
-            if rows:
-                self.done[command] = add(max(ends[i] for i in rows))
-        for command, issued_node in self.issued.items():
-            others = [self.done[other] for other in self.after[command] if other in self.done]
-            kind = self.kinds[self.rows_of[command][0]] if command in self.rows_of else ""
-            if kind == "recv":
-                # The arrival of the message has its own edge.
-                others = [self.done[o] for o in self.after[command] if o in self.done and self._kind(o) != "send"]
-            times = [self.events.times[node] for node in (issued_node, *others)]
-            ready = self.ready[command] = add(max(times))
-            edge(issued_node, ready)
-            for other in others:
-                edge(other, ready)
-        lookup = q.ns("cube.pe.pe_mmu.lookup_ns"), 1.0
-        channels: dict[Any, list[int]] = defaultdict(list)
-        self.tile_transfers: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-        for i, x in enumerate(self.transfers):
-            if x.command not in self.issued or x.kind not in (READ, WRITE):
-                continue
-            channels[self.pe_of[x.command], x.kind].append(i)
-            if x.tile < 0:
-                edge(self.ready[x.command], self.start[i], lookup)
-                if x.command in self.done:  # not if the run was interrupted before
-                    edge(self.end[i], self.done[x.command])
-            else:
-                self.tile_transfers[x.command, x.tile, x.kind].append(i)
-        limits = {READ: q.spec("cube.pe.pe_dma.outstanding_reads"), WRITE: q.spec("cube.pe.pe_dma.outstanding_writes")}
-        for (_, kind), rows in channels.items():
-            rows.sort(key=lambda i: (self.transfers[i].start_ps, self.transfers[i].key))
-            by_end = sorted(rows, key=lambda i: self.transfers[i].end_ps)
-            limit = int(limits[kind])
-            for n, i in enumerate(rows):
-                if n:
-                    edge(self.start[rows[n - 1]], self.start[i])
-                if n >= limit:
-                    edge(self.end[by_end[n - limit]], self.start[i])
-        self.begin: dict[int, int] = {}  # of rows of engines
-        self.finish: dict[int, int] = {}
-        self.leave: dict[int, int] = {}
-        for i, kind in enumerate(self.kinds):
             if kind in ENGINES:
-                self.begin[i], self.finish[i] = add(starts[i]), add(ends[i])
-                self.leave[i] = self.finish[i]
                 took = ends[i] - starts[i]
-                edge(self.begin[i], self.finish[i], (self._engine(kind, commands[i], took), took))
-                if kind == "math" and tiles[i] < 0 and commands[i] in self.ready:
-                    edge(self.ready[commands[i]], self.begin[i])
-                    edge(self.finish[i], self.done[commands[i]])
+                self.begin[i], self.finish[i] = add(starts[i]), add(ends[i])
+                edge(self.begin[i], self.finish[i], (self._engine(kind, command), took))
+                self.left[i] = self.finish[i]
+                if kind == "fetch":
+                    self.fetched[command, tiles[i]] = i
+            elif kind in COMMAND_KINDS:
+                self.left[i] = add(ends[i])
+            if kind in COMMAND_KINDS or (kind == "math" and tiles[i] < 0):
+                if command in self.done:  # a receive of several parts
+                    edge(self.done[command], self.left[i])
+                self.done[command] = self.left[i]
 
-    def _kind(self, command: int) -> str:
-        rows = self.rows_of.get(command)
-        return self.kinds[rows[0]] if rows else ""
-
-    def _engine(self, kind: str, command: int, took_ps: int) -> int:
-        """Return the slowdown of a stage of a command that took some time."""
+    def _engine(self, kind: str, command: int) -> int:
+        """Return the slowdown of a stage of a command."""
         if kind in ("gemm", "math"):
             info = self.r.commands[command]
-            known = info.dtype if kind == "gemm" else info.vector
-            self.types_known &= bool(known) or not took_ps
             return self.q.matrix(info.dtype) if kind == "gemm" else self.q.vector(info.vector)
         return self.q.rate(_FETCH_GBS if kind == "fetch" else _STORE_GBS)
 
-    # -- tiles
+    def _enter_steps(self) -> None:
+        steps = self.d.steps
+        self.step = [self.events.add(t) for t in steps["end_ps"].tolist()]
+        self.step_kind = [STEP_KINDS[kind] for kind in steps["kind"].tolist()]
+        self.step_of = list(zip(*(steps[name].tolist() for name in ("command", "ps", "place", "of")), strict=True))
+        self.issued = {c: i for i, (c, *_) in enumerate(self.step_of) if self.step_kind[i] == "issue"}
+        self.ready: dict[int, int] = {}
+        after: dict[int, list[int]] = defaultdict(list)
+        for command, other in self.d.after.tolist():
+            after[command].append(other)
+        sends = {int(command) for command, kind in zip(self.r.command, self.kinds, strict=True) if kind == "send"}
+        receives = {int(command) for command, kind in zip(self.r.command, self.kinds, strict=True) if kind == "recv"}
+        for command, i in self.issued.items():
+            # A receive does not wait for its message as for a command: the arrival of that has its own edge.
+            others = [o for o in after[command] if o in self.done and not (command in receives and o in sends)]
+            sources = [self.step[i], *(self.done[other] for other in others)]
+            node = self.ready[command] = self.events.add(max(self.events.times[source] for source in sources))
+            for source in sources:
+                self.events.edge(source, node)
 
-    def _tiles(self) -> None:
-        """Join the stages of each PE by the buffers between them."""
-        r, add, edge, q = self.r, self.events.add, self.events.edge, self.q
-        commands, tiles, component = r.command.tolist(), r.tile.tolist(), r.component.tolist()
-        names = {name: i for i, name in enumerate(r.components)}
-        by_component: dict[int, list[int]] = defaultdict(list)
-        for i in self.begin:
-            by_component[component[i]].append(i)
-        stage_buffers = int(q.spec("cube.pe.pe_tcm.stage_buffers"))
-        operand_buffers = int(q.spec("cube.pe.pe_tcm.buffers_per_operand"))
-        starts, ends = r.start_ps.tolist(), r.end_ps.tolist()
-        for pe in sorted({name.rpartition(".pe_gemm")[0] for name in names if name.endswith(".pe_gemm")}):
-            fetch, gemm, math, store = stages = [
-                by_component.get(names.get(f"{pe}.{e}", -1), []) for e in ENGINES.values()
-            ]
-            if not any(stages):
-                continue
-            tiled_math = [i for i in math if tiles[i] >= 0]
-            n_of, outputs = (Counter(commands[i] for i in rows) for rows in (fetch, store))
-            kt = {c: max(1, n // max(1, outputs.get(c, 1))) for c, n in n_of.items()}
-            last = [i for i in gemm if (tiles[i] + 1) % kt.get(commands[i], 1) == 0]
-            products, vectors = {commands[i] for i in gemm}, {commands[i] for i in tiled_math}
-            alone = [i for i in tiled_math if commands[i] not in products]
-            joins = (
-                ([i for i in fetch if commands[i] in products], gemm),
-                ([i for i in fetch if commands[i] not in products], alone),
-                ([i for i in last if commands[i] in vectors], [i for i in tiled_math if commands[i] in products]),
-                ([i for i in last if commands[i] not in vectors], [i for i in store if commands[i] not in vectors]),
-                (tiled_math, [i for i in store if commands[i] in vectors]),
-            )
-            for puts, takes in joins:
-                for n, put in enumerate(puts):
-                    free = takes[n - stage_buffers] if n >= stage_buffers and n - stage_buffers < len(takes) else None
-                    if free is not None:
-                        leave = self.leave[put] = add(max(ends[put], starts[free]))
-                        edge(self.finish[put], leave)
-                        edge(self.begin[free], leave)
-                    if n < len(takes):
-                        edge(self.leave[put], self.begin[takes[n]])
-            # Output tiles that wait for the DMA.
-            leaving = [i for i in store if (commands[i], tiles[i], WRITE) in self.tile_transfers]
-            for n, i in enumerate(leaving):
-                writes = self.tile_transfers[commands[i], tiles[i], WRITE]
-                if n >= stage_buffers:
-                    before = leaving[n - stage_buffers]
-                    first = self.tile_transfers[commands[before], tiles[before], WRITE][0]
-                    leave = self.leave[i] = add(max(ends[i], self.transfers[first].start_ps))
-                    edge(self.finish[i], leave)
-                    edge(self.start[first], leave)
-                for write in writes:
-                    edge(self.leave[i], self.start[write])
-                    if commands[i] in self.done:
-                        edge(self.end[write], self.done[commands[i]])
-            for i in store:
-                if (commands[i], tiles[i], WRITE) not in self.tile_transfers and commands[i] in self.done:
-                    edge(self.leave[i], self.done[commands[i]])
-            for rows in stages:
-                for a, b in pairwise(rows):
-                    edge(self.leave[a], self.begin[b])
-            self._plan(pe, fetch, n_of, kt, operand_buffers)
+    def _enter_paths(self) -> None:
+        """Enter the ends of paths through stages whose tiles were not logged."""
+        add, edge, paths = self.events.add, self.events.edge, self.d.paths
+        routes: dict[int, Stage] = {s.command: s for s in map(Stage._make, self.d.stages.tolist()) if s.route >= 0}
+        self.path: list[int] = []
+        for i in range(len(paths["command"])):
+            command, before = int(paths["command"][i]), self._node(int(paths["before"][i]))
+            took = [(part, int(paths[f"{part}_ps"][i])) for part in PARTS]
+            terms = [self._part(command, part, ps, routes.get(command)) for part, ps in took if ps]
+            start = 0 if before < 0 else self.events.times[before]
+            self.path.append(add(start + sum(ps for _, ps in took)))
+            if before >= 0:
+                edge(before, self.path[-1], *terms)
 
-    def _plan(self, pe: str, fetch: list[int], n_of: dict[int, int], kt: dict[int, int], buffers: int) -> None:
-        """Join PE_SCHEDULER's plan with reads of operands, and these with the fetch stage."""
-        r, add, edge, q = self.r, self.events.add, self.events.edge, self.q
-        tile_ns, lookup = q.ns("cube.pe.pe_scheduler.tile_ns"), (q.ns("cube.pe.pe_mmu.lookup_ns"), 1.0)
-        commands, tiles = r.command, r.tile
-        row = {(int(commands[i]), int(tiles[i])): i for i in fetch}
-        free: int | None = None
-        planned: dict[int, int] = {}
-        t_free = 0
-        for command, n in n_of.items():
-            if command not in self.ready:
+    def _part(self, command: int, part: str, ps: int, dma: Stage | None) -> Term:
+        """Return the term of a part of a path through stages."""
+        q = self.q
+        if part == "plan":
+            return self._field("cube.pe.pe_scheduler.tile_ns", ps)
+        if part == "memory":
+            return q.memory, ps
+        if part in ("read", "write"):
+            if dma is None:
+                return q.one, ps
+            transit = q.transit(dma.route, dma.nbytes // max(dma.n, 1), reverse=part == "write")
+            return transit, ps / q.now(transit)
+        return self._engine(_KIND_OF[part], command), ps
+
+    def _field(self, field: str, ps: int) -> Term:
+        """Return the term of a time that a field decides."""
+        quantity = self.q.ns(field)
+        now = self.q.now(quantity)
+        return (quantity, ps / now) if now else (self.q.one, ps)
+
+    # -- causes
+
+    def _node(self, event: int) -> int:
+        """Return the node of an event, -1 for none."""
+        tag, i = event & 7, event >> 3
+        if tag == ROW:
+            return self.left[i]
+        if tag == BEGIN:
+            return self.begin[i]
+        if tag == MOVE:
+            return self.end[i]
+        if tag == SENT:
+            return self.start[i]
+        if tag == ARRIVED:
+            return self.arrived[i]
+        if tag == STEP:
+            return self.step[i]
+        return self.path[i] if tag == STAGES else -1
+
+    def _follow(self, event: int, node: int, tile: int = -1, *terms: Term) -> None:
+        """Let a node follow an event; a tile follows the plan of its command by its turn."""
+        source = self._node(event)
+        if source < 0:
+            return
+        if tile >= 0 and event & 7 == STEP and self.step_kind[event >> 3] == "lookup":
+            terms = (self.q.ns("cube.pe.pe_scheduler.tile_ns"), tile + 1.0), *terms
+        self.events.edge(source, node, *terms)
+
+    def _join_rows(self) -> None:
+        r, add, edge = self.r, self.events.add, self.events.edge
+        commands, tiles = r.command.tolist(), r.tile.tolist()
+        for i, (own, room) in enumerate(_events(self.d.causes)):
+            if self.begin[i] >= 0:
+                for event in own:
+                    self._follow(event, self.begin[i], tiles[i])
+                if tiles[i] < 0 and commands[i] in self.ready:
+                    edge(self.ready[commands[i]], self.begin[i])
+            elif self.left[i] >= 0:
+                for event in own:
+                    self._follow(event, self.left[i])
+            if room:
+                # What made room began later in the log; so the rows after this one are joined to it below.
+                self.left[i] = add(max(int(r.end_ps[i]), self.events.times[self._node(room)]))
+                edge(self.finish[i], self.left[i])
+                self._follow(room, self.left[i])
+
+    def _join_transfers(self) -> None:
+        edge, q = self.events.edge, self.q
+        nodes, routes = self.d.nodes, self.d.routes
+        for i, ((own, last), x) in enumerate(zip(_events(self.d.sent), self.transfers, strict=True)):
+            start, command = self.start[i], x.command
+            if command in self.issued:
+                for event in (*own, *(() if x.kind == PART else (last,))):
+                    self._follow(event, start, x.tile if x.kind == READ else -1)
+                if x.kind in (PART, FETCH) and command in self.ready and not (x.kind == PART and self._carries(own)):
+                    edge(self.ready[command], start)
+                if x.kind == PART:
+                    self._follow(last, self.end[i])
+                if x.kind == READ and x.tile >= 0 and (row := self.fetched.get((command, x.tile))) is not None:
+                    edge(self.end[i], self.begin[row])
+                if x.kind in (READ, WRITE, PART) and command in self.done and (x.tile < 0 or x.kind != READ):
+                    edge(self.end[i], self.done[command])
                 continue
-            ready = self.ready[command]
-            base_ps = max(self.events.times[ready], t_free) + q.now(lookup[0])
-            base = planned[command] = add(int(base_ps))
-            edge(ready, base, lookup)
-            if free is not None:
-                edge(free, base, lookup)
-            t_free = int(base_ps + n * q.now(tile_ns))
-            free = add(t_free)
-            edge(base, free, (tile_ns, float(n)))
-            for i in range(n):
-                reads = self.tile_transfers.get((command, i, READ), ())
-                taken = row.get((command, i))
-                for read in reads:
-                    edge(base, self.start[read], (tile_ns, i + 1.0))
-                    # The tile whose buffer it takes: the last one that was fetched by then.
-                    before = [row.get((command, i - n)) for n in (buffers, buffers * kt.get(command, 1))]
-                    left = [x for x in before if x is not None and r.end_ps[x] <= self.transfers[read].start_ps]
-                    if left:
-                        edge(self.finish[max(left, key=lambda x: r.end_ps[x])], self.start[read])
-                    if taken is not None:
-                        edge(self.end[read], self.begin[taken])
-                if taken is not None and not reads:
-                    edge(base, self.begin[taken], (tile_ns, i + 1.0))
+            from_host = x.kind != MESSAGE or nodes[routes[x.route][0]] == "host"
+            for event in own:
+                source = self._node(event)
+                if source >= 0:
+                    gap = self.events.times[start] - self.events.times[source] if from_host else 0
+                    edge(source, start, (q.one, float(gap)))
+            if command in self.done and from_host:
+                edge(self.end[i], self.done[command])
+
+    def _carries(self, own: Sequence[int]) -> bool:
+        """Return whether a part follows a read of what it carries."""
+        return any(event & 7 == MOVE and self.transfers[event >> 3].kind == FETCH for event in own)
+
+    def _join_steps(self) -> None:
+        causes = np.stack([self.d.steps["cause"], self.d.steps["more"]], axis=1)
+        for i, (own, _) in enumerate(_events(causes)):
+            kind, (command, ps, place, _) = self.step_kind[i], self.step_of[i]
+            if kind == "start":
+                continue  # of all PEs: see `_join_launches`
+            term = self._step_term(kind, self.d.places[place], ps)
+            for event in own:
+                before = self.step_of[event >> 3][0] if event & 7 == STEP else -1
+                if kind == "lookup" and before >= 0 and self.step_kind[event >> 3] == "lookup":
+                    plan = self.q.ns("cube.pe.pe_scheduler.tile_ns"), float(self.tiles_of.get(before, 0))
+                    self._follow(event, self.step[i], -1, plan, term)
+                else:
+                    self._follow(event, self.step[i], -1, term)
+            if kind in ("lookup", "slot") and command in self.ready and self._of_receive(kind, own):
+                self.events.edge(self.ready[command], self.step[i], term)
+
+    def _of_receive(self, kind: str, own: Sequence[int]) -> bool:
+        """Return whether a step needs its command to be ready: a part that arrives in a slot does not."""
+        return kind == "lookup" or not any(event & 7 == ARRIVED for event in own)
+
+    def _step_term(self, kind: str, place: str, ps: int) -> Term:
+        if kind == "issue":
+            return self._field(_COMMAND, ps)
+        if kind == "lookup":
+            return self._field("cube.pe.pe_mmu.lookup_ns", ps)
+        if kind == "cpu":
+            return self._field({"io_cpu": _IO_CPU, "m_cpu": _M_CPU}.get(place.rpartition(".")[2], _COMMAND), ps)
+        if kind == "slot":
+            if place.endswith((".store", ".fetch")):
+                return self.q.rate(_STORE_GBS if place.endswith(".store") else _FETCH_GBS), ps
+            return self._field(f"cube.pe.pe_ipcq.{'hbm' if '.hbm_ctrl.' in place else 'sram'}_setup_ns", ps)
+        return self.q.one, ps
+
+    def _join_launches(self) -> None:
+        """Let programs begin when all PEs have decoded the launch, and a launch end when all have answered."""
+        add, edge, places = self.events.add, self.events.edge, self.d.places
+        begin = dict(self.d.begin.tolist())
+        common = {command: add(t) for command, t in begin.items()}
+        programs: dict[tuple[int, str], list[int]] = defaultdict(list)
+        for i, (command, _, place, of) in enumerate(self.step_of):
+            kind = self.step_kind[i]
+            if kind == "cpu" and command in common and places[place].endswith(".pe_cpu"):
+                edge(self.step[i], common[command])
+            elif kind == "issue":
+                programs[of, places[place]].append(command)
+        causes = np.stack([self.d.steps["cause"], self.d.steps["more"]], axis=1)
+        for i, (own, _) in enumerate(_events(causes)):
+            command, _, place, _ = self.step_of[i]
+            if self.step_kind[i] == "start":
+                edge(common[command], self.step[i])
+                for event in own:
+                    if event & 7 == STEP and places[self.step_of[event >> 3][2]].endswith(".pe_cpu"):
+                        self._follow(event, self.step[i])
+            elif self.step_kind[i] == "end":
+                for other in programs[command, places[place]]:
+                    edge(self.step[self.issued[other]], self.step[i])
+                    if other in self.done:
+                        edge(self.done[other], self.step[i])
+        answers: dict[tuple[int, int], list[int]] = defaultdict(list)
+        upward = []
+        for i, x in enumerate(self.transfers):
+            if x.kind == MESSAGE:
+                path = self.d.routes[x.route]
+                if self._is_answer(path):
+                    answers[x.command, path[-1]].append(i)
+                    upward.append((i, x.command, path[0]))
+        for i, command, src in upward:
+            for answer in answers.get((command, src), ()):
+                edge(self.end[answer], self.start[i])
+        host = self.d.nodes.index("host") if "host" in self.d.nodes else -1
+        for (command, dst), ends in answers.items():
+            if dst == host and command in self.done:
+                for answer in ends:
+                    edge(self.end[answer], self.done[command])
+
+    def _is_answer(self, path: Sequence[int]) -> bool:
+        """Return whether a message goes towards the host."""
+        rank = {"host": 0, "io_cpu": 1, "m_cpu": 2, "pe_cpu": 3}
+        src, dst = (rank[self.d.nodes[at].rpartition(".")[2]] for at in (path[0], path[-1]))
+        return dst < src
 
     def _tiled_without_tiles(self) -> None:
         """Join the stages of tiled commands as wholes, where the log does not keep their tiles."""
@@ -403,12 +485,13 @@ class Graph:
             for stage in stages:
                 kind = r.kinds[stage.kind]
                 if kind in ENGINES:
-                    quantity, busy = self._engine(kind, command, stage.busy_ps), float(stage.busy_ps)
+                    quantity, busy = self._engine(kind, command), float(stage.busy_ps)
                 else:
                     quantity, busy = q.stream(stage.route, stage.nbytes)
                 begin, end = add(stage.start_ps), add(stage.end_ps)
                 edge(begin, end, (quantity, busy))
-                engine = self.pe_of[command], kind
+                c = r.commands[command]
+                engine = (c.sip, c.cube, c.pe), kind
                 if engine in last:
                     edge(last[engine], begin)
                 last[engine] = end
@@ -424,210 +507,13 @@ class Graph:
             if command in self.done:
                 edge(before[1], self.done[command])
 
-    # -- queues between PEs
 
-    def _queues(self) -> None:
-        r, add, edge, q = self.r, self.events.add, self.events.edge, self.q
-        parts: dict[tuple[int, int], int] = {}
-        by_key = {x.key: i for i, x in enumerate(self.transfers) if x.key >= 0}
-        fetches: dict[tuple[int, int], list[int]] = defaultdict(list)
-        lanes: dict[int, list[int]] = defaultdict(list)
-        for i, x in enumerate(self.transfers):
-            if x.kind == PART:
-                parts[x.command, x.tile] = i
-                lanes[x.route].append(i)
-            elif x.kind == FETCH:
-                fetches[x.command, x.tile].append(i)
-        for (command, tile), i in parts.items():
-            x = self.transfers[i]
-            reads = fetches.get((command, tile), [])
-            firsts = [self.start[read] for read in reads] or [self.start[i]]
-            for read in reads:
-                edge(self.end[read], self.start[i])
-            for first in firsts:
-                if command in self.ready:
-                    edge(self.ready[command], first)
-                if x.opener in by_key:
-                    edge(self.end[by_key[x.opener]], first)
-            if command in self.done:
-                edge(self.end[i], self.done[command])
-        # Parts leave in order; a credit frees the slot of the part that many before which the log shows to have waited.
-        credits: dict[tuple[int, int], list[int]] = defaultdict(list)
-        routes = r.dependencies.routes
-        for i, x in enumerate(self.transfers):
-            if x.kind == CREDIT:
-                credits[routes[x.route][-1], routes[x.route][0]].append(i)
-        for route, rows in lanes.items():
-            rows.sort(key=lambda i: (self.transfers[i].start_ps, self.transfers[i].key))
-            for a, b in pairwise(rows):
-                edge(self.start[a], self.start[b])
-            back = credits.get((routes[route][0], routes[route][-1]), [])
-            back.sort(key=lambda i: self.transfers[i].end_ps)
-            place = {i: n for n, i in enumerate(back)}
-            gaps = [
-                n - place[by_key[self.transfers[i].opener]]
-                for n, i in enumerate(rows)
-                if by_key.get(self.transfers[i].opener) in place
-            ]
-            if gaps:
-                gap = min(gaps)
-                for n, i in enumerate(rows):
-                    if 0 <= n - gap < len(back):
-                        edge(self.end[back[n - gap]], self.start[i])
-        # Receives.
-        users: dict[int, list[int]] = defaultdict(list)
-        for command, others in self.after.items():
-            for other in others:
-                users[other].append(command)
-        reads_of: dict[Any, list[tuple[int, int, int, int]]] = defaultdict(list)
-        starts, ends, nbytes, tiles = r.start_ps.tolist(), r.end_ps.tolist(), r.nbytes.tolist(), r.tile.tolist()
-        self.slot_read: dict[tuple[int, int], int] = {}
-        for i, kind in enumerate(self.kinds):
-            command = int(r.command[i])
-            if kind != "recv" or command not in self.ready:
-                continue
-            begin, end = add(starts[i]), add(ends[i])
-            self.slot_read[command, tiles[i]] = end
-            sends = [c for c in self.after[command] if self._kind(c) == "send"]
-            edge(self.ready[command], begin)
-            for send in sends:
-                if (send, tiles[i]) in parts:
-                    edge(self.end[parts[send, tiles[i]]], begin)
-            port = q.port_ps(_FETCH_GBS, nbytes[i])
-            took = ends[i] - starts[i]
-            edge(begin, end, (q.rate(_FETCH_GBS), float(min(port, took))), (q.one, float(max(0, took - port))))
-            edge(end, self.done[command])
-            reads_of[self.pe_of[command]].append((starts[i], ends[i], begin, end))
-        for own in reads_of.values():
-            own.sort()
-            for (_, ended, _, before), (start, _, begin, _) in pairwise(own):
-                if ended <= start:
-                    edge(before, begin)
-        at_time: dict[tuple[Any, int], int] = {}
-        for command, node in self.issued.items():
-            at_time[self.pe_of[command], self.events.times[node]] = node
-        for i, x in enumerate(self.transfers):
-            if x.kind != CREDIT or x.command not in self.done:
-                continue
-            key = x.command, x.tile
-            sources = [self.slot_read[key]] if key in self.slot_read else [self.done[x.command]]
-            sources += [self.done[c] for c in users[x.command] if c in self.done]
-            same = at_time.get((self.pe_of[x.command], x.start_ps))
-            best = max((self.events.times[s] for s in sources if self.events.times[s] <= x.start_ps), default=-1)
-            if same is not None and best < x.start_ps:
-                sources.append(same)
-            for source in sources:
-                edge(source, self.start[i])
-
-    # -- programs, launches, the host
-
-    def _programs(self) -> None:
-        edge, q = self.events.edge, self.q
-        command_ns = q.ns(_COMMAND), 1.0
-        times = self.events.times
-        self.programs: dict[tuple[Any, int], list[int]] = defaultdict(list)
-        for command in self.issued:
-            self.programs[self.pe_of[command], self.launch_of[command]].append(command)
-        step = q.now(command_ns[0])
-        for commands in self.programs.values():
-            ended: dict[int, int] = {}
-            for n, command in enumerate(commands):
-                node = self.issued[command]
-                if n:
-                    edge(self.issued[commands[n - 1]], node, command_ns)
-                    if times[node] > times[self.issued[commands[n - 1]]] + step:
-                        cause = ended.get(int(times[node] - step))
-                        if cause is not None:
-                            edge(self.done[cause], node, command_ns)
-                if command in self.done:
-                    ended[times[self.done[command]]] = command
-
-    def _host(self) -> None:
-        r, add, edge, q = self.r, self.events.add, self.events.edge, self.q
-        times = self.events.times
-        nodes, routes = r.dependencies.nodes, r.dependencies.routes
-        begin_of = dict(r.dependencies.begin.tolist())
-        rows = [i for i, kind in enumerate(self.kinds) if kind in HOST_KINDS]
-        starts, ends = r.start_ps.tolist(), r.end_ps.tolist()
-        opened: dict[int, int] = {}
-        closed: list[tuple[int, int]] = []
-        for i in sorted(rows, key=lambda i: (starts[i], ends[i])):
-            command, kind = int(r.command[i]), self.kinds[i]
-            begin, end = add(starts[i]), add(ends[i])
-            opened[command] = begin
-            before = [(e, node) for e, node in closed if e <= starts[i]]
-            if before:
-                latest = max(before)[0]
-                for e, node in before:
-                    if e == latest:
-                        edge(node, begin, (q.one, float(starts[i] - e)))
-            closed.append((ends[i], end))
-            edge(begin, end)
-            self.done[command] = end
-            mine = self.by_command.get(command, [])
-            if kind in ("h2d", "d2h"):
-                for x in mine:
-                    edge(begin, self.start[x])
-                    edge(self.end[x], end)
-                continue
-            into: dict[str, list[int]] = defaultdict(list)
-            outof: dict[str, list[int]] = defaultdict(list)
-            for x in mine:
-                path = routes[self.transfers[x].route]
-                outof[nodes[path[0]]].append(x)
-                into[nodes[path[-1]]].append(x)
-            service = {"io_cpu": _IO_CPU, "m_cpu": _M_CPU, "pe_cpu": _COMMAND}
-            decoded: dict[str, int] = {}
-            common: int | None = None
-            for name, arrivals in into.items():
-                last = name.rpartition(".")[2]
-                if name == "host":
-                    for x in arrivals:
-                        edge(self.end[x], end)
-                    continue
-                request = [x for x in arrivals if self._from_above(nodes[routes[self.transfers[x].route][0]], name)]
-                answers = [x for x in arrivals if x not in request]
-                cost = q.ns(service[last]), 1.0
-                for x in outof[name]:
-                    target = nodes[routes[self.transfers[x].route][-1]]
-                    up = self._from_above(target, name)
-                    if last == "pe_cpu":
-                        continue
-                    for source in answers if up else request:
-                        edge(self.end[source], self.start[x], *(() if up else (cost,)))
-                if last == "pe_cpu" and request:
-                    arrival = self.end[request[0]]
-                    node = decoded[name] = add(int(times[arrival] + q.now(cost[0])))
-                    edge(arrival, node, cost)
-            for x in outof["host"]:
-                edge(begin, self.start[x])
-            if command in begin_of and decoded:
-                common = add(begin_of[command])
-                for node in decoded.values():
-                    edge(node, common)
-            for name, node in decoded.items():
-                pe = name.removesuffix(".pe_cpu")
-                s, c, p = (int(part.lstrip("sipcube")) for part in pe.split("."))
-                commands = self.programs.get(((s, c, p), command), [])
-                started = node
-                if common is not None:
-                    started = add(max(times[node], times[common]))
-                    edge(node, started)
-                    edge(common, started)
-                if commands:
-                    edge(started, self.issued[commands[0]], (q.ns(_COMMAND), 1.0))
-                for x in outof[name]:
-                    edge(started, self.start[x])
-                    for c_ in commands:
-                        edge(self.issued[c_], self.start[x])
-                        if c_ in self.done:
-                            edge(self.done[c_], self.start[x])
-
-    @staticmethod
-    def _from_above(src: str, dst: str) -> bool:
-        """Return whether `src` is nearer to the host than `dst`."""
-        rank = {"host": 0, "io_cpu": 1, "m_cpu": 2, "pe_cpu": 3}
-        return rank[src.rpartition(".")[2]] < rank[dst.rpartition(".")[2]]
+def _events(causes: np.ndarray) -> list[tuple[list[int], int]]:
+    """Return for each row of causes the candidates that there are, and the last one, which may be what made room."""
+    pairs = (
+        np.ascontiguousarray(causes, np.int64).view(np.uint32).reshape(len(causes), 4) & np.uint32(HELD - 1)
+    ).tolist()
+    return [([event for event in own if event], last) for *own, last in pairs]
 
 
 class Timing:
@@ -671,7 +557,6 @@ class Timing:
             self._waits[place[event]] = waited
         self._recorded = recorded
         self.n_edges = len(self._source)
-        self.types_known = graph.types_known
         self.messages = bool((records.dependencies.transfers["kind"] == PART).any())
 
     def _weights(self, values: np.ndarray) -> np.ndarray:

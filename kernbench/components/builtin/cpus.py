@@ -7,13 +7,35 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench._registry import COMPONENTS
 from kernbench._units import ns_to_ps
+from kernbench.analysis._records import NONE
 from kernbench.components._pe import Pe, Program
 from kernbench.sim_engine._host_requests import Broadcast, Launch
+from kernbench.sim_engine._op_log import STEP_KIND
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
     from kernbench.components.builtin.pe_scheduler import Stage
+
+
+_CPU = STEP_KIND["cpu"]
+
+
+class _Server:
+    """A CPU takes messages one after the other."""
+
+    def __init__(self, engine: GraphEngine, node_id: str) -> None:
+        self.engine, self.place = engine, engine.log.place(node_id)
+        self.free, self.free_by = 0, NONE
+
+    def take(self, service_ps: int, command: int, by: int) -> tuple[int, int]:
+        """Return when a message that has come, the event `by`, is decoded, and the event that this is."""
+        now, log = self.engine.env._now, self.engine.log
+        cause, second = (self.free_by, by) if self.free > now else (by, self.free_by)
+        self.free = max(now, self.free) + service_ps
+        if log.operation:
+            self.free_by = log.step(self.free, service_ps, self.place, _CPU, command, -1, cause, second)
+        return self.free, self.free_by
 
 
 class _Relay:
@@ -22,13 +44,17 @@ class _Relay:
     def __init__(self, engine: GraphEngine, node_id: str, service_ns: float) -> None:
         self.engine, self.name = engine, node_id
         self.service_ps = ns_to_ps(service_ns)
-        self.free = 0
+        self._server = _Server(engine, node_id)
 
-    def on_broadcast(self, message: Any) -> None:
-        self.free = max(self.engine.env._now, self.free) + self.service_ps
-        self.engine.env.call_at(self.free, self.forward, message)
+    def on_broadcast(self, message: Any, by: int) -> None:
+        command = message[0].id if isinstance(message, tuple) else message.id
+        t, event = self._server.take(self.service_ps, command, by)
+        self.engine.env.call_at(t, self._forward, (message, event))
 
-    def forward(self, message: Any) -> None:
+    def _forward(self, what: tuple[Any, int]) -> None:
+        self.forward(*what)
+
+    def forward(self, message: Any, by: int) -> None:
         """Send a copy to each target."""
         raise TypeError(f"{type(self).__name__} does not say where it sends copies")
 
@@ -39,11 +65,11 @@ class IoCpu(_Relay):
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         super().__init__(engine, node_id, engine.machine.config.sip.io.io_cpu.service_ns)
 
-    def forward(self, message: Broadcast) -> None:
-        message.stamp(self.engine.env._now)
+    def forward(self, message: Broadcast, by: int) -> None:
+        message.stamp(self.engine.env._now, by)
         for cube in message.cubes:
             dst = naming.m_cpu(message.sip, cube)
-            self.engine.message(self.name, dst, message.nbytes_of(cube), (message, cube), message.id)
+            self.engine.message(self.name, dst, message.nbytes_of(cube), (message, cube), message.id, by)
 
 
 class MCpu(_Relay):
@@ -52,11 +78,11 @@ class MCpu(_Relay):
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         super().__init__(engine, node_id, engine.machine.config.cube.m_cpu.service_ns)
 
-    def forward(self, message: tuple[Broadcast, int]) -> None:
+    def forward(self, message: tuple[Broadcast, int], by: int) -> None:
         broadcast, cube = message
         for pe in broadcast.cubes[cube]:
             dst = naming.pe_cpu(broadcast.sip, cube, pe)
-            self.engine.message(self.name, dst, broadcast.nbytes_of(cube, pe), broadcast, broadcast.id)
+            self.engine.message(self.name, dst, broadcast.nbytes_of(cube, pe), broadcast, broadcast.id, by)
 
 
 class PeCpu:
@@ -75,7 +101,7 @@ class PeCpu:
         config = engine.machine.config.cube.pe
         self.command_ps = ns_to_ps(config.pe_cpu.command_ns)
         self.mmu = COMPONENTS.resolve(config.pe_mmu.impl)(naming.pe(*self.place), config.pe_mmu)
-        self.free = 0
+        self._server = _Server(engine, node_id)
 
     @cached_property
     def pe(self) -> Pe:
@@ -89,14 +115,16 @@ class PeCpu:
         pipeline = self.pe.pipeline
         return pipeline.fetch, pipeline.gemm, pipeline.math, pipeline.store
 
-    def on_broadcast(self, message: Broadcast) -> None:
+    def on_broadcast(self, message: Broadcast, by: int) -> None:
         """Take a copy of a launch or of a map; continue when the CPU has decoded it."""
-        now = self.engine.env._now
-        self.free = max(now, self.free) + self.command_ps
-        self.engine.env.call_at(self.free, self._decoded, message)
+        t, event = self._server.take(self.command_ps, message.id, by)
+        message.comes(t, event)
+        self.engine.env.call_at(t, self._decoded, (message, event))
 
-    def _decoded(self, message: Broadcast) -> None:
-        message.taken(self)
+    def _decoded(self, what: tuple[Broadcast, int]) -> None:
+        message, by = what
+        message.taken(self, by)
 
-    def start(self, launch: Launch) -> None:
-        Program(self.pe, launch, self.command_ps).resume(None)
+    def start(self, what: tuple[Launch, int]) -> None:
+        launch, by = what
+        Program(self.pe, launch, self.command_ps, launch.begins(by)).resume(None)

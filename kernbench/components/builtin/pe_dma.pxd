@@ -15,6 +15,7 @@ from kernbench.components.builtin.pe_scheduler cimport Pipeline, TileJob
 from kernbench.components._command cimport Command
 from kernbench.components._pe cimport Job, Pe, Program, Request
 from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
+from kernbench.sim_engine._causes cimport Cause
 from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._transaction cimport Callee, Route, Transaction
 
@@ -26,13 +27,21 @@ cdef _join(dict by_node, str node_id, int64_t offset, int64_t payload, tuple pie
 @cython.locals(first=int64_t, last=int64_t)
 cdef _touch(list lines, int64_t offset, int64_t nbytes, int bits)
 
-cdef int _LOAD, _STORE, _DMA_IN, _DMA_OUT, _READ, _WRITE
+cdef int64_t NONE, SENT
+cdef int MEMORY, READING, READS, WRITES, WRITING
+cdef Cause NOTHING
+cdef int _LOAD, _STORE, _LOOKUP, _DMA_IN, _DMA_OUT, _READ, _WRITE
+@cython.locals(cause=Cause)
+cdef sent(Transaction txn, Channel channel, OpLog log, int64_t now, Cause other)
+@cython.locals(cause=Cause, there=Cause, since=int64_t, asked=int64_t, served=int64_t)
+cdef Cause _landed(int64_t command, int way, int count, Transaction txn, int64_t now, OpLog log)
 
 
 cdef class Source:
     cpdef int64_t next_ps(self) except -2
+    cpdef Cause next_by(self)
     cpdef bint issue(self) except -1
-    cpdef landed(self, Transaction txn)
+    cpdef Cause landed(self, Transaction txn)
 
 
 cdef class Channel(Callee):
@@ -40,7 +49,12 @@ cdef class Channel(Callee):
     cdef public int limit, outstanding
     cdef public object queue
     cdef public int64_t _wake
-    cdef public bint _progressing
+    cdef public bint _progressing, _logs
+    cdef public int64_t before_ps, _issued, _done
+    cdef public list _ended_ps, _ended
+    cdef public Cause before, cause, second, third
+    @cython.locals(i=int64_t, ended_ps=int64_t, before=Cause, ended=Cause)
+    cpdef _decide(self, int64_t t, Cause by)
     @cython.locals(source=Source, t=int64_t)
     cpdef progress(self)
     @cython.locals(txn=Transaction, source=Source)
@@ -80,10 +94,12 @@ cdef class Access(Source):
     cdef public bint writes
     cdef public int64_t left, sent, start_ps
     cdef public list requests
-    @cython.locals(now=int64_t, request=Request, txn=Transaction, port=Port)
+    cdef Cause _looked_up
+    cpdef Cause next_by(self)
+    @cython.locals(now=int64_t, request=Request, txn=Transaction, port=Port, log=OpLog, channel=Channel)
     cpdef bint issue(self) except -1
-    @cython.locals(now=int64_t, log=OpLog, nbytes=int64_t)
-    cpdef landed(self, Transaction txn)
+    @cython.locals(now=int64_t, log=OpLog, nbytes=int64_t, by=int64_t, whole=int64_t)
+    cpdef Cause landed(self, Transaction txn)
     cpdef _update(self)
     cpdef _take(self, data, Request request)
     cpdef _bytes(self, Request request)
@@ -107,7 +123,7 @@ cdef class Traffic:
 cdef class TileReads(Source):
     cdef public TileJob job
     cdef public list operands
-    cdef public dict complete
+    cdef public dict complete, complete_by
     cdef public int64_t buffers
     cdef Core _core
     cdef OpLog _log
@@ -115,7 +131,8 @@ cdef class TileReads(Source):
     cdef Pipeline _pipeline
     cdef int64_t _component, _tile, _m
     cdef dict _left
-    cdef list _free, _along, _tiles, _pending
+    cdef list _free, _free_by, _along, _tiles, _pending
+    cdef Cause _fourth
     cdef bint _arriving
     cdef Traffic _traffic
     @cython.locals(kt=int64_t, buffers=int64_t, m=int64_t, n=int64_t, k=int64_t)
@@ -123,13 +140,16 @@ cdef class TileReads(Source):
     @cython.locals(job=TileJob, i=int64_t, k=int64_t)
     cpdef _prepare(self)
     cpdef int64_t arrival(self, int64_t i) except -2
-    cpdef freed(self, int64_t i, int64_t t)
+    cpdef Cause arrived_by(self, int64_t i)
+    cpdef freed(self, int64_t i, int64_t t, Cause by)
+    @cython.locals(job=TileJob, i=int64_t, back=int64_t)
+    cpdef Cause next_by(self)
     @cython.locals(job=TileJob, i=int64_t, t=int64_t, free=int64_t)
     cpdef int64_t next_ps(self) except -2
     @cython.locals(job=TileJob, pending=list, port=Port, now=int64_t, txn=Transaction)
     cpdef bint issue(self) except -1
-    @cython.locals(i=int64_t, job=TileJob, now=int64_t, log=OpLog, left=int64_t)
-    cpdef landed(self, Transaction txn)
+    @cython.locals(i=int64_t, job=TileJob, now=int64_t, log=OpLog, left=int64_t, end=int64_t, by=Cause)
+    cpdef Cause landed(self, Transaction txn)
 
 
 cdef class TileWrites(Source):
@@ -139,11 +159,13 @@ cdef class TileWrites(Source):
     cdef OpLog _log
     cdef Channel _writer
     cdef Pipeline _pipeline
-    cdef int64_t _component, _out, _unacknowledged
+    cdef int64_t _component, _out, _unacknowledged, _since
+    cdef Cause _by
+    cpdef Cause next_by(self)
     cdef list _pending
     cdef Traffic _traffic
     cpdef int64_t next_ps(self) except -2
     @cython.locals(job=TileJob, port=Port, now=int64_t, txn=Transaction)
     cpdef bint issue(self) except -1
-    @cython.locals(job=TileJob, now=int64_t, log=OpLog)
-    cpdef landed(self, Transaction txn)
+    @cython.locals(job=TileJob, now=int64_t, log=OpLog, end=int64_t, by=Cause)
+    cpdef Cause landed(self, Transaction txn)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.analysis._records import READ, WRITE
+from kernbench.analysis._records import NONE, READ, SENT, WRITE
 from kernbench.components._command import Load, Ref, Run, Store
 from kernbench.components._pe import Job, Request
+from kernbench.sim_engine._causes import MEMORY, NOTHING, READING, READS, WRITES, WRITING, Cause
 from kernbench.sim_engine._network import BULK, Arbiter
-from kernbench.sim_engine._op_log import KIND
+from kernbench.sim_engine._op_log import KIND, STEP_KIND
 from kernbench.sim_engine._transaction import Callee, Transaction
 
 if TYPE_CHECKING:
@@ -32,17 +33,24 @@ class Source:
         """Return when the next request may be issued, or -1 if that is not known yet."""
         raise TypeError(f"{type(self).__name__} has no requests")
 
-    def issue(self) -> bool:
-        """Issue the next request now; return True if it was the last one."""
+    def next_by(self) -> Cause:
+        """Return what `next_ps` follows from, when the request is issued."""
         raise TypeError(f"{type(self).__name__} has no requests")
 
-    def landed(self, txn: Transaction) -> None:
-        """Take the end of a request."""
+    def issue(self) -> bool:
+        """Issue the next request now, as its channel says why; return True if it was the last one."""
+        raise TypeError(f"{type(self).__name__} has no requests")
+
+    def landed(self, txn: Transaction) -> Cause:
+        """Take the end of a request; return the cause that this is."""
         raise TypeError(f"{type(self).__name__} has no requests")
 
 
 class Channel(Callee):
-    """Issues the requests of its sources in program order, at most `limit` at a time."""
+    """Issues the requests of its sources in program order, at most `limit` at a time.
+
+    What the next request follows from is its `cause`, and `second` and `third`, which were not decisive.
+    """
 
     def __init__(self, pe: Pe, limit: int) -> None:
         self.core = pe.engine.env.core
@@ -50,6 +58,12 @@ class Channel(Callee):
         self.queue: deque[Source] = deque()
         self._wake = -1
         self._progressing = False
+        self._logs = pe.log.operation
+        # Of the request before, and of the ends that made room, in their order: a place for each outstanding request.
+        self.before_ps, self.before = -1, NOTHING
+        self._ended_ps, self._ended = [-1] * limit, [NOTHING] * limit
+        self._issued = self._done = 0
+        self.cause = self.second = self.third = NOTHING
 
     def progress(self) -> None:
         """Issue what can be issued now. A call from within one is left to that one."""
@@ -67,9 +81,23 @@ class Channel(Callee):
                     self.core.wake_at(t, self, 0, t)
                 break
             self.outstanding += 1
+            if self._logs:
+                self._decide(t, source.next_by())
             if source.issue():
                 self.queue.popleft()
         self._progressing = False
+
+    def _decide(self, t: int, by: Cause) -> None:
+        """Find what a request follows from that is issued now: its source, the request before, or the end of one."""
+        i = self._issued % self.limit
+        before, ended, ended_ps = self.before, self._ended[i], self._ended_ps[i]
+        self._issued += 1
+        if ended_ps > t and ended_ps > self.before_ps:
+            self.cause, self.second, self.third = ended, by, before
+        elif self.before_ps > t:
+            self.cause, self.second, self.third = before, by, ended
+        else:
+            self.cause, self.second, self.third = by, before, ended
 
     def woken(self, what: int, t: int) -> None:
         if self._wake == t:
@@ -79,7 +107,11 @@ class Channel(Callee):
     def landed(self, arg: Any) -> None:
         txn: Transaction = arg
         source: Source = txn.arg
-        source.landed(txn)
+        by = source.landed(txn)
+        if self._logs:
+            i = self._done % self.limit
+            self._ended_ps[i], self._ended[i] = self.core.now, by
+            self._done += 1
         self.outstanding -= 1
         if self.queue:
             self.progress()
@@ -147,7 +179,7 @@ class PeDma:
         return port
 
 
-_LOAD, _STORE = KIND["load"], KIND["store"]
+_LOAD, _STORE, _LOOKUP = KIND["load"], KIND["store"], STEP_KIND["lookup"]
 
 
 def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
@@ -224,7 +256,7 @@ class AccessJob(Job):
 class Access(Source):
     """The requests of a load or a store; `buffer` holds the command's bytes, a store's from when it begins."""
 
-    __slots__ = ("buffer", "channel", "job", "left", "pe", "requests", "sent", "start_ps", "writes")
+    __slots__ = ("_looked_up", "buffer", "channel", "job", "left", "pe", "requests", "sent", "start_ps", "writes")
 
     def __init__(self, job: AccessJob, pe: Pe, command: Load | Store) -> None:
         self.job, self.pe, self.writes = job, pe, command.writes
@@ -232,11 +264,20 @@ class Access(Source):
         self.requests = gathered(pe, command.runs) if command.tiled else pe.requests(command.runs)
         self.left = len(self.requests)
         self.sent = self.start_ps = 0
+        self._looked_up: Cause | None = None
         self.buffer: np.ndarray | None = None
 
     def next_ps(self) -> int:
         job = self.job
         return -1 if job.waiting else job.ready + self.pe.mmu.lookup_ps
+
+    def next_by(self) -> Cause:
+        if self._looked_up is None:
+            job, pe = self.job, self.pe
+            ps = pe.mmu.lookup_ps
+            step = pe.log.step(job.ready + ps, ps, pe.mmu_place, _LOOKUP, job.id, -1, job.ready_by)
+            self._looked_up = Cause(step)
+        return self._looked_up
 
     def issue(self) -> bool:
         number, now = self.sent, self.pe.core.now
@@ -246,6 +287,10 @@ class Access(Source):
         self.sent = number + 1
         txn = Transaction(request.nbytes, request.offset, self.channel, self, request.lines, request.pieces)
         txn.asked_ps, txn.tile = now, number
+        log, channel = self.pe.log, self.channel
+        if log.operation:
+            txn.number = number = log.sent(log.event(channel.cause), channel.second.event, channel.third.event)
+            channel.before_ps, channel.before = now, Cause(SENT | number << 3)
         port = self.pe.dma.port(request.node_id)
         if not self.writes:
             port.read(txn)
@@ -255,23 +300,27 @@ class Access(Source):
             port.write(txn)
         return self.sent == len(self.requests)
 
-    def landed(self, txn: Transaction) -> None:
+    def landed(self, txn: Transaction) -> Cause:
         """Take the end of a request; the last one ends the command."""
         if not self.writes and txn.data is not None:
             self._take(txn.data, self.requests[txn.tile])
         job, pe = self.job, self.pe
         now, log = pe.core.now, pe.log
         self.left -= 1
+        by = whole = NONE
         if log.operation:
-            log.transfer(txn.asked_ps, now, txn, job.id, -1, _WRITE if self.writes else _READ)
+            by = log.transfer(txn.asked_ps, now, txn, job.id, -1, _WRITE if self.writes else _READ)
+            if not log.tiles and txn.opener == txn.key:
+                log.opened(txn.key, txn.asked_ps, Cause(SENT | txn.number << 3))
             if not self.left:
                 nbytes = sum([request.nbytes for request in self.requests])
                 kind = _STORE if self.writes else _LOAD
-                log.row(self.start_ps, now, pe.dma.component, kind, job.id, nbytes, 0, -1)
+                whole = log.row(self.start_ps, now, pe.dma.component, kind, job.id, nbytes, 0, -1, by)
         if not self.left:
             if self.writes and job.command.atomic and pe.data:
                 self._update()
-            job.finish(now)
+            job.finish(now, whole)
+        return Cause(by)
 
     def _update(self) -> None:
         """Replace the bytes of an atomic operation, in no time: those of other PEs come before or after."""
@@ -303,6 +352,39 @@ class Access(Source):
 
 
 _DMA_IN, _DMA_OUT = KIND["dma_in"], KIND["dma_out"]
+
+
+def sent(txn: Transaction, channel: Channel, log: OpLog, now: int, other: Cause) -> None:
+    """Note what a request of a tile follows from, `other` without being decisive, and that the next one follows it."""
+    cause = channel.cause
+    if log.tiles:
+        txn.number = log.sent(log.event(cause), channel.second.event, channel.third.event, other.event)
+        cause = Cause(SENT | txn.number << 3)
+    elif log.operation:
+        txn.cause = cause
+    channel.before_ps, channel.before = now, cause
+
+
+def _landed(command: int, way: int, count: int, txn: Transaction, now: int, log: OpLog) -> Cause:
+    """Return the cause that the end of a request is, where only its time in memory and on the way there and back is.
+
+    A memory that has been at work without a gap limits since the request that this began with.
+    """
+    served, cause = txn.served_ps, txn.cause
+    assert cause is not None
+    if served < 0:
+        return cause.then(command, count, 1).then(command, way, now - txn.asked_ps)
+    since, asked = txn.arrived_ps, txn.asked_ps
+    if txn.opener == txn.key:
+        since = txn.since_ps
+        log.opened(txn.key, asked, cause)
+    elif txn.opener in log.openers:
+        since = txn.since_ps
+        asked, cause = log.openers[txn.opener]
+    there = cause.then(command, count, 1).then(command, way, since - asked)
+    return there.then(command, MEMORY, served - since).then(command, way, now - served)
+
+
 _READ, _WRITE = READ, WRITE
 
 Piece = tuple["Port", int, int, list[int] | None]
@@ -376,18 +458,21 @@ class Traffic:
 class TileReads(Source):
     """Reads the streamed operands of a job, tile after tile, as their buffers in TCM come free.
 
-    `complete` holds when a tile was complete in TCM, until its buffers are free again.
+    `complete` holds when a tile was complete in TCM, and what that followed from, until its buffers are free again.
     """
 
     def __init__(self, job: TileJob, operands: list[tuple[Stream, Operand]], buffers: int) -> None:
         self.job, self.operands, self.buffers = job, operands, buffers
         self.complete: dict[int, int] = {}
+        self.complete_by: dict[int, Cause] = {}
         pe = job.pe
         self._core, self._log = pe.core, pe.log
         self._reader, self._pipeline = pe.dma.reader, pe.pipeline
         self._component: int = pe.dma.component
         self._left: dict[int, int] = {}
         self._free: list[int] = []
+        self._free_by: list[Cause] = []
+        self._fourth = NOTHING  # what the next request followed from, too
         self._tile = -1
         self._m = -1
         self._along: list[list[list[Piece]]] = []
@@ -435,11 +520,16 @@ class TileReads(Source):
             return t
         return self.job.planned(i) if self._left.get(i) == 0 else -1
 
-    def freed(self, i: int, t: int) -> None:
+    def arrived_by(self, i: int) -> Cause:
+        by = self.complete_by.pop(i, None)
+        return self.job.plan_of(i) if by is None else by
+
+    def freed(self, i: int, t: int, by: Cause) -> None:
         """Note that the buffers of tile `i` are free from `t` on."""
         self.complete.pop(i, None)
         del self._left[i]
         self._free.append(t)
+        self._free_by.append(by)
         if not self._arriving:
             self._reader.progress()
 
@@ -457,6 +547,18 @@ class TileReads(Source):
         free = self._free[i]
         return t if t > free else free
 
+    def next_by(self) -> Cause:
+        job, i = self.job, self._tile
+        back = i - self._pending[-1][0]
+        self._fourth = NOTHING
+        if back < 0:
+            return job.plan_of(i)
+        if self._free[back] > job.planned_ps + (i + 1) * job.tile_ps:
+            self._fourth = job.planned_by
+            return self._free_by[back]
+        self._fourth = self._free_by[back]
+        return job.plan_of(i)
+
     def issue(self) -> bool:
         job, pending = self.job, self._pending
         _, (port, offset, nbytes, lines) = pending.pop()
@@ -465,6 +567,7 @@ class TileReads(Source):
             job.start_ps = now
         txn = Transaction(nbytes, offset, self._reader, self, lines)
         txn.asked_ps, txn.tile = now, self._tile
+        sent(txn, self._reader, self._log, now, self._fourth)
         port.read(txn)
         self._traffic.asked(now, nbytes)
         if not pending:
@@ -473,12 +576,16 @@ class TileReads(Source):
             return not self._pending
         return False
 
-    def landed(self, txn: Transaction) -> None:
+    def landed(self, txn: Transaction) -> Cause:
         i, job = txn.tile, self.job
         now, log = self._core.now, self._log
+        by = NOTHING
         if log.tiles:
-            log.row(txn.asked_ps, now, self._component, _DMA_IN, job.id, txn.nbytes, 0, i)
-            log.transfer(txn.asked_ps, now, txn, job.id, i, _READ)
+            end = log.transfer(txn.asked_ps, now, txn, job.id, i, _READ)
+            log.row(txn.asked_ps, now, self._component, _DMA_IN, job.id, txn.nbytes, 0, i, end)
+            by = Cause(end)
+        elif log.operation:
+            by = _landed(job.id, READING, READS, txn, now, log)
         if log.operation:
             self._traffic.landed(txn, now, log, job.id, _DMA_IN)
         left = self._left[i] - 1
@@ -486,11 +593,12 @@ class TileReads(Source):
             self._left[i] = left
         else:
             self._left[i] = -1
-            self.complete[i] = now
+            self.complete[i], self.complete_by[i] = now, by
             if i == job.fetched:
                 self._arriving = True
                 self._pipeline.advance()
                 self._arriving = False
+        return by
 
 
 class TileWrites(Source):
@@ -504,36 +612,49 @@ class TileWrites(Source):
         self._out = 0
         self._unacknowledged = 0
         self._pending: list[Piece] = []
+        self._since, self._by = -1, NOTHING
         self._traffic = Traffic()
 
     def next_ps(self) -> int:
-        t: int = self._core.now if self._pending else self._pipeline.store_dma.first()
-        return t
+        return self._since if self._pending else self._pipeline.store_dma.first()
+
+    def next_by(self) -> Cause:
+        if not self._pending:
+            self._since, self._by = self._pipeline.store_dma.first(), self._pipeline.store_dma.first_by()
+        return self._by
 
     def issue(self) -> bool:
         job = self.job
         now = self._core.now
-        if not self._pending:
+        first = not self._pending
+        if first:
             self._pending = self.stream.pieces(*job.plan.out_place(self._out))[::-1]
             self._out += 1
-            self._pipeline.store_dma.take(now)
         port, offset, nbytes, lines = self._pending.pop()
         self._unacknowledged += 1
         txn = Transaction(nbytes, offset, self._writer, self, lines)
         txn.asked_ps, txn.tile = now, job.tile_of(self._out - 1)
+        sent(txn, self._writer, self._log, now, NOTHING)
+        if first:
+            self._pipeline.store_dma.take(now, self._writer.before)
         port.write(txn)
         self._traffic.asked(now, nbytes)
         self._traffic.whole = self._out == job.outputs and not self._pending
         self._pipeline.advance()
         return self._out == job.outputs and not self._pending
 
-    def landed(self, txn: Transaction) -> None:
+    def landed(self, txn: Transaction) -> Cause:
         job, now, log = self.job, self._core.now, self._log
+        by = NOTHING
         if log.tiles:
-            log.row(txn.asked_ps, now, self._component, _DMA_OUT, job.id, txn.nbytes, 0, txn.tile)
-            log.transfer(txn.asked_ps, now, txn, job.id, txn.tile, _WRITE)
+            end = log.transfer(txn.asked_ps, now, txn, job.id, txn.tile, _WRITE)
+            log.row(txn.asked_ps, now, self._component, _DMA_OUT, job.id, txn.nbytes, 0, txn.tile, end)
+            by = Cause(end)
+        elif log.operation:
+            by = _landed(job.id, WRITING, WRITES, txn, now, log)
         if log.operation:
             self._traffic.landed(txn, now, log, job.id, _DMA_OUT)
         self._unacknowledged -= 1
         if not self._unacknowledged and self._out == job.outputs and not self._pending:
-            job.written(now)
+            job.written(now, by)
+        return by

@@ -14,10 +14,13 @@ from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._transaction cimport Callee, Route
 
 cdef int _PROGRESS, _IN_SLOT, _RELEASE, _MATCH
+cdef int64_t ARRIVED, NONE, SENT
+cdef int _SEND, _RECV, _SLOT
 
 
 cdef class Part(Slot):
-    cdef public int64_t arrived_ps, credit, credit_key, credit_ps, key, pa, read_ps, sent_ps
+    cdef public int64_t arrived_ps, credit_key, credit_ps, key, pa, read_ps, sent_ps, ready_ps
+    cdef public int64_t cause, second, third, move, credit_number, written_by, in_by, read_by, freed_by
     cdef public bint loaded
     cdef public PeQueue queue
     cdef public Route route, back
@@ -27,7 +30,9 @@ cdef class Part(Slot):
 cdef class PeQueue(Queue):
     cdef public PeIpcq peer
     cdef public object spec
-    cdef public int64_t peer_pa, ring_pa, credit_bytes, credit_key, wake_ps
+    cdef public int64_t peer_pa, ring_pa, credit_bytes, wake_ps
+    cdef public int64_t given_ps, given_by, left_ps, left_by, matched_ps, matched_by
+    cdef public list credited_ps, credited_by
     cdef public bint in_tcm
     cdef public list leaving
     cdef public dict written
@@ -42,30 +47,36 @@ cdef class PeIpcq(Callee):
     cdef public Core core
     cdef public dict sets, setup_ps, _by_ring
     cdef public Inbox inbox
-    cdef public int64_t _write_free, _read_free, _deciding
+    cdef public int64_t _write_free, _read_free, _deciding, _written_by, _read_by, _write_port, _read_port
     @cython.locals(first=PeQueue, job=Receive)
     cpdef Receive receive(self, Recv command, Program program, dict queues)
     @cython.locals(now=int64_t, message=Message)
     cpdef progress(self, PeQueue queue)
     @cython.locals(slot=Part)
     cpdef _give_slot(self, PeQueue queue, Message message)
-    @cython.locals(slot=Part, arbiter=CArbiter, route=Route)
+    @cython.locals(place=int64_t, t=int64_t, credited=int64_t)
+    cpdef _given(self, Part slot, PeQueue queue, Message message)
+    @cython.locals(slot=Part, arbiter=CArbiter, route=Route, cause=int64_t, second=int64_t)
     cpdef _leave(self, PeQueue queue)
-    @cython.locals(now=int64_t)
+    @cython.locals(now=int64_t, begun=int64_t, service=int64_t, cause=int64_t, second=int64_t)
     cpdef reached(self, Part slot)
-    @cython.locals(queue=PeQueue, written=dict, ring_pa=int64_t)
+    @cython.locals(queue=PeQueue, written=dict, ring_pa=int64_t, by=int64_t)
     cpdef _in_slot(self, Part slot)
-    @cython.locals(now=int64_t, message=Message)
-    cpdef _arrive(self, PeQueue queue, Part slot)
+    @cython.locals(now=int64_t, message=Message, whole=int64_t)
+    cpdef _arrive(self, PeQueue queue, Part slot, int64_t by)
     cpdef post(self, Receive job)
     @cython.locals(now=int64_t, job=Receive)
     cpdef _match(self, bint settled)
-    @cython.locals(now=int64_t, end=int64_t, message=Message, command=Recv, slot=Part)
+    @cython.locals(now=int64_t, end=int64_t, message=Message, command=Recv, slot=Part, cause=int64_t, second=int64_t, third=int64_t)
     cpdef _take(self, Receive job)
+    @cython.locals(queue=PeQueue, t=int64_t)
+    cpdef _taken(self, Receive job, Part slot)
+    @cython.locals(by=int64_t)
     cpdef _done(self, Receive job, Part slot)
-    cpdef _received(self, Receive job, int64_t end)
-    cpdef _log_read(self, Receive job, Part slot, int64_t end)
-    cpdef release(self, Part slot, int64_t t)
+    cpdef _received(self, Receive job, int64_t end, int64_t by)
+    @cython.locals(log=OpLog)
+    cpdef int64_t _log_read(self, Receive job, Part slot, int64_t end) except -1
+    cpdef release(self, Part slot, int64_t t, int64_t by)
     @cython.locals(queue=PeQueue, first=Part, back=Route, key=int64_t, arbiter=CArbiter)
     cpdef _release(self, Part slot)
     @cython.locals(queue=PeQueue, route=Route, slot=Part, key=int64_t)

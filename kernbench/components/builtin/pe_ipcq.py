@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from kernbench._units import ns_to_ps
-from kernbench.analysis._records import CREDIT, FETCH, PART
+from kernbench.analysis._records import ARRIVED, CREDIT, FETCH, NONE, PART, READ, SENT, WRITE
 from kernbench.components._command import Recv, Run
 from kernbench.components.builtin.queues import Inbox, Message, Queue, Receive, Slot
 from kernbench.errors import AllocationError, KernbenchError
 from kernbench.sim_engine._host_requests import QueueSpec
 from kernbench.sim_engine._network import QUEUE, Arbiter
 from kernbench.sim_engine._observer import QueueEvent
-from kernbench.sim_engine._op_log import KIND
+from kernbench.sim_engine._op_log import KIND, STEP_KIND
 from kernbench.sim_engine._transaction import Callee, Transaction
 from kernbench.topology import _naming as naming
 
@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 class Part(Slot):
     """A part on its way to the slot at `pa`, and the way of its credit back.
 
-    `queue` is the receiver's, from the arrival on. `credit` is the key of the credit it waited for, else -1.
+    `queue` is the receiver's, from the arrival on. `move` and `credit_number` are the log's numbers of the part and of
+    its credit. `cause`, `second` and `third` are what its leaving follows from, since `ready_ps`; `written_by`, `in_by`
+    and `read_by` the events of its way into the slot and out of it, `freed_by` what freed the slot.
     """
 
     __slots__ = (
-        "arrived_ps", "back", "by", "credit", "credit_key", "credit_ps", "key", "loaded", "pa", "queue", "read_ps",
-        "route", "sent_ps",
+        "arrived_ps", "back", "by", "cause", "credit_key", "credit_number", "credit_ps", "freed_by", "in_by",
+        "key", "loaded", "move", "pa", "queue", "read_by", "read_ps", "ready_ps", "route", "second", "sent_ps", "third",
+        "written_by",
     )  # fmt: skip
 
     def __init__(self, message: Message) -> None:
@@ -45,16 +48,23 @@ class Part(Slot):
         self.route: Any = None
         self.back: Any = None
         self.by: Part | None = None
-        self.pa = self.credit = self.credit_key = self.credit_ps = -1
+        self.pa = self.credit_key = self.credit_ps = -1
         self.sent_ps = self.arrived_ps = self.read_ps = self.key = -1
+        self.move = self.credit_number = self.ready_ps = -1
+        self.cause = self.second = self.third = self.written_by = self.in_by = self.read_by = self.freed_by = NONE
         self.loaded = False
 
 
 class PeQueue(Queue):
-    """A queue of the machine: parts go `way` where rings are in TCM, credits for its own ring go `way_back`."""
+    """A queue of the machine: parts go `way` where rings are in TCM, credits for its own ring go `way_back`.
+
+    For causes: when the part before that is read from memory was given its slot, when the part before left, when the
+    receive before had its message, and for each slot of the peer's ring, when its credit came; and the events of these.
+    """
 
     __slots__ = (
-        "credit_bytes", "credit_key", "in_tcm", "leaving", "peer", "peer_pa", "ring_pa", "spec", "wake_ps", "way",
+        "credit_bytes", "credited_by", "credited_ps", "given_by", "given_ps", "in_tcm", "leaving",
+        "left_by", "left_ps", "matched_by", "matched_ps", "peer", "peer_pa", "ring_pa", "spec", "wake_ps", "way",
         "way_back", "written",
     )  # fmt: skip
 
@@ -67,10 +77,13 @@ class PeQueue(Queue):
         self.way, self.way_back = network.route(mine, theirs), network.back(network.route(theirs, mine))
         self.leaving: list[Part] = []
         self.written: dict[int, Part] = {}
-        self.wake_ps = self.credit_key = -1
+        self.wake_ps = -1
+        self.given_ps = self.left_ps = self.matched_ps = -1
+        self.given_by = self.left_by = self.matched_by = NONE
+        self.credited_ps, self.credited_by = [-1] * spec.n_slots, [NONE] * spec.n_slots
 
 
-_SEND, _RECV = KIND["send"], KIND["recv"]
+_SEND, _RECV, _SLOT = KIND["send"], KIND["recv"], STEP_KIND["slot"]
 
 
 _PROGRESS, _IN_SLOT, _RELEASE, _MATCH = range(4)
@@ -93,6 +106,10 @@ class PeIpcq(Callee):
         self.setup_ps = {"tcm": 0, "sram": ns_to_ps(config.sram_setup_ns), "hbm": ns_to_ps(config.hbm_setup_ns)}
         self._ports = pe.fetch_store
         self._write_free = self._read_free = 0
+        self._written_by = self._read_by = NONE
+        self._write_port, self._read_port = (
+            self.log.place(f"{pe.name}.pe_fetch_store.{port}") for port in ("store", "fetch")
+        )
         self._deciding = -1
         self._by_ring: dict[int, PeQueue] = {}
 
@@ -166,13 +183,27 @@ class PeIpcq(Callee):
         """Give the next part of a message its slot; it leaves at once, or when it has been read from memory."""
         slot = Part(message)
         slot.pa = queue.peer_pa + slot.number % queue.n_slots * queue.slot_bytes
-        slot.credit, queue.credit_key = queue.credit_key, -1
         queue.leaving.append(slot)
+        if self.log.operation:
+            self._given(slot, queue, message)
         if message.command.runs:
             self._load(slot, queue)
         else:
             slot.loaded = True
             self._leave(queue)
+
+    def _given(self, slot: Part, queue: PeQueue, message: Message) -> None:
+        """Find what a part's slot follows from: its message, the part before, or a credit."""
+        place = slot.number % queue.n_slots
+        t, slot.cause, slot.second = message.ready, message.ready_by, queue.credited_by[place]
+        if queue.credited_ps[place] > t:
+            t, slot.cause, slot.second = queue.credited_ps[place], slot.second, slot.cause
+        if message.command.runs:  # else its leaving comes after that of the part before
+            slot.third = queue.given_by
+            if queue.given_ps > t:
+                t, slot.cause, slot.third = queue.given_ps, slot.third, slot.cause
+            queue.given_ps, queue.given_by = t, slot.cause
+        slot.ready_ps = t
 
     def _load(self, slot: Part, queue: PeQueue) -> None:
         """Read a part from memory; it leaves when all of it is there."""
@@ -185,15 +216,19 @@ class PeIpcq(Callee):
             if message.data is not None and txn.data is not None:
                 at = first + txn.arg.at[0]
                 message.data[at : at + txn.nbytes] = txn.data
+            by = NONE
             if self.log.operation:
-                self.log.transfer(asked, self.core.now, txn, message.id, slot.index, FETCH)
+                by = self.log.transfer(asked, self.core.now, txn, message.id, slot.index, FETCH)
             left -= 1
             if not left:
+                slot.cause, slot.second, slot.third, slot.ready_ps = by, NONE, NONE, self.core.now
                 slot.loaded = True
                 self._leave(queue)
 
         for request in wanted:
             txn = Transaction(request.nbytes, request.offset, read, request, None, request.pieces)
+            if self.log.operation:
+                txn.number = self.log.sent(slot.cause, slot.second, slot.third)
             self.pe.dma.port(request.node_id).read(txn, QUEUE)
 
     def _leave(self, queue: PeQueue) -> None:
@@ -207,6 +242,12 @@ class PeIpcq(Callee):
                 return
             leaving.pop(0)
             slot.sent_ps = self.core.now
+            if self.log.operation:
+                cause, second = slot.cause, queue.left_by
+                if queue.left_ps > slot.ready_ps:
+                    cause, second = second, cause
+                slot.move = self.log.sent(cause, second, slot.second)
+                queue.left_ps, queue.left_by = slot.sent_ps, SENT | slot.move << 3
             if self.observers:
                 self.tell("send", queue, slot.nbytes)
             if queue.in_tcm:
@@ -244,14 +285,26 @@ class PeIpcq(Callee):
     def reached(self, slot: Part) -> None:
         """Take a part whose last flit has reached TCM: it goes through the write port to its slot."""
         now = slot.arrived_ps = self.core.now
-        self._write_free = max(now, self._write_free) + self._ports.store_ps(slot.nbytes)
+        begun, service = max(now, self._write_free), self._ports.store_ps(slot.nbytes)
+        if self.log.operation:
+            cause, second = ARRIVED | slot.move << 3, self._written_by
+            if begun > now:
+                cause, second = second, cause
+            self._written_by = slot.written_by = self.log.step(
+                begun + service, service, self._write_port, _SLOT, slot.message.id, -1, cause, second
+            )
+        self._write_free = begun + service
         self.core.wake_at(self._write_free, self, _IN_SLOT, slot)
 
     def in_memory(self, txn: Transaction) -> None:
         """Take a part that a memory has taken; the set-up of the access comes on top."""
         slot: Part = txn.arg
         slot.arrived_ps = now = self.core.now
-        self.core.call_at(now + self.setup_ps[slot.message.queue.spec.kind], self._in_slot, slot)
+        setup = self.setup_ps[slot.message.queue.spec.kind]
+        if self.log.operation:
+            place, cause = self.log.place(self.engine.locate(slot.pa)[0]), ARRIVED | slot.move << 3
+            slot.written_by = self.log.step(now + setup, setup, place, _SLOT, slot.message.id, -1, cause)
+        self.core.call_at(now + setup, self._in_slot, slot)
 
     def _in_slot(self, slot: Part) -> None:
         """Take note of a part in its slot. A queue's parts count in their order, whatever its memory did."""
@@ -262,31 +315,36 @@ class PeIpcq(Callee):
         slot.queue = queue
         written = queue.written
         if slot.number == queue.arrived:
-            self._arrive(queue, slot)
+            self._arrive(queue, slot, slot.written_by)
             while queue.arrived in written:
-                self._arrive(queue, written.pop(queue.arrived))
+                by = slot.in_by
+                slot = written.pop(queue.arrived)
+                self._arrive(queue, slot, by)
         else:
             written[slot.number] = slot
         if self.inbox.waiting:
             self._match(False)
 
-    def _arrive(self, queue: PeQueue, slot: Part) -> None:
+    def _arrive(self, queue: PeQueue, slot: Part, by: int) -> None:
         now, message = self.core.now, slot.message
         self.inbox.arrive(queue, slot, now)
         if self.observers:
             self.tell("arrive", queue, slot.nbytes)
         if self.log.operation:
-            self.log.move(
-                slot.sent_ps, now, slot.route, slot.nbytes, message.id, slot.index, PART, slot.key,
-                slot.arrived_ps, -1, slot.credit, now,
+            slot.in_by = self.log.move(
+                slot.move, slot.sent_ps, now, slot.route, slot.nbytes, message.id, slot.index, PART, slot.key,
+                slot.arrived_ps, -1, -1, now, by,
             )  # fmt: skip
         if message.receive is not None:
             self._take(message.receive)
         if message.arrived == message.parts:
+            whole = NONE
             if self.log.operation:
                 sender = message.pe.ipcq.component
-                self.log.row(message.start_ps, now, sender, _SEND, message.id, message.nbytes, 0, -1)
-            message.finish(now)
+                whole = self.log.row(
+                    message.start_ps, now, sender, _SEND, message.id, message.nbytes, 0, -1, slot.in_by
+                )
+            message.finish(now, whole)
 
     # -- receiving
 
@@ -318,22 +376,55 @@ class PeIpcq(Callee):
         assert message is not None
         while (slot := job.next_part()) is not None:
             slot.read_ps = now
+            if self.log.operation:
+                self._taken(job, slot)
             if not slot.queue.in_tcm:
-                self.core.call_at(now + self.setup_ps[slot.queue.spec.kind], self._read, (job, slot))
+                setup = self.setup_ps[slot.queue.spec.kind]
+                if self.log.operation:
+                    place = self.log.place(self.engine.locate(slot.pa)[0])
+                    slot.read_by = self.log.step(now + setup, setup, place, _SLOT, job.id, -1, slot.cause, slot.second)
+                self.core.call_at(now + setup, self._read, (job, slot))
                 continue
             slot.read_ps = max(now, self._read_free)
-            end = self._read_free = slot.read_ps + self._ports.fetch_ps(slot.nbytes)
+            end = slot.read_ps + self._ports.fetch_ps(slot.nbytes)
+            if self.log.operation:
+                cause, second, third = slot.cause, slot.second, self._read_by
+                if self._read_free > now:
+                    cause, second, third = third, cause, second
+                self._read_by = slot.read_by = self.log.step(
+                    end, end - slot.read_ps, self._read_port, _SLOT, job.id, -1, cause, second, third
+                )
+            self._read_free = end
             if message.parts == 1 and command.consume and command.output is not None:
                 command.output.space = slot
-                self._log_read(job, slot, end)
-                self._received(job, end)
+                self._received(job, end, self._log_read(job, slot, end))
                 return
             self.core.call_at(end, self._copied, (job, slot))
 
+    def _taken(self, job: Receive, slot: Part) -> None:
+        """Find what the reading of a slot follows from: the receive, the part, or the receive before it."""
+        queue = slot.queue
+        t, slot.cause, slot.second = job.ready, job.ready_by, slot.in_by
+        if slot.order > t:
+            t, slot.cause, slot.second = slot.order, slot.second, slot.cause
+        if queue.matched_ps > t:
+            slot.cause, slot.second = queue.matched_by, slot.cause
+        queue.matched_ps, queue.matched_by = self.core.now, slot.cause
+
     def _read(self, what: tuple[Receive, Part]) -> None:
-        _, slot = what
+        job, slot = what
+        asked = self.core.now
+
+        def read(txn: Transaction) -> None:
+            if self.log.operation:
+                slot.read_by = self.log.transfer(asked, self.core.now, txn, job.id, -1, READ)
+            self._copied(what)
+
         node_id, offset = self.engine.locate(slot.pa)
-        self.pe.dma.port(node_id).read(Transaction(slot.nbytes, offset, lambda _: self._copied(what), None), QUEUE)
+        txn = Transaction(slot.nbytes, offset, read, None)
+        if self.log.operation:
+            txn.number = self.log.sent(slot.read_by)
+        self.pe.dma.port(node_id).read(txn, QUEUE)
 
     def _copied(self, what: tuple[Receive, Part]) -> None:
         """Continue with a part that is out of its slot: done, or written to its place in memory."""
@@ -345,10 +436,12 @@ class PeIpcq(Callee):
         first = slot.index * slot.queue.slot_bytes
         wanted = self.pe.requests((Run(command.runs[0].va + first, slot.nbytes, slot.nbytes),))
         data = job.message.bytes() if job.message is not None and self.pe.data else None
-        left = len(wanted)
+        left, asked, cause = len(wanted), self.core.now, slot.read_by
 
-        def written(_: Transaction) -> None:
+        def written(txn: Transaction) -> None:
             nonlocal left
+            if self.log.operation:
+                slot.read_by = self.log.transfer(asked, self.core.now, txn, job.id, -1, WRITE)
             left -= 1
             if not left:
                 self._done(job, slot)
@@ -358,33 +451,38 @@ class PeIpcq(Callee):
             if data is not None:
                 at = first + request.at[0]
                 txn.data = data[at : at + request.nbytes]
+            if self.log.operation:
+                txn.number = self.log.sent(cause)
             self.pe.dma.port(request.node_id).write(txn, QUEUE)
 
     def _done(self, job: Receive, slot: Part) -> None:
-        self._log_read(job, slot, self.core.now)
+        by = self._log_read(job, slot, self.core.now)
         if job.command.consume:
-            self.release(slot, self.core.now)
+            self.release(slot, self.core.now, by)
         job.left -= 1
         if not job.left:
-            self._received(job, self.core.now)
+            self._received(job, self.core.now, by)
 
-    def _received(self, job: Receive, end: int) -> None:
+    def _received(self, job: Receive, end: int, by: int) -> None:
         assert job.message is not None
         if self.observers:
             self.tell("recv", job.queue, job.message.nbytes)
         if self.log.operation:
             self.log.after.append((job.id, job.message.id))
-        job.finish(end)
+        job.finish(end, by)
         job.complete()
 
-    def _log_read(self, job: Receive, slot: Part, end: int) -> None:
+    def _log_read(self, job: Receive, slot: Part, end: int) -> int:
         """Enter what a receive did with one part: out of its slot, and to memory where it goes there."""
-        if self.log.operation:
-            self.log.row(slot.read_ps, end, self.component, _RECV, job.id, slot.nbytes, 0, slot.index)
+        log = self.log
+        if not log.operation:
+            return NONE
+        return log.row(slot.read_ps, end, self.component, _RECV, job.id, slot.nbytes, 0, slot.index, slot.read_by)
 
     # -- credits
 
-    def release(self, slot: Part, t: int) -> None:
+    def release(self, slot: Part, t: int, by: int) -> None:
+        slot.freed_by = by
         if t > self.core.now:
             self.core.wake_at(t, self, _RELEASE, slot)
         else:
@@ -400,22 +498,25 @@ class PeIpcq(Callee):
                 self.tell("credit", queue, queue.credit_bytes)
             first.credit_key, first.back, first.credit_ps = key, back, self.core.now
             first.by = slot
+            if self.log.operation:
+                first.credit_number = self.log.sent(slot.freed_by)
             arbiter.send(QUEUE, back, queue.credit_bytes, key, queue.peer, first)
 
     def credited(self, first: Part) -> None:
         """Take the credit of a slot of a peer's ring."""
         key, queue, slot = first.credit_key, first.message.queue, first.by
         first.by = None
-        if queue.outbox and not queue.credits:
-            queue.credit_key = key
         queue.credits += 1
         if self.log.operation:
             assert slot is not None
             receive = slot.message.receive
             command = receive.id if receive is not None else -1
-            self.log.move(
-                first.credit_ps, self.core.now, first.back, queue.credit_bytes, command, slot.index, CREDIT, key
-            )
+            by = self.log.move(
+                first.credit_number, first.credit_ps, self.core.now, first.back, queue.credit_bytes, command,
+                slot.index, CREDIT, key,
+            )  # fmt: skip
+            place = first.number % queue.n_slots
+            queue.credited_ps[place], queue.credited_by[place] = self.core.now, by
         if queue.outbox:
             self.progress(queue)
 

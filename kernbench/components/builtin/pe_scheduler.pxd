@@ -2,40 +2,54 @@ cimport cython
 from libc.stdint cimport int64_t
 
 cdef class Pipeline
+cdef class Stage
 cdef class TileJob
 cdef class VectorJob
 
 from kernbench.components.builtin.pe_dma cimport TileReads, TileWrites
 from kernbench.components._pe cimport Job
+from kernbench.sim_engine._causes cimport Cause
 from kernbench.sim_engine._op_log cimport OpLog
 
-cdef int _FETCH, _GEMM, _MATH, _STORE, _COMPOSITE
+cdef int64_t BEGIN, NONE
+cdef int FETCH, GEMM, MATH, PLAN, STORE
+cdef Cause NOTHING
+cdef int _FETCH, _GEMM, _MATH, _STORE, _COMPOSITE, _LOOKUP
 
 
 cdef class Ring:
     cdef public int64_t size, put_, got
-    cdef public list freed, filled
+    cdef public list freed, filled, freed_by, filled_by
     cpdef int64_t room(self)
+    cpdef Cause room_by(self)
     @cython.locals(i=int64_t)
-    cpdef put(self, int64_t t)
+    cpdef put(self, int64_t t, Cause by)
     cpdef int64_t first(self)
-    cpdef take(self, int64_t t)
+    cpdef Cause first_by(self)
+    @cython.locals(i=int64_t)
+    cpdef take(self, int64_t t, Cause by)
 
 
 cdef class Stage:
     cdef public str name
-    cdef public int64_t component, free, busy_ps, end, since, before
-    cdef public bint held, live
+    cdef public OpLog log
+    cdef public int64_t component, kind, free, busy_ps, start, end, since, before
+    cdef public int part
+    cdef public Cause at, began, free_by
+    cdef public bint live
     cdef public Ring leaving
+    cdef public TileJob job
     cdef public object queue
     cdef public int64_t recent
     cdef public int64_t[::1] spans
+    @cython.locals(start=int64_t, end=int64_t, row=int64_t, cause=Cause, other=Cause, log=OpLog)
+    cpdef step(self, int64_t ready, Cause by, int64_t service, int64_t command, int64_t nbytes, int64_t flops, int64_t tile, bint first)
     @cython.locals(i=int64_t)
-    cpdef serve(self, int64_t start, int64_t end)
+    cpdef _note(self, int64_t start, int64_t end)
     @cython.locals(spans=int64_t[::1], ahead=int64_t, i=int64_t)
     cpdef int64_t busy_by(self, int64_t now)
-    cpdef begin(self, int64_t start)
-    @cython.locals(ring=Ring, room=int64_t)
+    cpdef done(self)
+    @cython.locals(ring=Ring, room=int64_t, end=int64_t, by=Cause)
     cpdef bint leave(self) except -1
 
 
@@ -43,24 +57,18 @@ cdef class Pipeline:
     cdef public OpLog log
     cdef public Stage fetch, gemm, math, store
     cdef public Ring fetch_gemm, fetch_math, gemm_math, gemm_store, math_store, store_dma
-    cdef public TileJob _storing
     cdef public bint _moving, _again
-    @cython.locals(moved=cython.bint, held=cython.bint)
+    @cython.locals(moved=cython.bint, held=cython.bint, fetch=Stage, gemm=Stage, math=Stage, store=Stage)
     cpdef advance(self)
-    @cython.locals(stage=Stage, log=OpLog, moved=cython.bint, job=TileJob, i=int64_t, landed=int64_t, ring=Ring, room=int64_t, start=int64_t, k=int64_t, nbytes=int64_t, service=int64_t, end=int64_t)
-    cpdef bint _fetch(self) except -1
-    @cython.locals(stage=Stage, ring=Ring, moved=cython.bint)
-    cpdef bint _gemm(self) except -1
-    @cython.locals(stage=Stage, log=OpLog, i=int64_t, k=int64_t, start=int64_t, end=int64_t)
-    cpdef _multiply(self, TileJob job, int64_t ready)
-    @cython.locals(stage=Stage, log=OpLog, moved=cython.bint, job=TileJob, ring=Ring, start=int64_t, end=int64_t, ready=int64_t, o=int64_t, service=int64_t)
-    cpdef bint _math(self) except -1
-    @cython.locals(stage=Stage, log=OpLog, moved=cython.bint, job=TileJob, ring=Ring, start=int64_t, end=int64_t, ready=int64_t, o=int64_t, service=int64_t)
-    cpdef bint _store(self) except -1
+    @cython.locals(moved=cython.bint, work=Job, ready=int64_t)
+    cpdef bint _run(self, Stage stage) except -1
 
 
 cdef class VectorJob(Job):
     cdef public int64_t service_ps
+    cpdef int64_t ready_at(self, stage) except -2
+    @cython.locals(engine=Stage)
+    cpdef serve(self, stage, int64_t ready)
 
 
 cdef class TileJob(Job):
@@ -70,10 +78,25 @@ cdef class TileJob(Job):
     cdef public list fetches, products
     cdef public TileReads reads
     cdef public TileWrites writes
+    cdef public Cause planned_by
     cpdef int64_t planned(self, int64_t i) except -2
-    cpdef int64_t operands_ps(self, int64_t i) except -2
-    cpdef fetch_left(self, int64_t i, int64_t start, int64_t end)
+    @cython.locals(log=OpLog)
+    cpdef Cause plan_of(self, int64_t i)
+    @cython.locals(pipeline=Pipeline)
+    cpdef Ring _source(self, Stage stage)
+    @cython.locals(at=Stage)
+    cpdef int64_t ready_at(self, stage) except -2
+    @cython.locals(at=Stage)
+    cpdef serve(self, stage, int64_t ready)
+    @cython.locals(pipeline=Pipeline, ring=Ring, by=Cause, last=cython.bint, o=int64_t)
+    cpdef _compute(self, Stage stage, int64_t ready)
+    @cython.locals(i=int64_t, k=int64_t, nbytes=int64_t, service=int64_t, by=Cause, pipeline=Pipeline)
+    cpdef _fetch(self, Stage stage, int64_t ready)
+    @cython.locals(i=int64_t, k=int64_t, flops=int64_t, pipeline=Pipeline)
+    cpdef bint _multiply(self, Stage stage, int64_t ready, Cause by) except -1
+    cpdef _ended(self, Stage stage, int64_t n)
     cpdef int64_t tile_of(self, int64_t o) except -2
-    cpdef store_left(self, int64_t t)
-    cpdef written(self, int64_t t)
-    cpdef window(self, int64_t end)
+    cpdef left(self, Stage stage)
+    cpdef written(self, int64_t t, Cause by)
+    @cython.locals(log=OpLog, start=int64_t)
+    cpdef int64_t _window(self, int64_t end, Cause by) except -1

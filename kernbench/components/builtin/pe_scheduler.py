@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from kernbench._units import MIB, ns_to_ps
+from kernbench.analysis._records import BEGIN, NONE
 from kernbench.components._command import Command, Composite, Dot, Ref, Value, Vector, VectorOp
 from kernbench.components._pe import Job
 from kernbench.components.builtin.pe_dma import Stream, TileReads, TileWrites
 from kernbench.errors import OutOfMemoryError
-from kernbench.sim_engine._op_log import KIND, OpLog
+from kernbench.sim_engine._causes import FETCH, GEMM, MATH, NOTHING, PLAN, STORE, Cause
+from kernbench.sim_engine._op_log import KIND, STEP_KIND, OpLog
 
 if TYPE_CHECKING:
     from kernbench._dtypes import DType
@@ -73,77 +75,105 @@ _FETCH, _GEMM, _MATH, _STORE = KIND["fetch"], KIND["gemm"], KIND["math"], KIND["
 class Ring:
     """The buffers between two stages: buffer i % size is `freed` at a time (-1 while it is full), `filled` at one."""
 
-    __slots__ = ("filled", "freed", "got", "put_", "size")
+    __slots__ = ("filled", "filled_by", "freed", "freed_by", "got", "put_", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.freed = [0] * size
-        self.filled = [0] * size
+        self.freed, self.filled = [0] * size, [0] * size
+        self.freed_by, self.filled_by = [NOTHING] * size, [NOTHING] * size
         self.put_ = self.got = 0
 
     def room(self) -> int:
         """Return since when the next buffer is free, or -1 if that is not known yet."""
         return self.freed[self.put_ % self.size]
 
-    def put(self, t: int) -> None:
+    def room_by(self) -> Cause:
+        return self.freed_by[self.put_ % self.size]
+
+    def put(self, t: int, by: Cause) -> None:
         """Fill the next buffer at `t`."""
         i = self.put_ % self.size
         self.freed[i] = -1
-        self.filled[i] = t
+        self.filled[i], self.filled_by[i] = t, by
         self.put_ += 1
 
     def first(self) -> int:
         """Return when the oldest full buffer was filled, or -1 if none is full."""
         return self.filled[self.got % self.size] if self.put_ > self.got else -1
 
-    def take(self, t: int) -> None:
+    def first_by(self) -> Cause:
+        return self.filled_by[self.got % self.size]
+
+    def take(self, t: int, by: Cause) -> None:
         """Free the oldest buffer at `t`."""
-        self.freed[self.got % self.size] = t
+        i = self.got % self.size
+        self.freed[i], self.freed_by[i] = t, by
         self.got += 1
 
 
 class Stage:
-    """A server of tiles: `free` from when on, `queue` the jobs in program order.
+    """A server of work: `free` from when on, `queue` the jobs in program order.
 
     `busy_ps` counts all services so far, ahead of the clock, too; `planned` keeps (end, start, busy before) of those
     that may be ahead, in a live run.
 
-    `leaving` is the ring that the tile goes to which has been served by `end`, None if there is none. Until that ring
-    has room the stage is blocked, but the buffer that the tile came from is free since it was taken.
+    The work that it served last is `job`'s, began at `start` and ended at `end`; `began` and `at` are what that
+    followed from. Until the ring that is `leaving` for has room the stage is blocked, but the buffer that the tile came
+    from is free since `start`.
 
     The tiles of a command follow one another: `since` is when the first one began, `before` the busy time until then.
     In a live run, `spans` are the starts and ends, `recent` of them, of services that may be ahead of the clock.
     """
 
     __slots__ = (
-        "before", "busy_ps", "component", "end", "free", "held", "leaving", "live", "name", "queue", "recent", "since",
-        "spans",
+        "at", "before", "began", "busy_ps", "component", "end", "free", "free_by", "job", "kind", "leaving", "live",
+        "log", "name", "part", "queue", "recent", "since", "spans", "start",
     )  # fmt: skip
 
-    def __init__(self, name: str, log: OpLog, live: bool) -> None:
-        self.name, self.component = name, log.component(name)
-        self.free = self.busy_ps = self.end = self.since = self.before = 0
-        self.held = False
+    def __init__(self, name: str, kind: int, part: int, log: OpLog, live: bool) -> None:
+        self.name, self.kind, self.part, self.log, self.component = name, kind, part, log, log.component(name)
+        self.free = self.busy_ps = self.start = self.end = self.since = self.before = 0
+        self.began = self.at = self.free_by = NOTHING
+        self.job: TileJob | None = None
         self.leaving: Ring | None = None
-        self.queue: deque[Any] = deque()
+        self.queue: deque[Job] = deque()
         self.live, self.recent = live, 0
         self.spans = np.empty(16 if live else 0, np.int64)
 
-    def serve(self, start: int, end: int) -> None:
-        self.busy_ps += end - start
+    def step(
+        self, ready: int, by: Cause, service: int, command: int, nbytes: int, flops: int, tile: int, first: bool
+    ) -> None:
+        """Serve work that is ready since `ready` for `service`; `first` if it is a command's first."""
+        start, cause, other = self.free, self.free_by, by
+        if ready > start:
+            start, cause, other = ready, by, cause
+        end = start + service
+        if first:
+            self.since, self.before = start, self.busy_ps
+        self.busy_ps += service
         if self.live:
-            i = self.recent
-            if i and self.spans[i - 1] == start:
-                self.spans[i - 1] = end
-                return
-            if i == len(self.spans):
-                self.spans = np.concatenate([self.spans, self.spans])
-            self.spans[i], self.spans[i + 1] = start, end
-            self.recent = i + 2
+            self._note(start, end)
+        self.start, self.end = start, end
+        log = self.log
+        if log.tiles or (log.operation and tile < 0):
+            row = log.row(
+                start, end, self.component, self.kind, command, nbytes, flops, tile, log.event(cause), other.event
+            )
+            self.at = Cause(row)
+            if self.part != FETCH:  # which takes from no ring
+                self.began = Cause(BEGIN | row >> 3 << 3)
+        elif log.operation:
+            self.at, self.began = cause.then(command, self.part, service), cause
 
-    def begin(self, start: int) -> None:
-        """Begin with the first tile of a command."""
-        self.since, self.before = start, self.busy_ps
+    def _note(self, start: int, end: int) -> None:
+        i = self.recent
+        if i and self.spans[i - 1] == start:
+            self.spans[i - 1] = end
+            return
+        if i == len(self.spans):
+            self.spans = np.concatenate([self.spans, self.spans])
+        self.spans[i], self.spans[i + 1] = start, end
+        self.recent = i + 2
 
     def busy_by(self, now: int) -> int:
         """Return for how long it has been busy by now [ps], in a live run."""
@@ -155,16 +185,25 @@ class Stage:
         self.recent -= i
         return self.busy_ps - ahead
 
+    def done(self) -> None:
+        """Be free for the next work: what was served leaves nothing."""
+        self.free, self.free_by = self.end, self.at
+
     def leave(self) -> bool:
         """Pass the served tile on; return False while it is not known when that is possible."""
-        ring = self.leaving
+        ring, end = self.leaving, self.end
         assert ring is not None
         room = ring.room()
         if room < 0:
             return False
-        self.free = room if room > self.end else self.end
+        by = ring.room_by()
+        if self.log.tiles:
+            self.log.left(self.at.event, by.event, room > end)
+        elif room > end:
+            self.at = by
+        self.free, self.free_by = max(room, end), self.at
         self.leaving = None
-        ring.put(self.free)
+        ring.put(self.free, self.at)
         return True
 
 
@@ -173,14 +212,13 @@ class Pipeline:
 
     def __init__(self, pe: str, log: OpLog, buffers: int, live: bool = False) -> None:
         self.log = log
-        self.fetch = Stage(f"{pe}.pe_fetch_store.fetch", log, live)
-        self.gemm = Stage(f"{pe}.pe_gemm", log, live)
-        self.math = Stage(f"{pe}.pe_math", log, live)
-        self.store = Stage(f"{pe}.pe_fetch_store.store", log, live)
+        self.fetch = Stage(f"{pe}.pe_fetch_store.fetch", _FETCH, FETCH, log, live)
+        self.gemm = Stage(f"{pe}.pe_gemm", _GEMM, GEMM, log, live)
+        self.math = Stage(f"{pe}.pe_math", _MATH, MATH, log, live)
+        self.store = Stage(f"{pe}.pe_fetch_store.store", _STORE, STORE, log, live)
         self.fetch_gemm, self.fetch_math = Ring(buffers), Ring(buffers)
         self.gemm_math, self.gemm_store = Ring(buffers), Ring(buffers)
         self.math_store, self.store_dma = Ring(buffers), Ring(buffers)
-        self._storing: TileJob | None = None
         self._moving = self._again = False
 
     def advance(self) -> None:
@@ -189,204 +227,46 @@ class Pipeline:
             self._again = True
             return
         self._moving = True
+        fetch, gemm, math, store = self.fetch, self.gemm, self.math, self.store
         while True:
             self._again = False
-            moved = bool(self.fetch.queue) and self._fetch()
-            if self.fetch_gemm.put_ > self.fetch_gemm.got or self.gemm.leaving is not None:
-                moved = self._gemm() or moved
-            if self.math.queue or self.math.leaving is not None:
-                moved = self._math() or moved
-            if (
-                self.gemm_store.put_ > self.gemm_store.got
-                or self.math_store.put_ > self.math_store.got
-                or self.store.leaving is not None
-            ):
-                moved = self._store() or moved
+            moved = self._run(fetch)
+            moved = self._run(gemm) or moved
+            moved = self._run(math) or moved
+            moved = self._run(store) or moved
             # Whatever comes next waits for what is not there yet, unless a stage was held up by the one behind it.
             held = (
-                self.fetch.held
-                or self.gemm.leaving is not None
-                or self.math.leaving is not None
-                or self.store.leaving is not None
+                fetch.leaving is not None
+                or gemm.leaving is not None
+                or math.leaving is not None
+                or store.leaving is not None
             )
             if not self._again and not (moved and held):
                 break
         self._moving = False
 
-    def _fetch(self) -> bool:
-        stage, log = self.fetch, self.log
-        moved = stage.held = False
-        while stage.queue:
-            job: TileJob = stage.queue[0]
-            i = job.fetched
-            landed = job.operands_ps(i)
-            if landed < 0:
-                break
-            ring = self.fetch_gemm if job.matrix else self.fetch_math
-            room = ring.room()
-            if room < 0:
-                stage.held = True
-                break
-            start = stage.free
-            if start < landed:
-                start = landed
-            k = i % job.kt
-            if not k:
-                job.fetches = job.plan.fetches(i // job.kt)
-            nbytes, service = job.fetches[k]
-            end = start + service
-            if not i:
-                stage.begin(start)
-            stage.serve(start, end)
-            if log.tiles:
-                log.row(start, end, stage.component, _FETCH, job.id, nbytes, 0, i)
-            if log.operation and i + 1 == job.n:
-                log.stage(job.id, _FETCH, stage.since, end, stage.busy_ps - stage.before, job.n)
-            if end < room:
-                end = room
-            stage.free = end
-            ring.put(end)
-            if job.matrix and self.gemm.leaving is None and ring.put_ == ring.got + 1 and self.gemm.queue[0] is job:
-                self._multiply(job, end)
-            job.fetched = i + 1
-            if job.fetched == job.n:
-                stage.queue.popleft()
-            job.fetch_left(i, start, end)
-            moved = True
-        return moved
-
-    def _gemm(self) -> bool:
-        stage, ring = self.gemm, self.fetch_gemm
+    def _run(self, stage: Stage) -> bool:
+        """Serve what a stage can serve; return whether it did."""
         moved = False
         while True:
             if stage.leaving is not None:
                 if not stage.leave():
                     break
                 moved = True
-            if ring.put_ == ring.got:
-                break
-            self._multiply(stage.queue[0], ring.first())
-            moved = True
-        return moved
-
-    def _multiply(self, job: TileJob, ready: int) -> None:
-        """Give the tile that the fetch stage left at `ready` to the matrix engine."""
-        stage, log = self.gemm, self.log
-        i = job.multiplied
-        k = i % job.kt
-        if not k:
-            job.products = job.plan.products(i // job.kt)
-        start = stage.free
-        if start < ready:
-            start = ready
-        self.fetch_gemm.take(start)
-        end = start + job.products[k]
-        if not i:
-            stage.begin(start)
-        stage.serve(start, end)
-        if log.tiles:
-            log.row(start, end, stage.component, _GEMM, job.id, 0, job.plan.flops(i), i)
-        job.multiplied = i = i + 1
-        if log.operation and i == job.n:
-            log.stage(job.id, _GEMM, stage.since, end, stage.busy_ps - stage.before, job.n)
-        if i % job.kt:
-            stage.free = end
-        else:
-            stage.end = end
-            stage.leaving = self.gemm_store if job.vector_ps is None else self.gemm_math
-            if i == job.n:
-                stage.queue.popleft()
-
-    def _math(self) -> bool:
-        stage, log = self.math, self.log
-        moved = False
-        while True:
-            if stage.leaving is not None:
-                if not stage.leave():
-                    break
-                moved = True
+                assert stage.job is not None
+                stage.job.left(stage)
             if not stage.queue:
                 break
             work = stage.queue[0]
-            if isinstance(work, VectorJob):
-                if work.waiting:
-                    break
-                start = max(stage.free, work.ready)
-                end = stage.free = start + work.service_ps
-                stage.serve(start, end)
-                stage.queue.popleft()
-                if log.operation:
-                    log.row(start, end, stage.component, _MATH, work.id, 0, work.command.flops, -1)
-                work.finish(end)
-                moved = True
-                continue
-            job: TileJob = work
-            ring = self.gemm_math if job.matrix else self.fetch_math
-            ready = ring.first()
+            ready = work.ready_at(stage)
             if ready < 0:
                 break
-            start = max(stage.free, ready)
-            ring.take(start)
-            o = job.vectored
-            assert job.vector_ps is not None
-            service = job.vector_ps(o)
-            end = start + service
-            if not o:
-                stage.begin(start)
-            stage.serve(start, end)
-            if log.tiles:
-                log.row(start, end, stage.component, _MATH, job.id, 0, 0, job.tile_of(o))
-            stage.end, stage.leaving = end, self.math_store
-            job.vectored = o + 1
-            if job.vectored == job.outputs:
-                stage.queue.popleft()
-                if log.operation:
-                    log.stage(job.id, _MATH, stage.since, end, stage.busy_ps - stage.before, job.outputs)
+            work.serve(stage, ready)
             moved = True
         return moved
 
-    def _store(self) -> bool:
-        stage, log = self.store, self.log
-        moved = False
-        while True:
-            if stage.leaving is not None:
-                if not stage.leave():
-                    break
-                moved = True
-                assert self._storing is not None
-                self._storing.store_left(stage.free)
-            if not stage.queue:
-                break
-            job: TileJob = stage.queue[0]
-            ring = self.gemm_store if job.vector_ps is None else self.math_store
-            ready = ring.first()
-            if ready < 0:
-                break
-            start = max(stage.free, ready)
-            ring.take(start)
-            o = job.stored
-            service = job.plan.store_ps(o)
-            end = start + service
-            if not o:
-                stage.begin(start)
-            stage.serve(start, end)
-            if log.tiles:
-                log.row(start, end, stage.component, _STORE, job.id, job.plan.out_nbytes(o), 0, job.tile_of(o))
-            job.stored = o + 1
-            if job.stored == job.outputs:
-                stage.queue.popleft()
-                if log.operation:
-                    log.stage(job.id, _STORE, stage.since, end, stage.busy_ps - stage.before, job.outputs)
-            moved = True
-            if job.writes is not None:
-                stage.end, stage.leaving, self._storing = end, self.store_dma, job
-            else:
-                stage.free = end
-                job.store_left(end)
-        return moved
 
-
-_COMPOSITE = KIND["composite"]
+_COMPOSITE, _LOOKUP = KIND["composite"], STEP_KIND["lookup"]
 
 
 class VectorJob(Job):
@@ -402,17 +282,27 @@ class VectorJob(Job):
         self.pe.pipeline.math.queue.append(self)
         self.pe.progress()
 
+    def ready_at(self, stage: Any) -> int:
+        return -1 if self.waiting else self.ready
+
+    def serve(self, stage: Any, ready: int) -> None:
+        engine: Stage = stage
+        engine.step(ready, Cause(self.ready_by), self.service_ps, self.id, 0, self.command.flops, -1, False)
+        engine.done()
+        engine.queue.popleft()
+        self.finish(engine.end, engine.at.event)
+
 
 class TileJob(Job):
     """A tiled command: its tiles move through the pipeline; counters say how far each stage has come.
 
     `kt` tiles in a row make one output tile. Streamed operands arrive by `reads` (see `pe_dma`); the tiles of
-    pinned ones are there as soon as PE_SCHEDULER has planned them.
+    pinned ones are there as soon as PE_SCHEDULER has planned them, from `planned_by` on.
     """
 
     __slots__ = (
-        "fetched", "fetches", "kt", "matrix", "multiplied", "n", "outputs", "plan", "planned_ps", "products", "reads",
-        "start_ps", "stored", "tile_ps", "vector_ps", "vectored", "writes",
+        "fetched", "fetches", "kt", "matrix", "multiplied", "n", "outputs", "plan", "planned_by", "planned_ps",
+        "products", "reads", "start_ps", "stored", "tile_ps", "vector_ps", "vectored", "writes",
     )  # fmt: skip
 
     def __init__(self, pe: Pe, command: Command, program: Program | None, plan: Plan) -> None:
@@ -425,6 +315,7 @@ class TileJob(Job):
         self.vector_ps: Callable[[int], int] | None = plan.vector_ps
         self.tile_ps = pe.scheduler.tile_ps
         self.planned_ps = self.start_ps = -1  # not yet
+        self.planned_by = NOTHING
         self.reads: TileReads | None = None
         self.writes: TileWrites | None = None
         self.fetches: list[tuple[int, int]] = []
@@ -449,50 +340,133 @@ class TileJob(Job):
         """Return when PE_SCHEDULER has planned tile `i`, or -1 while it cannot begin with the command."""
         return -1 if self.planned_ps < 0 else self.planned_ps + (i + 1) * self.tile_ps
 
-    def operands_ps(self, i: int) -> int:
-        """Return when the operands of tile `i` are in TCM, or -1 if that is not known yet."""
-        if self.reads is None:
-            return self.planned(i)
-        return self.reads.arrival(i)
+    def plan_of(self, i: int) -> Cause:
+        """Return the cause that the plan of tile `i` is."""
+        log = self.pe.log
+        if log.tiles or not log.operation:
+            return self.planned_by
+        return self.planned_by.then(self.id, PLAN, (i + 1) * self.tile_ps)
 
-    def fetch_left(self, i: int, start: int, end: int) -> None:
-        """Note that the operands of tile `i` have left TCM: their buffers are free from `end` on."""
+    def _source(self, stage: Stage) -> Ring:
+        pipeline: Pipeline = self.pe.pipeline
+        if stage.part == GEMM:
+            return pipeline.fetch_gemm
+        if stage.part == MATH:
+            return pipeline.gemm_math if self.matrix else pipeline.fetch_math
+        return pipeline.gemm_store if self.vector_ps is None else pipeline.math_store
+
+    def ready_at(self, stage: Any) -> int:
+        at: Stage = stage
+        if at.part != FETCH:
+            return self._source(at).first()
+        return self.planned(self.fetched) if self.reads is None else self.reads.arrival(self.fetched)
+
+    def serve(self, stage: Any, ready: int) -> None:
+        at: Stage = stage
+        if at.part == FETCH:
+            self._fetch(at, ready)
+        else:
+            self._compute(at, ready)
+
+    def _compute(self, stage: Stage, ready: int) -> None:
+        pipeline, ring = self.pe.pipeline, self._source(stage)
+        by = ring.first_by()
+        stage.job = self
+        if stage.part == GEMM:
+            last = self._multiply(stage, ready, by)
+        elif stage.part == MATH:
+            o = self.vectored
+            assert self.vector_ps is not None
+            stage.step(ready, by, self.vector_ps(o), self.id, 0, 0, self.tile_of(o), not o)
+            self.vectored = o + 1
+            stage.leaving = pipeline.math_store
+            last = self.vectored == self.outputs
+        else:
+            o, plan = self.stored, self.plan
+            stage.step(ready, by, plan.store_ps(o), self.id, plan.out_nbytes(o), 0, self.tile_of(o), not o)
+            self.stored = o + 1
+            last = self.stored == self.outputs
+            if self.writes is not None:
+                stage.leaving = pipeline.store_dma
+            else:
+                stage.done()
+        ring.take(stage.start, stage.began)
+        if last:
+            self._ended(stage, self.n if stage.part == GEMM else self.outputs)
+        if stage.leaving is None and stage.part == STORE:
+            self.left(stage)
+
+    def _fetch(self, stage: Stage, ready: int) -> None:
+        i, k = self.fetched, self.fetched % self.kt
+        if not k:
+            self.fetches = self.plan.fetches(i // self.kt)
+        nbytes, service = self.fetches[k]
+        by = self.plan_of(i) if self.reads is None else self.reads.arrived_by(i)
+        stage.step(ready, by, service, self.id, nbytes, 0, i, not i)
+        pipeline = self.pe.pipeline
+        stage.job, stage.leaving = self, pipeline.fetch_gemm if self.matrix else pipeline.fetch_math
         if self.start_ps < 0:
-            self.start_ps = start
-        if self.reads is not None:
-            self.reads.freed(i, end)
+            self.start_ps = stage.start
+        self.fetched = i + 1
+        if self.fetched == self.n:
+            self._ended(stage, self.n)
+
+    def _multiply(self, stage: Stage, ready: int, by: Cause) -> bool:
+        i, k = self.multiplied, self.multiplied % self.kt
+        if not k:
+            self.products = self.plan.products(i // self.kt)
+        flops = self.plan.flops(i) if stage.log.tiles else 0
+        stage.step(ready, by, self.products[k], self.id, 0, flops, i, not i)
+        self.multiplied = i = i + 1
+        if i % self.kt:
+            stage.done()
+        else:
+            pipeline = self.pe.pipeline
+            stage.leaving = pipeline.gemm_store if self.vector_ps is None else pipeline.gemm_math
+        return i == self.n
+
+    def _ended(self, stage: Stage, n: int) -> None:
+        """Take note that a stage has served all tiles, `n` of them."""
+        stage.queue.popleft()
+        if stage.log.operation:
+            stage.log.stage(self.id, stage.kind, stage.since, stage.end, stage.busy_ps - stage.before, n)
 
     def tile_of(self, o: int) -> int:
         """Return the tile that completes output tile `o`."""
         return (o + 1) * self.kt - 1
 
-    def store_left(self, t: int) -> None:
-        """Note that an output tile has left the store stage: to the DMA, or for good."""
-        if self.writes is not None:
-            self.pe.dma.writer.progress()
-        elif self.stored == self.outputs:
-            self.window(t)
-            self.finish(t)
+    def left(self, stage: Stage) -> None:
+        """Note that a tile has left a stage: its operands their buffers, or an output for the DMA or for good."""
+        if stage.part == FETCH:
+            if self.reads is not None:
+                self.reads.freed(self.fetched - 1, stage.free, stage.at)
+        elif stage.part == STORE:
+            if self.writes is not None:
+                self.pe.dma.writer.progress()
+            elif self.stored == self.outputs:
+                self.finish(stage.free, self._window(stage.free, stage.at))
 
-    def written(self, t: int) -> None:
+    def written(self, t: int, by: Cause) -> None:
         """End the job: the last write is acknowledged."""
         pe, command = self.pe, self.command
         assert isinstance(command, Composite)
-        self.window(t)
+        whole = self._window(t, by)
         if pe.engine.data and command.compute is not None and command.out is not None:
             arrays = [pe.array(operand) for operand in (command.a, command.b) if operand is not None]
             arrays += [pe.array(operand) for _, operand in command.extra]
             if command.acc is not None:
                 arrays.append(command.acc.array)
             pe.commit(command.out, command.compute(*arrays))
-        self.finish(t)
+        self.finish(t, whole)
 
-    def window(self, end: int) -> None:
-        """Log the command as a whole, from its first DMA or fetch to `end`."""
+    def _window(self, end: int, by: Cause) -> int:
+        """Log the command as a whole, from its first DMA or fetch to `end`; return the event of that."""
         log = self.pe.log
-        if log.operation:
-            start = self.start_ps if self.start_ps >= 0 else self.ready
-            log.row(start, end, self.pe.scheduler.component, _COMPOSITE, self.id, 0, self.command.flops, -1)
+        if not log.operation:
+            return NONE
+        start = self.start_ps if self.start_ps >= 0 else self.ready
+        component, flops = self.pe.scheduler.component, self.command.flops
+        return log.row(start, end, component, _COMPOSITE, self.id, 0, flops, -1, log.event(by))
 
 
 @dataclass(slots=True)
@@ -610,16 +584,23 @@ class PeScheduler:
         self.tile_ps = ns_to_ps(pe.config.pe_scheduler.tile_ns)
         self.queue: list[TileJob] = []
         self.pipeline = Pipeline(pe.name, pe.engine.log, pe.config.pe_tcm.stage_buffers, pe.engine.live)
-        self._free = 0
+        self._free, self._free_by = 0, NONE
         self._dots: dict[object, Plan] = {}  # by sizes and types: a dot's operands are in TCM
 
     def advance(self) -> None:
         """Plan the commands whose operands are complete, none before the command issued before it."""
         while self.queue and not self.queue[0].waiting:
             job = self.queue.pop(0)
-            planned = max(job.ready, self._free) + self.pe.mmu.lookup_ps
+            start, cause, other = job.ready, job.ready_by, self._free_by
+            if self._free > start:
+                start, cause, other = self._free, other, cause
+            job.planned_ps = planned = start + self.pe.mmu.lookup_ps
             self._free = planned + job.n * self.tile_ps
-            job.planned_ps = planned
+            log = self.pe.log
+            if log.operation:
+                lookup = self.pe.mmu.lookup_ps
+                self._free_by = log.step(planned, lookup, self.pe.mmu_place, _LOOKUP, job.id, -1, cause, other)
+                job.planned_by = Cause(self._free_by)
 
     def job(self, command: Command, program: Program | None) -> Job:
         """Return the job of a command that engines compute."""

@@ -25,8 +25,8 @@ class PeTcm:
         self.scratch = FirstFit(f"kernel scratch of {name}", start, round(config.kernel_scratch_mb * MIB))
         self.heap = heap
         self._small = config.scratch_result_kib * KIB
-        self._returned: list[tuple[int, int, FirstFit, int]] = []
-        self._count = 0
+        self._returned: list[tuple[int, int, FirstFit, int, int]] = []
+        self._count = self.freed_by = 0
 
     def alloc(self, value: Value, loaded: bool, now: int) -> int | None:
         """Give `value` its space, not before `now`; return from when on it has it, or None if none is free yet."""
@@ -48,12 +48,12 @@ class PeTcm:
                 return None
             now = max(now, self._give_back())
 
-    def free(self, value: Value, at: int) -> None:
+    def free(self, value: Value, at: int, by: int) -> None:
         """Take the space of `value` back at time `at`."""
         area, address = value.space
         value.space = None
         self._count += 1
-        heappush(self._returned, (at, self._count, area, address))
+        heappush(self._returned, (at, self._count, area, address, by))
 
     def full(self, value: Value, loaded: bool) -> OutOfMemoryError:
         """Return the error of a program that holds everything itself."""
@@ -66,7 +66,7 @@ class PeTcm:
         )
 
     def _give_back(self) -> int:
-        t, _, area, address = heappop(self._returned)
+        t, _, area, address, self.freed_by = heappop(self._returned)
         area.free(address)
         return t
 

@@ -1,0 +1,94 @@
+"""Every recorded cause ends when what followed from it began, at each level of the log and with each engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.analysis._critical_path import critical_path
+from kernbench.analysis._records import STEP_KINDS, Records
+from kernbench.benches.registry import run as run_bench
+from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
+from kernbench.config import default_ccl_path
+from kernbench.runtime_api.collective import run as run_collective
+from kernbench.studies import gemm
+from kernbench.studies.ccl import Case
+from tests.analysis.causes import wrong
+from tests.analysis.paths import STEPS, program
+from tests.analysis.test_critical_path import FOUR, MACHINE, overrides
+from tests.components.one_pe import engine_of, launch, pointer
+
+kernels = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.sampled_from([0, 0, 5])), min_size=1, max_size=12)
+levels = st.sampled_from(["tile", "operation"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(overrides, kernels, st.sampled_from([1, 2, 8]), levels)
+def test_any_program_on_any_pe(changes, steps, pes, log):
+    engine = engine_of(changes, log=log)
+    for _ in range(2):
+        launch(engine, program(steps), *((0, pe) for pe in range(pes)))
+    assert not wrong(engine.records())
+
+
+@pytest.mark.parametrize("log", ["tile", "operation"])
+@pytest.mark.parametrize("bench", ["qkv-gemm-multi-pe", "va-offset-verify"])
+def test_many_pes_maps_copies_and_launches(bench, log):
+    assert not wrong(run_bench(bench, log=log).result.records)
+
+
+@pytest.mark.parametrize("kind", ["tcm", "sram", "hbm"])
+@pytest.mark.parametrize("name", names(load_ccl_config(default_ccl_path())))
+def test_collectives(name, kind):
+    algorithm = replace(resolve_algorithm_config(name, default_ccl_path()), buffer_kind=kind, world_size=None)
+    assert not wrong(run_collective(FOUR, Case(FOUR, algorithm).plan, 65536).result.records)
+
+
+@pytest.mark.parametrize("variant", ["ref_ref", "load_ref", "load_load"])
+@pytest.mark.parametrize("changes", [{}, {"cube.pe.pe_tcm.read_bw_gbs": 64}, {"cube.hbm.channel_bw_gbs": 16}])
+def test_a_product_has_the_same_path_without_its_tiles(variant, changes):
+    """What the stages summarize as tiles pass is what the path through logged tiles adds up to."""
+    machine = MACHINE.with_(changes)
+    tiles, whole = (critical_path(gemm.run(machine, (128, 256, 128), variant, log=log).records) for log in LEVELS)
+    assert len(whole.steps) < len(tiles.steps)
+    for kind in ("memory", "fetch", "matrix", "store", "plan", "issue"):
+        own = [sum(ps for (of, _), ps in path.parts().items() if of == kind) for path in (tiles, whole)]
+        assert own[0] == own[1], kind
+
+
+LEVELS = ("tile", "operation")
+
+
+def test_a_stage_that_is_held_up_names_what_made_room():
+    slow = MACHINE.with_({"cube.pe.pe_gemm.clock_ghz": 0.1, "cube.pe.pe_tcm.stage_buffers": 1})
+    path = critical_path(gemm.run(slow, (64, 64, 256), "load_load").records)
+    assert path.because()["the engine's previous work"] > 3
+
+
+def test_causes_of_an_interrupted_run_are_events_that_it_has(tmp_path):
+    def kernel(tl):
+        for i in range(8):
+            tl.load(pointer(i << 16), shape=(64, 64))
+            tl.composite("gemm", tl.ref(pointer(0), (64, 64)), tl.ref(pointer(0), (64, 64)), pointer(1 << 20))
+
+    whole = engine_of(log="tile")
+    launch(whole, kernel)
+    engine = engine_of(log="tile")
+    engine.launch(0, [(0, 0)], kernel, (), "kernel")
+    for _ in range(60):
+        engine.step()
+    part = engine.records()
+    assert not part.complete
+    assert len(part.dependencies.sent) == len(part.dependencies.transfers["end_ps"])
+    assert critical_path(Records.load(part.save(tmp_path / "part.npz"))) == critical_path(part)
+
+
+def test_steps_are_named_and_take_time():
+    steps = gemm.run(MACHINE, (64, 64, 64), "load_ref").records.dependencies.steps
+    found = {STEP_KINDS[kind] for kind in np.unique(steps["kind"]).tolist()}
+    assert found == {"issue", "lookup", "cpu", "start", "end"}
+    assert (steps["ps"] <= steps["end_ps"]).all()
