@@ -314,14 +314,11 @@ class Program(Callee):
 
     def _follow(self, t: int, by: int) -> None:
         """Let the next command be issued no earlier than after `t`, the time of an event."""
-        if by == self._cause:
-            return
-        self._third = self._second
+        cause = self._cause
         if t > self.issued:
-            self.issued = t
-            self._cause, self._second = by, self._cause
-        else:
-            self._second = by
+            self.issued, self._cause, by = t, by, cause
+        if by != self._cause:
+            self._second, self._third = by, self._second
 
     def stop(self) -> None:
         if not self._greenlet.dead:

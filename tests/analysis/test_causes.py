@@ -14,6 +14,8 @@ from kernbench.analysis._records import STEP_KINDS, Records
 from kernbench.benches.registry import run as run_bench
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.config import default_ccl_path
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.collective import run as run_collective
 from kernbench.studies import gemm
 from kernbench.studies.ccl import Case
@@ -33,6 +35,28 @@ def test_any_program_on_any_pe(changes, steps, pes, log):
     for _ in range(2):
         launch(engine, program(steps), *((0, pe) for pe in range(pes)))
     assert not wrong(engine.records())
+
+
+@settings(max_examples=20, deadline=None)
+@given(overrides, kernels, st.sampled_from([1, 8]))
+def test_what_is_logged_changes_no_time(changes, steps, pes):
+    ends = set()
+    for log in ("off", "operation", "tile"):
+        engine = engine_of(changes, log=log)
+        for _ in range(2):
+            launch(engine, program(steps), *((0, pe) for pe in range(pes)))
+        ends.add(engine.env.now)
+    assert len(ends) == 1
+
+
+@pytest.mark.parametrize("name", ["ring_allreduce_tcm", "tree_allreduce", "ring_allreduce_hbm"])
+def test_what_is_logged_changes_no_time_of_a_collective(name):
+    def sums(torch):
+        one = DPPolicy(num_cubes=1, num_pes=1)
+        vectors = [torch.empty(1 << 15, dtype="f16", device=f"ahbm:{sip}", dp=one) for sip in range(4)]
+        torch.collective(vectors, algorithm=name)
+
+    assert len({run_program(FOUR, sums, log=log).latency_ns for log in ("off", "operation", "tile")}) == 1
 
 
 @pytest.mark.parametrize("log", ["tile", "operation"])
