@@ -25,6 +25,7 @@ import numpy as np
 import kernbench.studies.layers_report as report
 from kernbench._dtypes import as_dtype
 from kernbench._units import FLIT_BYTES
+from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import LinkTable
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.analysis.result import Result, span
@@ -223,6 +224,13 @@ _FLIT_US, _TILE_US = 5, 2
 # A run of more host time [us], by estimate, is refused if its bound is over FAR times the least estimate (chosen).
 LONG_US, FAR = 3.3e8, 10
 _KIND = {name: kind for kind, name in LINK_KINDS.items()}
+# By what `why` calls a resource, the column of the critical path; what is not named is of the launches.
+_PATH = {
+    "HBM slice": "hbm", "link of an HBM slice": "dma", "link of PE_DMA": "dma", "mesh link": "links",
+    "wire of the mesh link": "links", "routers": "links", "UCIe link": "links", "UCIe ports": "links",
+    "link of a UCIe port": "links", "fetch from TCM": "fetch", "matrix engine": "gemm", "vector engine": "math",
+    "store to TCM": "store",
+}  # fmt: skip
 Placement = Annotated[PlacementName, "of C, and with it what PEs read from each other"]
 Dtype = Annotated[Literal["f16", "bf16"], "type of A, B and C"]
 
@@ -444,9 +452,18 @@ def _measured(machine: Machine, product: Product, keep: bool) -> Row:
         "intensity": flops / counts["hbm_bytes"],
         "hottest_link": first,
         "hottest_busy": share[first],
+        **_path(result),
         **{f"busy_{kind}": busy for kind, busy in busiest.items()},
         **links,
     }
+
+
+def _path(result: Result) -> Row:
+    """Return the time of each resource on the critical path of the launches; the columns sum to `makespan_ns`."""
+    found = dict.fromkeys(report.PATH, 0)
+    for (kind, resource), ps in critical_path(result.records, result.launches).parts().items():
+        found[_PATH.get(attribution(kind, resource).group, "launch")] += ps
+    return {f"path_{part}_ns": ps / 1000 for part, ps in found.items()}
 
 
 def _difference(before: LinkTable, after: LinkTable) -> LinkTable:

@@ -29,6 +29,14 @@ METHOD = (
     "busiest PE's tiles at the matrix rate and of the bytes it reads from others at the rate of its link, in `split-K` "
     "their sum. What takes long to simulate and has a bound far over another placement's estimate is refused."
 )
+# Parts of the critical path, and their colours.
+PATH = {
+    "hbm": ("HBM slices", palette.ORANGE), "dma": ("links to slices", palette.VERMILION),
+    "links": ("links between PEs", palette.DARK_GREY),
+    "fetch": ("fetch from TCM", palette.SKY), "gemm": ("matrix engine", palette.BLUE),
+    "math": ("vector engine", palette.PURPLE), "store": ("store to TCM", palette.GREEN),
+    "launch": ("launch and completion", palette.GREY),
+}  # fmt: skip
 COLUMNS = {
     "layer": Column("layer"),
     "shape": Column("M x K x N"),
@@ -41,6 +49,7 @@ COLUMNS = {
     "issued": Column("useful share of tiles"),
     "hottest_link": Column("hottest link"),
     "hottest_busy": Column("busy"),
+    **{f"path_{part}_ns": Column(title) for part, (title, _) in PATH.items()},
     "macs_per_pe": Column("multiply-accumulates for each PE of the SIP"),
     "percent": Column("useful share of the SIP's matrix rate", "%"),
 }
@@ -228,6 +237,19 @@ CHARTS = (
         caption="The fastest placement of each layer; the one with most work of each list is named.",
     ),
     Chart(
+        "layers_path",
+        kinds.parts(
+            "layer",
+            [f"path_{part}_ns" for part in PATH],
+            colours={f"path_{part}_ns": colour for part, (_, colour) in PATH.items()},
+        ),
+        "What the time of a layer is made of",
+        where=_ran,
+        derive=_fastest,
+        caption="Shares of the critical path of the fastest placement: each instant belongs to the resource that the "
+        "end of the launches waited for.",
+    ),
+    Chart(
         "layers_link_kinds",
         _link_kinds,
         "How busy the busiest link of each kind is",
@@ -249,7 +271,7 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     """Return which placement is fastest and why, and what limits it."""
     ranked = best(rows)
     compared = {layer: runs for layer, runs in ranked.items() if len(runs) > 1}
-    found = [*_winners(compared), *_utilization(ranked), *_links(ranked)]
+    found = [*_winners(compared), *_utilization(ranked), *_links(ranked), *_on_path(ranked)]
     found += [_example(runs) for runs in _examples(compared)]
     return found + _left_out(rows)
 
@@ -330,6 +352,22 @@ def _links(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
         f"and it is a {name} for {n}."
     )
     return [Finding(text, "layers_link_kinds", 5)]
+
+
+def _on_path(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
+    """Return which part of the critical path is the largest, for how many layers."""
+    rows = [runs[0] for runs in ranked.values()]
+    if not rows:
+        return []
+    first = [max(PATH, key=lambda part: float(row[f"path_{part}_ns"])) for row in rows]
+    (part, n), *_ = Counter(first).most_common(1)
+    shares = {row["layer"]: row[f"path_{part}_ns"] / row["makespan_ns"] for row in rows}
+    most = max(shares, key=lambda layer: shares[layer])
+    text = (
+        f"The largest part of the critical path is {PATH[part][0]} for {n} of {len(rows)} layers in their fastest "
+        f"placement ({most}: {shares[most]:.0%})."
+    )
+    return [Finding(text, "layers_path", 5.5)]
 
 
 def _left_out(rows: Sequence[Row]) -> list[Finding]:

@@ -155,6 +155,20 @@ def test_a_row_counts_what_the_launch_did():
     assert row["macs_f16"] == row["tiles"] * 32 * 64 * 32
     assert row["hottest_busy"] == max(value for key, value in row.items() if key.startswith("busy_"))
     assert row["utilization"] == pytest.approx(64 * 128 * 256 / (16 * 4096 * row["makespan_ns"]))
+    path = {key: ns for key, ns in row.items() if key.startswith("path_")}
+    assert sum(path.values()) == pytest.approx(row["makespan_ns"])
+    assert path["path_gemm_ns"] > 0 < path["path_launch_ns"]
+
+
+def test_twice_the_largest_part_of_the_path_shortens_a_layer():
+    product = {"m": 64, "n": 512, "k": 512, "placement": "columns"}
+    row = STUDY.simulate(SIP, **product)
+    assert max(study.report.PATH, key=lambda part: row[f"path_{part}_ns"]) == "links"
+    cube = SIP.config.cube
+    rates = {"cube.noc.link_bw_gbs": 2 * cube.noc.link_bw_gbs, "cube.ucie.bw_gbs": 2 * cube.ucie.bw_gbs}
+    faster = SIP.with_({"cube.noc.router.overhead_ns": 0.5, "cube.ucie.port_ns": 4} | rates)
+    saved = row["makespan_ns"] - STUDY.simulate(faster, **product)["makespan_ns"]
+    assert saved > 0.3 * row["path_links_ns"]
 
 
 def test_unknown_placements_and_layers_are_refused(tmp_path):
@@ -207,6 +221,7 @@ def made(layer, placement, ns, **more):
         "layer": layer, "list": "x", "name": layer, "shape": layer, "placement": placement, "makespan_ns": ns, "m": 2,
         "n": 2, "k": 2, "pes": 16, "remote_bytes": 1000, "issued": 1.0, "utilization": 0.5, "hottest_busy": 0.5,
         "hottest_link": "sip0.cube0.ucie_e.conn0->sip0.cube1.ucie_w.conn0", "left_out": "",
+        **{f"path_{part}_ns": ns * (0.6 if part == "hbm" else 0.4 / 7) for part in study.report.PATH},
     }  # fmt: skip
     return usual | more
 
@@ -221,6 +236,10 @@ def test_findings_say_which_placement_and_why():
     assert "only 1 PE at work" in first.text
     said = [finding.text for finding in rest]
     assert "b (b) takes 0.1 us in rows; 2-D takes 2.00x the time, with 4.0x the bytes read from other PEs." in said
+    assert (
+        "The largest part of the critical path is HBM slices for 2 of 2 layers in their fastest placement (a: 60%)."
+        in said
+    )
     assert any(
         text.startswith("A link is busy 80% of the time or more for 1 of 2 layers") and "UCIe link for 2" in text
         for text in said
