@@ -15,6 +15,7 @@ SHORT = {
     "plans": 60,
     "kernels": 40,
     "hostile": 85,
+    "causes": 60,
     "collectives": 34,
     "damage": 120,
     "arrays": 45,

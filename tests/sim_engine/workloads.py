@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import kernbench as kb
+from kernbench.analysis._records import Dependencies
 from kernbench.benches.registry import resolve
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.runtime_api.context import RuntimeContext
@@ -41,11 +42,18 @@ def told(engine: GraphEngine) -> dict[str, Any]:
     busy = records.busy_by_component()
     return {
         "digest": records.digest(),
+        "causes": _digest(records.dependencies),
         "reservations": engine.network.core.reservations,
         "links": [records.links.busy_ps.tolist(), records.links.nbytes.tolist()],
         "busy": {name: int(ps) for name, ps in sorted(busy.items())},
         "end": engine.env.now,
     }
+
+
+def _digest(x: Dependencies) -> str:
+    """Return a digest of what each row, transfer, step and path followed from."""
+    columns = (x.causes, x.sent, *x.steps.values(), *x.paths.values())
+    return hashlib.sha256(b"".join(np.ascontiguousarray(column).tobytes() for column in columns)).hexdigest()
 
 
 def traffic(seed: int, *, trace: bool) -> dict[str, Any]:
