@@ -61,6 +61,7 @@ class Events:
         self.term_edge: list[int] = []
         self.term_quantity: list[int] = []
         self.term_factor: list[float] = []
+        self.only_if: list[int] = []  # the quantity with which an edge counts only if it changes, -1 for always
         self.waits: dict[int, int] = {}  # the quantity that an event's unexplained delay follows
 
     def add(self, t: int) -> int:
@@ -68,13 +69,14 @@ class Events:
         self.times.append(t)
         return len(self.times) - 1
 
-    def edge(self, source: int, target: int, *terms: Term) -> None:
+    def edge(self, source: int, target: int, *terms: Term, only_if: int = -1) -> None:
         """Let `target` be at least so long after `source`; an edge against the recorded order is left out."""
         if self.times[source] > self.times[target] or source == target:
             return
         number = len(self.sources)
         self.sources.append(source)
         self.targets.append(target)
+        self.only_if.append(only_if)
         for quantity, factor in terms:
             self.term_edge.append(number)
             self.term_quantity.append(quantity)
@@ -89,12 +91,17 @@ class _Server:
         self.members: list[tuple[float, float, int, float, tuple[Term, ...]]] = []
 
     def connect(self, events: Events) -> None:
-        """Let each member leave after the one before, by its own service or by as much as it did."""
+        """Let each member leave after the one before, by its own service or by as much as it did.
+
+        One that came when the one before had left waits for it only on a machine whose server is slower or faster.
+        """
         self.members.sort()
         for (left, _, before, _, out), (exit_, entry, event, service, mine) in pairwise(self.members):
-            step = min(exit_ - left, service) if entry < left else service
+            waited = entry < left
+            step = min(exit_ - left, service) if waited else service
             back = tuple((quantity, -factor) for quantity, factor in out)
-            events.edge(before, event, (self.quantity, max(step, 0.0)), *mine, *back)
+            only_if = -1 if waited else self.quantity
+            events.edge(before, event, (self.quantity, max(step, 0.0)), *mine, *back, only_if=only_if)
 
 
 class Graph:
@@ -548,10 +555,9 @@ class Timing:
         weight = self._weights(self.quantities._base)
         room = recorded[target] - recorded[self._source]
         self._less = np.where((weight > room) & (weight > 0), room / np.where(weight > 0, weight, 1), 1.0)
-        reached = recorded[self._source] + weight * self._less
-        latest = np.full(len(times), -np.inf)
-        np.maximum.at(latest, target, reached)
-        self._own = np.where(np.isfinite(latest), recorded - latest, recorded)
+        self._reached = recorded[self._source] + weight * self._less
+        self._only_if = np.array(events.only_if, np.int64)[keep][by_target]
+        self._own: dict[tuple[int, ...], np.ndarray] = {}  # by the servers that change
         self._waits = np.full(len(times), self.quantities.one)
         for event, waited in events.waits.items():
             self._waits[place[event]] = waited
@@ -565,12 +571,24 @@ class Timing:
     def predict(self, ratio: dict[str, float], new: dict[str, float], window: tuple[int, int] | None = None) -> float:
         """Return the time of the last event [ps] with some fields changed; with a window, how long that takes then."""
         values = self.quantities.on(ratio, new)
-        weight = self._weights(values) * self._less
-        own = self._own * values[self._waits]
+        counts = (self._only_if < 0) | (values[self._only_if] != 1)
+        weight = np.where(counts, self._weights(values) * self._less, -np.inf)
+        own = self._delays(values, counts) * values[self._waits]
         if window is None:
             return retime(self._first, self._source, weight, own)
         start, end = (self._until(t, weight, own) for t in window)
         return end - start
+
+    def _delays(self, values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Return what each event was later than those edges explain that count."""
+        servers = np.unique(self._only_if)
+        key = tuple(servers[values[servers] != 1].tolist())
+        if key not in self._own:
+            reached = np.append(np.where(counts, self._reached, -np.inf), -np.inf)
+            latest = np.maximum.reduceat(reached, self._first[:-1])
+            latest[self._first[:-1] == self._first[1:]] = -np.inf
+            self._own[key] = np.where(np.isfinite(latest), self._recorded - latest, self._recorded)
+        return self._own[key]
 
     def _until(self, t: int, weight: np.ndarray, own: np.ndarray) -> float:
         """Return when all events that were recorded until t have happened."""
