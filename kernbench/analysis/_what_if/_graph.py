@@ -86,21 +86,21 @@ class Events:
 class _Server:
     """What serves one after another: members are (exit, entry, event, service [ps], terms on the way out)."""
 
-    def __init__(self, quantity: int) -> None:
-        self.quantity = quantity
+    def __init__(self, quantity: int, is_link: bool = False) -> None:
+        self.quantity, self.is_link = quantity, is_link
         self.members: list[tuple[float, float, int, float, tuple[Term, ...]]] = []
 
     def connect(self, events: Events) -> None:
         """Let each member leave after the one before, by its own service or by as much as it did.
 
-        One that came when the one before had left waits for it only on a machine whose server is slower or faster.
+        One that came over a link when the one before had left waits for it only where that link's rate changes.
         """
         self.members.sort()
         for (left, _, before, _, out), (exit_, entry, event, service, mine) in pairwise(self.members):
             waited = entry < left
             step = min(exit_ - left, service) if waited else service
             back = tuple((quantity, -factor) for quantity, factor in out)
-            only_if = -1 if waited else self.quantity
+            only_if = self.quantity if self.is_link and not waited else -1
             events.edge(before, event, (self.quantity, max(step, 0.0)), *mine, *back, only_if=only_if)
 
 
@@ -206,7 +206,7 @@ class Graph:
 
     def _server(self, key: Any, quantity: int) -> _Server:
         if key not in self.servers:
-            self.servers[key] = _Server(quantity)
+            self.servers[key] = _Server(quantity, is_link=isinstance(key, int))
         return self.servers[key]
 
     def _on_links(self, x: Transfer, route: int, reverse: bool, from_ps: int, event: int) -> None:
