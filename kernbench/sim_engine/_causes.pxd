@@ -8,6 +8,7 @@ cdef int _WIDTH
 @cython.freelist(256)
 cdef class Cause:
     cdef public int64_t event, command
+    cdef public int depth
     cdef public Cause before
     cdef public int64_t[10] parts
     @cython.locals(found=Cause, i=int)

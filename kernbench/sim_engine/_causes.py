@@ -17,13 +17,14 @@ _WIDTH = 10
 class Cause:
     """What a time follows from: an `event`, or if tiles are not logged, the time by part since the cause `before`.
 
-    Such a path is of one `command`. It becomes an event when something that is logged follows from it.
+    Such a path is of one `command`. It becomes an event when something that is logged follows from it; `depth` counts
+    the paths before it that are none yet.
     """
 
-    __slots__ = ("before", "command", "event", "parts")
+    __slots__ = ("before", "command", "depth", "event", "parts")
 
     def __init__(self, event: int = NONE) -> None:
-        self.event, self.command = event, -1
+        self.event, self.command, self.depth = event, -1, 0
         self.before: Cause | None = None
         self.parts: list[int] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 
@@ -32,9 +33,9 @@ class Cause:
         found = Cause()
         found.command = command
         if self.event or self.command != command:
-            found.before = self
+            found.before, found.depth = self, 0 if self.event else self.depth + 1
         else:
-            found.before = self.before
+            found.before, found.depth = self.before, self.depth
             for i in range(_WIDTH):
                 found.parts[i] = self.parts[i]
         found.parts[part] += ps

@@ -31,6 +31,7 @@ cdef class OpLog:
     cpdef int64_t step(self, int64_t end, int64_t ps, int64_t place, int64_t kind, int64_t command, int64_t of=*, int64_t cause=*, int64_t second=*, int64_t third=*) except -1
     @cython.locals(paths=int64_t[::1], i=int64_t, before=int64_t, part=int)
     cpdef int64_t event(self, Cause cause) except -1
+    cpdef Cause then(self, Cause cause, int64_t command, int part, int64_t ps)
     @cython.locals(stages=int64_t[::1], i=int64_t)
     cpdef stage(self, int64_t command, int64_t kind, int64_t start, int64_t end, int64_t busy, int64_t n, int64_t nbytes=*, int64_t route=*)
     cpdef int64_t transfer(self, int64_t start, int64_t end, Transaction txn, int64_t command, int64_t tile, int64_t kind) except -1

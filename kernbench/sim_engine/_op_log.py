@@ -47,7 +47,7 @@ KINDS = (
 KIND = {name: i for i, name in enumerate(KINDS)}
 STEP_KIND = {name: i for i, name in enumerate(STEP_KINDS)}
 _ROWS = 16384  # of a block
-_OPENERS = 8192
+_OPENERS, _DEEPEST = 8192, 64
 _WIDTH, _MOVE_WIDTH, _STAGE_WIDTH = len(COLUMNS) + 2, len(TRANSFERS) + 2, len(Stage._fields)
 _STEP_WIDTH, _PATH_WIDTH = len(STEPS), len(STAGE_PATHS)
 
@@ -186,6 +186,12 @@ class OpLog:
             for old in list(self.openers)[: _OPENERS // 2]:
                 del self.openers[old]
         self.openers[key] = asked, cause
+
+    def then(self, cause: Cause, command: int, part: int, ps: int) -> Cause:
+        """Return the cause that follows after `ps` in a part of a command; a long chain of paths becomes events."""
+        if cause.depth >= _DEEPEST:
+            self.event(cause)
+        return cause.then(command, part, ps)
 
     def event(self, cause: Cause) -> int:
         """Return the event that a cause is; if it is a path through stages, that becomes one."""

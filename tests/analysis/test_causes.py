@@ -111,6 +111,25 @@ def test_causes_of_an_interrupted_run_are_events_that_it_has(tmp_path):
     assert critical_path(Records.load(part.save(tmp_path / "part.npz"))) == critical_path(part)
 
 
+def test_a_long_chain_of_paths_is_bounded():
+    """Fetch and matrix engine take equally long here: the path never passes the fetch stage, whose work is one chain."""
+
+    def kernel(tl):
+        a, b = tl.load(pointer(0), shape=(32, 64)), tl.load(pointer(1 << 16), shape=(64, 32))
+        for _ in range(1000):
+            tl.dot(a, b)
+
+    engine = engine_of(log="operation")
+    launch(engine, kernel)
+    cause, n = engine.pe(0, 0, 0).pipeline.fetch.free_by, 0
+    while cause is not None:
+        cause, n = cause.before, n + 1
+    assert n <= 70
+    records = engine.records()
+    assert not wrong(records)
+    assert sum(critical_path(records).parts().values()) == records.makespan_ps
+
+
 def test_steps_are_named_and_take_time():
     steps = gemm.run(MACHINE, (64, 64, 64), "load_ref").records.dependencies.steps
     found = {STEP_KINDS[kind] for kind in np.unique(steps["kind"]).tolist()}

@@ -373,7 +373,7 @@ def _landed(command: int, way: int, count: int, txn: Transaction, now: int, log:
     served, cause = txn.served_ps, txn.cause
     assert cause is not None
     if served < 0:
-        return cause.then(command, count, 1).then(command, way, now - txn.asked_ps)
+        return log.then(cause, command, count, 1).then(command, way, now - txn.asked_ps)
     since, asked = txn.arrived_ps, txn.asked_ps
     if txn.opener == txn.key:
         since = txn.since_ps
@@ -381,7 +381,7 @@ def _landed(command: int, way: int, count: int, txn: Transaction, now: int, log:
     elif txn.opener in log.openers:
         since = txn.since_ps
         asked, cause = log.openers[txn.opener]
-    there = cause.then(command, count, 1).then(command, way, since - asked)
+    there = log.then(cause, command, count, 1).then(command, way, since - asked)
     return there.then(command, MEMORY, served - since).then(command, way, now - served)
 
 

@@ -163,7 +163,7 @@ class Stage:
             if self.part != FETCH:  # which takes from no ring
                 self.began = Cause(BEGIN | row >> 3 << 3)
         elif log.operation:
-            self.at, self.began = cause.then(command, self.part, service), cause
+            self.at, self.began = log.then(cause, command, self.part, service), cause
 
     def _note(self, start: int, end: int) -> None:
         i = self.recent
