@@ -35,8 +35,14 @@ class Times:
         for row in np.flatnonzero(self.d.causes[:, 1] >> 32 & HELD).tolist():
             self.left[row] = self.of(int(self.d.causes[row, 1]) >> 32 & (HELD - 1))
 
+        # A path through stages ends when its parts have passed since its cause, which the log has before it.
+        self.paths = []
+        took = sum(column for name, column in self.d.paths.items() if name.endswith("_ps"))
+        for before, ps in zip(self.d.paths["before"].tolist(), np.atleast_1d(took).tolist(), strict=True):
+            self.paths.append(None if before == NONE else self.of(before) + ps)
+
     def of(self, event):
-        """Return the time of an event; None for a path through stages, whose time is that of its end."""
+        """Return the time of an event; None for a path of which nothing is known before it."""
         tag, i = event & 7, event >> 3
         return {
             ROW: lambda: int(self.left[i]),
@@ -45,14 +51,8 @@ class Times:
             SENT: lambda: int(self.d.transfers["start_ps"][i]),
             ARRIVED: lambda: int(self.d.transfers["arrived_ps"][i]),
             STEP: lambda: int(self.d.steps["end_ps"][i]),
-            STAGES: lambda: self.path(i),
+            STAGES: lambda: self.paths[i],
         }[tag]()
-
-    def path(self, i):
-        """Return when a path through stages ends: its parts since its cause."""
-        parts = sum(int(column[i]) for name, column in self.d.paths.items() if name.endswith("_ps"))
-        before = int(self.d.paths["before"][i])
-        return None if before == NONE else self.of(before) + parts
 
 
 def wrong(records):

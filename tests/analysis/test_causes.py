@@ -112,7 +112,7 @@ def test_causes_of_an_interrupted_run_are_events_that_it_has(tmp_path):
 
 
 def test_a_long_chain_of_paths_is_bounded():
-    """Fetch and matrix engine take equally long here: the path never passes the fetch stage, whose work is one chain."""
+    """Fetch and matrix engine take equally long: the path never passes the fetch stage, whose work is one chain."""
 
     def kernel(tl):
         a, b = tl.load(pointer(0), shape=(32, 64)), tl.load(pointer(1 << 16), shape=(64, 32))
