@@ -117,9 +117,9 @@ class Graph:
         self.end: list[int] = []
         self.servers: dict[Any, _Server] = {}
         self.busy = dict(zip(records.links.names, records.links.busy_ps.tolist(), strict=True))
-        self.tiles_of = {
-            s.command: s.n for s in map(Stage._make, self.d.stages.tolist()) if records.kinds[s.kind] == "fetch"
-        }
+        self.stages = [*map(Stage._make, self.d.stages.tolist())]
+        self.tiles_of = {s.command: s.n for s in self.stages if records.kinds[s.kind] == "fetch"}
+        self.step_causes = _events(np.stack([self.d.steps["cause"], self.d.steps["more"]], axis=1))
         self._enter_transfers()
         self._enter_rows()
         self._enter_steps()
@@ -186,14 +186,6 @@ class Graph:
                 served = arrived
                 edge(start, arrived, (q.transit(x.route, x.nbytes), 1.0))
                 self._on_links(x, x.route, False, x.start_ps, arrived)
-                where = nodes[path[-1]]
-                if where.endswith(".pe_dma"):
-                    edge(arrived, end, (q.rate(_STORE_GBS), q.port_ps(_STORE_GBS, x.nbytes)))
-                    server = self._server((where, "write"), q.rate(_STORE_GBS))
-                    server.members.append((x.end_ps, x.arrived_ps, end, q.port_ps(_STORE_GBS, x.nbytes), ()))
-                else:
-                    kind = "hbm" if ".hbm_ctrl." in where else "sram"
-                    edge(arrived, end, (q.ns(f"cube.pe.pe_ipcq.{kind}_setup_ns"), 1.0))
             else:
                 arrived = served = start
                 end = add(x.end_ps)
@@ -288,7 +280,7 @@ class Graph:
     def _enter_paths(self) -> None:
         """Enter the ends of paths through stages whose tiles were not logged."""
         add, edge, paths = self.events.add, self.events.edge, self.d.paths
-        routes: dict[int, Stage] = {s.command: s for s in map(Stage._make, self.d.stages.tolist()) if s.route >= 0}
+        routes: dict[int, Stage] = {s.command: s for s in self.stages if s.route >= 0}
         self.path: list[int] = []
         for i in range(len(paths["command"])):
             command, before = int(paths["command"][i]), self._node(int(paths["before"][i]))
@@ -396,8 +388,7 @@ class Graph:
         return any(event & 7 == MOVE and self.transfers[event >> 3].kind == FETCH for event in own)
 
     def _join_steps(self) -> None:
-        causes = np.stack([self.d.steps["cause"], self.d.steps["more"]], axis=1)
-        for i, (own, _) in enumerate(_events(causes)):
+        for i, (own, _) in enumerate(self.step_causes):
             kind, (command, ps, place, _) = self.step_kind[i], self.step_of[i]
             if kind == "start":
                 continue  # of all PEs: see `_join_launches`
@@ -441,8 +432,7 @@ class Graph:
                 edge(self.step[i], common[command])
             elif kind == "issue":
                 programs[of, places[place]].append(command)
-        causes = np.stack([self.d.steps["cause"], self.d.steps["more"]], axis=1)
-        for i, (own, _) in enumerate(_events(causes)):
+        for i, (own, _) in enumerate(self.step_causes):
             command, _, place, _ = self.step_of[i]
             if self.step_kind[i] == "start":
                 edge(common[command], self.step[i])
@@ -482,7 +472,7 @@ class Graph:
         r, add, edge, q = self.r, self.events.add, self.events.edge, self.q
         seen = set(r.command[(r.tile >= 0) & r.is_kind(*ENGINES)].tolist())
         found: dict[int, list[Stage]] = defaultdict(list)
-        for stage in map(Stage._make, r.dependencies.stages.tolist()):
+        for stage in self.stages:
             if stage.command not in seen and stage.command in self.ready:
                 found[stage.command].append(stage)
         last: dict[Any, int] = {}
@@ -581,7 +571,7 @@ class Timing:
 
     def _delays(self, values: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Return what each event was later than those edges explain that count."""
-        servers = np.unique(self._only_if)
+        servers = np.unique(self._only_if[self._only_if >= 0])
         key = tuple(servers[values[servers] != 1].tolist())
         if key not in self._own:
             reached = np.append(np.where(counts, self._reached, -np.inf), -np.inf)

@@ -88,11 +88,6 @@ class Quantities:
         key = "vector", work
         return self._number[key] if key in self._number else self._enter(key, 1.0)
 
-    def port_ps(self, field: str, nbytes: int) -> float:
-        """Return the time of bytes at a port of TCM [ps]."""
-        took: float = serialization_ps(nbytes, self.spec(field))
-        return took
-
     def bursts_ps(self, nbytes: int) -> float:
         """Return the time of a request at a slice that serves nothing else, all channels in use."""
         per_burst, size = self._bursts
