@@ -31,6 +31,7 @@ from kernbench.analysis._records import (
     Stage,
     covered_ps,
 )
+from kernbench.errors import LimitError
 from kernbench.sim_engine._causes import Cause
 from kernbench.sim_engine._network import ENGINE
 
@@ -120,8 +121,7 @@ class OpLog:
         """Add a row, and what its beginning followed from (a whole command's: its end); return the event of its end."""
         if not self._free:
             self._free = _ROWS * _WIDTH
-            self._rows = _block(self._free)
-            self._blocks.append(np.asarray(self._rows))
+            self._rows = _added(self._blocks, self._free)
         rows, i = self._rows, len(self._rows) - self._free
         rows[i], rows[i + 1], rows[i + 2], rows[i + 3] = start, end, component, kind
         rows[i + 4], rows[i + 5], rows[i + 6], rows[i + 7] = command, nbytes, flops, tile
@@ -140,8 +140,7 @@ class OpLog:
         """Make room for a transaction or message that starts now, and say what it followed from; return its number."""
         if not self._moves_free:
             self._moves_free = _ROWS * _MOVE_WIDTH
-            self._moves = _block(self._moves_free)
-            self._move_blocks.append(np.asarray(self._moves))
+            self._moves = _added(self._move_blocks, self._moves_free)
         moves, i = self._moves, len(self._moves) - self._moves_free
         moves[i] = -1
         moves[i + 12], moves[i + 13] = cause | second << 32, third | fourth << 32
@@ -172,8 +171,7 @@ class OpLog:
         """Add what took `ps` until `end` and is no operation: a row of `STEPS`; return its event."""
         if not self._steps_free:
             self._steps_free = _ROWS * _STEP_WIDTH
-            self._steps = _block(self._steps_free)
-            self._step_blocks.append(np.asarray(self._steps))
+            self._steps = _added(self._step_blocks, self._steps_free)
         steps, i = self._steps, len(self._steps) - self._steps_free
         steps[i], steps[i + 1], steps[i + 2], steps[i + 3] = end, ps, place, kind
         steps[i + 4], steps[i + 5], steps[i + 6], steps[i + 7] = command, of, cause | second << 32, third
@@ -199,8 +197,7 @@ class OpLog:
             before = self.event(cause.before)
             if not self._paths_free:
                 self._paths_free = _ROWS * _PATH_WIDTH
-                self._paths = _block(self._paths_free)
-                self._path_blocks.append(np.asarray(self._paths))
+                self._paths = _added(self._path_blocks, self._paths_free)
             paths, i = self._paths, len(self._paths) - self._paths_free
             paths[i], paths[i + 1] = cause.command, before
             for part in range(_PATH_WIDTH - 2):
@@ -216,8 +213,7 @@ class OpLog:
         """Add what one stage did with all tiles of a command: a `Stage`."""
         if not self._stages_free:
             self._stages_free = _ROWS * _STAGE_WIDTH
-            self._stages = _block(self._stages_free)
-            self._stage_blocks.append(np.asarray(self._stages))
+            self._stages = _added(self._stage_blocks, self._stages_free)
         stages, i = self._stages, len(self._stages) - self._stages_free
         stages[i], stages[i + 1], stages[i + 2], stages[i + 3] = command, kind, start, end
         stages[i + 4], stages[i + 5], stages[i + 6], stages[i + 7] = busy, n, nbytes, route
@@ -274,6 +270,23 @@ class OpLog:
 
 def _block(n: int) -> memoryview:
     return np.empty(n, np.int64).data
+
+
+def _added(blocks: list[np.ndarray], n: int) -> memoryview:
+    """Return another block of `n` numbers.
+
+    Raises
+    ------
+    LimitError
+        If rows would get larger numbers than causes can name.
+    """
+    if (len(blocks) + 1) * _ROWS << 3 > HELD:
+        raise LimitError(
+            f'the log holds {len(blocks) * _ROWS:,} rows of one kind, the most; run with log="operation" or "off"'
+        )
+    block = _block(n)
+    blocks.append(np.asarray(block))
+    return block
 
 
 def _columns(blocks: list[np.ndarray], free: int, types: Mapping[str, type], width: int) -> dict[str, np.ndarray]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tracemalloc
 
+import numpy as np
 import pytest
 
+from kernbench.errors import LimitError
 from kernbench.sim_engine._op_log import KINDS, OpLog
 from tests.components.one_pe import gemm, run
 
@@ -74,3 +76,13 @@ def test_a_row_of_the_log_costs_few_bytes():
     # 64 B a row in blocks, and up to one block of rows still in tuples.
     assert held < 64 * count + 16_384 * 400
     assert sum(column.nbytes for column in columns.values()) <= 48 * count
+
+
+def test_more_rows_than_causes_can_name_are_refused():
+    log = OpLog("tile")
+    log._blocks.extend([np.zeros(0, np.int64)] * 8191)
+    assert log.row(0, 1, 0, 0, -1, 0, 0, -1) >> 3 == 8191 * 16384
+    log = OpLog("tile")
+    log._blocks.extend([np.zeros(0, np.int64)] * 8192)
+    with pytest.raises(LimitError, match=r"holds 134,217,728 rows of one kind, the most; run with log="):
+        log.row(0, 1, 0, 0, -1, 0, 0, -1)

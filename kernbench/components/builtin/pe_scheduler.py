@@ -114,8 +114,7 @@ class Ring:
 class Stage:
     """A server of work: `free` from when on, `queue` the jobs in program order.
 
-    `busy_ps` counts all services so far, ahead of the clock, too; `planned` keeps (end, start, busy before) of those
-    that may be ahead, in a live run.
+    `busy_ps` counts all services so far, ahead of the clock, too.
 
     The work that it served last is `job`'s, began at `start` and ended at `end`; `began` and `at` are what that
     followed from. Until the ring that is `leaving` for has room the stage is blocked, but the buffer that the tile came
