@@ -192,7 +192,6 @@ class _Walk:
         self.r, self.d, self.t = records, records.dependencies, records.makespan_ps
         self.routes = RouteBreakdown(records)
         self._found: list[Step] = []
-        self._effect = ""  # what was added last, as `_BECAUSE` names it
         self._component = -1
         self._methods = {
             ROW: self._row, BEGIN: self._begin, MOVE: self._transfer, SENT: self._sent, ARRIVED: self._arrived,
@@ -305,17 +304,11 @@ class _Walk:
 
     def _planned(self, effect: str, event: int, tile: int) -> int:
         """Follow a cause; what follows from the plan of a command waits until its tile's turn."""
-        if event & 7 == STEP and STEP_KINDS[self.d.steps["kind"][event >> 3]] == "lookup" and tile >= 0:
-            self._because(effect, event)
-            self._add_plan(event >> 3)
-            return event
-        return self._because(effect, event)
-
-    def _add_plan(self, lookup: int) -> None:
-        """Add the planning of tiles since a command was looked up."""
-        base = int(self.d.steps["end_ps"][lookup])
-        scheduler = f"{self._pe(int(self.d.steps['command'][lookup]))}.pe_scheduler"
-        self._add(base, "planning of tiles", Part("plan", scheduler, self.t - base))
+        self._because(effect, event)
+        if tile >= 0 and self._kind(event) == "lookup":
+            base, command = (int(self.d.steps[name][event >> 3]) for name in ("end_ps", "command"))
+            self._add(base, "planning of tiles", Part("plan", f"{self._pe(command)}.pe_scheduler", self.t - base))
+        return event
 
     # Steps that are no operations.
 
@@ -327,10 +320,9 @@ class _Walk:
         of = self.r.commands[command].name if command >= 0 else ""
         host = self._is_host(command)
         self._add(self.t - ps, what.format(of=of, where=where), Part(part, where, ps), host=host)
-        if name == "lookup" and self._kind(cause) == "lookup":
-            self._because("lookup", cause)
-            self._add_plan(cause >> 3)
-        elif host and name == "cpu" and cause & 7 != MOVE:  # of a graph: the SIP has the launch already
+        if name == "lookup":  # after all tiles of the command before are planned
+            return self._planned(name, cause, 0)
+        if host and name == "cpu" and cause & 7 != MOVE:  # of a graph: the SIP has the launch already
             return self._host_order(command, cause)
         return self._because(name, cause)
 
@@ -380,16 +372,16 @@ class _Walk:
             return self._because("", held) if held else self._arrived(i)
         what = "credit from {} to {}" if transfer.kind == CREDIT else "message {} to {}"
         host = transfer.kind == MESSAGE
-        self._add_route(transfer, transfer.end_ps, what, host)
+        self._add_route(transfer, what, host)
         return self._sent(i)
 
-    def _add_route(self, transfer: Transfer, arrived: int, what: str, host: bool = False) -> None:
+    def _add_route(self, transfer: Transfer, what: str, host: bool = False) -> None:
         parts = self.routes.parts(transfer.route, transfer.nbytes, self.t - transfer.start_ps)
         self._add(transfer.start_ps, what.format(*self.routes.ends(transfer.route)), *parts, host=host)
 
     def _arrived(self, i: int) -> int:
         part = self._at(i)
-        self._add_route(part, part.arrived_ps, f"part {part.tile} of a message from {{}} to {{}}")
+        self._add_route(part, f"part {part.tile} of a message from {{}} to {{}}")
         return self._sent(i)
 
     def _memory(self, i: int, transfer: Transfer) -> int:
