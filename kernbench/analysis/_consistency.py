@@ -28,6 +28,7 @@ from kernbench.analysis._records import (
     STEP_KINDS,
     STEPS,
     TRANSFERS,
+    WAITS,
     WRITE,
     Records,
     Stage,
@@ -58,6 +59,7 @@ def check(records: Records) -> None:
     if records.component_busy_ps is not None:
         _check_column("component_busy_ps", records.component_busy_ps, np.int64, (len(records.components),))
     _check_moves(records)
+    _check_waits(records)
     _check_causes(records)
     _check_commands(records)
     for kind, engine in ENGINES.items():
@@ -125,7 +127,7 @@ def _check_moves(records: Records) -> None:
     moves, n = x.transfers, len(x.transfers["start_ps"])
     ends = {
         "route": (0, len(x.routes)), "command": (0, len(records.commands)), "kind": (0, 6), "tile": (-1, _MOST),
-        "start_ps": (0, _MOST), "end_ps": (0, _MOST), "nbytes": (0, _MOST),
+        "start_ps": (0, _MOST), "end_ps": (0, _MOST), "nbytes": (0, _MOST), "wait": (-1, max(1, len(x.waits["ps"]))),
     }  # fmt: skip
     for name, dtype in TRANSFERS.items():
         _check_column(f"move_{name}", moves[name], dtype, (n,), *ends.get(name, (-1, _MOST)))
@@ -137,11 +139,11 @@ def _check_moves(records: Records) -> None:
     some = {name: column[served] for name, column in moves.items()}
     _check_order("services", some["start_ps"], some["arrived_ps"], some["served_ps"], some["end_ps"])
     nodes = range(len(x.nodes))
-    for ends_, (wire, node, bw, header) in x.links.items():
+    for ends_, (wire, node, bw, header, cycle) in x.links.items():
         if (
             not all(end in nodes for end in ends_)
             or not 0 < bw < np.inf
-            or not all(0 <= x < _MOST for x in (wire, node, header))
+            or not all(0 <= x < _MOST for x in (wire, node, header, cycle))
         ):
             raise ValueError(f"the link between nodes {ends_} is none")
     cpus = _ids(x.nodes, *_CPUS)
@@ -152,6 +154,17 @@ def _check_moves(records: Records) -> None:
         for a, b in pairwise(route):
             if (a, b) not in x.links or (b, a) not in x.links:
                 raise ValueError(f"a route has no link between nodes {a} and {b}")
+
+
+def _check_waits(records: Records) -> None:
+    """Check that waits are for links that there are, behind transfers that there are, and each after the one before."""
+    x = records.dependencies
+    waits, n = x.waits, len(x.waits["ps"])
+    ends = {"before": (0, max(1, n)), "link": (0, len(records.links.names)), "front": (-1, len(x.transfers["key"]))}
+    for name, dtype in WAITS.items():
+        _check_column(f"wait_{name}", waits[name][1:], dtype, (max(0, n - 1),), *ends.get(name, (0, _MOST)))
+    if (waits["before"][1:] >= np.arange(1, max(1, n))).any():
+        raise ValueError("a wait is before the one that it follows")
 
 
 def _check_causes(records: Records) -> None:
@@ -169,7 +182,7 @@ def _check_causes(records: Records) -> None:
     if not len(x.causes) and not len(x.sent):  # of a version without
         return
     moves, steps = x.transfers, x.steps
-    _check_column("causes", x.causes, np.int64, (n, 2), -_MOST * 8)
+    _check_column("causes", x.causes, np.int64, (n, 2), 0, 1 << 63)
     _check_column("sent", x.sent, np.int64, (len(moves["end_ps"]), 2))
     times = {
         ROW: records.end_ps, BEGIN: records.start_ps, MOVE: moves["end_ps"], SENT: moves["start_ps"],
@@ -187,7 +200,8 @@ def _check_causes(records: Records) -> None:
             index = (events[row, column] >> 3).astype(np.int64)
             if index.size and index.max() >= len(at):
                 raise ValueError("a cause is an event that there is not")
-            if ends_ps is not None and (at[index] > ends_ps[row]).any():
+            ordered = column < 3 if causes is x.causes else True  # what made room behind a row comes after its end
+            if ends_ps is not None and (at[index] > ends_ps[row])[ordered].any():
                 raise ValueError("a cause is later than what followed from it")
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench._units import ns_to_ps
+from kernbench._units import ACK_BYTES, ns_to_ps
 from kernbench.analysis._records import (
     ARRIVED,
     BEGIN,
@@ -31,13 +31,15 @@ from kernbench.analysis._records import (
     STAGES,
     STEP,
     STEP_KINDS,
+    TRANSFER_KINDS,
     WRITE,
     Launch,
     Records,
     Stage,
     Transfer,
+    Wait,
 )
-from kernbench.analysis._transfer import Part, RouteBreakdown
+from kernbench.analysis._transfer import Part, RouteBreakdown, share
 from kernbench.analysis.breakdown import COMMAND_KINDS, ENGINE_PARTS, ENGINES, HOST_KINDS
 from kernbench.analysis.result import span
 from kernbench.errors import StateError
@@ -91,7 +93,6 @@ _BECAUSE = {
     ("start", "cpu"): "the launch",
 }
 _ENGINE_OF = {part: ENGINES[kind] for kind, part in ENGINE_PARTS.items()}
-_TRANSFERS = {READ: "read", WRITE: "write", MESSAGE: "message", PART: "part", CREDIT: "credit", FETCH: "fetch"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,10 @@ class CriticalPath:
         return len(self.steps)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row for each part of each step: when [ns], at which resource, of what kind, and why the step began.
+        """Return a row for each part of each step: when [ns], at which resource, of what kind, why the step began.
 
-        `row` is that of the step in the log, -1 for a step that is no operation.
+        `behind` is what a wait for a link was behind; `row` is that of the step in the log, -1 for a step that is no
+        operation.
         """
         import pandas as pd
 
@@ -132,9 +134,12 @@ class CriticalPath:
             at = step.start_ps
             for part in step.parts:
                 end = at + part.ps
-                rows.append((at / 1000, end / 1000, part.resource, part.kind, step.what, step.because, step.row))
+                times = at / 1000, end / 1000
+                rows.append((*times, part.resource, part.kind, step.what, step.because, part.behind, step.row))
                 at = end
-        return pd.DataFrame(rows, columns=["start_ns", "end_ns", "resource", "kind", "what", "because", "row"])
+        return pd.DataFrame(
+            rows, columns=["start_ns", "end_ns", "resource", "kind", "what", "because", "behind", "row"]
+        )
 
     def parts(self) -> Counter[tuple[str, str]]:
         """Return the time [ps] of each (kind, resource) on the path; the values sum to the makespan."""
@@ -257,7 +262,7 @@ class _Walk:
         if tag == STEP:
             return STEP_KINDS[self.d.steps["kind"][i]]
         if tag == MOVE:
-            return _TRANSFERS[int(self.d.transfers["kind"][i])]
+            return TRANSFER_KINDS[int(self.d.transfers["kind"][i])]
         return {BEGIN: "begin", SENT: "sent", ARRIVED: "arrived", STAGES: "stages"}.get(tag, "")
 
     def _time(self, event: int) -> int:
@@ -281,8 +286,7 @@ class _Walk:
         return kind
 
     def _pe(self, command: int) -> str:
-        c = self.r.commands[command]
-        return f"sip{c.sip}.cube{c.cube}.pe{c.pe}"
+        return self.r.commands[command].place
 
     # Rows of the log.
 
@@ -376,8 +380,16 @@ class _Walk:
         return self._sent(i)
 
     def _add_route(self, transfer: Transfer, what: str, host: bool = False) -> None:
-        parts = self.routes.parts(transfer.route, transfer.nbytes, self.t - transfer.start_ps)
-        self._add(transfer.start_ps, what.format(*self.routes.ends(transfer.route)), *parts, host=host)
+        src, dst = self.routes.ends(transfer.route)
+        took, waits = self.t - transfer.start_ps, self._waits(transfer)
+        if transfer.kind == PART and waits is not None and ".hbm_ctrl." in dst:
+            parts = share(took, self.routes.leg(transfer.route, transfer.nbytes, waits=waits), "memory", dst)
+        else:
+            parts = self.routes.parts(transfer.route, transfer.nbytes, took, waits=waits)
+        self._add(transfer.start_ps, what.format(src, dst), *parts, host=host)
+
+    def _waits(self, transfer: Transfer) -> list[Wait] | None:
+        return None if transfer.wait < 0 else self.d.waits_of(transfer)
 
     def _arrived(self, i: int) -> int:
         part = self._at(i)
@@ -390,25 +402,32 @@ class _Walk:
         memory, read, host = routes.ends(route)[0], kind != WRITE, self._is_host(transfer.command)
         what = f"{nbytes:,} B {'from' if read else 'to'} {memory}"
         start, arrived, served = transfer.start_ps, transfer.arrived_ps, transfer.served_ps
+        waits, carried = self._waits(transfer), self._carried(transfer)
         if served < 0:
-            self._add(start, what, *routes.parts(route, nbytes, self.t - start, reverse=not read), host=host)
+            leg = partial(routes.leg, route, waits=waits or ())
+            legs = [*leg(carried, reverse=True), *leg(nbytes if read else ACK_BYTES)]
+            self._add(start, what, *share(self.t - start, legs, "memory", memory), host=host)
             return self._sent(i)
         known = transfer.opener in self._by_key  # a request of a tile that was not logged is not
         first, since = (self._by_key[transfer.opener], transfer.since_ps) if known else (i, arrived)
         opener = self._at(first)
         if first == i and read and routes.slowest(route)[1] * (served - arrived) < nbytes * 1000:
             # The links are slower than the memory: what they carry at the same time is not the memory's.
-            parts = routes.parts(route, 0, arrived - start, reverse=True)
-            self._add(start, what, *parts, *routes.parts(route, nbytes, self.t - arrived), host=host)
+            there = routes.parts(route, carried, arrived - start, reverse=True, waits=waits)
+            self._add(start, what, *there, *routes.parts(route, nbytes, self.t - arrived, waits=waits), host=host)
             return self._sent(i)
-        back = routes.parts(route, nbytes if read else 16, self.t - served)
+        back = routes.parts(route, nbytes if read else ACK_BYTES, self.t - served, waits=waits)
         self._add(served, f"{what}: way back", *back, host=host)
         self._add(since, f"{memory} at work", Part("memory", memory, self.t - since), host=host)
         self._because("", NONE, "its request")
-        there = opener.nbytes if opener.kind in (WRITE, PART) else 0
-        parts = routes.parts(opener.route, there, self.t - opener.start_ps, reverse=opener.kind != PART)
+        took, reverse = self.t - opener.start_ps, opener.kind != PART
+        parts = routes.parts(opener.route, self._carried(opener), took, reverse=reverse, waits=self._waits(opener))
         self._add(opener.start_ps, f"request to {memory}", *parts, host=self._is_host(opener.command))
         return self._sent(first)
+
+    def _carried(self, transfer: Transfer) -> int:
+        """Return the bytes that go to the memory."""
+        return transfer.nbytes if transfer.kind in (WRITE, PART) else self.routes.command_bytes
 
     @cached_property
     def _by_key(self) -> dict[int, int]:
@@ -417,7 +436,7 @@ class _Walk:
     def _sent(self, i: int) -> int:
         """Find what the start of a transfer followed from."""
         transfer, event = self._at(i), self._first(self.d.sent, i)
-        effect = _TRANSFERS[transfer.kind]
+        effect = TRANSFER_KINDS[transfer.kind]
         if transfer.kind == CREDIT:
             return self._because(effect, event, "a slot's release")
         src = self.routes.ends(transfer.route)[0 if transfer.kind == MESSAGE else 1]

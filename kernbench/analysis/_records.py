@@ -20,6 +20,7 @@ from kernbench.config._files import damaged, read_arrays, replacing
 from kernbench.errors import ConfigError
 
 READ, WRITE, MESSAGE, PART, CREDIT, FETCH = range(6)
+TRANSFER_KINDS = ("read", "write", "message", "part", "credit", "fetch")
 
 # An event has a number: what it is of (its lowest three bits) and where the records have it. It is the end of a row, or
 # when it left its stage; the beginning of a row; the end or the start of a transfer, or its arrival at the end of its
@@ -30,12 +31,16 @@ HELD = 1 << 30  # of the event that kept a row in its stage until it had room be
 # A transaction with a memory, or a message. `served_ps` is when the memory was done, at work without a gap from
 # `since_ps` on, when transaction `opener` had come; -1 where a memory does not say, and for messages. A part of a
 # message between PEs (its number: `tile`) is in its slot at the end. A credit is the receive's whose slot it gives
-# back; a fetch reads a part that is sent from memory.
+# back; a fetch reads a part that is sent from memory. `wait` is the last wait of its last flit, 0 if it had none; -1 if
+# that is not known.
 TRANSFERS = {
     "start_ps": np.int64, "end_ps": np.int64, "route": np.int32, "nbytes": np.int64, "command": np.int32,
     "tile": np.int32, "kind": np.int8, "key": np.int64, "arrived_ps": np.int64, "since_ps": np.int64,
-    "opener": np.int64, "served_ps": np.int64,
+    "opener": np.int64, "served_ps": np.int64, "wait": np.int32,
 }  # fmt: skip
+# Where transfers waited on their way: the wait before (0 for none), the link, the transfer in front (-1 if the log does
+# not have it), and how long. Row 0 is none.
+WAITS = {"before": np.int32, "link": np.int32, "front": np.int32, "ps": np.int64}
 
 
 class Transfer(NamedTuple):
@@ -53,6 +58,15 @@ class Transfer(NamedTuple):
     since_ps: int
     opener: int
     served_ps: int
+    wait: int
+
+
+class Wait(NamedTuple):
+    """A wait of a transfer for a link (of the link table), behind another transfer (-1 if the log does not have it)."""
+
+    link: int
+    front: int
+    ps: int
 
 
 class Stage(NamedTuple):
@@ -87,7 +101,10 @@ STAGE_PATHS = {
     "reads": np.int32, "writes": np.int32,
 }  # fmt: skip
 
-_LINKS = {"wire_ps": np.int64, "node_ps": np.int64, "bw_gbs": np.float64, "header_bytes": np.int64}
+# Of the links of routes. At routers with credits, a flit takes a link for whole cycles; else these are of 0 ps.
+_LINKS = {
+    "wire_ps": np.int64, "node_ps": np.int64, "bw_gbs": np.float64, "header_bytes": np.int64, "cycle_ps": np.int64,
+}  # fmt: skip
 _ORDER = ("after", "begin")
 
 
@@ -111,7 +128,7 @@ class Dependencies:
     transfers: dict[str, np.ndarray] = field(default_factory=lambda: _none(TRANSFERS))
     nodes: tuple[str, ...] = ()
     routes: tuple[tuple[int, ...], ...] = ()
-    links: dict[tuple[int, int], tuple[int, int, float, int]] = field(default_factory=dict)
+    links: dict[tuple[int, int], tuple[int, int, float, int, int]] = field(default_factory=dict)
     after: np.ndarray = field(default_factory=partial(_no_rows, 2))
     begin: np.ndarray = field(default_factory=partial(_no_rows, 2))
     stages: np.ndarray = field(default_factory=partial(_no_rows, len(Stage._fields)))
@@ -120,6 +137,7 @@ class Dependencies:
     paths: dict[str, np.ndarray] = field(default_factory=lambda: _none(STAGE_PATHS))
     causes: np.ndarray = field(default_factory=partial(_no_rows, 2))
     sent: np.ndarray = field(default_factory=partial(_no_rows, 2))
+    waits: dict[str, np.ndarray] = field(default_factory=lambda: _none(WAITS))
 
     @property
     def issued(self) -> np.ndarray:
@@ -132,6 +150,15 @@ class Dependencies:
         """Return some transfers."""
         columns = (self.transfers[name][rows].tolist() for name in TRANSFERS)
         return [Transfer(*values) for values in zip(*columns, strict=True)]
+
+    def waits_of(self, transfer: Transfer) -> list[Wait]:
+        """Return where a transfer waited on its way, in order of time."""
+        found, at = [], transfer.wait
+        while at > 0:
+            before, *wait = (int(self.waits[name][at]) for name in WAITS)
+            found.append(Wait(*wait))
+            at = before
+        return found[::-1]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the numbers as arrays, to be saved; the names of nodes go elsewhere."""
@@ -146,6 +173,7 @@ class Dependencies:
             "stages": self.stages,
             **{f"step_{name}": column for name, column in self.steps.items()},
             **{f"path_{name}": column for name, column in self.paths.items()},
+            **{f"wait_{name}": column for name, column in self.waits.items()},
             "causes": self.causes,
             "sent": self.sent,
         }
@@ -164,14 +192,16 @@ class Dependencies:
         links = {(a, b): value for (a, b), value in zip(ends, values, strict=True)}
         order = {name: arrays.pop(f"command_{name}") for name in _ORDER}
         tables = {name: arrays.pop(name) for name in ("stages", "causes", "sent")}
-        steps, paths = (
+        steps, paths, waits = (
             {name: arrays.pop(f"{table}_{name}") for name in columns}
-            for table, columns in (("step", STEPS), ("path", STAGE_PATHS))
+            for table, columns in (("step", STEPS), ("path", STAGE_PATHS), ("wait", WAITS))
         )
-        return cls(transfers, nodes, routes, links, **order, **tables, steps=steps, places=places, paths=paths)
+        return cls(
+            transfers, nodes, routes, links, **order, **tables, steps=steps, places=places, paths=paths, waits=waits
+        )
 
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
@@ -187,6 +217,7 @@ _TYPES = {
     **{f"command_{name}": np.int64 for name in _ORDER},
     **{f"step_{name}": dtype for name, dtype in STEPS.items()},
     **{f"path_{name}": dtype for name, dtype in STAGE_PATHS.items()},
+    **{f"wait_{name}": dtype for name, dtype in WAITS.items()},
     **dict.fromkeys(("route_nodes", "route_lengths", "hop_ends"), np.int32),
     **dict.fromkeys(("component_busy_ps", "stages", "causes", "sent"), np.int64), "meta": np.uint8,
 }  # fmt: skip
@@ -208,6 +239,11 @@ class CommandInfo:
     tag: str = ""
     dtype: str = ""
     vector: tuple[tuple[str, int, int], ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Return the name of its PE."""
+        return f"sip{self.sip}.cube{self.cube}.pe{self.pe}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,7 +494,7 @@ class Records:
             mode, certified = meta.pop("mode"), meta.pop("certified")
             if mode == "fast" and not certified:
                 raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
-        elif version not in (4, 5, 6, 7, 8, 9, SCHEMA_VERSION):
+        elif version not in (4, 5, 6, 7, 8, 9, 10, SCHEMA_VERSION):
             raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
         if version < 5:
             arrays["stages"] = _no_rows(len(Stage._fields))
@@ -471,6 +507,10 @@ class Records:
             arrays |= {f"step_{name}": column.astype(STEPS[name]) for name, column in steps.items()}
             arrays |= {f"path_{name}": column for name, column in _none(STAGE_PATHS).items()}
             arrays["causes"] = arrays["sent"] = _no_rows(2)
+        if version < 11:  # without waits
+            arrays["hop_cycle_ps"] = np.zeros(len(arrays["hop_ends"]), np.int64)
+            arrays["move_wait"] = np.full(len(arrays["move_key"]), -1, np.int32)
+            arrays |= {f"wait_{name}": column for name, column in _none(WAITS).items()}
         meta["drams"] = {name: DramActivity(*values) for name, values in meta.get("drams", {}).items()}
         link_columns = {name: arrays.pop(f"link_{name}") for name in _LINK_COLUMNS}
         meta["dependencies"] = Dependencies.take(arrays, tuple(meta.pop("nodes")), tuple(meta.pop("places", ("",))))

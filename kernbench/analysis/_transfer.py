@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kernbench._units import ACK_BYTES, FLIT_BYTES, flits, ns_to_ps, serialization_ps
-from kernbench.analysis._records import Records
+from kernbench.analysis._records import TRANSFER_KINDS, Records, Wait
 
 if TYPE_CHECKING:
     from kernbench.config._schema import Hbm
@@ -21,19 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A share of a step's time: what it was spent on, and the component or link it was spent at."""
+    """A share of a step's time: what it was spent on, at which component or link, and for a wait behind what."""
 
     kind: str
     resource: str
     ps: int
+    behind: str = ""
 
 
 class RouteBreakdown:
     """The routes of one run, and what crossing them costs."""
 
     def __init__(self, records: Records) -> None:
-        self._dependencies, links = records.dependencies, records.links
+        self._records, self._dependencies, links = records, records.dependencies, records.links
         self._flit_bytes = flit_bytes_of(records.spec)
+        self.command_bytes: int = records.spec.get("system", {}).get("command_bytes", 0)
         self._busy = dict(zip(links.names, links.busy_ps.tolist(), strict=True))
 
     def ends(self, route: int) -> tuple[str, str]:
@@ -49,46 +51,77 @@ class RouteBreakdown:
     def slowest(self, route: int) -> tuple[str, float]:
         """Return the slowest link of a route, and its bandwidth [GB/s]."""
         hops = self._hops(self._dependencies.routes[route])
-        return min(((link, bw) for link, *_, bw, _ in hops), key=itemgetter(1))
+        return min(((link, bw) for link, *_, bw, _, _ in hops), key=itemgetter(1))
 
-    def parts(self, route: int, nbytes: int, ps: int, *, reverse: bool = False, count: int = 1) -> list[Part]:
+    def parts(
+        self, route: int, nbytes: int, ps: int, *, reverse: bool = False, count: int = 1,
+        waits: Sequence[Wait] | None = None,
+    ) -> list[Part]:  # fmt: skip
         """Return the parts of the `ps` that `nbytes`, `count` times, took over a route or its reverse; they sum to it.
 
-        Latencies and a flit's time on each link come first, then the rest of the bytes on the slowest link; what
-        is left is queueing, of which the log does not say where: it goes to the link that was busiest.
+        What latencies, times on links and `waits` do not explain is queueing: of turns in front of the first link, or
+        without `waits` at the link that was busiest.
+        """
+        leg = self.leg(route, nbytes, reverse=reverse, count=count, waits=waits or ())
+        links = [part.resource for _, part in leg if part.kind in ("fill", "serialization")]
+        at = max(links, key=lambda link: self._busy.get(link, 0)) if waits is None else links[0]
+        return share(ps, leg, "queueing", at)
+
+    def leg(
+        self, route: int, nbytes: int, *, reverse: bool = False, count: int = 1, waits: Sequence[Wait] = ()
+    ) -> list[tuple[int, Part]]:
+        """Return the parts that `nbytes`, `count` times, should have over a route or its reverse, each with a rank.
+
+        Each link has its wait, a flit's time, and its latency; the slowest one has the time of all flits.
         """
         path = self._dependencies.routes[route]
-        if reverse:
-            path = path[::-1]
-        hops = self._hops(path)
+        hops = self._hops(path[::-1] if reverse else path)
         size = min(nbytes, self._flit_bytes)
-        times = [(link, serialization_ps(size + header, bw)) for link, *_, bw, header in hops]
-        slowest = max(times, key=lambda x: x[1])
-        wanted = []
-        for link, node, wire_ps, node_ps, *_ in hops:
-            wanted += [("wire", link, wire_ps), ("nodes", node, node_ps)]
-        wanted += [("fill", name, t) for name, t in times if name != slowest[0]]
-        wanted.append(("serialization", slowest[0], slowest[1] * flits(nbytes, self._flit_bytes)))
-        found = []
-        for kind, resource, want in wanted:
-            share = min(want * count, ps)
-            ps -= share
-            if share:
-                found.append(Part(kind, resource, share))
-        if ps:
-            busiest = max((link for link, *_ in hops), key=lambda link: self._busy.get(link, 0))
-            found.append(Part("queueing", busiest, ps))
+        times = [flit_ps(size, bw, header, cycle) for *_, bw, header, cycle in hops]
+        slowest = times.index(max(times))
+        found: list[tuple[int, Part]] = []
+        for i, (link, node, wire_ps, node_ps, *_) in enumerate(hops):
+            found += [(1, self._wait(wait)) for wait in waits if self._records.links.names[wait.link] == link]
+            if i == slowest:
+                found.append((2, Part("serialization", link, times[i] * flits(nbytes, self._flit_bytes) * count)))
+            else:
+                found.append((0, Part("fill", link, times[i] * count)))
+            found += [(0, Part("wire", link, wire_ps * count)), (0, Part("nodes", node, node_ps * count))]
         return found
 
-    def _hops(self, path: Sequence[int]) -> list[tuple[str, str, int, int, float, int]]:
-        """Return for each hop its link, the node at its end, and their wire_ps, node_ps, bw_gbs and header_bytes."""
+    def _wait(self, wait: Wait) -> Part:
+        """Return the part of a wait for a link, with what is in front in words."""
+        behind = "what the log leaves out"
+        if wait.front >= 0:
+            kind, command = (int(self._dependencies.transfers[name][wait.front]) for name in ("kind", "command"))
+            of = self._records.commands[command]
+            behind = f"{TRANSFER_KINDS[kind]} of {of.name}" + (f" of {of.place}" if of.pe >= 0 else "")
+        return Part("queueing", self._records.links.names[wait.link], wait.ps, behind)
+
+    def _hops(self, path: Sequence[int]) -> list[tuple[str, str, int, int, float, int, int]]:
+        """Return for each hop its link, the node at its end, and what the records say about it."""
         nodes, links = self._dependencies.nodes, self._dependencies.links
-        return [(f"{nodes[a]}->{nodes[b]}", nodes[b], *links.get((a, b), (0, 0, 0.0, 0))) for a, b in pairwise(path)]
+        return [(f"{nodes[a]}->{nodes[b]}", nodes[b], *links.get((a, b), (0, 0, 0.0, 0, 0))) for a, b in pairwise(path)]
+
+
+def share(ps: int, wanted: Sequence[tuple[int, Part]], kind: str, resource: str) -> list[Part]:
+    """Give parts their times out of `ps`, in the order of their ranks; what is left is of another part, the first."""
+    left, parts = ps, [part for _, part in wanted]
+    for i in sorted(range(len(wanted)), key=lambda i: wanted[i][0]):
+        parts[i] = replace(parts[i], ps=min(parts[i].ps, left))
+        left -= parts[i].ps
+    return [part for part in (Part(kind, resource, left), *parts) if part.ps]
 
 
 def flit_bytes_of(spec: Mapping[str, Any]) -> int:
     """Return the bytes of a flit of a machine; older records do not have the field."""
     return int(spec.get("system", {}).get("flit_bytes", FLIT_BYTES))
+
+
+def flit_ps(nbytes: int, bw_gbs: float, header_bytes: int, cycle_ps: int) -> int:
+    """Return the time of a flit on a link [ps]: whole cycles where the link has any."""
+    ps = serialization_ps(nbytes + header_bytes, bw_gbs)
+    return -(-ps // cycle_ps) * cycle_ps if cycle_ps else ps
 
 
 PARTS = ("wire", "nodes", "fill", "serialization", "memory", "queueing")

@@ -5,11 +5,13 @@ from libc.stdint cimport int64_t
 from kernbench.sim_engine._transaction cimport Callee
 from kernbench.sim_engine._transaction cimport Route
 from kernbench.sim_engine._transaction cimport Transaction
+from kernbench.sim_engine._waits cimport Waits
 
 
-cdef struct Line:  # flit i of a train comes no earlier than a + i * d
+cdef struct Line:  # flit i of a train comes no earlier than a + i * d, where it has waited at `wait` last
     int64_t a
     int64_t d
+    int64_t wait
 
 
 cdef struct Lines:  # a growable array
@@ -39,6 +41,8 @@ cdef struct Calendar:  # a binary heap
 
 cdef struct Taken:  # what a train found and did at a link that it has taken
     int64_t free  # since when the link would be free without it
+    int64_t key  # what the link had served last
+    int64_t wait
     int end  # where its lines end in `Train.out`
 
 
@@ -101,6 +105,8 @@ cdef class Link:
     cdef Leaving* leaving
     cdef int leaves, leaving_first, leaving_room
     cdef int64_t busy_ps
+    cdef readonly int64_t number
+    cdef int64_t served_key, served_wait
     # What `busy_by` needs in a live run: from now to `free` it is busy but for these.
     cdef Gap* gaps
     cdef int n_gaps, gaps_room
@@ -114,7 +120,7 @@ cdef class Link:
 cdef class Train:
     cdef tuple links
     cdef int k
-    cdef int64_t n, size, number, delivered
+    cdef int64_t n, size, key, number, delivered, wait
     cdef object fn, arg
     cdef bint each
     cdef Lines lines, out
@@ -126,7 +132,7 @@ cdef class Train:
 cdef class Flit:
     cdef tuple links
     cdef int k
-    cdef int64_t size, key
+    cdef int64_t size, key, wait
     cdef object fn, arg
     cdef bint each
 
@@ -134,6 +140,7 @@ cdef class Flit:
 cdef class Core:
     cdef readonly int64_t now, events, reservations
     cdef public list hops
+    cdef public Waits waits
     cdef public bint live, credits
     cdef Calendar calendar
     cdef list objects
@@ -152,7 +159,7 @@ cdef class Core:
     cpdef call_after_turns(self, int64_t t, int64_t order, fn, arg)
     cdef int arrive_at(self, int64_t t, int64_t priority, int64_t base, Flit flit) except -1
     cdef int emerge(self, Flit flit, int64_t priority, int64_t order) except -1
-    cdef int served(self, Link link, Flit flit, int64_t arrival, int64_t start) except -1
+    cdef int served(self, Link link, Flit flit, int64_t arrival, int64_t start, int64_t least_ps) except -1
     cdef int keep(self, object x) except -1
     cdef object give(self, int i)
     cdef int drop(self, int i, x) except -1
@@ -160,7 +167,10 @@ cdef class Core:
     cdef int push(self, int64_t t, int64_t priority, int64_t order, int kind, x, y) except -1
     cdef int push_train(self, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1
     cdef int call(self, fn, arg) except -1
-    cdef Train start(self, tuple links, int64_t count, int64_t size, fn, arg, bint each, int64_t a, int64_t d)
+    cdef Train start(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each, int64_t a, int64_t d)
+    cdef int64_t waited(self, Link link, int64_t key, int64_t wait, int64_t arrival, int64_t start) except? -1
+    cdef int note(self, int64_t key, int64_t wait) except -1
+    cdef int turned(self, Link link, int64_t key, int64_t asked, int64_t t) except -1
     cdef bint singly(self, tuple links) except -1
     cdef int reach(self, Flit flit, int64_t priority, int64_t order) except -1
     cdef int reached(self, int64_t t, int64_t priority, int64_t order) except -1
@@ -172,14 +182,14 @@ cdef class Core:
     cdef int take(self, Train train, int k) except -1
     cdef int leave(self, Link link, int64_t t, int64_t order, int flit, int k) except -1
     cdef int hop(self, Train train, int k, int64_t priority, int64_t order, int kept) except -1
-    cdef int end(self, Train train) except -1
+    cdef int end(self, Train train, bint as_train) except -1
     cdef int64_t cut(self, Train train, int64_t keep) except -1
 
 
 cdef class Waiting:
     cdef object fn, arg
     cdef Route route
-    cdef int64_t count, size, key
+    cdef int64_t count, size, key, asked
     cdef int kind
     cdef bint each
 
@@ -198,6 +208,7 @@ cdef class Arbiter:
     cdef list waiting(self, int kind)
     cdef int schedule(self) except -1
     cdef int grant(self, Waiting message) except -1
+    cdef int first_turn(self, Waiting message, int64_t t) except -1
     cdef bint alternate(self, Waiting first, list others) except -1
     cdef int cut(self) except -1
 

@@ -12,7 +12,7 @@ often, an entry per link costs less than what would be undone.
 
 Flit i of a train comes at the latest of a + i * d over its lines (a, d). A link that serves a flit in d ps, and is free
 for the first one at s, has served flit i at the latest of s + (i + 1) * d and its arrival + d: lines again, since the
-latest of lines is convex.
+latest of lines is convex. A line also says where its flits have waited; of several that agree, the first one counts.
 
 Times, sizes and keys are 64-bit integers: what would pass 2**62 ps is an error. Python objects that C arrays refer to
 are kept in lists, where Python's garbage collector sees them.
@@ -30,6 +30,7 @@ from libc.string cimport memmove
 cimport cython
 
 from kernbench.sim_engine._transaction cimport Transaction
+from kernbench.sim_engine._waits cimport Waits
 
 from time import monotonic
 
@@ -55,6 +56,7 @@ cdef enum:
 
 cdef int BULK_ = 0, QUEUE_ = 1
 BULK, QUEUE = 0, 1
+cdef int64_t UNKNOWN = -1  # where a message has waited that is not followed
 cdef int NONE_ = -1, READ_ = 0, WRITE_ = 1
 cdef int ACK = ACK_BYTES
 
@@ -101,11 +103,12 @@ cdef inline void put_at(list objects, int i, x) noexcept:
     Py_DECREF(<object>old)
 
 
-cdef inline int add(Lines* lines, int64_t a, int64_t d) except -1:
+cdef inline int add(Lines* lines, int64_t a, int64_t d, int64_t wait=0) except -1:
     if lines.n == lines.room:
         more_room(<void**>&lines.at, &lines.room, sizeof(Line))
     lines.at[lines.n].a = a
     lines.at[lines.n].d = d
+    lines.at[lines.n].wait = wait
     lines.n += 1
     return 0
 
@@ -167,6 +170,15 @@ cdef inline int64_t latest(Line* lines, int n, int64_t i) noexcept nogil:
     return t
 
 
+cdef inline int64_t wait_of(Line* lines, int n, int64_t i) noexcept nogil:
+    """Return where flit `i` has waited last."""
+    cdef int64_t t = latest(lines, n, i)
+    cdef int j = 0
+    while lines[j].a + i * lines[j].d < t:
+        j += 1
+    return lines[j].wait
+
+
 cdef inline int64_t come_before(Line* lines, int m, int64_t n, int64_t t) noexcept nogil:
     """Return how many of `n` flits come before `t` [ps]."""
     cdef int j
@@ -213,22 +225,22 @@ cdef class Merge:
         PyMem_Free(self.interleaved.at)
 
 
-cdef int join_at(Merge merge, int64_t t, int64_t priority, int64_t order, Train train) except -1:
+cdef int join_at(Merge merge, int64_t t, int64_t priority, int64_t order, Train train, int64_t wait) except -1:
     cdef Entry entry
     entry.place.t, entry.place.priority, entry.place.order = t, priority, order
-    entry.kind = entry.y = 0
+    entry.kind, entry.y = 0, wait
     entry.x = len(merge.trains)
     merge.trains.append(train)
     return insert(&merge.interleaved, &entry)
 
 
-cdef Train leave(Merge merge, Place* place):
+cdef Train leave(Merge merge, Place* place, int64_t* wait):
     """Take the first of the interleaved trains out."""
     cdef Entry entry
     cdef int i
     cdef Train train
     remove(&merge.interleaved, &entry)
-    place[0] = entry.place
+    place[0], wait[0] = entry.place, entry.y
     train = <Train>merge.trains[entry.x]
     merge.trains[entry.x] = None
     if not merge.interleaved.n:
@@ -246,12 +258,14 @@ cdef class Link:
     flits that leave it after the one in the calendar. Of a link at routers with credits, `legs` are those of the routes over
     it, by the identity of their links; `pending` flits wait in front of the network, and `arbiter` is told when none does.
 
+    `served_key` and `served_wait` are the message of the last flit that it was asked for, and where that has waited last.
+
     The train that took it last is `claim_train`, `last` is when the last flit of that comes; `claims` are those before it
     that may have flits to come, too. `backoff` counts those that may not take it ahead, `merge` holds trains whose flits
     take it one by one.
     """
 
-    def __init__(self, edge, int64_t to, int64_t extra_ps, int64_t rank, hook, bint merges, times, int64_t flit_bytes):
+    def __init__(self, edge, int64_t to, int64_t extra_ps, int64_t rank, hook, bint merges, times, int64_t flit_bytes, int64_t number):
         global hooked
         self.src, self.dst, self.bw_gbs, latency_ps, *_ = edge
         self.lat = checked(latency_ps + extra_ps, "latency")
@@ -262,7 +276,8 @@ cdef class Link:
         self.merges = merges or not self.lat
         self.flit_bytes, self.flit_ps = flit_bytes, checked(times[flit_bytes], "service time")
         self.small_size = -1
-        self.last = -1
+        self.last = self.served_key = self.served_wait = -1
+        self.number = number
 
     def __dealloc__(self):
         PyMem_Free(self.gaps)
@@ -352,9 +367,10 @@ cdef class Train:
     `fn(arg)` is called at the arrival of the last one. A memory wants to hear of `each` one; `delivered` counts those
     that it has heard of, or that have taken a link where flits take it one by one. `out` says when they are behind each link from `k` on that
     has been taken, `taken` where the lines of each end and since when the link would have been free, for `stops` links.
-    `number` is greater for what leaves a link later, and that of the last link taken. Where a train has been split,
+    `key` is that of its message. `number` is greater for what leaves a link later, and that of the last link taken. Where a train has been split,
     `child` is its part from there on, `rest` what came later there, and `before`, until that continues, what it has been
     split off from. A train without `lines` gets its flits from the one whose `child` it is, as they take the link before.
+    Where flits take links one by one, `wait` is where the last of them has waited last.
     """
 
     def __dealloc__(self):
@@ -363,8 +379,9 @@ cdef class Train:
         PyMem_Free(self.taken)
 
 
-cdef Train new_train(tuple links, int k, int64_t n, int64_t size, int64_t number, fn, arg, bint each):
+cdef Train new_train(tuple links, int k, int64_t n, int64_t size, int64_t key, int64_t number, fn, arg, bint each):
     cdef Train train = Train.__new__(Train)
+    train.key, train.wait = key, UNKNOWN
     train.links, train.k, train.n, train.size, train.number = links, k, n, size, number
     train.fn, train.arg, train.each = fn, arg, each
     return train
@@ -388,6 +405,13 @@ cdef inline Line* view(Train train, int k, int* m) noexcept:
     return train.out.at + begin
 
 
+cdef inline int64_t first_wait(Train train, int k) noexcept:
+    """Return where the first flit of a train has waited last that comes to link `k`."""
+    cdef int m
+    cdef Line* lines = view(train, k, &m)
+    return wait_of(lines, m, 0)
+
+
 cdef Train part_from(Train train, int k):
     """Return the part of a train from link `k` on."""
     cdef int first = k - train.k, i, m, begin
@@ -395,15 +419,19 @@ cdef Train part_from(Train train, int k):
     cdef Link link
     if not first:
         return train
-    cdef Train part = new_train(train.links, k, train.n, train.size, train.number, train.fn, train.arg, train.each)
+    cdef Train part = new_train(
+        train.links, k, train.n, train.size, train.key, train.number, train.fn, train.arg, train.each
+    )
+    cdef Taken* taken
     lines = view(train, k, &m)
     for i in range(m):
-        add(&part.lines, lines[i].a, lines[i].d)
+        add(&part.lines, lines[i].a, lines[i].d, lines[i].wait)
     begin = train.taken[first - 1].end
     for i in range(begin, train.out.n):
-        add(&part.out, train.out.at[i].a, train.out.at[i].d)
+        add(&part.out, train.out.at[i].a, train.out.at[i].d, train.out.at[i].wait)
     for i in range(first, train.stops):
-        stop(part, train.taken[i].free, train.taken[i].end - begin)
+        taken = &train.taken[i]
+        stop(part, taken.free, taken.key, taken.wait, taken.end - begin)
     train.out.n, train.stops = begin, first
     part.child, part.delivered, train.child = train.child, train.delivered, part
     for i in range(k, k + part.stops):
@@ -413,11 +441,12 @@ cdef Train part_from(Train train, int k):
     return part
 
 
-cdef inline int stop(Train train, int64_t free, int end) except -1:
+cdef inline int stop(Train train, int64_t free, int64_t key, int64_t wait, int end) except -1:
     """Note that a train has taken one more link."""
     if train.stops == train.room:
         more_room(<void**>&train.taken, &train.room, sizeof(Taken))
-    train.taken[train.stops].free, train.taken[train.stops].end = free, end
+    cdef Taken* taken = &train.taken[train.stops]
+    taken.free, taken.key, taken.wait, taken.end = free, key, wait, end
     train.stops += 1
     return 0
 
@@ -435,7 +464,8 @@ cdef class Core:
     """The calendar of one machine, and the movement of flits.
 
     `now` is in ps; `events` counts the entries processed, `reservations` the flits served by links. With `hops` (a list)
-    every service of a flit is kept. With `live` links keep an account of what is ahead of the clock, for `busy_by`.
+    every service of a flit is kept. With `live` links keep an account of what is ahead of the clock, for `busy_by`. `waits`
+    keeps where messages waited.
 
     An entry is processed at a place: its time, its priority, and its order among those of the same time and priority
     (see `python_core`). `latest` is the last place of this instant that anything has reached: what takes no time may come
@@ -592,10 +622,10 @@ cdef class Core:
                     self.advance(<Train>x)
                 elif entry.kind == END:
                     self.reached(self.now, entry.place.priority, entry.place.order)
-                    self.end(front_of(<Train>x))
+                    self.end(front_of(<Train>x), True)
                 elif entry.kind == LAND:
                     self.reached(self.now, entry.place.priority, entry.place.order)
-                    self.end(<Train>x)
+                    self.end(<Train>x, False)
                 elif entry.kind == SERVE:
                     if (<Link>x).merge is not None:
                         self.reached(self.now, entry.place.priority, entry.place.order + 1)
@@ -624,6 +654,7 @@ cdef class Core:
                         self.reach(<Flit>x, entry.place.priority, entry.place.order)
                     else:
                         self.reached(self.now, entry.place.priority, entry.place.order)
+                        self.note((<Flit>x).key, (<Flit>x).wait)
                         self.call((<Flit>x).fn, (<Flit>x).arg)
             return False
         finally:
@@ -660,23 +691,50 @@ cdef class Core:
         With `each` the memory behind the last link hears of every flit.
         """
         cdef Flit flit
+        cdef int64_t wait
         if count < 1 or size < 0:
             raise ValueError(f"cannot send {count} flits of {size} bytes")
         if not self.singly(links):
-            self.start(links, count, size, fn, arg, each, self.now, 0)
+            self.start(links, count, size, key, fn, arg, each, self.now, 0)
             return
+        wait = self.waits.of(key) if self.waits is not None else UNKNOWN
         for left in range(count - 1, -1, -1):
             flit = Flit.__new__(Flit)
-            flit.links, flit.size, flit.key = links, size, key
+            flit.links, flit.size, flit.key, flit.wait = links, size, key, wait
             flit.fn, flit.arg, flit.each = None if left else fn, arg, each
             self.reach(flit, ARRIVAL, key)
 
-    cdef Train start(self, tuple links, int64_t count, int64_t size, fn, arg, bint each, int64_t a, int64_t d):
+    cdef Train start(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each, int64_t a, int64_t d):
         """Send flits as a train: the first one at `a`, each next one `d` later."""
-        cdef Train train = new_train(links, 0, count, size, 0, fn, arg, each)
-        add(&train.lines, a, d)
+        cdef Train train = new_train(links, 0, count, size, key, 0, fn, arg, each)
+        add(&train.lines, a, d, self.waits.of(key) if self.waits is not None else UNKNOWN)
         self.take(train, 0)
         return train
+
+    cdef inline int64_t waited(self, Link link, int64_t key, int64_t wait, int64_t arrival, int64_t start) except? -1:
+        """Note where a flit has waited that a link serves from `start` on: behind its own message, or another one."""
+        if wait != UNKNOWN:
+            if link.served_key == key and link.free == start:
+                wait = link.served_wait
+            elif start > arrival:
+                wait = self.waits.add(wait, link.number, link.served_key, start - arrival)
+        link.served_key, link.served_wait = key, wait
+        return wait
+
+    cdef inline int note(self, int64_t key, int64_t wait) except -1:
+        """Note where a message has waited last that has arrived."""
+        if wait > 0:
+            self.waits.landed(key, wait)
+        return 0
+
+    cdef int turned(self, Link link, int64_t key, int64_t asked, int64_t t) except -1:
+        """Note that a message waited since `asked` for its first turn in front of a link, at `t`."""
+        cdef int64_t wait
+        if self.waits is not None and asked < t:
+            wait = self.waits.of(key)
+            if wait != UNKNOWN:
+                self.waits.landed(key, self.waits.add(wait, link.number, link.served_key, t - asked))
+        return 0
 
     cdef bint singly(self, tuple links) except -1:
         """Return whether flits take these links one by one: they are kept, shown to a component, or need credits."""
@@ -700,6 +758,7 @@ cdef class Core:
             self.make_way(link, t, priority, order)
         link.claim_train, link.last = None, -1
         start = t if t > link.free else link.free
+        flit.wait = self.waited(link, flit.key, flit.wait, t, start)
         link.free = end = start + link.ps(flit.size)
         self.reservations += 1
         link.busy_ps += end - start
@@ -738,14 +797,16 @@ cdef class Core:
             if link.memory is not None:
                 link.memory.comes(self.now, order, flit.arg)
         if flit.fn is not None:
+            self.note(flit.key, flit.wait)
             self.call(flit.fn, flit.arg)
         return 0
 
-    cdef int served(self, Link link, Flit flit, int64_t arrival, int64_t start) except -1:
-        """Note that a router or source has sent a flit over a link at `start` [ps]."""
+    cdef int served(self, Link link, Flit flit, int64_t arrival, int64_t start, int64_t least_ps) except -1:
+        """Note that a router or source has sent a flit over a link at `start` [ps], `least_ps` or more after its arrival."""
         cdef int64_t d = link.ps(flit.size)
         if self.live and start > self.now:
             link.idle(self.now, link.free, start - link.free, start - link.free, 1)
+        flit.wait = self.waited(link, flit.key, flit.wait, arrival + least_ps, start)
         link.free = start + d
         link.busy_ps += d
         self.reservations += 1
@@ -788,11 +849,15 @@ cdef class Core:
 
     cdef int requeue(self, Train train, int64_t j, int64_t number) except -1:
         """Let the flits of a train from `j` on come as another one."""
-        cdef Train rest = new_train(train.links, train.k, train.n - j, train.size, number, train.fn, train.arg, train.each)
+        cdef Train rest = new_train(
+            train.links, train.k, train.n - j, train.size, train.key, number, train.fn, train.arg, train.each
+        )
         cdef int i
         cdef Link previous
+        cdef Line* line
         for i in range(train.lines.n):
-            add(&rest.lines, train.lines.at[i].a + j * train.lines.at[i].d, train.lines.at[i].d)
+            line = &train.lines.at[i]
+            add(&rest.lines, line.a + j * line.d, line.d, line.wait)
         self.reservations -= self.cut(train, j)
         train.rest = rest
         if j:
@@ -816,6 +881,7 @@ cdef class Core:
         cdef Line* out
         cdef Link link
         cdef Claim claim
+        cdef Taken* taken
         while train is not None and keep >= train.n:
             keep -= train.n
             train = train.rest
@@ -832,7 +898,12 @@ cdef class Core:
         for i in range(train.stops):
             link = <Link>train.links[train.k + i]
             out, m = train.out.at + begin, train.taken[i].end - begin
-            link.free = latest(out, m, keep - 1) - link.lat if keep else train.taken[i].free
+            if keep:
+                link.free = latest(out, m, keep - 1) - link.lat
+                link.served_key, link.served_wait = train.key, wait_of(out, m, keep - 1)
+            else:
+                taken = &train.taken[i]
+                link.free, link.served_key, link.served_wait = taken.free, taken.key, taken.wait
             link.busy_ps -= unsent * link.ps(train.size)
             link.forget_idle(link.free)
             if link.claim_train is train:
@@ -861,7 +932,7 @@ cdef class Core:
         train.before = None
         if k < n - 1:
             self.make_way(last, self.now, priority, order)
-            train.child = new_train(links, k + 1, train.n, train.size, 0, train.fn, train.arg, train.each)
+            train.child = new_train(links, k + 1, train.n, train.size, train.key, 0, train.fn, train.arg, train.each)
             if last.merge is None:
                 last.merge = Merge()
             if link not in last.merge.upstream:
@@ -869,7 +940,10 @@ cdef class Core:
         last.backoff = link.backoff = BACKOFF
         if link.merge is None:
             link.merge = Merge()
-        join_at(link.merge, latest(train.lines.at, train.lines.n, 0), priority, order, train)
+        join_at(
+            link.merge, latest(train.lines.at, train.lines.n, 0), priority, order, train,
+            wait_of(train.lines.at, train.lines.n, 0)
+        )
         # The link has to have served them once the last one has come.
         return self.push_train(
             latest(train.lines.at, train.lines.n, train.n - 1), priority, order, SERVE, link, -1
@@ -879,7 +953,7 @@ cdef class Core:
         """Let a link serve the flits of the interleaved trains that come before this place."""
         cdef Merge merge = link.merge
         cdef Link source, last
-        cdef int64_t free, order, d, priority = link.priority
+        cdef int64_t free, order, d, wait, priority = link.priority
         cdef Train train, onward
         cdef Place come
         for source in merge.upstream:
@@ -887,7 +961,7 @@ cdef class Core:
                 self.serve(source, place)
         free = link.free
         while merge.interleaved.n and before(&merge.interleaved.at[0].place, &place):
-            train = leave(merge, &come)
+            train = leave(merge, &come, &wait)
             if train.delivered >= train.n:
                 continue
             d = link.ps(train.size)
@@ -895,28 +969,32 @@ cdef class Core:
                 if come.t > self.now and self.live:
                     link.idle(self.now, free, come.t - free, come.t - free, 1)
                 free = come.t
-            free += d
+            wait = self.waited(link, train.key, wait, come.t, free)
+            link.free = free = free + d
             link.busy_ps += d
             self.reservations += 1
             train.delivered += 1
             order = link.base + self.number
             self.number += 1
             if train.delivered < train.n and train.lines.n:
-                join_at(merge, latest(train.lines.at, train.lines.n, train.delivered), come.priority, come.order, train)
+                join_at(
+                    merge, latest(train.lines.at, train.lines.n, train.delivered), come.priority, come.order, train,
+                    wait_of(train.lines.at, train.lines.n, train.delivered)
+                )
             onward = train.child
             if onward is not None:
                 last = <Link>onward.links[len(onward.links) - 1]
                 if last.merge is None:
                     last.merge = Merge()
-                join_at(last.merge, free + link.lat, priority, order, onward)
+                join_at(last.merge, free + link.lat, priority, order, onward, wait)
                 if train.delivered == train.n:
                     self.push_train(free + link.lat, priority, order, SERVE, last, -1)
                 continue
             if train.each and link.memory is not None:
                 link.memory.comes(free + link.lat, order, train.arg)
             if train.delivered == train.n and train.fn is not None:
+                train.wait = wait
                 self.push_train(free + link.lat, priority, order, LAND, train, -1)
-        link.free = free
         if not merge.interleaved.n:
             for source in merge.upstream:
                 if source.merge is not None:
@@ -950,6 +1028,7 @@ cdef class Core:
             if link.backoff:
                 link.backoff -= 1
             return self.take(train, k)
+        train.wait = first_wait(train, k)
         self.hop(train, k, previous.priority, previous.base + number, -1)
         link.claim_train, link.claim_k, link.claim_number, link.last = train, k, number, -1
         return 0
@@ -958,7 +1037,7 @@ cdef class Core:
         """Take link `k`, and those behind it that nothing else is under way to, except over the link before."""
         cdef tuple links = train.links
         cdef int64_t n = train.n, size = train.size, now = self.now, more = n - 1
-        cdef int64_t head, tail, step = 0, free, d, came = train.number, number, start
+        cdef int64_t head, tail, step = 0, free, d, came = train.number, number, start, key, wait, come_wait, served_wait
         cdef int first = k, last = len(links) - 1, m, i, begin
         cdef bint single, covered
         cdef Claim claim
@@ -970,6 +1049,7 @@ cdef class Core:
         single = m == 1
         if single:
             step = lines[0].d
+        wait = wait_of(lines, m, 0)
         number = self.number
         self.number += 1
         while True:
@@ -991,12 +1071,14 @@ cdef class Core:
             start = free if free > head else head
             if start + <double>n * <double>(d if d > step else step) + link.lat >= <double>LIMIT:
                 raise _too_late(start + <double>n * <double>d + link.lat)
-            if free <= head and single:
+            key, served_wait, come_wait = link.served_key, link.served_wait, wait
+            wait = self.waited(link, train.key, wait, head, start)
+            if free <= head and single and (step <= d or wait == come_wait):
                 head += d + link.lat
                 if step < d:
                     step = d
                 tail = head + more * step
-                add(&train.out, head, step)
+                add(&train.out, head, step, wait)
             else:
                 begin = train.out.n
                 # Adding to `out` may move what `lines` points to.
@@ -1006,19 +1088,20 @@ cdef class Core:
                 for i in range(m):
                     line = lines[i]
                     if line.d > d and line.a + more * (line.d - d) > start:
-                        covered = covered or line.a == start
-                        add(&self.scratch, line.a + d + link.lat, line.d)
+                        covered = covered or (line.a == start and line.wait == wait)
+                        add(&self.scratch, line.a + d + link.lat, line.d, line.wait)
                 if not covered:
-                    add(&train.out, start + d + link.lat, d)
+                    add(&train.out, start + d + link.lat, d, wait)
                 for i in range(self.scratch.n):
-                    add(&train.out, self.scratch.at[i].a, self.scratch.at[i].d)
+                    add(&train.out, self.scratch.at[i].a, self.scratch.at[i].d, self.scratch.at[i].wait)
                 lines, m = train.out.at + begin, train.out.n - begin
-                head, tail = latest(lines, m, 0), latest(lines, m, more)
+                head, tail, wait = latest(lines, m, 0), latest(lines, m, more), wait_of(lines, m, 0)
                 single = m == 1
                 if single:
                     step = lines[0].d
-            stop(train, free, train.out.n)
+            stop(train, free, key, served_wait, train.out.n)
             link.free = tail - link.lat
+            link.served_wait = wait_of(train.out.at + train.out.n - m, m, more)
             link.busy_ps += n * d
             if self.live:
                 if start > free and start > now:
@@ -1091,6 +1174,7 @@ cdef class Core:
                 if t > now and self.live:
                     link.idle(now, start, t - start, t - start, 1)
                 start = t
+            train.wait = self.waited(link, train.key, train.wait, t, start)
             end = start + link.ps(size)
             link.free = end
             link.busy_ps += end - start
@@ -1118,9 +1202,15 @@ cdef class Core:
         self.reservations += k - first
         return 0
 
-    cdef int end(self, Train train) except -1:
-        """Call who waits for a train that is at its end, if that is not another one by now."""
+    cdef int end(self, Train train, bint as_train) except -1:
+        """Call who waits for a train that is at its end, if that is not another one by now; it took the last link so."""
+        cdef int m
+        cdef Line* lines
         if train.fn is not None:
+            if as_train:
+                lines = view(train, len(train.links), &m)
+                train.wait = wait_of(lines, m, train.n - 1)
+            self.note(train.key, train.wait)
             self.call(train.fn, train.arg)
         if not train.each:
             # All its flits are through; links that it took last still hold on to it.
@@ -1172,7 +1262,7 @@ cdef class Arbiter:
             return
         message = Waiting.__new__(Waiting)
         message.kind, message.route, message.count, message.size, message.key = kind, route, count, size, key
-        message.fn, message.arg, message.each = fn, arg, each
+        message.fn, message.arg, message.each, message.asked = fn, arg, each, self.core.now
         if idle:
             self.grant(message)
             return
@@ -1214,6 +1304,7 @@ cdef class Arbiter:
             return 0
         if others or singly:
             count = min(count, self.chunk)
+        self.first_turn(message, now)
         self.granted_start = free if free > now else now
         self.granted, self.granted_count, self.last = message, count, message.kind
         message.count -= count
@@ -1224,8 +1315,17 @@ cdef class Arbiter:
             self.train = None
             self.core.put(message.route.links, count, message.size, message.key, fn, message.arg, message.each)
         else:
-            self.train = self.core.start(message.route.links, count, message.size, fn, message.arg, message.each, now, 0)
+            self.train = self.core.start(
+                message.route.links, count, message.size, message.key, fn, message.arg, message.each, now, 0
+            )
         return self.schedule()
+
+    cdef int first_turn(self, Waiting message, int64_t t) except -1:
+        """Note how long a message has waited for its first turn, at `t`."""
+        if message.asked >= 0:
+            self.core.turned(self.link, message.key, message.asked, t)
+            message.asked = -1
+        return 0
 
     cdef bint alternate(self, Waiting first, list others) except -1:
         """Let two messages whose ways part behind the link take turns of a flit until one is through, if they can.
@@ -1244,11 +1344,12 @@ cdef class Arbiter:
         after, both = link.ps(first.size), link.ps(first.size) + link.ps(second.size)
         for message, t in ((first, begin), (second, begin + after)):
             link.free = t
+            self.first_turn(message, t)
             message.count -= rounds
             if message.count:
                 self.waiting(message.kind).insert(0, message)
             fn = None if message.count else message.fn
-            self.core.start(message.route.links, rounds, message.size, fn, message.arg, message.each, t, both)
+            self.core.start(message.route.links, rounds, message.size, message.key, fn, message.arg, message.each, t, both)
         link.forget_idle(begin)  # between the flits of one come those of the other
         self.granted, self.train, self.last = second, None, second.kind
         self.schedule()

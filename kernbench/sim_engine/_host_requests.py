@@ -176,8 +176,9 @@ class Broadcast(ABC):
     def _reply(self, asker: str, answerer: str, fn: Callable[[Any, int], None], arg: object, by: int) -> None:
         network = self.engine.network
         route = network.back(network.route(asker, answerer))
-        heard = self.engine.log.heard(self.engine.env, route, ACK_BYTES, self.id, fn, by)
-        network.send(route, ACK_BYTES, route.key(), heard, arg)
+        key = route.key()
+        heard = self.engine.log.heard(self.engine.env, route, ACK_BYTES, key, self.id, fn, by)
+        network.send(route, ACK_BYTES, key, heard, arg)
 
     def _pe_done(self, cube: int, by: int) -> None:
         self._left[cube] -= 1

@@ -77,7 +77,7 @@ class Network:
             extra_ps, hook = self._look_behind(node)
             merges = self._router.merges(src, dst)
             times = service_times(edge.bw_gbs, edge.header_bytes)
-            link = Link(edge, node.index, extra_ps, rank, hook, merges, times, self.flit_bytes)
+            link = Link(edge, node.index, extra_ps, rank, hook, merges, times, self.flit_bytes, len(self.links))
             self.links[edge.src, edge.dst] = link
         return link
 

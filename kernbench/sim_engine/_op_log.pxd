@@ -4,6 +4,7 @@ from kernbench.sim_engine._transaction cimport Route
 from kernbench.sim_engine._transaction cimport Transaction
 
 from kernbench.sim_engine._causes cimport Cause
+from kernbench.sim_engine._waits cimport Waits
 
 cdef int64_t HELD, MOVE, NONE, ROW, STAGES, STEP
 cdef int64_t _ROWS, _WIDTH, _MOVE_WIDTH, _STAGE_WIDTH, _STEP_WIDTH, _PATH_WIDTH
@@ -13,6 +14,7 @@ cdef class OpLog:
     cdef public str level
     cdef public bint operation, tiles
     cdef public dict components, places, openers
+    cdef public Waits waits
     cpdef opened(self, int64_t key, int64_t asked, Cause cause)
     cdef public list routes, after, _commands, _blocks, _move_blocks, _stage_blocks, _step_blocks, _path_blocks
     cdef int64_t[::1] _rows, _moves, _stages, _steps, _paths

@@ -23,6 +23,7 @@ from kernbench.analysis._records import (
     STEP_KINDS,
     STEPS,
     TRANSFERS,
+    WAITS,
     CommandInfo,
     Dependencies,
     Launch,
@@ -34,9 +35,10 @@ from kernbench.analysis._records import (
 from kernbench.errors import LimitError
 from kernbench.sim_engine._causes import Cause
 from kernbench.sim_engine._network import ENGINE
+from kernbench.sim_engine._waits import Waits
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine._network import Clock
+    from kernbench.sim_engine._network import Clock, Link
     from kernbench.sim_engine._transaction import Route, Transaction
     from kernbench.sim_engine.engine import GraphEngine
 
@@ -68,6 +70,7 @@ class OpLog:
         self.operation, self.tiles = level != "off", level == "tile"
         self.components: dict[str, int] = {}
         self.places: dict[str, int] = {}  # of steps
+        self.waits = Waits()
         self.routes: list[Route] = []
         self.after: list[tuple[int, int]] = []
         self._commands: list[tuple[Any, ...]] = []
@@ -143,7 +146,7 @@ class OpLog:
             self._moves = _added(self._move_blocks, self._moves_free)
         moves, i = self._moves, len(self._moves) - self._moves_free
         moves[i] = -1
-        moves[i + 12], moves[i + 13] = cause | second << 32, third | fourth << 32
+        moves[i + 13], moves[i + 14] = cause | second << 32, third | fourth << 32
         self._moves_free -= _MOVE_WIDTH
         return (len(self._move_blocks) - 1) * _ROWS + i // _MOVE_WIDTH
 
@@ -161,7 +164,8 @@ class OpLog:
         moves[i], moves[i + 1], moves[i + 2], moves[i + 3] = start, end, self.route(route), nbytes
         moves[i + 4], moves[i + 5], moves[i + 6], moves[i + 7] = command, tile, kind, key
         moves[i + 8], moves[i + 9], moves[i + 10], moves[i + 11] = arrived, since, opener, served
-        moves[i + 13] |= held << 32
+        moves[i + 12] = self.waits.forget(key)
+        moves[i + 14] |= held << 32
         return MOVE | number << 3
 
     def step(
@@ -227,18 +231,26 @@ class OpLog:
         )  # fmt: skip
 
     def heard(
-        self, clock: Clock, route: Route, nbytes: int, command: int, fn: Callable[[Any, int], None], cause: int
+        self,
+        clock: Clock,
+        route: Route,
+        nbytes: int,
+        key: int,
+        command: int,
+        fn: Callable[[Any, int], None],
+        cause: int,
     ) -> Callable[[Any], None]:
         """Return what takes a message that is sent now for `cause`: it is logged then, and `fn` gets its event."""
         if not self.operation:
             return lambda arg: fn(arg, NONE)
         core = clock.core
         sent = core.now
+        self.waits.follow(key)
         number = self.sent(cause)
         self.route(route)
 
         def arrived(arg: Any) -> None:
-            fn(arg, self.move(number, sent, core.now, route, nbytes, command, -1, MESSAGE, -1))
+            fn(arg, self.move(number, sent, core.now, route, nbytes, command, -1, MESSAGE, key))
 
         return arrived
 
@@ -311,9 +323,22 @@ def busy_by_component(engine: GraphEngine) -> dict[str, int]:
     return busy
 
 
+def _by_name(engine: GraphEngine) -> list[Link]:
+    """Return the links in the order of their table."""
+    return sorted(engine.network.links.values(), key=attrgetter("name"))
+
+
+def _link_numbers(engine: GraphEngine) -> np.ndarray:
+    """Return the place in the table of each link by its number; that of number -1 is -1."""
+    places = np.full(len(engine.network.links) + 1, -1)
+    for place, link in enumerate(_by_name(engine)):
+        places[link.number] = place
+    return places
+
+
 def link_table(engine: GraphEngine) -> LinkTable:
     """Return traffic and busy time of every link, from what was sent over each route."""
-    ordered = sorted(engine.network.links.values(), key=attrgetter("name"))
+    ordered = _by_name(engine)
     number = {link: i for i, link in enumerate(ordered)}
     # For each link of each route: the link, the route's bytes, and by size of flit how many the route carried.
     at: list[int] = []
@@ -352,7 +377,7 @@ def dependencies(engine: GraphEngine) -> Dependencies:
     log, graph = engine.log, engine.machine.graph
     nodes: dict[str, int] = {}
     routes = []
-    links: dict[tuple[int, int], tuple[int, int, float, int]] = {}
+    links: dict[tuple[int, int], tuple[int, int, float, int, int]] = {}
     for route in log.routes:
         path = [nodes.setdefault(name, len(nodes)) for name in (route.links[0].src, *(x.dst for x in route.links))]
         routes.append(tuple(path))
@@ -365,7 +390,9 @@ def dependencies(engine: GraphEngine) -> Dependencies:
                 edge = graph.edge(src, dst)
                 latency = engine.network.link(src, dst).lat
                 wire = edge.latency_ps - graph.node(dst).overhead_ps
-                links[path[here], path[there]] = wire, latency - wire, edge.bw_gbs, edge.header_bytes
+                clock = graph.clocks.get(graph.node(dst).kind, graph.clocks.get(graph.node(src).kind))
+                cycle = clock.cycle_ps if clock is not None else 0
+                links[path[here], path[there]] = wire, latency - wire, edge.bw_gbs, edge.header_bytes, cycle
     causes, sent = log.causes()
     moves, steps, paths = log.moves(), log.steps(), log.paths()
     under_way = moves["start_ps"] < 0
@@ -376,6 +403,9 @@ def dependencies(engine: GraphEngine) -> Dependencies:
         causes = _renumbered(causes, number)
         for table, columns in ((steps, ("cause", "more")), (paths, ("before",))):
             table |= {name: _renumbered(table[name], number) for name in columns}
+    waits, moves["wait"] = _kept(dict(zip(WAITS, log.waits.table().T, strict=True)), moves["wait"])
+    waits["front"] = _numbers(moves["key"], waits["front"])
+    waits["link"] = _link_numbers(engine)[waits["link"]]
     return Dependencies(
         moves,
         tuple(nodes),
@@ -391,7 +421,32 @@ def dependencies(engine: GraphEngine) -> Dependencies:
         paths,
         causes,
         sent,
+        {name: waits[name].astype(dtype) for name, dtype in WAITS.items()},
     )
+
+
+def _kept(waits: dict[str, np.ndarray], last: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the waits that lead to the `last` ones, and these by their new numbers: flits in between had others."""
+    used = np.zeros(len(waits["ps"]), bool)
+    used[0] = True
+    at = last[last > 0]
+    while at.size:
+        used[at] = True
+        at = waits["before"][at]
+        at = np.unique(at[~used[at]])
+    number = np.cumsum(used) - 1
+    waits = {name: column[used] for name, column in waits.items()}
+    waits["before"] = number[waits["before"]]
+    return waits, np.where(last > 0, number[last], last).astype(last.dtype)
+
+
+def _numbers(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return the place of each wanted key among unordered ones, -1 for what is not there."""
+    if not len(keys):
+        return np.full(len(wanted), -1)
+    order = np.argsort(keys)
+    place = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)]
+    return np.where(keys[place] == wanted, place, -1)
 
 
 def _renumbered(causes: np.ndarray, number: np.ndarray) -> np.ndarray:

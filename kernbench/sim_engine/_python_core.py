@@ -30,6 +30,7 @@ from simpy.events import NORMAL
 
 from kernbench._units import ACK_BYTES, ServiceTimes, flits, ns_to_ps
 from kernbench.sim_engine._transaction import Callee
+from kernbench.sim_engine._waits import UNKNOWN, Waits
 
 if TYPE_CHECKING:
     from kernbench.config._schema import Hbm
@@ -68,24 +69,26 @@ class Link:
     arrivals. `hook(nbytes, t_ps) -> extra_ps` is the component behind it, if that wants to see every flit: it is
     FIFO, too, and its last flit so far leaves it at `behind`. `memory` hears of every flit of a write. Of a link at
     routers with credits, `legs` are those of the routes over it, by the identity of their links; `pending` flits wait
-    in front of the network, and `arbiter` is told when none does.
+    in front of the network, and `arbiter` is told when none does. `served_key` and `served_wait` are the message of the
+    last flit so far, and where that has waited last.
     """
 
     __slots__ = (
         "arbiter", "base", "behind", "busy_ps", "bw_gbs", "dst", "flit_bytes", "free", "hook", "lat", "legs", "memory",
-        "merges", "pending", "priority", "src", "times",
+        "merges", "number", "pending", "priority", "served_key", "served_wait", "src", "times",
     )  # fmt: skip
 
     def __init__(
         self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool, times: ServiceTimes,
-        flit_bytes: int,
+        flit_bytes: int, number: int,
     ) -> None:  # fmt: skip
         self.src, self.dst, self.bw_gbs, latency_ps, *_ = edge
         self.lat, self.hook, self.merges, self.times = latency_ps + extra_ps, hook, merges, times
-        self.flit_bytes = flit_bytes
+        self.flit_bytes, self.number = flit_bytes, number
         self.priority = ARRIVAL + 1 + rank
         self.base = to << _NUMBER_BITS
         self.free = self.behind = self.busy_ps = self.pending = 0
+        self.served_key, self.served_wait = -1, UNKNOWN
         self.legs: dict[int, Leg] | None = None
         self.arbiter: Arbiter | None = None
         self.memory: HbmSlice | None = None
@@ -104,15 +107,18 @@ class Link:
 
 
 class _Flit:
-    """A flit that reaches link `k` of `links` next; `fn(arg)` is called at the end, `each` tells the memory there."""
+    """A flit that reaches link `k` of `links` next, and has waited at `wait` last.
 
-    __slots__ = ("arg", "each", "fn", "k", "key", "links", "size")
+    `fn(arg)` is called at the end, `each` tells the memory there.
+    """
+
+    __slots__ = ("arg", "each", "fn", "k", "key", "links", "size", "wait")
 
     def __init__(
-        self, links: tuple[Link, ...], size: int, key: int, fn: Callback | None, arg: object, each: bool
+        self, links: tuple[Link, ...], size: int, key: int, fn: Callback | None, arg: object, each: bool, wait: int
     ) -> None:
         self.links, self.size, self.key, self.fn, self.arg, self.each = links, size, key, fn, arg, each
-        self.k = 0
+        self.k, self.wait = 0, wait
 
 
 class Core:
@@ -120,12 +126,14 @@ class Core:
 
     `now` is in ps; `events` counts the entries processed, `reservations` the flits served by links. With `hops` (a
     list) every service of a flit is kept. `live` asks for `busy_by` during a run, which here needs no account.
+    `waits` keeps where messages waited.
     """
 
     def __init__(self) -> None:
         self.now = self.events = self.reservations = 0
         self.live = self.credits = False
         self.hops: list[Hop] | None = None
+        self.waits: Waits | None = None
         self._calendar: list[tuple[int, int, int, Callback, Any]] = []
         self._scheduled = count(1)
         self._left = count(1)
@@ -153,8 +161,9 @@ class Core:
         """Let a flit arrive at time `t` [ps] behind a network of routers with credits."""
         heappush(self._calendar, (t, priority, base + next(self._left), self._arrive, flit))
 
-    def served(self, link: Link, flit: _Flit, arrival: int, start: int) -> None:
-        """Note that a router or source has sent a flit over a link at `start` [ps]."""
+    def served(self, link: Link, flit: _Flit, arrival: int, start: int, least_ps: int) -> None:
+        """Note that a router has sent a flit over a link at `start` [ps], `least_ps` or more after it came."""
+        self._waited(link, flit, arrival + least_ps, start)
         end = link.take(start, flit.size)
         self.reservations += 1
         if self.hops is not None:
@@ -218,8 +227,18 @@ class Core:
 
         With `each` the memory behind the last link hears of every flit.
         """
+        wait = UNKNOWN if self.waits is None else self.waits.of(key)
         for last in (False,) * (n - 1) + (True,):
-            self._reach(_Flit(links, size, key, fn if last else None, arg, each))
+            self._reach(_Flit(links, size, key, fn if last else None, arg, each, wait))
+
+    def _waited(self, link: Link, flit: _Flit, arrival: int, start: int) -> None:
+        """Note where a flit has waited that a link serves from `start` on: behind its own message, or another one."""
+        if self.waits is not None and flit.wait != UNKNOWN:
+            if link.served_key == flit.key and link.free == start:
+                flit.wait = link.served_wait
+            elif start > arrival:
+                flit.wait = self.waits.add(flit.wait, link.number, link.served_key, start - arrival)
+        link.served_key, link.served_wait = flit.key, flit.wait
 
     def _reach(self, flit: _Flit) -> None:
         """Let a link serve a flit that has reached it now."""
@@ -227,6 +246,7 @@ class Core:
         if link.legs is not None:
             link.legs[id(flit.links)].enter(flit)
             return
+        self._waited(link, flit, now, max(now, link.free))
         end = link.take(now, flit.size)
         self.reservations += 1
         if self.hops is not None:
@@ -245,13 +265,21 @@ class Core:
         if flit.each and memory is not None:
             memory.on_flit(flit.arg)  # type: ignore[arg-type]  # `each` is asked for with a transaction only
         if flit.fn is not None:
+            if flit.wait != UNKNOWN:
+                assert self.waits is not None
+                self.waits.landed(flit.key, flit.wait)
             flit.fn(flit.arg)
+
+    def turned(self, link: Link, key: int, asked: int) -> None:
+        """Note that a message waited since `asked` for its first turn in front of a link."""
+        if self.waits is not None and asked < self.now and (wait := self.waits.of(key)) != UNKNOWN:
+            self.waits.landed(key, self.waits.add(wait, link.number, link.served_key, self.now - asked))
 
 
 class _Waiting:
-    """A message of which `count` flits wait for their turn at an arbiter."""
+    """A message of which `count` flits wait for their turn at an arbiter since `asked`, -1 after the first turn."""
 
-    __slots__ = ("arg", "count", "each", "fn", "key", "kind", "route", "size")
+    __slots__ = ("arg", "asked", "count", "each", "fn", "key", "kind", "route", "size")
 
     def __init__(
         self,
@@ -263,9 +291,10 @@ class _Waiting:
         fn: Callback,
         arg: object,
         each: bool,
+        asked: int,
     ) -> None:
         self.kind, self.route, self.count, self.size, self.key = kind, route, count, size, key
-        self.fn, self.arg, self.each = fn, arg, each
+        self.fn, self.arg, self.each, self.asked = fn, arg, each, asked
 
 
 class Arbiter:
@@ -292,7 +321,7 @@ class Arbiter:
         self, kind: int, route: Route, count: int, size: int, key: int, fn: Callback, arg: object, each: bool
     ) -> None:
         """Put `count` flits of `size` bytes on the link, now or when their turn comes."""
-        message = _Waiting(kind, route, count, size, key, fn, arg, each)
+        message = _Waiting(kind, route, count, size, key, fn, arg, each, self.core.now)
         if self._turn_ps is None and self.link.free <= self.core.now and not self.link.pending:
             self._grant(message)
         else:
@@ -317,6 +346,9 @@ class Arbiter:
 
     def _grant(self, message: _Waiting) -> None:
         """Give the link to a message for one chunk."""
+        if message.asked >= 0:
+            self.core.turned(self.link, message.key, message.asked)
+            message.asked = -1
         n = min(message.count, self._chunk)
         message.count -= n
         if message.count:

@@ -59,7 +59,7 @@ class Core(Protocol):
     def arrive_at(self, t: int, priority: int, base: int, flit: Any) -> None:
         """Let a flit arrive at time `t` [ps]."""
 
-    def served(self, link: Any, flit: Any, arrival: int, start: int) -> None:
+    def served(self, link: Any, flit: Any, arrival: int, start: int, least_ps: int) -> None:
         """Note that a link has been sent a flit."""
 
 
@@ -323,7 +323,8 @@ class Routers:
         assert upstream is not None
         self._returning.setdefault(t + 1 + upstream.wire, []).append((upstream, v))
         output.credits[channel.out_vc] -= 1
-        arrival = t + self.switch_allocation + self.traversal + output.wire + self._serve(output, held, t)
+        arrival = t + self.switch_allocation + self.traversal + output.wire
+        arrival += self._serve(output, held, t, self.routing + self.vc_allocation)
         held.hop += 1
         if output.into is not None:
             self._arriving.setdefault(arrival, []).append((output.into, channel.out_vc, held))
@@ -339,12 +340,15 @@ class Routers:
         if not channel.flits:
             self._busy[router].discard((q, v))
 
-    def _serve(self, sender: _Sender, held: _Held, t: int) -> int:
-        """Keep a link busy with a flit from cycle `t` on; return how many cycles it takes beyond the first."""
+    def _serve(self, sender: _Sender, held: _Held, t: int, least: int) -> int:
+        """Keep a link busy with a flit from cycle `t` on; return how many cycles it takes beyond the first.
+
+        It left no earlier than `least` cycles after it came.
+        """
         link = sender.link
         cycles = max(1, -(-link.times[held.flit.size] // self.cycle_ps))
         sender.free = t + cycles
-        self.core.served(link, held.flit, held.since_ps, t * self.cycle_ps)
+        self.core.served(link, held.flit, held.since_ps, t * self.cycle_ps, least * self.cycle_ps)
         return cycles - 1
 
     def _send_from(self, source: _Source, t: int) -> None:
@@ -366,7 +370,7 @@ class Routers:
             source.queues[c].popleft()
             source.vcs[c], source.last_class = vc, c
             source.credits[vc] -= 1
-            arrival = t + 1 + source.wire + self._serve(source, held, t)
+            arrival = t + 1 + source.wire + self._serve(source, held, t, 0)
             assert source.into is not None
             self._arriving.setdefault(arrival, []).append((source.into, vc, held))
             source.link.pending -= 1

@@ -109,5 +109,5 @@ cdef class Routers:
     cdef int allocate_vcs(self, Router* router, int64_t t) except -1
     cdef int allocate_switch(self, Router* router, int64_t t) except -1
     cdef int send(self, int channel, int64_t t) except -1
-    cdef int serve(self, int sender, int held, int64_t t) except -1
+    cdef int serve(self, int sender, int held, int64_t t, int least) except -1
     cdef int send_from(self, Source* source, int64_t t) except -1

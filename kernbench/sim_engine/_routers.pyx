@@ -458,7 +458,8 @@ cdef class Routers:
         vc.n -= 1
         self.post(t + 1 + self.senders[upstream].wire, upstream, channel % n, -1)
         self.credits[vc.out * n + vc.out_vc] -= 1
-        arrival = t + self.switch_allocation + self.traversal + sender.wire + self.serve(vc.out, i, t)
+        arrival = t + self.switch_allocation + self.traversal + sender.wire
+        arrival += self.serve(vc.out, i, t, self.routing + self.vc_allocation)
         held.hop += 1
         if sender.into >= 0:
             self.post(arrival, sender.into, vc.out_vc, i)
@@ -472,12 +473,15 @@ cdef class Routers:
                 self.begin(channel, t + 1 + self.routing)
         return 0
 
-    cdef int serve(self, int sender, int i, int64_t t) except -1:
-        """Keep a link busy with a flit from cycle `t` on; return how many cycles it takes beyond the first."""
+    cdef int serve(self, int sender, int i, int64_t t, int least) except -1:
+        """Keep a link busy with a flit from cycle `t` on; return how many cycles it takes beyond the first.
+
+        It left no earlier than `least` cycles after it came.
+        """
         cdef Flit flit = <Flit>self.flits[i]
         cdef Link link = <Link>self.links[sender]
         cdef int64_t cycles = max(1, (link.ps(flit.size) + self.cycle_ps - 1) // self.cycle_ps)
-        self.core.served(link, flit, self.held[i].since_ps, t * self.cycle_ps)
+        self.core.served(link, flit, self.held[i].since_ps, t * self.cycle_ps, least * self.cycle_ps)
         self.senders[sender].free = t + cycles
         return cycles - 1
 
@@ -506,7 +510,7 @@ cdef class Routers:
             source.first[c] = self.held[held].next
             source.vcs[c], source.last_class = vc, c
             self.credits[at * n + vc] -= 1
-            arrival = t + 1 + self.senders[at].wire + self.serve(at, held, t)
+            arrival = t + 1 + self.senders[at].wire + self.serve(at, held, t, 0)
             self.post(arrival, self.senders[at].into, vc, held)
             link = <Link>self.links[at]
             link.pending -= 1

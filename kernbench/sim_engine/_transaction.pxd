@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t
 
 
 from kernbench.sim_engine._causes cimport Cause
+from kernbench.sim_engine._waits cimport Waits
 
 
 cdef class Callee:
@@ -32,3 +33,4 @@ cdef class Transaction:
     cdef public Route back
     cdef public list pending
     cdef public bint posted
+    cpdef follow(self, Waits waits)

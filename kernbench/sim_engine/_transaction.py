@@ -13,6 +13,7 @@ from kernbench._units import flits
 if TYPE_CHECKING:
     from kernbench.sim_engine._causes import Cause
     from kernbench.sim_engine._network import Link, Network
+    from kernbench.sim_engine._waits import Waits
 
 
 class Callee:
@@ -142,6 +143,7 @@ class Transaction:
         """Start as a read over `route`."""
         self.back = network.back(route)
         self.key = route.key()
+        self.follow(network.core.waits)
         network.send(route, network.command_bytes, self.key, memory.on_read, self)
 
     def begin_write(self, network: Network, route: Route) -> None:
@@ -149,6 +151,12 @@ class Transaction:
         self.arrived = self.end = 0
         self.back = network.back(route)
         self.key = route.key()
+        self.follow(network.core.waits)
+
+    def follow(self, waits: Waits | None) -> None:
+        """Keep where it waits for links, if the log has it."""
+        if self.number >= 0 and waits is not None:
+            waits.follow(self.key)
 
     def write(self, network: Network, route: Route, memory: Memory) -> None:
         """Start as a write over `route`."""

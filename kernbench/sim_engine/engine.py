@@ -115,6 +115,8 @@ class GraphEngine:
         self.env.core.live = live
         self.network = Network(topology.graph, self.env.core, trace=trace, tie_seed=tie_seed)
         self.log = OpLog(log)
+        if self.log.operation:
+            self.env.core.waits = self.log.waits
         self.memory = MemoryStore()
         self._races: dict[int, DeviceRaces] | None = {} if enable_data and races else None
         self.addresses = AddressConfig.of(topology.config)
@@ -192,8 +194,9 @@ class GraphEngine:
     def message(self, src: str, dst: str, nbytes: int, arg: object, command: int, by: int) -> None:
         """Send a control message of `command`, because of `by`; `dst` gets `on_broadcast(arg, event)`."""
         route = self.network.route(src, dst)
-        heard = self.log.heard(self.env, route, nbytes, command, self._part(dst).on_broadcast, by)
-        self.network.send(route, nbytes, route.key(), heard, arg)
+        key = route.key()
+        heard = self.log.heard(self.env, route, nbytes, key, command, self._part(dst).on_broadcast, by)
+        self.network.send(route, nbytes, key, heard, arg)
 
     def begin(self, node_id: str, arg: object) -> None:
         """Let a component take a control message that it has already."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.analysis._critical_path import critical_path
-from kernbench.analysis._records import STEP_KINDS, Records
+from kernbench.analysis._records import HELD, STEP_KINDS, Records
 from kernbench.benches.registry import run as run_bench
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.config import default_ccl_path
@@ -87,10 +87,13 @@ def test_a_product_has_the_same_path_without_its_tiles(variant, changes):
 LEVELS = ("tile", "operation")
 
 
-def test_a_stage_that_is_held_up_names_what_made_room():
+def test_a_stage_that_is_held_up_names_what_made_room(tmp_path):
     slow = MACHINE.with_({"cube.pe.pe_gemm.clock_ghz": 0.1, "cube.pe.pe_tcm.stage_buffers": 1})
-    path = critical_path(gemm.run(slow, (64, 64, 256), "load_load").records)
+    records = gemm.run(slow, (64, 64, 256), "load_load").records
+    path = critical_path(records)
     assert path.because()["the engine's previous work"] > 3
+    assert ((records.dependencies.causes[:, 1] >> 32) & HELD).any()
+    assert critical_path(Records.load(records.save(tmp_path / "held.npz"))) == path
 
 
 def test_causes_of_an_interrupted_run_are_events_that_it_has(tmp_path):

@@ -112,12 +112,14 @@ def saved_by_version_9(result, path):
     """Return the arrays of a result as version 9 saved them, without causes."""
     with np.load(result.save(path)) as file:
         arrays = {
-            name: file[name] for name in file.files if not name.startswith(("step_", "path_")) and name not in CAUSES
+            name: file[name]
+            for name in file.files
+            if not name.startswith(("step_", "path_", "wait_")) and name not in CAUSES
         }
     return arrays | {"command_issued": result.records.dependencies.issued}
 
 
-CAUSES = ("causes", "sent")
+CAUSES = ("causes", "sent", "move_wait", "hop_cycle_ps")
 
 
 def saved_by_version_3(result, path, mode, certified):

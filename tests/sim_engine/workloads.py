@@ -24,6 +24,7 @@ from kernbench.studies.ccl import CclStudy
 from kernbench.studies.verification_network import Engine
 from kernbench.studies.verification_reference import play, random_machine, random_traffic
 from tests.components.one_pe import gemm, run, slice_pa
+from tests.sim_engine.waits import waits_of
 
 PRODUCTS = [((64, 192, 96), "ref_ref"), ((100, 200, 70), "load_ref"), ((33, 65, 31), "load_load")]
 ALGORITHMS = (
@@ -43,6 +44,7 @@ def told(engine: GraphEngine) -> dict[str, Any]:
     return {
         "digest": records.digest(),
         "causes": _digest(records.dependencies),
+        "waits": hashlib.sha256(repr(sorted(waits_of(records).items())).encode()).hexdigest(),
         "reservations": engine.network.core.reservations,
         "links": [records.links.busy_ps.tolist(), records.links.nbytes.tolist()],
         "busy": {name: int(ps) for name, ps in sorted(busy.items())},

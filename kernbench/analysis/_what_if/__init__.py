@@ -32,11 +32,11 @@ COVERED = (
     "cube.pe.pe_mmu.lookup_ns", "cube.pe.pe_ipcq.sram_setup_ns", "cube.pe.pe_ipcq.hbm_setup_ns",
 )  # fmt: skip
 # By how much predictions of fields up to four times slower or faster were too short and too long, as shares of the
-# exact time, rounded up: random workloads on random machines (tests/fuzz/advice.py). With messages between PEs, by the
-# slowdown up to which they hold.
-_IN_ORDER = 0.05  # of small changes, twice the change and 0.5 %
+# exact time, rounded up: random workloads on random machines (tests/fuzz/advice.py, benchmarks/predictions.py). With
+# messages between PEs, by the slowdown up to which they hold.
+_WITHOUT = 0.05  # of small changes, twice the change and 0.5 %
 _DRAM = 0.2, 0.2  # refreshes delay short runs by up to a fifth
-_OUT_OF_ORDER = (1.0, (0.1, 0.1)), (2.0, (0.15, 0.15)), (float("inf"), (0.35, 0.2))
+_WITH_MESSAGES = (2.0, (0.1, 0.1)), (float("inf"), (0.15, 0.1))
 # No link between a PE and its slice may be slower than the slice.
 _WITH_SLICE = ("cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
 
@@ -218,16 +218,15 @@ def what_if(
     if abs(predicted - now) < 1:
         return Prediction(name, now / 1000, predicted / 1000, predicted / 1000, predicted / 1000, "", changes)
     slowest, fastest = max(ratio.values()), min(ratio.values())
+    doubt = "links and memories are predicted to serve a transfer as a whole, not flit by flit"
     if records.spec["cube"]["hbm"].get("timing", "simple") != "simple":
         short, long = _DRAM
         doubt = "refreshes and rows of the memory fall at other times than in the run"
         slowest, fastest = 2.0, 0.5  # a delay can save a refresh
     elif timing.messages:
-        short, long = next(errors for most, errors in _OUT_OF_ORDER if slowest <= most)
-        doubt = "messages between PEs may be served in another order than in the run"
+        short, long = next(errors for most, errors in _WITH_MESSAGES if slowest <= most)
     else:
-        short = long = min(_IN_ORDER, 0.005 + 2 * abs(predicted / now - 1))
-        doubt = "the order in which links and memories serve is that of the run"
+        short = long = min(_WITHOUT, 0.005 + 2 * abs(predicted / now - 1))
     low, high = predicted / (1 + long), predicted / (1 - short)
     # A machine that is only slower makes no run shorter, and one that is only faster makes none longer.
     low = max(low, min(now, predicted)) if fastest >= 1 else low

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -47,8 +46,20 @@ Term: TypeAlias = tuple[int, float]  # quantity, coefficient
 _COMMAND, _M_CPU, _IO_CPU = "cube.pe.pe_cpu.command_ns", "cube.m_cpu.service_ns", "sip.io.io_cpu.service_ns"
 _FETCH_GBS, _STORE_GBS = "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs"
 _KIND_OF = {part: kind for kind, part in ENGINE_PARTS.items()}
-# Links of a route on which a transfer follows the one before, the busiest; messages between PEs cross more that are.
-_CHAINED, _OF_MESSAGES = 2, 6
+
+
+class Served(NamedTuple):
+    """What a server does for an event: a slowdown, and the service [ps].
+
+    It came over as long as the quantity `last` is more than `first`, or the service takes; or `at_once`, so long [ps]
+    before it was ready.
+    """
+
+    rate: int
+    service: float
+    last: int
+    first: int
+    at_once: float = 0.0
 
 
 class Events:
@@ -61,7 +72,9 @@ class Events:
         self.term_edge: list[int] = []
         self.term_quantity: list[int] = []
         self.term_factor: list[float] = []
-        self.only_if: list[int] = []  # the quantity with which an edge counts only if it changes, -1 for always
+        self.servers: dict[str, int] = {}
+        self.previous: dict[int, int] = {}  # of what is served: where it was served before
+        self.served: dict[int, tuple[int, Served]] = {}  # of an event: by which server
         self.waits: dict[int, int] = {}  # the quantity that an event's unexplained delay follows
 
     def add(self, t: int) -> int:
@@ -69,39 +82,22 @@ class Events:
         self.times.append(t)
         return len(self.times) - 1
 
-    def edge(self, source: int, target: int, *terms: Term, only_if: int = -1) -> None:
+    def serve(self, event: int, server: str, served: Served) -> None:
+        """Let a server be through with an event when it has served it, in the order in which events are ready."""
+        self.served[event] = self.servers.setdefault(server, len(self.servers)), served
+        self.waits.setdefault(event, served.rate)
+
+    def edge(self, source: int, target: int, *terms: Term) -> None:
         """Let `target` be at least so long after `source`; an edge against the recorded order is left out."""
         if self.times[source] > self.times[target] or source == target:
             return
         number = len(self.sources)
         self.sources.append(source)
         self.targets.append(target)
-        self.only_if.append(only_if)
         for quantity, factor in terms:
             self.term_edge.append(number)
             self.term_quantity.append(quantity)
             self.term_factor.append(factor)
-
-
-class _Server:
-    """What serves one after another: members are (exit, entry, event, service [ps], terms on the way out)."""
-
-    def __init__(self, quantity: int, is_link: bool = False) -> None:
-        self.quantity, self.is_link = quantity, is_link
-        self.members: list[tuple[float, float, int, float, tuple[Term, ...]]] = []
-
-    def connect(self, events: Events) -> None:
-        """Let each member leave after the one before, by its own service or by as much as it did.
-
-        One that came over a link when the one before had left waits for it only where that link's rate changes.
-        """
-        self.members.sort()
-        for (left, _, before, _, out), (exit_, entry, event, service, mine) in pairwise(self.members):
-            waited = entry < left
-            step = min(exit_ - left, service) if waited else service
-            back = tuple((quantity, -factor) for quantity, factor in out)
-            only_if = self.quantity if self.is_link and not waited else -1
-            events.edge(before, event, (self.quantity, max(step, 0.0)), *mine, *back, only_if=only_if)
 
 
 class Graph:
@@ -115,8 +111,6 @@ class Graph:
         self.arrived: list[int] = []
         self.served: list[int] = []
         self.end: list[int] = []
-        self.servers: dict[Any, _Server] = {}
-        self.busy = dict(zip(records.links.names, records.links.busy_ps.tolist(), strict=True))
         self.stages = [*map(Stage._make, self.d.stages.tolist())]
         self.tiles_of = {s.command: s.n for s in self.stages if records.kinds[s.kind] == "fetch"}
         self.step_causes = _events(np.stack([self.d.steps["cause"], self.d.steps["more"]], axis=1))
@@ -129,100 +123,129 @@ class Graph:
         self._join_steps()
         self._join_launches()
         self._tiled_without_tiles()
-        for server in self.servers.values():
-            server.connect(self.events)
         self.last = self.events.add(records.makespan_ps)
         for node in (*self.end, *(node for node in self.left if node >= 0)):
             self.events.edge(node, self.last)
 
     def _enter_transfers(self) -> None:
+        """Enter each transfer: its start, its arrival at the other end, when a memory had served it, and its end."""
         add, edge, q = self.events.add, self.events.edge, self.q
-        nodes = self.r.dependencies.nodes
-        self.chained: dict[tuple[int, bool, bool], list[int]] = {}
-        self.busiest: dict[tuple[int, bool, bool], int] = {}
-        came: dict[tuple[int, int], int] = {}  # arrivals of reads, by key and time
-        for x in self.transfers:
-            start = add(x.start_ps)
-            memory = x.kind in (READ, WRITE, FETCH)
-            path = self.r.dependencies.routes[x.route]
-            if memory and x.served_ps >= 0:
-                arrived, served, end = add(x.arrived_ps), add(x.served_ps), add(x.end_ps)
-                slice_ = nodes[path[0]]
-                bursts = q.bursts_ps(x.nbytes)
-                read = x.kind != WRITE
-                access = (q.ns("cube.hbm.access_ns"), 1.0) if read else (q.one, 0.0)
-                # The channels are free for the next request before the access latency of a read is over.
-                free_ps = max(x.arrived_ps, x.served_ps - int(q.now(access[0]) * access[1]))
-                free = add(free_ps) if read else served
-                if read:
-                    edge(start, arrived, (q.transit(x.route, q.command_bytes, reverse=True), 1.0))
-                    edge(arrived, free, (q.memory, min(bursts, free_ps - x.arrived_ps)))
-                    edge(free, served, access)
-                    # All channels end at once: their last bursts are on the links after that.
-                    edge(served, end, (q.transit(x.route, min(x.nbytes, q.wave_bytes)), 1.0))
-                    came[x.key, x.arrived_ps] = arrived
-                    edge(arrived, end, (q.memory, q.burst_ps), access, (q.transit(x.route, x.nbytes), 1.0))
-                    self._on_links(x, x.route, False, x.arrived_ps, end)
-                else:
-                    edge(start, arrived, (q.transit(x.route, x.nbytes, reverse=True), 1.0))
-                    edge(arrived, served, (q.memory, q.burst_ps))
-                    flit = q.transit(x.route, min(x.nbytes, q.flit_bytes), reverse=True)
-                    edge(start, served, (q.memory, bursts), (flit, 1.0))
-                    edge(served, end, (q.transit(x.route, ACK_BYTES), 1.0))
-                    self._on_links(x, x.route, True, x.start_ps, arrived)
-                if (opener := came.get((x.opener, x.since_ps))) is not None:
-                    # The channel was at work since then: for longer than `bursts` where others have less to do.
-                    edge(opener, free, (q.memory, free_ps - x.since_ps))
-                server = self._server(slice_, q.memory)
-                server.members.append((free_ps, x.arrived_ps, free, bursts, ()))
-            elif memory:
-                arrived = served = start
-                end = add(x.end_ps)
-                there, back = (q.command_bytes, x.nbytes) if x.kind != WRITE else (x.nbytes, ACK_BYTES)
-                edge(start, end, (q.transit(x.route, there, reverse=True), 1.0), (q.transit(x.route, back), 1.0))
-                self._on_links(x, x.route, x.kind == WRITE, x.start_ps, end)
+        nodes = self.d.nodes
+        self._enter_waits()
+        at_memory: dict[str, list[tuple[int, int, int, float, bool]]] = defaultdict(list)
+        for i, x in enumerate(self.transfers):
+            start, end = add(x.start_ps), add(x.end_ps)
+            arrived = served = start
+            if x.kind in (MESSAGE, CREDIT):
+                self._cross(i, x, False, start, end, x.nbytes)
             elif x.kind == PART:
-                arrived, end = add(x.arrived_ps), add(x.end_ps)
-                served = arrived
-                edge(start, arrived, (q.transit(x.route, x.nbytes), 1.0))
-                self._on_links(x, x.route, False, x.start_ps, arrived)
+                arrived = served = landed = add(x.arrived_ps)
+                memory = nodes[self.d.routes[x.route][-1]]
+                if ".hbm_ctrl." in memory:
+                    landed = add(self._over(i, x, False, x.nbytes, x.arrived_ps))
+                    edge(landed, arrived, (q.memory, q.burst_ps))
+                    came, bursts = self.events.times[landed], q.bursts_ps(x.nbytes)
+                    at_memory[memory].append((x.arrived_ps, came, arrived, bursts, False))
+                self._cross(i, x, False, start, landed, x.nbytes)
             else:
-                arrived = served = start
-                end = add(x.end_ps)
-                edge(start, end, (q.transit(x.route, x.nbytes), 1.0))
-                self._on_links(x, x.route, False, x.start_ps, end)
+                read = x.kind != WRITE
+                there, back = (q.command_bytes, x.nbytes) if read else (x.nbytes, ACK_BYTES)
+                if x.served_ps < 0:
+                    arrived = served = add(self._over(i, x, True, there, x.end_ps))
+                    self._cross(i, x, True, start, arrived, there)
+                    self._cross(i, x, False, arrived, end, back)
+                else:
+                    arrived, served = add(x.arrived_ps), add(x.served_ps)
+                    self._cross(i, x, True, start, arrived, there)
+                    bursts = q.bursts_ps(x.nbytes)
+                    access = (q.ns("cube.hbm.access_ns"), 1.0) if read else (q.one, 0.0)
+                    # The channels are free for the next request before the access latency of a read is over.
+                    free_ps = max(x.arrived_ps, x.served_ps - int(q.now(access[0]) * access[1]))
+                    free = add(free_ps) if read else served
+                    if read:
+                        edge(arrived, free, (q.memory, min(bursts, free_ps - x.arrived_ps)))
+                        edge(free, served, access)
+                        # All channels end at once: their last bursts are on the links after that.
+                        late = served, min(back, q.wave_bytes)
+                        self._cross(i, x, False, arrived, end, back, (q.memory, q.burst_ps), access, late=late)
+                    else:
+                        edge(arrived, served, (q.memory, q.burst_ps))
+                        flit = q.transit(x.route, min(there, q.flit_bytes), reverse=True)
+                        edge(start, served, (q.memory, bursts), (flit, 1.0))
+                        self._cross(i, x, False, served, end, back)
+                    memory = nodes[self.d.routes[x.route][0]]
+                    at_memory[memory].append((free_ps, x.arrived_ps, free, bursts, read))
             self.start.append(start)
             self.arrived.append(arrived)
             self.served.append(served)
             self.end.append(end)
+        for memory, members in at_memory.items():
+            members.sort()
+            before = 0
+            for free_ps, came, event, bursts, read in members:
+                # One that waited took as long as its slowest channel: others may have had less to do.
+                service = max(bursts, free_ps - before) if came < before else bursts
+                at_once = bursts if read else 0.0
+                self.events.serve(event, memory, Served(q.memory, service, q.memory, q.memory, at_once))
+                before = free_ps
 
-    def _server(self, key: Any, quantity: int) -> _Server:
-        if key not in self.servers:
-            self.servers[key] = _Server(quantity, is_link=isinstance(key, int))
-        return self.servers[key]
+    # -- links
 
-    def _on_links(self, x: Transfer, route: int, reverse: bool, from_ps: int, event: int) -> None:
-        """Enter a transfer at the busiest links of its way."""
-        q, nbytes = self.q, x.nbytes
-        hops = q.hops(route, reverse)
-        key = route, reverse, x.kind in (PART, CREDIT)
-        if key not in self.chained:
-            ranked = sorted(range(len(hops)), key=lambda i: -self.busy.get(q.link_name(hops[i]), 0))
-            self.busiest[key] = ranked[0]
-            self.chained[key] = sorted(ranked[: _OF_MESSAGES if x.kind in (PART, CREDIT) else _CHAINED])
-            slowest = max(range(len(hops)), key=lambda i: (q.link_ps(hops[i], q.flit_bytes), -i))
-            if slowest not in self.chained[key] and len(hops) > 2:
-                self.chained[key].append(slowest)
-        t = self.events.times[event]
-        for at in self.chained[key]:
-            out = q.transit(route, min(nbytes, q.flit_bytes), reverse=reverse, first=at + 1)
-            up = q.transit(route, min(nbytes, q.flit_bytes), reverse=reverse, last=at)
-            service = q.link_ps(hops[at], min(nbytes, q.flit_bytes)) * flits(nbytes, q.flit_bytes)
-            quantity = q.link_rate(hops[at])
-            server = self._server(hops[at], quantity)
-            members = t - q.now(out), from_ps + q.now(up), event, service, ((out, 1.0),)
-            server.members.append(members)
-        self.events.waits.setdefault(event, q.link_rate(hops[self.busiest[key]]))
+    def _enter_waits(self) -> None:
+        """Find how long each transfer waited for each link."""
+        self.waits: dict[int, dict[int, int]] = defaultdict(dict)
+        hops = [self.q.hop(name) for name in self.r.links.names]
+        for i, x in enumerate(self.transfers):
+            for wait in self.d.waits_of(x) if x.wait > 0 else ():
+                hop, mine = hops[wait.link], self.waits[i]
+                mine[hop] = mine.get(hop, 0) + wait.ps
+
+    def _over(self, i: int, x: Transfer, reverse: bool, nbytes: int, end_ps: int) -> int:
+        """Return when bytes that left at the start of a transfer had crossed its route or the reverse [ps]."""
+        waits, hops = self.waits.get(i, {}), self.q.hops(x.route, reverse)
+        took = self.q.now(self.q.transit(x.route, nbytes, reverse=reverse)) + sum(waits.get(hop, 0) for hop in hops)
+        return min(x.start_ps + int(took), end_ps)
+
+    def _cross(
+        self, i: int, x: Transfer, reverse: bool, source: int, end: int, nbytes: int, *terms: Term,
+        late: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        """Let bytes of a transfer cross a route, `terms` after an event; the `late` bytes leave after another one.
+
+        That all of them are behind a link is an event of its own. Links behind the slowest one let each flit through as
+        it comes; in front of it, the last one is through earlier.
+        """
+        q, edge, times, route = self.q, self.events.edge, self.events.times, x.route
+        hops, flit, waits = q.hops(route, reverse), min(nbytes, q.flit_bytes), self.waits.get(i, {})
+        sources = [(source, nbytes, terms)] if late is None else [(source, nbytes, terms), (*late, ())]
+        ps = [q.link_ps(hop, flit) for hop in hops]
+        n, slowest = flits(nbytes, q.flit_bytes), ps.index(max(ps))
+        t, following = times[end], end
+        for at in reversed(range(len(hops))):
+            if following == end:
+                rest = q.transit(route, flit, reverse=reverse, first=at + 1)
+            else:
+                rest = q.transit(route, flit, reverse=reverse, first=at + 1, last=at + 2)
+                t -= waits.get(hops[at + 1], 0)
+            t -= int(q.now(rest))
+            before = [
+                (node, (*of, (q.transit(route, size, reverse=reverse, last=at + 1), 1.0))) for node, size, of in sources
+            ]
+            if at < slowest:
+                came = max(times[node] + sum(q.now(of) * factor for of, factor in more) for node, more in before)
+                t = min(t, int(came) + sum(waits.get(hop, 0) for hop in hops[: at + 1]))
+            through = self.events.add(max(t, times[source]))
+            edge(through, following, (rest, 1.0))
+            for node, more in before:
+                edge(node, through, *more)
+            server = q.link_name(hops[at])
+            if not at and x.kind in (PART, CREDIT):  # in front of a PE's first link, queue and bulk traffic take turns
+                server += " of queues"
+            last, first = (q.transit(route, size, reverse=reverse, last=at + 1) for size in (nbytes, flit))
+            self.events.serve(through, server, Served(q.link_rate(hops[at]), float(n * ps[at]), last, first))
+            if following != end:
+                self.events.previous[following] = through
+            following = through
 
     # -- rows, steps and paths through stages
 
@@ -533,60 +556,61 @@ class Timing:
         quantity = np.array(events.term_quantity, np.int64)[term]
         factor = np.array(events.term_factor, float)[term]
         source, target = place[source[keep]], place[target[keep]]
-        by_target = np.argsort(target, kind="stable")
-        back = np.empty_like(by_target)
-        back[by_target] = np.arange(len(by_target))
-        self._source, target = source[by_target], target[by_target]
+        by_source = np.argsort(source, kind="stable")
+        back = np.empty_like(by_source)
+        back[by_source] = np.arange(len(by_source))
+        source, self._target = source[by_source], target[by_source]
         self._edge, self._quantity, self._factor = back[edge], quantity, factor
-        self._first = np.searchsorted(target, np.arange(len(times) + 1))
-        recorded = np.empty(len(times))
-        recorded[place] = times
-        # What an edge would overstate is taken from it, what none explains is the event's own.
-        weight = self._weights(self.quantities._base)
-        room = recorded[target] - recorded[self._source]
-        self._less = np.where((weight > room) & (weight > 0), room / np.where(weight > 0, weight, 1), 1.0)
-        self._reached = recorded[self._source] + weight * self._less
-        self._only_if = np.array(events.only_if, np.int64)[keep][by_target]
-        self._own: dict[tuple[int, ...], np.ndarray] = {}  # by the servers that change
-        self._waits = np.full(len(times), self.quantities.one)
+        n = len(times)
+        self._first = np.searchsorted(source, np.arange(n + 1))
+        self._before = np.bincount(self._target, minlength=n)
+        one = self.quantities.one
+        self._server, self._served = np.full(n, -1), np.tile(np.array(Served(one, 0.0, one, one))[:, None], n)
+        for event, (server, served) in events.served.items():
+            self._server[place[event]], self._served[:, place[event]] = server, served
+        self._previous = np.full(n, -1)
+        for event, previous in events.previous.items():
+            self._previous[place[event]] = place[previous]
+        self._recorded = np.empty(n)
+        self._recorded[place] = times
+        self._waits = np.full(n, one)
         for event, waited in events.waits.items():
             self._waits[place[event]] = waited
-        self._recorded = recorded
-        self.n_edges = len(self._source)
+        # What an edge would overstate is taken from it, what none explains is the event's own.
+        weight = self._weights(self.quantities._base)
+        room = self._recorded[self._target] - self._recorded[source]
+        self._less = np.where((weight > room) & (weight > 0), room / np.where(weight > 0, weight, 1), 1.0)
+        self._share, self._least, self._own = np.ones(n), np.zeros(n), np.zeros(n)
+        self._retimed(self.quantities._base, self._recorded)
+        self.n_edges = len(self._target)
         self.messages = bool((records.dependencies.transfers["kind"] == PART).any())
 
     def _weights(self, values: np.ndarray) -> np.ndarray:
-        return np.bincount(self._edge, self._factor * values[self._quantity], len(self._source))
+        return np.bincount(self._edge, self._factor * values[self._quantity], len(self._target))
+
+    def _retimed(self, values: np.ndarray, recorded: np.ndarray | None = None) -> np.ndarray:
+        """Return the times with these quantities; with `recorded` ones, learn what explains them."""
+        weight = self._weights(values) * self._less
+        _, service, *_, at_once = self._served
+        rate, last, first = (values[self._served[i].astype(np.int64)] for i in (0, 2, 3))
+        service, at_once = service * rate, at_once * rate
+        servers = self._server, service, np.where(at_once, -at_once, np.maximum(service, last - first)), self._previous
+        slower = values[self._waits]
+        least, own = self._least, self._own
+        if recorded is None:
+            least, own = least * slower, own * slower
+        return retime(
+            self._first, self._target, weight, self._before, *servers, self._share, least, own, recorded=recorded
+        )
 
     def predict(self, ratio: dict[str, float], new: dict[str, float], window: tuple[int, int] | None = None) -> float:
         """Return the time of the last event [ps] with some fields changed; with a window, how long that takes then."""
         values = self.quantities.on(ratio, new)
-        counts = (self._only_if < 0) | (values[self._only_if] != 1)
-        weight = np.where(counts, self._weights(values) * self._less, -np.inf)
-        own = self._delays(values, counts) * values[self._waits]
+        times = self._retimed(values)
         if window is None:
-            return retime(self._first, self._source, weight, own)
-        start, end = (self._until(t, weight, own) for t in window)
-        return end - start
-
-    def _delays(self, values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Return what each event was later than those edges explain that count."""
-        servers = np.unique(self._only_if[self._only_if >= 0])
-        key = tuple(servers[values[servers] != 1].tolist())
-        if key not in self._own:
-            reached = np.append(np.where(counts, self._reached, -np.inf), -np.inf)
-            latest = np.maximum.reduceat(reached, self._first[:-1])
-            latest[self._first[:-1] == self._first[1:]] = -np.inf
-            self._own[key] = np.where(np.isfinite(latest), self._recorded - latest, self._recorded)
-        return self._own[key]
-
-    def _until(self, t: int, weight: np.ndarray, own: np.ndarray) -> float:
-        """Return when all events that were recorded until t have happened."""
-        n = int(np.searchsorted(self._recorded, t, "right"))
-        edges = int(self._first[n])
-        first = np.append(self._first[: n + 1], edges + n)  # one more event, after all of them
-        source = np.append(self._source[:edges], np.arange(n))
-        return retime(first, source, np.append(weight[:edges], np.zeros(n)), np.append(own[:n], 0.0))
+            return float(times[-1])
+        start, end = (times[self._recorded <= t].max(initial=0.0) for t in window)
+        return float(end - start)
 
 
 _timings: WeakKeyDictionary[Records, Timing] = WeakKeyDictionary()

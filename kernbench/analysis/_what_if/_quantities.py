@@ -17,7 +17,7 @@ import numpy as np
 
 from kernbench._units import decimal_product, flits, ns_to_ps, serialization_ps
 from kernbench.analysis._records import Records
-from kernbench.analysis._transfer import flit_bytes_of
+from kernbench.analysis._transfer import flit_bytes_of, flit_ps
 from kernbench.analysis.why import attribution
 
 Hop = int
@@ -42,8 +42,9 @@ class Quantities:
         self._now: list[float] = []
         self._hop: dict[tuple[int, int], Hop] = {ends: i for i, ends in enumerate(dependencies.links)}
         self._names = [f"{self._nodes[a]}->{self._nodes[b]}" for a, b in self._hop]
+        self._by_name = {name: i for i, name in enumerate(self._names)}
         values = list(dependencies.links.values())
-        self._wire, self._node, self._bw, self._header = np.array(values, float).reshape(-1, 4).T
+        self._wire, self._node, self._bw, self._header, self._cycle = np.array(values, float).reshape(-1, 5).T
         self.flit_bytes = flit_bytes_of(records.spec)
         self.command_bytes: int = records.spec["system"].get("command_bytes", 0)
         self._latency = (self._wire + self._node).tolist()
@@ -117,11 +118,21 @@ class Quantities:
     def link_name(self, hop: Hop) -> str:
         return self._names[hop]
 
+    def hop(self, name: str) -> Hop:
+        """Return a link by its name; -1 for one that no route in the log has."""
+        return self._by_name.get(name, -1)
+
+    def latency(self, hop: Hop) -> int:
+        """Return the latency of a link [ps]."""
+        return int(self._latency[hop])
+
     def link_ps(self, hop: Hop, size: int) -> int:
         """Return the time of a flit of `size` bytes on a link."""
         found = self._flit.get((hop, size))
         if found is None:
-            found = self._flit[hop, size] = serialization_ps(size + int(self._header[hop]), float(self._bw[hop]))
+            found = self._flit[hop, size] = flit_ps(
+                size, float(self._bw[hop]), int(self._header[hop]), int(self._cycle[hop])
+            )
         return found
 
     def link_rate(self, hop: Hop) -> int:
@@ -189,6 +200,9 @@ class Quantities:
             node = np.array([ratio.get(field, 1.0) for field in self._node_fields])
             latency = np.round(self._wire * longer) + np.round(self._node * node)
             times = np.ceil(self._sizes * (1000 * slower / self._bw)[self._flat] - 1e-9)
+            if self._cycle.any():
+                cycle = np.maximum(self._cycle * slower, 1)[self._flat]
+                times = np.ceil(times / cycle - 1e-9) * cycle
             total = np.add.reduceat(latency[self._flat] + times, self._begins)
             values[self._at] = total + (self._flits - 1) * np.maximum.reduceat(times, self._begins)
         return values

@@ -1,24 +1,109 @@
 # cython: boundscheck=False, wraparound=False
-"""The times of events that depend on each other, from first to last."""
+"""The times of events that depend on each other, and on who comes first to a server."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 
-def retime(first: np.ndarray, source: np.ndarray, weight: np.ndarray, own: np.ndarray) -> float:
-    """Return when the last event is: each comes `weight` after the `source` of each of its edges, and `own` later.
+def retime(
+    first: np.ndarray, target: np.ndarray, weight: np.ndarray, before: np.ndarray,
+    server: np.ndarray, service: np.ndarray, spread: np.ndarray, previous: np.ndarray,
+    share: np.ndarray, least: np.ndarray, own: np.ndarray, recorded: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Return when each event is.
 
-    The edges of event i are those from `first[i]` to `first[i + 1]`; their sources come before it.
+    It is ready `weight` after the source of each edge to it. The edges from event i are those from `first[i]` to
+    `first[i + 1]`, each to a `target`; `before[i]` edges lead to it. A `server` (-1: none) is through with it when it
+    has done the `service` of all that have been ready by then. Each of them came evenly over `spread`, or for as long
+    as the server of its `previous` event (-1: none) had it, and what came before the server was busy is done; or with a
+    negative `spread` all at once, so long before it was ready.
+
+    Of the wait for a server only a `share` counts, and `own` is added: for what came later and in between, so that a
+    wait longer than `least` covers it. With `recorded` times, these three become what explains them.
     """
-    n = len(own)
-    times: memoryview[float] = np.zeros(n).data  # type: ignore[assignment]
-    firsts, sources, weights, owns = first.data, source.data, weight.data, own.data
+    n, n_ready = len(before), 0
+    times: Any = np.zeros(n).data
+    free: Any = np.zeros(n).data
+    begin: Any = np.zeros(n).data
+    lasted: Any = np.zeros(n).data
+    left: Any = before.copy().data
+    heap: Any = np.zeros(n, np.int64).data
+    firsts, targets, weights, servers = first.data, target.data, weight.data, server.data
+    services, spreads, previouses = service.data, spread.data, previous.data
+    shares: Any = share.data
+    leasts: Any = least.data
+    owns: Any = own.data
+    learns = recorded is not None
+    known: Any = times if recorded is None else recorded.data
     for i in range(n):
-        latest = 0.0
+        if not left[i]:
+            n_ready = _push(heap, n_ready, times, i)
+    while n_ready:
+        i = heap[0]
+        n_ready = _pop(heap, n_ready, times)
+        ready, s, wait, begun = times[i], servers[i], 0.0, 0.0
+        if s >= 0:
+            came = ready - abs(spreads[i])
+            if previouses[i] >= 0:
+                came = min(came, ready - lasted[previouses[i]])
+            begun = max(came, free[s])
+            if came >= free[s]:
+                begin[s], free[s] = came, came + services[i]
+            elif came >= begin[s] or spreads[i] < 0:
+                free[s] += services[i]
+            else:
+                free[s] += services[i] * (ready - begin[s]) / (ready - came)
+            wait = max(0.0, free[s] - ready)
+        if learns:
+            t = known[i]
+            shares[i], leasts[i], owns[i] = 1.0, wait, max(0.0, t - ready - wait)
+            if wait > t - ready:
+                shares[i] = (t - ready) / wait
+        else:
+            wait *= shares[i]
+            t = ready + max(wait, min(wait, leasts[i]) + owns[i])
+        times[i] = t
+        if s >= 0:
+            lasted[i] = max(0.0, t - begun)
         for e in range(firsts[i], firsts[i + 1]):
-            t = times[sources[e]] + weights[e]
-            if t > latest:
-                latest = t
-        times[i] = latest + owns[i]
-    return times[n - 1]
+            j = targets[e]
+            times[j] = max(times[j], t + weights[e])
+            left[j] -= 1
+            if not left[j]:
+                n_ready = _push(heap, n_ready, times, j)
+    return np.asarray(times)
+
+
+def _push(heap: Any, n: int, times: Any, i: int) -> int:
+    """Add an event to a heap of `n`, the earliest first; return how many there are then."""
+    at = n
+    while at:
+        parent = (at - 1) >> 1
+        j = heap[parent]
+        if times[j] < times[i] or (times[j] == times[i] and j < i):
+            break
+        heap[at] = j
+        at = parent
+    heap[at] = i
+    return n + 1
+
+
+def _pop(heap: Any, n: int, times: Any) -> int:
+    """Take the first event out; return how many are left."""
+    n -= 1
+    i, at, child = heap[n], 0, 1
+    while child < n:
+        if child + 1 < n:
+            a, b = heap[child], heap[child + 1]
+            if times[b] < times[a] or (times[b] == times[a] and b < a):
+                child += 1
+        j = heap[child]
+        if times[i] < times[j] or (times[i] == times[j] and i < j):
+            break
+        heap[at] = j
+        at, child = child, 2 * child + 1
+    heap[at] = i
+    return n

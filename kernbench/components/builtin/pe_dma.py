@@ -135,6 +135,7 @@ class Port:
         assert route.reply is not None
         txn.back = route.reply
         txn.key = key = route.key()
+        txn.follow(self.core.waits)
         command = self.network.command_bytes
         route.count(command)
         arbiter = self.dma.arbiter

@@ -253,11 +253,13 @@ class PeIpcq(Callee):
             if queue.in_tcm:
                 slot.route = route = queue.way.drawn()
                 slot.key = route.key()
+                if self.log.operation:
+                    self.log.waits.follow(slot.key)
                 arbiter.send(QUEUE, route, slot.nbytes, slot.key, queue.peer, slot)
             else:
                 node_id, offset = self.engine.locate(slot.pa)
                 txn = Transaction(slot.nbytes, offset, queue.peer.in_memory, slot)
-                txn.posted = True
+                txn.posted, txn.number = True, slot.move
                 port = self.pe.dma.port(node_id)
                 slot.route = port.route.drawn()
                 port.write(txn, QUEUE)
@@ -500,6 +502,7 @@ class PeIpcq(Callee):
             first.by = slot
             if self.log.operation:
                 first.credit_number = self.log.sent(slot.freed_by)
+                self.log.waits.follow(key)
             arbiter.send(QUEUE, back, queue.credit_bytes, key, queue.peer, first)
 
     def credited(self, first: Part) -> None:
