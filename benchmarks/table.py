@@ -89,7 +89,7 @@ def markdown(rows: list[Row]) -> str:
         line("---", "---:", "---:", "---:", "---", "---"),
     ]
     for row in rows:
-        ratio = "" if row.ratio is None else f"{row.ratio:.1f}"
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         lines.append(line(row.what, f"{row.seconds:.3g}", row.rate, ratio, row.reference, row.target))
     return "\n".join(lines)
 
@@ -107,6 +107,6 @@ def chain(*parts: Callable[[], Iterator[Row]]) -> Iterator[Row]:
     """Yield the rows of all parts, each printed as it comes."""
     for part in parts:
         for row in part():
-            ratio = "" if row.ratio is None else f"  {row.ratio:.1f}x"
+            ratio = "" if row.ratio is None else f"  {row.ratio:.2f}x"
             print(f"{row.what}: {row.seconds:.3g} s  {row.rate}{ratio}", flush=True)
             yield row

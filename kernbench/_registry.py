@@ -116,6 +116,16 @@ COMPONENTS = Registry(
         "pe_ipcq": f"{_BUILTIN}.pe_ipcq:PeIpcq",
     },
 )
+FORMATTERS = Registry(
+    "formatter",
+    {
+        "comparison": "kernbench.viz._html:compare_html",
+        "machine": "kernbench.viz._machine:machine_html",
+        "records": "kernbench.viz._html:records_html",
+        "result": "kernbench.viz._html:result_html",
+        "why": "kernbench.viz._html:why_html",
+    },
+)
 RUNNERS = Registry("kernel runner", {"tl": "kernbench.triton_emu._runner:run_program"})
 STUDIES = Registry(
     "study",
@@ -143,3 +153,8 @@ VALIDATORS = Registry(
     "validator",
     {name: f"kernbench.ccl._group:{name}" for name in ("single_shard_per_rank", "multi_pe_sip_local")},
 )
+
+
+def html_of(name: str, shown: object) -> str:
+    """Return an object as HTML, for notebooks: what its formatter draws, which is imported on the first use."""
+    return str(FORMATTERS.resolve(name)(shown))

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from kernbench import _registry as registry
-from kernbench._registry import COMPONENTS, RUNNERS, Registry
+from kernbench._registry import COMPONENTS, FORMATTERS, RUNNERS, Registry
 from kernbench.errors import ConfigError
 
 
@@ -63,6 +63,11 @@ def test_every_built_in_component_is_a_class(name):
 @pytest.mark.parametrize("name", RUNNERS.names)
 def test_every_runner_can_be_called(name):
     assert callable(RUNNERS.resolve(name))
+
+
+@pytest.mark.parametrize("name", FORMATTERS.names)
+def test_every_formatter_can_be_called(name):
+    assert callable(FORMATTERS.resolve(name))
 
 
 def test_nothing_is_imported_before_its_use():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench._units import ACK_BYTES, ns_to_ps
+from kernbench.analysis._launches import span
 from kernbench.analysis._records import (
     ARRIVED,
     BEGIN,
@@ -41,7 +42,6 @@ from kernbench.analysis._records import (
 )
 from kernbench.analysis._transfer import Part, RouteBreakdown, share
 from kernbench.analysis.breakdown import COMMAND_KINDS, ENGINE_PARTS, ENGINES, HOST_KINDS
-from kernbench.analysis.result import span
 from kernbench.errors import StateError
 
 if TYPE_CHECKING:

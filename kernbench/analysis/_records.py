@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kernbench._registry import html_of
 from kernbench.analysis._manifest import UNKNOWN, Manifest, digest_of, read_manifest
 from kernbench.config import read_machine
 from kernbench.config._files import damaged, read_arrays, replacing
@@ -344,9 +345,7 @@ class Records:
         return f"Records({len(self)} rows, {self.makespan_ps / 1000:,.2f} ns, machine {self.machine[:12] or '?'})"
 
     def _repr_html_(self) -> str:
-        from kernbench.viz._html import records_html
-
-        return records_html(self)
+        return html_of("records", self)
 
     @classmethod
     def empty(cls, **meta: Any) -> Records:

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kernbench.analysis.result import Result, calls, span
+from kernbench._registry import html_of
+from kernbench.analysis._launches import calls, span
+from kernbench.analysis.result import Result
 
 ABSENT = None
 
@@ -93,9 +95,7 @@ class Comparison:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from kernbench.viz._html import compare_html
-
-        return compare_html(self)
+        return html_of("comparison", self)
 
 
 def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:

@@ -6,108 +6,21 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from kernbench._registry import html_of
 from kernbench._units import decimal_product
 from kernbench.analysis._critical_path import CriticalPath, critical_path
+from kernbench.analysis._launches import chosen, span
 from kernbench.analysis._records import Launch, Records, covered_ps
+from kernbench.analysis._resources import Attribution, Reason, attribution
 from kernbench.analysis._transfer import RouteBreakdown
-from kernbench.analysis.result import chosen, span
+from kernbench.analysis._what_if._advice import Savings, savings
 from kernbench.analysis.utilization import LinkTraffic
 from kernbench.config._dram import dram
-
-if TYPE_CHECKING:
-    from kernbench.analysis._what_if._advice import Savings
-
-
-class Attribution(NamedTuple):
-    """The group that a resource belongs to, and the fields of the machine file that would change its time."""
-
-    group: str
-    fields: tuple[str, ...]
-
-
-_PE_KEY = "cube.pe."
-_COMPONENTS = {
-    "hbm_ctrl": Attribution("HBM slice", ("cube.hbm.channel_bw_gbs",)),
-    "sram": Attribution("SRAM", ("cube.sram.bw_gbs",)),
-    "pe_gemm": Attribution("matrix engine", (f"{_PE_KEY}pe_gemm.clock_ghz",)),
-    "pe_math": Attribution("vector engine", (f"{_PE_KEY}pe_math.clock_ghz",)),
-    "fetch": Attribution("fetch from TCM", (f"{_PE_KEY}pe_tcm.read_bw_gbs",)),
-    "store": Attribution("store to TCM", (f"{_PE_KEY}pe_tcm.write_bw_gbs",)),
-    "pe_scheduler": Attribution("PE_SCHEDULER", (f"{_PE_KEY}pe_scheduler.tile_ns",)),
-    "pe_mmu": Attribution("PE_MMU", (f"{_PE_KEY}pe_mmu.lookup_ns",)),
-    "pe_cpu": Attribution("PE_CPU", (f"{_PE_KEY}pe_cpu.command_ns",)),
-    "m_cpu": Attribution("M_CPU", ("cube.m_cpu.service_ns",)),
-    "io_cpu": Attribution("IO_CPU", ("sip.io.io_cpu.service_ns",)),
-    "router": Attribution("routers", ("cube.noc.router.overhead_ns",)),
-    "ucie": Attribution("UCIe ports", ("cube.ucie.port_ns",)),
-    "switch": Attribution("PCIe switch", ("system.switch.overhead_ns",)),
-    "pcie_ep": Attribution("PCIe end point", ("sip.io.pcie_ep.overhead_ns",)),
-    "noc": Attribution("IO NoC", ("sip.io.noc.overhead_ns",)),
-    "launch": Attribution("host, start of launches", ("system.host.launch_ns", "system.host.collective_ns")),
-    "doorbell": Attribution("doorbell", ("system.host.doorbell_ns",)),
-    "descriptor": Attribution("descriptor fetch", ("system.host.descriptor_ns",)),
-}
-# Links by the kinds of their two ends, in either direction: name, bandwidth, latency.
-_LINKS: dict[frozenset[str], tuple[str, str, str]] = {
-    frozenset(ends): (name, bandwidth, latency)
-    for ends, name, bandwidth, latency in (
-        (("host", "switch"), "host link", "system.host_link.bw_gbs_per_sip", "system.host_link.latency_ns"),
-        (("switch", "pcie_ep"), "PCIe link", "system.pcie.bw_gbs", "system.pcie.latency_ns"),
-        (("noc",), "SIP link", "system.sip_link.bw_gbs", "system.sip_link.latency_ns"),
-        (("ucie",), "UCIe link", "cube.ucie.bw_gbs", ""),
-        (("ucie", "router"), "link of a UCIe port", "cube.ucie.router_bw_gbs", ""),
-        (("router",), "mesh link", "cube.noc.link_bw_gbs", "cube.propagation_ns_per_mm"),
-        (("hbm_ctrl", "router"), "link of an HBM slice", "cube.hbm.bw_gbs", ""),
-        (("sram", "router"), "link of SRAM", "cube.sram.bw_gbs", ""),
-        (("m_cpu", "router"), "link of M_CPU", "cube.m_cpu.bw_gbs", ""),
-        (("pe_dma", "router"), "link of PE_DMA", f"{_PE_KEY}pe_dma.bw_gbs", ""),
-        (("pe_cpu", "router"), "link of PE_CPU", f"{_PE_KEY}pe_cpu.bw_gbs", ""),
-        (("noc", "pcie_ep"), "port of the IO NoC", "sip.io.noc.port_bw_gbs", ""),
-        (("noc", "io_cpu"), "port of the IO NoC", "sip.io.noc.port_bw_gbs", ""),
-        (("noc", "ucie"), "port of the IO NoC", "sip.io.noc.port_bw_gbs", ""),
-    )
-}
-_ROUTER = re.compile(r"r\d+c\d+")
-
-
-@lru_cache(maxsize=1 << 16)
-def kind_of(node: str) -> str:
-    """Return the kind of a component, from its id.
-
-    Examples
-    --------
-    >>> [kind_of(x) for x in ("sip0.cube1.hbm_ctrl.pe0", "sip0.cube0.r1c2", "sip0.io.ucie_r0.conn1", "host")]
-    ['hbm_ctrl', 'router', 'ucie', 'host']
-    """
-    *before, last = node.split(".")
-    if _ROUTER.fullmatch(last):
-        return "router"
-    if before and before[-1].startswith("ucie_"):
-        return "ucie"
-    return "hbm_ctrl" if before and before[-1] == "hbm_ctrl" else last
-
-
-def attribution(kind: str, resource: str) -> Attribution:
-    """Return the group and the fields of a part of a step: its kind, and its component or link.
-
-    Examples
-    --------
-    >>> attribution("queueing", "sip0.io.noc->sip1.io.noc")
-    Attribution(group='SIP link', fields=('system.sip_link.bw_gbs',))
-    """
-    src, arrow, dst = resource.partition("->")
-    if not arrow:
-        return _COMPONENTS.get(kind_of(src), Attribution(resource, ()))
-    name, bandwidth, latency = _LINKS.get(frozenset((kind_of(src), kind_of(dst))), (resource, "", ""))
-    if kind == "wire":
-        return Attribution(f"wire of the {name}" if len(name.split()) == 2 else name, (latency,) if latency else ())
-    return Attribution(name, (bandwidth,) if bandwidth else ())
-
 
 _RATE = ("memory", "matrix", "vector", "fetch", "store", "serialization", "queueing", "fill", "slot")
 _SHOWN = 0.05
@@ -129,39 +42,6 @@ _LIMITS = {
     "a full buffer behind": ("cube.pe.pe_tcm.stage_buffers",),
     "a credit": ("cube.pe.pe_ipcq.n_slots", "cube.pe.pe_ipcq.slot_bytes"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """A resource on the critical path.
-
-    `share` is that of the time on the device, or with `host` of the time that host copies, launches and their
-    completion take. `note` says why these fields limit, or what would help in place of a field.
-    """
-
-    what: str
-    resource: str
-    others: int
-    kind: str
-    ns: float
-    share: float
-    fields: tuple[str, ...]
-    together: tuple[str, ...] = ()
-    impl: str = ""
-    host: bool = False
-    note: str = ""
-
-    def advice(self) -> str:
-        """Return what to change, in words; empty if nothing would help."""
-        if self.kind == "composite":
-            return 'run it with log="tile" to see inside'
-        if not self.fields:
-            return self.note
-        verb = "lower" if self.fields[0].endswith(("_ns", "_mm")) else "raise"
-        text = f"{verb} {', '.join(self.fields)}"
-        text = f"{text} together with {', '.join(self.together)}" if self.together else text
-        text = f"{text}, or change {self.impl}" if self.impl else text
-        return f"{text}: {self.note}" if self.note else text
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -206,8 +86,6 @@ class Why:
     @cached_property
     def savings(self) -> Savings:
         """What the run is predicted to save with the fields of the first reasons twice as good, alone and together."""
-        from kernbench.analysis._what_if._advice import savings  # results import this module
-
         return savings(self.records, self.reasons)
 
     def times(self) -> list[dict[str, Any]]:
@@ -272,9 +150,7 @@ class Why:
         return lines
 
     def _repr_html_(self) -> str:
-        from kernbench.viz._html import why_html
-
-        return why_html(self)
+        return html_of("why", self)
 
 
 def why(records: Records, name: str = "run", launch: str | Launch | Sequence[Launch] | None = None) -> Why:

@@ -10,7 +10,7 @@ from kernbench.errors import PlacementError
 from kernbench.kernels.partition import chunk
 from kernbench.ops.matmul import ROWS
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._device_tensor import DeviceTensor, deploy
 from kernbench.runtime_api._layout import along
 from kernbench.runtime_api._process_group import Route, checked_runs, copying
 from kernbench.runtime_api.tensor import Tensor
@@ -38,7 +38,7 @@ def empty(like: DeviceTensor, shape: Sequence[int], dp: DPPolicy | None = None) 
 
     A part of a tensor has no policy: what is made of it is placed by rows.
     """
-    return like._host.deploy(shape, like.dtype, like.device, dp or like.layout.dp or ROWS, None)
+    return deploy(like._host, shape, like.dtype, like.device, dp or like.layout.dp or ROWS)
 
 
 def joined(

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from kernbench.analysis._launches import calls
+from kernbench.analysis._resources import Reason
 from kernbench.analysis._roofline import macs_per_ns, point
-from kernbench.analysis.result import calls
 from kernbench.analysis.utilization import pe_window, utilization
-from kernbench.analysis.why import Reason, Why
+from kernbench.analysis.why import Why
 from kernbench.errors import KernbenchError
 from kernbench.notebook._export import EXPORTS, export, roofs_of
 from kernbench.notebook._model import DONE, FAILED, IDLE, OPTIONS, OUTDATED, RUNNING, Explorer

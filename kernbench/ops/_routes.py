@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from kernbench.analysis.why import attribution
+from kernbench.analysis._resources import attribution
 from kernbench.config import MachineConfig
 from kernbench.policy._routing import reverse, router_of
 from kernbench.sim_engine.engine import GraphEngine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,15 @@ import numpy as np
 from kernbench._dtypes import DType
 from kernbench.errors import quote
 from kernbench.ops.copy import Strided, copy, fill
-from kernbench.policy.placement.dp import DPPolicy
+from kernbench.ops.matmul import ONE_PE
+from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api._layout import Layout, TensorShard, everything, row_major, strided
 from kernbench.runtime_api._memory import TensorHandle
 from kernbench.runtime_api._parts import assign
 from kernbench.runtime_api.tensor import HostTensor, Size, Tensor, check_broadcast
-from kernbench.runtime_api.types import Device
+from kernbench.runtime_api.types import Device, DeviceLike
 from kernbench.triton_emu._handles import Pointer
+from kernbench.triton_emu._runner import check_plain
 
 if TYPE_CHECKING:
     from kernbench.runtime_api._devices import Host
@@ -166,7 +169,7 @@ class DeviceTensor(Tensor):
                 f"{self.name}: a tensor that was reshaped and then transposed has no placement; copy it: "
                 '.cpu().contiguous().to("ahbm", dp=...)'
             )
-        copy = self._host.deploy_like(self._layout.permuted(np.argsort(order).tolist()), self.device)
+        copy = deploy_like(self._host, self._layout.permuted(np.argsort(order).tolist()), self.device)
         copy._write(self.numpy())
         return copy
 
@@ -178,7 +181,7 @@ class DeviceTensor(Tensor):
         if device == self.device and dtype is self.dtype and dp is None:
             return self
         if dp is not None:
-            return self._host.deploy(self.shape, dtype, device, dp, name).copy_(self)
+            return deploy(self._host, self.shape, dtype, device, dp, name).copy_(self)
         if device == self.device:
             from kernbench.runtime_api._operators import cast  # it is built on this module
 
@@ -235,7 +238,7 @@ class DeviceTensor(Tensor):
 
     def _like(self, dtype: DType, name: str | None = None, device: Device | None = None) -> DeviceTensor:
         """Return a new tensor on the same PEs (of another device), with this one's shape and strides."""
-        twin = self._host.deploy_like(self._layout.of(dtype), device or self.device, name)
+        twin = deploy_like(self._host, self._layout.of(dtype), device or self.device, name)
         return DeviceTensor(self._host, twin._handle, twin._layout, 0, self.shape, self._stride)
 
     def _restrided(self, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
@@ -302,6 +305,75 @@ class DeviceTensor(Tensor):
         counts = (len(self.shards), "shard"), (len(pes), "PE"), (len({cube for cube, _ in pes}), "cube")
         shards, on, of = (f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
         return f"{shards} on {on} of {of}"
+
+
+def deploy(
+    host: Host, shape: Sequence[int], dtype: DType, device: DeviceLike, dp: DPPolicy | None = None,
+    name: str | None = None,
+) -> DeviceTensor:  # fmt: skip
+    """Return a tensor on `device`, on one PE without a policy; its contents are undefined."""
+    sip, dp = host.index(device), dp or ONE_PE
+    shards = resolve_dp_policy(
+        dp, shape=shape, itemsize=dtype.itemsize, num_pe=host.config.pes_per_cube,
+        num_cubes=host.config.cubes_per_sip, target_sip=sip,
+    )  # fmt: skip
+    handle = host.allocate(sip, shape, dtype, shards, dp, name)
+    return DeviceTensor(host, handle, handle.layout)
+
+
+def deploy_like(host: Host, layout: Layout, device: Device, name: str | None = None) -> DeviceTensor:
+    """Return a tensor on the PEs that `layout` names, on `device`; its contents are undefined."""
+    handle = host.allocate(host.index(device), layout.shape, layout.dtype, layout.shards, layout.dp, name)
+    return DeviceTensor(host, handle, handle.layout)
+
+
+def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:
+    """Queue `kernel` on the PEs of a SIP that hold a shard of a tensor among `args`."""
+    _check_signature(name, kernel, args)
+    tensors = []
+    values = []
+    for i, arg in enumerate(args):
+        where = f"launch of {name!r}: argument {i}"
+        if isinstance(arg, np.ndarray) and arg.ndim:
+            raise TypeError(f'{where} is a numpy array; a kernel takes device tensors: torch.from_numpy(a).to("ahbm")')
+        if not isinstance(arg, DeviceTensor):
+            if isinstance(arg, Tensor):
+                shape = tuple(arg.shape)
+                raise TypeError(f'{where} is a tensor on the host, {shape}; expected one on a device: .to("ahbm")')
+            values.append(arg)
+            continue
+        if arg.device.index != sip:
+            raise RuntimeError(
+                f"{where}, tensor {arg.name!r}, is on {arg.device}, but the current device is ahbm:{sip}; choose with "
+                'torch.ahbm.set_device(...), or move it: .to("ahbm")'
+            )
+        tensors.append(arg)
+        values.append(arg.pointer)
+    targets = sorted({pe for tensor in tensors for pe in tensor.pes})
+    if not targets:
+        raise RuntimeError(
+            f"launch of {name!r}: no argument is a tensor with elements on ahbm:{sip}; a kernel runs where its tensors "
+            'are: create one with device="ahbm"'
+        )
+    host.forget_moved(sip)  # a kernel may write to any address
+    host.launch(sip, targets, kernel, tuple(values), name, [tensor._handle for tensor in tensors])
+
+
+def _check_signature(name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:
+    """Refuse at the launch what would fail on a PE."""
+    check_plain(kernel)
+    try:
+        signature = inspect.signature(kernel)
+    except ValueError:
+        return
+    try:
+        signature.bind(*args, tl=None)
+    except TypeError as error:
+        label = getattr(kernel, "__name__", repr(kernel))
+        raise TypeError(
+            f"launch of {name!r}: kernel {label}{signature} cannot be called with {len(args)} arguments and tl: "
+            f"{error}; a kernel takes the launch's arguments, then tl by name"
+        ) from None
 
 
 def _passed(x: Any, handles: list[TensorHandle]) -> Any:

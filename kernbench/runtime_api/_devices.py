@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import warnings
 import weakref
@@ -19,16 +18,13 @@ from greenlet import getcurrent, greenlet
 from kernbench._dtypes import DType
 from kernbench._units import ns_to_ps
 from kernbench.errors import AllocationError
-from kernbench.policy.placement.dp import DPPolicy, ShardSpec, resolve_dp_policy
-from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api._layout import Layout, Span, TensorShard
+from kernbench.policy.placement.dp import DPPolicy, ShardSpec
+from kernbench.runtime_api._layout import Span, TensorShard
 from kernbench.runtime_api._memory import DeviceMemory, TensorHandle, map_ranges
-from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
 from kernbench.sim_engine._host_requests import ARGUMENT_BYTES, LAUNCH_BYTES, GraphStep
 from kernbench.sim_engine._races import Copies
 from kernbench.sim_engine._user_code import line_number, user_line
-from kernbench.triton_emu._runner import check_plain
 
 if TYPE_CHECKING:
     from kernbench.runtime_api._multiprocessing import Rank, SpawnContext
@@ -41,55 +37,6 @@ def warn(message: str, line: Line | None = None) -> None:
     line = line or user_line()
     if line is not None:
         warnings.warn_explicit(message, UserWarning, line[0].co_filename, line_number(line))
-
-
-def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:
-    """Queue `kernel` on the PEs of a SIP that hold a shard of a tensor among `args`."""
-    _check_signature(name, kernel, args)
-    tensors = []
-    values = []
-    for i, arg in enumerate(args):
-        where = f"launch of {name!r}: argument {i}"
-        if isinstance(arg, np.ndarray) and arg.ndim:
-            raise TypeError(f'{where} is a numpy array; a kernel takes device tensors: torch.from_numpy(a).to("ahbm")')
-        if not isinstance(arg, DeviceTensor):
-            if isinstance(arg, Tensor):
-                shape = tuple(arg.shape)
-                raise TypeError(f'{where} is a tensor on the host, {shape}; expected one on a device: .to("ahbm")')
-            values.append(arg)
-            continue
-        if arg.device.index != sip:
-            raise RuntimeError(
-                f"{where}, tensor {arg.name!r}, is on {arg.device}, but the current device is ahbm:{sip}; choose with "
-                'torch.ahbm.set_device(...), or move it: .to("ahbm")'
-            )
-        tensors.append(arg)
-        values.append(arg.pointer)
-    targets = sorted({pe for tensor in tensors for pe in tensor.pes})
-    if not targets:
-        raise RuntimeError(
-            f"launch of {name!r}: no argument is a tensor with elements on ahbm:{sip}; a kernel runs where its tensors "
-            'are: create one with device="ahbm"'
-        )
-    host.forget_moved(sip)  # a kernel may write to any address
-    host.launch(sip, targets, kernel, tuple(values), name, [tensor._handle for tensor in tensors])
-
-
-def _check_signature(name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:
-    """Refuse at the launch what would fail on a PE."""
-    check_plain(kernel)
-    try:
-        signature = inspect.signature(kernel)
-    except ValueError:
-        return
-    try:
-        signature.bind(*args, tl=None)
-    except TypeError as error:
-        label = getattr(kernel, "__name__", repr(kernel))
-        raise TypeError(
-            f"launch of {name!r}: kernel {label}{signature} cannot be called with {len(args)} arguments and tl: "
-            f"{error}; a kernel takes the launch's arguments, then tl by name"
-        ) from None
 
 
 Start = Callable[[], simpy.Event]
@@ -297,9 +244,6 @@ class Graph:
         return f"<Graph of {len(self)} launches on ahbm:{self._sip}>"
 
 
-ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
-
-
 @dataclass(slots=True)
 class _Rank:
     """The current device of one rank (a greenlet), and whether the program chose it."""
@@ -433,25 +377,11 @@ class Host:
 
     # -- memory
 
-    def deploy(
-        self, shape: Sequence[int], dtype: DType, device: DeviceLike, dp: DPPolicy | None, name: str | None
-    ) -> DeviceTensor:
-        """Return a tensor with memory on `device`, mapped on every PE of its SIP; its contents are undefined."""
-        sip, dp = self.index(device), dp or ONE_PE
-        shards = resolve_dp_policy(
-            dp, shape=shape, itemsize=dtype.itemsize, num_pe=self.config.pes_per_cube,
-            num_cubes=self.config.cubes_per_sip, target_sip=sip,
-        )  # fmt: skip
-        return self.place_shards(sip, name, shape, dtype, shards, dp)
-
-    def deploy_like(self, layout: Layout, device: Device, name: str | None = None) -> DeviceTensor:
-        """Return a tensor on the PEs that `layout` names, on `device`; its contents are undefined."""
-        return self.place_shards(self.index(device), name, layout.shape, layout.dtype, layout.shards, layout.dp)
-
-    def place_shards(
-        self, sip: int, name: str | None, shape: Sequence[int], dtype: DType,
-        shards: Sequence[ShardSpec | TensorShard], dp: DPPolicy | None,
-    ) -> DeviceTensor:  # fmt: skip
+    def allocate(
+        self, sip: int, shape: Sequence[int], dtype: DType, shards: Sequence[ShardSpec | TensorShard],
+        dp: DPPolicy | None = None, name: str | None = None,
+    ) -> TensorHandle:  # fmt: skip
+        """Return memory for a tensor, mapped on every PE of its SIP; its contents are undefined."""
         self.check_open()
         if name is None:
             name, self._named = f"tensor{self._named}", self._named + 1
@@ -472,7 +402,7 @@ class Host:
         if handle.nbytes:
             ranges = map_ranges(handle.va, handle.layout.shards, self.pes)
             self._submit(handle, lambda: self.engine.map(sip, ranges, handle.name))
-        return DeviceTensor(self, handle, handle.layout)
+        return handle
 
     def _unmap(self, sip: int, va: int, nbytes: int) -> None:
         if self.is_open and self.engine.failure is None:

@@ -29,7 +29,7 @@ from kernbench.ops.norm import norm as normalize
 from kernbench.ops.reduce import index_of_max
 from kernbench.ops.reduce import reduce as reduce_rows
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._device_tensor import DeviceTensor, deploy
 from kernbench.runtime_api._layout import row_major
 from kernbench.runtime_api._products import chosen, is_alone, launch
 from kernbench.runtime_api.tensor import Tensor
@@ -173,7 +173,7 @@ def _launched(
     alone = is_alone(asked, choice, out is not None)
     if alone:
         asked = replace(asked, c=Stored.of(config, (rows, n), ONE_PE))
-    c = host.deploy((rows, n), dtype, a.device, ONE_PE if alone else ROWS, None) if out is None else out
+    c = deploy(host, (rows, n), dtype, a.device, ONE_PE if alone else ROWS) if out is None else out
     launch(asked, choice, {"a": a, "b": b, "c": c} | ({} if bias is None else {"bias": bias}))
     result = c if tuple(c.shape) == shape else c.view(*shape)
     result.choice = choice
@@ -262,7 +262,7 @@ def attend(
         (heads,) = _broadcast(_ATTENTION, [three[0][-3:-2], (kv_heads,)])
     (q_len, head_dim), (kv_len, width) = q.shape[-2:], v.shape[-2:]
     host, dtype, rows = q._host, q.dtype, prod(lead) * heads * q_len
-    out = host.deploy((rows, width), dtype, q.device, ROWS, None)
+    out = deploy(host, (rows, width), dtype, q.device, ROWS)
     result = out.view(*((*lead, heads) if query.dim() > 2 else ()), q_len, width)
     if not out.numel():
         return result
@@ -281,7 +281,7 @@ def attend(
     )  # fmt: skip
     machine = host.engine.machine
     for name, (shape, dp) in attention.partial_results(machine, asked).items():
-        tensors[name] = host.deploy(shape, float32, q.device, dp, None)
+        tensors[name] = deploy(host, shape, float32, q.device, dp)
     reads = [tensors[name]._handle for name in at if name != "out"]
     for i, step in enumerate(attention.steps(machine, asked)):
         own = [tensors[name] for name in step.tensors]
@@ -524,7 +524,7 @@ def _result(operands: Sequence[DeviceTensor], shape: Sequence[int], dtype: DType
     if len(most.pes) > 1 and len(shape) and prod(shape):
         cubes, pes = ({pe[i] for pe in most.pes} for i in (0, 1))
         dp = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=len(cubes), num_pes=len(pes))
-    return most._host.deploy(tuple(shape), dtype, most.device, dp, None)
+    return deploy(most._host, tuple(shape), dtype, most.device, dp)
 
 
 def _broadcast(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

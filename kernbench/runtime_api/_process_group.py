@@ -18,7 +18,7 @@ from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve
 from kernbench.config import AUTO, CclConfig
 from kernbench.config._ccl import COLLECTIVES
 from kernbench.errors import ConfigError, PlacementError, quote
-from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._device_tensor import DeviceTensor, deploy_like
 from kernbench.runtime_api._devices import Start
 from kernbench.runtime_api._layout import Layout, Region, Run, along, chunks, elements, runs, stacked, whole
 from kernbench.runtime_api.collective import Collectives, title
@@ -318,7 +318,7 @@ class Packer:
             return given[0], ()
         place = part.dtype, n, (moves.layout.shape, moves.layout.placement)
         if place not in self.tensors:
-            self.tensors[place] = host.deploy_like(moves.layout, given[0].device, f"packed {given[0].name}")
+            self.tensors[place] = deploy_like(host, moves.layout, given[0].device, f"packed {given[0].name}")
         pack = self.tensors[place]
         ends = [given[0]] * n if len(given) == 1 else given
         routes = [

@@ -26,7 +26,7 @@ from kernbench.ops.matmul import (
 from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, code_version, key_of, only_ours
 from kernbench.policy.placement.dp import DPPolicy, ShardSpec
-from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._device_tensor import DeviceTensor, deploy
 from kernbench.runtime_api._devices import Host
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.engine import GraphEngine
@@ -104,7 +104,8 @@ def _laid_out(host: Host, at: Stored, dtype: str) -> tuple[DeviceTensor, Stored]
     shards = [
         ShardSpec(0, *divmod(pe, each), first * item, (end - first) * item) for first, end, pes in runs for pe in pes
     ]
-    return host.place_shards(0, None, (runs[-1][1], 1), as_dtype(dtype), shards, None), at
+    handle = host.allocate(0, (runs[-1][1], 1), as_dtype(dtype), shards)
+    return DeviceTensor(host, handle, handle.layout), at
 
 
 def launch(product: Product, choice: Choice, tensors: Mapping[str, DeviceTensor]) -> None:
@@ -115,7 +116,7 @@ def launch(product: Product, choice: Choice, tensors: Mapping[str, DeviceTensor]
     b, at_b = _moved(b, product.b, choice.b, "b", keep=True)
     made = replace(product, a=at_a, b=at_b)
     every = {**tensors, "a": a, "b": b} | {
-        name: host.deploy(size, float32, c.device, dp, None)
+        name: deploy(host, size, float32, c.device, dp)
         for name, (size, dp) in partial_sums(config, made, choice.placement).items()
     }
     reads = [every[name]._handle for name in ("a", "b", "bias") if name in every]
@@ -139,7 +140,7 @@ def _moved(
         return found
     x = source
     for policy in policies:
-        target = host.deploy(at.shape, source.dtype, source.device, policy, None)
+        target = deploy(host, at.shape, source.dtype, source.device, policy)
         to = Stored.of(host.config, at.shape, policy)
         parts = pieces_of(host.config, to)
         kernel = partial(copy, plan=Matrix(at, parts))

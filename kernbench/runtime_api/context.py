@@ -23,8 +23,8 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api import _devices as devices
 from kernbench.runtime_api import _operators as operators
 from kernbench.runtime_api import tensor, types
-from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api._devices import Host, launch, warn
+from kernbench.runtime_api._device_tensor import DeviceTensor, deploy, launch
+from kernbench.runtime_api._devices import Host, warn
 from kernbench.runtime_api._multiprocessing import Multiprocessing
 from kernbench.runtime_api.tensor import CPU, HostTensor, Tensor, as_shape
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector, resolve_device
@@ -361,7 +361,7 @@ class RuntimeContext(TypeNames):
             if values is not None:
                 array[...] = values(shape)
             return HostTensor(self._host, array)
-        return self._filled(self._host.deploy(shape, kind, place, dp, name), values)
+        return self._filled(deploy(self._host, shape, kind, place, dp, name), values)
 
     def _filled(self, tensor: DeviceTensor, values: Values | None) -> Tensor:
         if values is not None and self._host.engine.data:

@@ -473,7 +473,9 @@ class HostTensor(Tensor):
             if dp is not None:
                 raise ValueError('dp places a tensor on a device; say .to("ahbm", dp=...)')
             return self if dtype is self.dtype else HostTensor(self._host, self._array.astype(dtype.numpy))
-        return self._host.deploy(self.shape, dtype, device, dp, name).copy_(self)
+        from kernbench.runtime_api._device_tensor import deploy  # it is built on this module
+
+        return deploy(self._host, self.shape, dtype, device, dp, name).copy_(self)
 
     def _restrided(self, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
         return HostTensor(self._host, strided(self._array, shape, stride))

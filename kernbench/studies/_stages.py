@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from kernbench.analysis.why import Reason, Why
+from kernbench.analysis._resources import Reason
+from kernbench.analysis.why import Why
 from kernbench.errors import ArgumentError, PointError, quote
 from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, machine_of, only_ours, study_name, study_version, sweep_key

@@ -14,12 +14,12 @@ import kernbench.studies.gemm_report as report
 from kernbench._dtypes import as_dtype, int8, int32
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import Records
+from kernbench.analysis._resources import attribution
 from kernbench.analysis._roofline import ideal_gemm, macs_per_ns
 from kernbench.analysis.breakdown import TILE_STAGES, breakdown
 from kernbench.analysis.result import Result
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
-from kernbench.analysis.why import attribution
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.errors import ConfigError
 from kernbench.kernels.gemm import STAGINGS, gemm

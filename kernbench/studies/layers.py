@@ -26,11 +26,12 @@ import kernbench.studies.layers_report as report
 from kernbench._dtypes import as_dtype
 from kernbench._units import FLIT_BYTES
 from kernbench.analysis._critical_path import critical_path
+from kernbench.analysis._launches import span
 from kernbench.analysis._records import LinkTable
+from kernbench.analysis._resources import attribution
 from kernbench.analysis._roofline import macs_per_ns
-from kernbench.analysis.result import Result, span
+from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import hottest, pe_window, shares
-from kernbench.analysis.why import attribution
 from kernbench.config import MachineConfig
 from kernbench.errors import ArgumentError, ConfigError, VerificationError
 from kernbench.kernels.partition import chunk

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from kernbench.analysis._resources import attribution
 from kernbench.analysis._roofline import Roofs, macs_per_ns
-from kernbench.analysis.why import attribution
 from kernbench.ops.matmul import PLACEMENTS
 from kernbench.points._keys import Row
 from kernbench.studies.study import Finding, Tables, fastest, groups, table

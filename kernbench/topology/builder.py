@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kernbench import config as configs
-from kernbench._registry import COMPONENTS
+from kernbench._registry import COMPONENTS, html_of
 from kernbench.config import MachineConfig
 from kernbench.config._ccl import user_components
 from kernbench.config._schema import dotted
@@ -109,9 +109,7 @@ class Machine:
         )
 
     def _repr_html_(self) -> str:
-        from kernbench.viz._machine import machine_html
-
-        return machine_html(self)
+        return html_of("machine", self)
 
 
 def resolve_topology(

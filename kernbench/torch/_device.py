@@ -18,6 +18,7 @@ from kernbench.config import AUTO
 from kernbench.errors import ArgumentError, KernelError
 from kernbench.ops._routes import host_ns
 from kernbench.ops.matmul import Placement
+from kernbench.runtime_api._device_tensor import deploy_like
 from kernbench.runtime_api.collective import collective
 from kernbench.runtime_api.context import RuntimeContext, session
 from kernbench.runtime_api.types import Device as DeviceName
@@ -263,7 +264,7 @@ class Device:
         """Queue an all-reduce over the ranks; ranks that are not simulated join when the first one does."""
         tensors, host = [typed(place) for place in places], self.session._host
         for sip in range(len(tensors), self.tp):
-            tensors.append(host.deploy_like(tensors[0].layout, DeviceName("ahbm", sip)))
+            tensors.append(deploy_like(host, tensors[0].layout, DeviceName("ahbm", sip)))
             host.stream(sip).wait_stream(host.stream(0))
         if len(tensors) > 1:
             collective(host, self.session._collectives, tensors, AUTO, None, name, None, {}, by_model=True)

@@ -14,9 +14,10 @@ import pandas as pd
 
 from kernbench.analysis._critical_path import CriticalPath, critical_path
 from kernbench.analysis._records import Launch, Records
+from kernbench.analysis._resources import attribution
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.analysis.breakdown import Breakdown, breakdown
-from kernbench.analysis.why import Why, attribution, why
+from kernbench.analysis.why import Why, why
 from kernbench.errors import StateError
 from kernbench.ops.matmul import named
 

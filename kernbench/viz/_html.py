@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernbench.analysis._launches import labels, on
 from kernbench.analysis.breakdown import PE_KINDS, STAGES
 from kernbench.analysis.compare import ns_text, percent, value_text
-from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, SHOWN_REASONS, VERIFICATION, labels, on
+from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, SHOWN_REASONS, VERIFICATION
 from kernbench.analysis.trace import LANES
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import _palette as palette

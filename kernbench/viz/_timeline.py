@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernbench.analysis._launches import calls, span
 from kernbench.analysis._records import FETCH, MESSAGE, PART, READ, WRITE, Records
 from kernbench.analysis.breakdown import LAUNCH, STAGES
-from kernbench.analysis.result import LABELS, calls, span
+from kernbench.analysis.result import LABELS
 from kernbench.analysis.trace import LANES, trace_events
 
 if TYPE_CHECKING:

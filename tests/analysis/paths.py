@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from kernbench.analysis._critical_path import UNKNOWN, critical_path
-from kernbench.analysis.result import calls, span
+from kernbench.analysis._launches import calls, span
 from tests.components.one_pe import pointer
 
 

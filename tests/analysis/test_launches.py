@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kernbench.analysis._launches import calls, chosen, labels
 from kernbench.analysis._records import Launch
-from kernbench.analysis.result import calls, chosen, labels
 from kernbench.errors import KernbenchError
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kernbench.analysis.why import attribution
+from kernbench.analysis._resources import attribution
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies import gemm

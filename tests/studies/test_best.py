@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kernbench as kb
-from kernbench.analysis.result import span
+from kernbench.analysis._launches import span
 from kernbench.ccl.algorithm import plan
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import Candidate, Decision

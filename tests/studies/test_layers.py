@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernbench as kb
-from kernbench.analysis.result import span
+from kernbench.analysis._launches import span
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.ops.matmul import PLACEMENTS, SPLIT_IN_CUBES, SPLIT_K, SPLITS, tasks
 from kernbench.studies import layers as study

@@ -208,7 +208,7 @@ def what_if(
 
     Nothing of a part begins before all that was before it has ended.
     """
-    from kernbench.analysis._what_if._graph import timing_of  # results import this module
+    from kernbench.analysis._what_if._graph import timing_of  # 10 ms, for predictions only
 
     changes = _changes(records.spec, overrides)
     timing = timing_of(records)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.analysis._records import Records
+from kernbench.analysis._resources import Reason
 from kernbench.analysis._what_if import COVERED, Prediction, is_time, leaves, what_if
 from kernbench.errors import ConfigError
-
-if TYPE_CHECKING:
-    from kernbench.analysis.why import Reason
 
 _EVENTS = 20_000  # rows and transfers of a log of which a graph is made within a second
 _PAIRED = 3  # of the device: each alone, and in pairs

@@ -17,8 +17,8 @@ import numpy as np
 
 from kernbench._units import decimal_product, flits, ns_to_ps, serialization_ps
 from kernbench.analysis._records import Records
+from kernbench.analysis._resources import attribution
 from kernbench.analysis._transfer import flit_bytes_of, flit_ps
-from kernbench.analysis.why import attribution
 
 Hop = int
 _SLICE = ("cube.hbm.channel_bw_gbs", "cube.hbm.efficiency")
