@@ -15,7 +15,6 @@ from kernbench.analysis._records import (
     COLUMNS,
     CREDIT,
     FETCH,
-    HELD,
     MESSAGE,
     MOVE,
     PART,
@@ -32,6 +31,7 @@ from kernbench.analysis._records import (
     WRITE,
     Records,
     Stage,
+    candidates,
 )
 from kernbench.analysis.breakdown import ENGINES
 
@@ -192,12 +192,10 @@ def _check_causes(records: Records) -> None:
     step_causes = np.stack([steps["cause"], steps["more"]], axis=1)
     tables = (records.end_ps, x.causes), (moves["end_ps"], x.sent), (steps["end_ps"], step_causes)
     for ends_ps, causes in (*tables, (None, x.paths["before"].reshape(-1, 1))):
-        events = np.ascontiguousarray(causes).view(np.uint32).reshape(len(causes), 2 * causes.shape[1]) & np.uint32(
-            HELD - 1
-        )
+        events = candidates(causes)
         for tag, at in times.items():
             row, column = np.nonzero(events & 7 == tag)
-            index = (events[row, column] >> 3).astype(np.int64)
+            index = events[row, column] >> 3
             if index.size and index.max() >= len(at):
                 raise ValueError("a cause is an event that there is not")
             ordered = column < 3 if causes is x.causes else True  # what made room behind a row comes after its end

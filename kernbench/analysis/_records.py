@@ -161,6 +161,17 @@ class Dependencies:
             at = before
         return found[::-1]
 
+    def waiting(self) -> np.ndarray:
+        """Return the transfer that each wait is of; -1 for row 0."""
+        found, at = np.full(len(self.waits["ps"]), -1), self.transfers["wait"]
+        transfer = np.flatnonzero(at > 0)
+        at = at[transfer]
+        while at.size:
+            found[at] = transfer
+            at = self.waits["before"][at]
+            at, transfer = at[at > 0], transfer[at > 0]
+        return found
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the numbers as arrays, to be saved; the names of nodes go elsewhere."""
         links = list(self.links.values())
@@ -518,6 +529,12 @@ class Records:
         meta["launches"] = tuple(Launch(*x) for x in meta["launches"])
         meta |= {"components": tuple(meta["components"]), "kinds": tuple(meta["kinds"])}
         return cls(**arrays, **meta)
+
+
+def candidates(causes: np.ndarray) -> np.ndarray:
+    """Return the numbers of the events in columns of causes: two for each column, the decisive one first."""
+    pairs = np.ascontiguousarray(causes, np.int64).view(np.uint32).reshape(len(causes), 2 * causes.shape[1])
+    return (pairs & np.uint32(HELD - 1)).astype(np.int64)
 
 
 def covered_ps(start: np.ndarray, end: np.ndarray) -> int:

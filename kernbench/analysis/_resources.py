@@ -116,8 +116,6 @@ class Reason:
 
     def advice(self) -> str:
         """Return what to change, in words; empty if nothing would help."""
-        if self.kind == "composite":
-            return 'run it with log="tile" to see inside'
         if not self.fields:
             return self.note
         verb = "lower" if self.fields[0].endswith(("_ns", "_mm")) else "raise"

@@ -127,7 +127,7 @@ class Result:
         >>> sum(step.end_ps - step.start_ps for step in path) == path.makespan_ps
         True
         >>> list(path.to_pandas())
-        ['start_ns', 'end_ns', 'resource', 'kind', 'what', 'because', 'row']
+        ['start_ns', 'end_ns', 'resource', 'kind', 'what', 'because', 'behind', 'row']
         """
         return self.why().path
 

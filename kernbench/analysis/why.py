@@ -15,10 +15,11 @@ from kernbench._registry import html_of
 from kernbench._units import decimal_product
 from kernbench.analysis._critical_path import CriticalPath, critical_path
 from kernbench.analysis._launches import chosen, span
-from kernbench.analysis._records import Launch, Records, covered_ps
+from kernbench.analysis._records import Launch, Records, Stage, covered_ps
 from kernbench.analysis._resources import Attribution, Reason, attribution
 from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis._what_if._advice import Savings, savings
+from kernbench.analysis.breakdown import ENGINES
 from kernbench.analysis.utilization import LinkTraffic
 from kernbench.config._dram import dram
 
@@ -272,20 +273,35 @@ def _user_defined(spec: Mapping[str, Any], field: str) -> str:
 
 def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], parts: set[tuple[str, str]]) -> list[str]:
     """Return the fields of what was busy during more than half of the time of these parts of the path."""
-    steps = [step for step in path.steps if any((part.kind, part.resource) in parts for part in step.parts)]
-    low, high = (np.array([getattr(step, end) for step in steps], np.int64) for end in ("start_ps", "end_ps"))
+    times = [(sum(x.ps for x in step.parts if (x.kind, x.resource) in parts), step) for step in path.steps]
+    steps = [(step.start_ps, step.end_ps, ps) for ps, step in times if ps]
+    low, high, of_parts = np.array(steps, np.int64).reshape(-1, 3).T
     need = _BINDS * int((high - low).sum())
     pes = {match.group(0) for _, resource in parts if (match := _PE.match(resource.replace("hbm_ctrl.", "")))}
     found = [*_at_least(records, fields), *_on_the_way(records, {resource for _, resource in parts}, need)]
     found = [field for field in found if field not in fields]
+    mostly = 2 * of_parts >= high - low  # a path through tiles that are not logged is one step with many parts
+    whole = _of_stages(records, low[mostly], high[mostly])
     for i, name in enumerate(records.components):
         own = attribution("", name).fields
         if not name.startswith(tuple(f"{pe}." for pe in pes)) or not own or own[0].endswith("_ns") or own == fields:
             continue
         rows = records.component == i
-        if _overlap(records.start_ps[rows], records.end_ps[rows], low, high) > need:
+        if max(whole[name], _overlap(records.start_ps[rows], records.end_ps[rows], low, high)) > need:
             found += own
     return list(dict.fromkeys(found))
+
+
+def _of_stages(records: Records, low: np.ndarray, high: np.ndarray) -> Counter[str]:
+    """Return how long each engine was busy with tiles within the intervals [low, high), each command's evenly."""
+    found: Counter[str] = Counter()
+    for stage in map(Stage._make, records.dependencies.stages.tolist()):
+        engine = ENGINES.get(records.kinds[stage.kind])
+        if engine is not None and stage.end_ps > stage.start_ps:
+            within = _overlap(np.array([stage.start_ps]), np.array([stage.end_ps]), low, high)
+            name = f"{records.commands[stage.command].place}.{engine}"
+            found[name] += stage.busy_ps * within // (stage.end_ps - stage.start_ps)
+    return found
 
 
 def _on_the_way(records: Records, resources: set[str], need: float) -> list[str]:

@@ -223,7 +223,11 @@ def _parts(found: Why) -> list[_Part]:
     What the host takes has none: there, the launches of a call are sent as one graph.
     """
     whole = found.path.makespan_ps / 1000
-    parts = [_Part(x.what, x.ns / whole, (*x.fields, *x.together)) for x in found if x.fields and not x.host]
+    parts = [
+        _Part(x.what + " and what limits with it" * bool(x.together), x.ns / whole, (*x.fields, *x.together))
+        for x in found
+        if x.fields and not x.host
+    ]
     host = sum(x.ns for x in found if x.host)
     return sorted([*parts, _Part(report.GRAPH, host / whole, ())], key=lambda part: -part.share)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.analysis._launches import calls, span
-from kernbench.analysis._records import FETCH, MESSAGE, PART, READ, WRITE, Records
+from kernbench.analysis._records import FETCH, MESSAGE, MOVE, PART, READ, STEP, WRITE, Records, candidates
 from kernbench.analysis.breakdown import LAUNCH, STAGES
 from kernbench.analysis.result import LABELS
 from kernbench.analysis.trace import LANES, trace_events
@@ -251,27 +251,26 @@ def _moved(
 
 def _arrows(records: Records, place: np.ndarray) -> dict[str, np.ndarray]:
     """Return an arrow for each part of a message that was received, from its send to the row that took it."""
-    moves, after = records.dependencies.transfers, records.dependencies.after
-    parts = np.flatnonzero(moves["kind"] == PART)
-    received, sent = (np.flatnonzero(records.is_kind(kind)) for kind in ("recv", "send"))
-    n = len(records.commands)
-    send_row, receiver = np.full(n, -1), np.full(n, -1)
+    d = records.dependencies
+    kind, command = d.transfers["kind"], d.transfers["command"]
+    received, sent = (np.flatnonzero(records.is_kind(name)) for name in ("recv", "send"))
+    received = received[: len(d.causes)]  # older records have no causes
+    send_row = np.full(len(records.commands), -1)
     send_row[records.command[sent]] = sent
-    is_send, is_receive = send_row >= 0, np.isin(np.arange(n), records.command[received])
-    pairs = after[is_receive[after[:, 0]] & is_send[after[:, 1]]]
-    receiver[pairs[:, 1]] = pairs[:, 0]
-    tiles = int(max(moves["tile"].max(initial=0), records.tile.max(initial=0))) + 1
-    keys = records.command[received].astype(np.int64) * tiles + records.tile[received]
-    order = np.argsort(keys, kind="stable")
-    wanted = receiver[moves["command"][parts]] * tiles + moves["tile"][parts]
-    at = np.searchsorted(keys[order], wanted)
-    found = (at < len(keys)) & (receiver[moves["command"][parts]] >= 0)
-    found[found] = keys[order][at[found]] == wanted[found]
-    taken = place[received[order[at[found]]]]
+    by = candidates(d.causes)[received, 0]
+    read = by & 7 == MOVE  # from a ring in memory, on its way out of the slot
+    by[read] = candidates(d.sent)[by[read] >> 3, 0]
+    slots = candidates(np.stack([d.steps["cause"], d.steps["more"]], axis=1))[np.where(by & 7 == STEP, by >> 3, 0)]
+    is_part = (
+        (slots & 7 == MOVE) & (kind[np.where(slots & 7 == MOVE, slots >> 3, 0)] == PART) & (by & 7 == STEP)[:, None]
+    )
+    row, which = np.nonzero(is_part)
+    parts = slots[row, which] >> 3
+    ended = send_row[command[parts]] >= 0
     return {
-        "arrow_from": place[send_row[moves["command"][parts[found]]]],
-        "arrow_to": taken,
-        "arrow_ps": moves["start_ps"][parts[found]],
+        "arrow_from": place[send_row[command[parts[ended]]]],
+        "arrow_to": place[received[row[ended]]],
+        "arrow_ps": d.transfers["start_ps"][parts[ended]],
     }
 
 

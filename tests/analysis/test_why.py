@@ -351,3 +351,13 @@ def test_credits_that_a_run_waits_for_are_named_and_more_slots_shorten_it():
     many = all_reduce(MACHINE.with_({"cube.pe.pe_ipcq.n_slots": 32}), RING, 1 << 18)
     assert many.latency_ns < 0.9 * few.latency_ns
     assert many.why().path.because()["a credit"] < few.why().path.because()["a credit"]
+
+
+def test_stages_that_take_as_long_are_named_together_without_their_tiles():
+    for shape, staging, fields in (
+        ((128, 256, 128), "load_load", ("cube.pe.pe_tcm.read_bw_gbs",)),
+        ((128, 256, 128), "ref_ref", ()),
+    ):
+        for log in ("tile", "operation"):
+            first = gemm.run(MACHINE, shape, staging, log=log).why()[0]
+            assert [x for x in first.together if x.startswith("cube.pe.pe_tcm")] == [*fields], (staging, log)

@@ -9,7 +9,20 @@ import pytest
 
 import kernbench as kb
 from kernbench.analysis._critical_path import CriticalPath, Step, critical_path
-from kernbench.analysis._records import FETCH, MESSAGE, PART, READ, TRANSFERS, WRITE, CommandInfo, Dependencies, Launch
+from kernbench.analysis._records import (
+    FETCH,
+    MESSAGE,
+    MOVE,
+    PART,
+    READ,
+    STEP,
+    STEPS,
+    TRANSFERS,
+    WRITE,
+    CommandInfo,
+    Dependencies,
+    Launch,
+)
 from kernbench.analysis._transfer import Part
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies import CclStudy
@@ -20,8 +33,11 @@ from tests.analysis.synthetic import records_of
 DMA, HBM = "sip0.cube0.pe{}.pe_dma", "sip0.cube0.hbm_ctrl.pe0"
 
 
-def moved(records, moves, after=()):
-    """Records with transfers: dicts of columns in ns, whose `route` is the two ends."""
+def moved(records, moves, slots=()):
+    """Records with transfers: dicts of columns in ns, whose `route` is the two ends.
+
+    `slots` are (row, transfer): which part of a message a row took out of its slot.
+    """
     nodes = sorted({node for move in moves for node in move["route"]})
     routes = sorted({move["route"] for move in moves})
     rows = [
@@ -31,8 +47,14 @@ def moved(records, moves, after=()):
     ]
     columns = {name: np.array([row.get(name, -1) for row in rows], dtype) for name, dtype in TRANSFERS.items()}
     paths = tuple((nodes.index(a), nodes.index(b)) for a, b in routes)
-    order = np.array(after, np.int64).reshape(-1, 2)
-    return replace(records, dependencies=Dependencies(columns, tuple(nodes), paths, after=order))
+    steps = {name: np.zeros(len(slots), dtype) for name, dtype in STEPS.items()}
+    steps["cause"][:] = [MOVE | transfer << 3 for _, transfer in slots]
+    causes = np.zeros((len(records), 2), np.int64)
+    for step, (row, _) in enumerate(slots):
+        causes[row, 0] = STEP | step << 3
+    sent = np.zeros((len(moves), 2), np.int64)
+    found = {"causes": causes, "sent": sent, "steps": steps}
+    return replace(records, dependencies=Dependencies(columns, tuple(nodes), paths, **found))
 
 
 def shown(timeline):
@@ -121,7 +143,7 @@ def sent():
         {"kind": PART, "route": to, "nbytes": 4, "command": 0, "tile": 1, "start_ps": 6, "end_ps": 20},
         {"kind": PART, "route": other, "nbytes": 4, "command": 2, "tile": 0, "start_ps": 6, "end_ps": 9},
     ]
-    return moved(records_of(rows), moves, after=[(1, 0)])
+    return moved(records_of(rows), moves, slots=[(1, 0), (2, 1)])
 
 
 def arrows(timeline):

@@ -22,7 +22,6 @@ from kernbench.analysis._records import (
     BEGIN,
     CREDIT,
     FETCH,
-    HELD,
     MESSAGE,
     MOVE,
     PART,
@@ -37,6 +36,7 @@ from kernbench.analysis._records import (
     Records,
     Stage,
     Transfer,
+    candidates,
 )
 from kernbench.analysis._what_if._quantities import Quantities
 from kernbench.analysis._what_if._retime import retime
@@ -195,10 +195,10 @@ class Graph:
         """Find how long each transfer waited for each link."""
         self.waits: dict[int, dict[int, int]] = defaultdict(dict)
         hops = [self.q.hop(name) for name in self.r.links.names]
-        for i, x in enumerate(self.transfers):
-            for wait in self.d.waits_of(x) if x.wait > 0 else ():
-                hop, mine = hops[wait.link], self.waits[i]
-                mine[hop] = mine.get(hop, 0) + wait.ps
+        links, ps = (self.d.waits[name].tolist()[1:] for name in ("link", "ps"))
+        for i, link, waited in zip(self.d.waiting().tolist()[1:], links, ps, strict=True):
+            mine = self.waits[i]
+            mine[hops[link]] = mine.get(hops[link], 0) + waited
 
     def _over(self, i: int, x: Transfer, reverse: bool, nbytes: int, end_ps: int) -> int:
         """Return when bytes that left at the start of a transfer had crossed its route or the reverse [ps]."""
@@ -530,10 +530,7 @@ class Graph:
 
 def _events(causes: np.ndarray) -> list[tuple[list[int], int]]:
     """Return for each row of causes the candidates that there are, and the last one, which may be what made room."""
-    pairs = (
-        np.ascontiguousarray(causes, np.int64).view(np.uint32).reshape(len(causes), 4) & np.uint32(HELD - 1)
-    ).tolist()
-    return [([event for event in own if event], last) for *own, last in pairs]
+    return [([event for event in own if event], last) for *own, last in candidates(causes).tolist()]
 
 
 class Timing:
