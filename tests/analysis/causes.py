@@ -21,6 +21,7 @@ from kernbench.analysis._records import (
     STEP,
     STEP_KINDS,
 )
+from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis.breakdown import COMMAND_KINDS
 
 WHOLE = (*COMMAND_KINDS, "dma_in", "dma_out")
@@ -56,7 +57,11 @@ class Times:
 
 
 def wrong(records):
-    """Return what does not begin when its decisive cause ends, or begins before another candidate: (what, times)."""
+    """Return what does not begin when its decisive cause ends, or begins before another candidate: (what, times).
+
+    And messages that take another time than alone, and as long as they waited for links. Turns in front of a PE's first
+    link may delay parts between the first one and the last.
+    """
     times, d, found = Times(records), records.dependencies, []
     pe = records.spec["cube"]["pe"]
     tile_ps = ns_to_ps(pe["pe_scheduler"]["tile_ns"])
@@ -103,6 +108,17 @@ def wrong(records):
         from_host = host and (move.kind != MESSAGE or d.nodes[d.routes[move.route][0]] == "host")
         tile = move.tile if move.kind not in (PART, CREDIT, FETCH, MESSAGE) else -1
         check(what, move.start_ps, [*own, last], tile, exact=not from_host)
+    routes = RouteBreakdown(records)
+    for i, move in enumerate(d.at(slice(None))):
+        if move.kind not in (MESSAGE, PART, CREDIT) or ".hbm_ctrl." in routes.ends(move.route)[1]:
+            continue
+        took = (move.arrived_ps if move.kind == PART else move.end_ps) - move.start_ps
+        parts = routes.parts(move.route, move.nbytes, took, waits=d.waits_of(move))
+        rest = [part for part in parts if part.kind == "queueing" and not part.behind]
+        if sum(part.ps for part in parts if part.behind) != sum(wait.ps for wait in d.waits_of(move)):
+            found.append(("waits", i, "longer than it took", took))
+        if any(move.kind != PART or ".pe_dma->" not in part.resource for part in rest):
+            found.append(("waits", i, "something else delayed it", rest[0].ps))
     for i in range(len(d.steps["end_ps"])):
         end, ps, kind = (int(d.steps[name][i]) for name in ("end_ps", "ps", "kind"))
         own = events(int(d.steps["cause"][i]), int(d.steps["more"][i]))
