@@ -59,12 +59,13 @@ class RouteBreakdown:
     ) -> list[Part]:  # fmt: skip
         """Return the parts of the `ps` that `nbytes`, `count` times, took over a route or its reverse; they sum to it.
 
-        What latencies, times on links and `waits` do not explain is queueing: of turns in front of the first link, or
-        without `waits` at the link that was busiest.
+        What latencies, times on links and `waits` do not explain is queueing: of turns in front of a PE's first link,
+        or else at the link that was busiest.
         """
         leg = self.leg(route, nbytes, reverse=reverse, count=count, waits=waits or ())
         links = [part.resource for _, part in leg if part.kind in ("fill", "serialization")]
-        at = max(links, key=lambda link: self._busy.get(link, 0)) if waits is None else links[0]
+        turns = waits is not None and ".pe_dma->" in links[0]
+        at = links[0] if turns else max(links, key=lambda link: self._busy.get(link, 0))
         return share(ps, leg, "queueing", at)
 
     def leg(
@@ -72,7 +73,8 @@ class RouteBreakdown:
     ) -> list[tuple[int, Part]]:
         """Return the parts that `nbytes`, `count` times, should have over a route or its reverse, each with a rank.
 
-        Each link has its wait, a flit's time, and its latency; the slowest one has the time of all flits.
+        Each link has its wait, a flit's time, and its latency; the slowest one has the time of all flits. A wait in
+        front of that may be hidden: while it lasts, earlier flits are on the slowest link.
         """
         path = self._dependencies.routes[route]
         hops = self._hops(path[::-1] if reverse else path)
@@ -81,17 +83,21 @@ class RouteBreakdown:
         slowest = times.index(max(times))
         found: list[tuple[int, Part]] = []
         for i, (link, node, wire_ps, node_ps, *_) in enumerate(hops):
-            found += [(1, self._wait(wait)) for wait in waits if self._records.links.names[wait.link] == link]
+            found += [
+                (2, self._wait(wait, bool(hops[i][-1])))
+                for wait in waits
+                if self._records.links.names[wait.link] == link
+            ]
             if i == slowest:
-                found.append((2, Part("serialization", link, times[i] * flits(nbytes, self._flit_bytes) * count)))
+                found.append((1, Part("serialization", link, times[i] * flits(nbytes, self._flit_bytes) * count)))
             else:
                 found.append((0, Part("fill", link, times[i] * count)))
             found += [(0, Part("wire", link, wire_ps * count)), (0, Part("nodes", node, node_ps * count))]
         return found
 
-    def _wait(self, wait: Wait) -> Part:
+    def _wait(self, wait: Wait, credits: bool) -> Part:
         """Return the part of a wait for a link, with what is in front in words."""
-        behind = "what the log leaves out"
+        behind = "a full buffer or what the log leaves out" if credits else "what the log leaves out"
         if wait.front >= 0:
             kind, command = (int(self._dependencies.transfers[name][wait.front]) for name in ("kind", "command"))
             of = self._records.commands[command]

@@ -281,7 +281,7 @@ def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], par
     found = [*_at_least(records, fields), *_on_the_way(records, {resource for _, resource in parts}, need)]
     found = [field for field in found if field not in fields]
     mostly = 2 * of_parts >= high - low  # a path through tiles that are not logged is one step with many parts
-    whole = _of_stages(records, low[mostly], high[mostly])
+    whole = _of_stages(records, pes, low[mostly], high[mostly])
     for i, name in enumerate(records.components):
         own = attribution("", name).fields
         if not name.startswith(tuple(f"{pe}." for pe in pes)) or not own or own[0].endswith("_ns") or own == fields:
@@ -292,15 +292,15 @@ def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], par
     return list(dict.fromkeys(found))
 
 
-def _of_stages(records: Records, low: np.ndarray, high: np.ndarray) -> Counter[str]:
-    """Return how long each engine was busy with tiles within the intervals [low, high), each command's evenly."""
+def _of_stages(records: Records, pes: Collection[str], low: np.ndarray, high: np.ndarray) -> Counter[str]:
+    """Return how long engines of some PEs were busy with tiles within intervals, those of each command evenly."""
     found: Counter[str] = Counter()
-    for stage in map(Stage._make, records.dependencies.stages.tolist()):
-        engine = ENGINES.get(records.kinds[stage.kind])
-        if engine is not None and stage.end_ps > stage.start_ps:
-            within = _overlap(np.array([stage.start_ps]), np.array([stage.end_ps]), low, high)
-            name = f"{records.commands[stage.command].place}.{engine}"
-            found[name] += stage.busy_ps * within // (stage.end_ps - stage.start_ps)
+    for stage in map(Stage._make, records.dependencies.stages.tolist() if pes and len(low) else ()):
+        engine, place = ENGINES.get(records.kinds[stage.kind]), records.commands[stage.command].place
+        if engine is not None and place in pes and stage.end_ps > stage.start_ps:
+            within = np.minimum(high, stage.end_ps) - np.maximum(low, stage.start_ps)
+            share = int(within[within > 0].sum()) / (stage.end_ps - stage.start_ps)
+            found[f"{place}.{engine}"] += round(stage.busy_ps * share)
     return found
 
 

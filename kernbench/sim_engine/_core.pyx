@@ -713,11 +713,14 @@ cdef class Core:
 
     cdef inline int64_t waited(self, Link link, int64_t key, int64_t wait, int64_t arrival, int64_t start) except? -1:
         """Note where a flit has waited that a link serves from `start` on: behind its own message, or another one."""
+        cdef int64_t front = -1
         if wait != UNKNOWN:
-            if link.served_key == key and link.free == start:
-                wait = link.served_wait
-            elif start > arrival:
-                wait = self.waits.add(wait, link.number, link.served_key, start - arrival)
+            if link.served_key == key and link.free >= arrival:
+                wait, arrival = link.served_wait, link.free
+            elif link.free > arrival:
+                front = link.served_key
+            if start > arrival:
+                wait = self.waits.add(wait, link.number, front, start - arrival)
         link.served_key, link.served_wait = key, wait
         return wait
 
@@ -729,11 +732,12 @@ cdef class Core:
 
     cdef int turned(self, Link link, int64_t key, int64_t asked, int64_t t) except -1:
         """Note that a message waited since `asked` for its first turn in front of a link, at `t`."""
-        cdef int64_t wait
+        cdef int64_t wait, front
         if self.waits is not None and asked < t:
             wait = self.waits.of(key)
             if wait != UNKNOWN:
-                self.waits.landed(key, self.waits.add(wait, link.number, link.served_key, t - asked))
+                front = link.served_key if link.free > asked else -1
+                self.waits.landed(key, self.waits.add(wait, link.number, front, t - asked))
         return 0
 
     cdef bint singly(self, tuple links) except -1:

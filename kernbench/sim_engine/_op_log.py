@@ -389,10 +389,13 @@ def dependencies(engine: GraphEngine) -> Dependencies:
                 src, dst = (link.src, link.dst) if here < there else (link.dst, link.src)
                 edge = graph.edge(src, dst)
                 latency = engine.network.link(src, dst).lat
-                wire = edge.latency_ps - graph.node(dst).overhead_ps
+                wire, cycle = edge.latency_ps - graph.node(dst).overhead_ps, 0
+                node = latency - wire
                 clock = graph.clocks.get(graph.node(dst).kind, graph.clocks.get(graph.node(src).kind))
-                cycle = clock.cycle_ps if clock is not None else 0
-                links[path[here], path[there]] = wire, latency - wire, edge.bw_gbs, edge.header_bytes, cycle
+                if clock is not None:  # the latency makes a whole flit take whole cycles: these are of the link
+                    service, cycle = edge.service_ps(engine.network.flit_bytes), clock.cycle_ps
+                    wire -= clock.cycles(service) * cycle - service
+                links[path[here], path[there]] = wire, node, edge.bw_gbs, edge.header_bytes, cycle
     causes, sent = log.causes()
     moves, steps, paths = log.moves(), log.steps(), log.paths()
     under_way = moves["start_ps"] < 0

@@ -234,10 +234,13 @@ class Core:
     def _waited(self, link: Link, flit: _Flit, arrival: int, start: int) -> None:
         """Note where a flit has waited that a link serves from `start` on: behind its own message, or another one."""
         if self.waits is not None and flit.wait != UNKNOWN:
-            if link.served_key == flit.key and link.free == start:
-                flit.wait = link.served_wait
-            elif start > arrival:
-                flit.wait = self.waits.add(flit.wait, link.number, link.served_key, start - arrival)
+            front, since = -1, arrival
+            if link.served_key == flit.key and link.free >= arrival:
+                flit.wait, since = link.served_wait, link.free
+            elif link.free > arrival:
+                front = link.served_key
+            if start > since:
+                flit.wait = self.waits.add(flit.wait, link.number, front, start - since)
         link.served_key, link.served_wait = flit.key, flit.wait
 
     def _reach(self, flit: _Flit) -> None:
@@ -273,7 +276,8 @@ class Core:
     def turned(self, link: Link, key: int, asked: int) -> None:
         """Note that a message waited since `asked` for its first turn in front of a link."""
         if self.waits is not None and asked < self.now and (wait := self.waits.of(key)) != UNKNOWN:
-            self.waits.landed(key, self.waits.add(wait, link.number, link.served_key, self.now - asked))
+            front = link.served_key if link.free > asked else -1
+            self.waits.landed(key, self.waits.add(wait, link.number, front, self.now - asked))
 
 
 class _Waiting:

@@ -35,6 +35,7 @@ COVERED = (
 # exact time, rounded up: random workloads on random machines (tests/fuzz/advice.py, benchmarks/predictions.py). With
 # messages between PEs, by the slowdown up to which they hold.
 _WITHOUT = 0.05  # of small changes, twice the change and 0.5 %
+_CREDITS = 0.15, 0.15  # buffers of routers that fill are not modelled
 _DRAM = 0.2, 0.2  # refreshes delay short runs by up to a fifth
 _WITH_MESSAGES = (2.0, (0.1, 0.1)), (float("inf"), (0.15, 0.1))
 # No link between a PE and its slice may be slower than the slice.
@@ -223,6 +224,9 @@ def what_if(
         short, long = _DRAM
         doubt = "refreshes and rows of the memory fall at other times than in the run"
         slowest, fastest = 2.0, 0.5  # a delay can save a refresh
+    elif timing.credits:
+        short, long = _CREDITS
+        doubt = "buffers of routers may fill in another way than in the run"
     elif timing.messages:
         short, long = next(errors for most, errors in _WITH_MESSAGES if slowest <= most)
     else:

@@ -1,4 +1,4 @@
-"""The dependency graph of a run: its events in recorded order, and what their distances consist of.
+"""The dependency graph of a run: its events, what serves them, and what their distances consist of.
 
 Every event has a time; an edge says how long after another event it may be at the earliest. A distance is a sum of
 terms, each a coefficient times a *quantity*: what a field of the machine file makes of one unit of it. On the run's
@@ -75,7 +75,6 @@ class Events:
         self.servers: dict[str, int] = {}
         self.previous: dict[int, int] = {}  # of what is served: where it was served before
         self.served: dict[int, tuple[int, Served]] = {}  # of an event: by which server
-        self.waits: dict[int, int] = {}  # the quantity that an event's unexplained delay follows
 
     def add(self, t: int) -> int:
         """Enter an event at a recorded time."""
@@ -85,7 +84,6 @@ class Events:
     def serve(self, event: int, server: str, served: Served) -> None:
         """Let a server be through with an event when it has served it, in the order in which events are ready."""
         self.served[event] = self.servers.setdefault(server, len(self.servers)), served
-        self.waits.setdefault(event, served.rate)
 
     def edge(self, source: int, target: int, *terms: Term) -> None:
         """Let `target` be at least so long after `source`; an edge against the recorded order is left out."""
@@ -109,7 +107,6 @@ class Graph:
         self.transfers = self.d.at(slice(None))
         self.start: list[int] = []  # of each transfer: its start, arrival, service, and end
         self.arrived: list[int] = []
-        self.served: list[int] = []
         self.end: list[int] = []
         self.stages = [*map(Stage._make, self.d.stages.tolist())]
         self.tiles_of = {s.command: s.n for s in self.stages if records.kinds[s.kind] == "fetch"}
@@ -135,11 +132,11 @@ class Graph:
         at_memory: dict[str, list[tuple[int, int, int, float, bool]]] = defaultdict(list)
         for i, x in enumerate(self.transfers):
             start, end = add(x.start_ps), add(x.end_ps)
-            arrived = served = start
+            arrived = start
             if x.kind in (MESSAGE, CREDIT):
                 self._cross(i, x, False, start, end, x.nbytes)
             elif x.kind == PART:
-                arrived = served = landed = add(x.arrived_ps)
+                arrived = landed = add(x.arrived_ps)
                 memory = nodes[self.d.routes[x.route][-1]]
                 if ".hbm_ctrl." in memory:
                     landed = add(self._over(i, x, False, x.nbytes, x.arrived_ps))
@@ -151,7 +148,7 @@ class Graph:
                 read = x.kind != WRITE
                 there, back = (q.command_bytes, x.nbytes) if read else (x.nbytes, ACK_BYTES)
                 if x.served_ps < 0:
-                    arrived = served = add(self._over(i, x, True, there, x.end_ps))
+                    arrived = add(self._over(i, x, True, there, x.end_ps))
                     self._cross(i, x, True, start, arrived, there)
                     self._cross(i, x, False, arrived, end, back)
                 else:
@@ -177,7 +174,6 @@ class Graph:
                     at_memory[memory].append((free_ps, x.arrived_ps, free, bursts, read))
             self.start.append(start)
             self.arrived.append(arrived)
-            self.served.append(served)
             self.end.append(end)
         for memory, members in at_memory.items():
             members.sort()
@@ -222,12 +218,8 @@ class Graph:
         n, slowest = flits(nbytes, q.flit_bytes), ps.index(max(ps))
         t, following = times[end], end
         for at in reversed(range(len(hops))):
-            if following == end:
-                rest = q.transit(route, flit, reverse=reverse, first=at + 1)
-            else:
-                rest = q.transit(route, flit, reverse=reverse, first=at + 1, last=at + 2)
-                t -= waits.get(hops[at + 1], 0)
-            t -= int(q.now(rest))
+            rest = q.transit(route, flit, reverse=reverse, first=at + 1, last=at + 2)
+            t -= int(q.now(rest)) + (waits.get(hops[at + 1], 0) if following != end else 0)
             before = [
                 (node, (*of, (q.transit(route, size, reverse=reverse, last=at + 1), 1.0))) for node, size, of in sources
             ]
@@ -570,9 +562,6 @@ class Timing:
             self._previous[place[event]] = place[previous]
         self._recorded = np.empty(n)
         self._recorded[place] = times
-        self._waits = np.full(n, one)
-        for event, waited in events.waits.items():
-            self._waits[place[event]] = waited
         # What an edge would overstate is taken from it, what none explains is the event's own.
         weight = self._weights(self.quantities._base)
         room = self._recorded[self._target] - self._recorded[source]
@@ -580,6 +569,7 @@ class Timing:
         self._share, self._least, self._own = np.ones(n), np.zeros(n), np.zeros(n)
         self._retimed(self.quantities._base, self._recorded)
         self.n_edges = len(self._target)
+        self.credits = any(cycle for *_, cycle in records.dependencies.links.values())
         self.messages = bool((records.dependencies.transfers["kind"] == PART).any())
 
     def _weights(self, values: np.ndarray) -> np.ndarray:
@@ -592,10 +582,9 @@ class Timing:
         rate, last, first = (values[self._served[i].astype(np.int64)] for i in (0, 2, 3))
         service, at_once = service * rate, at_once * rate
         servers = self._server, service, np.where(at_once, -at_once, np.maximum(service, last - first)), self._previous
-        slower = values[self._waits]
         least, own = self._least, self._own
         if recorded is None:
-            least, own = least * slower, own * slower
+            least, own = least * rate, own * rate
         return retime(
             self._first, self._target, weight, self._before, *servers, self._share, least, own, recorded=recorded
         )

@@ -17,7 +17,7 @@ import numpy as np
 
 from kernbench._units import decimal_product, flits, ns_to_ps, serialization_ps
 from kernbench.analysis._records import Records
-from kernbench.analysis._resources import attribution
+from kernbench.analysis._resources import attribution, kind_of
 from kernbench.analysis._transfer import flit_bytes_of, flit_ps
 
 Hop = int
@@ -27,6 +27,7 @@ _MATRIX, _MACS, _VECTOR = "cube.pe.pe_gemm", "cube.pe.pe_gemm.macs_per_cycle", "
 _FAMILY = {
     "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8", "float8_e5m2": "f8", "int8": "i8", "float32": "f32",
 }  # fmt: skip
+_CLOCKED = {"router": "cube.noc.link_bw_gbs", "noc": "system.sip_link.bw_gbs"}  # of routers that may have credits
 _LANES = ("lanes_16bit", "lanes_32bit", "slow_op_cycles")
 VectorWork = tuple[tuple[str, int, int], ...]
 
@@ -60,6 +61,15 @@ class Quantities:
         fields = ((attribution(k, name).fields or ("",))[0] for k in ("serialization", "wire") for name in self._names)
         self._fields = [*fields]
         self._node_fields = [(attribution("nodes", self._nodes[b]).fields or ("",))[0] for _, b in self._hop]
+        # At routers with credits, the field that the cycle of a link follows, and whether its end is such a router.
+        routers = [[kind_of(self._nodes[end]) in _CLOCKED for end in ends] for ends in self._hop]
+        self._clocks = [
+            next((_CLOCKED[kind] for end in ends if (kind := kind_of(self._nodes[end])) in _CLOCKED), "")
+            if cycle
+            else ""
+            for ends, cycle in zip(self._hop, self._cycle, strict=True)
+        ]
+        self._stages = np.array([into and bool(clock) for (_, into), clock in zip(routers, self._clocks, strict=True)])
 
     def spec(self, path: str) -> Any:
         """Return a value of the machine file."""
@@ -122,10 +132,6 @@ class Quantities:
         """Return a link by its name; -1 for one that no route in the log has."""
         return self._by_name.get(name, -1)
 
-    def latency(self, hop: Hop) -> int:
-        """Return the latency of a link [ps]."""
-        return int(self._latency[hop])
-
     def link_ps(self, hop: Hop, size: int) -> int:
         """Return the time of a flit of `size` bytes on a link."""
         found = self._flit.get((hop, size))
@@ -136,8 +142,9 @@ class Quantities:
         return found
 
     def link_rate(self, hop: Hop) -> int:
-        """Return the slowdown by a link's bandwidth."""
-        field = self._fields[hop]
+        """Return the slowdown by a link's bandwidth, or by the cycle of routers with credits if that is longer."""
+        cycle = int(self._cycle[hop])
+        field = self._clocks[hop] if self.link_ps(hop, self.flit_bytes) <= cycle else self._fields[hop]
         return self.rate(field) if field else self.one
 
     def transit(
@@ -194,14 +201,16 @@ class Quantities:
             elif kind == "vector":
                 values[number] = ratio.get(f"{_VECTOR}.clock_ghz", 1.0) * self._more_cycles(what[0], new)
         links = len(self._names)
-        if len(self._flat) and ratio.keys() & {*self._fields, *self._node_fields}:
+        if len(self._flat) and ratio.keys() & {*self._fields, *self._node_fields, *self._clocks}:
             slower = np.array([ratio.get(field, 1.0) for field in self._fields[:links]])
             longer = np.array([ratio.get(field, 1.0) for field in self._fields[links:]])
             node = np.array([ratio.get(field, 1.0) for field in self._node_fields])
+            clock = np.array([ratio.get(field, 1.0) for field in self._clocks])
+            longer, node = np.where(self._cycle > 0, clock, longer), np.where(self._stages, clock, node)
             latency = np.round(self._wire * longer) + np.round(self._node * node)
             times = np.ceil(self._sizes * (1000 * slower / self._bw)[self._flat] - 1e-9)
             if self._cycle.any():
-                cycle = np.maximum(self._cycle * slower, 1)[self._flat]
+                cycle = np.maximum(self._cycle * clock, 1)[self._flat]
                 times = np.ceil(times / cycle - 1e-9) * cycle
             total = np.add.reduceat(latency[self._flat] + times, self._begins)
             values[self._at] = total + (self._flits - 1) * np.maximum.reduceat(times, self._begins)
