@@ -12,10 +12,10 @@ _WIDTH = len(WAITS)
 
 
 class Waits:
-    """A row for each wait of a message that is followed: the wait before it, the link, the message in front, and ps.
+    """The waits of messages for links: for each the wait before it, the link, the message in front, and the time [ps].
 
-    Messages are named by the keys of their transactions. A message is as late as its last flit, and that follows the
-    flit in front of it. If that is of the same message, both have the same waits: the link carries one after the other.
+    A message is named by the key of its transaction, and arrives with its last flit. A flit that follows another one of
+    its message on a link without a gap has the waits of that one (docs/model.md, M9.3).
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Waits:
         return self.last.get(key, UNKNOWN)
 
     def landed(self, key: int, wait: int) -> None:
-        """Note the last wait of a message that has arrived, or of what it carries on."""
+        """Set the last wait of a message."""
         self.last[key] = wait
 
     def forget(self, key: int) -> int:
@@ -42,7 +42,7 @@ class Waits:
         return self.last.pop(key, UNKNOWN)
 
     def add(self, before: int, link: int, front: int, ps: int) -> int:
-        """Let a flit that has waited at `before` wait for a link, behind a message."""
+        """Add a wait that comes after the wait `before`; return its number."""
         if not self._free:
             self._free = _ROWS * _WIDTH
             block = np.empty(self._free, np.int64).data

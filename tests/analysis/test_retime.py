@@ -25,13 +25,14 @@ class Events:
             self.server[event], self.service[event], self.spread[event] = 0, service, service
         for event, ps in spread:
             self.spread[event] = ps
+        self.at_once = np.zeros(n, np.int64)
         self.previous = np.full(n, -1)
         for event, other in previous:
             self.previous[event] = other
         self.learned = np.ones(n), np.zeros(n), np.zeros(n)
 
     def times(self, recorded=None):
-        servers = self.server, self.service, self.spread, self.previous
+        servers = self.server, self.service, self.spread, self.at_once, self.previous
         return retime(*self.edges, self.weight, self.before, *servers, *self.learned, recorded).tolist()
 
 
@@ -72,7 +73,9 @@ def test_a_wait_covers_what_came_in_between():
 
 
 def test_what_comes_all_at_once_is_not_served_before():
-    events = Events(3, [(0, 1, 30.0), (0, 2, 40.0)], [(1, 10.0), (2, 20.0)], [(2, -15.0)])
+    events = Events(3, [(0, 1, 30.0), (0, 2, 40.0)], [(1, 10.0), (2, 20.0)], [(2, 25.0)])
+    assert events.times() == [0, 30, 46]
+    events.at_once[2] = True
     assert events.times() == [0, 30, 50]
 
 

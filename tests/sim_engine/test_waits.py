@@ -82,7 +82,7 @@ def test_waits_explain_all_that_a_message_takes_longer(algorithm):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS[:3])
 def test_a_flit_waits_at_routers_with_credits(algorithm):
-    """All but the rest of a cycle at which a message comes to a network, and turns."""
+    """A message also waits for the next cycle of the network, which is no wait for a link."""
     records = all_reduce(algorithm, CREDITS).records()
     routes, d = RouteBreakdown(records), records.dependencies
     for x in d.at(slice(None)):

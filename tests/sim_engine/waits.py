@@ -20,8 +20,7 @@ def waits_of(records):
 def waits_of_hops(hops, logged):
     """The same, from hops in the order in which links served them: the waits of the last flit of each message.
 
-    A flit waits behind the one that the link served before it. If that is of its own message, it has waited where that
-    has.
+    A flit that is served directly after one of its own message has the waits of that one. Any other delay is a wait.
     """
     served: dict[str, tuple[int, int, tuple]] = {}  # by link: until when, for whom, and where that has waited
     count: dict[tuple[int, str], int] = defaultdict(int)

@@ -49,17 +49,17 @@ _KIND_OF = {part: kind for kind, part in ENGINE_PARTS.items()}
 
 
 class Served(NamedTuple):
-    """What a server does for an event: a slowdown, and the service [ps].
+    """What a server does for an event: a service [ps] that grows by the quantity `rate`.
 
-    It came over as long as the quantity `last` is more than `first`, or the service takes; or `at_once`, so long [ps]
-    before it was ready.
+    The work arrives over the difference of the quantities `last` and `first`, at least over the service. With `lead`
+    [ps], it arrives at once, so long before the event is ready.
     """
 
     rate: int
     service: float
     last: int
     first: int
-    at_once: float = 0.0
+    lead: float = 0.0
 
 
 class Events:
@@ -181,8 +181,8 @@ class Graph:
             for free_ps, came, event, bursts, read in members:
                 # One that waited took as long as its slowest channel: others may have had less to do.
                 service = max(bursts, free_ps - before) if came < before else bursts
-                at_once = bursts if read else 0.0
-                self.events.serve(event, memory, Served(q.memory, service, q.memory, q.memory, at_once))
+                lead = bursts if read else 0.0
+                self.events.serve(event, memory, Served(q.memory, service, q.memory, q.memory, lead))
                 before = free_ps
 
     # -- links
@@ -208,8 +208,8 @@ class Graph:
     ) -> None:  # fmt: skip
         """Let bytes of a transfer cross a route, `terms` after an event; the `late` bytes leave after another one.
 
-        That all of them are behind a link is an event of its own. Links behind the slowest one let each flit through as
-        it comes; in front of it, the last one is through earlier.
+        There is an event for each link: the last flit has crossed it. Up to the slowest link this time follows from the
+        source; behind that link flits do not wait for each other, so it follows from the end.
         """
         q, edge, times, route = self.q, self.events.edge, self.events.times, x.route
         hops, flit, waits = q.hops(route, reverse), min(nbytes, q.flit_bytes), self.waits.get(i, {})
@@ -553,10 +553,15 @@ class Timing:
         n = len(times)
         self._first = np.searchsorted(source, np.arange(n + 1))
         self._before = np.bincount(self._target, minlength=n)
-        one = self.quantities.one
-        self._server, self._served = np.full(n, -1), np.tile(np.array(Served(one, 0.0, one, one))[:, None], n)
-        for event, (server, served) in events.served.items():
-            self._server[place[event]], self._served[:, place[event]] = server, served
+        one, served = self.quantities.one, place[list(events.served)].astype(np.int64)
+        self._server, self._service, self._lead = np.full(n, -1), np.zeros(n), np.zeros(n)
+        self._rate, self._last, self._first_flit = np.full(n, one), np.full(n, one), np.full(n, one)
+        self._server[served] = [server for server, _ in events.served.values()]
+        columns = zip(*(of for _, of in events.served.values()), strict=True)
+        for mine, column in zip(
+            (self._rate, self._service, self._last, self._first_flit, self._lead), columns, strict=False
+        ):
+            mine[served] = column
         self._previous = np.full(n, -1)
         for event, previous in events.previous.items():
             self._previous[place[event]] = place[previous]
@@ -578,10 +583,10 @@ class Timing:
     def _retimed(self, values: np.ndarray, recorded: np.ndarray | None = None) -> np.ndarray:
         """Return the times with these quantities; with `recorded` ones, learn what explains them."""
         weight = self._weights(values) * self._less
-        _, service, *_, at_once = self._served
-        rate, last, first = (values[self._served[i].astype(np.int64)] for i in (0, 2, 3))
-        service, at_once = service * rate, at_once * rate
-        servers = self._server, service, np.where(at_once, -at_once, np.maximum(service, last - first)), self._previous
+        rate = values[self._rate]
+        service, lead = self._service * rate, self._lead * rate
+        spread = np.where(lead > 0, lead, np.maximum(service, values[self._last] - values[self._first_flit]))
+        servers = self._server, service, spread, (lead > 0).astype(np.int64), self._previous
         least, own = self._least, self._own
         if recorded is None:
             least, own = least * rate, own * rate

@@ -10,19 +10,20 @@ import numpy as np
 
 def retime(
     first: np.ndarray, target: np.ndarray, weight: np.ndarray, before: np.ndarray,
-    server: np.ndarray, service: np.ndarray, spread: np.ndarray, previous: np.ndarray,
+    server: np.ndarray, service: np.ndarray, spread: np.ndarray, at_once: np.ndarray, previous: np.ndarray,
     share: np.ndarray, least: np.ndarray, own: np.ndarray, recorded: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Return when each event is.
 
-    It is ready `weight` after the source of each edge to it. The edges from event i are those from `first[i]` to
-    `first[i + 1]`, each to a `target`; `before[i]` edges lead to it. A `server` (-1: none) is through with it when it
-    has done the `service` of all that have been ready by then. Each of them came evenly over `spread`, or for as long
-    as the server of its `previous` event (-1: none) had it, and what came before the server was busy is done; or with a
-    negative `spread` all at once, so long before it was ready.
+    An event is ready `weight` after the source of each edge to it. The edges from event i are those from `first[i]` to
+    `first[i + 1]`, each to a `target`; `before[i]` edges lead to it. The `server` of an event (-1: none) takes events
+    in the order in which they are ready, and is through with one after the `service` of it and of all before. The
+    work of an event arrives evenly over `spread` until it is ready, at least for as long as the server of its `previous`
+    event (-1: none) took; what arrived while the server was idle is done. Work that arrives `at_once` has no such part.
 
-    Of the wait for a server only a `share` counts, and `own` is added: for what came later and in between, so that a
-    wait longer than `least` covers it. With `recorded` times, these three become what explains them.
+    Of the wait for a server only a `share` counts, and `own` is added for what the graph does not explain, such as
+    flits of later events in between; a wait longer than `least` includes that. With `recorded` times, these three
+    arrays are filled with what gives these times.
     """
     n, n_ready = len(before), 0
     times: Any = np.zeros(n).data
@@ -32,7 +33,7 @@ def retime(
     left: Any = before.copy().data
     heap: Any = np.zeros(n, np.int64).data
     firsts, targets, weights, servers = first.data, target.data, weight.data, server.data
-    services, spreads, previouses = service.data, spread.data, previous.data
+    services, spreads, previouses, all_at_once = service.data, spread.data, previous.data, at_once.data
     shares: Any = share.data
     leasts: Any = least.data
     owns: Any = own.data
@@ -46,13 +47,13 @@ def retime(
         n_ready = _pop(heap, n_ready, times)
         ready, s, wait, begun = times[i], servers[i], 0.0, 0.0
         if s >= 0:
-            came = ready - abs(spreads[i])
+            came = ready - spreads[i]
             if previouses[i] >= 0:
                 came = min(came, ready - lasted[previouses[i]])
             begun = max(came, free[s])
             if came >= free[s]:
                 begin[s], free[s] = came, came + services[i]
-            elif came >= begin[s] or spreads[i] < 0:
+            elif came >= begin[s] or all_at_once[i]:
                 free[s] += services[i]
             else:
                 free[s] += services[i] * (ready - begin[s]) / (ready - came)

@@ -509,14 +509,15 @@ class TimelineDrawing {
     pen.strokeRect(x, box.y, w, box.height);
   }
 
-  /** Draws the critical path as a thread: along each step in its row, and to the row of the next. */
+  /** Draws the critical path as a thread: along each step in its row, and to that of the next step that has one. */
   #drawThread(pen) {
     const run = this.place.runs.length - 1, { shift } = this.place.last;
     const points = [];
     let before = null;
     for (const [start, end, row, interval] of this.place.path.steps) {
       const x0 = this.place.xOf(start + shift), x1 = this.place.xOf(end + shift);
-      if (x1 < GUTTER - 50 || x0 > this.place.width + 50 || row < 0) {
+      if (row < 0) continue;
+      if (x1 < GUTTER - 50 || x0 > this.place.width + 50) {
         before = null;
         continue;
       }
