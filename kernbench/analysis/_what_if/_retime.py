@@ -18,7 +18,7 @@ def retime(
     An event is ready `weight` after the source of each edge to it. The edges from event i are those from `first[i]` to
     `first[i + 1]`, each to a `target`; `before[i]` edges lead to it. The `server` of an event (-1: none) takes events
     in the order in which they are ready, and is through with one after the `service` of it and of all before. The
-    work of an event arrives evenly over `spread` until it is ready, at least for as long as the server of its `previous`
+    work of an event arrives evenly over `spread` until it is ready, at least as long as the server of its `previous`
     event (-1: none) took; what arrived while the server was idle is done. Work that arrives `at_once` has no such part.
 
     Of the wait for a server only a `share` counts, and `own` is added for what the graph does not explain, such as
