@@ -297,6 +297,10 @@ class Graph:
         add, edge, paths = self.events.add, self.events.edge, self.d.paths
         routes: dict[int, Stage] = {s.command: s for s in self.stages if s.route >= 0}
         self.path: list[int] = []
+        self.nodes_of = {
+            ROW: self.left, BEGIN: self.begin, MOVE: self.end, SENT: self.start, ARRIVED: self.arrived, STEP: self.step,
+            STAGES: self.path,
+        }  # fmt: skip
         for i in range(len(paths["command"])):
             command, before = int(paths["command"][i]), self._node(int(paths["before"][i]))
             took = [(part, int(paths[f"{part}_ps"][i])) for part in PARTS]
@@ -330,20 +334,8 @@ class Graph:
 
     def _node(self, event: int) -> int:
         """Return the node of an event, -1 for none."""
-        tag, i = event & 7, event >> 3
-        if tag == ROW:
-            return self.left[i]
-        if tag == BEGIN:
-            return self.begin[i]
-        if tag == MOVE:
-            return self.end[i]
-        if tag == SENT:
-            return self.start[i]
-        if tag == ARRIVED:
-            return self.arrived[i]
-        if tag == STEP:
-            return self.step[i]
-        return self.path[i] if tag == STAGES else -1
+        nodes = self.nodes_of.get(event & 7)
+        return -1 if nodes is None else nodes[event >> 3]
 
     def _follow(self, event: int, node: int, tile: int = -1, *terms: Term) -> None:
         """Let a node follow an event; a tile follows the plan of its command by its turn."""
