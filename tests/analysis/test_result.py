@@ -119,7 +119,8 @@ def saved_by_version_9(result, path):
     return arrays | {"command_issued": result.records.dependencies.issued}
 
 
-CAUSES = ("causes", "sent", "move_wait", "hop_cycle_ps")
+WAITS = ("move_wait", "hop_cycle_ps")
+CAUSES = ("causes", "sent", *WAITS)
 
 
 def saved_by_version_3(result, path, mode, certified):
@@ -149,6 +150,20 @@ def test_a_log_without_causes_is_read_and_predicts_nothing(tmp_path):
     assert old.records.digest() == run.records.digest()
     with pytest.raises(StateError, match="these records are of a version without causes; run the bench again"):
         old.what_if("system.pcie.latency_ns=50")
+
+
+def test_a_log_without_waits_is_read_explained_and_predicted(tmp_path):
+    run = kb.run("matmul-composite", "preset:small").result
+    with np.load(run.save(path := tmp_path / "old.npz")) as file:
+        arrays = {name: file[name] for name in file.files if not name.startswith("wait_") and name not in WAITS}
+    meta = json.loads(arrays["meta"].tobytes()) | {"schema_version": 10}
+    np.savez_compressed(path, **arrays | {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)})
+    old = Result.load(path)
+    assert old.records.digest() == run.records.digest()
+    assert sum(x.ns for x in old.why()) == pytest.approx(run.latency_ns)
+    assert [x.what for x in old.why()][:3] == [x.what for x in run.why()][:3]
+    found, expected = (x.what_if("system.pcie.latency_ns=50").predicted_ns for x in (old, run))
+    assert found == pytest.approx(expected, rel=0.001)
 
 
 def test_an_estimate_of_version_3_is_refused(result, tmp_path):

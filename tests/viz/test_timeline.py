@@ -29,6 +29,7 @@ from kernbench.studies import CclStudy
 from kernbench.viz import _timeline
 from kernbench.viz._timeline import Timeline, path_section, timeline_sections
 from tests.analysis.synthetic import records_of
+from tests.sim_engine import test_waits
 
 DMA, HBM = "sip0.cube0.pe{}.pe_dma", "sip0.cube0.hbm_ctrl.pe0"
 
@@ -158,6 +159,18 @@ def test_each_received_part_of_a_message_has_an_arrow_from_its_send_to_the_row_t
         ("sip0.cube0.pe1.pe_ipcq", "recv", "c1", *times) for times in ((15, 17, 0, 0, 0), (20, 22, 0, 0, 1))
     )
     assert arrows(Timeline(sent())) == [(send, first, 3), (send, second, 6)]
+
+
+@pytest.mark.parametrize("algorithm", ["ring_allreduce_tcm", "ring_allreduce_hbm", "ring_allreduce_sram"])
+def test_every_part_that_arrives_has_an_arrow(algorithm):
+    """Out of a slot in TCM, or read from one in memory first."""
+    records = test_waits.all_reduce(algorithm).records()
+    transfers = records.dependencies.transfers
+    columns = _timeline._arrows(records, np.arange(len(records)))
+    assert len(columns["arrow_ps"]) == (transfers["kind"] == PART).sum()
+    kinds = [[records.kinds[records.kind[row]] for row in columns[end]] for end in ("arrow_from", "arrow_to")]
+    assert [set(found) for found in kinds] == [{"send"}, {"recv"}]
+    assert (records.end_ps[columns["arrow_to"]] > columns["arrow_ps"]).all()
 
 
 def test_merged_intervals_say_how_many_they_are_and_lose_no_time(monkeypatch):
