@@ -135,7 +135,7 @@ CHARTS = (
         "models_changes", kinds.bars("saved_pct", "change", label=".1f"), "What to change first", where=_own,
         derive=_changes,
         caption="Time saved if a part of the machine is twice as fast, simulated. The parts are those with the largest "
-        "shares of the critical path.",
+        "shares of the critical path; what limits with a part, as `why` names it, is twice as fast, too.",
     ),
     Chart(
         "models_roofline", kinds.points("intensity", "roofline_pct", by="title", log_x=True, log_y=True),

@@ -291,7 +291,7 @@ def bars(x: str, y: str, *, by: str = "", panel: str = "", label: str = ",.3~r",
         position = {"yOffset": alt.YOffset(by, type="nominal", sort=plot.values(by))} if by else {}
         base = alt.Chart().encode(
             x=alt.X(x, type="quantitative", title=plot.title(x), scale=alt.Scale(zero=True)),
-            y=alt.Y(y, type="nominal", title=None, sort=plot.values(y), axis=alt.Axis(ticks=False, labelLimit=260)),
+            y=alt.Y(y, type="nominal", title=None, sort=plot.values(y), axis=alt.Axis(ticks=False, labelLimit=400)),
             **position,
         )
         colour = plot.colour(by) if by else alt.value(palette.BLUE)
