@@ -41,6 +41,8 @@ cdef class Job:
 # These modules derive classes from Job, so it is declared first.
 from kernbench.components.builtin.pe_dma cimport PeDma
 from kernbench.components.builtin.pe_ipcq cimport PeIpcq, Part
+from kernbench.components.builtin.pe_scheduler cimport Pipeline, PeScheduler
+from kernbench.components.builtin.pe_units cimport PeMath, PeTcm
 
 
 cdef int _ISSUE, _END
@@ -58,6 +60,7 @@ cdef class Program(Callee):
     cpdef resume(self, _)
     @cython.locals(job=Job)
     cpdef submit(self, Command command)
+    @cython.locals(at=int64_t, tcm=PeTcm)
     cpdef _place(self, Value output, Job job)
     cpdef block(self, on)
     cpdef _check_caller(self)
@@ -70,7 +73,11 @@ cdef class Program(Callee):
 
 
 cdef class Pe:
-    cdef public object engine, mmu, name, config, gather, gemm, math, fetch_store, tcm, scheduler, pipeline, order
+    cdef public object engine, mmu, name, config, gather, gemm, fetch_store, order
+    cdef public PeMath math
+    cdef public PeTcm tcm
+    cdef public PeScheduler scheduler
+    cdef public Pipeline pipeline
     cdef public Core core
     cdef public OpLog log
     cdef public bint data
@@ -87,6 +94,7 @@ cdef class Pe:
     cpdef _order(self, Job job, mine)
     @cython.locals(command=Command, log=OpLog, program=Program, other=Command, value=Value, made_by=int64_t)
     cpdef _log(self, Job job, int64_t issued, list first)
+    @cython.locals(scheduler=PeScheduler, dma=PeDma)
     cpdef progress(self)
     @cython.locals(slot=Part)
     cpdef free(self, Value value, int64_t t, int64_t by)

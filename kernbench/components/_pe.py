@@ -350,7 +350,7 @@ class Program(Callee):
         tcm = self.pe.tcm
         while not job.stays:
             at = tcm.alloc(output, job.loaded, self.issued)
-            if at is not None:
+            if at >= 0:
                 if at > self.issued:
                     self._follow(at, tcm.freed_by)
                 break

@@ -3,11 +3,15 @@ from libc.stdint cimport int64_t
 
 cdef class Pipeline
 cdef class Stage
+cdef class OutputTile
+cdef class PeScheduler
+cdef class Plan
 cdef class TileJob
 cdef class VectorJob
 
 from kernbench.components.builtin.pe_dma cimport TileReads, TileWrites
-from kernbench.components._pe cimport Job
+from kernbench.components._command cimport Command
+from kernbench.components._pe cimport Job, Pe, Program
 from kernbench.sim_engine._causes cimport Cause
 from kernbench.sim_engine._op_log cimport OpLog
 
@@ -72,10 +76,10 @@ cdef class VectorJob(Job):
 
 
 cdef class TileJob(Job):
-    cdef public object plan, vector_ps
-    cdef public bint matrix
+    cdef public Plan plan
+    cdef public bint matrix, vector
     cdef public int64_t fetched, kt, multiplied, n, outputs, planned_ps, start_ps, stored, tile_ps, vectored
-    cdef public list fetches, products
+    cdef public OutputTile fetching, multiplying
     cdef public TileReads reads
     cdef public TileWrites writes
     cdef public Cause planned_by
@@ -88,11 +92,11 @@ cdef class TileJob(Job):
     cpdef int64_t ready_at(self, stage) except -2
     @cython.locals(at=Stage)
     cpdef serve(self, stage, int64_t ready)
-    @cython.locals(pipeline=Pipeline, ring=Ring, by=Cause, last=cython.bint, o=int64_t)
+    @cython.locals(pipeline=Pipeline, ring=Ring, by=Cause, last=cython.bint, o=int64_t, tile=OutputTile)
     cpdef _compute(self, Stage stage, int64_t ready)
-    @cython.locals(i=int64_t, k=int64_t, nbytes=int64_t, service=int64_t, by=Cause, pipeline=Pipeline)
+    @cython.locals(i=int64_t, k=int64_t, nbytes=int64_t, service=int64_t, by=Cause, pipeline=Pipeline, tile=OutputTile)
     cpdef _fetch(self, Stage stage, int64_t ready)
-    @cython.locals(i=int64_t, k=int64_t, flops=int64_t, pipeline=Pipeline)
+    @cython.locals(i=int64_t, k=int64_t, pipeline=Pipeline, tile=OutputTile)
     cpdef bint _multiply(self, Stage stage, int64_t ready, Cause by) except -1
     cpdef _ended(self, Stage stage, int64_t n)
     cpdef int64_t tile_of(self, int64_t o) except -2
@@ -100,3 +104,29 @@ cdef class TileJob(Job):
     cpdef written(self, int64_t t, Cause by)
     @cython.locals(log=OpLog, start=int64_t)
     cpdef int64_t _window(self, int64_t end, Cause by) except -1
+
+
+cdef class OutputTile:
+    cdef public int64_t nbytes, store_ps, vector_ps
+    cdef public list fetched, fetch_ps, product_ps, flops
+
+
+cdef class Plan:
+    cdef public object pe, dtype, sizes, tile, out
+    cdef public tuple work
+    cdef public bint matrix, vector
+    cdef public int64_t mt, kt, nt, n
+    cdef public list operands, _outputs
+    @cython.locals(m=int64_t, n=int64_t, kind=Py_ssize_t, found=OutputTile)
+    cpdef OutputTile output(self, int64_t o)
+
+
+cdef class PeScheduler:
+    cdef public Pe pe
+    cdef public int64_t component, tile_ps, _free, _free_by
+    cdef public list queue
+    cdef public Pipeline pipeline
+    cdef dict _dots
+    @cython.locals(job=TileJob, log=OpLog, start=int64_t, cause=int64_t, other=int64_t, planned=int64_t, lookup=int64_t)
+    cpdef advance(self)
+    cpdef Job job(self, Command command, Program program)

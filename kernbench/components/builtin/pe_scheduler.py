@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,9 +21,6 @@ from kernbench.sim_engine._op_log import KIND, STEP_KIND, OpLog
 if TYPE_CHECKING:
     from kernbench._dtypes import DType
     from kernbench.components._pe import Pe, Program
-
-T = TypeVar("T")
-
 
 def cuts(size: int, tile: int) -> int:
     """Return how many tiles cover `size`, at least one."""
@@ -275,7 +271,7 @@ class VectorJob(Job):
 
     def __init__(self, pe: Pe, command: Vector, program: Program | None) -> None:
         self.begins(pe, command, program)
-        self.service_ps = pe.math.ps(command.work)
+        self.service_ps = pe.math.service_ps(command.work)
 
     def enter(self) -> None:
         self.pe.pipeline.math.queue.append(self)
@@ -300,8 +296,8 @@ class TileJob(Job):
     """
 
     __slots__ = (
-        "fetched", "fetches", "kt", "matrix", "multiplied", "n", "outputs", "plan", "planned_by", "planned_ps",
-        "products", "reads", "start_ps", "stored", "tile_ps", "vector_ps", "vectored", "writes",
+        "fetched", "fetching", "kt", "matrix", "multiplied", "multiplying", "n", "outputs", "plan", "planned_by",
+        "planned_ps", "reads", "start_ps", "stored", "tile_ps", "vector", "vectored", "writes",
     )  # fmt: skip
 
     def __init__(self, pe: Pe, command: Command, program: Program | None, plan: Plan) -> None:
@@ -310,22 +306,21 @@ class TileJob(Job):
         self.n, self.kt = plan.n, plan.kt
         self.outputs = self.n // self.kt
         self.fetched = self.multiplied = self.vectored = self.stored = 0
-        self.matrix: bool = plan.matrix
-        self.vector_ps: Callable[[int], int] | None = plan.vector_ps
+        self.matrix, self.vector = plan.matrix, plan.vector
         self.tile_ps = pe.scheduler.tile_ps
         self.planned_ps = self.start_ps = -1  # not yet
         self.planned_by = NOTHING
         self.reads: TileReads | None = None
         self.writes: TileWrites | None = None
-        self.fetches: list[tuple[int, int]] = []
-        self.products: list[int] = []
+        self.fetching: OutputTile | None = None
+        self.multiplying: OutputTile | None = None
 
     def enter(self) -> None:
         pe, pipeline = self.pe, self.pe.pipeline
         pipeline.fetch.queue.append(self)
         if self.matrix:
             pipeline.gemm.queue.append(self)
-        if self.vector_ps is not None:
+        if self.vector:
             pipeline.math.queue.append(self)
         pipeline.store.queue.append(self)
         pe.scheduler.queue.append(self)
@@ -352,7 +347,7 @@ class TileJob(Job):
             return pipeline.fetch_gemm
         if stage.part == MATH:
             return pipeline.gemm_math if self.matrix else pipeline.fetch_math
-        return pipeline.gemm_store if self.vector_ps is None else pipeline.math_store
+        return pipeline.math_store if self.vector else pipeline.gemm_store
 
     def ready_at(self, stage: Any) -> int:
         at: Stage = stage
@@ -375,14 +370,15 @@ class TileJob(Job):
             last = self._multiply(stage, ready, by)
         elif stage.part == MATH:
             o = self.vectored
-            assert self.vector_ps is not None
-            stage.step(ready, by, self.vector_ps(o), self.id, 0, 0, self.tile_of(o), not o)
+            tile = self.plan.output(o)
+            stage.step(ready, by, tile.vector_ps, self.id, 0, 0, self.tile_of(o), not o)
             self.vectored = o + 1
             stage.leaving = pipeline.math_store
             last = self.vectored == self.outputs
         else:
-            o, plan = self.stored, self.plan
-            stage.step(ready, by, plan.store_ps(o), self.id, plan.out_nbytes(o), 0, self.tile_of(o), not o)
+            o = self.stored
+            tile = self.plan.output(o)
+            stage.step(ready, by, tile.store_ps, self.id, tile.nbytes, 0, self.tile_of(o), not o)
             self.stored = o + 1
             last = self.stored == self.outputs
             if self.writes is not None:
@@ -398,8 +394,10 @@ class TileJob(Job):
     def _fetch(self, stage: Stage, ready: int) -> None:
         i, k = self.fetched, self.fetched % self.kt
         if not k:
-            self.fetches = self.plan.fetches(i // self.kt)
-        nbytes, service = self.fetches[k]
+            self.fetching = self.plan.output(i // self.kt)
+        tile = self.fetching
+        assert tile is not None
+        nbytes, service = tile.fetched[k], tile.fetch_ps[k]
         by = self.plan_of(i) if self.reads is None else self.reads.arrived_by(i)
         stage.step(ready, by, service, self.id, nbytes, 0, i, not i)
         pipeline = self.pe.pipeline
@@ -413,15 +411,16 @@ class TileJob(Job):
     def _multiply(self, stage: Stage, ready: int, by: Cause) -> bool:
         i, k = self.multiplied, self.multiplied % self.kt
         if not k:
-            self.products = self.plan.products(i // self.kt)
-        flops = self.plan.flops(i) if stage.log.tiles else 0
-        stage.step(ready, by, self.products[k], self.id, 0, flops, i, not i)
+            self.multiplying = self.plan.output(i // self.kt)
+        tile = self.multiplying
+        assert tile is not None
+        stage.step(ready, by, tile.product_ps[k], self.id, 0, tile.flops[k], i, not i)
         self.multiplied = i = i + 1
         if i % self.kt:
             stage.done()
         else:
             pipeline = self.pe.pipeline
-            stage.leaving = pipeline.gemm_store if self.vector_ps is None else pipeline.gemm_math
+            stage.leaving = pipeline.gemm_math if self.vector else pipeline.gemm_store
         return i == self.n
 
     def _ended(self, stage: Stage, n: int) -> None:
@@ -493,23 +492,48 @@ class Operand:
         return self.grid.nbytes(*self.place(m, n, k))
 
 
+class OutputTile:
+    """What an output tile of `nbytes` costs, in ps, bytes and operations; lists have an entry for each of its k tiles."""
+
+    __slots__ = ("fetch_ps", "fetched", "flops", "nbytes", "product_ps", "store_ps", "vector_ps")
+
+    def __init__(self, plan: Plan, m: int, n: int) -> None:
+        pe, kt = plan.pe, plan.kt
+        shape = plan.out.shape(m, n)
+        self.nbytes = plan.out.nbytes(m, n)
+        self.store_ps = pe.fetch_store.store_ps(self.nbytes)
+        self.vector_ps = pe.math.ps(plan.work, math.prod(shape)) if plan.vector else 0
+        # The k tiles between the first and the last are equal.
+        fetched = {k: sum(x.nbytes(m, n, k, kt) for x in plan.operands) for k in {0, min(1, kt - 1), kt - 1}}
+        at = [0, *[1] * (kt - 2), kt - 1][:kt]
+        self.fetched = [fetched[k] for k in at]
+        self.fetch_ps = [pe.fetch_store.fetch_ps(nbytes) for nbytes in self.fetched]
+        self.product_ps, self.flops = [0] * kt, [0] * kt
+        if plan.dtype is not None:
+            rows, cols = plan.size("m", m), plan.size("n", n)
+            depths = [plan.size("k", k) for k in at]
+            ps = {depth: pe.gemm.tile_ps(rows, depth, cols, plan.dtype) for depth in set(depths)}
+            self.product_ps = [ps[depth] for depth in depths]
+            self.flops = [2 * rows * depth * cols for depth in depths]
+
+
 class Plan:
     """The tiles of C[m, n] = A[m, k] B[k, n], in order m, n, k, and what each stage spends on them.
 
-    `mt`, `nt`, `kt` count tiles along each size, `n` all of them.
+    `mt`, `nt`, `kt` count tiles along each size, `n` all of them. `dtype` is that of operands of the matrix engine, if
+    that takes part; with `vector`, each output tile is `work` for the vector engine.
     """
 
-    def __init__(self, pe: Pe, sizes: tuple[int, int, int], tile: tuple[int, int, int], matrix: bool) -> None:
-        self.pe, self.matrix = pe, matrix
+    def __init__(self, pe: Pe, sizes: tuple[int, int, int], tile: tuple[int, int, int], dtype: DType | None) -> None:
+        self.pe, self.dtype, self.matrix = pe, dtype, dtype is not None
         self.sizes, self.tile = dict(zip("mkn", sizes, strict=True)), dict(zip("mkn", tile, strict=True))
         self.mt, self.kt, self.nt = map(cuts, sizes, tile)
         self.n = self.mt * self.kt * self.nt
         self.operands: list[Operand] = []
-        self.dtype: DType | None = None
-        self.vector_ps: Callable[[int], int] | None = None
+        self.work: tuple[VectorOp, ...] = ()
+        self.vector = False
         self.out = Grid(0, 0, 1, 1, 0)
-        self._fetches: dict[tuple[bool, bool], list[tuple[int, int]]] = {}
-        self._products: dict[tuple[bool, bool], list[int]] = {}
+        self._outputs: list[OutputTile | None] = [None] * 4
 
     def grid(self, axes: str, itemsize: int) -> Grid:
         """Return the grid of a matrix whose rows and columns are two of m, k and n, or a single row (0)."""
@@ -525,53 +549,18 @@ class Plan:
         """Return the grid position of output tile `o`."""
         return divmod(o, self.nt)
 
-    def fetches(self, o: int) -> list[tuple[int, int]]:
-        """Return (bytes, time [ps]) that each k tile of output tile `o` fetches from TCM."""
-        return self._by_k(self._fetches, o, self._fetch)
-
-    def products(self, o: int) -> list[int]:
-        """Return the time [ps] of each k tile of output tile `o` on the matrix engine."""
-        return self._by_k(self._products, o, self._product)
-
-    def _by_k(self, known: dict[tuple[bool, bool], list[T]], o: int, of: Callable[[int, int, int], T]) -> list[T]:
-        m, n = self.out_place(o)
-        # Output tiles differ only by whether they are ragged.
-        kind = (m == self.mt - 1, n == self.nt - 1)
-        found = known.get(kind)
+    def output(self, o: int) -> OutputTile:
+        """Return what output tile `o` costs; they differ only by whether they are ragged."""
+        m, n = o // self.nt, o % self.nt
+        kind = 2 * (m == self.mt - 1) + (n == self.nt - 1)
+        found = self._outputs[kind]
         if found is None:
-            found = [of(m, n, 0)]
-            if self.kt > 1:
-                # The k tiles between the first and the last are equal.
-                found += [of(m, n, 1)] * (self.kt - 2) + [of(m, n, self.kt - 1)]
-            known[kind] = found
+            found = self._outputs[kind] = OutputTile(self, m, n)
         return found
 
-    def _fetch(self, m: int, n: int, k: int) -> tuple[int, int]:
-        nbytes = sum(x.nbytes(m, n, k, self.kt) for x in self.operands)
-        return nbytes, self.pe.fetch_store.fetch_ps(nbytes)
-
-    def _product(self, m: int, n: int, k: int) -> int:
-        assert self.dtype is not None
-        rows, depth, cols = (self._size(axis, at) for axis, at in (("m", m), ("k", k), ("n", n)))
-        return self.pe.gemm.tile_ps(rows, depth, cols, self.dtype)
-
-    def _size(self, axis: str, at: int) -> int:
+    def size(self, axis: str, at: int) -> int:
+        """Return the true size of tiles at a place along m, k or n."""
         return min(self.tile[axis], self.sizes[axis] - at * self.tile[axis])
-
-    def flops(self, i: int) -> int:
-        out, k = divmod(i, self.kt)
-        m, n = self.out_place(out)
-        return 2 * self._size("m", m) * self._size("k", k) * self._size("n", n)
-
-    def out_nbytes(self, o: int) -> int:
-        return self.out.nbytes(*self.out_place(o))
-
-    def store_ps(self, o: int) -> int:
-        return self.pe.fetch_store.store_ps(self.out_nbytes(o))
-
-    def elements(self, o: int) -> int:
-        rows, cols = self.out.shape(*self.out_place(o))
-        return rows * cols
 
 
 class PeScheduler:
@@ -641,9 +630,8 @@ class PeScheduler:
         return plan
 
     def _gemm(self, mkn: tuple[int, int, int], a: Ref | Value, b: Ref | Value, acc: Value | None) -> Plan:
-        plan = Plan(self.pe, mkn, self.pe.gemm.tile, matrix=True)
-        plan.dtype = a.dtype
-        plan.products(0)  # an error of the engine is one of the command, not of a tile
+        plan = Plan(self.pe, mkn, self.pe.gemm.tile, a.dtype)
+        self.pe.gemm.tile_ps(*(plan.size(axis, 0) for axis in "mkn"), a.dtype)  # an error of it is the command's
         plan.read(a, "mk")
         plan.read(b, "kn")
         if acc is not None:
@@ -663,9 +651,7 @@ class PeScheduler:
         plan.out = plan.grid("mn", out.dtype.itemsize)
         for kind, extra in command.extra:
             plan.read(extra, "0n" if kind == "row" else "mn")
-        epilogue: tuple[VectorOp, ...] = command.epilogue
-        if epilogue or not plan.matrix:
-            plan.vector_ps = lambda o: self.pe.math.ps(epilogue, plan.elements(o))
+        plan.work, plan.vector = command.epilogue, bool(command.epilogue) or not plan.matrix
         return plan
 
     def _math(self, command: Composite, a: Ref | Value, out: Ref) -> Plan:
@@ -674,7 +660,7 @@ class PeScheduler:
         rows = math.prod(out.shape[:-1])
         if rows == 1:
             tm, tn = 1, tm * tn
-        plan = Plan(self.pe, (rows, 1, out.shape[-1] if out.shape else 1), (tm, 1, tn), matrix=False)
+        plan = Plan(self.pe, (rows, 1, out.shape[-1] if out.shape else 1), (tm, 1, tn), None)
         for operand in (a, command.b):
             if operand is not None:
                 plan.read(operand, "mn")

@@ -28,8 +28,8 @@ class PeTcm:
         self._returned: list[tuple[int, int, FirstFit, int, int]] = []
         self._count = self.freed_by = 0
 
-    def alloc(self, value: Value, loaded: bool, now: int) -> int | None:
-        """Give `value` its space, not before `now`; return from when on it has it, or None if none is free yet."""
+    def alloc(self, value: Value, loaded: bool, now: int) -> int:
+        """Give `value` its space, not before `now`; return from when on it has it, or -1 if none is free yet."""
         nbytes = value.nbytes
         area = self.scratch if not loaded and nbytes <= self._small else self.heap
         if nbytes > area.nbytes:
@@ -41,11 +41,11 @@ class PeTcm:
             self._give_back()
         while True:
             address = area.take(nbytes or 1)
-            if address is not None:
+            if address >= 0:
                 value.space = (area, address)
                 return now
             if not self._returned:
-                return None
+                return -1
             now = max(now, self._give_back())
 
     def free(self, value: Value, at: int, by: int) -> None:
@@ -67,7 +67,8 @@ class PeTcm:
 
     def _give_back(self) -> int:
         t, _, area, address, self.freed_by = heappop(self._returned)
-        area.free(address)
+        freed: FirstFit = area
+        freed.free(address)
         return t
 
 
@@ -85,6 +86,14 @@ class PeMath:
     def __init__(self, config: PeMathConfig) -> None:
         self.config = config
         self._ps, self._cycles = ps_per_unit(config.clock_ghz)
+        self._known: dict[tuple[VectorOp, ...], int] = {}
+
+    def service_ps(self, work: tuple[VectorOp, ...]) -> int:
+        """Return the time of a command's `work` [ps]; it is computed once."""
+        found = self._known.get(work)
+        if found is None:
+            found = self._known[work] = self.ps(work)
+        return found
 
     def lanes(self, itemsize: int) -> int:
         """Return the lanes for values of `itemsize` bytes: up to 2, 4, and half of the latter for 8."""

@@ -5,9 +5,9 @@ from libc.stdint cimport int64_t
 cdef class FirstFit:
     cdef public str name
     cdef public int64_t alignment, nbytes
-    cdef list _holes
+    cdef list _starts, _ends
     cdef dict _held
-    @cython.locals(size=int64_t, start=int64_t, end=int64_t, i=int64_t)
-    cpdef take(self, int64_t nbytes)
-    @cython.locals(start=int64_t, end=int64_t, i=int64_t)
+    @cython.locals(size=int64_t, start=int64_t, end=int64_t, i=Py_ssize_t, starts=list, ends=list)
+    cpdef int64_t take(self, int64_t nbytes) except? -2
+    @cython.locals(end=int64_t, i=Py_ssize_t, joins=bint, starts=list, ends=list)
     cpdef free(self, int64_t address)

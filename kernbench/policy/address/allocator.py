@@ -117,45 +117,47 @@ class AddressConfig:
 class FirstFit:
     """Space handed out first fit, from the lowest address; freed space joins its neighbours."""
 
-    __slots__ = ("_held", "_holes", "alignment", "name", "nbytes")
+    __slots__ = ("_ends", "_held", "_starts", "alignment", "name", "nbytes")
 
     def __init__(self, name: str, start: int, nbytes: int, alignment: int = ALIGNMENT) -> None:
         self.name = name
         self.alignment = alignment
         first, end = -(-start // alignment) * alignment, (start + nbytes) // alignment * alignment
         self.nbytes = max(0, end - first)
-        self._holes: list[tuple[int, int]] = [(first, end)] if self.nbytes else []
+        self._starts, self._ends = ([first], [end]) if self.nbytes else ([], [])  # of holes
         self._held: dict[int, int] = {}
 
     @property
     def free_bytes(self) -> int:
         """Bytes in all holes together."""
-        return sum(end - start for start, end in self._holes)
+        return sum(self._ends) - sum(self._starts)
 
     @property
     def largest_hole(self) -> int:
         """Bytes of the largest allocation that would succeed."""
-        return max((end - start for start, end in self._holes), default=0)
+        return max((end - start for start, end in zip(self._starts, self._ends, strict=True)), default=0)
 
-    def take(self, nbytes: int) -> int | None:
-        """Return the address of `nbytes` that are free, None if no hole is large enough."""
+    def take(self, nbytes: int) -> int:
+        """Return the address of `nbytes` that are free, -1 if no hole is large enough."""
         if nbytes <= 0:
             raise AllocationError(f"{self.name}: cannot allocate {nbytes} B; expected a size of at least 1 B")
         size = -(-nbytes // self.alignment) * self.alignment
-        for i, (start, end) in enumerate(self._holes):
+        starts, ends = self._starts, self._ends
+        for i in range(len(starts)):
+            start, end = starts[i], ends[i]
             if end - start >= size:
                 if start + size == end:
-                    del self._holes[i]
+                    del starts[i], ends[i]
                 else:
-                    self._holes[i] = (start + size, end)
+                    starts[i] = start + size
                 self._held[start] = size
                 return start
-        return None
+        return -1
 
     def alloc(self, nbytes: int) -> int:
         """Return the address of `nbytes` that are free."""
         found = self.take(nbytes)
-        if found is not None:
+        if found >= 0:
             return found
         raise AllocationError(
             f"{self.name}: no room for {_size(nbytes)}: {_size(self.free_bytes)} of {_size(self.nbytes)} are free, "
@@ -170,14 +172,18 @@ class FirstFit:
                 f"{self.name}: free of {address:#x}, where no allocation starts: it was freed before, or belongs to "
                 "another memory; free each allocation once, at the address alloc returned"
             )
-        start, end = address, address + size
-        i = bisect_left(self._holes, (start, end))
-        if i < len(self._holes) and self._holes[i][0] == end:
-            end = self._holes.pop(i)[1]
-        if i > 0 and self._holes[i - 1][1] == start:
-            i -= 1
-            start = self._holes.pop(i)[0]
-        self._holes.insert(i, (start, end))
+        starts, ends, end = self._starts, self._ends, address + size
+        i = bisect_left(starts, address)
+        joins = i < len(starts) and starts[i] == end
+        if i > 0 and ends[i - 1] == address:
+            ends[i - 1] = ends[i] if joins else end
+            if joins:
+                del starts[i], ends[i]
+        elif joins:
+            starts[i] = address
+        else:
+            starts.insert(i, address)
+            ends.insert(i, end)
 
 
 class PEMemAllocator:
