@@ -16,9 +16,9 @@ import numpy as np
 from kernbench.errors import quote
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type of `itemsize` bytes, printed as torch prints it.
+    """An element type of `itemsize` bytes, printed as torch prints it; there is one object of each.
 
     `carrier` is the numpy type that its values are computed in. A type of no bytes has a name and no values.
     """
@@ -26,8 +26,8 @@ class DType:
     name: str
     numpy: np.dtype
     is_floating_point: bool
-    itemsize: int = field(init=False, compare=False)
-    carrier: np.dtype = field(init=False, compare=False)
+    itemsize: int = field(init=False)
+    carrier: np.dtype = field(init=False)
 
     def __post_init__(self) -> None:
         narrow = self.is_floating_point and self.numpy.itemsize < 4
@@ -101,6 +101,9 @@ class DType:
     def encode(self, values: np.ndarray) -> np.ndarray:
         """Return the bytes (uint8) of `values` as memory stores them (a copy only where needed)."""
         return np.ascontiguousarray(values.astype(self.numpy, copy=False)).reshape(-1).view(np.uint8)
+
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        return as_dtype, (self.name,)
 
     def __repr__(self) -> str:
         return f"torch.{self.name}"

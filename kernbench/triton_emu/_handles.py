@@ -15,7 +15,7 @@ import numpy as np
 
 from kernbench._dtypes import BlockType, DType, PointerType, bool_, int64
 from kernbench._registry import hint
-from kernbench.components._command import Command, Recv, Value
+from kernbench.components._command import Backend, Command, Recv, Value
 from kernbench.errors import KernelError
 
 if TYPE_CHECKING:
@@ -57,9 +57,6 @@ class Tensor:
 
     __slots__ = ()
     __array_ufunc__ = None  # numpy leaves `number * tile` to __rmul__
-    shape: Any
-    dtype: Any
-    _tl: Any
 
     @property
     def type(self) -> Any:
@@ -250,20 +247,17 @@ class Pending:
         return f"<{self.command.name} {self.command.tag}, for tl.wait>"
 
 
-def _binary(name: str) -> Callable[[Tile, Any], Tile]:
-    def method(self: Tile, other: Any) -> Any:
-        if other is None or isinstance(other, (Pointer, PointerTile)):
-            return NotImplemented
-        return self._tl._binary(name, self, other)
+class Owner:
+    """What a tile belongs to: a program, whose commands go to `_backend`, with values if there are `_data`."""
 
-    return method
+    def __init__(self, backend: Backend) -> None:
+        self._backend, self._data, self._open = backend, backend.data, True
 
+    def _binary(self, name: str, a: Any, b: Any) -> Tile:
+        raise TypeError(f"{type(self).__name__} has no operators")
 
-def _reflected(name: str) -> Callable[[Tile, Any], Tile]:
-    def method(self: Tile, other: Any) -> Tile:
-        return self._tl._binary(name, other, self)
-
-    return method
+    def _fold(self, array: np.ndarray, dtype: DType) -> Tile:
+        raise TypeError(f"{type(self).__name__} makes no constants")
 
 
 class Tile(Tensor):
@@ -273,14 +267,12 @@ class Tile(Tensor):
     wait for the value. The place in TCM is free once the last reference is gone and no command needs it.
     """
 
-    _tl: Program
     __slots__ = ("_access", "_base", "_constant", "_recv", "_tl", "_undefined", "_value", "dtype", "shape")
 
     def __init__(
         self,
         tl: Program,
         value: Value,
-        *,
         constant: bool = False,
         shape: Shape | None = None,
         base: Tile | None = None,
@@ -299,6 +291,11 @@ class Tile(Tensor):
         if _collecting and _collecting == get_ident():
             return
         self._tl._backend.drop(self._value)
+
+    def _with(self, name: str, other: Any) -> Any:
+        if other is None or isinstance(other, (Pointer, PointerTile)):
+            return NotImplemented
+        return self._tl._binary(name, self, other)
 
     def _view(self, shape: Shape) -> Tile:
         """Return the same values under another shape; it keeps this tile's place alive."""
@@ -389,20 +386,89 @@ class Tile(Tensor):
 
     __hash__ = object.__hash__
 
-    __add__, __radd__ = _binary("add"), _reflected("add")
-    __sub__, __rsub__ = _binary("sub"), _reflected("sub")
-    __mul__, __rmul__ = _binary("mul"), _reflected("mul")
-    __truediv__, __rtruediv__ = _binary("div"), _reflected("div")
-    __floordiv__, __rfloordiv__ = _binary("floordiv"), _reflected("floordiv")
-    __mod__, __rmod__ = _binary("mod"), _reflected("mod")
-    __and__, __rand__ = _binary("and"), _reflected("and")
-    __or__, __ror__ = _binary("or"), _reflected("or")
-    __xor__, __rxor__ = _binary("xor"), _reflected("xor")
-    __lshift__, __rlshift__ = _binary("shl"), _reflected("shl")
-    __rshift__, __rrshift__ = _binary("shr"), _reflected("shr")
-    __lt__, __le__ = _binary("lt"), _binary("le")
-    __gt__, __ge__ = _binary("gt"), _binary("ge")
-    __eq__, __ne__ = _binary("eq"), _binary("ne")  # type: ignore[assignment]
+    def __add__(self, other: Any) -> Any:
+        return self._with("add", other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._tl._binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._with("sub", other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._tl._binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._with("mul", other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._tl._binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._with("div", other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._tl._binary("div", other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._with("floordiv", other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self._tl._binary("floordiv", other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._with("mod", other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self._tl._binary("mod", other, self)
+
+    def __and__(self, other: Any) -> Any:
+        return self._with("and", other)
+
+    def __rand__(self, other: Any) -> Any:
+        return self._tl._binary("and", other, self)
+
+    def __or__(self, other: Any) -> Any:
+        return self._with("or", other)
+
+    def __ror__(self, other: Any) -> Any:
+        return self._tl._binary("or", other, self)
+
+    def __xor__(self, other: Any) -> Any:
+        return self._with("xor", other)
+
+    def __rxor__(self, other: Any) -> Any:
+        return self._tl._binary("xor", other, self)
+
+    def __lshift__(self, other: Any) -> Any:
+        return self._with("shl", other)
+
+    def __rlshift__(self, other: Any) -> Any:
+        return self._tl._binary("shl", other, self)
+
+    def __rshift__(self, other: Any) -> Any:
+        return self._with("shr", other)
+
+    def __rrshift__(self, other: Any) -> Any:
+        return self._tl._binary("shr", other, self)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._with("lt", other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._with("le", other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._with("gt", other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._with("ge", other)
+
+    def __eq__(self, other: object) -> Any:
+        return self._with("eq", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._with("ne", other)
 
     def __neg__(self) -> Tile:
         return self if self.dtype is bool_ else self._tl._neg(self)

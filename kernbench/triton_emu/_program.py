@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from math import prod
 from operator import index
 from typing import Any, NamedTuple, cast
@@ -30,6 +30,7 @@ from kernbench.components._command import Backend, Command, Value, Vector, Vecto
 from kernbench.errors import KernelError
 from kernbench.sim_engine._user_code import line_text, user_line
 from kernbench.triton_emu._handles import (
+    Owner,
     Pointer,
     PointerTile,
     Shape,
@@ -124,7 +125,9 @@ def _ended() -> KernelError:
 
 Function = Callable[..., np.ndarray]
 
-_SIMPLE, _SLOW = ("simple",), ("slow",)
+_GENERIC = np.generic
+_NUMBERS = (bool, int, float, _GENERIC)
+_SIMPLE, _SLOW, _REDUCE = ("simple",), ("slow",), ("reduce",)
 
 
 def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -167,6 +170,26 @@ def _checked(name: str, function: Function, undefined: np.ndarray | None) -> Fun
             raise KernelError(f"{line_text(line)}: {name}: {n} of {faults.size} {fault.message}")
         result: np.ndarray = function(a, b)
         return result
+
+    return compute
+
+
+def _rounding(
+    function: Function, operands: Sequence[Tile], shape: Shape, dtype: DType, operand_dtype: DType | None
+) -> Function:
+    """Return what takes the values of operands and gives those of `function` of them, each rounded as it says."""
+    takes = [(t.shape, None if t.dtype is operand_dtype else operand_dtype) for t in operands]
+    # What takes values as they are, of the type of its result, only moves them.
+    moves = operand_dtype is None and all(t.dtype is dtype for t in operands)
+
+    def compute(*arrays: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            args = [
+                a.reshape(s) if d is None else d.round(a.reshape(s)) for a, (s, d) in zip(arrays, takes, strict=True)
+            ]
+            values = function(*args)
+            rounded: np.ndarray = (values if moves else dtype.round(values)).reshape(shape)
+            return rounded
 
     return compute
 
@@ -261,13 +284,11 @@ def _operation(name: str, doc: str) -> Callable[..., Tile]:
     return function
 
 
-class Program:
+class Program(Owner):
     """One program of a launch: the backend of its commands, and functions on its tiles."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._data = backend.data
-        self._open = True
+        super().__init__(backend)
         self._trace: list[str] | None = None  # the operations on constants, while a function of the user's is counted
 
     def _end(self) -> None:
@@ -287,7 +308,7 @@ class Program:
 
     def _fold(self, array: np.ndarray, dtype: DType) -> Tile:
         """Return a constant; `array` is in the carrier type, rounded to `dtype`."""
-        return Tile(self, Value(array.shape, dtype, array, 0), constant=True)
+        return Tile(self, Value(array.shape, dtype, array, 0), True)
 
     def _constant(self, x: Any) -> Tile:
         """Return `x` as a tile: itself, or a Python number as a constant."""
@@ -320,28 +341,19 @@ class Program:
         Each operand is rounded to `operand_dtype` first (None: as it is), the result to `dtype`. `kinds` are the
         operations that it takes, on `elements` (those of the result unless given) of the wider of the two types.
         """
-        constant = fold and all(operand._constant for operand in operands)
-        compute = None
-        if constant or self._data:
-            takes = [(t.shape, None if t.dtype is operand_dtype else operand_dtype) for t in operands]
-            # What takes values as they are, of the type of its result, only moves them.
-            moves = operand_dtype is None and all(t.dtype is dtype for t in operands)
-
-            def compute(*arrays: np.ndarray) -> np.ndarray:
-                with np.errstate(all="ignore"):
-                    args = [
-                        a.reshape(s) if d is None else d.round(a.reshape(s))
-                        for a, (s, d) in zip(arrays, takes, strict=True)
-                    ]
-                    values = function(*args)
-                    return (values if moves else dtype.round(values)).reshape(shape)
-
+        constant = fold
+        for t in operands:
+            if not t._constant:
+                constant = False
+        compute = _rounding(function, operands, shape, dtype, operand_dtype) if constant or self._data else None
         if constant:
             assert compute is not None
             if self._trace is not None:
                 self._trace += kinds
             return self._fold(compute(*[t._array() for t in operands]), dtype)
-        self._own(*operands)
+        for t in operands:
+            if t._tl is not self:
+                self._own(t)
         out = Value(shape, dtype)
         count = prod(shape) if elements is None else elements
         itemsize = max(dtype.itemsize, operand_dtype.itemsize) if operand_dtype is not None else dtype.itemsize
@@ -361,40 +373,45 @@ class Program:
     # --- functions on tiles: Triton's, for floats of all widths
 
     def _binary(self, name: str, a: Any, b: Any) -> Tile:
-        (a, b), dtype = self._unify(name, (a, b), division=name in ("div", "mod"))
+        division = name in ("div", "mod")
+        if isinstance(a, Tile) and isinstance(b, Tile):
+            first, second = a, b
+            dtype = promote(first.dtype, second.dtype, division)
+        else:
+            (first, second), dtype = self._unify(name, (a, b), division)
         if dtype is bool_ and name in ("add", "sub"):
             name = "xor"  # one bit, which wraps
         kinds, function = _BINARY[name]
-        if name == "shr" and a.dtype.is_int_signed() and dtype.is_int_unsigned():
+        if name == "shr" and first.dtype.is_int_signed() and dtype.is_int_unsigned():
             function = _arithmetic_shift
         if name == "div" and not dtype.is_floating_point:
             dtype = float32
         if name in _INTEGER and dtype.is_floating_point:
-            raise KernelError(f"{name} takes integers, got {a!r} and {b!r}")
-        shape = broadcast(name, a.shape, b.shape)
+            raise KernelError(f"{name} takes integers, got {first!r} and {second!r}")
+        shape = first.shape if first.shape == second.shape else broadcast(name, first.shape, second.shape)
         if name in _CHECKED and not dtype.is_floating_point:
-            function = _checked(name, function, _either((a, b), shape))
+            function = _checked(name, function, _either((first, second), shape))
         out = bool_ if name in _COMPARE else dtype
-        return self._by_element(name, kinds, function, (a, b), shape, out, dtype)
+        return self._by_element(name, kinds, function, (first, second), shape, out, dtype)
 
     def _scalar(self, x: float, dtype: DType) -> Tile:
-        return self._fold(_rounded(x, str(x).startswith("-"), dtype.name), dtype)
+        return self._fold(_rounded(x, x < 0 or (x == 0 and math.copysign(1, x) < 0), dtype.name), dtype)
 
     def _unify(self, name: str, operands: Sequence[Any], division: bool = False) -> tuple[list[Tile], DType]:
         """Return tiles and numbers as tiles, numbers rounded to the common type, and that type."""
         dtype = None
-        numbers = []
         for x in operands:
             if isinstance(x, Tile):
-                dtype = promote(x.dtype, x.dtype if dtype is None else dtype, division)
-            elif isinstance(x, (bool, int, float, np.generic)):
-                numbers.append(x.item() if isinstance(x, np.generic) else x)
-            else:
+                tile = x
+                dtype = promote(tile.dtype, tile.dtype if dtype is None else dtype, division)
+            elif not isinstance(x, _NUMBERS):
                 raise KernelError(
                     f"{name}: expected a tile or a number, got {x!r}; load what a pointer points to first"
                 )
-        for x in numbers:
-            dtype = promote_scalar(dtype_of(x) if dtype is None else dtype, x, division)
+        for x in operands:
+            if not isinstance(x, Tile):
+                number = x.item() if isinstance(x, _GENERIC) else x
+                dtype = promote_scalar(dtype_of(number) if dtype is None else dtype, number, division)
         assert dtype is not None
         return [x if isinstance(x, Tile) else self._scalar(x, dtype) for x in operands], dtype
 
@@ -544,7 +561,8 @@ class Program:
 
     def _mixed(self, name: str, kinds: tuple[str, ...], function: Function, operands: Sequence[Any]) -> Tile:
         tiles, dtype = self._unify(name, operands)
-        return self._by_element(name, kinds, function, tiles, broadcast(name, *(t.shape for t in tiles)), dtype, dtype)
+        shape = broadcast(name, *[t.shape for t in tiles])
+        return self._by_element(name, kinds, function, tiles, shape, dtype, dtype)
 
     # --- shape
 
@@ -706,7 +724,5 @@ class Program:
             at = self._axis(name, x, axis)
             shape, axes = (*x.shape[:at], *((1,) if keep else ()), *x.shape[at + 1 :]), (at,)
 
-        def compute(a: np.ndarray) -> np.ndarray:
-            return function(a, axis=axes)
-
-        return self._vector(name, ("reduce",), compute, (x,), shape, dtype or x.dtype, x.dtype, prod(x.shape))
+        compute = partial(function, axis=axes)
+        return self._vector(name, _REDUCE, compute, (x,), shape, dtype or x.dtype, x.dtype, prod(x.shape))

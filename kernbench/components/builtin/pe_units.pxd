@@ -9,11 +9,12 @@ cdef class PeTcm:
     cdef public str name
     cdef public object config
     cdef public FirstFit scratch, heap
-    cdef int64_t _small, _count
-    cdef list _returned
+    cdef int64_t _small, _first_ps
+    cdef list _returned, _returned_ps, _returned_by
     cdef public int64_t freed_by
     @cython.locals(nbytes=int64_t, area=FirstFit, address=int64_t)
     cpdef int64_t alloc(self, Value value, bint loaded, int64_t now) except -2
+    @cython.locals(i=Py_ssize_t)
     cpdef free(self, Value value, int64_t at, int64_t by)
     @cython.locals(freed=FirstFit, t=int64_t, address=int64_t)
     cpdef int64_t _give_back(self) except -2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
-from heapq import heappop, heappush
 
 from kernbench._units import KIB, MIB, ns_to_ps, ps_per_unit, service_times
 from kernbench.components._command import Value, VectorOp
@@ -25,8 +25,10 @@ class PeTcm:
         self.scratch = FirstFit(f"kernel scratch of {name}", start, round(config.kernel_scratch_mb * MIB))
         self.heap = heap
         self._small = config.scratch_result_kib * KIB
-        self._returned: list[tuple[int, int, FirstFit, int, int]] = []
-        self._count = self.freed_by = 0
+        self._returned_ps: list[int] = []  # in this order: what is given back, and by which event
+        self._returned: list[tuple[FirstFit, int]] = []
+        self._returned_by: list[int] = []
+        self.freed_by = self._first_ps = 0
 
     def alloc(self, value: Value, loaded: bool, now: int) -> int:
         """Give `value` its space, not before `now`; return from when on it has it, or -1 if none is free yet."""
@@ -37,7 +39,7 @@ class PeTcm:
                 f"{self.name}: a tile of shape {value.shape} {value.dtype} takes {nbytes} B, {area.name} has "
                 f"{area.nbytes} B; use smaller tiles, or stream the operand with tl.ref"
             )
-        while self._returned and self._returned[0][0] <= now:
+        while self._returned and self._first_ps <= now:
             self._give_back()
         while True:
             address = area.take(nbytes or 1)
@@ -50,10 +52,13 @@ class PeTcm:
 
     def free(self, value: Value, at: int, by: int) -> None:
         """Take the space of `value` back at time `at`."""
-        area, address = value.space
+        i = bisect_right(self._returned_ps, at)
+        self._returned_ps.insert(i, at)
+        self._returned.insert(i, value.space)
+        self._returned_by.insert(i, by)
         value.space = None
-        self._count += 1
-        heappush(self._returned, (at, self._count, area, address, by))
+        if not i:
+            self._first_ps = at
 
     def full(self, value: Value, loaded: bool) -> OutOfMemoryError:
         """Return the error of a program that holds everything itself."""
@@ -66,9 +71,12 @@ class PeTcm:
         )
 
     def _give_back(self) -> int:
-        t, _, area, address, self.freed_by = heappop(self._returned)
+        area, address = self._returned.pop(0)
+        t, self.freed_by = self._returned_ps.pop(0), self._returned_by.pop(0)
         freed: FirstFit = area
         freed.free(address)
+        if self._returned:
+            self._first_ps = self._returned_ps[0]
         return t
 
 

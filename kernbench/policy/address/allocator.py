@@ -174,8 +174,10 @@ class FirstFit:
             )
         starts, ends, end = self._starts, self._ends, address + size
         i = bisect_left(starts, address)
-        joins = i < len(starts) and starts[i] == end
-        if i > 0 and ends[i - 1] == address:
+        following = starts[i] if i < len(starts) else -1
+        before = ends[i - 1] if i else -1
+        joins = following == end
+        if before == address:
             ends[i - 1] = ends[i] if joins else end
             if joins:
                 del starts[i], ends[i]
