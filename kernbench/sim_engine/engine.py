@@ -126,6 +126,7 @@ class GraphEngine:
         self.programs: dict[RunningProgram, None] = {}
         self.launches = LaunchTable()
         self.parts: dict[str, Any] = {}
+        self.plans: dict[Any, Any] = {}  # of tiled commands, by shapes and types
         self.commands = self.ahead_ps = 0
         self.interrupted = False
         self.failure: Exception | None = None

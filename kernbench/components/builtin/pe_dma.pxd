@@ -11,7 +11,7 @@ cdef class TileReads
 cdef class TileWrites
 cdef class Traffic
 
-from kernbench.components.builtin.pe_scheduler cimport Pipeline, TileJob
+from kernbench.components.builtin.pe_scheduler cimport Grid, Pipeline, TileJob
 from kernbench.components._command cimport Command
 from kernbench.components._pe cimport Job, Pe, Program, Request
 from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
@@ -106,7 +106,8 @@ cdef class Access(Source):
 
 
 cdef class Stream:
-    cdef public object pe, ref, grid
+    cdef public object pe, ref
+    cdef public Grid grid
     cdef public bint strided
     cdef public Port home
     cdef public int64_t at

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t
 
 cdef class Pipeline
 cdef class Stage
+cdef class Grid
 cdef class OutputTile
 cdef class PeScheduler
 cdef class Plan
@@ -19,6 +20,15 @@ cdef int64_t BEGIN, NONE
 cdef int FETCH, GEMM, MATH, PLAN, STORE
 cdef Cause NOTHING
 cdef int _FETCH, _GEMM, _MATH, _STORE, _COMPOSITE, _LOOKUP
+
+
+cdef class Grid:
+    cdef public int64_t rows, cols, tile_rows, tile_cols, itemsize
+    cpdef int64_t height(self, int64_t r) except? -1
+    cpdef int64_t width(self, int64_t c) except? -1
+    cpdef int64_t elements(self, int64_t r, int64_t c) except? -1
+    @cython.locals(rows=int64_t, offset=int64_t)
+    cpdef tuple packed(self, int64_t r, int64_t c)
 
 
 cdef class Ring:
@@ -112,7 +122,8 @@ cdef class OutputTile:
 
 
 cdef class Plan:
-    cdef public object pe, dtype, sizes, tile, out
+    cdef public object pe, dtype, sizes, tile
+    cdef public Grid out
     cdef public tuple work
     cdef public bint matrix, vector
     cdef public int64_t mt, kt, nt, n
@@ -126,7 +137,6 @@ cdef class PeScheduler:
     cdef public int64_t component, tile_ps, _free, _free_by
     cdef public list queue
     cdef public Pipeline pipeline
-    cdef dict _dots
     @cython.locals(job=TileJob, log=OpLog, start=int64_t, cause=int64_t, other=int64_t, planned=int64_t, lookup=int64_t)
     cpdef advance(self)
     cpdef Job job(self, Command command, Program program)

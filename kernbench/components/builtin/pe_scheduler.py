@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,6 @@ def cuts(size: int, tile: int) -> int:
     return max(1, -(-size // tile))
 
 
-@dataclass(frozen=True, slots=True)
 class Grid:
     """A row-major matrix of `rows` x `cols` elements, cut into tiles of `tile_rows` x `tile_cols`.
 
@@ -38,31 +38,34 @@ class Grid:
     [(8, 2), (18, 2)]
     """
 
-    rows: int
-    cols: int
-    tile_rows: int
-    tile_cols: int
-    itemsize: int
+    __slots__ = ("cols", "itemsize", "rows", "tile_cols", "tile_rows")
 
-    def shape(self, r: int, c: int) -> tuple[int, int]:
-        """Return the true rows and columns of tile (r, c)."""
-        return min(self.tile_rows, self.rows - r * self.tile_rows), min(self.tile_cols, self.cols - c * self.tile_cols)
+    def __init__(self, rows: int, cols: int, tile_rows: int, tile_cols: int, itemsize: int) -> None:
+        self.rows, self.cols, self.tile_rows, self.tile_cols = rows, cols, tile_rows, tile_cols
+        self.itemsize = itemsize
 
-    def nbytes(self, r: int, c: int) -> int:
-        rows, cols = self.shape(r, c)
-        return rows * cols * self.itemsize
+    def height(self, r: int) -> int:
+        """Return the true rows of tiles (r, ...)."""
+        return min(self.tile_rows, self.rows - r * self.tile_rows)
+
+    def width(self, c: int) -> int:
+        """Return the true columns of tiles (..., c)."""
+        return min(self.tile_cols, self.cols - c * self.tile_cols)
+
+    def elements(self, r: int, c: int) -> int:
+        return self.height(r) * self.width(c)
 
     def packed(self, r: int, c: int) -> tuple[int, int]:
         """Return (offset, bytes) of tile (r, c) where tiles are stored one after the other."""
-        rows, cols = self.shape(r, c)
+        rows = self.height(r)
         offset = (r * self.tile_rows * self.cols + rows * c * self.tile_cols) * self.itemsize
-        return offset, rows * cols * self.itemsize
+        return offset, rows * self.width(c) * self.itemsize
 
     def strided(self, r: int, c: int) -> list[tuple[int, int]]:
         """Return (offset, bytes) of every row of tile (r, c) where the matrix is stored row by row."""
-        rows, cols = self.shape(r, c)
         first = (r * self.tile_rows * self.cols + c * self.tile_cols) * self.itemsize
-        return [(first + row * self.cols * self.itemsize, cols * self.itemsize) for row in range(rows)]
+        pitch, nbytes = self.cols * self.itemsize, self.width(c) * self.itemsize
+        return [(first + row * pitch, nbytes) for row in range(self.height(r))]
 
 
 _FETCH, _GEMM, _MATH, _STORE = KIND["fetch"], KIND["gemm"], KIND["math"], KIND["store_tcm"]
@@ -471,11 +474,9 @@ class TileJob(Job):
 class Operand:
     """What tiles read of one operand: its grid, and which of a tile's m, n, k (0 for none) give the place in it.
 
-    An operand without k is read once per output tile, with its last k tile, or with its first. `ref` is where it is
-    streamed from; one in TCM has none.
+    An operand without k is read once per output tile, with its last k tile, or with its first.
     """
 
-    ref: Ref | None
     grid: Grid
     axes: str
     first: bool = False
@@ -489,7 +490,7 @@ class Operand:
         """Return the bytes that tile (m, n, k) reads of it."""
         if "k" not in self.axes and k != (0 if self.first else kt - 1):
             return 0
-        return self.grid.nbytes(*self.place(m, n, k))
+        return self.grid.elements(*self.place(m, n, k)) * self.grid.itemsize
 
 
 class OutputTile:
@@ -499,10 +500,10 @@ class OutputTile:
 
     def __init__(self, plan: Plan, m: int, n: int) -> None:
         pe, kt = plan.pe, plan.kt
-        shape = plan.out.shape(m, n)
-        self.nbytes = plan.out.nbytes(m, n)
+        elements = plan.out.elements(m, n)
+        self.nbytes = elements * plan.out.itemsize
         self.store_ps = pe.fetch_store.store_ps(self.nbytes)
-        self.vector_ps = pe.math.ps(plan.work, math.prod(shape)) if plan.vector else 0
+        self.vector_ps = pe.math.ps(plan.work, elements) if plan.vector else 0
         # The k tiles between the first and the last are equal.
         fetched = {k: sum(x.nbytes(m, n, k, kt) for x in plan.operands) for k in {0, min(1, kt - 1), kt - 1}}
         at = [0, *[1] * (kt - 2), kt - 1][:kt]
@@ -520,6 +521,7 @@ class OutputTile:
 class Plan:
     """The tiles of C[m, n] = A[m, k] B[k, n], in order m, n, k, and what each stage spends on them.
 
+    All that it holds follows from shapes and types: equal commands share one, on whatever PE; `pe` only gives rates.
     `mt`, `nt`, `kt` count tiles along each size, `n` all of them. `dtype` is that of operands of the matrix engine, if
     that takes part; with `vector`, each output tile is `work` for the vector engine.
     """
@@ -541,9 +543,8 @@ class Plan:
         return Grid(rows, cols, tile_rows, tile_cols, itemsize)
 
     def read(self, operand: Ref | Value, axes: str, first: bool = False) -> None:
-        """Let the tiles read an operand, which is streamed if it is in memory."""
-        ref = operand if isinstance(operand, Ref) else None
-        self.operands.append(Operand(ref, self.grid(axes, operand.dtype.itemsize), axes, first))
+        """Let the tiles read an operand like this one."""
+        self.operands.append(Operand(self.grid(axes, operand.dtype.itemsize), axes, first))
 
     def out_place(self, o: int) -> tuple[int, int]:
         """Return the grid position of output tile `o`."""
@@ -563,6 +564,12 @@ class Plan:
         return min(self.tile[axis], self.sizes[axis] - at * self.tile[axis])
 
 
+def _read(command: Composite) -> list[Ref | Value]:
+    """Return what the tiles of a command read, in the order of its plan's operands."""
+    reads = [command.a, command.b, command.acc, *[operand for _, operand in command.extra]]
+    return [x for x in reads if x is not None]
+
+
 class PeScheduler:
     """Plans a tile every `tile_ns`, in the order of commands, while earlier tiles are under way."""
 
@@ -573,7 +580,6 @@ class PeScheduler:
         self.queue: list[TileJob] = []
         self.pipeline = Pipeline(pe.name, pe.engine.log, pe.config.pe_tcm.stage_buffers, pe.engine.live)
         self._free, self._free_by = 0, NONE
-        self._dots: dict[object, Plan] = {}  # by sizes and types: a dot's operands are in TCM
 
     def advance(self) -> None:
         """Plan the commands whose operands are complete, none before the command issued before it."""
@@ -594,24 +600,26 @@ class PeScheduler:
         """Return the job of a command that engines compute."""
         if isinstance(command, Vector):
             return VectorJob(self.pe, command, program)
-        assert isinstance(command, (Dot, Composite))
-        plan = self._dot(command) if isinstance(command, Dot) else self._composite(command)
+        if isinstance(command, Dot):
+            return TileJob(self.pe, command, program, self._dot(command))
+        assert isinstance(command, Composite)
+        plan = self._composite(command)
         job = TileJob(self.pe, command, program, plan)
         streamed = [
-            (Stream(self.pe, operand.ref, operand.grid), operand)
-            for operand in plan.operands
-            if operand.ref is not None
+            (Stream(self.pe, read, operand.grid), operand)
+            for read, operand in zip(_read(command), plan.operands, strict=True)
+            if isinstance(read, Ref)
         ]
         if streamed:
-            self._fits(plan)
+            self._fits([operand for _, operand in streamed])
             job.reads = TileReads(job, streamed, self.pe.config.pe_tcm.buffers_per_operand)
-        if isinstance(command, Composite) and command.out is not None:
+        if command.out is not None:
             job.writes = TileWrites(job, Stream(self.pe, command.out, plan.out))
         return job
 
-    def _fits(self, plan: Plan) -> None:
+    def _fits(self, streamed: Sequence[Operand]) -> None:
         tcm = self.pe.config.pe_tcm
-        need = sum(o.grid.tile_rows * o.grid.tile_cols * o.grid.itemsize for o in plan.operands if o.ref is not None)
+        need = sum(o.grid.tile_rows * o.grid.tile_cols * o.grid.itemsize for o in streamed)
         need *= tcm.buffers_per_operand
         if need > tcm.tile_buffer_mb * MIB:
             raise OutOfMemoryError(
@@ -623,9 +631,10 @@ class PeScheduler:
         a, b, *acc = command.inputs
         assert command.output is not None
         key = (command.mkn, a.dtype.name, b.dtype.name, command.output.dtype.itemsize, len(acc))
-        plan = self._dots.get(key)
+        known = self.pe.engine.plans
+        plan = known.get(key)
         if plan is None:
-            plan = self._dots[key] = self._gemm(command.mkn, a, b, acc[0] if acc else None)
+            plan = known[key] = self._gemm(command.mkn, a, b, acc[0] if acc else None)
             plan.out = plan.grid("mn", command.output.dtype.itemsize)
         return plan
 
@@ -639,6 +648,17 @@ class PeScheduler:
         return plan
 
     def _composite(self, command: Composite) -> Plan:
+        assert command.out is not None
+        reads = [(x.shape, x.dtype) for x in (command.out, *_read(command))]
+        kinds = [kind for kind, _ in command.extra]
+        key = (command.op, command.b is None, command.acc is None, *kinds, *reads, command.epilogue)
+        known = self.pe.engine.plans
+        plan = known.get(key)
+        if plan is None:
+            plan = known[key] = self._planned(command)
+        return plan
+
+    def _planned(self, command: Composite) -> Plan:
         out, a = command.out, command.a
         assert out is not None
         assert a is not None
