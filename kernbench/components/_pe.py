@@ -576,10 +576,10 @@ class Pe:
             )  # fmt: skip
         for other in first:
             if other.id >= 0:
-                log.after.append((made_by, other.id))
+                log.after(made_by, other.id)
         for value in command.inputs:
             if value.maker >= 0:
-                log.after.append((made_by, value.maker))
+                log.after(made_by, value.maker)
         if command.output is not None:
             command.output.maker = made_by
 

@@ -16,9 +16,14 @@ cdef class OpLog:
     cdef public dict components, places, openers
     cdef public Waits waits
     cpdef opened(self, int64_t key, int64_t asked, Cause cause)
-    cdef public list routes, after, _commands, _blocks, _move_blocks, _stage_blocks, _step_blocks, _path_blocks
-    cdef int64_t[::1] _rows, _moves, _stages, _steps, _paths
-    cdef int64_t _free, _moves_free, _stages_free, _steps_free, _paths_free, _entered
+    cdef public list routes, _commands, _blocks, _move_blocks, _stage_blocks, _step_blocks, _path_blocks, _after_blocks
+    cdef dict _known
+    cdef int64_t[::1] _rows, _moves, _stages, _steps, _paths, _after
+    cdef int64_t _free, _moves_free, _stages_free, _steps_free, _paths_free, _after_free, _entered
+    @cython.locals(fields=tuple)
+    cpdef int64_t command(self, str name, int64_t sip=*, int64_t cube=*, int64_t pe=*, tuple shape=*, str tag=*, str dtype=*, tuple vector=*) except -1
+    @cython.locals(after=int64_t[::1], i=int64_t)
+    cpdef after(self, int64_t command, int64_t first)
     cpdef int64_t place(self, str name) except -1
     cpdef int64_t route(self, Route route) except -1
     @cython.locals(rows=int64_t[::1], i=int64_t)

@@ -72,20 +72,21 @@ class OpLog:
         self.places: dict[str, int] = {}  # of steps
         self.waits = Waits()
         self.routes: list[Route] = []
-        self.after: list[tuple[int, int]] = []
-        self._commands: list[tuple[Any, ...]] = []
+        self._commands: list[CommandInfo] = []
+        self._known: dict[tuple[Any, ...], CommandInfo] = {}  # equal commands of a PE share one
         self._entered = 0
+        self._after_blocks: list[np.ndarray] = []
         self._blocks: list[np.ndarray] = []
         self._move_blocks: list[np.ndarray] = []
         self._stage_blocks: list[np.ndarray] = []
         self._step_blocks: list[np.ndarray] = []
         self._path_blocks: list[np.ndarray] = []
         self._rows, self._moves, self._stages = _block(0), _block(0), _block(0)
-        self._steps, self._paths = _block(0), _block(0)
+        self._steps, self._paths, self._after = _block(0), _block(0), _block(0)
         # Where tiles are not logged: requests that memories began to work with, when they were sent and why; the last.
         self.openers: dict[int, tuple[int, Cause]] = {}
         # Numbers for which the last block has room.
-        self._free = self._moves_free = self._stages_free = self._steps_free = self._paths_free = 0
+        self._free = self._moves_free = self._stages_free = self._steps_free = self._paths_free = self._after_free = 0
 
     def component(self, name: str) -> int:
         """Return the id of a component's name."""
@@ -97,14 +98,27 @@ class OpLog:
     ) -> int:  # fmt: skip
         """Enter a command, with the fields of `CommandInfo`, unless nothing is kept; return its id."""
         if self.operation:
-            self._commands.append((name, sip, cube, pe, shape, tag, dtype, vector))
+            fields = (name, sip, cube, pe, shape, tag, dtype, vector)
+            known = self._known.get(fields)
+            if known is None:
+                known = self._known[fields] = CommandInfo(*fields)
+            self._commands.append(known)
         self._entered += 1
         return self._entered - 1
 
     @property
     def commands(self) -> tuple[CommandInfo, ...]:
         """Return what is known of each command so far, by id."""
-        return tuple([CommandInfo(*fields) for fields in self._commands])
+        return tuple(self._commands)
+
+    def after(self, command: int, first: int) -> None:
+        """Note that a command comes after another one."""
+        if not self._after_free:
+            self._after_free = 2 * _ROWS
+            self._after = _added(self._after_blocks, self._after_free)
+        after, i = self._after, len(self._after) - self._after_free
+        after[i], after[i + 1] = command, first
+        self._after_free -= 2
 
     def route(self, route: Route) -> int:
         """Return the id of a route."""
@@ -274,6 +288,10 @@ class OpLog:
         """Return all rows so far as columns."""
         return _columns(self._blocks, self._free, COLUMNS, _WIDTH)
 
+    def order(self) -> np.ndarray:
+        """Return the commands so far that come after others, each with one of these."""
+        return _table(self._after_blocks, self._after_free, 2)
+
     def causes(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the candidates of every row and of every transfer so far, two to a number."""
         rows, moves = _table(self._blocks, self._free, _WIDTH), _table(self._move_blocks, self._moves_free, _MOVE_WIDTH)
@@ -414,7 +432,7 @@ def dependencies(engine: GraphEngine) -> Dependencies:
         tuple(nodes),
         tuple(routes),
         links,
-        np.array(log.after, np.int64).reshape(-1, 2),
+        log.order(),
         np.array([(x.command, max(0, x.target_start_ps)) for x in engine.launches if log.operation], np.int64).reshape(
             -1, 2
         ),
@@ -472,8 +490,10 @@ def collect(engine: GraphEngine) -> Records:
         log.component(name)
     names = tuple(log.components)
     busy = np.zeros(len(names), np.int64)
+    order = np.argsort(columns["component"], kind="stable")
+    ends = np.searchsorted(columns["component"][order], np.arange(len(names) + 1))
     for name, i in log.components.items():
-        rows = columns["component"] == i
+        rows = order[ends[i] : ends[i + 1]]
         busy[i] = counted[name] if name in counted else covered_ps(columns["start_ps"][rows], columns["end_ps"][rows])
     launches = [
         Launch(x.name, x.sent_ps, engine.env._now if x.end_ps < 0 else x.end_ps, x.sip, x.queues)

@@ -470,7 +470,7 @@ class PeIpcq(Callee):
         if self.observers:
             self.tell("recv", job.queue, job.message.nbytes)
         if self.log.operation:
-            self.log.after.append((job.id, job.message.id))
+            self.log.after(job.id, job.message.id)
         job.finish(end, by)
         job.complete()
 
