@@ -36,11 +36,16 @@ def map_ranges(
     if all(len(same) == 1 for same in copies.values()):
         ranges = _ranges(va, [same[0] for same in copies.values()])
         return dict.fromkeys(pes, ranges)
-    return {(cube, pe): _ranges(va, [_nearest(same, cube, pe) for same in copies.values()]) for cube, pe in pes}
-
-
-def _nearest(copies: Sequence[TensorShard], cube: int, pe: int) -> TensorShard:
-    return min(copies, key=lambda s: ((s.cube, s.pe) != (cube, pe), s.cube != cube))
+    own = [{(s.cube, s.pe): s for s in reversed(same)} for same in copies.values()]
+    near = [{s.cube: s for s in reversed(same)} for same in copies.values()]
+    first = [same[0] for same in copies.values()]
+    return {
+        (cube, pe): _ranges(
+            va,
+            [o.get((cube, pe)) or n.get(cube) or other for o, n, other in zip(own, near, first, strict=True)],
+        )
+        for cube, pe in pes
+    }
 
 
 def _ranges(va: int, shards: Iterable[TensorShard]) -> Sequence[Range]:

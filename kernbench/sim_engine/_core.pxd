@@ -86,7 +86,7 @@ cdef class Merge:
 cdef class Link:
     cdef readonly str src, dst
     cdef readonly double bw_gbs
-    cdef readonly int64_t lat, priority, base, flit_bytes
+    cdef readonly int64_t lat, edge_ps, header_bytes, priority, base, flit_bytes
     cdef readonly object hook, times
     cdef public int64_t free
     cdef public bint merges

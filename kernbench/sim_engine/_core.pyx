@@ -267,8 +267,8 @@ cdef class Link:
 
     def __init__(self, edge, int64_t to, int64_t extra_ps, int64_t rank, hook, bint merges, times, int64_t flit_bytes, int64_t number):
         global hooked
-        self.src, self.dst, self.bw_gbs, latency_ps, *_ = edge
-        self.lat = checked(latency_ps + extra_ps, "latency")
+        self.src, self.dst, self.bw_gbs, self.edge_ps, _, _, self.header_bytes = edge
+        self.lat = checked(self.edge_ps + extra_ps, "latency")
         self.hook, self.times = hook, times
         hooked = hooked or hook is not None
         self.priority = ARRIVAL + 1 + rank

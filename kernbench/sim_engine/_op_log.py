@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from kernbench.sim_engine._network import Clock, Link
     from kernbench.sim_engine._transaction import Route, Transaction
     from kernbench.sim_engine.engine import GraphEngine
+    from kernbench.topology._graph import Graph
 
 LEVELS = ("off", "operation", "tile")
 KINDS = (
@@ -390,30 +391,37 @@ def _sums(at: list[int], values: list[int], n: int) -> np.ndarray:
     return sums
 
 
+LinkTimes = tuple[int, int, float, int, int]
+
+
+def _times(graph: Graph, link: Link) -> LinkTimes:
+    """Return the latencies of a link and of the node behind it, its bandwidth, header, and cycle."""
+    wire, cycle, behind = link.edge_ps, 0, graph.node(link.dst)
+    wire -= behind.overhead_ps
+    node = link.lat - wire
+    if graph.clocks:
+        clock = graph.clocks.get(behind.kind, graph.clocks.get(graph.node(link.src).kind))
+        if clock is not None:  # the latency makes a whole flit take whole cycles: these are of the link
+            service, cycle = link.times[link.flit_bytes], clock.cycle_ps
+            wire -= clock.cycles(service) * cycle - service
+    return wire, node, link.bw_gbs, link.header_bytes, cycle
+
+
 def dependencies(engine: GraphEngine) -> Dependencies:
     """Return what the log keeps of moves and of the order of commands."""
     log, graph = engine.log, engine.machine.graph
     nodes: dict[str, int] = {}
     routes = []
-    links: dict[tuple[int, int], tuple[int, int, float, int, int]] = {}
+    links: dict[tuple[int, int], LinkTimes] = {}
     for route in log.routes:
         path = [nodes.setdefault(name, len(nodes)) for name in (route.links[0].src, *(x.dst for x in route.links))]
         routes.append(tuple(path))
         for at, link in enumerate(route.links):
-            if (path[at], path[at + 1]) in links:
-                continue
-            # Both ways: a transaction goes out over one and comes back over the other.
-            for here, there in ((at, at + 1), (at + 1, at)):
-                src, dst = (link.src, link.dst) if here < there else (link.dst, link.src)
-                edge = graph.edge(src, dst)
-                latency = engine.network.link(src, dst).lat
-                wire, cycle = edge.latency_ps - graph.node(dst).overhead_ps, 0
-                node = latency - wire
-                clock = graph.clocks.get(graph.node(dst).kind, graph.clocks.get(graph.node(src).kind))
-                if clock is not None:  # the latency makes a whole flit take whole cycles: these are of the link
-                    service, cycle = edge.service_ps(engine.network.flit_bytes), clock.cycle_ps
-                    wire -= clock.cycles(service) * cycle - service
-                links[path[here], path[there]] = wire, node, edge.bw_gbs, edge.header_bytes, cycle
+            if (path[at], path[at + 1]) not in links:
+                # Both ways: a transaction goes out over one and comes back over the other.
+                back = engine.network.link(link.dst, link.src)
+                links[path[at], path[at + 1]] = _times(graph, link)
+                links[path[at + 1], path[at]] = _times(graph, back)
     causes, sent = log.causes()
     moves, steps, paths = log.moves(), log.steps(), log.paths()
     under_way = moves["start_ps"] < 0

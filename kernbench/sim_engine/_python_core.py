@@ -65,25 +65,25 @@ class Hop(NamedTuple):
 class Link:
     """A directed link: a FIFO server of flits, and a latency behind it.
 
-    `free` is when the last flit so far will have left it. `priority` and `base` order what leaves it among simultaneous
-    arrivals. `hook(nbytes, t_ps) -> extra_ps` is the component behind it, if that wants to see every flit: it is
-    FIFO, too, and its last flit so far leaves it at `behind`. `memory` hears of every flit of a write. Of a link at
-    routers with credits, `legs` are those of the routes over it, by the identity of their links; `pending` flits wait
-    in front of the network, and `arbiter` is told when none does. `served_key` and `served_wait` are the message of the
-    last flit so far, and where that has waited last.
+    `edge_ps` is the part of its latency that the graph gives. `free` is when the last flit so far will have left it.
+    `priority` and `base` order what leaves it among simultaneous arrivals. `hook(nbytes, t_ps) -> extra_ps` is the
+    component behind it, if that wants to see every flit: it is FIFO, too, and its last flit so far leaves it at
+    `behind`. `memory` hears of every flit of a write. Of a link at routers with credits, `legs` are those of the routes
+    over it, by the identity of their links; `pending` flits wait in front of the network, and `arbiter` is told when
+    none does. `served_key` and `served_wait` are the message of the last flit so far, and where that has waited last.
     """
 
     __slots__ = (
         "arbiter", "base", "behind", "busy_ps", "bw_gbs", "dst", "flit_bytes", "free", "hook", "lat", "legs", "memory",
-        "merges", "number", "pending", "priority", "served_key", "served_wait", "src", "times",
+        "header_bytes", "merges", "number", "pending", "priority", "served_key", "served_wait", "src", "times", "edge_ps",
     )  # fmt: skip
 
     def __init__(
         self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool, times: ServiceTimes,
         flit_bytes: int, number: int,
     ) -> None:  # fmt: skip
-        self.src, self.dst, self.bw_gbs, latency_ps, *_ = edge
-        self.lat, self.hook, self.merges, self.times = latency_ps + extra_ps, hook, merges, times
+        self.src, self.dst, self.bw_gbs, self.edge_ps, _, _, self.header_bytes = edge
+        self.lat, self.hook, self.merges, self.times = self.edge_ps + extra_ps, hook, merges, times
         self.flit_bytes, self.number = flit_bytes, number
         self.priority = ARRIVAL + 1 + rank
         self.base = to << _NUMBER_BITS

@@ -50,11 +50,11 @@ _thresholds: tuple[int, int, int] = (0, 0, 0)
 
 
 @contextmanager
-def running() -> Iterator[None]:
-    """Let the cycle collector look rarely, and lose no interrupt, during the with-block.
+def collecting_rarely() -> Iterator[None]:
+    """Let the cycle collector look rarely during the with-block.
 
-    A run makes millions of objects and hardly a cycle. Runs in other threads share both settings; the last one to end
-    sets them back.
+    A run, and what it needs, are millions of objects and hardly a cycle. Blocks in other threads share the setting; the
+    last one to end sets it back.
     """
     global _runs, _thresholds  # noqa: PLW0603  the interpreter has one collector
     with _lock:
@@ -63,15 +63,24 @@ def running() -> Iterator[None]:
             _thresholds = gc.get_threshold()
             if 0 < _thresholds[0] < _COLLECT_EVERY:
                 gc.set_threshold(_COLLECT_EVERY, *_thresholds[1:])
-    hold()
     try:
         yield
     finally:
-        release()
         with _lock:
             _runs -= 1
             if _runs == 0 and gc.get_threshold()[0] == _COLLECT_EVERY:  # unless the user has changed it meanwhile
                 gc.set_threshold(*_thresholds)
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Collect rarely, and lose no interrupt, during the with-block."""
+    with collecting_rarely():
+        hold()
+        try:
+            yield
+        finally:
+            release()
 
 
 class GraphEngine:
@@ -426,4 +435,5 @@ class GraphEngine:
 
     def records(self) -> Records:
         """Return what happened so far, in columns."""
-        return collect(self)
+        with collecting_rarely():
+            return collect(self)

@@ -91,6 +91,16 @@ class _Wire:
     header_bytes: int = 0
 
 
+Leaving = dict[str, dict[str, Edge]]  # links by the nodes that they leave and reach
+
+
+def _leaving(nodes: Iterable[str], edges: Iterable[Edge]) -> Leaving:
+    found: Leaving = {node: {} for node in nodes}
+    for edge in edges:
+        found[edge.src][edge.dst] = edge
+    return found
+
+
 class Graph:
     """Nodes and links of a machine, by id.
 
@@ -106,14 +116,11 @@ class Graph:
         self.w, self.h = config.sip.cube_mesh.w, config.sip.cube_mesh.h
         self._cube_nodes = {node.id: node for node in self._local_nodes()}
         self._io_nodes = 3 + self.h * config.cube.ucie.connections
-        self._templates: dict[frozenset[str], dict[str, list[Edge]]] = {}
-        self._cubes: dict[int, dict[str, list[Edge]]] = {}
+        self._templates: dict[frozenset[str], Leaving] = {}
+        self._cubes: dict[int, Leaving] = {}
         nodes, edges = self._make_trunk()
         self._nodes = {node.id: node for node in nodes}
-        self._edges: dict[tuple[str, str], Edge] = {}
-        self._trunk: dict[str, list[Edge]] = {node.id: [] for node in nodes}
-        for edge in edges:
-            self._trunk[edge.src].append(edge)
+        self._trunk = _leaving([node.id for node in nodes], edges)
 
     def node(self, node_id: str) -> Node:
         """Return the node called `node_id`."""
@@ -131,16 +138,18 @@ class Graph:
 
     def edge(self, src: str, dst: str) -> Edge:
         """Return the link from `src` to `dst`."""
-        edge = self._edges.get((src, dst))
-        if edge is not None:
-            return edge
-        edge = next((edge._replace(src=src, dst=dst) for edge in self._leaving(src) if edge.dst == dst), None)
-        if edge is None:
+        if src in self._trunk:
+            found = self._trunk[src].get(dst)
+        else:
+            _, cube, local = self._in_cube(src)
+            n = len(src) - len(local)
+            like = self._links(cube)[local].get(dst[n:]) if dst[:n] == src[:n] else None
+            found = self._port_edge(src, dst) if like is None and dst == self._beyond(src) else like
+        if found is None:
             self.node(dst)
             known = ", ".join(edge.dst for edge in self.out(src))
             raise ArgumentError(f"no link from {src} to {dst}; {src} leads to {known}")
-        self._edges[src, dst] = edge
-        return edge
+        return Edge(src, dst, *found[2:])
 
     def out(self, node_id: str) -> tuple[Edge, ...]:
         """Return the links that leave `node_id`."""
@@ -148,17 +157,24 @@ class Graph:
 
     def _leaving(self, node_id: str) -> Iterator[Edge]:
         if node_id in self._trunk:
-            yield from self._trunk[node_id]
+            yield from self._trunk[node_id].values()
             return
         sip, cube, local = self._in_cube(node_id)
         prefix = naming.cube(sip, cube) + "."
-        for edge in self._links(cube)[local]:
+        for edge in self._links(cube)[local].values():
             yield Edge(node_id, prefix + edge.dst, *edge[2:])
+        peer = self._beyond(node_id)
+        if peer is not None:
+            yield self._port_edge(node_id, peer)
+
+    def _beyond(self, node_id: str) -> str | None:
+        """Return the port that a node of a cube, if it is one, is connected to across the cube's edge."""
         place = naming.parse(node_id)
-        if place.side is not None and place.conn is not None:
-            peer = self._peer(sip, cube, place.side, place.conn)
-            if peer is not None:
-                yield self._port_edge(node_id, peer)
+        if place.side is None or place.conn is None:
+            return None
+        assert place.sip is not None
+        assert place.cube is not None
+        return self._peer(place.sip, place.cube, place.side, place.conn)
 
     def nodes(self) -> Iterator[Node]:
         """Iterate over all nodes by index; makes them all."""
@@ -203,16 +219,13 @@ class Graph:
         ucie = self.config.cube.ucie
         return Edge(src, dst, ucie.flit_gbs, ns_to_ps(ucie.port_ns), 0.0, rank=0)
 
-    def _links(self, cube: int) -> dict[str, list[Edge]]:
+    def _links(self, cube: int) -> Leaving:
         """Return the links inside of a cube, by the node that they leave, with ids as within it."""
         found = self._cubes.get(cube)
         if found is None:
             linked = frozenset(side for side in SIDES if self._peer(0, cube, side, 0) is not None)
             if linked not in self._templates:
-                template: dict[str, list[Edge]] = {node: [] for node in self._cube_nodes}
-                for edge in self._local_edges(linked):
-                    template[edge.src].append(edge)
-                self._templates[linked] = template
+                self._templates[linked] = _leaving(self._cube_nodes, self._local_edges(linked))
             found = self._cubes[cube] = self._templates[linked]
         return found
 
