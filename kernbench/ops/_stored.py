@@ -14,6 +14,7 @@ import numpy as np
 from kernbench.config import MachineConfig
 from kernbench.kernels.partition import chunk
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
+from kernbench.triton_emu._places import Affine, Pieces
 
 Span = tuple[int, int]  # start and size
 
@@ -119,18 +120,17 @@ class Stored:
             after = place + (high - low) * n
         return first
 
-    def places(self, rows: Span, columns: Span) -> np.ndarray:
+    def places(self, rows: Span, columns: Span) -> Affine | Pieces:
         """Return the places of the elements of a block."""
         (row, m), (column, n) = rows, columns
-        out = np.empty((m, n), np.int64)
+        parts = []
         for piece in self._near(rows, columns):
             (top, height), (left, width) = piece.rows, piece.columns
-            r = np.arange(max(row, top), min(row + m, top + height))
-            c = np.arange(max(column, left), min(column + n, left + width))
-            if r.size and c.size:
-                lines = piece.place + (r - top)[:, None] * piece.row_step + (c - left)[None, :] * piece.column_step
-                out[r[0] - row : r[-1] + 1 - row, c[0] - column : c[-1] + 1 - column] = lines
-        return out
+            low, first = max(row, top), max(column, left)
+            size = min(row + m, top + height) - low, min(column + n, left + width) - first
+            place = piece.place + (low - top) * piece.row_step + (first - left) * piece.column_step
+            parts.append(((low - row, first - column), Affine(place, size, (piece.row_step, piece.column_step))))
+        return parts[0][1] if len(parts) == 1 else Pieces((m, n), tuple(parts))
 
     def widths(self, rows: Span, columns: Span) -> list[int]:
         """Return how wide the shards are that the columns of a block are stored in, one after the other."""

@@ -72,7 +72,7 @@ class Matrix(NamedTuple):
         for at in range(0, len(spread), TOGETHER):
             found, targets = [], []
             for _, rows, columns in spread[at : at + TOGETHER]:
-                found.append(self.source.places(rows, columns).reshape(-1))
+                found.append(self.source.places(rows, columns).array().reshape(-1))
                 lines = (np.arange(rows[1]) + rows[0] - row)[:, None] * n + np.arange(columns[1]) + columns[0] - column
                 targets.append(place + lines.reshape(-1))
             read, written = np.concatenate(found), np.concatenate(targets)

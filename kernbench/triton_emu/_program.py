@@ -39,7 +39,8 @@ from kernbench.triton_emu._handles import (
     pointers_of,
     shape_text,
 )
-from kernbench.triton_emu._promotion import dtype_of, promote, promote_scalar, sum_dtype, wide
+from kernbench.triton_emu._places import Affine, Pieces, Places, combined, everywhere
+from kernbench.triton_emu._promotion import dtype_of, fits, kind, limits, promote, promote_scalar, sum_dtype, wide
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -207,7 +208,15 @@ _BINARY: dict[str, tuple[tuple[str, ...], Function]] = {
     "ne": (_SIMPLE, np.not_equal),
 }
 _COMPARE = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+_KNOWN = frozenset(("add", "sub", "mul", "lt", "le", "gt", "ge", "and"))  # of places
 _INTEGER = frozenset(("floordiv", "and", "or", "xor", "shl", "shr", "not"))
+
+
+def _places_of(tile: Tile) -> Places | None:
+    """Return what a constant is, without an array: places, or an integer that is the same everywhere."""
+    if tile._places is None and not tile.shape and tile._constant and kind(tile.dtype) == 1:
+        return Affine(int(tile._number()), (), ())
+    return tile._places
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -288,6 +297,12 @@ class Program:
     def _fold(self, array: np.ndarray, dtype: DType) -> Tile:
         """Return a constant; `array` is in the carrier type, rounded to `dtype`."""
         return Tile(self, Value(array.shape, dtype, array, 0), constant=True)
+
+    def _placed(self, places: Places, dtype: DType, kinds: tuple[str, ...] = ()) -> Tile:
+        """Return a constant that is known without an array, of operations of these kinds on constants."""
+        if self._trace is not None:
+            self._trace += kinds
+        return Tile(self, Value(places.shape, dtype, None, 0), constant=True, places=places)
 
     def _constant(self, x: Any) -> Tile:
         """Return `x` as a tile: itself, or a Python number as a constant."""
@@ -372,6 +387,10 @@ class Program:
         if name in _INTEGER and dtype.is_floating_point:
             raise KernelError(f"{name} takes integers, got {a!r} and {b!r}")
         shape = broadcast(name, a.shape, b.shape)
+        if name in _KNOWN and not dtype.is_floating_point and (a._places is not None or b._places is not None):
+            found = combined(name, _places_of(a), _places_of(b), shape, limits(dtype))
+            if found is not None:
+                return self._placed(found, bool_ if name in _COMPARE else dtype, kinds)
         if name in _CHECKED and not dtype.is_floating_point:
             function = _checked(name, function, _either((a, b), shape))
         out = bool_ if name in _COMPARE else dtype
@@ -408,10 +427,14 @@ class Program:
         """Return start, start + 1, ... end - 1 as i32; any length, not only powers of two."""
         low, high = index(start), index(end)
         shape_of(high - low)
-        return self._fold(np.arange(low, high, dtype=np.int32), int32)
+        if not (fits(low, int32) and fits(high - 1, int32)):
+            return self._fold(np.arange(low, high, dtype=np.int32), int32)
+        return self._placed(Affine(low, (high - low,), (int(high - low > 1),)), int32)
 
-    def constant(self, values: np.ndarray) -> Tile:
+    def constant(self, values: np.ndarray | Affine | Pieces) -> Tile:
         """Return integers that the host knows, as i64: a constant, as what `arange` and arithmetic make of numbers."""
+        if isinstance(values, (Affine, Pieces)):
+            return self._placed(values, int64)
         return self._fold(np.asarray(values, np.int64), int64)
 
     def full(self, shape: int | Sequence[int], value: Any, dtype: DTypeLike) -> Tile:
@@ -421,9 +444,10 @@ class Program:
             raise KernelError(f"full takes a number or a scalar, got {value!r}")
         if isinstance(value, Tile) and not value._constant:
             return self._vector("full", _SIMPLE, lambda x: np.broadcast_to(x, shape), (value,), shape, dt, None)
-        filled = self._scalar(value._number() if isinstance(value, Tile) else value, dt)._value.array
-        assert filled is not None
-        return self._fold(np.full(shape, filled), dt)
+        filled = self._scalar(value._number() if isinstance(value, Tile) else value, dt)._array()
+        if shape and not dt.is_floating_point:
+            return self._placed(everywhere(filled.item(), shape), dt)
+        return self._fold(np.broadcast_to(filled, shape), dt)
 
     def zeros(self, shape: int | Sequence[int], dtype: DTypeLike) -> Tile:
         """Return a tile of zeros."""
@@ -522,6 +546,8 @@ class Program:
             return tile
         if bitcast:
             return self._bits(tile, dt)
+        if isinstance(tile._places, Affine) and kind(dt) == 1 and tile._places.are_in(*limits(dt)):
+            return self._placed(tile._places, dt, _SIMPLE)
         function: Function = (lambda a: a != 0) if dt is bool_ else (lambda a: a)
         return self._by_element("cast", _SIMPLE, function, (tile,), tile.shape, dt, tile.dtype)
 
@@ -610,6 +636,8 @@ class Program:
             return tile
         if broadcast("broadcast_to", tile.shape, sizes) != sizes:
             raise KernelError(f"broadcast_to: {tile!r} does not broadcast to {shape_text(sizes)}")
+        if tile._places is not None and not isinstance(tile._places, Pieces):
+            return self._placed(tile._places.spread(sizes), tile.dtype, _SIMPLE)
         return self._vector(
             "broadcast_to", _SIMPLE, lambda a: np.broadcast_to(a, sizes), (tile,), sizes, tile.dtype, None
         )

@@ -179,9 +179,9 @@ def _places(matrix: Stored | None, own: Sum, at: int, size: int) -> np.ndarray:
     row, column = divmod(own.start + at, own.columns[1])
     height = -(-(column + size) // own.columns[1])
     if matrix.shape[0] == 1:
-        lines = np.broadcast_to(matrix.places((0, 1), own.columns), (height, own.columns[1]))
+        lines = np.broadcast_to(matrix.places((0, 1), own.columns).array(), (height, own.columns[1]))
     else:
-        lines = matrix.places((row, height), own.columns)
+        lines = matrix.places((row, height), own.columns).array()
     return lines.reshape(-1)[column : column + size]
 
 
