@@ -421,7 +421,9 @@ class Tile(Tensor):
     __eq__, __ne__ = _binary("eq"), _binary("ne")  # type: ignore[assignment]
 
     def __neg__(self) -> Tile:
-        return self if self.dtype is bool_ else self._tl._neg(self)
+        if self.dtype is bool_:
+            return self
+        return self._tl._neg(self) if self._places is None else 0 - self
 
     def __invert__(self) -> Tile:
         return self._tl._not(self)

@@ -63,7 +63,7 @@ class Access:
         """Return `of` what these places are, without arrays, or None if that takes them."""
         wanted: Affine | Pieces = places
         if inside is not None:
-            if not inside.count:
+            if not inside.size:
                 return cls((), 0, True, lambda: (None, inside.array().reshape(-1)))
             if not isinstance(places, Affine):
                 return None
@@ -302,7 +302,7 @@ def access_of(tl: Program, name: str, pointers: PointerTile, mask: Any) -> Acces
         inside = mask._places
         if isinstance(inside, Inside):
             inside = inside.spread(offsets.shape)
-            if inside.count < prod(inside.shape):
+            if inside.size < prod(inside.shape):
                 return _accessed(offsets, inside)
         else:
             wanted = mask._array() != 0

@@ -142,7 +142,10 @@ class Pieces(NamedTuple):
     shape: Shape
     parts: tuple[tuple[Shape, Affine], ...]
 
-    ascend = False  # not known
+    @property
+    def ascend(self) -> bool:
+        """Not known."""
+        return False
 
     def array(self) -> np.ndarray:
         """Return them all, as i64."""
@@ -150,6 +153,9 @@ class Pieces(NamedTuple):
         for corner, part in self.parts:
             out[tuple([slice(at, at + n) for at, n in zip(corner, part.shape, strict=True)])] = part.array()
         return out
+
+    def view(self, shape: Shape) -> None:
+        """Return None: under another shape they are an array."""
 
     def runs(self) -> Runs | None:
         """Return the runs of consecutive ones."""
@@ -169,7 +175,7 @@ class Inside(NamedTuple):
     spans: tuple[tuple[int, int], ...]
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """The number of those that are."""
         return prod([end - start for start, end in self.spans])
 
@@ -191,7 +197,7 @@ class Inside(NamedTuple):
 
     def view(self, shape: Shape) -> Inside | None:
         """Return the same under another shape, if that differs by axes of size 1."""
-        if not self.count:
+        if not self.size:
             return Inside(shape, ((0, 0),) * len(shape)) if shape else None
         kept = [(n, span) for n, span in zip(self.shape, self.spans, strict=True) if n > 1]
         if [n for n, _ in kept] != [n for n in shape if n > 1]:
