@@ -199,6 +199,8 @@ def test_a_result_that_wraps_is_an_array():
         (lambda i, j: i <= 3, ((0, 4), (0, 8))),
         (lambda i, j: 2 * j > 9, ((0, 4), (5, 8))),
         (lambda i, j: (j >= 2) & (j < 9) & (i < 1), ((0, 1), (2, 8))),
+        (lambda i, j: (j < 5) & (j >= 2), ((0, 4), (2, 5))),
+        (lambda i, j: (j < 2) & (j >= 5), ((0, 4), (5, 5))),
         (lambda i, j: -j > -3, ((0, 4), (0, 3))),
         (lambda i, j: i + j < 11, ((0, 4), (0, 8))),
         (lambda i, j: (i < 0) & (j < 5), ((0, 0), (0, 0))),
@@ -214,6 +216,16 @@ def test_a_mask_of_a_box_has_no_array(mask, spans):
     tl.load(src + (i * 8 + j), made)
     rows, columns = (end - start for start, end in spans)
     assert sum(run.nbytes for command in backend.commands for run in command.runs) == 2 * rows * columns
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_a_mask_of_nothing_stays_one_under_another_shape(n):
+    tl, backend, src = program(np.zeros(4, np.float16))
+    nothing = (tl.arange(0, n) < 0)[:, None].reshape(n)
+    assert nothing._places is not None
+    assert not nothing.numpy().any()
+    tl.load(src + tl.arange(0, n), nothing)
+    assert not backend.commands
 
 
 def test_a_mask_of_another_shape_is_an_array():
