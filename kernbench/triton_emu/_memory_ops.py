@@ -336,7 +336,7 @@ def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype:
         fill = tl.cast(fill, dt) if filling else fill
         blank = fill._array() if filling else np.zeros((), dt.carrier)
     if not access.runs:
-        loaded = tl._fold(np.array(np.broadcast_to(blank, shape)), dt)
+        loaded = tl._fold(np.broadcast_to(blank, shape), dt)
     else:
         out = Value(shape, dt)
 
