@@ -8,25 +8,31 @@ from __future__ import annotations
 import numpy as np
 
 from kernbench.triton_emu._handles import Pointer, Tile
+from kernbench.triton_emu._places import Affine
 from kernbench.triton_emu.tl_context import TLContext
 
 BLOCK = 4096  # elements of a tile
 
+Places = np.ndarray | Affine
 
-def load(pointer: Pointer, places: np.ndarray, tl: TLContext) -> Tile:
+
+def load(pointer: Pointer, places: Places, tl: TLContext) -> Tile:
     """Return the elements at `places`: as a block where they follow each other, else by a tile of pointers."""
     first = _start(places)
     return tl.load(pointer + tl.constant(places)) if first is None else tl.load(pointer + first, shape=places.shape)
 
 
-def store(pointer: Pointer, places: np.ndarray, x: Tile, tl: TLContext) -> None:
+def store(pointer: Pointer, places: Places, x: Tile, tl: TLContext) -> None:
     """Write x to `places`, as `load` reads them."""
     first = _start(places)
     tl.store(pointer + (tl.constant(places) if first is None else first), x)
 
 
-def _start(places: np.ndarray) -> int | None:
+def _start(places: Places) -> int | None:
     """Return the first of places that follow each other."""
+    if isinstance(places, Affine):
+        runs = places.runs() if places.ascend else None
+        return places.first if runs is not None and len(runs) == 1 else None
     flat = places.reshape(-1)
     follow = int(flat[-1]) - int(flat[0]) == flat.size - 1 and bool((np.diff(flat) == 1).all())
     return int(flat[0]) if follow else None

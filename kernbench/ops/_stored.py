@@ -14,6 +14,7 @@ import numpy as np
 from kernbench.config import MachineConfig
 from kernbench.kernels.partition import chunk
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
+from kernbench.triton_emu._places import Affine, Pieces
 
 Span = tuple[int, int]  # start and size
 
@@ -27,6 +28,20 @@ class Piece(NamedTuple):
     row_step: int
     column_step: int
     holders: tuple[int, ...]
+
+    def common(self, rows: Span, columns: Span) -> tuple[Span, Span] | None:
+        """Return the rows and columns that it has in common with a block, if there are any."""
+        (top, height), (left, width) = (
+            (start := max(x[0], y[0]), min(sum(x), sum(y)) - start)
+            for x, y in ((self.rows, rows), (self.columns, columns))
+        )
+        return ((top, height), (left, width)) if height > 0 and width > 0 else None
+
+    def places(self, rows: Span, columns: Span) -> Affine:
+        """Return the places of some of its rows and columns."""
+        down, right = rows[0] - self.rows[0], columns[0] - self.columns[0]
+        first = self.place + down * self.row_step + right * self.column_step
+        return Affine(first, (rows[1], columns[1]), (self.row_step, self.column_step))
 
 
 @dataclass(frozen=True)
@@ -85,63 +100,59 @@ class Stored:
         for part in range(parts):
             for matrix, offset in zip(matrices, offsets, strict=True):
                 start, width = chunk(matrix.shape[1], parts, part)
-                for x in matrix._near((0, matrix.shape[0]), (start, width)):
-                    first, last = max(start, x.columns[0]), min(start + width, sum(x.columns))
-                    place = offset + x.place + (first - x.columns[0]) * x.column_step
-                    pieces.append(x._replace(columns=(column + first - start, last - first), place=place))
+                for x, rows, (first, size) in matrix.near((0, matrix.shape[0]), (start, width)):
+                    place = offset + x.places(rows, (first, size)).first
+                    pieces.append(x._replace(columns=(column + first - start, size), place=place))
                 column += width
         return cls((matrices[0].shape[0], column), tuple(pieces))
 
-    def _near(self, rows: Span, columns: Span) -> Iterable[Piece]:
-        """Return the pieces that have elements of a block."""
-        at_rows, at_columns = self._spans
-        found = (at_rows[:, 0] < sum(rows)) & (at_rows.sum(axis=1) > rows[0])
-        found &= (at_columns[:, 0] < sum(columns)) & (at_columns.sum(axis=1) > columns[0])
-        return [self.pieces[i] for i in np.flatnonzero(found)]
+    def near(self, rows: Span, columns: Span) -> list[tuple[Piece, Span, Span]]:
+        """Return the pieces that have elements of a block, and which rows and columns of it: found once."""
+        key = rows, columns
+        found = self._found.get(key)
+        if found is None:
+            at_rows, at_columns = self._spans
+            near = (at_rows[:, 0] < sum(rows)) & (at_rows.sum(axis=1) > rows[0])
+            near &= (at_columns[:, 0] < sum(columns)) & (at_columns.sum(axis=1) > columns[0])
+            pieces = [self.pieces[i] for i in np.flatnonzero(near)]
+            found = self._found[key] = [(x, *part) for x in pieces if (part := x.common(rows, columns))]
+        return found
 
     def first(self, rows: Span, columns: Span) -> int | None:
         """Return the place of the first element of a block, if all its elements follow each other row by row."""
         first = after = None
-        (row, m), (column, n) = rows, columns
-        for piece in self._near(rows, columns):
-            (top, height), (left, width) = piece.rows, piece.columns
-            low, high = max(row, top), min(row + m, top + height)
-            if low >= high or left >= column + n or left + width <= column:
-                continue
-            whole = left <= column and column + n <= left + width
-            if not whole or (piece.column_step != 1 and n > 1) or (piece.row_step != n and high - low > 1):
+        n = columns[1]
+        for piece, lines, part in self.near(rows, columns):
+            if part[1] < n or (piece.column_step != 1 and n > 1) or (piece.row_step != n and lines[1] > 1):
                 return None
-            place = piece.place + (low - top) * piece.row_step + (column - left) * piece.column_step
+            place = piece.places(lines, part).first
             if after is None:
                 first = place
             elif place != after:
                 return None
-            after = place + (high - low) * n
+            after = place + lines[1] * n
         return first
 
-    def places(self, rows: Span, columns: Span) -> np.ndarray:
+    def places(self, rows: Span, columns: Span) -> Affine | Pieces:
         """Return the places of the elements of a block."""
-        (row, m), (column, n) = rows, columns
-        out = np.empty((m, n), np.int64)
-        for piece in self._near(rows, columns):
-            (top, height), (left, width) = piece.rows, piece.columns
-            r = np.arange(max(row, top), min(row + m, top + height))
-            c = np.arange(max(column, left), min(column + n, left + width))
-            if r.size and c.size:
-                lines = piece.place + (r - top)[:, None] * piece.row_step + (c - left)[None, :] * piece.column_step
-                out[r[0] - row : r[-1] + 1 - row, c[0] - column : c[-1] + 1 - column] = lines
-        return out
+        near = self.near(rows, columns)
+        parts = [((r[0] - rows[0], c[0] - columns[0]), piece.places(r, c)) for piece, r, c in near]
+        return parts[0][1] if len(parts) == 1 else Pieces((rows[1], columns[1]), tuple(parts))
 
     def widths(self, rows: Span, columns: Span) -> list[int]:
         """Return how wide the shards are that the columns of a block are stored in, one after the other."""
         start, stop = columns[0], sum(columns)
-        near = self._near(rows, columns)
-        edges = {start, stop} | {x for piece in near for x in (piece.columns[0], sum(piece.columns))}
+        near = self.near(rows, columns)
+        edges = {start, stop} | {x for piece, *_ in near for x in (piece.columns[0], sum(piece.columns))}
         return [b - a for a, b in pairwise(sorted(x for x in edges if start <= x <= stop))]
 
     def is_by_rows(self, rows: Span, columns: Span) -> bool:
         """Return whether the elements of a row of a block follow each other."""
-        return all(piece.column_step == 1 for piece in self._near(rows, columns))
+        return all(piece.column_step == 1 for piece, *_ in self.near(rows, columns))
+
+    @cached_property
+    def _found(self) -> dict[tuple[Span, Span], list[tuple[Piece, Span, Span]]]:
+        return {}
 
     @cached_property
     def first_columns(self) -> dict[int, int]:

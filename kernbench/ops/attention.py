@@ -27,6 +27,7 @@ from kernbench.ops.matmul import Step
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology.builder import Machine
 from kernbench.triton_emu._handles import Pointer, PointerTile, Tile
+from kernbench.triton_emu._places import Affine
 from kernbench.triton_emu.tl_context import TLContext
 
 ROWS = 64  # rows of scores at a time: query tokens of query heads (chosen)
@@ -154,8 +155,7 @@ class Offsets:
         """Return the offsets of an array, as a matrix of the shape `seen`."""
         key = shape, strides
         if key not in self._made:
-            lines = np.ix_(*(np.arange(n, dtype=np.int64) * step for n, step in zip(shape, strides, strict=True)))
-            self._made[key] = self._tl.constant(sum(lines, np.zeros((), np.int64)).reshape(seen))
+            self._made[key] = self._tl.constant(Affine(0, shape, strides)).reshape(seen)
         return self._made[key]
 
     def rows(self, pointer: Pointer, at: Heads, batch: int, heads: Span, tokens: Span, width: int) -> PointerTile:

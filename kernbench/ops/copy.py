@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench.kernels.partition import Parts, Pe, mine, part_blocks, program, programs
 from kernbench.ops._access import BLOCK, load, store
-from kernbench.ops._stored import Piece, Span, Stored
+from kernbench.ops._stored import Piece, Stored
 from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -65,27 +65,19 @@ class Matrix(NamedTuple):
         """Yield what a program copies."""
         target = self.parts[int(tl.program_id(1)), int(tl.program_id(0))]
         (row, _), (column, n), place, *_ = target
-        spread = [(x, *common) for x in self.source.pieces if (common := _common(x, target))]
+        spread = self.source.near(target.rows, target.columns)
         # Programs begin with different pieces, so that they read from different PEs.
         first = program(tl) * len(spread) // programs(tl)
         spread = spread[first:] + spread[:first]
         for at in range(0, len(spread), TOGETHER):
             found, targets = [], []
-            for _, rows, columns in spread[at : at + TOGETHER]:
-                found.append(self.source.places(rows, columns).reshape(-1))
+            for piece, rows, columns in spread[at : at + TOGETHER]:
+                found.append(piece.places(rows, columns).array().reshape(-1))
                 lines = (np.arange(rows[1]) + rows[0] - row)[:, None] * n + np.arange(columns[1]) + columns[0] - column
                 targets.append(place + lines.reshape(-1))
             read, written = np.concatenate(found), np.concatenate(targets)
             for start in range(0, read.size, ELEMENTS):
                 yield 0, read[start : start + ELEMENTS], written[start : start + ELEMENTS]
-
-
-def _common(a: Piece, b: Piece) -> tuple[Span, Span] | None:
-    """Return the rows and columns that two pieces share, if they share any."""
-    (top, height), (left, width) = (
-        (start := max(x[0], y[0]), min(sum(x), sum(y)) - start) for x, y in ((a.rows, b.rows), (a.columns, b.columns))
-    )
-    return ((top, height), (left, width)) if height > 0 and width > 0 else None
 
 
 def copy(out_ptr: Pointer, sources: Sequence[Pointer], plan: Strided | Joined | Matrix, *, tl: TLContext) -> None:

@@ -18,10 +18,10 @@ cdef class Owner:
 
 cdef class Tile(Tensor):
     cdef public Owner _tl
-    cdef public Value _value
+    cdef public Value _held
     cdef public bint _constant
     cdef public Tile _base
     cdef public tuple shape
-    cdef public object dtype, _access, _undefined
+    cdef public object dtype, _access, _places, _undefined
     cdef public Recv _recv
     cpdef _with(self, str name, other)

@@ -20,6 +20,7 @@ from kernbench.errors import KernelError
 
 if TYPE_CHECKING:
     from kernbench.triton_emu._memory_ops import Access
+    from kernbench.triton_emu._places import Places
     from kernbench.triton_emu._program import Program
 
 Shape = tuple[int, ...]
@@ -264,10 +265,13 @@ class Tile(Tensor):
     """A tile of values: a constant, folded at no cost, or a result that has its place in TCM.
 
     Operators broadcast as numpy's and have the element types of Triton. `float(x)`, `int(x)`, `bool(x)` and `numpy()`
-    wait for the value. The place in TCM is free once the last reference is gone and no command needs it.
+    wait for the value. The place in TCM is free once the last reference is gone and no command needs it. The array of a
+    constant that is known as `_places` is made when it is needed.
     """
 
-    __slots__ = ("_access", "_base", "_constant", "_recv", "_tl", "_undefined", "_value", "dtype", "shape")
+    __slots__ = (
+        "_access", "_base", "_constant", "_held", "_places", "_recv", "_tl", "_undefined", "dtype", "shape",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -276,9 +280,10 @@ class Tile(Tensor):
         constant: bool = False,
         shape: Shape | None = None,
         base: Tile | None = None,
+        places: Places | None = None,
     ) -> None:
         self._tl = tl
-        self._value, self._constant, self._base = value, constant, base
+        self._held, self._constant, self._base, self._places = value, constant, base, places
         self.shape: Shape = value.shape if shape is None else shape
         self.dtype: DType = value.dtype
         self._access: Access | None = None
@@ -290,7 +295,14 @@ class Tile(Tensor):
             return
         if _collecting and _collecting == get_ident():
             return
-        self._tl._backend.drop(self._value)
+        self._tl._backend.drop(self._held)
+
+    @property
+    def _value(self) -> Value:
+        """What a command takes; with data, a constant has its array then."""
+        if self._places is not None and self._tl._data:
+            self._array()
+        return self._held
 
     def _with(self, name: str, other: Any) -> Any:
         if other is None or isinstance(other, (Pointer, PointerTile)):
@@ -300,17 +312,18 @@ class Tile(Tensor):
     def _view(self, shape: Shape) -> Tile:
         """Return the same values under another shape; it keeps this tile's place alive."""
         if self._constant:
-            array = self._value.array
-            assert array is not None
-            return self._tl._fold(array.reshape(shape), self.dtype)
-        view = Tile(self._tl, self._value, shape=shape, base=self if self._base is None else self._base)
+            places = None if self._places is None else self._places.view(shape)
+            if places is not None:
+                return self._tl._placed(places, self.dtype)
+            return self._tl._fold(self._array().reshape(shape), self.dtype)
+        view = Tile(self._tl, self._held, shape=shape, base=self if self._base is None else self._base)
         if self._undefined is not None:
             view._undefined = self._undefined.reshape(shape)
         return view
 
     def _array(self) -> np.ndarray:
         """Return the values in the carrier type, waiting for them."""
-        value = self._value
+        value = self._held
         if not self._constant:
             if not self._tl._backend.data:
                 raise KernelError(
@@ -318,6 +331,9 @@ class Tile(Tensor):
                     "Open the session with data=True, or do not let control flow and addresses depend on them"
                 )
             self._tl._backend.block(value)
+        elif value.array is None:
+            assert self._places is not None
+            value.array = self._places.array().astype(self.dtype.carrier, copy=False)
         assert value.array is not None
         return value.array.reshape(self.shape)
 
@@ -378,7 +394,7 @@ class Tile(Tensor):
     def __repr__(self) -> str:
         what = "constant" if self._constant else "tile"
         text = f"<{what} {shape_text(self.shape)} {self.dtype.name}"
-        array = self._value.array
+        array = self._array() if self._constant else self._held.array
         if array is None:
             return text + ">"
         values = np.array2string(array.reshape(self.shape), threshold=8, edgeitems=2, precision=4, separator=", ")
@@ -471,7 +487,9 @@ class Tile(Tensor):
         return self._with("ne", other)
 
     def __neg__(self) -> Tile:
-        return self if self.dtype is bool_ else self._tl._neg(self)
+        if self.dtype is bool_:
+            return self
+        return self._tl._neg(self) if self._places is None else 0 - self
 
     def __invert__(self) -> Tile:
         return self._tl._not(self)

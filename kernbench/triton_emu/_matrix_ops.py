@@ -120,8 +120,7 @@ def dot(
     inputs = [input._value, other._value]
     if acc is not None:
         _check_acc("dot", acc, (m, n), dtype)
-        array = acc._value.array
-        if not (acc._constant and array is not None and not array.any()):
+        if not (acc._constant and not acc._array().any()):
             inputs.append(acc._value)
     out = Value((m, n), dtype)
 

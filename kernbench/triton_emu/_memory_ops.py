@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -15,21 +15,23 @@ from kernbench.components._command import Load, Ref, Run, Store, Value
 from kernbench.errors import KernelError
 from kernbench.triton_emu._blocks import Block
 from kernbench.triton_emu._handles import Pointer, PointerTile, Shape, Tile, shape_text
+from kernbench.triton_emu._places import Affine, Inside, Pieces, Runs
 from kernbench.triton_emu._program import Program, broadcast, shape_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Access:
     """Distinct element offsets of a pointer tile, as runs of consecutive ones.
 
-    `runs` holds (first offset, elements, elements asked for) ascending; `inverse` maps each unmasked element to its
-    place among the distinct ones (None: they are the same), `mask` (flat) tells which elements are asked for.
+    `runs` holds (first offset, elements, elements asked for) ascending; `masked` says whether only some elements are
+    asked for. Which those are, and where each is among the distinct ones, is needed with values only: `_arrays` makes
+    both when one is asked for.
     """
 
-    runs: tuple[tuple[int, int, int], ...]
+    runs: Runs
     distinct: int
-    inverse: np.ndarray | None
-    mask: np.ndarray | None
+    masked: bool
+    _arrays: Callable[[], tuple[np.ndarray | None, np.ndarray | None]]
 
     @classmethod
     def of(cls, offsets: np.ndarray, mask: np.ndarray | None) -> Access:
@@ -43,7 +45,7 @@ class Access:
         if flat is not None:
             wanted = wanted[flat]
         if not wanted.size:
-            return cls((), 0, None, flat)
+            return cls((), 0, flat is not None, lambda: (None, flat))
         steps = np.diff(wanted)
         if (steps > 0).all():
             distinct, inverse, counts = wanted, None, None
@@ -54,7 +56,41 @@ class Access:
         sizes = np.diff(np.append(first, distinct.size))
         asked = sizes if counts is None else np.add.reduceat(counts, first)
         runs = tuple(zip(distinct[first].tolist(), sizes.tolist(), asked.tolist(), strict=True))
-        return cls(runs, int(distinct.size), inverse, flat)
+        return cls(runs, int(distinct.size), flat is not None, lambda: (inverse, flat))
+
+    @classmethod
+    def at_places(cls, places: Affine | Pieces, inside: Inside | None) -> Access | None:
+        """Return `of` what these places are, without arrays, or None if that takes them."""
+        wanted: Affine | Pieces = places
+        if inside is not None:
+            if not inside.size:
+                return cls((), 0, True, lambda: (None, inside.array().reshape(-1)))
+            if not isinstance(places, Affine):
+                return None
+            wanted = places.within(inside)
+        runs = wanted.runs()
+        if runs is None:
+            return None
+
+        def arrays() -> tuple[np.ndarray | None, np.ndarray | None]:
+            inverse = None if wanted.ascend else cls.of(wanted.array(), None).inverse
+            return inverse, None if inside is None else inside.array().reshape(-1)
+
+        return cls(runs, sum([n for _, n, _ in runs]), inside is not None, arrays)
+
+    @cached_property
+    def _made(self) -> tuple[np.ndarray | None, np.ndarray | None]:
+        return self._arrays()
+
+    @property
+    def inverse(self) -> np.ndarray | None:
+        """The place of each element asked for among the distinct ones (None: they are the same)."""
+        return self._made[0]
+
+    @property
+    def mask(self) -> np.ndarray | None:
+        """Which elements are asked for, row by row (None: all)."""
+        return self._made[1]
 
     def at(self, va: int, itemsize: int) -> tuple[Run, ...]:
         """Return the runs in bytes, for a pointer tile from address `va`."""
@@ -263,12 +299,25 @@ def access_of(tl: Program, name: str, pointers: PointerTile, mask: Any) -> Acces
         mask = tl._constant(mask)
         if broadcast(f"{name}: mask", offsets.shape, mask.shape) != offsets.shape:
             raise KernelError(f"{name}: the mask {mask!r} does not broadcast to {pointers!r}")
-        wanted = mask._array() != 0
-        if not wanted.all():
-            return Access.of(offsets._array(), np.broadcast_to(wanted, offsets.shape))
+        inside = mask._places
+        if isinstance(inside, Inside):
+            inside = inside.spread(offsets.shape)
+            if inside.size < prod(inside.shape):
+                return _accessed(offsets, inside)
+        else:
+            wanted = mask._array() != 0
+            if not wanted.all():
+                return Access.of(offsets._array(), np.broadcast_to(wanted, offsets.shape))
     if offsets._access is None:
-        offsets._access = Access.of(offsets._array(), None)
+        offsets._access = _accessed(offsets, None)
     return offsets._access
+
+
+def _accessed(offsets: Tile, inside: Inside | None) -> Access:
+    """Return how offsets are accessed that are inside."""
+    places = offsets._places
+    found = Access.at_places(places, inside) if isinstance(places, (Affine, Pieces)) else None
+    return Access.of(offsets._array(), None if inside is None else inside.array()) if found is None else found
 
 
 def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype: DTypeLike | None) -> Tile:
@@ -280,16 +329,14 @@ def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype:
     fill = tl._constant(0 if other is None else other)
     if broadcast("load: other", shape, fill.shape) != shape:
         raise KernelError(f"load: other {fill!r} does not broadcast to {pointers!r}")
-    filling = access.mask is not None
+    filling = access.masked
     if filling and not fill._constant:
         blank = np.zeros(shape, dt.carrier)
     else:
         fill = tl.cast(fill, dt) if filling else fill
-        filled = fill._value.array
-        assert filled is not None or not filling
-        blank = np.zeros((), dt.carrier) if filled is None else filled
+        blank = fill._array() if filling else np.zeros((), dt.carrier)
     if not access.runs:
-        loaded = tl._fold(np.array(np.broadcast_to(blank, shape)), dt)
+        loaded = tl._fold(np.broadcast_to(blank, shape), dt)
     else:
         out = Value(shape, dt)
 
@@ -301,7 +348,8 @@ def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype:
         loaded = tl._tile(out)
     if filling and not fill._constant:
         return tl.where(mask, loaded, tl.cast(fill, dt))
-    if access.mask is not None and other is None and tl._data and not loaded._constant:
+    if filling and other is None and tl._data and not loaded._constant:
+        assert access.mask is not None
         loaded._undefined = ~access.mask.reshape(shape)
     return loaded
 

@@ -40,7 +40,8 @@ from kernbench.triton_emu._handles import (
     pointers_of,
     shape_text,
 )
-from kernbench.triton_emu._promotion import dtype_of, promote, promote_scalar, sum_dtype, wide
+from kernbench.triton_emu._places import Affine, Pieces, Places, combined, everywhere
+from kernbench.triton_emu._promotion import dtype_of, fits, kind, limits, promote, promote_scalar, sum_dtype, wide
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -230,7 +231,15 @@ _BINARY: dict[str, tuple[tuple[str, ...], Function]] = {
     "ne": (_SIMPLE, np.not_equal),
 }
 _COMPARE = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+_KNOWN = frozenset(("add", "sub", "mul", "lt", "le", "gt", "ge", "and"))  # of places
 _INTEGER = frozenset(("floordiv", "and", "or", "xor", "shl", "shr", "not"))
+
+
+def _places_of(tile: Tile) -> Places | None:
+    """Return what a constant is, without an array: places, or an integer that is the same everywhere."""
+    if tile._places is None and not tile.shape and tile._constant and kind(tile.dtype) == 1:
+        return Affine(int(tile._number()), (), ())
+    return tile._places
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -310,6 +319,12 @@ class Program(Owner):
         """Return a constant; `array` is in the carrier type, rounded to `dtype`."""
         return Tile(self, Value(array.shape, dtype, array, 0), True)
 
+    def _placed(self, places: Places, dtype: DType, kinds: tuple[str, ...] = ()) -> Tile:
+        """Return a constant that is known without an array, of operations of these kinds on constants."""
+        if self._trace is not None:
+            self._trace += kinds
+        return Tile(self, Value(places.shape, dtype, None, 0), True, places=places)
+
     def _constant(self, x: Any) -> Tile:
         """Return `x` as a tile: itself, or a Python number as a constant."""
         if isinstance(x, Tile):
@@ -357,7 +372,7 @@ class Program(Owner):
         out = Value(shape, dtype)
         count = prod(shape) if elements is None else elements
         itemsize = max(dtype.itemsize, operand_dtype.itemsize) if operand_dtype is not None else dtype.itemsize
-        values = tuple([t._value for t in operands])
+        values = tuple([t._held if t._places is None else t._value for t in operands])
         self._backend.submit(Vector(name, values, out, compute, count, work=work_of(kinds, count, itemsize)))
         return self._tile(out)
 
@@ -389,6 +404,10 @@ class Program(Owner):
         if name in _INTEGER and dtype.is_floating_point:
             raise KernelError(f"{name} takes integers, got {first!r} and {second!r}")
         shape = first.shape if first.shape == second.shape else broadcast(name, first.shape, second.shape)
+        if name in _KNOWN and not dtype.is_floating_point and (first._places is not None or second._places is not None):
+            found = combined(name, _places_of(first), _places_of(second), shape, limits(dtype))
+            if found is not None:
+                return self._placed(found, bool_ if name in _COMPARE else dtype, kinds)
         if name in _CHECKED and not dtype.is_floating_point:
             function = _checked(name, function, _either((first, second), shape))
         out = bool_ if name in _COMPARE else dtype
@@ -425,10 +444,14 @@ class Program(Owner):
         """Return start, start + 1, ... end - 1 as i32; any length, not only powers of two."""
         low, high = index(start), index(end)
         shape_of(high - low)
-        return self._fold(np.arange(low, high, dtype=np.int32), int32)
+        if not (fits(low, int32) and fits(high - 1, int32)):
+            return self._fold(np.arange(low, high, dtype=np.int32), int32)
+        return self._placed(Affine(low, (high - low,), (int(high - low > 1),)), int32)
 
-    def constant(self, values: np.ndarray) -> Tile:
+    def constant(self, values: np.ndarray | Affine | Pieces) -> Tile:
         """Return integers that the host knows, as i64: a constant, as what `arange` and arithmetic make of numbers."""
+        if isinstance(values, (Affine, Pieces)):
+            return self._placed(values, int64)
         return self._fold(np.asarray(values, np.int64), int64)
 
     def full(self, shape: int | Sequence[int], value: Any, dtype: DTypeLike) -> Tile:
@@ -438,9 +461,10 @@ class Program(Owner):
             raise KernelError(f"full takes a number or a scalar, got {value!r}")
         if isinstance(value, Tile) and not value._constant:
             return self._vector("full", _SIMPLE, lambda x: np.broadcast_to(x, shape), (value,), shape, dt, None)
-        filled = self._scalar(value._number() if isinstance(value, Tile) else value, dt)._value.array
-        assert filled is not None
-        return self._fold(np.full(shape, filled), dt)
+        filled = self._scalar(value._number() if isinstance(value, Tile) else value, dt)._array()
+        if shape and not dt.is_floating_point:
+            return self._placed(everywhere(filled.item(), shape), dt)
+        return self._fold(np.broadcast_to(filled, shape), dt)
 
     def zeros(self, shape: int | Sequence[int], dtype: DTypeLike) -> Tile:
         """Return a tile of zeros."""
@@ -539,6 +563,8 @@ class Program(Owner):
             return tile
         if bitcast:
             return self._bits(tile, dt)
+        if isinstance(tile._places, Affine) and kind(dt) == 1 and tile._places.are_in(*limits(dt)):
+            return self._placed(tile._places, dt, _SIMPLE)
         function: Function = (lambda a: a != 0) if dt is bool_ else (lambda a: a)
         return self._by_element("cast", _SIMPLE, function, (tile,), tile.shape, dt, tile.dtype)
 
@@ -628,6 +654,8 @@ class Program(Owner):
             return tile
         if broadcast("broadcast_to", tile.shape, sizes) != sizes:
             raise KernelError(f"broadcast_to: {tile!r} does not broadcast to {shape_text(sizes)}")
+        if tile._places is not None and not isinstance(tile._places, Pieces):
+            return self._placed(tile._places.spread(sizes), tile.dtype, _SIMPLE)
         return self._vector(
             "broadcast_to", _SIMPLE, lambda a: np.broadcast_to(a, sizes), (tile,), sizes, tile.dtype, None
         )

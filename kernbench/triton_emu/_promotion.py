@@ -94,13 +94,14 @@ def promote(a: DType, b: DType, division: bool = False) -> DType:
 
 
 @lru_cache(maxsize=64)
-def _limits(dtype: DType) -> tuple[int, int]:
+def limits(dtype: DType) -> tuple[int, int]:
+    """Return the smallest and the largest integer of a type."""
     return dtype.get_int_min_value(), dtype.get_int_max_value()
 
 
 def fits(scalar: int, dtype: DType) -> bool:
     """Return whether an integer is one of a type."""
-    low, high = _limits(dtype)
+    low, high = limits(dtype)
     return low <= scalar <= high
 
 

@@ -142,7 +142,7 @@ class TLContext(Program):
 
     def _print_when_complete(self, prefix: str, arg: Any) -> None:
         if not isinstance(arg, Tile) or arg._constant or not self._data:
-            print(prefix, arg._value.array if isinstance(arg, Tile) and arg._constant else arg)
+            print(prefix, arg._array() if isinstance(arg, Tile) and arg._constant else arg)
             return
         shape = arg.shape
 

@@ -31,6 +31,7 @@ from kernbench.ops.matmul._parts import (
 )
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.triton_emu._handles import Pointer, Tile
+from kernbench.triton_emu._places import Affine
 from kernbench.triton_emu.tl_context import TLContext
 
 BLOCK = 4096  # elements of C that are summed at a time
@@ -95,8 +96,8 @@ def multiply(
             acc = acc.to(c_ptr.dtype.element_ty)
             if task.place is not None:
                 (top, _), (left, width), _ = task.hull
-                lines = np.arange(rows[0] - top, sum(rows) - top)[:, None] * width
-                store(c_ptr, task.place + lines + np.arange(columns[0] - left, sum(columns) - left), acc, tl)
+                place = task.place + (rows[0] - top) * width + columns[0] - left
+                store(c_ptr, Affine(place, (rows[1], columns[1]), (width, 1)), acc, tl)
                 continue
             assert product.c is not None
             _write(c_ptr, product.c, rows, columns, acc, tl)
@@ -172,16 +173,16 @@ def add_up(
             store(out_ptr, _places(product.c, own, at, size), total.to(out_ptr.dtype.element_ty), tl)
 
 
-def _places(matrix: Stored | None, own: Sum, at: int, size: int) -> np.ndarray:
+def _places(matrix: Stored | None, own: Sum, at: int, size: int) -> np.ndarray | Affine:
     """Return the places of some elements of a sum in C, or in the bias."""
     if matrix is None:
-        return np.arange(own.place + at, own.place + at + size)
+        return Affine(own.place + at, (size,), (1,))
     row, column = divmod(own.start + at, own.columns[1])
     height = -(-(column + size) // own.columns[1])
     if matrix.shape[0] == 1:
-        lines = np.broadcast_to(matrix.places((0, 1), own.columns), (height, own.columns[1]))
+        lines = np.broadcast_to(matrix.places((0, 1), own.columns).array(), (height, own.columns[1]))
     else:
-        lines = matrix.places((row, height), own.columns)
+        lines = matrix.places((row, height), own.columns).array()
     return lines.reshape(-1)[column : column + size]
 
 

@@ -1,0 +1,1 @@
+# Compiled without types: its classes stay Python's.

@@ -1,0 +1,257 @@
+"""Integers of a tile as what they are made of, without an array: what `arange` and scalars give, and what is inside.
+
+A load or store whose offsets are such integers finds its runs from a few numbers, however large the tile is. Whatever
+cannot be told exactly is None here, and is computed with arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+Shape = tuple[int, ...]
+Runs = tuple[tuple[int, int, int], ...]  # (first, elements, elements asked for) of each, ascending, with gaps between
+
+
+class Affine(NamedTuple):
+    """The integers first + i * strides[0] + j * strides[1] + ..., for each i, j, ... of `shape`."""
+
+    first: int
+    shape: Shape
+    strides: tuple[int, ...]
+
+    @property
+    def low(self) -> int:
+        """The smallest of them."""
+        return self.first + sum([(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True) if step < 0])
+
+    @property
+    def high(self) -> int:
+        """The largest of them."""
+        return self.first + sum([(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True) if step > 0])
+
+    def are_in(self, low: int, high: int) -> bool:
+        """Return whether none is below `low` or above `high`."""
+        return low <= self.low and self.high <= high
+
+    def array(self) -> np.ndarray:
+        """Return them all, as i64."""
+        out = np.full(self.shape, self.first, np.int64)
+        for axis, (n, step) in enumerate(zip(self.shape, self.strides, strict=True)):
+            if step and n > 1:
+                out += (np.arange(n) * step).reshape(n, *(1,) * (len(self.shape) - axis - 1))
+        return out
+
+    def spread(self, shape: Shape) -> Affine:
+        """Return them repeated to a shape that theirs broadcasts to."""
+        if shape == self.shape:
+            return self
+        new = len(shape) - len(self.shape)
+        steps = [step if n > 1 else 0 for n, step in zip(self.shape, self.strides, strict=True)]
+        return Affine(self.first, shape, (*(0,) * new, *steps))
+
+    def view(self, shape: Shape) -> Affine | None:
+        """Return them under another shape, row by row."""
+        left: list[tuple[int, int]] = []  # axes that do not follow each other
+        for n, step in zip(self.shape, self.strides, strict=True):
+            if left and left[-1][1] == n * step:
+                left[-1] = left[-1][0] * n, step
+            elif n > 1:
+                left.append((n, step))
+        steps = [0] * len(shape)
+        for axis in reversed(range(len(shape))):
+            size = shape[axis]
+            if size > 1:
+                n, steps[axis] = left.pop()
+                if n % size:
+                    return None
+                if n > size:
+                    left.append((n // size, size * steps[axis]))
+        return Affine(self.first, shape, tuple(steps))
+
+    def plus(self, other: Affine, sign: int = 1) -> Affine:
+        """Return the sum with integers of the same shape, or the difference."""
+        steps = tuple([a + sign * b for a, b in zip(self.strides, other.strides, strict=True)])
+        return Affine(self.first + sign * other.first, self.shape, steps)
+
+    def times(self, other: Affine) -> Affine | None:
+        """Return the product with integers of the same shape."""
+        if any(other.strides):
+            if any(self.strides):
+                return None
+            self, other = other, self  # noqa: PLW0642 : one of the two is the same everywhere
+        return Affine(self.first * other.first, self.shape, tuple([step * other.first for step in self.strides]))
+
+    def below(self, bound: int) -> Inside | None:
+        """Return which are less than `bound`, if that depends on one axis only."""
+        shape = self.shape
+        if self.high < bound:
+            return Inside(shape, tuple([(0, n) for n in shape]))
+        if self.low >= bound:
+            return Inside(shape, tuple([(0, 0)] * len(shape)))
+        varying = [axis for axis, (n, step) in enumerate(zip(shape, self.strides, strict=True)) if n > 1 and step]
+        if len(varying) > 1:
+            return None
+        (axis,) = varying
+        n, step = shape[axis], self.strides[axis]
+        spans = [(0, size) for size in shape]
+        spans[axis] = (0, -((self.first - bound) // step)) if step > 0 else ((self.first - bound) // -step + 1, n)
+        return Inside(shape, tuple(spans))
+
+    def within(self, inside: Inside) -> Affine:
+        """Return those that are inside, at least one."""
+        starts = zip(inside.spans, self.strides, strict=True)
+        first = self.first + sum([start * step for (start, _), step in starts])
+        return Affine(first, tuple([end - start for start, end in inside.spans]), self.strides)
+
+    @property
+    def ascend(self) -> bool:
+        """Whether each, row by row, is larger than the one before."""
+        reach = 1
+        for n, step in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if n > 1:
+                if step < reach:
+                    return False
+                reach += (n - 1) * step
+        return True
+
+    def runs(self) -> Runs | None:
+        """Return the runs of consecutive ones."""
+        asked = prod([n for n, step in zip(self.shape, self.strides, strict=True) if not step])
+        length = reach = 1
+        starts, adjoin = [self.low], False
+        for step, n in sorted([(abs(s), n) for n, s in zip(self.shape, self.strides, strict=True) if s and n > 1]):
+            if step < reach:
+                return None
+            if step == length and len(starts) == 1:
+                length = reach = n * length
+                continue
+            adjoin = adjoin or step == reach
+            starts = [start + i * step for i in range(n) for start in starts]
+            reach += (n - 1) * step
+        found = tuple([(start, length, length * asked) for start in starts])
+        return _joined(found) if adjoin else found
+
+
+class Pieces(NamedTuple):
+    """Integers of a tile that are affine in parts of it; `parts` are those and where each begins in the tile."""
+
+    shape: Shape
+    parts: tuple[tuple[Shape, Affine], ...]
+
+    @property
+    def ascend(self) -> bool:
+        """Not known."""
+        return False
+
+    def array(self) -> np.ndarray:
+        """Return them all, as i64."""
+        out = np.empty(self.shape, np.int64)
+        for corner, part in self.parts:
+            out[tuple([slice(at, at + n) for at, n in zip(corner, part.shape, strict=True)])] = part.array()
+        return out
+
+    def view(self, shape: Shape) -> None:
+        """Return None: under another shape they are an array."""
+
+    def runs(self) -> Runs | None:
+        """Return the runs of consecutive ones."""
+        found: list[tuple[int, int, int]] = []
+        for _, part in self.parts:
+            runs = part.runs()
+            if runs is None:
+                return None
+            found += runs
+        return _joined(sorted(found))
+
+
+class Inside(NamedTuple):
+    """Which elements of a tile are in a part of it: from a start to an end along each axis."""
+
+    shape: Shape
+    spans: tuple[tuple[int, int], ...]
+
+    @property
+    def size(self) -> int:
+        """The number of those that are."""
+        return prod([end - start for start, end in self.spans])
+
+    def array(self) -> np.ndarray:
+        """Return for each whether it is."""
+        out = np.zeros(self.shape, bool)
+        out[tuple([slice(start, end) for start, end in self.spans])] = True
+        return out
+
+    def spread(self, shape: Shape) -> Inside:
+        """Return them repeated to a shape that theirs broadcasts to."""
+        if shape == self.shape:
+            return self
+        new = len(shape) - len(self.shape)
+        spans = [(0, n) for n in shape[:new]]
+        for span, before, n in zip(self.spans, self.shape, shape[new:], strict=True):
+            spans.append((0, n) if before == 1 != n and span == (0, 1) else span)
+        return Inside(shape, tuple(spans))
+
+    def view(self, shape: Shape) -> Inside | None:
+        """Return the same under another shape, if that differs by axes of size 1."""
+        if not self.size:
+            return Inside(shape, ((0, 0),) * len(shape)) if shape else None
+        kept = [(n, span) for n, span in zip(self.shape, self.spans, strict=True) if n > 1]
+        if [n for n, _ in kept] != [n for n in shape if n > 1]:
+            return None
+        left = iter([span for _, span in kept])
+        return Inside(shape, tuple([next(left) if n > 1 else (0, 1) for n in shape]))
+
+    def both(self, other: Inside) -> Inside:
+        """Return which are in this part and in another of the same shape."""
+        spans = []
+        for (start, end), (low, high) in zip(self.spans, other.spans, strict=True):
+            first = max(start, low)
+            spans.append((first, max(first, min(end, high))))
+        return Inside(self.shape, tuple(spans))
+
+
+Places = Affine | Pieces | Inside
+
+
+def everywhere(value: int, shape: Shape) -> Affine | Inside:
+    """Return a tile of one integer, or of one bool."""
+    if isinstance(value, bool):
+        return Inside(shape, tuple([(0, n if value else 0) for n in shape]))
+    return Affine(value, shape, (0,) * len(shape))
+
+
+def combined(name: str, a: Places | None, b: Places | None, shape: Shape, limits: tuple[int, int]) -> Places | None:
+    """Return the result of an operation whose operands are of a type with these limits, if it is known exactly."""
+    if isinstance(a, Inside) and isinstance(b, Inside):
+        return a.spread(shape).both(b.spread(shape)) if name == "and" else None
+    if not (isinstance(a, Affine) and isinstance(b, Affine)):
+        return None
+    if not (a.are_in(*limits) and b.are_in(*limits)):
+        return None
+    x, y = a.spread(shape), b.spread(shape)
+    if name in ("lt", "le"):
+        return x.plus(y, -1).below(int(name == "le"))
+    if name in ("gt", "ge"):
+        return y.plus(x, -1).below(int(name == "ge"))
+    found = x.plus(y) if name == "add" else x.plus(y, -1) if name == "sub" else x.times(y) if name == "mul" else None
+    return found if found is not None and found.are_in(*limits) else None
+
+
+def _joined(runs: Iterable[tuple[int, int, int]]) -> Runs | None:
+    """Return ascending runs without those that begin where the one before ends, which grows; None if some overlap."""
+    out: list[tuple[int, int, int]] = []
+    end = None
+    for start, n, asked in runs:
+        if end is not None and start <= end:
+            if start < end:
+                return None
+            first, before, asked_before = out[-1]
+            out[-1] = (first, before + n, asked_before + asked)
+        else:
+            out.append((start, n, asked))
+        end = start + n
+    return tuple(out)
