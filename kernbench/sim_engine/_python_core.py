@@ -74,8 +74,8 @@ class Link:
     """
 
     __slots__ = (
-        "arbiter", "base", "behind", "busy_ps", "bw_gbs", "dst", "flit_bytes", "free", "hook", "lat", "legs", "memory",
-        "header_bytes", "merges", "number", "pending", "priority", "served_key", "served_wait", "src", "times", "edge_ps",
+        "arbiter", "base", "behind", "busy_ps", "bw_gbs", "dst", "edge_ps", "flit_bytes", "free", "header_bytes", "hook",
+        "lat", "legs", "memory", "merges", "number", "pending", "priority", "served_key", "served_wait", "src", "times",
     )  # fmt: skip
 
     def __init__(

@@ -5,6 +5,7 @@ from kernbench.components._command cimport Value
 from kernbench.triton_emu._handles cimport Owner, Tile
 
 
+cpdef tuple shape_of(shape)
 @cython.locals(t=Tile)
 cdef _either(tiles, tuple shape)
 

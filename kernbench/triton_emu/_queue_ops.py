@@ -54,7 +54,6 @@ def send(
     KernelError
         If `src` is neither tile nor pointer, or shapes do not fit.
     """
-    tl._own(src)
     if not isinstance(src, Tile):
         if shape is None:
             raise KernelError(f"send: {src!r} is an address; say how many elements to send with shape=")
@@ -65,8 +64,15 @@ def send(
         raise KernelError(f"send: {src!r} does not have the shape {shape_of(shape)} that shape= asks for")
     if dtype is not None:
         src = tl.cast(src, dtype)
-    value = src._value
-    tl._backend.submit(Send("send", (value,), None, src.dtype.encode, 0, dir, direction=dir, nbytes=value.nbytes))
+    _send(tl, dir, src)
+
+
+def _send(tl: Program, dir: str, tile: Tile) -> None:
+    if tile._tl is not tl:
+        tl._own(tile)
+    value = tile._held if tile._places is None else tile._value
+    encode = tile.dtype.encode if tl._data else None
+    tl._backend.submit(Send("send", (value,), None, encode, 0, dir, direction=dir, nbytes=value.nbytes))
 
 
 def recv(
@@ -107,9 +113,12 @@ def recv(
     IpcqDeadlock
         If no program sends and nothing else can run.
     """
-    handle = recv_async(tl, dir, shape=shape, dtype=dtype, dst=dst)
-    tl._backend.block(handle.command)
-    return handle.tile
+    if dst is not None:
+        tl._backend.block(_into_memory(tl, dir, shape_of(shape), dtype, dst))
+        return None
+    tile = _receive(tl, dir, shape_of(shape), dtype, True)
+    tl._backend.block(tile._recv)
+    return tile
 
 
 def recv_async(
@@ -124,23 +133,19 @@ def recv_async(
 
     Receives of one direction complete in the order in which they are posted.
     """
-    sizes = shape_of(shape)
     if dst is not None:
-        runs, nbytes = _run(tl, "recv", dst, sizes, dtype)
-        command = Recv("recv", tag=dir or "any", direction=dir, nbytes=nbytes, runs=runs)
-        tl._backend.submit(command)
-        return Arrival(command, None)
-    return _receive(tl, dir, sizes, dtype, consume=True)
+        return Arrival(_into_memory(tl, dir, shape_of(shape), dtype, dst), None)
+    tile = _receive(tl, dir, shape_of(shape), dtype, True)
+    return Arrival(tile._recv, tile)
 
 
 def recv_no_consume(
     tl: Program, dir: str | None = None, *, shape: int | Sequence[int], dtype: DTypeLike | None = None
 ) -> Tile:
     """Look at the next message and leave it where it is, for diagnosis. Blocks; parameters as of `recv`."""
-    handle = _receive(tl, dir, shape_of(shape), dtype, consume=False)
-    tl._backend.block(handle.command)
-    assert handle.tile is not None
-    return handle.tile
+    tile = _receive(tl, dir, shape_of(shape), dtype, False)
+    tl._backend.block(tile._recv)
+    return tile
 
 
 def wait(tl: Program, *handles: Pending | Tile) -> Any:
@@ -172,15 +177,23 @@ def copy(tl: Program, x: Tile) -> Tile:
     return tl._vector("copy", ("simple",), np.copy, (x,), x.shape, x.dtype, None)
 
 
-def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, consume: bool) -> Arrival:
-    dt: DType = as_dtype(float16 if dtype is None else dtype)
+def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, consume: bool) -> Tile:
+    """Post a receive; return the tile that the message becomes."""
+    dt: DType = float16 if dtype is None else as_dtype(dtype)
     out = Value(sizes, dt)
-    decode = partial(dt.decode, shape=sizes)
-    command = Recv("recv", (), out, decode, 0, dir or "any", direction=dir, nbytes=out.nbytes, consume=consume)
+    decode = partial(dt.decode, shape=sizes) if tl._data else None
     tile = tl._tile(out)
-    tile._recv = command
+    tile._recv = Recv("recv", (), out, decode, 0, dir or "any", direction=dir, nbytes=out.nbytes, consume=consume)
+    tl._backend.submit(tile._recv)
+    return tile
+
+
+def _into_memory(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, dst: Any) -> Recv:
+    """Post a receive whose message goes to memory."""
+    runs, nbytes = _run(tl, "recv", dst, sizes, dtype)
+    command = Recv("recv", tag=dir or "any", direction=dir, nbytes=nbytes, runs=runs)
     tl._backend.submit(command)
-    return Arrival(command, tile)
+    return command
 
 
 def _run(tl: Program, name: str, pointer: Any, sizes: Shape, dtype: DTypeLike | None) -> tuple[tuple[Run, ...], int]:

@@ -23,16 +23,11 @@ class PeGemm:
         self.config = config
         self.tile = (config.tile.m, config.tile.k, config.tile.n)
         self._slots = _MODELS[config.model](config)
-        self._times: dict[tuple[int, int, int, str], int] = {}
 
     def tile_ps(self, m: int, k: int, n: int, dtype: DType) -> int:
         """Return the time of a tile of these true sizes [ps], rounded up: the slots it occupies / peak."""
-        key = m, k, n, dtype.name
-        found = self._times.get(key)
-        if found is None:
-            ps = self._slots(m, k, n) * 1000 / self._peak(dtype)
-            found = self._times[key] = -(-ps.numerator // ps.denominator)
-        return found
+        ps = self._slots(m, k, n) * 1000 / self._peak(dtype)
+        return -(-ps.numerator // ps.denominator)
 
     def peak(self, dtype: DType) -> float:
         """Return the multiply-accumulates per ns of an engine without idle slots."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kernbench._dtypes import DType
     from kernbench.components._pe import Pe, Program
 
+
 def cuts(size: int, tile: int) -> int:
     """Return how many tiles cover `size`, at least one."""
     return max(1, -(-size // tile))
@@ -494,7 +495,7 @@ class Operand:
 
 
 class OutputTile:
-    """What an output tile of `nbytes` costs, in ps, bytes and operations; lists have an entry for each of its k tiles."""
+    """What an output tile of `nbytes` costs, in ps, bytes and operations; lists have an entry for each k tile."""
 
     __slots__ = ("fetch_ps", "fetched", "flops", "nbytes", "product_ps", "store_ps", "vector_ps")
 
