@@ -265,9 +265,10 @@ cdef class Link:
     take it one by one.
     """
 
-    def __init__(self, edge, int64_t to, int64_t extra_ps, int64_t rank, hook, bint merges, times, int64_t flit_bytes, int64_t number):
+    def __init__(self, str src, str dst, like, int64_t to, int64_t rank, int64_t extra_ps, hook, bint merges, times, int64_t flit_bytes, int64_t number):
         global hooked
-        self.src, self.dst, self.bw_gbs, self.edge_ps, _, _, self.header_bytes = edge
+        self.src, self.dst = src, dst
+        _, _, self.bw_gbs, self.edge_ps, _, _, self.header_bytes = like
         self.lat = checked(self.edge_ps + extra_ps, "latency")
         self.hook, self.times = hook, times
         hooked = hooked or hook is not None

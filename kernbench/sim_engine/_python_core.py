@@ -79,10 +79,11 @@ class Link:
     )  # fmt: skip
 
     def __init__(
-        self, edge: Edge, to: int, extra_ps: int, rank: int, hook: Hook | None, merges: bool, times: ServiceTimes,
-        flit_bytes: int, number: int,
+        self, src: str, dst: str, like: Edge, to: int, rank: int, extra_ps: int, hook: Hook | None, merges: bool,
+        times: ServiceTimes, flit_bytes: int, number: int,
     ) -> None:  # fmt: skip
-        self.src, self.dst, self.bw_gbs, self.edge_ps, _, _, self.header_bytes = edge
+        self.src, self.dst = src, dst
+        _, _, self.bw_gbs, self.edge_ps, _, _, self.header_bytes = like
         self.lat, self.hook, self.merges, self.times = self.edge_ps + extra_ps, hook, merges, times
         self.flit_bytes, self.number = flit_bytes, number
         self.priority = ARRIVAL + 1 + rank

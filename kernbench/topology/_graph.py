@@ -116,6 +116,9 @@ class Graph:
         self.w, self.h = config.sip.cube_mesh.w, config.sip.cube_mesh.h
         self._cube_nodes = {node.id: node for node in self._local_nodes()}
         self._io_nodes = 3 + self.h * config.cube.ucie.connections
+        ucie = config.cube.ucie
+        # Nothing but its peer reaches a port from a side, so the crossing ranks before the local link.
+        self._crossing = Edge("", "", ucie.flit_gbs, ns_to_ps(ucie.port_ns), 0.0, rank=0)
         self._templates: dict[frozenset[str], Leaving] = {}
         self._cubes: dict[int, Leaving] = {}
         nodes, edges = self._make_trunk()
@@ -138,18 +141,22 @@ class Graph:
 
     def edge(self, src: str, dst: str) -> Edge:
         """Return the link from `src` to `dst`."""
+        return Edge(src, dst, *self.like(src, dst)[2:])
+
+    def like(self, src: str, dst: str) -> Edge:
+        """Return what the link from `src` to `dst` is but for its ends: one object for each kind of link."""
         if src in self._trunk:
             found = self._trunk[src].get(dst)
         else:
             _, cube, local = self._in_cube(src)
             n = len(src) - len(local)
             like = self._links(cube)[local].get(dst[n:]) if dst[:n] == src[:n] else None
-            found = self._port_edge(src, dst) if like is None and dst == self._beyond(src) else like
+            found = self._crossing if like is None and dst == self._beyond(src) else like
         if found is None:
             self.node(dst)
             known = ", ".join(edge.dst for edge in self.out(src))
             raise ArgumentError(f"no link from {src} to {dst}; {src} leads to {known}")
-        return Edge(src, dst, *found[2:])
+        return found
 
     def out(self, node_id: str) -> tuple[Edge, ...]:
         """Return the links that leave `node_id`."""
@@ -165,7 +172,7 @@ class Graph:
             yield Edge(node_id, prefix + edge.dst, *edge[2:])
         peer = self._beyond(node_id)
         if peer is not None:
-            yield self._port_edge(node_id, peer)
+            yield Edge(node_id, peer, *self._crossing[2:])
 
     def _beyond(self, node_id: str) -> str | None:
         """Return the port that a node of a cube, if it is one, is connected to across the cube's edge."""
@@ -213,11 +220,6 @@ class Graph:
         if 0 <= to_row < self.h and 0 <= to_col < self.w:
             return naming.ucie(sip, to_row * self.w + to_col, OPPOSITE[side], conn)
         return naming.io_ucie(sip, row, conn) if side == "w" else None
-
-    def _port_edge(self, src: str, dst: str) -> Edge:
-        # Nothing but its peer reaches a port from a side, so the crossing ranks before the local link.
-        ucie = self.config.cube.ucie
-        return Edge(src, dst, ucie.flit_gbs, ns_to_ps(ucie.port_ns), 0.0, rank=0)
 
     def _links(self, cube: int) -> Leaving:
         """Return the links inside of a cube, by the node that they leave, with ids as within it."""
@@ -269,7 +271,7 @@ class Graph:
         local = {node.id for node in nodes}
         clocked = {node.id: self.clocks[node.kind] for node in nodes if node.kind in self.clocks}
         edges = _ranked(wires, {node.id: node.overhead_ps for node in nodes}, 0.0, clocked, system.flit_bytes)
-        edges += [self._port_edge(wire.src, wire.dst) for wire in wires if wire.dst not in local]
+        edges += [Edge(wire.src, wire.dst, *self._crossing[2:]) for wire in wires if wire.dst not in local]
         return nodes, [edge for edge in edges if edge.src in local]
 
     def _local_nodes(self) -> list[Node]:
