@@ -16,6 +16,7 @@ from kernbench._registry import hint
 from kernbench._units import ps_to_ns, serialization_ps
 from kernbench.errors import ArgumentError
 from kernbench.sim_engine._network import Clock, Network
+from kernbench.sim_engine._traffic import Source
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -316,7 +317,7 @@ class _Traffic:
         run = _Run(self)
         sent = run.offer(load, cycles)
         run.drain(round(cycles * (1 + _DRAIN)))
-        made, ended, took, hot = (np.array(column) for column in zip(*sorted(run.arrived), strict=True))
+        made, ended, took, hot = run.arrived()
         batches = [took[(made >= a) & (made < b)] for a, b in _batches(cycles)]
         means = [float(batch.mean()) if len(batch) else math.nan for batch in batches]
         skipped = warm_up(means)
@@ -324,7 +325,7 @@ class _Traffic:
         measured = made >= start
         received = int(((ended >= start * self.cycle_ps) & (ended < cycles * self.cycle_ps)).sum()) * self.packet
         mean = float(took[measured].mean()) / 1000
-        others = took[measured & ~hot.astype(bool)]
+        others = took[measured & ~hot]
         return LoadPoint(
             load=load,
             accepted=received / (cycles - start) / len(self.ends),
@@ -395,32 +396,21 @@ def _saturation(traffic: _Traffic, points: dict[float, LoadPoint], cycles: int) 
 
 
 class _Run:
-    """One simulation: `arrived` has the cycle of each packet, its arrival and latency [ps], and if it was hot."""
+    """One simulation of traffic from every terminal."""
 
     def __init__(self, traffic: _Traffic) -> None:
         self.traffic, self.clock = traffic, Clock()
         self.core = self.clock.core
         self.network = Network(traffic.machine.graph, self.core)
-        self.arrived: list[tuple[int, int, int, bool]] = []
-        self._routes: dict[tuple[int, int], Route] = {}
-        self._next: list[Iterator[tuple[int, int, bool]]] = []
-
-    def send(self, src: int, dst: int, cycle: int, hot: bool = False) -> None:
-        """Send a packet now."""
-        route = self._routes.get((src, dst))
-        if route is None:
-            route = self._routes[src, dst] = self.route(src, dst)
-        route = route.drawn()
-        self.network.send(route, self.traffic.packet * self.traffic.flit_bytes, route.key(), self._done, (cycle, hot))
+        self._sources: list[Source] = []
+        self._packets: list[np.ndarray] = []  # of each source: the cycles in which they are made, and which are hot
 
     def alone(self, src: int, dst: int) -> int:
         """Return how long a packet takes with nothing else in the network [ps]."""
-        self.arrived.clear()
-        cycle = self.core.now // self.traffic.cycle_ps + 1
-        self.core.call_at(cycle * self.traffic.cycle_ps, lambda _: self.send(src, dst, cycle), None)
+        start = (self.core.now // self.traffic.cycle_ps + 1) * self.traffic.cycle_ps
+        source = self._source([self.route(src, dst)], np.zeros(1, np.int64), np.array([start]))
         self.drain()
-        ((_, _, took, _),) = self.arrived
-        return took
+        return int(source.arrived_ps[0]) - start
 
     def route(self, src: int, dst: int) -> Route:
         """Return the route of packets between two terminals."""
@@ -433,41 +423,32 @@ class _Run:
                 leg.ordered, leg.packet_flits = False, self.traffic.packet
         return route
 
-    def _done(self, arg: tuple[int, bool]) -> None:
-        cycle, hot = arg
-        now = self.core.now
-        self.arrived.append((cycle, now, now - cycle * self.traffic.cycle_ps, hot))
+    def _source(self, routes: Sequence[Route], to: np.ndarray, sent_ps: np.ndarray) -> Source:
+        return Source(self.core, routes, to, sent_ps, self.traffic.packet * self.traffic.flit_bytes)
 
     def offer(self, load: float, cycles: int) -> int:
         """Let every terminal make packets for so many cycles; return how many."""
-        times = [self._times(src, load, cycles) for src in range(len(self.traffic.ends))]
-        self._next = [self._packets(src, when) for src, when in enumerate(times)]
-        for src in range(len(times)):
-            self._follow(src)
-        return sum(len(when) for when in times)
-
-    def _times(self, src: int, load: float, cycles: int) -> np.ndarray:
-        """Return the cycles in which a terminal makes a packet."""
-        rng = np.random.default_rng([self.traffic.seed, src])
-        return np.flatnonzero(rng.random(cycles) < load / self.traffic.packet)
-
-    def _packets(self, src: int, when: np.ndarray) -> Iterator[tuple[int, int, bool]]:
         traffic = self.traffic
-        rng = np.random.default_rng([traffic.seed, src, 1])
-        hot = rng.random(len(when)) < HOT_SHARE if traffic.hot >= 0 else np.zeros(len(when), bool)
-        any_of = rng.integers(0, len(traffic.ends), len(when))
-        to = np.where(hot, traffic.hot, any_of) if traffic.to is None else np.full(len(when), traffic.to[src])
-        return zip(when.tolist(), to.tolist(), hot.tolist(), strict=True)
+        for src in range(len(traffic.ends)):
+            when = np.flatnonzero(np.random.default_rng([traffic.seed, src]).random(cycles) < load / traffic.packet)
+            rng = np.random.default_rng([traffic.seed, src, 1])
+            hot = rng.random(len(when)) < HOT_SHARE if traffic.hot >= 0 else np.zeros(len(when), bool)
+            any_of = rng.integers(0, len(traffic.ends), len(when))
+            to = np.where(hot, traffic.hot, any_of) if traffic.to is None else np.full(len(when), traffic.to[src])
+            reached, number = np.unique(to, return_inverse=True)
+            routes = [self.route(src, dst) for dst in reached.tolist()]
+            self._sources.append(self._source(routes, number, when * traffic.cycle_ps))
+            self._packets.append(np.stack([when, hot]))
+        return sum(packets.shape[1] for packets in self._packets)
 
-    def _follow(self, src: int) -> None:
-        following = next(self._next[src], None)
-        if following is not None:
-            self.core.call_at(following[0] * self.traffic.cycle_ps, self._send, (src, *following))
-
-    def _send(self, arg: tuple[int, int, int, bool]) -> None:
-        src, cycle, dst, hot = arg
-        self.send(src, dst, cycle, hot)
-        self._follow(src)
+    def arrived(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the cycle of each packet that has arrived, when that was, its latency [ps], and whether it was hot."""
+        (made, hot), ended = np.hstack(self._packets), np.concatenate([x.arrived_ps for x in self._sources])
+        there = ended >= 0
+        made, hot, ended = made[there], hot[there], ended[there]
+        order = np.lexsort((hot, ended, made))
+        made, ended = made[order], ended[order]
+        return made, ended, ended - made * self.traffic.cycle_ps, hot[order].astype(bool)
 
     def drain(self, cycles: int | None = None) -> None:
         """Simulate until nothing is left, or for exactly so many cycles, whatever the host takes."""
