@@ -74,8 +74,9 @@ class Link:
     """
 
     __slots__ = (
-        "arbiter", "base", "behind", "busy_ps", "bw_gbs", "dst", "edge_ps", "flit_bytes", "free", "header_bytes", "hook",
-        "lat", "legs", "memory", "merges", "number", "pending", "priority", "served_key", "served_wait", "src", "times",
+        "arbiter", "base", "behind", "busy_ps", "bw_gbs", "dst", "edge_ps", "flit_bytes", "free", "header_bytes",
+        "hook", "lat", "legs", "memory", "merges", "number", "pending", "priority", "served_key", "served_wait", "src",
+        "times",
     )  # fmt: skip
 
     def __init__(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Source(Callee):
-    """Sends packet i of `nbytes` over `routes[to[i]]` at `sent_ps[i]`, which ascend; it is at `arrived_ps[i]`, or -1."""
+    """Sends packet i of `nbytes` over `routes[to[i]]` at `sent_ps[i]`, in order; it arrives at `arrived_ps[i]`."""
 
     __slots__ = ("_arrived", "_core", "_nbytes", "_next", "_routes", "_sent", "_to", "arrived_ps")
 

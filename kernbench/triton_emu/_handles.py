@@ -304,9 +304,9 @@ class Tile(Tensor):
             self._array()
         return self._held
 
-    def _with(self, name: str, other: Any) -> Any:
+    def _with(self, name: str, other: Any) -> Tile:
         if other is None or isinstance(other, (Pointer, PointerTile)):
-            return NotImplemented
+            return NotImplemented  # type: ignore[no-any-return]  # as of an operator
         return self._tl._binary(name, self, other)
 
     def _view(self, shape: Shape) -> Tile:
@@ -402,82 +402,82 @@ class Tile(Tensor):
 
     __hash__ = object.__hash__
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: Any) -> Tile:
         return self._with("add", other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: Any) -> Tile:
         return self._tl._binary("add", other, self)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: Any) -> Tile:
         return self._with("sub", other)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: Any) -> Tile:
         return self._tl._binary("sub", other, self)
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: Any) -> Tile:
         return self._with("mul", other)
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self, other: Any) -> Tile:
         return self._tl._binary("mul", other, self)
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self, other: Any) -> Tile:
         return self._with("div", other)
 
-    def __rtruediv__(self, other: Any) -> Any:
+    def __rtruediv__(self, other: Any) -> Tile:
         return self._tl._binary("div", other, self)
 
-    def __floordiv__(self, other: Any) -> Any:
+    def __floordiv__(self, other: Any) -> Tile:
         return self._with("floordiv", other)
 
-    def __rfloordiv__(self, other: Any) -> Any:
+    def __rfloordiv__(self, other: Any) -> Tile:
         return self._tl._binary("floordiv", other, self)
 
-    def __mod__(self, other: Any) -> Any:
+    def __mod__(self, other: Any) -> Tile:
         return self._with("mod", other)
 
-    def __rmod__(self, other: Any) -> Any:
+    def __rmod__(self, other: Any) -> Tile:
         return self._tl._binary("mod", other, self)
 
-    def __and__(self, other: Any) -> Any:
+    def __and__(self, other: Any) -> Tile:
         return self._with("and", other)
 
-    def __rand__(self, other: Any) -> Any:
+    def __rand__(self, other: Any) -> Tile:
         return self._tl._binary("and", other, self)
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: Any) -> Tile:
         return self._with("or", other)
 
-    def __ror__(self, other: Any) -> Any:
+    def __ror__(self, other: Any) -> Tile:
         return self._tl._binary("or", other, self)
 
-    def __xor__(self, other: Any) -> Any:
+    def __xor__(self, other: Any) -> Tile:
         return self._with("xor", other)
 
-    def __rxor__(self, other: Any) -> Any:
+    def __rxor__(self, other: Any) -> Tile:
         return self._tl._binary("xor", other, self)
 
-    def __lshift__(self, other: Any) -> Any:
+    def __lshift__(self, other: Any) -> Tile:
         return self._with("shl", other)
 
-    def __rlshift__(self, other: Any) -> Any:
+    def __rlshift__(self, other: Any) -> Tile:
         return self._tl._binary("shl", other, self)
 
-    def __rshift__(self, other: Any) -> Any:
+    def __rshift__(self, other: Any) -> Tile:
         return self._with("shr", other)
 
-    def __rrshift__(self, other: Any) -> Any:
+    def __rrshift__(self, other: Any) -> Tile:
         return self._tl._binary("shr", other, self)
 
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self, other: Any) -> Tile:
         return self._with("lt", other)
 
-    def __le__(self, other: Any) -> Any:
+    def __le__(self, other: Any) -> Tile:
         return self._with("le", other)
 
-    def __gt__(self, other: Any) -> Any:
+    def __gt__(self, other: Any) -> Tile:
         return self._with("gt", other)
 
-    def __ge__(self, other: Any) -> Any:
+    def __ge__(self, other: Any) -> Tile:
         return self._with("ge", other)
 
     def __eq__(self, other: object) -> Any:

@@ -13,4 +13,6 @@ cdef class Arrival(Pending):
 cdef _send(Program tl, str dir, Tile tile)
 @cython.locals(out=Value, tile=Tile)
 cdef Tile _receive(Program tl, dir, tuple sizes, dtype, bint consume)
+@cython.locals(tile=Tile)
+cdef Tile _received(Program tl, dir, tuple sizes, dtype, bint consume)
 cdef Recv _into_memory(Program tl, dir, tuple sizes, dtype, dst)

@@ -116,9 +116,7 @@ def recv(
     if dst is not None:
         tl._backend.block(_into_memory(tl, dir, shape_of(shape), dtype, dst))
         return None
-    tile = _receive(tl, dir, shape_of(shape), dtype, True)
-    tl._backend.block(tile._recv)
-    return tile
+    return _received(tl, dir, shape_of(shape), dtype, True)
 
 
 def recv_async(
@@ -136,6 +134,7 @@ def recv_async(
     if dst is not None:
         return Arrival(_into_memory(tl, dir, shape_of(shape), dtype, dst), None)
     tile = _receive(tl, dir, shape_of(shape), dtype, True)
+    assert tile._recv is not None
     return Arrival(tile._recv, tile)
 
 
@@ -143,9 +142,7 @@ def recv_no_consume(
     tl: Program, dir: str | None = None, *, shape: int | Sequence[int], dtype: DTypeLike | None = None
 ) -> Tile:
     """Look at the next message and leave it where it is, for diagnosis. Blocks; parameters as of `recv`."""
-    tile = _receive(tl, dir, shape_of(shape), dtype, False)
-    tl._backend.block(tile._recv)
-    return tile
+    return _received(tl, dir, shape_of(shape), dtype, False)
 
 
 def wait(tl: Program, *handles: Pending | Tile) -> Any:
@@ -185,6 +182,14 @@ def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None
     tile = tl._tile(out)
     tile._recv = Recv("recv", (), out, decode, 0, dir or "any", direction=dir, nbytes=out.nbytes, consume=consume)
     tl._backend.submit(tile._recv)
+    return tile
+
+
+def _received(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, consume: bool) -> Tile:
+    """Return the tile that a message becomes, when it is there."""
+    tile = _receive(tl, dir, sizes, dtype, consume)
+    assert tile._recv is not None
+    tl._backend.block(tile._recv)
     return tile
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -59,5 +60,5 @@ def test_a_ragged_grid_counts_its_true_elements():
     assert sum(grid.elements(r, c) for r in range(2) for c in range(2)) == 15
     packed = sorted(grid.packed(r, c) for r in range(2) for c in range(2))
     assert packed[0][0] == 0
-    assert all(a + n == b for (a, n), (b, _) in zip(packed, packed[1:], strict=False)), "tiles lie one after the other"
+    assert all(a + n == b for (a, n), (b, _) in pairwise(packed)), "tiles lie one after the other"
     assert sum(packed[-1]) == 30

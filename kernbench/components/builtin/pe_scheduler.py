@@ -641,7 +641,8 @@ class PeScheduler:
 
     def _gemm(self, mkn: tuple[int, int, int], a: Ref | Value, b: Ref | Value, acc: Value | None) -> Plan:
         plan = Plan(self.pe, mkn, self.pe.gemm.tile, a.dtype)
-        self.pe.gemm.tile_ps(*(plan.size(axis, 0) for axis in "mkn"), a.dtype)  # an error of it is the command's
+        m, k, n = (plan.size(axis, 0) for axis in "mkn")
+        self.pe.gemm.tile_ps(m, k, n, a.dtype)  # an error of the engine is one of the command, not of a tile
         plan.read(a, "mk")
         plan.read(b, "kn")
         if acc is not None:
