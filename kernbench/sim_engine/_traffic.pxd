@@ -5,7 +5,7 @@ from kernbench.sim_engine._core cimport Core as CCore
 from kernbench.sim_engine._transaction cimport Callee, Route as CRoute
 
 
-cdef class Source(Callee):
+cdef class Terminal(Callee):
     cdef CCore _core
     cdef list _routes
     cdef int64_t _nbytes, _next

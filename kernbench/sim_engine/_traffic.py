@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kernbench.sim_engine._transaction import Route
 
 
-class Source(Callee):
+class Terminal(Callee):
     """Sends packet i of `nbytes` over `routes[to[i]]` at `sent_ps[i]`, in order; it arrives at `arrived_ps[i]`."""
 
     __slots__ = ("_arrived", "_core", "_nbytes", "_next", "_routes", "_sent", "_to", "arrived_ps")

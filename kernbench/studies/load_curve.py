@@ -16,7 +16,7 @@ from kernbench._registry import hint
 from kernbench._units import ps_to_ns, serialization_ps
 from kernbench.errors import ArgumentError
 from kernbench.sim_engine._network import Clock, Network
-from kernbench.sim_engine._traffic import Source
+from kernbench.sim_engine._traffic import Terminal
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -402,15 +402,15 @@ class _Run:
         self.traffic, self.clock = traffic, Clock()
         self.core = self.clock.core
         self.network = Network(traffic.machine.graph, self.core)
-        self._sources: list[Source] = []
-        self._packets: list[np.ndarray] = []  # of each source: the cycles in which they are made, and which are hot
+        self._terminals: list[Terminal] = []
+        self._packets: list[np.ndarray] = []  # of each terminal: the cycles in which they are made, and which are hot
 
     def alone(self, src: int, dst: int) -> int:
         """Return how long a packet takes with nothing else in the network [ps]."""
         start = (self.core.now // self.traffic.cycle_ps + 1) * self.traffic.cycle_ps
-        source = self._source([self.route(src, dst)], np.zeros(1, np.int64), np.array([start]))
+        terminal = self._terminal([self.route(src, dst)], np.zeros(1, np.int64), np.array([start]))
         self.drain()
-        return int(source.arrived_ps[0]) - start
+        return int(terminal.arrived_ps[0]) - start
 
     def route(self, src: int, dst: int) -> Route:
         """Return the route of packets between two terminals."""
@@ -423,8 +423,8 @@ class _Run:
                 leg.ordered, leg.packet_flits = False, self.traffic.packet
         return route
 
-    def _source(self, routes: Sequence[Route], to: np.ndarray, sent_ps: np.ndarray) -> Source:
-        return Source(self.core, routes, to, sent_ps, self.traffic.packet * self.traffic.flit_bytes)
+    def _terminal(self, routes: Sequence[Route], to: np.ndarray, sent_ps: np.ndarray) -> Terminal:
+        return Terminal(self.core, routes, to, sent_ps, self.traffic.packet * self.traffic.flit_bytes)
 
     def offer(self, load: float, cycles: int) -> int:
         """Let every terminal make packets for so many cycles; return how many."""
@@ -437,13 +437,13 @@ class _Run:
             to = np.where(hot, traffic.hot, any_of) if traffic.to is None else np.full(len(when), traffic.to[src])
             reached, number = np.unique(to, return_inverse=True)
             routes = [self.route(src, dst) for dst in reached.tolist()]
-            self._sources.append(self._source(routes, number, when * traffic.cycle_ps))
+            self._terminals.append(self._terminal(routes, number, when * traffic.cycle_ps))
             self._packets.append(np.stack([when, hot]))
         return sum(packets.shape[1] for packets in self._packets)
 
     def arrived(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return the cycle of each packet that has arrived, when that was, its latency [ps], and whether it was hot."""
-        (made, hot), ended = np.hstack(self._packets), np.concatenate([x.arrived_ps for x in self._sources])
+        (made, hot), ended = np.hstack(self._packets), np.concatenate([x.arrived_ps for x in self._terminals])
         there = ended >= 0
         made, hot, ended = made[there], hot[there], ended[there]
         order = np.lexsort((hot, ended, made))

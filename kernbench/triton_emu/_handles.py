@@ -15,7 +15,7 @@ import numpy as np
 
 from kernbench._dtypes import BlockType, DType, PointerType, bool_, int64
 from kernbench._registry import hint
-from kernbench.components._command import Backend, Command, Recv, Value
+from kernbench.components._command import Command, Recv, Value
 from kernbench.errors import KernelError
 
 if TYPE_CHECKING:
@@ -246,19 +246,6 @@ class Pending:
 
     def __repr__(self) -> str:
         return f"<{self.command.name} {self.command.tag}, for tl.wait>"
-
-
-class Owner:
-    """What a tile belongs to: a program, whose commands go to `_backend`, with values if there are `_data`."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend, self._data, self._open = backend, backend.data, True
-
-    def _binary(self, name: str, a: Any, b: Any) -> Tile:
-        raise TypeError(f"{type(self).__name__} has no operators")
-
-    def _fold(self, array: np.ndarray, dtype: DType) -> Tile:
-        raise TypeError(f"{type(self).__name__} makes no constants")
 
 
 class Tile(Tensor):

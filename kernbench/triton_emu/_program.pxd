@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from kernbench.components._command cimport Value
-from kernbench.triton_emu._handles cimport Owner, Tile
+from kernbench.triton_emu._handles cimport Tile
 
 
 cpdef tuple shape_of(shape)
@@ -10,8 +10,10 @@ cpdef tuple shape_of(shape)
 cdef _either(tiles, tuple shape)
 
 
-cdef class Program(Owner):
-    cdef public object _trace
+cdef class Program:
+    cdef public object _backend, _trace
+    cdef public bint _data, _open
+    cpdef Tile _fold(self, array, dtype)
     cpdef Tile _tile(self, Value value)
     cpdef Tile _constant(self, x)
     @cython.locals(constant=bint, t=Tile, out=Value, values=tuple)

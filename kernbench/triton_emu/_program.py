@@ -30,7 +30,6 @@ from kernbench.components._command import Backend, Command, Value, Vector, Vecto
 from kernbench.errors import KernelError
 from kernbench.sim_engine._user_code import line_text, user_line
 from kernbench.triton_emu._handles import (
-    Owner,
     Pointer,
     PointerTile,
     Shape,
@@ -293,11 +292,11 @@ def _operation(name: str, doc: str) -> Callable[..., Tile]:
     return function
 
 
-class Program(Owner):
+class Program:
     """One program of a launch: the backend of its commands, and functions on its tiles."""
 
     def __init__(self, backend: Backend) -> None:
-        super().__init__(backend)
+        self._backend, self._data, self._open = backend, backend.data, True
         self._trace: list[str] | None = None  # the operations on constants, while a function of the user's is counted
 
     def _end(self) -> None:
