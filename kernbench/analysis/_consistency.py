@@ -17,6 +17,7 @@ from kernbench.analysis._records import (
     FETCH,
     MESSAGE,
     MOVE,
+    NONE,
     PART,
     READ,
     ROW,
@@ -193,6 +194,8 @@ def _check_causes(records: Records) -> None:
     tables = (records.end_ps, x.causes), (moves["end_ps"], x.sent), (steps["end_ps"], step_causes)
     for ends_ps, causes in (*tables, (None, x.paths["before"].reshape(-1, 1))):
         events = candidates(causes)
+        if (events[events & 7 == NONE] != NONE).any():
+            raise ValueError("a cause is of no kind of event")
         for tag, at in times.items():
             row, column = np.nonzero(events & 7 == tag)
             index = events[row, column] >> 3
