@@ -30,10 +30,16 @@ browser_option = click.option("--no-browser", is_flag=True, help="Only serve; op
 @browser_option
 @json_option
 def lab(port: int | None, no_browser: bool, as_json: bool) -> None:
-    """Open JupyterLab on copies of the notebooks, in the folder lab; edits are kept there. Stop it with Ctrl-C."""
+    """Open JupyterLab on copies of the notebooks, in the folder lab; edits are kept there. Stop it with Ctrl-C.
+
+    The folder is in the checkout or, where kernbench is installed without one, here.
+    """
     from kernbench.notebook._serve import copy_notebooks, lab_arguments, notebook
 
-    arguments = lab_arguments(copy_notebooks(notebook().parents[1]), port, not no_browser)
+    folder = copy_notebooks(notebook().parents[1])
+    arguments = lab_arguments(folder, port, not no_browser)
+    if as_json:
+        echo_json({"folder": str(folder)})
     from jupyterlab.labapp import LabApp
 
     LabApp.launch_instance(arguments)
