@@ -79,7 +79,7 @@ def milestone(
     run are kept. A report that is there, made of the same code, machine and parameters, is left as it is.
     """
     from kernbench.studies import milestone as milestones
-    from kernbench.studies.study import Study
+    from kernbench.studies.study import Study, findings
 
     if every == bool(names):
         raise click.UsageError(f"give NAMEs or --all; known: {', '.join(milestones.names())}")
@@ -118,7 +118,8 @@ def milestone(
             )
             if report.unkept:
                 unkept[name] = report.unkept
-            made.append({"name": name, "folder": str(report.folder), "made": not report.found, "unkept": report.unkept})
+            record = {"name": name, "folder": str(report.folder), "made": not report.found, "unkept": report.unkept}
+            made.append(record | {"findings": findings(report.folder)} if as_json else record)
             found = "there already, made of the same code, machine and parameters (--again runs it):"
             if not as_json:
                 click.echo(f"{name}: {found if report.found else 'wrote'} {report.folder / Study.page}")

@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from html import escape
 from importlib.metadata import version
@@ -71,11 +71,14 @@ class Finding:
         Name of the chart that it rests on, empty if a table does.
     weight
         How much it matters: the page shows the seven heaviest, heaviest first.
+    values
+        The figures and names that it states, by name with unit, for programs: `NAME.json` and `--json` have them.
     """
 
     text: str
     chart: str = ""
     weight: float = 0.0
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Study:
@@ -437,7 +440,8 @@ class Report:
         study, name = self.study, self.study.name
         folder.mkdir(parents=True, exist_ok=True)
         flat = [plain(row) for row in self.rows]
-        written = [write_results(folder / f"{name}.json", flat, parameters=self.parameters)]
+        found = [asdict(finding) for finding in self.findings]
+        written = [write_results(folder / f"{name}.json", flat, parameters=self.parameters, findings=found)]
         for stem, rows in {name: flat, **{f"{name}_{column}": x for column, x in nested(self.rows).items()}}.items():
             written.append(write_text(folder / f"{stem}.csv", as_csv(rows)))
         written += [write_text(folder / file, text) for file, text in study.files(self.rows, self.machine).items()]
@@ -582,6 +586,12 @@ def read_results(path: Path) -> dict[str, Any]:
         rows = [dict(row.items()) for row in content["rows"]]
     content["rows"] = [_simulated(path, row) for row in rows] if version == 1 else rows
     return content
+
+
+def findings(folder: Path) -> dict[str, list[Row]]:
+    """Return the findings of the reports in a folder by study, as `Report.write` wrote them."""
+    written = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))}
+    return {name: content["findings"] for name, content in written.items() if "findings" in content}
 
 
 def _simulated(path: Path, row: Row) -> Row:
