@@ -1,4 +1,4 @@
-"""Compiles the core: the modules that have a `.pxd` file. All else about the package is in pyproject.toml.
+"""Compiles the core: the modules that have a `.pxd` file; puts notebooks into wheels. All else is in pyproject.toml.
 
 Without a C compiler the build takes one from the package index; failing that, it leaves the core out. With
 KERNBENCH_ENGINE=core a core that cannot be built is an error; with KERNBENCH_ENGINE=definition none is built.
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent.resolve()
 sys.path.insert(0, str(ROOT))
@@ -35,6 +36,9 @@ DIRECTIVES = {
 # -O2 takes twice as long and runs no faster. What Cython marks as run once, on import, is not optimized at all.
 OPTIONS = ("-O1", "-g0", "-w", "-DCYTHON_SMALL_CODE=__attribute__((cold,optimize(0)))")
 ZIG = ROOT / "build" / "ziglang"
+# What `kernbench lab` and `kernbench milestone` read: in a checkout, where it is; in a wheel, in the package.
+SHIPPED = ("notebooks/*.ipynb", *(f"milestones/{form}" for form in ("*.ipynb", "*.yaml", "kept/*", "*/data/**/*")))
+SHARE = Path(build.PACKAGE.name, "notebook", "share")
 ENGINE = os.environ.get(build.VARIABLE)
 
 
@@ -94,6 +98,22 @@ class BuildCore(build_ext):
         super().run()
 
 
+class BuildPy(build_py):
+    """Copies the package and, if it is built to be installed elsewhere, the notebooks."""
+
+    def run(self) -> None:
+        """Copy into the build folder."""
+        super().run()
+        if self.editable_mode:
+            return
+        for source in (
+            path for form in SHIPPED for path in ROOT.glob(form) if path.is_file() and path.suffix != ".pyc"
+        ):
+            target = Path(self.build_lib) / SHARE / source.relative_to(ROOT)
+            self.mkpath(str(target.parent))
+            self.copy_file(str(source), str(target))
+
+
 def is_stale(source: Path, package: Path, record: Mapping[str, str], old: Mapping[str, str]) -> bool:
     """Return whether a module has to be compiled: it is not built, or a file that it depends on has changed."""
     from Cython.Build.Dependencies import create_dependency_tree
@@ -140,7 +160,7 @@ def say(line: str) -> None:
 
 if __name__ == "__main__":  # not in the processes that translate
     setup(
-        cmdclass={"build_ext": BuildCore},
+        cmdclass={"build_ext": BuildCore, "build_py": BuildPy},
         ext_modules=[
             Extension(name, [source.relative_to(ROOT).as_posix()])
             for name, source in build.modules().items()

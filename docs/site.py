@@ -32,7 +32,8 @@ for (const chart of document.querySelectorAll("script[data-chart]")) {
 PICTURE = re.compile(r"!\[.*?\]\((\w+)\.svg\)")
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 MERMAID = re.compile(r'<script type="module">\s*document.addEventListener.*?mermaid.*?</script>', re.DOTALL)
-PUBLIC = re.compile(r"^\| `(kernbench[\w.]*)` \|", re.MULTILINE)
+PUBLIC = re.compile(r"^\| `(kernbench[\w.]*)` \| (.*) \|$", re.MULTILINE)
+SECTION = re.compile(r"^## .*$", re.MULTILINE)
 
 
 @event_priority(100)  # before plugins look for their files
@@ -44,7 +45,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     names = [path.relative_to(ROOT).as_posix() for path in sources]
     ours = [File(name, str(ROOT), config.site_dir, use_directory_urls=False) for name in names]
     theme = [file for file in files if file.src_dir != config.docs_dir]
-    return Files([*theme, *ours, File.generated(config, VEGA, content=f"(() => {{{javascript_bundle(EMBED)}}})();")])
+    made = {VEGA: f"(() => {{{javascript_bundle(EMBED)}}})();", "llms.txt": llms(config)}
+    return Files([*theme, *ours, *(File.generated(config, name, content=text) for name, text in made.items())])
+
+
+def llms(config: MkDocsConfig) -> str:
+    """Return the public names of docs/api.md as llms.txt has them (llmstxt.org): by section, each with its link."""
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    found = sorted([*SECTION.finditer(text), *PUBLIC.finditer(text)], key=lambda match: match.start())
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}"]
+    for match in found:
+        name, what = match.groups() or ("", "")
+        lines += [f"- [{name}](docs/api.html#{source_of(name)}): {what}"] if name else ["", match[0], ""]
+    return "\n".join(lines) + "\n"
 
 
 @event_priority(100)
@@ -70,7 +83,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     text = PICTURE.sub(place, LINK.sub(link, markdown))
     if name == "docs/api.md":
         text += "\n\n## Reference\n"  # else the contents list them below the last heading
-        text += "".join(f"\n\n::: {source_of(public)}\n" for public in PUBLIC.findall(text))
+        text += "".join(f"\n\n::: {source_of(public)}\n" for public, _ in PUBLIC.findall(text))
     return text
 
 

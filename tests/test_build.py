@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from kernbench import build
-from tests.repo import PACKAGE, ROOT, files
+from tests.repo import NOTEBOOK_FOLDERS, PACKAGE, ROOT, files, notebooks
 
 pytestmark = pytest.mark.slow
 
+SHARE = Path("kernbench", "notebook", "share")
 SAMPLE = Path("kernbench", "sample.py")
 SOURCE = "class Sample:\n    def __init__(self):\n        self.n = 1\n"
 DECLARED = "cdef class Sample:\n    cdef public int n\n"
@@ -195,4 +198,70 @@ def test_every_file_of_the_package_is_installed(tmp_path):
         stray.unlink()
     assert done.returncode == 0, done.stderr
     installed = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
-    assert installed == {path.relative_to(ROOT) for path in files() if path.is_relative_to(PACKAGE)}
+    ours = [path.relative_to(ROOT) for path in files()]
+    shipped = {SHARE / path for path in ours if path.parts[0] in NOTEBOOK_FOLDERS and "output" not in path.parts}
+    beside = {path for path in shipped if path.suffix in {".py", ".toml"} and "data" not in path.parts}
+    assert installed == {path for path in ours if path.parts[0] == PACKAGE.name} | (shipped - beside)
+
+
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory):
+    """The command in an empty folder, from a wheel of this checkout in an environment with the packages it needs."""
+    place = tmp_path_factory.mktemp("newcomer")
+    wheel = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(ROOT)]
+    done = run(place, *wheel, KERNBENCH_ENGINE="definition")
+    assert done.returncode == 0, done.stderr
+    assert run(place, "-m", "venv", "venv").returncode == 0
+    bin_ = place / "venv" / ("Scripts" if os.name == "nt" else "bin")
+    needed = "\n".join(path for path in sys.path if path.endswith("-packages"))
+    (site,) = (place / "venv").rglob("site-packages")
+    (site / "needed.pth").write_text(needed)
+    install = [bin_ / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", *place.glob("*.whl")]
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {build.VARIABLE: "definition"}
+    env["KERNBENCH_CACHE"] = str(place / "cache")
+    subprocess.run(install, env=env, check=True)
+    (place / "empty").mkdir()
+
+    def command(*args: str) -> subprocess.Popen[str]:
+        line = [bin_ / "kernbench", *args]
+        return subprocess.Popen(
+            line, cwd=place / "empty", env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    return command
+
+
+def made(process: subprocess.Popen[str]) -> str:
+    text, _ = process.communicate()
+    assert process.returncode == 0, text
+    return text
+
+
+def test_a_newcomer_without_a_checkout_makes_a_report_from_the_rows_of_the_wheel(newcomer):
+    assert "  probe " in made(newcomer("list", "milestones"))
+    kept, other = "all-pe0-write", "own-slice-read"  # 11 s to simulate; not kept, as it takes less than 2 s
+    parameters = [f"cases=[{kept}, {other}]", "sizes=[1048576]"]
+    wrote = made(newcomer("milestone", "probe", *(f"--param={text}" for text in parameters)))
+    page = Path(wrote.splitlines()[-1].removeprefix("probe: wrote "))
+    assert page.parts[-5:] == ("empty", "milestones", "output", "probe", "README.md")
+    rows = json.loads(page.with_name("probe.json").read_text())["rows"]
+    assert sorted(row["case"] for row in rows) == [kept, other]
+    cached = json.loads(made(newcomer("cache", "--json")))
+    assert [group["points"] for group in cached] == [1], "the kept one was simulated"
+    refused = newcomer("milestone", "probe", "--store")
+    assert "rows are stored in a checkout" in refused.communicate()[0]
+    assert refused.returncode == 2
+
+
+def test_a_newcomer_without_a_checkout_has_the_notebooks(newcomer):
+    made(newcomer("new", "mine"))
+    made(newcomer("run", "--machine", "mine/topology.yaml", "--bench", "gemm-single-pe"))
+    with newcomer("lab", "--json", "--no-browser") as lab:
+        try:
+            told = "".join(takewhile(lambda line: "http://127.0.0.1:" not in line, lab.stdout))
+        finally:
+            lab.terminate()
+    folder = Path(json.JSONDecoder().raw_decode(told)[0]["folder"])
+    assert (folder.name, folder.parent.name) == ("lab", "empty")
+    copies = {path.relative_to(folder) for path in folder.rglob("*.ipynb")}
+    assert copies == {path.relative_to(ROOT) for path in notebooks()}

@@ -82,6 +82,15 @@ def test_every_public_name_is_described(site):
     }
 
 
+def test_llms_txt_leads_to_the_description_of_every_public_name(site):
+    text, page = text_of(site / "llms.txt"), text_of(site / "docs" / "api.html")
+    links = re.findall(r"^- \[([\w.]+)\]\(docs/api\.html#([\w.]+)\): \S", text, re.MULTILINE)
+    assert [name for name, _ in links] == PUBLIC.findall(text_of(ROOT / "docs" / "api.md"))
+    assert all(f'id="{anchor}"' in page for _, anchor in links)
+    assert text.startswith("# kernbench\n\n> Simulate AI accelerators")
+    assert "\n## Kernels\n\n- [kernbench.triton_emu" in text
+
+
 def test_charts_of_a_report_can_be_used(site):
     page = text_of(site / "milestones" / "output" / "ccl" / "index.html")
     specs = dict(re.findall(r'<script type="application/json" data-chart="(\w+)">(.*?)</script>', page, re.DOTALL))

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernbench.cli._options import NewFile, echo, echo_json, json_option, load_machine, set_option, topology_option
+from kernbench.cli._options import (
+    NewFile,
+    echo,
+    echo_json,
+    echo_table,
+    json_option,
+    load_machine,
+    machine_option,
+    set_option,
+)
 from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,44 +86,45 @@ def list_(kinds: tuple[str, ...], as_json: bool) -> None:
         return
     for kind, entries in table.items():
         click.echo(f"{kind}:")
-        width = max(map(len, entries), default=0)
-        for number, (name, text) in enumerate(sorted(entries.items()), start=1):
-            head = f"{number:>3}  " if kind == "benches" else "  "
-            click.echo(f"{head}{name:<{width}}  {text}".rstrip())
+        rows = [[name, text] for name, text in sorted(entries.items())]
+        if kind == "benches":
+            rows = [[f"{i:>2}", *row] for i, row in enumerate(rows, 1)]
+        if rows:
+            echo_table([""] * len(rows[0]), rows, left=3, indent=2)
 
 
 VIEWS = ("system", "sip", "cube", "pe")
 
 
 @click.command(short_help="Show a machine in words, or draw it into a file.")
-@click.argument("source", required=False, metavar="[FILE|preset:NAME]")
+@click.argument("file", required=False, metavar="[FILE|preset:NAME]")
 @click.option("--view", type=click.Choice(VIEWS), help="Only this view. Default: all in words; system in a drawing.")
 @click.option(
     "--out", type=NewFile(), help="Draw into this file, by its ending an .svg or a .png, instead of printing words."
 )
-@topology_option
+@machine_option
 @set_option
 @json_option
 def show(
-    source: str | None,
+    file: str | None,
     view: str | None,
     out: Path | None,
-    topology: str | None,
+    source: str | None,
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Show a machine: the nearest topology.yaml upward, a FILE, or a preset."""
-    if source is not None and topology is not None:
-        raise click.UsageError(f"give {source} or --topology {topology}, not both")
+    if file is not None and source is not None:
+        raise click.UsageError(f"give {file} or --machine {source}, not both")
     if out and out.suffix not in (".svg", ".png"):
         raise click.BadParameter(f"{out} must end in .svg or .png", param_hint="--out")
-    machine = load_machine(source or topology, overrides)
+    machine = load_machine(file or source, overrides)
     if out:
         _draw(machine, view or "system", out)
         click.echo(f"wrote {out}", err=True)
-    elif as_json:
+    if as_json:
         echo_json({"hash": machine.hash, "source": machine.source, "spec": machine.config.to_spec()})
-    else:
+    elif not out:
         _describe(machine, (view,) if view else VIEWS)
 
 
@@ -260,7 +270,8 @@ NOTEBOOK = "first_steps"
 
 @click.command(short_help="Write a starter folder: machine file and first notebook.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
-def new(folder: Path) -> None:
+@json_option
+def new(folder: Path, as_json: bool) -> None:
     """Write a starter folder: machine file, ccl.yaml and a first notebook (as .ipynb and .py).
 
     Nothing that exists is overwritten.
@@ -280,6 +291,9 @@ def new(folder: Path) -> None:
         for path in written:
             path.unlink()
         raise
+    if as_json:
+        echo_json({"folder": str(folder), "files": list(contents)})
+        return
     click.echo(f"wrote {', '.join(contents)} to {folder}")
     click.echo(f"next: kernbench show {folder / 'topology.yaml'}; jupyter lab {folder / NOTEBOOK}.ipynb")
 

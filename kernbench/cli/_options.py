@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,8 +35,21 @@ def _machine(context: click.Context, _option: click.Parameter, source: str | Non
     return source
 
 
-topology_option = click.option(
+class Aliased(click.Option):
+    """An option whose further names work, too, but are not in its help."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return its line of the help."""
+        shown = copy(self)
+        shown.opts = self.opts[:1]
+        return click.Option.get_help_record(shown, ctx)
+
+
+machine_option = click.option(
+    "--machine",
     "--topology",
+    "source",
+    cls=Aliased,
     metavar="FILE|preset:NAME",
     callback=_machine,
     help="Machine to use. Default: the nearest topology.yaml upward, else the packaged one.",
@@ -45,7 +61,9 @@ set_option = click.option(
     multiple=True,
     help="Change a value of the machine file, e.g. --set sip.cube_mesh.w=2. May be repeated.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON instead of text, on stdout; an error, too."
+)
 
 
 class NewFile(click.Path):
@@ -74,13 +92,13 @@ def load_machine(source: str | None, overrides: Sequence[str]) -> Machine:
 
 
 def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --topology and --set, and pass the machine that they name to the command, as `machine`."""
+    """Add --machine and --set, and pass the machine that they name to the command, as `machine`."""
 
     @wraps(command)
-    def run(topology: str | None, overrides: tuple[str, ...], **options: Any) -> Any:
-        return command(machine=load_machine(topology, overrides), **options)
+    def run(source: str | None, overrides: tuple[str, ...], **options: Any) -> Any:
+        return command(machine=load_machine(source, overrides), **options)
 
-    return topology_option(set_option(run))
+    return machine_option(set_option(run))
 
 
 def _limits(_context: click.Context, _option: click.Parameter, texts: Sequence[str]) -> Limits:
@@ -114,3 +132,38 @@ def echo(text: str, *, err: bool = False) -> None:
 def echo_json(value: Any) -> None:
     """Print `value` as JSON on stdout."""
     click.echo(json.dumps(value, indent=2))
+
+
+def error_record(error: BaseException, message: str = "") -> dict[str, Any]:
+    """Return an error as JSON has it: what it does not say by attributes is null, other than its message."""
+    parameter = getattr(error, "param", None)
+    key = parameter.opts[0] if parameter else getattr(error, "option_name", getattr(error, "param_hint", None))
+    near = getattr(error, "possibilities", None)
+    return {
+        "file": getattr(error, "filename", None),
+        "key": key,
+        "value": None,
+        "remedy": f"did you mean {' or '.join(sorted(near))}?" if near else None,
+        "message": message or str(error) or type(error).__name__,
+    }
+
+
+def echo_table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1, indent: int = 0) -> None:
+    """Print a table, its first columns to the left, the others to the right; without heads if all are empty.
+
+    Long cells are folded to a terminal's width; a file or pipe gets each row as one line, without colour.
+    """
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=any(heads), pad_edge=False, padding=(0, 2, 0, 0))
+    for i, head in enumerate(heads):
+        table.add_column(head, justify="left" if i < left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(str(value))) for value in row))
+    shown, terminal = io.StringIO(), sys.stdout.isatty()
+    console = Console(file=shown, force_terminal=terminal, width=None if terminal else 1 << 20)
+    console.print(Padding(table, (0, 0, 0, indent), expand=False))
+    click.echo("\n".join(line.rstrip() for line in shown.getvalue().splitlines()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import json
 import os
 import signal
 import subprocess
@@ -17,11 +18,12 @@ import click
 from kernbench.cli._options import (
     echo,
     echo_json,
+    echo_table,
     json_option,
     limit_option,
+    machine_option,
     machine_options,
     set_option,
-    topology_option,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Run milestone notebooks and write their reports.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--all", "every", is_flag=True, help="Run every milestone.")
-@topology_option
+@machine_option
 @set_option
 @click.option("--workers", type=click.IntRange(1), help="Processes that simulate. Default: one per core.")
 @click.option("--rerender", is_flag=True, help="Redraw figures from the results that are there; simulate nothing.")
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the report. Default: milestones/output/NAME.",
+    help="Folder for the report. Default: milestones/output/NAME, in the checkout or, without one, here.",
 )
 @click.option(
     "--param",
@@ -57,10 +59,11 @@ if TYPE_CHECKING:
     multiple=True,
     help="Set a parameter of the notebook; VALUE is YAML, e.g. --param 'shapes=[[64, 64, 64]]'. May be repeated.",
 )
+@json_option
 def milestone(
     names: tuple[str, ...],
     every: bool,
-    topology: str | None,
+    source: str | None,
     overrides: tuple[str, ...],
     workers: int | None,
     rerender: bool,
@@ -68,6 +71,7 @@ def milestone(
     store: bool,
     out: Path | None,
     parameters: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Run milestones by NAME (see `kernbench list milestones`) and write JSON, CSV and figures.
 
@@ -75,7 +79,7 @@ def milestone(
     run are kept. A report that is there, made of the same code, machine and parameters, is left as it is.
     """
     from kernbench.studies import milestone as milestones
-    from kernbench.studies.study import Study
+    from kernbench.studies.study import Study, findings
 
     if every == bool(names):
         raise click.UsageError(f"give NAMEs or --all; known: {', '.join(milestones.names())}")
@@ -85,24 +89,25 @@ def milestone(
     if out and len(chosen) > 1:
         raise click.UsageError("--out is one folder: give one NAME with it")
     values = dict(_parameter(text) for text in parameters)
-    unkept = {}
+    unkept, made = {}, []
     if len(chosen) > 1:
         click.echo(f"making {len(chosen)} reports: {', '.join(chosen)}", err=True)
     needed = {name: milestones.lacking(name) for name in chosen if every and not rerender}
     for name, needs in needed.items():
         if needs:
-            click.echo(f"{name}: left out; it {needs}")
+            click.echo(f"{name}: left out; it {needs}", err=as_json)
     chosen = tuple(name for name in chosen if not needed.get(name))
-    options = [f"--topology={topology}"] * bool(topology) + [f"--set={text}" for text in overrides]
+    options = [f"--machine={source}"] * bool(source) + [f"--set={text}" for text in overrides]
     options += [f"--param={text}" for text in parameters]
-    options += ["--rerender"] * rerender + ["--again"] * again + ["--store"] * store
+    options += ["--rerender"] * rerender + ["--again"] * again + ["--store"] * store + ["--json"] * as_json
     # While a report is drawn on one core, the others simulate the points of the last, longest one.
     beside = chosen[1:][-1:] if workers is None and (os.cpu_count() or 1) > 1 else ()
-    with _beside(*beside, *options) if beside else contextlib.nullcontext():
+    aside: contextlib.AbstractContextManager[list[Any]] = contextlib.nullcontext([])
+    with _beside(*beside, *options) if beside else aside as others:
         for name in chosen[: len(chosen) - len(beside)]:
             report = milestones.run(
                 name,
-                topology=topology,
+                topology=source,
                 overrides=overrides,
                 workers=workers,
                 rerender=rerender,
@@ -113,9 +118,14 @@ def milestone(
             )
             if report.unkept:
                 unkept[name] = report.unkept
+            record = {"name": name, "folder": str(report.folder), "made": not report.found, "unkept": report.unkept}
+            made.append(record | {"findings": findings(report.folder)} if as_json else record)
             found = "there already, made of the same code, machine and parameters (--again runs it):"
-            click.echo(f"{name}: {found if report.found else 'wrote'} {report.folder / Study.page}")
-    if unkept:
+            if not as_json:
+                click.echo(f"{name}: {found if report.found else 'wrote'} {report.folder / Study.page}")
+    if as_json:
+        echo_json([*made, *others])
+    elif unkept:
         rows = ", ".join(f"{n} of {name}" for name, n in unkept.items())
         click.echo(
             f"rows that took over {milestones.KEPT_S:g} s and are not in milestones/{milestones.KEPT}: {rows}; "
@@ -124,22 +134,29 @@ def milestone(
 
 
 @contextlib.contextmanager
-def _beside(*arguments: str) -> Iterator[None]:
+def _beside(*arguments: str) -> Iterator[list[Any]]:
     """Run `kernbench milestone` with these arguments in another process; wait for it, or interrupt it on an error.
 
-    In a session apart, which Ctrl-C does not reach: it is interrupted once.
+    In a session apart, which Ctrl-C does not reach: it is interrupted once. With --json, what it prints is added to
+    what is yielded.
     """
-    command = [sys.executable, "-m", "kernbench", "milestone", *arguments]
-    with subprocess.Popen(command, env={**os.environ, "TQDM_POSITION": "1"}, start_new_session=True) as process:
+    command, printed = [sys.executable, "-m", "kernbench", "milestone", *arguments], list[Any]()
+    pipe = subprocess.PIPE if "--json" in arguments else None
+    env = {**os.environ, "TQDM_POSITION": "1"}
+    with subprocess.Popen(command, env=env, stdout=pipe, start_new_session=True) as process:
         try:
-            yield
-            status = process.wait()
+            yield printed
+            text, _ = process.communicate()
+            status = process.returncode
         except BaseException:
             if os.name == "posix":
                 process.send_signal(signal.SIGINT)
             raise
     if status:
+        if text:
+            click.echo(text, nl=False)
         raise click.exceptions.Exit(status)
+    printed += json.loads(text) if text else []
 
 
 def _parameter(text: str) -> tuple[str, Any]:
@@ -206,6 +223,7 @@ def fidelity(
 @limit_option
 @click.option("--no-cache", is_flag=True, help="Neither use nor keep rows in the shared cache.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run, and which points cannot be; run nothing.")
+@json_option
 def sweep(
     plan_file: Path,
     out: Path | None,
@@ -216,6 +234,7 @@ def sweep(
     limits: Limits,
     no_cache: bool,
     dry_run: bool,
+    as_json: bool,
 ) -> int:
     """Run the points of PLAN.yaml and write their table.
 
@@ -233,7 +252,7 @@ def sweep(
     """  # noqa: D301 - \b keeps click from wrapping the example
     from kernbench.errors import ConfigError, InterruptedRun
     from kernbench.sweeps._plan import read_plan
-    from kernbench.sweeps._sweep import run_plan
+    from kernbench.sweeps._sweep import CSV, run_plan
     from kernbench.sweeps._worker import PointLimits
 
     sys.path.insert(0, str(plan_file.parent.resolve()))  # a study may be next to its plan
@@ -241,9 +260,15 @@ def sweep(
     if not read.plan.points:
         head = f"{plan_file}: none of its {len(read.plan.invalid)} points can be, so nothing is run:"
         raise ConfigError([head, *read.plan.reasons(20)])
-    echo(repr(read.plan))
+    if not as_json:
+        echo(repr(read.plan))
     if dry_run:
-        _kept(read.plan, no_cache)
+        kept = _kept(read.plan, no_cache)
+        if as_json:
+            invalid = [{**point.shown, "reason": point.reason} for point in read.plan.invalid]
+            echo_json({"points": len(read.plan.points), "cached": kept, "invalid": invalid})
+        elif kept is not None:
+            click.echo(f"{kept} of them are in the cache")
         return 0
     out = out or Path(plan_file.stem)
     own = read.limits
@@ -255,17 +280,21 @@ def sweep(
             f"interrupted; finished points are kept in {out}; the same command continues from there"
         ) from error
     done.save(out)
-    echo(repr(done))
-    click.echo(f"wrote {out / 'table.csv'}")
+    if as_json:
+        rows, invalid = (json.loads(table.to_json(orient="records")) for table in (done.table, done.invalid))
+        echo_json({"table": str(out / CSV), **done.about, "axes": done.axes, "rows": rows, "invalid": invalid})
+    else:
+        echo(repr(done))
+        click.echo(f"wrote {out / CSV}")
     return int(len(done.ok) < len(done))
 
 
-def _kept(plan: Plan, no_cache: bool) -> None:
+def _kept(plan: Plan, no_cache: bool) -> int | None:
+    """Return how many points of a plan are in the cache, if there is one."""
     from kernbench.points._cache import default_cache
 
     cache = None if no_cache else default_cache()
-    if cache is not None and plan.points:
-        click.echo(f"{len(cache.get(plan.keys))} of them are in the cache")
+    return None if cache is None else len(cache.get(plan.keys))
 
 
 @click.command(short_help="Show and prune the finished points that all studies share.")
@@ -289,13 +318,13 @@ def cache(prune: bool, everything: bool, older_than: float | None, study: str | 
         raise click.UsageError("--all, --older-than and --study go with --prune")
     found = default_cache()
     if found is None:
-        click.echo("the cache is off (KERNBENCH_CACHE)")
+        echo_json([]) if as_json else click.echo("the cache is off (KERNBENCH_CACHE)")
         return
     if prune:
         studies = {"", *(g.study.partition(":")[0] for g in found.groups())}
         keep = None if everything else {code_version(name) for name in studies}
         gone = found.prune(keep=keep, older_than_days=older_than, study=study)
-        click.echo(f"took {gone} points away")
+        click.echo(f"took {gone} points away", err=as_json)
     groups = found.groups()
     if as_json:
         echo_json(
@@ -309,9 +338,10 @@ def cache(prune: bool, everything: bool, older_than: float | None, study: str | 
         )  # fmt: skip
         return
     click.echo(f"{found.path}: {sum(g.points for g in groups):,} points, code now {code_version()}")
+    if not groups:
+        return
+    rows = []
     for g in groups:
         made = dt.datetime.fromtimestamp(g.made).astimezone().strftime("%Y-%m-%d %H:%M")
-        click.echo(
-            f"  {g.study:<40} {g.version:<26} {g.points:>7,} points {g.nbytes / 1024:>9,.0f} KiB "
-            f"{g.seconds:>9,.1f} s to make  {made}"
-        )
+        rows.append((g.study, g.version, f"{g.points:,}", f"{g.nbytes / 1024:,.0f}", f"{g.seconds:,.1f}", made))
+    echo_table(["study", "version", "points", "KiB", "s to make", "made"], rows, left=2)

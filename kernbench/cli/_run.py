@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kernbench.cli._options import (
+    Aliased,
     NewFile,
     echo,
     echo_json,
+    echo_table,
+    error_record,
     json_option,
     limit_option,
     machine_options,
@@ -30,6 +33,16 @@ if TYPE_CHECKING:
     from kernbench.studies.probe import Case
     from kernbench.studies.study import Study
     from kernbench.topology.builder import Machine
+
+
+_RESULT, _PICTURE, _TRACE = ".npz", ".html", ".json"
+
+
+def _by_ending(_context: click.Context, _option: click.Parameter, paths: Sequence[Path]) -> Sequence[Path]:
+    for path in paths:
+        if path.suffix not in (_RESULT, _PICTURE, _TRACE):
+            raise click.BadParameter(f"{path} must end in .npz (the result), .html (the picture) or .json (a trace)")
+    return paths
 
 
 @click.command(short_help="Run a bench on a machine; print latency and where the time went.")
@@ -51,11 +64,19 @@ if TYPE_CHECKING:
 )
 @limit_option
 @click.option("--why", "as_why", is_flag=True, help="Print the critical path as well: which resource the time went to.")
-@click.option("--save", metavar="FILE", type=NewFile(), help="Write the result, for compare, kb.read or the explorer.")
-@click.option("--html", metavar="FILE", type=NewFile(), help="Write the picture as a page that works from disk.")
 @click.option(
-    "--trace", metavar="FILE", type=NewFile(), help="Write the run as Chrome trace events (JSON), for ui.perfetto.dev."
+    "--out",
+    "outs",
+    metavar="FILE",
+    type=NewFile(),
+    multiple=True,
+    callback=_by_ending,
+    help="Write the run, by the file's ending: .npz the result, for `kernbench why` and `compare`, kb.read and the "
+    "explorer; .html the picture, as a page that works from disk; .json a trace for ui.perfetto.dev. May be repeated.",
 )
+@click.option("--save", type=NewFile(), hidden=True, help="As --out, whatever the ending: the result.")
+@click.option("--html", type=NewFile(), hidden=True, help="As --out, whatever the ending: the picture.")
+@click.option("--trace", type=NewFile(), hidden=True, help="As --out, whatever the ending: the trace.")
 @json_option
 def run(
     bench: str,
@@ -66,6 +87,7 @@ def run(
     algorithm: str | None,
     limits: Limits,
     as_why: bool,
+    outs: Sequence[Path],
     save: Path | None,
     html: Path | None,
     trace: Path | None,
@@ -100,22 +122,26 @@ def run(
         )
     settings = {**env_settings(), **({"CCL_ALGORITHM": algorithm} if algorithm else {})}
     manifest = replace(outcome.result.manifest, parameters=settings)
-    if save:
-        replace(outcome.result, manifest=manifest).save(save)
-    if html:
-        from kernbench.viz._picture import picture_html
-        from kernbench.viz._scene import scene_of
+    asked = [(_RESULT, save), (_PICTURE, html), (_TRACE, trace), *((out.suffix, out) for out in outs)]
+    for what, path in asked:
+        if path is None:
+            continue
+        if what == _RESULT:
+            replace(outcome.result, manifest=manifest).save(path)
+        elif what == _PICTURE:
+            from kernbench.viz._picture import picture_html
+            from kernbench.viz._scene import scene_of
 
-        write_text(html, picture_html(scene_of(machine, outcome.result, offline=True), str(manifest)))
-    if trace:
-        outcome.result.trace(trace)
+            write_text(path, picture_html(scene_of(machine, outcome.result, offline=True), str(manifest)))
+        else:
+            outcome.result.trace(path)
     if as_json:
         echo_json(
             {
                 "bench": outcome.name,
                 "completion": outcome.completion,
                 "correctness": outcome.correctness,
-                "error": str(outcome.error) if outcome.error else None,
+                "error": error_record(outcome.error) if outcome.error else None,
                 "result": outcome.result.to_dict(),
                 **({"why": outcome.result.why().to_dict()} if as_why else {}),
             }
@@ -126,7 +152,7 @@ def run(
         if as_why:
             echo(f"\n{outcome.result.why()!r}")
         echo(f"\n{outcome.name}: {outcome.completion}, numbers {outcome.correctness}")
-    if outcome.error:
+    if outcome.error and not as_json:
         for line in str(outcome.error).splitlines():
             echo(f"error: {line}", err=True)
     return 0 if outcome.ok else 1
@@ -170,12 +196,12 @@ def _load_curves(
             curves.append(curve)
             if not as_json:
                 click.echo(f"\n{curve!r}" if len(curves) > 1 else f"{machine!r}\n\n{curve!r}")
-    if as_json:
-        echo_json([curve.to_dict() for curve in curves])
     if file is not None:
         from kernbench.viz.figures import save
 
         save(figure(curves), file)
+    if as_json:
+        echo_json([curve.to_dict() for curve in curves])
 
 
 OVERVIEW, OVERVIEW_MESSAGES = [4096], [128, 4096, 10240]
@@ -209,7 +235,9 @@ OVERVIEW, OVERVIEW_MESSAGES = [4096], [128, 4096, 10240]
 @click.option(
     "--cycles", type=click.IntRange(200), default=10_000, help="With --load: time of each load. Default: 10000."
 )
-@click.option("--figure", "file", type=NewFile(), help="With --load: write the figure, PNG or SVG.")
+@click.option(
+    "--out", "--figure", "file", cls=Aliased, type=NewFile(), help="With --load: write the figure, PNG or SVG."
+)
 @machine_options
 @json_option
 def probe(
@@ -237,7 +265,7 @@ def probe(
         _load_curves(machine, loads, tuple(patterns.split(",")), packets, level, cycles, file, as_json)
         return
     if file is not None:
-        raise click.UsageError("--figure needs --load")
+        raise click.UsageError("--out needs --load")
     from kernbench.compat import PROBE_CASES
     from kernbench.studies.probe import MESSAGES, SIZES, ProbeStudy, select
     from kernbench.studies.probe_report import side_by_side
@@ -267,22 +295,19 @@ def _list_cases(chosen: Sequence[Case], as_json: bool) -> None:
     if as_json:
         echo_json({case.name: case.says for case in chosen})
         return
-    width = max(len(case.name) for case in chosen)
-    for case in chosen:
-        click.echo(f"{case.name:<{width}}  {case.says}")
+    echo_table(["", ""], [(case.name, case.says) for case in chosen], left=2)
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> None:
     from kernbench.analysis._transfer import PARTS
     from kernbench.studies.study import size_name
 
-    width = max(len(row["case"]) for row in rows)
-    heads = "".join(f"{part:>14}" for part in PARTS)
-    click.echo(f"\n{'times in ns':<{width}}     size  transfers   last end       mean{heads}")
+    click.echo("")
+    shown = []
     for row in rows:
-        times = "".join(f"{row[f'{part}_ns']:>14,.2f}" for part in PARTS)
-        head = f"{row['case']:<{width}} {size_name(row['nbytes']):>8} {row['transfers']:>10}"
-        click.echo(f"{head} {row['last_end_ns']:>10,.2f} {row['mean_ns']:>10,.2f}{times}")
+        times = (f"{row[f'{name}_ns']:,.2f}" for name in ("last_end", "mean", *PARTS))
+        shown.append((row["case"], size_name(row["nbytes"]), row["transfers"], *times))
+    echo_table(["times in ns", "size", "transfers", "last end", "mean", *PARTS], shown)
     click.echo("mean and its parts are over the transfers of a case; the parts sum to it\n")
 
 
@@ -290,11 +315,12 @@ def _pair_table(pairs: Sequence[Mapping[str, Any]]) -> None:
     from kernbench.studies.probe_report import PAIR_KINDS
     from kernbench.studies.study import size_name
 
-    width = max(len("PE to PE, ns"), *(len(pair["route"]) for pair in pairs))
-    click.echo(f"\n{'PE to PE, ns':<{width}}     size{''.join(f'{kind:>10}' for kind in PAIR_KINDS)}")
+    click.echo("")
+    shown = []
     for pair in pairs:
-        times = "".join(f"{pair[kind]:>10,.2f}" if kind in pair else f"{'':>10}" for kind in PAIR_KINDS)
-        click.echo(f"{pair['route']:<{width}} {size_name(pair['nbytes']):>8}{times}")
+        times = (f"{pair[kind]:,.2f}" if kind in pair else "" for kind in PAIR_KINDS)
+        shown.append((pair["route"], size_name(pair["nbytes"]), *times))
+    echo_table(["PE to PE, ns", "size", *PAIR_KINDS], shown)
     click.echo("from PE 0 of cube 0, from the start of the command on\n")
 
 
@@ -318,12 +344,10 @@ def _details(chosen: Sequence[Case], rows: Sequence[dict[str, Any]]) -> None:
 def _hops(row: dict[str, Any]) -> None:
     from kernbench.studies.study import size_name
 
-    width = max(len(hop["link"]) for hop in row["hops"])
     click.echo(f"  {size_name(row['nbytes'])}, link by link [ns]:")
-    click.echo(f"  {'':<{width}}  flits  first arrives  first ends  last ends")
-    for hop in row["hops"]:
-        times = f"{hop['first_arrival_ns']:>13,.2f} {hop['first_end_ns']:>11,.2f} {hop['last_end_ns']:>10,.2f}"
-        click.echo(f"  {hop['link']:<{width}} {hop['flits']:>6}  {times}")
+    names = ("first_arrival_ns", "first_end_ns", "last_end_ns")
+    hops = [(hop["link"], hop["flits"], *(f"{hop[name]:,.2f}" for name in names)) for hop in row["hops"]]
+    echo_table(["link", "flits", "first arrives", "first ends", "last ends"], hops, indent=2)
 
 
 # Columns of a list's table in the terminal; its CSV file has all.
@@ -553,7 +577,7 @@ def _list(
 ) -> int:
     """Run a study of a list, the smallest points first, and write its table into a folder, each row as it ends."""
     from kernbench.errors import InterruptedRun
-    from kernbench.studies.study import Report, plain
+    from kernbench.studies.study import Report, cell, is_number, plain
 
     deadline, path = None if limit_s is None else time.monotonic() + limit_s, folder / f"{study.name}.csv"
     with contextlib.ExitStack() as stack:
@@ -591,8 +615,12 @@ def _list(
         echo_json([plain(row) for row in rows])
     elif rows:
         echo(repr(report))
-        shown = [name for name in _SHOWN if name in report.table]
-        echo(report.table[shown].to_string(index=False, na_rep="-", float_format=lambda x: f"{x:,.4g}"))
+        # Texts to the left, then numbers.
+        shown = report.table[[name for name in _SHOWN if name in report.table]]
+        right = {str(name): is_number(column) for name, column in shown.items()}
+        names = sorted(right, key=right.__getitem__)
+        texts = [[cell(value) for value in row] for row in shown[names].itertuples(index=False)]
+        echo_table(names, texts, left=len(right) - sum(right.values()))
         echo(f"wrote {path}")
     missing = len(parameters[next(iter(parameters))]) - len(rows)
     if missing:

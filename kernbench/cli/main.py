@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
 from kernbench import build
 from kernbench._interrupts import wait_for_pending
 from kernbench.cli._machine import compare, list_, new, show, validate, why
-from kernbench.cli._options import echo
+from kernbench.cli._options import echo, echo_json, error_record, json_option
 from kernbench.cli._reports import cache, fidelity, milestone, sweep
 from kernbench.cli._run import ccl, gemm, probe, run
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
@@ -27,11 +28,18 @@ browser_option = click.option("--no-browser", is_flag=True, help="Only serve; op
 @click.command(short_help="Open JupyterLab on the explorer.")
 @port_option
 @browser_option
-def lab(port: int | None, no_browser: bool) -> None:
-    """Open JupyterLab on copies of the notebooks, in the folder lab; edits are kept there. Stop it with Ctrl-C."""
+@json_option
+def lab(port: int | None, no_browser: bool, as_json: bool) -> None:
+    """Open JupyterLab on copies of the notebooks, in the folder lab; edits are kept there. Stop it with Ctrl-C.
+
+    The folder is in the checkout or, where kernbench is installed without one, here.
+    """
     from kernbench.notebook._serve import copy_notebooks, lab_arguments, notebook
 
-    arguments = lab_arguments(copy_notebooks(notebook().parents[1]), port, not no_browser)
+    folder = copy_notebooks(notebook().parents[1])
+    arguments = lab_arguments(folder, port, not no_browser)
+    if as_json:
+        echo_json({"folder": str(folder)})
     from jupyterlab.labapp import LabApp
 
     LabApp.launch_instance(arguments)
@@ -42,19 +50,38 @@ def lab(port: int | None, no_browser: bool) -> None:
 @browser_option
 @click.option("--token", help="The token that visitors need. Default: a random one.")
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", help="Colours of the page.")
-def web(port: int | None, no_browser: bool, token: str | None, theme: str) -> None:
+@json_option
+def web(port: int | None, no_browser: bool, token: str | None, theme: str, as_json: bool) -> None:
     """Serve the explorer alone, on loopback and behind a token; visitors cannot run code. Needs [web]."""
     from kernbench.notebook._serve import serve_page, web_arguments
 
     token, port = token or secrets.token_urlsafe(24), port or 8866
     arguments = web_arguments(token, port, not no_browser, theme)
-    click.echo(f"http://127.0.0.1:{port}/?token={token}")
+    url = f"http://127.0.0.1:{port}/?token={token}"
+    echo_json({"url": url}) if as_json else click.echo(url)
     serve_page(arguments)
+
+
+@click.command(short_help="Print what makes a shell complete commands and options with Tab.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash: eval "$(kernbench completion bash)"    # in ~/.bashrc
+    zsh:  eval "$(kernbench completion zsh)"     # in ~/.zshrc
+    fish: kernbench completion fish | source     # in ~/.config/fish/config.fish
+    """  # noqa: D301 - \b keeps click from wrapping the list
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    assert script is not None
+    click.echo(script(cli, {}, "kernbench", "_KERNBENCH_COMPLETE").source())
 
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
 # Former options and their names now.
-_RENAMED = {"--machine": "--topology", "--output": "--out", "--folder": "--out"}
+_RENAMED = {"--output": "--out", "--folder": "--out"}
 _RENAMED_IN = {("probe", "--network"): "--level"}
 
 
@@ -66,7 +93,25 @@ def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) 
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """The commands. One whose reader has seen enough, as `head` has, has ended well."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that the line names."""
+        try:
+            status = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            try:
+                click.echo()  # fails, too, unless it was another pipe
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                return OK
+            raise
+        return status
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="On an error, show the Python traceback as well.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show version and engine."
@@ -75,6 +120,9 @@ def cli(debug: bool) -> None:
     """Simulate AI accelerators: change the machine or the kernel, and see what it does to latency, and why.
 
     Exit status: 0 all right, 1 a run failed, 2 a wrong command line or configuration.
+
+    With --json, stdout has one JSON document. An error is {"error": {"message", "file", "key", "value", "remedy"}}, in
+    which null is what is not known.
     """
 
 
@@ -95,12 +143,13 @@ for command in (
     new,
     lab,
     web,
+    completion,
 ):
     cli.add_command(command)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status; errors are lines on stderr."""
+    """Run the command line and return its exit status; errors are lines on stderr, or with --json JSON on stdout."""
     args = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         _show_warnings()
@@ -110,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = cli.main(args, prog_name="kernbench", standalone_mode=False)
         wait_for_pending()
     except click.ClickException as error:
-        _show(error)
+        _show(error, as_json="--json" in args)
         return BAD_INPUT
     except ConfigError as error:
         return _fail(error, args, error.faults, BAD_INPUT)
@@ -118,9 +167,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, args, str(error).splitlines(), BAD_INPUT)
     except (KernbenchError, OSError) as error:
         return _fail(error, args, str(error).splitlines(), FAILED)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("error: interrupted", err=True)
-        return FAILED
+    except (click.Abort, KeyboardInterrupt) as error:
+        return _fail(error, args, ["interrupted"], FAILED)
     except Exception as error:  # noqa: BLE001 - whatever a bench raises
         hint = "" if "--debug" in args else "; kernbench --debug ... shows where"
         return _fail(error, args, [f"{type(error).__name__}: {error}{hint}"], FAILED)
@@ -144,19 +192,25 @@ def _show_warnings() -> None:
     warnings.showwarning = show
 
 
-def _show(error: click.ClickException) -> None:
+def _show(error: click.ClickException, as_json: bool) -> None:
     """Print an error of the command line; a former option with its new name."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         old = error.option_name
         new = _RENAMED_IN.get((str(error.ctx.info_name), old), _RENAMED.get(old))
         if new is not None and any(new in parameter.opts for parameter in error.ctx.command.params):
             error = click.UsageError(f"{old} is now {new}", error.ctx)
-    error.show()
+    if as_json:
+        echo_json({"error": error_record(error, error.format_message())})
+    else:
+        error.show()
 
 
-def _fail(error: Exception, args: list[str], lines: list[str], status: int) -> int:
+def _fail(error: BaseException, args: list[str], lines: list[str], status: int) -> int:
     if "--debug" in args:
         traceback.print_exception(error)
-    for line in lines or [type(error).__name__]:
-        echo(f"error: {line}", err=True)
+    if "--json" in args:
+        echo_json({"error": error_record(error, "\n".join(lines))})
+    else:
+        for line in lines or [type(error).__name__]:
+            echo(f"error: {line}", err=True)
     return status

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from base64 import b64encode
@@ -31,9 +32,9 @@ _SIZE = re.compile(r'\s(width|height)="([\d.]+)(%?)"')
 
 
 def notebook() -> Path:
-    """Return the explorer's notebook: in `notebooks`, nearest upward, else next to the package."""
+    """Return the explorer's notebook: in `notebooks`, nearest upward, else next to the package or in it (a wheel)."""
     here = Path.cwd().resolve()
-    for folder in (here, *here.parents, Path(__file__).resolve().parents[2]):
+    for folder in (here, *here.parents, Path(__file__).resolve().parents[2], _SHARE):
         if (folder / "notebooks" / NOTEBOOK).is_file():
             return folder / "notebooks" / NOTEBOOK
     raise ConfigError(
@@ -43,18 +44,21 @@ def notebook() -> Path:
 
 
 def copy_notebooks(root: Path) -> Path:
-    """Copy the notebooks of a checkout to its folder `lab`, which git ignores, and return that.
+    """Copy the notebooks of a checkout to its folder `lab`, which git ignores, or those of the package to `lab`, here.
 
     JupyterLab saves what it shows, so that notebooks under version control would change by being looked at. A copy
     whose cells were edited stays as it is; another one follows its original.
     """
-    lab = root / LAB
+    lab = Path.cwd() / LAB if root == _SHARE else root / LAB
     try:
         for original in sorted(path for name in ("notebooks", "milestones") for path in (root / name).glob("*.ipynb")):
             _copy(original, lab / original.relative_to(root))
+        for data in root.glob("milestones/*/data"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(data, lab / data.relative_to(root), ignore=ignored, dirs_exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"{lab}: cannot be written ({error.strerror or error}); copy the checkout to another place"
+            f"{lab}: cannot be written ({error.strerror or error}); run this in another folder"
         ) from error
     return lab
 

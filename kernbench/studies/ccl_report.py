@@ -382,13 +382,16 @@ def broken(rows: Iterable[Row]) -> list[Row]:
 def _bounds(ran: Sequence[Row]) -> list[Finding]:
     if wrong := broken(ran):
         which = f"{_what(wrong[0])}, {wrong[0]['system']}"
-        return [Finding(f"{len(wrong)} of {len(ran)} times are below their lower bound, first {which}.", weight=100)]
+        text = f"{len(wrong)} of {len(ran)} times are below their lower bound, first {which}."
+        return [Finding(text, "", 100, {"below": len(wrong), "times": len(ran)})]
+    values: Row = {"below": 0, "times": len(ran)}
     text = f"All {len(ran)} times are at or above their lower bound"
     ratios = sorted(row["over_form"] for row in ran if row["over_form"])
     if ratios:
         near = sum(0.8 <= ratio <= 1.25 for ratio in ratios) / len(ratios)
+        values |= {"median_over_form": median(ratios), "near": near}
         text += f"; the median ratio to the model estimate is {median(ratios):.2f}; {near:.0%} are within 0.8 to 1.25"
-    return [Finding(f"{text}.", weight=5.2)]
+    return [Finding(f"{text}.", "", 5.2, values)]
 
 
 def _winners(rows: Sequence[Row]) -> list[Finding]:
@@ -404,14 +407,19 @@ def _winners(rows: Sequence[Row]) -> list[Finding]:
         best = [min(own, key=_time) for own in compared]
         for winner, wins in Counter(row["short"] for row in best).most_common(1):
             won = [(row, own) for row, own in zip(best, compared, strict=True) if row["short"] == winner]
+            over_bound = [row["over_bound"] for row, _ in won]
             ring = [_time(r) / _time(row) for row, own in won for r in own if r["short"] == "ring" and winner != "ring"]
             sizes = sorted({row["bytes_per_pe"] for row in best})
             at = " to ".join(dict.fromkeys(size_name(size) for size in (sizes[0], sizes[-1])))
             where = f"on {wins} of {len(best)} systems" if len(best) > 1 else f"on {best[0]['system']}"
-            over = f"{_span([row['over_bound'] for row, _ in won])} the bound"
+            over = f"{_span(over_bound)} the bound"
             against = f"; ring takes {_span(ring)} that time" if ring else ""
             text = f"At the {words} size ({at}) {winner} is fastest {where}, {over}{against}."
-            found.append(Finding(text, "ccl_rank", weight))
+            values = {
+                "bytes": sizes, "algorithm": winner, "wins": wins, "systems": len(best), "over_bound": over_bound,
+                "ring_ratio": ring,
+            }  # fmt: skip
+            found.append(Finding(text, "ccl_rank", weight, values))
     return found
 
 
@@ -422,7 +430,8 @@ def _limits(rows: Sequence[Row]) -> list[Finding]:
         second = next((row for row in changed[1:] if row["case"] == first["case"]), None)
         then = f", then {_change(second)} ({second['slowdown']:.2f}x)" if second else ""
         text = f"{_change(first)} costs most ({first['slowdown']:.2f}x the time){then}."
-        return [Finding(f"{first['case']}: {text}", "ccl_limits", 7)]
+        values = {_change(row): row["slowdown"] for row in (first, second) if row}
+        return [Finding(f"{first['case']}: {text}", "ccl_limits", 7, {"case": first["case"], "slowdown": values})]
     return []
 
 
@@ -432,8 +441,9 @@ def _slots(rows: Sequence[Row]) -> list[Finding]:
         return []
     least, few = min(map(_time, own)), own[0]
     enough = next(row["n_slots"] for row in own if _time(row) <= 1.05 * least)
-    over = f"{few['n_slots']} take {_time(few) / least:.2f}x the time"
-    return [Finding(f"{_what(few)}: {enough} slots are within 5 % of the best; {over}.", "ccl_slots", 2)]
+    ratio = _time(few) / least
+    text = f"{_what(few)}: {enough} slots are within 5 % of the best; {few['n_slots']} take {ratio:.2f}x the time."
+    return [Finding(text, "ccl_slots", 2, {"enough": enough, "fewest": few["n_slots"], "ratio": ratio})]
 
 
 def _scaling(rows: Sequence[Row]) -> list[Finding]:
@@ -446,8 +456,13 @@ def _scaling(rows: Sequence[Row]) -> list[Finding]:
     last = ran[sizes[0], counts[-1]]
     best, worst = min(last, key=_time), max(last, key=_time)
     fast = f"{best['short']} is fastest ({_time(best):,.0f} ns, {best['over_bound']:.1f}x the bound)"
-    slow = f"{worst['short']} takes {_time(worst) / _time(best):.1f}x that time"
-    return [Finding(f"{size_name(sizes[0])} on {counts[-1]} SIPs: {fast}; {slow}.", "ccl_scaling", 6)]
+    ratio = _time(worst) / _time(best)
+    text = f"{size_name(sizes[0])} on {counts[-1]} SIPs: {fast}; {worst['short']} takes {ratio:.1f}x that time."
+    values = {
+        "bytes": sizes[0], "sips": counts[-1], "fast": best["short"], "fast_ns": _time(best),
+        "over_bound": best["over_bound"], "slow": worst["short"], "ratio": ratio,
+    }  # fmt: skip
+    return [Finding(text, "ccl_scaling", 6, values)]
 
 
 def _kinds(rows: Sequence[Row]) -> list[Finding]:
@@ -455,8 +470,9 @@ def _kinds(rows: Sequence[Row]) -> list[Finding]:
     if not over:
         return []
     worst = max(over, key=lambda row: row["over_tcm"])
-    costs = [f"{row['buffer_kind'].upper()} {row['over_tcm'] - 1:+.0%}" for row in over if _what(row) == _what(worst)]
-    return [Finding(f"{_what(worst)}: against queues in TCM, {' and '.join(costs)}.", "buffer_kinds", 3)]
+    values = {row["buffer_kind"].upper(): row["over_tcm"] for row in over if _what(row) == _what(worst)}
+    costs = " and ".join(f"{kind} {ratio - 1:+.0%}" for kind, ratio in values.items())
+    return [Finding(f"{_what(worst)}: against queues in TCM, {costs}.", "buffer_kinds", 3, {"over_tcm": values})]
 
 
 def _root(rows: Sequence[Row]) -> list[Finding]:
@@ -465,7 +481,13 @@ def _root(rows: Sequence[Row]) -> list[Finding]:
     best, worst = min(rows, key=_time), max(rows, key=_time)
     fast = f"root cube {best['root_cube']} is fastest ({_time(best):,.0f} ns)"
     slow = f"cube {worst['root_cube']} slowest ({_time(worst) / _time(best) - 1:+.0%})"
-    return [Finding(f"{_what(best)}: {fast}, {slow}.", "ccl_roots", 4)]
+    values = {
+        "root_cube": best["root_cube"],
+        "fast_ns": _time(best),
+        "slow": worst["root_cube"],
+        "slow_ns": _time(worst),
+    }
+    return [Finding(f"{_what(best)}: {fast}, {slow}.", "ccl_roots", 4, values)]
 
 
 def _real(rows: Sequence[Row]) -> list[Finding]:
@@ -475,8 +497,9 @@ def _real(rows: Sequence[Row]) -> list[Finding]:
         return []
     best = [min(own, key=_time) for own in cases.values()]
     wins = fastest(row["short"] for row in best)
-    over = _span([row["over_bound"] for row in best])
-    return [Finding(f"Of {len(best)} all-reduces of real programs, {wins}, at {over} the bound.", "ccl_lists", 5.5)]
+    over = [row["over_bound"] for row in best]
+    text = f"Of {len(best)} all-reduces of real programs, {wins}, at {_span(over)} the bound."
+    return [Finding(text, "ccl_lists", 5.5, {"wins": dict(Counter(row["short"] for row in best)), "over_bound": over})]
 
 
 def _marks(ran: Sequence[Row]) -> list[Finding]:
@@ -492,7 +515,9 @@ def _marks(ran: Sequence[Row]) -> list[Finding]:
         f"time {here:.1f} us: {small['what']} would account for {small['explained']:.0%} of the difference, "
         f"{_change(other)} for {other['explained']:.0%}."
     )
-    return [Finding(text, weight=4.6)]
+    values = {"bytes": OTHER_KINDS, "published_us": said, "simulated_us": here}
+    values |= {row["what"]: row["explained"] for row in (small, other)}
+    return [Finding(text, "", 4.6, values)]
 
 
 def tables(rows: Sequence[Row]) -> Tables:

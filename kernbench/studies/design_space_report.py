@@ -167,11 +167,11 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     for i, name in enumerate(_workloads(rows)):
         grid = frame(rows, f"{name} grid")
         said = [*_cubes(name, grid, rows), *_buy(name, grid), _change(name, rows), *_share(name, grid)]
-        found += [Finding(text, f"{name}_{chart}", weight - 0.5 * i) for text, chart, weight in said]
+        found += [Finding(text, f"{name}_{chart}", weight - 0.5 * i, values) for text, chart, weight, values in said]
     return found
 
 
-Said = tuple[str, str, float]  # text, chart and weight
+Said = tuple[str, str, float, Mapping[str, Any]]  # text, chart, weight and values
 
 
 def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Said]:
@@ -193,7 +193,7 @@ def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Said]
         )
     change = f"{abs(worst[GAIN]):.1f} % {'less' if worst[GAIN] > 0 else 'more'}"
     text = f"{NAMES[name]}: {after} cubes take {change} time than {before}, for {worst['cost_pct']:.0f} % more silicon"
-    yield f"{text}{cause}.", "map", 10
+    yield f"{text}{cause}.", "map", 10, _stated(worst)
 
 
 def _buy(name: str, grid: pd.DataFrame) -> Iterator[Said]:
@@ -205,7 +205,12 @@ def _buy(name: str, grid: pd.DataFrame) -> Iterator[Said]:
     best, *rest = ordered
     other = f"; next, {_step(rest[0])} saves {rest[0][GAIN]:.1f} %" if rest else ""
     text = f"{NAMES[name]}: {_step(best)} saves most, {best[GAIN]:.1f} % of the time for {best['cost_pct']:.1f} % more"
-    yield f"{text} silicon{other}.", "front", 9
+    yield f"{text} silicon{other}.", "front", 9, _stated(best)
+
+
+def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a step changes."""
+    return {"step": _step(row), "gain_pct": row[GAIN], "cost_pct": row["cost_pct"]}
 
 
 def _step(row: Mapping[str, Any]) -> str:
@@ -219,14 +224,15 @@ def _step(row: Mapping[str, Any]) -> str:
 
 
 def _change(name: str, rows: Sequence[Row]) -> Said:
+    better = [row for row in _records(first(rows, name)) if row[GAIN] > 0]
     said = [
         f"{MORE[row['first']]} {row['factor']} ({row[GAIN]:.1f} % less time for {row['area_pct']:.1f} % more silicon)"
-        for row in _records(first(rows, name))
-        if row[GAIN] > 0
+        for row in better[:2]
     ]
     if not said:
-        return f"{NAMES[name]}: no factor alone makes it faster.", "factors", 8
-    return f"{NAMES[name]}: the best change is {'; next, '.join(said[:2])}{_hot(name, rows)}.", "factors", 8
+        return f"{NAMES[name]}: no factor alone makes it faster.", "factors", 8, {"gain_pct": 0.0}
+    values = {key: better[0][key] for key in ("factor", "first", GAIN, "area_pct")}
+    return f"{NAMES[name]}: the best change is {'; next, '.join(said)}{_hot(name, rows)}.", "factors", 8, values
 
 
 def _hot(name: str, rows: Sequence[Row]) -> str:
@@ -248,4 +254,4 @@ def _share(name: str, grid: pd.DataFrame) -> Iterator[Said]:
         parts = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
         machine = ", ".join(f"{axis.partition(' [')[0]} {fast[axis]}" for axis in axes_of(grid))
         text = f"The fastest of {len(grid)} machines in decode takes {fast[TIME]:,.1f} us ({machine}): {parts}."
-        yield text, "front", 6
+        yield text, "front", 6, {"machines": len(grid), "time_us": fast[TIME], "shares": shares}

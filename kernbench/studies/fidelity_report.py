@@ -195,19 +195,24 @@ def findings(rows: Sequence[Row]) -> Iterator[Finding]:
     for kind, each in groups(compared(rows), "kind").items():
         worst = max(each, key=lambda row: abs(row["error_pct"]))
         names = sorted({row["explained_by"] for row in each if row["share_pct"] is not None} - {TOGETHER})
+        values = {"kind": kind, "references": len(each), "error_pct": worst["error_pct"], "what": worst["what"]}
         text = f"{kind}: {len(each)} references, errors to {worst['error_pct']:+.1f} % ({worst['what']})"
         if rest := [row for row in each if row["together_pct"] is not None]:
             row = max(rest, key=lambda row: abs(row["together_pct"]))
+            values |= {"together_pct": row["together_pct"], "together_what": row["what"]}
             text += f"; with all mechanisms at most {row['together_pct']:+.1f} % ({row['what']})"
             text += ", which is unexplained" if abs(row["together_pct"]) > AGREES else ""
         if names:
             text += f"; a tenth or more of an error is removed by {' or '.join(names)}"
         if unexplained := sum(row["explained_by"] == "unexplained" for row in each):
+            values["unexplained"] = unexplained
             text += f"; for {unexplained}, no mechanism removes a tenth of the error"
-        yield Finding(f"{text}.", "fidelity_errors", 500 + len(each))
+        yield Finding(f"{text}.", "fidelity_errors", 500 + len(each), values)
     ranked = sensitivity(rows)
     for figure in dict.fromkeys(row["figure"] for row in rows if row["table"] == SENSITIVITY):
         names = [name for name in (ranked[0] if ranked else {}) if name.startswith(f"{figure}, ")]
         most = sorted(ranked, key=lambda one: -max(abs(one.get(name) or 0.0) for name in names))[:2]
-        said = [f"{one['factor']} ({max((one.get(n) or 0.0 for n in names), key=abs):+.0f} %)" for one in most]
-        yield Finding(f"{figure} depends most on {' and '.join(said)}.", "fidelity_sensitivity", 100)
+        changes = {one["factor"]: max((one.get(n) or 0.0 for n in names), key=abs) for one in most}
+        said = " and ".join(f"{factor} ({change:+.0f} %)" for factor, change in changes.items())
+        values = {"figure": figure, "change_pct": changes}
+        yield Finding(f"{figure} depends most on {said}.", "fidelity_sensitivity", 100, values)

@@ -187,14 +187,16 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
 def _limits(rows: Sequence[Row]) -> list[Finding]:
     """Say how much of the matrix rate the largest product reaches in each staging, and what limits it."""
     by_work = groups(({**row, "macs": row["m"] * row["k"] * row["n"]} for row in rows), "macs")
-    chosen, said = by_work[max(by_work)], []
+    chosen, said, values = by_work[max(by_work)], [], {}
     for row in chosen:
         engines = row["limiter"].split(" + ")
         names = " and ".join(ENGINES[engine] for engine in engines)
         busy = min(row[f"occupancy_{engine}"] for engine in engines)
         said.append(f"{row['composite_useful']:.1%} with {row['variant']} ({names} {busy:.0%} busy)")
+        values[row["variant"]] = {"utilization": row["composite_useful"], "limiter": names, "busy": busy}
     text = f"{chosen[0]['shape']} uses {', '.join(said)} of the matrix engine's rate."
-    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 7)]
+    values = {"shape": chosen[0]["shape"], **values}
+    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 7, values)]
 
 
 def _launch(rows: Sequence[Row]) -> list[Finding]:
@@ -210,7 +212,8 @@ def _launch(rows: Sequence[Row]) -> list[Finding]:
         f"{small['variant']}, {last:.1%} of that of {large['shape']} {large['variant']}: they take "
         f"{least:,.0f} to {most:,.0f} ns for every product."
     )
-    return [Finding(text, "gemm_stage_breakdown", 6)]
+    values = {"share_of_smallest": first, "share_of_largest": last, "least_ns": least, "most_ns": most}
+    return [Finding(text, "gemm_stage_breakdown", 6, values)]
 
 
 def _stagings(rows: Sequence[Row]) -> list[Finding]:
@@ -221,13 +224,18 @@ def _stagings(rows: Sequence[Row]) -> list[Finding]:
         return []
     fast, *_, slow = max(compared, key=lambda of: of[-1]["pe_window_ns"] / of[0]["pe_window_ns"])
     read = [row["load_bytes"] + row["dma_in_bytes"] for row in (slow, fast)]
+    ratio = slow["pe_window_ns"] / fast["pe_window_ns"]
     text = (
-        f"Staging matters most for {fast['shape']}: {slow['variant']} takes "
-        f"{slow['pe_window_ns'] / fast['pe_window_ns']:.2f}x the time of {fast['variant']}, loads included, and reads "
+        f"Staging matters most for {fast['shape']}: {slow['variant']} takes {ratio:.2f}x the time of "
+        f"{fast['variant']}, loads included, and reads "
         f"{read[0] / read[1]:.1f}x the bytes. Of {len(compared)} shapes, "
         f"{fastest(of[0]['variant'] for of in compared)}."
     )
-    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 5)]
+    values = {
+        "shape": fast["shape"], "fast": fast["variant"], "slow": slow["variant"], "time_ratio": ratio,
+        "bytes_ratio": read[0] / read[1], "shapes": len(compared),
+    }  # fmt: skip
+    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 5, values)]
 
 
 def _strided(rows: Sequence[Row]) -> list[Finding]:
@@ -246,7 +254,8 @@ def _strided(rows: Sequence[Row]) -> list[Finding]:
         f"({_most_of_path(slow[most])}), "
         f"{ratios[least]:.2f}x at {least}."
     )
-    return [Finding(text, "gemm_strided", 4)]
+    values = {"most": most, "most_ratio": ratios[most], "least": least, "least_ratio": ratios[least]}
+    return [Finding(text, "gemm_strided", 4, values)]
 
 
 def _most_of_path(row: Mapping[str, Any]) -> str:
@@ -262,9 +271,8 @@ def _padding(rows: Sequence[Row]) -> list[Finding]:
         return []
     row = min(under, key=lambda row: row["composite_useful"] / row["composite_issued"])
     share = row["composite_useful"] / row["composite_issued"]
-    return [
-        Finding(f"{row['shape']} is smaller than a tile: {share:.1%} of what the matrix engine does is useful.", "", 2)
-    ]
+    text = f"{row['shape']} is smaller than a tile: {share:.1%} of what the matrix engine does is useful."
+    return [Finding(text, "", 2, {"shape": row["shape"], "useful": share})]
 
 
 def _ideal(rows: Sequence[Row]) -> list[Finding]:
@@ -273,7 +281,9 @@ def _ideal(rows: Sequence[Row]) -> list[Finding]:
         f"The largest deviation from the ideal is {worst['over_ideal'] - 1:+.1%} ({worst['shape']} {worst['variant']}: "
         f"{worst['composite_window_ns']:,.0f} ns instead of {worst['ideal_ns']:,.0f} ns)."
     )
-    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 3)]
+    names = ("shape", "variant", "over_ideal", "composite_window_ns", "ideal_ns")
+    values = {name: worst[name] for name in names}
+    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 3, values)]
 
 
 def tables(rows: Sequence[Row]) -> Tables:

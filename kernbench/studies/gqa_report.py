@@ -338,6 +338,7 @@ def _limits(rows: Sequence[Row]) -> Iterator[Finding]:
             f"{_most(whole)}.",
             "gqa_halving",
             10 if whole["phase"] == "decode" else 9,
+            {"slowdown": {row["part"]: row["slowdown"] for row in (worst, *rest[: len(binding) + 1])}},
         )
 
 
@@ -358,6 +359,10 @@ def _context(rows: Sequence[Row]) -> Iterator[Finding]:
         f"{fixed / 1000:,.2f} us do not depend on the context{_most(first)}.",
         "gqa_latency_by_context",
         8,
+        {
+            "bound_ns_over_time": {row["context"]: row["bound_ns"] / row["makespan_ns"] for row in (first, last)},
+            "fixed_ns": fixed,
+        },
     )
 
 
@@ -374,7 +379,14 @@ def _starts(rows: Sequence[Row]) -> Iterator[Finding]:
         f"With measured costs of a launch (preset gpu_launch), a kernel that reads {short['nbytes']:,} B per PE takes "
         f"{short['launches_ns'] / 1000:,.2f} us instead of {base / 1000:,.2f} us, since the host prepares launches one "
         f"after another; a graph of {KERNELS} kernels takes {short['graph_ns'] / 1000:,.2f} us each {saved}.",
-        weight=7.5,
+        "",
+        7.5,
+        {
+            "nbytes": short["nbytes"],
+            "launches_ns": short["launches_ns"],
+            "free_ns": base,
+            "graph_ns": short["graph_ns"],
+        },
     )
 
 
@@ -396,6 +408,13 @@ def _linear(rows: Sequence[Row], steps: Sequence[Row]) -> Iterator[Finding]:
         f"{slow['hottest_busy']:.0%}.",
         "gqa_linear",
         8.5,
+        {
+            "context": few["context"],
+            "tokens_per_s": {row["batch"]: row[WITH_LINEAR] for row in (few, many)},
+            "product": slow["product"],
+            "over_hbm": slow["over_hbm"],
+            "hottest_busy": slow["hottest_busy"],
+        },
     )
 
 
@@ -412,11 +431,18 @@ def _orders(rows: Sequence[Row]) -> Iterator[Finding]:
         f"; {times}{_cause(others[-1], best)}.",
         "gqa_overlap",
         6,
+        {
+            "context": context,
+            "makespan_ns": {f"{row['order']} {_kind(row)}": row["makespan_ns"] for row in (best, *others)},
+        },
     )
 
 
 def _kind(row: Row) -> str:
     return "ring" if row["ring"] else "chain"
+
+
+_COMPARED = ("makespan_ns", "sent_bytes")
 
 
 def _chunks(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -434,6 +460,12 @@ def _chunks(rows: Sequence[Row]) -> Iterator[Finding]:
         f"{ring['sent_bytes'] / 1e6:,.1f}, because parts grow with the chunk and K/V with the context.",
         "gqa_ring_against_merge",
         7,
+        {
+            "context": merged["context"],
+            "queries": n,
+            "faster_up_to": wins[-1] if wins else 0,
+            **{f"{way}_{name}": row[name] for way, row in (("merge", merged), ("ring", ring)) for name in _COMPARED},
+        },
     )
 
 
@@ -446,6 +478,7 @@ def _merges(rows: Sequence[Row]) -> Iterator[Finding]:
             f"tokens, {worst['merge']} takes {_us(worst)}{_cause(worst, best)}.",
             "gqa_merges",
             3,
+            {"context": best["context"], "makespan_ns": {row["merge"]: row["makespan_ns"] for row in (best, worst)}},
         )
 
 
@@ -461,12 +494,14 @@ def _copies(rows: Sequence[Row]) -> Iterator[Finding]:
         return
     few, whole = max(pairs, key=lambda pair: pair[0]["makespan_ns"] / pair[1]["makespan_ns"])
     copies, sips = few["group"] // few["query_heads"], few["sips"]
+    ratio = few["makespan_ns"] / whole["makespan_ns"]
     yield Finding(
         f"On {sips} SIP{'s' * (sips > 1)}, {copies} copies of K and V take "
-        f"{few['makespan_ns'] / whole['makespan_ns']:.2f}x the time of one copy over {whole['ranks']} "
+        f"{ratio:.2f}x the time of one copy over {whole['ranks']} "
         f"PEs{_cause(few, whole)}.",
         "gqa_query_heads",
         4,
+        {"sips": sips, "copies": copies, "ratio": ratio, "ranks": whole["ranks"]},
     )
 
 
@@ -478,15 +513,17 @@ def _more(rows: Sequence[Row]) -> Iterator[Finding]:
         return
     first, last = apart[0], apart[-1]
     more = last["sips"] * last["cubes"] / (first["sips"] * first["cubes"])
+    faster = first["makespan_ns"] / last["makespan_ns"]
+    values = {"context": first["context"], "more": more, "faster": faster}
     text = (
         f"{more:.0f}x the PEs make a decode step at {first['context']:,} tokens "
-        f"{first['makespan_ns'] / last['makespan_ns']:.1f}x faster ({_us(first)} to {_us(last)}){_most(last)}."
+        f"{faster:.1f}x faster ({_us(first)} to {_us(last)}){_most(last)}."
     )
     for span in (row for row in runs if row["span"]):
         for twin in [row for row in apart if (row["sips"], row["cubes"]) == (span["sips"], span["cubes"])][:1]:
-            factor = span["makespan_ns"] / twin["makespan_ns"]
+            factor = values["span_ratio"] = span["makespan_ns"] / twin["makespan_ns"]
             text += f" Sharing tokens over {span['sips']} SIPs takes {factor:.1f}x the time{_cause(span, twin)}."
-    yield Finding(text, "gqa_scaling", 5)
+    yield Finding(text, "gqa_scaling", 5, values)
 
 
 def _cause(slow: Row, fast: Row) -> str:

@@ -281,12 +281,17 @@ def _winners(compared: Mapping[str, Sequence[Row]]) -> list[Finding]:
     if not compared:
         return []
     worst = max(compared.values(), key=lambda runs: runs[-1]["makespan_ns"] / runs[0]["makespan_ns"])
+    ratio = worst[-1]["makespan_ns"] / worst[0]["makespan_ns"]
     text = (
-        f"Of {len(compared)} layers {_wins(compared)}; the wrong placement costs up to "
-        f"{worst[-1]['makespan_ns'] / worst[0]['makespan_ns']:.0f}x ({worst[0]['layer']}: {worst[-1]['placement']} "
+        f"Of {len(compared)} layers {_wins(compared)}; the wrong placement costs up to {ratio:.0f}x "
+        f"({worst[0]['layer']}: {worst[-1]['placement']} "
         f"instead of {worst[0]['placement']}, {_reasons(worst[-1], worst[0])})."
     )
-    return [Finding(text, "layers_over_bound", 7)]
+    values = {
+        "wins": dict(Counter(runs[0]["placement"] for runs in compared.values())), "worst_ratio": ratio,
+        "layer": worst[0]["layer"], "fast": worst[0]["placement"], "slow": worst[-1]["placement"],
+    }  # fmt: skip
+    return [Finding(text, "layers_over_bound", 7, values)]
 
 
 def _wins(ranked: Mapping[str, Sequence[Row]]) -> str:
@@ -303,12 +308,14 @@ def _examples(compared: Mapping[str, Sequence[Row]]) -> list[Sequence[Row]]:
 
 def _example(runs: Sequence[Row]) -> Finding:
     first, second = runs[0], runs[1]
+    ratio = second["makespan_ns"] / first["makespan_ns"]
     text = (
         f"{first['layer']} ({first['shape']}) takes {first['makespan_ns'] / 1000:,.1f} us in {first['placement']}; "
-        f"{second['placement']} takes {second['makespan_ns'] / first['makespan_ns']:.2f}x the time, with "
+        f"{second['placement']} takes {ratio:.2f}x the time, with "
         f"{_reasons(second, first)}."
     )
-    return Finding(text, "layers_over_bound", 4)
+    values = {name: first[name] for name in ("layer", "shape", "placement", "makespan_ns")}
+    return Finding(text, "layers_over_bound", 4, {**values, "second": second["placement"], "ratio": ratio})
 
 
 def _reasons(row: Row, first: Row) -> str:
@@ -334,7 +341,9 @@ def _utilization(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
         f"The SIP's matrix rate is used between {low['utilization']:.2%} ({low['layer']}) and "
         f"{high['utilization']:.1%} ({high['layer']}, {_work(high) / _work(low):,.0f}x the work)."
     )
-    return [Finding(text, "layers_utilization", 6)]
+    values = {"low": low["utilization"], "low_layer": low["layer"]}
+    values |= {"high": high["utilization"], "high_layer": high["layer"]}
+    return [Finding(text, "layers_utilization", 6, values)]
 
 
 def _links(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
@@ -351,7 +360,11 @@ def _links(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
         f"({most['layer']}: {most['hottest_busy']:.0%}); the hottest link of the median layer is busy {middle:.0%}, "
         f"and it is a {name} for {n}."
     )
-    return [Finding(text, "layers_link_kinds", 5)]
+    values = {
+        "full_layers": full, "layers": len(fastest), "most_layer": most["layer"], "most_busy": most["hottest_busy"],
+        "median_busy": middle, "link": name, "link_layers": n,
+    }  # fmt: skip
+    return [Finding(text, "layers_link_kinds", 5, values)]
 
 
 def _on_path(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
@@ -367,7 +380,8 @@ def _on_path(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
         f"The largest part of the critical path is {PATH[part][0]} for {n} of {len(rows)} layers in their fastest "
         f"placement ({most}: {shares[most]:.0%})."
     )
-    return [Finding(text, "layers_path", 5.5)]
+    values = {"part": PATH[part][0], "part_layers": n, "layers": len(rows), "layer": most, "share": shares[most]}
+    return [Finding(text, "layers_path", 5.5, values)]
 
 
 def _left_out(rows: Sequence[Row]) -> list[Finding]:
@@ -375,7 +389,7 @@ def _left_out(rows: Sequence[Row]) -> list[Finding]:
     if not left:
         return []
     text = f"{len(left)} of {len(rows)} points do not fit in HBM and have no time; the table names them."
-    return [Finding(text, "", 1)]
+    return [Finding(text, "", 1, {"left_out": len(left), "points": len(rows)})]
 
 
 def tables(rows: Sequence[Row]) -> Tables:

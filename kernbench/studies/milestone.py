@@ -30,6 +30,7 @@ from kernbench.topology.builder import Machine, resolve_topology
 REPORT = "report.ipynb"
 KEPT = "kept"  # folder of rows that take long, each with what made it: reused for as long as that is unchanged
 KEPT_S = 2.0
+PACKAGED = Path(__file__).resolve().parents[1] / "notebook" / "share" / "milestones"  # in a wheel
 # What a milestone needs besides the package, to simulate: its report can be drawn again without.
 NEEDS = {"models": ("torch", "triton", "transformers")}
 
@@ -43,12 +44,19 @@ class MilestoneReport(NamedTuple):
 
 
 def folder() -> Path:
-    """Return the folder `milestones` of the notebooks: the nearest one upward, or the one next to the package."""
+    """Return the folder `milestones` of the notebooks: nearest upward, else next to the package or in it (a wheel)."""
     here = Path.cwd().resolve()
     for place in (here, *here.parents, Path(__file__).resolve().parents[2]):
         if any((place / "milestones").glob("*.ipynb")):
             return place / "milestones"
+    if PACKAGED.is_dir():
+        return PACKAGED
     raise ConfigError(f"no folder milestones with notebooks in or above {here}; run this in a checkout of kernbench")
+
+
+def reports() -> Path:
+    """Return the folder of the reports: `output` beside the notebooks; those of the package report to where one is."""
+    return (folder() if folder() != PACKAGED else Path.cwd() / "milestones") / "output"
 
 
 def names() -> dict[str, str]:
@@ -66,6 +74,8 @@ def lacking(name: str) -> str:
     if not missing:
         return ""
     install = f"make frontends, then build/frontends/bin/python -m kernbench milestone {name}"
+    if folder() == PACKAGED:
+        install = "pip install 'kernbench[torch,frontends]'"
     return f"needs {', '.join(missing)}: {install}"
 
 
@@ -80,7 +90,7 @@ def shortest_first(*, again: bool = False) -> list[str]:
         stem = name.replace("-", "_")
         slow = [(entry["seconds"], entry["made_of"]) for entry in entries(folder() / KEPT / f"{stem}.jsonl")]
         changed = (s for s, made in slow if again or made["code"] != code_version(made["study"].partition(":")[0]))
-        rows = folder() / "output" / stem / f"{stem}.json"
+        rows = reports() / stem / f"{stem}.json"
         return sum(changed), rows.stat().st_size if rows.is_file() else 0
 
     return sorted(names(), key=work)
@@ -119,7 +129,7 @@ def run(
     rerender
         Only draw again from the results that are there (also with MILESTONE_FAST=1).
     output
-        Where to write; default: milestones/output/NAME.
+        Where to write; default: NAME in `reports`.
     parameters
         Further parameters of the notebook, over those of milestones/NAME.yaml. Files are named as from here.
     again
@@ -142,9 +152,11 @@ def run(
 
     stem = resolve(name).replace("-", "_")
     notebook = folder() / f"{stem}.ipynb"
-    usual = (folder() / "output" / stem).resolve()
+    usual = (reports() / stem).resolve()
     out = (output or usual).resolve()
-    whole = out == usual and not (parameters or overrides or topology)
+    if store and folder() == PACKAGED:
+        raise ConfigError(f"{stem}: rows are stored in a checkout of kernbench; leave out --store")
+    whole = out == usual and folder() != PACKAGED and not (parameters or overrides or topology)
     if store and (rerender or not whole):
         raise ConfigError(f"{stem}: kept rows are those of the whole report; leave out all other options, or --store")
     path = notebook.with_suffix(".yaml")

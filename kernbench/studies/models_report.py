@@ -193,6 +193,7 @@ def _over_sips(runs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         f"and products {least:.1f}x the bound ({first['products_ns'] / first['bound_ns']:.1f}x before).",
         "models_scaling",
         5,
+        {"title": first["title"], "sips": sips, "speedup": factor, "time_us": last["time_us"], "over_bound": least},
     )
 
 
@@ -205,6 +206,7 @@ def _bounds(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         f"({far['bound_by']}).",
         "models_scaling" if far["spread"] else "models_parts",
         3,
+        {row["run"]: {"over_bound": row["over"], "bound_by": row["bound_by"]} for row in (near, far)},
     )
 
 
@@ -213,7 +215,8 @@ def _modules(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     largest = [max(_nested([runs[0]], "modules"), key=lambda x: x["ns"]) for runs in groups(own, "title").values()]
     told = [f"{x['module'].removeprefix('layer.')} {x['share_pct']:.0f} % of {x['run']}, at "
             f"{x['roofline_pct']:.0f} % of its roofline" for x in largest]  # fmt: skip
-    yield Finding(f"The longest modules: {'; '.join(told)}.", "models_roofline", 2.5)
+    values = {x["run"]: {name: x[name] for name in ("module", "share_pct", "roofline_pct")} for x in largest}
+    yield Finding(f"The longest modules: {'; '.join(told)}.", "models_roofline", 2.5, values)
 
 
 def _first(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -225,6 +228,7 @@ def _first(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
             f"Change first for {most['run']}: {first}, {most['saved_pct']:.0f} % less time.",
             "models_changes",
             4 + most["saved"],
+            {"run": most["run"], "change": first, "saved_pct": most["saved_pct"]},
         )
 
 
@@ -240,6 +244,7 @@ def _hidden(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
             f"{x['saved_pct']:.0f} %, not {x['share_pct'] / 2:.0f} %: what ran at the same time then limits.",
             "models_changes",
             2,
+            {name: x[name] for name in ("run", "change", "share_pct", "saved_pct")},
         )
 
 
@@ -252,6 +257,7 @@ def _elsewhere(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         f"{slow['run']} takes {slow['ratio']:.1f}x the time on {slow['on']} ({slow['time_us']:,.1f} us).",
         "models_machines",
         2.8,
+        {name: slow[name] for name in ("run", "on", "ratio", "time_us")},
     )
     if fast["ratio"] < 0.95:
         own = next(x for x in rows if _own(x) and (x["title"], x["tp"]) == (fast["title"], fast["tp"]))
@@ -260,4 +266,5 @@ def _elsewhere(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
             f"its critical path is {own['limit']} ({own['reasons'][0]['share']:.0%}).",
             "models_machines",
             3.5,
+            {"run": fast["run"], "on": fast["on"], "ratio": fast["ratio"], "limit": own["limit"]},
         )

@@ -163,7 +163,9 @@ def _messages(pairs: Sequence[Row]) -> Iterator[Finding]:
             f"; {size_name(worst['nbytes'])} over {worst['route']} take {worst['message']:,.1f} against "
             f"{worst['load']:,.1f} ns: a message is written to a slot in TCM and read again"
         )
-    yield Finding(f"{text}.", "probe_pe_to_pe", 2.7)
+    names = ("route", "nbytes", "message", "load")
+    values = {which: {name: pair[name] for name in names} for which, pair in (("best", best), ("worst", worst))}
+    yield Finding(f"{text}.", "probe_pe_to_pe", 2.7, values)
 
 
 def _latency(single: Sequence[Row]) -> Iterator[Finding]:
@@ -174,13 +176,15 @@ def _latency(single: Sequence[Row]) -> Iterator[Finding]:
     small, most = _smallest(single), max(row["nbytes"] for row in single)
     near, far = (choose(small, key=lambda row: row["last_end_ns"]) for choose in (min, max))
     part, least = max(PARTS, key=lambda name: far[f"{name}_ns"]), near["nbytes"]
+    ends = (("near", near), ("far", far))
     yield Finding(
         f"{size_name(least)} take {near['last_end_ns']:,.0f} ns ({near['case']}) to {far['last_end_ns']:,.0f} ns "
         f"({far['case']}, {far[f'{part}_ns'] / far['last_end_ns']:.0%} of it {part}).",
         "probe_single_parts",
         3,
+        {"nbytes": least, **{f"{which}_{name}": row[name] for which, row in ends for name in ("case", "last_end_ns")}},
     )
-    yield Finding(f"{len(single)} single transfers: {agreed}.", "", 1)
+    yield Finding(f"{len(single)} single transfers: {agreed}.", "", 1, {"transfers": len(single), "error_ns": off})
     if most > least:
         poor = min(small, key=lambda row: row["path_utilization"])
         worst = min(row["path_utilization"] for row in single if row["nbytes"] == most)
@@ -189,6 +193,13 @@ def _latency(single: Sequence[Row]) -> Iterator[Finding]:
             f"with {size_name(most)} every route reaches at least {worst:.0%}.",
             "probe_single_bandwidth",
             2.5,
+            {
+                "case": poor["case"],
+                "nbytes": least,
+                "share": poor["path_utilization"],
+                "most_bytes": most,
+                "least": worst,
+            },
         )
 
 
@@ -205,12 +216,14 @@ def _congestion(patterns: Sequence[Row]) -> Iterator[Finding]:
         f"streams{rest}.",
         "probe_pattern_bandwidth",
         4,
+        {name: worst[name] for name in ("case", "nbytes", "bandwidth_gbs", "fair_utilization")},
     )
     yield Finding(
         f"{_name(slow)}: a transfer takes {slow['mean_ns'] / slow['alone_ns']:,.0f}x its uncontended time; "
         f"{slow['hottest_link']} is busy {slow['hottest_share']:.0%}.",
         _links(slow["case"]),
         2,
+        {name: slow[name] for name in ("case", "nbytes", "mean_ns", "alone_ns", "hottest_link", "hottest_share")},
     )
 
 
@@ -227,4 +240,5 @@ def _directions(patterns: Sequence[Row]) -> Iterator[Finding]:
         f"{slow['route']} at {size_name(slow['nbytes'])}: {slow['kind']}s take {gap:.0%} longer than {fast['kind']}s.",
         _links(slow["case"]),
         2.2,
+        {"route": slow["route"], "nbytes": slow["nbytes"], "slow": slow["kind"], "longer_by": gap},
     )

@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from html import escape
 from importlib.metadata import version
@@ -71,11 +71,14 @@ class Finding:
         Name of the chart that it rests on, empty if a table does.
     weight
         How much it matters: the page shows the seven heaviest, heaviest first.
+    values
+        The figures and names that it states, by name with unit, for programs: `NAME_findings.json` has them.
     """
 
     text: str
     chart: str = ""
     weight: float = 0.0
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Study:
@@ -432,12 +435,15 @@ class Report:
     def write(self, folder: Path) -> list[Path]:
         """Write the report and return its paths, the page first.
 
-        `NAME.json` and `NAME.csv` hold the rows, `NAME_COLUMN.csv` a nested column; each chart and `files` add theirs.
+        `NAME.json` and `NAME.csv` hold the rows, `NAME_COLUMN.csv` a nested column, `NAME_findings.json` the findings;
+        each chart and `files` add theirs.
         """
         study, name = self.study, self.study.name
         folder.mkdir(parents=True, exist_ok=True)
         flat = [plain(row) for row in self.rows]
+        found = json.dumps([asdict(finding) for finding in self.findings], indent=1)
         written = [write_results(folder / f"{name}.json", flat, parameters=self.parameters)]
+        written.append(write_text(folder / f"{name}{_FINDINGS}", f"{found}\n"))
         for stem, rows in {name: flat, **{f"{name}_{column}": x for column, x in nested(self.rows).items()}}.items():
             written.append(write_text(folder / f"{stem}.csv", as_csv(rows)))
         written += [write_text(folder / file, text) for file, text in study.files(self.rows, self.machine).items()]
@@ -552,6 +558,7 @@ def cell(value: object) -> str:
 
 
 SCHEMA_VERSION = 2
+_FINDINGS = "_findings.json"
 _TRUST = ("mode", "certified", "certificate")  # columns of version 1, whose engine could also estimate
 
 
@@ -582,6 +589,12 @@ def read_results(path: Path) -> dict[str, Any]:
         rows = [dict(row.items()) for row in content["rows"]]
     content["rows"] = [_simulated(path, row) for row in rows] if version == 1 else rows
     return content
+
+
+def findings(folder: Path) -> dict[str, list[Row]]:
+    """Return the findings of the reports in a folder by study, as `Report.write` wrote them."""
+    files = sorted(folder.glob(f"*{_FINDINGS}"))
+    return {path.name.removesuffix(_FINDINGS): json.loads(path.read_text("utf-8")) for path in files}
 
 
 def _simulated(path: Path, row: Row) -> Row:

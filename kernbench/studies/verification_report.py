@@ -64,25 +64,33 @@ def tables(rows: Sequence[Row]) -> Tables:
     }
 
 
+_STATED = (
+    "rule", "what", "unit", "held", "error_mean", "error_max", "percent_max", "allowed", "worst", "worst_expected",
+    "worst_measured",
+)  # fmt: skip
+
+
 def findings(rows: Sequence[Row]) -> Iterator[Finding]:
     """Say how many rules hold, and how far the others are from what they are compared with."""
     exact = [row for row in rows if row["allowed"] == 0 and row["held"]]
     broken = sum(row["held"] is False for row in rows)
     verdict = f"{broken} do not hold" if broken else "no rule is violated"
     points = sum(row["n"] for row in exact)
-    yield Finding(f"{len(exact)} of {len(rows)} rows hold exactly, at {points:,} points; {verdict}.", weight=1000)
+    text = f"{len(exact)} of {len(rows)} rows hold exactly, at {points:,} points; {verdict}."
+    yield Finding(text, "", 1000, {"exact": len(exact), "rows": len(rows), "points": points, "broken": broken})
     for row in rows:
+        stated = {name: row[name] for name in _STATED}
         head, most = f"{row['rule']}, {row['what']}:", _error(row, "error_max")
         if row["held"] is False:
             values = f"(expected {row['worst_expected']:g}, simulated {row['worst_measured']:g})"
-            yield Finding(f"{head} DOES NOT HOLD, {most} at {row['worst']} {values}.", weight=500)
+            yield Finding(f"{head} DOES NOT HOLD, {most} at {row['worst']} {values}.", "", 500, stated)
         elif row["allowed"]:
             limit = f"(limit {row['allowed']:g} %; {row['worst'] or 'no point differs'})"
-            yield Finding(f"{head} within {most} {limit}.", "verification_spread", 200)
+            yield Finding(f"{head} within {most} {limit}.", "verification_spread", 200, stated)
         elif row["allowed"] is None:
             at = f" ({row['worst']})" if row["worst"] else ""
             text = f"{head} mean {_error(row, 'error_mean')}, maximum {most}{at}; {row['note']}."
-            yield Finding(text, "verification_spread", row["percent_max"])
+            yield Finding(text, "verification_spread", row["percent_max"], stated)
 
 
 def _error(row: Row, column: str) -> str:

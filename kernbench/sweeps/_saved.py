@@ -36,7 +36,7 @@ class SavedResult(Result):
 
 
 def read(path: str | Path) -> SavedResult:
-    """Reopen a result that `result.save`, `kernbench run --save` or the explorer wrote; it is named after its file.
+    """Reopen a result that `result.save`, `kernbench run --out` or the explorer wrote; it is named after its file.
 
     Parameters
     ----------

@@ -210,12 +210,9 @@ def test_a_list_ends_at_its_limit(tmp_path, monkeypatch, capsys):
             "is a network between SIPs, not a machine; give --network",
         ),
         (["run", "--bench", "qkv-gemm", "--topology", "ring_1d"], "give --set system.sips.topology=ring_1d"),
-        (["ccl", "--bytes", "64", "--machine", "preset:small"], "--machine is now --topology"),
-        (["fidelity", "x.csv", "--machine", "preset:small"], "--machine is now --topology"),
         (["milestone", "gemm", "--output", "x"], "--output is now --out"),
         (["sweep", __file__, "--folder", "x"], "--folder is now --out"),
         (["probe", "--load", "0.1", "--network", "sips"], "--network is now --level"),
-        (["gemm", "64", "64", "64", "--machine", "x"], "--machine is now --topology"),
     ],
 )
 def test_former_options_name_those_of_now(command, said, capsys):

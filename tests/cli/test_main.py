@@ -32,7 +32,7 @@ def test_every_option_is_explained(name):
     for parameter in cli.commands[name].params:
         if parameter.param_type_name == "option":
             assert getattr(parameter, "help", None), parameter.name
-            assert parameter.opts[0] in out.output
+            assert (parameter.opts[0] in out.output) is not parameter.hidden
 
 
 def test_an_unknown_command_is_bad_usage(capsys):
@@ -349,3 +349,35 @@ def test_an_interrupted_milestone_says_how_to_go_on(tmp_path, capsys, monkeypatc
     monkeypatch.setattr("papermill.execute_notebook", interrupted)
     assert main(["milestone", "gemm", "--out", str(tmp_path / "out")]) == 1
     assert "gemm: interrupted; finished points are kept" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_of_a_shell(shell, capsys):
+    assert main(["completion", shell]) == 0
+    assert f"_KERNBENCH_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def test_a_shell_completes_commands():
+    env = {**os.environ, "_KERNBENCH_COMPLETE": "bash_complete", "COMP_WORDS": "kernbench mile", "COMP_CWORD": "1"}
+    done = subprocess.run([sys.executable, "-m", "kernbench"], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "plain,milestone\n"
+
+
+TAKES_A_MACHINE = [name for name in COMMANDS if any("--topology" in p.opts for p in cli.commands[name].params)]
+
+
+@pytest.mark.parametrize("name", TAKES_A_MACHINE)
+def test_a_machine_has_one_name_in_every_help(name):
+    out = CliRunner().invoke(cli, [name, "--help"]).output
+    assert "--machine FILE|preset:NAME" in out
+    assert "--topology" not in out
+
+
+def test_the_machine_of_a_command_by_its_name_and_by_that_of_the_reference_design(capsys):
+    assert TAKES_A_MACHINE == ["ccl", "fidelity", "gemm", "milestone", "probe", "run", "show"]
+    hashes = []
+    for option in ("--machine", "--topology"):
+        assert main(["show", option, "preset:small", "--json"]) == 0
+        hashes.append(json.loads(capsys.readouterr().out)["hash"])
+    assert hashes[0] == hashes[1]
+    assert main(["show", "preset:small", "--machine", "preset:small"]) == 2

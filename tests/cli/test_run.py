@@ -142,3 +142,19 @@ def test_a_bench_goes_by_its_number_in_the_list(capsys):
     assert "gemm-single-pe: OK" in capsys.readouterr().out
     assert run("--bench", "99") == 2
     assert "expected a number from 1 to" in capsys.readouterr().err
+
+
+def test_what_is_written_follows_from_the_ending(tmp_path, capsys):
+    files = {name: tmp_path / name for name in ("run.npz", "run.html", "run.json")}
+    assert run(*bench("copies"), *(part for path in files.values() for part in ("--out", str(path)))) == 0
+    former = [tmp_path / name for name in ("save", "html", "trace")]
+    assert run(*bench("copies"), *(part for path in former for part in (f"--{path.name}", str(path)))) == 0
+    assert main(["compare", str(files["run.npz"]), str(former[0])]) == 0
+    assert [path.read_bytes()[:9] for path in (files["run.html"], former[1])] == [b"<!doctype"] * 2
+    assert [bool(json.loads(path.read_text())["traceEvents"]) for path in (files["run.json"], former[2])] == [True] * 2
+
+
+def test_a_file_of_another_ending_is_refused_before_the_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("kernbench.runtime_api.bench_runner.run_bench", None)
+    assert run(*bench("copies"), "--out", str(tmp_path / "run.pdf")) == 2
+    assert ".npz (the result), .html (the picture) or .json (a trace)" in " ".join(capsys.readouterr().err.split())

@@ -73,7 +73,7 @@ def start(args: list[str], folder: Path) -> subprocess.Popen[str]:
 
 
 def run_interrupts(seeds: range, folder: Path) -> Report:
-    """Interrupt a command at a random moment: one line on stderr, nothing half written, no process left behind."""
+    """Interrupt a command at a random moment: one line or JSON, nothing half written, no process left behind."""
     report = Report("interrupts at random moments")
     seconds = {}
     for i, command in enumerate(COMMANDS):
@@ -92,12 +92,14 @@ def run_interrupts(seeds: range, folder: Path) -> Report:
         time.sleep(chosen.random() * seconds[which])
         process.send_signal(signal.SIGINT)
         try:
-            _, err = process.communicate(timeout=LONGEST_S)
+            out, err = process.communicate(timeout=LONGEST_S)
         except subprocess.TimeoutExpired:
             process.kill()
             report.failed(seed, f"{COMMANDS[which]} still runs {LONGEST_S} s after an interrupt")
             continue
         lines = [line for line in err.splitlines() if line.strip() and not PROGRESS.match(line)]
+        if '"message": "interrupted"' in out:  # with --json
+            lines.append("error: interrupted")
         if "KeyboardInterrupt" in err and f'"{ROOT / "kernbench"}' not in err:
             report.count("before the package's first line")
             continue

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 from base64 import b64decode
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +99,23 @@ def test_an_edited_copy_stays_and_one_that_was_only_run_follows_its_original(che
     assert copy.read_text() == "no notebook"
 
 
+def test_data_that_notebooks_read_is_beside_their_copies(checkout):
+    data = Path("milestones", "fidelity", "data", "tool", "results.csv")
+    (checkout / data).parent.mkdir(parents=True)
+    for text in ("1", "2"):
+        (checkout / data).write_text(text)
+        assert (serve.copy_notebooks(checkout) / data).read_text() == text
+
+
+def test_notebooks_of_the_package_are_copied_to_where_one_is(checkout, tmp_path, monkeypatch):
+    monkeypatch.setattr(serve, "_SHARE", checkout)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert serve.copy_notebooks(checkout) == tmp_path / "here" / "lab"
+    assert (tmp_path / "here" / "lab" / "notebooks" / "one.ipynb").is_file()
+    assert not (checkout / "lab").exists()
+
+
 def test_a_drawing_in_a_copy_is_an_image_which_is_seen_without_trust(checkout):
     drawn = '<svg viewBox="0 0 9 9" stroke-width="2" width="100%" height="22"><title>a</title><text>b</text></svg>'
     notebook = notebook_of("1")
@@ -126,5 +144,5 @@ def test_a_copy_that_is_no_notebook_any_more_is_the_users(checkout, text):
 
 def test_a_folder_that_cannot_be_written_is_named(checkout):
     (checkout / "lab").write_text("a file")
-    with pytest.raises(ConfigError, match=r"lab: cannot be written .*; copy the checkout"):
+    with pytest.raises(ConfigError, match=r"lab: cannot be written .*; run this in another folder"):
         serve.copy_notebooks(checkout)

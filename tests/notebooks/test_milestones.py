@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 
@@ -55,6 +56,12 @@ def test_writes_what_is_committed_and_draws_it_again(path, tmp_path, capsys):
 
     assert main(command) == 0
     assert "there already, made of the same" in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    assert (record["name"], record["folder"], record["made"]) == (name_of(path), str(tmp_path), False)
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert all(finding["text"] in page for finding in record["findings"][path.stem])
+    assert all(finding["values"] for found in record["findings"].values() for finding in found)
     tables = {p.name: p.read_bytes() for p in tmp_path.glob("*.json")}
     pictures = {p for p in tmp_path.glob("*.png") if "timeline" not in p.name}
     for picture in pictures:
@@ -125,6 +132,21 @@ def test_the_last_of_several_reports_is_made_beside_the_others(two_cores, capfd)
         assert page.read_text() == "made"
         assert f"{name}: wrote {page}" in said.out
     assert "making 2 reports: first, last" in said.err
+
+
+def test_reports_that_are_made_beside_others_are_in_one_document(two_cores, capfd):
+    write_report(two_cores, "first", "last")
+    write_report(two_cores, "last", "first")
+    assert main(["milestone", "first", "last", "--json"]) == 0, capfd.readouterr().err
+    assert [record["name"] for record in json.loads(capfd.readouterr().out)] == ["first", "last"]
+
+
+@pytest.mark.slow
+def test_a_failure_of_a_report_that_is_made_beside_is_the_document(two_cores, capfd):
+    write_report(two_cores, "first", "last")
+    write_report(two_cores, "last", "first", result='"made" + None')
+    assert main(["milestone", "first", "last", "--json"]) == 2
+    assert "last: cell 3 failed: TypeError" in json.loads(capfd.readouterr().out)["error"]["message"]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
@@ -170,9 +171,10 @@ def test_the_command_names_a_broken_file_and_the_remedy(tmp_path, monkeypatch, c
     else:
         path.write_bytes(bytes(9999))
     assert main(["cache", *command]) == 1
-    _, err = capsys.readouterr()
-    (line,) = err.splitlines()
+    out, err = capsys.readouterr()
+    line = f"error: {json.loads(out)['error']['message']}" if "--json" in command else err.rstrip("\n")
     assert line.startswith(f"error: {path}: cannot be used as the cache of points (")
+    assert "\n" not in line
     assert line.endswith("if it is damaged, delete it: it holds only points that can be run again")
 
 
