@@ -218,7 +218,7 @@ COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
 }  # fmt: skip
-FILE, REMEDY = "result of kernbench", "save the result again, with result.save() or kernbench run --save"
+FILE, REMEDY = "result of kernbench", "save the result again, with result.save() or kernbench run --out"
 _LINK_COLUMNS = {"nbytes": np.int64, "busy_ps": np.int64, "bw_gbs": np.float64}
 # Of the arrays in a file.
 _TYPES = {
