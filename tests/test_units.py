@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kernbench._dtypes import as_dtype
 from kernbench._units import decimal_product, ps_per_unit, serialization_ps
+from kernbench.components._command import VectorOp
 from kernbench.components.builtin.pe_gemm import PeGemm
 from kernbench.components.builtin.pe_units import PeFetchStore, PeMath
 from kernbench.topology.builder import resolve_topology
@@ -72,4 +73,6 @@ def test_the_engines_of_a_pe_count_cycles_of_decimal_clocks(machine):
     assert took_ps == ceil(tile.m * tile.k * tile.n * 1000 / peak)
     assert PeFetchStore(pe.pe_tcm).fetch_ps(511) == 70_000
     assert PeFetchStore(pe.pe_tcm).store_ps(567) == 100_000
-    assert Fraction(PeMath(pe.pe_math)._ps, PeMath(pe.pe_math)._cycles) == 1000 / Fraction("2.3")
+    vector = PeMath(pe.pe_math)
+    assert vector.ps([VectorOp("simple", 23 * vector.lanes(2), 2)]) == 10_000
+    assert vector.ps([VectorOp("simple", vector.lanes(2), 2)]) == ceil(1000 / Fraction("2.3"))

@@ -441,7 +441,7 @@ class Report:
         study, name = self.study, self.study.name
         folder.mkdir(parents=True, exist_ok=True)
         flat = [plain(row) for row in self.rows]
-        found = json.dumps([asdict(finding) for finding in self.findings], indent=1)
+        found = json.dumps({"findings": [asdict(finding) for finding in self.findings]}, indent=1)
         written = [write_results(folder / f"{name}.json", flat, parameters=self.parameters)]
         written.append(write_text(folder / f"{name}{_FINDINGS}", f"{found}\n"))
         for stem, rows in {name: flat, **{f"{name}_{column}": x for column, x in nested(self.rows).items()}}.items():
@@ -593,8 +593,10 @@ def read_results(path: Path) -> dict[str, Any]:
 
 def findings(folder: Path) -> dict[str, list[Row]]:
     """Return the findings of the reports in a folder by study, as `Report.write` wrote them."""
-    files = sorted(folder.glob(f"*{_FINDINGS}"))
-    return {path.name.removesuffix(_FINDINGS): json.loads(path.read_text("utf-8")) for path in files}
+    return {
+        path.name.removesuffix(_FINDINGS): read_json(path, "file of findings", "run the study again")["findings"]
+        for path in sorted(folder.glob(f"*{_FINDINGS}"))
+    }
 
 
 def _simulated(path: Path, row: Row) -> Row:

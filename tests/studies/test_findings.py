@@ -16,7 +16,7 @@ STUDIES = [
     study for name in sorted(studies.__all__)
     if isinstance(study := getattr(studies, name), type) and issubclass(study, Study) and study is not Study
 ]  # fmt: skip
-FOLDERS = {path.stem: path.parent for study in STUDIES for path in OUTPUT.glob(f"*/{study.name}.json")}
+FOLDERS = {path.stem: path.parent for study in STUDIES for path in OUTPUT.glob(f"[!.]*/{study.name}.json")}
 
 
 def leaves(value):
@@ -37,4 +37,4 @@ def test_every_finding_has_values_that_json_holds(study):
 
 
 def test_every_report_is_looked_at():
-    assert {folder.name for folder in FOLDERS.values()} == {path.parent.name for path in OUTPUT.glob("*/README.md")}
+    assert {folder.name for folder in FOLDERS.values()} == {path.parent.name for path in OUTPUT.glob("[!.]*/README.md")}
