@@ -305,7 +305,7 @@ for name, processes in {"alone": (), "refresh": (refresh,), "refresh and failure
 # %%
 print(f"{len(rows + grown + met + far)} runs")
 for finding in ProbeStudy().findings(grown):
-    print(finding.text)
+    print(finding)
 
 # %% [markdown]
 # ## Where to go from here

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from kernbench.points._keys import Row
-from kernbench.studies.study import Finding, Tables, as_csv, fastest, groups, size_name, table
+from kernbench.studies.study import Finding, Tables, as_csv, fastest, first_upper, groups, size_name, table
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import MOST_LINES, Chart, Column, Draw
@@ -32,6 +32,7 @@ SIZES, OTHERS, KINDS, ROOTS, SCALING, SLOTS, LIMITS, LISTS, MARKS = (
 )  # fmt: skip
 SMALL = "slots of 1 KiB"
 OTHER_KINDS = 65536  # bytes of the reference design's figures with queues in other memories
+APART = ("mesh_2d_no_wrap", "fully_connected")  # topologies whose all-reduces by rank have charts of their own
 UNCHANGED = "nothing"  # the machine that those of the slice `limits` are compared with
 COLUMNS = {
     "slice": Column("slice"),
@@ -68,7 +69,7 @@ COLUMNS = {
 _BOUND = "Dashed: the lower bound for any algorithm between the same PEs."
 _FEW = (
     f"{_BOUND} One PE of each SIP. Shown are ring, user-defined algorithms, and the combination of others that is "
-    f"closest to the fastest, {MOST_LINES} lines at most."
+    f"closest to the fastest, {MOST_LINES} lines at most. Two more topologies have charts of their own."
 )
 # The reference design's published times [us], by bytes of a PE and memory of the queues.
 _PUBLISHED = {
@@ -199,7 +200,7 @@ def _systems(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], m
         .mark_line(color=palette.GREY)
         .encode(detail="link:N", order="at:Q"),
         base.transform_filter("isValid(datum.sip)").mark_square(size=300, opacity=1, color=palette.BLUE),
-        base.transform_filter("isValid(datum.sip)").mark_text(color="white", fontSize=10).encode(text="sip:N"),
+        base.transform_filter("isValid(datum.sip)").mark_text(color="white").encode(text="sip:N"),
     ]
     drawn = alt.layer(*layers, data=table(shown)).properties(width=180, height=140)
     panel = alt.Facet("system:N", sort=list(groups(rows, "system")), header=alt.Header(title=None))
@@ -251,15 +252,35 @@ def _node(name: str) -> str:
     return next((kind for part, kind in known.items() if part in name), router)
 
 
+def _best(what: str, column: str, words: str) -> Callable[[Sequence[Mapping[str, Any]]], str]:
+    """Return the title of a chart: which algorithm has the least of a column, at the largest size on the most SIPs."""
+
+    def title(rows: Sequence[Mapping[str, Any]]) -> str:
+        n_sips, nbytes = max((row["n_sips"], row["bytes_per_pe"]) for row in rows)
+        own = (row for row in seen(rows) if (row["n_sips"], row["bytes_per_pe"]) == (n_sips, nbytes))
+        best = min(own, key=lambda row: float(row[column]))
+        return f"{what}: {best['short']} is {words} at {size_name(nbytes)} on {n_sips} SIPs"
+
+    return title
+
+
+def _most_published(rows: Sequence[Mapping[str, Any]]) -> str:
+    ratios = [row["published_us"] / row["time_us"] for row in published(seen(rows)) if row["published_us"]]
+    much = f" are up to {max(ratios):.1f}x" if ratios else ", and"
+    return f"The reference design's published times{much} those simulated here"
+
+
 def _of_topology(topology: str, contribution: str) -> Chart:
     """Return the chart of times on systems of one topology: by rank where all-reduces by cube are not compared."""
     is_rank = contribution == "rank"
     return _chart(
         f"ccl_{topology}",
-        kinds.lines("bytes_per_pe", "time_us", "short", panel="system", log_y=True),
-        f"All-reduce of {'one PE of each SIP' if is_rank else 'all cubes, or of all PEs, of SIPs'} in {topology}: time",
+        kinds.lines("bytes_per_pe", "time_us", "short", panel="system", log_y=True, rank=max),
+        _best(
+            f"{'One PE of each SIP' if is_rank else 'All cubes, or all PEs,'} in {topology}", "latency_ns", "fastest"
+        ),
         SIZES,
-        f"Shown are the {MOST_LINES} fastest at the smallest size."
+        f"Shown are the {MOST_LINES} fastest at the largest size."
         if is_rank
         else "The intercube algorithms sum one shard of each cube, the hierarchical ones one of each PE.",
         where=lambda row: (row["contribution"] == "rank") == is_rank and row["sip_topology"] == topology,
@@ -274,7 +295,7 @@ CHARTS = (
         SIZES,
         _FEW,
         _few,
-        lambda row: bool(row["contribution"] == "rank"),
+        lambda row: row["contribution"] == "rank" and row["sip_topology"] not in APART,
     ),
     _chart(
         "ccl_limits",
@@ -326,10 +347,10 @@ CHARTS = (
     _chart(
         "ccl_cube_pe",
         kinds.lines("bytes_per_pe", "over_bound", "short", panel="system", log_y=True, rule=1.0),
-        "All-reduce of all cubes, or of all PEs: time over the lower bound",
+        _best("All cubes, or all PEs", "over_bound", "closest to its bound"),
         SIZES,
-        f"{_BOUND} The intercube algorithms sum one shard of each cube, the hierarchical ones one of each PE; each is "
-        "compared with the bound for its PEs.",
+        f"Time over the lower bound. {_BOUND} The intercube algorithms sum one shard of each cube, the hierarchical "
+        "ones one of each PE; each is compared with the bound for its PEs.",
         where=lambda row: row["contribution"] != "rank",
     ),
     _chart(
@@ -344,13 +365,22 @@ CHARTS = (
     _chart(
         "published",
         kinds.bars("time_us", "published", by="series", label=".1f"),
-        "The reference design's all-reduces: published and simulated times",
+        _most_published,
         MARKS,
         "All cubes of six SIPs in a torus, by bytes of each cube. Slots are those of the machine file, or of 1 KiB.",
         _against_published,
     ),
+    _chart(
+        "published_gap",
+        kinds.bars("time_us", "resource", label=".1f", rule=_PUBLISHED[OTHER_KINDS, "tcm"]),
+        f"The all-reduce of {size_name(OTHER_KINDS)} of each cube, with one part changed at a time",
+        MARKS,
+        "Dashed: the published time. All cubes of six SIPs in a torus.",
+        lambda rows: [row | {"resource": _change(row) if row["what"] else "unchanged"} for row in _accounts(rows)],
+        lambda row: _mark(row) == (OTHER_KINDS, "tcm"),
+    ),
     *(_of_topology(name, "cube_pe") for name in ("ring_1d", "torus_2d")),
-    *(_of_topology(name, "rank") for name in ("mesh_2d_no_wrap", "fully_connected")),
+    *(_of_topology(name, "rank") for name in APART),
     _chart(
         "topology",
         _systems,
@@ -385,13 +415,13 @@ def _bounds(ran: Sequence[Row]) -> list[Finding]:
         text = f"{len(wrong)} of {len(ran)} times are below their lower bound, first {which}."
         return [Finding(text, "", 100, {"below": len(wrong), "times": len(ran)})]
     values: Row = {"below": 0, "times": len(ran)}
-    text = f"All {len(ran)} times are at or above their lower bound"
+    text, detail = f"All {len(ran)} times are at or above their lower bound.", ""
     ratios = sorted(row["over_form"] for row in ran if row["over_form"])
     if ratios:
         near = sum(0.8 <= ratio <= 1.25 for ratio in ratios) / len(ratios)
         values |= {"median_over_form": median(ratios), "near": near}
-        text += f"; the median ratio to the model estimate is {median(ratios):.2f}; {near:.0%} are within 0.8 to 1.25"
-    return [Finding(f"{text}.", "", 5.2, values)]
+        detail = f"The median ratio to the model estimate is {median(ratios):.2f}; {near:.0%} are within 0.8 to 1.25."
+    return [Finding(text, "", 5.2, values, detail)]
 
 
 def _winners(rows: Sequence[Row]) -> list[Finding]:
@@ -413,13 +443,13 @@ def _winners(rows: Sequence[Row]) -> list[Finding]:
             at = " to ".join(dict.fromkeys(size_name(size) for size in (sizes[0], sizes[-1])))
             where = f"on {wins} of {len(best)} systems" if len(best) > 1 else f"on {best[0]['system']}"
             over = f"{_span(over_bound)} the bound"
-            against = f"; ring takes {_span(ring)} that time" if ring else ""
-            text = f"At the {words} size ({at}) {winner} is fastest {where}, {over}{against}."
+            detail = f"The {words} size is {at}{f'; ring takes {_span(ring)} the time' if ring else ''}."
+            text = f"At the {words} size {winner} is fastest {where}, at {over}."
             values = {
                 "bytes": sizes, "algorithm": winner, "wins": wins, "systems": len(best), "over_bound": over_bound,
                 "ring_ratio": ring,
             }  # fmt: skip
-            found.append(Finding(text, "ccl_rank", weight, values))
+            found.append(Finding(text, "ccl_rank", weight, values, detail))
     return found
 
 
@@ -428,10 +458,10 @@ def _limits(rows: Sequence[Row]) -> list[Finding]:
     changed = sorted(_slowdowns(rows), key=lambda row: -row["slowdown"])  # of all cases
     for first in changed[:1]:
         second = next((row for row in changed[1:] if row["case"] == first["case"]), None)
-        then = f", then {_change(second)} ({second['slowdown']:.2f}x)" if second else ""
-        text = f"{_change(first)} costs most ({first['slowdown']:.2f}x the time){then}."
+        then = f"Next, {_change(second)} takes {second['slowdown']:.2f}x the time." if second else ""
+        text = f"{first['case']}: {_change(first)} costs most, {first['slowdown']:.2f}x the time."
         values = {_change(row): row["slowdown"] for row in (first, second) if row}
-        return [Finding(f"{first['case']}: {text}", "ccl_limits", 7, {"case": first["case"], "slowdown": values})]
+        return [Finding(text, "ccl_limits", 7, {"case": first["case"], "slowdown": values}, then)]
     return []
 
 
@@ -442,8 +472,11 @@ def _slots(rows: Sequence[Row]) -> list[Finding]:
     least, few = min(map(_time, own)), own[0]
     enough = next(row["n_slots"] for row in own if _time(row) <= 1.05 * least)
     ratio = _time(few) / least
-    text = f"{_what(few)}: {enough} slots are within 5 % of the best; {few['n_slots']} take {ratio:.2f}x the time."
-    return [Finding(text, "ccl_slots", 2, {"enough": enough, "fewest": few["n_slots"], "ratio": ratio})]
+    text, detail = (
+        f"{_what(few)}: {enough} slots are within 5 % of the best.",
+        f"{few['n_slots']} take {ratio:.2f}x it.",
+    )
+    return [Finding(text, "ccl_slots", 2, {"enough": enough, "fewest": few["n_slots"], "ratio": ratio}, detail)]
 
 
 def _scaling(rows: Sequence[Row]) -> list[Finding]:
@@ -455,14 +488,15 @@ def _scaling(rows: Sequence[Row]) -> list[Finding]:
         return []
     last = ran[sizes[0], counts[-1]]
     best, worst = min(last, key=_time), max(last, key=_time)
-    fast = f"{best['short']} is fastest ({_time(best):,.0f} ns, {best['over_bound']:.1f}x the bound)"
+    fast = f"{best['short']} is fastest, at {best['over_bound']:.1f}x the bound"
     ratio = _time(worst) / _time(best)
-    text = f"{size_name(sizes[0])} on {counts[-1]} SIPs: {fast}; {worst['short']} takes {ratio:.1f}x that time."
+    text = f"{size_name(sizes[0])} on {counts[-1]} SIPs: {fast}."
+    detail = f"It takes {_time(best):,.0f} ns; {worst['short']} takes {ratio:.1f}x that time."
     values = {
         "bytes": sizes[0], "sips": counts[-1], "fast": best["short"], "fast_ns": _time(best),
         "over_bound": best["over_bound"], "slow": worst["short"], "ratio": ratio,
     }  # fmt: skip
-    return [Finding(text, "ccl_scaling", 6, values)]
+    return [Finding(text, "ccl_scaling", 6, values, detail)]
 
 
 def _kinds(rows: Sequence[Row]) -> list[Finding]:
@@ -479,15 +513,17 @@ def _root(rows: Sequence[Row]) -> list[Finding]:
     if len(rows) < 2:
         return []
     best, worst = min(rows, key=_time), max(rows, key=_time)
-    fast = f"root cube {best['root_cube']} is fastest ({_time(best):,.0f} ns)"
-    slow = f"cube {worst['root_cube']} slowest ({_time(worst) / _time(best) - 1:+.0%})"
+    slower = _time(worst) / _time(best) - 1
+    text = (
+        f"{_what(best)}: root cube {best['root_cube']} is fastest; cube {worst['root_cube']} takes {slower:.0%} longer."
+    )
     values = {
         "root_cube": best["root_cube"],
         "fast_ns": _time(best),
         "slow": worst["root_cube"],
         "slow_ns": _time(worst),
     }
-    return [Finding(f"{_what(best)}: {fast}, {slow}.", "ccl_roots", 4, values)]
+    return [Finding(text, "ccl_roots", 4, values, f"It takes {_time(best):,.0f} ns.")]
 
 
 def _real(rows: Sequence[Row]) -> list[Finding]:
@@ -498,26 +534,27 @@ def _real(rows: Sequence[Row]) -> list[Finding]:
     best = [min(own, key=_time) for own in cases.values()]
     wins = fastest(row["short"] for row in best)
     over = [row["over_bound"] for row in best]
-    text = f"Of {len(best)} all-reduces of real programs, {wins}, at {_span(over)} the bound."
-    return [Finding(text, "ccl_lists", 5.5, {"wins": dict(Counter(row["short"] for row in best)), "over_bound": over})]
+    text, detail = f"Of {len(best)} all-reduces of real programs, {wins}.", f"They take {_span(over)} their bounds."
+    values = {"wins": dict(Counter(row["short"] for row in best)), "over_bound": over}
+    return [Finding(text, "ccl_lists", 5.5, values, detail)]
 
 
 def _marks(ran: Sequence[Row]) -> list[Finding]:
     """Say which parameter would account for most of the difference to the published time."""
-    changed, mark = _accounts(ran), (OTHER_KINDS, "tcm")
+    changed, mark = [row for row in _accounts(ran) if row["what"]], (OTHER_KINDS, "tcm")
     if len(changed) < 2:
         return []
     here, said = {_mark(row): row["time_us"] for row in published(ran)}[mark], _PUBLISHED[mark]
     small = next((row for row in changed if row["what"] == SMALL), changed[0])
     other = next(row for row in changed if row["what"] not in (SMALL, "slots"))
     text = (
-        f"The published time of the reference design for {size_name(OTHER_KINDS)} is {said:g} us, the simulated "
-        f"time {here:.1f} us: {small['what']} would account for {small['explained']:.0%} of the difference, "
-        f"{_change(other)} for {other['explained']:.0%}."
+        f"The reference design's {size_name(OTHER_KINDS)} take {said:g} us as published, {here:.1f} us here: "
+        f"{small['what']} would account for {small['explained']:.0%} of the gap."
     )
+    detail = f"{first_upper(_change(other))} would account for {other['explained']:.0%}."
     values = {"bytes": OTHER_KINDS, "published_us": said, "simulated_us": here}
     values |= {row["what"]: row["explained"] for row in (small, other)}
-    return [Finding(text, "", 4.6, values)]
+    return [Finding(text, "published_gap", 5.3, values, detail)]
 
 
 def tables(rows: Sequence[Row]) -> Tables:
@@ -534,7 +571,7 @@ def tables(rows: Sequence[Row]) -> Tables:
             published(ran), ["bytes_per_pe", "buffer_kind", "time_us", "published_us", "small_us", "analytic_us"]
         ),
         f"What would account for its time at {size_name(OTHER_KINDS)}": table(
-            _accounts(ran), ["what", "time_us", "explained"]
+            (row for row in _accounts(ran) if row["what"]), ["what", "time_us", "explained"]
         ),
         "Furthest from the model estimate": table(
             furthest,
@@ -596,18 +633,18 @@ def published(ran: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _mark(row: Row) -> tuple[int, str]:
+def _mark(row: Mapping[str, Any]) -> tuple[int, str]:
     return row["bytes_per_pe"], row["buffer_kind"]
 
 
 def _accounts(ran: Sequence[Row]) -> list[Row]:
-    """Return how much of the difference to the published time each changed parameter would account for."""
+    """Return how much of the difference to the published time each changed parameter, and none, would account for."""
     own = [row for row in ran if row["slice"] == MARKS and _mark(row) == (OTHER_KINDS, "tcm")]
     usual = next((row["time_us"] for row in own if not row["what"]), None)
     if usual is None:
         return []
     gap = _PUBLISHED[OTHER_KINDS, "tcm"] - usual
-    changed = [row | {"explained": (row["time_us"] - usual) / gap} for row in own if row["what"]]
+    changed = [row | {"explained": (row["time_us"] - usual) / gap} for row in own]
     return sorted(changed, key=lambda row: -row["explained"])
 
 
@@ -616,6 +653,8 @@ def _what(row: Mapping[str, Any]) -> str:
 
 
 def _change(row: Mapping[str, Any]) -> str:
+    if row["what"] == SMALL:
+        return SMALL
     return f"{'doubling' if row['what'].startswith(('latency', 'issue')) else 'halving'} {row['what']}"
 
 

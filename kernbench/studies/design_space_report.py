@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernbench.studies.study import Finding, Tables, plain, table
+from kernbench.studies.study import Finding, Tables, first_upper, plain, table
 from kernbench.sweeps.sensitivity import BASE, pareto, ranked, steps
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 AXES = MESH, UCIE, HBM, SIPS = "cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]", "SIP topology"
-AREA, ENERGY, TIME, LABEL, GAIN = "area_mm2", "energy_uj", "latency_us", "label", "gain_pct"
+AREA, ENERGY, TIME, LABEL, GAIN, DIES = "area_mm2", "energy_uj", "latency_us", "label", "gain_pct", "dies"
 NAMES = {"decode": "Decode", "gpt2": "GPT-2"}
 WHAT = {"decode": "a layer of Llama-3 70B in decode", "gpt2": "the products of GPT-2"}
 MORE = {"down": "less", "up": "more"}
@@ -31,7 +31,8 @@ METHOD = (
 )
 COLUMNS = {
     "table": Column("table"),
-    AREA: Column("silicon", "mm2"),
+    AREA: Column("silicon of all dies", "mm2"),
+    DIES: Column("dies"),
     ENERGY: Column("energy", "uJ"),
     TIME: Column("time", "us"),
     "latency_ns": Column("time", "ns"),
@@ -47,8 +48,12 @@ COLUMNS = {
 
 
 def frame(rows: Sequence[Row], name: str) -> pd.DataFrame:
-    """Return the rows of one table, as "decode grid" or "gpt2 ties", with the columns it has and the time in us."""
-    mine = [{**plain(row), TIME: row["latency_ns"] / 1000} for row in rows if row["table"] == name]
+    """Return the rows of one table, as "decode grid" or "gpt2 ties", with the columns it has, time [us] and dies."""
+    mine = [
+        {**plain(row), TIME: row["latency_ns"] / 1000, DIES: row["cubes"] + row["sips"]}
+        for row in rows
+        if row["table"] == name
+    ]
     return table(mine).dropna(axis="columns", how="all")
 
 
@@ -109,7 +114,8 @@ def _charts(name: str) -> list[Chart]:
     return [
         Chart(
             f"{name}_front", _front, f"{label}: time against silicon", where=on_grid,
-            caption=f"Each dot is a machine. Numbered: none is smaller and faster, and each is at least {WORTH:.0%} "
+            caption="Each dot is a machine; its silicon is that of all its dies: cubes, and the IO chiplets of SIPs. "
+            f"Numbered: none is smaller and faster, and each is at least {WORTH:.0%} "
             "faster than the one before; the table of the machines worth their silicon says what they are.",
         ),
         Chart(
@@ -132,7 +138,7 @@ def tables(rows: Sequence[Row]) -> Tables:
     found: Tables = {}
     for name in _workloads(rows):
         label, grid = NAMES[name], frame(rows, f"{name} grid")
-        shown = [*axes_of(grid), "pes", AREA, TIME, *([ENERGY] if ENERGY in grid else [])]
+        shown = [*axes_of(grid), "pes", DIES, AREA, TIME, *([ENERGY] if ENERGY in grid else [])]
         best = front(grid)[shown].round(2)
         best.insert(0, "number", range(1, len(best) + 1))
         found[f"{label}: machines worth their silicon"] = best
@@ -167,11 +173,14 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     for i, name in enumerate(_workloads(rows)):
         grid = frame(rows, f"{name} grid")
         said = [*_cubes(name, grid, rows), *_buy(name, grid), _change(name, rows), *_share(name, grid)]
-        found += [Finding(text, f"{name}_{chart}", weight - 0.5 * i, values) for text, chart, weight, values in said]
+        found += [
+            Finding(text, f"{name}_{chart}", weight - 0.5 * i, values, detail)
+            for text, chart, weight, values, detail in said
+        ]
     return found
 
 
-Said = tuple[str, str, float, Mapping[str, Any]]  # text, chart, weight and values
+Said = tuple[str, str, float, Mapping[str, Any], str]  # text, chart, weight, values and detail
 
 
 def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Said]:
@@ -188,12 +197,12 @@ def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Said]
         more = {key: row["ns"] - (was[key]["ns"] if key in was else 0.0) for key, row in now.items()}
         part, what = key = max(more, key=lambda key: more[key])
         cause = (
-            f": {part} spends {now[key]['ns']:,.0f} ns instead of {now[key]['ns'] - more[key]:,.0f} on {what}, most at "
-            f"{now[key]['resource']}"
+            f"In {part}, {what} takes {now[key]['ns']:,.0f} ns instead of {now[key]['ns'] - more[key]:,.0f}, most at "
+            f"{now[key]['resource']}."
         )
     change = f"{abs(worst[GAIN]):.1f} % {'less' if worst[GAIN] > 0 else 'more'}"
-    text = f"{NAMES[name]}: {after} cubes take {change} time than {before}, for {worst['cost_pct']:.0f} % more silicon"
-    yield f"{text}{cause}.", "map", 10, _stated(worst)
+    text = f"{NAMES[name]}: {after} cubes take {change} time than {before}, for {worst['cost_pct']:.0f} % more silicon."
+    yield text, "map", 10, _stated(worst), cause
 
 
 def _buy(name: str, grid: pd.DataFrame) -> Iterator[Said]:
@@ -203,9 +212,9 @@ def _buy(name: str, grid: pd.DataFrame) -> Iterator[Said]:
     if not ordered:
         return
     best, *rest = ordered
-    other = f"; next, {_step(rest[0])} saves {rest[0][GAIN]:.1f} %" if rest else ""
-    text = f"{NAMES[name]}: {_step(best)} saves most, {best[GAIN]:.1f} % of the time for {best['cost_pct']:.1f} % more"
-    yield f"{text} silicon{other}.", "front", 9, _stated(best)
+    other = f" Next, {_step(rest[0])} saves {rest[0][GAIN]:.1f} %." if rest else ""
+    text = f"{NAMES[name]}: {_step(best)} saves most, {best[GAIN]:.1f} % of the time."
+    yield text, "front", 9, _stated(best), f"It takes {best['cost_pct']:.1f} % more silicon.{other}"
 
 
 def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,18 +234,22 @@ def _step(row: Mapping[str, Any]) -> str:
 
 def _change(name: str, rows: Sequence[Row]) -> Said:
     better = [row for row in _records(first(rows, name)) if row[GAIN] > 0]
-    said = [
-        f"{MORE[row['first']]} {row['factor']} ({row[GAIN]:.1f} % less time for {row['area_pct']:.1f} % more silicon)"
-        for row in better[:2]
-    ]
-    if not said:
-        return f"{NAMES[name]}: no factor alone makes it faster.", "factors", 8, {"gain_pct": 0.0}
-    values = {key: better[0][key] for key in ("factor", "first", GAIN, "area_pct")}
-    return f"{NAMES[name]}: the best change is {'; next, '.join(said)}{_hot(name, rows)}.", "factors", 8, values
+    if not better:
+        return f"{NAMES[name]}: no factor alone makes it faster.", "factors", 8, {"gain_pct": 0.0}, ""
+    best, *rest = better
+    values = {key: best[key] for key in ("factor", "first", GAIN, "area_pct")}
+    text = f"{NAMES[name]}: the best change is {_factor(best)}, {best[GAIN]:.1f} % less time."
+    other = f" Next, {_factor(rest[0])} saves {rest[0][GAIN]:.1f} % for {rest[0]['area_pct']:.1f} %." if rest else ""
+    detail = f"It takes {best['area_pct']:.1f} % more silicon.{other}{_hot(name, rows)}"
+    return text, "factors", 8, values, detail
+
+
+def _factor(row: Mapping[str, Any]) -> str:
+    return f"{MORE[row['first']]} {row['factor']}"
 
 
 def _hot(name: str, rows: Sequence[Row]) -> str:
-    """Return what is most of the critical paths on the machine whose factors are changed, if that is known."""
+    """Return in a sentence what is most of the critical paths on the machine whose factors are changed, if known."""
     base = next(row["machine"] for row in rows if row["table"] == f"{name} factors" and row["factor"] == BASE)
     why_of = {row["machine"]: row["why"] for row in rows if row["table"] == f"{name} grid" and row.get("why")}
     if base not in why_of:
@@ -244,7 +257,7 @@ def _hot(name: str, rows: Sequence[Row]) -> str:
     reasons = table(why_of[base])
     total = (reasons["ns"] / reasons["share"]).groupby(reasons["part"]).last().sum()
     longest = reasons.groupby("what", sort=False)["ns"].sum()
-    return f": {longest.idxmax()} takes {longest.max() / total:.0%} of the critical paths"
+    return f" {first_upper(str(longest.idxmax()))} takes {longest.max() / total:.0%} of the critical paths."
 
 
 def _share(name: str, grid: pd.DataFrame) -> Iterator[Said]:
@@ -253,5 +266,6 @@ def _share(name: str, grid: pd.DataFrame) -> Iterator[Said]:
         shares = {part: fast[f"{part}_ns"] / fast["latency_ns"] for part in ("attention", "products", "allreduce")}
         parts = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
         machine = ", ".join(f"{axis.partition(' [')[0]} {fast[axis]}" for axis in axes_of(grid))
-        text = f"The fastest of {len(grid)} machines in decode takes {fast[TIME]:,.1f} us ({machine}): {parts}."
-        yield text, "front", 6, {"machines": len(grid), "time_us": fast[TIME], "shares": shares}
+        text = f"The fastest of {len(grid)} machines in decode takes {fast[TIME]:,.1f} us on {fast[AREA]:,.0f} mm2."
+        detail = f"{first_upper(machine)}: {parts}. Its silicon is that of {fast[DIES]} dies."
+        yield text, "front", 6, {"machines": len(grid), "time_us": fast[TIME], "shares": shares}, detail

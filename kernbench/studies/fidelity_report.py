@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil, inf
+from re import split
+from statistics import median
 from typing import Any
 
-from kernbench.studies.study import Finding, Tables, groups, table
+from kernbench.studies.study import Finding, Tables, first_upper, groups, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
@@ -14,6 +18,12 @@ from kernbench.viz.charts import Chart, Column, Row
 REFERENCES, SENSITIVITY = "references", "sensitivity"
 COMPARED, SENSITIVE = "References", "Sensitivity to defaults"
 TOOLS = "nccl-tests, SCALE-Sim, BookSim2, Ramulator2, or a CSV with workload,parameters,value,unit,source"
+DEFAULT, WITH = "by default", "with all mechanisms"
+# Kinds of references in the order of the page: what was measured on a device comes first.
+DOMAINS = {
+    "all_reduce": "all-reduce", "hbm": "HBM", "noc": "network latency", "saturation": "network saturation",
+    "tile": "systolic array",
+}  # fmt: skip
 TOGETHER = "all mechanisms together"
 AGREES = 1.0  # percent within which no mechanism is looked for
 EXPLAINS = 0.1  # share of an error from which on a mechanism explains it
@@ -38,7 +48,14 @@ COLUMNS = {
     "share_pct": Column("share of the error", "%"),
     "left_pct": Column("error with it", "%"),
     "together_pct": Column("error with all mechanisms", "%"),
-    "kind": Column("workload"),
+    "domain": Column("domain"),
+    "tool": Column("references"),
+    "n": Column("n"),
+    "median": Column("median ours / reference"),
+    "p90": Column("90 % within a factor of"),
+    "median_with": Column("median with all mechanisms"),
+    "p90_with": Column("90 % within, with them"),
+    "mechanism": Column("mechanism that explains most"),
     "factor": Column("default"),
     "public_source": Column("public source"),
     "tried": Column("values tried"),
@@ -94,29 +111,81 @@ def _percent(value: float, base: float) -> float:
     return 100 * (value / base - 1)
 
 
-def _errors(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw the signed error of each reference, as the machine is and with all mechanisms of the workload."""
-    long = []
-    for row in rows:
-        long.append({**row, "machine as": "as it is", "shown_pct": row["error_pct"]})
-        if row["together_pct"] is not None:
-            long.append({**row, "machine as": "with all mechanisms", "shown_pct": row["together_pct"]})
-    alt = kinds.altair()
-    return (
-        alt.Chart(table(long), height=alt.Step(34))
-        .mark_tick(thickness=2, opacity=0.6)
-        .encode(
-            x=alt.X(
-                "shown_pct", type="quantitative", title="error of our value [%]",
-                scale=alt.Scale(type="symlog", constant=10),
-                axis=alt.Axis(values=[-100, -30, -10, 0, 10, 30, 100, 300, 1000, 3000]),
-            ),
-            y=alt.Y("kind", type="nominal", title=None),
-            yOffset=alt.YOffset("machine as", type="nominal"),
-            color=_colour("machine as", "machine"),
-            tooltip=["what", "source", "machine as", "shown_pct"],
+def domains(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return one row for each kind of reference, devices first: ratios of our value to it, by default and with all."""
+    found = []
+    for kind, each in groups(compared(rows), "kind").items():
+        default = [1 + row["error_pct"] / 100 for row in each]
+        together = [
+            1 + (row["error_pct"] if row["together_pct"] is None else row["together_pct"]) / 100 for row in each
+        ]
+        explained = Counter(row["explained_by"] for row in each if row["share_pct"] is not None)
+        found.append(
+            {
+                "domain": DOMAINS.get(kind, kind),
+                "tool": split(r" \(|, | -", each[0]["source"])[0],
+                "n": len(each),
+                "median": median(default),
+                "p90": _within(default),
+                "median_with": median(together),
+                "p90_with": _within(together),
+                "mechanism": next((name for name, _ in explained.most_common(1)), ""),
+            }
         )
-    )  # fmt: skip
+    order = [*DOMAINS.values()]
+    return sorted(found, key=lambda one: order.index(one["domain"]) if one["domain"] in order else len(order))
+
+
+def _within(ratios: Sequence[float]) -> float:
+    """Return the factor, up or down, within which nine of ten ratios are."""
+    factors = sorted(max(ratio, 1 / ratio) if ratio > 0 else inf for ratio in ratios)
+    return factors[ceil(0.9 * len(factors)) - 1]
+
+
+def _scatter(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw our value over each reference, as the machine is and with all mechanisms of the workload."""
+    alt = kinds.altair()
+    points = []
+    for row in rows:
+        shown = {"as": DEFAULT, "value": row["ours"]}, {"as": WITH, "value": _together(row)}
+        panel = f"{DOMAINS.get(row['kind'], row['kind'])} [{row['unit']}]"
+        points += [{**row, **one, "panel": panel} for one in shown if one["value"] is not None]
+    lines = []
+    for panel, own in groups(points, "panel").items():
+        ends = [choose(value for row in own for value in (row["expected"], row["value"])) for choose in (min, max)]
+        lines += [
+            {"panel": panel, "expected": x, "line": x * factor, "factor": factor}
+            for factor in (0.5, 1, 2)
+            for x in ends
+        ]
+    log = alt.Scale(type="log", nice=False, padding=6)
+    axis = kinds.log_axis([1, 1e6])
+    base = alt.Chart().encode(x=alt.X("expected:Q", title="reference", scale=log, axis=axis))
+    line = base.transform_filter("isValid(datum.line)").mark_line(color=palette.GREY, strokeWidth=1)
+    point = base.transform_filter("isValid(datum.value)").mark_point(size=24, opacity=0.7)
+    names = [DEFAULT, WITH]
+    layers = [
+        line.encode(
+            y=alt.Y("line:Q", title="ours", scale=log, axis=axis),
+            detail="factor:N",
+            strokeDash=alt.condition("datum.factor == 1", alt.value([1, 0]), alt.value([3, 3])),
+        ),
+        point.encode(
+            y="value:Q",
+            color=alt.Color("as:N", title=None, sort=names, scale=alt.Scale(domain=names, range=list(palette.SERIES))),
+            shape=alt.Shape("as:N", title=None, scale=alt.Scale(domain=names)),
+            tooltip=["what", "source", "as", "expected", "value"],
+        ),
+    ]
+    drawn = alt.layer(*layers, data=table([*lines, *points])).properties(width=200, height=180)
+    header = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start")
+    order = [panel for name in DOMAINS.values() for panel in groups(points, "panel") if panel.startswith(f"{name} [")]
+    facet = alt.Facet("panel:N", header=header, sort=order)
+    return drawn.facet(facet=facet, columns=3).resolve_scale(x="independent", y="independent")
+
+
+def _together(row: Row) -> float | None:
+    return None if row["together_pct"] is None else row["expected"] * (1 + row["together_pct"] / 100)
 
 
 def _colour(column: str, title: str) -> Any:
@@ -143,7 +212,7 @@ def _ranking(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machin
         .mark_point(filled=True, size=50, opacity=1)
         .encode(
             x=alt.X("change_pct", type="quantitative", title=columns["change_pct"].title),
-            y=alt.Y("factor", type="nominal", sort=ranked, title=None, axis=alt.Axis(labelLimit=320)),
+            y=alt.Y("factor", type="nominal", sort=ranked, title=None),
             color=_colour("value", "value"),
             shape=alt.Shape("value", type="nominal", title="value"),
             facet=alt.Facet("figure", type="nominal", title=None, columns=2),
@@ -157,10 +226,9 @@ SHOWN = 12
 
 CHARTS = (
     Chart(
-        "fidelity_errors", _errors, "Our value compared with each reference",
+        "fidelity_errors", _scatter, "Our value over each reference, a number of another tool or of a device",
         where=lambda row: row["table"] == REFERENCES, derive=compared,
-        caption="0: equal. Each mark is a number of another tool or of a device; "
-        "the scale is logarithmic from 10 % on.",
+        caption="Line: equal; dashed: half and twice the reference.",
     ),
     Chart(
         "fidelity_sensitivity", _ranking, "What the defaults decide",
@@ -171,7 +239,7 @@ CHARTS = (
 
 
 def tables(rows: Sequence[Row]) -> Tables:
-    """Return the references, and the defaults by influence."""
+    """Return the domains, the references, and the defaults by influence."""
     shown = [
         "what",
         "expected",
@@ -185,6 +253,7 @@ def tables(rows: Sequence[Row]) -> Tables:
         "source",
     ]
     return {
+        "Domains": table(domains(rows)),
         COMPARED: table(compared(rows), shown),
         SENSITIVE: table(sensitivity(rows)),
     }
@@ -192,27 +261,35 @@ def tables(rows: Sequence[Row]) -> Tables:
 
 def findings(rows: Sequence[Row]) -> Iterator[Finding]:
     """Say how far our values are from each kind of reference, and which defaults decide the figures."""
-    for kind, each in groups(compared(rows), "kind").items():
+    each_of = {DOMAINS.get(kind, kind): each for kind, each in groups(compared(rows), "kind").items()}
+    for place, domain in enumerate(domains(rows)):
+        each = each_of[domain["domain"]]
         worst = max(each, key=lambda row: abs(row["error_pct"]))
-        names = sorted({row["explained_by"] for row in each if row["share_pct"] is not None} - {TOGETHER})
-        values = {"kind": kind, "references": len(each), "error_pct": worst["error_pct"], "what": worst["what"]}
-        text = f"{kind}: {len(each)} references, errors to {worst['error_pct']:+.1f} % ({worst['what']})"
-        if rest := [row for row in each if row["together_pct"] is not None]:
+        values = {name: domain[name] for name in ("domain", "n", "median", "median_with")}
+        values |= {"error_pct": worst["error_pct"], "what": worst["what"]}
+        rest = [row for row in each if row["together_pct"] is not None]
+        text = f"{first_upper(domain['domain'])}: the median is {domain['median']:.2f}x the reference by default"
+        text += f", {domain['median_with']:.2f}x with all mechanisms" if rest else ""
+        detail = (
+            f"{len(each)} references of {domain['tool']}; the largest error is {worst['error_pct']:+.1f} % by default"
+        )
+        if rest:
             row = max(rest, key=lambda row: abs(row["together_pct"]))
             values |= {"together_pct": row["together_pct"], "together_what": row["what"]}
-            text += f"; with all mechanisms at most {row['together_pct']:+.1f} % ({row['what']})"
-            text += ", which is unexplained" if abs(row["together_pct"]) > AGREES else ""
-        if names:
-            text += f"; a tenth or more of an error is removed by {' or '.join(names)}"
+            detail += f", {row['together_pct']:+.1f} % with all mechanisms"
+            detail += ", which is unexplained" if abs(row["together_pct"]) > AGREES else ""
+        if names := sorted({row["explained_by"] for row in each if row["share_pct"] is not None} - {TOGETHER}):
+            detail += f". A tenth or more of an error is removed by {' or '.join(names)}"
         if unexplained := sum(row["explained_by"] == "unexplained" for row in each):
             values["unexplained"] = unexplained
-            text += f"; for {unexplained}, no mechanism removes a tenth of the error"
-        yield Finding(f"{text}.", "fidelity_errors", 500 + len(each), values)
+            detail += f". For {unexplained}, no mechanism removes a tenth of the error"
+        yield Finding(f"{text}.", "fidelity_errors", 500 - place, values, f"{detail}.")
     ranked = sensitivity(rows)
     for figure in dict.fromkeys(row["figure"] for row in rows if row["table"] == SENSITIVITY):
         names = [name for name in (ranked[0] if ranked else {}) if name.startswith(f"{figure}, ")]
         most = sorted(ranked, key=lambda one: -max(abs(one.get(name) or 0.0) for name in names))[:2]
         changes = {one["factor"]: max((one.get(n) or 0.0 for n in names), key=abs) for one in most}
-        said = " and ".join(f"{factor} ({change:+.0f} %)" for factor, change in changes.items())
+        said = ", ".join(f"{factor} {change:+.0f} %" for factor, change in changes.items())
         values = {"figure": figure, "change_pct": changes}
-        yield Finding(f"{figure} depends most on {said}.", "fidelity_sensitivity", 100, values)
+        text = f"{figure} depends most on {' and '.join(changes)}."
+        yield Finding(text, "fidelity_sensitivity", 100, values, f"At half or twice the default: {said}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -66,7 +67,7 @@ def _over_ideal(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw the first tiles of a product: a lane for each engine, several where its work overlaps."""
     alt = kinds.altair()
-    first = [piece for piece in rows[-1]["timeline"] if 0 <= piece["tile"] < SHOWN_TILES]
+    first = _first_tiles(rows)
     begin = min(piece["start_ns"] for piece in first)
     boxes: list[Row] = []
     order: list[str] = []
@@ -85,8 +86,8 @@ def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
         x2="end:Q",
         color=alt.Color("fill:N", scale=None),
     )
-    number = base.mark_text(fontSize=9).encode(x="middle:Q", text="tile:Q", color=alt.Color("ink:N", scale=None))
-    return alt.layer(bar, number, data=table(boxes)).properties(width=760, height=24 * len(order))
+    number = base.mark_text().encode(x="middle:Q", text="tile:Q", color=alt.Color("ink:N", scale=None))
+    return alt.layer(bar, number, data=table(boxes)).properties(width=720, height=24 * len(order))
 
 
 def _box(engine: str, piece: Row, begin: float) -> Row:
@@ -95,6 +96,24 @@ def _box(engine: str, piece: Row, begin: float) -> Row:
         "engine": engine, "tile": piece["tile"], "start": start, "end": end, "middle": (start + end) / 2,
         "fill": palette.BLUE if even else palette.SKY, "ink": "white" if even else "black",
     }  # fmt: skip
+
+
+def _busiest(rows: Sequence[Mapping[str, Any]]) -> str:
+    engine, n = Counter(row["limiter"].split(" + ")[0] for row in rows).most_common(1)[0]
+    return f"The {ENGINES[engine]} is the busiest engine for {n} of {len(rows)} products while the composite runs"
+
+
+def _first_tiles(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [piece for piece in rows[-1]["timeline"] if 0 <= piece["tile"] < SHOWN_TILES]
+
+
+def _matrix_share(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say how much of the time of the first tiles the matrix engine works."""
+    first = _first_tiles(rows)
+    window = max(x["end_ns"] for x in first) - min(x["start_ns"] for x in first)
+    busy = sum(x["end_ns"] - x["start_ns"] for x in first if x["stage"] == "gemm")
+    what = f"{rows[-1]['shape']} {rows[-1]['variant']}"
+    return f"{what}: the matrix engine works {busy / window:.0%} of the time of the first {SHOWN_TILES} tiles"
 
 
 SHOWN_TILES = 12
@@ -111,16 +130,9 @@ CHARTS = (
         kinds.bars("percent", "shape", by="window", panel="variant", label=".0f"),
         "Useful share of the matrix engine's rate, by staging",
         where=_packed,
-        caption="Percent. Ideal: every tile takes as long as its slowest stage, and reads and write-back share the HBM "
-        "slice.",
-        derive=_melted(
-            {
-                "ideal_utilization": "ideal",
-                "composite_useful": "simulated, the composite alone",
-                "pe_useful": "simulated, loads included",
-            },
-            "window",
-        ),
+        caption="Percent of the composite's window. Ideal: every tile takes as long as its slowest stage, and reads "
+        "and write-back share the HBM slice.",
+        derive=_melted({"ideal_utilization": "ideal", "composite_useful": "simulated"}, "window"),
     ),
     Chart(
         "gemm_mac_utilization_measured",
@@ -145,7 +157,7 @@ CHARTS = (
     Chart(
         "gemm_busy",
         kinds.heat("engine", "shape", "percent", panel="variant", label=".0f"),
-        "How busy each engine is while the composite runs",
+        _busiest,
         where=_packed,
         caption="Percent of the composite's window: the HBM slice, TCM's read port, the matrix engine and TCM's write "
         "port. They work at the same time.",
@@ -170,7 +182,7 @@ CHARTS = (
     Chart(
         "gemm_tile_timeline",
         _tiles,
-        lambda rows: f"The first {SHOWN_TILES} tiles of {rows[-1]['shape']} {rows[-1]['variant']} on each engine",
+        _matrix_share,
         where=lambda row: bool(row.get("timeline")),
         caption="Each box is one tile with its number; a read is one operand of it. Reads that overlap wait for the "
         "HBM slice.",
@@ -194,9 +206,12 @@ def _limits(rows: Sequence[Row]) -> list[Finding]:
         busy = min(row[f"occupancy_{engine}"] for engine in engines)
         said.append(f"{row['composite_useful']:.1%} with {row['variant']} ({names} {busy:.0%} busy)")
         values[row["variant"]] = {"utilization": row["composite_useful"], "limiter": names, "busy": busy}
-    text = f"{chosen[0]['shape']} uses {', '.join(said)} of the matrix engine's rate."
+    best, least = (choose(chosen, key=lambda row: float(row["composite_useful"])) for choose in (max, min))
+    text = f"{best['shape']} uses {best['composite_useful']:.1%} of the matrix engine's rate with {best['variant']}"
+    text += f", {least['composite_useful']:.1%} with {least['variant']}." if least is not best else "."
     values = {"shape": chosen[0]["shape"], **values}
-    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 7, values)]
+    detail = f"Its composite command reaches {', '.join(said)}."
+    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 7, values, detail)]
 
 
 def _launch(rows: Sequence[Row]) -> list[Finding]:
@@ -208,12 +223,14 @@ def _launch(rows: Sequence[Row]) -> list[Finding]:
     first, last = (row["path_launch_ns"] / row["latency_ns"] for row in (small, large))
     least, most = (choose(row["path_launch_ns"] for row in rows) for choose in (min, max))
     text = (
-        f"Launch and completion are {first:.0%} of the critical path of {small['shape']} "
-        f"{small['variant']}, {last:.1%} of that of {large['shape']} {large['variant']}: they take "
-        f"{least:,.0f} to {most:,.0f} ns for every product."
+        f"Launch and completion are {first:.0%} of the smallest product's critical path, {last:.1%} of the largest's."
+    )
+    detail = (
+        f"They take {least:,.0f} to {most:,.0f} ns for every product, from {small['shape']} {small['variant']} to "
+        f"{large['shape']} {large['variant']}."
     )
     values = {"share_of_smallest": first, "share_of_largest": last, "least_ns": least, "most_ns": most}
-    return [Finding(text, "gemm_stage_breakdown", 6, values)]
+    return [Finding(text, "gemm_stage_breakdown", 6, values, detail)]
 
 
 def _stagings(rows: Sequence[Row]) -> list[Finding]:
@@ -227,15 +244,17 @@ def _stagings(rows: Sequence[Row]) -> list[Finding]:
     ratio = slow["pe_window_ns"] / fast["pe_window_ns"]
     text = (
         f"Staging matters most for {fast['shape']}: {slow['variant']} takes {ratio:.2f}x the time of "
-        f"{fast['variant']}, loads included, and reads "
-        f"{read[0] / read[1]:.1f}x the bytes. Of {len(compared)} shapes, "
+        f"{fast['variant']}, loads included."
+    )
+    detail = (
+        f"It reads {read[0] / read[1]:.1f}x the bytes. Of {len(compared)} shapes, "
         f"{fastest(of[0]['variant'] for of in compared)}."
     )
     values = {
         "shape": fast["shape"], "fast": fast["variant"], "slow": slow["variant"], "time_ratio": ratio,
         "bytes_ratio": read[0] / read[1], "shapes": len(compared),
     }  # fmt: skip
-    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 5, values)]
+    return [Finding(text, "gemm_mac_utilization_measured", 5, values, detail)]
 
 
 def _strided(rows: Sequence[Row]) -> list[Finding]:
@@ -249,13 +268,10 @@ def _strided(rows: Sequence[Row]) -> list[Finding]:
         return []
     most, least = (choose(ratios, key=lambda at: ratios[at]) for choose in (max, min))
     slow = {f"{row['shape']} {row['variant']}": row for row in rows if not _packed(row)}
-    text = (
-        f"Operands stored row after row take {ratios[most]:.1f}x the time of packed ones at {most} "
-        f"({_most_of_path(slow[most])}), "
-        f"{ratios[least]:.2f}x at {least}."
-    )
+    text = f"Operands stored row after row take up to {ratios[most]:.1f}x the time of packed ones."
+    detail = f"Most at {most} ({_most_of_path(slow[most])}), least at {least} ({ratios[least]:.2f}x)."
     values = {"most": most, "most_ratio": ratios[most], "least": least, "least_ratio": ratios[least]}
-    return [Finding(text, "gemm_strided", 4, values)]
+    return [Finding(text, "gemm_strided", 4, values, detail)]
 
 
 def _most_of_path(row: Mapping[str, Any]) -> str:
@@ -277,13 +293,14 @@ def _padding(rows: Sequence[Row]) -> list[Finding]:
 
 def _ideal(rows: Sequence[Row]) -> list[Finding]:
     worst = max(_over_ideal(rows), key=lambda row: abs(row["over_ideal"] - 1))
-    text = (
-        f"The largest deviation from the ideal is {worst['over_ideal'] - 1:+.1%} ({worst['shape']} {worst['variant']}: "
-        f"{worst['composite_window_ns']:,.0f} ns instead of {worst['ideal_ns']:,.0f} ns)."
+    text = f"No product deviates from the ideal by more than {abs(worst['over_ideal'] - 1):.1%}."
+    detail = (
+        f"{worst['shape']} {worst['variant']} takes {worst['composite_window_ns']:,.0f} ns instead of "
+        f"{worst['ideal_ns']:,.0f} ns."
     )
     names = ("shape", "variant", "over_ideal", "composite_window_ns", "ideal_ns")
     values = {name: worst[name] for name in names}
-    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 3, values)]
+    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 3, values, detail)]
 
 
 def tables(rows: Sequence[Row]) -> Tables:

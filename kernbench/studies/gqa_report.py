@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.studies._start_of_work import KERNELS, SERIES
-from kernbench.studies.study import Finding, Tables, groups, table
+from kernbench.studies.study import Finding, Tables, first_upper, groups, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
@@ -75,7 +76,7 @@ _PATH = {
     "path_links_ns": palette.GREEN, "path_tcm_ns": palette.SKY, "path_control_ns": palette.GREY,
 }  # fmt: skip
 _BUSY = {
-    "busy_matrix_ns": "matrix engine", "busy_math_ns": "vector engine", "busy_dma_in_ns": "DMA reads",
+    "busy_matrix_ns": "matrix", "busy_math_ns": "vector", "busy_dma_in_ns": "DMA reads",
     "busy_dma_out_ns": "DMA writes", "busy_send_ns": "sends", "busy_recv_ns": "receives",
 }  # fmt: skip
 _OVERLAP = {
@@ -136,7 +137,7 @@ def _stages(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine
         for column, engine in _BUSY.items()
     ]
     engines = kinds.heat("engine", RUN, "busy", label=".0f")(busy, {"engine": Column(""), RUN: Column("")}, machine)
-    return path.properties(title="Share of the critical path") | engines.properties(title="Busy, mean of all PEs [%]")
+    return path.properties(title="Share of the critical path") & engines.properties(title="Busy, mean of all PEs [%]")
 
 
 def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
@@ -204,6 +205,22 @@ def _at(rows: Sequence[Row]) -> str:
     return f"{rows[0]['context']:,} tokens"
 
 
+def _longest_part(rows: Sequence[Row]) -> str:
+    part, n = Counter(max(_PATH, key=lambda name: float(row[name])) for row in rows).most_common(1)[0]
+    return (
+        f"{first_upper(COLUMNS[part].description)} are the largest part of the critical path of {n} of {len(rows)} runs"
+    )
+
+
+def _highest_rate(rows: Sequence[Row]) -> str:
+    most = {
+        phase: max(row["flops"] / row["pes"] / row["makespan_ns"] for row in own)
+        for phase, own in groups(rows, "phase").items()
+    }
+    said = " and ".join(f"{rate:,.0f} Gflop/s in {phase}" for phase, rate in most.items())
+    return f"A PE computes up to {said}"
+
+
 CHARTS = (
     Chart(
         "gqa_halving", kinds.bars("longer_pct", "part", panel=RUN, label=".0f"),
@@ -212,7 +229,7 @@ CHARTS = (
         derive=lambda rows: _named(slowdowns(rows)),
     ),
     Chart(
-        "gqa_stage_breakdown", _stages, "Where the time goes",
+        "gqa_stage_breakdown", _stages, _longest_part,
         where=_of("decode context", "prefill", has="path_matrix_ns"),
         caption="The critical path is the chain of dependencies from the last completion back to the launch: making "
         "anything else faster does not help. Links include the host's message; control is command issue and plans.",
@@ -224,10 +241,10 @@ CHARTS = (
         derive=lambda rows: list({row[RUN]: row for row in _named(rows) if row["ranks"] > 1}.values()),
     ),
     Chart(
-        "gqa_roofline", _roofline, "Useful operations of a PE against its roofs",
+        "gqa_roofline", _roofline, _highest_rate,
         where=_of("decode context", "prefill", has="dma_bytes"),
-        caption="Lines: bandwidth of the PE's HBM slice, and peak of its matrix engine. Tile padding and "
-        "softmax do not count as useful operations.",
+        caption="Useful operations of a PE against its roofs: the bandwidth of its HBM slice, and the peak of its "
+        "matrix engine. Tile padding and softmax do not count as useful operations.",
     ),
     Chart(
         "gqa_latency_by_context", kinds.lines("context", TIME_US, LINE, log_y=True), "Time by context",
@@ -331,19 +348,19 @@ def _limits(rows: Sequence[Row]) -> Iterator[Finding]:
         halved = [row for row in slowdowns(rows) if _run(row) == _run(whole)]
         worst, *rest = sorted(halved, key=lambda row: -float(row["slowdown"]))
         binding = [row for row in rest if row["slowdown"] > worst["slowdown"] - CLOSE]
-        limits = [f"{worst['part']} ({worst['slowdown']:.2f}x slowdown at half speed)", *map(_slowdown, binding)]
-        after = "".join(f", then by {_slowdown(row)}" for row in rest[len(binding) : len(binding) + 1])
+        shown = (worst, *rest[: len(binding) + 1])
         yield Finding(
-            f"{whole['phase'].capitalize()} at {whole['context']:,} tokens is limited by {' and '.join(limits)}{after}"
-            f"{_most(whole)}.",
+            f"{whole['phase'].capitalize()} at {whole['context']:,} tokens is limited by "
+            f"{' and '.join(row['part'] for row in (worst, *binding))}.",
             "gqa_halving",
             10 if whole["phase"] == "decode" else 9,
-            {"slowdown": {row["part"]: row["slowdown"] for row in (worst, *rest[: len(binding) + 1])}},
+            {"slowdown": {row["part"]: row["slowdown"] for row in shown}},
+            f"Slowdown with one part at half speed: {', '.join(map(_slowdown, shown))}.{_most(whole)}",
         )
 
 
 def _slowdown(row: Row) -> str:
-    return f"{row['part']} ({row['slowdown']:.2f}x)"
+    return f"{row['part']} {row['slowdown']:.2f}x"
 
 
 def _context(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -355,14 +372,15 @@ def _context(rows: Sequence[Row]) -> Iterator[Finding]:
     fixed = first["makespan_ns"] - slope * first["context"]
     yield Finding(
         f"A decode step reaches {first['bound_ns'] / first['makespan_ns']:.0%} of its bound at {first['context']:,} "
-        f"tokens ({_us(first)}) and {last['bound_ns'] / last['makespan_ns']:.0%} at {last['context']:,} ({_us(last)}): "
-        f"{fixed / 1000:,.2f} us do not depend on the context{_most(first)}.",
+        f"tokens, {last['bound_ns'] / last['makespan_ns']:.0%} at {last['context']:,}.",
         "gqa_latency_by_context",
         8,
         {
             "bound_ns_over_time": {row["context"]: row["bound_ns"] / row["makespan_ns"] for row in (first, last)},
             "fixed_ns": fixed,
         },
+        f"It takes {_us(first)} and {_us(last)}, of which {fixed / 1000:,.2f} us do not depend on the context."
+        f"{_most(first)}",
     )
 
 
@@ -374,11 +392,10 @@ def _starts(rows: Sequence[Row]) -> Iterator[Finding]:
         return
     short, long = (choose(paid, key=lambda row: int(row["nbytes"])) for choose in (min, max))
     base = next(row["launches_ns"] for row in free if row["nbytes"] == short["nbytes"])
-    saved = f"and saves {1 - long['graph_ns'] / long['launches_ns']:.0%} with {long['nbytes']:,} B"
+    saved = f"with {long['nbytes']:,} B, the graph saves {1 - long['graph_ns'] / long['launches_ns']:.0%}"
     yield Finding(
-        f"With measured costs of a launch (preset gpu_launch), a kernel that reads {short['nbytes']:,} B per PE takes "
-        f"{short['launches_ns'] / 1000:,.2f} us instead of {base / 1000:,.2f} us, since the host prepares launches one "
-        f"after another; a graph of {KERNELS} kernels takes {short['graph_ns'] / 1000:,.2f} us each {saved}.",
+        f"With measured costs of a launch, a short kernel takes {short['launches_ns'] / 1000:,.2f} us instead of "
+        f"{base / 1000:,.2f} us.",
         "",
         7.5,
         {
@@ -387,6 +404,8 @@ def _starts(rows: Sequence[Row]) -> Iterator[Finding]:
             "free_ns": base,
             "graph_ns": short["graph_ns"],
         },
+        f"Each PE reads {short['nbytes']:,} B; with preset gpu_launch the host prepares launches one after another. In "
+        f"a graph of {KERNELS} kernels, each takes {short['graph_ns'] / 1000:,.2f} us; {saved}.",
     )
 
 
@@ -396,16 +415,13 @@ def _linear(rows: Sequence[Row], steps: Sequence[Row]) -> Iterator[Finding]:
         return
     few = min(steps, key=lambda row: (row["batch"], row["context"]))
     many = max((row for row in steps if row["context"] == few["context"]), key=lambda row: row["batch"])
-    said = [
-        f"{row[WITH_LINEAR]:,.0f} tokens/s with {_sequences(row)} (linear layers take {row['linear_share']:.0%})"
-        for row in {few["batch"]: few, many["batch"]: many}.values()
-    ]
+    ends = list({few["batch"]: few, many["batch"]: many}.values())
+    said = " and ".join(f"{row['linear_share']:.0%} of a decode step with {_sequences(row)}" for row in ends)
+    rates = " and ".join(f"{row[WITH_LINEAR]:,.0f} tokens/s with {_sequences(row)}" for row in ends)
     layers = [row for row in simulated(rows, "linear") if row["batch"] == few["batch"]]
     slow = max(layers, key=lambda row: float(row["over_hbm"]))
     yield Finding(
-        f"A SIP decodes {' and '.join(said)} at {few['context']:,} tokens. For {_sequences(few)}, {slow['product']} "
-        f"takes {slow['over_hbm']:.1f}x its weights over the bandwidth of HBM: {slow['hottest_link']} is busy "
-        f"{slow['hottest_busy']:.0%}.",
+        f"Linear layers take {said}.",
         "gqa_linear",
         8.5,
         {
@@ -415,6 +431,9 @@ def _linear(rows: Sequence[Row], steps: Sequence[Row]) -> Iterator[Finding]:
             "over_hbm": slow["over_hbm"],
             "hottest_busy": slow["hottest_busy"],
         },
+        f"A SIP decodes {rates} at {few['context']:,} tokens. For {_sequences(few)}, {slow['product']} takes "
+        f"{slow['over_hbm']:.1f}x its weights over the bandwidth of HBM: {slow['hottest_link']} is busy "
+        f"{slow['hottest_busy']:.0%}.",
     )
 
 
@@ -427,14 +446,14 @@ def _orders(rows: Sequence[Row]) -> Iterator[Finding]:
     best, *others = _ascending(several[context])
     times = ", ".join(f"{row['order']} {_kind(row)} {row['makespan_ns'] / best['makespan_ns']:.2f}x" for row in others)
     yield Finding(
-        f"Prefill of {context:,} tokens is fastest in {best['order']} order along a {_kind(best)} ({_us(best)})"
-        f"; {times}{_cause(others[-1], best)}.",
+        f"Prefill of {context:,} tokens is fastest in {best['order']} order along a {_kind(best)}.",
         "gqa_overlap",
         6,
         {
             "context": context,
             "makespan_ns": {f"{row['order']} {_kind(row)}": row["makespan_ns"] for row in (best, *others)},
         },
+        f"It takes {_us(best)}; {times}.{_cause(others[-1], best)}",
     )
 
 
@@ -455,9 +474,7 @@ def _chunks(rows: Sequence[Row]) -> Iterator[Finding]:
     wins = [n for n, (a, b) in pairs.items() if a["makespan_ns"] < b["makespan_ns"]]
     upto = f"up to {wins[-1]} query tokens" if wins else "at no size that was run"
     yield Finding(
-        f"Merging parts is faster than sending K and V around a ring {upto} on {merged['context']:,} tokens: "
-        f"with {n} it takes {_us(merged)} against {_us(ring)} and sends {merged['sent_bytes'] / 1e6:,.1f} MB, not "
-        f"{ring['sent_bytes'] / 1e6:,.1f}, because parts grow with the chunk and K/V with the context.",
+        f"Merging parts is faster than sending K and V around a ring {upto}.",
         "gqa_ring_against_merge",
         7,
         {
@@ -466,6 +483,9 @@ def _chunks(rows: Sequence[Row]) -> Iterator[Finding]:
             "faster_up_to": wins[-1] if wins else 0,
             **{f"{way}_{name}": row[name] for way, row in (("merge", merged), ("ring", ring)) for name in _COMPARED},
         },
+        f"With {n} on {merged['context']:,} tokens it takes {_us(merged)} against {_us(ring)} and sends "
+        f"{merged['sent_bytes'] / 1e6:,.1f} MB, not {ring['sent_bytes'] / 1e6:,.1f}: parts grow with the chunk, K and "
+        "V with the context.",
     )
 
 
@@ -474,11 +494,12 @@ def _merges(rows: Sequence[Row]) -> Iterator[Finding]:
     if len(runs) > 1:
         best, worst = runs[0], runs[-1]
         yield Finding(
-            f"{best['merge']} merges {best['ranks']} parts fastest: {_us(best)} for the step at {best['context']:,} "
-            f"tokens, {worst['merge']} takes {_us(worst)}{_cause(worst, best)}.",
+            f"{best['merge']} merges {best['ranks']} parts fastest.",
             "gqa_merges",
             3,
             {"context": best["context"], "makespan_ns": {row["merge"]: row["makespan_ns"] for row in (best, worst)}},
+            f"The step at {best['context']:,} tokens takes {_us(best)}, with {worst['merge']} {_us(worst)}."
+            f"{_cause(worst, best)}",
         )
 
 
@@ -497,11 +518,11 @@ def _copies(rows: Sequence[Row]) -> Iterator[Finding]:
     ratio = few["makespan_ns"] / whole["makespan_ns"]
     yield Finding(
         f"On {sips} SIP{'s' * (sips > 1)}, {copies} copies of K and V take "
-        f"{ratio:.2f}x the time of one copy over {whole['ranks']} "
-        f"PEs{_cause(few, whole)}.",
+        f"{ratio:.2f}x the time of one copy over {whole['ranks']} PEs.",
         "gqa_query_heads",
         4,
         {"sips": sips, "copies": copies, "ratio": ratio, "ranks": whole["ranks"]},
+        _cause(few, whole),
     )
 
 
@@ -515,29 +536,27 @@ def _more(rows: Sequence[Row]) -> Iterator[Finding]:
     more = last["sips"] * last["cubes"] / (first["sips"] * first["cubes"])
     faster = first["makespan_ns"] / last["makespan_ns"]
     values = {"context": first["context"], "more": more, "faster": faster}
-    text = (
-        f"{more:.0f}x the PEs make a decode step at {first['context']:,} tokens "
-        f"{faster:.1f}x faster ({_us(first)} to {_us(last)}){_most(last)}."
-    )
+    text = f"{more:.0f}x the PEs make a decode step at {first['context']:,} tokens {faster:.1f}x as fast."
+    detail = f"It takes {_us(first)} and {_us(last)}.{_most(last)}"
     for span in (row for row in runs if row["span"]):
         for twin in [row for row in apart if (row["sips"], row["cubes"]) == (span["sips"], span["cubes"])][:1]:
             factor = values["span_ratio"] = span["makespan_ns"] / twin["makespan_ns"]
-            text += f" Sharing tokens over {span['sips']} SIPs takes {factor:.1f}x the time{_cause(span, twin)}."
-    yield Finding(text, "gqa_scaling", 5, values)
+            detail += f" Sharing tokens over {span['sips']} SIPs takes {factor:.1f}x the time.{_cause(span, twin)}"
+    yield Finding(text, "gqa_scaling", 5, values, detail)
 
 
 def _cause(slow: Row, fast: Row) -> str:
-    """Return which part of the critical path is most of the difference of two runs, in words; empty if not known."""
+    """Return in a sentence which part of the critical path is most of the difference of two runs, if it is known."""
     if slow.get("path_hbm_ns") is None or fast.get("path_hbm_ns") is None:
         return ""
     more = {COLUMNS[name].description: slow[name] - fast[name] for name in _PATH}
     part = max(more, key=lambda name: more[name])
-    return f": {more[part] / 1000:,.2f} us more of the critical path go to {part}"
+    return f" {more[part] / 1000:,.2f} us more of the critical path go to {part}."
 
 
 def _most(row: Row) -> str:
-    """Return which part of the critical path is the longest, in words; empty if not known."""
+    """Return in a sentence which part of the critical path is the longest, if it is known."""
     if row.get("path_hbm_ns") is None:
         return ""
     name = max(_PATH, key=lambda name: float(row[name]))
-    return f"; {COLUMNS[name].description} take {row[name] / row['makespan_ns']:.0%} of the critical path"
+    return f" {first_upper(COLUMNS[name].description)} take {row[name] / row['makespan_ns']:.0%} of the critical path."

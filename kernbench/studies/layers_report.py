@@ -54,6 +54,7 @@ COLUMNS = {
     "percent": Column("useful share of the SIP's matrix rate", "%"),
 }
 _COLOURS = (palette.ORANGE, palette.SKY, palette.BLUE, palette.PURPLE, palette.GREEN, palette.VERMILION, palette.GREY)
+SHOWN = 12  # layers with the busiest links
 PLACEMENT_COLOURS = dict(zip(PLACEMENTS, _COLOURS, strict=True))
 
 
@@ -87,7 +88,7 @@ def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
     dots = alt.Chart(data).mark_point(filled=True, size=70, opacity=1)
     dots = dots.encode(
         x=alt.X("over:Q", title="makespan / lower bound", scale=log, axis=kinds.log_axis(data["over"])),
-        y=alt.Y("label:N", sort=labels, title=None, axis=alt.Axis(labelLimit=320, ticks=False)),
+        y=alt.Y("label:N", sort=labels, title=None, axis=alt.Axis(ticks=False)),
         color=alt.Color("placement:N", title="placement", scale=alt.Scale(domain=names, range=colours)),
         shape=alt.Shape("placement:N", title="placement", scale=alt.Scale(domain=names)),
         tooltip=["list", "label", "placement", "makespan_ns", "over"],
@@ -107,12 +108,11 @@ def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], 
     peak, gbs = 2 * macs_per_ns(config, rows[0]["dtype"]), config.cube.hbm.slice_gbs * config.pes_per_sip
     roofs = Roofs(peak * config.pes_per_sip, {level: gbs})
     fastest = _fastest(rows)
-    largest = {name: max((r for r in fastest if r["list"] == name), key=_work) for name in {r["list"] for r in fastest}}
     data = table(
         [
             {
                 "list": row["list"], "layer": row["layer"], "intensity": row["intensity"],
-                "tflops": row["gflops"] / 1000, "text": row["name"] if row is largest[row["list"]] else "",
+                "tflops": row["gflops"] / 1000,
             }
             for row in fastest
         ]
@@ -126,15 +126,14 @@ def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], 
     names = list(dict.fromkeys(data["list"]))
     said = f"{level} {gbs / 1000:,.1f} TB/s, matrix engines {roofs.peak_gflops / 1000:,.0f} Tflop/s"
     line = alt.Chart(roof).mark_line(color=palette.DARK_GREY).encode(x=x, y=y)
-    label = alt.Chart(roof.tail(1)).mark_text(align="right", dy=-8, fontSize=10).encode(x=x, y=y, text=alt.value(said))
+    label = alt.Chart(roof.tail(1)).mark_text(align="right", dy=-8).encode(x=x, y=y, text=alt.value(said))
     base = alt.Chart(data).encode(x=x, y=y)
     dots = base.mark_point(filled=True, size=60, opacity=1).encode(
         color=alt.Color("list:N", title=None, scale=alt.Scale(domain=names, range=list(palette.SERIES))),
         shape=alt.Shape("list:N", title=None, scale=alt.Scale(domain=names)),
         tooltip=["layer", "intensity", "tflops"],
     )
-    text = base.mark_text(dy=14, fontSize=10).encode(text="text:N")
-    return alt.layer(line, label, dots, text).properties(width=520, height=320)
+    return alt.layer(line, label, dots).properties(width=520, height=320)
 
 
 def _title(row: Mapping[str, Any]) -> str:
@@ -156,7 +155,7 @@ def _link_kinds(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
     names = {"hbm": "HBM slice", "pe_dma": "PE_DMA", "mesh": "mesh", "ucie_port": "UCIe port", "ucie": "UCIe"}
     cells = [
         {"layer": f"{row['layer']}, {row['placement']}", "link": name, "percent": 100 * row[f"busy_{kind}"]}
-        for row in _fastest(rows)
+        for row in sorted(_fastest(rows), key=lambda row: -row["hottest_busy"])[:SHOWN]
         for kind, name in names.items()
     ]
     titles = {"layer": Column(""), "link": Column("busiest link of"), "percent": Column("busy", "%")}
@@ -190,12 +189,12 @@ def _cubes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
     link, cube = (alt.Chart().transform_filter(f"{no}isValid(datum.x2)") for no in ("", "!"))
     line = link.encode(x=x, y=y).mark_rule(strokeWidth=7).encode(x2="x2:Q", y2="y2:Q", color=colour)
     box = cube.encode(x=x, y=y).mark_square(size=420, color="white", stroke=palette.GREY, opacity=1)
-    number = cube.encode(x=x, y=y).mark_text(fontSize=10).encode(text="cube:N")
+    number = cube.encode(x=x, y=y).mark_text().encode(text="cube:N")
     middle = link.encode(
         x=alt.X("mx:Q", axis=None), y=alt.Y("my:Q", axis=None), text=alt.Text("percent:Q", format=".0f")
     )
     halo = middle.mark_square(size=260, color="white", opacity=1)
-    busy = middle.mark_text(fontSize=10)
+    busy = middle.mark_text()
     header = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start")
     panel = alt.Facet("placement:N", header=header, sort=list(dict.fromkeys(data["placement"])))
     return (
@@ -213,11 +212,22 @@ def _between_cubes(link: str) -> bool:
     return link.count(".cube") == link.count(".ucie_") == 2
 
 
+def _hottest_between_cubes(rows: Sequence[Mapping[str, Any]]) -> str:
+    busiest = {r["placement"]: max(busy for link, busy in r["links"].items() if _between_cubes(link)) for r in rows}
+    (least, low), *_, (most, high) = sorted(busiest.items(), key=lambda item: item[1]) * 2
+    return f"{rows[-1]['layer']}: the busiest link between cubes is busy {high:.0%} in {most}, {low:.0%} in {least}"
+
+
+def _highest_rate(rows: Sequence[Mapping[str, Any]]) -> str:
+    row = max(_fastest(rows), key=lambda row: float(row["gflops"]))
+    return f"{row['layer']} reaches {row['gflops'] / 1000:,.0f} Tflop/s, the most of all layers"
+
+
 CHARTS = (
     Chart(
         "layers_over_bound",
         _over_bound,
-        lambda rows: f"Makespan over the lower bound: {_wins(best(rows))}",
+        "Makespan over the lower bound, in each placement",
         where=_ran,
         caption="One mark for each placement; the label has the makespan of the fastest. The lower bound is the "
         "smallest of the placements' bounds.",
@@ -232,9 +242,9 @@ CHARTS = (
     Chart(
         "layers_roofline",
         _roofline,
-        "Rate of each layer under the roofs of the SIP",
+        _highest_rate,
         where=_ran,
-        caption="The fastest placement of each layer; the one with most work of each list is named.",
+        caption="Rate of each layer under the roofs of the SIP, in its fastest placement.",
     ),
     Chart(
         "layers_path",
@@ -254,12 +264,12 @@ CHARTS = (
         _link_kinds,
         "How busy the busiest link of each kind is",
         where=_ran,
-        caption="Percent of the makespan, for the fastest placement of each layer.",
+        caption=f"Percent of the makespan, in the fastest placement, for the {SHOWN} layers with the busiest links.",
     ),
     Chart(
         "layers_links",
         _cubes,
-        lambda rows: f"Links between cubes for {rows[-1]['layer']}",
+        _hottest_between_cubes,
         where=lambda row: any(map(_between_cubes, row.get("links") or ())),
         caption="Percent of the makespan that the busiest UCIe connection between two cubes is busy, of both "
         "directions; squares are cubes.",
@@ -282,16 +292,16 @@ def _winners(compared: Mapping[str, Sequence[Row]]) -> list[Finding]:
         return []
     worst = max(compared.values(), key=lambda runs: runs[-1]["makespan_ns"] / runs[0]["makespan_ns"])
     ratio = worst[-1]["makespan_ns"] / worst[0]["makespan_ns"]
-    text = (
-        f"Of {len(compared)} layers {_wins(compared)}; the wrong placement costs up to {ratio:.0f}x "
-        f"({worst[0]['layer']}: {worst[-1]['placement']} "
-        f"instead of {worst[0]['placement']}, {_reasons(worst[-1], worst[0])})."
+    text = f"Of {len(compared)} layers {_wins(compared)}."
+    detail = (
+        f"The wrong placement costs up to {ratio:.0f}x: {worst[0]['layer']} with {worst[-1]['placement']} instead of "
+        f"{worst[0]['placement']} has {_reasons(worst[-1], worst[0])}."
     )
     values = {
         "wins": dict(Counter(runs[0]["placement"] for runs in compared.values())), "worst_ratio": ratio,
         "layer": worst[0]["layer"], "fast": worst[0]["placement"], "slow": worst[-1]["placement"],
     }  # fmt: skip
-    return [Finding(text, "layers_over_bound", 7, values)]
+    return [Finding(text, "layers_over_bound", 7, values, detail)]
 
 
 def _wins(ranked: Mapping[str, Sequence[Row]]) -> str:
@@ -309,13 +319,13 @@ def _examples(compared: Mapping[str, Sequence[Row]]) -> list[Sequence[Row]]:
 def _example(runs: Sequence[Row]) -> Finding:
     first, second = runs[0], runs[1]
     ratio = second["makespan_ns"] / first["makespan_ns"]
-    text = (
-        f"{first['layer']} ({first['shape']}) takes {first['makespan_ns'] / 1000:,.1f} us in {first['placement']}; "
-        f"{second['placement']} takes {ratio:.2f}x the time, with "
-        f"{_reasons(second, first)}."
+    text = f"{first['layer']} is fastest in {first['placement']}; {second['placement']} takes {ratio:.2f}x the time."
+    detail = (
+        f"{first['shape']} takes {first['makespan_ns'] / 1000:,.1f} us in {first['placement']}; {second['placement']} "
+        f"has {_reasons(second, first)}."
     )
     values = {name: first[name] for name in ("layer", "shape", "placement", "makespan_ns")}
-    return Finding(text, "layers_over_bound", 4, {**values, "second": second["placement"], "ratio": ratio})
+    return Finding(text, "layers_over_bound", 4, {**values, "second": second["placement"], "ratio": ratio}, detail)
 
 
 def _reasons(row: Row, first: Row) -> str:
@@ -337,13 +347,11 @@ def _utilization(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
     if len(ranked) < 2:
         return []
     low, *_, high = sorted((runs[0] for runs in ranked.values()), key=lambda row: row["utilization"])
-    text = (
-        f"The SIP's matrix rate is used between {low['utilization']:.2%} ({low['layer']}) and "
-        f"{high['utilization']:.1%} ({high['layer']}, {_work(high) / _work(low):,.0f}x the work)."
-    )
+    text = f"Layers use between {low['utilization']:.2%} and {high['utilization']:.1%} of the SIP's matrix rate."
+    detail = f"Least {low['layer']}, most {high['layer']}, which is {_work(high) / _work(low):,.0f}x the work."
     values = {"low": low["utilization"], "low_layer": low["layer"]}
     values |= {"high": high["utilization"], "high_layer": high["layer"]}
-    return [Finding(text, "layers_utilization", 6, values)]
+    return [Finding(text, "layers_utilization", 6, values, detail)]
 
 
 def _links(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
@@ -355,16 +363,17 @@ def _links(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
     most = max(fastest, key=lambda row: row["hottest_busy"])
     full = sum(row["hottest_busy"] >= 0.8 for row in fastest)
     middle = median(row["hottest_busy"] for row in fastest)
-    text = (
-        f"A link is busy 80% of the time or more for {full} of {len(fastest)} layers in their fastest placement "
-        f"({most['layer']}: {most['hottest_busy']:.0%}); the hottest link of the median layer is busy {middle:.0%}, "
-        f"and it is a {name} for {n}."
+    have = "has" if full < 2 else "have"
+    text = f"{full or 'None'} of {len(fastest)} layers {have} a link that is busy 80% of the time."
+    detail = (
+        f"In the fastest placement; the most is {most['hottest_busy']:.0%}, for {most['layer']}. The hottest link of "
+        f"the median layer is busy {middle:.0%}, and it is a {name} for {n}."
     )
     values = {
         "full_layers": full, "layers": len(fastest), "most_layer": most["layer"], "most_busy": most["hottest_busy"],
         "median_busy": middle, "link": name, "link_layers": n,
     }  # fmt: skip
-    return [Finding(text, "layers_link_kinds", 5, values)]
+    return [Finding(text, "layers_link_kinds", 5, values, detail)]
 
 
 def _on_path(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
@@ -376,20 +385,18 @@ def _on_path(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
     (part, n), *_ = Counter(first).most_common(1)
     shares = {row["layer"]: row[f"path_{part}_ns"] / row["makespan_ns"] for row in rows}
     most = max(shares, key=lambda layer: shares[layer])
-    text = (
-        f"The largest part of the critical path is {PATH[part][0]} for {n} of {len(rows)} layers in their fastest "
-        f"placement ({most}: {shares[most]:.0%})."
-    )
+    text = f"The largest part of the critical path is {PATH[part][0]} for {n} of {len(rows)} layers."
+    detail = f"In the fastest placement; the largest share is {shares[most]:.0%}, for {most}."
     values = {"part": PATH[part][0], "part_layers": n, "layers": len(rows), "layer": most, "share": shares[most]}
-    return [Finding(text, "layers_path", 5.5, values)]
+    return [Finding(text, "layers_path", 5.5, values, detail)]
 
 
 def _left_out(rows: Sequence[Row]) -> list[Finding]:
     left = [row for row in rows if row["left_out"]]
     if not left:
         return []
-    text = f"{len(left)} of {len(rows)} points do not fit in HBM and have no time; the table names them."
-    return [Finding(text, "", 1, {"left_out": len(left), "points": len(rows)})]
+    text = f"{len(left)} of {len(rows)} points do not fit in HBM and have no time."
+    return [Finding(text, "", 1, {"left_out": len(left), "points": len(rows)}, "The table names them.")]
 
 
 def tables(rows: Sequence[Row]) -> Tables:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernbench.points._keys import Row
 from kernbench.studies.study import Finding, Tables, groups, plain, table
+from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, Column
@@ -118,12 +120,44 @@ def _roofline(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
     return [x for x in _nested(rows, "modules") if x["intensity"] > 0]
 
 
+def _over_bound(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [{**row, **{kind: row[kind] / row["bound_ns"] for kind in _COLOURS}} for row in _named(rows)]
+
+
+def _path(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw the critical path of each call: the resources that are long in any of them, and the rest."""
+    shares = {row["run"]: {x["part"]: x["share"] for x in row["reasons"]} for row in _named(rows)}
+    names = sorted(
+        {part for own in shares.values() for part in own}, key=lambda n: -sum(own.get(n, 0) for own in shares.values())
+    )
+    names = names[: len(palette.SERIES) - 1]
+    cut = [{"run": run, **{n: own.get(n, 0) for n in names}} for run, own in shares.items()]
+    drawn = [{**row, _REST: 1 - sum(row[n] for n in names)} for row in cut]
+    return kinds.parts("run", [*names, _REST], colours={_REST: palette.GREY})(drawn, columns, machine)
+
+
+def _first_part(rows: Sequence[Mapping[str, Any]]) -> str:
+    part, n = Counter(row["reasons"][0]["part"] for row in rows).most_common(1)[0]
+    return f"The {part} is the longest part of the critical path of {n} of {len(rows)} calls"
+
+
+def _near_roofline(rows: Sequence[Mapping[str, Any]]) -> str:
+    modules = _roofline(rows)
+    near = sum(x["roofline_pct"] >= 50 for x in modules)
+    return f"{near} of {len(modules)} modules on one SIP reach half of their roofline"
+
+
+_REST = "other parts"
 CHARTS = (
     Chart(
-        "models_parts", kinds.parts("run", list(_COLOURS), colours=_COLOURS), "Where the time of a call goes",
-        where=_own, derive=_named,
-        caption="Launches by what they compute: matrix products, attention, the all-reduce over SIPs, and the kernels "
-        "that Inductor generates (norms, rotary embedding, activations).",
+        "models_parts", kinds.parts("run", list(_COLOURS), title="time over the bound", colours=_COLOURS, rule=1.0),
+        "What the time over the bound is spent on", where=_own, derive=_over_bound,
+        caption="Dashed: the bound. Launches by what they compute: matrix products, attention, the all-reduce over "
+        "SIPs, and the kernels that Inductor generates (norms, rotary embedding, activations).",
+    ),
+    Chart(
+        "models_path", _path, _first_part, where=_own,
+        caption=f"Shares of the critical path of each call by resource; of each call the {REASONS} longest.",
     ),
     Chart(
         "models_scaling", kinds.lines("tp", "time_us", "what", panel="title"),
@@ -139,10 +173,10 @@ CHARTS = (
     ),
     Chart(
         "models_roofline", kinds.points("intensity", "roofline_pct", by="title", log_x=True, log_y=True),
-        "Modules on one SIP: share of the roofline by intensity", where=lambda row: _own(row) and row["tp"] == 1,
+        _near_roofline, where=lambda row: _own(row) and row["tp"] == 1,
         derive=_roofline,
-        caption="Each dot is a module: the FLOPs that it achieves over those that matrix engines and HBM allow at its "
-        "FLOPs per byte.",
+        caption="Share of the roofline by intensity. Each dot is a module: the FLOPs that it achieves over those that "
+        "matrix engines and HBM allow at its FLOPs per byte.",
     ),
     Chart(
         "models_machines", kinds.bars("ratio", "on", panel="run", label=".2f", rule=1.0),
@@ -177,7 +211,7 @@ def findings(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
     found: list[Finding] = []
     for runs in groups([row for row in own if row["spread"]], "title").values():
         found += _over_sips(runs)
-    return [*found, *_bounds(own), *_modules(own), *_first(own), *_hidden(own), *_elsewhere(rows)]
+    return [*found, *_why(own), *_first(own), *_hidden(own), *_elsewhere(rows)]
 
 
 def _over_sips(runs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -187,49 +221,54 @@ def _over_sips(runs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     factor, sips = first["latency_ns"] / last["latency_ns"], last["tp"] // first["tp"]
     least = last["products_ns"] / last["bound_ns"]
     yield Finding(
-        f"{first['title']}: {last['tp']} SIPs take {last['time_us']:,.1f} us, "
-        f"against {first['time_us']:,.1f} us on {first['tp']}: {factor:.1f}x as fast with {sips}x the SIPs; "
-        f"all-reduces take {last['all_reduce_ns'] / last['latency_ns']:.0%}, "
-        f"and products {least:.1f}x the bound ({first['products_ns'] / first['bound_ns']:.1f}x before).",
+        f"{first['title']}: {sips}x the SIPs make it {factor:.1f}x as fast.",
         "models_scaling",
         5,
         {"title": first["title"], "sips": sips, "speedup": factor, "time_us": last["time_us"], "over_bound": least},
+        f"{last['tp']} SIPs take {last['time_us']:,.1f} us, against {first['time_us']:,.1f} us on {first['tp']}. "
+        f"All-reduces take {last['all_reduce_ns'] / last['latency_ns']:.0%}, and products {least:.1f}x the bound "
+        f"({first['products_ns'] / first['bound_ns']:.1f}x before).",
     )
 
 
-def _bounds(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    near, far = (choose(own, key=lambda row: row["over"]) for choose in (min, max))
-    if near is far:
-        return
-    yield Finding(
-        f"{near['run']} takes {near['over']:.1f}x its bound ({near['bound_by']}), {far['run']} {far['over']:.1f}x "
-        f"({far['bound_by']}).",
-        "models_scaling" if far["spread"] else "models_parts",
-        3,
-        {row["run"]: {"over_bound": row["over"], "bound_by": row["bound_by"]} for row in (near, far)},
-    )
-
-
-def _modules(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Name the module with the largest share of each model's first run."""
-    largest = [max(_nested([runs[0]], "modules"), key=lambda x: x["ns"]) for runs in groups(own, "title").values()]
-    told = [f"{x['module'].removeprefix('layer.')} {x['share_pct']:.0f} % of {x['run']}, at "
-            f"{x['roofline_pct']:.0f} % of its roofline" for x in largest]  # fmt: skip
-    values = {x["run"]: {name: x[name] for name in ("module", "share_pct", "roofline_pct")} for x in largest}
-    yield Finding(f"The longest modules: {'; '.join(told)}.", "models_roofline", 2.5, values)
+def _why(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Say of each model why it takes longer than its bound, where it does most: by launches, resources and modules."""
+    for runs in groups(own, "title").values():
+        far = max(runs, key=lambda row: row["over"])
+        parts = sorted(_COLOURS, key=lambda kind: -far[kind])[:3]
+        over = {COLUMNS[kind].description: far[kind] / far["bound_ns"] for kind in parts if far[kind]}
+        modules = sorted(_nested([far], "modules"), key=lambda x: -x["ns"])[:3]
+        path = ", ".join(f"{x['part']} {x['share']:.0%}" for x in far["reasons"][:3])
+        said = ", ".join(
+            f"{x['module'].removeprefix('layer.')} {x['share_pct']:.0f} % at {x['roofline_pct']:.0f} % of its roofline"
+            f" ({x['limit']})"
+            for x in modules
+        )
+        yield Finding(
+            f"{far['run']} takes {far['over']:.1f}x its bound: "
+            f"{', '.join(f'{name} {times:.1f}x' for name, times in over.items())}.",
+            "models_parts",
+            (5.5 if far["spread"] else 5.2) + far["over"] / 1000,
+            {"run": far["run"], "over": far["over"], "parts": over, "limit": far["limit"]},
+            f"Its bound is {far['bound_us']:,.1f} us ({far['bound_by']}). Critical path: {path or far['limit']}. "
+            f"Longest modules: {said}.",
+        )
 
 
 def _first(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    best = [max(_nested([row], "changes"), key=lambda x: x["saved"]) for row in own if row["changes"]]
-    for runs in groups(best, "title").values():
-        most = max(runs, key=lambda x: x["saved"])
-        first = f"{most['change']} twice as fast" if most["fields"] else GRAPH
-        yield Finding(
-            f"Change first for {most['run']}: {first}, {most['saved_pct']:.0f} % less time.",
-            "models_changes",
-            4 + most["saved"],
-            {"run": most["run"], "change": first, "saved_pct": most["saved_pct"]},
-        )
+    tried = [max(_nested([row], "changes"), key=lambda x: x["saved"]) for row in own if row["changes"]]
+    best = [max(runs, key=lambda x: x["saved"]) for runs in groups(tried, "title").values()]
+    if not best:
+        return
+    first = {x["run"]: f"{x['change']} twice as fast" if x["fields"] else GRAPH for x in best}
+    most = max(best, key=lambda x: x["saved"])
+    yield Finding(
+        f"Change first for {most['run']}: {first[most['run']]}, {most['saved_pct']:.0f} % less time.",
+        "models_changes",
+        4,
+        {x["run"]: {"change": first[x["run"]], "saved_pct": x["saved_pct"]} for x in best},
+        " ".join(f"{x['run']}: {first[x['run']]}, {x['saved_pct']:.0f} %." for x in best if x is not most),
+    )
 
 
 def _hidden(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -240,11 +279,11 @@ def _hidden(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     x = max(tried, key=lambda x: x["share"] / 2 - x["saved"])
     if x["share"] / 2 - x["saved"] > 0.03:
         yield Finding(
-            f"{x['run']}: {x['change']} {x['share_pct']:.0f} % of the critical path, yet twice as fast it saves "
-            f"{x['saved_pct']:.0f} %, not {x['share_pct'] / 2:.0f} %: what ran at the same time then limits.",
+            f"{x['run']}: {x['change']} twice as fast saves {x['saved_pct']:.0f} %, not {x['share_pct'] / 2:.0f} %.",
             "models_changes",
             2,
             {name: x[name] for name in ("run", "change", "share_pct", "saved_pct")},
+            f"It is {x['share_pct']:.0f} % of the critical path; what ran at the same time then limits.",
         )
 
 
@@ -254,17 +293,19 @@ def _elsewhere(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         return
     slow, fast = (choose(others, key=lambda x: x["ratio"]) for choose in (max, min))
     yield Finding(
-        f"{slow['run']} takes {slow['ratio']:.1f}x the time on {slow['on']} ({slow['time_us']:,.1f} us).",
+        f"{slow['run']} takes {slow['ratio']:.1f}x the time on {slow['on']}.",
         "models_machines",
         2.8,
         {name: slow[name] for name in ("run", "on", "ratio", "time_us")},
+        f"It takes {slow['time_us']:,.1f} us there.",
     )
     if fast["ratio"] < 0.95:
         own = next(x for x in rows if _own(x) and (x["title"], x["tp"]) == (fast["title"], fast["tp"]))
         yield Finding(
-            f"{fast['run']} takes {fast['ratio']:.2f}x the time on {fast['on']}: on {own['on']}, the largest part of "
-            f"its critical path is {own['limit']} ({own['reasons'][0]['share']:.0%}).",
+            f"{fast['run']} takes {fast['ratio']:.2f}x the time on {fast['on']}.",
             "models_machines",
             3.5,
             {"run": fast["run"], "on": fast["on"], "ratio": fast["ratio"], "limit": own["limit"]},
+            f"On {own['on']}, the largest part of its critical path is {own['limit']} "
+            f"({own['reasons'][0]['share']:.0%}).",
         )

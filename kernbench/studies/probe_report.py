@@ -155,17 +155,18 @@ def _messages(pairs: Sequence[Row]) -> Iterator[Finding]:
         return
     best, worst = whole[0], whole[-1]
     text = (
-        f"{size_name(best['nbytes'])} over {best['route']} take {best['message']:,.1f} ns as a message and "
-        f"{best['load']:,.1f} ns as a load: a message crosses the path once, a load crosses it twice and reads HBM"
+        f"{size_name(best['nbytes'])} over {best['route']} take {best['message']:,.1f} ns as a message, "
+        f"{best['load']:,.1f} ns as a load."
     )
+    detail = "A message crosses the path once, a load crosses it twice and reads HBM."
     if worst["message"] > worst["load"]:
-        text += (
-            f"; {size_name(worst['nbytes'])} over {worst['route']} take {worst['message']:,.1f} against "
-            f"{worst['load']:,.1f} ns: a message is written to a slot in TCM and read again"
+        detail += (
+            f" {size_name(worst['nbytes'])} over {worst['route']} take {worst['message']:,.1f} against "
+            f"{worst['load']:,.1f} ns: a message is written to a slot in TCM and read again."
         )
     names = ("route", "nbytes", "message", "load")
     values = {which: {name: pair[name] for name in names} for which, pair in (("best", best), ("worst", worst))}
-    yield Finding(f"{text}.", "probe_pe_to_pe", 2.7, values)
+    yield Finding(text, "probe_pe_to_pe", 2.7, values, detail)
 
 
 def _latency(single: Sequence[Row]) -> Iterator[Finding]:
@@ -178,19 +179,18 @@ def _latency(single: Sequence[Row]) -> Iterator[Finding]:
     part, least = max(PARTS, key=lambda name: far[f"{name}_ns"]), near["nbytes"]
     ends = (("near", near), ("far", far))
     yield Finding(
-        f"{size_name(least)} take {near['last_end_ns']:,.0f} ns ({near['case']}) to {far['last_end_ns']:,.0f} ns "
-        f"({far['case']}, {far[f'{part}_ns'] / far['last_end_ns']:.0%} of it {part}).",
+        f"{size_name(least)} take {near['last_end_ns']:,.0f} to {far['last_end_ns']:,.0f} ns.",
         "probe_single_parts",
         3,
         {"nbytes": least, **{f"{which}_{name}": row[name] for which, row in ends for name in ("case", "last_end_ns")}},
+        f"Least {near['case']}, most {far['case']}: {far[f'{part}_ns'] / far['last_end_ns']:.0%} of it is {part}.",
     )
     yield Finding(f"{len(single)} single transfers: {agreed}.", "", 1, {"transfers": len(single), "error_ns": off})
     if most > least:
         poor = min(small, key=lambda row: row["path_utilization"])
         worst = min(row["path_utilization"] for row in single if row["nbytes"] == most)
         yield Finding(
-            f"{poor['case']} reaches {poor['path_utilization']:.0%} of its slowest link with {size_name(least)}; "
-            f"with {size_name(most)} every route reaches at least {worst:.0%}.",
+            f"{poor['case']} reaches {poor['path_utilization']:.0%} of its slowest link with {size_name(least)}.",
             "probe_single_bandwidth",
             2.5,
             {
@@ -200,6 +200,7 @@ def _latency(single: Sequence[Row]) -> Iterator[Finding]:
                 "most_bytes": most,
                 "least": worst,
             },
+            f"With {size_name(most)} every route reaches at least {worst:.0%}.",
         )
 
 
@@ -210,20 +211,20 @@ def _congestion(patterns: Sequence[Row]) -> Iterator[Finding]:
         return
     worst, *others = sorted(largest, key=lambda row: row["fair_utilization"])
     slow = max(largest, key=lambda row: row["mean_ns"] / row["alone_ns"])
-    rest = f"; every other pattern reaches at least {others[0]['fair_utilization']:.0%}" if others else ""
+    rest = f" Every other pattern reaches at least {others[0]['fair_utilization']:.0%}." if others else ""
     yield Finding(
-        f"{_name(worst)} carries {worst['bandwidth_gbs']:,.0f} GB/s, {worst['fair_utilization']:.0%} of fair "
-        f"streams{rest}.",
+        f"{_name(worst)} carries {worst['fair_utilization']:.0%} of what fair streams carry.",
         "probe_pattern_bandwidth",
         4,
         {name: worst[name] for name in ("case", "nbytes", "bandwidth_gbs", "fair_utilization")},
+        f"It carries {worst['bandwidth_gbs']:,.0f} GB/s.{rest}",
     )
     yield Finding(
-        f"{_name(slow)}: a transfer takes {slow['mean_ns'] / slow['alone_ns']:,.0f}x its uncontended time; "
-        f"{slow['hottest_link']} is busy {slow['hottest_share']:.0%}.",
+        f"{_name(slow)}: a transfer takes {slow['mean_ns'] / slow['alone_ns']:,.0f}x its uncontended time.",
         _links(slow["case"]),
         2,
         {name: slow[name] for name in ("case", "nbytes", "mean_ns", "alone_ns", "hottest_link", "hottest_share")},
+        f"{slow['hottest_link']} is busy {slow['hottest_share']:.0%}.",
     )
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from html import escape
 from importlib.metadata import version
 from math import isnan
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 Tables: TypeAlias = "dict[str, pd.DataFrame]"  # by heading
 R = TypeVar("R", bound=Mapping[str, Any])  # a row
 MOST_FINDINGS = 7
+MOST_ROWS = 100  # of a table on the page
 ROW = "row"
 MACHINE = "machine"  # in a point: what it changes in the machine, path by path
 LABELS = "labels"  # in a point: columns of its row that the simulation does not depend on
@@ -61,24 +62,30 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line that the numbers support: number, comparison and cause.
+    """One claim that the numbers support, and what it rests on.
 
     Parameters
     ----------
     text
-        The sentence.
+        The claim: one short sentence, bold on the page and the title of its chart.
     chart
         Name of the chart that it rests on, empty if a table does.
     weight
         How much it matters: the page shows the seven heaviest, heaviest first.
     values
         The figures and names that it states, by name with unit, for programs: `NAME_findings.json` has them.
+    detail
+        Further numbers, causes and paths, in plain sentences below the claim.
     """
 
     text: str
     chart: str = ""
     weight: float = 0.0
     values: Mapping[str, Any] = field(default_factory=dict)
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.detail}".rstrip()
 
 
 class Study:
@@ -406,6 +413,16 @@ class Report:
         found = self.study.findings(self.rows)
         return sorted(found, key=lambda finding: -finding.weight)[:MOST_FINDINGS]
 
+    @cached_property
+    def charts(self) -> dict[str, Chart]:
+        """The charts by name; one that findings rest on has the heaviest of them as its title."""
+        ranked = sorted(self.study.findings(self.rows), key=lambda finding: -finding.weight)
+        claims = {finding.chart: finding.text for finding in reversed(ranked)}
+        return {
+            chart.name: chart.finding(claims[chart.name], self.rows) if chart.name in claims else chart
+            for chart in self.study.charts
+        }
+
     def figure(self, name: str) -> Any:
         """Return a figure to show in a notebook cell; a sentence if no row is for it.
 
@@ -427,16 +444,15 @@ class Report:
         return self._named(name).show(self.rows, self.study.columns, self.machine)
 
     def _named(self, name: str) -> Chart:
-        charts = {chart.name: chart for chart in self.study.charts}
-        if name not in charts:
-            raise ArgumentError(f"{self.study.name}: chart {name!r} is unknown; {hint(name, charts)}")
-        return charts[name]
+        if name not in self.charts:
+            raise ArgumentError(f"{self.study.name}: chart {name!r} is unknown; {hint(name, self.charts)}")
+        return self.charts[name]
 
     def write(self, folder: Path) -> list[Path]:
         """Write the report and return its paths, the page first.
 
         `NAME.json` and `NAME.csv` hold the rows, `NAME_COLUMN.csv` a nested column, `NAME_findings.json` the findings;
-        each chart and `files` add theirs.
+        each chart and `files` add theirs, and so does a table that is too long for the page.
         """
         study, name = self.study, self.study.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -448,24 +464,27 @@ class Report:
             written.append(write_text(folder / f"{stem}.csv", as_csv(rows)))
         written += [write_text(folder / file, text) for file, text in study.files(self.rows, self.machine).items()]
         drawn: dict[str, Chart] = {}
-        for chart in study.charts:
+        for chart in self.charts.values():
             paths = chart.save(self.rows, study.columns, self.machine, folder)
             if paths:
                 drawn[chart.name] = chart
                 self._drawn[chart.name] = paths[1].read_bytes()
                 written += paths
-        return [write_text(folder / study.page, "\n".join(self._page(drawn)) + "\n"), *written]
+        tables = {heading: shown for heading, shown in study.tables(self.rows).items() if len(shown)}
+        long = {_file(heading): shown for heading, shown in tables.items() if len(shown) > MOST_ROWS}
+        written += [write_text(folder / file, as_csv(shown)) for file, shown in long.items()]
+        return [write_text(folder / study.page, "\n".join(self._page(drawn, tables)) + "\n"), *written]
 
     @property
     def _head(self) -> str:
         return f"{len(self.rows)} points, machine {self.machine.hash[:12]}"
 
-    def _page(self, drawn: Mapping[str, Chart]) -> list[str]:
+    def _page(self, drawn: Mapping[str, Chart], tables: Tables) -> list[str]:
         """Return the lines of the page: findings with their figures, other figures, tables, method and versions."""
         study, shown = self.study, set()
         lines = [f"# {study.title}", ""]
         for number, finding in enumerate(self.findings, 1):
-            lines += [f"**{number}. {finding.text}**", ""]
+            lines += [f"**{number}. {finding.text}**", "", *([finding.detail, ""] if finding.detail else [])]
             if finding.chart in drawn and finding.chart not in shown:
                 shown.add(finding.chart)
                 lines += _figure(drawn[finding.chart], self.rows)
@@ -474,8 +493,10 @@ class Report:
             lines += ["## More figures", ""]
             for chart in rest:
                 lines += _figure(chart, self.rows)
-        for heading, shown_rows in study.tables(self.rows).items():
-            lines += [f"## {heading}", "", *_markdown(shown_rows, study.columns), ""] if len(shown_rows) else []
+        for heading, shown_rows in tables.items():
+            file = _file(heading)
+            long = [f"{len(shown_rows)} rows, in [{file}]({file})."] if len(shown_rows) > MOST_ROWS else []
+            lines += [f"## {heading}", "", *(long or _markdown(shown_rows, study.columns)), ""]
         refused = study.refused(self.machine, **self.parameters)
         if refused:
             lines += ["## Refused", "", *(f"- {name}: {why}" for name, why in refused.items()), ""]
@@ -488,17 +509,23 @@ class Report:
         return [*lines, f"{self._head} ({source}), {made_by}"]
 
     def _repr_html_(self) -> str:
-        items = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)
+        items = "".join(f"<li><b>{escape(finding.text)}</b> {escape(finding.detail)}</li>" for finding in self.findings)
         return f"<p><b>{escape(self.study.title)}</b>: {escape(self._head)}</p><ol>{items}</ol>"
 
     def __repr__(self) -> str:
-        findings = [f"{i}. {finding.text}" for i, finding in enumerate(self.findings, 1)]
+        findings = [f"{i}. {finding}" for i, finding in enumerate(self.findings, 1)]
         return "\n".join([f"{self.study.title}: {self._head}", *findings])
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def _file(heading: str) -> str:
+    """Return the file of a table that is too long for the page."""
+    return f"{heading.lower().replace(' ', '_')}.csv"
+
+
+def as_csv(rows: Sequence[Row] | pd.DataFrame) -> str:
     """Return rows as the text of a CSV file."""
-    return table(rows).to_csv(index=False, lineterminator="\n")
+    frame = table(rows) if isinstance(rows, Sequence) else rows
+    return frame.to_csv(index=False, lineterminator="\n")
 
 
 def nested(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
@@ -650,6 +677,15 @@ def fastest(names: Iterable[str]) -> str:
     """
     (first, most), *others = Counter(names).most_common()
     return ", ".join([f"{first} is fastest for {most}", *(f"{name} for {n}" for name, n in others)])
+
+
+def first_upper(text: str) -> str:
+    """Return a text as a sentence begins.
+
+    >>> first_upper("halving UCIe of a SIP")
+    'Halving UCIe of a SIP'
+    """
+    return text[:1].upper() + text[1:]
 
 
 def groups(rows: Iterable[R], *columns: str) -> dict[Any, list[R]]:

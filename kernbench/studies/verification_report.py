@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kernbench.studies.study import Finding, Tables, table
+from kernbench.studies.study import Finding, Tables, first_upper, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, Column, Row
@@ -33,7 +33,9 @@ COLUMNS = {
 
 def _spread(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw which share of a row's points differs by at most so much."""
-    long = [{"check": f"{row['rule']} {row['name']} ({row['n']:,})", **at} for row in rows for at in row["quantiles"]]
+    long = [
+        {"check": f"{row['name'].replace('-', ' ')} ({row['n']:,})", **at} for row in rows for at in row["quantiles"]
+    ]
     own = {
         "points_pct": Column("share of the row's points", "%"),
         "error": Column("differ by at most", "% of the expected value"),
@@ -76,21 +78,22 @@ def findings(rows: Sequence[Row]) -> Iterator[Finding]:
     broken = sum(row["held"] is False for row in rows)
     verdict = f"{broken} do not hold" if broken else "no rule is violated"
     points = sum(row["n"] for row in exact)
-    text = f"{len(exact)} of {len(rows)} rows hold exactly, at {points:,} points; {verdict}."
-    yield Finding(text, "", 1000, {"exact": len(exact), "rows": len(rows), "points": points, "broken": broken})
+    text = f"{len(exact)} of {len(rows)} rows hold exactly; {verdict}."
+    values = {"exact": len(exact), "rows": len(rows), "points": points, "broken": broken}
+    yield Finding(text, "", 1000, values, f"They are compared at {points:,} points.")
     for row in rows:
         stated = {name: row[name] for name in _STATED}
-        head, most = f"{row['rule']}, {row['what']}:", _error(row, "error_max")
+        head, most = first_upper(row["what"]), _error(row, "error_max")
+        at = f", {row['worst']}" if row["worst"] else ""
         if row["held"] is False:
-            values = f"(expected {row['worst_expected']:g}, simulated {row['worst_measured']:g})"
-            yield Finding(f"{head} DOES NOT HOLD, {most} at {row['worst']} {values}.", "", 500, stated)
+            detail = f"{row['rule']}{at}: expected {row['worst_expected']:g}, simulated {row['worst_measured']:g}."
+            yield Finding(f"{head}: DOES NOT HOLD, {most}.", "", 500, stated, detail)
         elif row["allowed"]:
-            limit = f"(limit {row['allowed']:g} %; {row['worst'] or 'no point differs'})"
-            yield Finding(f"{head} within {most} {limit}.", "verification_spread", 200, stated)
+            detail = f"{row['rule']}, limit {row['allowed']:g} %{at or ', no point differs'}."
+            yield Finding(f"{head}: within {most}.", "", 200, stated, detail)
         elif row["allowed"] is None:
-            at = f" ({row['worst']})" if row["worst"] else ""
-            text = f"{head} mean {_error(row, 'error_mean')}, maximum {most}{at}; {row['note']}."
-            yield Finding(text, "verification_spread", row["percent_max"], stated)
+            detail = f"{row['rule']}{at}; mean {_error(row, 'error_mean')}; {row['note']}."
+            yield Finding(f"{head}: {most} at most.", "verification_spread", row["percent_max"], stated, detail)
 
 
 def _error(row: Row, column: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log10
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,8 +31,9 @@ FONT = "Liberation Sans"  # bundled with the renderer, so that a figure has the 
 MOST_LINES = 5
 SHOWN_SHARE = 0.06  # parts of a bar that are smaller have no label
 MOST_TICKS = 10
-_WIDTH, _HEIGHT = 440, 270
-_CAPTION = 110  # characters of a line
+TEXT = 12  # the smallest text of a figure [px]
+_WIDTH, _HEIGHT = 440, 250
+_TITLE, _CAPTION = 100, 125  # characters of a line
 _DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4])
 
 
@@ -104,6 +105,10 @@ class Chart:
         count = f"n = {len(taken)}; machine {machine.hash[:12]}"
         return themed(picture, self.heading(rows), [*wrap(self.caption, _CAPTION), count])
 
+    def finding(self, claim: str, rows: Sequence[Row]) -> Chart:
+        """Return the chart with a finding of `rows` as its title; what it shows begins the caption."""
+        return replace(self, title=claim.rstrip("."), caption=f"{self.heading(rows)}. {self.caption}".rstrip())
+
     def image(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine, png: bytes = b"") -> Any:
         """Return the picture for a notebook cell, as it is without a kernel too; a sentence if it takes no row.
 
@@ -147,16 +152,18 @@ def themed(chart: Any, title: str, under: Sequence[str] = ()) -> Any:
     alt = altair()
 
     heading = alt.TitleParams(
-        title, subtitle=list(under), anchor="start", fontSize=14, subtitleFontSize=10, subtitleColor=palette.DARK_GREY,
-        offset=12,
+        wrap(title, _TITLE), subtitle=list(under), anchor="start", fontSize=15, subtitleFontSize=TEXT,
+        subtitleColor=palette.DARK_GREY, offset=12,
     )  # fmt: skip
+    sizes = {"labelFontSize": TEXT, "titleFontSize": TEXT}
     return (
         chart.properties(title=heading)
         .configure(font=FONT, background="white", padding=12)
         .configure_view(stroke=None)
-        .configure_axis(labelFontSize=11, titleFontSize=11, titleFontWeight="normal", gridColor="#E6E6E6", domain=False)
-        .configure_header(labelFontSize=11, titleFontSize=11)
-        .configure_legend(labelFontSize=11, titleFontSize=11)
+        .configure_axis(**sizes, labelLimit=400, titleFontWeight="normal", gridColor="#E6E6E6", domain=False)
+        .configure_header(**sizes)
+        .configure_legend(**sizes, orient="top", labelLimit=0, columns=4)
+        .configure_text(fontSize=TEXT)
     )
 
 
@@ -201,15 +208,16 @@ class _Plot:
         mark = self.alt.Chart().mark_rule(color=palette.DARK_GREY, strokeDash=[3, 3])
         return [mark.encode(**{axis: self.alt.datum(value)}) for axis, value in at.items() if value is not None]
 
-    def panels(self, layers: Sequence[Any], panel: str, height: int | None = None) -> Any:
-        """Return the layers as one chart, or in a panel for each value of `panel`."""
+    def panels(self, layers: Sequence[Any], panel: str, height: int | None = None, columns: int = 2) -> Any:
+        """Return the layers as one chart, or in a panel for each value of `panel`: `columns` side by side."""
         sized = self.alt.layer(*layers, data=self.data)
         sized = sized.properties(width=_WIDTH, **({"height": height} if height else {}))
         if not panel:
             return sized
         order, heading = self.values(panel), self.alt.Header(title=None, labelFontWeight="bold", labelAnchor="start")
         facet = self.alt.Facet(panel, type="nominal", header=heading, sort=order)
-        return sized.properties(width=_WIDTH * 0.62).facet(facet=facet, columns=2 if len(order) == 4 else 3)
+        columns = 2 if len(order) in (2, 4) else columns
+        return sized.properties(width=(0.62 if columns == 2 else 0.48) * _WIDTH).facet(facet=facet, columns=columns)
 
 
 def lines(
@@ -240,7 +248,7 @@ def lines(
             by, type="nominal", scale=alt.Scale(domain=names, range=[list(d) for d in _DASHES]), legend=None
         )
         x_scale = alt.Scale(type="log", base=2) if log_x else alt.Undefined
-        x_axis = _bytes_axis() if unit == "B" else alt.Axis(grid=False, **_ticks(plot.data[x], log_x))
+        x_axis = _bytes_axis(plot.data[x]) if unit == "B" else alt.Axis(grid=False, **_ticks(plot.data[x], log_x))
         y_scale = alt.Scale(type="log", nice=False, padding=8) if log_y else alt.Undefined
         chosen = alt.selection_point(fields=[by], bind="legend")
         opacity = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.15))
@@ -255,7 +263,7 @@ def lines(
             .encode(shape=alt.Shape(by, type="nominal", legend=None), tooltip=plot.tips(by, x, y))
             .add_params(chosen),
             base.transform_filter("datum._label != ''")
-            .mark_text(align="left", dx=8, fontSize=11)
+            .mark_text(align="left", dx=8)
             .encode(y=alt.Y("_label_y", type="quantitative"), text="_label:N"),
         ]
         return plot.panels([*layers, *plot.rule(y=rule)], panel, _HEIGHT)
@@ -291,25 +299,31 @@ def bars(x: str, y: str, *, by: str = "", panel: str = "", label: str = ",.3~r",
         position = {"yOffset": alt.YOffset(by, type="nominal", sort=plot.values(by))} if by else {}
         base = alt.Chart().encode(
             x=alt.X(x, type="quantitative", title=plot.title(x), scale=alt.Scale(zero=True)),
-            y=alt.Y(y, type="nominal", title=None, sort=plot.values(y), axis=alt.Axis(ticks=False, labelLimit=400)),
+            y=alt.Y(y, type="nominal", title=None, sort=plot.values(y), axis=alt.Axis(ticks=False)),
             **position,
         )
         colour = plot.colour(by) if by else alt.value(palette.BLUE)
         layers = [
             base.mark_bar().encode(color=colour, tooltip=plot.tips(y, by, x)),
-            base.mark_text(align="left", dx=4, fontSize=10).encode(text=alt.Text(x, format=label)),
+            base.mark_text(align="left", dx=4).encode(text=alt.Text(x, format=label)),
         ]
-        return plot.panels([*layers, *plot.rule(x=rule)], panel)
+        return plot.panels([*layers, *plot.rule(x=rule)], panel, columns=3)
 
     return draw
 
 
 def parts(
-    y: str, names: Sequence[str], *, panel: str = "", title: str = "", colours: Mapping[str, str] | None = None
+    y: str,
+    names: Sequence[str],
+    *,
+    panel: str = "",
+    title: str = "",
+    colours: Mapping[str, str] | None = None,
+    rule: float | None = None,
 ) -> Draw:
     """Return a kind of chart: a bar for each `y`, cut into the columns `names`.
 
-    Bars reach from 0 to 100 %, or with a `title` of the axis as far as the parts sum to.
+    Bars reach from 0 to 100 %, or with a `title` of the axis as far as the parts sum to; `rule` is a reference on it.
     """
 
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
@@ -326,7 +340,8 @@ def parts(
         alt, long = plot.alt, plot.data
         total = long.groupby(keep)["value"].transform("sum")
         long["share"] = (long["value"] / total.where(total > 0, 1)).round(6)
-        long["label"] = [f"{share:.0%}" if share >= SHOWN_SHARE else "" for share in long["share"]]
+        shown = SHOWN_SHARE * (2 if panel else 1)
+        long["label"] = [f"{share:.0%}" if share >= shown else "" for share in long["share"]]
         base = alt.Chart().encode(
             y=alt.Y(y, type="nominal", title=None, sort=plot.values(y), axis=alt.Axis(ticks=False)),
             order=alt.Order("rank:Q"),
@@ -334,7 +349,7 @@ def parts(
         if title:
             across = alt.X("value:Q", stack="zero", title=title)
         else:
-            share_of, whole = alt.Axis(format="%"), alt.Scale(domain=[0, 1])
+            share_of, whole = alt.Axis(format="%", tickCount=5), alt.Scale(domain=[0, 1])
             across = alt.X("share:Q", stack="zero", title="share of the time", axis=share_of, scale=whole)
         scale, legend = alt.Scale(domain=titles, range=used), alt.Legend(symbolType="square")
         tips = [(y, "N", None), ("part", "N", None), ("value", "Q", ",.4~r"), ("share", "Q", ".1%")]
@@ -343,13 +358,13 @@ def parts(
             color=alt.Color("part:N", title=None, sort=titles, scale=scale, legend=legend),
             tooltip=[alt.Tooltip(f"{name}:{kind}", format=form or alt.Undefined) for name, kind, form in tips],
         )
-        text = base.mark_text(fontSize=10).encode(
+        text = base.mark_text().encode(
             x=alt.X("share:Q", stack="zero", bandPosition=0.5),
             text="label:N",
             color=alt.Color("ink:N", scale=None),
             detail="part:N",
         )
-        return plot.panels([bar] if title else [bar, text], panel)
+        return plot.panels([bar, *plot.rule(x=rule)] if title else [bar, text], panel, columns=3)
 
     return draw
 
@@ -364,9 +379,10 @@ def points(
         alt = plot.alt
         logs = [axis for axis, is_log in ((x, log_x), (y, log_y)) if is_log]
         log = {axis: {"scale": alt.Scale(type="log"), "axis": log_axis(plot.data[axis])} for axis in logs}
+        spread = {"scale": alt.Scale(zero=False, padding=12)}
         base = alt.Chart().encode(
-            x=alt.X(x, type="quantitative", title=plot.title(x), **log.get(x, {})),
-            y=alt.Y(y, type="quantitative", title=plot.title(y), **log.get(y, {})),
+            x=alt.X(x, type="quantitative", title=plot.title(x), **log.get(x, spread)),
+            y=alt.Y(y, type="quantitative", title=plot.title(y), **log.get(y, spread)),
         )
         colour: dict[str, Any] = {}
         if by:
@@ -374,7 +390,7 @@ def points(
             colour = {"color": plot.colour(by), "shape": shape}
         layers = [base.mark_point(filled=True, size=60, opacity=1).encode(tooltip=plot.tips(label, by, x, y), **colour)]
         if label:
-            layers.append(base.mark_text(align="left", dx=7, fontSize=10).encode(text=label))
+            layers.append(base.mark_text(align="left", dx=8, dy=-8).encode(text=label))
         return plot.panels(layers, panel, _HEIGHT)
 
     return draw
@@ -386,21 +402,21 @@ def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") ->
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
         plot = _Plot(rows, columns)
         alt, cells = plot.alt, plot.data[value]
-        down, up = alt.Axis(labelAngle=0), alt.Axis(labelLimit=320)
+        down = alt.Axis(labelAngle=0)
         base = alt.Chart().encode(
             x=alt.X(x, type="ordinal", title=plot.title(x), sort=plot.values(x), axis=down),
-            y=alt.Y(y, type="ordinal", title=plot.title(y), sort=plot.values(y), axis=up),
+            y=alt.Y(y, type="ordinal", title=plot.title(y), sort=plot.values(y)),
         )
         dark = alt.datum[value] > float((cells.max() + cells.min()) / 2)
         cell = base.mark_rect(stroke="white").encode(
             color=alt.Color(value, type="quantitative", legend=None, scale=alt.Scale(scheme="blues")),
             tooltip=plot.tips(x, y, value),
         )
-        text = base.mark_text(fontSize=10).encode(
+        text = base.mark_text().encode(
             text=alt.Text(value, type="quantitative", format=label),
             color=alt.when(dark).then(alt.value("white")).otherwise(alt.value("black")),
         )
-        return plot.panels([cell, text], panel)
+        return plot.panels([cell, text], panel, columns=3)
 
     return draw
 
@@ -423,11 +439,14 @@ def _series_colour(i: int) -> str:
     return palette.SERIES[i % len(palette.SERIES)]
 
 
-def _bytes_axis() -> Any:
-    """Return an axis of sizes that reads 256 B, 4 KiB, 1 MiB."""
+def _bytes_axis(values: pd.Series) -> Any:
+    """Return an axis of sizes that reads 256 B, 4 KiB, 1 MiB; the more the values span, the fewer."""
     words = "v >= 1048576 ? v / 1048576 + ' MiB' : v >= 1024 ? v / 1024 + ' KiB' : v + ' B'".replace("v", "datum.value")
-    sizes = [4**i for i in range(20)]
-    return altair().Axis(grid=False, values=sizes, labelExpr=words, labelOverlap="greedy", labelFlush=False)
+    step = 16 if max(values) > 4**5 * min(values) else 4
+    sizes = [step**i for i in range(15)]
+    return altair().Axis(
+        grid=False, values=sizes, labelExpr=words, labelOverlap="greedy", labelSeparation=8, labelFlush=False
+    )
 
 
 def _ink(colour: str) -> str:

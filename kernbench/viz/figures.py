@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Table = Iterable[Mapping[str, Any]]
 _UNITS = {"mm2": "mm2", "uj": "uJ", "gbs": "GB/s", "pct": "%", "mib": "MiB", "bytes": "B"}
+TEXT = 9  # the smallest text [pt]
+_LETTERS = 13  # of it in an inch
 _TITLE = 60  # characters over the narrowest figure
 _UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}
 
@@ -61,16 +63,16 @@ def new_figure(width: float, height: float, title: str, under: str) -> Figure:
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
-    figure.supxlabel(under, fontsize=7, x=0.01, ha="left", color="#4D4D4D")
+    figure.supxlabel(fill(under, int(_LETTERS * width)), fontsize=TEXT, x=0.01, ha="left", color="#4D4D4D")
     return figure
 
 
 def tidy(axes: Axes) -> None:
     """Give `axes` the look of all figures: small text, no box."""
     axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8)
-    axes.xaxis.label.set_fontsize(8)
-    axes.yaxis.label.set_fontsize(8)
+    axes.tick_params(labelsize=TEXT)
+    axes.xaxis.label.set_fontsize(TEXT)
+    axes.yaxis.label.set_fontsize(TEXT)
 
 
 def save(figure: matplotlib.figure.Figure, path: str | Path) -> Path:
@@ -116,11 +118,12 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
     for level, bw in roofs.levels_gbs.items():
         axes.plot(x, [roofs.attainable_gflops(at, level) for at in x], color=palette.DARK_GREY, linewidth=1.2)
         axes.text(
-            low * 1.2, low * 1.2 * bw * 1.12, f"{level} {bw:g} GB/s", fontsize=7,
+            low * 1.2, low * 1.2 * bw * 1.12, f"{level} {bw:g} GB/s", fontsize=TEXT,
             rotation=np.degrees(np.arctan(bw)), rotation_mode="anchor", transform_rotates_text=True,
         )  # fmt: skip
         axes.axvline(roofs.ridge(level), color=palette.GREY, linewidth=0.8, linestyle=":")
-    axes.text(high / 1.1, roofs.peak_gflops * 1.08, f"peak {roofs.peak_gflops:,.0f} Gflop/s", fontsize=8, ha="right")
+    peak = f"peak {roofs.peak_gflops:,.0f} Gflop/s"
+    axes.text(high / 1.1, roofs.peak_gflops * 1.08, peak, fontsize=TEXT, ha="right")
 
     series_of = rows["series"].fillna("measured") if "series" in rows else pd.Series("measured", rows.index)
     for i, series in enumerate(series_of.unique()):
@@ -135,13 +138,13 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
         lowest = rows.iloc[min(cloud, key=lambda i: rows["gflops"].iloc[i])]
         numbers = sorted({names.index(rows["name"].iloc[i]) + 1 for i in cloud})
         spot = (lowest["intensity"], lowest["gflops"])
-        axes.annotate(", ".join(map(str, numbers)), spot, (5, -3), textcoords="offset points", fontsize=7, va="top")
+        axes.annotate(", ".join(map(str, numbers)), spot, (5, -3), textcoords="offset points", fontsize=TEXT, va="top")
     key = "\n".join(f"{i}  {name}" for i, name in enumerate(names, 1))
-    axes.text(1.02, 1, key, transform=axes.transAxes, fontsize=7, va="top")
+    axes.text(1.02, 1, key, transform=axes.transAxes, fontsize=TEXT, va="top")
     axes.set_xlim(low, high)
     axes.set_xlabel("arithmetic intensity [flop / B moved at the memory level]")
     axes.set_ylabel("rate [Gflop/s]")
-    axes.legend(fontsize=7, frameon=False, loc="lower right")
+    axes.legend(fontsize=TEXT, frameon=False, loc="lower right")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:,g}")
     tidy(axes)
@@ -185,9 +188,9 @@ def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom
         tiles = rows["start_ns"][rows["tile"] >= 0]
         first = tiles.min() if len(tiles) else 0.0
         panels[0].axvspan(first, first + zoom_ns, color=palette.LIGHT_GREY, alpha=0.5, zorder=0)
-        panels[0].set_title("everything the PE did (shaded: the part below)", fontsize=8, loc="left")
+        panels[0].set_title("everything the PE did (shaded: the part below)", fontsize=TEXT, loc="left")
         panels[1].set_xlim(first, first + zoom_ns)
-        panels[1].set_title(f"{zoom_ns:g} ns from the first tile on", fontsize=8, loc="left")
+        panels[1].set_title(f"{zoom_ns:g} ns from the first tile on", fontsize=TEXT, loc="left")
     panels[-1].set_xlabel("time since the PE's first work [ns]")
     return figure
 
@@ -253,7 +256,7 @@ def load_curves(curves: Sequence[Curve], *, machine: str, n: int, note: str) -> 
     axes.set_xlabel("load [flits per cycle and terminal]")
     axes.set_ylabel("mean latency [ns]")
     tidy(axes)
-    axes.legend(fontsize=7, frameon=False, loc="upper left")
+    axes.legend(fontsize=TEXT, frameon=False, loc="upper left")
     return figure
 
 
@@ -289,7 +292,7 @@ def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: f
     widest = sides.abs().to_numpy().max() or 1
     axes.set_xlim(-1.15 * widest, 1.15 * widest)
     tidy(axes)
-    axes.legend(fontsize=7, frameon=False, loc="lower right")
+    axes.legend(fontsize=TEXT, frameon=False, loc="lower right")
     return figure
 
 
@@ -330,12 +333,12 @@ def pareto_front(
     spans = rows[[x, y]].max() - rows[[x, y]].min()
     for cloud in _overlapping((best[[x, y]] / (0.03 * spans.replace(0, 1))).to_numpy()):
         numbers = ", ".join(str(i + 1) for i in sorted(cloud))
-        axes.annotate(numbers, tuple(best[[x, y]].iloc[min(cloud)]), (4, 4), textcoords="offset points", fontsize=7)
+        axes.annotate(numbers, tuple(best[[x, y]].iloc[min(cloud)]), (4, 4), textcoords="offset points", fontsize=TEXT)
     if label:
         names = [", ".join(map(_value, row)) for row in best[list(label)].itertuples(index=False)]
         head = f"front: {', '.join('.'.join(column.split('.')[-2:]) for column in label)}"
         key = "\n".join([head, *(f"{i}  {name}" for i, name in enumerate(names, 1))])
-        axes.text(1.02, 1, key, transform=axes.transAxes, fontsize=6.5, va="top")
+        axes.text(1.02, 1, key, transform=axes.transAxes, fontsize=TEXT, va="top")
     for column, scale, axis, label_of in (
         (x, axes.set_xscale, axes.xaxis, axes.set_xlabel),
         (y, axes.set_yscale, axes.yaxis, axes.set_ylabel),
@@ -382,15 +385,15 @@ def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *,
     for (i, j), value in np.ndenumerate(grid):
         if not np.isnan(value):
             colour = "white" if value > middle else "black"
-            canvas.text(j, i, _digits(value), ha="center", va="center", fontsize=7, color=colour)
+            canvas.text(j, i, _digits(value), ha="center", va="center", fontsize=TEXT, color=colour)
     canvas.set_xticks(range(len(across)), [_value(value) for value in across])
     canvas.set_yticks(range(len(up)), [_value(value) for value in up])
     canvas.set_xlabel(axes[0])
     canvas.set_ylabel(axes[1])
-    canvas.tick_params(labelsize=8)
+    canvas.tick_params(labelsize=TEXT)
     bar = figure.colorbar(image, ax=canvas, format="{x:,g}")
-    bar.set_label(_label(metric), fontsize=8)
-    bar.ax.tick_params(labelsize=7)
+    bar.set_label(_label(metric), fontsize=TEXT)
+    bar.ax.tick_params(labelsize=TEXT)
     return figure
 
 

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from kernbench.analysis.utilization import hottest
 from kernbench.topology import _naming as naming
 from kernbench.viz import _palette as palette
-from kernbench.viz.figures import Figure, caption, new_figure
+from kernbench.viz.figures import TEXT, Figure, caption, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ MOST_SIPS = 4
 _IO_W, _IO_GAP, _SIP_GAP = 9.0, 5.0, 12.0  # [mm]
 _ABOVE, _BELOW = 25.0, 8.0  # room for the host, and for links between SIPs [mm]
 _OFFSET = 0.32  # of the two directions of a link from its middle [mm]
-_COLOURS = ListedColormap(colormaps["YlOrRd"].resampled(320)(range(48, 320)))
+_COLOURS = ListedColormap(colormaps["YlOrRd"].resampled(320)(range(96, 320)))
 
 
 class Plan:
@@ -113,7 +113,7 @@ def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, no
     above = _ABOVE if any(naming.HOST in link.split("->") for link in share) else 6.0
     below = _BELOW if len(plan.sips) > 1 else 1.0
     across, down = len(plan.sips) * plan.pitch - _SIP_GAP + 4, plan.height + above + below
-    wide = max(7.0, 5.5 * len(plan.sips) + 1)
+    wide = 7.0 if len(plan.sips) == 1 else 9.0
     heading = f"{title}\nhottest: {first}{drawn.more}, busy {share[first]:.1%}"
     figure = new_figure(wide, 0.87 * wide * down / across + 0.9, heading, under)
     axes = figure.subplots()
@@ -125,7 +125,7 @@ def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, no
         LineCollection(
             list(drawn.lines.values()),
             colors=[_COLOURS(norm(share[link])) for link in drawn.lines],
-            linewidths=[1.0 + 1.2 * share[link] for link in drawn.lines],
+            linewidths=[1.4 + 2.2 * share[link] for link in drawn.lines],
             zorder=2,
         )
     )
@@ -134,8 +134,8 @@ def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, no
         (ax, ay), (bx, by) = points[len(points) // 2 - 1], points[len(points) // 2]
         axes.plot((ax + bx) / 2, (ay + by) / 2, "o", ms=9, mfc="none", mec="black", mew=1.2, zorder=4)
     bar = figure.colorbar(ScalarMappable(norm, _COLOURS), ax=axes, shrink=0.6, pad=0.01, format="{x:.0%}")
-    bar.set_label("share of time that the link was busy (circle: the hottest)", fontsize=8)
-    bar.ax.tick_params(labelsize=7)
+    bar.set_label("share of time busy (circle: the hottest)", fontsize=TEXT)
+    bar.ax.tick_params(labelsize=TEXT)
     return figure
 
 
@@ -146,11 +146,11 @@ def _backdrop(axes: Axes, plan: Plan) -> None:
         px, py = plan.place(name)
         if py > axes.get_ylim()[1]:
             axes.plot(px, py, "s", ms=4, color=palette.DARK_GREY, zorder=3)
-            axes.text(px + 1.5, py, name, fontsize=7, va="center", zorder=3)
+            axes.text(px + 1.5, py, name, fontsize=TEXT, va="center", zorder=3)
     for sip in plan.sips:
         x, y = plan.chiplet(sip)
         axes.add_patch(Rectangle((x, y), _IO_W, plan.height, facecolor="none", edgecolor=palette.GREY, lw=0.8))
-        axes.text(x + _IO_W + _IO_GAP, y - 1.5, f"SIP {sip}", fontsize=9, weight="bold", va="bottom")
+        axes.text(x + _IO_W + _IO_GAP, y - 1.5, f"SIP {sip}", fontsize=TEXT, weight="bold", va="bottom")
         for cube in range(plan.w * plan.h):
             west, north = plan.cube(sip, cube)
             corner, inset = (west + 0.6, north + 0.6), 1.2
@@ -159,11 +159,11 @@ def _backdrop(axes: Axes, plan: Plan) -> None:
             moved = [[(px + west, py + north) for px, py in points] for points in mesh]
             axes.add_collection(LineCollection(moved, colors=palette.LIGHT_GREY, linewidths=0.4, zorder=1))
             middle = (west + plan.view.width / 2, north + plan.view.height / 2)
-            axes.text(*middle, str(cube), fontsize=8, ha="center", va="center", color=palette.GREY)
+            axes.text(*middle, str(cube), fontsize=TEXT, ha="center", va="center", color=palette.GREY)
         for name in (naming.pcie_ep(sip), naming.io_noc(sip)):
             px, py = plan.place(name)
             axes.plot(px, py, "s", ms=3, color=palette.DARK_GREY, zorder=3)
-            axes.text(px + 1, py, name.rsplit(".", 1)[1], fontsize=5, va="center", zorder=3)
+            axes.text(px + 1, py, name.rsplit(".", 1)[1], fontsize=TEXT, va="center", zorder=3)
 
 
 class _Drawn:

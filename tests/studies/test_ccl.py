@@ -308,14 +308,15 @@ def test_a_time_below_its_bound_is_the_first_finding(rows, machine):
 def test_findings_name_the_winners(rows):
     small = [row for row in by_name(rows, 64).values() if row["contribution"] == "rank"]
     best = min(small, key=lambda row: row["latency_ns"])
-    said = f"At the smallest size (64 B) {ccl_report.short(best['algorithm'])} is fastest on 4 SIPs, ring_1d"
-    assert any(text.startswith(said) for text in texts(rows))
+    said = f"At the smallest size {ccl_report.short(best['algorithm'])} is fastest on 4 SIPs, ring_1d"
+    [found] = [finding for finding in ccl_report.findings(rows) if finding.text.startswith(said)]
+    assert found.detail.startswith("The smallest size is 64 B")
 
 
 def test_nothing_is_said_about_a_comparison_of_which_a_part_did_not_run(rows):
     most = [row for row in rows if not (row["bytes_per_pe"] == 64 and row["algorithm"] == "torus_allreduce")]
-    assert any("(64 B)" in text for text in texts(rows))
-    assert not any("(64 B)" in text for text in texts(most))
+    assert any("size is 64 B" in str(finding) for finding in ccl_report.findings(rows))
+    assert not any("size is 64 B" in str(finding) for finding in ccl_report.findings(most))
 
 
 def listed(times):
@@ -328,7 +329,8 @@ def listed(times):
 
 def test_lists_are_won_by_the_fastest_if_all_of_them_ran():
     times = {("small", "a"): 2.0, ("small", "b"): 3.0, ("large", "a"): 1.0, ("large", "b"): 4.0}
-    assert "Of 2 all-reduces of real programs, a is fastest for 2, at 1.0x to 2.0x the bound." in texts(listed(times))
+    [said] = [found for found in ccl_report.findings(listed(times)) if "real programs" in found.text]
+    assert str(said) == "Of 2 all-reduces of real programs, a is fastest for 2. They take 1.0x to 2.0x their bounds."
     del times["large", "b"]
     assert not any("real programs" in text for text in texts(listed(times)))
 
@@ -336,16 +338,20 @@ def test_lists_are_won_by_the_fastest_if_all_of_them_ran():
 def test_slowdowns_are_against_the_unchanged_machine():
     times = {("nothing", "a"): 100.0, ("slots", "a"): 150.0, ("HBM", "a"): 99.0, ("UCIe", "a"): 110.0}
     limits = [row | {"slice": "limits"} for row in listed(times)]
-    [said] = [text for text in texts(limits) if "costs most" in text]
-    assert said.startswith("a, 64 B: halving slots costs most (1.50x the time), then halving UCIe (1.10x)")
+    [said] = [found for found in ccl_report.findings(limits) if "costs most" in found.text]
+    assert said.text == "a, 64 B: halving slots costs most, 1.50x the time."
+    assert said.detail == "Next, halving UCIe takes 1.10x the time."
 
 
 def test_what_would_account_for_the_published_time_is_a_share_of_the_difference():
     times = {("", "a"): 4000.0, ("slots of 1 KiB", "a"): 8000.0, ("vector engine", "a"): 6000.0}
     marks = [row | {"slice": "published", "bytes_per_pe": 65536, "buffer_kind": "tcm"} for row in listed(times)]
-    said = "slots of 1 KiB would account for 50% of the difference, halving vector engine for 25%."  # of 12 us - 4 us
-    assert any(text.endswith(said) for text in texts(marks))
-    assert not any("publishes" in text for text in texts(marks[1:]))
+    [said] = [found for found in ccl_report.findings(marks) if found.chart == "published_gap"]
+    assert said.text.endswith("slots of 1 KiB would account for 50% of the gap.")  # of 12 us - 4 us
+    assert said.detail == "Halving vector engine would account for 25%."
+    drawn = {chart.name: chart for chart in ccl_report.CHARTS}["published_gap"].derive(marks)
+    assert [row["resource"] for row in drawn] == ["slots of 1 KiB", "halving vector engine", "unchanged"]
+    assert not any("as published" in text for text in texts(marks[1:]))
 
 
 def test_lines_are_those_of_ring_user_defined_algorithms_and_winners():

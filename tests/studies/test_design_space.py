@@ -138,7 +138,8 @@ def test_findings_rest_on_points_that_were_run(rows):
 def made(times, workload="gpt2"):
     """Return a grid by hand: of each mesh the area, the time [ns] and the longest resource of its path."""
     return [
-        {"table": f"{workload} grid", "cube mesh": mesh, "area_mm2": area, "latency_ns": ns, "pes": 8, "why": [
+        {"table": f"{workload} grid", "cube mesh": mesh, "area_mm2": area, "latency_ns": ns, "pes": 8, "cubes": 8,
+         "sips": 1, "why": [
             {"part": "product", "what": "HBM slice", "resource": f"hbm of {mesh}", "kind": "memory", "ns": on_path,
              "share": on_path / ns},
             {"part": "product", "what": "matrix engine", "resource": "gemm", "kind": "matrix", "ns": 9.0, "share": 0.1},
@@ -149,11 +150,11 @@ def made(times, workload="gpt2"):
 
 def test_more_cubes_that_do_not_pay_are_explained_by_the_resource_that_takes_longer():
     rows = made([("2x2", 100.0, 2000.0, 500.0), ("4x2", 200.0, 1000.0, 400.0), ("4x4", 400.0, 1200.0, 900.0)])
-    [(text, *_, values)] = design_space_report._cubes("gpt2", design_space_report.frame(rows, "gpt2 grid"), rows)
-    assert text == (
-        "GPT-2: 4x4 cubes take 20.0 % more time than 4x2, for 100 % more silicon: product spends 900 ns instead of 400 "
-        "on HBM slice, most at hbm of 4x4."
-    )
+    grid = design_space_report.frame(rows, "gpt2 grid")
+    [(text, *_, values, detail)] = design_space_report._cubes("gpt2", grid, rows)
+    assert text == "GPT-2: 4x4 cubes take 20.0 % more time than 4x2, for 100 % more silicon."
+    assert detail == "In product, HBM slice takes 900 ns instead of 400, most at hbm of 4x4."
+    assert set(grid["dies"]) == {9}
     assert values == {
         "step": "cube mesh from 4x2 to 4x4",
         "gain_pct": pytest.approx(-20),

@@ -128,18 +128,44 @@ def test_a_finding_counts_only_errors_that_no_mechanism_explains():
     def said(**ours):
         rows = [
             {"table": fidelity_report.REFERENCES, "reference": 0, "kind": "gemm", "what": "gemm a", "expected": 100.0}
-            | {"mechanism": name, "ours": value}
+            | {"mechanism": name, "ours": value, "source": "a tool 1.0 (with options), more"}
             for name, value in {"": 200.0, **ours}.items()
         ]
         [found] = fidelity_report.findings(rows)
-        return found.text
+        return str(found)
 
+    assert (
+        "the median is 2.00x the reference by default, 1.50x with all mechanisms. 1 references of a tool 1.0;"
+        in said(a=150.0)
+    )
     assert "no mechanism" not in said(a=150.0, **{fidelity_report.TOGETHER: 140.0})
-    assert said(a=195.0).endswith("; for 1, no mechanism removes a tenth of the error.")
-    assert "with all mechanisms at most +50.0 % (gemm a), which is unexplained; a tenth or more of" in said(a=150.0)
+    assert said(a=195.0).endswith(". For 1, no mechanism removes a tenth of the error.")
+    assert "+50.0 % with all mechanisms, which is unexplained. A tenth or more of" in said(a=150.0)
     assert "of an error is removed by a" in said(a=150.0)
-    assert "with all mechanisms at most +0.5 % (gemm a); a tenth" in said(a=100.5)
-    assert "with all mechanisms at most -140.0 % (gemm a)" in said(**{"": 99.5}, a=-40.0)  # though it agrees without
+    assert "+0.5 % with all mechanisms. A tenth" in said(a=100.5)
+    assert "-140.0 % with all mechanisms" in said(**{"": 99.5}, a=-40.0)  # though it agrees without
+
+
+def test_domains_say_how_far_nine_of_ten_values_are():
+    def reference(number, kind, **ours):
+        return [
+            {
+                "table": fidelity_report.REFERENCES,
+                "reference": number,
+                "kind": kind,
+                "expected": 100.0,
+                "source": "tool",
+            }
+            | {"mechanism": name, "ours": value}
+            for name, value in ours.items()
+        ]
+
+    rows = [row for i in range(10) for row in reference(i, "hbm", **{"": 50.0 if i else 1.0, "banks": 110.0})]
+    device, hbm = fidelity_report.domains([*rows, *reference(10, "all_reduce", **{"": 400.0})])
+    assert (device["domain"], device["n"], device["p90"]) == ("all-reduce", 1, 4)  # devices come first
+    assert (device["median_with"], device["mechanism"]) == (4, "")  # nothing else ran
+    assert (hbm["n"], hbm["median"], hbm["p90"]) == (10, 0.5, 2)  # one of ten is further
+    assert (hbm["median_with"], hbm["p90_with"], hbm["mechanism"]) == pytest.approx((1.1, 1.1, "banks"))
 
 
 def test_a_product_of_scale_sim_is_that_of_a_systolic_array(tmp_path):

@@ -121,9 +121,9 @@ def test_pairs_are_the_next_pe_and_the_next_cube_of_a_row_and_a_column():
 
 def test_the_finding_from_pe_to_pe_compares_messages_with_loads(rows):
     said = [finding for finding in ProbeStudy().findings(rows) if finding.chart == "probe_pe_to_pe"]
-    [text] = [finding.text for finding in said]
-    assert text.startswith("128 B over pe-east take 4.0 ns as a message and 13.6 ns as a load: ")
-    assert "; 4 KiB over pe-east take 36.0 against 30.1 ns: " in text
+    [found] = said
+    assert found.text == "128 B over pe-east take 4.0 ns as a message, 13.6 ns as a load."
+    assert " 4 KiB over pe-east take 36.0 against 30.1 ns: " in found.detail
     without = [row for row in rows if row["kind"] != "load"]
     assert not [finding for finding in ProbeStudy().findings(without) if finding.chart == "probe_pe_to_pe"]
 

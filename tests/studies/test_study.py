@@ -101,6 +101,32 @@ def test_the_page_has_seven_findings_tables_method_and_versions(tmp_path):
     assert Copies().read(tmp_path) == report.rows
 
 
+def test_a_claim_is_bold_its_numbers_are_plain_and_it_is_the_title_of_its_figure(tmp_path):
+    class Claiming(Copies):
+        """Reads of which something is said."""
+
+        def findings(self, rows):
+            return [
+                Finding("Less is said later.", "copies_time", 1),
+                Finding("A read takes long.", "copies_time", 2, detail="It takes 1 us."),
+            ]
+
+    report = Claiming().report("preset:small", folder=tmp_path)
+    figure = "![A read takes long](copies_time.svg)\n\nTime of a read."
+    page = (tmp_path / "README.md").read_text()
+    assert f"**1. A read takes long.**\n\nIt takes 1 us.\n\n{figure}\n\n**2. Less is said later.**\n" in page
+    assert "A read takes long<" in (tmp_path / "copies_time.svg").read_text()
+    assert "1. A read takes long. It takes 1 us.\n2. Less is said later." in repr(report)
+
+
+def test_a_long_table_is_a_file(tmp_path):
+    rows = [dict(Copies().run("preset:small", sizes=[256])[0], nbytes=n) for n in range(101)]
+    for shown, is_file in ((rows[:100], False), (rows, True)):
+        Report(Copies(), shown, kb.load("preset:small"), {}).write(tmp_path)
+        assert ("101 rows, in [all_points.csv](all_points.csv)." in (tmp_path / "README.md").read_text()) == is_file
+        assert (tmp_path / "all_points.csv").exists() == is_file
+
+
 def test_the_page_names_the_machine_s_file_without_its_folder(tmp_path):
     machine = tmp_path / "mine.yaml"
     machine.write_text((ROOT / "topology.yaml").read_text(encoding="utf-8"), encoding="utf-8")

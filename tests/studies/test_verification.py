@@ -146,7 +146,7 @@ def test_report(written):
     with (folder / "verification.csv").open(encoding="utf-8") as file:
         assert [row["name"] for row in csv.DictReader(file)] == ["check-values", "issue", "tie-spread"]
     text = (folder / "README.md").read_text(encoding="utf-8")
-    assert "**1. 2 of 3 rows hold exactly, at 16 points; no rule is violated.**" in text
+    assert "**1. 2 of 3 rows hold exactly; no rule is violated.**\n\nThey are compared at 16 points.\n" in text
     assert "| M4.8 | the table of reads on an idle default machine | 12 | 0 | 0 | exact |" in text
     assert "](verification_spread.svg)" in text
 
@@ -170,8 +170,9 @@ def test_a_broken_rule_comes_first_after_the_count():
     rows = [Check("a", "M4.1", "what", outcome((100, 103))).row(SMALL, 0)]
     rows += [Check(f"b{i}", "M4.2", "what", outcome((100, 101)), "%", None, "why").row(SMALL, 0) for i in range(9)]
     found = Report(STUDY, rows, SMALL, {}).findings
-    assert found[0].text == "0 of 10 rows hold exactly, at 0 points; 1 do not hold."
-    assert found[1].text == "M4.1, what: DOES NOT HOLD, 3 ps at point 0 (expected 100, simulated 103)."
+    assert found[0].text == "0 of 10 rows hold exactly; 1 do not hold."
+    assert found[1].text == "What: DOES NOT HOLD, 3 ps."
+    assert found[1].detail == "M4.1, point 0: expected 100, simulated 103."
     assert len(found) == 7
     assert STUDY.tables(rows)["Rules"]["verdict"].tolist() == ["BROKEN", *["reported"] * 9]
     assert len(STUDY.tables(rows)["Largest errors"]) == 10
