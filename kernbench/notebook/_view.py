@@ -122,6 +122,7 @@ class ExplorerView:
         self.root = page(self.bar.root, forms, self.stage.root, self.tabs.root)
         self.tabs.runs.refresh()
         explorer.on_change += [self.refresh, self._prepare]
+        explorer.on_beat.append(self.bar.refresh)
 
     @property
     def machine(self) -> Machine:
@@ -264,6 +265,7 @@ class LiveRun:
         self.explorer = Explorer(machine, [program])
         self.bar, self.stage = RunBar(self.explorer), Stage(self.explorer, run=lambda _: self.explorer.run(again=True))
         self.explorer.on_change += [self.bar.refresh, self.stage.refresh]
+        self.explorer.on_beat.append(self.bar.refresh)
         self.root = page(self.bar.root, self.stage.root, name="kb-single")
         self.explorer.run(again=True)
 
