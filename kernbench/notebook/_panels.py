@@ -86,7 +86,7 @@ def state_html(explorer: Explorer) -> str:
         facts.append(f"{explorer.workload.name} on {machine.n_pes:,} PEs")
     elif status == RUNNING:
         programs = f" {frame.done / frame.total:.0%} of {frame.total:,} programs" if frame and frame.total else ""
-        facts += [f"{explorer.phase}{programs * (explorer.phase == SIMULATING)}", f"{explorer.seconds:.0f} s"]
+        facts += [f"{explorer.phase}{programs * (explorer.phase == SIMULATING)}", f"{explorer.seconds:.1f} s"]
         if frame is not None:
             facts.append(f"{frame.events:,} events, {frame.events_per_s:,.0f}/s")
     elif status == DONE and state.finished is not None:
