@@ -218,7 +218,7 @@ def newcomer(tmp_path_factory):
     (site / "needed.pth").write_text(needed)
     install = [bin_ / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", *place.glob("*.whl")]
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {build.VARIABLE: "definition"}
-    env["KERNBENCH_CACHE"] = str(place / "cache")
+    env |= {"KERNBENCH_CACHE": str(place / "cache"), "JUPYTER_DATA_DIR": str(place / "jupyter")}
     subprocess.run(install, env=env, check=True)
     (place / "empty").mkdir()
 

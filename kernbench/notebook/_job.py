@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 STUDIES, BENCHES, COLLECTIVES = "kernbench.studies.", "kernbench.benches.", "kernbench.notebook._collectives"
 _NOTES = {"checks": int, "printed": str, "events": int}
+FINDING, BUILDING, READING = "looking in the cache", "building the machine", "reading the result"
+_BEAT_S = 0.4
 LOG_ROWS = 300_000  # some 10 MB; of a longer run only the row is kept
 
 
@@ -212,7 +214,7 @@ class Outcome:
 
 @dataclass(eq=False)
 class Job:
-    """A run under way."""
+    """A run under way; `on_beat` is called more than twice a second from its start to its end, whatever it does."""
 
     machine: Machine
     program: Callable[[RuntimeContext], object]
@@ -222,6 +224,10 @@ class Job:
     on_end: Callable[[Outcome], None]
     before: Callable[[], Outcome | None] = lambda: None
     limits: Limits = NONE
+    on_beat: Callable[[], None] = lambda: None
+    _begin: float = field(default_factory=time.perf_counter, init=False)
+    _phase: str = field(default=FINDING, init=False)
+    _watch: Watch | None = field(default=None, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
     _over: threading.Event = field(default_factory=threading.Event, init=False)
@@ -230,6 +236,22 @@ class Job:
     def start(self, after: Job | None = None) -> None:
         """Begin, once `after` is over: what two threads print at a time cannot be told apart."""
         threading.Thread(target=self._to_the_end, args=(after,), name="kernbench run", daemon=True).start()
+        if self.on_frame is not None:
+            threading.Thread(target=self._beat, name="kernbench beat", daemon=True).start()
+
+    def _beat(self) -> None:
+        while not self._over.wait(_BEAT_S):
+            self.on_beat()
+
+    @property
+    def phase(self) -> str:
+        """What it does now."""
+        return self._phase or (self._watch.phase if self._watch is not None else "")
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been under way [host s]."""
+        return time.perf_counter() - self._begin
 
     def cancel(self) -> None:
         """End the run, whatever it does: at the next instruction of its Python code."""
@@ -292,11 +314,14 @@ class Job:
             return Outcome(error=_describe(error))
 
     def _run(self) -> Outcome:
-        options = self.options
-        watched = [Watch(self.on_frame)] if self.on_frame is not None else []
+        options, self._phase = self.options, BUILDING
+        self._watch = Watch(self.on_frame) if self.on_frame is not None else None
+        watched = [self._watch] if self._watch is not None else []
         engine = GraphEngine(self.machine, options.data, log=options.log, observers=watched, live=bool(watched))
         with limited(self.limits), RuntimeContext(engine, correlation_id=self.name) as torch:
+            self._phase = ""
             shown = self.program(torch)
+        self._phase = READING
         return Outcome(torch.result, checks=torch.checks, shown=shown, events=engine.env.events)
 
 

@@ -1,4 +1,4 @@
-"""Live frames of a run: how busy each link and component was since the frame before, some times a second."""
+"""What a run does, and its live frames: how busy links and components were since the frame before."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
 
 _FULL = 255
-_EVERY_S = 0.15
-_COST = 40  # a frame is due again after this many times what the last one took, listeners included
+_EVERY_S, _SELDOM_S = 0.15, 0.4
+_COST = 40  # a frame is due again after this many times what the last one took, listeners included; `_SELDOM_S` at most
+
+MAKING, SIMULATING, COMPUTING = "making values", "simulating", "computing values"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,13 +110,26 @@ class Watch(Observer):
     def __init__(self, report: Callable[[Frame], None]) -> None:
         self._report = report
         self._frames = Frames()
+        self._engine: GraphEngine | None = None
         self._due, self._last = 0.0, time.perf_counter()
+        self._heard = self._last
 
     def pulse(self, engine: GraphEngine) -> None:
         """Report a frame if one is due."""
-        now = time.perf_counter()
+        self._engine, self._heard = engine, time.perf_counter()
+        now = self._heard
         if now < self._due:
             return
         seconds, self._last = now - self._last, now
         self._report(self._frames.next(engine.counters(), seconds))
-        self._due = time.perf_counter() + max(_EVERY_S, _COST * (time.perf_counter() - now))
+        self._due = time.perf_counter() + min(_SELDOM_S, max(_EVERY_S, _COST * (time.perf_counter() - now)))
+
+    @property
+    def phase(self) -> str:
+        """What the program does: of the host's own work, before the first launch, nobody hears."""
+        engine = self._engine
+        if engine is None:
+            return MAKING
+        if engine.programs_ended < engine.programs_started or time.perf_counter() - self._heard < _SELDOM_S:
+            return SIMULATING
+        return COMPUTING if engine.programs_started else MAKING

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kernbench._registry import hint
 from kernbench.analysis.compare import Comparison, compare, machine_changes, value_text
 from kernbench.errors import ConfigError, KernbenchError, StateError
-from kernbench.notebook._job import Job, Options, Outcome, cached_run, read_log
+from kernbench.notebook._job import READING, Job, Options, Outcome, cached_run, read_log
 from kernbench.notebook._machine import MachineForm
 from kernbench.notebook._workloads import Value, Workload, not_here, workloads
 from kernbench.points._cache import default_cache
@@ -163,8 +163,13 @@ class State:
 
     @property
     def busy(self) -> bool:
-        """Whether a run is under way."""
+        """Whether a run is under way, or its result is about to be shown."""
         return self.status == RUNNING
+
+    @property
+    def ending(self) -> bool:
+        """Whether the run has ended well, and its result is about to be shown."""
+        return self.busy and self.finished is not None and self.finished.entry is self.entry
 
 
 OPTIONS: dict[str, tuple[Any, ...]] = {"data": (True, False), "log": ("tile", "operation", "off")}
@@ -195,6 +200,7 @@ class Explorer:
         self.baseline: Entry | None = None
         self.auto = True
         self.on_change: list[Callable[[], None]] = []
+        self.on_beat: list[Callable[[], None]] = []  # called more than twice a second while a run is under way
         self._job: Job | None = None
         self._behind: Job | None = None
         self._speed = HostSpeed()
@@ -346,7 +352,18 @@ class Explorer:
         state = self.state
         if state.frame is not None:
             return state.frame.now_ns
-        return state.finished.entry.latency_ns if state.status == DONE and state.finished is not None else None
+        shown = state.finished if state.status == DONE or state.ending else None
+        return shown.entry.latency_ns if shown is not None else None
+
+    @property
+    def phase(self) -> str:
+        """What the run that is under way does now."""
+        return READING if self.state.ending or self._job is None else self._job.phase
+
+    @property
+    def seconds(self) -> float:
+        """How long the latest run has been under way [host s]."""
+        return self._job.seconds if self._job is not None else 0.0
 
     @property
     def message(self) -> str:
@@ -376,6 +393,7 @@ class Explorer:
                 partial(self._ended, entry, self._point(), self._foresee()[0]),
                 before,
                 self.limits,
+                self._beat,
             )
             self.state = State(RUNNING, entry=entry, finished=self.state.finished)
             behind = self._behind
@@ -437,7 +455,7 @@ class Explorer:
         What the run still does until its thread has noticed reaches no one, and no other run begins before.
         """
         with self._lock:
-            if self._job is None or not self.state.busy:
+            if self._job is None or not self.state.busy or self.state.ending:
                 return False
             self._job.cancel()
             self.state = replace(self.state, status=CANCELLED, message="")
@@ -457,6 +475,10 @@ class Explorer:
             self._replace(entry, message=message)
             return None
         return found
+
+    def _beat(self) -> None:
+        for listener in self.on_beat:
+            listener()
 
     def _observed(self, entry: Entry, frame: Frame) -> None:
         self._replace(entry, frame=frame)
@@ -500,12 +522,15 @@ class Explorer:
         """Add a finished run to the history, and show it."""
         self.history = [*self.history, finished.entry][-HISTORY:]
         self._keep(finished.entry, finished.result)
-        self.state = State(DONE, message, None, finished.entry, finished)
+        self.state = State(RUNNING, message, None, finished.entry, finished)
 
     def _explain(self) -> None:
-        """Tell the listeners of the run that is shown, then look for its critical path."""
-        done, finished = self.state, self.state.finished
+        """Let the listeners show the run before it is done, then look for its critical path."""
+        finished = self.state.finished
         assert finished is not None
+        self._changed()
+        with self._lock:
+            done = self.state = replace(self.state, status=DONE)
         self._changed()
         try:
             why: Why | str = finished.result.why()

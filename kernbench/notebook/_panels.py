@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from html import escape
 from itertools import groupby
@@ -17,6 +18,7 @@ from kernbench.analysis.utilization import pe_window, utilization
 from kernbench.analysis.why import Why
 from kernbench.errors import KernbenchError
 from kernbench.notebook._export import EXPORTS, export, roofs_of
+from kernbench.notebook._live import SIMULATING
 from kernbench.notebook._model import DONE, FAILED, IDLE, OPTIONS, OUTDATED, RUNNING, Explorer
 from kernbench.notebook._runs import RunsTab
 from kernbench.notebook._style import NOTHING, Input, button, chart, column, download, message_html, row
@@ -34,6 +36,7 @@ class RunBar:
 
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
+        self._lock = threading.Lock()  # else what a beat tells would stay after the end
         self.run = button("Run", "", "play", lambda: explorer.run(again=explorer.current), "primary")
         self.run.add_class("kb-run")
         self.cancel = button("Cancel", "End the run that is under way", "stop", explorer.cancel)
@@ -54,6 +57,10 @@ class RunBar:
 
     def refresh(self) -> None:
         """Show the state as it is; may be called from any thread."""
+        with self._lock:
+            self._refresh()
+
+    def _refresh(self) -> None:
         explorer = self._explorer
         self.run.disabled = bool(explorer.obstacle)
         self.run.description, self.run.tooltip = (
@@ -61,7 +68,7 @@ class RunBar:
             if explorer.current
             else ("Run", "Simulate this workload on this machine, or show it at once if it is in the cache")
         )
-        self.cancel.disabled = not explorer.state.busy
+        self.cancel.disabled = not explorer.state.busy or explorer.state.ending
         self.note.value = "" if explorer.state.busy else explorer.obstacle or _estimate(explorer.estimate_s())
         self.state.value = state_html(explorer)
 
@@ -77,12 +84,15 @@ def state_html(explorer: Explorer) -> str:
     if status == IDLE:
         machine = explorer.form.machine.config
         facts.append(f"{explorer.workload.name} on {machine.n_pes:,} PEs")
-    elif frame is not None and status == RUNNING:
-        facts.append(f"{frame.events:,} events, {frame.events_per_s:,.0f}/s")
-        if frame.total:
-            facts.append(f"{frame.done:,} of {frame.total:,} programs ended")
-    elif status == DONE and state.finished is not None and not state.finished.outcome.made:
-        facts.append(f"simulated in {state.finished.outcome.seconds:.1f} s")
+    elif status == RUNNING:
+        programs = f" {frame.done / frame.total:.0%} of {frame.total:,} programs" if frame and frame.total else ""
+        facts += [f"{explorer.phase}{programs * (explorer.phase == SIMULATING)}", f"{explorer.seconds:.1f} s"]
+        if frame is not None:
+            facts.append(f"{frame.events:,} events, {frame.events_per_s:,.0f}/s")
+    elif status == DONE and state.finished is not None:
+        outcome = state.finished.outcome
+        facts += [] if outcome.made else [f"simulated in {outcome.seconds:.1f} s"]
+        facts += [] if state.finished.why is not None else ["looking for the critical path"]
     now_ns = explorer.now_ns
     now = f'<b class="kb-now">{now_ns:,.1f} ns</b>' if now_ns is not None else ""
     said = in_words(explorer.changes) if status == OUTDATED else state.message

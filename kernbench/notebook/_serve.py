@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import time
-from base64 import b64encode
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
@@ -27,8 +26,6 @@ PAGE_MEMORY_BYTES = 4 << 30
 PAGE_IDLE_S = 1800
 _COPIED = "kernbench_copied"
 _SHARE = Path(__file__).parent / "share"
-_SVG = re.compile(r"<svg\b([^>]*)>.*?</svg>", re.DOTALL)
-_SIZE = re.compile(r'\s(width|height)="([\d.]+)(%?)"')
 
 
 def notebook() -> Path:
@@ -79,18 +76,21 @@ def _copy(original: Path, copy: Path) -> None:
             return
     content["metadata"].pop("jupytext", None)  # the copy has no other half
     content["metadata"][_COPIED] = cells
-    for output in (output for cell in content["cells"] for output in cell.get("outputs", ())):
-        if "text/html" in output.get("data", {}):
-            output["data"]["text/html"] = _SVG.sub(_image, "".join(output["data"]["text/html"]))
     copy.parent.mkdir(parents=True, exist_ok=True)
     write_text(copy, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    _sign(copy)
 
 
-def _image(found: re.Match[str]) -> str:
-    """Return a drawing as an image: of one in HTML, a notebook that is not trusted shows nothing but its words."""
-    svg = found[0] if "xmlns=" in found[1] else found[0].replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
-    size = "".join(f"{name}:{number}{unit or 'px'};" for name, number, unit in _SIZE.findall(found[1]))
-    return f'<img style="{size}background:#fff" src="data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}">'
+def _sign(copy: Path) -> None:
+    """Trust a copy's outputs: of those that are not trusted, JupyterLab shows no drawing before their cell has run."""
+    _needs("nbformat", "notebook")
+    import nbformat
+    from nbformat.sign import NotebookNotary
+
+    with suppress(OSError):  # where Jupyter keeps its signatures cannot be written
+        notary: Any = NotebookNotary()  # type: ignore[no-untyped-call]
+        with closing(notary.store):
+            notary.sign(nbformat.read(copy, as_version=4))  # type: ignore[no-untyped-call]
 
 
 def _cells(notebook: dict[str, Any]) -> str:

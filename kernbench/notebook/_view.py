@@ -57,11 +57,12 @@ class Stage:
     def refresh(self, pair: tuple[Entry, Entry] | None = None) -> None:
         """Show the machine of the form, the last run, or two runs; may be called from any thread."""
         explorer, finished = self._explorer, self._explorer.state.finished
-        stale = finished is not None and bool(explorer.changes)
+        live = explorer.state.busy and explorer.state.frame is not None
+        stale = finished is not None and bool(explorer.changes) and not live
         (self.root.add_class if stale else self.root.remove_class)("kb-stale")
         self.subject.value = subject_html(explorer, pair)
         state = explorer.state
-        if state.busy and state.frame is not None and state.entry is not None:
+        if live and state.frame is not None and state.entry is not None:
             self._show_live(state.entry.machine, state.frame)
             return
         early = finished is not None and finished.why is None  # the critical path follows
@@ -122,6 +123,7 @@ class ExplorerView:
         self.root = page(self.bar.root, forms, self.stage.root, self.tabs.root)
         self.tabs.runs.refresh()
         explorer.on_change += [self.refresh, self._prepare]
+        explorer.on_beat.append(self.bar.refresh)
 
     @property
     def machine(self) -> Machine:
@@ -264,6 +266,7 @@ class LiveRun:
         self.explorer = Explorer(machine, [program])
         self.bar, self.stage = RunBar(self.explorer), Stage(self.explorer, run=lambda _: self.explorer.run(again=True))
         self.explorer.on_change += [self.bar.refresh, self.stage.refresh]
+        self.explorer.on_beat.append(self.bar.refresh)
         self.root = page(self.bar.root, self.stage.root, name="kb-single")
         self.explorer.run(again=True)
 

@@ -139,6 +139,13 @@ class Page:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         self.frame()
 
+    def seen(self, css: str) -> bool:
+        """Whether all of an element is seen: in the window and in what scrolls around it, with nothing before it."""
+        corners = """const at = document.querySelector(arguments[0]), box = at.getBoundingClientRect();
+            return [[box.left + 8, box.top + 8], [box.right - 8, box.bottom - 8]].every(
+              ([x, y]) => at.contains(document.elementFromPoint(x, y)));"""
+        return self.run(corners, css)
+
     def still(self, css: str = "") -> Image.Image:
         """Return a picture of an element, or of what the window shows."""
         clip = {}

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 
 # Set by the program when it is under way, and awaited by it where a test says so.
-started = threading.Event()
+started, going = threading.Event(), threading.Event()
 
 
 def copies(torch, *, count: int = 4, fail: bool = False):
@@ -52,3 +52,13 @@ def spinning(torch, *, kernel: bool = False, catches: bool = False):
 def exits(torch):
     """Leave the interpreter."""
     sys.exit(3)
+
+
+def patient(torch, *, size: int = 4):
+    """Work on the host before the first launch and after the last one, each time until a test lets it go on."""
+    going.wait()
+    x = torch.zeros(size, device="ahbm")
+    torch.launch("k", lambda *_, tl: None, x)
+    x.numpy()
+    going.clear()
+    going.wait()

@@ -15,7 +15,8 @@ from tests.notebook.looks import THEMES, compare, styled, taken
 
 pytestmark = pytest.mark.slow
 
-WINDOWS = {1024: 768, 1440: 900, 1920: 1080}
+WINDOWS = {390: 844, 1024: 768, 1440: 900, 1920: 1080}
+ANSWER = (".kbp-machine", ".kbp-clock", ".kbp-why-row")  # on one screen
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,7 @@ def test_the_served_page_looks_as_committed(page, sized, renew, width, theme):
     page.run("document.querySelector('.kb-explorer').scrollIntoView(); document.activeElement.blur()")
     page.frame()
     assert page.wide() <= 0
+    assert [css for css in ANSWER if not page.seen(css)] == []
     compare(f"page-{width}-{theme}", taken(page), renew=renew)
 
 
@@ -213,7 +215,7 @@ def test_a_walk_with_the_keyboard_alone(page):
     walk.press("/", "gemm", "ENTER")
     page.until(lambda: page.text(".kbp-matches").startswith("1 of "), "what was searched for")
 
-    walk.to(".kbp-why-slider input")
+    walk.to(".kbp-why-slider input", back=True)
     walk.press("ARROW_RIGHT")
     page.until(lambda: run_number(page) == first + 2, "the run with the value of the slider")
     walk.to(".kb-tabs .lm-TabBar-tab")

@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 
 from tests.notebook.served import TOKEN
+from tests.notebook.test_browser import ANSWER
 
 pytestmark = pytest.mark.slow
 
@@ -74,8 +75,14 @@ def test_first_run_in_notebook_7_and_jupyterlab(lab, driver, name, path, theme):
     page.until(lambda: re.search(named, page.text(".kb-stage .kb-subject")), "the run, named")
     page.shot("1-run")
     assert page.wide() <= 0
-    machine, clock = (page.one(css).rect for css in (".kbp-machine", ".kbp-clock"))
-    assert clock["y"] < machine["y"] + machine["height"] + 40, "in a narrow page, too, the clock is below the machine"
+    page.one(".kbp-why-row")
+    for width, height in ((1440, 900), (1024, 768)):
+        page.size(width, height)
+        page.run("document.querySelector('.kb-explorer').scrollIntoView()")
+        page.frame()
+        assert [css for css in ANSWER if not page.seen(css)] == [], f"on one screen, {width} wide"
+        page.shot(f"{width}")
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert not found_by_axe(page, theme)
     page.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.CONTROL, "s")
     page.until(lambda: copy.read_bytes() != before, "the copy, saved with what it shows")

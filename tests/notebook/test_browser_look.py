@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ from kernbench.studies import CclStudy
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
 from tests.notebook.looks import MOST, THEMES, compare, styled, taken, worst_tile
+from tests.notebook.test_browser import ANSWER, WINDOWS
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +28,7 @@ def export(driver, tmp_path_factory):
     path = tmp_path_factory.mktemp("export") / "run.html"
     path.write_text(picture_html(scene_of(machine, result, offline=True)), "utf-8")
     page = Page(driver, "export")
-    page.size(1440, 1800)  # the longest view is seen as a whole
+    page.size(1440, 1800)
     driver.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})  # else it loads no font
     page.open(path.as_uri())
     page.until(lambda: page.run("return window.__kb_redraws?.timeline"), "the timeline")
@@ -56,9 +58,25 @@ def preferred(page, theme):
 
 
 @pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", WINDOWS)
+def test_the_answer_is_on_one_screen(export, width, theme):
+    preferred(export, theme)
+    selected = export.run("return __kb_picture.shared.selected")
+    export.run("__kb_picture.shared.selected = null")
+    export.size(width, WINDOWS[width])
+    export.run("scrollTo(0, 0)")
+    export.frame()
+    assert (export.wide(), export.wide(".kbp-side")) == (0, 0)
+    assert [css for css in ANSWER if not export.seen(css)] == []
+    assert re.fullmatch(r"[A-Z].*\n.*\n[\d,.]+ ns", export.text(".kbp-owner")), "whose turn it is"
+    export.run("__kb_picture.shared.selected = arguments[0]", selected)
+
+
+@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("view", ["stage", "timeline", "why"])
 def test_a_view_looks_as_committed(export, renew, view, theme):
     preferred(export, theme)
+    export.size(500 if view == "why" else 1440, 1800)  # the longest view is seen as a whole
     export.run(f"document.querySelector('.kbp-{view}').scrollIntoView({{ block: 'center' }})")
     compare(f"{view}-{theme}", taken(export, f".kbp-{view}"), renew=renew)
 
@@ -75,6 +93,7 @@ def test_a_page_with_the_colours_of_vs_code_alone_is_dark(export):
 
 def test_a_moved_panel_an_empty_canvas_and_a_colour_are_noticed(export):
     css = ".kbp-stage"
+    export.size(1440, 1800)
     export.run(f"document.querySelector('{css}').scrollIntoView({{ block: 'center' }})")
     export.frame()
     known = export.still(css).reduce(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import tracemalloc
 
@@ -11,8 +12,10 @@ import pytest
 import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.notebook import _model as model
-from kernbench.notebook._job import Job
+from kernbench.notebook._job import _BEAT_S, READING, Job
+from kernbench.notebook._live import COMPUTING, MAKING
 from kernbench.notebook._model import CANCELLED, DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer, HostSpeed, Point
+from kernbench.notebook._panels import state_html
 from kernbench.notebook._serve import Quota
 from kernbench.sim_engine._limits import Watchdog
 from kernbench.sim_engine.engine import GraphEngine
@@ -25,7 +28,7 @@ LONG_S = 60  # what no wait here comes near to
 
 @pytest.fixture
 def explorer():
-    explorer = Explorer("preset:small", [programs.copies, programs.endless])
+    explorer = Explorer("preset:small", [programs.copies, programs.endless, programs.patient])
     yield explorer
     explorer.cancel()
     assert explorer.wait(LONG_S)
@@ -99,6 +102,36 @@ def test_frames_tell_of_a_run_under_way(explorer):
     assert late.events > early.events
     assert late.link_load.any()
     assert explorer.now_ns >= late.now_ns
+
+
+def test_a_run_says_what_it_does_at_least_twice_a_second(explorer):
+    """Whatever it does: each wait of the program ends with the third beat of its phase."""
+    said, lines = [], []
+
+    def heard():
+        said.append(explorer.phase)
+        lines.append(re.sub("<.*?>", "", state_html(explorer)))
+        if said[-3:] in ([MAKING] * 3, [COMPUTING] * 3):
+            programs.going.set()
+
+    assert _BEAT_S < 0.5
+    explorer.on_beat.append(heard)
+    explorer.choose("patient")
+    programs.going.clear()
+    assert run(explorer).status == DONE
+    assert [*dict.fromkeys(x for x in said if x in (MAKING, COMPUTING))] == [MAKING, COMPUTING]
+    assert [x for x in lines if MAKING in x][-1].endswith(" s")
+    assert "done" in state_html(explorer)
+
+
+def test_a_run_is_done_when_its_result_is_shown_and_no_earlier(explorer):
+    states = []
+    explorer.on_change.append(lambda: states.append((explorer.state.status, explorer.phase, explorer.result)))
+    small_gemm(explorer)
+    assert run(explorer).status == DONE
+    first = next(i for i, (_, _, result) in enumerate(states) if result is not None)
+    assert states[first][:2] == (RUNNING, READING), "listeners show it first"
+    assert [status for status, *_ in states[first + 1 :]] == [DONE, DONE]
 
 
 def test_cancel_ends_a_run_and_the_next_one_is_a_fresh_one(explorer):

@@ -40,7 +40,7 @@ def made():
 def test_what_it_ran_is_chosen_and_its_result_is_current(made):
     entry, result, content = made
     explorer, seen = Explorer("preset:default"), []
-    explorer.on_change.append(lambda: seen.append(explorer.state.finished.why is not None))
+    explorer.on_change.append(lambda: seen.append((explorer.state.status, explorer.state.finished.why is not None)))
     explorer.open("run1.npz", content)
     assert explorer.status == "done"
     assert explorer.current
@@ -50,7 +50,7 @@ def test_what_it_ran_is_chosen_and_its_result_is_current(made):
     assert (explorer.form.machine.hash, explorer.form.overrides()) == (entry.machine.hash, ["cube.ucie.port_ns=4"])
     assert (explorer.values["m"], explorer.options) == (32, entry.options)
     assert explorer.state.message.startswith("from run1.npz: study gemm")
-    assert seen == [False, True]
+    assert seen == [("running", False), ("done", False), ("done", True)]
     assert explorer.run()
     assert explorer.wait(LONG_S)
     assert explorer.result.records.digest() == result.records.digest()

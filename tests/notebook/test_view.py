@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from html import escape
 
 import ipywidgets as widgets
@@ -106,6 +107,16 @@ def test_buttons_say_what_can_be_done_during_a_run(view):
     assert view.explorer.wait(LONG_S)
     assert "cancelled" in text(view.bar.state)
     assert not view.bar.run.disabled
+
+
+def test_a_former_run_is_pale_and_one_under_way_is_not(ran):
+    live = threading.Event()
+    ran.workload.workload.value = "endless"
+    assert "kb-stale" in ran.stage.root._dom_classes
+    ran.explorer.on_change.append(lambda: ran.stage.picture.live and live.set())
+    ran.bar.run.click()
+    assert live.wait(LONG_S)
+    assert "kb-stale" not in ran.stage.root._dom_classes
 
 
 def test_an_error_is_shown_and_the_panel_stays_usable(view):

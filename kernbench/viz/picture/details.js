@@ -1,4 +1,5 @@
-// What is selected: its load over time, its share of the critical path, and its fields. Without a selection: who is busiest.
+// What is selected: its load over time, its share of the critical path, and its fields. Without a selection: whose turn it is on the critical path, or, of a
+// run under way, who is busiest.
 
 const SVG = "http://www.w3.org/2000/svg";
 const BUSIEST = 8;
@@ -50,10 +51,10 @@ class DetailsView {
     const found = id && this.machine.locate(id);
     this.shown = found ? id : null;
     if (!found) {
-      this.head.replaceChildren(node("h3", {}, this.machine.loads ? "Busiest now" : this.header.machine.name));
+      this.head.replaceChildren(node("h3", {}, this.#title()));
       this.fields.replaceChildren();
       this.kind = null;
-      this.#busiest();
+      this.#now();
       return;
     }
     const { label, place } = this.machine.name(id);
@@ -83,11 +84,16 @@ class DetailsView {
 
   #tell() {
     if (this.shown) this.#facts();
-    else this.#busiest();
+    else this.#now();
   }
 
-  #busiest() {
-    const { loads } = this.machine;
+  #title() {
+    const { loads, path } = this.machine;
+    return !loads ? this.header.machine.name : path ? "Now on the critical path" : "Busiest now";
+  }
+
+  #now() {
+    const { loads, path } = this.machine;
     this.cursors = [];
     if (!loads) {
       const { counts } = this.header.machine;
@@ -97,19 +103,20 @@ class DetailsView {
       );
       return;
     }
-    const found = loads.busiest(this.shared.t, BUSIEST);
+    const found = path ? path.owner(this.shared.t) : loads.busiest(this.shared.t, BUSIEST);
     if (!found.length) {
       this.body.replaceChildren(node("p.kbp-muted", {}, "Nothing is busy at this moment."));
       return;
     }
     // The rows stay, so that a click between two updates hits what it was meant for.
-    this.list = this.body.firstElementChild?.matches(".kbp-busiest") ? this.body.firstElementChild : node("ol.kbp-busiest");
+    const kind = path ? "kbp-owner" : "kbp-busiest";
+    this.list = this.body.firstElementChild?.matches(`.${kind}`) ? this.body.firstElementChild : node(`ol.${kind}`);
     if (this.list.parentElement !== this.body) this.body.replaceChildren(this.list);
     found.forEach(([id, share], i) => {
       const { label, place } = this.machine.name(id);
       let row = this.list.children[i];
       if (!row) {
-        row = node("li", {}, node("button.kbp-row", { type: "button", onclick: () => this.machine.reveal(row.dataset.id) }, node("b"), node("span.kbp-muted"), node("span.kbp-share"), node("i.kbp-bar")));
+        row = node("li", {}, node("button.kbp-row", { type: "button", onclick: () => this.machine.reveal(row.dataset.id) }, node("b"), node("span.kbp-muted"), node("span.kbp-share"), ...(path ? [] : [node("i.kbp-bar")])));
         this.list.append(row);
       }
       row.dataset.id = id;
@@ -117,8 +124,8 @@ class DetailsView {
       const [name, where, percent, bar] = row.firstElementChild.children;
       name.textContent = label;
       where.textContent = place;
-      percent.textContent = percentText(share);
-      bar.style.setProperty("--share", String(share));
+      percent.textContent = path ? nsText(share / 1000) : percentText(share);
+      bar?.style.setProperty("--share", String(share));
     });
     while (this.list.children.length > found.length) this.list.lastElementChild.remove();
   }

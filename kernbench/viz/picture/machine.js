@@ -33,8 +33,17 @@ class PathShares {
 
   /** Returns the resources of the step at a time [ns]. */
   at(t) {
-    const step = this.steps.find(([start, end]) => start <= t * 1000 && t * 1000 < end);
-    return new Set(step?.[6].map(([resource]) => this.resources[resource]));
+    return new Set(this.#parts(t).map(([resource]) => this.resources[resource]));
+  }
+
+  /** Returns what takes most of the step at a time [ns], as [id, its time in ps]; none of a run without steps. */
+  owner(t) {
+    const longest = this.#parts(t).toSorted((a, b) => b[2] - a[2]).slice(0, 1);
+    return longest.map(([resource, , ps]) => [this.resources[resource], ps]);
+  }
+
+  #parts(t) {
+    return (this.steps.find(([, end]) => t * 1000 < end) ?? this.steps.at(-1))?.[6] ?? [];
   }
 }
 

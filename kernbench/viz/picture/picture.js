@@ -9,13 +9,13 @@ class Picture {
     this.root = node("div.kbp-picture", {}, this.refused, this.stage);
     el.append(this.root);
     this.machine = new MachineView(this.stage, this.shared, send);
-    this.details = new DetailsView(this.stage, this.shared, send, this.machine);
+    this.side = node("div.kbp-side");
+    this.stage.append(this.side);
+    this.details = new DetailsView(this.side, this.shared, send, this.machine);
+    this.why = this.details.why = new WhyView(this.side, this.shared, send);
     this.clock = new Clock(this.root, this.shared);
     this.timeline = new TimelineView(this.root, this.shared, send);
-    this.why = this.details.why = new WhyView(this.root, this.shared, send);
     this.views = [this.machine, this.details, this.timeline, this.why];
-    this.resized = new ResizeObserver(() => this.root.classList.toggle("kbp-narrow", this.root.clientWidth < 860));
-    this.resized.observe(this.root);
     this.root.dataset.lmSuppressShortcuts = "true"; // JupyterLab leaves our keys to us
     this.invite = node(
       "div.kbp-invite", { hidden: true }, node("span", {}, "Nothing has run yet."),
@@ -75,7 +75,6 @@ class Picture {
     for (const view of this.views) view.destroy();
     this.clock.destroy();
     this.closed?.();
-    this.resized.disconnect();
     this.shared.destroy();
     this.root.remove();
   }

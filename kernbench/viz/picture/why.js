@@ -34,8 +34,7 @@ class WhyView {
     this.root.replaceChildren(
       node("h3", {}, "Where the time goes"),
       node(
-        "p", {}, "Critical path on the device: ", node("b", {}, nsText(why.device_ns)),
-        node("span.kbp-muted", {}, ` of ${nsText(why.latency_ns)}. Host copies and launches take ${nsText(why.host_ns)}.`),
+        "p", {}, "On the device: ", node("b", {}, nsText(why.device_ns)), node("span.kbp-muted", {}, ` of ${nsText(why.latency_ns)}`),
       ),
       ...this.#outcome(),
       this.#bar(),
@@ -125,10 +124,7 @@ class WhyRow {
     Object.assign(this, { row, view });
     const where = row.others ? `${row.resource} and ${row.others} more` : row.resource;
     this.name = node("button.kbp-link.kbp-why-name", { type: "button", title: where, onclick: () => (view.shared.selected = row.resource) }, row.label);
-    this.root = node(
-      "div.kbp-why-row", {}, this.name, node("span.kbp-share", {}, percentText(row.share)), node("span.kbp-ns", {}, nsText(row.ns)),
-      node("span.kbp-track", {}, node("i", { style: `width:${(100 * row.share).toFixed(2)}%` })),
-    );
+    this.root = node("div.kbp-why-row", {}, this.name, node("span.kbp-ns", {}, nsText(row.ns)), node("span.kbp-share", {}, percentText(row.share)));
     if (row.fields) this.root.append(this.#control());
   }
 
@@ -162,11 +158,17 @@ class WhyRow {
     const at = row.stops.findIndex((stop) => near(stop[field.path], standard));
     if (at >= 0 && at !== now) marks.push(node("i.kbp-tick-default", { title: `default ${this.#text(field, standard)}`, style: place(at) }));
     const box = node(
-      "div.kbp-why-control", {}, node("label", { for: id, title: row.fields.map((x) => x.path).join(", ") }, field.label), this.output,
-      node("div.kbp-why-slider", {}, input, ...marks), this.said,
+      "div.kbp-why-control", {}, node("label", { for: id, title: this.#about() }, field.label), node("div.kbp-why-slider", {}, input, ...marks), this.output,
+      this.said,
     );
     this.#tell(now, input);
     return box;
+  }
+
+  #about() {
+    const { fields: [field, ...more], impl } = this.row;
+    const parts = [field.path, more.length && `moves ${more.map((x) => x.label).join(", ")} with it`, impl && `modelled by ${impl}`];
+    return parts.filter(Boolean).join("; ");
   }
 
   #tell(i, input) {
@@ -178,8 +180,7 @@ class WhyRow {
     const predicted = this.known.get(i);
     this.said.classList.remove("kbp-waiting");
     if (near(stop[field.path], field.value)) {
-      this.said.textContent = more.length ? `Moves ${more.map((x) => x.label).join(", ")} with it.` : "";
-      if (row.impl) this.said.textContent += ` Modelled by ${row.impl}.`;
+      this.said.textContent = "";
     } else if (predicted === undefined) {
       if (this.said.textContent.startsWith("Prediction")) this.said.classList.add("kbp-waiting");
       else this.said.textContent = "Predicting …";
@@ -193,7 +194,7 @@ class WhyRow {
       const also = more.map((x) => `${x.label} ${this.#text(x, stop[x.path])}`).join(", ");
       this.said.replaceChildren(...predictionText(predicted, view.why.latency_ns), ...(also ? [node("span.kbp-muted", {}, ` with ${also}`)] : []));
     }
-    input.setAttribute("aria-valuetext", `${text}. ${this.said.textContent}`);
+    input.setAttribute("aria-valuetext", [text, this.said.textContent].filter(Boolean).join(". "));
   }
 
   #text(field, value) {
