@@ -68,9 +68,8 @@ def test_the_committed_report_is_what_its_rows_give(tmp_path):
     Report(STUDY, rows, DEFAULT, parameters).write(tmp_path)
     for name in ("models.json", "models.csv", "models_modules.csv", "models_reasons.csv", "models_changes.csv"):
         assert (tmp_path / name).read_text() == (OUTPUT / name).read_text(), name
-    page, committed = ((folder / "README.md").read_text() for folder in (tmp_path, OUTPUT))
-    tables, committed = (text[text.index("## Calls") : text.rindex("\n\n")] for text in (page, committed))
-    assert tables == committed  # the last line names the file of the machine
+    page, committed = ((folder / "README.md").read_text().splitlines() for folder in (tmp_path, OUTPUT))
+    assert page[:-1] == committed[:-1]  # the last line names the file of the machine
 
 
 def test_the_committed_rows_add_up():
