@@ -103,7 +103,7 @@ class DType:
         return np.ascontiguousarray(values.astype(self.numpy, copy=False)).reshape(-1).view(np.uint8)
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
-        return as_dtype, (self.name,)
+        return _named, (self.name,)
 
     def __repr__(self) -> str:
         return f"torch.{self.name}"
@@ -148,6 +148,11 @@ _ALIASES = {
     **{d.name: d for d in ALL},
 }  # fmt: skip
 _BY_NUMPY = {d.numpy: d for d in ALL}
+
+
+def _named(name: str) -> DType:
+    """Return the type of this name, also one without values."""
+    return _ALIASES[name]
 
 
 # The names of Triton's language.

@@ -126,7 +126,7 @@ class Watch(Observer):
 
     @property
     def phase(self) -> str:
-        """What the program does: of the host's own work, before the first launch, nobody hears."""
+        """What the program does; all that the host does before the first launch counts as making values."""
         engine = self._engine
         if engine is None:
             return MAKING

@@ -12,7 +12,7 @@ from simpy.core import EmptySchedule
 from simpy.events import NORMAL, Event, Timeout
 
 from kernbench._registry import COMPONENTS
-from kernbench._units import ServiceTimes, service_times
+from kernbench._units import service_times
 from kernbench.build import CORE, engine
 from kernbench.errors import ArgumentError
 from kernbench.policy._routing import reverse, router_of
@@ -43,8 +43,6 @@ class Network:
         self.graph, self.core, self.tie_seed = graph, core, tie_seed
         self.flit_bytes, self.command_bytes = graph.config.system.flit_bytes, graph.config.system.command_bytes
         self.links: dict[tuple[str, str], Link] = {}
-        # What makes links that are alike, by the graph's object for these and the component behind, if none listens.
-        self._kinds: dict[tuple[int, str], tuple[int, Hook | None, bool, ServiceTimes]] = {}
         self.routes: dict[tuple[str, str], Route] = {}
         self._router = router_of(graph)
         self._counts: dict[int, list[int]] = {}
@@ -75,14 +73,12 @@ class Network:
         if link is None:
             like, node = self.graph.like(src, dst), self.graph.node(dst)
             rank = like.rank if self.tie_seed is None else Random(f"{self.tie_seed}:{src}->{dst}").getrandbits(40)
-            key = id(like), node.impl
-            kind = self._kinds.get(key)
-            if kind is None:
-                times = service_times(like.bw_gbs, like.header_bytes)
-                kind = *self._look_behind(node), self._router.merges(src, dst), times
-                if kind[1] is None:
-                    self._kinds[key] = kind
-            link = Link(src, dst, like, node.index, rank, *kind, self.flit_bytes, len(self.links))
+            extra_ps, hook = self._look_behind(node)
+            merges = self._router.merges(src, dst)
+            times = service_times(like.bw_gbs, like.header_bytes)
+            link = Link(
+                src, dst, like, node.index, rank, extra_ps, hook, merges, times, self.flit_bytes, len(self.links)
+            )
             self.links[src, dst] = link
         return link
 

@@ -144,7 +144,7 @@ class Graph:
         return Edge(src, dst, *self.like(src, dst)[2:])
 
     def like(self, src: str, dst: str) -> Edge:
-        """Return what the link from `src` to `dst` is but for its ends: one object for each kind of link."""
+        """Return a link that differs from the one from `src` to `dst` by its ends only."""
         if src in self._trunk:
             found = self._trunk[src].get(dst)
         else:

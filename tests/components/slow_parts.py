@@ -15,6 +15,13 @@ class SlowRouter(Router):
         return self.node.overhead_ps + 5000
 
 
+class UnequalRouter(Router):
+    """A router that takes 5 ns more in cube 6."""
+
+    def latency_ps(self) -> int:
+        return self.node.overhead_ps + 5000 * (".cube6." in self.node.id)
+
+
 class CountingRouter(Router):
     """A router that sees every flit, and holds each up for 7 ps a byte."""
 

@@ -34,6 +34,18 @@ def test_a_slower_router_by_dotted_path():
     assert end(8192, cube__noc__router__impl=slow) - end(8192) == routers() * 5000
 
 
+def test_routers_in_the_same_place_of_two_cubes_may_differ():
+    machine = resolve_topology("preset:default")
+    ends = {"src": pe_dma(0, 4, 0), "dst": hbm(0, 7, 0)}  # over the same routers of cubes 5 and 6
+    slower = sum(
+        machine.graph.node(n).kind == "router" and ".cube6." in n for n in Router(machine.graph).path(*ends.values())
+    )
+    assert 0 < slower < routers(**ends)
+    assert (
+        end(**ends, cube__noc__router__impl="tests.components.slow_parts:UnequalRouter") - end(**ends) == slower * 5000
+    )
+
+
 def test_it_is_as_slow_as_the_number_in_the_file():
     assert end(cube__noc__router__impl="tests.components.slow_parts:SlowRouter") == end(
         cube__noc__router__overhead_ns=6

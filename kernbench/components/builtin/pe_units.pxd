@@ -9,7 +9,7 @@ cdef class PeTcm:
     cdef public str name
     cdef public object config
     cdef public FirstFit scratch, heap
-    cdef int64_t _small, _first_ps
+    cdef int64_t _small
     cdef list _returned, _returned_ps, _returned_by
     cdef public int64_t freed_by
     @cython.locals(nbytes=int64_t, area=FirstFit, address=int64_t)

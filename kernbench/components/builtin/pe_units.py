@@ -28,7 +28,7 @@ class PeTcm:
         self._returned_ps: list[int] = []  # in this order: what is given back, and by which event
         self._returned: list[tuple[FirstFit, int]] = []
         self._returned_by: list[int] = []
-        self.freed_by = self._first_ps = 0
+        self.freed_by = 0
 
     def alloc(self, value: Value, loaded: bool, now: int) -> int:
         """Give `value` its space, not before `now`; return from when on it has it, or -1 if none is free yet."""
@@ -39,7 +39,7 @@ class PeTcm:
                 f"{self.name}: a tile of shape {value.shape} {value.dtype} takes {nbytes} B, {area.name} has "
                 f"{area.nbytes} B; use smaller tiles, or stream the operand with tl.ref"
             )
-        while self._returned and self._first_ps <= now:
+        while self._returned and self._returned_ps[0] <= now:
             self._give_back()
         while True:
             address = area.take(nbytes or 1)
@@ -57,8 +57,6 @@ class PeTcm:
         self._returned.insert(i, value.space)
         self._returned_by.insert(i, by)
         value.space = None
-        if not i:
-            self._first_ps = at
 
     def full(self, value: Value, loaded: bool) -> OutOfMemoryError:
         """Return the error of a program that holds everything itself."""
@@ -75,8 +73,6 @@ class PeTcm:
         t, self.freed_by = self._returned_ps.pop(0), self._returned_by.pop(0)
         freed: FirstFit = area
         freed.free(address)
-        if self._returned:
-            self._first_ps = self._returned_ps[0]
         return t
 
 
