@@ -102,8 +102,10 @@ def milestone(
     options += ["--rerender"] * rerender + ["--again"] * again + ["--store"] * store + ["--json"] * as_json
     # While a report is drawn on one core, the others simulate the points of the last, longest one.
     beside = chosen[1:][-1:] if workers is None and (os.cpu_count() or 1) > 1 else ()
-    aside: contextlib.AbstractContextManager[list[Any]] = contextlib.nullcontext([])
-    with _beside(*beside, *options) if beside else aside as others:
+    last: contextlib.AbstractContextManager[list[Any]] = contextlib.nullcontext([])
+    if beside:
+        last = _beside(*beside, *options)
+    with last as others:
         for name in chosen[: len(chosen) - len(beside)]:
             report = milestones.run(
                 name,
@@ -137,10 +139,11 @@ def milestone(
 def _beside(*arguments: str) -> Iterator[list[Any]]:
     """Run `kernbench milestone` with these arguments in another process; wait for it, or interrupt it on an error.
 
-    In a session apart, which Ctrl-C does not reach: it is interrupted once. With --json, what it prints is added to
-    what is yielded.
+    In a session apart, which Ctrl-C does not reach: it is interrupted once. Yields a list, which has what the process
+    printed at its end, with --json.
     """
-    command, printed = [sys.executable, "-m", "kernbench", "milestone", *arguments], list[Any]()
+    printed: list[Any] = []
+    command = [sys.executable, "-m", "kernbench", "milestone", *arguments]
     pipe = subprocess.PIPE if "--json" in arguments else None
     env = {**os.environ, "TQDM_POSITION": "1"}
     with subprocess.Popen(command, env=env, stdout=pipe, start_new_session=True) as process:

@@ -183,6 +183,15 @@ def test_a_machine_that_is_none_is_refused(data, tmp_path):
     assert "cube.hbm.channels = 3.5 must be a whole number" in refused(path)
 
 
+@pytest.mark.parametrize(("event", "told"), [(5 << 3, "is of no kind of event"), (5 << 23 | 1, "that there is not")])
+def test_a_cause_that_is_no_event_is_refused(data, tmp_path, event, told):
+    def change(arrays, meta):
+        arrays["causes"] = arrays["causes"].copy()
+        arrays["causes"][0, 0] = event
+
+    assert told in refused(rewritten(data, tmp_path / "run.npz", change))
+
+
 def member(path, content, name="start_ps.npy"):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(name, content)
