@@ -98,9 +98,8 @@ def test_the_cycle_collector_pauses_during_a_call_and_is_then_as_before(enabled)
     compiled, seen = kb.torch.compile(Mlp().half(), "preset:small", data=False), set()
 
     class Look(Observer):
-        def pulse(self, engine):
-            if engine.programs:
-                seen.add(gc.isenabled())
+        def launch_sent(self, launch):
+            seen.add(gc.isenabled())
 
     compiled._device.session.engine.observers.append(Look())
     before = gc.isenabled()
