@@ -120,7 +120,7 @@ FORMATTERS = Registry(
     "formatter",
     {
         "comparison": "kernbench.viz._html:compare_html",
-        "machine": "kernbench.viz._machine:machine_html",
+        "machine": "kernbench.viz.still:machine_html",
         "records": "kernbench.viz._html:records_html",
         "result": "kernbench.viz._html:result_html",
         "why": "kernbench.viz._html:why_html",

@@ -22,7 +22,7 @@
 import kernbench as kb
 from kernbench.analysis.utilization import hottest, shares
 from kernbench.studies import ProbeStudy, probe
-from kernbench.viz.heatmap import link_heatmap
+from kernbench.viz.still import link_heatmap
 
 machine = kb.load("preset:default")
 known = probe.cases(machine)

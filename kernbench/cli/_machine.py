@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from importlib import resources
@@ -130,34 +131,30 @@ def show(
 
 def _draw(machine: Machine, name: str, out: Path) -> None:
     from kernbench.config._files import replacing, write_text
-    from kernbench.viz._machine import view_png, view_svg
+    from kernbench.viz._machine import machine_section
+    from kernbench.viz.still import Still, view_svg
 
-    view = machine.views[name]
+    svg = view_svg(machine_section(machine), name)
     if out.suffix == ".svg":
-        write_text(out, view_svg(view, machine=machine.hash))
+        write_text(out, svg)
     else:
         with replacing(out) as part:
-            part.write_bytes(view_png(view, machine.hash))
+            part.write_bytes(Still(svg).png())
 
 
 def _describe(machine: Machine, names: tuple[str, ...]) -> None:
-    """Print each view as its title, its parts by kind, its labelled links and its notes."""
+    """Print each view as its title, and its kinds of parts and links in words."""
+    from kernbench.viz._machine import machine_section
+
     click.echo(repr(machine))
+    section = machine_section(machine)
     for name in names:
-        view = machine.views[name]
-        click.echo(f"\n{view.title}")
-        same: dict[tuple[str, ...], list[str]] = {}
-        for box in view.boxes:
-            if box.detail:
-                same.setdefault((box.kind, *box.detail), []).append(box.label)
-        for (_, *detail), labels in same.items():
-            last = f" .. {labels[-1]}" if len(labels) > 1 else ""
-            click.echo(f"  {labels[0]}{last}: {', '.join(x.rstrip(',') for x in detail)}")
-        for line in view.lines:
-            if line.label:
-                click.echo(f"  {line.src} - {line.dst}: {line.label}")
-        for note in view.notes:
-            click.echo(f"  {note}")
+        view = section["templates"][name]
+        click.echo(f"\n{view['title']}")
+        for kind, number in Counter(part["kind"] for part in (*view["boxes"], *view["lines"])).items():
+            if detail := section["kinds"].get(kind, {}).get("detail"):
+                many = f"{number} x " if number > 1 else ""
+                click.echo(f"  {many}{section['kinds'][kind]['label']}: {', '.join(detail)}")
 
 
 _CCL_KEY = re.compile(r"^(defaults|algorithms)\s*:", re.MULTILINE)

@@ -19,6 +19,7 @@ from kernbench.analysis.utilization import pe_window, shares
 from kernbench.errors import ArgumentError, KernbenchError, StateError
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
+from kernbench.viz.still import link_heatmap
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
@@ -95,8 +96,6 @@ def roofline_figure(entry: Entry, result: Result) -> Figure:
 
 
 def _links(entry: Entry, result: Result) -> bytes:
-    from kernbench.viz.heatmap import link_heatmap
-
     share = shares(result.records.links, result.records.makespan_ps)
     note = "" if result.complete else INCOMPLETE
     return link_heatmap(share, entry.machine, title=entry.name, note=note).png()

@@ -16,9 +16,9 @@ from kernbench.sweeps._saved import MOST_PARTS
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.viz._picture import module_js, picture_html, style_css
 from kernbench.viz._scene import made_offline, scene, scene_of
-from kernbench.viz._still import still_svg, title_of
 from kernbench.viz._timeline import packed_trace
 from kernbench.viz._why import handle_why
+from kernbench.viz.still import still_svg, title_of
 
 if TYPE_CHECKING:
     from kernbench.analysis._records import Records

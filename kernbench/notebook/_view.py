@@ -22,7 +22,7 @@ from kernbench.notebook._tornado import Progress, TornadoRuns, message
 from kernbench.sim_engine._limits import NONE, Limits
 from kernbench.topology.builder import Machine
 from kernbench.viz._scene import explained, scene, scene_of
-from kernbench.viz._still import still_svg
+from kernbench.viz.still import still_svg
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result

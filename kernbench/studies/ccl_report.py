@@ -13,6 +13,7 @@ from kernbench.points._keys import Row
 from kernbench.studies.study import Finding, Tables, as_csv, fastest, first_upper, groups, size_name, table
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
+from kernbench.viz._machine import machine_section
 from kernbench.viz.charts import MOST_LINES, Chart, Column, Draw
 
 if TYPE_CHECKING:
@@ -176,17 +177,28 @@ def _roots(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
 
 
 def _systems(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw the SIPs of each system and the links between them, as the view of a system places them."""
+    """Draw the SIPs of each system and the links between them."""
     alt = kinds.altair()
     shown: list[Row] = []
     for system, own in groups(rows, "system").items():
-        view = machine.with_(_as_square_as_possible(own[0]["n_sips"], own[0]["sip_topology"])).views["system"]
-        sips = {box.id: box for box in view.boxes if box.kind == "sip"}
+        other = machine.with_(_as_square_as_possible(own[0]["n_sips"], own[0]["sip_topology"]))
+        view = machine_section(other)["templates"]["system"]
+        sips = {
+            box["id"]: (box["at"][0] + box["at"][2] / 2, box["at"][1] + box["at"][3] / 2)
+            for box in view["boxes"]
+            if box["kind"] == "sip"
+        }
         between = [
-            [sips[line.src].centre, *line.points, sips[line.dst].centre] for line in view.lines if line.src in sips
+            [
+                sips[line["a"].partition(".")[0]],
+                *zip(line["p"][::2], line["p"][1::2], strict=True),
+                sips[line["b"].partition(".")[0]],
+            ]
+            for line in view["lines"]
+            if line["kind"] == "sip_link"
         ]
         places: list[tuple[Row, tuple[float, float]]]
-        places = [({"sip": box.label.removeprefix("SIP ")}, box.centre) for box in sips.values()]
+        places = [({"sip": name.removeprefix("sip")}, centre) for name, centre in sips.items()]
         places += [({"link": i, "at": k}, point) for i, points in enumerate(between) for k, point in enumerate(points)]
         shown += [{"system": system, "x": x, "y": y, **what} for what, (x, y) in places]
     scale = alt.Scale(zero=False)

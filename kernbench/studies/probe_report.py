@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from kernbench.analysis._transfer import PARTS
 from kernbench.studies.study import Finding, Tables, groups, size_name, table
@@ -11,10 +10,7 @@ from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, Column, Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from kernbench.viz.still import Still, link_heatmap
 
 METHOD = (
     "Each transfer is one transaction of the network, as a DMA engine sends it; all transfers of a case start at "
@@ -65,9 +61,7 @@ def _links(case: str) -> str:
 def _map(case: str) -> Chart:
     """Return the chart of the links of a pattern, on the machine's geometry."""
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Figure:
-        from kernbench.viz.heatmap import link_heatmap  # matplotlib, which takes a while to import
-
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Still:
         row = rows[-1]
         busy = f"the busiest links carry flits {row['hottest_share']:.0%} of {row['last_end_ns']:,.0f} ns"
         note = f"links busy for less than {VISIBLE:.2%} of the time are left out"

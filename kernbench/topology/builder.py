@@ -1,4 +1,4 @@
-"""From a machine file to a `Machine`: its validated configuration, its graph and its drawings."""
+"""From a machine file to a `Machine`: its validated configuration and its graph."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench import config as configs
 from kernbench._registry import COMPONENTS, html_of
@@ -16,10 +16,6 @@ from kernbench.config._schema import dotted
 from kernbench.errors import ConfigError
 from kernbench.topology._graph import Graph
 from kernbench.topology._mesh import vc_faults
-
-if TYPE_CHECKING:
-    from kernbench.topology._views import Views
-
 
 Overrides = Mapping[str, object] | Sequence[str]
 PRESET = "preset:"
@@ -41,8 +37,6 @@ class Machine:
     ----------
     graph : Graph
         Nodes and links; cubes are made when first asked for.
-    views : Views
-        Geometry of the system, a SIP, a cube and a PE.
     """
 
     def __init__(self, config: MachineConfig, source: str = "mapping", overrides: tuple[str, ...] = ()) -> None:
@@ -72,13 +66,6 @@ class Machine:
     def graph(self) -> Graph:
         """Nodes and links."""
         return Graph(self.config)
-
-    @cached_property
-    def views(self) -> Views:
-        """Geometry of the four views, for drawing."""
-        from kernbench.topology._views import Views
-
-        return Views(self.graph)
 
     def import_components(self) -> None:
         """Import the user's own components; a ConfigError names file and key of those that cannot be imported."""

@@ -1,149 +1,517 @@
-"""Drawings of a machine's views: SVG text for notebooks and files, and PNG."""
+"""A machine as a picture draws it: its parts in templates, with their sizes and speeds in words.
+
+A part that occurs many times is one template: a cube is described once, however many the machine has.
+"""
 
 from __future__ import annotations
 
-from html import escape
-from math import dist
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from math import ceil, cos, hypot, pi, sin, sqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from kernbench.viz import _palette as palette
+from kernbench._units import GIB, ps_to_ns
+from kernbench.topology import _naming as naming
+from kernbench.topology.builder import PRESET, resolve_topology
+from kernbench.viz._fields import fields, sources
 
 if TYPE_CHECKING:
-    from kernbench.topology._views import Box, Line, View
+    from kernbench.topology._graph import Graph
+    from kernbench.topology._mesh import At
     from kernbench.topology.builder import Machine
 
-_COLOURS = {
-    "pe": palette.BLUE, "sip": palette.BLUE, "cube": palette.BLUE, "pe_gemm": palette.BLUE,
-    "hbm": palette.GREEN, "hbm_ctrl": palette.GREEN, "pe_tcm": palette.GREEN, "sram": palette.GREEN,
-    "ucie": palette.ORANGE, "pcie_ep": palette.ORANGE, "switch": palette.ORANGE, "pe_dma": palette.ORANGE,
-    "m_cpu": palette.PURPLE, "io_cpu": palette.PURPLE, "pe_cpu": palette.PURPLE, "pe_scheduler": palette.PURPLE,
-    "pe_math": palette.SKY, "pe_fetch_store": palette.SKY, "pe_ipcq": palette.VERMILION,
-}  # fmt: skip
-_LINE_COLOURS = {"host": palette.ORANGE, "pcie": palette.ORANGE, "sip": palette.BLUE}
-_LINE_WIDTH = {"host": 3.0, "pcie": 2.0, "sip": 2.5, "ucie": 2.0}
-_LARGEST, _LINE_TEXT, _SMALLEST = 13.0, 10.0, 5.5  # text [px]
-_BOLD, _PLAIN, _LEADING = 0.72, 0.58, 1.25  # width of a character, and height of a line, in text sizes
-_STANDALONE = (
-    "<style>svg{color:#222;background:#fff}"
-    "@media(prefers-color-scheme:dark){svg{color:#ddd;background:#1e1e1e}}</style>"
-)
+Point = tuple[float, float]
+
+# What a user calls each kind of component and link, and the groups of the machine file that describe it.
+_KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "host": ("Host", ("system.host", "system.host_link")),
+    "switch": ("PCIe switch", ("system.switch", "system.pcie", "system.host_link")),
+    "sip": ("SIP", ("system.sips", "system.sip_link", "sip.cube_mesh")),
+    "io": ("IO chiplet", ("sip.io", "system.sip_link")),
+    "pcie_ep": ("PCIe endpoint", ("sip.io.pcie_ep", "system.pcie")),
+    "io_noc": ("IO network", ("sip.io.noc",)),
+    "io_cpu": ("IO CPU", ("sip.io.io_cpu",)),
+    "cube": ("Cube", ("cube.noc", "cube.hbm", "cube.ucie")),
+    "router": ("Router", ("cube.noc.router", "cube.noc.link_bw_gbs")),
+    "ucie": ("UCIe port", ("cube.ucie",)),
+    "m_cpu": ("Cube CPU", ("cube.m_cpu",)),
+    "sram": ("SRAM", ("cube.sram",)),
+    "hbm": ("HBM stack", ("cube.hbm",)),
+    "hbm_ctrl": ("HBM slice", ("cube.hbm",)),
+    "pe": ("PE", ("cube.pe.pe_gemm", "cube.pe.pe_math", "cube.pe.pe_dma")),
+    "pe_cpu": ("PE CPU", ("cube.pe.pe_cpu",)),
+    "pe_scheduler": ("Scheduler", ("cube.pe.pe_scheduler",)),
+    "pe_dma": ("DMA", ("cube.pe.pe_dma",)),
+    "pe_mmu": ("MMU", ("cube.pe.pe_mmu",)),
+    "pe_tcm": ("TCM", ("cube.pe.pe_tcm",)),
+    "pe_ipcq": ("Message queues", ("cube.pe.pe_ipcq",)),
+    "pe_fetch_store": ("Fetch and store", ("cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs")),
+    "pe_gemm": ("Matrix engine", ("cube.pe.pe_gemm",)),
+    "pe_math": ("Vector engine", ("cube.pe.pe_math",)),
+    "host_link": ("Host link", ("system.host_link",)),
+    "pcie_link": ("PCIe link", ("system.pcie",)),
+    "sip_link": ("SIP link", ("system.sip_link",)),
+    "io_link": ("IO chiplet link", ("sip.io.noc",)),
+    "ucie_link": ("UCIe link", ("cube.ucie.bw_gbs", "cube.ucie.port_ns")),
+    "noc_link": ("NoC link", ("cube.noc.link_bw_gbs", "cube.noc.router.overhead_ns", "cube.propagation_ns_per_mm")),
+    "port_link": ("Link of a UCIe port", ("cube.ucie.router_bw_gbs",)),
+    "hbm_link": ("Link of an HBM slice", ("cube.hbm.bw_gbs",)),
+    "dma_link": ("Link of a DMA", ("cube.pe.pe_dma.bw_gbs",)),
+    "cpu_link": ("Link of a PE CPU", ("cube.pe.pe_cpu.bw_gbs",)),
+    "m_cpu_link": ("Link of the cube CPU", ("cube.m_cpu.bw_gbs",)),
+    "sram_link": ("Link of the SRAM", ("cube.sram.bw_gbs",)),
+}
 
 
-def view_svg(view: View, *, width: int = 760, machine: str = "") -> str:
-    """Return one view as SVG text in the colours of the page around it."""
-    scale = width / view.width
-    notes = (*view.notes, f"machine {machine[:12]}") if machine else view.notes
-    head, foot = 24.0, 8 + 16.0 * len(notes)
-    height = head + view.height * scale + foot
-    shape = f'viewBox="0 0 {width} {height:.0f}" width="{width}" style="max-width:100%;height:auto"'
-    look = f'role="img" aria-label="{escape(view.title)}" font-family="system-ui,sans-serif" fill="currentColor"'
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {shape} {look}>',
-        _STANDALONE if machine else "",
-        f'<text x="4" y="16" font-size="14" font-weight="600">{escape(view.title)}</text>',
-        f'<g transform="translate(0 {head:g})" text-anchor="middle">',
-        *(_line_svg(line, scale) for line in view.lines),
-        *(_box_svg(box, scale) for box in view.boxes),
-        *(_line_label_svg(line, scale) for line in view.lines),
-        "</g>",
-    ]
-    for i, note in enumerate(notes):
-        y = head + view.height * scale + 16 * (i + 1)
-        parts.append(f'<text x="4" y="{y:.0f}" font-size="12" opacity=".75">{escape(note)}</text>')
-    return "".join([*parts, "</svg>"])
+def _kinds(machine: Machine, controls: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of each kind its label, size and speed in words, and the paths of the fields that have a control."""
+    words = _parts(machine) | _links(machine)
+    return {
+        kind: {
+            "label": label,
+            "detail": list(words.get(kind, ())),
+            "fields": [path for path in controls if any(f"{path}.".startswith(f"{group}.") for group in groups)],
+        }
+        for kind, (label, groups) in _KINDS.items()
+    }
 
 
-def view_png(view: View, machine: str) -> bytes:
-    """Return one view as the content of a PNG file, on white."""
-    import vl_convert
-
-    svg = view_svg(view, machine=machine)
-    on_white = svg.replace("<text ", '<rect width="100%" height="100%" fill="white"/><text ', 1)
-    png: bytes = vl_convert.svg_to_png(on_white, scale=2)
-    return png
-
-
-def machine_html(machine: Machine) -> str:
-    """Return how a machine shows itself in a notebook: its name, the system, and the other views to unfold."""
-    views = machine.views
-    unfold = "".join(
-        f"<details><summary>{escape(view.title)}</summary>{view_svg(view)}</details>"
-        for view in (views["sip"], views["cube"], views["pe"])
-    )
-    return f"<div><code>{escape(repr(machine))}</code></div>{view_svg(views['system'], width=560)}{unfold}"
-
-
-def _box_svg(box: Box, scale: float) -> str:
-    colour = _COLOURS.get(box.kind, palette.GREY)
-    opacity = 0 if box.holds else 0.25
-    x, y, w, h = (value * scale for value in (box.x, box.y, box.w, box.h))
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="3"'
-    parts = [
-        f"<g><title>{escape('; '.join((box.id, *box.detail)))}</title>",
-        f'<rect {place} fill="{colour}" fill-opacity="{opacity}" stroke="{colour}"/>',
-    ]
-    for i, (text, size, y) in enumerate(_text(box, scale)):
-        weight = ' font-weight="600"' if i == 0 else ""
-        at = f'x="{box.centre[0] * scale:.1f}" y="{y * scale:.1f}" font-size="{size:.1f}"'
-        parts.append(f"<text {at}{weight}>{escape(text)}</text>")
-    return "".join([*parts, "</g>"])
+def _parts(machine: Machine) -> dict[str, tuple[str, ...]]:
+    """Return size and speed of the components, in words."""
+    config, cube, pe = machine.config, machine.config.cube, machine.config.cube.pe
+    io, gemm, vector, tcm, dma, ipcq = config.sip.io, pe.pe_gemm, pe.pe_math, pe.pe_tcm, pe.pe_dma, pe.pe_ipcq
+    array = gemm.systolic
+    engine = f"{array.rows} x {array.cols} array" if gemm.model == "systolic" else f"{gemm.macs} MAC/cycle f16"
+    return {
+        "switch": (_ns(config.system.switch.overhead_ns),),
+        "sip": (f"{config.cubes_per_sip} cubes", f"{config.pes_per_sip} PEs"),
+        "pcie_ep": (_ns(io.pcie_ep.overhead_ns),),
+        "io_noc": (f"{_rate(io.noc.port_bw_gbs)}, {_ns(io.noc.overhead_ns)}",),
+        "io_cpu": (f"{_ns(io.io_cpu.service_ns)} a launch",),
+        "cube": (f"{config.pes_per_cube} PEs", f"{cube.hbm.size_gib:g} GiB HBM", f"{cube.sram.size_mib:g} MiB SRAM"),
+        "m_cpu": (f"{_ns(cube.m_cpu.service_ns)} a message",),
+        "sram": (f"{cube.sram.size_mib:g} MiB",),
+        "hbm": (f"{cube.hbm.size_gib:g} GiB",),
+        "hbm_ctrl": (
+            f"{cube.hbm.slice_bytes(config.pes_per_cube) / GIB:g} GiB",
+            f"{cube.hbm.channels} x {_rate(cube.hbm.channel_bw_gbs)}",
+        ),
+        "pe_cpu": (f"{_ns(pe.pe_cpu.command_ns)} a command",),
+        "pe_scheduler": (f"{_ns(pe.pe_scheduler.tile_ns)} a tile",),
+        "pe_dma": (f"{dma.outstanding_reads} reads", f"{dma.outstanding_writes} writes at once"),
+        "pe_mmu": (f"{_ns(pe.pe_mmu.lookup_ns)} a look-up",),
+        "pe_ipcq": (f"{ipcq.n_slots} slots x {ipcq.slot_bytes} B",),
+        "pe_tcm": (f"{tcm.size_mb:g} MiB, {tcm.tile_buffer_mb:g} for tiles",),
+        "pe_fetch_store": (f"{tcm.read_bw_gbs:g} / {tcm.write_bw_gbs:g} GB/s",),
+        "pe_gemm": (
+            engine, f"{gemm.clock_ghz:g} GHz", f"tile {gemm.tile.m} x {gemm.tile.k} x {gemm.tile.n}",
+        ),
+        "pe_math": (f"{vector.lanes_16bit} lanes of 16 bit", f"{vector.clock_ghz:g} GHz"),
+    }  # fmt: skip
 
 
-def _line_svg(line: Line, scale: float) -> str:
-    points = " ".join(f"{x * scale:.1f},{y * scale:.1f}" for x, y in line.points)
-    stroke = _LINE_COLOURS.get(line.kind, "currentColor")
-    opacity = ".45" if stroke == "currentColor" else "1"
-    width = _LINE_WIDTH.get(line.kind, 1.2)
-    rate = f", {line.bw_gbs:g} GB/s each way" if line.bw_gbs else ""
-    return (
-        f'<polyline points="{points}" fill="none" stroke="{stroke}" stroke-opacity="{opacity}" '
-        f'stroke-width="{width:g}"><title>{escape(f"{line.src} - {line.dst}{rate}")}</title></polyline>'
-    )
+def _links(machine: Machine) -> dict[str, tuple[str, ...]]:
+    """Return bandwidth and latency of the links, in words."""
+    graph, cube = machine.graph, machine.config.cube
+    hop = f"{_ns(cube.noc.router.overhead_ns)} a router"
+    wire = f"{_ns(graph.layout.pitch_mm * cube.propagation_ns_per_mm)} a wire"
+    port = _ns(ps_to_ns(graph.node(naming.ucie(0, 0, "w", 0)).overhead_ps))
+    words = {
+        "host_link": _rate(graph.edge(naming.HOST, naming.SWITCH).bw_gbs),
+        "pcie_link": f"{_rate(graph.edge(naming.SWITCH, naming.pcie_ep(0)).bw_gbs)}, "
+        f"{_ns(machine.config.system.pcie.latency_ns)}",
+        "io_link": _rate(machine.config.sip.io.noc.port_bw_gbs),
+        "ucie_link": f"{_rate(cube.ucie.flit_gbs)}, {cube.ucie.connections} a side, {port} a port",
+        "noc_link": f"{_rate(cube.noc.link_bw_gbs)}, {hop}, {wire}",
+        "port_link": _rate(cube.ucie.router_bw_gbs),
+        "hbm_link": _rate(cube.hbm.bw_gbs),
+        "dma_link": _rate(cube.pe.pe_dma.bw_gbs),
+        "cpu_link": _rate(cube.pe.pe_cpu.bw_gbs),
+        "m_cpu_link": _rate(cube.m_cpu.bw_gbs),
+        "sram_link": _rate(cube.sram.bw_gbs),
+    }
+    if near := graph.sips.neighbours[0]:
+        link = graph.edge(naming.io_noc(0), naming.io_noc(min(near)))
+        words["sip_link"] = f"{_rate(link.bw_gbs)}, {_ns(ps_to_ns(link.latency_ps))}"
+    return {kind: (text,) for kind, text in words.items()}
 
 
-def _line_label_svg(line: Line, scale: float) -> str:
-    place = _label_place(line, scale)
-    if place is None:
-        return ""
-    x, y, angle, size = place
-    x, y = x * scale, y * scale
-    turn = f' transform="rotate({angle:.0f} {x:.1f} {y:.1f})"' if angle else ""
-    return f'<text x="{x:.1f}" y="{y - 4:.1f}" font-size="{size:.1f}"{turn}>{escape(line.label)}</text>'
+def _rate(bw_gbs: float) -> str:
+    return f"{bw_gbs:g} GB/s"
 
 
-def _label_place(line: Line, scale: float) -> tuple[float, float, float, float] | None:
-    """Return the place of a line's label: the middle of the longest piece, the angle [degrees], and the size.
-
-    None where the piece is too short for it; the tip of the line has it then.
-    """
-    (ax, ay), (bx, by) = max(zip(line.points, line.points[1:], strict=False), key=lambda piece: dist(*piece))
-    upright = abs(by - ay) > abs(bx - ax)
-    room = max(abs(bx - ax), abs(by - ay)) * scale * 0.94
-    size = min(_LINE_TEXT, room / (_PLAIN * max(1, len(line.label))))
-    if not line.label or size < _SMALLEST:
-        return None
-    return (ax + bx) / 2, (ay + by) / 2, -90.0 if upright else 0.0, size
+def _ns(ns: float) -> str:
+    return f"{ns:g} ns"
 
 
-def _text(box: Box, scale: float) -> list[tuple[str, float, float]]:
-    """Return the lines that fit into the box as (text, size in scaled units, y of the baseline in units).
+def _titles(machine: Machine) -> dict[str, str]:
+    """Return what each template shows."""
+    config, graph = machine.config, machine.graph
+    sips, layout = graph.sips, graph.layout
+    grid = f" {sips.w} x {sips.h}" if sips.h > 1 else ""
+    network = f", {sips.topology}{grid}" if sips.count > 1 else ""
+    return {
+        "system": f"System: {sips.count} SIP{'s' * (sips.count > 1)}{network}",
+        "sip": f"SIP: {graph.w} x {graph.h} cubes, {config.pes_per_sip} PEs",
+        "cube": f"Cube: {layout.rows} x {layout.cols} routers, {len(layout.pes)} PEs",
+        "pe": "PE",
+    }
 
-    Without detail, or empty, where the box is too small to read it.
-    """
-    across, down = box.w * scale * 0.94, box.h * scale * 0.92
-    head = min(_LARGEST, across / (_BOLD * max(1, len(box.label))))
-    for detail in (box.detail, ()):
-        body = min([head, *(across / (_PLAIN * len(line)) for line in detail)])
-        sizes = [head, *(body for _ in detail)]
-        shrink = min(1.0, down / (_LEADING * sum(sizes)))
-        sizes = [size * shrink for size in sizes]
-        if min(sizes) >= _SMALLEST:
-            break
-    else:
+
+def _controls(machine: Machine) -> dict[str, dict[str, Any]]:
+    """Return the fields that a slider or a menu can set, by path."""
+    standard, found = resolve_topology(f"{PRESET}default").spec, {}
+    for path, field in fields().items():
+        value = _value(machine.spec, path)
+        stops, choices = list(field.stops(value)), list(field.choices)
+        if stops or choices:
+            found[path] = {
+                "label": field.label, "unit": field.unit, "description": field.description, "value": value,
+                "default": _value(standard, path), "source": sources().get(path, ""), "stops": stops,
+                "choices": choices,
+            }  # fmt: skip
+    return found
+
+
+def _value(spec: Any, path: str) -> Any:
+    for key in path.split("."):
+        spec = spec.get(key) if isinstance(spec, Mapping) else None
+    return spec
+
+
+# ---------------------------------------------------------------- geometry
+
+
+def machine_section(machine: Machine) -> dict[str, Any]:
+    """Return the templates of a machine; lengths are mm, and a PE's inside has its own unit."""
+    config, controls = machine.config, _controls(machine)
+    kinds, titles = _kinds(machine, controls), _titles(machine)
+    cube = _Cube(machine, kinds)
+    sip = _sip(machine, cube)
+    templates = {"system": _system(machine, sip, kinds), "sip": sip, "cube": cube.template(), "pe": _pe(kinds)}
+    return {
+        "name": Path(machine.source).name,
+        "hash": machine.hash,
+        "counts": {"sips": config.n_sips, "cubes": config.cubes_per_sip, "pes": len(cube.tiles)},
+        "kinds": kinds,
+        "fields": controls,
+        "templates": {name: {"title": titles[name], **template} for name, template in templates.items()},
+    }
+
+
+def _box(
+    id_: str, kind: str, label: str, rect: tuple[float, float, float, float], detail: Sequence[str] = (), **more: Any
+) -> dict[str, Any]:
+    """Return a box; `id_` is relative to the template's instance."""
+    place = [round(value, 4) for value in rect]
+    return {"id": id_, "kind": kind, "label": label, "at": place, "detail": list(detail), **more}
+
+
+def _line(kind: str, points: Sequence[Point], a: str = "", b: str = "", **more: Any) -> dict[str, Any]:
+    """Return a line between nodes `a` and `b`: the links in both directions between them, if they are nodes."""
+    return {"kind": kind, "p": [round(v, 4) for point in points for v in point], "a": a, "b": b, **more}
+
+
+class _Cube:
+    """Places on the die of a cube; `u` is the distance of routers."""
+
+    def __init__(self, machine: Machine, kinds: Mapping[str, Any]) -> None:
+        self.machine, self.layout, self.kinds = machine, machine.graph.layout, kinds
+        self.u = self.layout.pitch_mm
+        self.tiles = self._tiles()
+        cols, rows = self.layout.cols, self.layout.rows
+        # A tile right of the last column, or below the last row, needs more room than a die has there.
+        right = any(c == cols - 1 and dx > 0 for (_, c), (dx, _) in zip(self.layout.pes, self.tiles, strict=True))
+        below = any(r == rows - 1 and dy > 0 for (r, _), (_, dy) in zip(self.layout.pes, self.tiles, strict=True))
+        self.w, self.h = (cols + 0.6 * right) * self.u, (rows + 0.6 * below) * self.u
+
+    def router(self, at: At) -> Point:
+        return self.layout.position_mm(at)
+
+    def port(self, side: str, conn: int) -> Point:
+        """Return the middle of a UCIe port: on the edge of the die."""
+        x, y = self.router(self.layout.ports[side, conn])
+        inset = 0.12 * self.u
+        return {"n": (x, inset), "s": (x, self.h - inset), "w": (inset, y), "e": (self.w - inset, y)}[side]
+
+    def _tiles(self) -> list[tuple[int, int]]:
+        """Return for each PE on which side of its router it is (right, down; 1 or -1): towards the middle if free."""
+        sides = [self._inwards(at) for at in self.layout.pes]
+        squares = {(2 * r + dy, 2 * c + dx) for (r, c), (dx, dy) in zip(self.layout.pes, sides, strict=True)}
+        return sides if len(squares) == len(sides) else [(1, 1)] * len(sides)
+
+    def _inwards(self, at: At) -> tuple[int, int]:
+        """Return the side of a router towards the middle of the die."""
+        return 1 if at[1] < self.layout.cols / 2 else -1, 1 if at[0] < self.layout.rows / 2 else -1
+
+    def _free(self, at: At, taken: set[tuple[int, int]]) -> tuple[int, int]:
+        """Return a side of a router where no tile, stack or border is."""
+        present = set(self.layout.routers)
+        for dy, dx in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+            corners = [(at[0] + i, at[1] + j) for i in (0, dy) for j in (0, dx)]
+            square = (2 * at[0] + dy, 2 * at[1] + dx)
+            if square not in taken and present.issuperset(corners):
+                taken.add(square)
+                return dx, dy
+        return self._inwards(at)
+
+    def template(self) -> dict[str, Any]:
+        """Return the die: routers on their mesh, each PE and its HBM slice next to its router, ports on the edges."""
+        layout, u = self.layout, self.u
+        boxes, lines = _stack(self), []
+        points: Sequence[Point]
+        for at in layout.routers:
+            x, y = self.router(at)
+            name = _local(naming.router(0, 0, *at))
+            boxes.append(_box(name, "router", name, (x - 0.1 * u, y - 0.1 * u, 0.2 * u, 0.2 * u)))
+            for side in ("e", "s"):
+                other = layout.neighbour(at, side)
+                if other is not None:
+                    end = self.router(other)
+                    dx, dy = (0.1 * u, 0.0) if side == "e" else (0.0, 0.1 * u)
+                    points = ((x + dx, y + dy), (end[0] - dx, end[1] - dy))
+                    lines.append(_line("noc_link", points, name, _local(naming.router(0, 0, *other))))
+        taken = {(2 * r + dy, 2 * c + dx) for (r, c), (dx, dy) in zip(layout.pes, self.tiles, strict=True)}
+        for pe, (at, (dx, dy)) in enumerate(zip(layout.pes, self.tiles, strict=True)):
+            x, y = self.router(at)
+            cx, cy, half = x + dx * u / 2, y + dy * u / 2, 0.36 * u
+            slice_h, gap = 0.13 * u, 0.05 * u
+            top = cy - half + (0 if dy > 0 else slice_h + gap)
+            pe_h = 2 * half - slice_h - gap
+            hbm_y = cy - half if dy < 0 else cy + half - slice_h
+            name = _local(naming.pe(0, 0, pe))
+            boxes.append(
+                _box(name, "pe", f"PE {pe}", (cx - half, top, 2 * half, pe_h), template="pe", flip=[dx < 0, dy < 0])
+            )
+            hbm = _local(naming.hbm(0, 0, pe))
+            boxes.append(_part(hbm, "hbm_ctrl", self.kinds, (cx - half, hbm_y, 2 * half, slice_h)))
+            router = _local(naming.router(0, 0, *at))
+            edge = cx - dx * half
+            # In the alley between router column and tile, one lane for each.
+            rows = {part: top + pe_h * (row + 0.5) / 3 for part, row in (("pe_cpu", 0), ("pe_dma", 1))}
+            if dy < 0:
+                rows = {part: 2 * top + pe_h - y_ for part, y_ in rows.items()}
+            kinds = {hbm: "hbm_link", f"{name}.pe_dma": "dma_link", f"{name}.pe_cpu": "cpu_link"}
+            ends = {hbm: hbm_y + slice_h / 2, **{f"{name}.{part}": y_ for part, y_ in rows.items()}}
+            for lane, (part, end_y) in enumerate(sorted(ends.items(), key=lambda item: dy * item[1])):
+                lane_x = x + dx * u * (0.085 - 0.025 * lane)
+                points = ((edge, end_y), (lane_x, end_y), (lane_x, y + dy * 0.1 * u))
+                lines.append(_line(kinds[part], points, part, router))
+        for (side, conn), at in layout.ports.items():
+            x, y = self.port(side, conn)
+            name, (rx, ry) = _local(naming.ucie(0, 0, side, conn)), self.router(at)
+            r = 0.07 * u
+            boxes.append(_box(name, "ucie", f"UCIe {side.upper()}{conn}", (x - r, y - r, 2 * r, 2 * r)))
+            dx, dy = {"n": (0, -1), "s": (0, 1), "w": (-1, 0), "e": (1, 0)}[side]
+            points = ((rx + dx * 0.1 * u, ry + dy * 0.1 * u), (x - dx * r, y - dy * r))
+            lines.append(_line("port_link", points, name, _local(naming.router(0, 0, *at))))
+        for node, at, kind in ((naming.m_cpu(0, 0), layout.m_cpu, "m_cpu"), (naming.sram(0, 0), layout.sram, "sram")):
+            dx, dy = self._free(at, taken)
+            x, y = self.router(at)
+            w, h = 0.5 * u, 0.34 * u
+            left, top = x + dx * u / 2 - w / 2, y + dy * u / 2 - h / 2
+            boxes.append(_part(_local(node), kind, self.kinds, (left, top, w, h)))
+            points = ((x + dx * u / 2 - dx * w / 2, y + dy * u / 2), (x + dx * 0.06 * u, y + dy * u / 2),
+                      (x + dx * 0.06 * u, y + dy * 0.1 * u))  # fmt: skip
+            lines.append(_line(f"{kind}_link", points, _local(node), _local(naming.router(0, 0, *at))))
+        return {"w": self.w, "h": self.h, "boxes": boxes, "lines": lines}
+
+
+def _local(node_id: str) -> str:
+    """Return the id of a node of cube 0 as within its cube."""
+    return node_id.split(".", 2)[2]
+
+
+def _stack(cube: _Cube) -> list[dict[str, Any]]:
+    """Return the HBM stack: where the removed routers leave a rectangle free."""
+    config, u = cube.machine.config.cube, cube.u
+    removed = sorted({(r, c) for r, c in config.noc.removed})
+    rows, cols = [r for r, _ in removed], [c for _, c in removed]
+    if not removed or (max(rows) - min(rows) + 1) * (max(cols) - min(cols) + 1) != len(removed):
         return []
-    y = box.y if box.holds else box.centre[1] - _LEADING * sum(sizes) / scale / 2
+    x, y = (min(cols) + 0.4) * u, (min(rows) + 0.4) * u
+    w, h = (max(cols) - min(cols) + 0.2) * u, (max(rows) - min(rows) + 0.2) * u
+    return [_part("hbm", "hbm", cube.kinds, (x, y, w, h))]
+
+
+def _sip(machine: Machine, cube: _Cube) -> dict[str, Any]:
+    """Return a SIP: cubes on their grid, the IO chiplet in the west."""
+    graph, u = machine.graph, cube.u
+    w, h, gap, margin = graph.w, graph.h, 0.8 * u, 0.8 * u
+    io_w = 3.4 * u
+    height = max(h * (cube.h + gap) - gap, 5.2 * u) + 2 * margin  # the chiplet's parts below one another
+    west = margin + io_w + 1.2 * u
+    boxes = [_box("io", "io", "IO chiplet", (margin, margin, io_w, height - 2 * margin))]
+
+    def corner(number: int) -> Point:
+        return west + number % w * (cube.w + gap), margin + number // w * (cube.h + gap)
+
+    connections = machine.config.cube.ucie.connections
+    noc_x, noc_w, port = margin + 1.9 * u, 0.6 * u, 0.14 * u
+    port_x = margin + io_w - 0.12 * u
     lines = []
-    for text, size in zip((box.label, *detail), sizes, strict=True):
-        lines.append((text, size, y + size * (_LEADING + 0.7) / 2 / scale))
-        y += _LEADING * size / scale
-    return lines
+    top, down = margin + 0.5 * u, height - margin - 0.5 * u
+    boxes.append(_part("io.noc", "io_noc", cube.kinds, (noc_x, top, noc_w, down - top)))
+    part_w, part_h = 1.1 * u, 1.0 * u
+    for node, kind, y in (
+        (naming.pcie_ep(0), "pcie_ep", top + part_h),
+        (naming.io_cpu(0), "io_cpu", down - 2 * part_h),
+    ):
+        boxes.append(_part(_in_sip(node), kind, cube.kinds, (margin + 0.3 * u, y, part_w, part_h)))
+        points = ((margin + 0.3 * u + part_w, y + part_h / 2), (noc_x, y + part_h / 2))
+        lines.append(_line("io_link", points, _in_sip(node), "io.noc"))
+    for number in range(w * h):
+        x, y = corner(number)
+        name = _in_sip(naming.cube(0, number))
+        boxes.append(
+            _box(name, "cube", f"Cube {number}", (x, y, cube.w, cube.h), cube.kinds["cube"]["detail"], template="cube")
+        )
+    for row in range(h):
+        first = row * w
+        _, y = corner(first)
+        for conn in range(connections):
+            end_x, end_y = cube.port("w", conn)
+            ours, theirs = _in_sip(naming.io_ucie(0, row, conn)), _in_sip(naming.ucie(0, first, "w", conn))
+            boxes.append(_box(ours, "ucie", f"UCIe {conn}", (port_x - port / 2, y + end_y - port / 2, port, port)))
+            lines.append(_line("io_link", ((noc_x + noc_w, y + end_y), (port_x - port / 2, y + end_y)), "io.noc", ours))
+            points = ((port_x + port / 2, y + end_y), (west + end_x - port / 2, y + end_y))
+            lines.append(_line("ucie_link", points, ours, theirs))
+    for number in range(w * h):
+        x, y = corner(number)
+        row, col = divmod(number, w)
+        for side, back, other in (("e", "w", number + 1), ("s", "n", number + w)):
+            if not (col + 1 < w if side == "e" else row + 1 < h):
+                continue
+            ox, oy = corner(other)
+            for conn in range(connections):
+                (ax, ay), (bx, by) = cube.port(side, conn), cube.port(back, conn)
+                dx, dy = (port / 2, 0.0) if side == "e" else (0.0, port / 2)
+                points = ((x + ax + dx, y + ay + dy), (ox + bx - dx, oy + by - dy))
+                ends = _in_sip(naming.ucie(0, number, side, conn)), _in_sip(naming.ucie(0, other, back, conn))
+                lines.append(_line("ucie_link", points, *ends))
+    return {"w": west + w * (cube.w + gap) - gap + margin, "h": height, "boxes": boxes, "lines": lines}
+
+
+def _part(id_: str, kind: str, kinds: Mapping[str, Any], rect: tuple[float, float, float, float]) -> dict[str, Any]:
+    """Return the box of the only part of its kind in a template."""
+    return _box(id_, kind, kinds[kind]["label"], rect, kinds[kind]["detail"])
+
+
+def _in_sip(node_id: str) -> str:
+    """Return the id of a node of SIP 0 as within its SIP."""
+    return node_id.split(".", 1)[1]
+
+
+def _system(machine: Machine, sip: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the system: SIPs on the grid of their network, host and switch in the west, where the IO chiplets are."""
+    graph = machine.graph
+    w, h = sip["w"], sip["h"]
+    gap = 0.22 * min(w, h)
+    at = _corners(graph, w + gap, h + gap)
+    height = gap + max(y for _, y in at) + h + gap
+    unit = max(0.75 * gap, height / 18)  # of host and switch: readable next to many packages
+    host_w, host_h = 4.5 * unit, 1.8 * unit
+    west = gap + host_w + 2.4 * gap
+    corners = [(west + x, gap + y) for x, y in at]
+    width = max(x for x, _ in corners) + w + gap
+    middle = height / 2
+    switch_y, host_y = middle + 0.5 * unit, middle - 0.5 * unit - host_h
+    boxes = [
+        _box(naming.HOST, "host", "Host", (gap, host_y, host_w, host_h)),
+        _part(naming.SWITCH, "switch", kinds, (gap, switch_y, host_w, host_h)),
+    ]
+    boxes += [
+        _box(naming.sip(s), "sip", f"SIP {s}", (x, y, w, h), kinds["sip"]["detail"], template="sip")
+        for s, (x, y) in enumerate(corners)
+    ]
+    x = gap + host_w / 2
+    lines = [_line("host_link", ((x, host_y + host_h), (x, switch_y)), naming.HOST, naming.SWITCH)]
+    end = next(box["at"] for box in sip["boxes"] if box["id"] == "io.pcie_ep")
+    bus = west - 1.2 * gap
+    for s, (x, y) in enumerate(corners):
+        # Along the bus, then above the row of the package, down into its IO chiplet.
+        lane, entry, port = y - 0.56 * gap, x + end[0] + end[2] / 2, switch_y + host_h / 2
+        points = ((gap + host_w, port), (bus, port), (bus, lane), (entry, lane), (entry, y + end[1]))
+        lines.append(_line("pcie_link", points, naming.SWITCH, naming.pcie_ep(s)))
+    for s, place in enumerate(corners):
+        for other, side in graph.sips.neighbours[s].items():
+            if other > s:
+                ends = naming.io_noc(s), naming.io_noc(other)
+                lines.append(_line("sip_link", _sip_route(place, corners[other], (w, h), gap, bool(side)), *ends))
+    return {"w": width, "h": height, "boxes": boxes, "lines": lines}
+
+
+def _corners(graph: Graph, pitch_x: float, pitch_y: float) -> list[Point]:
+    """Return the corner of each SIP: rings folded into rows, fully connected ones on a circle."""
+    sips = graph.sips
+    if sips.topology == "fully_connected" and sips.count > 2:
+        angles = [2 * pi * s / sips.count - pi / 2 for s in range(sips.count)]
+        radius = hypot(pitch_x, pitch_y) / (2 * sin(pi / sips.count))  # so large that no packages overlap
+        at = [(radius * cos(a), radius * sin(a)) for a in angles]
+        left, top = (min(place[axis] for place in at) for axis in (0, 1))
+        return [(x - left, y - top) for x, y in at]
+    per_row = sips.w if sips.h > 1 else ceil(sqrt(sips.count)) if sips.count > 6 else sips.count
+    at = []
+    for s in range(sips.count):
+        row, col = divmod(s, per_row)
+        if sips.topology == "ring_1d" and row % 2:
+            col = per_row - 1 - col  # back again, so that neighbours on the ring stay neighbours on paper
+        at.append((col * pitch_x, row * pitch_y))
+    return at
+
+
+def _sip_route(a: Point, b: Point, size: Point, gap: float, grid: bool) -> tuple[Point, ...]:
+    """Return the line from one package to a later one: straight to a neighbour, else around those between them."""
+    (ax, ay), (bx, by), (w, h) = a, b, size
+    if not grid:
+        (ax, ay), (bx, by) = (ax + w / 2, ay + h / 2), (bx + w / 2, by + h / 2)
+        return _cut((ax, ay), (bx, by), size), _cut((bx, by), (ax, ay), size)
+    if ay == by:
+        left, right = min(ax, bx), max(ax, bx)
+        if right - left < w + 1.5 * gap:
+            return (left + w, ay + h / 2), (right, ay + h / 2)
+        under = ay + h + gap * 0.2
+        return (left + w / 4, ay + h), (left + w / 4, under), (right + 3 * w / 4, under), (right + 3 * w / 4, ay + h)
+    if ax == bx:
+        top, low = min(ay, by), max(ay, by)
+        if low - top < h + 1.5 * gap:
+            return (ax + w / 2, top + h), (ax + w / 2, low)
+        right = ax + w + gap * 0.2
+        return (ax + w, top + h / 4), (right, top + h / 4), (right, low + 3 * h / 4), (ax + w, low + 3 * h / 4)
+    west = min(ax, bx) - gap * 0.25
+    under = max(ay, by) + h + gap * 0.2
+    return (ax, ay + h / 3), (west, ay + h / 3), (west, under), (bx + w / 3, under), (bx + w / 3, by + h)
+
+
+def _cut(centre: Point, towards: Point, size: Point) -> Point:
+    """Return where the line from the middle of a box leaves it."""
+    dx, dy = towards[0] - centre[0], towards[1] - centre[1]
+    reach = min(half / 2 / abs(d) for half, d in zip(size, (dx, dy), strict=True) if d)
+    return centre[0] + dx * reach, centre[1] + dy * reach
+
+
+# Column and row of each part in a PE: what its router feeds in the west, the engines in the east.
+_PE_GRID = {
+    "pe_cpu": (0, 0), "pe_dma": (0, 1), "pe_mmu": (0, 2), "pe_scheduler": (1, 0), "pe_tcm": (1, 1),
+    "pe_ipcq": (1, 2), "pe_fetch_store": (2, 1), "pe_gemm": (3, 0), "pe_math": (3, 2),
+}  # fmt: skip
+_PE_LINES = (
+    ("pe_cpu", "pe_scheduler"), ("pe_scheduler", "pe_dma"), ("pe_scheduler", "pe_fetch_store"), ("pe_mmu", "pe_dma"),
+    ("pe_ipcq", "pe_dma"), ("pe_dma", "pe_tcm"), ("pe_tcm", "pe_fetch_store"), ("pe_fetch_store", "pe_gemm"),
+    ("pe_fetch_store", "pe_math"), ("pe_gemm", "pe_math"),
+)  # fmt: skip
+
+
+def _pe(kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inside of a PE, in its own units."""
+    pitch_x, pitch_y, w, h = 26.0, 25.6, 21.0, 15.0
+    rects = {
+        part: (0.5 * (pitch_x - w) + col * pitch_x, 0.5 * (pitch_y - h) + row * pitch_y, w, h)
+        for part, (col, row) in _PE_GRID.items()
+    }
+    boxes = [_part(part, part, kinds, rect) for part, rect in rects.items()]
+    lines = []
+    for a, b in _PE_LINES:
+        ends = [(x + w / 2, y + h / 2) for x, y, *_ in (rects[a], rects[b])]
+        lines.append(_line("inside", (_cut(ends[0], ends[1], (w, h)), _cut(ends[1], ends[0], (w, h)))))
+    return {"w": 4 * pitch_x, "h": 3 * pitch_y, "boxes": boxes, "lines": lines}

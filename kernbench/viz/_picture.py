@@ -10,7 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from kernbench.viz._still import still_svg, title_of
+from kernbench.viz.still import still_svg, title_of
 
 if TYPE_CHECKING:
     from kernbench.viz._scene import Scene

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.config._files import replacing, write_text
 from kernbench.errors import ArgumentError
 from kernbench.viz import _palette as palette
+from kernbench.viz.still import Still
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +65,7 @@ class Chart:
         Stem of the file names.
     draw
         Returns the picture of some rows: `lines(...)`, `bars(...)`, `parts(...)`, `points(...)` or `heat(...)`, or a
-        function `(rows, columns, machine) -> alt.Chart | matplotlib Figure` for another picture.
+        function `(rows, columns, machine) -> alt.Chart | Still` for another picture.
     title
         What the figure shows or finds; a function of the rows where it states a number.
     where
@@ -100,7 +101,7 @@ class Chart:
             picture = self.draw(self.derive(taken), columns, machine)
         except ArgumentError as error:
             raise ArgumentError(f"chart {self.name!r}: {error}") from error
-        if hasattr(picture, "savefig"):
+        if isinstance(picture, Still):
             return picture
         count = f"n = {len(taken)}; machine {machine.hash[:12]}"
         return themed(picture, self.heading(rows), [*wrap(self.caption, _CAPTION), count])
@@ -133,18 +134,16 @@ class Chart:
             return []
         finished = self.show(rows, columns, machine)
         svg, png, vl = (folder / f"{self.name}.{suffix}" for suffix in ("svg", "png", "vl.json"))
-        if hasattr(finished, "savefig"):
-            from kernbench.viz.figures import save
+        still, spec = finished, None
+        if not isinstance(finished, Still):
+            import vl_convert
 
-            return [save(finished, path) for path in (svg, png)]
-        import vl_convert
-
-        spec = finished.to_dict()
-        drawn = vl_convert.vegalite_to_svg(spec, vl_version=altair().SCHEMA_VERSION.rpartition(".")[0])
-        write_text(svg, drawn)
+            spec = finished.to_dict()
+            still = Still(vl_convert.vegalite_to_svg(spec, vl_version=altair().SCHEMA_VERSION.rpartition(".")[0]))
+        write_text(svg, still.svg)
         with replacing(png) as part:
-            part.write_bytes(vl_convert.svg_to_png(drawn, scale=2))
-        return [svg, png, write_text(vl, json.dumps(spec, sort_keys=True) + "\n")]
+            part.write_bytes(still.png())
+        return [svg, png, *([write_text(vl, json.dumps(spec, sort_keys=True) + "\n")] if spec else [])]
 
 
 def themed(chart: Any, title: str, under: Sequence[str] = ()) -> Any:

@@ -90,14 +90,14 @@ def test_list_refuses_an_unknown_kind(capsys):
 def test_show_in_words(capsys):
     assert main(["show", "preset:small"]) == 0
     out = capsys.readouterr().out
-    for part in ("Machine(preset:small", "System", "SIP", "Cube", "PE_GEMM", "GB/s"):
+    for part in ("Machine(preset:small", "System", "SIP", "Cube", "Matrix engine", "GB/s"):
         assert part in out
 
 
 def test_show_one_view_only(capsys):
     assert main(["show", "preset:small", "--view", "pe"]) == 0
     out = capsys.readouterr().out
-    assert "PE_GEMM" in out
+    assert "Matrix engine" in out
     assert "System" not in out
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
 
 import kernbench as kb
-from kernbench.viz import _scene
+from kernbench.viz._machine import machine_section
+from tests.topology.machines import default, machines
 
 TORUS = ["system.sips={count: 6, topology: torus_2d, w: 3, h: 2}"]
 CIRCLE = ["system.sips={count: 7, topology: fully_connected}"]
@@ -14,7 +16,7 @@ WHOLE_CUBE = ["cube.noc.removed=[]", "cube.pe_layout.pe_routers=[[2, 2], [2, 3],
 
 @pytest.mark.parametrize("overrides", [(), TORUS, CIRCLE, WHOLE_CUBE], ids=["default", "torus", "circle", "whole cube"])
 def test_no_box_of_a_template_covers_another(overrides):
-    for name, template in _scene.machine_section(kb.load(overrides=overrides))["templates"].items():
+    for name, template in machine_section(kb.load(overrides=overrides))["templates"].items():
         inside = [box for box in template["boxes"] if not box["id"].startswith("io.")]
         for i, a in enumerate(inside):
             ax, ay, aw, ah = a["at"]
@@ -29,7 +31,7 @@ def test_no_box_of_a_template_covers_another(overrides):
 
 def test_every_line_is_a_link_of_the_machine():
     machine = kb.load(overrides=TORUS)
-    templates = _scene.machine_section(machine)["templates"]
+    templates = machine_section(machine)["templates"]
     drawn = set()
     for prefix, name in (("", "system"), ("sip0.", "sip"), ("sip0.cube5.", "cube")):
         for line in templates[name]["lines"]:
@@ -45,8 +47,52 @@ def test_every_line_is_a_link_of_the_machine():
 
 
 def test_a_torus_is_drawn_with_its_wrap_links():
-    lines = _scene.machine_section(kb.load(overrides=TORUS))["templates"]["system"]["lines"]
+    lines = machine_section(kb.load(overrides=TORUS))["templates"]["system"]["lines"]
     pairs = {(line["a"][:4], line["b"][:4]): len(line["p"]) // 2 for line in lines if line["kind"] == "sip_link"}
     # Rows of three have one wrap link each, which goes around the SIP in between; columns of two have none.
     assert {pair for pair, corners in pairs.items() if corners > 2} == {("sip0", "sip2"), ("sip3", "sip5")}
     assert len(pairs) == 9
+
+
+@settings(max_examples=25)
+@given(machines())
+def test_boxes_of_any_machine_are_within_their_template(machine):
+    templates = machine_section(machine)["templates"]
+    for template in templates.values():
+        assert len({box["id"] for box in template["boxes"]}) == len(template["boxes"])
+        for box in template["boxes"]:
+            x, y, w, h = box["at"]
+            assert min(w, h) > 0
+            assert 0 <= x <= x + w <= template["w"] + 1e-3
+            assert 0 <= y <= y + h <= template["h"] + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("sip", ["16 cubes", "128 PEs"]),
+        ("cube", ["8 PEs", "48 GiB HBM", "32 MiB SRAM"]),
+        ("hbm_ctrl", ["6 GiB", "8 x 32 GB/s"]),
+        ("pe_gemm", ["4096 MAC/cycle f16", "1 GHz", "tile 32 x 64 x 32"]),
+        ("pe_fetch_store", ["512 / 512 GB/s"]),
+        ("pcie_link", ["64 GB/s, 100 ns"]),
+        ("sip_link", ["128 GB/s, 50 ns"]),
+        ("ucie_link", ["128 GB/s, 4 a side, 8 ns a port"]),
+        ("noc_link", ["256 GB/s, 1 ns a router, 0.03 ns a wire"]),
+    ],
+)
+def test_parts_and_links_are_described_in_words(kind, words):
+    assert machine_section(default())["kinds"][kind]["detail"] == words
+
+
+def test_the_words_follow_the_file():
+    machine = default(system__sip_link__bw_gbs=100, cube__pe__pe_gemm__tile__k=128)
+    kinds = machine_section(machine)["kinds"]
+    assert kinds["sip_link"]["detail"] == ["100 GB/s, 50 ns"]
+    assert "tile 32 x 128 x 32" in kinds["pe_gemm"]["detail"]
+
+
+def test_a_system_of_rows_shows_its_columns_and_rows():
+    grid = {"count": 6, "topology": "torus_2d", "w": 3, "h": 2}
+    title = machine_section(default(system__sips=grid))["templates"]["system"]["title"]
+    assert title == "System: 6 SIPs, torus_2d 3 x 2"

@@ -6,13 +6,15 @@ import re
 from itertools import combinations
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 
 import kernbench as kb
-from kernbench.analysis.utilization import pe_window
-from kernbench.viz import _still
+from kernbench.analysis._records import LinkTable
+from kernbench.analysis.utilization import hottest, pe_window, shares
+from kernbench.viz import still
 from kernbench.viz._scene import scene
-from kernbench.viz._still import still_svg
+from kernbench.viz.still import still_svg
 
 NEAR = kb.DPPolicy(num_cubes=1, num_pes=1)
 EVERYWHERE = kb.DPPolicy(cube="row_wise", pe="row_wise")
@@ -111,12 +113,12 @@ def contrast(a, b):
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("theme", [_still._LIGHT, _still._DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("theme", [still._LIGHT, still._DARK], ids=["light", "dark"])
 def test_every_colour_is_seen(theme):
     background, part, text, muted, _, path, *stops = theme
     assert min(contrast(text, x) for x in (background, part)) >= 7
     assert contrast(muted, background) >= 4.5
-    shown = [*_still._ramp(stops), path]
+    shown = [*still._ramp(stops), path]
     assert min(contrast(x, y) for x in shown for y in (background, part)) >= 3
 
 
@@ -130,9 +132,53 @@ def test_no_words_are_written_over_others():
     drawing = ET.fromstring(still_svg(scene(small, copied(small, EVERYWHERE).records, "copy"))).find(f"{svg}svg")
     boxes = []
     for text in drawing.iter(f"{svg}text"):
-        x, y, w = float(text.get("x")), float(text.get("y")), _still._length(text.text)
+        x, y, w = float(text.get("x")), float(text.get("y")), still._length(text.text)
         left = x - {"start": 0, "middle": 0.5, "end": 1}[text.get("text-anchor", "start")] * w
-        boxes.append((text.text, left, left + w, y - 0.7 * _still._TEXT, y))
+        boxes.append((text.text, left, left + w, y - 0.7 * still._TEXT, y))
     assert {"IO chiplet", "Cube 3"} <= {name for name, *_ in boxes}
     over = [(a, b) for a, b in combinations(boxes, 2) if a[1] < b[2] and b[1] < a[2] and a[3] < b[4] and b[3] < a[4]]
     assert not over
+
+
+@pytest.mark.parametrize(
+    ("view", "seen", "said"),
+    [
+        ("system", {"Host", "SIP 0", "SIP 1"}, "SIP link: 128 GB/s, 50 ns"),
+        ("sip", {"Cube 0", "Cube 15", "SIP 0"}, "UCIe link: 128 GB/s"),
+        ("cube", {"PE 7", "HBM stack", "48 GiB"}, "NoC link: 256 GB/s"),
+        ("pe", {"Scheduler", "TCM", "2 ns a command"}, "machine"),
+    ],
+)
+def test_each_section_of_a_machine_has_a_view(machine, view, seen, said):
+    found = texts(still.view_svg(still.machine_section(machine), view))
+    assert seen <= set(found)
+    assert any(said in text for text in found)
+
+
+def test_busy_links_are_drawn_where_they_are_and_the_busiest_is_named(machine):
+    share = {"sip0.cube10.r0c0->sip0.cube10.r0c1": 0.5, "sip0.cube9.r0c0->sip0.cube9.r0c1": 0.5, "host->switch": 0.1}
+    assert hottest(share) == "sip0.cube9.r0c0->sip0.cube9.r0c1"
+    found = texts(still.link_heatmap(share, machine, title="a run", note="a note").svg)
+    assert {"a run", "a note", "Host", "SIP 1"} <= set(found)
+    del share["host->switch"]
+    found = texts(still.link_heatmap(share, machine, title="a run").svg)
+    assert "Host" not in found
+    assert any(text.startswith("busiest: sip0.cube10.r0c0->sip0.cube10.r0c1 50%") for text in found)
+    only = {"sip0.cube10.r0c0->sip0.cube10.r0c1": 0.5}
+    drawing = ET.fromstring(still.link_heatmap(only, machine, title="a run").svg)
+    (line,) = [x for x in drawing.iter("{http://www.w3.org/2000/svg}path") if x.get("class") == "w s3"]
+    assert line.get("d").count("M") == 1
+
+
+def test_shares_are_of_the_whole_time_and_idle_links_are_none(machine):
+    table = LinkTable(("a->b", "b->a"), busy_ps=np.array([250, 0]))
+    assert shares(table, 1000) == {"a->b": 0.25}
+    assert shares(table, 0) == {}
+    with pytest.raises(ValueError, match="nothing to draw"):
+        still.link_heatmap({}, machine, title="t")
+
+
+def test_a_still_is_a_picture_too(machine):
+    drawn = still.Still(still.view_svg(still.machine_section(machine), "pe"))
+    assert drawn.png().startswith(b"\x89PNG")
+    assert drawn.png() == drawn.png()

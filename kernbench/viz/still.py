@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench.analysis.result import INCOMPLETE
+from kernbench.viz._machine import machine_section
 
 if TYPE_CHECKING:
+    from kernbench.topology.builder import Machine
     from kernbench.viz._scene import Scene
 
-_WIDTH, _HEIGHT, _HEAD, _FOOT = 680.0, 480.0, 30.0, 64.0  # [px]
-_INSIDE = {"sip": 0.0, "cube": 80.0, "pe": 200.0}  # smallest width at which the inside of a part is drawn [px]
+_WIDTH, _HEIGHT, _HEAD = 680.0, 480.0, 30.0  # [px]
+_INSIDE = {"sip": 80.0, "cube": 80.0, "pe": 200.0}  # smallest width at which the inside of a part is drawn [px]
 _TEXT = 11.0  # [px]
 _LEVELS = 6
 # As in tokens.css: background, parts, text, muted text, outline, critical path, load from nearly idle to always busy.
 _LIGHT = ("#fff", "#f1f3f5", "#1b1f24", "#57606a", "#767f88", "#b35900", "#4a7db8", "#7a5bb5", "#b0286e", "#7a0616")
 _DARK = ("#14171c", "#22262d", "#e6e9ee", "#a3abb6", "#7d8793", "#ffa657", "#5f87d8", "#a884e8", "#f0828c", "#ffd84d")
-_PE = re.compile(r"sip(\d+)\.cube(\d+)\.pe(\d+)")
+_PE = re.compile(r"sip\d+\.cube\d+\.pe\d+")
+_PART = re.compile(r"(sip\d+)(?:\.(cube\d+)(?:\.(?:hbm_ctrl\.)?(pe\d+))?)?")
 _ENGINE = re.compile(r"(sip\d+\.cube\d+\.pe\d+)\.(?:pe_dma|pe_fetch_store\.\w+|pe_gemm|pe_math)$")
 _MEMORY = re.compile(r"sip\d+\.cube\d+\.(?:hbm_ctrl\.pe\d+|sram)$")
 _BUSIEST = 3
@@ -35,26 +39,108 @@ def still_svg(scene: Scene) -> str:
     the mean load of links and components while PEs worked.
     """
     header, _ = scene
+    if "run" not in header:
+        return view_svg(header["machine"], "system")
     loads, window = _loads(scene)
-    drawing = _Drawing(header["machine"], loads, _on_path(header, window))
+    pes = [name for name in loads.nodes if _PE.match(name)]
+    drawing = _Drawing(header["machine"], loads, _on_path(header, window), worked=pes)
+    foot = [f"Load: share of the time busy from {window[0]:,.1f} to {window[1]:,.1f} ns; {_of(header['machine'])}"]
+    return _page(title_of(header), drawing, foot, _legend(loads, "path" in header))
+
+
+def view_svg(machine: Mapping[str, Any], view: str) -> str:
+    """Return the drawing of a machine's section in a scene: its "system", a "sip", a "cube" or a "pe"."""
+    template = machine["templates"][view]
+    kinds = {line["kind"]: machine["kinds"].get(line["kind"]) for line in template["lines"]}
+    links = [f"{kind['label']}: {kind['detail'][0]}" for kind in kinds.values() if kind and kind["detail"]]
+    return _page(
+        f"{machine['name']}, {template['title']}", _Drawing(machine, view=view), [*_filled(links), _of(machine)]
+    )
+
+
+def _filled(links: Sequence[str]) -> list[str]:
+    """Return as few lines as the width allows."""
+    lines = list(links[:1])
+    for text in links[1:]:
+        if _length(f"{lines[-1]}; {text}") <= _WIDTH - 24:
+            lines[-1] += f"; {text}"
+        else:
+            lines.append(text)
+    return lines
+
+
+def _of(machine: Mapping[str, Any]) -> str:
+    return f"machine {machine['hash'][:12]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """A drawing as the text of an SVG file; a notebook shows it."""
+
+    svg: str
+
+    def png(self) -> bytes:
+        """Return the content of a PNG file."""
+        import vl_convert
+        from PIL import Image
+
+        packed = BytesIO()
+        Image.open(BytesIO(vl_convert.svg_to_png(self.svg, scale=2))).save(packed, "png", optimize=True)
+        return packed.getvalue()
+
+    _repr_png_ = png
+
+
+def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, note: str = "") -> Still:
+    """Draw the share of time that each link was busy, in the smallest part of the machine that contains these links.
+
+    Parameters
+    ----------
+    share : mapping of str to float
+        Busy share of each directed link that carried anything, as `kernbench.analysis.utilization.shares` returns it.
+    machine : Machine
+        Machine of the run.
+    title : str
+        What ran.
+    note : str
+        What else to know.
+
+    Raises
+    ------
+    ValueError
+        No link carried anything.
+    """
+    if not share:
+        raise ValueError("no link carried anything: nothing to draw")
+    section = machine_section(machine)
+    loads = _Loads(links=share)
+    drawing = _Drawing(section, loads, worked=[end for link in share for end in link.split("->")])
+    foot = [note, f"Load: share of the time busy, of {len(share)} links; {_of(section)}"]
+    return Still(_page(title, drawing, [text for text in foot if text], _legend(loads)))
+
+
+def _page(title: str, drawing: _Drawing, foot: Sequence[str], legend: str = "") -> str:
+    """Return a drawing with its title, the legend of loads if it has any, and the lines below."""
     drawing.draw()
-    run = header.get("run")
-    name, said = title_of(header), f"machine {header['machine']['hash'][:12]}"
-    if run is not None:
-        said = f"Load: share of the time busy from {window[0]:,.1f} to {window[1]:,.1f} ns; {said}"
-    height = _HEAD + drawing.height + (_FOOT if run else 28)
+    below = _HEAD + drawing.height
+    lines = below + (44 if legend else 8)
+    height = lines + 8 + 16 * len(foot)
     shape = f'viewBox="0 0 {_WIDTH:g} {height:.0f}" width="{_WIDTH:g}" style="max-width:100%;height:auto"'
     return "".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="kb-still" role="img" {shape}>',
-            f"<title>{escape(name)}</title>",
+            f"<title>{escape(title)}</title>",
             _STYLE,
-            f'<rect class="b" width="100%" height="100%" rx="4"/><text class="t" x="12" y="20">{escape(name)}</text>',
+            f'<rect class="b" width="100%" height="100%" rx="4"/><text class="t" x="12" y="20">{escape(title)}</text>',
             f'<svg y="{_HEAD:g}" width="{_WIDTH:g}" height="{drawing.height:.1f}">',
             *drawing.parts,
             "</svg>",
-            *(_legend(loads, _HEAD + drawing.height + 18, "path" in header) if run else ()),
-            f'<text class="m" x="12" y="{height - 9:.0f}">{escape(said)}</text></svg>',
+            f'<g transform="translate(0 {below + 18:.0f})">{legend}</g>' if legend else "",
+            *(
+                f'<text class="m" x="12" y="{lines + 16 * (i + 1) - 4:.0f}">{escape(text)}</text>'
+                for i, text in enumerate(foot)
+            ),
+            "</svg>",
         ]
     )
 
@@ -119,12 +205,13 @@ class _Loads:
     parts: Mapping[str, float] = field(default_factory=dict)
 
 
+_IDLE = _Loads()
+
+
 def _loads(scene: Scene) -> tuple[_Loads, tuple[float, float]]:
     """Return the mean loads while PEs worked, and that time [ns]."""
     header, buffers = scene
-    run = header.get("run")
-    if run is None:
-        return _Loads(), (0.0, 0.0)
+    run = header["run"]
     bins = run["bins"]
     node, link = (
         np.frombuffer(buffers[f"{kind}_load"], np.uint8).reshape(len(run[f"{kind}s"]), bins) / 255
@@ -187,16 +274,27 @@ class _Place:
 
 
 class _Drawing:
-    """The shapes of a machine in a frame, loads by level."""
+    """The shapes of a machine in a frame, loads by level.
 
-    def __init__(self, machine: Mapping[str, Any], loads: _Loads, path: frozenset[str]) -> None:
+    The frame is a `view`, or the smallest part of the machine that contains the components that `worked`.
+    """
+
+    def __init__(
+        self,
+        machine: Mapping[str, Any],
+        loads: _Loads = _IDLE,
+        path: frozenset[str] = frozenset(),
+        *,
+        view: str = "",
+        worked: Iterable[str] = (),
+    ) -> None:
         self._templates, self._loads, self._path = machine["templates"], loads, path
         self._shapes: dict[str, list[str]] = {"p": [], "o": [], "i": []}  # containers, idle lines, boxes in them
         self._fills: list[list[str]] = [[] for _ in range(_LEVELS)]
         self._wires: list[list[str]] = [[] for _ in range(_LEVELS)]
         self._thread: list[str] = []
         self._texts: list[str] = []
-        x, y, w, h = self._frame()
+        x, y, w, h = self._frame(view, worked)
         scale = min(_WIDTH / w, _HEIGHT / h)
         self.height = h * scale
         self._root = _Place((_WIDTH - w * scale) / 2 - x * scale, -y * scale, scale, scale)
@@ -217,27 +315,30 @@ class _Drawing:
             yield f'<path class="c" d="{"".join(self._thread)}"/>'
         yield from self._texts
 
-    def _frame(self) -> tuple[float, float, float, float]:
-        """Return the part of the system to draw: the smallest that contains the PEs that worked."""
+    def _frame(self, view: str, worked: Iterable[str]) -> tuple[float, float, float, float]:
+        """Return the part of the system to draw."""
+        found = sorted({match.groups("") if (match := _PART.match(name)) else ("", "", "") for name in worked})
+        sip, cube, pe = found[0] if found else ("sip0", "cube0", "pe0")
         system = self._templates["system"]
-        pes = sorted({tuple(map(int, found.groups())) for name in self._loads.nodes if (found := _PE.match(name))})
-        whole = _Place(0, 0, 1, 1)
-        sips, cubes = {pe[0] for pe in pes}, {pe[:2] for pe in pes}
-        if len(sips) != 1:
+        if view == "system" or not (view or (found and sip and found[-1][0] == sip)):
             return 0, 0, system["w"], system["h"]
-        sip, cube, pe = pes[0]
-        rect, place = self._instance("system", f"sip{sip}", whole)
-        if len(cubes) == 1:
-            rect, place = self._instance("sip", f"cube{cube}", place)
-        if len(pes) == 1:
-            boxes = {box["id"]: box for box in self._templates["cube"]["boxes"]}
-            lines = self._templates["cube"]["lines"]
-            routers = [line["b"] for line in lines if line["a"] == f"pe{pe}.pe_dma"]
-            names = [f"pe{pe}", f"hbm_ctrl.pe{pe}", *routers]
-            x, y, w, h = _union([place.rect(boxes[name]["at"]) for name in names])
-            return x - 0.1 * w, y - 0.02 * h, 1.2 * w, 1.04 * h
+        rect, place = self._instance("system", sip, _Place(0, 0, 1, 1))
+        if view in ("cube", "pe") or (not view and cube and len({part[:2] for part in found}) == 1):
+            rect, place = self._instance("sip", cube, place)
+            if view == "pe":
+                rect, place = self._instance("cube", pe, place)
+            elif not view and pe and len(found) == 1:
+                return self._tile(pe, place)
         x, y, w, h = rect
         return x - 0.04 * w, y - 0.04 * h, 1.08 * w, 1.08 * h
+
+    def _tile(self, pe: str, place: _Place) -> tuple[float, float, float, float]:
+        """Return where a PE is with its HBM slice and router."""
+        boxes = {box["id"]: box for box in self._templates["cube"]["boxes"]}
+        lines = self._templates["cube"]["lines"]
+        routers = [line["b"] for line in lines if line["a"] == f"{pe}.pe_dma"]
+        x, y, w, h = _union([place.rect(boxes[name]["at"]) for name in (pe, f"hbm_ctrl.{pe}", *routers)])
+        return x - 0.1 * w, y - 0.02 * h, 1.2 * w, 1.04 * h
 
     def _instance(self, level: str, name: str, place: _Place) -> tuple[tuple[float, float, float, float], _Place]:
         box = next(box for box in self._templates[level]["boxes"] if box["id"] == name)
@@ -328,19 +429,30 @@ def _rect_path(rect: tuple[float, float, float, float]) -> str:
     return f"M{x:.1f} {y:.1f}h{w:.1f}v{h:.1f}h{-w:.1f}z"
 
 
-def _legend(loads: _Loads, y: float, path: bool) -> Iterator[str]:
-    """Yield the scale of loads and the busiest parts."""
-    yield f'<text class="m" x="12" y="{y:.0f}">0 %</text>'
-    for level in range(_LEVELS):
-        yield f'<rect class="f{level}" x="{40 + 22 * level}" y="{y - 9:.0f}" width="22" height="10"/>'
+def _legend(loads: _Loads, path: bool = False) -> str:
+    """Return the scale of loads and the busiest parts."""
     x = 46 + 22 * _LEVELS
-    yield f'<text class="m" x="{x}" y="{y:.0f}">100 % busy</text>'
+    shapes = ['<text class="m" x="12">0 %</text>']
+    shapes += [
+        f'<rect class="f{level}" x="{40 + 22 * level}" y="-9" width="22" height="10"/>' for level in range(_LEVELS)
+    ]
+    shapes.append(f'<text class="m" x="{x}">100 % busy</text>')
     x += 90
     if path:
-        yield f'<path class="c" d="M{x} {y - 4:.0f}h28"/><text class="m" x="{x + 34}" y="{y:.0f}">critical path</text>'
+        shapes.append(f'<path class="c" d="M{x} -4h28"/><text class="m" x="{x + 34}">critical path</text>')
     servers = {name: load for name, load in loads.nodes.items() if _ENGINE.match(name) or _MEMORY.match(name)}
     busiest = sorted({**loads.links, **servers}.items(), key=lambda item: (-item[1], item[0]))[:_BUSIEST]
     texts = [f"{name} {load:.0%}" for name, load in busiest]
     while len(texts) > 1 and _length(", ".join(texts)) > _WIDTH - 80:
         texts.pop()
-    yield f'<text x="12" y="{y + 18:.0f}">busiest: {escape(", ".join(texts))}</text>'
+    return "".join([*shapes, f'<text x="12" y="18">busiest: {escape(", ".join(texts))}</text>'])
+
+
+def machine_html(machine: Machine) -> str:
+    """Return how a machine shows itself in a notebook: its name, the system, and its sections to unfold."""
+    section = machine_section(machine)
+    unfold = "".join(
+        f"<details><summary>{escape(section['templates'][view]['title'])}</summary>{view_svg(section, view)}</details>"
+        for view in ("sip", "cube", "pe")
+    )
+    return f"<div><code>{escape(repr(machine))}</code></div>{view_svg(section, 'system')}{unfold}"
