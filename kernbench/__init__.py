@@ -24,57 +24,69 @@ if (
 from typing import TYPE_CHECKING, Any
 
 from kernbench import build as _build  # noqa: F401 - selects the engine, before any of its modules is imported
+from kernbench._names import found as _found
 
 if TYPE_CHECKING:
-    from kernbench import ccl, torch, triton
+    from kernbench import ccl, errors, ops, torch, tp, triton
     from kernbench.analysis.compare import compare
+    from kernbench.analysis.result import Result
     from kernbench.benches.registry import run
     from kernbench.notebook._picture import picture
     from kernbench.notebook._view import explore
     from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api.context import session
+    from kernbench.runtime_api.tensor import Tensor
     from kernbench.sim_engine._limits import Limits
     from kernbench.studies.best import gemm
     from kernbench.studies.fidelity import fidelity
     from kernbench.studies.load_curve import load_curve
+    from kernbench.studies.study import Study
     from kernbench.sweeps._saved import read
     from kernbench.sweeps._sweep import sweep
+    from kernbench.topology.builder import Machine
     from kernbench.topology.builder import resolve_topology as load
+    from kernbench.triton_emu.tl_context import TLContext as tl  # noqa: N813 - what a kernel calls it
 
 __all__ = [
-    "DPPolicy", "Limits", "ccl", "compare", "explore", "fidelity", "gemm", "load", "load_curve", "picture", "read",
-    "run", "session", "sweep", "torch", "triton",
+    "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "ccl", "compare", "errors", "explore", "fidelity",
+    "gemm", "load", "load_curve", "ops", "picture", "read", "run", "session", "sweep", "tl", "torch", "tp", "triton",
 ]  # fmt: skip
 
 _WHERE = {
-    "DPPolicy": "kernbench.policy.placement.dp:DPPolicy",
-    "Limits": "kernbench.sim_engine._limits:Limits",
-    "ccl": "kernbench.ccl",
-    "compare": "kernbench.analysis.compare:compare",
-    "explore": "kernbench.notebook._view:explore",
-    "fidelity": "kernbench.studies.fidelity:fidelity",
-    "gemm": "kernbench.studies.best:gemm",
-    "load_curve": "kernbench.studies.load_curve:load_curve",
+    "DPPolicy": "kernbench.policy.placement.dp",
+    "Limits": "kernbench.sim_engine._limits",
+    "Machine": "kernbench.topology.builder",
+    "Result": "kernbench.analysis.result",
+    "Study": "kernbench.studies.study",
+    "Tensor": "kernbench.runtime_api.tensor",
+    "ccl": "",
+    "compare": "kernbench.analysis.compare",
+    "errors": "",
+    "explore": "kernbench.notebook._view",
+    "fidelity": "kernbench.studies.fidelity",
+    "gemm": "kernbench.studies.best",
     "load": "kernbench.topology.builder:resolve_topology",
-    "picture": "kernbench.notebook._picture:picture",
-    "read": "kernbench.sweeps._saved:read",
-    "run": "kernbench.benches.registry:run",
-    "session": "kernbench.runtime_api.context:session",
-    "sweep": "kernbench.sweeps._sweep:sweep",
-    "torch": "kernbench.torch",
-    "triton": "kernbench.triton",
+    "load_curve": "kernbench.studies.load_curve",
+    "ops": "",
+    "picture": "kernbench.notebook._picture",
+    "read": "kernbench.sweeps._saved",
+    "run": "kernbench.benches.registry",
+    "session": "kernbench.runtime_api.context",
+    "sweep": "kernbench.sweeps._sweep",
+    "tl": "kernbench.triton_emu.tl_context:TLContext",
+    "torch": "",
+    "tp": "",
+    "triton": "",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'kernbench' has no attribute {name!r}; known: {', '.join(__all__)}")
-    from importlib import import_module
-    from operator import attrgetter
+    if name == "__version__":
+        from importlib.metadata import version
 
-    module, _, attribute = _WHERE[name].partition(":")
-    found = import_module(module)
-    globals()[name] = value = attrgetter(attribute)(found) if attribute else found
+        return version("kernbench")
+    value = _found(__name__, _WHERE, name)
+    globals()[name] = value
     return value
 
 

@@ -250,7 +250,7 @@ for path, value in (("cube.hbm.channel_bw_gbs", 16), ("cube.noc.link_bw_gbs", 12
 # reads 64 rows of 2 KiB, one after the other?
 
 # %%
-from kernbench.components.builtin.memory import HbmCtrl
+from kernbench.components import HbmCtrl
 
 
 class PausedHbm(HbmCtrl):

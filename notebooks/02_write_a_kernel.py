@@ -27,7 +27,7 @@ import kernbench as kb
 from kernbench.analysis.breakdown import breakdown
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import pe_window
-from kernbench.triton_emu.testing import run_kernel
+from kernbench.triton_emu import run_kernel
 from kernbench.viz.figures import tile_timeline
 
 rng = np.random.default_rng(0)

@@ -28,7 +28,7 @@ import kernbench as kb
 from kernbench.ccl import run_kernel_in_mock
 from kernbench.kernels.attention import attention, tiles
 from kernbench.studies import gqa
-from kernbench.triton_emu.testing import run_kernel
+from kernbench.triton_emu import run_kernel
 
 rng = np.random.default_rng(0)
 

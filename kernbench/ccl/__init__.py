@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from kernbench._names import found
+
 _WHERE = {
     "AlphaBeta": "kernbench.ccl.alpha_beta",
     "Bounds": "kernbench.ccl.bounds",
@@ -14,9 +16,4 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name of `kernbench.ccl`, imported when first used."""
-    if name not in _WHERE:
-        raise AttributeError(f"module 'kernbench.ccl' has no attribute {name!r}; known: {', '.join(_WHERE)}")
-    from importlib import import_module
-
-    return getattr(import_module(_WHERE[name]), name)
+    return found(__name__, _WHERE, name)

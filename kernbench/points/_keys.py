@@ -34,7 +34,6 @@ _APART = (
     "viz", "points", "sweeps", "benches", "cli", "notebook", "triton", "torch", "analysis/_what_if", "build.py",
     "compat.py", *_MSCCL,
 )  # fmt: skip
-_NAMES = {Path("__init__.py"), Path("ccl", "__init__.py")}  # public names, found on demand
 
 
 @cache
@@ -59,7 +58,8 @@ def code_version(study: str = "") -> str:
 
 def _decides_rows(path: Path) -> bool:
     """Return whether a file of the package, outside of studies, can change a row."""
-    if path in _NAMES or any(path.is_relative_to(part) for part in _APART):
+    names = path.name == "__init__.py" or path == Path("_names.py")  # where public names are
+    if names or any(path.is_relative_to(part) for part in _APART):
         return False
     return path.parts[0] != "studies" or path.suffix != ".py"
 

@@ -4,9 +4,9 @@ The shipped studies are found here by name. `gqa`, `milestone` and `probe` are m
 single runs.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kernbench._names import found
 from kernbench.studies.study import Finding, Parameter, Report, Study
 from kernbench.viz.charts import Chart, Column
 
@@ -30,13 +30,19 @@ __all__ = [
 
 # Studies are imported on first use: they load the simulator.
 _STUDIES = {
-    "CclStudy": "ccl", "CollectivesStudy": "lists", "DesignSpaceStudy": "design_space", "FidelityStudy": "fidelity",
-    "GemmStudy": "gemm", "GqaStudy": "gqa", "LayersStudy": "layers", "ModelsStudy": "models", "ProbeStudy": "probe",
-    "ProductsStudy": "lists", "VerificationStudy": "verification",
-}  # fmt: skip
+    "CclStudy": "kernbench.studies.ccl",
+    "CollectivesStudy": "kernbench.studies.lists",
+    "DesignSpaceStudy": "kernbench.studies.design_space",
+    "FidelityStudy": "kernbench.studies.fidelity",
+    "GemmStudy": "kernbench.studies.gemm",
+    "GqaStudy": "kernbench.studies.gqa",
+    "LayersStudy": "kernbench.studies.layers",
+    "ModelsStudy": "kernbench.studies.models",
+    "ProbeStudy": "kernbench.studies.probe",
+    "ProductsStudy": "kernbench.studies.lists",
+    "VerificationStudy": "kernbench.studies.verification",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _STUDIES:
-        raise AttributeError(f"module 'kernbench.studies' has no attribute {name!r}; known: {', '.join(__all__)}")
-    return getattr(import_module(f"kernbench.studies.{_STUDIES[name]}"), name)
+    return found(__name__, _STUDIES, name)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kernbench._names import found
 from kernbench.errors import MissingModuleError
 
 _WHERE = {
@@ -14,14 +15,9 @@ _WHERE = {
 
 def __getattr__(name: str) -> Any:
     """Return a public function of `kernbench.torch`, imported when first used."""
-    if name not in _WHERE:
-        raise AttributeError(f"module 'kernbench.torch' has no attribute {name!r}; known: {', '.join(_WHERE)}")
-    from importlib import import_module
-
     try:
-        module = import_module(_WHERE[name])
+        return found(__name__, _WHERE, name)
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "triton"):
             raise
         raise MissingModuleError(f"kb.torch.{name} needs PyTorch: pip install 'kernbench[torch]'") from error
-    return getattr(module, name)

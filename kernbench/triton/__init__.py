@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from kernbench._names import found
+
 _WHERE = {
     "autotune": "kernbench.triton._autotune",
     "load": "kernbench.triton._module",
@@ -11,9 +13,4 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public function of `kernbench.triton`, imported when first used."""
-    if name not in _WHERE:
-        raise AttributeError(f"module 'kernbench.triton' has no attribute {name!r}; known: {', '.join(_WHERE)}")
-    from importlib import import_module
-
-    return getattr(import_module(_WHERE[name]), name)
+    return found(__name__, _WHERE, name)
