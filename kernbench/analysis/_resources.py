@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from kernbench.config._schema import DURATION, speeds
+
 
 class Attribution(NamedTuple):
     """The group that a resource belongs to, and the fields of the machine file that would change its time."""
@@ -118,7 +120,7 @@ class Reason:
         """Return what to change, in words; empty if nothing would help."""
         if not self.fields:
             return self.note
-        verb = "lower" if self.fields[0].endswith(("_ns", "_mm")) else "raise"
+        verb = "lower" if speeds().get(self.fields[0]) == DURATION else "raise"
         text = f"{verb} {', '.join(self.fields)}"
         text = f"{text} together with {', '.join(self.together)}" if self.together else text
         text = f"{text}, or change {self.impl}" if self.impl else text

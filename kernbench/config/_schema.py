@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from functools import cached_property
+from functools import cache, cached_property
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, dataclass_transform, get_args, get_origin, get_type_hints
@@ -164,12 +164,27 @@ Mm2PerMib = Annotated[float, number("mm2/MiB", ge=0)]
 Mm2PerGbs = Annotated[float, number("mm2 per GB/s", ge=0)]
 
 
-def described(description: str, **default: Any) -> Any:
-    """Return the field of a key; with `default` or `default_factory` the key may be left out."""
-    return field(metadata={"description": description}, **default)
+RATE, DURATION = "rate", "duration"
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(described,))
+def described(label: str, description: str = "", *, speed: str = "", **default: Any) -> Any:
+    """Describe a key; with `default` or `default_factory` it may be left out.
+
+    `label` is what forms and figures call it; one that begins in lower case follows that of its group. `speed` says
+    that the key only tells how fast a part is, and whether more is faster (RATE) or slower (DURATION).
+    """
+    return field(metadata={"label": label, "description": description, "speed": speed}, **default)
+
+
+def rate(label: str, description: str) -> Any:
+    return described(label, description, speed=RATE)
+
+
+def duration(label: str, description: str) -> Any:
+    return described(label, description, speed=DURATION)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(described, rate, duration))
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """A group of keys; any other key is refused."""
@@ -209,6 +224,22 @@ def keys(group: type[Model]) -> dict[str, Any]:
         kinds = get_type_hints(group, include_extras=True)
         _KEYS[group] = {f.name: kinds[f.name] for f in fields(group)}
     return _KEYS[group]
+
+
+def walk(group: type[Model], path: str = "", label: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield path, label and speed of each key of a group and of those in it, in the order of the file."""
+    for key in fields(group):
+        kind, here, own = keys(group)[key.name], f"{path}.{key.name}".lstrip("."), key.metadata.get("label", "")
+        if is_group(kind):
+            yield from walk(kind, here, own)
+        else:
+            yield here, f"{label} {own}" if own[:1].islower() else own, key.metadata["speed"]
+
+
+@cache
+def speeds() -> dict[str, str]:
+    """Map the path of each key that only tells how fast a part is to RATE or DURATION."""
+    return {path: speed for path, _, speed in walk(MachineConfig) if speed}
 
 
 def is_group(kind: Any) -> bool:
@@ -275,7 +306,7 @@ def _schema_of_group(group: type[Model], groups: dict[str, dict[str, Any]]) -> d
         default = {name: v for name in ("default", "default_factory") if (v := getattr(key, name)) is not MISSING}
         if default:
             schema = {"type": "default", "schema": schema, **default}
-        shown = {} if is_group(kind) else {"description": key.metadata["description"]}
+        shown = {} if is_group(kind) else {"description": key.metadata["description"], "title": key.metadata["label"]}
         if unit := unit_of(kind):
             shown |= {"description": f"{shown['description']} [{unit}]", "unit": unit}
         arguments.append(
@@ -294,33 +325,37 @@ def _schema_of_group(group: type[Model], groups: dict[str, dict[str, Any]]) -> d
 class Energy(Model):
     """Energy of what is done and moved; what a machine takes while it waits is not in it."""
 
-    mac_f16_pj: Pj = described("A multiply-accumulate of float16")
-    mac_bf16_pj: Pj = described("Of bfloat16")
-    mac_f8_pj: Pj = described("Of float8_e4m3fn and float8_e5m2")
-    mac_i8_pj: Pj = described("Of int8")
-    mac_f32_pj: Pj = described("Of float32")
-    tcm_pj_per_bit: PjPerBit = described("Read or written in a TCM")
-    sram_pj_per_bit: PjPerBit = described("Read or written in a cube's SRAM")
-    hbm_pj_per_bit: PjPerBit = described("Read or written in HBM, interface included")
-    router_pj_per_bit: PjPerBit = described("Through a router")
-    wire_pj_per_bit_mm: PjPerBitMm = described("Over a wire of the mesh between routers")
-    ucie_pj_per_bit: PjPerBit = described("Over a UCIe link, both ports together")
-    sip_link_pj_per_bit: PjPerBit = described("From SIP to SIP")
-    pcie_pj_per_bit: PjPerBit = described("Between a SIP and the PCIe switch")
+    mac_f16_pj: Pj = described("Energy of an f16 MAC", "A multiply-accumulate of float16")
+    mac_bf16_pj: Pj = described("Energy of a bf16 MAC", "Of bfloat16")
+    mac_f8_pj: Pj = described("Energy of an f8 MAC", "Of float8_e4m3fn and float8_e5m2")
+    mac_i8_pj: Pj = described("Energy of an i8 MAC", "Of int8")
+    mac_f32_pj: Pj = described("Energy of an f32 MAC", "Of float32")
+    tcm_pj_per_bit: PjPerBit = described("TCM energy", "Read or written in a TCM")
+    sram_pj_per_bit: PjPerBit = described("SRAM energy", "Read or written in a cube's SRAM")
+    hbm_pj_per_bit: PjPerBit = described("HBM energy", "Read or written in HBM, interface included")
+    router_pj_per_bit: PjPerBit = described("Router energy", "Through a router")
+    wire_pj_per_bit_mm: PjPerBitMm = described("NoC wire energy", "Over a wire of the mesh between routers")
+    ucie_pj_per_bit: PjPerBit = described("UCIe energy", "Over a UCIe link, both ports together")
+    sip_link_pj_per_bit: PjPerBit = described("SIP link energy", "From SIP to SIP")
+    pcie_pj_per_bit: PjPerBit = described("PCIe energy", "Between a SIP and the PCIe switch")
 
 
 class Area(Model):
     """Silicon of the cubes' dies and the IO chiplets; memory stacks are not in it."""
 
-    mac_um2: Um2 = described("A multiplier and its accumulator, for f16")
-    pe_mm2: Mm2 = described("The rest of a PE: CPU, scheduler, DMA, vector engine")
-    tcm_mm2_per_mib: Mm2PerMib = described("TCM")
-    sram_mm2_per_mib: Mm2PerMib = described("SRAM of a cube")
-    router_mm2_per_gbs: Mm2PerGbs = described("A router, by the bandwidth of a link")
-    hbm_mm2_per_gbs: Mm2PerGbs = described("Controllers and interface of the HBM, by its bandwidth")
-    ucie_mm2_per_gbs: Mm2PerGbs = described("A UCIe port, by its bandwidth each way")
-    sip_link_mm2_per_gbs: Mm2PerGbs = described("One end of a link between SIPs, by its bandwidth each way")
-    io_mm2: Mm2 = described("The rest of an IO chiplet")
+    mac_um2: Um2 = described("Area of a MAC", "A multiplier and its accumulator, for f16")
+    pe_mm2: Mm2 = described("Area of the rest of a PE", "The rest of a PE: CPU, scheduler, DMA, vector engine")
+    tcm_mm2_per_mib: Mm2PerMib = described("TCM area", "TCM")
+    sram_mm2_per_mib: Mm2PerMib = described("SRAM area", "SRAM of a cube")
+    router_mm2_per_gbs: Mm2PerGbs = described("Router area", "A router, by the bandwidth of a link")
+    hbm_mm2_per_gbs: Mm2PerGbs = described(
+        "HBM interface area", "Controllers and interface of the HBM, by its bandwidth"
+    )
+    ucie_mm2_per_gbs: Mm2PerGbs = described("UCIe port area", "A UCIe port, by its bandwidth each way")
+    sip_link_mm2_per_gbs: Mm2PerGbs = described(
+        "SIP link area", "One end of a link between SIPs, by its bandwidth each way"
+    )
+    io_mm2: Mm2 = described("Area of the rest of the I/O die", "The rest of an IO chiplet")
 
 
 class Cost(Model):
@@ -339,8 +374,8 @@ _SERVICE = "Occupied for this long by each launch or map message"
 class Transit(Model):
     """A part that messages pass through."""
 
-    impl: Impl = described(_IMPL)
-    overhead_ns: Ns = described(_OVERHEAD)
+    impl: Impl = described("component", _IMPL)
+    overhead_ns: Ns = duration("latency", _OVERHEAD)
 
 
 _FLOW = "Buffers of any length, or virtual channels (VCs) whose buffers are limited by credits"
@@ -356,66 +391,72 @@ Flow = Literal["unbounded", "credits"]
 class Router(Model):
     """A router of a cube's mesh."""
 
-    impl: Impl = described(_IMPL)
-    overhead_ns: Ns = described("Added to the latency of every flit, with flow: unbounded; occupies nothing")
-    flow: Flow = described(_FLOW, default="unbounded")
-    vcs: Vcs = described(_VCS, default=4)
-    vc_flits: Depth = described(_VC_FLITS, default=8)
-    pipeline: Pipeline = described(_PIPELINE, default=(1, 1, 1, 1))
-    allocator: Literal["islip"] = described(_ALLOCATOR, default="islip")
+    impl: Impl = described("Router component", _IMPL)
+    overhead_ns: Ns = duration(
+        "Router latency", "Added to the latency of every flit, with flow: unbounded; occupies nothing"
+    )
+    flow: Flow = described("Router flow control", _FLOW, default="unbounded")
+    vcs: Vcs = described("Router VCs per class", _VCS, default=4)
+    vc_flits: Depth = described("Router VC depth", _VC_FLITS, default=8)
+    pipeline: Pipeline = described("Router pipeline", _PIPELINE, default=(1, 1, 1, 1))
+    allocator: Literal["islip"] = described("Router allocator", _ALLOCATOR, default="islip")
 
 
 class SipRouter(Model):
     """The router of a SIP towards other SIPs: the network of its IO chiplet."""
 
-    flow: Flow = described(_FLOW, default="unbounded")
-    vcs: Vcs = described(_VCS, default=4)
-    vc_flits: Depth = described(_VC_FLITS, default=64)
-    pipeline: Pipeline = described(_PIPELINE, default=(1, 1, 1, 1))
-    allocator: Literal["islip"] = described(_ALLOCATOR, default="islip")
-    ties: Literal["parity", "random"] = described(_TIES, default="parity")
+    flow: Flow = described("SIP router flow control", _FLOW, default="unbounded")
+    vcs: Vcs = described("SIP router VCs per class", _VCS, default=4)
+    vc_flits: Depth = described("SIP router VC depth", _VC_FLITS, default=64)
+    pipeline: Pipeline = described("SIP router pipeline", _PIPELINE, default=(1, 1, 1, 1))
+    allocator: Literal["islip"] = described("SIP router allocator", _ALLOCATOR, default="islip")
+    ties: Literal["parity", "random"] = described("Equally long ways between SIPs", _TIES, default="parity")
 
 
 class Cpu(Model):
     """A control processor: a serial server."""
 
-    impl: Impl = described(_IMPL)
-    service_ns: Ns = described(_SERVICE)
+    impl: Impl = described("I/O CPU component", _IMPL)
+    service_ns: Ns = duration("I/O CPU time per message", _SERVICE)
 
 
 class PeLayout(Model):
     """Positions of the PEs of a cube."""
 
-    pe_per_corner: Side = described("PEs in each corner")
+    pe_per_corner: Side = described("PEs per corner", "PEs in each corner")
     corners: Annotated[tuple[Literal["NW", "NE", "SW", "SE"], ...], NOT_EMPTY] = described(
-        "Corners with PEs: NW on row 0, NE on row 1, SW on row rows-2, SE on row rows-1"
+        "Corners with PEs", "Corners with PEs: NW on row 0, NE on row 1, SW on row rows-2, SE on row rows-1"
     )
     pe_routers: Annotated[tuple[Place, ...], NOT_EMPTY] | None = described(
-        "[row, column] of the router of each PE; takes the place of the corners", default=None
+        "Router of each PE", "[row, column] of the router of each PE; takes the place of the corners", default=None
     )
 
 
 class Noc(Model):
     """The router mesh of a cube."""
 
-    rows: Side = described("Rows of routers; row 0 is north")
-    cols: Side = described("Columns of routers; column 0 is west")
-    pitch_mm: Mm = described("Distance between neighbouring routers")
-    removed: tuple[Place, ...] = described("[row, column] of the places without a router")
-    link_bw_gbs: Gbs = described("Each link between routers, each way")
+    rows: Side = described("Rows of routers", "Rows of routers; row 0 is north")
+    cols: Side = described("Columns of routers", "Columns of routers; column 0 is west")
+    pitch_mm: Mm = described("Distance between routers", "Distance between neighbouring routers")
+    removed: tuple[Place, ...] = described("Places without a router", "[row, column] of the places without a router")
+    link_bw_gbs: Gbs = rate("NoC link bandwidth", "Each link between routers, each way")
     router: Router
-    header_bytes: NoBytes = described("Sent with each flit over every link of a router", default=0)
+    header_bytes: NoBytes = described(
+        "NoC header per flit", "Sent with each flit over every link of a router", default=0
+    )
 
 
 class Ucie(Model):
     """UCIe ports on the four sides of a cube."""
 
-    impl: Impl = described(_IMPL)
-    connections: Side = described("Connections on each side")
-    bw_gbs: Gbs = described("Each connection from port to port, each way")
-    router_bw_gbs: Gbs = described("Between a port and its router, each way")
-    port_ns: Ns = described("Latency of each port: a crossing passes two")
-    efficiency: Share = described("Share of bw_gbs that the protocol of the link leaves for flits", default=1.0)
+    impl: Impl = described("UCIe component", _IMPL)
+    connections: Side = described("UCIe connections per side", "Connections on each side")
+    bw_gbs: Gbs = rate("UCIe bandwidth per connection", "Each connection from port to port, each way")
+    router_bw_gbs: Gbs = rate("UCIe port bandwidth", "Between a port and its router, each way")
+    port_ns: Ns = duration("UCIe port latency", "Latency of each port: a crossing passes two")
+    efficiency: Share = described(
+        "UCIe efficiency", "Share of bw_gbs that the protocol of the link leaves for flits", default=1.0
+    )
 
     @property
     def flit_gbs(self) -> float:
@@ -426,31 +467,34 @@ class Ucie(Model):
 class MCpu(Model):
     """The management CPU of a cube."""
 
-    impl: Impl = described(_IMPL)
-    service_ns: Ns = described(_SERVICE)
-    pos_mm: Point = described("From the north-west corner of the die; the nearest router is its own")
-    bw_gbs: Gbs = described("To its router, each way")
+    impl: Impl = described("Cube CPU component", _IMPL)
+    service_ns: Ns = duration("Cube CPU time per message", _SERVICE)
+    pos_mm: Point = described(
+        "Cube CPU position", "From the north-west corner of the die; the nearest router is its own"
+    )
+    bw_gbs: Gbs = rate("Cube CPU bandwidth", "To its router, each way")
 
 
 class Hbm(Model):
     """The HBM stack of a cube, one slice for each PE."""
 
-    impl: Impl = described(_IMPL)
-    size_gib: Gib = described("The whole stack; a slice is size // PEs")
-    channels: PowerOfTwo = described("Pseudo channels of a slice")
-    channel_bw_gbs: Gbs = described("Each pseudo channel")
-    burst_bytes: BurstBytes = described("Served as one piece by a channel")
-    turnaround_ns: Ns = described("When a channel changes between reading and writing")
-    access_ns: Ns = described("From the service of a burst to its data")
-    efficiency: Share = described("Share of the channels' bandwidth that is reached")
+    impl: Impl = described("HBM component", _IMPL)
+    size_gib: Gib = described("HBM capacity", "The whole stack; a slice is size // PEs")
+    channels: PowerOfTwo = described("HBM channels per PE", "Pseudo channels of a slice")
+    channel_bw_gbs: Gbs = rate("HBM bandwidth per channel", "Each pseudo channel")
+    burst_bytes: BurstBytes = described("HBM burst size", "Served as one piece by a channel")
+    turnaround_ns: Ns = duration("HBM read/write turnaround", "When a channel changes between reading and writing")
+    access_ns: Ns = duration("HBM access latency", "From the service of a burst to its data")
+    efficiency: Share = rate("HBM efficiency", "Share of the channels' bandwidth that is reached")
     gather: Literal["packed", "strided"] = described(
-        "Layout of a tile in memory: contiguously, or in the lines of the row-major matrix"
+        "HBM tile layout", "Layout of a tile in memory: contiguously, or in the lines of the row-major matrix"
     )
-    bw_gbs: Gbs = described("Between the controller of a slice and its router, each way")
+    bw_gbs: Gbs = rate("HBM controller bandwidth", "Between the controller of a slice and its router, each way")
     timing: Literal["simple", "hbm2e", "hbm3"] = described(
-        "One rate for each channel, or the commands, banks and rows of a DRAM standard", default="simple"
+        "HBM timing", "One rate for each channel, or the commands, banks and rows of a DRAM standard", default="simple"
     )
     mapping: Literal["RoBaBgCo", "RoBaCoBg", "RoBgBaCo", "RoBgCoBa", "RoCoBaBg", "RoCoBgBa"] = described(
+        "HBM address mapping",
         "Row, bank, bank group and column in an address of a channel, from the most significant; for hbm2e and hbm3",
         default="RoBaCoBg",
     )
@@ -473,86 +517,87 @@ class Hbm(Model):
 class Sram(Model):
     """The shared SRAM of a cube."""
 
-    impl: Impl = described(_IMPL)
-    size_mib: Mib = described("For each cube")
-    bw_gbs: Gbs = described("To its router, each way")
-    pos_mm: Point = described("From the north-west corner of the die; the nearest router is its own")
+    impl: Impl = described("SRAM component", _IMPL)
+    size_mib: Mib = described("SRAM capacity per cube", "For each cube")
+    bw_gbs: Gbs = rate("SRAM bandwidth", "To its router, each way")
+    pos_mm: Point = described("SRAM position", "From the north-west corner of the die; the nearest router is its own")
 
 
 class PeCpuConfig(Model):
     """The control processor of a PE."""
 
-    impl: Impl = described(_IMPL)
-    command_ns: Ns = described("For each command issued, and each launch taken")
-    bw_gbs: Gbs = described("To its router, each way")
+    impl: Impl = described("PE CPU component", _IMPL)
+    command_ns: Ns = duration("PE CPU time per command", "For each command issued, and each launch taken")
+    bw_gbs: Gbs = rate("PE CPU bandwidth", "To its router, each way")
 
 
 class PeSchedulerConfig(Model):
     """What cuts a composite command into tiles."""
 
-    impl: Impl = described(_IMPL)
-    tile_ns: Ns = described("For each tile, hidden behind the tile before")
+    impl: Impl = described("Scheduler component", _IMPL)
+    tile_ns: Ns = duration("Scheduler time per tile", "For each tile, hidden behind the tile before")
 
 
 class PeDmaConfig(Model):
     """What moves data between TCM and other memories."""
 
-    impl: Impl = described(_IMPL)
-    bw_gbs: Gbs = described("To its router, each way")
-    outstanding_reads: Count = described("Requests of the read channel under way at once")
-    outstanding_writes: Count = described("Requests of the write channel under way at once")
+    impl: Impl = described("DMA component", _IMPL)
+    bw_gbs: Gbs = rate("DMA bandwidth", "To its router, each way")
+    outstanding_reads: Count = described("DMA reads in flight", "Requests of the read channel under way at once")
+    outstanding_writes: Count = described("DMA writes in flight", "Requests of the write channel under way at once")
 
 
 class PeFetchStoreConfig(Model):
     """What moves tiles between TCM and the engines, at the speed of the TCM's ports."""
 
-    impl: Impl = described(_IMPL)
+    impl: Impl = described("Fetch/store component", _IMPL)
 
 
 class MacsPerCycle(Model):
     """Multiply-accumulates per cycle, by type of operand."""
 
-    f16: Count = described("For float16")
-    bf16: Count = described("For bfloat16")
-    f8: Count = described("For float8_e4m3fn and float8_e5m2")
-    i8: Count = described("For int8")
-    f32: Count = described("For float32")
+    f16: Count = rate("MACs per cycle, f16", "For float16")
+    bf16: Count = rate("MACs per cycle, bf16", "For bfloat16")
+    f8: Count = rate("MACs per cycle, f8", "For float8_e4m3fn and float8_e5m2")
+    i8: Count = rate("MACs per cycle, i8", "For int8")
+    f32: Count = rate("MACs per cycle, f32", "For float32")
 
 
 class Tile(Model):
     """The tile of the matrix engine, in elements."""
 
-    m: Count = described("Rows of the first operand and of the result")
-    k: Count = described("The dimension that is summed over")
-    n: Count = described("Columns of the second operand and of the result")
+    m: Count = described("Tile rows (M)", "Rows of the first operand and of the result")
+    k: Count = described("Tile depth (K)", "The dimension that is summed over")
+    n: Count = described("Tile columns (N)", "Columns of the second operand and of the result")
 
 
 class Systolic(Model):
     """A systolic array."""
 
-    rows: Count = described("Rows of the array")
-    cols: Count = described("Columns of the array")
+    rows: Count = described("Systolic array rows", "Rows of the array")
+    cols: Count = described("Systolic array columns", "Columns of the array")
     dataflow: Literal["output_stationary", "weight_stationary", "input_stationary"] = described(
-        "What stays in the array while the rest streams through it"
+        "Systolic dataflow", "What stays in the array while the rest streams through it"
     )
 
 
 class PeGemmConfig(Model):
     """The matrix engine."""
 
-    impl: Impl = described(_IMPL)
-    clock_ghz: Ghz = described("Clock of the matrix engine")
+    impl: Impl = described("Matrix engine component", _IMPL)
+    clock_ghz: Ghz = rate("Matrix engine clock", "Clock of the matrix engine")
     macs_per_cycle: MacsPerCycle
     tile: Tile
     model: Literal["rate", "systolic", "table"] = described(
+        "Matrix engine model",
         "Time of a tile: at macs_per_cycle, of a systolic array, or at the efficiency that a table has for its shape",
         default="rate",
     )
-    systolic: Systolic = described(
-        "The array of model: systolic", default=Systolic(rows=64, cols=64, dataflow="output_stationary")
-    )
+    systolic: Systolic = described("Systolic array", default=Systolic(rows=64, cols=64, dataflow="output_stationary"))
     table: tuple[Efficiency, ...] = described(
-        "[m, k, n, efficiency] of tile shapes, for model: table; or a CSV file with these columns", default=()
+        "Efficiency by tile shape",
+        "[m, k, n, efficiency] of tile shapes, for model: table; or a CSV file with these columns",
+        default=(),
     )
 
     @property
@@ -564,43 +609,49 @@ class PeGemmConfig(Model):
 class PeMathConfig(Model):
     """The vector engine."""
 
-    impl: Impl = described(_IMPL)
-    clock_ghz: Ghz = described("Clock of the vector engine")
-    lanes_16bit: Count = described("Values of up to 16 bits in a cycle")
-    lanes_32bit: Count = described("Values of 32 bits in a cycle; accumulators are 32 bits wide")
-    slow_op_cycles: Cycles = described("For exp, log, sqrt, division, sin, cos, per element and lane")
+    impl: Impl = described("Vector engine component", _IMPL)
+    clock_ghz: Ghz = rate("Vector engine clock", "Clock of the vector engine")
+    lanes_16bit: Count = rate("Vector lanes, 16 bit", "Values of up to 16 bits in a cycle")
+    lanes_32bit: Count = rate("Vector lanes, 32 bit", "Values of 32 bits in a cycle; accumulators are 32 bits wide")
+    slow_op_cycles: Cycles = duration(
+        "Cycles of exp, log, sqrt, /", "For exp, log, sqrt, division, sin, cos, per element and lane"
+    )
 
 
 class PeTcmConfig(Model):
     """The memory of a PE. The *_mb keys count MiB."""
 
-    impl: Impl = described(_IMPL)
-    size_mb: Mib = described("Tile buffers, kernel scratch, and the rest for operands, handles and rings")
-    tile_buffer_mb: Mib = described("Buffers of streamed tiles")
-    kernel_scratch_mb: Mib = described("Scratch of kernels")
-    scratch_result_kib: Kib = described("Results up to this size are stored in scratch")
-    read_bw_gbs: Gbs = described("The read port")
-    write_bw_gbs: Gbs = described("The write port")
-    buffers_per_operand: Count = described("Tiles of each streamed operand that are fetched ahead")
-    stage_buffers: Count = described("Tiles between the later stages of the pipeline")
+    impl: Impl = described("TCM component", _IMPL)
+    size_mb: Mib = described(
+        "TCM capacity", "Tile buffers, kernel scratch, and the rest for operands, handles and rings"
+    )
+    tile_buffer_mb: Mib = described("TCM for tile buffers", "Buffers of streamed tiles")
+    kernel_scratch_mb: Mib = described("TCM for kernel scratch", "Scratch of kernels")
+    scratch_result_kib: Kib = described("Largest result in scratch", "Results up to this size are stored in scratch")
+    read_bw_gbs: Gbs = rate("TCM read bandwidth", "The read port")
+    write_bw_gbs: Gbs = rate("TCM write bandwidth", "The write port")
+    buffers_per_operand: Count = described(
+        "Tiles fetched ahead", "Tiles of each streamed operand that are fetched ahead"
+    )
+    stage_buffers: Count = described("Tiles between stages", "Tiles between the later stages of the pipeline")
 
 
 class PeMmuConfig(Model):
     """Address translation of a PE."""
 
-    impl: Impl = described(_IMPL)
-    lookup_ns: Ns = described("For each request")
+    impl: Impl = described("MMU component", _IMPL)
+    lookup_ns: Ns = duration("MMU lookup time", "For each request")
 
 
 class PeIpcqConfig(Model):
     """Queues between PEs."""
 
-    impl: Impl = described(_IMPL)
-    n_slots: Count = described("Slots of a ring: one ring for each direction")
-    slot_bytes: Bytes = described("Each slot")
-    credit_bytes: Bytes = described("The message that gives a slot back to the sender")
-    sram_setup_ns: Ns = described("Once per access to a ring in SRAM")
-    hbm_setup_ns: Ns = described("Once per access to a ring in HBM")
+    impl: Impl = described("Message queue component", _IMPL)
+    n_slots: Count = described("Slots per queue", "Slots of a ring: one ring for each direction")
+    slot_bytes: Bytes = described("Slot size", "Each slot")
+    credit_bytes: Bytes = described("Credit message size", "The message that gives a slot back to the sender")
+    sram_setup_ns: Ns = duration("Set-up time, queue in SRAM", "Once per access to a ring in SRAM")
+    hbm_setup_ns: Ns = duration("Set-up time, queue in HBM", "Once per access to a ring in HBM")
 
 
 class Pe(Model):
@@ -620,7 +671,7 @@ class Pe(Model):
 class Cube(Model):
     """An HBM stack with the die under it."""
 
-    propagation_ns_per_mm: NsPerMm = described("Of wires on the die and on the interposer")
+    propagation_ns_per_mm: NsPerMm = duration("Wire delay", "Of wires on the die and on the interposer")
     pe_layout: PeLayout
     noc: Noc
     ucie: Ucie
@@ -633,45 +684,55 @@ class Cube(Model):
 class Sips(Model):
     """The SIPs of a system, and how they are joined."""
 
-    count: Count = described("SIPs")
+    count: Count = described("SIPs", "SIPs")
     topology: Literal["ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_connected"] = described(
-        "Links between SIPs; mesh_2d is another name of torus_2d"
+        "Topology of the SIPs", "Links between SIPs; mesh_2d is another name of torus_2d"
     )
-    w: Count | None = described("Columns of a 2-D topology whose count is not a square number", default=None)
-    h: Count | None = described("Rows of a 2-D topology whose count is not a square number", default=None)
+    w: Count | None = described(
+        "Columns of SIPs", "Columns of a 2-D topology whose count is not a square number", default=None
+    )
+    h: Count | None = described(
+        "Rows of SIPs", "Rows of a 2-D topology whose count is not a square number", default=None
+    )
 
 
 class Pcie(Model):
     """The PCIe link of a SIP."""
 
-    bw_gbs: Gbs = described("Each way")
-    latency_ns: Ns = described("Each way")
-    efficiency: Share = described("Share of bw_gbs that the protocol of the link leaves for flits", default=1.0)
+    bw_gbs: Gbs = rate("PCIe bandwidth", "Each way")
+    latency_ns: Ns = duration("PCIe latency", "Each way")
+    efficiency: Share = described(
+        "PCIe efficiency", "Share of bw_gbs that the protocol of the link leaves for flits", default=1.0
+    )
 
 
 class SipLink(Model):
     """A link between two SIPs, and the routers at its ends."""
 
-    bw_gbs: Gbs = described("Each way")
-    latency_ns: Ns = described("Each way")
-    header_bytes: NoBytes = described("Sent with each flit", default=0)
-    router: SipRouter = described("The routers of SIPs", default=SipRouter())
+    bw_gbs: Gbs = rate("Bandwidth between SIPs", "Each way")
+    latency_ns: Ns = duration("Latency between SIPs", "Each way")
+    header_bytes: NoBytes = described("SIP link header per flit", "Sent with each flit", default=0)
+    router: SipRouter = described("SIP router", default=SipRouter())
 
 
 class HostLink(Model):
     """The link between host and switch."""
 
-    bw_gbs_per_sip: Gbs = described("Each way, times the number of SIPs")
-    latency_ns: Ns = described("Each way")
+    bw_gbs_per_sip: Gbs = rate("Host bandwidth per SIP", "Each way, times the number of SIPs")
+    latency_ns: Ns = duration("Host latency", "Each way")
 
 
 class Host(Model):
     """What a launch costs before its message is under way."""
 
-    launch_ns: Ns = described("Of the host's program for each launch or graph; hidden by earlier work")
-    collective_ns: Ns = described("Added to that for each call of a collective")
-    doorbell_ns: Ns = described("From the host's write until the device sees it; hidden by earlier work")
-    descriptor_ns: Ns = described("The device's fetch of a launch or graph, after earlier work")
+    launch_ns: Ns = duration(
+        "Host time per launch", "Of the host's program for each launch or graph; hidden by earlier work"
+    )
+    collective_ns: Ns = duration("Host time per collective", "Added to that for each call of a collective")
+    doorbell_ns: Ns = duration(
+        "Doorbell latency", "From the host's write until the device sees it; hidden by earlier work"
+    )
+    descriptor_ns: Ns = duration("Descriptor fetch", "The device's fetch of a launch or graph, after earlier work")
 
 
 class System(Model):
@@ -679,35 +740,33 @@ class System(Model):
 
     sips: Sips
     sip_link: SipLink
-    switch: Transit
+    switch: Transit = described("PCIe switch")
     pcie: Pcie
     host_link: HostLink
-    host: Host = described(
-        "Start of work", default=Host(launch_ns=0.0, collective_ns=0.0, doorbell_ns=0.0, descriptor_ns=0.0)
-    )
-    flit_bytes: FlitBytes = described("Unit in which messages are sent over all links", default=FLIT_BYTES)
-    command_bytes: NoBytes = described("The command of a read, at most one flit", default=0)
+    host: Host = described("Host", default=Host(launch_ns=0.0, collective_ns=0.0, doorbell_ns=0.0, descriptor_ns=0.0))
+    flit_bytes: FlitBytes = described("Flit size", "Unit in which messages are sent over all links", default=FLIT_BYTES)
+    command_bytes: NoBytes = described("Read command size", "The command of a read, at most one flit", default=0)
 
 
 class CubeMesh(Model):
     """The cubes of a SIP."""
 
-    w: Count = described("Cubes in a row")
-    h: Count = described("Rows of cubes; row 0 is north")
+    w: Count = described("Cubes per row", "Cubes in a row")
+    h: Count = described("Rows of cubes", "Rows of cubes; row 0 is north")
 
 
 class IoNoc(Model):
     """The network of an IO chiplet."""
 
-    impl: Impl = described(_IMPL)
-    overhead_ns: Ns = described(_OVERHEAD)
-    port_bw_gbs: Gbs = described("Each port, each way")
+    impl: Impl = described("I/O network component", _IMPL)
+    overhead_ns: Ns = duration("I/O network latency", _OVERHEAD)
+    port_bw_gbs: Gbs = rate("I/O bandwidth per port", "Each port, each way")
 
 
 class Io(Model):
     """The IO chiplet of a SIP."""
 
-    pcie_ep: Transit
+    pcie_ep: Transit = described("PCIe endpoint")
     io_cpu: Cpu
     noc: IoNoc
 
@@ -722,7 +781,7 @@ class Sip(Model):
 class MachineConfig(Model):
     """A machine as its file describes it, validated and frozen. `read_machine` makes it, and checks the rules too."""
 
-    schema_version: Version = described("Form of the file")
+    schema_version: Version = described("Schema version", "Form of the file")
     system: System
     sip: Sip
     cube: Cube

@@ -9,158 +9,7 @@ from functools import cache
 from typing import Any
 
 from kernbench import config
-from kernbench.config._schema import LARGEST
-
-# Each field under its path in the machine file.
-_LABELS = {
-    "system.sips.count": "SIPs",
-    "system.sips.topology": "Topology of the SIPs",
-    "system.sips.w": "Columns of SIPs",
-    "system.sips.h": "Rows of SIPs",
-    "system.sip_link.bw_gbs": "Bandwidth between SIPs",
-    "system.sip_link.latency_ns": "Latency between SIPs",
-    "system.sip_link.header_bytes": "SIP link header per flit",
-    "system.sip_link.router.flow": "SIP router flow control",
-    "system.sip_link.router.vcs": "SIP router VCs per class",
-    "system.sip_link.router.vc_flits": "SIP router VC depth",
-    "system.sip_link.router.pipeline": "SIP router pipeline",
-    "system.sip_link.router.allocator": "SIP router allocator",
-    "system.sip_link.router.ties": "Equally long ways between SIPs",
-    "system.switch.impl": "PCIe switch component",
-    "system.switch.overhead_ns": "PCIe switch latency",
-    "system.pcie.bw_gbs": "PCIe bandwidth",
-    "system.pcie.latency_ns": "PCIe latency",
-    "system.pcie.efficiency": "PCIe efficiency",
-    "system.host_link.bw_gbs_per_sip": "Host bandwidth per SIP",
-    "system.host_link.latency_ns": "Host latency",
-    "system.host.launch_ns": "Host time per launch",
-    "system.host.collective_ns": "Host time per collective",
-    "system.host.doorbell_ns": "Doorbell latency",
-    "system.host.descriptor_ns": "Descriptor fetch",
-    "system.flit_bytes": "Flit size",
-    "system.command_bytes": "Read command size",
-    "sip.cube_mesh.w": "Cubes per row",
-    "sip.cube_mesh.h": "Rows of cubes",
-    "sip.io.pcie_ep.impl": "PCIe endpoint component",
-    "sip.io.pcie_ep.overhead_ns": "PCIe endpoint latency",
-    "sip.io.io_cpu.impl": "I/O CPU component",
-    "sip.io.io_cpu.service_ns": "I/O CPU time per message",
-    "sip.io.noc.impl": "I/O network component",
-    "sip.io.noc.overhead_ns": "I/O network latency",
-    "sip.io.noc.port_bw_gbs": "I/O bandwidth per port",
-    "cube.pe_layout.pe_per_corner": "PEs per corner",
-    "cube.pe_layout.corners": "Corners with PEs",
-    "cube.pe_layout.pe_routers": "Router of each PE",
-    "cube.propagation_ns_per_mm": "Wire delay",
-    "cube.noc.rows": "Rows of routers",
-    "cube.noc.cols": "Columns of routers",
-    "cube.noc.pitch_mm": "Distance between routers",
-    "cube.noc.removed": "Places without a router",
-    "cube.noc.link_bw_gbs": "NoC link bandwidth",
-    "cube.noc.header_bytes": "NoC header per flit",
-    "cube.noc.router.impl": "Router component",
-    "cube.noc.router.overhead_ns": "Router latency",
-    "cube.noc.router.flow": "Router flow control",
-    "cube.noc.router.vcs": "Router VCs per class",
-    "cube.noc.router.vc_flits": "Router VC depth",
-    "cube.noc.router.pipeline": "Router pipeline",
-    "cube.noc.router.allocator": "Router allocator",
-    "cube.ucie.impl": "UCIe component",
-    "cube.ucie.connections": "UCIe connections per side",
-    "cube.ucie.bw_gbs": "UCIe bandwidth per connection",
-    "cube.ucie.router_bw_gbs": "UCIe port bandwidth",
-    "cube.ucie.efficiency": "UCIe efficiency",
-    "cube.ucie.port_ns": "UCIe port latency",
-    "cube.hbm.impl": "HBM component",
-    "cube.hbm.size_gib": "HBM capacity",
-    "cube.hbm.channels": "HBM channels per PE",
-    "cube.hbm.channel_bw_gbs": "HBM bandwidth per channel",
-    "cube.hbm.burst_bytes": "HBM burst size",
-    "cube.hbm.turnaround_ns": "HBM read/write turnaround",
-    "cube.hbm.access_ns": "HBM access latency",
-    "cube.hbm.efficiency": "HBM efficiency",
-    "cube.hbm.gather": "HBM tile layout",
-    "cube.hbm.bw_gbs": "HBM controller bandwidth",
-    "cube.hbm.timing": "HBM timing",
-    "cube.hbm.mapping": "HBM address mapping",
-    "cube.sram.impl": "SRAM component",
-    "cube.sram.size_mib": "SRAM capacity per cube",
-    "cube.sram.bw_gbs": "SRAM bandwidth",
-    "cube.sram.pos_mm": "SRAM position",
-    "cube.pe.pe_gemm.impl": "Matrix engine component",
-    "cube.pe.pe_gemm.clock_ghz": "Matrix engine clock",
-    "cube.pe.pe_gemm.macs_per_cycle.f16": "MACs per cycle, f16",
-    "cube.pe.pe_gemm.macs_per_cycle.bf16": "MACs per cycle, bf16",
-    "cube.pe.pe_gemm.macs_per_cycle.f8": "MACs per cycle, f8",
-    "cube.pe.pe_gemm.macs_per_cycle.i8": "MACs per cycle, i8",
-    "cube.pe.pe_gemm.macs_per_cycle.f32": "MACs per cycle, f32",
-    "cube.pe.pe_gemm.tile.m": "Tile rows (M)",
-    "cube.pe.pe_gemm.tile.k": "Tile depth (K)",
-    "cube.pe.pe_gemm.tile.n": "Tile columns (N)",
-    "cube.pe.pe_gemm.model": "Matrix engine model",
-    "cube.pe.pe_gemm.systolic.rows": "Systolic array rows",
-    "cube.pe.pe_gemm.systolic.cols": "Systolic array columns",
-    "cube.pe.pe_gemm.systolic.dataflow": "Systolic dataflow",
-    "cube.pe.pe_gemm.table": "Efficiency by tile shape",
-    "cube.pe.pe_math.impl": "Vector engine component",
-    "cube.pe.pe_math.clock_ghz": "Vector engine clock",
-    "cube.pe.pe_math.lanes_16bit": "Vector lanes, 16 bit",
-    "cube.pe.pe_math.lanes_32bit": "Vector lanes, 32 bit",
-    "cube.pe.pe_math.slow_op_cycles": "Cycles of exp, log, sqrt, /",
-    "cube.pe.pe_fetch_store.impl": "Fetch/store component",
-    "cube.pe.pe_tcm.impl": "TCM component",
-    "cube.pe.pe_tcm.size_mb": "TCM capacity",
-    "cube.pe.pe_tcm.tile_buffer_mb": "TCM for tile buffers",
-    "cube.pe.pe_tcm.kernel_scratch_mb": "TCM for kernel scratch",
-    "cube.pe.pe_tcm.scratch_result_kib": "Largest result in scratch",
-    "cube.pe.pe_tcm.read_bw_gbs": "TCM read bandwidth",
-    "cube.pe.pe_tcm.write_bw_gbs": "TCM write bandwidth",
-    "cube.pe.pe_tcm.buffers_per_operand": "Tiles fetched ahead",
-    "cube.pe.pe_tcm.stage_buffers": "Tiles between stages",
-    "cube.pe.pe_scheduler.impl": "Scheduler component",
-    "cube.pe.pe_scheduler.tile_ns": "Scheduler time per tile",
-    "cube.pe.pe_dma.impl": "DMA component",
-    "cube.pe.pe_dma.bw_gbs": "DMA bandwidth",
-    "cube.pe.pe_dma.outstanding_reads": "DMA reads in flight",
-    "cube.pe.pe_dma.outstanding_writes": "DMA writes in flight",
-    "cube.pe.pe_mmu.impl": "MMU component",
-    "cube.pe.pe_mmu.lookup_ns": "MMU lookup time",
-    "cube.pe.pe_ipcq.impl": "Message queue component",
-    "cube.pe.pe_ipcq.n_slots": "Slots per queue",
-    "cube.pe.pe_ipcq.slot_bytes": "Slot size",
-    "cube.pe.pe_ipcq.credit_bytes": "Credit message size",
-    "cube.pe.pe_ipcq.sram_setup_ns": "Set-up time, queue in SRAM",
-    "cube.pe.pe_ipcq.hbm_setup_ns": "Set-up time, queue in HBM",
-    "cube.pe.pe_cpu.impl": "PE CPU component",
-    "cube.pe.pe_cpu.command_ns": "PE CPU time per command",
-    "cube.pe.pe_cpu.bw_gbs": "PE CPU bandwidth",
-    "cube.m_cpu.impl": "Cube CPU component",
-    "cube.m_cpu.service_ns": "Cube CPU time per message",
-    "cube.m_cpu.pos_mm": "Cube CPU position",
-    "cube.m_cpu.bw_gbs": "Cube CPU bandwidth",
-    "cost.energy.mac_f16_pj": "Energy of an f16 MAC",
-    "cost.energy.mac_bf16_pj": "Energy of a bf16 MAC",
-    "cost.energy.mac_f8_pj": "Energy of an f8 MAC",
-    "cost.energy.mac_i8_pj": "Energy of an i8 MAC",
-    "cost.energy.mac_f32_pj": "Energy of an f32 MAC",
-    "cost.energy.tcm_pj_per_bit": "TCM energy",
-    "cost.energy.sram_pj_per_bit": "SRAM energy",
-    "cost.energy.hbm_pj_per_bit": "HBM energy",
-    "cost.energy.router_pj_per_bit": "Router energy",
-    "cost.energy.wire_pj_per_bit_mm": "NoC wire energy",
-    "cost.energy.ucie_pj_per_bit": "UCIe energy",
-    "cost.energy.sip_link_pj_per_bit": "SIP link energy",
-    "cost.energy.pcie_pj_per_bit": "PCIe energy",
-    "cost.area.mac_um2": "Area of a MAC",
-    "cost.area.pe_mm2": "Area of the rest of a PE",
-    "cost.area.tcm_mm2_per_mib": "TCM area",
-    "cost.area.sram_mm2_per_mib": "SRAM area",
-    "cost.area.router_mm2_per_gbs": "Router area",
-    "cost.area.hbm_mm2_per_gbs": "HBM interface area",
-    "cost.area.ucie_mm2_per_gbs": "UCIe port area",
-    "cost.area.sip_link_mm2_per_gbs": "SIP link area",
-    "cost.area.io_mm2": "Area of the rest of the I/O die",
-}
+from kernbench.config._schema import LARGEST, MachineConfig, walk
 
 # The parameters of studies, which mean the same in all of them.
 _PARAMETERS = {
@@ -249,8 +98,8 @@ class Field:
 @cache
 def fields() -> dict[str, Field]:
     """Return every value of a machine file, by path, in the order of the file."""
-    schema = config.json_schema()["$defs"]
-    return {field.path: field for field in _leaves(schema, schema["Machine"], "")}
+    schema, labels = config.json_schema()["$defs"], {path: label for path, label, _ in walk(MachineConfig)}
+    return {path: _field(path, labels[path], value) for path, value in _leaves(schema, schema["Machine"], "")}
 
 
 _SOURCES = {"ref": "reference design", "std": "standard", "chosen": "assumption"}
@@ -290,7 +139,7 @@ def parameter_label(name: str) -> str:
     return _PARAMETERS.get(name) or name.replace("_", " ").strip().capitalize()
 
 
-def _leaves(schema: Mapping[str, Any], group: Mapping[str, Any], path: str) -> Iterator[Field]:
+def _leaves(schema: Mapping[str, Any], group: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for name, value in group["properties"].items():
         here = f"{path}.{name}".lstrip(".")
         inner = value.get("$ref") or next((x["$ref"] for x in value.get("allOf", ()) if "$ref" in x), "")
@@ -299,17 +148,17 @@ def _leaves(schema: Mapping[str, Any], group: Mapping[str, Any], path: str) -> I
         if inner:
             yield from _leaves(schema, schema[inner.rpartition("/")[2]], here)
         else:
-            yield _field(here, value)
+            yield here, value
 
 
-def _field(path: str, value: Mapping[str, Any]) -> Field:
+def _field(path: str, label: str, value: Mapping[str, Any]) -> Field:
     kind = next((x for x in value.get("anyOf", ()) if x.get("type") != "null"), value)
     low = kind.get("exclusiveMinimum", kind.get("minimum"))
     high = kind.get("maximum", LARGEST)
     unit = str(kind.get("unit", ""))
     return Field(
         path,
-        _LABELS[path],
+        label,
         _UNITS.get(unit, unit),
         str(value.get("description", "")).removesuffix(f"[{unit}]").strip(),
         tuple(kind.get("enum", ())),

@@ -11,26 +11,17 @@ from typing import Any
 from kernbench._units import decimal_product
 from kernbench.analysis._records import Records
 from kernbench.config import MachineConfig, read_machine
+from kernbench.config._schema import DURATION, speeds
 from kernbench.errors import ConfigError
 
+# What a prediction can change. Costs of a launch on the host are left out.
+COVERED = tuple(path for path in speeds() if not path.startswith("system.host."))
 # Rates for some types of data.
-_BY_TYPE = (
-    *(f"cube.pe.pe_gemm.macs_per_cycle.{family}" for family in ("f16", "bf16", "f8", "i8", "f32")),
-    "cube.pe.pe_math.lanes_16bit", "cube.pe.pe_math.lanes_32bit", "cube.pe.pe_math.slow_op_cycles",
-)  # fmt: skip
-# What a prediction can change: fields that only say how fast something is.
-COVERED = (
-    "system.sip_link.bw_gbs", "system.sip_link.latency_ns", "system.switch.overhead_ns", "system.pcie.bw_gbs",
-    "system.pcie.latency_ns", "system.host_link.bw_gbs_per_sip", "system.host_link.latency_ns",
-    "sip.io.pcie_ep.overhead_ns", "sip.io.io_cpu.service_ns", "sip.io.noc.overhead_ns", "sip.io.noc.port_bw_gbs",
-    "cube.propagation_ns_per_mm", "cube.noc.link_bw_gbs", "cube.noc.router.overhead_ns", "cube.ucie.bw_gbs",
-    "cube.ucie.router_bw_gbs", "cube.ucie.port_ns", "cube.m_cpu.service_ns", "cube.m_cpu.bw_gbs",
-    "cube.hbm.channel_bw_gbs", "cube.hbm.turnaround_ns", "cube.hbm.access_ns", "cube.hbm.efficiency",
-    "cube.hbm.bw_gbs", "cube.sram.bw_gbs", "cube.pe.pe_cpu.command_ns", "cube.pe.pe_cpu.bw_gbs",
-    "cube.pe.pe_scheduler.tile_ns", "cube.pe.pe_dma.bw_gbs", "cube.pe.pe_gemm.clock_ghz",
-    "cube.pe.pe_math.clock_ghz", *_BY_TYPE, "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs",
-    "cube.pe.pe_mmu.lookup_ns", "cube.pe.pe_ipcq.sram_setup_ns", "cube.pe.pe_ipcq.hbm_setup_ns",
-)  # fmt: skip
+_BY_TYPE = tuple(
+    path
+    for path in COVERED
+    if path.startswith(("cube.pe.pe_gemm.macs_per_cycle.", "cube.pe.pe_math.lanes_", "cube.pe.pe_math.slow_"))
+)
 # By how much predictions of fields up to four times slower or faster were too short and too long, as shares of the
 # exact time, rounded up: random workloads on random machines (tests/fuzz/advice.py, benchmarks/predictions.py). With
 # messages between PEs, by the slowdown up to which they hold.
@@ -300,7 +291,7 @@ def leaves(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def is_time(field: str) -> bool:
     """Return whether a field is a time, which is better smaller; else it is a rate."""
-    return field.endswith(("_ns", "_mm", "_cycles"))
+    return speeds().get(field) == DURATION
 
 
 def _slowdown(change: Change) -> float:
