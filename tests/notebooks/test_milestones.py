@@ -30,8 +30,13 @@ def small_parameters(path) -> list[str]:
     return options
 
 
+# What needs points that the small parameters leave out: changes to the published run, more references than a page lists.
+ONLY_IN_FULL = {"published_gap", "references"}
+
+
 def committed(path) -> set[str]:
-    return {p.name for p in files() if p.parent == ROOT / "milestones" / "output" / path.stem}
+    folder = ROOT / "milestones" / "output" / path.stem
+    return {p.name for p in files() if p.parent == folder and p.name.partition(".")[0] not in ONLY_IN_FULL}
 
 
 def kinds(names: set[str]) -> set[str]:
