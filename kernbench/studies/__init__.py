@@ -20,19 +20,17 @@ if TYPE_CHECKING:
     from kernbench.studies.lists import CollectivesStudy, ProductsStudy
     from kernbench.studies.models import ModelsStudy
     from kernbench.studies.probe import ProbeStudy
-    from kernbench.studies.verification import VerificationStudy
 
 __all__ = [
     "CclStudy", "Chart", "CollectivesStudy", "Column", "DesignSpaceStudy", "FidelityStudy", "Finding", "GemmStudy",
     "GqaStudy", "LayersStudy", "ModelsStudy", "Parameter", "ProbeStudy", "ProductsStudy", "Report", "Study",
-    "VerificationStudy",
 ]  # fmt: skip
 
 # Studies are imported on first use: they load the simulator.
 _STUDIES = {
     "CclStudy": "ccl", "CollectivesStudy": "lists", "DesignSpaceStudy": "design_space", "FidelityStudy": "fidelity",
     "GemmStudy": "gemm", "GqaStudy": "gqa", "LayersStudy": "layers", "ModelsStudy": "models", "ProbeStudy": "probe",
-    "ProductsStudy": "lists", "VerificationStudy": "verification",
+    "ProductsStudy": "lists",
 }  # fmt: skip
 
 
