@@ -40,10 +40,7 @@ from kernbench.studies.study import LABELS, MACHINE, SESSION_US, Choices, Parame
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from kernbench.runtime_api.context import RuntimeContext
-    from kernbench.studies.study import Finding
 
 # (count, topology) or (count, topology, w, h), as `system.sips` of a machine file has them.
 System = Sequence[Any]
@@ -202,6 +199,7 @@ class CclStudy(Study):
         "marks": Parameter([], "sizes of the reference design's figures", "B"),
     }
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
+    tables, findings, files = staticmethod(report.tables), staticmethod(report.findings), staticmethod(report.files)
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
         points, refused = _admitted(machine, parameters)
@@ -357,15 +355,6 @@ class CclStudy(Study):
         values = 0.1 * elements * config.n_sips if data else 0.0
         runs = 1 + SHORT_LIST * (algorithm == AUTO)
         return 3 * SESSION_US + runs * programs * (4000 + 60 * lane * parts) + values
-
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return report.findings(rows)
-
-    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        return report.tables(rows)
-
-    def files(self, rows: Sequence[Row], machine: Machine) -> dict[str, str]:
-        return report.files(rows)
 
 
 def _admitted(machine: Machine, parameters: Mapping[str, Any]) -> tuple[list[Row], dict[str, str]]:

@@ -585,7 +585,7 @@ _SUMMARY = (
 )  # fmt: skip
 
 
-def files(rows: Sequence[Row]) -> dict[str, str]:
+def files(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
     """Return what the reference design's bench writes: all-reduces by system and size, and by memory of queues."""
     found = {"summary.csv": seen(rows, SIZES), "buffer_kinds.csv": seen(rows, KINDS)}
     return {name: as_csv([{key: row[key] for key in _SUMMARY} for row in own]) for name, own in found.items() if own}
