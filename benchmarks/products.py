@@ -8,11 +8,11 @@ from functools import partial
 from benchmarks.table import Row, against_definition, best
 from kernbench.kernels.gemm import STAGINGS
 from kernbench.studies import gemm
-from kernbench.studies.verification_reference import Reference
 from kernbench.topology._naming import hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
 from tests.components import one_pe
 from tests.reference.pe import Gemm, Pe, Place
+from tests.reference.simulator import Reference
 
 
 def measure() -> Iterator[Row]:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from random import Random
 
 from benchmarks.table import Row, against_definition, best
-from kernbench.studies.verification_network import Engine
-from kernbench.studies.verification_reference import Ask, Reference, play
 from kernbench.topology._naming import hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
+from tests.reference.simulator import Reference
+from tests.reference.traffic import Ask, play
+from tests.sim_engine.adapter import Engine
 
 MESH = {
     "system.sips.count": 1,

@@ -127,6 +127,7 @@ FORMATTERS = Registry(
     },
 )
 RUNNERS = Registry("kernel runner", {"tl": "kernbench.triton_emu._runner:run_program"})
+PROGRAMS = Registry("check of an MSCCL program", {".xml": "kernbench.ccl._msccl_program:entry_faults"})
 STUDIES = Registry(
     "study",
     {

@@ -31,7 +31,7 @@ LABELS = {
 SHOWN_LAUNCHES, SHOWN_REASONS = 10, 5
 
 INCOMPLETE = "INCOMPLETE: the run stopped before its end"
-VERIFICATION = "model and simulator verified in milestones/output/verification/README.md"
+VERIFICATION = "how model and simulator are verified: Reliability, in the documentation"
 
 _SPANS = ("composite", "launch", "skew", "h2d", "d2h", "map", "install")  # from an order to its completion, not work
 

@@ -17,11 +17,11 @@ from xml.etree import ElementTree as ET
 
 from kernbench._dtypes import float32
 from kernbench.ccl._group import Group
+from kernbench.ccl._msccl_program import COLLECTIVES, read_program
 from kernbench.ccl.algorithm import Plan, plan_group
 from kernbench.ccl.install import AlgorithmLike, CclLike, resolve_algorithm_config
 from kernbench.components._command import Command, Load, Recv, Run, Send, Store, Value, Vector
 from kernbench.config._files import write_text
-from kernbench.config._msccl import COLLECTIVES, read_program
 from kernbench.errors import ConfigError
 from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu._runner import run_program

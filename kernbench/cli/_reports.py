@@ -196,8 +196,6 @@ def fidelity(
     \b
     FILE may be
       the output of nccl-tests or rccl-tests
-      COMPUTE_REPORT.csv of SCALE-Sim, with the topology and the .cfg file of its run
-      a log of BookSim2, or statistics of Ramulator2
       a CSV file: workload,parameters,value,unit,source
     The parameters of a CSV file are key=value pairs separated by semicolons, as in "m=64; k=64; n=64"; a key with dots,
     as in system.sips.count=8, changes the machine.

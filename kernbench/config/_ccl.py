@@ -13,7 +13,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, Registry, hint, locate
+from kernbench._registry import MAPPERS, PROGRAMS, TOPOLOGIES, VALIDATORS, Registry, hint, locate
 from kernbench.config._schema import Bytes, Count, Fault, KeyPath, Kind, MachineConfig, Model, described, expected
 from kernbench.errors import quote
 
@@ -367,9 +367,7 @@ def _choice(config: CclConfig) -> Iterator[Fault]:
 def _python(path: KeyPath, entry: CclEntry) -> Iterator[Fault]:
     """Yield what is wrong with the module and the dotted paths of an entry, and with options that its code lacks."""
     if entry.module.endswith(PROGRAM):
-        from kernbench.config._msccl import entry_faults
-
-        yield from entry_faults(path, entry)
+        yield from PROGRAMS.resolve(PROGRAM)(path, entry)
         return
     for key in ("topology", "mapper", "validator"):
         module, _, attribute = str(getattr(entry, key)).partition(":")

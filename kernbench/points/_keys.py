@@ -28,7 +28,7 @@ _STUDIES = "kernbench.studies"
 # Where the imports of a study are followed to: what they lead to decides its rows.
 _FOLLOWED = (_STUDIES, "kernbench.sweeps._measure", "kernbench.torch.", "kernbench.triton.")
 # What runs and writes MSCCL programs: it counts, with the programs, where ccl.yaml names one.
-_MSCCL = ("ccl/_msccl.py", "ccl/_msccl_writer.py", "config/_msccl.py")
+_MSCCL = ("ccl/_msccl.py", "ccl/_msccl_program.py", "ccl/_msccl_writer.py")
 # What decides rows only where a study imports it; of sweeps only `measure` does. Predictions and other names never do.
 _APART = (
     "viz", "points", "sweeps", "benches", "cli", "notebook", "triton", "torch", "analysis/_what_if", "build.py",

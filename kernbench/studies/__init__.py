@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from kernbench.studies.lists import CollectivesStudy, ProductsStudy
     from kernbench.studies.models import ModelsStudy
     from kernbench.studies.probe import ProbeStudy
-    from kernbench.studies.verification import VerificationStudy
 
 __all__ = [
     "CclStudy", "Chart", "CollectivesStudy", "Column", "DesignSpaceStudy", "FidelityStudy", "Finding", "GemmStudy",
     "GqaStudy", "LayersStudy", "ModelsStudy", "Parameter", "ProbeStudy", "ProductsStudy", "Report", "Study",
-    "VerificationStudy",
 ]  # fmt: skip
 
 # Studies are imported on first use: they load the simulator.
@@ -40,7 +38,6 @@ _STUDIES = {
     "ModelsStudy": "kernbench.studies.models",
     "ProbeStudy": "kernbench.studies.probe",
     "ProductsStudy": "kernbench.studies.lists",
-    "VerificationStudy": "kernbench.studies.verification",
 }
 
 

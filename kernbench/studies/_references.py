@@ -1,11 +1,10 @@
-"""Results of other tools and measurements, as references: CSV, nccl-tests, SCALE-Sim, BookSim2 and Ramulator2."""
+"""Results of other tools and measurements, as references: CSV, and the output of nccl-tests."""
 
 from __future__ import annotations
 
-import configparser
 import csv
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
@@ -24,7 +23,7 @@ Faults = list[str]
 
 COLUMNS = ("workload", "parameters", "value", "unit", "source")
 MOST_BYTES = 64 * MIB
-TOOLS = "nccl-tests output, a SCALE-Sim COMPUTE_REPORT.csv, a BookSim2 log, Ramulator2 statistics, or a CSV"
+TOOLS = f"nccl-tests output, or a CSV with the header {','.join(COLUMNS)}"
 # To the unit in which values are compared.
 UNITS = {
     "ps": ("ns", 1e-3), "ns": ("ns", 1.0), "us": ("ns", 1e3), "ms": ("ns", 1e6), "s": ("ns", 1e9),
@@ -55,8 +54,7 @@ def read_references(paths: Sequence[str | Path]) -> list[Reference]:
     Parameters
     ----------
     paths : sequence of paths
-        Any mix of supported files. A SCALE-Sim report contains no layer sizes: pass the topology and the configuration
-        of its run, too.
+        Any mix of CSV files and output of nccl-tests.
 
     Returns
     -------
@@ -70,13 +68,9 @@ def read_references(paths: Sequence[str | Path]) -> list[Reference]:
     texts = {Path(path): read_text(Path(path), MOST_BYTES, "pass files of results") for path in paths}
     faults: Faults = []
     found: list[Reference] = []
-    kinds = {path: _kind(path, text, faults) for path, text in texts.items()}
     for path, text in texts.items():
-        if kinds[path] in _READERS:
-            found += _READERS[kinds[path]](path, text, faults)
+        found += _read(path, text, faults)
     faults += _repeated(found)
-    # A network contains the same layer several times.
-    found += _scale_sim({kind: [p for p in texts if kinds[p] == kind] for kind in _SCALE_SIM}, texts, faults)
     if not faults and not found:
         faults = [f"{', '.join(map(str, texts)) or 'no file'}: no result to compare; expected {TOOLS}"]
     if faults:
@@ -84,36 +78,21 @@ def read_references(paths: Sequence[str | Path]) -> list[Reference]:
     return found
 
 
-def _kind(path: Path, text: str, faults: Faults) -> str:
-    """Return which tool wrote a file, by its content."""
+def _read(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
+    """Yield the references in a file; its content tells which tool wrote it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = next((line for line in lines if not line.startswith("#")), "")
-    cells = [cell.strip().lower() for cell in first.split(",")]
+    at = f"{path}: line {_line_of(text, first)}"
     if re.search(r"\bsize\s+count\s+type\b.*\bbusbw\b", text):
-        return "nccl-tests"
-    if "BEGIN Configuration File" in text or re.search(r"^Packet latency average = ", text, re.MULTILINE):
-        return "BookSim2"
-    if "[architecture_presets]" in text:
-        return "cfg"
-    if "layerid" in cells and "total cycles" in cells:
-        return "report"
-    if {"m", "n", "k"} <= set(cells) or "ifmap height" in cells:
-        return "topology"
-    if re.search(r"^memory_system:|^MemorySystem:", text, re.MULTILINE):
-        return "Ramulator2"
-    if "workload" in cells or "value" in cells:
-        return "CSV"
-    if not lines:
+        yield from _nccl_tests(path, text, faults)
+    elif {"workload", "value"} & {cell.strip().lower() for cell in first.split(",")}:
+        yield from _csv(path, text, faults)
+    elif not lines:
         faults.append(f"{path}: is empty; pass {TOOLS}")
-        return ""
-    if re.match(r"workload\s*[;\t]", first, re.IGNORECASE):
-        faults.append(f"{path}: line {_line_of(text, first)}: columns must be separated by commas; save it as CSV")
-        return ""
-    faults.append(
-        f"{path}: line {_line_of(text, first)}: {quote(first)} is not the format of a supported tool; "
-        f"expected {TOOLS} with the header {','.join(COLUMNS)}"
-    )
-    return ""
+    elif re.match(r"workload\s*[;\t]", first, re.IGNORECASE):
+        faults.append(f"{at}: columns must be separated by commas; save it as CSV")
+    else:
+        faults.append(f"{at}: {quote(first)} is not the format of a supported tool; expected {TOOLS}")
 
 
 def _line_of(text: str, line: str) -> int:
@@ -273,189 +252,3 @@ def _nccl_tests(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
 
 
 _PLAIN = {("redop", "sum"), ("redop", "none")}
-
-# -- SCALE-Sim
-
-_SCALE_SIM = ("report", "topology", "cfg")
-_DATAFLOWS = {"ws": "weight_stationary", "os": "output_stationary", "is": "input_stationary"}
-
-
-def _scale_sim(files: Mapping[str, Sequence[Path]], texts: Mapping[Path, str], faults: Faults) -> Iterator[Reference]:
-    if not files["report"]:
-        for path in (*files["topology"], *files["cfg"]):
-            faults.append(f"{path}: is an input of SCALE-Sim; pass the COMPUTE_REPORT.csv of its run, too")
-        return
-    report = files["report"][0]
-    for kind, what in (("topology", "the topology (a CSV with Layer,M,N,K)"), ("cfg", "the configuration (.cfg)")):
-        if len(files[kind]) != 1:
-            faults.append(f"{report}: contains no layer sizes; pass {what} of its run, too ({len(files[kind])} given)")
-    faults += [f"{path}: is a second report; pass one run of SCALE-Sim at a time" for path in files["report"][1:]]
-    if faults:
-        return
-    array = _array(files["cfg"][0], texts[files["cfg"][0]], faults)
-    layers = _layers(files["topology"][0], texts[files["topology"][0]], faults)
-    rows = list(csv.reader(texts[report].splitlines()))
-    header = [cell.strip() for cell in rows[0]]
-    body = [
-        (n, [cell.strip() for cell in cells]) for n, cells in enumerate(rows[1:], 2) if any(c.strip() for c in cells)
-    ]
-    if len(body) != len(layers) and not faults:
-        faults.append(
-            f"{report}: has {len(body)} layers, {files['topology'][0]} has {len(layers)}; pass those of one run"
-        )
-    if faults:
-        return
-    for (number, cells), (name, layer) in zip(body, layers, strict=True):
-        at = f"{report}: line {number}"
-        row = dict(zip(header, cells, strict=False))
-        total = _number(at, "Total Cycles", row.get("Total Cycles", ""), faults)
-        try:
-            stalls = float(row.get("Stall Cycles", "0"))
-        except ValueError:
-            faults.append(f"{at}: Stall Cycles = {quote(row['Stall Cycles'])} must be a number")
-            continue
-        if total is not None:
-            source = f"SCALE-Sim ({report.name}), stall-free"
-            workload = f"{files['topology'][0].stem} {name}"
-            yield Reference(workload, layer | array, total - stalls, "cycles", source, f"{report}:{number}")
-
-
-def _array(path: Path, text: str, faults: Faults) -> Values:
-    """Return rows, columns and dataflow of a configuration."""
-    parser = configparser.ConfigParser(inline_comment_prefixes=("#", ";"))
-    try:
-        parser.read_string(text)
-        section = dict(parser["architecture_presets"])
-    except (configparser.Error, KeyError) as error:
-        faults.append(f"{path}: is not a SCALE-Sim configuration ({' '.join(str(error).split())}); restore it")
-        return {}
-    rows = _number(str(path), "ArrayHeight", section.get("arrayheight", ""), faults)
-    columns = _number(str(path), "ArrayWidth", section.get("arraywidth", ""), faults)
-    dataflow = section.get("dataflow", "").lower()
-    if dataflow not in _DATAFLOWS:
-        faults.append(f"{path}: Dataflow = {quote(dataflow)} is unknown; use one of {', '.join(_DATAFLOWS)}")
-        return {}
-    return {"rows": int(rows or 0), "cols": int(columns or 0), "dataflow": _DATAFLOWS[dataflow]}
-
-
-def _layers(path: Path, text: str, faults: Faults) -> list[tuple[str, Values]]:
-    """Return the name and m, k, n of each layer; of a convolution, those of the product that SCALE-Sim makes of it."""
-    lines = [(n, [c.strip() for c in line.split(",") if c.strip()]) for n, line in enumerate(text.splitlines(), 1)]
-    lines = [(n, cells) for n, cells in lines if cells]
-    names = [cell.lower() for cell in lines[0][1]]
-    gemm = {"m", "n", "k"} <= set(names)
-    found: list[tuple[str, Values]] = []
-    for number, cells in lines[1:]:
-        at = f"{path}: line {number}"
-        given = dict(zip(names, cells, strict=False))
-        try:
-            if gemm:
-                size = {name: int(given[name]) for name in ("m", "k", "n")}
-            else:
-                high, wide, tall, broad, depth, filters, stride = (int(cell) for cell in cells[1:8])
-                pixels = (-(-(high - tall + stride) // stride)) * (-(-(wide - broad + stride) // stride))
-                size = {"m": pixels, "k": tall * broad * depth, "n": filters}
-        except (KeyError, ValueError, ZeroDivisionError):
-            faults.append(
-                f"{at}: {quote(', '.join(cells))} does not fit the header; write whole numbers for each column"
-            )
-            continue
-        if min(size.values()) < 1:
-            faults.append(f"{at}: sizes must be at least 1, not {size}")
-        found.append((cells[0], size))
-    return found
-
-
-# -- BookSim2
-
-# BookSim2's hotspot is another traffic for each list of terminals and rates.
-_NETWORKS = {"topology": ("mesh", "torus"), "traffic": ("uniform", "transpose", "tornado")}
-
-
-def _booksim2(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
-    _, begin, after = text.partition("BEGIN Configuration File")
-    config_text, end, results = after.partition("END Configuration File")
-    if not (begin and end):
-        faults.append(
-            f"{path}: line 1: the configuration is missing (BEGIN to END Configuration File); keep the head of the log"
-        )
-        return
-    plain = re.sub(r"//[^\n]*", "", config_text)
-    config = {m[1]: m[2].strip() for m in re.finditer(r"(\w+)\s*=\s*([^;]+);", plain)}
-    whole = results.partition("Overall Traffic Statistics")[2]
-    stated = {m[1]: float(m[2]) for m in re.finditer(r"(\w[\w ]*? average)\s*= (\S+)", whole) if _is_float(m[2])}
-    line = text[: text.find("Overall Traffic Statistics")].count("\n") + 1
-    given: Values = {
-        "topology": config.get("topology", ""), "k": _whole(config.get("k", "")), "n": _whole(config.get("n", "")),
-        "traffic": config.get("traffic", "uniform").partition("(")[0], "packet": _whole(config.get("packet_size", "1")),
-        "vcs": _whole(config.get("num_vcs", "16")), "vc_flits": _whole(config.get("vc_buf_size", "8")),
-        "load": round(stated.get("Injected flit rate average", 0.0), 6),
-    }  # fmt: skip
-    where, source = f"{path}:{line}", f"BookSim2 ({path.name})"
-    for name, known in _NETWORKS.items():
-        if given[name] not in known:
-            refused = f"{name} {quote(given[name])} of a log is not compared; known: {', '.join(known)}"
-            yield Reference("noc", given, 1.0, "cycles", source, where, refused)
-            return
-    latency = stated.get("Packet latency average")
-    if latency is None:
-        refused = "the run did not converge (load above saturation), so that it has no mean latency"
-        yield Reference("noc", given, 1.0, "cycles", source, f"{path}:{text.count(chr(10)) + 1}", refused)
-        return
-    measured = stated.get("Injected packet size average", stated.get("Injected packet length average"))
-    if measured is not None and isinstance(given["packet"], int) and abs(measured - given["packet"]) > 0.1 * measured:
-        faults.append(
-            f"{where}: packets have {measured:g} flits, the file's packet_size is {given['packet']}; write options of "
-            "the command line into the configuration file, which the log repeats"
-        )
-        return
-    yield Reference("noc", given, latency, "cycles", source, where)
-
-
-def _whole(text: str) -> int | str:
-    return int(text) if re.fullmatch(r"\d+", text) else text
-
-
-def _is_float(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-# -- Ramulator2
-
-
-def _ramulator2(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
-    try:
-        content, doubles = parse_yaml(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        at = f"{path}: line {mark.line + 1}" if mark else str(path)
-        faults.append(f"{at}: {problem(error, 'keep the statistics as Ramulator2 prints them')}")
-        return
-    faults += [f"{path}: {fault.what if hasattr(fault, 'what') else fault}" for fault in doubles]
-    system = content.get("memory_system", content.get("MemorySystem"))
-    parts = system if isinstance(system, Mapping) else {}
-    controllers = [
-        part for name, part in parts.items() if str(name).startswith("controller") and isinstance(part, Mapping)
-    ]
-    if not controllers:
-        faults.append(f"{path}: memory_system has no controller; keep the statistics as Ramulator2 prints them")
-    for number, one in enumerate(controllers):
-        for key, unit, scale in (("total_throughput_MBps", "GB/s", 1e-3), ("avg_read_latency", "cycles", 1.0)):
-            line = next((n for n, words in enumerate(text.splitlines(), 1) if words.strip().startswith(key)), 1)
-            if isinstance(one.get(key), (int, float)) and one[key] > 0:
-                given = {
-                    "controller": one.get("id", number),
-                    "requests": one.get("num_read_reqs", 0) + one.get("num_write_reqs", 0),
-                }
-                yield Reference(
-                    "hbm", given, one[key] * scale, unit, f"Ramulator2 ({path.name})", f"{path}:{line}",
-                    "Ramulator2 statistics do not contain the stream; state it in a CSV row, as in pattern=random",
-                )  # fmt: skip
-
-
-_READERS: dict[str, Callable[[Path, str, Faults], Iterator[Reference]]] = {
-    "CSV": _csv, "nccl-tests": _nccl_tests, "BookSim2": _booksim2, "Ramulator2": _ramulator2,
-}  # fmt: skip

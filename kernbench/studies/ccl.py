@@ -36,30 +36,11 @@ from kernbench.points._keys import Row, machine_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.collective import check, run, simulator, tuner_of
-from kernbench.studies.ccl_report import (
-    KINDS,
-    LIMITS,
-    LISTS,
-    MARKS,
-    OTHER_KINDS,
-    OTHERS,
-    ROOTS,
-    SCALING,
-    SIZES,
-    SLOTS,
-    SMALL,
-    UNCHANGED,
-)
 from kernbench.studies.study import LABELS, MACHINE, SESSION_US, Choices, Parameter, Study, at_most, fits_slice, scaled
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pandas as pd
-
     from kernbench.runtime_api.context import RuntimeContext
-    from kernbench.studies.study import Finding
 
 # (count, topology) or (count, topology, w, h), as `system.sips` of a machine file has them.
 System = Sequence[Any]
@@ -94,7 +75,7 @@ def bus_factor(collective: str, n: int) -> float:
 
 # What halves each resource (doubles a latency): factors of fields of the machine file; none first.
 _HALVED: dict[str, dict[str, float]] = {
-    UNCHANGED: {},
+    report.UNCHANGED: {},
     "link between SIPs": {"system.sip_link.bw_gbs": 0.5},
     "latency between SIPs": {"system.sip_link.latency_ns": 2},
     "UCIe": {"cube.ucie.bw_gbs": 0.5},
@@ -218,6 +199,7 @@ class CclStudy(Study):
         "marks": Parameter([], "sizes of the reference design's figures", "B"),
     }
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
+    tables, findings, files = staticmethod(report.tables), staticmethod(report.findings), staticmethod(report.files)
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
         points, refused = _admitted(machine, parameters)
@@ -374,15 +356,6 @@ class CclStudy(Study):
         runs = 1 + SHORT_LIST * (algorithm == AUTO)
         return 3 * SESSION_US + runs * programs * (4000 + 60 * lane * parts) + values
 
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return report.findings(rows)
-
-    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        return report.tables(rows)
-
-    def files(self, rows: Sequence[Row], machine: Machine) -> dict[str, str]:
-        return report.files(rows)
-
 
 def _admitted(machine: Machine, parameters: Mapping[str, Any]) -> tuple[list[Row], dict[str, str]]:
     """Return the points, each with the entry of its algorithm, and why algorithms do not admit the others."""
@@ -440,7 +413,7 @@ def _asked(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], 
         *_roots(machine, given),
         *_scaling(**given["more_sips"]),
         *(
-            _point(SLOTS, SIX, RING, given["more_slots"]["nbytes"], n_slots=n)
+            _point(report.SLOTS, SIX, RING, given["more_slots"]["nbytes"], n_slots=n)
             for n in given["more_slots"]["counts"]
         ),
         *_limits(machine, given["halved"]),
@@ -452,7 +425,7 @@ def _asked(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], 
 def _sizes(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], given: Mapping[str, Any]) -> list[Row]:
     """Return every all-reduce at every size on every system."""
     return [
-        _point(SIZES, system, name, nbytes, **({"slot_size": grid["slot_size"]} if "slot_size" in grid else {}))
+        _point(report.SIZES, system, name, nbytes, **({"slot_size": grid["slot_size"]} if "slot_size" in grid else {}))
         for contribution in ("rank", "cube", "pe")
         for grid in given[f"by_{contribution}"]
         for system in grid["systems"]
@@ -469,7 +442,7 @@ def _others(config: CclConfig, own: Sequence[Algorithm], grid: Mapping[str, Any]
     known = {n: config.algorithms[n].collective for n in names(config) if config.setting(n, "buffer_kind") == "tcm"}
     known |= {algorithm.name: algorithm.collective for algorithm in own}
     return [
-        _point(OTHERS, system, name, nbytes)
+        _point(report.OTHERS, system, name, nbytes)
         for system in grid["systems"]
         for name, collective in known.items()
         if collective != "all_reduce"
@@ -479,7 +452,7 @@ def _others(config: CclConfig, own: Sequence[Algorithm], grid: Mapping[str, Any]
 
 def _kinds(sizes: Sequence[int]) -> list[Row]:
     return [
-        _point(KINDS, SIX, name, nbytes, buffer_kind=kind)
+        _point(report.KINDS, SIX, name, nbytes, buffer_kind=kind)
         for name in (INTERCUBE, RING)
         for kind in ("tcm", "sram", "hbm")
         for nbytes in sizes
@@ -490,7 +463,7 @@ def _roots(machine: MachineConfig, given: Mapping[str, Any]) -> list[Row]:
     """Return every cube as the root of its SIP."""
     systems = given["by_cube"][0]["systems"][:1] if given["by_cube"] else []
     return [
-        _point(ROOTS, system, INTERCUBE, given["root_bytes"], root_cube=cube)
+        _point(report.ROOTS, system, INTERCUBE, given["root_bytes"], root_cube=cube)
         for system in systems
         for cube in range(machine.cubes_per_sip)
     ]
@@ -499,13 +472,16 @@ def _roots(machine: MachineConfig, given: Mapping[str, Any]) -> list[Row]:
 def _scaling(counts: Sequence[int], topology: str, sizes: Sequence[int]) -> list[Row]:
     """Return growing numbers of SIPs, one PE each; grids as square as possible."""
     return [
-        _point(SCALING, _system(n, topology), name, nbytes) for n in counts for name in ONE_EACH for nbytes in sizes
+        _point(report.SCALING, _system(n, topology), name, nbytes)
+        for n in counts
+        for name in ONE_EACH
+        for nbytes in sizes
     ]
 
 
 def _limits(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
     return [
-        _point(LIMITS, SIX, name, nbytes, what=what, changes=scaled(machine, factors))
+        _point(report.LIMITS, SIX, name, nbytes, what=what, changes=scaled(machine, factors))
         for name in (RING, "tree_allreduce")
         for nbytes in sizes
         for what, factors in _HALVED.items()
@@ -523,7 +499,7 @@ def _lists(machine: MachineConfig, real: Mapping[str, Any]) -> list[Row]:
             chunk = {"slot_size": 2 * CHUNK, "options": {"chunk_bytes": 2 * CHUNK}}
         made += [
             _point(
-                LISTS, real["system"], name, part, what=f"{size.list} {size.name}", dtype=size.dtype,
+                report.LISTS, real["system"], name, part, what=f"{size.list} {size.name}", dtype=size.dtype,
                 cubes=machine.cubes_per_sip, pes=1, **chunk,
             )
             for name in LISTED
@@ -533,14 +509,16 @@ def _lists(machine: MachineConfig, real: Mapping[str, Any]) -> list[Row]:
 
 def _marks(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
     """Return the all-reduces of the reference design's figures: by cube, and at one size in other memories."""
-    kinds = [{"buffer_kind": kind} for kind in ("sram", "hbm")] if OTHER_KINDS in sizes else []
-    halved = list(_HALVED.items())[1:] if OTHER_KINDS in sizes else []
-    variants: list[tuple[int, Row]] = [*((nbytes, {}) for nbytes in sizes), *((OTHER_KINDS, kind) for kind in kinds)]
+    other = report.OTHER_KINDS
+    kinds = ("sram", "hbm") if other in sizes else ()
+    halved = list(_HALVED.items())[1:] if other in sizes else []
+    variants: list[tuple[int, Row]] = [*((n, {}) for n in sizes), *((other, {"buffer_kind": kind}) for kind in kinds)]
+    small: Row = {"what": report.SMALL, "slot_size": SMALL_SLOT}
     return [
-        *(_point(MARKS, SIX, INTERCUBE, n, links=n == max(sizes), **kind) for n, kind in variants),
-        *(_point(MARKS, SIX, INTERCUBE, n, what=SMALL, slot_size=SMALL_SLOT, **kind) for n, kind in variants),
+        *(_point(report.MARKS, SIX, INTERCUBE, n, links=n == max(sizes), **kind) for n, kind in variants),
+        *(_point(report.MARKS, SIX, INTERCUBE, n, **small, **kind) for n, kind in variants),
         *(
-            _point(MARKS, SIX, INTERCUBE, OTHER_KINDS, what=what, changes=scaled(machine, factors))
+            _point(report.MARKS, SIX, INTERCUBE, other, what=what, changes=scaled(machine, factors))
             for what, factors in halved
         ),
     ]

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from kernbench.points._keys import Row
-from kernbench.studies.study import Finding, Tables, as_csv, fastest, first_upper, groups, size_name, table
+from kernbench.studies.study import Finding, Tables, as_csv, fastest, first_upper, groups, over, size_name, table
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz._machine import machine_section
@@ -140,20 +140,15 @@ def _few(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row["short"] in kept[:MOST_LINES]]
 
 
-def _over(rows: Iterable[Row], column: str, usual: Iterable[Row]) -> list[Row]:
-    """Return rows with their time over that of the same algorithm and size in `usual`, those that are there."""
-    times = {_what(row): _time(row) for row in usual}
-    return [row | {column: _time(row) / times[_what(row)]} for row in rows if _what(row) in times]
-
-
 def _over_tcm(rows: Sequence[Row]) -> list[Row]:
-    return _over(rows, "over_tcm", (row for row in rows if row["buffer_kind"] == "tcm"))
+    return over(rows, (row for row in rows if row["buffer_kind"] == "tcm"), _what, "latency_ns", "over_tcm")
 
 
 def _slowdowns(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of changed machines with the slowdown against the unchanged one, the largest first."""
     named = [row | {"case": _what(row), "resource": row["what"]} for row in rows if row["what"] != UNCHANGED]
-    changed = _over(named, "slowdown", (row for row in rows if row["what"] == UNCHANGED))
+    unchanged = (row for row in rows if row["what"] == UNCHANGED)
+    changed = over(named, unchanged, _what, "latency_ns", "slowdown")
     most = {what: max(row["slowdown"] for row in own) for what, own in groups(changed, "what").items()}
     return sorted(changed, key=lambda row: -most[row["what"]])
 
@@ -454,9 +449,8 @@ def _winners(rows: Sequence[Row]) -> list[Finding]:
             sizes = sorted({row["bytes_per_pe"] for row in best})
             at = " to ".join(dict.fromkeys(size_name(size) for size in (sizes[0], sizes[-1])))
             where = f"on {wins} of {len(best)} systems" if len(best) > 1 else f"on {best[0]['system']}"
-            over = f"{_span(over_bound)} the bound"
             detail = f"The {words} size is {at}{f'; ring takes {_span(ring)} the time' if ring else ''}."
-            text = f"At the {words} size {winner} is fastest {where}, at {over}."
+            text = f"At the {words} size {winner} is fastest {where}, at {_span(over_bound)} the bound."
             values = {
                 "bytes": sizes, "algorithm": winner, "wins": wins, "systems": len(best), "over_bound": over_bound,
                 "ring_ratio": ring,
@@ -512,11 +506,11 @@ def _scaling(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _kinds(rows: Sequence[Row]) -> list[Finding]:
-    over = [row for row in _over_tcm(rows) if row["buffer_kind"] != "tcm"]
-    if not over:
+    other = [row for row in _over_tcm(rows) if row["buffer_kind"] != "tcm"]
+    if not other:
         return []
-    worst = max(over, key=lambda row: row["over_tcm"])
-    values = {row["buffer_kind"].upper(): row["over_tcm"] for row in over if _what(row) == _what(worst)}
+    worst = max(other, key=lambda row: row["over_tcm"])
+    values = {row["buffer_kind"].upper(): row["over_tcm"] for row in other if _what(row) == _what(worst)}
     costs = " and ".join(f"{kind} {ratio - 1:+.0%}" for kind, ratio in values.items())
     return [Finding(f"{_what(worst)}: against queues in TCM, {costs}.", "buffer_kinds", 3, {"over_tcm": values})]
 
@@ -545,9 +539,9 @@ def _real(rows: Sequence[Row]) -> list[Finding]:
         return []
     best = [min(own, key=_time) for own in cases.values()]
     wins = fastest(row["short"] for row in best)
-    over = [row["over_bound"] for row in best]
-    text, detail = f"Of {len(best)} all-reduces of real programs, {wins}.", f"They take {_span(over)} their bounds."
-    values = {"wins": dict(Counter(row["short"] for row in best)), "over_bound": over}
+    ratios = [row["over_bound"] for row in best]
+    text, detail = f"Of {len(best)} all-reduces of real programs, {wins}.", f"They take {_span(ratios)} their bounds."
+    values = {"wins": dict(Counter(row["short"] for row in best)), "over_bound": ratios}
     return [Finding(text, "ccl_lists", 5.5, values, detail)]
 
 
@@ -603,7 +597,7 @@ _SUMMARY = (
 )  # fmt: skip
 
 
-def files(rows: Sequence[Row]) -> dict[str, str]:
+def files(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
     """Return what the reference design's bench writes: all-reduces by system and size, and by memory of queues."""
     found = {"summary.csv": seen(rows, SIZES), "buffer_kinds.csv": seen(rows, KINDS)}
     return {name: as_csv([{key: row[key] for key in _SUMMARY} for row in own]) for name, own in found.items() if own}

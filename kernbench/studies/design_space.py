@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isqrt
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import kernbench.studies.design_space_report as report
 from kernbench._registry import hint
@@ -25,14 +25,11 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, attend
 from kernbench.studies.layers import Product, select
 from kernbench.studies.layers import run as run_layer
-from kernbench.studies.study import Finding, Parameter, Study
+from kernbench.studies.study import Parameter, Study
 from kernbench.sweeps._measure import counters, energy_columns, machine_columns
 from kernbench.sweeps._plan import Plan, make_plan
 from kernbench.sweeps.sensitivity import Factors, sensitivity_plan
 from kernbench.topology.builder import Machine
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MESH, UCIE, HBM, SIPS = report.AXES
 LATENCY = "latency_ns"
@@ -79,6 +76,7 @@ class DesignSpaceStudy(Study):
         "ties": Parameter(2, "other orders of simultaneous arrivals"),
     }
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
+    tables, findings = staticmethod(report.tables), staticmethod(report.findings)
 
     def points(self, machine: Machine, **parameters: Any) -> list[Row]:
         found = []
@@ -112,12 +110,6 @@ class DesignSpaceStudy(Study):
         shown = _plain({name: value for name, value in parameters.items() if name != "why"})
         row = {**shown, **machine_columns(machine.config), **energy_columns(machine.config, found), **found}
         return {name: round(value, 10) if isinstance(value, float) else value for name, value in row.items()}
-
-    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        return report.tables(rows)
-
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return report.findings(rows)
 
 
 def _plans(base: Machine, given: Row) -> dict[str, Plan]:

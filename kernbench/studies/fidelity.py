@@ -31,7 +31,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.studies._fidelity_hbm import FULL, measure, stream
-from kernbench.studies._references import Reference, read_references
+from kernbench.studies._references import TOOLS, Reference, read_references
 from kernbench.studies.ccl import CclStudy
 from kernbench.studies.fidelity_report import REFERENCES, SENSITIVITY, TOGETHER
 from kernbench.studies.gemm import product
@@ -422,7 +422,7 @@ class FidelityStudy(Study):
     name, title = "fidelity", "The model and the outside world"
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
     parameters: ClassVar = {
-        "files": Parameter([], f"results of other tools: {report.TOOLS}"),
+        "files": Parameter([], f"results of other tools: {TOOLS}"),
         "figures": Parameter([], "figures whose sensitivity to defaults is ranked", known=FIGURES),
         "factors": Parameter([], "fields of the machine file that are changed for it; none named: all"),
         "most_bytes": Parameter(MOST_BYTES, "largest collective that is simulated", "B"),
@@ -677,10 +677,8 @@ def fidelity(
     Parameters
     ----------
     files : path or sequence of paths
-        nccl-tests output (rccl-tests prints the same); a SCALE-Sim COMPUTE_REPORT.csv with the topology and the
-        configuration of its run; a BookSim2 log; Ramulator2 statistics; or a CSV
-        `workload,parameters,value,unit,source`, whose parameters are `key=value` pairs separated by semicolons. A key
-        with dots is a field of the machine.
+        nccl-tests output (rccl-tests prints the same), or a CSV `workload,parameters,value,unit,source`, whose
+        parameters are `key=value` pairs separated by semicolons. A key with dots is a field of the machine.
     machine : Machine or str, optional
         As for `kb.load`.
     most_bytes : int

@@ -17,7 +17,6 @@ from kernbench.viz.charts import Chart, Column, Row
 
 REFERENCES, SENSITIVITY = "references", "sensitivity"
 COMPARED, SENSITIVE = "References", "Sensitivity to defaults"
-TOOLS = "nccl-tests, SCALE-Sim, BookSim2, Ramulator2, or a CSV with workload,parameters,value,unit,source"
 DEFAULT, WITH = "by default", "with all mechanisms"
 # Kinds of references in the order of the page: what was measured on a device comes first.
 DOMAINS = {

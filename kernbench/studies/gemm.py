@@ -26,14 +26,12 @@ from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import check_product, operand, run_program
-from kernbench.studies.study import MACHINE, SESSION_US, Finding, Parameter, Study, fits_slice
+from kernbench.studies.study import MACHINE, SESSION_US, Parameter, Study, fits_slice
 from kernbench.sweeps._measure import row_of
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from kernbench.runtime_api.context import RuntimeContext
 
 SHAPES = (
@@ -71,6 +69,7 @@ class GemmStudy(Study):
         "timeline": Parameter([128, 256, 128], "M, K, N of the product whose tiles are kept, if it is one of shapes"),
     }
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
+    tables, findings, files = staticmethod(report.tables), staticmethod(report.findings), staticmethod(report.files)
     log, data = "tile", True
 
     def check(self, machine: Machine, *, shapes: Sequence[Sizes], **_: Any) -> list[str]:
@@ -149,15 +148,6 @@ class GemmStudy(Study):
         tiles = cuts(m, tile.m) * cuts(k, tile.k) * cuts(n, tile.n)
         values = 0.35 * (m * k + k * n + m * n) + 5e-5 * m * k * n if data else 0.0
         return SESSION_US + 75 * tiles + values
-
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return report.findings(rows)
-
-    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        return report.tables(rows)
-
-    def files(self, rows: Sequence[Row], machine: Machine) -> dict[str, str]:
-        return report.files(rows, machine)
 
 
 def run(machine: Machine, mkn: Sequence[int], staging: str, *, dtype: str = "f16", log: str = "tile") -> Result:

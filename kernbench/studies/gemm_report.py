@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import filterfalse
 from typing import Any
 
 from kernbench.analysis.breakdown import TILE_STAGES
 from kernbench.points._keys import Row
-from kernbench.studies.study import Finding, Tables, fastest, groups, plain, table
+from kernbench.studies.study import Finding, Tables, fastest, groups, over, plain, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
@@ -112,12 +113,16 @@ def _matrix_share(rows: Sequence[Mapping[str, Any]]) -> str:
     first = _first_tiles(rows)
     window = max(x["end_ns"] for x in first) - min(x["start_ns"] for x in first)
     busy = sum(x["end_ns"] - x["start_ns"] for x in first if x["stage"] == "gemm")
-    what = f"{rows[-1]['shape']} {rows[-1]['variant']}"
+    what = _product(rows[-1])
     return f"{what}: the matrix engine works {busy / window:.0%} of the time of the first {SHOWN_TILES} tiles"
 
 
 SHOWN_TILES = 12
 LANES = {"dma_in": "DMA read", **{stage: PATH[stage][0] for stage in TILE_STAGES[1:-1]}, "dma_out": "DMA write"}
+
+
+def _product(row: Mapping[str, Any]) -> str:
+    return f"{row['shape']} {row['variant']}"
 
 
 def _packed(row: Mapping[str, Any]) -> bool:
@@ -225,10 +230,7 @@ def _launch(rows: Sequence[Row]) -> list[Finding]:
     text = (
         f"Launch and completion are {first:.0%} of the smallest product's critical path, {last:.1%} of the largest's."
     )
-    detail = (
-        f"They take {least:,.0f} to {most:,.0f} ns for every product, from {small['shape']} {small['variant']} to "
-        f"{large['shape']} {large['variant']}."
-    )
+    detail = f"They take {least:,.0f} to {most:,.0f} ns for every product, from {_product(small)} to {_product(large)}."
     values = {"share_of_smallest": first, "share_of_largest": last, "least_ns": least, "most_ns": most}
     return [Finding(text, "gemm_stage_breakdown", 6, values, detail)]
 
@@ -258,19 +260,15 @@ def _stagings(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _strided(rows: Sequence[Row]) -> list[Finding]:
-    times = {(row["gather"], f"{row['shape']} {row['variant']}"): row["composite_window_ns"] for row in rows}
-    ratios = {
-        product: ns / times["packed", product]
-        for (gather, product), ns in times.items()
-        if gather != "packed" and ("packed", product) in times
-    }
-    if not ratios:
+    slow = over(filterfalse(_packed, rows), filter(_packed, rows), _product, "composite_window_ns", "ratio")
+    if not slow:
         return []
-    most, least = (choose(ratios, key=lambda at: ratios[at]) for choose in (max, min))
-    slow = {f"{row['shape']} {row['variant']}": row for row in rows if not _packed(row)}
-    text = f"Operands stored row after row take up to {ratios[most]:.1f}x the time of packed ones."
-    detail = f"Most at {most} ({_most_of_path(slow[most])}), least at {least} ({ratios[least]:.2f}x)."
-    values = {"most": most, "most_ratio": ratios[most], "least": least, "least_ratio": ratios[least]}
+    most, least = (choose(slow, key=lambda row: row["ratio"]) for choose in (max, min))
+    text = f"Operands stored row after row take up to {most['ratio']:.1f}x the time of packed ones."
+    detail = f"Most at {_product(most)} ({_most_of_path(most)}), least at {_product(least)} ({least['ratio']:.2f}x)."
+    values = {
+        "most": _product(most), "most_ratio": most["ratio"], "least": _product(least), "least_ratio": least["ratio"],
+    }  # fmt: skip
     return [Finding(text, "gemm_strided", 4, values, detail)]
 
 
@@ -294,10 +292,7 @@ def _padding(rows: Sequence[Row]) -> list[Finding]:
 def _ideal(rows: Sequence[Row]) -> list[Finding]:
     worst = max(_over_ideal(rows), key=lambda row: abs(row["over_ideal"] - 1))
     text = f"No product deviates from the ideal by more than {abs(worst['over_ideal'] - 1):.1%}."
-    detail = (
-        f"{worst['shape']} {worst['variant']} takes {worst['composite_window_ns']:,.0f} ns instead of "
-        f"{worst['ideal_ns']:,.0f} ns."
-    )
+    detail = f"{_product(worst)} takes {worst['composite_window_ns']:,.0f} ns instead of {worst['ideal_ns']:,.0f} ns."
     names = ("shape", "variant", "over_ideal", "composite_window_ns", "ideal_ns")
     values = {name: worst[name] for name in names}
     return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 3, values, detail)]

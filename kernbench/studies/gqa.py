@@ -80,52 +80,27 @@ WEIGHTS = STREAMED + VOCABULARY * HIDDEN  # and the embedding, of which it reads
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is run.
+    """What is run: `ranks`, in the order `across` (see `lanes`), share the tokens of each lane's items."""
 
-    Attributes
-    ----------
-    phase : str
-        "prefill" or "decode".
-    ranks, across : int, str
-        Ranks of each lane, and their order (see `lanes`).
-    sips, cubes, pes : int
-        Devices, cubes of each, PEs of each, that take part.
-    items : int
-        Key/value heads of all sequences, for each lane.
-    group, head_dim : int
-        Query heads of a kv head, elements of a head.
-    tokens : int
-        Key/value tokens of each rank.
-    q_tokens : int, optional
-        Query tokens: by default, in prefill as many for each rank, in decode one for all. A number between the two is
-        a chunk of a prompt that sees the whole context: in prefill, of each rank; in decode, for all.
-    causal, order, ring : bool, str, bool
-        For prefill, see `ring_attention`.
-    merge : str
-        For decode: the all-reduce that merges the parts.
-    dtype : str
-        Of q, k, v and the result.
-    n_slots, slot_size : int
-        Of each queue.
-    """
-
-    phase: str
-    ranks: int
+    phase: str  # "prefill" or "decode"
+    ranks: int  # of each lane
     across: str = "pe"
     sips: int = 1
-    cubes: int = 1
-    pes: int = 8
-    items: int = 1
-    group: int = 8
+    cubes: int = 1  # of each SIP
+    pes: int = 8  # of each cube
+    items: int = 1  # key/value heads of all sequences, for each lane
+    group: int = 8  # query heads of a kv head
     head_dim: int = 128
-    tokens: int = 16
+    tokens: int = 16  # key/value tokens of each rank
+    # By default, in prefill as many for each rank, in decode one for all. A number between the two is a chunk of a
+    # prompt that sees the whole context: in prefill, of each rank; in decode, for all.
     q_tokens: int | None = None
-    causal: bool = False
+    causal: bool = False  # of prefill, as the next two; see `ring_attention`
     order: str = "contiguous"
     ring: bool = True
-    merge: str = "recursive_doubling_allreduce"
-    dtype: str = "f16"
-    n_slots: int = 4
+    merge: str = "recursive_doubling_allreduce"  # of decode: the all-reduce that merges the parts
+    dtype: str = "f16"  # of q, k, v and the result
+    n_slots: int = 4  # of each queue
     slot_size: int = 4096
 
     @property

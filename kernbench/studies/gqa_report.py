@@ -8,7 +8,7 @@ from typing import Any
 
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.studies._start_of_work import KERNELS, SERIES
-from kernbench.studies.study import Finding, Tables, first_upper, groups, table
+from kernbench.studies.study import Finding, Tables, first_upper, groups, over, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
@@ -285,14 +285,9 @@ CHARTS = (
 
 def slowdowns(rows: Sequence[Row]) -> list[Row]:
     """Return the halvings of whole rows with `slowdown` and `longer_pct`, against the run without a change."""
-    halved = simulated(rows, "halving")
-    base = {_run(row): row["makespan_ns"] for row in halved if not row["part"]}
-    found: list[Row] = []
-    for row in halved:
-        if row["part"] and _run(row) in base:
-            slowdown = row["makespan_ns"] / base[_run(row)]
-            found.append({**row, "slowdown": slowdown, "longer_pct": 100 * (slowdown - 1)})
-    return found
+    whole, halved = ([row for row in simulated(rows, "halving") if bool(row["part"]) is part] for part in (False, True))
+    found = over(halved, whole, _run, "makespan_ns", "slowdown")
+    return [{**row, "longer_pct": 100 * (row["slowdown"] - 1)} for row in found]
 
 
 def _run(row: Row) -> tuple[str, int]:

@@ -55,7 +55,7 @@ from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.bench_runner import operand, run_program
 from kernbench.sim_engine._op_log import link_table
-from kernbench.studies.study import SESSION_US, Finding, Parameter, Study, Tables, table
+from kernbench.studies.study import SESSION_US, Parameter, Study, Tables, table
 from kernbench.sweeps._measure import counters
 from kernbench.topology.builder import Machine
 from kernbench.viz.charts import Column
@@ -248,7 +248,7 @@ class LayersStudy(Study):
     columns: ClassVar = report.COLUMNS | {
         f"busy_{kind}": Column(f"busiest {name}") for kind, name in LINK_KINDS.items()
     }
-    method, charts = report.METHOD, report.CHARTS
+    method, charts, findings = report.METHOD, report.CHARTS, staticmethod(report.findings)
 
     def check(self, machine: Machine, *, layers: Sequence[str], **_: Any) -> list[str]:
         select(layers)
@@ -324,9 +324,6 @@ class LayersStudy(Study):
             raise ConfigError([f"k = {product.k}: {fault}"])
         values = 5e-5 * product.m * product.n * product.k if data else 0.0
         return SESSION_US + _host_us(machine, product) + values
-
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return report.findings(rows)
 
     def tables(self, rows: Sequence[Row]) -> Tables:
         here = {row["layer"] for row in rows}

@@ -15,7 +15,7 @@ import kernbench.studies.models_report as report
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.config import presets
 from kernbench.points._keys import Row
-from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, Tables, scaled
+from kernbench.studies.study import LABELS, MACHINE, Parameter, Study, scaled
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class ModelsStudy(Study):
         "changes": Parameter(2, "parts of the critical path that are changed, each alone"),
     }
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
+    tables, findings = staticmethod(report.tables), staticmethod(report.findings)
 
     def check(self, machine: Machine, *, models: Mapping[str, Sequence[int]], hidden: int, **_: Any) -> list[str]:
         if hidden < KV_WIDTH or hidden % KV_WIDTH:
@@ -142,12 +143,6 @@ class ModelsStudy(Study):
             "limit": found[0].what, "modules": result.table.to_dict("records"), "reasons": _reasons(found),
             "changes": [_changed(calls, machine, result.latency_ns, part) for part in _parts(found)[:changes]],
         }  # fmt: skip
-
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return report.findings(rows)
-
-    def tables(self, rows: Sequence[Row]) -> Tables:
-        return report.tables(rows)
 
 
 def _machines(machine: Machine, presets: Sequence[str]) -> dict[str, Machine]:

@@ -27,7 +27,7 @@ from kernbench.sim_engine._python_core import Hop
 from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe_report import PAIR_KINDS, VISIBLE
-from kernbench.studies.study import Choices, Finding, Parameter, Study
+from kernbench.studies.study import Choices, Parameter, Study
 from kernbench.topology import _naming as naming
 from kernbench.topology._graph import Graph
 from kernbench.topology.builder import Machine
@@ -35,8 +35,6 @@ from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from kernbench.runtime_api.context import RuntimeContext
 
 MESSAGES = [128, 256, 512, KIB, 2 * KIB, 4 * KIB, 8 * KIB, 10 * KIB]
@@ -358,6 +356,7 @@ class ProbeStudy(Study):
 
     name, title = "probe", "The machine's links and memories"
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
+    tables, findings = staticmethod(report.tables), staticmethod(report.findings)
     parameters: ClassVar = {
         "cases": Parameter([], "names of cases; all that the machine has the components for by default"),
         "sizes": Parameter(SIZES, "bytes of each transfer", "B"),
@@ -412,9 +411,3 @@ class ProbeStudy(Study):
         meeting = len(chosen.ends) if chosen.pattern and not chosen.name.startswith("all-own") else 0
         flits = meeting * nbytes / machine.config.system.flit_bytes
         return 3000 + 300 * len(chosen.ends) + 45 * flits
-
-    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        return report.tables(rows)
-
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return report.findings(rows)

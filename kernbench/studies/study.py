@@ -697,6 +697,22 @@ def groups(rows: Iterable[R], *columns: str) -> dict[Any, list[R]]:
     return found
 
 
+def over(
+    rows: Iterable[Mapping[str, Any]],
+    base: Iterable[Mapping[str, Any]],
+    key: Callable[[Any], Any],
+    time: str,
+    ratio: str,
+) -> list[Row]:
+    """Return the rows with the column `ratio`: their time over that of the row of `base` with the same key, if any.
+
+    >>> over([{"n": 2, "ns": 3.0}, {"n": 4, "ns": 1.0}], [{"n": 2, "ns": 2.0}], lambda row: row["n"], "ns", "slowdown")
+    [{'n': 2, 'ns': 3.0, 'slowdown': 1.5}]
+    """
+    times = {key(row): row[time] for row in base}
+    return [{**row, ratio: row[time] / times[key(row)]} for row in rows if key(row) in times]
+
+
 def size_name(nbytes: int) -> str:
     """Return a size in the largest binary unit that it is a whole number of.
 

@@ -8,11 +8,12 @@ import pytest
 
 import kernbench as kb
 from kernbench.analysis._records import Launch, LinkTable
-from kernbench.analysis.result import Result
+from kernbench.analysis.result import VERIFICATION, Result
 from kernbench.errors import ConfigError, StateError
 from kernbench.studies import gemm
 from kernbench.topology.builder import resolve_topology
 from tests.analysis.synthetic import records_of
+from tests.repo import ROOT
 
 
 @pytest.fixture
@@ -73,6 +74,12 @@ def test_a_run_that_stopped_early_says_so(result):
     line = "INCOMPLETE: the run stopped before its end"
     assert line in repr(Result(replace(result.records, complete=False)))
     assert line not in repr(result)
+
+
+def test_results_name_a_page_of_the_documentation(result):
+    assert f"{VERIFICATION}\n" in repr(result)
+    title = VERIFICATION.partition(": ")[2].removesuffix(", in the documentation")
+    assert f" {title}: docs/" in (ROOT / "mkdocs.yml").read_text()
 
 
 def test_the_text_names_what_it_shows(result):

@@ -10,6 +10,7 @@ import pytest
 import kernbench as kb
 from kernbench.ccl import from_msccl, to_msccl
 from kernbench.ccl._group import Grid, Group
+from kernbench.ccl._msccl_program import read_program
 from kernbench.ccl.algorithm import plan, plan_group
 from kernbench.ccl.algorithms import all_reduce
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
@@ -17,7 +18,6 @@ from kernbench.ccl.stages import Ring
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.config import default_ccl_path
 from kernbench.config._files import load_yaml
-from kernbench.config._msccl import read_program
 from kernbench.errors import ConfigError, IpcqDeadlock, RaceError
 from kernbench.runtime_api.collective import run
 from tests.slow import slow_after

@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
-from kernbench.studies.verification_reference import Reference
 from kernbench.topology import _naming as naming
 from tests.components.one_pe import engine_of, launch, pointer
 from tests.reference.pe import Gemm, Load, Pe, Place
+from tests.reference.simulator import Reference
 from tests.slow import slow_after
 
 STAGES = ("load", "dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out")

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from kernbench._units import serialization_ps
 from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.verification_network import Engine
-from kernbench.studies.verification_reference import Reference
 from kernbench.topology._naming import hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
 from tests.components.one_pe import slice_pa
+from tests.reference.simulator import Reference
+from tests.sim_engine.adapter import Engine
 
 PE, SLICE = pe_dma(0, 0, 0), hbm(0, 0, 0)
 ACK_NS = 1.126

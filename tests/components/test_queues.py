@@ -20,7 +20,6 @@ from kernbench.errors import AllocationError, IpcqDeadlock, IpcqInvalidDirection
 from kernbench.sim_engine._observer import Observer
 from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.verification_reference import Reference
 from kernbench.topology import _naming as naming
 from tests.components.one_pe import pointer
 from tests.components.queues_under_test import (
@@ -36,6 +35,7 @@ from tests.components.queues_under_test import (
     way_ps,
 )  # fmt: skip
 from tests.reference.launch import Launch
+from tests.reference.simulator import Reference
 
 A, B = (0, 0, 0), (0, 1, 0)
 FAR_B = (1, 0, 0)

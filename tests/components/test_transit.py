@@ -6,10 +6,10 @@ import pytest
 
 from kernbench.errors import ConfigError
 from kernbench.policy._routing import Router
-from kernbench.studies.verification_network import Engine
 from kernbench.topology._naming import hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
 from tests.components.slow_parts import CountingRouter, StallingRouter
+from tests.sim_engine.adapter import Engine
 
 PE, FAR = pe_dma(0, 0, 0), hbm(0, 0, 7)
 

@@ -8,16 +8,17 @@ from typing import NamedTuple, Protocol
 import yaml
 
 from kernbench.sim_engine._network import Arbiter
-from kernbench.studies import verification_network, verification_reference
 from kernbench.topology.builder import Machine
 from tests.oracle.cases import Case, Transaction, random_case
 from tests.oracle.simulator import Oracle
+from tests.reference import traffic
+from tests.reference.traffic import Done
+from tests.sim_engine import adapter
 
 Ends = list[int]
-Done = Callable[[], None]
 
 
-class Simulator(verification_reference.Simulator, Protocol):
+class Simulator(traffic.Simulator, Protocol):
     """Whatever moves messages on a machine."""
 
     def queue(self, src: str, dst: str, nbytes: int, done: Done) -> None:
@@ -27,7 +28,7 @@ class Simulator(verification_reference.Simulator, Protocol):
 Make = Callable[[Machine, int | None], Simulator]
 
 
-class Engine(verification_network.Engine):
+class Engine(adapter.Engine):
     """The engine; with `turn_bytes`, messages of queues take turns with the others at each PE_DMA."""
 
     def __init__(self, machine: Machine, turn_bytes: int | None = None) -> None:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from kernbench.studies.verification_reference import ACK_BYTES, Reference
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
+from tests.reference.simulator import ACK_BYTES, Reference
 
 Target = tuple[int, int]
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import simpy
 
 from kernbench._units import decimal_product, serialization_ps
-from kernbench.studies.verification_reference import Reference
+from tests.reference.simulator import Reference
 
 TILE_M, TILE_K, TILE_N = 32, 64, 32
 ITEM = 2

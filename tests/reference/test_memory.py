@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.studies.verification_reference import Reference
 from kernbench.topology.builder import resolve_topology
+from tests.reference.simulator import Reference
 
 PE, SLICE, SRAM = "sip0.cube0.pe0.pe_dma", "sip0.cube0.hbm_ctrl.pe0", "sip0.cube0.sram"
 

@@ -6,8 +6,8 @@ import pytest
 import simpy
 
 from kernbench._units import flits, serialization_ps
-from kernbench.studies.verification_reference import Network
 from kernbench.topology._graph import Edge
+from tests.reference.simulator import Network
 
 
 class Line:

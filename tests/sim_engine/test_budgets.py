@@ -10,11 +10,11 @@ import pytest
 
 from kernbench._units import KIB, flits
 from kernbench.sim_engine._network import ENGINE, Clock
-from kernbench.studies.verification_network import Engine
-from kernbench.studies.verification_reference import play, random_machine, random_traffic
 from kernbench.topology._naming import pe_dma
 from kernbench.topology.builder import resolve_topology
 from tests.components.one_pe import gemm, run
+from tests.reference.traffic import play, random_machine, random_traffic
+from tests.sim_engine.adapter import Engine
 
 SIZE, TILES, OUTPUTS = 512, 2048, 256
 # Two links lie between a PE and its slice. A tile of 4 KiB is 16 flits, with a command of 1 before it; an output

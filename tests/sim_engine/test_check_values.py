@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from kernbench._units import serialization_ps
 from kernbench.policy._routing import Router, reverse
-from kernbench.studies.verification_network import Engine
-from kernbench.studies.verification_reference import random_machine
 from kernbench.topology.builder import resolve_topology
+from tests.reference.traffic import random_machine
+from tests.sim_engine.adapter import Engine
 
 DEFAULT = resolve_topology("preset:default")
 PE0 = "sip0.cube0.pe0.pe_dma"

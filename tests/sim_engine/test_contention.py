@@ -12,9 +12,9 @@ from itertools import permutations
 import pytest
 
 from kernbench.policy._routing import Router
-from kernbench.studies.verification_network import Engine
 from kernbench.topology._naming import hbm, pe_dma, sram
 from kernbench.topology.builder import resolve_topology
+from tests.sim_engine.adapter import Engine
 
 MACHINE = resolve_topology("preset:default")
 PE0, PE1, SLICE1 = pe_dma(0, 0, 0), pe_dma(0, 0, 1), hbm(0, 0, 1)

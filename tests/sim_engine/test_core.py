@@ -10,9 +10,9 @@ import pytest
 
 from kernbench.sim_engine._network import ENGINE, Core
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.verification_network import Engine
 from kernbench.topology._naming import HOST, hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
+from tests.sim_engine.adapter import Engine
 
 pytestmark = pytest.mark.skipif(ENGINE != "core", reason="needs the compiled core: run `make core`")
 MACHINE = resolve_topology("preset:small")

@@ -17,8 +17,8 @@ from kernbench.sim_engine._observer import Observer
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies import gemm
 from kernbench.studies.ccl import CclStudy
-from kernbench.studies.verification_network import Engine
-from kernbench.studies.verification_reference import play, random_machine, random_traffic
+from tests.reference.traffic import play, random_machine, random_traffic
+from tests.sim_engine.adapter import Engine
 
 
 class Reader(Observer):

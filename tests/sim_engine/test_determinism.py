@@ -8,10 +8,10 @@ import sys
 from itertools import pairwise
 from random import Random
 
-from kernbench.studies.verification_network import Engine
-from kernbench.studies.verification_reference import play, random_machine, random_traffic
 from kernbench.topology._naming import parse
 from tests.components.one_pe import gemm, run
+from tests.reference.traffic import play, random_machine, random_traffic
+from tests.sim_engine.adapter import Engine
 
 
 def test_tracing_changes_nothing():

@@ -9,11 +9,12 @@ import pytest
 
 from kernbench.runtime_api.context import session
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.verification_reference import Reference, random_machine
 from kernbench.topology._naming import hbm, m_cpu
 from kernbench.topology.builder import resolve_topology
 from tests.components.one_pe import slice_pa
 from tests.reference.launch import Launch
+from tests.reference.simulator import Reference
+from tests.reference.traffic import random_machine
 from tests.slow import slow_after
 
 DEFAULT = resolve_topology("preset:default")

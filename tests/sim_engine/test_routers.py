@@ -16,11 +16,11 @@ from kernbench.errors import ConfigError
 from kernbench.policy._routing import Router
 from kernbench.runtime_api.context import session
 from kernbench.sim_engine._flow_control import REPLY, REQUEST
-from kernbench.studies.verification_network import Engine
 from kernbench.topology._mesh import vc_classes
 from kernbench.topology._naming import hbm, pe_dma, sram
 from kernbench.topology.builder import resolve_topology
 from tests.runtime_api.ranks import on_ranks
+from tests.sim_engine.adapter import Engine
 
 PE0, PE1, SLICE0, SLICE1 = pe_dma(0, 0, 0), pe_dma(0, 0, 1), hbm(0, 0, 0), hbm(0, 0, 1)
 FLIT = 256

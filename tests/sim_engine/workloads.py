@@ -21,9 +21,9 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine._network import ENGINE
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.ccl import CclStudy
-from kernbench.studies.verification_network import Engine
-from kernbench.studies.verification_reference import play, random_machine, random_traffic
 from tests.components.one_pe import gemm, run, slice_pa
+from tests.reference.traffic import play, random_machine, random_traffic
+from tests.sim_engine.adapter import Engine
 from tests.sim_engine.waits import waits_of
 
 PRODUCTS = [((64, 192, 96), "ref_ref"), ((100, 200, 70), "load_ref"), ((33, 65, 31), "load_load")]

@@ -16,7 +16,6 @@ from kernbench.studies._references import read_references
 from kernbench.studies.fidelity import FACTORS, FIGURES, SOURCED, WORKLOADS, ZEROS, FidelityStudy
 from tests.repo import ROOT
 from tests.slow import slow_after
-from tests.studies.test_references import BOOKSIM
 
 HEADER = "workload,parameters,value,unit,source\n"
 GEMM = "m=64; k=64; n=64"
@@ -209,20 +208,6 @@ def test_credits_explain_the_latency_of_a_network_of_routers(tmp_path):
     assert row["error_pct"] < -30
     assert "credits" in row["explained_by"]
     assert abs(row["left_pct"]) < 2
-
-
-def test_a_log_that_cannot_be_compared_leaves_the_others_compared(tmp_path):
-    known, other = tmp_path / "known.txt", tmp_path / "other.txt"
-    text = BOOKSIM.replace("k = 8", "k = 4")
-    known.write_text(text)
-    other.write_text(text.replace("traffic = transpose", "traffic = hotspot({{0,1},{1,7}})"))
-    found = kb.fidelity([known, other], "preset:default")
-    assert [row["what"] for row in found.table.to_dict("records")] == [
-        "noc topology mesh, k 4, n 2, traffic transpose, packet 8, vcs 4, vc_flits 8, load 0.16"
-    ]
-    [(name, why)] = found.refused.items()
-    assert "other.txt" in name
-    assert why == "traffic 'hotspot' of a log is not compared; known: uniform, transpose, tornado"
 
 
 def network(flow, traffic):

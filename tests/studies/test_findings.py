@@ -12,12 +12,13 @@ from kernbench import studies
 from kernbench.studies.study import Report, Study
 from kernbench.topology.builder import resolve_topology
 from tests.repo import ROOT
+from tests.verification.study import VerificationStudy
 
 OUTPUT = ROOT / "milestones" / "output"
 STUDIES = [
     study for name in sorted(studies.__all__)
     if isinstance(study := getattr(studies, name), type) and issubclass(study, Study) and study is not Study
-]  # fmt: skip
+] + [VerificationStudy]  # fmt: skip
 FOLDERS = {path.stem: path.parent for study in STUDIES for path in OUTPUT.glob(f"[!.]*/{study.name}.json")}
 
 

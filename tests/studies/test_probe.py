@@ -10,9 +10,9 @@ from kernbench.analysis._transfer import PARTS
 from kernbench.errors import KernbenchError
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe import ProbeStudy, cases, hops, pair_ns, run, select
-from kernbench.studies.verification_reference import random_machine
 from kernbench.topology.builder import resolve_topology
 from tests.components.queues_under_test import way_ps
+from tests.reference.traffic import random_machine
 
 DEFAULT = resolve_topology("preset:default")
 SMALL = resolve_topology("preset:small")

@@ -22,10 +22,10 @@ from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe import closed_form, legs
-from kernbench.studies.verification_network import Check, Sample
-from kernbench.studies.verification_reference import Reference
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
+from tests.reference.simulator import Reference
+from tests.verification.network import Check, Sample
 
 _HERE = DPPolicy(num_cubes=1, num_pes=1)
 SHAPES = ((16, 16, 16), (32, 64, 32), (40, 200, 50), (64, 64, 64), (128, 256, 128), (32, 3072, 32), (256, 256, 256))

@@ -12,17 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.parsers import expat
 
 from kernbench._registry import hint
 from kernbench._units import MIB
+from kernbench.config._ccl import STATED, CclEntry
 from kernbench.config._files import read_text
 from kernbench.config._schema import Fault, KeyPath, dotted
 from kernbench.errors import ConfigError, quote
-
-if TYPE_CHECKING:
-    from kernbench.config._ccl import CclEntry
 
 # Each type of step, by what it does: receive, combine with or read local elements, send, store.
 TYPES = {
@@ -152,7 +149,6 @@ def _ends(program: Program, way: str) -> dict[tuple[int, int, int], int]:
 
 def entry_faults(path: KeyPath, entry: CclEntry) -> Iterator[Fault]:
     """Yield what is wrong with an entry of ccl.yaml that names an MSCCL program, and with the program."""
-    from kernbench.config._ccl import STATED
 
     def fault(key: str, text: str) -> Fault:
         return Fault(f"{dotted((*path, key))} {text}", ((*path, key),))

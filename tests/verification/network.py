@@ -22,19 +22,13 @@ from kernbench.policy._routing import reverse, router_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe import closed_form, data_way
-from kernbench.studies.verification_reference import (
-    Ask,
-    Done,
-    Reference,
-    play,
-    random_machine,
-    random_traffic,
-)
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine, resolve_topology
+from tests.reference.simulator import Reference
+from tests.reference.traffic import Ask, play, random_machine, random_traffic
+from tests.sim_engine.adapter import Engine
 
 
 class Sample(NamedTuple):
@@ -49,36 +43,6 @@ class Sample(NamedTuple):
         """The difference in % of what was expected; of nothing, any difference is all."""
         difference = abs(self.measured - self.expected)
         return 100 * difference / self.expected if self.expected else 100.0 * bool(difference)
-
-
-class Engine:
-    """The engine as a Simulator; keywords are `GraphEngine`'s."""
-
-    def __init__(self, machine: Machine, **options: Any) -> None:
-        self.engine = GraphEngine(machine, log="off", **options)
-        self.network = self.engine.network
-
-    @property
-    def now(self) -> int:
-        return int(self.engine.env.now)
-
-    def run(self) -> None:
-        self.engine.run()
-
-    def at(self, t: int, fn: Done) -> None:
-        self.engine.env.call_at(t, lambda _: fn())
-
-    def send(self, src: str, dst: str, nbytes: int, done: Done) -> None:
-        route = self.network.route(src, dst)
-        self.network.send(route, nbytes, route.key(), lambda _: done(), None)
-
-    def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
-        transaction = Transaction(nbytes, offset, lambda _: done())
-        transaction.read(self.network, self.network.route(src, memory), self.engine.memory_at(memory))
-
-    def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
-        transaction = Transaction(nbytes, offset, lambda _: done())
-        transaction.write(self.network, self.network.route(src, memory), self.engine.memory_at(memory))
 
 
 Run = Callable[[Machine, int], Sequence[Sample]]  # of a machine, and how many repetitions of what is random
