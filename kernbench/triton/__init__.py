@@ -11,7 +11,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public function of `kernbench.triton`, imported when first used."""
+    """Import the public functions of `kernbench.triton` on first use."""
     if name not in _WHERE:
         raise AttributeError(f"module 'kernbench.triton' has no attribute {name!r}; known: {', '.join(_WHERE)}")
     from importlib import import_module
