@@ -1,1 +1,1 @@
-"""The components of a machine: PEs, memories, CPUs, and what messages pass through."""
+"""The components of a machine: PEs, memories, CPUs and network nodes."""

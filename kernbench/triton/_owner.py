@@ -130,8 +130,8 @@ def owners(
 ) -> list[Sequence[int]]:  # fmt: skip
     """Assign programs to PEs by their first store; programs that store nothing, or elsewhere, are dealt out in turn.
 
-    If control flow or addresses depend on values, the trial runs on the values in memory: `settle` completes queued work
-    and returns whether there are values. KernelError if there are none, or if a program waits for later ones.
+    If control flow or addresses depend on values, the trial uses those in memory: `settle` completes queued work
+    and returns whether there are values. KernelError without values, or if a program waits for later ones.
     """
     first: list[int | None] = [None] * count
     refusal = f'placement "owner" of {name}: where a program stores cannot be told before the launch'
