@@ -88,7 +88,6 @@ class AccessOrder:
         return self._enter(command, spans)
 
     def _enter(self, command: Command, spans: Sequence[Span]) -> list[Command]:
-        """Cut the pieces of a command; return its predecessors."""
         first: dict[Command, None] = {}
         pieces = self._pieces
         for start, end, writes in spans:
@@ -356,7 +355,6 @@ class Program(Callee):
         self.pe.placed[output] = self
 
     def completed(self, t: int, by: int) -> None:
-        """Account for one of the program's commands, complete at `t`."""
         self.unfinished -= 1
         if t > self.last:
             self.last, self.last_by = t, by
@@ -366,7 +364,6 @@ class Program(Callee):
             self._wake(t, by)
 
     def block(self, on: Value | Command) -> None:
-        """Suspend the kernel until `on` is complete."""
         self._check_caller()
         if on.done_ps is None:
             on.waiters += (self,)
@@ -510,7 +507,6 @@ class Pe:
         self.placed: dict[Value, Program] = {}
 
     def job(self, command: Command, program: Program | None = None) -> Job:
-        """Create the job of a command; without `program`, no program waits for its end."""
         queues = {} if program is None else program.queues
         job: Job
         if isinstance(command, Send):
@@ -619,13 +615,11 @@ class Pe:
             self.ipcq.release(slot, t, by)
 
     def array(self, operand: Ref | Value) -> np.ndarray | None:
-        """Read the current values of an operand, in the carrier type."""
         if isinstance(operand, Value):
             return operand.array
         raw = self.engine.memory.peek(self.mmu.translate(operand.va, operand.nbytes))
         return raw.view(operand.dtype.numpy).astype(operand.dtype.carrier).reshape(operand.shape)
 
     def commit(self, out: Ref, values: np.ndarray) -> None:
-        """Write `values` to memory, rounded to the type of `out`."""
         raw = np.ascontiguousarray(values.astype(out.dtype.numpy)).reshape(-1).view(np.uint8)
         self.engine.memory.poke(self.mmu.translate(out.va, raw.size), raw)

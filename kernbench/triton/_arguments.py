@@ -157,7 +157,6 @@ def known_names(signature: inspect.Signature) -> frozenset[str]:
 
 
 def unwrapped(x: Any) -> Any:
-    """Unwrap Triton's own constexpr."""
     return x.value if type(x).__name__ == "constexpr" and hasattr(x, "value") else x
 
 
@@ -184,7 +183,6 @@ def _each(known: bool, lang: Language, binder: Binder) -> Callable[[Any], Any]:
 
 
 def grid_of(grid: Any, arguments: dict[str, Any], name: str) -> tuple[int, int, int]:
-    """Three sizes; `grid` may be a function of the arguments, as in Triton."""
     sizes = grid(arguments) if callable(grid) else grid
     sizes = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
     try:

@@ -37,7 +37,6 @@ def is_jit(value: object) -> bool:
 
 
 def decoration(value: object) -> str:
-    """Name Triton's decorator: "Autotuner", "Heuristics" or ""."""
     names = {kind.__name__ for kind in type(value).__mro__} if is_jit(value) else set()
     return next((name for name in ("Autotuner", "Heuristics") if name in names), "")
 

@@ -43,7 +43,6 @@ def is_cuda(x: Any) -> bool:
 
 
 def marked(x: Any, on_device: bool) -> Any:
-    """Mark the storage of a tensor; return the tensor."""
     storage = storage_of(x)
     if storage is not None:
         setattr(storage, _MARK, on_device)

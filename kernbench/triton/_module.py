@@ -74,8 +74,6 @@ class Launchable:
 
 
 class JITFunction(Launchable):
-    """A kernel, or a function that kernels call."""
-
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn, self.__name__, self.__module__ = fn, fn.__name__, fn.__module__
         self.__doc__, self.__qualname__ = fn.__doc__, fn.__qualname__
@@ -90,8 +88,6 @@ class JITFunction(Launchable):
 
 
 class ConstexprFunction:
-    """A function of compile-time constants."""
-
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn, self.__name__, self.__module__ = fn, fn.__name__, fn.__module__
 
@@ -100,15 +96,11 @@ class ConstexprFunction:
 
 
 class Heuristics(Launchable):
-    """A kernel with arguments computed from others."""
-
     def __init__(self, fn: Any, values: Mapping[str, Callable[..., Any]]) -> None:
         self.fn, self.values, self.arg_names = fn, dict(values), fn.arg_names
 
 
 class Config:
-    """Argument values that autotuning tries."""
-
     def __init__(
         self, kwargs: Mapping[str, Any], num_warps: int = 4, num_stages: int = 3, num_ctas: int = 1,
         maxnreg: int | None = None, pre_hook: Callable[..., Any] | None = None, ir_override: Any = None,
@@ -117,7 +109,6 @@ class Config:
         self.num_ctas, self.maxnreg, self.pre_hook, self.ir_override = num_ctas, maxnreg, pre_hook, ir_override
 
     def all_kwargs(self) -> dict[str, Any]:
-        """Include the options of Triton's compiler."""
         options = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
         return {**self.kwargs, **{k: getattr(self, k) for k in options if getattr(self, k) is not None}}
 
@@ -137,8 +128,6 @@ class Autotuner(Launchable):
 
 
 class TensorDescriptor:
-    """A matrix that a kernel reads and writes by blocks."""
-
     def __init__(
         self, base: Any, shape: Sequence[int], strides: Sequence[int], block_shape: Sequence[int],
         padding: str = "zero", **_: Any,

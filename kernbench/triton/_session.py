@@ -110,7 +110,6 @@ class _Buffers:
 
     @property
     def tensors(self) -> list[DeviceTensor]:
-        """Buffers of the current launch."""
         return [buffer for _, buffer, _ in self._taken.values()]
 
     def read_back(self) -> None:
@@ -324,7 +323,6 @@ class CompiledKernel:
 
     @property
     def n_regs(self) -> int:
-        """Registers per thread."""
         device = device_properties()
         return device["max_num_regs"] // (self._num_warps * device["warpSize"])
 

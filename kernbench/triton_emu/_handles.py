@@ -39,7 +39,6 @@ gc.callbacks.append(_note_collection)
 
 
 def shape_text(shape: Shape) -> str:
-    """Format a shape for messages: 32x64, or scalar."""
     return "x".join(map(str, shape)) or "scalar"
 
 
@@ -135,7 +134,6 @@ class Pointer(Tensor):
 
     @property
     def dtype(self) -> PointerType:
-        """The pointer type; `dtype.element_ty` is the element type."""
         return pointer_type(self.element_ty)
 
     def __add__(self, n: Any) -> Any:
@@ -151,7 +149,6 @@ class Pointer(Tensor):
         return self + -index(n)
 
     def to(self, dtype: Any, fp_downcast_rounding: str | None = None, bitcast: bool = False) -> Any:
-        """Return the pointer to another type, or the address as an integer."""
         if isinstance(dtype, PointerType):
             return Pointer(self.va, dtype.element_ty, self._tl)
         return address(self).to(dtype)
@@ -195,7 +192,6 @@ class PointerTile(Tensor):
 
     @property
     def dtype(self) -> PointerType:
-        """The pointer type of each element; `dtype.element_ty` is the element type."""
         return self.base.dtype
 
     @property

@@ -149,7 +149,6 @@ def _directed(how: str, name: str) -> ArrayFunction:
 
 
 def _converted(how: str, kind: DType) -> ArrayFunction:
-    """Conversion of numbers to floats, rounded in the direction `how`."""
     target = kind.numpy.type
 
     def function(x: np.ndarray) -> np.ndarray:

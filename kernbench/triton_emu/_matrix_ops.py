@@ -48,7 +48,6 @@ _FORMS = '"relu", "silu", "gelu", "exp", ("bias", pointer), ("add", pointer), ("
 
 
 def parse(item: Any) -> tuple[str, Any]:
-    """Return (name, operand or None) of one epilogue item."""
     name, operand = item if isinstance(item, (tuple, list)) and len(item) == 2 else (item, None)
     if not isinstance(name, str) or name not in (*PLAIN, *WITH_OPERAND):
         raise KernelError(f"unknown epilogue item {item!r}; {hint(name, sorted((*PLAIN, *WITH_OPERAND)))}")
@@ -133,7 +132,6 @@ def dot(
 
 
 def _stacked(tl: Program, input: Tile, other: Tile, acc: Any, out_dtype: DTypeLike | None) -> Tile:
-    """Product of two stacks of matrices, one `dot` per pair."""
     (count, m, _), n = input.shape, other.shape[2]
 
     def part(x: Tile, i: int) -> Tile:

@@ -275,7 +275,6 @@ def _holds(mask: Any) -> bool:
 
 
 def as_pointer(tl: Program, name: str, pointer: Any, dtype: DTypeLike | None) -> Pointer:
-    """Convert an operation's address argument to a pointer with an element type."""
     if type(pointer) is Pointer:
         return pointer if dtype is None else Pointer(pointer.va, as_dtype(dtype))
     if isinstance(pointer, (int, np.integer)) and not isinstance(pointer, bool):

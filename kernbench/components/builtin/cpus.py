@@ -107,14 +107,12 @@ class PeCpu:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages of its pipeline; none before the engines exist."""
         if "pe" not in vars(self):
             return ()
         pipeline = self.pe.pipeline
         return pipeline.fetch, pipeline.gemm, pipeline.math, pipeline.store
 
     def on_broadcast(self, message: Broadcast, by: int) -> None:
-        """Receive a launch or a map; continue when the CPU has decoded it."""
         t, event = self._server.take(self.command_ps, message.id, by)
         message.comes(t, event)
         self.engine.env.call_at(t, self._decoded, (message, event))

@@ -207,7 +207,6 @@ def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
 def _join(
     by_node: dict[str, Request], node_id: str, offset: int, payload: int, piece: tuple[int, int], at: int, bits: int
 ) -> None:
-    """Add a piece of a pointer tile to the request of its memory."""
     request = by_node.get(node_id)
     if request is None:
         request = by_node[node_id] = Request(node_id, offset, 0, [], [])
@@ -230,8 +229,6 @@ def _touch(lines: list[int], offset: int, nbytes: int, bits: int) -> None:
 
 
 class AccessJob(Job):
-    """A load or a store."""
-
     __slots__ = ("access",)
 
     def __init__(self, pe: Pe, command: Load | Store, program: Program | None) -> None:
@@ -240,7 +237,6 @@ class AccessJob(Job):
         self.access = Access(self, pe, command)
 
     def pieces(self) -> list[tuple[list[tuple[int, int]], bool]]:
-        """Physical memory of its requests."""
         return [(request.pieces, self.access.writes) for request in self.access.requests]
 
     def enter(self) -> None:
@@ -300,7 +296,6 @@ class Access(Source):
         return self.sent == len(self.requests)
 
     def landed(self, txn: Transaction) -> Cause:
-        """Handle the end of a request; the last one completes the command."""
         if not self.writes and txn.data is not None:
             self._take(txn.data, self.requests[txn.tile])
         job, pe = self.job, self.pe
@@ -329,7 +324,6 @@ class Access(Source):
         memory.poke(pieces, command.compute(memory.peek(pieces), *[value.array for value in command.inputs]))
 
     def _take(self, data: np.ndarray, request: Request) -> None:
-        """Copy the bytes of a request to their offsets in the command's."""
         if len(self.requests) == 1:
             self.buffer = data
             return
@@ -446,7 +440,6 @@ class Traffic:
         self.nbytes += nbytes
 
     def landed(self, txn: Transaction, now: int, log: OpLog, command: int, kind: int) -> None:
-        """Handle the end of a request; log them all with the last one."""
         self.took_ps += now - txn.asked_ps
         self.left -= 1
         if self.whole and not self.left:
@@ -501,7 +494,6 @@ class TileReads(Source):
             self._tiles[-1][:0] = [(buffers * kt, piece) for piece in reversed(once)]
 
     def _prepare(self) -> None:
-        """Advance to the next tile that reads something."""
         job = self.job
         while not self._pending and self._tile + 1 < job.n:
             self._tile = i = self._tile + 1
@@ -523,7 +515,6 @@ class TileReads(Source):
         return self.job.plan_of(i) if by is None else by
 
     def freed(self, i: int, t: int, by: Cause) -> None:
-        """Record that the buffers of tile `i` are free from `t` on."""
         self.complete.pop(i, None)
         del self._left[i]
         self._free.append(t)
@@ -532,7 +523,6 @@ class TileReads(Source):
             self._reader.progress()
 
     def next_ps(self) -> int:
-        """Earliest issue time of the next request: planned, and with a free buffer."""
         job, i = self.job, self._tile
         if job.planned_ps < 0:
             return -1

@@ -206,7 +206,6 @@ class PeIpcq(Callee):
         slot.ready_ps = t
 
     def _load(self, slot: Part, queue: PeQueue) -> None:
-        """Read a part from memory; it leaves when it is complete."""
         message, first = slot.message, slot.index * queue.slot_bytes
         wanted = self.pe.requests((Run(message.command.runs[0].va + first, slot.nbytes, slot.nbytes),))
         left, asked = len(wanted), self.core.now
@@ -351,7 +350,6 @@ class PeIpcq(Callee):
     # -- receiving
 
     def post(self, job: Receive) -> None:
-        """Match a receive without open dependencies as soon as possible."""
         if job.ready > self.core.now:
             self.core.wake_at(job.ready, self, _MATCH, None)
         else:
@@ -429,7 +427,6 @@ class PeIpcq(Callee):
         self.pe.dma.port(node_id).read(txn, QUEUE)
 
     def _copied(self, what: tuple[Receive, Part]) -> None:
-        """Finish a part that has been read from its slot, or write it to its destination in memory."""
         job, slot = what
         command = job.command
         if not command.runs:
@@ -475,7 +472,6 @@ class PeIpcq(Callee):
         job.complete()
 
     def _log_read(self, job: Receive, slot: Part, end: int) -> int:
-        """Log the read of one part, including its write to memory, if any."""
         log = self.log
         if not log.operation:
             return NONE
@@ -506,7 +502,6 @@ class PeIpcq(Callee):
             arbiter.send(QUEUE, back, queue.credit_bytes, key, queue.peer, first)
 
     def credited(self, first: Part) -> None:
-        """Handle the credit of a slot of a peer's ring."""
         key, queue, slot = first.credit_key, first.message.queue, first.by
         first.by = None
         queue.credits += 1
@@ -526,7 +521,6 @@ class PeIpcq(Callee):
     # -- observation
 
     def waiting(self, program: Program) -> list[str]:
-        """Describe the receives of a program that wait for a message, and since when."""
         return [
             f"{job.describe()} since {job.ready / 1000:,.2f} ns"
             + (", behind earlier commands that use its memory" if job.waiting else "")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 def cuts(size: int, tile: int) -> int:
-    """Count the tiles that cover `size`, at least one."""
     return max(1, -(-size // tile))
 
 
@@ -240,7 +239,6 @@ class Pipeline:
         self._moving = False
 
     def _run(self, stage: Stage) -> bool:
-        """Serve as much as possible; return whether anything moved."""
         moved = False
         while True:
             if stage.leaving is not None:
@@ -334,7 +332,6 @@ class TileJob(Job):
         return -1 if self.planned_ps < 0 else self.planned_ps + (i + 1) * self.tile_ps
 
     def plan_of(self, i: int) -> Cause:
-        """Cause of the plan of tile `i`."""
         log = self.pe.log
         if log.tiles or not log.operation:
             return self.planned_by
@@ -423,7 +420,6 @@ class TileJob(Job):
         return i == self.n
 
     def _ended(self, stage: Stage, n: int) -> None:
-        """Finish the command's `n` tiles in a stage."""
         stage.queue.popleft()
         if stage.log.operation:
             stage.log.stage(self.id, stage.kind, stage.since, stage.end, stage.busy_ps - stage.before, n)
@@ -444,7 +440,6 @@ class TileJob(Job):
                 self.finish(stage.free, self._window(stage.free, stage.at))
 
     def written(self, t: int, by: Cause) -> None:
-        """End the job: the last write is acknowledged."""
         pe, command = self.pe, self.command
         assert isinstance(command, Composite)
         whole = self._window(t, by)
@@ -538,7 +533,6 @@ class Plan:
         return Grid(rows, cols, tile_rows, tile_cols, itemsize)
 
     def read(self, operand: Ref | Value, axes: str, first: bool = False) -> None:
-        """Add an operand that the tiles read."""
         self.operands.append(Operand(self.grid(axes, operand.dtype.itemsize), axes, first))
 
     def out_place(self, o: int) -> tuple[int, int]:

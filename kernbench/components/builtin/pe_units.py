@@ -25,13 +25,13 @@ class PeTcm:
         self.scratch = FirstFit(f"kernel scratch of {name}", start, round(config.kernel_scratch_mb * MIB))
         self.heap = heap
         self._small = config.scratch_result_kib * KIB
-        self._returned_ps: list[int] = []  # ascending; the space and the event of each
+        self._returned_ps: list[int] = []  # ascending, with space and event of each
         self._returned: list[tuple[FirstFit, int]] = []
         self._returned_by: list[int] = []
         self.freed_by = 0
 
     def alloc(self, value: Value, loaded: bool, now: int) -> int:
-        """Allocate space for `value`; return the time from which it is available (`now` or later) [ps], or -1 if none is."""
+        """Allocate space for `value`; return the time from which it is available [ps], >= `now`, or -1 if none is."""
         nbytes = value.nbytes
         area = self.scratch if not loaded and nbytes <= self._small else self.heap
         if nbytes > area.nbytes:
@@ -91,7 +91,6 @@ class PeMath:
         self._known: dict[tuple[VectorOp, ...], int] = {}
 
     def service_ps(self, work: tuple[VectorOp, ...]) -> int:
-        """As `ps`, cached."""
         found = self._known.get(work)
         if found is None:
             found = self._known[work] = self.ps(work)

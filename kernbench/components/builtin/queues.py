@@ -226,7 +226,6 @@ class Inbox:
         return Receive(pe, command, program, among)
 
     def _chosen(self, queues: Mapping[str, Any], name: str | None) -> tuple[Any, ...]:
-        """Queues of a direction; None means all."""
         if name is None and queues:
             return tuple(queues.values())
         if name is None or name not in queues:
@@ -235,7 +234,6 @@ class Inbox:
         return (queues[name],)
 
     def arrive(self, queue: Queue, slot: Slot, order: int) -> None:
-        """Add the next part of a queue, which is in its slot; `order` orders arrivals."""
         slot.order = order
         queue.arrived += 1
         queue.held.append(slot)

@@ -199,11 +199,9 @@ class PEMemAllocator:
         (self.hbm if address & HBM_BIT else self.tcm).free(address)
 
     def reserve_ipcq_hbm(self, nbytes: int) -> int:
-        """Allocate a ring in the PE's HBM slice."""
         return self.hbm.alloc(nbytes)
 
     def reserve_ipcq_tcm(self, nbytes: int) -> int:
-        """Allocate a ring in the PE's TCM."""
         return self.tcm.alloc(nbytes)
 
 
