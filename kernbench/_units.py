@@ -85,7 +85,6 @@ class ServiceTimes(dict[int, int]):
 
 @lru_cache(maxsize=64)
 def service_times(bw_gbs: float, header_bytes: int = 0) -> ServiceTimes:
-    """Share one table among all servers of this bandwidth and header."""
     return ServiceTimes(bw_gbs, header_bytes)
 
 

@@ -592,7 +592,6 @@ class Pe:
         return found
 
     def completed(self, command: Command, t: int) -> None:
-        """Remove a command completed at `t`, and free the dropped values that no command needs any more."""
         if self.order is not None:
             self.order.remove(command)
         output = command.output
@@ -606,7 +605,6 @@ class Pe:
                 self.free(value, t, command.done_by)
 
     def free(self, value: Value, t: int, by: int) -> None:
-        """Release the space of `value`, if any, at `t`: in TCM, or the slot that it arrived in."""
         self.placed.pop(value, None)
         if isinstance(value.space, tuple):
             self.tcm.free(value, t, by)

@@ -59,7 +59,6 @@ class _Loader(yaml.SafeLoader):
         super().fetch_flow_collection_start(kind)
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Limit the number of nodes."""
         self.values += 1
         if self.values > MOST_VALUES:
             raise TooLargeError(None, None, f"more than {MOST_VALUES:,} values", self.get_mark())
@@ -277,7 +276,6 @@ _PRESETS = Path(str(files("kernbench") / "presets"))
 
 
 def read_yaml(path: Path) -> tuple[Any, list[Fault]]:
-    """Return the content of a YAML file, and a fault for each duplicate key."""
     try:
         return parse_yaml(read_text(path, MOST_YAML, "give the path of a YAML file"))
     except yaml.YAMLError as error:

@@ -225,7 +225,6 @@ class Graph:
         return found
 
     def _make_trunk(self) -> tuple[list[Node], list[Edge]]:
-        """Create host, switch and all IO chiplets, and the links that leave them."""
         system, io, ucie = self.config.system, self.config.sip.io, self.config.cube.ucie
         nodes = [
             Node(naming.HOST, "host", "host", 0, None, 0),

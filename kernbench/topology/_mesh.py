@@ -153,8 +153,8 @@ class SipNetwork:
     def path(self, src: int, dst: int) -> tuple[int, ...]:
         """Shortest path from `src` to `dst`, both included.
 
-        Ties go to the lower next SIP; with credits the row comes first, and of two equal directions round a ring, even SIPs
-        take east or south, odd ones the other.
+        Ties go to the lower next SIP; with credits the row comes first, and of two equal directions round a ring, even
+        SIPs take east or south, odd ones the other.
         """
         return self.paths(src, dst)[0]
 

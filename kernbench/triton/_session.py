@@ -120,7 +120,6 @@ class _Buffers:
         self.release()
 
     def release(self) -> None:
-        """Make the buffers of the current launch available to others."""
         for _, buffer, _ in self._taken.values():
             self._free.setdefault((buffer.numel(), buffer.dtype.name), []).append(buffer)
         self._taken.clear()

@@ -188,7 +188,7 @@ class Inside(NamedTuple):
         return Inside(shape, tuple(spans))
 
     def view(self, shape: Shape) -> Inside | None:
-        """Reshape, if that differs by axes of size 1 only; else None."""
+        """Reshape, if the shapes differ by axes of size 1 only; else None."""
         if not self.size:
             return Inside(shape, ((0, 0),) * len(shape)) if shape else None
         kept = [(n, span) for n, span in zip(self.shape, self.spans, strict=True) if n > 1]

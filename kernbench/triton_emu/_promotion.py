@@ -2,7 +2,7 @@
 
 - A Python number takes the tile's type unless it is of a higher kind (bool < integer < float): then it counts as i32
   (i64 where it does not fit) or f32. An integer is exact until then.
-- f64 over f32 over f16 over bf16; bf16 with f8 or an integer is f32; two different f8 give f16.
+- f64 over f32 over f16 over bf16; bf16 with any other type is f32; two different f8 give f16.
 - A float with an integer is the float (bf16: f32). f8 with an integer tile is refused: cast one of them.
 - Integers: the wider one; of equal width, the unsigned.
 - `/` and `%` on f16 or bf16 give f32, `/` on integers f32.

@@ -193,7 +193,6 @@ def _received(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | Non
 
 
 def _into_memory(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, dst: Any) -> Recv:
-    """Post a receive into memory."""
     runs, nbytes = _run(tl, "recv", dst, sizes, dtype)
     command = Recv("recv", tag=dir or "any", direction=dir, nbytes=nbytes, runs=runs)
     tl._backend.submit(command)

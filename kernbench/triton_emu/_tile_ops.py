@@ -326,7 +326,6 @@ def swizzle2d(tl: Program, i: Any, j: Any, size_i: Any, size_j: Any, size_g: Any
 
 
 def _umulhi(a: int, b: np.ndarray) -> np.ndarray:
-    """Upper half of the product of unsigned words."""
     if b.dtype == np.uint32:
         return (b.astype(np.uint64) * np.uint64(a) >> np.uint64(32)).astype(np.uint32)
     low, high, half = np.uint64(a & 0xFFFFFFFF), np.uint64(a >> 32), np.uint64(32)

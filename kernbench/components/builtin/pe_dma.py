@@ -118,8 +118,6 @@ class Channel(Callee):
 
 
 class Port:
-    """The route from a PE's DMA to one memory and back."""
-
     __slots__ = ("_on_read", "core", "dma", "memory", "network", "route")
 
     def __init__(self, engine: GraphEngine, dma: PeDma, memory: str) -> None:

@@ -262,8 +262,6 @@ _COMPOSITE, _LOOKUP = KIND["composite"], STEP_KIND["lookup"]
 
 
 class VectorJob(Job):
-    """Work of one command on the vector engine."""
-
     __slots__ = ("service_ps",)
 
     def __init__(self, pe: Pe, command: Vector, program: Program | None) -> None:

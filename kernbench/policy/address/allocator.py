@@ -206,8 +206,6 @@ class PEMemAllocator:
 
 
 class CubeSramAllocator:
-    """The shared SRAM of one cube."""
-
     def __init__(self, config: AddressConfig, sip: int, cube: int) -> None:
         start = PhysAddr.cube_sram_addr(sip, cube, 0).encode()
         self.sram = FirstFit(f"SRAM of sip{sip}.cube{cube}", start, config.sram_bytes_per_cube)
