@@ -42,7 +42,6 @@ class DType:
 
     @property
     def primitive_bitwidth(self) -> int:
-        """Number of bits; 1 for bool."""
         return 1 if self.is_bool() else 8 * self.itemsize
 
     int_bitwidth = primitive_bitwidth

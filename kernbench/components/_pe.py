@@ -444,7 +444,6 @@ class Program(Callee):
         return bool(self.pe.ipcq.waiting(self))
 
     def describe(self) -> str:
-        """Describe the program's wait for a deadlock's message: who waits for what since when."""
         on = self.waits_for
         what = repr(f"a tile of shape {on.shape}" if isinstance(on, Value) else on.name) if on else "its commands"
         if self.short and isinstance(on, Value):
@@ -472,7 +471,6 @@ def _engine_work(command: Command) -> tuple[str, tuple[VectorOp, ...]]:
 
 
 def _located(error: Exception, pe: Pe) -> KernbenchError:
-    """Prefix an error, which names the kernel's file and line, with the PE."""
     kind = type(error) if isinstance(error, (KernelError, LimitError)) else KernelError
     return kind(f"{pe.name}: {str(error).replace(f'{pe.name}: ', '')}")
 
@@ -537,7 +535,6 @@ class Pe:
         job.enter()
 
     def _order(self, job: Job, mine: Sequence[Span]) -> list[Command]:
-        """Order conflicting memory accesses as in the program; return the predecessors."""
         if self.order is None:
             self.order = AccessOrder()
         first = self.order.add(job.command, mine)

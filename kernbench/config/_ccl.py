@@ -126,7 +126,6 @@ class CclConfig(Model, _Readable):
     algorithms: dict[str, CclEntry] = described("Entries by name")
 
     def setting(self, name: str, key: str) -> Any:
-        """Value of `key` for an algorithm: its entry's, else the default; None if neither is set."""
         value = getattr(self.algorithms[name], key)
         return getattr(self.defaults, key) if value is None else value
 

@@ -168,7 +168,6 @@ def read_text(path: Path, most: int, remedy: str) -> str:
 
 
 def read_bytes(path: Path, most: int, remedy: str) -> bytes:
-    """Return the content of a file of at most `most` bytes; ConfigError if it is larger or cannot be read."""
     why = None
     try:
         if path.exists() and not path.is_file():

@@ -107,7 +107,6 @@ class Draft:
 
     @classmethod
     def of(cls, source: str | Path | Mapping[str, Any], name: str) -> Draft:
-        """Messages call a mapping `name`."""
         if isinstance(source, Mapping):
             return cls(name, _plain(source))
         path = Path(source)
@@ -253,7 +252,6 @@ def _merge(into: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Copy, with every mapping as a dict with string keys."""
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     return deepcopy(value)
@@ -267,7 +265,6 @@ def _paths(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def _model_at(model: type[Model], path: KeyPath) -> type[Model] | None:
-    """Find the group of keys at `path` below `model`; None if there is none."""
     here: Any = model
     for part in path:
         is_mapping = get_origin(here) is dict

@@ -231,7 +231,6 @@ def port_places(config: MachineConfig) -> dict[tuple[str, int], tuple[int, int]]
 
 
 def hops_from(start: tuple[int, int], routers: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """Distance in links from `start` to each router that can be reached."""
     hops = {start: 0}
     queue = [start]
     for row, col in queue:

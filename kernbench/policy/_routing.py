@@ -127,7 +127,6 @@ class Router:
         return place
 
     def _at(self, place: Place) -> At:
-        """Router to which a place in a cube is attached."""
         if place.row is not None and place.col is not None:
             return place.row, place.col
         if place.pe is not None:

@@ -38,7 +38,6 @@ class Edge(NamedTuple):
     header_bytes: int = 0
 
     def service_ps(self, nbytes: int) -> int:
-        """Service time of a flit of `nbytes`, with its header [ps]."""
         return serialization_ps(nbytes + self.header_bytes, self.bw_gbs)
 
 
@@ -58,7 +57,6 @@ class Clock:
 
 
 def clocks_of(config: MachineConfig) -> dict[str, Clock]:
-    """Clock of each kind of router that has credits."""
     noc, sip_link = config.cube.noc, config.system.sip_link
     links = (
         ("router", noc.link_bw_gbs, noc.header_bytes, noc.router),

@@ -51,7 +51,6 @@ def is_host(x: object) -> bool:
 
 
 def host_memory(x: Any, where: str) -> HostMemory:
-    """Raise TypeError if the machine lacks the element type, or a torch tensor is not on the CPU."""
     try:
         if isinstance(x, np.ndarray):
             low, high = np.lib.array_utils.byte_bounds(_root(x))
@@ -132,7 +131,6 @@ def _root(x: np.ndarray) -> np.ndarray:
 
 
 def is_descriptor(x: object) -> bool:
-    """Whether a value is a tensor descriptor of the host: Triton's own, or ours."""
     return all(hasattr(x, name) for name in ("base", "block_shape", "strides")) and not isinstance(x, np.ndarray)
 
 

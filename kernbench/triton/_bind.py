@@ -133,7 +133,6 @@ class Binder:
         return getattr(self.lang, last) if last in ("libdevice", "math") else self.lang
 
     def function(self, fn: FunctionType) -> FunctionType:
-        """Copy a function, with its globals, closure and defaults bound."""
         made: FunctionType | None = self._made.get(id(fn))
         if made is not None:
             return made

@@ -28,7 +28,6 @@ def replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
 
 
 def storage_of(x: Any) -> Any:
-    """Storage of a tensor in CPU memory, else None."""
     try:
         storage = x.untyped_storage()
     except RuntimeError:  # sparse, or inside of a transform

@@ -54,7 +54,6 @@ class Language:
         self.core = self.standard = self.random = self.language = self
 
     def move(self, place: tuple[int, int, int]) -> None:
-        """Switch to another program of the grid."""
         self._tl._ids = place
 
     def __getattr__(self, name: str) -> Any:

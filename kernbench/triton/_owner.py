@@ -59,7 +59,6 @@ class _Finder(MockBackend):
         self.begin()
 
     def begin(self) -> None:
-        """Reset for the next program."""
         self.first: int | None = None
         self.first_atomic: int | None = None
         self._left, self._atomics_left = _COMMANDS, _ATOMICS

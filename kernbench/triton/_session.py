@@ -277,8 +277,6 @@ def program_of(
     function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid, targets: list[Target],
     shares: list[Sequence[int]],
 ) -> Callable[..., None]:  # fmt: skip
-    """Return the kernel of a PE, which runs its programs of the grid one after the other."""
-
     def program(*, tl: TLContext) -> None:
         pe, cube, _ = (int(tl.program_id(axis)) for axis in range(3))
         mine = shares[targets.index((cube, pe))]
@@ -356,7 +354,6 @@ def device_properties(_index: int | None = None) -> dict[str, int]:
 
 
 def cuda_properties(_device: Any = None) -> SimpleNamespace:
-    """As `device_properties`, under torch's names."""
     found = device_properties()
     return SimpleNamespace(
         name="kernbench", major=CAPABILITY[0], minor=CAPABILITY[1],

@@ -318,7 +318,6 @@ class Tile(Tensor):
         return self._array().astype(self.dtype.numpy)
 
     def _number(self) -> Any:
-        """Wait for the single value; return it as a Python number."""
         array = self._array()
         if array.size != 1:
             raise KernelError(

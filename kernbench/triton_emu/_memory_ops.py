@@ -93,7 +93,6 @@ class Access:
         return self._made[1]
 
     def at(self, va: int, itemsize: int) -> tuple[Run, ...]:
-        """Convert the runs to bytes, for a pointer tile based at address `va`."""
         return tuple([Run(va + start * itemsize, n * itemsize, asked * itemsize) for start, n, asked in self.runs])
 
     def spread(self, distinct: np.ndarray, shape: tuple[int, ...], other: np.ndarray) -> np.ndarray:

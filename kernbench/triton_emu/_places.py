@@ -97,7 +97,6 @@ class Affine(NamedTuple):
         return Inside(shape, tuple(spans))
 
     def within(self, inside: Inside) -> Affine:
-        """Elements in a non-empty box."""
         starts = zip(inside.spans, self.strides, strict=True)
         first = self.first + sum([start * step for (start, _), step in starts])
         return Affine(first, tuple([end - start for start, end in inside.spans]), self.strides)
@@ -198,7 +197,6 @@ class Inside(NamedTuple):
         return Inside(shape, tuple([next(left) if n > 1 else (0, 1) for n in shape]))
 
     def both(self, other: Inside) -> Inside:
-        """Intersection with a box of the same shape."""
         spans = []
         for (start, end), (low, high) in zip(self.spans, other.spans, strict=True):
             first = max(start, low)

@@ -278,8 +278,6 @@ def _elementwise(
 
 
 def _operation(name: str, doc: str) -> Callable[..., Tile]:
-    """Make a function of `tl` from an operator; Triton's hints have no effect."""
-
     def function(self: Program, x: Any, y: Any, sanitize_overflow: bool = True, ieee_rounding: bool = False) -> Tile:
         return self._binary(name, x, y)
 
@@ -298,7 +296,6 @@ class Program:
         self._open, self._backend = False, _Ended(self._data)
 
     def _own(self, *operands: object) -> None:
-        """Raise a KernelError for tiles of another program."""
         for x in operands:
             if isinstance(x, Tile) and x._tl is not self and not x._constant:
                 if not (self._open and x._tl._open):

@@ -33,7 +33,6 @@ Scalar = bool | int | float
 
 
 def kind(dtype: DType) -> int:
-    """0 for bool, 1 for an integer, 2 for a float."""
     return 2 if dtype.is_floating_point else int(dtype is not bool_)
 
 

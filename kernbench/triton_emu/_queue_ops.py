@@ -175,7 +175,6 @@ def copy(tl: Program, x: Tile) -> Tile:
 
 
 def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, consume: bool) -> Tile:
-    """Post a receive; return the tile that the message becomes."""
     dt: DType = float16 if dtype is None else as_dtype(dtype)
     out = Value(sizes, dt)
     decode = partial(dt.decode, shape=sizes) if tl._data else None

@@ -52,7 +52,6 @@ def _outputs(
 
 
 def _applied(tl: Program, combine_fn: Callable[..., Any], tiles: Sequence[Tile]) -> Callable[..., list[np.ndarray]]:
-    """Wrap the user's function of constant tiles as a function of arrays."""
     dtypes = [tile.dtype for tile in tiles]
 
     def combine(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> list[np.ndarray]:

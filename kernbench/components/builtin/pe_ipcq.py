@@ -231,7 +231,6 @@ class PeIpcq(Callee):
             self.pe.dma.port(request.node_id).read(txn, QUEUE)
 
     def _leave(self, queue: PeQueue) -> None:
-        """Send the loaded parts, in order."""
         leaving = queue.leaving
         arbiter = self.pe.dma.arbiter
         assert arbiter is not None
@@ -371,7 +370,6 @@ class PeIpcq(Callee):
         self._match(True)
 
     def _take(self, job: Receive) -> None:
-        """Read the parts that are in their slots and not yet requested."""
         message, command, now = job.message, job.command, self.core.now
         assert message is not None
         while (slot := job.next_part()) is not None:

@@ -31,7 +31,6 @@ class Slot:
     message: Message
 
     def fill(self, message: Message) -> None:
-        """Become the next part of a message, in the next slot of the peer's ring."""
         queue: Queue = message.queue
         self.message, self.index, self.number = message, message.left, queue.sent
         self.nbytes = min(queue.slot_bytes, message.nbytes - message.left * queue.slot_bytes)

@@ -40,7 +40,6 @@ class Resource:
 
     @property
     def end(self) -> int:
-        """The first offset after the range."""
         return self.start + self.size * (MAX_PES if self.per_pe else 1)
 
 
