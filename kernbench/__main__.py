@@ -1,4 +1,4 @@
-"""The `kernbench` command, `python -m kernbench` too; little is imported before an interrupt is handled."""
+"""The `kernbench` command, also as `python -m kernbench`; little is imported before interrupts are handled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 
 def main() -> int:
-    """Run the command line and return its exit status."""
     try:
         from kernbench._interrupts import handle_interrupts
 
@@ -25,7 +24,7 @@ def main() -> int:
 
 
 def _end(*_: Any) -> None:
-    """End the process while it cleans up, which would print a traceback otherwise."""
+    """Exit on an interrupt during cleanup, which would print a traceback."""
     import os
 
     print("error: interrupted", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The table of element types: torch's names, with what Triton asks of a type; bf16 and f8 come from ml_dtypes.
+"""Element types: torch's names, with the attributes that Triton's types have; bf16 and f8 come from ml_dtypes.
 
 16- and 8-bit floats are stored rounded (to nearest even) and computed in float32.
 """
@@ -20,7 +20,7 @@ from kernbench.errors import quote
 class DType:
     """An element type of `itemsize` bytes, printed as torch prints it; there is one object of each.
 
-    `carrier` is the numpy type that its values are computed in. A type of no bytes has a name and no values.
+    `carrier` is the numpy type in which its values are computed. A type of zero bytes has a name and no values.
     """
 
     name: str
@@ -36,70 +36,60 @@ class DType:
 
     @property
     def element_ty(self) -> DType:
-        """The type itself, as of a tensor of it."""
         return self
 
     scalar = element_ty
 
     @property
     def primitive_bitwidth(self) -> int:
-        """The number of bits; 1 of bool."""
         return 1 if self.is_bool() else 8 * self.itemsize
 
     int_bitwidth = primitive_bitwidth
 
     def is_floating(self) -> bool:
-        """Return whether it is a float."""
         return self.is_floating_point
 
     def is_standard_floating(self) -> bool:
-        """Return whether it is a float of at least 16 bits."""
         return self.is_floating_point and self.itemsize > 1
 
     def is_fp8(self) -> bool:
-        """Return whether it is a float of 8 bits."""
         return self.is_floating_point and self.itemsize <= 1
 
     def is_int(self) -> bool:
-        """Return whether it is an integer; bool is one."""
+        """Bool counts as an integer."""
         return not self.is_floating_point
 
     def is_int_signed(self) -> bool:
-        """Return whether it is a signed integer."""
         return self.numpy.kind == "i"
 
     def is_int_unsigned(self) -> bool:
-        """Return whether it is an unsigned integer; bool is one."""
+        """Bool counts as unsigned."""
         return self.numpy.kind in "ub"
 
     def is_bool(self) -> bool:
-        """Return whether it is bool."""
         return self.numpy.kind == "b"
 
     def is_ptr(self) -> bool:
-        """Return False: it is the type of numbers."""
         return False
 
     is_block = is_const = is_ptr
 
     def get_int_max_value(self) -> int:
-        """Return the largest integer of the type."""
         return 1 if self.is_bool() else int(np.iinfo(self.numpy).max)
 
     def get_int_min_value(self) -> int:
-        """Return the smallest integer of the type."""
         return 0 if self.is_bool() else int(np.iinfo(self.numpy).min)
 
     def round(self, values: np.ndarray) -> np.ndarray:
-        """Return `values` rounded to this type, in the carrier type (a copy only where needed)."""
+        """Round to this type, in the carrier type (a copy only if needed)."""
         return np.asarray(values).astype(self.numpy, copy=False).astype(self.carrier, copy=False)
 
     def decode(self, raw: np.ndarray, shape: int | tuple[int, ...]) -> np.ndarray:
-        """Return the values of bytes (uint8) as memory stores them, in the carrier type (a copy only where needed)."""
+        """Convert bytes (uint8) in memory format to the carrier type (a copy only if needed)."""
         return raw.view(self.numpy).astype(self.carrier, copy=False).reshape(shape)
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """Return the bytes (uint8) of `values` as memory stores them (a copy only where needed)."""
+        """Convert values to bytes (uint8) in memory format (a copy only if needed)."""
         return np.ascontiguousarray(values.astype(self.numpy, copy=False)).reshape(-1).view(np.uint8)
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
@@ -127,7 +117,7 @@ uint32 = DType("uint32", np.dtype(np.uint32), False)
 uint64 = DType("uint64", np.dtype(np.uint64), False)
 bool_ = DType("bool", np.dtype(np.bool_), False)
 
-# Triton's other 8-bit floats: a kernel may name them where it does not use them.
+# Triton's other 8-bit floats: a kernel may name them, but not use them.
 _WITHOUT_VALUES = {name: DType(name, np.dtype(np.void), True) for name in ("float8e4b8", "float8e4b15", "float8e5b16")}
 
 ALL = (
@@ -151,11 +141,10 @@ _BY_NUMPY = {d.numpy: d for d in ALL}
 
 
 def _named(name: str) -> DType:
-    """Return the type of this name, also one without values."""
+    """Unpickle a type, including those without values."""
     return _ALIASES[name]
 
 
-# The names of Triton's language.
 TRITON = {
     name: _ALIASES[name]
     for name in (
@@ -183,15 +172,12 @@ class PointerType:
 
     @property
     def scalar(self) -> PointerType:
-        """The type itself."""
         return self
 
     def is_ptr(self) -> bool:
-        """Return True: it is the type of addresses."""
         return True
 
     def is_floating(self) -> bool:
-        """Return False: it is the type of addresses."""
         return False
 
     is_block = is_const = is_int = is_bool = is_fp8 = is_int_signed = is_int_unsigned = is_floating
@@ -202,7 +188,7 @@ class PointerType:
     def __hash__(self) -> int:
         return hash((PointerType, self.element_ty))
 
-    if not TYPE_CHECKING:  # a type checker finds the wrong names by itself
+    if not TYPE_CHECKING:  # a type checker detects unknown names itself
 
         def __getattr__(self, name: str) -> Any:
             raise AttributeError(
@@ -215,22 +201,20 @@ class PointerType:
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """The type of a tile: that of its elements, and its shape."""
+    """The type of a tile: its element type and shape."""
 
     element_ty: DType | PointerType
     shape: tuple[int, ...]
 
     @property
     def scalar(self) -> DType | PointerType:
-        """The type of its elements."""
         return self.element_ty
 
     def is_block(self) -> bool:
-        """Return True: it has a shape."""
         return True
 
     def is_ptr(self) -> bool:
-        """Return False: its elements may be pointers."""
+        """Return False, even for a block of pointers."""
         return False
 
     def __getattr__(self, name: str) -> Any:
@@ -238,15 +222,10 @@ class BlockType:
 
 
 def as_dtype(value: object) -> DType:
-    """Return the DType that `value` means: a DType, one of its names, or a type of numpy, torch or Triton.
+    """Convert a DType, one of its names, or a type of numpy, torch or Triton to a DType.
 
-    Raises
-    ------
-    TypeError
-        If no type has that name; the message lists the known ones. If the machine does not have the type.
+    TypeError if no type has that name, with the known ones, or if the machine does not have the type.
 
-    Examples
-    --------
     >>> as_dtype("f16"), as_dtype(np.int32)
     (torch.float16, torch.int32)
     """

@@ -1,4 +1,4 @@
-"""Ctrl-C is one line, and is not lost, at any moment: while modules are imported, and in a finalizer."""
+"""Ctrl-C prints one line and is never lost: neither while modules are imported nor in a finalizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 _RAISE_AGAIN_S = 0.01
 LONGEST_DELAY_S = 2.0
 _first_s = 0.0
-_repeat: threading.Thread | None = None  # the last one that raises an interrupt again
+_repeat: threading.Thread | None = None  # the latest one that raises an interrupt again
 
 _lock = threading.Lock()
 _holders = 0
@@ -26,16 +26,16 @@ class Repeated(BaseException):
 
 
 def handle_interrupts() -> None:
-    """Let a command-line process handle Ctrl-C as this module describes; one that ignores it continues to."""
+    """Install the handlers for a command-line process; a process that ignores Ctrl-C continues to."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupted)
         hold()
 
 
 def hold() -> None:
-    """Lose no interrupt in a finalizer, such as that of a tile, from here to `release`.
+    """Preserve interrupts in finalizers, such as that of a tile, until `release`.
 
-    Python drops what is raised there. Holders in several threads share the hook; the last one sets it back.
+    Python drops exceptions raised there. Holders in several threads share the hook; the last one restores it.
     """
     global _holders, _hook  # noqa: PLW0603  the interpreter has one hook
     with _lock:
@@ -45,7 +45,7 @@ def hold() -> None:
 
 
 def release() -> None:
-    """Set the hook back that was there before the first `hold`, unless the user has changed it meanwhile."""
+    """Restore the hook from before the first `hold`, unless the user has changed it meanwhile."""
     global _holders  # noqa: PLW0603  as above
     with _lock:
         _holders -= 1
@@ -54,13 +54,13 @@ def release() -> None:
 
 
 def wait_for_pending() -> None:
-    """Wait until an interrupt that is to be raised again has been: at the end of a command, it would be lost."""
+    """Wait for an interrupt that is to be raised again: at the end of a command, it would be lost."""
     if _repeat is not None:
         _repeat.join()
 
 
 def _interrupted(_number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, but not while a module is imported, which may turn it into another error.
+    """Raise KeyboardInterrupt, but not during an import, which may turn it into another error.
 
     numpy does: it prints a traceback, and cannot be imported again.
     """
@@ -75,7 +75,6 @@ def _interrupted(_number: int, frame: FrameType | None) -> None:
 
 
 def is_in_import(frame: FrameType | None) -> bool:
-    """Return whether a frame or one of its callers imports a module."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

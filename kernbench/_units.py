@@ -10,17 +10,17 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
-FLIT_BYTES = 256  # of machines that do not say
+FLIT_BYTES = 256  # default
 ACK_BYTES = 16
 
 
 def flits(nbytes: int, flit_bytes: int = FLIT_BYTES) -> int:
-    """Return how many flits carry `nbytes`: one up to a whole flit, whole ones above."""
+    """Count the flits that carry `nbytes`, at least one."""
     return -(-nbytes // flit_bytes) or 1
 
 
 def ns_to_ps(ns: float) -> int:
-    """Return `ns` as the nearest whole number of picoseconds.
+    """Round to whole picoseconds.
 
     >>> ns_to_ps(1.03)
     1030
@@ -29,15 +29,14 @@ def ns_to_ps(ns: float) -> int:
 
 
 def ps_to_ns(ps: int) -> float:
-    """Return `ps` in ns, as the public interface reports it."""
     return ps / 1000
 
 
 def serialization_ps(nbytes: int, bw_gbs: float) -> int:
-    """Return the time that `nbytes` occupy a server of `bw_gbs`, rounded up to a picosecond.
+    """Time that `nbytes` occupy a server of `bw_gbs`, rounded up to a picosecond.
 
-    The bandwidth is the decimal number that it is written as, and the division is done on integers. Other amounts and
-    rates count likewise: cycles of a clock in GHz, or multiply-accumulates per ns.
+    The bandwidth is taken as the decimal number that was written, and the division is exact. Other amounts and rates
+    work likewise: cycles of a clock in GHz, or multiply-accumulates per ns.
 
     >>> serialization_ps(256, 128)
     2000
@@ -51,7 +50,7 @@ def serialization_ps(nbytes: int, bw_gbs: float) -> int:
 
 
 def decimal(value: float) -> Fraction:
-    """Return a number as the shortest decimal that reads as it: what the user wrote.
+    """Convert a float to the shortest decimal that reads as it: what the user wrote.
 
     >>> decimal(7.3)
     Fraction(73, 10)
@@ -61,7 +60,7 @@ def decimal(value: float) -> Fraction:
 
 @lru_cache(maxsize=256)
 def decimal_product(*factors: float) -> float:
-    """Return the product of numbers that count as decimals: exact up to 15 digits, and rounded once beyond.
+    """Multiply numbers as decimals: exact up to 15 digits, and rounded once beyond.
 
     >>> 64 * 0.9, decimal_product(64, 0.9), 3 * 0.1, decimal_product(3, 0.1)
     (57.6, 57.6, 0.30000000000000004, 0.3)
@@ -70,7 +69,7 @@ def decimal_product(*factors: float) -> float:
 
 
 class ServiceTimes(dict[int, int]):
-    """The times of a server by bytes [ps], as `serialization_ps` says, each found once; a header adds to the bytes.
+    """Times of a server by bytes [ps], as `serialization_ps`, cached; a header adds to the bytes.
 
     >>> ServiceTimes(128)[256], ServiceTimes(128, 16)[256]
     (2000, 2125)
@@ -86,12 +85,11 @@ class ServiceTimes(dict[int, int]):
 
 @lru_cache(maxsize=64)
 def service_times(bw_gbs: float, header_bytes: int = 0) -> ServiceTimes:
-    """Return the times of a server of `bw_gbs`, one table for all that have this bandwidth and header."""
     return ServiceTimes(bw_gbs, header_bytes)
 
 
 @lru_cache(maxsize=1024)
 def ps_per_unit(rate: float) -> tuple[int, int]:
-    """Return whole numbers of picoseconds and of units (bytes, cycles): so many units in so many ps."""
+    """Express a rate as whole numbers: that many units (bytes, cycles) in that many ps; returns (ps, units)."""
     units, ns = decimal(rate).as_integer_ratio()
     return 1000 * ns, units

@@ -1,4 +1,4 @@
-"""Which engine simulates: the compiled core, or its definition in plain Python.
+"""Selects the engine: the compiled core, or its definition in plain Python.
 
 `setup.py` compiles every module that has a `.pxd` file, next to its source, and records the hashes of the sources. A
 core whose sources have changed since then is not used.
@@ -26,7 +26,7 @@ REMEDY = "run `make core`, or install kernbench again where there is a C compile
 
 
 def modules() -> dict[str, Path]:
-    """Return the source of each module of the core, by the module's name: those that have a `.pxd` file."""
+    """Return the source of each module of the core, by module name: those that have a `.pxd` file."""
     found = {}
     for declared in sorted(PACKAGE.rglob("*.pxd")):
         if declared.stem != "__init__":
@@ -37,17 +37,16 @@ def modules() -> dict[str, Path]:
 
 
 def built(source: Path) -> Path:
-    """Return the file that a source is compiled to."""
     return source.with_name(source.stem + SUFFIX)
 
 
 def hash_of(source: Path) -> str:
-    """Return the hash of a source, the same for every kind of line ending."""
+    """Hash of a source, independent of line endings."""
     return source_hash(source.read_bytes().replace(b"\r\n", b"\n")).hex()
 
 
 def read_record(package: Path) -> dict[str, str]:
-    """Return the hash of each source of the core built in `package`, by its path there; empty if there is no core."""
+    """Hashes of the sources of the core built in `package`, by relative path; empty if there is no core."""
     try:
         text = (package / RECORD).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -56,7 +55,7 @@ def read_record(package: Path) -> dict[str, str]:
 
 
 def fault(package: Path = PACKAGE) -> str:
-    """Return why the core in `package` cannot be used; an empty string if it can."""
+    """Why the core in `package` cannot be used; empty if it can."""
     record = read_record(package)
     if not record:
         return f"the compiled core is not built for this Python; {REMEDY}"
@@ -65,7 +64,7 @@ def fault(package: Path = PACKAGE) -> str:
 
 
 def is_built(source: Path, digest: str) -> bool:
-    """Return whether a source has this hash and, unless it only declares types, its built file exists."""
+    """Whether the source is unchanged and, unless it only declares types, its built file exists."""
     try:
         return hash_of(source) == digest and (source.suffix == ".pxd" or built(source).is_file())
     except FileNotFoundError:
@@ -75,7 +74,7 @@ def is_built(source: Path, digest: str) -> bool:
 class SourceFinder:
     """Finds the modules of a package as `.py` files only, never their compiled files.
 
-    The attributes of a compiled module are typed: it works with the compiled core alone.
+    The attributes of a compiled module are typed, so it works with the compiled core only.
     """
 
     def __init__(self, package: str) -> None:
@@ -85,7 +84,7 @@ class SourceFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the source of a module, or None where the usual finders are to look."""
+        """None leaves the module to the usual finders."""
         if path is None or not name.startswith(self._prefix):
             return None
         for folder in path:
@@ -97,7 +96,6 @@ class SourceFinder:
         return None
 
     def invalidate_caches(self) -> None:
-        """Read the folders again."""
         self._folders.clear()
 
 
@@ -110,12 +108,8 @@ ENGINE = DEFINITION if _FAULT or _WANTED == DEFINITION else CORE
 def engine() -> str:
     """Return the engine that simulates in this process, "core" or "definition".
 
-    Warns, the first time, if the definition simulates because there is no usable core.
-
-    Raises
-    ------
-    ConfigError
-        If KERNBENCH_ENGINE names no engine, or a core that cannot be used.
+    Warns once if the definition simulates because there is no usable core; ConfigError if KERNBENCH_ENGINE names no
+    engine, or a core that cannot be used.
     """
     from kernbench.errors import ConfigError
 
@@ -124,7 +118,7 @@ def engine() -> str:
     if _FAULT and _WANTED:
         raise ConfigError([f"{VARIABLE}={_WANTED}: {_FAULT}"])
     if _FAULT:
-        # Processes that this one starts use the same engine, and do not repeat the warning.
+        # Child processes use the same engine, and do not repeat the warning.
         os.environ[VARIABLE] = DEFINITION
         warnings.warn_explicit(
             f"{_FAULT}. The slower definition in Python simulates, with equal results", RuntimeWarning, "kernbench", 1

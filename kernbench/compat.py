@@ -1,6 +1,6 @@
 """Names of the reference design, with its signatures and meanings, for programs that were written for it.
 
-The modules that such programs import call what is here; what has the same form in this toolkit is there.
+The modules that such programs import call these functions; names with the same form here need no wrapper.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Place = tuple[int, int, int]
 def resolve_algorithm_config(config: CclLike, algorithm: str | None = None) -> dict[str, Any]:
     """Return the defaults of a ccl.yaml, overlaid by the entry of `algorithm` (default: that of the defaults).
 
-    Slots that it leaves to the machine are those of the nearest topology.yaml. `auto` has no entry: its module chooses.
+    Slots not set there are those of the nearest topology.yaml. `auto` has no entry: its module chooses.
     """
     ccl = load_ccl_config(config)
     name = algorithm or ccl.defaults.algorithm
@@ -57,11 +57,11 @@ def _queues(ipcq: Any) -> dict[str, int]:
 
 # -- kernbench.ccl.sfr_config
 
-_EVERY_LAUNCH = ""  # the key of the queues of launches that name none
+_EVERY_LAUNCH = ""  # key of the queues of launches that name none
 
 
 def install_queues(engine: GraphEngine, wiring: Wiring, cfg: Mapping[str, Any] | None) -> None:
-    """Reserve rings and install queues for all launches to come that name none, next to those installed before."""
+    """Reserve rings and install queues for all later launches that name none, in addition to those installed before."""
     given = load_ccl_config(None if cfg is None else {"defaults": _defaults(cfg)}).defaults
     setting = {**_queues(engine.machine.config.cube.pe.pe_ipcq), **given}
     nbytes = setting["n_slots"] * setting["slot_size"]
@@ -114,19 +114,18 @@ _traces: bool | None = None
 
 
 def trace_enabled() -> bool:
-    """Return whether messages between PEs are traced: KERNBENCH_CCL_TRACE=1, read once."""
+    """Whether messages between PEs are traced: KERNBENCH_CCL_TRACE=1, read once."""
     return reload_trace_setting() if _traces is None else _traces
 
 
 def reload_trace_setting() -> bool:
-    """Read the environment again."""
     global _traces  # noqa: PLW0603  one process has one environment
     _traces = os.environ.get(TRACE) == "1"
     return _traces
 
 
 def log_send(*what: object, **fields: object) -> None:
-    """Print a line about a message on the error stream, if messages are traced; engines trace theirs themselves."""
+    """Print a line about a message to stderr, if messages are traced; engines trace theirs themselves."""
     if trace_enabled():
         print("send", *what, *(f"{key}={value}" for key, value in fields.items()), file=sys.stderr)
 
@@ -149,13 +148,7 @@ def deploy_tensor(
     *, shape: Sequence[int], dtype: DType | str, placement: Sequence[ShardSpec],
     allocators: Mapping[Place, PEMemAllocator], name: str = "tensor", mem_kind: str = "hbm",
 ) -> DeployedTensor:  # fmt: skip
-    """Return a tensor with memory for each shard of a placement, by the allocator of its PE; or give all back.
-
-    Raises
-    ------
-    AllocationError
-        If a shard does not fit.
-    """
+    """Allocate memory for each shard of a placement; AllocationError, and nothing allocated, if one does not fit."""
     if mem_kind not in ("hbm", "tcm"):
         raise ConfigError(f"deploy_tensor: mem_kind = {quote(mem_kind)} is unknown; {hint(mem_kind, ('hbm', 'tcm'))}")
     shards: list[TensorShard] = []

@@ -32,7 +32,7 @@ _LONG_WORD = re.compile(rf"\S{{{_WORD + 1},}}")
 
 
 def quote(value: object, longest: int = 80) -> str:
-    """Return a value as messages quote it: its repr, cut to `longest` characters.
+    """Format a value for messages: its repr, cut to `longest` characters.
 
     >>> quote("x" * 1000, 12)
     "'xxxxxxxx..."
@@ -43,7 +43,6 @@ def quote(value: object, longest: int = 80) -> str:
 
 
 def cut(text: str, longest: int) -> str:
-    """Return `text`, cut to `longest` characters."""
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
@@ -55,7 +54,7 @@ class KernbenchError(Exception):
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with every character escaped that does something else than show, line ends and tabs apart.
+    r"""Escape every non-printable character except line ends and tabs.
 
     >>> printable("a\x1b[31m\u202eb")
     'a\\x1b[31m\\u202eb'
@@ -66,7 +65,7 @@ def printable(text: str) -> str:
 
 
 def _readable(text: str) -> str:
-    """Return a printable message without words and lines of a length that hides the rest."""
+    """Make a message printable, and shorten words and lines that would hide the rest."""
     text = printable(text)
     if len(text) <= _WORD:
         return text
@@ -77,15 +76,15 @@ def _readable(text: str) -> str:
 
 
 class ArgumentError(KernbenchError, ValueError):
-    """An argument has a value that the function does not take."""
+    """An argument has a value that the function does not accept."""
 
 
 class StateError(KernbenchError, RuntimeError):
-    """A call at a time when it is not possible: before its initialization, or after its end."""
+    """A call at a time when it is not possible: before initialization, or after the end."""
 
 
 class ConfigError(KernbenchError, ValueError):
-    """A configuration is wrong; `faults` holds one line per fault of the file."""
+    """A configuration is invalid; `faults` holds one line per fault of the file."""
 
     def __init__(self, faults: list[str] | str) -> None:
         self.faults = [_readable(fault) for fault in ([faults] if isinstance(faults, str) else faults)]
@@ -113,7 +112,7 @@ class InterruptedRun(KernbenchError, RuntimeError):
 
 
 class PlacementError(KernbenchError, ValueError):
-    """A tensor cannot be placed as asked."""
+    """A tensor cannot be placed as requested."""
 
 
 class AllocationError(KernbenchError, RuntimeError):
@@ -125,7 +124,7 @@ class KernelError(KernbenchError, RuntimeError):
 
 
 class OutOfBoundsError(KernelError, IndexError):
-    """A kernel touched an address that no tensor holds."""
+    """A kernel accessed an address that no tensor holds."""
 
 
 class OutOfMemoryError(KernelError):
@@ -133,7 +132,7 @@ class OutOfMemoryError(KernelError):
 
 
 class RaceError(KernelError):
-    """Two accesses to the same bytes, one of them a write, that nothing orders; both lines are named."""
+    """Two unordered accesses to the same bytes, one of them a write; the message names both lines."""
 
 
 class IpcqInvalidDirection(KernelError, ValueError):
@@ -149,12 +148,12 @@ class IpcqDeadlock(DeadlockError):
 
 
 class LimitError(KernbenchError, TimeoutError):
-    """A run took more events, simulated time or host time than its limits allow; the message names what ran."""
+    """A run exceeded its limit on events, simulated time or host time; the message names what was running."""
 
 
 class CollectiveMismatchError(KernbenchError, RuntimeError):
-    """Ranks of one group disagree about the collective they call."""
+    """The ranks of a group do not call the same collective."""
 
 
 class VerificationError(KernbenchError, AssertionError):
-    """A bench computed something else than its reference."""
+    """The values of a bench differ from those of its reference."""

@@ -1,4 +1,4 @@
-"""The components of a machine: PEs, memories, CPUs, and what messages pass through."""
+"""The components of a machine: PEs, memories, CPUs and network nodes."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # cython: annotation_typing=True
-"""What a kernel asks of its PE: values in TCM, and the commands that read and make them.
+"""Commands of a kernel to its PE, and the values in TCM that they read and produce.
 
 The kernel language builds commands; `PE_CPU` gives them times (and, with data on, values).
 """
@@ -16,15 +16,15 @@ from greenlet import GreenletExit
 
 from kernbench._dtypes import DType
 
-Waiters = tuple[Any, ...]  # programs, and what is called with the time and its event
+Waiters = tuple[Any, ...]  # programs, and callbacks of (time, event)
 Span = tuple[int, int, bool]
 
 
 class Value:
     """A tile in TCM, of `nbytes`. `array` is in the carrier type, rounded to `dtype`; None while unknown.
 
-    `done_ps` is when it is complete, as soon as that is known (0 for a constant). The rest is the backend's:
-    commands that still need it, who waits for it, its place in TCM, and the id of the command that makes it.
+    `done_ps` is the completion time, set as soon as it is known (0 for a constant). The backend owns the rest: the
+    number of commands that still need it, its waiters, its space in TCM, and the id of the producing command.
     """
 
     __slots__ = (
@@ -43,7 +43,7 @@ class Value:
 
 
 class Run(NamedTuple):
-    """`nbytes` consecutive bytes of virtual memory; `payload` counts them as often as they are asked for."""
+    """`nbytes` consecutive bytes of virtual memory; `payload` counts repeated requests of a byte, too."""
 
     va: int
     nbytes: int
@@ -60,7 +60,6 @@ class Ref:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of it, from `va` on."""
         return prod(self.shape) * self.dtype.itemsize
 
 
@@ -76,9 +75,9 @@ class VectorOp(NamedTuple):
 class Command:
     """One command of a program. `compute` maps the inputs' arrays to the output's.
 
-    `flops` counts useful work. `done_ps` is None until the time of completion is known; `id` is the log's. It reads
+    `flops` counts useful work. `done_ps` is None until the completion time is known; `id` is the log's. A command reads
     the memory of `runs`, which ascend by address, or with `writes` writes it. `atomic` marks the two commands of an
-    atomic operation; one that `releases` comes after all that the program has written before.
+    atomic operation; one that `releases` follows all earlier writes of the program.
     """
 
     name: str
@@ -97,7 +96,7 @@ class Command:
     writes: ClassVar[bool] = False
 
     def touches(self) -> Sequence[Span]:
-        """Return the virtual memory that it reads or writes, as (start, end, whether it writes)."""
+        """Virtual memory that the command accesses, as (start, end, whether it writes)."""
         return [(run.va, run.va + run.nbytes, self.writes) for run in self.runs] if self.runs else ()
 
 
@@ -105,8 +104,8 @@ class Command:
 class Load(Command):
     """Memory to TCM. `compute` gets the bytes of the runs, concatenated, as uint8.
 
-    `tiled` is True for a pointer tile: one descriptor per HBM slice touched,
-    serving each distinct 256 B line once. False: one descriptor per run.
+    `tiled` is True for a pointer tile: one descriptor per HBM slice, which serves each distinct 256 B line once. False:
+    one descriptor per run.
     """
 
     tiled: bool = False
@@ -116,7 +115,7 @@ class Load(Command):
 class Store(Command):
     """TCM to memory. `compute` maps the input's array to the bytes (uint8) of the runs, concatenated.
 
-    An atomic one's maps the bytes that are there at its completion, and the inputs' arrays.
+    For an atomic store, it maps the bytes in memory at completion and the inputs' arrays.
     """
 
     tiled: bool = False
@@ -125,7 +124,7 @@ class Store(Command):
 
 @dataclass(eq=False)
 class Vector(Command):
-    """Element-wise work or reductions on PE_MATH, values in TCM to a value in TCM."""
+    """Element-wise work or reductions on PE_MATH: values in TCM to a value in TCM."""
 
     work: tuple[VectorOp, ...] = ()
 
@@ -158,7 +157,6 @@ class Composite(Command):
     writes: ClassVar[bool] = True
 
     def touches(self) -> Sequence[Span]:
-        """Return the whole of each operand that is streamed, and of the result."""
         operands = (self.a, self.b, *[operand for _, operand in self.extra])
         found = [(x.va, x.va + x.nbytes, False) for x in operands if isinstance(x, Ref)]
         return found if self.out is None else [*found, (self.out.va, self.out.va + self.out.nbytes, True)]
@@ -166,7 +164,7 @@ class Composite(Command):
 
 @dataclass(eq=False)
 class Send(Command):
-    """A message to the PE behind `direction`: a value in TCM, or (without inputs) the bytes of `runs` in memory.
+    """A message to the PE in `direction`: a value in TCM, or (without inputs) the bytes of `runs` in memory.
 
     `compute` maps the input's array to the message's `nbytes` bytes (uint8). Complete when its last part has left.
     """
@@ -180,7 +178,7 @@ class Recv(Command):
     """The next message of `nbytes` from `direction` (None: the earliest arrival of any), into TCM or into `runs`.
 
     `compute` maps the bytes (uint8) to the output's array; with `runs` there is no output. `consume` False leaves
-    the message where it is. `came_from` says, once complete, which direction it was.
+    the message in its queue. `came_from` is the direction, set on completion.
     """
 
     direction: str | None = None
@@ -195,15 +193,15 @@ class Stopped(GreenletExit):  # type: ignore[misc]
 
 
 class Backend(Protocol):
-    """What runs a program's commands: a PE of the machine, or the bench that only computes values."""
+    """Executes a program's commands: a PE of the machine, or a mock that computes values only."""
 
     data: bool
 
     def submit(self, command: Command) -> None:
-        """Take the next command of the program; never waits for its completion."""
+        """Issue the next command of the program; never waits for its completion."""
 
     def block(self, on: Value | Command) -> None:
         """Return when `on` is complete (its `done_ps`, and with data its array, are set)."""
 
     def drop(self, value: Value) -> None:
-        """Forget `value`, to which the program holds no reference any more: free it when no command needs it."""
+        """Free `value`, which the program no longer references, once no command needs it."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class _Piece:
-    """Bytes `start` to `end`: the last command to write them, and those that read them since, while under way."""
+    """Bytes `start` to `end`: the last writer, and the readers since then, among commands in flight."""
 
     __slots__ = ("end", "readers", "start", "writer")
 
@@ -53,12 +53,12 @@ class _Piece:
 
 
 class AccessOrder:
-    """The memory that the commands under way touch, in disjoint pieces by address.
+    """Program order of conflicting memory accesses, as disjoint pieces by address of the commands in flight.
 
-    A command comes after the last one to write what it touches; if it writes, after those that have read it since
-    instead, which come after that writer themselves.
+    A command follows the last writer of each byte it accesses. A write follows the readers since then instead, which
+    themselves follow that writer.
 
-    A read has no pieces until a write comes near it: `_reads` and `_writes` hold the first and last byte of each.
+    A read has no pieces until a write comes near it: `_reads` and `_writes` hold the range (first, end) of a command.
     """
 
     __slots__ = ("_pieces", "_reads", "_spans", "_starts", "_writes")
@@ -71,7 +71,7 @@ class AccessOrder:
         self._writes: dict[Command, tuple[int, int]] = {}
 
     def add(self, command: Command, spans: Sequence[Span]) -> list[Command]:
-        """Enter a command; return those it has to come after, each once."""
+        """Add a command; return its distinct predecessors."""
         self._spans[command] = spans
         lo, hi = min(spans)[0], max([end for _, end, _ in spans])
         if any(writes for _, _, writes in spans):
@@ -88,7 +88,6 @@ class AccessOrder:
         return self._enter(command, spans)
 
     def _enter(self, command: Command, spans: Sequence[Span]) -> list[Command]:
-        """Cut the pieces of a command; return those it has to come after."""
         first: dict[Command, None] = {}
         pieces = self._pieces
         for start, end, writes in spans:
@@ -116,11 +115,9 @@ class AccessOrder:
         return list(first)
 
     def under_way(self) -> list[Span]:
-        """Return all that the commands under way touch."""
         return [span for spans in self._spans.values() for span in spans]
 
     def remove(self, command: Command) -> None:
-        """Forget a command that is complete."""
         spans = self._spans.pop(command, None)
         if spans is None or self._reads.pop(command, None) is not None:
             return
@@ -147,7 +144,7 @@ class AccessOrder:
             del pieces[kept:i], self._starts[kept:i]
 
     def _cut(self, at: int) -> int:
-        """Split a piece that contains `at`; return the place of the first piece that begins there or later."""
+        """Split a piece that contains `at`; return the index of the first piece that begins at `at` or later."""
         i = bisect_right(self._starts, at)
         if i and self._pieces[i - 1].start == at:
             return i - 1
@@ -163,7 +160,7 @@ class AccessOrder:
 
 
 class Request:
-    """Bytes of one memory: what one descriptor asks for. `at` is the place of each piece in the command's bytes."""
+    """Bytes of one memory, requested by one descriptor; `at` holds the offset of each piece in the command's bytes."""
 
     __slots__ = ("at", "lines", "nbytes", "node_id", "offset", "pieces")
 
@@ -173,9 +170,9 @@ class Request:
 
 
 class Job:
-    """A command on its way: `waiting` counts what it depends on, `ready` is when the last of it is complete.
+    """A command in flight: `waiting` counts incomplete dependencies, `ready` is when the last one completed [ps].
 
-    What it makes has a place in TCM: as an operand if it is `loaded`, none if it `stays` in its slot.
+    The output takes space in TCM: as an operand if it is `loaded`, none if it `stays` in its slot.
     """
 
     __slots__ = ("command", "id", "issued_by", "loaded", "pe", "program", "ready", "ready_by", "stays", "waiting")
@@ -184,7 +181,6 @@ class Job:
         self.begins(pe, command, program)
 
     def begins(self, pe: Pe, command: Command, program: Program | None) -> None:
-        """Set what every job has; cheaper than a chain of constructors."""
         self.pe, self.program = pe, program
         self.command: Any = command
         self.ready = self.ready_by = self.issued_by = self.waiting = 0
@@ -192,23 +188,21 @@ class Job:
         self.loaded = self.stays = False
 
     def enter(self) -> None:
-        """Queue for the engines, behind the commands before it."""
+        """Queue for the engines, in program order."""
         raise TypeError(f"{type(self).__name__} does not say how it queues")
 
     def go(self) -> None:
-        """Continue: all that it depends on is complete."""
+        """Continue: all dependencies are complete."""
         self.pe.progress()
 
     def ready_at(self, stage: Any) -> int:
-        """Return when its next work for a stage of the pipeline is ready, or -1 if that is not known yet."""
         raise TypeError(f"{type(self).__name__} has no work for stages")
 
     def serve(self, stage: Any, ready: int) -> None:
-        """Let a stage of the pipeline serve its next work."""
         raise TypeError(f"{type(self).__name__} has no work for stages")
 
     def after(self, what: Value | Command) -> None:
-        """Let this job start no earlier than `what` is complete."""
+        """Start no earlier than `what` is complete."""
         if what.done_ps is None:
             self.waiting += 1
             what.waiters += (self._released,)
@@ -223,7 +217,7 @@ class Job:
             self.go()
 
     def pieces(self) -> list[tuple[list[tuple[int, int]], bool]]:
-        """Return the physical memory that it touches, as ((address, bytes) of each piece, whether it writes)."""
+        """Physical memory that the command accesses, as ([(address, bytes), ...], whether it writes)."""
         touches = self.command.touches()
         if not touches:
             return []
@@ -236,7 +230,7 @@ class Job:
         return None if compute is None else compute(*[value.array for value in self.command.inputs])
 
     def finish(self, t: int, by: int) -> None:
-        """Complete the command at `t`, with the event `by`: give its output a value and a time, and tell who waits."""
+        """Complete the command at `t`, with the event `by`: set the output's value and time, and notify the waiters."""
         command = self.command
         output, waiters = command.output, command.waiters
         if output is not None:
@@ -262,9 +256,9 @@ _PULSE_EVERY = 256  # a program may issue commands without ever waiting for the 
 
 
 class Program(Callee):
-    """One program of a launch: the backend that its kernel's commands go to. `issued` is PE_CPU's own clock.
+    """One program of a launch: the backend for its kernel's commands. `issued` is PE_CPU's own clock [ps].
 
-    It `waits_for` the completion of something, or, when `short` of TCM, for a place for it.
+    It `waits_for` a completion or, if it is `short` of TCM, for space.
     """
 
     data: bool
@@ -313,7 +307,7 @@ class Program(Callee):
             self._maybe_end(self.issued, self._cause)
 
     def _follow(self, t: int, by: int) -> None:
-        """Let the next command be issued no earlier than after `t`, the time of an event."""
+        """Delay the next command to after `t`, the time of event `by`."""
         cause = self._cause
         if t > self.issued:
             self.issued, self._cause, by = t, by, cause
@@ -325,7 +319,7 @@ class Program(Callee):
             self._greenlet.throw(Stopped)
 
     def submit(self, command: Command) -> None:
-        """Issue a command: `command_ns` after the one before, and not before its output has a place in TCM."""
+        """Issue a command: `command_ns` after the previous one, and not before its output has space in TCM."""
         self._check_caller()
         if not self.data:
             command.compute = None  # it may hold the offsets of a large tile
@@ -361,7 +355,6 @@ class Program(Callee):
         self.pe.placed[output] = self
 
     def completed(self, t: int, by: int) -> None:
-        """Take note that one of its commands is complete at `t`."""
         self.unfinished -= 1
         if t > self.last:
             self.last, self.last_by = t, by
@@ -371,7 +364,6 @@ class Program(Callee):
             self._wake(t, by)
 
     def block(self, on: Value | Command) -> None:
-        """Let the kernel wait until `on` is complete."""
         self._check_caller()
         if on.done_ps is None:
             on.waiters += (self,)
@@ -398,7 +390,6 @@ class Program(Callee):
         self._hub.switch()
 
     def drop(self, value: Value) -> None:
-        """Take a value's space back when its last command is complete."""
         value.dropped = True
         if not value.pending:
             done = value.done_ps or 0
@@ -421,12 +412,12 @@ class Program(Callee):
 
     def _end(self, _: object) -> None:
         del self.engine.programs[self]
-        # A tile that outlives its program (in a cycle, or stored somewhere) holds no TCM any more.
+        # A tile that outlives its program (in a cycle, or stored somewhere) keeps no TCM.
         for value in [value for value, program in self.pe.placed.items() if program is self]:
             self.pe.free(value, self.engine.env._now, self._end_by)
         self.launch.program_done(self, self._end_by)
 
-    # -- as an actor in a race
+    # -- for the race detector
 
     @property
     def is_ordered(self) -> bool:
@@ -437,7 +428,7 @@ class Program(Callee):
         return f"{self.pe.name}, kernel {self.launch.name!r}"
 
     def under_way(self, lo: int, hi: int, writes_only: bool) -> bool:
-        """Return whether a command under way touches, or writes, physical memory from `lo` to `hi`."""
+        """Whether a command in flight accesses (or writes) physical memory from `lo` to `hi`."""
         order, mmu = self.pe.order, self.pe.mmu
         return order is not None and any(
             pa < hi and lo < pa + nbytes
@@ -447,15 +438,12 @@ class Program(Callee):
         )
 
     def owner(self, pa: int) -> str:
-        """Return the tensor that a physical address is in."""
         return self.pe.mmu.owner_of(pa) or ""
 
     def receives(self) -> bool:
-        """Return whether the program waits for a message that has not come."""
         return bool(self.pe.ipcq.waiting(self))
 
     def describe(self) -> str:
-        """Return who waits for what since when, for a deadlock's message."""
         on = self.waits_for
         what = repr(f"a tile of shape {on.shape}" if isinstance(on, Value) else on.name) if on else "its commands"
         if self.short and isinstance(on, Value):
@@ -466,14 +454,13 @@ class Program(Callee):
         return "\n    ".join(lines)
 
     def location(self) -> str:
-        """Return PE and kernel and, unless it has ended, the line where it, or what it calls, called the language."""
+        """PE, kernel and, unless the program has ended, the innermost line of user code."""
         frame = user_frame(sys._getframe() if getcurrent() is self._greenlet else self._greenlet.gr_frame)
         line = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
         return f"{self.pe.name}, kernel {self.launch.name!r}{line}"
 
 
 def _engine_work(command: Command) -> tuple[str, tuple[VectorOp, ...]]:
-    """Return the type of the matrix engine's operands, and the operations of the vector engine."""
     if isinstance(command, Vector):
         return "", command.work
     if isinstance(command, Dot):
@@ -484,7 +471,6 @@ def _engine_work(command: Command) -> tuple[str, tuple[VectorOp, ...]]:
 
 
 def _located(error: Exception, pe: Pe) -> KernbenchError:
-    """Return the error of a program, which names the kernel's file and line, as one that names the PE too."""
     kind = type(error) if isinstance(error, (KernelError, LimitError)) else KernelError
     return kind(f"{pe.name}: {str(error).replace(f'{pe.name}: ', '')}")
 
@@ -492,8 +478,7 @@ def _located(error: Exception, pe: Pe) -> KernbenchError:
 class Pe:
     """One processing element.
 
-    `order` is that of the commands under way that touch memory, None before the first; `placed` holds the values that
-    have a place, and whose they are.
+    `order` tracks memory accesses in flight (None before the first); `placed` maps values with space to their programs.
     """
 
     def __init__(self, engine: GraphEngine, sip: int, cube: int, pe: int, mmu: PeMmu) -> None:
@@ -520,7 +505,6 @@ class Pe:
         self.placed: dict[Value, Program] = {}
 
     def job(self, command: Command, program: Program | None = None) -> Job:
-        """Return what its engines make of a command of `program` (None: no program waits for its end)."""
         queues = {} if program is None else program.queues
         job: Job
         if isinstance(command, Send):
@@ -534,7 +518,7 @@ class Pe:
         return job
 
     def add(self, job: Job, issued: int) -> None:
-        """Take a job whose command PE_CPU has issued at `issued`; it goes to the engines in program order."""
+        """Queue a job whose command PE_CPU issued at `issued`; jobs reach the engines in program order."""
         command = job.command
         job.ready = issued
         touches = command.touches()
@@ -551,7 +535,6 @@ class Pe:
         job.enter()
 
     def _order(self, job: Job, mine: Sequence[Span]) -> list[Command]:
-        """Let conflicting accesses to memory happen in program order; return the commands that come first."""
         if self.order is None:
             self.order = AccessOrder()
         first = self.order.add(job.command, mine)
@@ -606,7 +589,6 @@ class Pe:
         return found
 
     def completed(self, command: Command, t: int) -> None:
-        """Forget a command that is complete at `t`, and free the values that no command needs any more."""
         if self.order is not None:
             self.order.remove(command)
         output = command.output
@@ -620,7 +602,6 @@ class Pe:
                 self.free(value, t, command.done_by)
 
     def free(self, value: Value, t: int, by: int) -> None:
-        """Take back the place of `value`, if it has one, at `t`: in TCM, or the slot that it came in."""
         self.placed.pop(value, None)
         if isinstance(value.space, tuple):
             self.tcm.free(value, t, by)
@@ -629,13 +610,11 @@ class Pe:
             self.ipcq.release(slot, t, by)
 
     def array(self, operand: Ref | Value) -> np.ndarray | None:
-        """Return the values of an operand as they are now, in the carrier type."""
         if isinstance(operand, Value):
             return operand.array
         raw = self.engine.memory.peek(self.mmu.translate(operand.va, operand.nbytes))
         return raw.view(operand.dtype.numpy).astype(operand.dtype.carrier).reshape(operand.shape)
 
     def commit(self, out: Ref, values: np.ndarray) -> None:
-        """Put `values` into memory, rounded to the type of `out`."""
         raw = np.ascontiguousarray(values.astype(out.dtype.numpy)).reshape(-1).view(np.uint8)
         self.engine.memory.poke(self.mmu.translate(out.va, raw.size), raw)

@@ -24,13 +24,13 @@ COLLECTIVES = (
 CONTRIBUTIONS = ("rank", "cube", "pe")
 BUFFER_KINDS = ("tcm", "sram", "hbm")
 ROOTS = ("corner", "centre")
-# What `kernel_args` gets of its participants when it names it; options may state the grid.
+# Facts about the participants that `kernel_args` gets if it names them; options may state the grid.
 FACTS = (
     "n_sips", "n_cubes", "n_pes", "sip_w", "sip_h", "sip_wraps", "cube_w", "cube_h", "root_cube", "grid_w", "grid_h",
 )  # fmt: skip
 GRID = ("grid_w", "grid_h")
 PROGRAM = ".xml"
-# What an MSCCL program states itself; its entry leaves them out.
+# Keys that an MSCCL program states itself; its entry leaves them out.
 STATED = {"topology": "none", "mapper": "leader_only", "validator": "single_shard_per_rank"}
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -65,7 +65,7 @@ Backpressure = Literal["credit"]
 Root = Annotated[Any, Kind(before=_root)]
 
 
-# What an entry may leave to the defaults, and those to the machine file.
+# Descriptions of keys: the fallback comes after the semicolon.
 _SLOTS = "Slots of a ring; else pe_ipcq.n_slots of the machine file"
 _SLOT = "Each slot; else pe_ipcq.slot_bytes of the machine file"
 _CREDIT = "The message that gives a slot back; else pe_ipcq.credit_bytes of the machine file"
@@ -73,7 +73,7 @@ _WORLD = "Participants; else as many as the machine, or the group, has"
 
 
 class _Readable(Mapping[str, Any]):
-    """A group of keys that can be read as a mapping, too: `group["n_elem"]`; keys without a value are missing."""
+    """A group of keys that can also be read as a mapping: `group["n_elem"]`; keys without a value are missing."""
 
     def __getitem__(self, key: str) -> Any:
         if (value := self.__dict__.get(key)) is None:
@@ -88,8 +88,6 @@ class _Readable(Mapping[str, Any]):
 
 
 class CclDefaults(Model, _Readable):
-    """What an algorithm uses unless it says otherwise."""
-
     n_slots: Count | None = described(_SLOTS, default=None)
     slot_size: Bytes | None = described(_SLOT, default=None)
     ipcq_credit_size_bytes: Bytes | None = described(_CREDIT, default=None)
@@ -103,8 +101,6 @@ class CclDefaults(Model, _Readable):
 
 
 class CclEntry(Model, _Readable):
-    """One algorithm."""
-
     n_slots: Count | None = described(_SLOTS, default=None)
     slot_size: Bytes | None = described(_SLOT, default=None)
     ipcq_credit_size_bytes: Bytes | None = described(_CREDIT, default=None)
@@ -126,13 +122,10 @@ class CclEntry(Model, _Readable):
 
 
 class CclConfig(Model, _Readable):
-    """The content of ccl.yaml."""
-
     defaults: CclDefaults
     algorithms: dict[str, CclEntry] = described("Entries by name")
 
     def setting(self, name: str, key: str) -> Any:
-        """Return what `key` is for the algorithm `name`: its entry's value, else the default; None if unsaid."""
         value = getattr(self.algorithms[name], key)
         return getattr(self.defaults, key) if value is None else value
 
@@ -144,27 +137,27 @@ Takes = tuple[tuple[str, ...], bool]  # names of parameters, and whether any oth
 
 
 class MissingModuleError(Exception):
-    """The module does not exist, or its source cannot be read; the text says why."""
+    """The module does not exist, or its source cannot be read; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Outline:
     """The names at the top level of one module, or those of an object in it, such as `pkg.mod.name`.
 
-    A module of kernbench is imported, one that has been imported already is looked at; of any other, the source is
-    read. What is decided only when it runs, such as a star import, is taken to be right.
+    A module of kernbench is imported, and one that has been imported already is inspected; of any other, only the
+    source is read. What only running it decides, such as a star import, is assumed to be right.
     """
 
     name: str
 
     def has(self, name: str) -> bool:
-        """Return whether the module may define a function `name`."""
+        """Whether the module may define a function `name`."""
         if self._module is not None:
             return callable(getattr(self._module, name, None))
         return self._tree is None or self._is_dynamic or name in self._bound
 
     def takes(self, name: str, depth: int = 0) -> Takes | None:
-        """Return what the function `name` takes; None where the source does not tell."""
+        """Parameters of the function `name`; None if the source does not determine them."""
         if self._module is not None:
             found = signature(getattr(self._module, name)).parameters
             return tuple(found), any(p.kind is Parameter.VAR_KEYWORD for p in found.values())
@@ -193,7 +186,7 @@ class Outline:
 
     @cached_property
     def _tree(self) -> ast.Module | None:
-        """The source; None of a compiled module, and of an object in a module."""
+        """Source of the module; None for a compiled module, and for an object in a module."""
         spec, path = None, None
         parts = self.name.split(".")
         for i in range(len(parts)):
@@ -201,7 +194,7 @@ class Outline:
             spec = _spec(here, path)
             if spec is None:
                 if i and i == len(parts) - 1 and parts[i] in Outline(".".join(parts[:i]))._bound:
-                    return None  # what the object has, running its module decides
+                    return None  # only running the module decides what the object has
                 if i and i == len(parts) - 1:
                     raise MissingModuleError(f"{'.'.join(parts[:i])} has no {parts[i]!r}")
                 raise MissingModuleError(f"ModuleNotFoundError: No module named {here!r}")
@@ -232,7 +225,7 @@ class Outline:
         return "*" in self._bound or "__getattr__" in self._bound
 
     def _statements(self) -> list[ast.stmt]:
-        """Return the statements of the module, those in its branches included."""
+        """Statements of the module, including those in branches."""
         found: list[ast.stmt] = []
         left: list[ast.AST] = [self._tree] if self._tree is not None else []
         while left:
@@ -246,7 +239,7 @@ class Outline:
 
 
 def _spec(name: str, path: list[str] | None) -> ModuleSpec | None:
-    """Return where a module is, which its parents, that would run, are not imported for."""
+    """Find a module without importing its parents, which would run them."""
     module = sys.modules.get(name)
     if module is not None and module.__spec__ is not None:
         return module.__spec__
@@ -254,19 +247,19 @@ def _spec(name: str, path: list[str] | None) -> ModuleSpec | None:
 
 
 _HOLDS = "kernel(t_ptr, ..., *, tl) and kernel_args(*, n_elem, world_size)"
-# Those of the packaged topologies that ask for the grid of all participants.
+# Packaged topologies that need the grid of all participants.
 _ON_A_GRID = ("mesh_2d", "torus_2d", "mesh_2d_no_wrap", "mesh_cycle", "double_torus")
 
 
-# What follows from an algorithm, whatever its entry is called.
+# Keys that the algorithm's module determines.
 _STRUCTURE = ("collective", "contribution", "topology", "mapper", "validator")
 _TREE = "kernbench.ccl.algorithms."
-# How a sender of the reference design may learn of a free slot.
+# Modes of the reference design in which a sender learns of a free slot.
 _UNMODELLED = ("sleep", "poll")
 
 
 def complete(content: dict[str, Any], packaged: Mapping[str, Any]) -> list[str]:
-    """Fill in what a file leaves out, as `packaged` has it; return what the file asks for and does not get."""
+    """Fill in missing keys from `packaged`; return a note for each value that is replaced by another."""
     notes: list[str] = []
     defaults = content.setdefault("defaults", {})
     if isinstance(defaults, dict):
@@ -304,7 +297,7 @@ def _complete_entry(name: str, entry: dict[str, Any], known: Mapping[str, Any]) 
 
 
 def _ours(module: Any, known: Mapping[str, Any]) -> Any:
-    """Return the module that a path of the reference design's tree, kernbench.ccl.algorithms.NAME, means here."""
+    """Map a module path of the reference design's tree, kernbench.ccl.algorithms.NAME, to ours."""
     if not isinstance(module, str) or not module.startswith(_TREE):
         return module
     name = module.removeprefix(_TREE)
@@ -315,7 +308,7 @@ def _ours(module: Any, known: Mapping[str, Any]) -> Any:
 
 
 def complete_programs(content: Mapping[str, Any], folder: Path) -> None:
-    """Complete the entries of MSCCL programs: paths are relative to `folder`; a program states who talks to whom."""
+    """Complete the entries of MSCCL programs: paths are relative to `folder`; a program states its own wiring."""
     entries = content.get("algorithms")
     for entry in entries.values() if isinstance(entries, dict) else ():
         if isinstance(entry, dict) and str(entry.get("module")).endswith(PROGRAM):
@@ -325,7 +318,6 @@ def complete_programs(content: Mapping[str, Any], folder: Path) -> None:
 
 
 def ccl_faults(config: CclConfig) -> Iterator[Fault]:
-    """Yield a fault for every rule that `config` breaks, whatever the machine."""
     yield from _choice(config)
     for name, entry in config.algorithms.items():
         yield from _python(("algorithms", name), entry)
@@ -333,7 +325,7 @@ def ccl_faults(config: CclConfig) -> Iterator[Fault]:
 
 
 def ccl_misfits(config: CclConfig, machine: MachineConfig) -> Iterator[Fault]:
-    """Yield a fault for every value that a machine does not have."""
+    """Yield a fault for every value that the machine does not have."""
     cubes = machine.cubes_per_sip
     stated: list[tuple[KeyPath, Any]] = [(("defaults",), config.defaults.root_cube)]
     stated += [(("algorithms", name), entry.root_cube) for name, entry in config.algorithms.items()]
@@ -365,7 +357,6 @@ def _choice(config: CclConfig) -> Iterator[Fault]:
 
 
 def _python(path: KeyPath, entry: CclEntry) -> Iterator[Fault]:
-    """Yield what is wrong with the module and the dotted paths of an entry, and with options that its code lacks."""
     if entry.module.endswith(PROGRAM):
         yield from PROGRAMS.resolve(PROGRAM)(path, entry)
         return
@@ -379,7 +370,7 @@ def _python(path: KeyPath, entry: CclEntry) -> Iterator[Fault]:
 
 
 def user_components(spec: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
-    """Yield key and dotted path of each component of a machine's spec that is not kernbench's own."""
+    """Yield (key, dotted path) of each component of a machine's spec that is not kernbench's own."""
     for key, value in spec.items():
         if isinstance(value, Mapping):
             yield from user_components(value, (*path, key))

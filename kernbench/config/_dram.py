@@ -1,4 +1,4 @@
-"""DRAM standards: what `dram.yaml` says of them, and their times at a bandwidth."""
+"""DRAM standards: the content of `dram.yaml`, and their times at a bandwidth."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Dram:
 
     @property
     def access_bytes(self) -> int:
-        """Bytes of one access: what a read or write command moves."""
+        """Bytes moved by a read or write command."""
         return self.BL * self.width_bits // 8
 
     def times_ps(self, channel_bw_gbs: float) -> dict[str, int]:
-        """Return the timing parameters of a pseudo channel of `channel_bw_gbs` in ps, in whole clocks.
+        """Convert the timing parameters to ps for a pseudo channel of `channel_bw_gbs`, rounded up to whole clocks.
 
         `tBL` is the time of an access on the data bus: two clocks. `tREFIpb` is the time from one bank's refresh to the
         next bank's.
@@ -47,9 +47,9 @@ class Dram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DramController:
-    """The queues of a pseudo channel, in accesses, and the shares of the write queue that begin and end writing.
+    """Queues of a pseudo channel, in accesses, and the shares of the write queue at which writing begins and ends.
 
-    `refresh` is what waits until a refresh that is due is issued: the `channel`, or its `bank`.
+    `refresh` is what a due refresh stalls: the `channel`, or its `bank`.
     """
 
     read_queue: int
@@ -66,10 +66,8 @@ def _content() -> dict[str, Any]:
 
 
 def dram(name: str) -> Dram:
-    """Return the standard that `cube.hbm.timing` names."""
     return Dram(**_content()[name])
 
 
 def dram_controller() -> DramController:
-    """Return the queues of every controller."""
     return DramController(**_content()["controller"])

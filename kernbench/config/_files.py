@@ -1,4 +1,4 @@
-"""Configuration files: where they are, what YAML they hold, and how untrusted files are read and written safely."""
+"""Configuration files: where they are, the YAML they hold, and how untrusted files are read and written safely."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _TOO_DEEP = "it is nested too deeply"
 
 
 class TooLargeError(ConstructorError):
-    """The text holds more values than are read."""
+    """The text holds more than `MOST_VALUES` values."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -53,13 +53,12 @@ class _Loader(yaml.SafeLoader):
     values = 0
 
     def fetch_flow_collection_start(self, kind: Any) -> None:
-        """Begin a list or group in brackets, unless it is in too many: the scanner's time grows with their square."""
+        """Limit the nesting of bracketed lists and groups: the scanner's time grows with the square of the depth."""
         if self.flow_level >= MOST_DEPTH:
             raise yaml.YAMLError(_TOO_DEEP)
         super().fetch_flow_collection_start(kind)
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Return the next node, unless there are too many; an alias is as large as its target."""
         self.values += 1
         if self.values > MOST_VALUES:
             raise TooLargeError(None, None, f"more than {MOST_VALUES:,} values", self.get_mark())
@@ -71,7 +70,7 @@ class _Loader(yaml.SafeLoader):
     }
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return the value of a node; an invalid one, such as a date 2024-13-45, is a fault with a place."""
+        """Turn an invalid value, such as a date 2024-13-45, into a fault with a place."""
         try:
             return super().construct_object(node, deep)
         except ValueError as error:
@@ -90,7 +89,7 @@ def parse_yaml(text: str) -> tuple[Any, list[Fault]]:
 
 @lru_cache(maxsize=16)
 def _parsed(text: str) -> tuple[Any, list[Fault]]:
-    """Parse once what is read again and again: the file of the algorithms, with every run of one."""
+    """Cache text that is parsed repeatedly: ccl.yaml, for every run of an algorithm."""
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
@@ -98,7 +97,7 @@ def _parsed(text: str) -> tuple[Any, list[Fault]]:
             return None, []
         if _size(node, {}) > MOST_VALUES:
             raise TooLargeError(None, None, f"more than {MOST_VALUES:,} values, its aliases counted", node.start_mark)
-        # Before construction, which copies what `<<` merges in among a group's own keys.
+        # Before construction, which adds merged (`<<`) keys to a group's own keys.
         doubles = list(_doubles(node, (), set(), ()))
         return loader.construct_document(node), doubles
     except RecursionError:
@@ -108,9 +107,9 @@ def _parsed(text: str) -> tuple[Any, list[Fault]]:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return how many values a node holds, each alias counted as its target."""
+    """Count the values in a node, each alias as its target."""
     if id(node) not in sizes:
-        sizes[id(node)] = 1  # of an alias of itself, which is reported elsewhere
+        sizes[id(node)] = 1  # ends the recursion at an alias of itself, which is reported elsewhere
         if isinstance(node, yaml.SequenceNode):
             sizes[id(node)] += sum(_size(item, sizes) for item in node.value)
         elif isinstance(node, yaml.MappingNode):
@@ -119,7 +118,7 @@ def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
 
 
 def problem(error: yaml.YAMLError, remedy: str) -> str:
-    """Return what is wrong with YAML text, on one line that ends with the remedy of wrong syntax."""
+    """Describe a YAML error on one line; a syntax error ends with `remedy`."""
     what = " ".join(str(getattr(error, "problem", None) or error).split())
     if isinstance(error, TooLargeError):
         return f"holds {what}; leave some out"
@@ -161,7 +160,6 @@ _DAMAGE = (
 
 
 def read_text(path: Path, most: int, remedy: str) -> str:
-    """Return the text of a file of at most `most` bytes."""
     data = read_bytes(path, most, remedy)
     try:
         return data.decode("utf-8-sig")
@@ -170,7 +168,6 @@ def read_text(path: Path, most: int, remedy: str) -> str:
 
 
 def read_bytes(path: Path, most: int, remedy: str) -> bytes:
-    """Return the content of a file of at most `most` bytes; raises as `read_text` does."""
     why = None
     try:
         if path.exists() and not path.is_file():
@@ -193,7 +190,7 @@ def read_bytes(path: Path, most: int, remedy: str) -> bytes:
 
 @contextmanager
 def damaged(name: object, what: str, remedy: str) -> Iterator[None]:
-    """Raise a ConfigError in place of what an unexpected content of the file `name` causes inside the with-block."""
+    """Turn exceptions inside the with-block, due to unexpected content of the file `name`, into a ConfigError."""
     try:
         yield
     except ConfigError:
@@ -208,7 +205,7 @@ _REMEDY = "make room or name another folder, then run the same again"
 
 @contextmanager
 def replacing(path: Path, remedy: str = _REMEDY) -> Iterator[Path]:
-    """Give a file to write, which then takes the place of `path`, or is gone if that fails or is interrupted."""
+    """Yield a temporary file that replaces `path` on success, and is deleted on failure or interrupt."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield part
@@ -221,14 +218,13 @@ def replacing(path: Path, remedy: str = _REMEDY) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, remedy: str = _REMEDY) -> Path:
-    """Write a text file whole, as `replacing` does, and return its path."""
+    """Write a text file atomically, as `replacing`; return its path."""
     with replacing(path, remedy) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
     return path
 
 
 def read_json(path: Path, what: str, remedy: str) -> dict[str, Any]:
-    """Return the JSON object in a file."""
     text = read_text(path, MOST_JSON, remedy)
     with damaged(path, what, remedy):
         content = json.loads(text)
@@ -279,7 +275,6 @@ _PRESETS = Path(str(files("kernbench") / "presets"))
 
 
 def read_yaml(path: Path) -> tuple[Any, list[Fault]]:
-    """Return the content of a YAML file, and a fault for each duplicate key."""
     try:
         return parse_yaml(read_text(path, MOST_YAML, "give the path of a YAML file"))
     except yaml.YAMLError as error:
@@ -289,7 +284,6 @@ def read_yaml(path: Path) -> tuple[Any, list[Fault]]:
 
 
 def load_yaml(path: Path) -> Any:
-    """Return the content of a YAML file."""
     content, doubles = read_yaml(path)
     if doubles:
         raise ConfigError([f"{path.name}: {fault.text}" for fault in doubles])
@@ -300,7 +294,7 @@ _TABLE = ("m", "k", "n", "efficiency")
 
 
 def complete_table(content: Mapping[str, Any], folder: Path) -> None:
-    """Replace the path of a matrix engine's table, which is relative to `folder`, by the rows of that CSV file."""
+    """Replace the path of a matrix engine's CSV table, relative to `folder`, by its rows."""
     group: Any = content
     for name in ("cube", "pe", "pe_gemm"):
         group = group.get(name) if isinstance(group, dict) else None
@@ -328,22 +322,20 @@ def _read_table(path: Path) -> list[list[float]]:
 
 
 def find(name: str = "topology.yaml", start: str | Path | None = None) -> Path:
-    """Return the nearest file called `name`, upward from a folder, else the packaged default."""
+    """Return the nearest file called `name` in a folder or its parents, else the packaged default."""
     folder = Path.cwd() if start is None else Path(start).resolve()
     for place in (folder, *folder.parents):
-        # Beside a notebook of its name it holds a milestone's parameters.
+        # Next to a notebook of the same name, the file holds a milestone's parameters.
         if (place / name).is_file() and not (place / name).with_suffix(".ipynb").is_file():
             return place / name
     return default_ccl_path() if name == "ccl.yaml" else preset_path("default")
 
 
 def presets() -> list[str]:
-    """Return the names of the packaged machines, sorted."""
     return sorted(path.stem for path in _PRESETS.glob("*.yaml") if path.stem != "ccl")
 
 
 def preset_path(name: str) -> Path:
-    """Return the file of a packaged machine."""
     if name not in presets():
         raise ConfigError(f"preset:{name} is unknown; {hint(name, presets())}")
     return _PRESETS / f"{name}.yaml"

@@ -1,4 +1,4 @@
-"""From a file or a mapping, a base and overrides to a validated configuration, or to all that is wrong with it."""
+"""Reads a file or a mapping, with base and overrides, into a validated configuration, or reports all of its faults."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ def _validator(model: type[Model]) -> SchemaValidator:
 def read_machine(
     source: str | Path | Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str] = ()
 ) -> MachineConfig:
-    """Return the validated machine of a file, or of a mapping with a file's content."""
     draft = Draft.of(source, "machine")
     draft.rest_on_base()
     complete_table(draft.content, Path() if isinstance(source, Mapping) else Path(source).parent)
@@ -68,7 +67,7 @@ def read_machine(
 
 
 def read_ccl(source: str | Path | Mapping[str, Any] | CclConfig, machine: MachineConfig | None = None) -> CclConfig:
-    """Return the validated content of a ccl.yaml; what it leaves out is as in the packaged one."""
+    """Return the validated content of a ccl.yaml, completed from the packaged one."""
     if isinstance(source, CclConfig):
         faults = [f"ccl: {fault.text}" for fault in (ccl_misfits(source, machine) if machine is not None else ())]
         if faults:
@@ -80,7 +79,7 @@ def read_ccl(source: str | Path | Mapping[str, Any] | CclConfig, machine: Machin
         warnings.warn(f"{draft.name}: {note}", UserWarning, stacklevel=2)
 
     def example() -> dict[str, Any]:
-        """Return the packaged file, with something right under every name that `source` has."""
+        """Return the packaged file, with a valid entry under every name that `source` has."""
         right: dict[str, Any] = load_yaml(default_ccl_path())
         known = right["algorithms"]
         given = draft.content.get("algorithms")
@@ -98,7 +97,7 @@ def read_ccl(source: str | Path | Mapping[str, Any] | CclConfig, machine: Machin
 
 @dataclass
 class Draft:
-    """Content on its way to a configuration, and what is known to be wrong with it."""
+    """The content of a configuration before validation, and its faults so far."""
 
     name: str
     content: dict[str, Any]
@@ -108,7 +107,6 @@ class Draft:
 
     @classmethod
     def of(cls, source: str | Path | Mapping[str, Any], name: str) -> Draft:
-        """Return the draft of a file, or of a mapping, which messages call `name`."""
         if isinstance(source, Mapping):
             return cls(name, _plain(source))
         path = Path(source)
@@ -119,13 +117,13 @@ class Draft:
         return cls(path.name, _plain(content), doubles)
 
     def rest_on_base(self) -> None:
-        """Put the content over that of its base, if it names one."""
+        """Merge the content into its base, if it names one."""
         if BASE not in self.content:
             return
         base = self.content.pop(BASE)
         if base not in presets():
             self.faults.append(Fault(f"{BASE} = {quote(base)} is not a preset; {hint(base, presets())}", ((BASE,),)))
-            # The other faults are shown too: those of the keys that are there.
+            # Go on with a base, to report the faults of the given keys, too.
             base = "default"
         below = Draft.of(preset_path(base), base)
         below.rest_on_base()
@@ -133,7 +131,7 @@ class Draft:
         self.content = below.content
 
     def override(self, overrides: Mapping[str, object] | Sequence[str]) -> None:
-        """Change values; the order does not matter, as a group is set before what is in it."""
+        """Set values by dotted path; the order does not matter: a group is set before the values in it."""
         if isinstance(overrides, str):
             overrides = [overrides]
         pairs: list[tuple[Any, Any]] = list(
@@ -185,14 +183,14 @@ class Draft:
         example: Callable[[], Mapping[str, Any]],
         rules: Callable[[_Config], Iterable[Fault]],
     ) -> _Config:
-        """Return the configuration; values that are wrong by themselves are the example's where rules are checked."""
+        """Return the configuration, or raise all faults; rules are checked with the example's for invalid values."""
         try:
             config = _validator(model).validate_python(self.content)
             wrong = list(rules(config))
         except ValidationError as error:
             right = example()
             wrong = _found(model, error, right)
-            # What is wrong by itself must not hide what is wrong between other keys.
+            # Invalid values must not hide broken rules between other keys.
             config = _validator(model).validate_python(_mended(self.content, wrong, right))
             spoiled = [path for fault in wrong for path in fault.keys]
             wrong += [fault for fault in rules(config) if not fault.touches(spoiled)]
@@ -216,7 +214,7 @@ class Draft:
 
 
 def _unknown_part(path: tuple[str, ...]) -> Fault | None:
-    """Return the fault of the first part of an override's path that leads nowhere, if there is one."""
+    """Fault of the first unknown part of an override's path, if any."""
     for depth, part in enumerate(path):
         here = path[: depth + 1]
         group = _model_at(MachineConfig, path[:depth])
@@ -228,7 +226,7 @@ def _unknown_part(path: tuple[str, ...]) -> Fault | None:
 
 
 def _mended(content: dict[str, Any], wrong: list[Fault], example: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `content` with the values of `example` where it is wrong, and without what has no place there."""
+    """Replace invalid values in `content` by those of `example`, and drop unknown keys."""
     mended = deepcopy(content)
     for fault in wrong:
         place, right = mended, example
@@ -254,7 +252,6 @@ def _merge(into: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a copy in which every mapping is a dict with names for keys."""
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     return deepcopy(value)
@@ -268,7 +265,6 @@ def _paths(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def _model_at(model: type[Model], path: KeyPath) -> type[Model] | None:
-    """Return the group of keys at `path` below `model`, or None if there is none."""
     here: Any = model
     for part in path:
         is_mapping = get_origin(here) is dict
@@ -277,18 +273,17 @@ def _model_at(model: type[Model], path: KeyPath) -> type[Model] | None:
 
 
 def _unknown(path: KeyPath, group: type[Model]) -> Fault:
-    """Return the fault of a key that its group does not have."""
     return Fault(f"{dotted(path)} is unknown; {hint(str(path[-1]), keys(group))}", (path,))
 
 
 def _found(root: type[Model], error: ValidationError, example: Mapping[str, Any]) -> list[Fault]:
-    """Return one fault for each finding of `error` about the keys of `root`; `example` is a right configuration."""
+    """Convert each validation error to a fault; `example` is a valid configuration."""
     findings = error.errors()
     places = [finding["loc"] for finding in findings]
     return [
         Fault(_text(root, finding, example), (place,))
         for finding, place in zip(findings, places, strict=True)
-        # A list whose items are wrong is too short for that reason.
+        # A list with invalid items is also reported as too short.
         if finding["type"] != "too_short" or not any(p[:-1] == place for p in places)
     ]
 
@@ -342,7 +337,7 @@ def _remedy(root: type[Model], path: KeyPath, example: Mapping[str, Any]) -> str
 
 
 def _kind(root: type[Model], path: KeyPath) -> Any:
-    """Return the annotated type of the key that `path` leads to, or into; None if there is none."""
+    """Annotated type of the key that `path` leads to, or into; None if there is none."""
     names = path
     while names and isinstance(names[-1], int):
         names = names[:-1]
@@ -375,7 +370,7 @@ def json_schema() -> dict[str, Any]:
     table["anyOf"] = [{name: table.pop(name) for name in ("type", "items")}, {"type": "string"}]
     for group in groups.values():
         for named in (group, *group["properties"].values()):
-            named.pop("title", None)  # the name again
+            named.pop("title", None)  # repeats the name
     partial = {name + _PARTIAL: _without_required(group) for name, group in groups.items()}
     top = partial.pop("Machine" + _PARTIAL)
     top["properties"][BASE] = {
@@ -393,7 +388,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _without_required(node: Any) -> Any:
-    """Return a copy that requires nothing and refers to the partial groups."""
+    """Copy a schema node, requiring nothing and referring to the partial groups."""
     if isinstance(node, list):
         return [_without_required(inner) for inner in node]
     if not isinstance(node, dict):

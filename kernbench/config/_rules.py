@@ -1,4 +1,4 @@
-"""Rules that join keys of the machine file; each says what to change."""
+"""Rules that join keys of the machine file; each message says what to change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernbench._units import KIB, MIB
 from kernbench.config._dram import dram
 from kernbench.config._schema import Fault, Hbm, MachineConfig
 
-# What an address can name; `policy.address.phyaddr` has the format.
+# Limits of the address format in `policy.address.phyaddr`.
 MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 1024, 16, 64, 128, 256, 4096
 
 FLAT = ("ring_1d", "fully_connected")
@@ -23,7 +23,6 @@ _PE_COUNT = ("cube.pe_layout.pe_per_corner", "cube.pe_layout.corners", "cube.pe_
 
 
 def machine_faults(config: MachineConfig) -> Iterator[Fault]:
-    """Yield a fault for every rule that `config` breaks."""
     yield from _addresses(config)
     yield from _sips(config)
     yield from _mesh(config)
@@ -207,7 +206,7 @@ def _pes(config: MachineConfig, grid: str, removed: set[tuple[int, int]]) -> Ite
 
 
 def pe_places(config: MachineConfig) -> list[tuple[int, int]]:
-    """Return the router (row, column) of each PE of a cube."""
+    """Router (row, column) of each PE of a cube."""
     layout, noc = config.cube.pe_layout, config.cube.noc
     if layout.pe_routers:
         return list(layout.pe_routers)
@@ -221,7 +220,7 @@ def pe_places(config: MachineConfig) -> list[tuple[int, int]]:
 
 
 def port_places(config: MachineConfig) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return the router (row, column) of each UCIe port of a cube, by side ("e", "w", "n", "s") and connection."""
+    """Router (row, column) of each UCIe port of a cube, by (side "e", "w", "n" or "s", connection)."""
     rows, cols = config.cube.noc.rows, config.cube.noc.cols
     places = {}
     for conn in range(config.cube.ucie.connections):
@@ -232,7 +231,6 @@ def port_places(config: MachineConfig) -> dict[tuple[str, int], tuple[int, int]]
 
 
 def hops_from(start: tuple[int, int], routers: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """Return how many links each router that can be reached from `start` is away from it."""
     hops = {start: 0}
     queue = [start]
     for row, col in queue:

@@ -20,13 +20,13 @@ from pydantic_core import PydanticCustomError
 from kernbench._registry import COMPONENTS
 from kernbench._units import ACK_BYTES, FLIT_BYTES, GIB, decimal_product, serialization_ps
 
-# The type of errors whose message follows "key = value" unchanged.
+# Error type whose message follows "key = value" unchanged.
 EXPECTED = "expected"
 
-# More routers on an edge than any die has room for: a slip of the keyboard must not take minutes to be refused.
+# More routers on an edge than any die has room for, so that a typo is refused at once instead of after minutes.
 LONGEST_SIDE = 64
 
-# Beyond any machine; below it no time in picoseconds and no product of two values leaves the range of floats.
+# Beyond any machine; up to it, times in ps and products of two values stay in the range of floats.
 LARGEST = 10**12
 _FLOATS_HOLD = 10**300
 
@@ -35,18 +35,18 @@ KeyPath = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong. `keys` are the paths of the keys involved, the one to look at first."""
+    """One fault. `keys` are the paths of the keys involved, the most relevant first."""
 
     text: str
     keys: tuple[KeyPath, ...]
 
     def touches(self, paths: Iterable[KeyPath]) -> bool:
-        """Return whether one of the keys is at, above or below one of `paths`."""
+        """Whether one of the keys is at, above or below one of `paths`."""
         return any(key[: len(path)] == path[: len(key)] for path in paths for key in self.keys)
 
 
 def dotted(path: KeyPath) -> str:
-    """Return `path` as messages write it.
+    """Format `path` for messages.
 
     >>> dotted(("cube", "noc", "removed", 0))
     'cube.noc.removed[0]'
@@ -55,12 +55,12 @@ def dotted(path: KeyPath) -> str:
 
 
 def expected(message: str) -> PydanticCustomError:
-    """Return the error of a value; `message` follows "key = value" unchanged."""
+    """Make the error of a value; `message` follows "key = value" unchanged."""
     return PydanticCustomError(EXPECTED, "{message}", {"message": message})
 
 
 def _plain_number(value: object) -> object:
-    """Refuse what pydantic would turn into a number: text and booleans. -0.0 becomes 0.0."""
+    """Refuse text and booleans, which pydantic would convert to numbers. -0.0 becomes 0.0."""
     if isinstance(value, str):
         raise expected("must be a plain number, not text")
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -108,7 +108,7 @@ def _stages(value: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """What a value has to be besides its type: `limits` by pydantic's names, checks before and after that of the type.
+    """Constraints on a value besides its type: `limits` by pydantic's names, and checks before and after the type's.
 
     `unit` is shown in messages and in the JSON schema.
     """
@@ -120,7 +120,6 @@ class Kind:
 
 
 def number(unit: str = "", *, after: Callable[[Any], Any] | None = None, **limits: float) -> Kind:
-    """Return the kind of a number within limits."""
     return Kind(unit, {"le": LARGEST, **limits}, _plain_number, after)
 
 
@@ -193,7 +192,7 @@ class Model:
         dataclass(frozen=True, kw_only=True)(cls)
 
     def to_spec(self) -> dict[str, Any]:
-        """Return the content as plain values, reading as the file does."""
+        """Convert to plain values, as a file has them."""
         return {name: _plain(value) for name in keys(type(self)) if (value := getattr(self, name)) is not None}
 
 
@@ -206,7 +205,7 @@ def _plain(value: Any) -> Any:
 
 
 def _given(model: Model) -> dict[str, Any]:
-    """Return the content as plain values, without keys that have their default."""
+    """As `to_spec`, without keys that have their default: a new key does not change the hash."""
     values = {key.name: (getattr(model, key.name), key.default) for key in fields(model)}
     return {
         name: _given(value) if isinstance(value, Model) else _plain(value)
@@ -219,7 +218,6 @@ _KEYS: dict[type[Model], dict[str, Any]] = {}
 
 
 def keys(group: type[Model]) -> dict[str, Any]:
-    """Return the keys of a group, each with its annotated type."""
     if group not in _KEYS:
         kinds = get_type_hints(group, include_extras=True)
         _KEYS[group] = {f.name: kinds[f.name] for f in fields(group)}
@@ -243,19 +241,17 @@ def speeds() -> dict[str, str]:
 
 
 def is_group(kind: Any) -> bool:
-    """Return whether a kind of value is a group of keys."""
     return isinstance(kind, type) and issubclass(kind, Model)
 
 
 def unit_of(kind: Any) -> str:
-    """Return the unit of a kind of value, or of what it contains; empty if there is none."""
+    """Find the unit of a kind of value, or of its items; empty if there is none."""
     value, *marks = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     marks += [mark for inner in get_args(value) for mark in get_args(inner)[1:]]
     return next((mark.unit for mark in marks if isinstance(mark, Kind) and mark.unit), "")
 
 
 def core_schema(model: type[Model]) -> dict[str, Any]:
-    """Return the schema of a group of keys, as pydantic's core takes it."""
     groups: dict[str, dict[str, Any]] = {}
     return {"type": "definitions", "schema": _schema_of(model, groups), "definitions": list(groups.values())}
 
@@ -269,7 +265,6 @@ _TYPES: dict[Any, dict[str, Any]] = {
 
 
 def _schema_of(kind: Any, groups: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the schema of a kind of value; the schemas of groups are added to `groups`."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _restricted(_schema_of(args[0], groups), *args[1:])
@@ -323,7 +318,7 @@ def _schema_of_group(group: type[Model], groups: dict[str, dict[str, Any]]) -> d
 
 
 class Energy(Model):
-    """Energy of what is done and moved; what a machine takes while it waits is not in it."""
+    """Energy of work and data movement; idle power is not included."""
 
     mac_f16_pj: Pj = described("Energy of an f16 MAC", "A multiply-accumulate of float16")
     mac_bf16_pj: Pj = described("Energy of a bf16 MAC", "Of bfloat16")
@@ -341,7 +336,7 @@ class Energy(Model):
 
 
 class Area(Model):
-    """Silicon of the cubes' dies and the IO chiplets; memory stacks are not in it."""
+    """Area of the cubes' dies and the IO chiplets; memory stacks are not included."""
 
     mac_um2: Um2 = described("Area of a MAC", "A multiplier and its accumulator, for f16")
     pe_mm2: Mm2 = described("Area of the rest of a PE", "The rest of a PE: CPU, scheduler, DMA, vector engine")
@@ -359,20 +354,20 @@ class Area(Model):
 
 
 class Cost(Model):
-    """Energy and area of parts."""
+    """Energy and area of the parts."""
 
     energy: Energy
     area: Area
 
 
-# Of every part that a component models.
+# The implementation of a part, in every group that a component models.
 _IMPL = "Registered name of the component, or a dotted path pkg.mod:Class"
 _OVERHEAD = "Added to the latency of every flit; occupies nothing"
 _SERVICE = "Occupied for this long by each launch or map message"
 
 
 class Transit(Model):
-    """A part that messages pass through."""
+    """A network node with a latency."""
 
     impl: Impl = described("component", _IMPL)
     overhead_ns: Ns = duration("latency", _OVERHEAD)
@@ -460,7 +455,7 @@ class Ucie(Model):
 
     @property
     def flit_gbs(self) -> float:
-        """Bandwidth of a connection for flits [GB/s], each way."""
+        """Bandwidth of a connection for flits [GB/s], in each direction."""
         return decimal_product(self.bw_gbs, self.efficiency)
 
 
@@ -501,16 +496,15 @@ class Hbm(Model):
 
     @property
     def slice_gbs(self) -> float:
-        """Bandwidth of a slice [GB/s]: that of its channels, as far as it is reached."""
+        """Bandwidth of a slice [GB/s]: that of its channels times the efficiency."""
         return decimal_product(self.channels, self.channel_bw_gbs, self.efficiency)
 
     @property
     def burst_ps(self) -> int:
-        """Time that a channel takes for one burst [ps]."""
+        """Time of one burst on a channel [ps]."""
         return serialization_ps(self.burst_bytes, decimal_product(self.channel_bw_gbs, self.efficiency))
 
     def slice_bytes(self, pes: int) -> int:
-        """Return the bytes of each slice of a cube with `pes` PEs."""
         return round(self.size_gib * GIB) // pes
 
 
@@ -532,14 +526,14 @@ class PeCpuConfig(Model):
 
 
 class PeSchedulerConfig(Model):
-    """What cuts a composite command into tiles."""
+    """Cuts composite commands into tiles."""
 
     impl: Impl = described("Scheduler component", _IMPL)
     tile_ns: Ns = duration("Scheduler time per tile", "For each tile, hidden behind the tile before")
 
 
 class PeDmaConfig(Model):
-    """What moves data between TCM and other memories."""
+    """Moves data between TCM and other memories."""
 
     impl: Impl = described("DMA component", _IMPL)
     bw_gbs: Gbs = rate("DMA bandwidth", "To its router, each way")
@@ -548,7 +542,7 @@ class PeDmaConfig(Model):
 
 
 class PeFetchStoreConfig(Model):
-    """What moves tiles between TCM and the engines, at the speed of the TCM's ports."""
+    """Moves tiles between TCM and the engines, at the speed of the TCM's ports."""
 
     impl: Impl = described("Fetch/store component", _IMPL)
 
@@ -602,7 +596,7 @@ class PeGemmConfig(Model):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of f16 in a cycle; a systolic array has one at each of its positions."""
+        """Multiply-accumulates of f16 per cycle; one per position of a systolic array."""
         return self.systolic.rows * self.systolic.cols if self.model == "systolic" else self.macs_per_cycle.f16
 
 
@@ -682,7 +676,7 @@ class Cube(Model):
 
 
 class Sips(Model):
-    """The SIPs of a system, and how they are joined."""
+    """The SIPs of a system, and their topology."""
 
     count: Count = described("SIPs", "SIPs")
     topology: Literal["ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_connected"] = described(
@@ -723,7 +717,7 @@ class HostLink(Model):
 
 
 class Host(Model):
-    """What a launch costs before its message is under way."""
+    """Cost of a launch on the host before its message is sent."""
 
     launch_ns: Ns = duration(
         "Host time per launch", "Of the host's program for each launch or graph; hidden by earlier work"
@@ -779,7 +773,7 @@ class Sip(Model):
 
 
 class MachineConfig(Model):
-    """A machine as its file describes it, validated and frozen. `read_machine` makes it, and checks the rules too."""
+    """A machine as its file describes it, validated and frozen. `read_machine` creates it and checks the rules."""
 
     schema_version: Version = described("Schema version", "Form of the file")
     system: System
@@ -789,36 +783,31 @@ class MachineConfig(Model):
 
     @property
     def n_sips(self) -> int:
-        """SIPs of the machine."""
         return self.system.sips.count
 
     @property
     def cubes_per_sip(self) -> int:
-        """Cubes of a SIP."""
         return self.sip.cube_mesh.w * self.sip.cube_mesh.h
 
     @property
     def pes_per_cube(self) -> int:
-        """PEs of a cube."""
         layout = self.cube.pe_layout
         return len(layout.pe_routers) if layout.pe_routers else layout.pe_per_corner * len(layout.corners)
 
     @property
     def pes_per_sip(self) -> int:
-        """PEs of a SIP."""
         return self.cubes_per_sip * self.pes_per_cube
 
     @property
     def n_pes(self) -> int:
-        """PEs of the machine."""
         return self.n_sips * self.pes_per_sip
 
     @cached_property
     def hash(self) -> str:
-        """The sha256 of the validated content: neither comments, nor the order of keys, nor 1 for 1.0 change it.
+        """The sha256 of the validated content: independent of comments, the order of keys, and 1 for 1.0.
 
-        Costs are not in it: no result of a simulation depends on them. Nor are keys that may be left out and have their
-        default, so a new key changes no hash.
+        Costs are excluded: no result of a simulation depends on them. So are optional keys that have their default: a
+        new key changes no hash.
         """
         spec = {name: value for name, value in _given(self).items() if name != "cost"}
         return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()

@@ -1,8 +1,8 @@
 """Routes: one for each pair of nodes, always the same, unless ties between SIPs are drawn.
 
-In a cube, the column first, then the row, wherever that is free of removed routers. Between cubes the same
-over cubes, through the meshes of those in between, on one UCIe connection number. To and from the IO chiplet
-along the row of the cube. Between SIPs the shortest path of SIPs, ties to the lower next id.
+In a cube, column first, then row, if that is free of removed routers. Between cubes, the same over cubes, through the
+meshes of those in between, on one UCIe connection number. To and from the IO chiplet along the row of the cube. Between
+SIPs the shortest path of SIPs, ties to the lower next id.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _IN_IO = ("pcie_ep", "io_cpu", "io_noc")
 
 
 def reverse(path: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the route of replies to requests over `path`: the same links the other way."""
+    """Route of replies to requests over `path`: the same links in the other direction."""
     return path[::-1]
 
 
 @lru_cache(maxsize=4)
 def router_of(graph: Graph) -> Router:
-    """Return the router of a machine, the same for all who ask while it is in use."""
+    """Share the router of a machine while it is in use."""
     return Router(graph)
 
 
 class Router:
-    """The routes of one machine, each found once.
+    """The routes of one machine, each computed once.
 
     Examples
     --------
@@ -50,20 +50,20 @@ class Router:
         self._merges: dict[tuple[str, str], bool] = {}
 
     def path(self, src: str, dst: str) -> tuple[str, ...]:
-        """Return the ids of the nodes from `src` to `dst`, both included.
+        """Node ids from `src` to `dst`, both included.
 
-        `src` is the node that asks: a reply takes `reverse` of this, which is not the path from `dst`.
+        `src` is the requester: a reply takes `reverse` of this, which is not the path from `dst`.
         """
         found = self._paths.get((src, dst))
         if found is None:
             node = self._graph.node
-            # One string for each node, however many routes and links name it.
+            # Intern node ids: many routes and links share them.
             found = tuple([node(node_id).id for node_id in self._find(src, dst)])
             self._paths[found[0], found[-1]] = found
         return found
 
     def paths(self, src: str, dst: str) -> list[tuple[str, ...]]:
-        """Return the equally long paths that messages from `src` to `dst` may take, `path` first."""
+        """Equally short paths of messages from `src` to `dst`, `path` first."""
         path = self.path(src, dst)
         a, b = naming.parse(src).sip, naming.parse(dst).sip
         if a is None or b is None or a == b:
@@ -72,9 +72,9 @@ class Router:
         return [(*path[:i], *map(naming.io_noc, sips), *path[j + 1 :]) for sips in self._graph.sips.paths(a, b)]
 
     def merges(self, src: str, dst: str) -> bool:
-        """Return whether routes and replies reach the link from `src` to `dst` over more links than one.
+        """Whether routes and replies reach the link from `src` to `dst` over more than one link.
 
-        Where they do not, the order on that one is the order on this.
+        If not, the order on that one link is the order on this.
         """
         node = self._graph.node(src)
         if node.kind in _IN_IO:
@@ -89,7 +89,7 @@ class Router:
         return found
 
     def _has_several_before(self, src: str, dst: str) -> bool:
-        """Return whether routes to `dst` enter a router from several sides; the same in all cubes."""
+        """Whether routes to `dst` enter a router from several sides; the same in all cubes."""
         place, behind = naming.parse(src), naming.parse(dst)
         to = (behind.row, behind.col) if behind.kind == "router" else None
         before = [naming.parse(edge.dst) for edge in self._graph.out(src) if edge.dst != dst]
@@ -127,7 +127,6 @@ class Router:
         return place
 
     def _at(self, place: Place) -> At:
-        """Return the router that a place of a cube hangs on."""
         if place.row is not None and place.col is not None:
             return place.row, place.col
         if place.pe is not None:
@@ -135,12 +134,12 @@ class Router:
         return self._layout.m_cpu if place.kind == "m_cpu" else self._layout.sram
 
     def _cube_sides(self, src: int, dst: int) -> str:
-        """Return the sides by which a route leaves one cube after the other: column first."""
+        """Sides by which a route leaves the successive cubes: column first."""
         (row, col), (to_row, to_col) = divmod(src, self._w), divmod(dst, self._w)
         return ("e" if to_col > col else "w") * abs(to_col - col) + ("s" if to_row > row else "n") * abs(to_row - row)
 
     def _walk(self, sip: int, cube: int, at: At, sides: str, conn: int, end: At) -> list[str]:
-        """Return routers and ports from `at` in `cube`, leaving over `sides`, to `end` in the last cube."""
+        """Routers and ports from `at` in `cube`, leaving over `sides`, to `end` in the last cube."""
         steps = {"e": 1, "w": -1, "n": -self._w, "s": self._w}
         nodes: list[str] = []
         for side in sides:
@@ -151,7 +150,7 @@ class Router:
         return nodes + [naming.router(sip, cube, *here) for here in self._layout.walk(at, end)]
 
     def _up(self, src: str, a: Place, sip: int, conn: int) -> tuple[str, ...]:
-        """Return the way from `src` to the network of its SIP's IO chiplet (of `sip` for the host)."""
+        """Path from `src` to the network of its SIP's IO chiplet (of `sip` for the host)."""
         noc = naming.io_noc(sip)
         if a.cube is None:
             return reverse(_down_in_io(src, a, sip))
@@ -161,7 +160,7 @@ class Router:
         return (*_own(src, a), *walk, shore, naming.io_ucie(sip, row, conn), noc)
 
     def _down(self, dst: str, b: Place, sip: int, conn: int) -> tuple[str, ...]:
-        """Return the way from the network of the IO chiplet of `dst` (of `sip` for the host) to it."""
+        """Path from the network of the IO chiplet of `dst` (of `sip` for the host) to it."""
         if b.cube is None:
             return _down_in_io(dst, b, sip)
         row, col = divmod(b.cube, self._w)
@@ -179,12 +178,12 @@ def _down_in_io(dst: str, b: Place, sip: int) -> tuple[str, ...]:
 
 
 def _own(node_id: str, place: Place) -> tuple[str, ...]:
-    """Return the node before its router: nothing when it is the router."""
+    """Node before its router; empty if it is the router."""
     return () if place.kind == "router" else (node_id,)
 
 
 def _connection(a: Place, b: Place) -> int:
-    """Return the UCIe connection of a route, before it wraps: the initiating PE's, else the target PE's."""
+    """UCIe connection of a route, before it wraps: the initiating PE's, else the target PE's."""
     if "m_cpu" in (a.kind, b.kind):
         return 0
     return next((pe for pe in (a.pe, b.pe) if pe is not None), 0)

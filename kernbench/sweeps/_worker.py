@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import pickle
@@ -23,6 +24,9 @@ from kernbench.errors import ArgumentError, ConfigError, LimitError, StateError,
 from kernbench.points._keys import Row
 from kernbench.sim_engine._limits import NONE, Limits, limited
 from kernbench.sweeps import _argument_checks as checks
+
+# An engine is full of cycles. That of a long point takes gigabytes, which the next point needs.
+_LONG_S = 1
 
 OK, ERROR, TIME, MEMORY, SESSION, DIED = "ok", "error", "time limit", "memory limit", "session limit", "worker died"
 STATUSES = (OK, ERROR, TIME, MEMORY, SESSION, DIED)
@@ -64,6 +68,13 @@ class PointLimits:
 
 def attempt(fn: Callable[[Row], Row], point: Row, limits: Limits | None = None) -> Outcome:
     """Return the outcome of `fn(point)`, its sessions held to `limits`; raises only on an interrupt."""
+    outcome = _attempt(fn, point, limits)
+    if outcome.seconds > _LONG_S:
+        gc.collect()
+    return outcome
+
+
+def _attempt(fn: Callable[[Row], Row], point: Row, limits: Limits | None) -> Outcome:
     start = time.perf_counter()
     try:
         with limited(limits or NONE):

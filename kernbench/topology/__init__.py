@@ -1,1 +1,1 @@
-"""The machine file made into a graph of nodes and directed links."""
+"""The machine file as a graph of nodes and directed links."""

@@ -1,4 +1,4 @@
-"""The graph of a machine: nodes and directed links, made when first asked for."""
+"""The graph of a machine: nodes and directed links, created on demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A component that links meet at."""
+    """A component at which links meet."""
 
     id: str
     kind: str
@@ -29,8 +29,6 @@ class Node:
 
 
 class Edge(NamedTuple):
-    """A directed link."""
-
     src: str
     dst: str
     bw_gbs: float
@@ -40,28 +38,25 @@ class Edge(NamedTuple):
     header_bytes: int = 0
 
     def service_ps(self, nbytes: int) -> int:
-        """Return how long it serves a flit of `nbytes` and a header [ps]."""
         return serialization_ps(nbytes + self.header_bytes, self.bw_gbs)
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The cycle of a network of routers with credits, and the cycles of a router's stages."""
+    """Cycle time of a network of routers with credits [ps], and the cycles of a router's stages."""
 
     cycle_ps: int
     stages: tuple[int, int, int, int]
 
     def cycles(self, ps: int) -> int:
-        """Return the cycles that a time takes, at least one."""
         return max(1, -(-ps // self.cycle_ps))
 
     def latency_ps(self, wire_ps: int, service_ps: int, *, enters: bool) -> int:
-        """Return the latency of a link at a router, so that it and a flit's service are whole cycles."""
+        """Latency of a link at a router, rounded so that it and a flit's service together are whole cycles [ps]."""
         return (self.cycles(wire_ps) + self.cycles(service_ps) - 1 + enters) * self.cycle_ps - service_ps
 
 
 def clocks_of(config: MachineConfig) -> dict[str, Clock]:
-    """Return the clock of each kind of router that has credits."""
     noc, sip_link = config.cube.noc, config.system.sip_link
     links = (
         ("router", noc.link_bw_gbs, noc.header_bytes, noc.router),
@@ -74,7 +69,7 @@ def clocks_of(config: MachineConfig) -> dict[str, Clock]:
     }
 
 
-# The port beyond a cube's edge, in the cube's template: it keeps the port's rank; another block adds the link.
+# Placeholder for the port across a cube's edge: it keeps the port's rank in the template; `_crossing` is the link.
 _PEER = ""
 
 
@@ -91,7 +86,7 @@ class _Wire:
     header_bytes: int = 0
 
 
-Leaving = dict[str, dict[str, Edge]]  # links by the nodes that they leave and reach
+Leaving = dict[str, dict[str, Edge]]  # links by source and destination
 
 
 def _leaving(nodes: Iterable[str], edges: Iterable[Edge]) -> Leaving:
@@ -104,8 +99,8 @@ def _leaving(nodes: Iterable[str], edges: Iterable[Edge]) -> Leaving:
 class Graph:
     """Nodes and links of a machine, by id.
 
-    Host, switch and IO chiplets exist from the start; a node of a cube and its links are made when they are first asked
-    for, so that a machine costs what is used of it. Cubes with neighbours on the same sides share a template of links.
+    Host, switch and IO chiplets exist from the start; a node of a cube and its links are created on first use, so that
+    a machine costs only what a run uses. Cubes with neighbours on the same sides share a template of links.
     """
 
     def __init__(self, config: MachineConfig) -> None:
@@ -117,7 +112,7 @@ class Graph:
         self._cube_nodes = {node.id: node for node in self._local_nodes()}
         self._io_nodes = 3 + self.h * config.cube.ucie.connections
         ucie = config.cube.ucie
-        # Nothing but its peer reaches a port from a side, so the crossing ranks before the local link.
+        # Only its peer reaches a port from a side, so the crossing ranks before the local link.
         self._crossing = Edge("", "", ucie.flit_gbs, ns_to_ps(ucie.port_ns), 0.0, rank=0)
         self._templates: dict[frozenset[str], Leaving] = {}
         self._cubes: dict[int, Leaving] = {}
@@ -126,7 +121,6 @@ class Graph:
         self._trunk = _leaving([node.id for node in nodes], edges)
 
     def node(self, node_id: str) -> Node:
-        """Return the node called `node_id`."""
         node = self._nodes.get(node_id)
         if node is None:
             sip, cube, local = self._in_cube(node_id)
@@ -136,15 +130,14 @@ class Graph:
         return node
 
     def index(self, node_id: str) -> int:
-        """Return the node's number: unique, and independent of the order in which nodes were made."""
+        """Return the unique number of a node, independent of the order of creation."""
         return self.node(node_id).index
 
     def edge(self, src: str, dst: str) -> Edge:
-        """Return the link from `src` to `dst`."""
         return Edge(src, dst, *self.like(src, dst)[2:])
 
     def like(self, src: str, dst: str) -> Edge:
-        """Return a link that differs from the one from `src` to `dst` by its ends only."""
+        """Return a link equal to the one from `src` to `dst`, except for its ends."""
         if src in self._trunk:
             found = self._trunk[src].get(dst)
         else:
@@ -159,7 +152,6 @@ class Graph:
         return found
 
     def out(self, node_id: str) -> tuple[Edge, ...]:
-        """Return the links that leave `node_id`."""
         return tuple(self._leaving(node_id))
 
     def _leaving(self, node_id: str) -> Iterator[Edge]:
@@ -175,7 +167,7 @@ class Graph:
             yield Edge(node_id, peer, *self._crossing[2:])
 
     def _beyond(self, node_id: str) -> str | None:
-        """Return the port that a node of a cube, if it is one, is connected to across the cube's edge."""
+        """Find the port across the cube's edge to which a UCIe port is connected; None for other nodes."""
         place = naming.parse(node_id)
         if place.side is None or place.conn is None:
             return None
@@ -184,7 +176,7 @@ class Graph:
         return self._peer(place.sip, place.cube, place.side, place.conn)
 
     def nodes(self) -> Iterator[Node]:
-        """Iterate over all nodes by index; makes them all."""
+        """All nodes by index; creates them all."""
         for sip in range(self.config.n_sips):
             for cube in range(self.config.cubes_per_sip):
                 for local in self._cube_nodes:
@@ -192,11 +184,10 @@ class Graph:
         return iter(sorted(self._nodes.values(), key=lambda node: node.index))
 
     def edges(self) -> Iterator[Edge]:
-        """Iterate over all links by the index of their source."""
         return (edge for node in self.nodes() for edge in self.out(node.id))
 
     def _in_cube(self, node_id: str) -> tuple[int, int, str]:
-        """Return SIP, cube and, without the cube's name, the id of a cube's node."""
+        """Split the id of a cube's node into SIP, cube and local id; ArgumentError if the machine has no such node."""
         sips, cubes = self.config.n_sips, self.config.cubes_per_sip
         found = naming.in_cube(node_id)
         if found is None or found[0] >= sips or found[1] >= cubes or found[2] not in self._cube_nodes:
@@ -214,7 +205,7 @@ class Graph:
         return 2 + sip * (self._io_nodes + self.config.cubes_per_sip * len(self._cube_nodes))
 
     def _peer(self, sip: int, cube: int, side: str, conn: int) -> str | None:
-        """Return the port that a cube's UCIe port is connected to; None at the edge of the SIP."""
+        """Find the port connected to a cube's UCIe port; None at the edge of the SIP."""
         row, col = divmod(cube, self.w)
         to_row, to_col = row + STEP[side][0], col + STEP[side][1]
         if 0 <= to_row < self.h and 0 <= to_col < self.w:
@@ -222,7 +213,7 @@ class Graph:
         return naming.io_ucie(sip, row, conn) if side == "w" else None
 
     def _links(self, cube: int) -> Leaving:
-        """Return the links inside of a cube, by the node that they leave, with ids as within it."""
+        """Links inside a cube, by source, with local ids."""
         found = self._cubes.get(cube)
         if found is None:
             linked = frozenset(side for side in SIDES if self._peer(0, cube, side, 0) is not None)
@@ -232,7 +223,6 @@ class Graph:
         return found
 
     def _make_trunk(self) -> tuple[list[Node], list[Edge]]:
-        """Return host, switch and all IO chiplets, with the links that leave them."""
         system, io, ucie = self.config.system, self.config.sip.io, self.config.cube.ucie
         nodes = [
             Node(naming.HOST, "host", "host", 0, None, 0),
@@ -275,7 +265,7 @@ class Graph:
         return nodes, [edge for edge in edges if edge.src in local]
 
     def _local_nodes(self) -> list[Node]:
-        """Return the nodes of any cube, with ids and indexes as within it."""
+        """Nodes of any cube, with local ids and indexes."""
         cube, layout, position = self.config.cube, self.layout, self.layout.position_mm
         made: list[tuple[str, str, str, float, tuple[float, float]]] = []
         for at in layout.routers:
@@ -305,7 +295,7 @@ class Graph:
         ]
 
     def _local_edges(self, linked: frozenset[str]) -> list[Edge]:
-        """Return the links inside a cube whose ports on the sides `linked` have a peer."""
+        """Links inside a cube whose ports on the sides `linked` have a peer."""
         cube, layout = self.config.cube, self.layout
         wires = []
 
@@ -325,7 +315,7 @@ class Graph:
             wires += [_Wire(router(at), port, cube.ucie.router_bw_gbs)]
             if side in linked:
                 wires.append(_Wire(_PEER, port, cube.ucie.flit_gbs, side))
-        # The link of a part to its router has no length: pos_mm chooses the router, and is for drawings.
+        # The link of a part to its router has no length: pos_mm only selects the router, and places it in drawings.
         wires += _both_ways(_local(naming.m_cpu(0, 0)), router(layout.m_cpu), cube.m_cpu.bw_gbs)
         wires += _both_ways(_local(naming.sram(0, 0)), router(layout.sram), cube.sram.bw_gbs)
         for number, at in enumerate(layout.pes):
@@ -335,13 +325,13 @@ class Graph:
         local = self._cube_nodes.values()
         overheads = {node.id: node.overhead_ps for node in local}
         clocked = {node.id: self.clocks[node.kind] for node in local if node.kind in self.clocks}
-        # All of these links are at a router, but for those between ports, which leave with their peers.
+        # All of these are at a router, except links between ports, which are dropped below, with _PEER.
         wires = [replace(wire, header_bytes=cube.noc.header_bytes) for wire in wires]
         edges = _ranked(wires, overheads, cube.propagation_ns_per_mm, clocked, self.config.system.flit_bytes)
         return [edge for edge in edges if edge.src != _PEER]
 
     def _overhead_ps(self, kind: str, overhead_ns: float) -> int:
-        """Return what a node adds to the latency of links into it: with credits, the stages of a router."""
+        """Latency that a node adds to links into it: with credits, the stages of a router."""
         clock = self.clocks.get(kind)
         return ns_to_ps(overhead_ns) if clock is None else sum(clock.stages) * clock.cycle_ps
 
@@ -357,7 +347,7 @@ def _both_ways(a: str, b: str, bw_gbs: float, *, latency_ns: float = 0.0) -> lis
 def _ranked(
     wires: Iterable[_Wire], overhead_ps: dict[str, int], ns_per_mm: float, clocks: dict[str, Clock], flit_bytes: int
 ) -> list[Edge]:
-    """Return the links into the nodes of `overhead_ps`, each with its rank among those into the same node.
+    """Rank the links among those into the same node; links into nodes outside `overhead_ps` are dropped.
 
     `clocks` are those of routers with credits.
     """

@@ -1,4 +1,4 @@
-"""The layout of one cube: its router mesh, what hangs on which router, and the walks between routers.
+"""The layout of one cube: its router mesh, the parts attached to each router, and the walks between routers.
 
 All cubes of a machine share one layout. Row 0 is north, column 0 west; router (r, c) is at
 ((c + 0.5), (r + 0.5)) x pitch.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 At = tuple[int, int]  # (row, column)
 
-# The order of the sides decides ties everywhere: between arrivals, and between shortest walks.
+# The order of the sides breaks all ties: between arrivals, and between shortest walks.
 SIDES = ("e", "w", "n", "s")
 STEP = {"e": (0, 1), "w": (0, -1), "n": (-1, 0), "s": (1, 0)}
 OPPOSITE = {"e": "w", "w": "e", "n": "s", "s": "n"}
@@ -44,19 +44,18 @@ class CubeLayout:
         self.sram = self._nearest(config.cube.sram.pos_mm)
 
     def position_mm(self, at: At) -> tuple[float, float]:
-        """Return x (eastward) and y (southward) of the router at `at`, from the cube's north-west corner."""
+        """Position x (eastward) and y (southward) of the router at `at`, from the cube's north-west corner."""
         return (at[1] + 0.5) * self.pitch_mm, (at[0] + 0.5) * self.pitch_mm
 
     def neighbour(self, at: At, side: str) -> At | None:
-        """Return the router next to `at` on `side`, or None where there is none."""
         found = (at[0] + STEP[side][0], at[1] + STEP[side][1])
         return found if found in self._present else None
 
     def walk(self, src: At, dst: At) -> tuple[At, ...]:
-        """Return the routers of the route from `src` to `dst`, both included.
+        """Routers of the route from `src` to `dst`, both included.
 
-        Column first wherever that is free of removed routers; else row first; else the shortest walk that
-        is first in the order E, W, N, S.
+        Column first if that is free of removed routers; else row first; else the shortest walk that is first in the
+        order E, W, N, S.
         """
         found = self._walks.get((src, dst))
         if found is None:
@@ -66,7 +65,7 @@ class CubeLayout:
 
     @cached_property
     def turns(self) -> frozenset[tuple[At | None, At, At | None]]:
-        """Return every (router before, router, router behind) of a route or a reply; None where it begins or ends."""
+        """Every (previous router, router, next router) of a route or a reply; None at its ends."""
         ends = {*self.pes, *self.ports.values(), self.m_cpu, self.sram}
         found: set[tuple[At | None, At, At | None]] = set()
         for walk in (self.walk(a, b) for a in ends for b in ends):
@@ -76,7 +75,7 @@ class CubeLayout:
 
     @cached_property
     def vc_classes(self) -> int:
-        """VC classes that routes between parts of the cube need, so that no routers wait for each other in a circle."""
+        """VC classes that routes between parts of the cube need to be free of deadlock."""
         if len(self.routers) == self.rows * self.cols:
             return 1
         ends = {*self.pes, *self.ports.values(), self.m_cpu, self.sram}
@@ -111,10 +110,10 @@ class CubeLayout:
 
 
 def vc_classes(walk: Sequence[At], *, wrapped: bool = False) -> list[int]:
-    """Return the VC class of each step of a walk between routers; `wrapped` if rows and columns are rings.
+    """Assign a VC class to each step of a walk between routers; `wrapped` if rows and columns are rings.
 
     The steps of one class go straight along a row, then straight along a column: a packet that waits for a buffer of a
-    class waits for one further on in this order, so no circle of waiting packets can close. Any other turn begins a
+    class waits for one further on in this order, so no cycle of waiting packets can close. Any other turn begins a
     lower class. On rings, a straight line over the edge has a class of its own: a line is at most half as long as its
     ring, so neither the lines over the edge nor the others close the ring.
     """
@@ -138,7 +137,7 @@ def vc_classes(walk: Sequence[At], *, wrapped: bool = False) -> list[int]:
 
 
 class SipNetwork:
-    """Links between SIPs, one each way per edge of the topology."""
+    """Links between SIPs, one in each direction per edge of the topology."""
 
     def __init__(self, config: MachineConfig) -> None:
         sips = config.system.sips
@@ -152,15 +151,15 @@ class SipNetwork:
         self.neighbours: tuple[dict[int, str], ...] = tuple(self._adjacent(s) for s in range(self.count))
 
     def path(self, src: int, dst: int) -> tuple[int, ...]:
-        """Return the shortest path from `src` to `dst`, both included.
+        """Shortest path from `src` to `dst`, both included.
 
-        Ties go to the lower next SIP; with credits the row comes first, and of two ways round a ring that are equally
-        long, even SIPs take the one east or south, odd ones the other.
+        Ties go to the lower next SIP; with credits the row comes first, and of two equal directions round a ring, even
+        SIPs take east or south, odd ones the other.
         """
         return self.paths(src, dst)[0]
 
     def paths(self, src: int, dst: int) -> list[tuple[int, ...]]:
-        """Return the paths that messages from `src` to `dst` may take: one, but for `ties: random`."""
+        """Paths of messages from `src` to `dst`: one, except with `ties: random`."""
         if self.topology == "fully_connected" and src != dst:
             return [(src, dst)]
         if self._by_dimension:
@@ -177,7 +176,6 @@ class SipNetwork:
         return 2 if self.wrapped and max(self.w, self.h) > 2 else 1
 
     def walk(self, path: Sequence[int]) -> list[At]:
-        """Return the rows and columns of the SIPs of a path."""
         return [divmod(sip, self.w) for sip in path]
 
     def _rows_first(self, src: int, dst: int) -> list[tuple[int, ...]]:
@@ -189,7 +187,7 @@ class SipNetwork:
         ]
 
     def _lines(self, at: int, to: int, n: int, src: int) -> list[list[int]]:
-        """Return the straight lines, as places, from one place of a row, or column, of `n` to another."""
+        """Find the shortest lines between two positions of a row or column of `n`, the preferred one first."""
         if not self.wrapped:
             step = 1 if to > at else -1
             return [list(range(at, to + step, step))]
@@ -215,7 +213,6 @@ class SipNetwork:
         return sides
 
     def _hops(self, a: int, b: int) -> int:
-        """Return the length of the shortest path between two SIPs on a ring, a grid or a torus."""
         rows, cols = abs(a // self.w - b // self.w), abs(a % self.w - b % self.w)
         if self.topology == "mesh_2d_no_wrap":
             return rows + cols
@@ -223,7 +220,7 @@ class SipNetwork:
 
 
 def vc_faults(config: MachineConfig) -> list[str]:
-    """Return why routers with credits could wait for each other in a circle, for each network where they could."""
+    """Describe each network in which routers with credits could deadlock."""
     mesh, sip = config.cube.noc.router, config.system.sip_link.router
     faults = []
     for key, router, reason in (

@@ -1,6 +1,6 @@
-"""Node ids: the only place that forms and parses them.
+"""Node ids: the only module that formats and parses them.
 
-A node id is a path of the hierarchy: `sip0.cube5.pe3.pe_dma`. Kinds are the nodes' own names, save that
+A node id is a path of the hierarchy: `sip0.cube5.pe3.pe_dma`. Kinds are the nodes' own names, except that
 `sip0.io.noc` is an `io_noc`, `sip0.cube5.r1c4` a `router`, and UCIe ports are `ucie` on both sides.
 """
 
@@ -21,88 +21,75 @@ PE_PARTS = (
 
 
 def sip(sip: int) -> str:
-    """Return the name of a SIP."""
     return f"sip{sip}"
 
 
 def pcie_ep(sip: int) -> str:
-    """Return the id of a SIP's PCIe end point."""
     return f"sip{sip}.io.pcie_ep"
 
 
 def io_cpu(sip: int) -> str:
-    """Return the id of the CPU of a SIP's IO chiplet."""
     return f"sip{sip}.io.io_cpu"
 
 
 def io_noc(sip: int) -> str:
-    """Return the id of the switching network of a SIP's IO chiplet."""
     return f"sip{sip}.io.noc"
 
 
 def io_ucie(sip: int, row: int, conn: int) -> str:
-    """Return the id of the IO chiplet's UCIe port `conn` towards the first cube of `row`."""
+    """UCIe port `conn` of the IO chiplet towards the first cube of `row`."""
     return f"sip{sip}.io.ucie_r{row}.conn{conn}"
 
 
 def cube(sip: int, cube: int) -> str:
-    """Return the name of a cube."""
     return f"sip{sip}.cube{cube}"
 
 
 def router(sip: int, cube: int, row: int, col: int) -> str:
-    """Return the id of the router at (`row`, `col`) of a cube's mesh."""
     return f"sip{sip}.cube{cube}.r{row}c{col}"
 
 
 def ucie(sip: int, cube: int, side: str, conn: int) -> str:
-    """Return the id of UCIe port `conn` on `side` ("e", "w", "n" or "s") of a cube."""
+    """UCIe port `conn` on `side` ("e", "w", "n" or "s") of a cube."""
     return f"sip{sip}.cube{cube}.ucie_{side}.conn{conn}"
 
 
 def hbm(sip: int, cube: int, pe: int) -> str:
-    """Return the id of the controller of a PE's HBM slice."""
     return f"sip{sip}.cube{cube}.hbm_ctrl.pe{pe}"
 
 
 def m_cpu(sip: int, cube: int) -> str:
-    """Return the id of a cube's management CPU."""
     return f"sip{sip}.cube{cube}.m_cpu"
 
 
 def sram(sip: int, cube: int) -> str:
-    """Return the id of a cube's shared SRAM."""
     return f"sip{sip}.cube{cube}.sram"
 
 
 def pe(sip: int, cube: int, pe: int) -> str:
-    """Return the name of a PE."""
     return f"sip{sip}.cube{cube}.pe{pe}"
 
 
 def pe_part(sip: int, cube: int, pe: int, part: str) -> str:
-    """Return the id of a part of a PE: `part` is one of `PE_PARTS`."""
     return f"sip{sip}.cube{cube}.pe{pe}.{part}"
 
 
 def pe_cpu(sip: int, cube: int, pe: int) -> str:
-    """Return the id of a PE's CPU."""
     return f"sip{sip}.cube{cube}.pe{pe}.pe_cpu"
 
 
 def pe_dma(sip: int, cube: int, pe: int) -> str:
-    """Return the id of a PE's DMA engine."""
     return f"sip{sip}.cube{cube}.pe{pe}.pe_dma"
 
 
 def pe_ipcq(sip: int, cube: int, pe: int) -> str:
-    """Return the id of a PE's queue engine; it sends over the link of the PE's DMA."""
+    """Queue engine of a PE; it sends over the link of the PE's DMA."""
     return f"sip{sip}.cube{cube}.pe{pe}.pe_ipcq"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What an id says: the kind, and the coordinates that apply (the others are None).
+    """A parsed id: the kind, and the coordinates that apply (the others are None).
 
     `row` is the router's row, or the cube row of an IO chiplet's UCIe port.
     """
@@ -133,15 +120,8 @@ _PATTERN = re.compile(
 
 @lru_cache(maxsize=1 << 16)
 def parse(node_id: str) -> Place:
-    """Return the place that a node id names.
+    """Parse a node id; ArgumentError if it has the form of none. The machine need not have the node.
 
-    Raises
-    ------
-    ArgumentError
-        If `node_id` has the form of no node id. Whether a machine has the node is the graph's to say.
-
-    Examples
-    --------
     >>> parse("sip0.cube5.hbm_ctrl.pe3")
     Place(kind='hbm_ctrl', sip=0, cube=5, pe=3, row=None, col=None, side=None, conn=None)
     """
@@ -176,7 +156,7 @@ def parse(node_id: str) -> Place:
 
 @lru_cache(maxsize=1 << 12)
 def in_cube(node_id: str) -> tuple[int, int, str] | None:
-    """Return SIP, cube and the rest of the id of what has the form of a cube's node, else None.
+    """Split the id of a cube's node into SIP, cube and the rest; None for other ids.
 
     >>> in_cube("sip0.cube5.pe3.pe_dma")
     (0, 5, 'pe3.pe_dma')
@@ -190,5 +170,5 @@ def in_cube(node_id: str) -> tuple[int, int, str] | None:
 
 
 def natural_key(node_id: str) -> tuple[str | int, ...]:
-    """Return a sort key that orders numbers in ids as numbers: pe2 before pe10."""
+    """Sort key that orders numbers in ids as numbers: pe2 before pe10."""
     return tuple(int(word) if word.isdigit() else word for word in re.split(r"(\d+)", node_id))

@@ -1,4 +1,4 @@
-"""Arguments of a launch: tensors on the device or on the host, descriptors, numbers, and values known beforehand."""
+"""Arguments of a launch: tensors on the device or on the host, descriptors, numbers, and compile-time constants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kernbench.triton._language import Language
 from kernbench.triton_emu._blocks import tensor_descriptor
 from kernbench.triton_emu._handles import Pointer
 
-# Options of Triton's compiler; a machine of ours has none of what they choose.
+# Options of Triton's compiler, without effect here.
 OPTIONS = frozenset((
     "num_warps", "num_stages", "num_ctas", "maxnreg", "warmup", "grid", "stream", "device", "debug", "launch_pdl",
     "launch_cooperative_grid", "enable_fp_fusion", "allow_fp8e4nv", "waves_per_eu", "matrix_instr_nonkdim", "kpack",
@@ -32,7 +32,7 @@ OPTIONS = frozenset((
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Memory of the host behind a tensor argument: all of its storage, and where in it the tensor begins."""
+    """Host memory of a tensor argument: its whole storage [bytes], and the tensor's offset in it."""
 
     address: int
     nbytes: int
@@ -40,25 +40,17 @@ class HostMemory:
     dtype: DType
 
     def bytes(self) -> np.ndarray:
-        """Return the bytes, shared with the tensor."""
+        """Share the bytes with the tensor."""
         if not self.nbytes:
             return np.zeros(0, np.uint8)
         return np.ctypeslib.as_array((ctypes.c_ubyte * self.nbytes).from_address(self.address))
 
 
 def is_host(x: object) -> bool:
-    """Return whether a value is an array or tensor of the host."""
     return isinstance(x, np.ndarray) or (hasattr(x, "untyped_storage") and hasattr(x, "storage_offset"))
 
 
 def host_memory(x: Any, where: str) -> HostMemory:
-    """Return the memory behind a numpy array or a torch tensor of the CPU.
-
-    Raises
-    ------
-    TypeError
-        If its type of element does not exist on the machine, or it is elsewhere.
-    """
     try:
         if isinstance(x, np.ndarray):
             low, high = np.lib.array_utils.byte_bounds(_root(x))
@@ -73,23 +65,22 @@ def host_memory(x: Any, where: str) -> HostMemory:
 
 
 class TypedPointer:
-    """An address in a tensor, with a type: a pointer argument, as anything that has `data_ptr()` and `dtype`."""
+    """A typed address in a tensor: like any pointer argument, it has `data_ptr()` and `dtype`."""
 
     def __init__(self, tensor: Any, offset: int, dtype: Any) -> None:
         self._tensor, self._offset, self.dtype = tensor, offset, dtype
 
     def data_ptr(self) -> int:
-        """Return the address."""
         return int(self._tensor.data_ptr()) + self._offset
 
 
 def is_pointer(x: object) -> bool:
-    """Return whether Triton takes a value as a pointer."""
+    """Triton's own criterion."""
     return hasattr(x, "data_ptr") and hasattr(x, "dtype")
 
 
 def span(x: Any) -> range:
-    """Return the addresses of the memory behind a tensor; none where it has no memory."""
+    """Addresses of a tensor's storage; empty if it has no memory."""
     if isinstance(x, DeviceTensor):
         return range(x._handle.va, x._handle.va + x._handle.nbytes)
     if isinstance(x, np.ndarray):
@@ -100,31 +91,24 @@ def span(x: Any) -> range:
 
 
 def first_address(x: Any) -> int:
-    """Return the address of a tensor's first element."""
     return int(x.ctypes.data if isinstance(x, np.ndarray) else x.data_ptr())
 
 
 def tensor_at(address: int, *sessions: Host) -> Any:
-    """Return a tensor of torch's CPU, or of sessions, that an address is in, or None: as C finds it, in memory."""
+    """Find a live tensor (of torch's CPU, or of `sessions`) whose memory contains an address; None if there is none."""
     kinds = (*([DeviceTensor] if sessions else []), *([sys.modules["torch"].Tensor] if "torch" in sys.modules else []))
     for x in gc.get_objects() if kinds else ():
-        # isinstance() would ask each object for its class, and a proxy may then import a module or warn.
+        # isinstance() would read each object's __class__, for which a proxy may import a module or warn.
         if not issubclass(type(x), kinds) or address not in span(x):
             continue
-        # Sessions have the same addresses, and freed memory has those of what comes after it.
+        # Addresses repeat among sessions, and are reused after a free.
         if not isinstance(x, DeviceTensor) or (x._host in sessions and x._handle.is_alive):
             return x
     return None
 
 
 def tensor_of(x: Any, where: str, session: Host) -> Any:
-    """Return the tensor that a pointer argument points into: one that it holds, or one of a session or of the CPU.
-
-    Raises
-    ------
-    TypeError
-        If there is none, or the type of element does not exist on the machine.
-    """
+    """Find the tensor that a pointer argument points into: one that it holds, else any of the session or of the CPU."""
     try:
         as_dtype(x.dtype)
     except TypeError as error:
@@ -147,20 +131,13 @@ def _root(x: np.ndarray) -> np.ndarray:
 
 
 def is_descriptor(x: object) -> bool:
-    """Return whether a value is a tensor descriptor of the host: Triton's own, or ours."""
     return all(hasattr(x, name) for name in ("base", "block_shape", "strides")) and not isinstance(x, np.ndarray)
 
 
 def bind(
     function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the arguments of a kernel by name, and which of them are known at compile time.
-
-    Raises
-    ------
-    TypeError
-        If they do not fit; the message shows the signature.
-    """
+    """Return the arguments of a kernel by name, and the names of its compile-time constants."""
     signature = inspect.signature(function)
     unknown = [k for k in kwargs if k not in signature.parameters and k not in OPTIONS]
     if unknown:
@@ -174,17 +151,14 @@ def bind(
 
 
 def known_names(signature: inspect.Signature) -> frozenset[str]:
-    """Return the parameters of a kernel that are known at compile time."""
     return frozenset(p.name for p in signature.parameters.values() if "constexpr" in str(p.annotation))
 
 
 def unwrapped(x: Any) -> Any:
-    """Return the value inside of Triton's own constexpr."""
     return x.value if type(x).__name__ == "constexpr" and hasattr(x, "value") else x
 
 
 def inside(x: Any, known: bool, lang: Language, binder: Binder) -> Any:
-    """Return an argument as the kernel gets it."""
     x = unwrapped(x)
     if isinstance(x, Pointer):
         return Pointer(x.va, x.element_ty, lang._tl)
@@ -207,13 +181,6 @@ def _each(known: bool, lang: Language, binder: Binder) -> Callable[[Any], Any]:
 
 
 def grid_of(grid: Any, arguments: dict[str, Any], name: str) -> tuple[int, int, int]:
-    """Return the three sizes of a grid, which may be a function of the arguments.
-
-    Raises
-    ------
-    TypeError
-        If it is not one to three integers that are not negative.
-    """
     sizes = grid(arguments) if callable(grid) else grid
     sizes = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
     try:

@@ -22,7 +22,7 @@ from kernbench.triton._session import On, computed
 class Trial:
     """One configuration: its launch's time [ns], and the resource that takes most of it on the device.
 
-    One that does not fit into the memory of a PE, or fails a `static_assert`, has an infinite time; `limit` says why.
+    The time is infinite if the configuration exceeds the memory of a PE, or fails a `static_assert`; `limit` says why.
     """
 
     config: Any
@@ -31,13 +31,12 @@ class Trial:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The arguments that the configuration sets."""
         return dict(self.config.kwargs)
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What autotuning has found: the trials, the fastest first; it prints itself, and shows itself in a notebook.
+    """Result of autotuning: the trials, the fastest first; displays itself in a terminal and in a notebook.
 
     Attributes
     ----------
@@ -52,7 +51,6 @@ class Tuning:
 
     @property
     def best(self) -> Trial:
-        """The fastest configuration."""
         return self.trials[0]
 
     def _rows(self) -> list[tuple[str, str, str]]:
@@ -88,7 +86,6 @@ class Tuning:
 
 
 def _pruned(tuner: Any, configs: Sequence[Any], named: dict[str, Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Return the configurations that the user's rules leave."""
     early, model = getattr(tuner, "early_config_prune", None), getattr(tuner, "perf_model", None)
     left = list(configs)
     if early:
@@ -105,7 +102,7 @@ def _pruned(tuner: Any, configs: Sequence[Any], named: dict[str, Any], kwargs: d
 
 
 def _copied(x: Any, on: On, torch: RuntimeContext, values: bool) -> Any:
-    """Return an argument of a block for another session: a device tensor of the same place, a host tensor as it is."""
+    """Copy an argument to another session: a device tensor with its placement; host tensors are shared."""
     if not isinstance(x, DeviceTensor):
         if not is_pointer(x) or is_host(x):
             return x
@@ -145,7 +142,6 @@ def _trial(on: On, fn: Any, config: Any, grid: Any, args: Sequence[Any], kwargs:
 
 
 def _prepare(config: Any, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Call the configuration's hook, which may change arguments."""
     if getattr(config, "pre_hook", None) is not None:
         config.pre_hook({**dict(zip(fn.arg_names, args, strict=False)), **kwargs, **config.all_kwargs()})
 
@@ -175,7 +171,7 @@ def _key(on: On, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def chosen(on: On, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any], grid: Any) -> dict[str, Any]:
-    """Return the arguments of the fastest configuration; trials are made once for each key."""
+    """Return the arguments of the fastest configuration; trials are cached by the tuner's key."""
     known = on.tuned.setdefault(id(tuner), {})
     key = _key(on, tuner, args, kwargs)
     if key not in known:
@@ -199,7 +195,7 @@ def autotune(
     dp: Any = None,
     **kwargs: Any,
 ) -> Tuning:
-    """Return how long each configuration of a kernel takes on the machine of a session, the fastest first.
+    """Simulate each configuration of a kernel on the machine of a session; return their times, the fastest first.
 
     Each runs on a fresh machine of the same kind, without values unless control flow or addresses of the kernel depend
     on them. The session's own clock does not move, and arguments keep their values.
@@ -213,7 +209,7 @@ def autotune(
     *args : object
         The launch's arguments, without those that a configuration sets.
     configs : sequence of triton.Config or of dict, optional
-        What to try; by default the configurations of the decorator, pruned by its rules.
+        Configurations to try; by default those of the decorator, pruned by its rules.
     torch : RuntimeContext, optional
         The session; by default the one that is open.
     placement, dp : optional

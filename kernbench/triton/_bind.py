@@ -1,4 +1,4 @@
-"""A kernel's own Python functions, with the language of one program in the place of `triton.language`."""
+"""Rebinds a kernel's Python functions: `triton.language` becomes the language of one program."""
 
 from __future__ import annotations
 
@@ -24,26 +24,25 @@ from kernbench.triton_emu.tl_context import TLContext
 
 
 def raw(fn: Any) -> FunctionType:
-    """Return the Python function behind decorators of Triton."""
+    """Strip Triton's decorators."""
     while not isinstance(fn, FunctionType):
         fn = fn.fn
     return fn
 
 
 def is_jit(value: object) -> bool:
-    """Return whether a value is a function of Triton's, decorated with jit or something around it."""
+    """Whether a value is a function decorated with `triton.jit`, perhaps with other decorators of Triton around it."""
     ours = ("triton.runtime.", "kernbench.triton.")
     return hasattr(value, "fn") and any(kind.__module__.startswith(ours) for kind in type(value).__mro__)
 
 
 def decoration(value: object) -> str:
-    """Return "Autotuner" or "Heuristics" for what these have been put around, else nothing."""
     names = {kind.__name__ for kind in type(value).__mro__} if is_jit(value) else set()
     return next((name for name in ("Autotuner", "Heuristics") if name in names), "")
 
 
 def maybe_dtype(value: object) -> DType | PointerType | None:
-    """Return the type that a value means, or None: ours, or one of Triton, torch or numpy."""
+    """Convert a type of ours, Triton, torch or numpy; None for other values."""
     if isinstance(value, (DType, PointerType)):
         return value
     kind = type(value)
@@ -57,14 +56,14 @@ def maybe_dtype(value: object) -> DType | PointerType | None:
 
 
 class _TritonModule:
-    """`triton` inside of a kernel."""
+    """`triton`, as a kernel sees it."""
 
     def __init__(self, lang: Language) -> None:
         self.language, self.cdiv, self.next_power_of_2 = lang, lang.cdiv, lang.next_power_of_2
 
 
 class _ModuleOf:
-    """Another module inside of a kernel: what is taken from it is bound like a global."""
+    """Another module, as a kernel sees it: its attributes are bound like globals."""
 
     def __init__(self, module: ModuleType, binder: Binder) -> None:
         self._module, self._binder = module, binder
@@ -74,7 +73,7 @@ class _ModuleOf:
 
 
 class Binder:
-    """Makes functions of the same code for one program; each once."""
+    """Rebinds functions to one program; each function once."""
 
     def __init__(self, lang: Language) -> None:
         self.lang = lang
@@ -102,7 +101,7 @@ class Binder:
         return self.lang.cast(value, "f32") if isinstance(value, Tile) else float(value)
 
     def bind(self, value: Any) -> Any:
-        """Return what a value of the kernel's file is inside of the program."""
+        """Replace a global of the kernel's file by its counterpart in the program."""
         if isinstance(value, ModuleType):
             return self._module(value)
         if isinstance(value, (bool, int, float, str, type(None))):
@@ -130,12 +129,10 @@ class Binder:
         return module if module is math else _ModuleOf(module, self)
 
     def _namespace(self, module: str) -> Any:
-        """Return what a module of Triton's language is inside of the program."""
         last = module.rpartition(".")[2]
         return getattr(self.lang, last) if last in ("libdevice", "math") else self.lang
 
     def function(self, fn: FunctionType) -> FunctionType:
-        """Return the function with everything that it names bound."""
         made: FunctionType | None = self._made.get(id(fn))
         if made is not None:
             return made
@@ -157,12 +154,10 @@ class Binder:
 
 
 def name_of(value: Any) -> str:
-    """Return the name of a function of Triton's language."""
     return str(getattr(value, "__name__", None) or getattr(getattr(value, "fn", None), "__name__", ""))
 
 
 def module_of(value: Any) -> str:
-    """Return the module that a function is defined in."""
     return str(getattr(getattr(value, "fn", value), "__module__", None) or getattr(value, "__module__", None) or "")
 
 
@@ -172,13 +167,13 @@ def _is_language(module: str) -> bool:
 
 @cache
 def names_of(code: CodeType) -> frozenset[str]:
-    """Return the names that a function, and those inside of it, take from outside."""
+    """Global and attribute names in a function and its nested functions."""
     inner = (names_of(const) for const in code.co_consts if isinstance(const, CodeType))
     return frozenset(code.co_names).union(*inner)
 
 
 def _chains(code: CodeType) -> Iterator[tuple[int, list[str]]]:
-    """Return (line, names) of each `a.b.c` that begins with a global or a free variable."""
+    """Yield (line, names) of each `a.b.c` that begins with a global or a free variable."""
     chain: list[str] = []
     line = at = code.co_firstlineno
     for instruction in dis.get_instructions(code):
@@ -203,17 +198,9 @@ _checked: dict[CodeType, bool] = {}
 
 
 def check(fn: Any) -> bool:
-    """Refuse what a kernel, or a function that it calls, takes from Triton and this machine does not have.
+    """Refuse unsupported names of Triton in a kernel and the functions that it calls.
 
-    Returns
-    -------
-    bool
-        Whether one of them has a `static_assert`.
-
-    Raises
-    ------
-    KernelError
-        With file, line and name.
+    The KernelError names file, line and name. Returns whether one of the functions has a `static_assert`.
     """
     function = raw(fn)
     kernel = function.__code__
@@ -241,7 +228,7 @@ def check(fn: Any) -> bool:
 
 
 def _follow(binder: Binder, function: FunctionType, line: int, value: Any, chain: list[str]) -> list[FunctionType]:
-    """Check `a.b.c` step by step; return the function of the user's that it names, if it does."""
+    """Resolve `a.b.c` step by step; return the user's jit function that it names, if any."""
     place = f"{function.__code__.co_filename}:{line}: kernel {function.__name__}"
     if is_jit(value) and not _is_language(module_of(value)):
         return [raw(value)]

@@ -1,4 +1,4 @@
-"""Python that Triton's compiler reads otherwise: `and`, `or`, `not`, `assert` on blocks, `value` of a constant."""
+"""Constructs to which Triton's compiler gives another meaning: `and`, `or`, `not`, `assert` on blocks, `.value`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _is_block(value: Any) -> bool:
 
 
 def all_of(value: Any, *others: Callable[[], Any]) -> Any:
-    """Return `value and ...`, which needs no further operand after a scalar that is false."""
+    """`value and ...`: elementwise on blocks, short-circuit on scalars."""
     for other in others:
         if _is_block(value):
             value = value.logical_and(other())
@@ -31,7 +31,7 @@ def all_of(value: Any, *others: Callable[[], Any]) -> Any:
 
 
 def any_of(value: Any, *others: Callable[[], Any]) -> Any:
-    """Return `value or ...`, which needs no further operand after a scalar that is true."""
+    """`value or ...`: elementwise on blocks, short-circuit on scalars."""
     for other in others:
         if _is_block(value):
             value = value.logical_or(other())
@@ -43,17 +43,16 @@ def any_of(value: Any, *others: Callable[[], Any]) -> Any:
 
 
 def none_of(value: Any) -> Any:
-    """Return `not value`."""
     return value == 0 if _is_block(value) else not value
 
 
 def asserted(value: Any) -> Any:
-    """Return what an `assert` checks: of blocks nothing, as Triton outside of debug mode."""
+    """Condition of an `assert`: always true for blocks, as in Triton outside of debug mode."""
     return True if _is_block(value) else value
 
 
 def value_of(x: Any) -> Any:
-    """Return `x.value`: of a value that is known at compile time, it is the value."""
+    """`x.value`, also of a compile-time constant, which is its own value."""
     return x if isinstance(x, constexpr) else x.value
 
 
@@ -71,12 +70,11 @@ def _call(function: Callable[..., Any], first: ast.expr, *others: ast.expr) -> a
 
 
 class _Calls(ast.NodeTransformer):
-    """Writes the operators as calls."""
+    """Rewrites the operators as calls of the functions above."""
 
     changed = False
 
     def visit(self, node: ast.AST) -> Any:
-        """Return a node for the same value."""
         node = self.generic_visit(node)
         found: ast.AST | None = None
         match node:
@@ -100,7 +98,7 @@ class _Calls(ast.NodeTransformer):
 
 @cache
 def code_of(code: CodeType) -> CodeType:
-    """Return the code of a function, with these operators as calls of what `NAMES` holds."""
+    """Recompile a function with the operators as calls of `NAMES`; unchanged if its source is not available."""
     try:
         lines, first = inspect.getsourcelines(code)
         [definition] = ast.parse(dedent("".join(lines))).body

@@ -1,7 +1,7 @@
-"""`kb.triton.on(torch, cuda=True)`: the simulated device as torch's CUDA device, inside of the block.
+"""`kb.triton.on(torch, cuda=True)`: the simulated device as torch's CUDA device, inside the block.
 
-All memory is the CPU's. A storage remembers whether it counts as on the device: what operators make follows their
-operands, `device=`, `.to`, `.cuda` and `.cpu` choose. One from outside of the block counts as on the device.
+All memory is the CPU's. A mark on each storage says whether it counts as on the device: results of operators inherit
+it from their operands; `device=`, `.to`, `.cuda` and `.cpu` set it. Unmarked storage counts as on the device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NEW = ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "new_emp
 
 
 def replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
-    """Set an attribute until the end of a with-block; afterwards it is what it was, or gone."""
+    """Set an attribute until the end of a with-block; then restore or delete it."""
     before = vars(owner).get(name, _MISSING)
     undo = (delattr, owner, name) if before is _MISSING else (setattr, owner, name, before)
     setattr(owner, name, value)
@@ -28,7 +28,6 @@ def replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
 
 
 def storage_of(x: Any) -> Any:
-    """Return the storage of a tensor if it is memory of the CPU, else None."""
     try:
         storage = x.untyped_storage()
     except RuntimeError:  # sparse, or inside of a transform
@@ -37,13 +36,12 @@ def storage_of(x: Any) -> Any:
 
 
 def is_cuda(x: Any) -> bool:
-    """Return whether a tensor counts as on the device."""
+    """Whether a tensor counts as on the device; unmarked storage does."""
     storage = storage_of(x)
     return storage is not None and bool(getattr(storage, _MARK, True))
 
 
 def marked(x: Any, on_device: bool) -> Any:
-    """Return a tensor after noting where it counts as."""
     storage = storage_of(x)
     if storage is not None:
         setattr(storage, _MARK, on_device)
@@ -51,7 +49,7 @@ def marked(x: Any, on_device: bool) -> Any:
 
 
 def _moved(x: Any, on_device: bool) -> Any:
-    """Return a tensor on the other side: a copy, unless it is known to be there."""
+    """Move a tensor: return it if it is marked as there, else a copy."""
     storage = storage_of(x)
     if storage is None or getattr(storage, _MARK, None) is on_device:
         return x
@@ -59,7 +57,7 @@ def _moved(x: Any, on_device: bool) -> Any:
 
 
 class Cuda:
-    """The replacements in torch, for one thread: others see torch as it is."""
+    """Replacements of torch's names, for one thread: others see torch unchanged."""
 
     def __init__(self, session: RuntimeContext, is_active: Callable[[], bool]) -> None:
         self.session, self.is_active = session, is_active
@@ -68,7 +66,6 @@ class Cuda:
         self.device = self.torch.device("cuda", 0)
 
     def replaced(self) -> AbstractContextManager[Any]:
-        """Replace names of torch, until the end of the with-block that this is for."""
         with ExitStack() as stack:
             for owner, name, value in list(self._all()):
                 replace(stack, owner, name, value)
@@ -117,7 +114,7 @@ class Cuda:
             )
 
     def _here(self, original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function(original, ...)` for the thread of the block, and the original for others."""
+        """Call `function(original, ...)` in the block's thread, and `original(...)` in others."""
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -126,7 +123,7 @@ class Cuda:
         return call
 
     def _wanted(self, device: Any) -> bool | None:
-        """Return whether a device is the simulated one; None if it is neither that nor the CPU."""
+        """Return True for the simulated device, False for the CPU, None for others."""
         if isinstance(device, int):
             device = self.torch.device("cuda", device)
         device = self.torch.device(device)
@@ -135,7 +132,6 @@ class Cuda:
         return {"cuda": True, "cpu": False}.get(device.type)
 
     def _default(self) -> Any:
-        """Return the device that torch's own modes choose, or the CPU."""
         modes = self.torch.overrides._get_current_function_mode_stack()
         kind = self._defaults.DeviceContext
         return next((mode.device for mode in reversed(modes) if isinstance(mode, kind)), "cpu")
@@ -191,7 +187,7 @@ class Cuda:
         base, wanted = self.torch.Generator, self._wanted
 
         class Generator(base):  # type: ignore[misc,valid-type]
-            """The generator of the CPU, which all random numbers are from."""
+            """All random numbers come from the CPU's generator."""
 
             def __new__(cls, device: Any = "cpu") -> Any:
                 return base(device="cpu" if wanted(device) is not None else device)
@@ -199,11 +195,9 @@ class Cuda:
         return Generator
 
     def _runtime(self) -> dict[str, Callable[..., Any]]:
-        """Return the functions of `torch.cuda`."""
         torch, session = self.torch, self.session
 
-        def nothing(*_: Any, **__: Any) -> None:
-            """Do nothing."""
+        def nothing(*_: Any, **__: Any) -> None: ...
 
         def seed(seed: int) -> None:
             torch.default_generator.manual_seed(seed)
@@ -225,12 +219,11 @@ class Cuda:
         }  # fmt: skip
 
 
-# What a launcher chooses by: the smallest that has bf16 and asynchronous copies, no tensor memory and no clusters.
+# Launchers select kernels by it: the lowest with bf16 and asynchronous copies; no tensor memory, no clusters.
 CAPABILITY = (8, 0)
 
 
 def _mode() -> AbstractContextManager[Any]:
-    """Return torch's mode in which what operators make counts as where their operands are."""
     torch = import_module("torch")
     base = import_module("torch.utils._python_dispatch").TorchDispatchMode
     leaves, registered = torch.utils._pytree.tree_leaves, torch.library._impls

@@ -1,4 +1,4 @@
-"""`triton.language` of one program of a grid: the kernel language, where scalars have Triton's width."""
+"""`triton.language` of one program of a grid: the kernel language, with Triton's widths of scalars."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kernbench.triton_emu.tl_context import TLContext
 
 
 class StaticAssertError(KernelError):
-    """`tl.static_assert` does not hold: the kernel cannot be compiled with these constants."""
+    """`tl.static_assert` failed: the kernel cannot be compiled with these constants."""
 
 
 class _TritonsError(StaticAssertError):
-    """The same as an error of the installed Triton, for tuners and host code that catch Triton's."""
+    """Also an error of the installed Triton, for tuners and host code that catch Triton's."""
 
     src = node = None
     message = error_message = property(str)
@@ -37,15 +37,15 @@ def _with_tritons(error: type[Exception]) -> type[_TritonsError]:
 
 
 def static_assert_error(text: str) -> StaticAssertError:
-    """Return the error of a `static_assert`; where Triton is imported, it is Triton's own kind as well."""
+    """Make the error of a failed `static_assert`; if Triton is imported, it is also an instance of Triton's."""
     errors = sys.modules.get("triton.compiler.errors")
     return StaticAssertError(text) if errors is None else _with_tritons(errors.CompileTimeAssertionFailure)(text)
 
 
 class Language:
-    """The language of one program of a grid: `tl` at a place in it.
+    """The language of one program of a grid: `tl` at a position in it.
 
-    The integers of the grid and of loops are i32, or i64 where a bound is, and wrap, where `tl` has Python's.
+    Grid and loop integers are i32 (i64 if a bound is) and wrap, whereas those of `tl` are Python's.
     """
 
     def __init__(self, tl: TLContext, grid: tuple[int, int, int]) -> None:
@@ -54,7 +54,6 @@ class Language:
         self.core = self.standard = self.random = self.language = self
 
     def move(self, place: tuple[int, int, int]) -> None:
-        """Go on as another program of the grid."""
         self._tl._ids = place
 
     def __getattr__(self, name: str) -> Any:
@@ -63,26 +62,23 @@ class Language:
         return found
 
     def program_id(self, axis: int) -> Tile:
-        """Return which program of the grid this is."""
         return self._tl._constant(self._tl.program_id(axis))
 
     def num_programs(self, axis: int) -> Tile:
-        """Return how many programs the grid has along an axis."""
         return self._tl._constant(self._tl.num_programs(axis))
 
     def range(self, *bounds: Any, **_hints: Any) -> Iterator[Tile]:
-        """Return the integers of a loop; what Triton's hints ask for happens anyway."""
+        """Integers of a loop, as scalar tiles; Triton's hints have no effect."""
         dtype = int64 if any(isinstance(x, Tile) and x.dtype.itemsize == 8 for x in bounds) else int32
         return (self._tl._fold(np.asarray(i, dtype.numpy), dtype) for i in builtins.range(*bounds))
 
     @staticmethod
     def static_assert(condition: Any, message: str = "") -> None:
-        """Raise a StaticAssertError unless the condition holds."""
         if not condition:
             raise static_assert_error(f"static_assert failed: {message}" if message else "static_assert failed")
 
     def store(self, pointer: Any, value: Any, *args: Any, **options: Any) -> None:
-        """Store values behind pointers; a scalar pointer takes one value, where `tl` stores a tile."""
+        """As `tl.store`, but a scalar pointer takes one value, where `tl` stores a tile."""
         if isinstance(pointer, Pointer) and isinstance(value, Tile) and value.shape:
             raise KernelError(f"store: {value!r} does not fit a scalar pointer; add offsets to the pointer")
         self._tl.store(pointer, value, *args, **options)

@@ -1,4 +1,4 @@
-"""Files of Triton kernels, run without Triton: they get a `triton` that holds what kernels and their files need."""
+"""Files of Triton kernels, run without Triton: they import a `triton` with the names that they need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _numbers = count()
 
 
 class constexpr:
-    """A value known at compile time, and the annotation that says so."""
+    """A compile-time constant, and the annotation for one."""
 
     __module__ = "triton.language"
 
@@ -45,7 +45,7 @@ class constexpr:
 
 
 class Function:
-    """A function of Triton's language, as a file of kernels holds it outside of a kernel."""
+    """A function of Triton's language, as seen outside of a kernel."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -59,7 +59,7 @@ Function.__module__ = "triton.language"
 
 
 class Launchable:
-    """What `kernel[grid]` works on."""
+    """Base of what `kernel[grid]` accepts."""
 
     fn: Any
     arg_names: list[str]
@@ -74,15 +74,13 @@ class Launchable:
 
 
 class JITFunction(Launchable):
-    """A kernel, or a function that kernels call."""
-
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn, self.__name__, self.__module__ = fn, fn.__name__, fn.__module__
         self.__doc__, self.__qualname__ = fn.__doc__, fn.__qualname__
         self.arg_names = list(fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount])
 
     def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
-        """Return what the kernel takes of a PE, as Triton's compiled kernel tells it: all of it."""
+        """Resources of the compiled kernel, as Triton reports them: all of a PE."""
         return self.run(*args, grid=grid, warmup=True, **kwargs)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -90,8 +88,6 @@ class JITFunction(Launchable):
 
 
 class ConstexprFunction:
-    """A function of values that are known at compile time."""
-
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn, self.__name__, self.__module__ = fn, fn.__name__, fn.__module__
 
@@ -100,15 +96,11 @@ class ConstexprFunction:
 
 
 class Heuristics(Launchable):
-    """A kernel some of whose arguments follow from others."""
-
     def __init__(self, fn: Any, values: Mapping[str, Callable[..., Any]]) -> None:
         self.fn, self.values, self.arg_names = fn, dict(values), fn.arg_names
 
 
 class Config:
-    """Values of a kernel's arguments that autotuning tries."""
-
     def __init__(
         self, kwargs: Mapping[str, Any], num_warps: int = 4, num_stages: int = 3, num_ctas: int = 1,
         maxnreg: int | None = None, pre_hook: Callable[..., Any] | None = None, ir_override: Any = None,
@@ -117,7 +109,6 @@ class Config:
         self.num_ctas, self.maxnreg, self.pre_hook, self.ir_override = num_ctas, maxnreg, pre_hook, ir_override
 
     def all_kwargs(self) -> dict[str, Any]:
-        """Return the arguments, and the options of Triton's compiler."""
         options = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
         return {**self.kwargs, **{k: getattr(self, k) for k in options if getattr(self, k) is not None}}
 
@@ -126,8 +117,6 @@ class Config:
 
 
 class Autotuner(Launchable):
-    """A kernel and the configurations to try."""
-
     def __init__(
         self, fn: Any, configs: Sequence[Config], key: Sequence[str], prune_configs_by: Mapping[str, Any] | None = None,
         **_: Any,
@@ -139,8 +128,6 @@ class Autotuner(Launchable):
 
 
 class TensorDescriptor:
-    """A matrix that a kernel reads and writes by blocks."""
-
     def __init__(
         self, base: Any, shape: Sequence[int], strides: Sequence[int], block_shape: Sequence[int],
         padding: str = "zero", **_: Any,
@@ -150,7 +137,6 @@ class TensorDescriptor:
 
     @classmethod
     def from_tensor(cls, tensor: Any, block_shape: Sequence[int], padding: str = "zero") -> TensorDescriptor:
-        """Return the descriptor of a whole tensor."""
         strides = (
             tensor.stride()
             if callable(getattr(tensor, "stride", None))
@@ -160,22 +146,18 @@ class TensorDescriptor:
 
 
 def jit(fn: Callable[..., Any] | None = None, **_: Any) -> Any:
-    """Return a kernel."""
     return JITFunction if fn is None else JITFunction(fn)
 
 
 def heuristics(values: Mapping[str, Callable[..., Any]]) -> Callable[[Any], Heuristics]:
-    """Return a decorator that computes arguments from others."""
     return lambda fn: Heuristics(fn, values)
 
 
 def autotune(configs: Sequence[Config], key: Sequence[str], **options: Any) -> Callable[[Any], Autotuner]:
-    """Return a decorator that chooses among configurations."""
     return lambda fn: Autotuner(fn, configs, key, **options)
 
 
 def cdiv(x: int, y: int) -> int:
-    """Return x / y rounded up."""
     return -(-x // y)
 
 
@@ -191,7 +173,6 @@ class _Language(ModuleType):
 
 
 def _modules() -> dict[str, ModuleType]:
-    """Return new modules under the names of Triton's."""
     made: dict[str, ModuleType] = {}
 
     def module(name: str, language: bool = False, **members: Any) -> ModuleType:
@@ -225,7 +206,7 @@ def _modules() -> dict[str, ModuleType]:
 
 
 def _testing() -> dict[str, Any]:
-    """Return `triton.testing`: benchmarks of the file do nothing when it is loaded."""
+    """`triton.testing`; benchmarks of the file do nothing while it is loaded."""
 
     class Benchmark:
         def __init__(self, *_: Any, **__: Any) -> None:
@@ -235,8 +216,7 @@ def _testing() -> dict[str, Any]:
         def __init__(self, fn: Any) -> None:
             self.fn = fn
 
-        def run(self, *_: Any, **__: Any) -> None:
-            """Do nothing."""
+        def run(self, *_: Any, **__: Any) -> None: ...
 
     return {
         "Benchmark": Benchmark,
@@ -260,7 +240,7 @@ def load(path: str | Path) -> ModuleType:
     Returns
     -------
     module
-        Its kernels are launched with `kernel[grid](...)` inside of `with kb.triton.on(torch)`.
+        Its kernels are launched with `kernel[grid](...)` inside `with kb.triton.on(torch)`.
 
     Raises
     ------

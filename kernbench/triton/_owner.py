@@ -1,4 +1,4 @@
-"""Programs tried before a launch: for `placement="owner"`, on the PE they store to first, and for static asserts."""
+"""Trial runs of programs before a launch: first store addresses for `placement="owner"`, and static asserts."""
 
 from __future__ import annotations
 
@@ -19,27 +19,26 @@ from kernbench.triton_emu.tl_context import TLContext
 
 Target = tuple[int, int]
 Body = Callable[[TLContext], Callable[[int], None]]
-_ATOMICS, _COMMANDS = 2_000, 100_000  # of one program: more is taken for a wait that does not end
-UNKNOWN = "this run computes times only"  # in the error of a program that needs values which there are not
+_ATOMICS, _COMMANDS = 2_000, 100_000  # of one program: more counts as an endless wait
+UNKNOWN = "this run computes times only"  # in the error of a program that needs missing values
 
 
 class _Endless(Exception):  # noqa: N818 : it becomes an error
-    """Raised where a program does not end without those after it."""
+    """A program waits for later ones, or has too many commands."""
 
 
 class _Found(Exception):  # noqa: N818 : it is none
-    """Raised at the first store of a program."""
+    """A program has reached its first store."""
 
 
 class _Snapshot(Memory):
-    """The memory of tensors as it is when it is first asked for; what is written to it stays here."""
+    """Copy-on-read memory of tensors: trial programs write to the copy only."""
 
     def __init__(self, tensors: Sequence[DeviceTensor]) -> None:
         super().__init__()
         self._tensors, self._copies = list(tensors), dict[int, np.ndarray]()
 
     def bytes(self, va: int, nbytes: int) -> np.ndarray:
-        """Return bytes of a tensor."""
         x = holder(va, self._tensors)
         if x is None or va + nbytes > x._handle.va + x._handle.nbytes:
             raise OutOfBoundsError(f"bytes {va:#x} to {va + nbytes:#x} are in no tensor")
@@ -53,20 +52,19 @@ class _Snapshot(Memory):
 
 
 class _Finder(MockBackend):
-    """Notes where a program stores first; an atomic operation counts if there is no other store."""
+    """Records where a program stores first; an atomic operation counts if there is no other store."""
 
     def __init__(self, memory: Memory | None) -> None:
         super().__init__(memory, data=memory is not None)
         self.begin()
 
     def begin(self) -> None:
-        """Begin with a new program."""
         self.first: int | None = None
         self.first_atomic: int | None = None
         self._left, self._atomics_left = _COMMANDS, _ATOMICS
 
     def submit(self, command: Command) -> None:
-        """Stop at a store, unless later programs may wait for the values."""
+        """Without data, stop at the first store; with data, go on, since later programs may read the values."""
         self._left -= 1
         self._atomics_left -= command.atomic
         if not self._left or self._atomics_left < 0:
@@ -82,7 +80,6 @@ class _Finder(MockBackend):
 
 
 def holder(va: int, tensors: Sequence[DeviceTensor]) -> DeviceTensor | None:
-    """Return the tensor that an address is in: one of these, or another of their session."""
     for x in tensors:
         if x._handle.va <= va < x._handle.va + x._handle.nbytes:
             return x
@@ -113,9 +110,9 @@ def _run(body: Body, count: int, finder: _Finder) -> list[int | None]:
 
 
 def check_constants(program: Callable[..., None]) -> None:
-    """Refuse a kernel that fails a `static_assert`, as Triton's compiler: a failure in the run would end the session.
+    """Refuse a kernel that fails a `static_assert`, as Triton's compiler does: in the run, it would end the session.
 
-    A program is tried without values, up to its first store or where its way depends on a value.
+    The trial has no values: it ends at the first store, or where control flow depends on a value.
     """
     with redirect_stdout(StringIO()):
         try:
@@ -130,15 +127,10 @@ def owners(
     name: str, body: Body, count: int, targets: Sequence[Target], tensors: Sequence[DeviceTensor],
     settle: Callable[[], bool],
 ) -> list[Sequence[int]]:  # fmt: skip
-    """Return the programs of each PE; those that store nothing, or elsewhere, are dealt out in turn.
+    """Assign programs to PEs by their first store; programs that store nothing, or elsewhere, are dealt out in turn.
 
-    Where a program stores follows from its code, if need be with the values in memory: `settle` completes what is
-    queued, and returns whether there are values.
-
-    Raises
-    ------
-    KernelError
-        If it depends on values that the session does not have, or a program waits for later ones.
+    If control flow or addresses depend on values, the trial uses those in memory: `settle` completes queued work
+    and returns whether there are values. KernelError without values, or if a program waits for later ones.
     """
     first: list[int | None] = [None] * count
     refusal = f'placement "owner" of {name}: where a program stores cannot be told before the launch'

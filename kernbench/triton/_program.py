@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """A launch of a kernel, as a program: what `kb.triton.program` returns."""
+    """A kernel launch as a program; made by `kb.triton.program`."""
 
     def __init__(self, kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         function = raw(kernel)
@@ -53,12 +53,12 @@ def program(kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> Program:
     Parameters
     ----------
     kernel : function
-        Decorated with `@triton.jit`, and whatever else.
+        Decorated with `@triton.jit`, and perhaps other decorators.
     grid : tuple of int or callable
         As in `kernel[grid](...)`.
     *args, **kwargs : object
-        What the kernel is called with: numpy arrays or torch tensors of the CPU, and numbers. With values
-        (`data=True`), each run writes to these arrays.
+        Arguments of the kernel: numpy arrays or torch tensors of the CPU, and numbers. With values (`data=True`), each
+        run writes to these arrays.
 
     Returns
     -------

@@ -39,7 +39,7 @@ Grid = tuple[int, int, int]
 
 
 class _Open(threading.local):
-    """The blocks that a thread is in, the innermost last."""
+    """Blocks that a thread has entered, the innermost last."""
 
     def __init__(self) -> None:
         self.blocks: list[On] = []
@@ -49,7 +49,6 @@ _open = _Open()
 
 
 def current(kernel: str) -> On:
-    """Return the block that a launch is in."""
     if not _open.blocks:
         raise KernelError(
             f"launch of {kernel!r}: use it inside of `with kb.triton.on(torch):`, which says where it runs"
@@ -58,24 +57,25 @@ def current(kernel: str) -> On:
 
 
 class _Buffers:
-    """Memory of the device for tensors of the host: reused from launch to launch, filled in no simulated time."""
+    """Device memory for host tensors: reused from launch to launch, filled in no simulated time."""
 
     def __init__(self, torch: RuntimeContext, dp: DPPolicy) -> None:
         self.torch, self.dp = torch, dp
         self._free: dict[tuple[int, str], list[DeviceTensor]] = {}
-        # By address: the memory, its copy on the device, and whether what is there afterwards belongs to the host.
+        # By address: the memory, its copy on the device, and whether that is to be written back.
         self._taken: dict[int, tuple[arguments.HostMemory, DeviceTensor, bool]] = {}
 
     def pes(self) -> list[Target]:
-        """Return the PEs that tensors are spread over."""
+        """PEs over which host tensors are distributed."""
         whole = self.torch.empty(self.torch.engine.machine.config.n_pes, dtype="f32", dp=self.dp)
         assert isinstance(whole, DeviceTensor)
         return whole.pes
 
     def place(self, x: Any, where: str, holds_addresses: bool) -> Pointer:
-        """Return where a tensor of the host is on the device; memory that several share is placed once.
+        """Place a host tensor on the device; tensors that share memory are placed once.
 
-        If it `holds_addresses`, those of torch's tensors become those of their places on the device.
+        With `holds_addresses`, i64 or u64 memory may contain addresses of torch tensors: those tensors are placed, too,
+        and their addresses translated.
         """
         memory = arguments.host_memory(x, where)
         known = self._taken.get(memory.address)
@@ -110,18 +110,16 @@ class _Buffers:
 
     @property
     def tensors(self) -> list[DeviceTensor]:
-        """The memory of the launch at hand."""
         return [buffer for _, buffer, _ in self._taken.values()]
 
     def read_back(self) -> None:
-        """Bring the values of the launch at hand to the host, and free its memory."""
+        """Copy the values of the current launch to the host, and free its buffers."""
         for memory, buffer, is_returned in self._taken.values():
             if self.torch.engine.data and memory.nbytes and is_returned:
                 memory.bytes()[:] = buffer.peek().view(np.uint8)[: memory.nbytes]
         self.release()
 
     def release(self) -> None:
-        """Keep the memory of the launch at hand for other tensors."""
         for _, buffer, _ in self._taken.values():
             self._free.setdefault((buffer.numel(), buffer.dtype.name), []).append(buffer)
         self._taken.clear()
@@ -159,7 +157,6 @@ class On:
         self._replaced.close()
 
     def run(self, kernel: Any, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any) -> CompiledKernel:
-        """Launch a kernel, whatever Triton has put around it; return it with the constants of this launch."""
         fn, given = kernel, dict(kwargs)
         while decoration(fn):
             if decoration(fn) == "Autotuner":
@@ -174,7 +171,7 @@ class On:
         return CompiledKernel(fn, given.get("num_warps", 4), {k: values[k] for k in values if k in known})
 
     def launch(self, kernel: Any, grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Queue a kernel on the PEs; if a tensor is the host's, wait for it."""
+        """Queue a kernel on the PEs; wait for it if a tensor is on the host."""
         function = raw(kernel)
         name = function.__name__
         values, known = arguments.bind(function, name, args, kwargs)
@@ -234,7 +231,6 @@ class On:
         self, function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid, targets: list[Target],
         tensors: list[DeviceTensor],
     ) -> list[Sequence[int]]:  # fmt: skip
-        """Return the programs of each PE."""
         count, n = prod(sizes), len(targets)
         if self.placement == "round-robin":
             return [range(i, count, n) for i in range(n)]
@@ -252,7 +248,7 @@ class On:
 
 
 def computed(heuristics: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that follow from others, each from those before it too."""
+    """Arguments of `@triton.heuristics`; each rule sees the results of earlier ones."""
     named = {**dict(zip(heuristics.arg_names, args, strict=False)), **kwargs}
     found: dict[str, Any] = {}
     for name, rule in heuristics.values.items():
@@ -263,7 +259,7 @@ def computed(heuristics: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 def body_of(
     function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid, tl: TLContext
 ) -> Callable[[int], None]:
-    """Return what runs one program of the grid, by its number."""
+    """Return a function that runs one program of the grid, by its number."""
     lang = Language(tl, sizes)
     binder = Binder(lang)
     kernel = binder.function(function)
@@ -281,8 +277,6 @@ def program_of(
     function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid, targets: list[Target],
     shares: list[Sequence[int]],
 ) -> Callable[..., None]:  # fmt: skip
-    """Return the kernel of one PE: its programs of the grid, one after the other."""
-
     def program(*, tl: TLContext) -> None:
         pe, cube, _ = (int(tl.program_id(axis)) for axis in range(3))
         mine = shares[targets.index((cube, pe))]
@@ -296,7 +290,7 @@ def program_of(
 
 
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
-    """Return what launches and queries of the installed Triton and torch become: owner, name and value."""
+    """Yield (owner, name, value) for each replaced launch or query of the installed Triton and torch."""
     # Triton is imported now, because a package may be imported inside of the block; torch takes seconds to import.
     installed = find_spec("triton") is not None
     for module, kind, name, value in (
@@ -314,9 +308,9 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
 
 
 class CompiledKernel:
-    """What a launch or warming up gives, as Triton's compiled kernel: it takes all registers and memory of a PE.
+    """The result of a launch or warm-up, as Triton's compiled kernel: it takes all registers and memory of a PE.
 
-    It can be launched with all arguments, or, after a launch, without those that are known at compile time.
+    It can be launched with all arguments, or, after a launch, without the compile-time constants.
     """
 
     n_spills = 0
@@ -326,17 +320,15 @@ class CompiledKernel:
 
     @property
     def n_regs(self) -> int:
-        """The registers of each thread."""
         device = device_properties()
         return device["max_num_regs"] // (self._num_warps * device["warpSize"])
 
     @property
     def metadata(self) -> SimpleNamespace:
-        """The shared memory and the warps."""
+        """Shared memory [bytes] and warps."""
         return SimpleNamespace(shared=device_properties()["max_shared_mem"], num_warps=self._num_warps)
 
-    def _init_handles(self) -> None:
-        """Do nothing: there is no code to load."""
+    def _init_handles(self) -> None: ...
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         names = list(signature(raw(self.kernel)).parameters)
@@ -349,21 +341,19 @@ class CompiledKernel:
 
 
 def launch(kernel: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> CompiledKernel:
-    """Launch a kernel in the block that the caller is in, or only warm it up."""
     if warmup:
         return CompiledKernel(kernel, kwargs.get("num_warps", 4))
     return current(raw(kernel).__name__).run(kernel, args, kwargs, grid)
 
 
 def device_properties(_index: int | None = None) -> dict[str, int]:
-    """Return Triton's properties of a device: a PE is a multiprocessor that runs one program with all its memory."""
+    """Triton's properties of a device: a PE is a multiprocessor that runs one program with all of its memory."""
     config = current("get_device_properties").torch.engine.machine.config
     tcm = int(config.cube.pe.pe_tcm.size_mb * 2**20)
     return {"multiprocessor_count": config.n_pes, "max_shared_mem": tcm, "max_num_regs": tcm // 4, "warpSize": 1}
 
 
 def cuda_properties(_device: Any = None) -> SimpleNamespace:
-    """Return the same as torch names them."""
     found = device_properties()
     return SimpleNamespace(
         name="kernbench", major=CAPABILITY[0], minor=CAPABILITY[1],
@@ -379,29 +369,24 @@ class Driver:
     utils = SimpleNamespace(get_device_properties=device_properties)
 
     def get_active_torch_device(self) -> Any:
-        """Return torch's CPU, whose tensors kernels take, or its CUDA device if that is simulated."""
+        """Return the CPU, whose tensors kernels take, or the CUDA device if that is simulated."""
         torch = import_module("torch")
         return torch.device("cuda", 0) if current("driver").cuda else torch.device("cpu")
 
     def get_device_interface(self) -> Any:
-        """Return torch's module of the device."""
         torch = import_module("torch")
         return torch.cuda if current("driver").cuda else torch.cpu
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        """Return what tuners measure with."""
         return do_bench
 
     def get_current_stream(self, device: Any = None) -> int:
-        """Return 0."""
         return 0
 
     def get_current_device(self) -> int:
-        """Return 0."""
         return 0
 
     def get_current_target(self) -> Any:
-        """Return what the kernels run on."""
         if current("driver").cuda:
             return SimpleNamespace(backend="cuda", arch=80, warp_size=32)
         return SimpleNamespace(backend="kernbench", arch=0, warp_size=1)
@@ -410,7 +395,7 @@ class Driver:
 def do_bench(
     fn: Callable[[], Any], *_: Any, quantiles: Sequence[float] | None = None, return_mode: str = "mean", **__: Any
 ) -> Any:
-    """Return the simulated time of what a function launches [ms]; it is the same each time."""
+    """Return the simulated time of the launches of `fn` [ms]; it is deterministic, so one run is enough."""
     torch = current("do_bench").torch
     torch.ahbm.synchronize()
     start = torch.engine.now_ns
@@ -425,11 +410,11 @@ def do_bench(
 def on(
     torch: RuntimeContext, placement: str = "round-robin", dp: DPPolicy | None = None, cuda: bool = False
 ) -> On:  # fmt: skip
-    """Run Triton kernels on the PEs of a session, inside of a with-block.
+    """Run Triton kernels on the PEs of a session, inside a with-block.
 
-    A kernel takes tensors of the device, numpy arrays, and torch tensors of the CPU. Those of the host are placed for
-    the launch and written back after it, in no simulated time: only the kernel counts. Programs run on the PEs that
-    hold a part of a tensor argument.
+    A kernel takes tensors of the device, numpy arrays, and torch tensors of the CPU. Host tensors are placed for the
+    launch and written back after it, in no simulated time: only the kernel counts. Programs run on the PEs that hold a
+    part of a tensor argument.
 
     Parameters
     ----------
@@ -439,10 +424,10 @@ def on(
         Which PE runs which program: "round-robin", "blocks" (consecutive ones), or "owner" (the PE whose memory the
         program stores to first).
     dp : DPPolicy, optional
-        Where tensors of the host are placed, as consecutive bytes; by default over all PEs of cube 0.
+        Placement of host tensors, as consecutive bytes; by default over all PEs of cube 0.
     cuda : bool
-        Whether the machine is torch's CUDA device "cuda:0" inside of the block, for host code that allocates on one or
-        asks for it. Memory remains the CPU's; tensors from outside of the block count as on the device. Needs torch.
+        Whether the machine is torch's CUDA device "cuda:0" inside the block, for host code that allocates on one or
+        asks for it. Memory remains the CPU's; tensors from outside the block count as on the device. Needs torch.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The kernel language: what a kernel calls `tl`, and the handles it gets."""
+"""The kernel language: what a kernel calls `tl`, and the handles that it returns."""
 
 from typing import Any
 

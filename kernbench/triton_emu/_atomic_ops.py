@@ -1,4 +1,4 @@
-"""Atomic operations: the memory is updated at the end of a store, and a load brings what was there before."""
+"""Atomic operations: a store updates the memory when it ends, and a load returns the previous value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCOPES = ("gpu", "cta", "sys")
 
 
 def _updated(access: Access, dtype: DType, function: Function, memory: np.ndarray, operands: list[np.ndarray]) -> Any:
-    """Return (distinct elements, what each element found): of several at one address, one after the other."""
+    """Return (new distinct elements, previous value of each); repeated addresses are updated one after the other."""
     if access.inverse is None:
         return dtype.round(function(memory, *operands)), memory
     where = access.inverse
@@ -132,7 +132,7 @@ atomic_store = atomic_xchg
 
 
 def atomic_cas(tl: Program, pointer: Any, cmp: Any, val: Any, sem: str | None = None, scope: str | None = None) -> Tile:
-    """Replace the value in memory by `val` where it equals `cmp`, as one step; otherwise as `atomic_add`."""
+    """Replace the value in memory by `val` where it equals `cmp`, atomically; otherwise as `atomic_add`."""
 
     def swap(old: np.ndarray, expected: np.ndarray, new: np.ndarray) -> np.ndarray:
         return np.where(old == expected, new, old)
@@ -141,5 +141,5 @@ def atomic_cas(tl: Program, pointer: Any, cmp: Any, val: Any, sem: str | None = 
 
 
 def atomic_load(tl: Program, pointer: Any, mask: Any = None, sem: str | None = None, scope: str | None = None) -> Tile:
-    """Return the values in memory as one step: `atomic_add` of 0."""
+    """Return the values in memory, read atomically: `atomic_add` of 0."""
     return atomic_add(tl, pointer, 0, mask, sem, scope)

@@ -10,7 +10,7 @@ from kernbench.triton_emu._handles import Tile, pointer_type
 
 
 class Block:
-    """A block of a matrix in memory: base, shape and strides of the matrix, offsets and shape of the block."""
+    """A block of a matrix in memory; offsets and strides are in elements."""
 
     def __init__(
         self,
@@ -34,20 +34,17 @@ class Block:
 
     @property
     def dtype(self) -> Any:
-        """The type of the elements."""
         return self.base.dtype.element_ty
 
     @property
     def type(self) -> Any:
-        """The type of the pointer, whose element type is that of the block."""
         return pointer_type(self.dtype)
 
     def at(self, offsets: Sequence[Any]) -> Block:
-        """Return the block at other offsets."""
         return Block(self.tl, self.base, self.shape, self.strides, offsets, self.block_shape, self.padding)
 
     def pointers(self, checked: Sequence[int]) -> tuple[Any, Any]:
-        """Return the pointers, and the mask of those that are inside along the dims `checked`."""
+        """Return the pointers, and the mask of those inside the bounds of the dims `checked` (None without any)."""
         tl, rank = self.tl, len(self.block_shape)
         places: Any = None
         mask: Any = None
@@ -62,35 +59,32 @@ class Block:
         return self.base + places, mask
 
     def load_checked(self, checked: Sequence[int], padding: str) -> Tile:
-        """Return the values; what is outside is 0, or NaN with the padding "nan"."""
+        """Load the block; elements outside the bounds are 0, or NaN with the padding "nan"."""
         pointers, mask = self.pointers(checked)
         other = None if mask is None else float("nan") if padding == "nan" else 0
         found: Tile = self.tl.load(pointers, mask, other)
         return found
 
     def store_checked(self, value: Any, checked: Sequence[int]) -> None:
-        """Store what is inside."""
         pointers, mask = self.pointers(checked)
         self.tl.store(pointers, value, mask)
 
 
 class tensor_descriptor(Block):
-    """A matrix in memory that is read and written by blocks, zero outside of it."""
+    """A matrix in memory that is read and written by blocks; elements outside of it read as zero."""
 
     def __init__(self, tl: Any, base: Any, shape: Any, strides: Any, block_shape: Any, padding: str = "zero") -> None:
         super().__init__(tl, base, shape, strides, [0] * len(shape), block_shape, padding)
         self._all = range(len(self.block_shape))
 
     def of(self, tl: Any) -> tensor_descriptor:
-        """Return the descriptor as one of a program."""
+        """Rebind the descriptor, which the host made, to a program."""
         return tensor_descriptor(tl, self.base, self.shape, self.strides, self.block_shape, self.padding)
 
     def load(self, offsets: Sequence[Any], *_: Any, **__: Any) -> Any:
-        """Return the block at `offsets`."""
         return self.at(offsets).load_checked(self._all, self.padding)
 
     def store(self, offsets: Sequence[Any], value: Any) -> None:
-        """Store a block at `offsets`."""
         block = self.at(offsets)
         block.store_checked(self.tl.reshape(value, *self.block_shape), self._all)
 
@@ -102,12 +96,12 @@ class tensor_descriptor(Block):
         return self.base + places, mask
 
     def gather(self, x_offsets: Any, y_offset: Any, *_: Any) -> Any:
-        """Return rows of the matrix, from a column on."""
+        """Load rows `x_offsets` of the matrix, starting at column `y_offset`."""
         pointers, mask = self._rows(x_offsets, y_offset)
         return self.tl.load(pointers, mask, 0)
 
     def scatter(self, value: Any, x_offsets: Any, y_offset: Any) -> None:
-        """Store rows of the matrix, from a column on."""
+        """Store rows `x_offsets` of the matrix, starting at column `y_offset`."""
         pointers, mask = self._rows(x_offsets, y_offset)
         self.tl.store(pointers, value, mask)
 
@@ -130,7 +124,7 @@ def make_block_ptr(
 
 
 def advance(tl: Any, base: Block, offsets: Sequence[Any]) -> Block:
-    """Return the block that is further by `offsets` elements of each dim."""
+    """Return the block moved by `offsets` elements along each dim."""
     return base.at([a + b for a, b in zip(base.offsets, offsets, strict=True)])
 
 
@@ -142,7 +136,7 @@ def make_tensor_descriptor(
 
 
 def load_tensor_descriptor(tl: Any, desc: tensor_descriptor, offsets: Sequence[Any]) -> Any:
-    """Return the block of a descriptor at `offsets`."""
+    """Load the block of a descriptor at `offsets`."""
     return desc.load(offsets)
 
 

@@ -1,4 +1,4 @@
-"""What a kernel holds: pointers into memory, tiles in TCM, and commands that it can wait for."""
+"""Handles of a kernel: pointers into memory, tiles in TCM, and pending commands."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
-# The thread that the cycle collector runs in, or 0. What it finds stays where it is until the program ends:
-# when a tile's space becomes free is a matter of reference counts, so that two runs agree.
+# The thread that the cycle collector runs in, or 0. Tiles that it collects keep their space until the program ends:
+# space is freed by reference counts only, so that runs are deterministic.
 _collecting = 0
 
 
@@ -39,11 +39,10 @@ gc.callbacks.append(_note_collection)
 
 
 def shape_text(shape: Shape) -> str:
-    """Return a shape as messages print it: 32x64, or scalar."""
     return "x".join(map(str, shape)) or "scalar"
 
 
-# Functions of `tl` that are methods of a tensor too, as in Triton.
+# Functions of `tl` that are also methods of a tensor, as in Triton.
 METHODS = frozenset((
     "abs", "argmax", "argmin", "associative_scan", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min",
     "atomic_or", "atomic_xchg", "atomic_xor", "broadcast_to", "cast", "cdiv", "ceil", "cos", "cumprod", "cumsum", "erf",
@@ -54,23 +53,20 @@ METHODS = frozenset((
 
 
 class Tensor:
-    """What Triton calls a tensor: a tile of values, a pointer, or a tile of pointers."""
+    """Triton's tensor: a tile of values, a pointer, or a tile of pointers."""
 
     __slots__ = ()
     __array_ufunc__ = None  # numpy leaves `number * tile` to __rmul__
 
     @property
     def type(self) -> Any:
-        """The type with the shape."""
         return BlockType(self.dtype, self.shape) if self.shape else self.dtype
 
     @property
     def numel(self) -> int:
-        """The number of elements."""
         return prod(self.shape)
 
     def to(self, dtype: Any, fp_downcast_rounding: str | None = None, bitcast: bool = False) -> Tile:
-        """Return `tl.cast` of the tensor."""
         found: Tile = self._tl.cast(self, dtype, fp_downcast_rounding, bitcast)
         return found
 
@@ -89,7 +85,7 @@ class KnownInt(int):
     """An integer known to the program: exact, with the one method that Triton's kernels use on it."""
 
     def to(self, dtype: Any) -> Any:
-        """Return the integer, which has no width, or the pointer to this address."""
+        """Return the integer, which has no width, or a pointer to this address."""
         return Pointer(self, dtype.element_ty) if isinstance(dtype, PointerType) else self
 
 
@@ -97,7 +93,7 @@ pointer_type = lru_cache(PointerType)
 
 
 def address(x: Any) -> Any:
-    """Return pointers as the integers that they are, and anything else as it is."""
+    """Convert pointers to byte addresses (Python integers, or i64); return anything else unchanged."""
     if isinstance(x, Pointer):
         return KnownInt(x.va) if x._tl is None else x._tl._fold(np.asarray(x.va, np.int64), int64)
     if isinstance(x, PointerTile):
@@ -106,7 +102,7 @@ def address(x: Any) -> Any:
 
 
 def pointers_of(x: Any, element_ty: DType, tl: Program | None) -> Any:
-    """Return integers, or pointers to another type, as pointers."""
+    """Convert integers (byte addresses), or pointers to another type, to pointers."""
     if isinstance(x, PointerTile):
         scaled = x.offsets * x.element_ty.itemsize // element_ty.itemsize
         return PointerTile(Pointer(x.base.va, element_ty, tl), scaled)
@@ -127,7 +123,7 @@ def _compared(name: str) -> Callable[[Any, Any], Any]:
 class Pointer(Tensor):
     """A typed address: `pointer + n` is n elements further, `pointer + tile` a tile of pointers.
 
-    As an integer it is Python's, or i64 in a language where scalars have a width, which is then given as `tl`.
+    As an integer it is Python's; in a language where scalars have a width, which is then given as `tl`, it is i64.
     """
 
     __slots__ = ("_tl", "element_ty", "va")
@@ -138,7 +134,6 @@ class Pointer(Tensor):
 
     @property
     def dtype(self) -> PointerType:
-        """The type: `dtype.element_ty` is that of the elements."""
         return pointer_type(self.element_ty)
 
     def __add__(self, n: Any) -> Any:
@@ -154,7 +149,6 @@ class Pointer(Tensor):
         return self + -index(n)
 
     def to(self, dtype: Any, fp_downcast_rounding: str | None = None, bitcast: bool = False) -> Any:
-        """Return the pointer to another type, or the address as an integer."""
         if isinstance(dtype, PointerType):
             return Pointer(self.va, dtype.element_ty, self._tl)
         return address(self).to(dtype)
@@ -190,17 +184,14 @@ class PointerTile(Tensor):
 
     @property
     def shape(self) -> Shape:
-        """Return the shape of the tile."""
         return self.offsets.shape
 
     @property
     def element_ty(self) -> DType:
-        """Return the type that the pointers point to."""
         return self.base.element_ty
 
     @property
     def dtype(self) -> PointerType:
-        """The type of each: `dtype.element_ty` is that of the elements."""
         return self.base.dtype
 
     @property
@@ -208,7 +199,7 @@ class PointerTile(Tensor):
         return self.offsets._tl
 
     def __add__(self, n: Any) -> PointerTile:
-        # A uniform step moves the base: the runs of the offsets are found once for a whole loop.
+        # A uniform step moves the base, so the runs of the offsets are computed once for a whole loop.
         if isinstance(n, Tile) and n.shape:
             return PointerTile(self.base, self.offsets + n)
         return PointerTile(self.base + n, self.offsets)
@@ -230,15 +221,13 @@ class PointerTile(Tensor):
 
 
 def _difference(x: Pointer | PointerTile, y: Any) -> Any:
-    """Return how many elements x is behind y, or x moved back by a tile of elements."""
+    """Return x - y in elements for pointers, or x moved back by a tile of elements."""
     if isinstance(y, Tile):
         return x + -y
     return (address(x) - address(y)) // x.element_ty.itemsize
 
 
 class Pending:
-    """A command under way, for `tl.wait`."""
-
     __slots__ = ("command",)
 
     def __init__(self, command: Command) -> None:
@@ -249,11 +238,11 @@ class Pending:
 
 
 class Tile(Tensor):
-    """A tile of values: a constant, folded at no cost, or a result that has its place in TCM.
+    """A tile of values: a constant, folded at no cost, or a result with space in TCM.
 
     Operators broadcast as numpy's and have the element types of Triton. `float(x)`, `int(x)`, `bool(x)` and `numpy()`
-    wait for the value. The place in TCM is free once the last reference is gone and no command needs it. The array of a
-    constant that is known as `_places` is made when it is needed.
+    wait for the value. The space in TCM is free once the last reference is gone and no command needs it. The array of a
+    constant known as `_places` is created on demand.
     """
 
     __slots__ = (
@@ -274,7 +263,7 @@ class Tile(Tensor):
         self.shape: Shape = value.shape if shape is None else shape
         self.dtype: DType = value.dtype
         self._access: Access | None = None
-        self._undefined: np.ndarray | None = None  # which elements depend on some that a mask left out
+        self._undefined: np.ndarray | None = None  # elements that depend on masked-off ones
         self._recv: Recv | None = base._recv if base is not None else None
 
     def __del__(self) -> None:
@@ -286,7 +275,7 @@ class Tile(Tensor):
 
     @property
     def _value(self) -> Value:
-        """What a command takes; with data, a constant has its array then."""
+        """The operand of a command; with data, this creates the array of a constant."""
         if self._places is not None and self._tl._data:
             self._array()
         return self._held
@@ -297,7 +286,7 @@ class Tile(Tensor):
         return self._tl._binary(name, self, other)
 
     def _view(self, shape: Shape) -> Tile:
-        """Return the same values under another shape; it keeps this tile's place alive."""
+        """Return the same values under another shape; the view keeps this tile's space alive."""
         if self._constant:
             places = None if self._places is None else self._places.view(shape)
             if places is not None:
@@ -309,7 +298,7 @@ class Tile(Tensor):
         return view
 
     def _array(self) -> np.ndarray:
-        """Return the values in the carrier type, waiting for them."""
+        """Wait for the values; return them in the carrier type."""
         value = self._held
         if not self._constant:
             if not self._tl._backend.data:
@@ -325,11 +314,10 @@ class Tile(Tensor):
         return value.array.reshape(self.shape)
 
     def numpy(self) -> np.ndarray:
-        """Return a copy of the values in the tile's own type, waiting for them."""
+        """Wait for the values; return a copy in the tile's own type."""
         return self._array().astype(self.dtype.numpy)
 
     def _number(self) -> Any:
-        """Return the one value as a Python number, waiting for it."""
         array = self._array()
         if array.size != 1:
             raise KernelError(
@@ -354,7 +342,7 @@ class Tile(Tensor):
 
     @property
     def came_from(self) -> str:
-        """Return the direction that a received tile came from."""
+        """The direction that a received tile came from."""
         if self._recv is None:
             raise KernelError(f"{self!r} did not come through a queue; came_from is for what tl.recv returns")
         self._tl._backend.block(self._recv)
@@ -362,7 +350,7 @@ class Tile(Tensor):
 
     @property
     def T(self) -> Tile:
-        """Return the transpose, as `tl.trans`."""
+        """The transpose, as `tl.trans`."""
         return self._tl.trans(self)
 
     def __getitem__(self, key: Any) -> Tile:

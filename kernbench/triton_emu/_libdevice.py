@@ -1,4 +1,4 @@
-"""Functions of libdevice that numpy does not have: inverse error functions, directed rounding, bits of integers."""
+"""Functions of libdevice that numpy lacks: inverse error functions, directed rounding, bits of integers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROOT_HALF = math.sqrt(0.5)
 
 
 def each(function: Callable[[float], float], at_pole: Callable[[float], float] = lambda x: math.nan) -> ArrayFunction:
-    """Return a function of Python floats as one of arrays; what is too large is inf, as in C."""
+    """Vectorize a function of Python floats; overflow gives inf, as in C."""
 
     def value(x: float) -> float:
         try:
@@ -34,7 +34,7 @@ def each(function: Callable[[float], float], at_pole: Callable[[float], float] =
 
 
 def erfcinv(p: float) -> float:
-    """Return x with erfc(x) = p: a rational approximation and two steps of Halley's method."""
+    """Inverse of erfc: a rational approximation and three steps of Halley's method."""
     if not 0 < p < 2:
         return {0.0: math.inf, 2.0: -math.inf}.get(p, math.nan)
     tail = min(p, 2 - p)
@@ -49,7 +49,6 @@ def erfcinv(p: float) -> float:
 
 
 def erfinv(y: float) -> float:
-    """Return x with erf(x) = y."""
     size = abs(y)
     if size >= 0.5:
         return math.copysign(erfcinv(1 - size), y)  # 1 - size is exact
@@ -61,7 +60,7 @@ def erfinv(y: float) -> float:
 
 
 def erfcx(x: float) -> float:
-    """Return exp(x * x) * erfc(x)."""
+    """exp(x * x) * erfc(x), without overflow for large x."""
     if x < 10:
         return math.exp(x * x) * math.erfc(x) if x > -26.6 else math.inf
     if math.isinf(x):
@@ -74,7 +73,7 @@ def erfcx(x: float) -> float:
 
 
 def _bessel_i(order: int) -> ArrayFunction:
-    """Return the modified Bessel function of the first kind: its power series, or its integral as a sum."""
+    """Bessel function I of an order: its power series, or its integral as a sum."""
     angles = np.linspace(0, math.pi, 257)
     weights = np.cos(order * angles) / 256
     weights[[0, -1]] /= 2
@@ -99,7 +98,7 @@ def _bessel_i(order: int) -> ArrayFunction:
 
 
 def _rounded(exact: Fraction, how: str, kind: type[np.floating]) -> np.floating:
-    """Return a number that is not 0 rounded to a float."""
+    """Round a nonzero number to a float in the direction `how`."""
     try:
         near = kind(float(exact))
     except OverflowError:
@@ -128,7 +127,6 @@ def _root(x: np.ndarray, how: str) -> np.ndarray:
 
 
 def _directed(how: str, name: str) -> ArrayFunction:
-    """Return an operation of floats rounded towards a direction."""
     _, plain, exact, addends = _OPERATIONS[name]
 
     def function(*operands: np.ndarray) -> np.ndarray:
@@ -151,7 +149,6 @@ def _directed(how: str, name: str) -> ArrayFunction:
 
 
 def _converted(how: str, kind: DType) -> ArrayFunction:
-    """Return the conversion of numbers to floats rounded towards a direction."""
     target = kind.numpy.type
 
     def function(x: np.ndarray) -> np.ndarray:
@@ -164,7 +161,7 @@ def _converted(how: str, kind: DType) -> ArrayFunction:
     return function
 
 
-# Work on PE_MATH, the operation rounded to nearest, the exact one, and what the operation adds up.
+# Work on PE_MATH, the operation rounded to nearest, the exact one, and its addends (for the sign of an exact zero).
 _OPERATIONS: dict[
     str, tuple[tuple[str, ...], ArrayFunction, Callable[..., Fraction], Callable[..., tuple[np.floating, ...]]]
 ] = {
@@ -223,7 +220,7 @@ def _first_set(x: np.ndarray) -> np.ndarray:
 
 
 def _exactly(function: Callable[..., int]) -> ArrayFunction:
-    """Return a function of Python integers as one of arrays, which wraps to their type."""
+    """Vectorize a function of Python integers; results wrap to the operands' type."""
     applied = np.frompyfunc(lambda *x: function(*map(int, x)), len(inspect.signature(function).parameters), 1)
 
     def compute(*x: np.ndarray) -> np.ndarray:
@@ -243,12 +240,12 @@ def _umulhi(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _low(x: int, bits: int = 24) -> int:
-    """Return the low bits as a signed number."""
+    """Sign-extend the low bits."""
     return ((x & (1 << bits) - 1) ^ 1 << bits - 1) - (1 << bits - 1)
 
 
 def _selected(a: int, b: int, selector: int) -> int:
-    """Return four of the eight bytes of two words."""
+    """CUDA's byte_perm: four of the eight bytes of two words."""
     both = (a & 0xFFFFFFFF) | (b & 0xFFFFFFFF) << 32
     return sum((both >> 8 * (selector >> 4 * i & 7) & 0xFF) << 8 * i for i in range(4))
 

@@ -1,4 +1,4 @@
-"""Functions of Triton's math and libdevice, and what is refused."""
+"""Functions of Triton's math and libdevice, and the unsupported ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernbench.triton_emu._promotion import wide
 
 
 class Namespace:
-    """`tl.math`, `libdevice` and other modules inside `triton.language`: the functions of the program's."""
+    """`tl.math`, `libdevice` and other modules inside `triton.language`, bound to a program."""
 
     def __init__(self, tl: Program, name: str) -> None:
         self._tl, self._name = tl, name
@@ -38,20 +38,20 @@ _SLOW, _SIMPLE = ("slow",), ("simple",)
 
 
 def _exponent(x: np.ndarray) -> np.ndarray:
-    """Return the exponents, as floats: of 0 it is -inf, of inf it is inf."""
+    """Compute logb as floats: -inf for 0, inf for inf."""
     exponent = np.where(np.isfinite(x), np.frexp(x)[1] - 1, np.abs(x))
     found: np.ndarray = np.where(x == 0, -np.inf, exponent).astype(x.dtype)
     return found
 
 
 def _to(kind: dtypes.DType, rounded: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Return a function that rounds floats to integers as CUDA does: what is too large is the largest, and NaN is 0."""
+    """Convert floats to integers as CUDA does: saturate, and map NaN to 0."""
     range_of = np.iinfo(kind.numpy)
 
     def convert(x: np.ndarray) -> np.ndarray:
         whole = np.nan_to_num(rounded(x).astype(np.float64), nan=0.0)
         found = np.clip(whole, float(range_of.min), float(range_of.max))
-        # The largest of 64 bits is not a float64: it is put in as an integer.
+        # The largest 64-bit integer is not a float64.
         top = found >= float(range_of.max)
         return np.where(top, range_of.max, np.where(top, 0, found).astype(kind.numpy)).astype(kind.numpy)
 
@@ -59,13 +59,13 @@ def _to(kind: dtypes.DType, rounded: Callable[..., np.ndarray]) -> Callable[...,
 
 
 def _away(x: np.ndarray) -> np.ndarray:
-    """Round halves away from zero."""
+    """Round half away from zero."""
     found: np.ndarray = np.trunc(x + np.copysign(x.dtype.type(0.5), x))
     return found
 
 
 def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the IEEE remainder: the quotient is rounded to the nearest, halves to even. Every step is exact."""
+    """IEEE remainder: the quotient is rounded to nearest even. Every step is exact."""
     size = np.abs(y)
     left = np.fmod(np.abs(x), 2 * size)  # the quotient modulo 2 decides on halves
     less = left - size
@@ -74,7 +74,7 @@ def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return found
 
 
-# Their work on PE_MATH, and the function of arrays.
+# Work on PE_MATH, function of arrays.
 MATH: dict[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
     "acos": (_SLOW, np.arccos), "acosh": (_SLOW, np.arccosh), "asin": (_SLOW, np.arcsin),
     "asinh": (_SLOW, np.arcsinh), "atan": (_SLOW, np.arctan), "atanh": (_SLOW, np.arctanh), "cbrt": (_SLOW, np.cbrt),
@@ -97,7 +97,7 @@ MATH: dict[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
 }  # fmt: skip
 _ROUNDED = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}
 _INTEGERS = {"int": dtypes.int32, "uint": dtypes.uint32, "ll": dtypes.int64, "ull": dtypes.uint64}
-# Functions of integers, and those whose results have another type: the type of the results, the function of arrays.
+# Functions of integers, and those with another result type: result type (None: as the operands), function of arrays.
 OTHER_RESULTS: dict[str, tuple[dtypes.DType | None, Callable[..., np.ndarray]]] = {
     "isnan": (dtypes.bool_, np.isnan), "isinf": (dtypes.bool_, np.isinf), "signbit": (dtypes.bool_, np.signbit),
     "finitef": (dtypes.bool_, np.isfinite), "isfinited": (dtypes.bool_, np.isfinite),
@@ -111,7 +111,6 @@ OTHER_RESULTS: dict[str, tuple[dtypes.DType | None, Callable[..., np.ndarray]]] 
 }  # fmt: skip
 CASTS = {f"{name}2{to}_rn": kind for name in _INTEGERS for to, kind in (("float", "fp32"), ("double", "fp64"))}
 CASTS["double2float_rn"] = "fp32"
-# Other names of the same functions.
 ALIASES = {
     "fast_cosf": "cos", "fast_sinf": "sin", "fast_expf": "exp", "fast_logf": "log", "fast_log2f": "log2",
     "fast_log10f": "log10", "fast_exp10f": "exp10", "fast_tanf": "tan", "fast_tanhf": "tanh", "fast_powf": "pow",
@@ -123,7 +122,7 @@ BITS = {
     "int_as_float": "fp32", "uint_as_float": "fp32", "float_as_int": "int32", "float_as_uint": "uint32",
     "longlong_as_double": "fp64", "double_as_longlong": "int64",
 }  # fmt: skip
-# What Triton has and this machine does not; named so that a launch can say why.
+# Functions of Triton that this machine lacks, with the reason that a launch reports.
 REFUSED = {
     "inline_asm_elementwise": "inline assembly is the code of another machine",
     "dot_scaled": "the matrix engine has no block scales; scale the operands, and use tl.dot",
@@ -139,7 +138,7 @@ MODULES = ("math", "libdevice", "extra", "cuda", "hip")
 
 
 def function(tl: Program, name: str, module: str) -> Any:
-    """Return a function or a type of the language that is no method of the program, or raise an AttributeError."""
+    """Look up a function or type of the language that is not a method of the program; AttributeError if unknown."""
     if name in dtypes.TRITON:
         return dtypes.TRITON[name]
     if name in ALIASES:
@@ -179,7 +178,7 @@ def _result(tl: Program, name: str, *operands: Any) -> Tile:
 
 
 def ldexp(tl: Program, x: Any, n: Any) -> Tile:
-    """Return x times two to the power of n, which is an integer: one simple operation."""
+    """Return x * 2**n for integer n: one simple operation."""
     x, n = tl._constant(x), tl._constant(n)
     x = tl.cast(x, wide(x.dtype))
 
@@ -191,13 +190,7 @@ def ldexp(tl: Program, x: Any, n: Any) -> Tile:
 
 
 def assert_of_values(tl: Program, condition: Callable[..., Any], values: Sequence[Any], message: str) -> None:
-    """Check a condition on the arrays behind tensors when they are complete, at no cost; without values, nothing.
-
-    Raises
-    ------
-    KernelError
-        From the run, with the message, where the condition does not hold.
-    """
+    """Check a condition on the arrays of tensors once they are complete, at no cost; a KernelError ends the run."""
     if tl._data:
         line = user_line()
         tiles = [x for x in values if isinstance(x, Tile)]

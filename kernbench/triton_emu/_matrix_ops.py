@@ -1,4 +1,4 @@
-"""dot and composite: the part of `tl` that PE_GEMM and PE_SCHEDULER do."""
+"""dot and composite: the part of `tl` that PE_GEMM and PE_SCHEDULER execute."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Function = Callable[..., np.ndarray]
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """Return x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), the tanh form of GELU."""
+    """GELU in its tanh form: x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))."""
     inner = np.float32(1.5957691216057308) * x * (1 + np.float32(0.044715) * x * x)
     y: np.ndarray = x * sigmoid(inner)
     return y
 
 
-# Name -> operations of PE_MATH, function. With an operand: bias (one row), add (a whole matrix), scale (a number).
+# Name -> (operations of PE_MATH, function). With an operand: bias (one row), add (a whole matrix), scale (a number).
 PLAIN: dict[str, tuple[tuple[str, ...], Function]] = {
     "relu": (("simple",), lambda x: np.maximum(x, 0)),
     "silu": (("slow", "simple", "slow", "simple"), lambda x: x * sigmoid(x)),
@@ -48,7 +48,6 @@ _FORMS = '"relu", "silu", "gelu", "exp", ("bias", pointer), ("add", pointer), ("
 
 
 def parse(item: Any) -> tuple[str, Any]:
-    """Return (name, operand or None) of one epilogue item."""
     name, operand = item if isinstance(item, (tuple, list)) and len(item) == 2 else (item, None)
     if not isinstance(name, str) or name not in (*PLAIN, *WITH_OPERAND):
         raise KernelError(f"unknown epilogue item {item!r}; {hint(name, sorted((*PLAIN, *WITH_OPERAND)))}")
@@ -58,7 +57,7 @@ def parse(item: Any) -> tuple[str, Any]:
 
 
 Operand = Ref | Tile
-# A function and its operand: none, a number, or the shape that the next extra operand takes.
+# A function and its operand: None, a number, or the shape of the next extra operand.
 Step = tuple[Function, Shape | float | None]
 _MATRIX = (float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, float32)
 
@@ -100,7 +99,7 @@ def dot(
         M x K and K x N, of one type: f16, bf16, f8, i8 or f32. Or stacks of B such matrices: B products, each with two
         simple operations for the operands and one for the result.
     acc : Tile, optional
-        M x N, added in the accumulators; one of another type than f32 (i32 for i8) is cast before and after.
+        M x N, added in the accumulators; an acc of another type than f32 (i32 for i8) is cast before and after.
         Constant zeros are free.
     input_precision, allow_tf32, max_num_imprecise_acc : object
         Hints of Triton, without effect: f32 is f32.
@@ -133,7 +132,6 @@ def dot(
 
 
 def _stacked(tl: Program, input: Tile, other: Tile, acc: Any, out_dtype: DTypeLike | None) -> Tile:
-    """Return the product of each pair in two stacks of matrices."""
     (count, m, _), n = input.shape, other.shape[2]
 
     def part(x: Tile, i: int) -> Tile:
@@ -223,7 +221,7 @@ def composite(
 def _epilogue(
     tl: Program, items: Sequence[Any], shape: Shape
 ) -> tuple[tuple[str, ...], list[tuple[str, Operand]], list[Step]]:
-    """Return the operations of PE_MATH, the operands, and the functions of an epilogue."""
+    """Return (operations of PE_MATH, memory or TCM operands, functions) of an epilogue."""
     kinds: list[str] = []
     extra: list[tuple[str, Operand]] = []
     steps: list[Step] = []
@@ -251,7 +249,7 @@ def _epilogue(
 
 
 def _product(name: str, a: Operand, b: Operand) -> tuple[tuple[int, int, int], DType]:
-    """Return (M, K, N) and the accumulator's type of a product."""
+    """Return ((M, K, N), accumulator type) of a product, or raise a KernelError."""
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise KernelError(f"{name} takes matrices, got {_what(a)} and {_what(b)}; use [:, None], [None, :] or reshape")
     (m, k), (inner, n) = a.shape, b.shape
@@ -276,7 +274,7 @@ def _operand(x: Operand) -> Ref | Value:
 
 
 def _seen(x: Tile) -> Value:
-    """Return the value of a tile, or if the tile is a view of it, one of that shape, complete when it is."""
+    """Return the value of a tile; for a view of another shape, a value of that shape that completes with it."""
     value = x._value
     if value.shape == x.shape:
         return value
@@ -315,5 +313,5 @@ def _compute(op: str, two: bool, steps: list[Step], dtype: DType) -> Callable[..
 
 
 def _exact(x: np.ndarray) -> np.ndarray:
-    """Return integers in f64, which holds every i32; floats as they are."""
+    """Convert integers to f64, which holds every i32 exactly."""
     return x if np.issubdtype(x.dtype, np.floating) else x.astype(np.float64)

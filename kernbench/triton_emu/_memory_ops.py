@@ -1,4 +1,4 @@
-"""load, store and ref: the part of `tl` that reaches memory, by the block and by the pointer tile."""
+"""load, store and ref: the part of `tl` that accesses memory, by blocks and by pointer tiles."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from kernbench.triton_emu._program import Program, broadcast, shape_of
 class Access:
     """Distinct element offsets of a pointer tile, as runs of consecutive ones.
 
-    `runs` holds (first offset, elements, elements asked for) ascending; `masked` says whether only some elements are
-    asked for. Which those are, and where each is among the distinct ones, is needed with values only: `_arrays` makes
-    both when one is asked for.
+    `runs` holds (first offset, elements, requested elements) ascending; `masked` says whether a mask excludes some.
+    The mask and the index of each requested element among the distinct ones are needed with data only: `_arrays`
+    computes both on demand.
     """
 
     runs: Runs
@@ -35,7 +35,7 @@ class Access:
 
     @classmethod
     def of(cls, offsets: np.ndarray, mask: np.ndarray | None) -> Access:
-        """Return how `offsets` (elements, any shape) are accessed where `mask` (same shape; None: everywhere) is set.
+        """Access to `offsets` (elements, any shape) where `mask` (same shape; None: everywhere) is set.
 
         >>> Access.of(np.array([4, 5, 9, 5]), None).runs
         ((4, 2, 3), (9, 1, 1))
@@ -60,7 +60,7 @@ class Access:
 
     @classmethod
     def at_places(cls, places: Affine | Pieces, inside: Inside | None) -> Access | None:
-        """Return `of` what these places are, without arrays, or None if that takes them."""
+        """As `of`, without arrays; None if arrays are needed."""
         wanted: Affine | Pieces = places
         if inside is not None:
             if not inside.size:
@@ -84,20 +84,19 @@ class Access:
 
     @property
     def inverse(self) -> np.ndarray | None:
-        """The place of each element asked for among the distinct ones (None: they are the same)."""
+        """Index of each requested element among the distinct ones (None: the identity)."""
         return self._made[0]
 
     @property
     def mask(self) -> np.ndarray | None:
-        """Which elements are asked for, row by row (None: all)."""
+        """Which elements are requested, flat in row-major order (None: all)."""
         return self._made[1]
 
     def at(self, va: int, itemsize: int) -> tuple[Run, ...]:
-        """Return the runs in bytes, for a pointer tile from address `va`."""
         return tuple([Run(va + start * itemsize, n * itemsize, asked * itemsize) for start, n, asked in self.runs])
 
     def spread(self, distinct: np.ndarray, shape: tuple[int, ...], other: np.ndarray) -> np.ndarray:
-        """Return the tile whose distinct elements are given; masked-off ones are `other`, which broadcasts to it."""
+        """Build the tile from its distinct elements; masked-off ones are `other`, which broadcasts to `shape`."""
         values = distinct if self.inverse is None else distinct[self.inverse]
         if self.mask is None:
             return values.reshape(shape)
@@ -106,7 +105,7 @@ class Access:
         return out
 
     def gather(self, values: np.ndarray) -> np.ndarray:
-        """Return the distinct elements to store of a tile of values; of several at one address the last one."""
+        """Return the distinct elements to store; at a repeated address, the last value."""
         flat = values.reshape(-1)
         if self.mask is not None:
             flat = flat[self.mask]
@@ -118,9 +117,9 @@ class Access:
 
 
 def _distinct(wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what is in `wanted`, ascending; the place of each element among it; how often each is there.
+    """Return (distinct values ascending, index of each element among them, count of each).
 
-    Where there are few gaps they are counted, which takes a tenth of the time of sorting.
+    Dense values are counted, which takes a tenth of the time of sorting.
     """
     low, high = int(wanted.min()), int(wanted.max())
     if high - low >= 8 * wanted.size:
@@ -154,12 +153,12 @@ def load(
 
     Parameters
     ----------
-    pointer : Pointer or PointerTile or int, or what `make_block_ptr` returns
-        Where from; a plain integer is a byte address and needs `dtype`.
+    pointer : Pointer or PointerTile or int, or the result of `make_block_ptr`
+        Source address; a plain integer is a byte address and needs `dtype`.
     mask : Tile or bool, optional
-        Which elements to load; its values are needed at once.
+        Elements to load; the mask's values are needed at once.
     other : Tile or number, optional
-        What masked-off elements are; zero unless given.
+        Value of masked-off elements; zero by default.
     boundary_check, padding_option : sequence of int, str
         Of a block pointer: the dims whose bounds are checked, and "nan" for NaN instead of zero outside of them.
     cache_modifier, eviction_policy, volatile : object
@@ -177,7 +176,7 @@ def load(
     Raises
     ------
     KernelError
-        If shapes do not fit, or if mask or offsets depend on values and data is off.
+        If shapes do not match, or if mask or offsets depend on values and data is off.
     """
     if isinstance(pointer, Block):
         if mask is not None or other is not None:
@@ -217,12 +216,12 @@ def store(
     Parameters
     ----------
     pointer : Pointer or PointerTile or int
-        Where to: a scalar pointer takes the tile as consecutive elements, a tile of pointers element by element
-        (of several at one address the last one, row by row, stays). A plain integer is a byte address.
+        Destination: a scalar pointer takes the tile as consecutive elements, a tile of pointers element by element
+        (at a repeated address the last one in row-major order wins). A plain integer is a byte address.
     value : Tile or number
-        What to store; broadcast to the shape of a tile of pointers.
+        Value to store; broadcast to the shape of a tile of pointers.
     mask : Tile or bool, optional
-        Which elements to store; its values are needed at once.
+        Elements to store; the mask's values are needed at once.
     boundary_check : sequence of int
         Of a block pointer: the dims whose bounds are checked.
     cache_modifier, eviction_policy : object
@@ -235,7 +234,7 @@ def store(
     Raises
     ------
     KernelError
-        If shapes do not fit, or if mask or offsets depend on values and data is off.
+        If shapes do not match, or if mask or offsets depend on values and data is off.
     """
     value = tl._constant(value)
     tl._own(value)
@@ -270,12 +269,11 @@ def ref(tl: Program, pointer: Any, shape: int | Sequence[int], dtype: DTypeLike 
 
 
 def _holds(mask: Any) -> bool:
-    """Return whether a mask is a known scalar that holds."""
+    """Whether a mask is a constant scalar that is true."""
     return mask is True or (isinstance(mask, Tile) and mask._constant and not mask.shape and bool(mask))
 
 
 def as_pointer(tl: Program, name: str, pointer: Any, dtype: DTypeLike | None) -> Pointer:
-    """Return what an operation takes as an address, with the type that it points to."""
     if type(pointer) is Pointer:
         return pointer if dtype is None else Pointer(pointer.va, as_dtype(dtype))
     if isinstance(pointer, (int, np.integer)) and not isinstance(pointer, bool):
@@ -292,7 +290,7 @@ def block(tl: Program, base: Pointer, shape: Shape) -> PointerTile:
 
 
 def access_of(tl: Program, name: str, pointers: PointerTile, mask: Any) -> Access:
-    """Return which elements are meant. Blocks for offsets and mask where they are computed values."""
+    """Return the access of a pointer tile. Blocks for offsets and mask if they are computed values."""
     offsets = pointers.offsets
     tl._own(offsets, mask)
     if mask is not None:
@@ -314,7 +312,6 @@ def access_of(tl: Program, name: str, pointers: PointerTile, mask: Any) -> Acces
 
 
 def _accessed(offsets: Tile, inside: Inside | None) -> Access:
-    """Return how offsets are accessed that are inside."""
     places = offsets._places
     found = Access.at_places(places, inside) if isinstance(places, (Affine, Pieces)) else None
     return Access.of(offsets._array(), None if inside is None else inside.array()) if found is None else found

@@ -1,7 +1,7 @@
-"""Integers of a tile as what they are made of, without an array: what `arange` and scalars give, and what is inside.
+"""Symbolic integer tiles: results of `arange` and scalars as first element and strides, and masks as boxes.
 
-A load or store whose offsets are such integers finds its runs from a few numbers, however large the tile is. Whatever
-cannot be told exactly is None here, and is computed with arrays.
+A load or store with such offsets computes its runs from a few numbers, however large the tile is. An operation without
+an exact symbolic result returns None, and is computed with arrays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 Shape = tuple[int, ...]
-Runs = tuple[tuple[int, int, int], ...]  # (first, elements, elements asked for) of each, ascending, with gaps between
+Runs = tuple[tuple[int, int, int], ...]  # (first, elements, requested elements) of each, ascending, with gaps
 
 
 class Affine(NamedTuple):
@@ -25,20 +25,16 @@ class Affine(NamedTuple):
 
     @property
     def low(self) -> int:
-        """The smallest of them."""
         return self.first + sum([(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True) if step < 0])
 
     @property
     def high(self) -> int:
-        """The largest of them."""
         return self.first + sum([(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True) if step > 0])
 
     def are_in(self, low: int, high: int) -> bool:
-        """Return whether none is below `low` or above `high`."""
         return low <= self.low and self.high <= high
 
     def array(self) -> np.ndarray:
-        """Return them all, as i64."""
         out = np.full(self.shape, self.first, np.int64)
         for axis, (n, step) in enumerate(zip(self.shape, self.strides, strict=True)):
             if step and n > 1:
@@ -46,7 +42,7 @@ class Affine(NamedTuple):
         return out
 
     def spread(self, shape: Shape) -> Affine:
-        """Return them repeated to a shape that theirs broadcasts to."""
+        """Broadcast to `shape`."""
         if shape == self.shape:
             return self
         new = len(shape) - len(self.shape)
@@ -54,8 +50,8 @@ class Affine(NamedTuple):
         return Affine(self.first, shape, (*(0,) * new, *steps))
 
     def view(self, shape: Shape) -> Affine | None:
-        """Return them under another shape, row by row."""
-        left: list[tuple[int, int]] = []  # axes that do not follow each other
+        """Reshape in row-major order; None if the result is not affine."""
+        left: list[tuple[int, int]] = []  # merged axes, (size, stride)
         for n, step in zip(self.shape, self.strides, strict=True):
             if left and left[-1][1] == n * step:
                 left[-1] = left[-1][0] * n, step
@@ -73,12 +69,11 @@ class Affine(NamedTuple):
         return Affine(self.first, shape, tuple(steps))
 
     def plus(self, other: Affine, sign: int = 1) -> Affine:
-        """Return the sum with integers of the same shape, or the difference."""
         steps = tuple([a + sign * b for a, b in zip(self.strides, other.strides, strict=True)])
         return Affine(self.first + sign * other.first, self.shape, steps)
 
     def times(self, other: Affine) -> Affine | None:
-        """Return the product with integers of the same shape."""
+        """Product with integers of the same shape; None if neither is uniform."""
         if any(other.strides):
             if any(self.strides):
                 return None
@@ -86,7 +81,7 @@ class Affine(NamedTuple):
         return Affine(self.first * other.first, self.shape, tuple([step * other.first for step in self.strides]))
 
     def below(self, bound: int) -> Inside | None:
-        """Return which are less than `bound`, if that depends on one axis only."""
+        """Elements less than `bound`; None unless the comparison depends on one axis only."""
         shape = self.shape
         if self.high < bound:
             return Inside(shape, tuple([(0, n) for n in shape]))
@@ -102,14 +97,13 @@ class Affine(NamedTuple):
         return Inside(shape, tuple(spans))
 
     def within(self, inside: Inside) -> Affine:
-        """Return those that are inside, at least one."""
         starts = zip(inside.spans, self.strides, strict=True)
         first = self.first + sum([start * step for (start, _), step in starts])
         return Affine(first, tuple([end - start for start, end in inside.spans]), self.strides)
 
     @property
     def ascend(self) -> bool:
-        """Whether each, row by row, is larger than the one before."""
+        """Whether the elements strictly ascend in row-major order."""
         reach = 1
         for n, step in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if n > 1:
@@ -119,7 +113,7 @@ class Affine(NamedTuple):
         return True
 
     def runs(self) -> Runs | None:
-        """Return the runs of consecutive ones."""
+        """Find the runs of consecutive integers; None if axes overlap other than by repetition."""
         asked = prod([n for n, step in zip(self.shape, self.strides, strict=True) if not step])
         length = reach = 1
         starts, adjoin = [self.low], False
@@ -137,28 +131,27 @@ class Affine(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """Integers of a tile that are affine in parts of it; `parts` are those and where each begins in the tile."""
+    """Integers of a tile that are affine in parts of it; `parts` holds (corner in the tile, integers) of each."""
 
     shape: Shape
     parts: tuple[tuple[Shape, Affine], ...]
 
     @property
     def ascend(self) -> bool:
-        """Not known."""
+        """Unknown, so assume the worst."""
         return False
 
     def array(self) -> np.ndarray:
-        """Return them all, as i64."""
         out = np.empty(self.shape, np.int64)
         for corner, part in self.parts:
             out[tuple([slice(at, at + n) for at, n in zip(corner, part.shape, strict=True)])] = part.array()
         return out
 
     def view(self, shape: Shape) -> None:
-        """Return None: under another shape they are an array."""
+        """None: a reshaped tile needs an array."""
 
     def runs(self) -> Runs | None:
-        """Return the runs of consecutive ones."""
+        """Find the runs of consecutive integers; None if parts overlap."""
         found: list[tuple[int, int, int]] = []
         for _, part in self.parts:
             runs = part.runs()
@@ -169,24 +162,22 @@ class Pieces(NamedTuple):
 
 
 class Inside(NamedTuple):
-    """Which elements of a tile are in a part of it: from a start to an end along each axis."""
+    """A mask that is a box: from a start to an end along each axis."""
 
     shape: Shape
     spans: tuple[tuple[int, int], ...]
 
     @property
     def size(self) -> int:
-        """The number of those that are."""
         return prod([end - start for start, end in self.spans])
 
     def array(self) -> np.ndarray:
-        """Return for each whether it is."""
         out = np.zeros(self.shape, bool)
         out[tuple([slice(start, end) for start, end in self.spans])] = True
         return out
 
     def spread(self, shape: Shape) -> Inside:
-        """Return them repeated to a shape that theirs broadcasts to."""
+        """Broadcast to `shape`."""
         if shape == self.shape:
             return self
         new = len(shape) - len(self.shape)
@@ -196,7 +187,7 @@ class Inside(NamedTuple):
         return Inside(shape, tuple(spans))
 
     def view(self, shape: Shape) -> Inside | None:
-        """Return the same under another shape, if that differs by axes of size 1."""
+        """Reshape, if the shapes differ by axes of size 1 only; else None."""
         if not self.size:
             return Inside(shape, ((0, 0),) * len(shape)) if shape else None
         kept = [(n, span) for n, span in zip(self.shape, self.spans, strict=True) if n > 1]
@@ -206,7 +197,6 @@ class Inside(NamedTuple):
         return Inside(shape, tuple([next(left) if n > 1 else (0, 1) for n in shape]))
 
     def both(self, other: Inside) -> Inside:
-        """Return which are in this part and in another of the same shape."""
         spans = []
         for (start, end), (low, high) in zip(self.spans, other.spans, strict=True):
             first = max(start, low)
@@ -218,14 +208,13 @@ Places = Affine | Pieces | Inside
 
 
 def everywhere(value: int, shape: Shape) -> Affine | Inside:
-    """Return a tile of one integer, or of one bool."""
     if isinstance(value, bool):
         return Inside(shape, tuple([(0, n if value else 0) for n in shape]))
     return Affine(value, shape, (0,) * len(shape))
 
 
 def combined(name: str, a: Places | None, b: Places | None, shape: Shape, limits: tuple[int, int]) -> Places | None:
-    """Return the result of an operation whose operands are of a type with these limits, if it is known exactly."""
+    """Apply an operation to operands of a type with these limits; None if the result is not known exactly."""
     if isinstance(a, Inside) and isinstance(b, Inside):
         return a.spread(shape).both(b.spread(shape)) if name == "and" else None
     if not (isinstance(a, Affine) and isinstance(b, Affine)):
@@ -242,7 +231,7 @@ def combined(name: str, a: Places | None, b: Places | None, shape: Shape, limits
 
 
 def _joined(runs: Iterable[tuple[int, int, int]]) -> Runs | None:
-    """Return ascending runs without those that begin where the one before ends, which grows; None if some overlap."""
+    """Merge adjacent runs of an ascending sequence; None if some overlap."""
     out: list[tuple[int, int, int]] = []
     end = None
     for start, n, asked in runs:

@@ -1,7 +1,6 @@
-"""One program of a launch: its backend, how tiles come to be, and the functions of PE_MATH.
+"""One program of a launch: its backend, the creation of tiles, and the functions of PE_MATH.
 
-16- and 8-bit floats are computed in f32 and rounded once per function. What is made from constants only is a
-constant itself, at no cost.
+16- and 8-bit floats are computed in f32 and rounded once per function. A result of constants is a constant, at no cost.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from kernbench.triton_emu._promotion import dtype_of, fits, kind, limits, promot
 
 @lru_cache(maxsize=4096, typed=True)
 def _rounded(x: float, negative: bool, dtype: str) -> np.ndarray:
-    """Return a number as an array of a type; `negative` tells -0.0 from 0.0, which are equal as keys."""
+    """`negative` distinguishes -0.0 from 0.0, which are equal as keys."""
     with np.errstate(all="ignore"):
         array = as_dtype(dtype).round(np.asarray(x))
     array.flags.writeable = False
@@ -54,12 +53,10 @@ def _rounded(x: float, negative: bool, dtype: str) -> np.ndarray:
 
 @lru_cache(maxsize=4096)
 def work_of(kinds: tuple[str, ...], elements: int, itemsize: int) -> tuple[VectorOp, ...]:
-    """Return the vector engine's work for operations of these kinds, one after the other."""
     return tuple(VectorOp(kind, elements, itemsize) for kind in kinds)
 
 
 def shape_of(shape: int | Sequence[int]) -> Shape:
-    """Return `shape` as a tuple of sizes, each at least 1."""
     sizes = tuple(map(index, shape)) if isinstance(shape, (tuple, list)) else (index(cast("int", shape)),)
     for size in sizes:
         if size < 1:
@@ -69,7 +66,6 @@ def shape_of(shape: int | Sequence[int]) -> Shape:
 
 @lru_cache(maxsize=4096)
 def broadcast(name: str, *shapes: Shape) -> Shape:
-    """Return the shape that `shapes` broadcast to."""
     if len(set(shapes)) == 1:
         return shapes[0]
     wide = [shape for shape in shapes if shape]
@@ -85,11 +81,11 @@ def broadcast(name: str, *shapes: Shape) -> Shape:
 
 
 def when_complete(value: Value, tell: Callable[[Value, int], None]) -> None:
-    """Call `tell(value, done_ps)` when `value` is complete: now, if it is."""
+    """Call `tell(value, done_ps)` once `value` is complete; immediately if it is."""
     if value.done_ps is not None:
         tell(value, value.done_ps)
         return
-    # The command that makes the value holds it until then; a strong reference here would be a cycle.
+    # The producing command holds the value until then; a strong reference here would be a cycle.
     held = weakref.ref(value)
 
     def complete(t: int, _: int) -> None:
@@ -101,7 +97,7 @@ def when_complete(value: Value, tell: Callable[[Value, int], None]) -> None:
 
 
 class _Ended:
-    """The backend of a program that has ended: it takes nothing any more."""
+    """The backend of a program that has ended; it refuses commands."""
 
     def __init__(self, data: bool) -> None:
         self.data = data
@@ -113,7 +109,7 @@ class _Ended:
         raise _ended()
 
     def drop(self, _value: Value) -> None:
-        """Do nothing: the program's end has freed all that it held."""
+        """Do nothing: the end of the program has freed all of its space."""
 
 
 def _ended() -> KernelError:
@@ -137,7 +133,7 @@ def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 class _Fault(NamedTuple):
-    """Second operands with which an operation on integers has no result."""
+    """Second operands for which an integer operation has no result."""
 
     found: Callable[[np.ndarray], np.ndarray]
     message: str
@@ -158,7 +154,7 @@ _CHECKED = {"floordiv": "divisor", "mod": "divisor", "shl": "shift", "shr": "shi
 
 
 def _checked(name: str, function: Function, undefined: np.ndarray | None) -> Function:
-    """Return an operation that refuses faults, except in `undefined` elements; errors name the line."""
+    """Wrap an operation to raise on faults, except in `undefined` elements; errors name the user's line."""
     line, fault = user_line(), _FAULTS[_CHECKED[name]]
 
     def compute(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -177,9 +173,9 @@ def _checked(name: str, function: Function, undefined: np.ndarray | None) -> Fun
 def _rounding(
     function: Function, operands: Sequence[Tile], shape: Shape, dtype: DType, operand_dtype: DType | None
 ) -> Function:
-    """Return what takes the values of operands and gives those of `function` of them, each rounded as it says."""
+    """Wrap `function` to round operands to `operand_dtype` (None: unchanged) and the result to `dtype`."""
     takes = [(t.shape, None if t.dtype is operand_dtype else operand_dtype) for t in operands]
-    # What takes values as they are, of the type of its result, only moves them.
+    # A function of unconverted values of the result's type only moves them: no rounding.
     moves = operand_dtype is None and all(t.dtype is dtype for t in operands)
 
     def compute(*arrays: np.ndarray) -> np.ndarray:
@@ -195,7 +191,7 @@ def _rounding(
 
 
 def _either(tiles: Sequence[Tile], shape: Shape) -> np.ndarray | None:
-    """Return which elements of a result of `shape` depend on undefined ones of its operands; None for none."""
+    """Union of the operands' undefined elements, broadcast to `shape`; None if there are none."""
     parts = [t._undefined for t in tiles if t._undefined is not None]
     if not parts:
         return None
@@ -204,7 +200,7 @@ def _either(tiles: Sequence[Tile], shape: Shape) -> np.ndarray | None:
 
 
 def _arithmetic_shift(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Shift integers, unsigned as they are combined, that were signed."""
+    """Arithmetic shift of integers whose common type is unsigned."""
     signed = np.dtype(f"i{a.dtype.itemsize}")
     shifted: np.ndarray = np.right_shift(a.view(signed), b.view(signed))
     return shifted.view(a.dtype)
@@ -230,19 +226,18 @@ _BINARY: dict[str, tuple[tuple[str, ...], Function]] = {
     "ne": (_SIMPLE, np.not_equal),
 }
 _COMPARE = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
-_KNOWN = frozenset(("add", "sub", "mul", "lt", "le", "gt", "ge", "and"))  # of places
+_KNOWN = frozenset(("add", "sub", "mul", "lt", "le", "gt", "ge", "and"))  # on symbolic constants
 _INTEGER = frozenset(("floordiv", "and", "or", "xor", "shl", "shr", "not"))
 
 
 def _places_of(tile: Tile) -> Places | None:
-    """Return what a constant is, without an array: places, or an integer that is the same everywhere."""
+    """Symbolic form of a constant tile; a scalar integer is affine."""
     if tile._places is None and not tile.shape and tile._constant and kind(tile.dtype) == 1:
         return Affine(int(tile._number()), (), ())
     return tile._places
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """Return 1 / (1 + exp(-x))."""
     y: np.ndarray = 1 / (1 + np.exp(-x))
     return y
 
@@ -268,7 +263,7 @@ def _fused(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
 def _elementwise(
     name: str, kinds: tuple[str, ...], function: Function, doc: str, takes: str = "float"
 ) -> Callable[[Program, Any], Tile]:
-    """Return the function of `tl` that is an operation of PE_MATH on one operand: a float, an integer, or either."""
+    """Make a function of `tl`: one operation of PE_MATH on one operand; `takes` is float, integer or either."""
 
     def operation(self: Program, x: Any) -> Tile:
         tile = self._constant(x)
@@ -283,8 +278,6 @@ def _elementwise(
 
 
 def _operation(name: str, doc: str) -> Callable[..., Tile]:
-    """Return the function of `tl` that is an operator; Triton's hints have no effect."""
-
     def function(self: Program, x: Any, y: Any, sanitize_overflow: bool = True, ieee_rounding: bool = False) -> Tile:
         return self._binary(name, x, y)
 
@@ -297,14 +290,12 @@ class Program:
 
     def __init__(self, backend: Backend) -> None:
         self._backend, self._data, self._open = backend, backend.data, True
-        self._trace: list[str] | None = None  # the operations on constants, while a function of the user's is counted
+        self._trace: list[str] | None = None  # operations on constants, while those of a user's function are counted
 
     def _end(self) -> None:
-        """Refuse whatever is asked from now on."""
         self._open, self._backend = False, _Ended(self._data)
 
     def _own(self, *operands: object) -> None:
-        """Refuse tiles of another program."""
         for x in operands:
             if isinstance(x, Tile) and x._tl is not self and not x._constant:
                 if not (self._open and x._tl._open):
@@ -319,13 +310,12 @@ class Program:
         return Tile(self, Value(array.shape, dtype, array, 0), True)
 
     def _placed(self, places: Places, dtype: DType, kinds: tuple[str, ...] = ()) -> Tile:
-        """Return a constant that is known without an array, of operations of these kinds on constants."""
+        """Return a symbolic constant; `kinds` are the operations that computed it."""
         if self._trace is not None:
             self._trace += kinds
         return Tile(self, Value(places.shape, dtype, None, 0), True, places=places)
 
     def _constant(self, x: Any) -> Tile:
-        """Return `x` as a tile: itself, or a Python number as a constant."""
         if isinstance(x, Tile):
             return x
         if isinstance(x, np.generic):
@@ -350,10 +340,10 @@ class Program:
         elements: int | None = None,
         fold: bool = True,
     ) -> Tile:
-        """Return `function` of the operands: folded if all are constants (unless not `fold`), else a vector command.
+        """Return `function` of the operands: folded if all are constants (and `fold`), else a vector command.
 
         Each operand is rounded to `operand_dtype` first (None: as it is), the result to `dtype`. `kinds` are the
-        operations that it takes, on `elements` (those of the result unless given) of the wider of the two types.
+        operations of PE_MATH, on `elements` (default: those of the result) of the wider of the two types.
         """
         constant = fold
         for t in operands:
@@ -379,7 +369,7 @@ class Program:
         self, name: str, kinds: tuple[str, ...], function: Function, operands: Sequence[Tile], shape: Shape,
         dtype: DType, operand_dtype: DType | None,
     ) -> Tile:  # fmt: skip
-        """Return `_vector` of a function of which each result depends on the operands at its own place."""
+        """As `_vector`, for an elementwise function: undefined elements propagate."""
         out = self._vector(name, kinds, function, operands, shape, dtype, operand_dtype)
         out._undefined = _either(operands, shape)
         return out
@@ -416,7 +406,7 @@ class Program:
         return self._fold(_rounded(x, x < 0 or (x == 0 and math.copysign(1, x) < 0), dtype.name), dtype)
 
     def _unify(self, name: str, operands: Sequence[Any], division: bool = False) -> tuple[list[Tile], DType]:
-        """Return tiles and numbers as tiles, numbers rounded to the common type, and that type."""
+        """Convert operands to tiles; numbers are rounded to the common type, which is returned, too."""
         dtype = None
         for x in operands:
             if isinstance(x, Tile):
@@ -434,7 +424,7 @@ class Program:
         return [x if isinstance(x, Tile) else self._scalar(x, dtype) for x in operands], dtype
 
     def to_tensor(self, x: Any) -> Any:
-        """Return a number as a scalar tile; a tile or pointer as it is."""
+        """Return a number as a scalar tile; a tile or pointer unchanged."""
         return x if isinstance(x, (Pointer, PointerTile)) else self._constant(x)
 
     # --- making constants
@@ -448,7 +438,7 @@ class Program:
         return self._placed(Affine(low, (high - low,), (int(high - low > 1),)), int32)
 
     def constant(self, values: np.ndarray | Affine | Pieces) -> Tile:
-        """Return integers that the host knows, as i64: a constant, as what `arange` and arithmetic make of numbers."""
+        """Return integers that the host knows, as i64: a constant, as the results of `arange`."""
         if isinstance(values, (Affine, Pieces)):
             return self._placed(values, int64)
         return self._fold(np.asarray(values, np.int64), int64)
@@ -495,14 +485,14 @@ class Program:
     _not = _elementwise("not", _SIMPLE, np.invert, "Return ~x.", "integer")
 
     def maximum(self, x: Any, y: Any, propagate_nan: int = 0) -> Tile:
-        """Return the larger of each two; where one is NaN, the other (as Triton, unlike numpy.maximum).
+        """Return the elementwise maximum; where one operand is NaN, the other (as Triton, unlike numpy.maximum).
 
-        With `PropagateNan.ALL`, NaN where one is, here and in `minimum` and `clamp`.
+        With `PropagateNan.ALL`, NaN where either is NaN; the same holds for `minimum` and `clamp`.
         """
         return self._mixed("maximum", _SIMPLE, np.maximum if propagate_nan else np.fmax, (x, y))
 
     def minimum(self, x: Any, y: Any, propagate_nan: int = 0) -> Tile:
-        """Return the smaller of each two; where one is NaN, the other (as Triton, unlike numpy.minimum)."""
+        """Return the elementwise minimum; where one operand is NaN, the other (as Triton, unlike numpy.minimum)."""
         return self._mixed("minimum", _SIMPLE, np.minimum if propagate_nan else np.fmin, (x, y))
 
     def clamp(self, x: Any, min: Any, max: Any, propagate_nan: int = 0) -> Tile:
@@ -516,11 +506,11 @@ class Program:
     fdiv = _operation("div", "Return x / y.")
 
     def logical_and(self, x: Any, y: Any) -> Any:
-        """Return whether both are not zero."""
+        """Return whether both are nonzero."""
         return (x != 0) & (self.to_tensor(y) != 0)
 
     def logical_or(self, x: Any, y: Any) -> Any:
-        """Return whether one is not zero."""
+        """Return whether either is nonzero."""
         return (x != 0) | (self.to_tensor(y) != 0)
 
     def fma(self, x: Any, y: Any, z: Any) -> Tile:
@@ -528,7 +518,7 @@ class Program:
         return self._mixed("fma", _SIMPLE, _fused, (x, y, z))
 
     def where(self, condition: Any, x: Any, y: Any) -> Tile:
-        """Return x where `condition` holds, else y; both are evaluated. Of pointers, too."""
+        """Return x where `condition` holds, else y; both are evaluated. Pointers work, too."""
         if isinstance(x, (Pointer, PointerTile)):
             chosen: Tile = pointers_of(
                 self.where(condition, self.cast(x, int64), self.cast(y, int64)), x.element_ty, x._tl
@@ -548,9 +538,9 @@ class Program:
     def cast(
         self, input: Any, dtype: DTypeLike | PointerType, fp_downcast_rounding: str | None = None, bitcast: bool = False
     ) -> Tile:
-        """Return values in another type: to nearest even, towards zero for integers, not zero for bool.
+        """Convert to another type: to nearest even, towards zero for integers, nonzero for bool.
 
-        With `bitcast` their bits stay, at no cost. Integers become pointers, and pointers integers or other pointers.
+        With `bitcast` the bits are kept, at no cost. Integers become pointers, and pointers integers or other pointers.
         """
         if fp_downcast_rounding not in (None, "rtne"):
             raise KernelError(f"fp_downcast_rounding={fp_downcast_rounding!r} is not supported; use rtne")
@@ -592,7 +582,7 @@ class Program:
     # --- shape
 
     def reshape(self, input: Any, *shape: Any, can_reorder: bool = False) -> Any:
-        """Return the same values, row by row, under another shape; free. Of pointers, too."""
+        """Return the same values, row by row, under another shape; free. Pointers work, too."""
         if isinstance(input, PointerTile):
             return PointerTile(input.base, self.reshape(input.offsets, *shape))
         x, sizes = self._constant(input), shape_of(shape[0] if len(shape) == 1 else shape)
@@ -603,15 +593,15 @@ class Program:
     view = reshape
 
     def item(self, input: Any) -> Any:
-        """Return the one value of a tile as a scalar tile; `float(x)` and `int(x)` give it to Python."""
+        """Return the single value of a tile as a scalar tile; use `float(x)` or `int(x)` for a Python number."""
         return self.reshape(input, [])
 
     def ravel(self, x: Any, can_reorder: bool = False) -> Any:
-        """Return the values along one axis; free."""
+        """Flatten; free."""
         return self.reshape(x, x.numel)
 
     def expand_dims(self, input: Any, axis: Any) -> Any:
-        """Return the values with an axis of size 1 inserted at each of `axis`; free."""
+        """Insert an axis of size 1 at each of `axis`; free."""
         axes = axis if isinstance(axis, (tuple, list)) else (axis,)
         rank = len(input.shape) + len(axes)
         places = {int(a) % rank for a in axes}
@@ -620,7 +610,7 @@ class Program:
     unsqueeze = expand_dims
 
     def squeeze(self, x: Any, dim: int) -> Any:
-        """Return the values without an axis of size 1; free."""
+        """Remove an axis of size 1; free."""
         shape = list(x.shape)
         if shape.pop(dim) != 1:
             raise KernelError(f"squeeze: dim {dim} of {x!r} has not the size 1")
@@ -643,7 +633,7 @@ class Program:
         return self._vector(name, _SIMPLE, lambda a: np.transpose(a, order), (x,), shape, x.dtype, None)
 
     def broadcast_to(self, input: Any, *shape: Any) -> Any:
-        """Return x repeated to `shape`: one simple operation; operators broadcast without it, and free of cost."""
+        """Broadcast to `shape`: one simple operation; operators broadcast without it, for free."""
         if isinstance(input, Pointer):
             return input + self.zeros(shape[0] if len(shape) == 1 else shape, int32)
         if isinstance(input, PointerTile):
@@ -660,14 +650,14 @@ class Program:
         )
 
     def broadcast(self, input: Any, other: Any) -> tuple[Any, Any]:
-        """Return both tiles repeated to their common shape."""
+        """Broadcast both tiles to their common shape."""
         shape = broadcast("broadcast", self.to_tensor(input).shape, self.to_tensor(other).shape)
         return self.broadcast_to(input, shape), self.broadcast_to(other, shape)
 
     # --- reductions
 
     def sum(self, input: Any, axis: int | None = None, keep_dims: bool = False, dtype: DTypeLike | None = None) -> Tile:
-        """Return the sum; integers below 32 bit give i32 (unsigned and bool: u32), all else x's type.
+        """Return the sum; integers below 32 bit give i32 (unsigned and bool: u32), other types are kept.
 
         Floats accumulate in f32 (f64 in f64) and are rounded once.
         """
@@ -679,7 +669,7 @@ class Program:
         self, input: Any, axis: int | None = None, return_indices: bool = False,
         return_indices_tie_break_left: bool = True, keep_dims: bool = False, propagate_nan: int = 0,
     ) -> Any:  # fmt: skip
-        """Return the largest value, in at least 32 bits, or with `return_indices` in x's type, and its place.
+        """Return the largest value, in at least 32 bits, or with `return_indices` in x's type, and its index.
 
         NaN only where all are, or with `PropagateNan.ALL` where one is.
         """
@@ -698,11 +688,11 @@ class Program:
         return (value, self._place(f"arg{name}", x, axis, keep)) if places else value
 
     def argmax(self, input: Any, axis: int | None, tie_break_left: bool = True, keep_dims: bool = False) -> Tile:
-        """Return the place of the first largest value, which is no NaN, as i32."""
+        """Return the index of the first largest value, ignoring NaN, as i32."""
         return self._place("argmax", self._constant(input), axis, keep_dims)
 
     def argmin(self, input: Any, axis: int | None, tie_break_left: bool = True, keep_dims: bool = False) -> Tile:
-        """Return the place of the first smallest value, which is no NaN, as i32."""
+        """Return the index of the first smallest value, ignoring NaN, as i32."""
         return self._place("argmin", self._constant(input), axis, keep_dims)
 
     def _place(self, name: str, x: Tile, axis: int | None, keep: bool) -> Tile:
@@ -724,7 +714,7 @@ class Program:
         return self._reduce("reduce_or", np.bitwise_or.reduce, self._constant(input), axis, keep_dims)
 
     def softmax(self, x: Any, dim: int | None = None, keep_dims: bool = False, ieee_rounding: bool = False) -> Tile:
-        """Return softmax along `dim` (0 unless given, as in Triton): max, subtract, exp, sum, divide; rounded once.
+        """Return softmax along `dim` (default 0, as in Triton): max, subtract, exp, sum, divide; rounded once.
 
         Floats below 32 bit are cast to f32 first.
         """

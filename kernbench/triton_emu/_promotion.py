@@ -1,10 +1,10 @@
-"""Element types of results, which are Triton's.
+"""Element types of results, as Triton's.
 
 - A Python number takes the tile's type unless it is of a higher kind (bool < integer < float): then it counts as i32
   (i64 where it does not fit) or f32. An integer is exact until then.
-- f64 over f32 over f16, which bf16 gives way to; bf16 with anything else is f32; two different f8 give f16.
+- f64 over f32 over f16 over bf16; bf16 with any other type is f32; two different f8 give f16.
 - A float with an integer is the float (bf16: f32). f8 with an integer tile is refused: cast one of them.
-- Integers: the wider one; of two of one width the unsigned.
+- Integers: the wider one; of equal width, the unsigned.
 - `/` and `%` on f16 or bf16 give f32, `/` on integers f32.
 - `sum` makes i32 of shorter integers (unsigned: u32), `max`, `min` and `softmax` f32 or i32 of all shorter types.
 """
@@ -33,12 +33,11 @@ Scalar = bool | int | float
 
 
 def kind(dtype: DType) -> int:
-    """Return 0 for bool, 1 for an integer, 2 for a float."""
     return 2 if dtype.is_floating_point else int(dtype is not bool_)
 
 
 def dtype_of(scalar: Scalar) -> DType:
-    """Return the type that a Python number has where no tile gives it one.
+    """Type of a Python number where no tile determines it.
 
     >>> dtype_of(3), dtype_of(1 << 31), dtype_of(1 << 40), dtype_of(0.5)
     (torch.int32, torch.uint32, torch.int64, torch.float32)
@@ -51,7 +50,7 @@ def dtype_of(scalar: Scalar) -> DType:
 
 
 def promote_scalar(tile: DType, scalar: Scalar, division: bool = False) -> DType:
-    """Return the type in which a tile of type `tile` and a Python number are combined.
+    """Type in which a tile of type `tile` and a Python number are combined.
 
     >>> promote_scalar(float16, 0.1), promote_scalar(int32, 0.5), promote_scalar(int32, 1 << 40)
     (torch.float16, torch.float32, torch.int64)
@@ -67,7 +66,7 @@ def promote_scalar(tile: DType, scalar: Scalar, division: bool = False) -> DType
 
 
 def promote(a: DType, b: DType, division: bool = False) -> DType:
-    """Return the type in which tiles of types `a` and `b` are combined; `/` and `%` have no 16-bit form.
+    """Type in which tiles of types `a` and `b` are combined; `/` and `%` have no 16-bit form.
 
     >>> promote(float16, float32), promote(float16, bfloat16), promote(float16, float16, division=True)
     (torch.float32, torch.float16, torch.float32)
@@ -95,23 +94,20 @@ def promote(a: DType, b: DType, division: bool = False) -> DType:
 
 @lru_cache(maxsize=64)
 def limits(dtype: DType) -> tuple[int, int]:
-    """Return the smallest and the largest integer of a type."""
     return dtype.get_int_min_value(), dtype.get_int_max_value()
 
 
 def fits(scalar: int, dtype: DType) -> bool:
-    """Return whether an integer is one of a type."""
     low, high = limits(dtype)
     return low <= scalar <= high
 
 
 def wide(dtype: DType) -> DType:
-    """Return the type that Triton reduces values to, of at least 32 bits."""
+    """Type in which Triton reduces values: at least 32 bits."""
     return dtype if dtype.itemsize >= 4 else float32 if dtype.is_floating_point else int32
 
 
 def sum_dtype(x: DType, dtype: DTypeLike | None) -> DType:
-    """Return the type of a sum of values of type `x`, `dtype` if given."""
     if dtype is not None:
         return as_dtype(dtype)
     return x if x.is_floating_point or x.itemsize >= 4 else int32 if x.is_int_signed() else uint32

@@ -1,7 +1,7 @@
-"""send and recv: the part of `tl` that reaches other programs, through queues between PEs.
+"""send and recv: messages to other programs, through queues between PEs.
 
-A message keeps its boundaries: what is sent at once is received at once, whatever number of slots it takes on its
-way. `send` never blocks. Messages of one direction arrive in the order in which they were sent.
+A message keeps its boundaries: one send matches one receive, however many slots the message takes. `send` never
+blocks. Messages of one direction arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernbench.triton_emu._program import Program, shape_of
 
 
 class Arrival(Pending):
-    """A message that is expected, for `tl.wait`; `tile` is None when it goes to memory."""
+    """A posted receive, for `tl.wait`; `tile` is None if the destination is memory."""
 
     __slots__ = ("tile",)
 
@@ -33,15 +33,15 @@ class Arrival(Pending):
 def send(
     tl: Program, dir: str, src: Any, *, shape: int | Sequence[int] | None = None, dtype: DTypeLike | None = None
 ) -> None:
-    """Send a message to the neighbour behind `dir`. Never blocks.
+    """Send a message to the neighbour in direction `dir`. Never blocks.
 
     Parameters
     ----------
     dir : str
         The queue: "E", "parent", ... as the launch names them.
     src : Tile or Pointer or int
-        A tile, whose value is taken now, or where the bytes lie in memory. Memory is read as each part of
-        the message leaves; a later store to it waits for that. An integer is a byte address and needs `dtype`.
+        A tile, whose value is taken now, or an address in memory. Memory is read as each part of the message leaves;
+        a later store to it waits for that. An integer is a byte address and needs `dtype`.
     shape : int or sequence of int, optional
         Elements to send from memory; of a tile, the shape that it is expected to have.
     dtype : DType or str, optional
@@ -52,7 +52,7 @@ def send(
     IpcqInvalidDirection
         If the program has no such queue.
     KernelError
-        If `src` is neither tile nor pointer, or shapes do not fit.
+        If `src` is neither tile nor pointer, or shapes do not match.
     """
     if not isinstance(src, Tile):
         if shape is None:
@@ -86,7 +86,7 @@ def recv(
     """Receive the next message from `dir`; block until it is there.
 
     A message of one slot stays in its slot while its tile is held: drop the tile early (`del`), so that the
-    sender can continue. `came_from` of the tile says where it came from.
+    sender can continue. `came_from` of the tile is the direction it came from.
 
     Parameters
     ----------
@@ -95,9 +95,9 @@ def recv(
     shape : int or sequence of int
         Shape of the tile; it must take exactly the bytes of the message.
     dtype : DType or str, optional
-        Element type: that of `dst`, else f16, unless given.
+        Element type; default: that of `dst`, else f16.
     dst : Pointer or int, optional
-        Where in memory the message goes instead of a tile.
+        Address in memory that receives the message instead of a tile.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def recv_async(
     dtype: DTypeLike | None = None,
     dst: Any = None,
 ) -> Arrival:
-    """Post a receive without waiting; `tl.wait` on the handle gives what `recv` would. Parameters as there.
+    """Post a receive without waiting; `tl.wait` on the handle returns the result of `recv`. Parameters as of `recv`.
 
     Receives of one direction complete in the order in which they are posted.
     """
@@ -141,7 +141,7 @@ def recv_async(
 def recv_no_consume(
     tl: Program, dir: str | None = None, *, shape: int | Sequence[int], dtype: DTypeLike | None = None
 ) -> Tile:
-    """Look at the next message and leave it where it is, for diagnosis. Blocks; parameters as of `recv`."""
+    """Return the next message without removing it from the queue, for diagnosis. Blocks; parameters as of `recv`."""
     return _received(tl, dir, shape_of(shape), dtype, False)
 
 
@@ -151,7 +151,7 @@ def wait(tl: Program, *handles: Pending | Tile) -> Any:
     Returns
     -------
     Tile or tuple of Tile or None
-        What was received, in order; None if `handles` are all of something else.
+        The received tiles, in order; None if no handle is of a receive.
     """
     tl._own(*handles)
     for handle in handles:
@@ -166,16 +166,15 @@ def wait(tl: Program, *handles: Pending | Tile) -> Any:
 
 
 def copy(tl: Program, x: Tile) -> Tile:
-    """Return a copy of `x` in its own place: one simple operation.
+    """Return a copy of `x` in its own space: one simple operation.
 
-    What came in one slot and is passed on round a ring has to be copied first: the slot is then free before
-    the copy has left, and a full ring of slots that all wait to be passed on cannot come about.
+    Copy a message of one slot before passing it on round a ring: the slot is then free before the copy has left, so a
+    ring of full slots that all wait to be passed on cannot deadlock.
     """
     return tl._vector("copy", ("simple",), np.copy, (x,), x.shape, x.dtype, None)
 
 
 def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, consume: bool) -> Tile:
-    """Post a receive; return the tile that the message becomes."""
     dt: DType = float16 if dtype is None else as_dtype(dtype)
     out = Value(sizes, dt)
     decode = partial(dt.decode, shape=sizes) if tl._data else None
@@ -186,7 +185,6 @@ def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None
 
 
 def _received(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, consume: bool) -> Tile:
-    """Return the tile that a message becomes, when it is there."""
     tile = _receive(tl, dir, sizes, dtype, consume)
     assert tile._recv is not None
     tl._backend.block(tile._recv)
@@ -194,7 +192,6 @@ def _received(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | Non
 
 
 def _into_memory(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, dst: Any) -> Recv:
-    """Post a receive whose message goes to memory."""
     runs, nbytes = _run(tl, "recv", dst, sizes, dtype)
     command = Recv("recv", tag=dir or "any", direction=dir, nbytes=nbytes, runs=runs)
     tl._backend.submit(command)

@@ -1,4 +1,4 @@
-"""Runs one program of a kernel, and says where it failed."""
+"""Runs one program of a kernel, and locates its errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_program(
     num_programs: tuple[int, int],
     participant: tuple[int, int] = (0, 1),
 ) -> None:
-    """Run `kernel(*args, tl=...)` as one program: PE and cube of how many, and its number in a collective of how many.
+    """Run `kernel(*args, tl=...)` as one program; ids and counts are (PE, cube), `participant` is (number, count).
 
     A kernel that fails raises a KernelError with its file, line and program; the kernel's own error is the cause.
     """
@@ -47,7 +47,7 @@ def run_program(
 
 
 def check_plain(function: Callable[..., Any], what: str = "kernel") -> None:
-    """Refuse a function that is a generator or a coroutine: calling it would do nothing."""
+    """Refuse a generator function or a coroutine function: calling it would do nothing."""
     if not callable(function):
         raise TypeError(f"{what} {quote(function)} cannot be called; {PLAIN}")
     while isinstance(function, partial):
@@ -62,7 +62,7 @@ def check_plain(function: Callable[..., Any], what: str = "kernel") -> None:
 
 
 def check_ran(result: object) -> None:
-    """Refuse what a generator or coroutine returns when a wrapper has hidden it from `check_plain`."""
+    """Refuse the generator or coroutine of a function that a wrapper has hidden from `check_plain`."""
     if isinstance(result, AsyncGeneratorType):
         kind, code = "generator", result.ag_code
     elif isinstance(result, GeneratorType):
@@ -76,7 +76,7 @@ def check_ran(result: object) -> None:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return what an error of the user's own says; its `__str__` may fail."""
+    """Text of a user's error, whose `__str__` may fail."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001
@@ -89,7 +89,7 @@ def _where(
     program_id: tuple[int, int],
     participant: tuple[int, int],
 ) -> str:
-    """Return the place in the kernel, or in what it calls, that called the language last."""
+    """Locate an error: the innermost line of user code (of a library, if there is no other), kernel and program."""
     name = getattr(getattr(kernel, "func", kernel), "__name__", repr(kernel))  # also of a partial
     place = ""
     frame = traceback.tb_next if traceback is not None else None

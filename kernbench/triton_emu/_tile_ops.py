@@ -34,7 +34,7 @@ def _outputs(
     elements: int | None = None,
     fold: bool = True,
 ) -> tuple[Tile, ...]:
-    """Return the several results of one function: the first command has all of its work, the others have none."""
+    """Return the results of a function with several: the first command has all of its work, the others none."""
     held: list[np.ndarray] = []
 
     def result(number: int) -> Callable[..., np.ndarray]:
@@ -52,7 +52,6 @@ def _outputs(
 
 
 def _applied(tl: Program, combine_fn: Callable[..., Any], tiles: Sequence[Tile]) -> Callable[..., list[np.ndarray]]:
-    """Return the user's function of constants, as a function of the arrays behind them."""
     dtypes = [tile.dtype for tile in tiles]
 
     def combine(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -100,11 +99,11 @@ def associative_scan(tl: Program, input: Any, axis: int, combine_fn: Callable[..
     Parameters
     ----------
     input : Tile or tuple of Tile
-        What to scan; `combine_fn` takes so many values so far, then so many new ones, and returns as many.
+        Values to scan; `combine_fn` takes that many accumulated values, then that many new ones, and returns as many.
     axis : int
         The axis.
     combine_fn : callable
-        The function; its operations are charged for every element, and those of one reduction.
+        The function; the cost is its operations for every element, and one reduction.
     reverse : bool
         Whether to begin at the end.
 
@@ -131,7 +130,7 @@ def associative_scan(tl: Program, input: Any, axis: int, combine_fn: Callable[..
 
 
 def reduce(tl: Program, input: Any, axis: int | None, combine_fn: Callable[..., Any], keep_dims: bool = False) -> Any:
-    """Return what `combine_fn` makes of all values along an axis (None: of all); parameters as of `associative_scan`.
+    """Reduce all values along an axis (None: all axes) with `combine_fn`; parameters as of `associative_scan`.
 
     Returns
     -------
@@ -191,7 +190,7 @@ def sort(tl: Program, x: Any, dim: int | None = None, descending: bool = False) 
 
 
 def topk(tl: Program, x: Any, k: int, dim: int | None = None, descending: bool = True) -> Tile:
-    """Return the k largest values along the last axis (smallest if not `descending`), sorted as by `sort`, at its cost.
+    """Return the k largest values along the last axis (smallest if not `descending`), sorted, at the cost of `sort`.
 
     Types below 32 bit are cast to f32 or i32 first.
 
@@ -223,19 +222,19 @@ def _sorted(tl: Program, name: str, x: Any, k: int | None, dim: int | None, desc
 
 
 def flip(tl: Program, x: Any, dim: int | None = None) -> Tile:
-    """Return the values in opposite order along an axis (the last unless given): one simple operation."""
+    """Reverse the values along an axis (default: the last): one simple operation."""
     x = tl._constant(x)
     at = tl._axis("flip", x, -1 if dim is None else dim)
     return tl._vector("flip", ("simple",), lambda a: np.flip(a, at), (x,), x.shape, x.dtype, None)
 
 
 def gather(tl: Program, src: Any, index: Any, axis: int) -> Tile:
-    """Return the values of `src` at the places `index` along an axis: one simple operation on each of the result.
+    """Return the values of `src` at the indices `index` along an axis: one simple operation on each of the result.
 
     Raises
     ------
     KernelError
-        If `index` does not have the shape of `src` but for the axis, or a place does not exist.
+        If `index` does not have the shape of `src` except along the axis, or an index is out of range.
     """
     src, index = tl._constant(src), tl._constant(index)
     at = tl._axis("gather", src, axis)
@@ -255,7 +254,7 @@ def gather(tl: Program, src: Any, index: Any, axis: int) -> Tile:
 
 
 def join(tl: Program, a: Any, b: Any) -> Tile:
-    """Return the two tiles along a new last axis of size 2: one simple operation on each value."""
+    """Stack two tiles along a new last axis of size 2: one simple operation on each value."""
     (x, y), dtype = tl._unify("join", (a, b))
     shape = broadcast("join", x.shape, y.shape)
 
@@ -284,13 +283,13 @@ def split(tl: Program, a: Any) -> tuple[Tile, Tile]:
 
 
 def interleave(tl: Program, a: Any, b: Any) -> Tile:
-    """Return the values of two tiles in turn along the last axis: what `join` costs."""
+    """Interleave two tiles along the last axis, at the cost of `join`."""
     joined = join(tl, a, b)
     return joined if len(joined.shape) == 1 else joined._view((*joined.shape[:-2], 2 * joined.shape[-2]))
 
 
 def cat(tl: Program, input: Any, other: Any, can_reorder: bool = False, dim: int = 0) -> Tile:
-    """Return one tile after the other along an axis: one simple operation on each value."""
+    """Concatenate two tiles along an axis: one simple operation on each value."""
     (x, y), dtype = tl._unify("cat", (tl._constant(input), tl._constant(other)))
     shape = list(x.shape)
     shape[dim] += y.shape[dim]
@@ -302,7 +301,7 @@ def cat(tl: Program, input: Any, other: Any, can_reorder: bool = False, dim: int
 
 
 def histogram(tl: Program, input: Any, num_bins: int, mask: Any = None) -> Tile:
-    """Return how often each integer from 0 to `num_bins` - 1 is there, as i32: one reduction."""
+    """Count the integers from 0 to `num_bins` - 1, as i32: one reduction."""
     tiles = [tl._constant(x) for x in (input, mask) if x is not None]
     bins = index(num_bins)
 
@@ -314,7 +313,7 @@ def histogram(tl: Program, input: Any, num_bins: int, mask: Any = None) -> Tile:
 
 
 def swizzle2d(tl: Program, i: Any, j: Any, size_i: Any, size_j: Any, size_g: Any) -> tuple[Any, Any]:
-    """Return the row and column of a row-major place if rows are visited in groups of `size_g`."""
+    """Return the row and column of a row-major position when rows are visited in groups of `size_g`."""
     place = i * size_j + j
     in_group = size_g * size_j
     first = place // in_group * size_g
@@ -326,7 +325,6 @@ def swizzle2d(tl: Program, i: Any, j: Any, size_i: Any, size_j: Any, size_g: Any
 
 
 def _umulhi(a: int, b: np.ndarray) -> np.ndarray:
-    """Return the upper half of the product."""
     if b.dtype == np.uint32:
         return (b.astype(np.uint64) * np.uint64(a) >> np.uint64(32)).astype(np.uint32)
     low, high, half = np.uint64(a & 0xFFFFFFFF), np.uint64(a >> 32), np.uint64(32)
@@ -338,7 +336,7 @@ def _umulhi(a: int, b: np.ndarray) -> np.ndarray:
 
 
 def _philox(seed: np.ndarray, words: Sequence[np.ndarray], rounds: int) -> list[np.ndarray]:
-    """Return the four words of Philox after so many rounds, of u32 or u64 as `words` are."""
+    """Four words of Philox, of u32 or u64 as `words` are."""
     word = words[0].dtype.type
     key_a, key_b, a, b = _PHILOX[words[0].dtype.name]
     c0, c1, c2, c3 = words
@@ -395,17 +393,17 @@ def _random(
     def compute(s: np.ndarray, o: np.ndarray) -> list[np.ndarray]:
         return function(_words(s.reshape(()), o, rounds))
 
-    # Never folded: they are computed on the device, although seed and offsets are known.
+    # Never folded: the device computes random numbers although seed and offsets are known.
     return _outputs(tl, name, _ROUND * rounds + kinds, compute, (seed, offset), offset.shape, dtypes, fold=False)
 
 
 def randint(tl: Program, seed: Any, offset: Any, n_rounds: int = ROUNDS) -> Tile:
-    """Return random u32: ten simple operations a round of Philox."""
+    """Return random u32: ten simple operations per round of Philox."""
     return _random(tl, "randint", seed, offset, n_rounds, (), lambda w: w[:1], (uint32,))[0]
 
 
 def randint4x(tl: Program, seed: Any, offset: Any, n_rounds: int = ROUNDS) -> tuple[Tile, ...]:
-    """Return four tiles of random u32 for the cost of one."""
+    """Return four tiles of random u32 at the cost of one."""
     return _random(tl, "randint4x", seed, offset, n_rounds, (), lambda w: w, (uint32,) * 4)
 
 
@@ -416,7 +414,7 @@ def rand(tl: Program, seed: Any, offset: Any, n_rounds: int = ROUNDS) -> Tile:
 
 
 def randn(tl: Program, seed: Any, offset: Any, n_rounds: int = ROUNDS) -> Tile:
-    """Return random f32 of a standard normal distribution: `randint`, ten simple operations, log, sqrt and cos."""
+    """Return standard normal f32: `randint`, ten simple operations, log, sqrt and cos."""
     kinds = ("simple",) * 10 + ("slow",) * 3
     function = lambda w: [_normal(_uniform(w[0]), _uniform(w[1]))]  # noqa: E731
     return _random(tl, "randn", seed, offset, n_rounds, kinds, function, (float32,))[0]
@@ -428,27 +426,27 @@ def rand4x(tl: Program, seed: Any, offsets: Any, n_rounds: int = ROUNDS) -> tupl
 
 
 def randn4x(tl: Program, seed: Any, offset: Any, n_rounds: int = ROUNDS) -> tuple[Any, ...]:
-    """Return four tiles of random f32 of a standard normal distribution."""
+    """Return four tiles of standard normal f32."""
     u1, u2, u3, u4 = rand4x(tl, seed, offset, n_rounds)
     return (*pair_uniform_to_normal(tl, u1, u2), *pair_uniform_to_normal(tl, u3, u4))
 
 
 def uint_to_uniform_float(tl: Program, x: Any) -> Any:
-    """Return random integers as floats between 0 and 1."""
+    """Map random integers to floats between 0 and 1."""
     is_wide = x.dtype.itemsize == 8
     x = x.to("int64" if is_wide else "int32", bitcast=True)
     return tl.where(x < 0, ~x, x) * (1.0842020432385337e-19 if is_wide else 4.6566127342e-10)
 
 
 def pair_uniform_to_normal(tl: Program, u1: Any, u2: Any) -> tuple[Any, Any]:
-    """Return two uniform floats as two of a standard normal distribution."""
+    """Map two uniform floats to two standard normal ones (Box-Muller)."""
     angle = u2 * 6.283185307179586
     radius = tl.sqrt(tl.log(tl.maximum(u1, 1.0e-7)) * -2.0)
     return radius * tl.cos(angle), radius * tl.sin(angle)
 
 
 def philox(tl: Program, seed: Any, c0: Any, c1: Any, c2: Any, c3: Any, n_rounds: int = ROUNDS) -> tuple[Tile, ...]:
-    """Return the four words of Philox of four counters, as u32, or as u64 if the first counter has 64 bit."""
+    """Return the four words of Philox of four counters, as u32, or as u64 if the first counter has 64 bits."""
     rounds = _rounds("philox", n_rounds)
     tiles = [tl._constant(x) for x in (c0, c1, c2, c3)]
     dtype = uint64 if tiles[0].dtype.itemsize == 8 else uint32

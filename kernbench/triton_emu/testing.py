@@ -1,4 +1,4 @@
-"""Run a kernel on numpy arrays, without a machine: values only, for the tests of those who write kernels."""
+"""Runs kernels on numpy arrays, without a machine: values only, for tests of kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class Memory:
         self._next = _PAGE
 
     def add(self, name: str, array: np.ndarray) -> Pointer:
-        """Map `array` and return the pointer to its first element."""
         if id(array) in self._known:
             return Pointer(self._known[id(array)], as_dtype(array.dtype))
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -40,7 +39,7 @@ class Memory:
         return Pointer(start, as_dtype(array.dtype))
 
     def bytes(self, va: int, nbytes: int) -> np.ndarray:
-        """Return the bytes at `va`, to read or to write; OutOfBoundsError if they are not all inside one array."""
+        """Return a writable view of the bytes at `va`; OutOfBoundsError if they are not all inside one array."""
         at = bisect_right(self._starts, va) - 1
         start = self._starts[at] if at >= 0 else 0
         if at >= 0 and va - start + nbytes <= self._held[at][2].size:
@@ -54,7 +53,7 @@ class Memory:
         )
 
     def write_back(self) -> None:
-        """Bring what was written into arrays that are not contiguous."""
+        """Copy results back into arrays that are not contiguous, of which `add` made copies."""
         for _, array, raw in self._held:
             if not array.flags.c_contiguous:
                 array[...] = raw.view(array.dtype).reshape(array.shape)
@@ -67,7 +66,6 @@ class MockBackend:
         self.memory, self.data = memory or Memory(), data
 
     def submit(self, command: Command) -> None:
-        """Run a command; its output has its values when this returns."""
         if isinstance(command, (Send, Recv)):
             raise IpcqInvalidDirection(
                 f"{command.name} {command.tag!r}: this program has no queues; run it with "
@@ -101,7 +99,6 @@ class MockBackend:
         """Return: everything is complete."""
 
     def drop(self, value: Value) -> None:
-        """Forget the values."""
         value.dropped, value.array = True, None
 
     def _array(self, operand: Ref | Value) -> np.ndarray:

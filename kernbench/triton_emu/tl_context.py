@@ -1,4 +1,4 @@
-"""`tl`, what a kernel gets in addition to its arguments: Triton's language, and a few words of our own."""
+"""`tl`, which a kernel gets in addition to its arguments: Triton's language, and a few words of our own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Known(type):
 class constexpr(metaclass=_Known):
     """A value known when the kernel runs, as every Python value is: the value itself. Also an annotation."""
 
-    def __new__(cls, value: Any) -> Any:  # noqa: D102
+    def __new__(cls, value: Any) -> Any:
         return getattr(value, "value", value)
 
 
@@ -36,7 +36,7 @@ class const:
 
 
 class PropagateNan:
-    """What a maximum of NaN is: the other operand, or NaN."""
+    """The maximum of NaN and another operand: the other one, or NaN."""
 
     NONE, ALL = 0, 0xFFFF
 
@@ -45,18 +45,18 @@ class TLContext(Program):
     """The language of one program: Triton's, and the words `ref`, `composite`, `send`, `recv`, `wait` and `copy`.
 
     Commands are issued in program order and do not wait; the program waits in `wait` and `recv`, where Python reads a
-    value, and at its end. What is made of `arange`, `program_id` and numbers alone is folded: no command, no time.
+    value, and at its end. Results of `arange`, `program_id` and numbers alone are folded: no command, no time.
 
     Parameters
     ----------
     backend : Backend
-        What runs the commands: a PE, or the harness of `testing`.
+        Runs the commands: a PE, or the harness of `testing`.
     program_id : tuple of int
         The PE in its cube, and the cube.
     num_programs : tuple of int
         PEs per cube, and cubes, of the launch.
     participant : tuple of int
-        Number of the program in a collective launch, and how many there are (0 and 1 without queues).
+        Number of the program in a collective launch, and the count of participants (0 and 1 without queues).
 
     Examples
     --------
@@ -136,7 +136,7 @@ class TLContext(Program):
     static_print = staticmethod(print)
 
     def device_print(self, prefix: str, *args: Any, hex: bool = False) -> None:
-        """Print each value when it is complete; costs nothing and waits for nothing."""
+        """Print each value once it is complete; costs nothing and waits for nothing."""
         for arg in args or ("",):
             self._print_when_complete(f"pid {self._ids} {prefix}", arg)
 
@@ -172,7 +172,6 @@ class TLContext(Program):
 
     @staticmethod
     def get_int_dtype(bitwidth: int, signed: bool) -> dtypes.DType:
-        """Return the integer type of so many bits."""
         return dtypes.as_dtype(f"{'' if signed else 'u'}int{bitwidth}")
 
     @staticmethod

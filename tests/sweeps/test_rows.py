@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 import kernbench as kb
 from kernbench.points._cache import Cache
 from kernbench.studies import gemm
+from kernbench.sweeps import _worker
 from tests.sweeps import studies
 
 QUIET = {"workers": 1, "progress": False}
@@ -72,3 +76,25 @@ def test_a_study_may_not_return_a_column_of_the_table(name):
     got = kb.sweep("preset:small", study, {"x": [1]}, cache=False, **QUIET)
     assert got.table["status"].tolist() == ["error"]
     assert f"returns '{name}', a column of the table itself: name it otherwise" in got.table["error"][0]
+
+
+class Engine:
+    def __init__(self):
+        self.env = self
+
+
+@pytest.mark.parametrize(("long_s", "kept"), [(-1, False), (3600, True)])
+def test_the_engine_of_a_long_point_is_gone_before_the_next_one(monkeypatch, long_s, kept):
+    made = []
+
+    def study(point):
+        made.append(weakref.ref(Engine()))
+        return {}
+
+    monkeypatch.setattr(_worker, "_LONG_S", long_s)
+    gc.disable()
+    try:
+        assert _worker.attempt(study, {}).status == "ok"
+        assert (made[0]() is not None) == kept
+    finally:
+        gc.enable()

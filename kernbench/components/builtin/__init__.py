@@ -1,4 +1,4 @@
-"""Components that `topology.yaml` names by `impl`: the parts of a PE, CPUs, memories and transit."""
+"""Components that `topology.yaml` names by `impl`: the parts of a PE, CPUs, memories and network nodes."""
 
-# Compiled classes that derive from `pe.Job` are made after it, whichever module is imported first.
+# Compiled subclasses of `Job` need it first, whichever module is imported first.
 import kernbench.components._pe  # noqa: F401

@@ -22,14 +22,14 @@ _CPU = STEP_KIND["cpu"]
 
 
 class _Server:
-    """A CPU takes messages one after the other."""
+    """A CPU that processes messages one at a time."""
 
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         self.engine, self.place = engine, engine.log.place(node_id)
         self.free, self.free_by = 0, NONE
 
     def take(self, service_ps: int, command: int, by: int) -> tuple[int, int]:
-        """Return when a message that has come, the event `by`, is decoded, and the event that this is."""
+        """Return (decode time [ps], its event) of a message that arrived with the event `by`."""
         now, log = self.engine.env._now, self.engine.log
         cause, second = (self.free_by, by) if self.free > now else (by, self.free_by)
         self.free = max(now, self.free) + service_ps
@@ -55,12 +55,11 @@ class _Relay:
         self.forward(*what)
 
     def forward(self, message: Any, by: int) -> None:
-        """Send a copy to each target."""
         raise TypeError(f"{type(self).__name__} does not say where it sends copies")
 
 
 class IoCpu(_Relay):
-    """The CPU of an IO chiplet: hands messages of the host on to the cubes."""
+    """The CPU of an IO chiplet: forwards messages of the host to the cubes."""
 
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         super().__init__(engine, node_id, engine.machine.config.sip.io.io_cpu.service_ns)
@@ -73,7 +72,7 @@ class IoCpu(_Relay):
 
 
 class MCpu(_Relay):
-    """A cube's management processor: hands messages on to the PEs."""
+    """A cube's management processor: forwards messages to the PEs."""
 
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         super().__init__(engine, node_id, engine.machine.config.cube.m_cpu.service_ns)
@@ -86,10 +85,9 @@ class MCpu(_Relay):
 
 
 class PeCpu:
-    """The control processor of a PE: `command_ns` for each launch it takes and each command it issues.
+    """The control processor of a PE: `command_ns` for each launch it receives and each command it issues.
 
-    Maps go into its MMU; the engines behind it are made when something is first asked of them, which of most PEs of a
-    large machine nothing is.
+    Maps go into its MMU. The engines are created on first use, since most PEs of a large machine are idle.
     """
 
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
@@ -109,14 +107,12 @@ class PeCpu:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Return the stages of its pipeline; none while it has no engines."""
         if "pe" not in vars(self):
             return ()
         pipeline = self.pe.pipeline
         return pipeline.fetch, pipeline.gemm, pipeline.math, pipeline.store
 
     def on_broadcast(self, message: Broadcast, by: int) -> None:
-        """Take a copy of a launch or of a map; continue when the CPU has decoded it."""
         t, event = self._server.take(self.command_ps, message.id, by)
         message.comes(t, event)
         self.engine.env.call_at(t, self._decoded, (message, event))

@@ -10,7 +10,7 @@ from kernbench.sim_engine.engine import GraphEngine
 
 
 class HbmCtrl(HbmSlice):
-    """The controller of one slice whose channels have one rate."""
+    """The controller of an HBM slice whose channels have a fixed rate."""
 
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         self.name = node_id
@@ -19,7 +19,7 @@ class HbmCtrl(HbmSlice):
 
 
 class DramCtrl(DramSlice):
-    """The controller of one slice with the timing of a DRAM standard."""
+    """The controller of an HBM slice with the timing of a DRAM standard."""
 
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         self.name = node_id
@@ -27,12 +27,12 @@ class DramCtrl(DramSlice):
 
 
 def hbm_ctrl(engine: GraphEngine, node_id: str) -> HbmCtrl | DramCtrl:
-    """Return the controller of one slice, as `cube.hbm.timing` says."""
+    """Create the controller of an HBM slice, by `cube.hbm.timing`."""
     return (HbmCtrl if engine.machine.config.cube.hbm.timing == "simple" else DramCtrl)(engine, node_id)
 
 
 class Sram:
-    """Shared memory without banks: conflicts are those of its link."""
+    """Shared memory without banks: contention is on its link only."""
 
     by_flit = False
 

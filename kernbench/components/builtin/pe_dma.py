@@ -1,4 +1,4 @@
-"""The DMA engine of a PE: two channels with a few requests outstanding, and what asks for them, in program order."""
+"""The DMA engine of a PE: two channels with a few outstanding requests each, and their sources, in program order."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 
 
 class Source:
-    """What feeds a DMA channel with requests, in their order; `arg` of their transactions."""
+    """Source of a DMA channel's requests, in order; `arg` of their transactions."""
 
     __slots__ = ()
 
     def next_ps(self) -> int:
-        """Return when the next request may be issued, or -1 if that is not known yet."""
+        """Earliest issue time of the next request [ps], -1 if unknown."""
         raise TypeError(f"{type(self).__name__} has no requests")
 
     def next_by(self) -> Cause:
-        """Return what `next_ps` follows from, when the request is issued."""
+        """Cause of `next_ps`; called when the request is issued."""
         raise TypeError(f"{type(self).__name__} has no requests")
 
     def issue(self) -> bool:
-        """Issue the next request now, as its channel says why; return True if it was the last one."""
+        """Issue the next request now, with the channel's cause; return whether it was the last one."""
         raise TypeError(f"{type(self).__name__} has no requests")
 
     def landed(self, txn: Transaction) -> Cause:
-        """Take the end of a request; return the cause that this is."""
+        """Handle the end of a request; return its cause."""
         raise TypeError(f"{type(self).__name__} has no requests")
 
 
 class Channel(Callee):
     """Issues the requests of its sources in program order, at most `limit` at a time.
 
-    What the next request follows from is its `cause`, and `second` and `third`, which were not decisive.
+    The next request has a decisive `cause`; `second` and `third` were not decisive.
     """
 
     def __init__(self, pe: Pe, limit: int) -> None:
@@ -59,14 +59,14 @@ class Channel(Callee):
         self._wake = -1
         self._progressing = False
         self._logs = pe.log.operation
-        # Of the request before, and of the ends that made room, in their order: a place for each outstanding request.
+        # Of the previous request, and of the ends that made room: a ring with an entry per outstanding request.
         self.before_ps, self.before = -1, NOTHING
         self._ended_ps, self._ended = [-1] * limit, [NOTHING] * limit
         self._issued = self._done = 0
         self.cause = self.second = self.third = NOTHING
 
     def progress(self) -> None:
-        """Issue what can be issued now. A call from within one is left to that one."""
+        """Issue all possible requests. A nested call leaves that to the outer one."""
         if self._progressing or not self.queue:
             return
         self._progressing = True
@@ -88,7 +88,7 @@ class Channel(Callee):
         self._progressing = False
 
     def _decide(self, t: int, by: Cause) -> None:
-        """Find what a request follows from that is issued now: its source, the request before, or the end of one."""
+        """Choose the cause of a request issued now: its source, the previous request, or one whose end made room."""
         i = self._issued % self.limit
         before, ended, ended_ps = self.before, self._ended[i], self._ended_ps[i]
         self._issued += 1
@@ -118,8 +118,6 @@ class Channel(Callee):
 
 
 class Port:
-    """The way from a PE's DMA to one memory and back."""
-
     __slots__ = ("_on_read", "core", "dma", "memory", "network", "route")
 
     def __init__(self, engine: GraphEngine, dma: PeDma, memory: str) -> None:
@@ -130,7 +128,6 @@ class Port:
         self._on_read = self.memory.on_read
 
     def read(self, txn: Transaction, kind: int = BULK) -> None:
-        """Start a read, for bulk or queue traffic."""
         route = self.route.drawn()
         assert route.reply is not None
         txn.back = route.reply
@@ -145,7 +142,6 @@ class Port:
             arbiter.start(kind, route, 1, command, key, self._on_read, txn, False)
 
     def write(self, txn: Transaction, kind: int = BULK) -> None:
-        """Start a write, for bulk or queue traffic."""
         route = self.route.drawn()
         arbiter = self.dma.arbiter
         if arbiter is None:
@@ -158,7 +154,7 @@ class Port:
 class PeDma:
     """Reads and writes of one PE. Descriptor set-up is part of PE_CPU's command time.
 
-    `arbiter` shares the PE's link between these and the PE's queues; None while it has no queues.
+    `arbiter` shares the PE's link between DMA and queue traffic; None while the PE has no queues.
     """
 
     def __init__(self, pe: Pe, node_id: str) -> None:
@@ -184,7 +180,7 @@ _LOAD, _STORE, _LOOKUP = KIND["load"], KIND["store"], STEP_KIND["lookup"]
 
 
 def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
-    """Return the requests of a pointer tile's `runs`: one per memory, each line once."""
+    """Build the requests of a pointer tile's `runs`: one per memory, each line once."""
     by_node: dict[str, Request] = {}
     engine, bits = pe.engine, pe.engine.line_bits
     lo = hi = at = to_pa = to_offset = 0
@@ -209,7 +205,6 @@ def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
 def _join(
     by_node: dict[str, Request], node_id: str, offset: int, payload: int, piece: tuple[int, int], at: int, bits: int
 ) -> None:
-    """Add a piece of a pointer tile to the request of its memory."""
     request = by_node.get(node_id)
     if request is None:
         request = by_node[node_id] = Request(node_id, offset, 0, [], [])
@@ -222,7 +217,7 @@ def _join(
 
 
 def _touch(lines: list[int], offset: int, nbytes: int, bits: int) -> None:
-    """Add the lines that bytes touch, the first one only if it is not the last so far."""
+    """Append the lines that bytes touch, without repeating the last one."""
     first, last = offset >> bits, offset + nbytes - 1 >> bits
     if lines and lines[-1] == first:
         first += 1
@@ -232,8 +227,6 @@ def _touch(lines: list[int], offset: int, nbytes: int, bits: int) -> None:
 
 
 class AccessJob(Job):
-    """A load or a store."""
-
     __slots__ = ("access",)
 
     def __init__(self, pe: Pe, command: Load | Store, program: Program | None) -> None:
@@ -242,7 +235,6 @@ class AccessJob(Job):
         self.access = Access(self, pe, command)
 
     def pieces(self) -> list[tuple[list[tuple[int, int]], bool]]:
-        """Return the physical memory that it touches: that of its requests."""
         return [(request.pieces, self.access.writes) for request in self.access.requests]
 
     def enter(self) -> None:
@@ -255,7 +247,7 @@ class AccessJob(Job):
 
 
 class Access(Source):
-    """The requests of a load or a store; `buffer` holds the command's bytes, a store's from when it begins."""
+    """Requests of a load or a store; `buffer` holds the command's bytes, a store's from its first request on."""
 
     __slots__ = ("_looked_up", "buffer", "channel", "job", "left", "pe", "requests", "sent", "start_ps", "writes")
 
@@ -302,7 +294,6 @@ class Access(Source):
         return self.sent == len(self.requests)
 
     def landed(self, txn: Transaction) -> Cause:
-        """Take the end of a request; the last one ends the command."""
         if not self.writes and txn.data is not None:
             self._take(txn.data, self.requests[txn.tile])
         job, pe = self.job, self.pe
@@ -324,14 +315,13 @@ class Access(Source):
         return Cause(by)
 
     def _update(self) -> None:
-        """Replace the bytes of an atomic operation, in no time: those of other PEs come before or after."""
+        """Update memory atomically: in zero time, so that operations of other PEs come before or after."""
         placed = [place for r in self.requests for place in zip(r.at, r.pieces, strict=True)]
         pieces = [piece for _, piece in sorted(placed)]
         command, memory = self.job.command, self.pe.engine.memory
         memory.poke(pieces, command.compute(memory.peek(pieces), *[value.array for value in command.inputs]))
 
     def _take(self, data: np.ndarray, request: Request) -> None:
-        """Put the bytes of a request to their places in the command's."""
         if len(self.requests) == 1:
             self.buffer = data
             return
@@ -356,7 +346,7 @@ _DMA_IN, _DMA_OUT = KIND["dma_in"], KIND["dma_out"]
 
 
 def sent(txn: Transaction, channel: Channel, log: OpLog, now: int, other: Cause) -> None:
-    """Note what a request of a tile follows from, `other` without being decisive, and that the next one follows it."""
+    """Record the causes of a tile's request (`other` is not decisive), and it as the predecessor of the next one."""
     cause = channel.cause
     if log.tiles:
         txn.number = log.sent(log.event(cause), channel.second.event, channel.third.event, other.event)
@@ -367,9 +357,9 @@ def sent(txn: Transaction, channel: Channel, log: OpLog, now: int, other: Cause)
 
 
 def _landed(command: int, way: int, count: int, txn: Transaction, now: int, log: OpLog) -> Cause:
-    """Return the cause that the end of a request is, where only its time in memory and on the way there and back is.
+    """Cause of a request's end in a log without tiles: time in memory, and on the way there and back.
 
-    A memory that has been at work without a gap limits since the request that this began with.
+    If the memory has been busy without a gap, it limits since the request with which its busy period began.
     """
     served, cause = txn.served_ps, txn.cause
     assert cause is not None
@@ -392,9 +382,9 @@ Piece = tuple["Port", int, int, list[int] | None]
 
 
 class Stream:
-    """A matrix in memory, by tiles. A piece of one is (port, offset, bytes, lines): what one request asks for.
+    """A matrix in memory, read or written by tiles. A piece is (port, offset, bytes, lines) of one request.
 
-    `home` is the memory that contains it, from `at` on, if that is one and it is stored there tile by tile.
+    `home` is the memory that contains the matrix, at `at`, if that is a single one and tiles are stored contiguously.
     """
 
     def __init__(self, pe: Pe, ref: Ref, grid: Grid) -> None:
@@ -408,7 +398,6 @@ class Stream:
             self.home, self.at = pe.dma.port(node_id), offset
 
     def pieces(self, r: int, c: int) -> list[Piece]:
-        """Return the requests of tile (r, c)."""
         if self.strided:
             return self._touched(self.grid.strided(r, c))
         offset, nbytes = self.grid.packed(r, c)
@@ -432,7 +421,7 @@ class Stream:
 
 
 class Traffic:
-    """The requests of one direction of a tiled command: `whole` when the last one has been issued."""
+    """Requests of one direction of a tiled command: `whole` once the last one has been issued."""
 
     __slots__ = ("left", "n", "nbytes", "since_ps", "took_ps", "whole")
 
@@ -449,7 +438,6 @@ class Traffic:
         self.nbytes += nbytes
 
     def landed(self, txn: Transaction, now: int, log: OpLog, command: int, kind: int) -> None:
-        """Take the end of a request; log them all with the last one."""
         self.took_ps += now - txn.asked_ps
         self.left -= 1
         if self.whole and not self.left:
@@ -457,9 +445,9 @@ class Traffic:
 
 
 class TileReads(Source):
-    """Reads the streamed operands of a job, tile after tile, as their buffers in TCM come free.
+    """Reads the streamed operands of a job, tile after tile, as their buffers in TCM become free.
 
-    `complete` holds when a tile was complete in TCM, and what that followed from, until its buffers are free again.
+    `complete` holds the time at which a tile was complete in TCM, `complete_by` its cause, until its buffers are free.
     """
 
     def __init__(self, job: TileJob, operands: list[tuple[Stream, Operand]], buffers: int) -> None:
@@ -473,7 +461,7 @@ class TileReads(Source):
         self._left: dict[int, int] = {}
         self._free: list[int] = []
         self._free_by: list[Cause] = []
-        self._fourth = NOTHING  # what the next request followed from, too
+        self._fourth = NOTHING  # another cause of the next request
         self._tile = -1
         self._m = -1
         self._along: list[list[list[Piece]]] = []
@@ -484,7 +472,7 @@ class TileReads(Source):
         self._prepare()
 
     def _begin(self, out: int) -> None:
-        """Find what the k tiles of an output tile read, the last request first, each with the tiles it lags behind.
+        """Plan the reads of an output tile's k tiles, in reverse order, each with its lag behind freed tiles.
 
         Operands along k are read for each tile, the others with the last one.
         """
@@ -504,7 +492,6 @@ class TileReads(Source):
             self._tiles[-1][:0] = [(buffers * kt, piece) for piece in reversed(once)]
 
     def _prepare(self) -> None:
-        """Continue with the next tile that reads something."""
         job = self.job
         while not self._pending and self._tile + 1 < job.n:
             self._tile = i = self._tile + 1
@@ -515,7 +502,7 @@ class TileReads(Source):
             self._left[i] = len(self._pending)
 
     def arrival(self, i: int) -> int:
-        """Return when tile `i` is complete in TCM, or -1 if that is not known yet."""
+        """Time at which tile `i` is complete in TCM [ps], -1 if unknown."""
         t = self.complete.get(i)
         if t is not None:
             return t
@@ -526,7 +513,6 @@ class TileReads(Source):
         return self.job.plan_of(i) if by is None else by
 
     def freed(self, i: int, t: int, by: Cause) -> None:
-        """Note that the buffers of tile `i` are free from `t` on."""
         self.complete.pop(i, None)
         del self._left[i]
         self._free.append(t)
@@ -535,7 +521,6 @@ class TileReads(Source):
             self._reader.progress()
 
     def next_ps(self) -> int:
-        """Return when the next request may be issued: planned, and a buffer free."""
         job, i = self.job, self._tile
         if job.planned_ps < 0:
             return -1

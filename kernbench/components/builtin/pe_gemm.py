@@ -1,4 +1,4 @@
-"""The matrix engine: how long it takes for one tile, at a flat rate, as a systolic array or from a table."""
+"""The matrix engine: the time of a tile at a flat rate, as a systolic array, or from a table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Slots = Callable[[int, int, int], Fraction]
 
 
 def _rate(config: PeGemmConfig) -> Slots:
-    """Every tile takes as long as a full one."""
+    """Charge every tile as a full one."""
     full = Fraction(config.tile.m * config.tile.k * config.tile.n)
     return lambda m, k, n: full
 
@@ -53,8 +53,8 @@ def _rate(config: PeGemmConfig) -> Slots:
 def _systolic(config: PeGemmConfig) -> Slots:
     """Fill, stream and drain each fold of a tile, one after the other; the first cycle has the number 0.
 
-    Two sizes of the tile are laid over rows and columns, the third streams through the array. Operands that stay in the
-    array are loaded row by row first.
+    Two dims of the tile are mapped to rows and columns, the third streams through the array. Stationary operands are
+    loaded row by row first.
     """
     array = config.systolic
     rows, cols = array.rows, array.cols
@@ -75,7 +75,7 @@ def _systolic(config: PeGemmConfig) -> Slots:
 
 
 def _table(config: PeGemmConfig) -> Slots:
-    """Interpolate the efficiency linearly between the sizes of the table; a smaller tile costs as its smallest."""
+    """Interpolate the efficiency linearly between the sizes of the table; a smaller tile costs as the smallest."""
     known = {(m, k, n): decimal(share) for m, k, n, share in config.table}
     axes = [sorted(set(sizes)) for sizes in zip(*known, strict=True)]
 
@@ -89,7 +89,7 @@ def _table(config: PeGemmConfig) -> Slots:
 
 
 def _between(size: int, axis: list[int]) -> list[tuple[int, Fraction]]:
-    """Return the sizes of an axis on both sides of `size`, each with its weight."""
+    """Neighbours of `size` on an axis of the table, each with its weight."""
     above = next(x for x in axis if x >= size)
     if above == size:
         return [(size, Fraction(1))]

@@ -1,8 +1,8 @@
 """The queue engine of a PE: one ring of slots for each direction, filled by the peer, with a credit for each free slot.
 
-A part leaves when a credit is there, and is received when its last flit has arrived and been written to its slot: no
-other notice is sent. Slots come free in their order; each sends a credit back. Slots in TCM are written and read
-through ports of TCM's bandwidth, which they do not share with tiles (its banks are not modelled); slots in SRAM and HBM
+A part leaves when a credit is there, and is received when its last flit has arrived and been written to its slot: there
+is no other notification. Slots become free in order; each sends a credit back. Slots in TCM are written and read
+through ports of TCM's bandwidth, which they do not share with tiles (TCM banks are not modelled); slots in SRAM and HBM
 are accesses of these, with a set-up each.
 """
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class Part(Slot):
-    """A part on its way to the slot at `pa`, and the way of its credit back.
+    """A part in flight to the slot at `pa`, and its credit in flight back.
 
-    `queue` is the receiver's, from the arrival on. `move` and `credit_number` are the log's numbers of the part and of
-    its credit. `cause`, `second` and `third` are what its leaving follows from, since `ready_ps`; `written_by`, `in_by`
-    and `read_by` the events of its way into the slot and out of it, `freed_by` what freed the slot.
+    `queue` is the receiver's, set on arrival. `move` and `credit_number` are the log's numbers of the part and of its
+    credit. `cause`, `second` and `third` are the causes of its departure, since `ready_ps`; `written_by`, `in_by` and
+    `read_by` are the events of its way into the slot and out of it, `freed_by` the event that freed the slot.
     """
 
     __slots__ = (
@@ -43,7 +43,7 @@ class Part(Slot):
 
     def __init__(self, message: Message) -> None:
         self.fill(message)
-        # The ring that it is in, the way of its part and of its credit, and the slot whose release sent that.
+        # Its ring, the routes of the part and of its credit, and the slot whose release sent the credit.
         self.queue: Any = None
         self.route: Any = None
         self.back: Any = None
@@ -56,10 +56,10 @@ class Part(Slot):
 
 
 class PeQueue(Queue):
-    """A queue of the machine: parts go `way` where rings are in TCM, credits for its own ring go `way_back`.
+    """A queue of the machine: parts take the route `way` if rings are in TCM, credits for its own ring `way_back`.
 
-    For causes: when the part before that is read from memory was given its slot, when the part before left, when the
-    receive before had its message, and for each slot of the peer's ring, when its credit came; and the events of these.
+    The other times and events are for causes: the last slot given to a part from memory (`given`), the last departure
+    (`left`), the last match of a receive (`matched`), and the credit of each slot of the peer's ring (`credited`).
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ _PROGRESS, _IN_SLOT, _RELEASE, _MATCH = range(4)
 class PeIpcq(Callee):
     """The queue engine of a PE.
 
-    `sets` holds what each installation brought, by its key: queues by direction.
+    `sets` maps the key of each installation to its queues by direction.
     """
 
     def __init__(self, pe: Pe, node_id: str) -> None:
@@ -136,7 +136,7 @@ class PeIpcq(Callee):
         self.sets[key] = queues
 
     def _arbitrate(self, spec: QueueSpec, chunk_bytes: int, key: str) -> None:
-        """Share the PE's link between queue and other traffic, by turns of one size."""
+        """Share the PE's link between queue and other traffic, in turns of `chunk_bytes`; all installations agree."""
         arbiter = self.pe.dma.arbiter
         if arbiter is None:
             first = self.network.route(self.pe.dma.node_id, naming.pe_dma(*spec.peer)).links[0]
@@ -180,7 +180,7 @@ class PeIpcq(Callee):
             outbox.pop(0)
 
     def _give_slot(self, queue: PeQueue, message: Message) -> None:
-        """Give the next part of a message its slot; it leaves at once, or when it has been read from memory."""
+        """Assign a slot to the next part of a message; it leaves at once, or when it has been read from memory."""
         slot = Part(message)
         slot.pa = queue.peer_pa + slot.number % queue.n_slots * queue.slot_bytes
         queue.leaving.append(slot)
@@ -193,12 +193,12 @@ class PeIpcq(Callee):
             self._leave(queue)
 
     def _given(self, slot: Part, queue: PeQueue, message: Message) -> None:
-        """Find what a part's slot follows from: its message, the part before, or a credit."""
+        """Choose the causes of a part's slot: its message, the previous part, or a credit."""
         place = slot.number % queue.n_slots
         t, slot.cause, slot.second = message.ready, message.ready_by, queue.credited_by[place]
         if queue.credited_ps[place] > t:
             t, slot.cause, slot.second = queue.credited_ps[place], slot.second, slot.cause
-        if message.command.runs:  # else its leaving comes after that of the part before
+        if message.command.runs:  # else it leaves after the previous part
             slot.third = queue.given_by
             if queue.given_ps > t:
                 t, slot.cause, slot.third = queue.given_ps, slot.third, slot.cause
@@ -206,7 +206,6 @@ class PeIpcq(Callee):
         slot.ready_ps = t
 
     def _load(self, slot: Part, queue: PeQueue) -> None:
-        """Read a part from memory; it leaves when all of it is there."""
         message, first = slot.message, slot.index * queue.slot_bytes
         wanted = self.pe.requests((Run(message.command.runs[0].va + first, slot.nbytes, slot.nbytes),))
         left, asked = len(wanted), self.core.now
@@ -232,7 +231,6 @@ class PeIpcq(Callee):
             self.pe.dma.port(request.node_id).read(txn, QUEUE)
 
     def _leave(self, queue: PeQueue) -> None:
-        """Send the parts that are there, in order."""
         leaving = queue.leaving
         arbiter = self.pe.dma.arbiter
         assert arbiter is not None
@@ -268,7 +266,7 @@ class PeIpcq(Callee):
     # -- arrivals
 
     def landed(self, slot: Part) -> None:
-        """Take what has crossed the links: a slot's credit if it is free, else its part."""
+        """Dispatch an arrival from the links: a credit if the slot is free, else a part."""
         if slot.free:
             self.credited(slot)
         else:
@@ -285,7 +283,7 @@ class PeIpcq(Callee):
             self._release(which)
 
     def reached(self, slot: Part) -> None:
-        """Take a part whose last flit has reached TCM: it goes through the write port to its slot."""
+        """Write a part whose last flit has reached TCM to its slot, through the write port."""
         now = slot.arrived_ps = self.core.now
         begun, service = max(now, self._write_free), self._ports.store_ps(slot.nbytes)
         if self.log.operation:
@@ -299,7 +297,7 @@ class PeIpcq(Callee):
         self.core.wake_at(self._write_free, self, _IN_SLOT, slot)
 
     def in_memory(self, txn: Transaction) -> None:
-        """Take a part that a memory has taken; the set-up of the access comes on top."""
+        """Handle a part written to SRAM or HBM; the set-up of the access comes on top."""
         slot: Part = txn.arg
         slot.arrived_ps = now = self.core.now
         setup = self.setup_ps[slot.message.queue.spec.kind]
@@ -309,7 +307,7 @@ class PeIpcq(Callee):
         self.core.call_at(now + setup, self._in_slot, slot)
 
     def _in_slot(self, slot: Part) -> None:
-        """Take note of a part in its slot. A queue's parts count in their order, whatever its memory did."""
+        """Handle a part in its slot. A queue's parts arrive in order, even if a memory reorders them."""
         ring_pa = slot.message.queue.peer_pa
         queue = self._by_ring.get(ring_pa)
         if queue is None:
@@ -351,14 +349,13 @@ class PeIpcq(Callee):
     # -- receiving
 
     def post(self, job: Receive) -> None:
-        """Let a receive, which depends on nothing any more, take its message as soon as it can."""
         if job.ready > self.core.now:
             self.core.wake_at(job.ready, self, _MATCH, None)
         else:
             self._match(False)
 
     def _match(self, settled: bool) -> None:
-        """Match receives and messages; those from any direction when all arrivals of this instant are known."""
+        """Match receives and messages; those from any direction once all arrivals of this instant are `settled`."""
         if not self.inbox.unclaimed:
             return
         now = self.core.now
@@ -373,7 +370,6 @@ class PeIpcq(Callee):
         self._match(True)
 
     def _take(self, job: Receive) -> None:
-        """Read the parts that are in their slots and have not been asked for."""
         message, command, now = job.message, job.command, self.core.now
         assert message is not None
         while (slot := job.next_part()) is not None:
@@ -404,7 +400,7 @@ class PeIpcq(Callee):
             self.core.call_at(end, self._copied, (job, slot))
 
     def _taken(self, job: Receive, slot: Part) -> None:
-        """Find what the reading of a slot follows from: the receive, the part, or the receive before it."""
+        """Choose the causes of reading a slot: the receive, the part, or the previous receive."""
         queue = slot.queue
         t, slot.cause, slot.second = job.ready, job.ready_by, slot.in_by
         if slot.order > t:
@@ -429,7 +425,6 @@ class PeIpcq(Callee):
         self.pe.dma.port(node_id).read(txn, QUEUE)
 
     def _copied(self, what: tuple[Receive, Part]) -> None:
-        """Continue with a part that is out of its slot: done, or written to its place in memory."""
         job, slot = what
         command = job.command
         if not command.runs:
@@ -475,7 +470,6 @@ class PeIpcq(Callee):
         job.complete()
 
     def _log_read(self, job: Receive, slot: Part, end: int) -> int:
-        """Enter what a receive did with one part: out of its slot, and to memory where it goes there."""
         log = self.log
         if not log.operation:
             return NONE
@@ -506,7 +500,6 @@ class PeIpcq(Callee):
             arbiter.send(QUEUE, back, queue.credit_bytes, key, queue.peer, first)
 
     def credited(self, first: Part) -> None:
-        """Take the credit of a slot of a peer's ring."""
         key, queue, slot = first.credit_key, first.message.queue, first.by
         first.by = None
         queue.credits += 1
@@ -523,10 +516,9 @@ class PeIpcq(Callee):
         if queue.outbox:
             self.progress(queue)
 
-    # -- what is seen from outside
+    # -- observation
 
     def waiting(self, program: Program) -> list[str]:
-        """Return the receives of a program that wait for a message, and since when, in words."""
         return [
             f"{job.describe()} since {job.ready / 1000:,.2f} ns"
             + (", behind earlier commands that use its memory" if job.waiting else "")

@@ -1,4 +1,4 @@
-"""PE_SCHEDULER: cuts a tiled command into tiles and plans them, and the pipeline that they pass through."""
+"""PE_SCHEDULER: cuts a tiled command into tiles and plans them; and the pipeline that they pass through."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 def cuts(size: int, tile: int) -> int:
-    """Return how many tiles cover `size`, at least one."""
     return max(1, -(-size // tile))
 
 
@@ -46,24 +45,22 @@ class Grid:
         self.itemsize = itemsize
 
     def height(self, r: int) -> int:
-        """Return the true rows of tiles (r, ...)."""
         return min(self.tile_rows, self.rows - r * self.tile_rows)
 
     def width(self, c: int) -> int:
-        """Return the true columns of tiles (..., c)."""
         return min(self.tile_cols, self.cols - c * self.tile_cols)
 
     def elements(self, r: int, c: int) -> int:
         return self.height(r) * self.width(c)
 
     def packed(self, r: int, c: int) -> tuple[int, int]:
-        """Return (offset, bytes) of tile (r, c) where tiles are stored one after the other."""
+        """(offset, bytes) of tile (r, c) if tiles are stored one after the other."""
         rows = self.height(r)
         offset = (r * self.tile_rows * self.cols + rows * c * self.tile_cols) * self.itemsize
         return offset, rows * self.width(c) * self.itemsize
 
     def strided(self, r: int, c: int) -> list[tuple[int, int]]:
-        """Return (offset, bytes) of every row of tile (r, c) where the matrix is stored row by row."""
+        """(offset, bytes) of every row of tile (r, c) if the matrix is stored row by row."""
         first = (r * self.tile_rows * self.cols + c * self.tile_cols) * self.itemsize
         pitch, nbytes = self.cols * self.itemsize, self.width(c) * self.itemsize
         return [(first + row * pitch, nbytes) for row in range(self.height(r))]
@@ -73,7 +70,7 @@ _FETCH, _GEMM, _MATH, _STORE = KIND["fetch"], KIND["gemm"], KIND["math"], KIND["
 
 
 class Ring:
-    """The buffers between two stages: buffer i % size is `freed` at a time (-1 while it is full), `filled` at one."""
+    """Buffers between two stages: times at which buffer i % size was `freed` (-1 while it is full) and `filled`."""
 
     __slots__ = ("filled", "filled_by", "freed", "freed_by", "got", "put_", "size")
 
@@ -84,44 +81,41 @@ class Ring:
         self.put_ = self.got = 0
 
     def room(self) -> int:
-        """Return since when the next buffer is free, or -1 if that is not known yet."""
+        """Time since which the next buffer is free [ps], -1 if unknown."""
         return self.freed[self.put_ % self.size]
 
     def room_by(self) -> Cause:
         return self.freed_by[self.put_ % self.size]
 
     def put(self, t: int, by: Cause) -> None:
-        """Fill the next buffer at `t`."""
         i = self.put_ % self.size
         self.freed[i] = -1
         self.filled[i], self.filled_by[i] = t, by
         self.put_ += 1
 
     def first(self) -> int:
-        """Return when the oldest full buffer was filled, or -1 if none is full."""
+        """Time at which the oldest full buffer was filled [ps], -1 if none is full."""
         return self.filled[self.got % self.size] if self.put_ > self.got else -1
 
     def first_by(self) -> Cause:
         return self.filled_by[self.got % self.size]
 
     def take(self, t: int, by: Cause) -> None:
-        """Free the oldest buffer at `t`."""
         i = self.got % self.size
         self.freed[i], self.freed_by[i] = t, by
         self.got += 1
 
 
 class Stage:
-    """A server of work: `free` from when on, `queue` the jobs in program order.
+    """A server of work: `free` from a time on; `queue` holds the jobs in program order.
 
-    `busy_ps` counts all services so far, ahead of the clock, too.
+    `busy_ps` counts all services so far, including those ahead of the clock.
 
-    The work that it served last is `job`'s, began at `start` and ended at `end`; `began` and `at` are what that
-    followed from. Until the ring that is `leaving` for has room the stage is blocked, but the buffer that the tile came
-    from is free since `start`.
+    The latest service, for `job`, lasted from `start` to `end`; `began` and `at` are the causes of these. While the
+    ring `leaving` has no room the stage is blocked, but the tile's source buffer is free since `start`.
 
-    The tiles of a command follow one another: `since` is when the first one began, `before` the busy time until then.
-    In a live run, `spans` are the starts and ends, `recent` of them, of services that may be ahead of the clock.
+    The tiles of a command are consecutive: `since` is the start of the first, `before` the busy time until then. In a
+    live run, `spans` holds the starts and ends, `recent` in number, of services that may be ahead of the clock.
     """
 
     __slots__ = (
@@ -142,7 +136,7 @@ class Stage:
     def step(
         self, ready: int, by: Cause, service: int, command: int, nbytes: int, flops: int, tile: int, first: bool
     ) -> None:
-        """Serve work that is ready since `ready` for `service`; `first` if it is a command's first."""
+        """Serve work that is ready at `ready` for `service` [ps]; `first` if it is a command's first."""
         start, cause, other = self.free, self.free_by, by
         if ready > start:
             start, cause, other = ready, by, cause
@@ -159,7 +153,7 @@ class Stage:
                 start, end, self.component, self.kind, command, nbytes, flops, tile, log.event(cause), other.event
             )
             self.at = Cause(row)
-            if self.part != FETCH:  # which takes from no ring
+            if self.part != FETCH:  # it takes from no ring
                 self.began = Cause(BEGIN | row >> 3 << 3)
         elif log.operation:
             self.at, self.began = log.then(cause, command, self.part, service), cause
@@ -175,7 +169,7 @@ class Stage:
         self.recent = i + 2
 
     def busy_by(self, now: int) -> int:
-        """Return for how long it has been busy by now [ps], in a live run."""
+        """Busy time until now [ps]; live runs only."""
         spans, ahead, i = self.spans, 0, self.recent
         while i and spans[i - 1] > now:
             ahead += spans[i - 1] - max(now, spans[i - 2])
@@ -185,11 +179,11 @@ class Stage:
         return self.busy_ps - ahead
 
     def done(self) -> None:
-        """Be free for the next work: what was served leaves nothing."""
+        """Become free at `end`, without an output."""
         self.free, self.free_by = self.end, self.at
 
     def leave(self) -> bool:
-        """Pass the served tile on; return False while it is not known when that is possible."""
+        """Pass the served tile on; return False while the ring has no known room."""
         ring, end = self.leaving, self.end
         assert ring is not None
         room = ring.room()
@@ -221,7 +215,7 @@ class Pipeline:
         self._moving = self._again = False
 
     def advance(self) -> None:
-        """Move all that can move. A call from within one, as a command ends, is left to that one."""
+        """Move all that can move. A nested call, as a command ends, leaves that to the outer one."""
         if self._moving:
             self._again = True
             return
@@ -233,7 +227,7 @@ class Pipeline:
             moved = self._run(gemm) or moved
             moved = self._run(math) or moved
             moved = self._run(store) or moved
-            # Whatever comes next waits for what is not there yet, unless a stage was held up by the one behind it.
+            # No stage can go on before an event, unless it was blocked by the next stage, which has moved.
             held = (
                 fetch.leaving is not None
                 or gemm.leaving is not None
@@ -245,7 +239,6 @@ class Pipeline:
         self._moving = False
 
     def _run(self, stage: Stage) -> bool:
-        """Serve what a stage can serve; return whether it did."""
         moved = False
         while True:
             if stage.leaving is not None:
@@ -269,8 +262,6 @@ _COMPOSITE, _LOOKUP = KIND["composite"], STEP_KIND["lookup"]
 
 
 class VectorJob(Job):
-    """Work of one command on the vector engine."""
-
     __slots__ = ("service_ps",)
 
     def __init__(self, pe: Pe, command: Vector, program: Program | None) -> None:
@@ -293,10 +284,10 @@ class VectorJob(Job):
 
 
 class TileJob(Job):
-    """A tiled command: its tiles move through the pipeline; counters say how far each stage has come.
+    """A tiled command: its tiles move through the pipeline; counters hold the progress of each stage.
 
-    `kt` tiles in a row make one output tile. Streamed operands arrive by `reads` (see `pe_dma`); the tiles of
-    pinned ones are there as soon as PE_SCHEDULER has planned them, from `planned_by` on.
+    `kt` consecutive tiles make one output tile. Streamed operands arrive by `reads` (see `pe_dma`); tiles of pinned
+    ones are available once PE_SCHEDULER has planned them, from `planned_by` on.
     """
 
     __slots__ = (
@@ -312,7 +303,7 @@ class TileJob(Job):
         self.fetched = self.multiplied = self.vectored = self.stored = 0
         self.matrix, self.vector = plan.matrix, plan.vector
         self.tile_ps = pe.scheduler.tile_ps
-        self.planned_ps = self.start_ps = -1  # not yet
+        self.planned_ps = self.start_ps = -1
         self.planned_by = NOTHING
         self.reads: TileReads | None = None
         self.writes: TileWrites | None = None
@@ -335,11 +326,10 @@ class TileJob(Job):
         pe.progress()
 
     def planned(self, i: int) -> int:
-        """Return when PE_SCHEDULER has planned tile `i`, or -1 while it cannot begin with the command."""
+        """Time at which PE_SCHEDULER has planned tile `i` [ps], -1 while it cannot begin with the command."""
         return -1 if self.planned_ps < 0 else self.planned_ps + (i + 1) * self.tile_ps
 
     def plan_of(self, i: int) -> Cause:
-        """Return the cause that the plan of tile `i` is."""
         log = self.pe.log
         if log.tiles or not log.operation:
             return self.planned_by
@@ -428,17 +418,16 @@ class TileJob(Job):
         return i == self.n
 
     def _ended(self, stage: Stage, n: int) -> None:
-        """Take note that a stage has served all tiles, `n` of them."""
         stage.queue.popleft()
         if stage.log.operation:
             stage.log.stage(self.id, stage.kind, stage.since, stage.end, stage.busy_ps - stage.before, n)
 
     def tile_of(self, o: int) -> int:
-        """Return the tile that completes output tile `o`."""
+        """Index of the tile that completes output tile `o`."""
         return (o + 1) * self.kt - 1
 
     def left(self, stage: Stage) -> None:
-        """Note that a tile has left a stage: its operands their buffers, or an output for the DMA or for good."""
+        """After a fetch, free the operands' buffers; after a store, wake the DMA or end the job."""
         if stage.part == FETCH:
             if self.reads is not None:
                 self.reads.freed(self.fetched - 1, stage.free, stage.at)
@@ -449,7 +438,6 @@ class TileJob(Job):
                 self.finish(stage.free, self._window(stage.free, stage.at))
 
     def written(self, t: int, by: Cause) -> None:
-        """End the job: the last write is acknowledged."""
         pe, command = self.pe, self.command
         assert isinstance(command, Composite)
         whole = self._window(t, by)
@@ -462,7 +450,7 @@ class TileJob(Job):
         self.finish(t, whole)
 
     def _window(self, end: int, by: Cause) -> int:
-        """Log the command as a whole, from its first DMA or fetch to `end`; return the event of that."""
+        """Log the whole command, from its first DMA or fetch to `end`; return the event."""
         log = self.pe.log
         if not log.operation:
             return NONE
@@ -473,9 +461,9 @@ class TileJob(Job):
 
 @dataclass(slots=True)
 class Operand:
-    """What tiles read of one operand: its grid, and which of a tile's m, n, k (0 for none) give the place in it.
+    """An operand as read by tiles: its grid, and which of a tile's m, n, k (0 for none) index its rows and columns.
 
-    An operand without k is read once per output tile, with its last k tile, or with its first.
+    An operand without k is read once per output tile, with its last k tile, or with its `first`.
     """
 
     grid: Grid
@@ -483,19 +471,18 @@ class Operand:
     first: bool = False
 
     def place(self, m: int, n: int, k: int) -> tuple[int, int]:
-        """Return the grid position that tile (m, n, k) reads."""
         at = {"m": m, "n": n, "k": k, "0": 0}
         return at[self.axes[0]], at[self.axes[1]]
 
     def nbytes(self, m: int, n: int, k: int, kt: int) -> int:
-        """Return the bytes that tile (m, n, k) reads of it."""
+        """0 for tiles that do not read an operand without k."""
         if "k" not in self.axes and k != (0 if self.first else kt - 1):
             return 0
         return self.grid.elements(*self.place(m, n, k)) * self.grid.itemsize
 
 
 class OutputTile:
-    """What an output tile of `nbytes` costs, in ps, bytes and operations; lists have an entry for each k tile."""
+    """Cost of an output tile of `nbytes`, in ps, bytes and operations; lists have an entry for each k tile."""
 
     __slots__ = ("fetch_ps", "fetched", "flops", "nbytes", "product_ps", "store_ps", "vector_ps")
 
@@ -520,11 +507,11 @@ class OutputTile:
 
 
 class Plan:
-    """The tiles of C[m, n] = A[m, k] B[k, n], in order m, n, k, and what each stage spends on them.
+    """The tiles of C[m, n] = A[m, k] B[k, n], in order m, n, k, and their cost in each stage.
 
-    All that it holds follows from shapes and types: equal commands share one, on whatever PE; `pe` only gives rates.
-    `mt`, `nt`, `kt` count tiles along each size, `n` all of them. `dtype` is that of operands of the matrix engine, if
-    that takes part; with `vector`, each output tile is `work` for the vector engine.
+    A plan depends on shapes and types only: equal commands share one, on all PEs; `pe` only gives rates. `mt`, `nt`,
+    `kt` count tiles along each size, `n` all of them. `dtype` is that of the matrix engine's operands, None if it takes
+    no part; with `vector`, each output tile is `work` for the vector engine.
     """
 
     def __init__(self, pe: Pe, sizes: tuple[int, int, int], tile: tuple[int, int, int], dtype: DType | None) -> None:
@@ -539,20 +526,18 @@ class Plan:
         self._outputs: list[OutputTile | None] = [None] * 4
 
     def grid(self, axes: str, itemsize: int) -> Grid:
-        """Return the grid of a matrix whose rows and columns are two of m, k and n, or a single row (0)."""
+        """Grid of a matrix whose rows and columns are two of m, k and n, or a single row (0)."""
         (rows, tile_rows), (cols, tile_cols) = ((self.sizes.get(x, 1), self.tile.get(x, 1)) for x in axes)
         return Grid(rows, cols, tile_rows, tile_cols, itemsize)
 
     def read(self, operand: Ref | Value, axes: str, first: bool = False) -> None:
-        """Let the tiles read an operand like this one."""
         self.operands.append(Operand(self.grid(axes, operand.dtype.itemsize), axes, first))
 
     def out_place(self, o: int) -> tuple[int, int]:
-        """Return the grid position of output tile `o`."""
         return divmod(o, self.nt)
 
     def output(self, o: int) -> OutputTile:
-        """Return what output tile `o` costs; they differ only by whether they are ragged."""
+        """Cost of output tile `o`; only ragged tiles differ, so there are at most four."""
         m, n = o // self.nt, o % self.nt
         kind = 2 * (m == self.mt - 1) + (n == self.nt - 1)
         found = self._outputs[kind]
@@ -561,18 +546,18 @@ class Plan:
         return found
 
     def size(self, axis: str, at: int) -> int:
-        """Return the true size of tiles at a place along m, k or n."""
+        """Size of the tiles at index `at` along m, k or n; the last may be ragged."""
         return min(self.tile[axis], self.sizes[axis] - at * self.tile[axis])
 
 
 def _read(command: Composite) -> list[Ref | Value]:
-    """Return what the tiles of a command read, in the order of its plan's operands."""
+    """Operands that the tiles of a command read, in the order of its plan's operands."""
     reads = [command.a, command.b, command.acc, *[operand for _, operand in command.extra]]
     return [x for x in reads if x is not None]
 
 
 class PeScheduler:
-    """Plans a tile every `tile_ns`, in the order of commands, while earlier tiles are under way."""
+    """Plans a tile every `tile_ns`, in the order of commands, while earlier tiles are in flight."""
 
     def __init__(self, pe: Pe, node_id: str) -> None:
         self.pe = pe
@@ -583,7 +568,7 @@ class PeScheduler:
         self._free, self._free_by = 0, NONE
 
     def advance(self) -> None:
-        """Plan the commands whose operands are complete, none before the command issued before it."""
+        """Plan the commands whose operands are complete, in program order."""
         while self.queue and not self.queue[0].waiting:
             job = self.queue.pop(0)
             start, cause, other = job.ready, job.ready_by, self._free_by
@@ -598,7 +583,6 @@ class PeScheduler:
                 job.planned_by = Cause(self._free_by)
 
     def job(self, command: Command, program: Program | None) -> Job:
-        """Return the job of a command that engines compute."""
         if isinstance(command, Vector):
             return VectorJob(self.pe, command, program)
         if isinstance(command, Dot):
@@ -642,7 +626,7 @@ class PeScheduler:
     def _gemm(self, mkn: tuple[int, int, int], a: Ref | Value, b: Ref | Value, acc: Value | None) -> Plan:
         plan = Plan(self.pe, mkn, self.pe.gemm.tile, a.dtype)
         m, k, n = (plan.size(axis, 0) for axis in "mkn")
-        self.pe.gemm.tile_ps(m, k, n, a.dtype)  # an error of the engine is one of the command, not of a tile
+        self.pe.gemm.tile_ps(m, k, n, a.dtype)  # raises the engine's error at the command, not at a tile
         plan.read(a, "mk")
         plan.read(b, "kn")
         if acc is not None:
@@ -677,7 +661,7 @@ class PeScheduler:
         return plan
 
     def _math(self, command: Composite, a: Ref | Value, out: Ref) -> Plan:
-        """Cut an element-wise command: like an output matrix, a vector as one row of longer tiles."""
+        """Plan an element-wise command: a matrix by output tiles, a vector as one row of longer tiles."""
         tm, _, tn = self.pe.gemm.tile
         rows = math.prod(out.shape[:-1])
         if rows == 1:

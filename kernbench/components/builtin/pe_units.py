@@ -1,4 +1,4 @@
-"""The parts of a PE that are rates and space: TCM and its ports, the MMU, and the vector engine."""
+"""Parts of a PE that are rates and space: TCM and its ports, the MMU, and the vector engine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kernbench.policy.address.pe_mmu import PeMMU
 
 
 class PeTcm:
-    """Space for a program's values. What is given back at a future time can be had again from then on.
+    """Space for a program's values. Space freed at a future time is available from then on.
 
-    Results up to `scratch_result_kib` go to the scratch, loaded operands and larger results to the heap.
+    Results up to `scratch_result_kib` use the scratch, loaded operands and larger results the heap.
     """
 
     def __init__(self, name: str, config: PeTcmConfig, heap: FirstFit) -> None:
@@ -25,13 +25,13 @@ class PeTcm:
         self.scratch = FirstFit(f"kernel scratch of {name}", start, round(config.kernel_scratch_mb * MIB))
         self.heap = heap
         self._small = config.scratch_result_kib * KIB
-        self._returned_ps: list[int] = []  # in this order: what is given back, and by which event
+        self._returned_ps: list[int] = []  # ascending, with space and event of each
         self._returned: list[tuple[FirstFit, int]] = []
         self._returned_by: list[int] = []
         self.freed_by = 0
 
     def alloc(self, value: Value, loaded: bool, now: int) -> int:
-        """Give `value` its space, not before `now`; return from when on it has it, or -1 if none is free yet."""
+        """Allocate space for `value`; return the time from which it is available [ps], >= `now`, or -1 if none is."""
         nbytes = value.nbytes
         area = self.scratch if not loaded and nbytes <= self._small else self.heap
         if nbytes > area.nbytes:
@@ -51,7 +51,6 @@ class PeTcm:
             now = max(now, self._give_back())
 
     def free(self, value: Value, at: int, by: int) -> None:
-        """Take the space of `value` back at time `at`."""
         i = bisect_right(self._returned_ps, at)
         self._returned_ps.insert(i, at)
         self._returned.insert(i, value.space)
@@ -59,7 +58,6 @@ class PeTcm:
         value.space = None
 
     def full(self, value: Value, loaded: bool) -> OutOfMemoryError:
-        """Return the error of a program that holds everything itself."""
         area = self.scratch if not loaded and value.nbytes <= self._small else self.heap
         return OutOfMemoryError(
             f"{self.name}: no room for a tile of shape {value.shape} {value.dtype} ({value.nbytes} B): "
@@ -93,20 +91,19 @@ class PeMath:
         self._known: dict[tuple[VectorOp, ...], int] = {}
 
     def service_ps(self, work: tuple[VectorOp, ...]) -> int:
-        """Return the time of a command's `work` [ps]; it is computed once."""
         found = self._known.get(work)
         if found is None:
             found = self._known[work] = self.ps(work)
         return found
 
     def lanes(self, itemsize: int) -> int:
-        """Return the lanes for values of `itemsize` bytes: up to 2, 4, and half of the latter for 8."""
+        """Lanes by item size: one rate up to 2 bytes, one for 4, half of that for 8."""
         if itemsize <= 2:
             return self.config.lanes_16bit
         return max(1, self.config.lanes_32bit * 4 // itemsize)
 
     def cycles(self, op: VectorOp, elements: int) -> int:
-        """Return the cycles of `op` on `elements`: elements / lanes (x slow), a reduction + log2(lanes)."""
+        """Cycles for `elements` / lanes rounds: slow operations take longer, a reduction takes log2(lanes) more."""
         lanes = self.lanes(op.itemsize)
         rounds = -(-elements // lanes)
         if op.kind == "slow":
@@ -114,7 +111,7 @@ class PeMath:
         return rounds + (lanes - 1).bit_length() if op.kind == "reduce" else rounds
 
     def ps(self, work: Iterable[VectorOp], elements: int | None = None) -> int:
-        """Return the time of `work`, one op after the other [ps]; `elements` replaces the ops' own."""
+        """Time of `work`, one op after the other [ps]; `elements` overrides the ops' own."""
         cycles = 0
         for op in work:
             cycles += self.cycles(op, op.elements if elements is None else elements)
@@ -130,13 +127,11 @@ class PeFetchStore:
         self._fetch = self._store = 0
 
     def fetch_ps(self, nbytes: int) -> int:
-        """Return the time to read `nbytes` of operands from TCM [ps]."""
         if nbytes != self._fetched:
             self._fetched, self._fetch = nbytes, self._read[nbytes]
         return self._fetch
 
     def store_ps(self, nbytes: int) -> int:
-        """Return the time to write `nbytes` of results to TCM [ps]."""
         if nbytes != self._stored:
             self._stored, self._store = nbytes, self._write[nbytes]
         return self._store

@@ -1,7 +1,7 @@
 """Queues between programs, without time: slots and credits, and which receive takes which message.
 
 The queue engine of a PE drives them with events (`builtin.pe_ipcq`); the mock of collectives drives them round by
-round. A message of more than a slot travels in parts of a slot each.
+round. A message larger than a slot travels in parts of a slot each.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ UNLIMITED = 1 << 40  # slots of a ring without limit
 
 
 class Slot:
-    """Part `index` of a message, in slot `number` of a ring since its installation; `order` is that of its arrival."""
+    """Part `index` of a message, in slot `number` of a ring, counted since its installation; `order` is of arrivals."""
 
     __slots__ = ("free", "index", "message", "nbytes", "number", "order")
 
     message: Message
 
     def fill(self, message: Message) -> None:
-        """Be the next part of a message, in the next slot of the peer's ring."""
         queue: Queue = message.queue
         self.message, self.index, self.number = message, message.left, queue.sent
         self.nbytes = min(queue.slot_bytes, message.nbytes - message.left * queue.slot_bytes)
@@ -44,8 +43,8 @@ class Slot:
 class Queue:
     """One direction of a program: its ring, which its peer fills, and the peer's, which it fills while it has credits.
 
-    `credits` are the free slots of the peer's ring. Heads and tails count slots: `sent` and `acknowledged` of the
-    peer's ring, `arrived` and `released` of this program's; `taken` counts those of messages that receives have
+    `credits` counts the free slots of the peer's ring. Heads and tails count slots: `sent` and `acknowledged` of the
+    peer's ring, `arrived` and `released` of this program's; `taken` counts slots of messages that receives have
     claimed, arrived or not. `outbox` holds the messages that have not left, `inbox` those that no receive has claimed,
     `held` the filled slots.
     """
@@ -65,11 +64,11 @@ class Queue:
 
     @property
     def acknowledged(self) -> int:
-        """How many slots of the peer's ring have come free."""
+        """Slots of the peer's ring that have become free."""
         return self.sent - self.n_slots + self.credits
 
     def release(self, slot: Slot) -> list[Any]:
-        """Free a slot; return those that come free with it: the ring frees its slots in their order."""
+        """Free a slot; return the slots that leave the ring with it: a ring frees its slots in order."""
         slot.free = True
         held, freed = self.held, []
         while held and held[0].free:
@@ -78,7 +77,6 @@ class Queue:
         return freed
 
     def describe(self) -> str:
-        """Return the state of both rings in words."""
         if self.n_slots == UNLIMITED:
             return f"{self.name}: {len(self.held)} messages"
         waiting = sum(message.parts - message.left for message in self.outbox)
@@ -94,9 +92,9 @@ class Queue:
 
 
 class Message(Job):
-    """A send under way: `left` of its `parts` have a slot, `slots` are those that have arrived, in order.
+    """A send in flight: `left` of its `parts` have a slot, `slots` holds those that have arrived, in order.
 
-    `receive` has claimed it. Its bytes are `data`, or what the command makes of `array`.
+    `receive` has claimed it. Its bytes are `data`, or computed from `array`.
     """
 
     __slots__ = (
@@ -118,7 +116,7 @@ class Message(Job):
 
     @property
     def is_tile(self) -> bool:
-        """Whether its receive is complete; what is in a slot then is a tile that is used in place."""
+        """Whether its receive is complete; a filled slot is then a tile used in place."""
         return self.receive is not None and self.receive.message is None
 
     def enter(self) -> None:
@@ -129,7 +127,7 @@ class Message(Job):
         self.pe.ipcq.progress(self.queue)
 
     def take_value(self) -> None:
-        """Take the value that is sent; bytes from memory are read later."""
+        """Capture the value to send; bytes from memory are read later."""
         if self.command.inputs:
             value = self.command.inputs[0]
             self.array, self.dtype = value.array, value.dtype
@@ -137,7 +135,7 @@ class Message(Job):
             self.data = np.zeros(self.nbytes, np.uint8)
 
     def bytes(self) -> np.ndarray | None:
-        """Return its bytes (uint8); None in a run without data."""
+        """Its bytes (uint8); None in a run without data."""
         if self.data is None and self.array is not None:
             assert self.command.compute is not None
             self.data = self.command.compute(self.array)
@@ -145,9 +143,9 @@ class Message(Job):
 
 
 class Receive(Job):
-    """A receive under way: `queues` are those it may take from, `message` is what it has claimed, from `queue`.
+    """A receive in flight: it may take from `queues`; `message` is the one that it has claimed, from `queue`.
 
-    `asked` parts of its message have been asked for, `left` have not been taken.
+    `asked` parts of its message have been requested, `left` have not been received.
     """
 
     __slots__ = ("asked", "left", "message", "queue", "queues")
@@ -169,7 +167,7 @@ class Receive(Job):
         self.pe.ipcq.post(self)
 
     def next_part(self) -> Any:
-        """Return the next part that is in its slot and has not been asked for, or None."""
+        """Request the next part that is in its slot; None if there is none."""
         message = self.message
         assert message is not None
         if self.asked == len(message.slots):
@@ -178,7 +176,7 @@ class Receive(Job):
         return message.slots[self.asked - 1]
 
     def result(self) -> np.ndarray | None:
-        """Return what the message carries, as the output has it."""
+        """Pass the array on if the types agree, without a round trip through bytes."""
         message, command = self.message, self.command
         assert message is not None
         assert command.output is not None
@@ -187,24 +185,23 @@ class Receive(Job):
         return None if command.compute is None else command.compute(message.bytes())
 
     def complete(self) -> None:
-        """Forget the message: it, its slots and jobs would keep each other alive."""
+        """Drop the message: it, its slots and jobs would form a reference cycle."""
         assert self.message is not None
         if self.command.consume:
             self.message.slots.clear()
         self.message = None
 
     def describe(self) -> str:
-        """Return what it waits for, in words."""
         names = " or ".join(queue.name for queue in self.queues)
         peers = ", ".join(queue.peer_name for queue in self.queues)
         return f"recv of {self.command.nbytes} B from {names} ({peers})"
 
 
 class Inbox:
-    """What one PE receives: `waiting` are the receives without a message, in program order.
+    """Receives of one PE: `waiting` are those without a message, in program order.
 
-    `unclaimed` counts the messages without a receive. `undecided` tells that a receive from any direction could take
-    one when all arrivals of this instant are known.
+    `unclaimed` counts the messages without a receive. `undecided`: a receive from any direction has to wait until all
+    arrivals of this instant are known.
     """
 
     def __init__(self) -> None:
@@ -228,7 +225,6 @@ class Inbox:
         return Receive(pe, command, program, among)
 
     def _chosen(self, queues: Mapping[str, Any], name: str | None) -> tuple[Any, ...]:
-        """Return the queues of a program that a direction means: all of them if it is None."""
         if name is None and queues:
             return tuple(queues.values())
         if name is None or name not in queues:
@@ -237,7 +233,6 @@ class Inbox:
         return (queues[name],)
 
     def arrive(self, queue: Queue, slot: Slot, order: int) -> None:
-        """Take the next part of a queue, which is in its slot; `order` tells its arrival from others."""
         slot.order = order
         queue.arrived += 1
         queue.held.append(slot)
@@ -249,9 +244,9 @@ class Inbox:
             self.unclaimed += 1
 
     def match(self, now: int, settled: bool) -> list[Receive]:
-        """Give messages to the receives that are ready, of one queue in their order; return those that have one.
+        """Match ready receives with messages, in order within each queue; return the matched ones.
 
-        Those from any direction take the earliest once the arrivals of this instant are `settled`.
+        Receives from any direction take the earliest message once the arrivals of this instant are `settled`.
         """
         found: list[Receive] = []
         passed: set[Queue] = set()
@@ -274,13 +269,13 @@ class Inbox:
         return found
 
     def _earliest(self, queues: tuple[Queue, ...]) -> Queue | None:
-        """Return the queue whose message came first; of several the next after the one that was served last."""
+        """Find the queue with the earliest message; on ties, round-robin after the queue served last."""
         after = queues.index(self._served) + 1 if self._served in queues else 0
         in_turn = [queue for queue in queues[after:] + queues[:after] if queue.inbox]
         return min(in_turn, key=lambda queue: queue.inbox[0].slots[0].order) if in_turn else None
 
     def _claim(self, receive: Receive, queue: Queue) -> bool:
-        """Give a receive the first message of a queue; a look waits for all of it."""
+        """Match a receive with the first message of a queue; a look (not `consume`) needs all of its parts."""
         command, message = receive.command, queue.inbox[0]
         if message.nbytes != command.nbytes:
             who = "" if receive.program is None else f"{receive.program.location()}: "
@@ -303,13 +298,7 @@ class Inbox:
 
 
 def check_read(ring: Any, queue: Any, parts: int, receiver: str, sender: str) -> None:
-    """Refuse `parts` that a program left in a ring when it ended, which its peer sent over `queue`.
-
-    Raises
-    ------
-    KernelError
-        The next collective would receive them.
-    """
+    """Refuse `parts` that a program left unread in a ring when it ended: the next collective would receive them."""
     if parts:
         sizes = []
         for message in ring.inbox:

@@ -1,7 +1,7 @@
-"""Parts that messages pass through: they cost a latency, delay every flit by the same time and occupy nothing.
+"""Network nodes that messages pass through: each delays every flit by its latency and is never occupied.
 
-A user-defined part is a class with the same constructor and `latency_ps`; one that also defines
-`on_head(nbytes, t_ps) -> extra_ps` is asked for every flit that reaches it.
+A user-defined node is a class with the same constructor and `latency_ps`; if it also defines
+`on_head(nbytes, t_ps) -> extra_ps`, that is called for every flit that reaches it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from kernbench.topology._graph import Node
 
 
 class Transit:
-    """A part whose latency is the overhead that the machine file gives it."""
+    """A network node whose latency is its overhead in the machine file."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
 
     def latency_ps(self) -> int:
-        """Return the delay of every flit that passes [ps]."""
+        """Delay of every flit [ps]."""
         return self.node.overhead_ps
 
 

@@ -1,4 +1,4 @@
-"""Physical memory of a machine: what each PE and cube has, and who holds which bytes of it."""
+"""Physical memory of a machine: the allocators of each PE and cube."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class AddressConfig:
-    """Sizes of a machine's memories, in bytes where not counts.
+    """Sizes of a machine's memories [bytes], and counts.
 
     TCM holds, from its start: tile buffers (the scheduler's), kernel scratch, then the heap of operands, handles and
-    rings. An HBM slice, of `slice_bytes`, is a PE's.
+    rings. An HBM slice, of `slice_bytes`, belongs to a PE.
     """
 
     sip_count: int
@@ -49,7 +49,6 @@ class AddressConfig:
 
     @classmethod
     def of(cls, config: MachineConfig) -> AddressConfig:
-        """Return the sizes that a machine file gives."""
         cube, tcm = config.cube, config.cube.pe.pe_tcm
         return cls(
             sip_count=config.n_sips,
@@ -65,29 +64,20 @@ class AddressConfig:
 
     @property
     def scratch_start(self) -> int:
-        """Offset of the kernel scratch in TCM."""
         return self.tcm_scheduler_reserved_bytes
 
     @property
     def heap_start(self) -> int:
-        """Offset of the heap in TCM."""
         return self.tcm_scheduler_reserved_bytes + self.scratch_bytes
 
     @property
     def heap_bytes(self) -> int:
-        """Bytes of TCM for operands, handles and rings."""
         return self.tcm_bytes_per_pe - self.heap_start
 
     def locate(self, address: int) -> Location:
-        """Return the component of this machine that `address` is in; an HBM slice with its PE.
-
-        Raises
-        ------
-        AllocationError
-            If the machine has no memory there.
-        """
+        """Locate an address, an HBM slice with its PE; AllocationError if the machine has no memory there."""
         if address & HBM_BIT and not address >> (OFFSET_BITS + 4) & 1:
-            # The common case, without the steps between.
+            # Fast path.
             pe, offset = divmod(address & (HBM_BIT - 1), self.slice_bytes)
             place = Location(
                 address >> (OFFSET_BITS + 5), address >> OFFSET_BITS & (FIRST_IO_DIE - 1), pe, "hbm_ctrl", offset
@@ -115,7 +105,7 @@ class AddressConfig:
 
 
 class FirstFit:
-    """Space handed out first fit, from the lowest address; freed space joins its neighbours."""
+    """First-fit allocation from the lowest address; freed space merges with adjacent holes."""
 
     __slots__ = ("_ends", "_held", "_starts", "alignment", "name", "nbytes")
 
@@ -129,7 +119,6 @@ class FirstFit:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes in all holes together."""
         return sum(self._ends) - sum(self._starts)
 
     @property
@@ -138,7 +127,7 @@ class FirstFit:
         return max((end - start for start, end in zip(self._starts, self._ends, strict=True)), default=0)
 
     def take(self, nbytes: int) -> int:
-        """Return the address of `nbytes` that are free, -1 if no hole is large enough."""
+        """Allocate `nbytes`; return the address, or -1 if no hole is large enough."""
         if nbytes <= 0:
             raise AllocationError(f"{self.name}: cannot allocate {nbytes} B; expected a size of at least 1 B")
         size = -(-nbytes // self.alignment) * self.alignment
@@ -155,7 +144,7 @@ class FirstFit:
         return -1
 
     def alloc(self, nbytes: int) -> int:
-        """Return the address of `nbytes` that are free."""
+        """As `take`, but AllocationError if no hole is large enough."""
         found = self.take(nbytes)
         if found >= 0:
             return found
@@ -165,7 +154,6 @@ class FirstFit:
         )
 
     def free(self, address: int) -> None:
-        """Give back the allocation at `address`."""
         size = self._held.pop(address, None)
         if size is None:
             raise AllocationError(
@@ -202,44 +190,35 @@ class PEMemAllocator:
         self.tcm = FirstFit(f"TCM of {name}", tcm.encode(), cfg.heap_bytes)
 
     def alloc_hbm(self, nbytes: int) -> int:
-        """Return the address of `nbytes` of the PE's HBM slice."""
         return self.hbm.alloc(nbytes)
 
     def alloc_tcm(self, nbytes: int) -> int:
-        """Return the address of `nbytes` of the PE's TCM heap."""
         return self.tcm.alloc(nbytes)
 
     def free(self, address: int) -> None:
-        """Give back what was allocated or reserved at `address`, in either memory."""
         (self.hbm if address & HBM_BIT else self.tcm).free(address)
 
     def reserve_ipcq_hbm(self, nbytes: int) -> int:
-        """Return the address of a ring of `nbytes` in the PE's HBM slice."""
         return self.hbm.alloc(nbytes)
 
     def reserve_ipcq_tcm(self, nbytes: int) -> int:
-        """Return the address of a ring of `nbytes` in the PE's TCM."""
         return self.tcm.alloc(nbytes)
 
 
 class CubeSramAllocator:
-    """The shared SRAM of one cube."""
-
     def __init__(self, config: AddressConfig, sip: int, cube: int) -> None:
         start = PhysAddr.cube_sram_addr(sip, cube, 0).encode()
         self.sram = FirstFit(f"SRAM of sip{sip}.cube{cube}", start, config.sram_bytes_per_cube)
 
     def reserve_ipcq_sram(self, nbytes: int) -> int:
-        """Return the address of a ring of `nbytes` in the cube's SRAM."""
         return self.sram.alloc(nbytes)
 
     def free(self, address: int) -> None:
-        """Give back what was reserved at `address`."""
         self.sram.free(address)
 
 
 class Allocators:
-    """All allocators of a machine, made when first asked for."""
+    """All allocators of a machine, created on first use."""
 
     def __init__(self, config: AddressConfig) -> None:
         self.config = config
@@ -247,14 +226,12 @@ class Allocators:
         self._srams: dict[tuple[int, int], CubeSramAllocator] = {}
 
     def pe(self, sip: int, cube: int, pe: int) -> PEMemAllocator:
-        """Return the allocator of a PE's memories."""
         found = self._pes.get((sip, cube, pe))
         if found is None:
             found = self._pes[sip, cube, pe] = PEMemAllocator(self.config, sip, cube, pe)
         return found
 
     def sram(self, sip: int, cube: int) -> CubeSramAllocator:
-        """Return the allocator of a cube's SRAM."""
         found = self._srams.get((sip, cube))
         if found is None:
             found = self._srams[sip, cube] = CubeSramAllocator(self.config, sip, cube)

@@ -22,13 +22,11 @@ class Table:
         self.owners: list[str] = []
 
     def copy(self) -> Table:
-        """Return one with the same ranges."""
         new = Table()
         new.starts, new.ends, new.pas, new.owners = self.starts[:], self.ends[:], self.pas[:], self.owners[:]
         return new
 
     def range(self, i: int) -> str:
-        """Return range `i` in words."""
         return f"{self.owners[i]!r} {_span(self.starts[i], self.ends[i])}"
 
 
@@ -36,17 +34,10 @@ _EMPTY = Table()
 
 
 class PeMMU:
-    """Ranges (va, nbytes, pa) with their owners, sorted by va.
+    """Ranges (va, nbytes, pa) with their owners, sorted by va; `name` is the PE's, for messages.
 
     Look-up time, permissions and table walks are not modelled.
 
-    Parameters
-    ----------
-    name : str
-        The PE, for messages.
-
-    Examples
-    --------
     >>> mmu = PeMMU("sip0.cube0.pe0")
     >>> mmu.map(0x1000, 256, 0xA000, "w")
     >>> mmu.map(0x1100, 256, 0xF000, "w")
@@ -62,25 +53,11 @@ class PeMMU:
         return len(self._table.starts)
 
     def map(self, va: int, nbytes: int, pa: int, owner: str) -> None:
-        """Let `va` .. `va + nbytes` mean `pa` .. `pa + nbytes`, memory of the tensor `owner`.
-
-        Raises
-        ------
-        AllocationError
-            If a part of the range is mapped already.
-        """
+        """Map a range to memory of the tensor `owner`; AllocationError if a part of it is mapped already."""
         self.map_all(((va, nbytes, pa),), owner, {})
 
     def map_all(self, ranges: Iterable[Range], owner: str, made: dict[Table, Table]) -> None:
-        """Map ranges (va, nbytes, pa).
-
-        `made` holds the tables derived from others, for the next PE with the same update.
-
-        Raises
-        ------
-        AllocationError
-            If a part of a range is mapped already.
-        """
+        """Map ranges (va, nbytes, pa) as `map`; `made` caches derived tables for the next PE with the same update."""
         new = made.get(self._table)
         if new is None:
             new = self._table.copy()
@@ -107,13 +84,7 @@ class PeMMU:
         table.owners.insert(i, owner)
 
     def unmap(self, va: int, nbytes: int, made: dict[Table, Table] | None = None) -> None:
-        """Forget the ranges within `va` .. `va + nbytes`; `made` is as for `map_all`.
-
-        Raises
-        ------
-        AllocationError
-            If there is none, or one reaches over an end.
-        """
+        """Unmap all ranges within `va` .. `va + nbytes`; AllocationError if there is none, or one crosses an end."""
         made = {} if made is None else made
         new = made.get(self._table)
         if new is None:
@@ -135,13 +106,7 @@ class PeMMU:
         return table
 
     def translate(self, va: int, nbytes: int) -> list[tuple[int, int]]:
-        """Return the physical pieces (pa, nbytes) of an access, in address order.
-
-        Raises
-        ------
-        OutOfBoundsError
-            If a byte of it is not mapped; the message names the PE, the address and the nearest tensor.
-        """
+        """Return the pieces (pa, nbytes) of an access, in address order; OutOfBoundsError if a byte is not mapped."""
         table = self._table
         starts, ends, pas = table.starts, table.ends, table.pas
         i = bisect_right(starts, va) - 1
@@ -159,19 +124,17 @@ class PeMMU:
         return pieces
 
     def range_of(self, va: int) -> tuple[int, int, int]:
-        """Return start, end and physical address of the range that `va` is in; (0, 0, 0) if it is not mapped."""
+        """Return (start, end, physical address) of the range that contains `va`; (0, 0, 0) if it is not mapped."""
         table = self._table
         i = bisect_right(table.starts, va) - 1
         return (table.starts[i], table.ends[i], table.pas[i]) if i >= 0 and va < table.ends[i] else (0, 0, 0)
 
     def owner(self, va: int) -> str | None:
-        """Return the name of the tensor that `va` belongs to, or None."""
         table = self._table
         i = bisect_right(table.starts, va) - 1
         return table.owners[i] if i >= 0 and va < table.ends[i] else None
 
     def owner_of(self, pa: int) -> str | None:
-        """Return the name of the tensor that a physical address belongs to, or None."""
         table = self._table
         ranges = zip(table.pas, table.starts, table.ends, table.owners, strict=True)
         return next((owner for at, start, end, owner in ranges if at <= pa < at + end - start), None)

@@ -3,7 +3,7 @@
     52:47 rack   46:43 sip   42:38 die   37:0 offset
 
 SIP n of a system is sip n % 16 of rack n // 16. Dies 0-15 are cubes, 16-20 IO chiplets. In a cube, offset bit 37
-chooses between the HBM window and the resource window, which `RESOURCES` cuts into fixed ranges.
+selects the HBM window or the resource window, which `RESOURCES` divides into fixed ranges.
 """
 
 from __future__ import annotations
@@ -40,12 +40,11 @@ class Resource:
 
     @property
     def end(self) -> int:
-        """The first offset behind the range."""
         return self.start + self.size * (MAX_PES if self.per_pe else 1)
 
 
-# One table: what encode and decode know of the resource window. Sizes are what the format can address; a machine
-# has as much of each as its file says.
+# The resource window, for encode and decode. Sizes are the address format's limits; the actual sizes are in the
+# machine file.
 RESOURCES = (
     Resource("pe_tcm", 0, 256 * MIB, per_pe=True),
     Resource("pe_regfile", 16 * GIB, 16 * MIB, per_pe=True),
@@ -57,11 +56,11 @@ BY_NAME = {resource.name: resource for resource in RESOURCES}
 
 
 class Location(NamedTuple):
-    """What an address names: a component and the offset in it.
+    """Component and offset of an address.
 
-    `component` is hbm_ctrl, one of the names in `RESOURCES`, "io" on an IO chiplet or "reserved". `pe` is None
-    for what belongs to the whole die; the PE of an HBM slice depends on the machine, so only
-    `AddressConfig.locate` fills it in. `cube` is None on an IO chiplet.
+    `component` is hbm_ctrl, one of the names in `RESOURCES`, "io" on an IO chiplet or "reserved". `pe` is None for what
+    belongs to the whole die; the PE of an HBM slice depends on the machine, so only `AddressConfig.locate` sets it.
+    `cube` is None on an IO chiplet.
     """
 
     sip: int
@@ -75,8 +74,6 @@ class Location(NamedTuple):
 class PhysAddr:
     """A physical address as its fields.
 
-    Examples
-    --------
     >>> address = PhysAddr.pe_tcm_addr(sip=17, cube=5, pe=3, offset=64)
     >>> address.rack, address.sip, address.die
     (1, 1, 5)
@@ -98,7 +95,6 @@ class PhysAddr:
         _require("offset", self.offset, 1 << OFFSET_BITS)
 
     def encode(self) -> int:
-        """Return the address as one integer."""
         return self.rack << _RACK_SHIFT | self.sip << _SIP_SHIFT | self.die << OFFSET_BITS | self.offset
 
     __int__ = encode
@@ -106,7 +102,6 @@ class PhysAddr:
 
     @classmethod
     def decode(cls, value: int) -> PhysAddr:
-        """Return the fields of the integer address `value`."""
         _require("physical address", value, 1 << ADDRESS_BITS)
         return cls(
             value >> _RACK_SHIFT,
@@ -116,7 +111,6 @@ class PhysAddr:
         )
 
     def locate(self) -> Location:
-        """Return the component that the address is in, and the offset in that component."""
         sip = self.rack * SIPS_PER_RACK + self.sip
         if self.die >= FIRST_IO_DIE:
             io = self.die < FIRST_IO_DIE + IO_DIES
@@ -130,40 +124,36 @@ class PhysAddr:
 
     @classmethod
     def hbm_addr(cls, sip: int, cube: int, offset: int) -> PhysAddr:
-        """Return the address of byte `offset` of a cube's HBM."""
         _require("HBM offset", offset, WINDOW_BYTES)
         return cls._in_cube(sip, cube, HBM_BIT + offset)
 
     @classmethod
     def pe_hbm_addr(cls, sip: int, cube: int, pe: int, offset: int, *, slice_bytes: int) -> PhysAddr:
-        """Return the address of byte `offset` of a PE's HBM slice, where a slice holds `slice_bytes`."""
+        """Byte `offset` of a PE's HBM slice, where a slice holds `slice_bytes`."""
         _require("pe", pe, MAX_PES)
         _require("HBM slice offset", offset, slice_bytes)
         return cls.hbm_addr(sip, cube, pe * slice_bytes + offset)
 
     @classmethod
     def pe_tcm_addr(cls, sip: int, cube: int, pe: int, offset: int) -> PhysAddr:
-        """Return the address of byte `offset` of a PE's TCM."""
         return cls._resource("pe_tcm", sip, cube, pe, offset)
 
     @classmethod
     def pe_scratchpad_addr(cls, sip: int, cube: int, pe: int, offset: int, *, scratch_start: int) -> PhysAddr:
-        """Return the address of byte `offset` of a PE's kernel scratch, at `scratch_start` of its TCM."""
+        """Byte `offset` of a PE's kernel scratch, at `scratch_start` of its TCM."""
         return cls.pe_tcm_addr(sip, cube, pe, scratch_start + offset)
 
     @classmethod
     def pe_ipcq_addr(cls, sip: int, cube: int, pe: int, offset: int, *, heap_start: int) -> PhysAddr:
-        """Return the address of byte `offset` of the TCM space that rings share with handles, from `heap_start`."""
+        """Byte `offset` of the TCM heap, which rings share with handles, at `heap_start`."""
         return cls.pe_tcm_addr(sip, cube, pe, heap_start + offset)
 
     @classmethod
     def pe_regfile_addr(cls, sip: int, cube: int, pe: int, offset: int) -> PhysAddr:
-        """Return the address of byte `offset` of a PE's register file."""
         return cls._resource("pe_regfile", sip, cube, pe, offset)
 
     @classmethod
     def cube_sram_addr(cls, sip: int, cube: int, offset: int) -> PhysAddr:
-        """Return the address of byte `offset` of a cube's SRAM."""
         return cls._resource("sram", sip, cube, 0, offset)
 
     @classmethod

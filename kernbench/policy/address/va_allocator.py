@@ -1,4 +1,4 @@
-"""Virtual addresses: one space for all SIPs of a machine, so that an address means one tensor everywhere."""
+"""Virtual addresses: one space for all SIPs of a machine, so that an address identifies one tensor everywhere."""
 
 from __future__ import annotations
 
@@ -12,25 +12,17 @@ PAGE = 4096
 
 
 class VirtualAllocator:
-    """Hands out the VA ranges of tensors.
+    """Allocates the VA ranges of tensors.
 
     A range begins at a multiple of 4 KiB and is followed by at least 4 KiB that are never allocated: an access beyond
-    the end of a tensor is an error and never another tensor.
+    the end of a tensor is an error and never reaches another tensor.
     """
 
     def __init__(self) -> None:
         self._space = FirstFit("virtual address space", VA_START, VA_BYTES, PAGE)
 
     def alloc(self, nbytes: int) -> int:
-        """Return the first address of a range of `nbytes`."""
         return self._space.alloc(nbytes + PAGE)
 
     def free(self, va: int) -> None:
-        """Give back the range that begins at `va`.
-
-        Raises
-        ------
-        AllocationError
-            If no range begins there.
-        """
         self._space.free(va)

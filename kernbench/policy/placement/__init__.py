@@ -1,1 +1,1 @@
-"""Where the parts of a tensor live."""
+"""Placement of the parts of a tensor."""

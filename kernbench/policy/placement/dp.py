@@ -1,6 +1,6 @@
-"""Placement of a tensor inside one SIP: which PE holds which part of it, and where it is in the VA range.
+"""Placement of a tensor inside one SIP: which PE holds which part, and its offset in the VA range.
 
-The cube policy cuts the tensor, the PE policy cuts each cube's part. Sizes that do not divide follow
+The cube policy splits the tensor, the PE policy splits each cube's part. Sizes that do not divide evenly follow
 torch.chunk: parts of ceil(size / parts), the last one smaller, further ones empty (no shard).
 """
 
@@ -20,27 +20,24 @@ Tile = tuple[int, ...]
 
 
 def replicate(boxes: Sequence[Box], parts: int, tile: Tile | None = None) -> Cut:
-    """Give every part everything."""
     return [list(boxes) for _ in range(parts)]
 
 
 def row_wise(boxes: Sequence[Box], parts: int, tile: Tile | None = None) -> Cut:
-    """Cut dim 0 into consecutive parts."""
     return _chunk(boxes, parts, 0)
 
 
 def column_wise(boxes: Sequence[Box], parts: int, tile: Tile | None = None) -> Cut:
-    """Cut the last dim into consecutive parts."""
     return _chunk(boxes, parts, -1)
 
 
 def tiled_row_major(boxes: Sequence[Box], parts: int, tile: Tile | None = None) -> Cut:
-    """Deal out tiles in row-major order: tile i goes to part i mod `parts`."""
+    """Tile i in row-major order goes to part i mod `parts`."""
     return _deal([t for box in boxes for t in itertools.product(*_tile_spans(box, tile))], parts)
 
 
 def tiled_column_major(boxes: Sequence[Box], parts: int, tile: Tile | None = None) -> Cut:
-    """Deal out tiles in column-major order: tile i goes to part i mod `parts`."""
+    """Tile i in column-major order goes to part i mod `parts`."""
     return _deal([t[::-1] for box in boxes for t in itertools.product(*_tile_spans(box, tile)[::-1])], parts)
 
 
@@ -55,14 +52,14 @@ POLICIES: dict[str, Callable[[Sequence[Box], int, Tile | None], Cut]] = {
 
 @dataclass(frozen=True, slots=True)
 class DPPolicy:
-    """How a tensor is spread over the cubes of a SIP and the PEs of a cube.
+    """How a tensor is distributed over the cubes of a SIP and the PEs of a cube.
 
     Parameters
     ----------
     cube, pe : str
         "replicate", "row_wise" (dim 0), "column_wise" (last dim), "tiled_row_major" or "tiled_column_major".
     num_cubes, num_pes : int, optional
-        Use the first ones only; by default all.
+        Use only the first ones; by default all.
     tile : tuple of int, optional
         Size of a tile along each dim, for the tiled policies.
     cubes : tuple of int, optional
@@ -110,14 +107,8 @@ class DPPolicy:
 class ShardSpec:
     """One contiguous part of a tensor and the PE that holds it.
 
-    Attributes
-    ----------
-    offset_bytes, nbytes : int
-        Its bytes in the tensor's VA range; replicated shards have the same.
-    index : tuple of slice
-        The part of the tensor; empty where it does not matter.
-    shape : tuple of int
-        Its shape; its bytes are row-major.
+    `offset_bytes` and `nbytes` are its bytes in the tensor's VA range, row-major; replicated shards share them.
+    `index` is the part of the tensor, of shape `shape`; empty where it does not matter.
     """
 
     sip: int
@@ -138,26 +129,7 @@ def resolve_dp_policy(
     num_cubes: int = 1,
     target_sip: int,
 ) -> list[ShardSpec]:
-    """Return the shards of a tensor, cube by cube, PE by PE, a PE's tiles in index order.
-
-    Parameters
-    ----------
-    policy : DPPolicy
-        How to spread it.
-    shape : sequence of int
-        Shape of the tensor.
-    itemsize : int
-        Bytes of an element.
-    num_pe, num_cubes : int
-        PEs of a cube and cubes of the SIP.
-    target_sip : int
-        The SIP that holds the tensor.
-
-    Raises
-    ------
-    PlacementError
-        If the policy asks for more cubes or PEs than there are, or does not fit the shape.
-    """
+    """Return the shards of a tensor, ordered by cube, PE and tile; PlacementError if the policy does not fit."""
     shape = tuple(shape)
     numbers = policy.cubes or range(_count("num_cubes", policy.num_cubes, num_cubes))
     if max(numbers) >= num_cubes:
