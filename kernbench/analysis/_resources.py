@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from kernbench.config._schema import DURATION, speeds
+from kernbench.config._kinds import DURATION
+from kernbench.config._schema import speeds
 
 
 class Attribution(NamedTuple):

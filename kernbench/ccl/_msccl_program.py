@@ -18,7 +18,7 @@ from kernbench._registry import hint
 from kernbench._units import MIB
 from kernbench.config._ccl import STATED, CclEntry
 from kernbench.config._files import read_text
-from kernbench.config._schema import Fault, KeyPath, dotted
+from kernbench.config._kinds import Fault, KeyPath, dotted
 from kernbench.errors import ConfigError, quote
 
 # Each type of step, by what it does: receive, combine with or read local elements, send, store.

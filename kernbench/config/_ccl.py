@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from kernbench._registry import MAPPERS, PROGRAMS, TOPOLOGIES, VALIDATORS, Registry, hint, locate
-from kernbench.config._schema import Bytes, Count, Fault, KeyPath, Kind, MachineConfig, Model, described, expected
+from kernbench.config._kinds import Bytes, Count, Fault, KeyPath, Kind, Model, described, expected
+from kernbench.config._schema import MachineConfig
 from kernbench.errors import quote
 
 AUTO = "auto"

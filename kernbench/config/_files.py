@@ -22,7 +22,7 @@ from yaml.constructor import ConstructorError
 
 from kernbench._registry import hint
 from kernbench._units import GIB, MIB
-from kernbench.config._schema import Fault, dotted
+from kernbench.config._kinds import Fault, dotted
 from kernbench.errors import ConfigError, HostError, MissingFileError, cut
 
 if TYPE_CHECKING:

@@ -24,19 +24,9 @@ from kernbench.config._files import (
     problem,
     read_yaml,
 )
+from kernbench.config._kinds import EXPECTED, Fault, KeyPath, Model, core_schema, dotted, is_group, keys, unit_of
 from kernbench.config._rules import machine_faults
-from kernbench.config._schema import (
-    EXPECTED,
-    Fault,
-    KeyPath,
-    MachineConfig,
-    Model,
-    core_schema,
-    dotted,
-    is_group,
-    keys,
-    unit_of,
-)
+from kernbench.config._schema import MachineConfig
 from kernbench.errors import ConfigError, quote
 
 BASE = "base"

@@ -9,7 +9,8 @@ from itertools import product
 
 from kernbench._units import KIB, MIB
 from kernbench.config._dram import dram
-from kernbench.config._schema import Fault, Hbm, MachineConfig
+from kernbench.config._kinds import Fault
+from kernbench.config._schema import Hbm, MachineConfig
 
 # Limits of the address format in `policy.address.phyaddr`.
 MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 1024, 16, 64, 128, 256, 4096

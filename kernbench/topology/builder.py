@@ -12,7 +12,7 @@ from kernbench import config as configs
 from kernbench._registry import COMPONENTS, html_of
 from kernbench.config import MachineConfig
 from kernbench.config._ccl import user_components
-from kernbench.config._schema import dotted
+from kernbench.config._kinds import dotted
 from kernbench.errors import ConfigError
 from kernbench.topology._graph import Graph
 from kernbench.topology._mesh import vc_faults

@@ -9,7 +9,8 @@ from functools import cache
 from typing import Any
 
 from kernbench import config
-from kernbench.config._schema import LARGEST, MachineConfig, walk
+from kernbench.config._kinds import LARGEST, walk
+from kernbench.config._schema import MachineConfig
 
 # The parameters of studies, which mean the same in all of them.
 _PARAMETERS = {

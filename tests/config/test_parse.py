@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kernbench.config import read_machine
 from kernbench.config._files import parse_yaml
-from kernbench.config._schema import LARGEST
+from kernbench.config._kinds import LARGEST
 from kernbench.errors import ConfigError
 from tests.config.contents import DEFAULT, changed, faults
 

@@ -30,7 +30,7 @@ def small_parameters(path) -> list[str]:
     return options
 
 
-# What needs points that the small parameters leave out: changes to the published run, more references than a page lists.
+# Made of points that the small parameters leave out: changes to the published run, a long list of references.
 ONLY_IN_FULL = {"published_gap", "references"}
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from kernbench._units import decimal_product
 from kernbench.analysis._records import Records
 from kernbench.config import MachineConfig, read_machine
-from kernbench.config._schema import DURATION, speeds
+from kernbench.config._kinds import DURATION
+from kernbench.config._schema import speeds
 from kernbench.errors import ConfigError
 
 # What a prediction can change. Costs of a launch on the host are left out.
