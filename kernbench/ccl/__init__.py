@@ -1,11 +1,11 @@
-"""Collectives: algorithms as kernels on many PEs, the queues that join them, what they cost and which one to take."""
+"""Collectives: algorithms as kernels on many PEs, the queues that connect them, their cost, and their choice."""
 
 from typing import Any
 
 _WHERE = {
     "AlphaBeta": "kernbench.ccl.alpha_beta",
     "Bounds": "kernbench.ccl.bounds",
-    "choose": "kernbench.studies.best",  # it simulates, which this layer does not know how to
+    "choose": "kernbench.studies.best",  # it simulates, which this layer must not do
     "from_msccl": "kernbench.ccl._msccl",
     "run_kernel_in_mock": "kernbench.ccl.testing",
     "simulator": "kernbench.runtime_api.collective",
@@ -14,7 +14,6 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name of `kernbench.ccl`, imported when first used."""
     if name not in _WHERE:
         raise AttributeError(f"module 'kernbench.ccl' has no attribute {name!r}; known: {', '.join(_WHERE)}")
     from importlib import import_module

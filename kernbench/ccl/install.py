@@ -1,4 +1,4 @@
-"""From ccl.yaml to algorithms: entries by name, a dotted path, or a function of a notebook."""
+"""Algorithms from entries of ccl.yaml, dotted paths, or functions of a notebook."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ def load_ccl_config(path: CclLike | None = None, machine: MachineConfig | None =
 
 @lru_cache(maxsize=32)
 def _of_file(path: Path, _content: bytes, machine: MachineConfig | None) -> CclConfig:
-    """Return what a file says, read once: a collective asks for it each time."""
     return read_ccl(path, machine)
 
 
@@ -129,7 +128,7 @@ def _named(name: str | None, config: CclLike | None, machine: MachineConfig | No
     if entry.module.endswith(PROGRAM):
         from kernbench.ccl._msccl import from_msccl
 
-        del settings["world_size"]  # the program's
+        del settings["world_size"]  # set by the program
         return from_msccl(entry.module, name=name, collective=entry.collective, **settings)
     holder = _located(name, entry.module)
     cost = getattr(holder, "cost", None)
