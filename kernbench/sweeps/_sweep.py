@@ -57,7 +57,6 @@ class Sweep:
 
     @classmethod
     def of(cls, plan: Plan, outcomes: Mapping[str, Outcome]) -> Sweep:
-        """Return the sweep of a plan's outcomes."""
         import pandas as pd
 
         rows, names = [], []
@@ -87,7 +86,6 @@ class Sweep:
 
     @property
     def ok(self) -> pd.DataFrame:
-        """The rows with a result."""
         return self.table[self.table["status"] == OK]
 
     def save(self, folder: str | Path) -> Path:
@@ -107,7 +105,7 @@ class Sweep:
         write_text(folder / PLAN, json.dumps({**self.about, "axes": self.axes, "invalid": invalid}, indent=1))
         if find_spec("pyarrow") is None:
             return folder
-        # A column of a file has one type: those that hold anything but numbers are text.
+        # Columns of a file have one type; those with other values than numbers are text.
         texts = {name: "string" for name in self.table if not is_numeric_dtype(self.table[name])}
         with replacing(folder / PARQUET) as part:
             self.table.astype(texts).to_parquet(part, index=False)
@@ -144,7 +142,7 @@ class Sweep:
         return f"<p>{self._head()}</p>{html}"
 
     def _first(self) -> list[str]:
-        """Return the columns to show: what was varied, times and what else the study says first, costs, what failed."""
+        """Columns to print: axes, times and the study's first other metrics, costs, and the status if points failed."""
         costs = [name for name in ("area_mm2", "energy_uj") if name in self.metrics]
         metrics = sorted((x for x in self.metrics if x not in costs), key=lambda name: not name.endswith("_ns"))[:4]
         failed = ["status", "error"] if len(self.ok) < len(self) else []
@@ -152,7 +150,7 @@ class Sweep:
 
 
 def _plain(values: Mapping[str, Any]) -> Row:
-    """Return values that a cell can hold: a list or mapping as its text."""
+    """Convert lists and mappings to text, so that a cell can hold them."""
     return {k: json.dumps(v) if isinstance(v, (dict, list, tuple)) else v for k, v in values.items()}
 
 
@@ -265,7 +263,7 @@ def run_plan(
 
 
 def _client(scheduler: str | Client | None) -> tuple[Client | None, bool]:
-    """Return a client of the cluster, and whether it is ours to close."""
+    """Client of the cluster, and whether to close it afterwards."""
     if not isinstance(scheduler, str):
         return scheduler, False
     try:

@@ -44,7 +44,7 @@ def pareto(table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[st
     order = np.lexsort(values.T[::-1])
     front: list[int] = []
     for i in order:
-        # Sorted by the first metric: only rows before can beat this one.
+        # Rows are sorted by the first metric, so only earlier ones can dominate this one.
         if not any((values[j] <= values[i]).all() for j in front):
             front.append(int(i))
     return rows.iloc[front]
@@ -83,7 +83,7 @@ def effects(table: pd.DataFrame, axes: Sequence[str], metric: str) -> pd.DataFra
 
 
 def steps(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "area_mm2") -> pd.DataFrame:
-    """Return what each step along an axis gains, and costs, while the other axes are fixed."""
+    """Gain and cost of each step along an axis while the other axes are fixed."""
     import pandas as pd
 
     check_columns(table, [*axes, metric, cost])
@@ -109,13 +109,12 @@ def steps(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "ar
 
 
 def _groups(rows: pd.DataFrame, axes: Sequence[str], axis: str) -> list[pd.DataFrame]:
-    """Return the rows that differ along one axis only, by the values of the others."""
+    """Rows that differ along one axis only, grouped by the values of the others."""
     others = [name for name in axes if name != axis]
     return [group for _, group in rows.groupby(others, sort=False)] if others else [rows]
 
 
 def check_columns(table: pd.DataFrame, names: Sequence[str]) -> None:
-    """Refuse columns that a table does not have."""
     for name in names:
         if name not in table:
             raise ArgumentError(f"column {name!r} is not in the table; {hint(name, map(str, table.columns))}")
@@ -141,7 +140,7 @@ class Sensitivity:
     change: float
 
     def ranked(self, metric: str) -> pd.DataFrame:
-        """Return what to change first, as the function `ranked` does."""
+        """Rank the factors of the sweep, as the function `ranked` does."""
         return ranked(self.sweep.ok, metric)
 
     def __repr__(self) -> str:
@@ -185,7 +184,7 @@ def sensitivity_plan(
     parameters: Mapping[str, Any] | None = None,
     change: float = 0.2,
 ) -> Plan:
-    """Return the points of `sensitivity`, whose parameters these are."""
+    """Plan of `sensitivity`, with the same parameters."""
     base, fixed = resolve_topology(machine), dict(parameters or {})
     named = factors if isinstance(factors, Mapping) else {name: [name] for name in factors}
     axis: dict[str, Mapping[str, Any]] = {f"{BASE}/": {}}
@@ -202,7 +201,7 @@ def sensitivity_plan(
 
 
 def ranked(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return what to change first: factors by how much less of the metric their better direction gives."""
+    """Factors by how much their better direction reduces the metric."""
     import pandas as pd
 
     check_columns(table, [metric])

@@ -1,4 +1,4 @@
-"""The fields of a machine file and the parameters of programs as a user reads them: label, unit, bounds, slider."""
+"""Labels, units, bounds and sliders for the fields of a machine file and the parameters of programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from kernbench import config
 from kernbench.config._schema import LARGEST
 
-# Each field under its path in the machine file.
+# By the field's path in the machine file.
 _LABELS = {
     "system.sips.count": "SIPs",
     "system.sips.topology": "Topology of the SIPs",
@@ -194,7 +194,7 @@ _PARAMETERS = {
 }
 
 _UNITS = {"um2": "µm²", "mm2": "mm²", "mm2/MiB": "mm²/MiB", "mm2 per GB/s": "mm² per GB/s"}
-_EACH = 32  # up to here, a slider of a whole number offers each one
+_EACH = 32  # up to here, a slider of whole numbers offers each one
 _STEPS = (1.0, 1.25, 1.5, 1.75)
 _FACTORS = (*(step * 2.0**octave for octave in range(-3, 3) for step in _STEPS), 8.0)
 _FROM_ZERO = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
@@ -202,8 +202,6 @@ _FROM_ZERO = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One value of the machine file."""
-
     path: str
     label: str
     unit: str
@@ -216,12 +214,12 @@ class Field:
 
     @property
     def bounds(self) -> str:
-        """What a number must be: "> 0, <= 1"; empty for other values."""
+        """Bounds of a number, as in "> 0, <= 1"; empty for other values."""
         low = [] if self.low is None else [f"{'>' if self.open else '>='} {self.low:g}"]
         return ", ".join(low + ([] if self.high is None else [f"<= {self.high:g}"]))
 
     def stops(self, value: object) -> tuple[float, ...]:
-        """Return the values that a slider offers around `value`, ascending; empty for what is not one number.
+        """Slider values around `value`, ascending; empty if it is not a single number.
 
         >>> fields()["cube.hbm.channels"].stops(8)
         (1, 2, 4, 8, 16, 32, 64)
@@ -248,7 +246,7 @@ class Field:
 
 @cache
 def fields() -> dict[str, Field]:
-    """Return every value of a machine file, by path, in the order of the file."""
+    """Every field of a machine file, by path, in file order."""
     schema = config.json_schema()["$defs"]
     return {field.path: field for field in _leaves(schema, schema["Machine"], "")}
 
@@ -259,7 +257,7 @@ _LINE = re.compile(r"( *)(\w+):\s*([^#]*)(?:#.*\((ref|std|chosen)\b[:;]?\s*([^)]
 
 @cache
 def sources() -> dict[str, str]:
-    """Return where the default value of each field is from, as the packaged machine file says.
+    """Source of each default, from the comments of the packaged machine file.
 
     >>> sources()["cube.pe.pe_gemm.tile.m"], sources()["system.sip_link.latency_ns"]
     ('reference design', 'assumption: a short package-to-package serial link; tried 25 to 100')
@@ -282,7 +280,7 @@ def sources() -> dict[str, str]:
 
 
 def parameter_label(name: str) -> str:
-    """Return the label of a program's parameter; one without an entry is spelled out.
+    """Label of a program's parameter; without an entry, its name as words.
 
     >>> parameter_label("tokens"), parameter_label("block_size")
     ('Tokens per rank', 'Block size')
