@@ -158,14 +158,9 @@ class CriticalPath:
 
 
 def critical_path(records: Records, launches: Sequence[Launch] = ()) -> CriticalPath:
-    """Return the critical path of a run, or of launches of it: from the first one's start to the last one's end.
+    """Walk the critical path of a run, or from the start of the first of some launches to the end of the last.
 
-    A step that was under way when they started counts from then on.
-
-    Raises
-    ------
-    StateError
-        If the records do not say what followed from what.
+    A step that was in progress when they started counts from then on. A StateError if the records lack causes.
     """
     check_logged(records)
     walk = _Walk(records)

@@ -53,7 +53,6 @@ def span(launches: Sequence[Launch]) -> tuple[int, int]:
 
 
 def on(launch: Launch) -> str:
-    """SIP of a launch, as a suffix of its name; empty if it has none."""
     return f" on sip{launch.sip}" if launch.sip >= 0 else ""
 
 

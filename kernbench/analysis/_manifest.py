@@ -104,7 +104,6 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
 
 
 def digest_of(arrays: Mapping[str, np.ndarray]) -> str:
-    """sha256 of names, types, shapes and values."""
     found = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())

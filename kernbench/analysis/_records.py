@@ -457,11 +457,8 @@ class Records:
     def load(cls, path: str | Path) -> Records:
         """Read a file that `save` wrote.
 
-        Raises
-        ------
-        ConfigError
-            If the file cannot be read or is damaged, was written with a schema version before 3, or holds the
-            estimate of a mode that no longer exists.
+        A ConfigError if it cannot be read or is damaged, was written with a schema version before 3, or holds the
+        estimate of a mode that no longer exists.
         """
         from kernbench.analysis._consistency import check
 

@@ -47,7 +47,6 @@ class RouteBreakdown:
         return [hop[0] for way in (path, path[::-1]) for hop in self._hops(way)]
 
     def slowest(self, route: int) -> tuple[str, float]:
-        """Slowest link of a route, and its bandwidth [GB/s]."""
         hops = self._hops(self._dependencies.routes[route])
         return min(((link, bw) for link, *_, bw, _, _ in hops), key=itemgetter(1))
 
@@ -179,7 +178,6 @@ class Parts:
         return replace(self, queueing=self.queueing + total_ps - self.total)
 
     def columns(self) -> dict[str, float]:
-        """Parts in ns, as columns `<part>_ns`."""
         return {f"{name}_ns": getattr(self, name) / 1000 for name in PARTS}
 
 

@@ -36,7 +36,6 @@ class Tracks:
         self._flows.append((src, dst, name))
 
     def events(self) -> list[Event]:
-        """All trace events: names of processes and threads, slices, flows."""
         found: list[Event] = []
         pids: dict[str, int] = {}
         tids: dict[int, int] = {}

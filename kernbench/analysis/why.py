@@ -152,12 +152,9 @@ class Why:
 
 
 def why(records: Records, name: str = "run", launch: str | Launch | Sequence[Launch] | None = None) -> Why:
-    """Why a run, one launch of it, or several from the first to the last took as long as it did.
+    """Explain the time of a run, of one launch, or of several from the first to the last.
 
-    Raises
-    ------
-    KernbenchError
-        If the run was not logged, or the launch does not exist.
+    A KernbenchError if the run was not logged, or the launch does not exist.
     """
     launches: Sequence[Launch] = ()
     looked_at, window = records, (0, records.makespan_ps)

@@ -18,7 +18,6 @@ _STEP = {"E": (0, 1), "W": (0, -1), "S": (1, 0), "N": (-1, 0)}
 
 
 def none(subgroup: Subgroup) -> Neighbours:
-    """No queues, for a kernel that sends nothing."""
     return [{} for _ in subgroup.places]
 
 

@@ -277,7 +277,6 @@ class Plan:
         return f"<Plan of {a.name}: {a.collective}, {self.world_size} participants{each}, SIPs {list(self.sips)}>"
 
     def on(self, sip: int) -> dict[Target, Role]:
-        """Roles of a device's PEs, by (cube, pe)."""
         return {(cube, pe): role for (s, cube, pe), role in self.programs.items() if s == sip}
 
     def args(self, place: Place, n_elem: int, /, **call: Any) -> tuple[Any, ...]:

@@ -423,7 +423,6 @@ def _reduce_args(
     *, n_elem: int, world_size: int, root: int = 0, op: str | Operator = "sum", row: int = 1,
     chunk_bytes: int | None = None,
 ) -> tuple[object, ...]:  # fmt: skip
-    """`root` is a participant's number."""
     return n_elem, reduction(n_elem, world_size, op, row), root, chunk_bytes
 
 

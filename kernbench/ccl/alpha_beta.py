@@ -76,7 +76,6 @@ class Channel(NamedTuple):
         return float(np.interp(nbytes, self.sizes, times_ns)) + beyond * (times_ns[-1] - times_ns[-2])
 
     def round_trip_of(self, nbytes: float, slot_bytes: int) -> float:
-        """Round trip [ns] of a slot that holds `nbytes`."""
         return self.round_trip_ns - self.at(self.copied_ns, slot_bytes) + self.at(self.copied_ns, nbytes)
 
 
@@ -148,7 +147,6 @@ class AlphaBeta:
             return each, once - each
 
         def apart(nbytes: int, n_slots: int = _AMPLE, *, local: bool = True) -> float:
-            """Time between messages of a stream."""
             kernel = _stream(nbytes, local)
             twice, once = (took(kernel, n * _STREAM * nbytes, n_slots) for n in (2, 1))
             return (twice - once) / _STREAM
@@ -159,7 +157,6 @@ class AlphaBeta:
         return Channel(sizes, copied, added, ends, apart(itemsize), apart(slot, 1), apart(slot, local=False) / slot)
 
     def _links(self, src: Place, dst: Place, kind: str) -> Iterable[Link]:
-        """Links from a PE to the memory of another's ring."""
         end = {"tcm": naming.pe_dma(*dst), "sram": naming.sram(*dst[:2]), "hbm": naming.hbm(*dst)}[kind]
         return pairwise(self._router.path(naming.pe_dma(*src), end))
 

@@ -79,12 +79,10 @@ class Bound:
 
     @property
     def ns(self) -> float:
-        """The largest bound."""
         return max(self._all.values())
 
     @property
     def by(self) -> str:
-        """Name of the largest bound."""
         largest = max(self._all, key=lambda name: self._all[name])
         return f"cut at {self.where}" if largest == "cut" else largest
 
@@ -190,7 +188,6 @@ class Bounds:
         return sent * nbytes / sum(region.bw_gbs for region in regions)
 
     def _inside(self, region: Region) -> dict[Hashable, int]:
-        """Count of a region's PEs by shard."""
         found: dict[Hashable, int] = defaultdict(int)
         for place in region.places:
             found[self._shard(place)] += 1

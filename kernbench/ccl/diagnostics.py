@@ -95,7 +95,6 @@ def rings(engine: GraphEngine) -> list[RingState]:
 
 
 def __getattr__(name: str) -> Any:
-    """Resolve names of the reference design."""
     if name not in ("log_send", "reload_trace_setting", "trace_enabled"):
         raise AttributeError(f"module 'kernbench.ccl.diagnostics' has no attribute {name!r}")
     from kernbench import compat

@@ -28,7 +28,7 @@ SHORT, MANY = 8, 24
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Place `rank` of a ring of `n`; pieces go to `to` and come from `source`. Two form a ring over one queue each."""
+    """Place `rank` of a ring of `n`; chunks go to `to` and come from `source`. Two form a ring over one queue each."""
 
     rank: int
     n: int

@@ -149,7 +149,7 @@ class _Participant(MockBackend):
         return bool(self._greenlet.dead)
 
     def pointers(self, tensors: Arrays) -> list[Pointer]:
-        """Copy its arrays into the memory, and add scratch if the algorithm has any."""
+        """Map its arrays, and scratch if the algorithm has any, into memory."""
         arrays = tensors if isinstance(tensors, tuple) else (tensors,)
         if self.plan.algorithm.scratch is not None:
             arrays = (*arrays, np.zeros(self.plan.algorithm.scratch(arrays[0].size), arrays[0].dtype))
@@ -268,7 +268,6 @@ class _Participant(MockBackend):
         self._receives.remove(receive)
 
     def describe(self) -> str:
-        """Describe its waits, and the state of its queues."""
         lines = [self.location(), *(receive.describe() for receive in self.inbox.waiting)]
         return "\n    ".join([*lines, *(f"ring {queue.describe()}" for queue in self.queues.values())])
 

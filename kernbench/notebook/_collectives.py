@@ -167,7 +167,7 @@ def _outcome(torch: RuntimeContext, dist: Any, collective: str, x: Any, world: i
 
 
 def _expected(collective: str, given: np.ndarray, rank: int) -> np.ndarray | None:
-    """Reference values of a rank, float32; None if undefined. `given` has shape (ranks, shards, elements)."""
+    """Compute the values of a rank with numpy; None if undefined. `given` has shape (ranks, shards, elements)."""
     flat = given.reshape(len(given), -1)
     own = np.array_split(flat, len(given), axis=1)[rank]  # the part of each rank's tensor for this one
     found: dict[str, np.ndarray] = {

@@ -318,7 +318,6 @@ class Job:
 
 
 def _describe(error: BaseException) -> str:
-    """Message of an error, with its line in the user's program."""
     frames = [x for x in traceback.extract_tb(error.__traceback__) if "kernbench/" not in x.filename.replace("\\", "/")]
     where = f" (line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"

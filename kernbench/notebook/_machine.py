@@ -98,7 +98,6 @@ class MachineForm:
         return self.valid
 
     def fields(self) -> dict[str, Field]:
-        """Fields that can be changed, by path."""
         return {path: field for path, field in fields().items() if not (self.page and path.endswith(_NAMES_CODE))}
 
     def refuse_code(self, name: str, machine: Machine) -> None:

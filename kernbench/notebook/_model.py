@@ -223,7 +223,6 @@ class Explorer:
                 self.values[name] = value
 
     def set(self, name: str, given: object) -> bool:
-        """Set a parameter; return whether the value is valid. `wrong` contains the fault."""
         [parameter] = [x for x in self.workload.parameters if x.name == name]
         try:
             self.values[name] = parameter.parse(given, self.form.machine)
@@ -243,13 +242,7 @@ class Explorer:
 
     @property
     def machine(self) -> Machine:
-        """The machine of a run: that of the form, with the workload's changes.
-
-        Raises
-        ------
-        ConfigError
-            If the machine is invalid; `wrong` contains the reason.
-        """
+        """The machine of a run: that of the form, with the workload's changes; a ConfigError if it is invalid."""
         changes = self.workload.changes(self.form.machine, self.values)
         return self.form.machine.with_(changes) if changes else self.form.machine
 
@@ -331,7 +324,6 @@ class Explorer:
 
     @property
     def status(self) -> str:
-        """Status of the present run; "outdated" once it is done and something has changed."""
         return OUTDATED if self.state.status == DONE and self.changes else self.state.status
 
     @property
@@ -349,12 +341,10 @@ class Explorer:
 
     @property
     def seconds(self) -> float:
-        """Host time of the latest run so far [s]."""
         return self._job.seconds if self._job is not None else 0.0
 
     @property
     def message(self) -> str:
-        """Text beside the status."""
         return "; ".join(self.changes) if self.status == OUTDATED else self.state.message
 
     # -- running
@@ -420,7 +410,6 @@ class Explorer:
         return outcome.result.latency_ns
 
     def stop_behind(self) -> None:
-        """End the background run, if any."""
         behind = self._behind
         if behind is not None:
             behind.cancel()
@@ -445,7 +434,6 @@ class Explorer:
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of the run; False after a timeout."""
         return self._job is None or self._job.wait(timeout_s)
 
     def _found(self, entry: Entry) -> Outcome | None:

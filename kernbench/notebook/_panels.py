@@ -272,7 +272,6 @@ class ResultTabs:
         self.root.observe(lambda _: self._draw(), "selected_index")
 
     def _of_a_run(self, *parts: widgets.Widget) -> widgets.VBox:
-        """Tab about one run, with its name."""
         return column(self.subject, *parts, name="kb-tab")
 
     def refresh(self) -> None:
@@ -378,7 +377,6 @@ def _output(finished: Finished) -> str:
 
 
 def utilization_line(entry: Entry, result: Result) -> str:
-    """Utilization of the matrix engines, in a sentence."""
     used = utilization(result.records, macs_per_ns(entry.machine.config, entry.dtype))
     if not used.useful_macs:
         return "The matrix engines did nothing."

@@ -94,7 +94,6 @@ class TopologyPicker:
 
     @cached_property
     def root(self) -> widgets.Widget:
-        """The picker alone, as a page."""
         return page(column(self.controls, name="kb-forms"), column(self.picture, name="kb-stage"))
 
     @property

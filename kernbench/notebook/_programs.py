@@ -16,8 +16,6 @@ SHAPE = "64x64"
 
 
 class Shape(str):
-    """The shape of a tensor, such as 64x64."""
-
     __slots__ = ()
 
     def __new__(cls, text: object) -> Self:

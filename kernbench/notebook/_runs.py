@@ -36,8 +36,6 @@ class RunsTable(anywidget.AnyWidget):
 
 
 class RunsTab:
-    """The tab of all runs and of the comparison of two."""
-
     def __init__(self, explorer: Explorer, on_pair: Callable[[], None]) -> None:
         self._explorer, self._on_pair = explorer, on_pair
         self._metrics: dict[int, dict[str, Any]] = {}
@@ -198,7 +196,7 @@ class RunsTab:
             self._on_pair()
 
     def _compared(self) -> tuple[Entry | None, Entry | None]:
-        """And B; None if one is not stored, or both are the same."""
+        """Runs A and B; None if one is not stored, or both are the same."""
         by_number = {entry.number: entry for entry in self._explorer.with_results()}
         a, b = by_number.get(self.table.a), by_number.get(self.table.b)
         return (None, None) if a is b else (a, b)

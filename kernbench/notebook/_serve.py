@@ -100,7 +100,6 @@ def _cells(notebook: dict[str, Any]) -> str:
 
 
 def lab_arguments(folder: Path, port: int | None = None, browser: bool = True) -> list[str]:
-    """Arguments with which JupyterLab opens on the explorer."""
     _needs("jupyterlab", "notebook")
     arguments = [
         f"--LabApp.default_url=/lab/tree/notebooks/{NOTEBOOK}",

@@ -44,7 +44,6 @@ def chart(drawn: Any) -> Any:
 
 
 def page(*parts: widgets.Widget, name: str = "kb-page") -> widgets.VBox:
-    """Root of a page of panels."""
     inner = widgets.Box(parts)
     inner.add_class(name)
     root = widgets.VBox([Frame(), inner])
@@ -74,15 +73,7 @@ def row(label: str, *parts: widgets.Widget, tip: str = "", long: bool = False) -
 class Input:
     """A labelled value: a text with a slider over `stops`, one of `choices`, or a checkbox; refused with a message.
 
-    Parameters
-    ----------
-    label : str
-    value : str or bool
-    on_set : callable
-        Called with the new value whenever the user changed it.
-    tip, unit : str, optional
-    choices : sequence of str, optional
-    stops : sequence of float, optional
+    `on_set` is called with the new value whenever the user changed it.
     """
 
     def __init__(

@@ -55,7 +55,6 @@ class TornadoRuns:
         self._explorer.stop_behind()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end; False after a timeout."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

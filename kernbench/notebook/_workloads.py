@@ -45,7 +45,6 @@ class Parameter:
     on: Callable[[Machine], Value] | None = None
 
     def usual(self, machine: Machine) -> Value:
-        """Default on `machine`."""
         options = self.options(machine)
         if options and str(self.default) not in options:
             return options[0]

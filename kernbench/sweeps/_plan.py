@@ -50,7 +50,6 @@ class Span:
     step: float | None = None
 
     def at(self, share: float) -> float:
-        """Value at a share of the range between 0 and 1."""
         ratio, width = self.high / self.low if self.log else 1.0, self.high - self.low
         value = self.low * ratio**share if self.log else self.low + width * share
         if self.step is not None:
@@ -98,7 +97,6 @@ class Axis:
         )
 
     def pick(self, share: float) -> tuple[Any, Settings]:
-        """Value and settings at a share of the axis between 0 and 1."""
         if self.span is not None:
             value = self.span.at(share)
             return value, {self.name: value}
@@ -186,8 +184,6 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """An invalid point, and the reason."""
-
     shown: Row
     reason: str
 
@@ -360,8 +356,6 @@ _LIMITS = ("time_limit_s", "memory_limit_mib", "limits")
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A plan, and the limits of its points."""
-
     plan: Plan
     limits: PointLimits
 

@@ -122,7 +122,6 @@ Outcomes = Iterator[tuple[str, Outcome]]
 
 
 def here(fn: PointFn, points: Points, limits: PointLimits) -> Outcomes:
-    """Run the points in this process."""
     for key, point in points.items():
         yield key, attempt(fn, point, limits.session)
 

@@ -92,7 +92,6 @@ def _is_limit(error: BaseException | None) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Convert numpy's numbers and arrays to Python's."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a row holds plain values, not {type(value).__name__}")

@@ -114,7 +114,6 @@ def _why_row(what: str, ns: str, share: str, bar: str = "", last: str = "<td></t
 
 
 def result_html(result: Result) -> str:
-    """Summary of one run: latency, critical path, busy stages, launches, busiest components and links."""
     machine = f'<span style="opacity:.7">machine {result.machine}</span>'
     parts = [
         f"<div><b>{escape(result.name)}</b>: <b>{result.latency_ns:,.2f} ns</b> {machine}</div>",
@@ -141,7 +140,6 @@ def result_html(result: Result) -> str:
 def model_html(
     head: str, ns: Mapping[str, float], modules: Sequence[Mapping[str, str]], launches: Sequence[Mapping[str, str]]
 ) -> str:
-    """Call of a model: a bar and a table of its modules, and its launches."""
     longest = sorted(ns, key=lambda name: -ns[name])
     pieces = [(escape(name), ns[name], colour) for name, colour in zip(longest[:_BARS], _COLOURS, strict=False)]
     pieces.append(("other", sum(ns[name] for name in longest[_BARS:]), palette.GREY))
@@ -254,7 +252,6 @@ def _last_timeline(records: Records) -> str:
 
 
 def _path_table(result: Result) -> str:
-    """First resources of the device and of the host on the critical path."""
     why = result.explained
     if isinstance(why, str):
         return ""

@@ -33,7 +33,6 @@ def used_nodes(records: Records) -> dict[str, int]:
 
 
 def link_loads(records: Records, bins: int) -> Load:
-    """Load of each used link in each bin."""
     busy_ps = records.links.busy_ps[records.links.busy_ps > 0]
     early, late, queues = (_Work(len(busy_ps), records.makespan_ps, bins) for _ in range(3))
     moves, hops = records.dependencies.transfers, _Hops(records)

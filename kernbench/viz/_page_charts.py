@@ -149,12 +149,10 @@ def roofline(name: str, intensities: Mapping[str, float], gflops: float, roofs: 
 
 
 def _of(alt: Any, values: list[dict[str, Any]]) -> Any:
-    """Chart of some values, without a mark."""
     return alt.Chart(alt.Data(values=values))
 
 
 def _styled(chart: Any) -> Any:
-    """Apply the colours and the type of the page."""
     return (
         chart.configure(background="transparent", padding=4, autosize={"type": "fit-x", "contains": "padding"})
         .configure_view(stroke=None)

@@ -61,7 +61,6 @@ def timeline_sections(runs: Sequence[tuple[str, Records]]) -> Scene:
 
 
 def path_section(records: Records, path: CriticalPath) -> dict[str, Any]:
-    """Section `path` of a scene: the critical path of the run that it shows."""
     return Timeline(records).path(path)
 
 

@@ -36,7 +36,6 @@ class Figure(matplotlib.figure.Figure):
     """A figure that shows itself in a notebook, whether or not pyplot was ever imported there."""
 
     def png(self) -> bytes:
-        """Content of a PNG file."""
         png = BytesIO()
         self.savefig(png, format="png", metadata={"Software": None})
         return png.getvalue()
@@ -68,7 +67,6 @@ def new_figure(width: float, height: float, title: str, under: str) -> Figure:
 
 
 def tidy(axes: Axes) -> None:
-    """Apply the look of all figures: small text, no box."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=TEXT)
     axes.xaxis.label.set_fontsize(TEXT)

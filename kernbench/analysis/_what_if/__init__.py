@@ -153,7 +153,6 @@ class Tornado:
 
 
 def _signed(found: Prediction) -> str:
-    """Relative change as text, with its range for an inexact prediction."""
     text = percent(swing(found))
     if text == "0.0%" or found.exact_ns is not None:
         return text
@@ -167,7 +166,6 @@ def percent(change: float) -> str:
 
 
 def swing(found: Prediction) -> float:
-    """Relative change of the latency: simulated, or else predicted."""
     exact = found.exact_ratio
     return (found.ratio if exact is None else exact) - 1
 
@@ -237,13 +235,7 @@ def what_if(
 
 
 def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str]) -> tuple[Change, ...]:
-    """All fields that change, including those that the machine needs changed with them.
-
-    Raises
-    ------
-    ConfigError
-        If their effect cannot be predicted.
-    """
+    """All fields that change, also those that the machine needs changed; a ConfigError if a prediction is impossible."""
     if not spec:
         raise ConfigError("these records do not hold the machine they were made on; run the bench again")
     asked = leaves(_with_wide_links(spec, overrides).to_spec())

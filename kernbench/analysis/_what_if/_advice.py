@@ -78,7 +78,6 @@ def _saved(made: Prediction) -> str:
 
 
 def _range(made: Prediction) -> str:
-    """Range of a prediction's savings as text; "" for an exact one."""
     return ", {:.0%} to {:.0%}".format(*saved_range(made)) if made.doubt else ""
 
 

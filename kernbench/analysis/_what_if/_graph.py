@@ -310,7 +310,6 @@ class Graph:
                 edge(before, self.path[-1], *terms)
 
     def _part(self, command: int, part: str, ps: int, dma: Stage | None) -> Term:
-        """Term of a part of a path through stages."""
         q = self.q
         if part == "plan":
             return self._field("cube.pe.pe_scheduler.tile_ns", ps)
