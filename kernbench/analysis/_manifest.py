@@ -34,7 +34,7 @@ def _versions() -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What ran: program, parameters, options, machine, and versions. Empty where a file does not say.
+    """Program, parameters, options, machine, and versions of a run; empty where a file lacks them.
 
     Parameters
     ----------

@@ -243,7 +243,6 @@ class Point:
 
     @property
     def intensities(self) -> dict[str, float]:
-        """Useful flops for each byte moved at a level, for the levels with any bytes."""
         return {level: self.flops / nbytes for level, nbytes in self.nbytes.items() if nbytes}
 
     @property

@@ -240,5 +240,4 @@ def _ceil(a: int, b: int) -> int:
 
 
 def _bursts(nbytes: int, offset: int, memory: Channels) -> int:
-    """Count of bursts that hold `nbytes` from `offset` on."""
     return (offset + nbytes - 1) // memory.burst_bytes - offset // memory.burst_bytes + 1

@@ -56,7 +56,6 @@ class Breakdown:
         return {stage: ps / (1000 * self.n_pes) for stage, ps in self.busy_ps.items()}
 
     def columns(self) -> dict[str, float]:
-        """Flat table row: exclusive_<stage>_ns and busy_<stage>_ns of every stage."""
         exclusive = {f"exclusive_{stage}_ns": ns for stage, ns in self.exclusive_ns().items()}
         return exclusive | {f"busy_{stage}_ns": ns for stage, ns in self.busy_ns().items()}
 
@@ -114,7 +113,6 @@ def breakdown(
 
 
 def _lanes(records: Records, pes: list[tuple[int, int, int]]) -> np.ndarray:
-    """Index of each row's PE in `pes`; -1 for other rows."""
     index = {pe: i for i, pe in enumerate(pes)}
     return records.per_row((index.get((c.sip, c.cube, c.pe), -1) for c in records.commands), -1)
 
@@ -184,13 +182,12 @@ class Overlap:
 
     @property
     def exposed_share(self) -> float:
-        """Share of the communication that is exposed; 0 without communication."""
         both = self.hidden_ns + self.exposed_ns
         return self.exposed_ns / both if both else 0.0
 
 
 def overlap(records: Records, window: tuple[int, int] | None = None) -> Overlap:
-    """Return how work and messages overlap on the PEs that did work.
+    """Return the overlap of work and messages on the PEs that did work.
 
     Parameters
     ----------

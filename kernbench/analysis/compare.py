@@ -38,7 +38,7 @@ class Time:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """What changed from one run to another; it prints itself, and shows itself in a notebook.
+    """The differences between two runs; prints itself, and displays itself in a notebook.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Comparison:
     launches, path : tuple of Time
         Launches by name, in order; each resource's time on the critical path, those of the host after the device's.
     known : bool
-        Whether both runs say which machine they were made on; else `machine` is empty and says nothing.
+        Whether both results contain their machine; if not, `machine` is empty.
     """
 
     before: str
@@ -96,7 +96,7 @@ class Comparison:
 
 
 def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:
-    """Return what changed from run `a` to run `b`.
+    """Return the differences from run `a` to run `b`.
 
     Parameters
     ----------

@@ -14,13 +14,13 @@ from kernbench.analysis.breakdown import PE_KINDS, breakdown
 
 
 def shares(links: LinkTable, span_ps: int) -> dict[str, float]:
-    """Return the share of `span_ps` that each link was busy, for links that were at all."""
+    """Return the share of `span_ps` that each link was busy, without links that never were."""
     busy = zip(links.names, links.busy_ps.tolist(), strict=True)
     return {name: ps / span_ps for name, ps in busy if ps} if span_ps else {}
 
 
 def hottest(share: Mapping[str, float]) -> str:
-    """Return the link that was busy longest, the first by name (numbers as numbers) of several."""
+    """Return the link with the longest busy time; of several, the first by name, with numbers in numeric order."""
     return min(share, key=lambda name: (-share[name], _natural(name)))
 
 

@@ -47,7 +47,7 @@ _LIMITS = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Why:
-    """The critical path of a run or a launch in words; it prints itself, and shows itself in a notebook.
+    """The critical path of a run or a launch by resource; prints itself, and displays itself in a notebook.
 
     Attributes
     ----------

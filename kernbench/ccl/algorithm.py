@@ -195,7 +195,7 @@ def algorithm(
     Parameters
     ----------
     kernel : callable
-        `kernel(t_ptr, *kernel_args(...), tl)`, or what `kernbench.ccl.algorithms.all_reduce` makes of a function.
+        `kernel(t_ptr, *kernel_args(...), tl)`, or a result of `kernbench.ccl.algorithms.all_reduce`.
     kernel_args : callable
         Its arguments after the pointer; by default (n_elem, world_size).
     name : str, optional

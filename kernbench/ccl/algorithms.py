@@ -85,7 +85,7 @@ def all_reduce(
     schedule : callable
         Returns the steps of one participant: `schedule(streams, n_elem, chunking, n)`.
     **costs
-        Fields of `kernbench.ccl.stages.Cost`, for a schedule of your own.
+        Fields of `kernbench.ccl.stages.Cost`, for a user-defined schedule.
 
     Examples
     --------

@@ -33,7 +33,7 @@ def load_ccl_config(path: CclLike | None = None, machine: MachineConfig | None =
     path : path, mapping or CclConfig, optional
         By default the nearest ccl.yaml, upward from the working directory, else the packaged one.
     machine : MachineConfig, optional
-        What it has to fit.
+        The machine that it must fit.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def resolve_algorithm_config(
     config : CclConfig, path or mapping, optional
         As for `load_ccl_config`; read only where a name needs it.
     machine : MachineConfig, optional
-        What ccl.yaml has to fit; gives the rings' sizes that it leaves to the machine.
+        The machine that ccl.yaml must fit; supplies the sizes of rings that it leaves open.
     **reference
         As in the reference design, after a configuration in place of `name`: `algorithm`; returns a mapping.
 

@@ -28,7 +28,7 @@ SHORT, MANY = 8, 24
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Place `rank` of a ring of `n`; chunks go to `to` and come from `source`. Two form a ring over one queue each."""
+    """Position `rank` in a ring of `n`, from `source` to `to`. Two participants form a ring with one queue each."""
 
     rank: int
     n: int
@@ -47,7 +47,7 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A place in a tree: `depth` edges from the root, which has no parent, `height` edges above the deepest below."""
+    """A position in a tree, `depth` edges below the root, which has no parent, `height` above the deepest descendant."""
 
     parent: str | None
     children: Directions
@@ -66,7 +66,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Pairwise:
-    """Direct messages to each of `n` - 1 other participants, one after the other; no stage of an all-reduce."""
+    """Direct messages to each of `n` - 1 other participants, one after another; not a stage of an all-reduce."""
 
     n: int
     to: Directions
@@ -261,7 +261,6 @@ def in_order_tree(rank: int, n: int, prefix: str) -> Tree:
 
 
 def in_order_height(n: int) -> int:
-    """Edges from the root of the in-order tree to its deepest member."""
     return _in_order(n)[1][0]
 
 

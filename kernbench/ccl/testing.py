@@ -48,7 +48,7 @@ def run_kernel_in_mock(
     slot_bytes : int
         Size of a slot.
     **call
-        What this call asks for, such as `op` or `root`.
+        Options of this call, such as `op` or `root`.
 
     Raises
     ------

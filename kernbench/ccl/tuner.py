@@ -182,26 +182,26 @@ def _with(algorithm: Algorithm, what: str, **options: Any) -> Algorithm:
 
 
 class Tuner:
-    """Chooses algorithms on one machine, and remembers.
+    """Chooses algorithms for one machine, and caches its choices.
 
     Parameters
     ----------
     machine : Machine
     algorithms : iterable of Algorithm
-        What there is to choose from; of each, the contribution asked for counts.
+        The choices; those with another contribution than requested are ignored.
     simulate : callable
         (plan, bytes of a shard, bytes of an element) -> ns. The model measures the machine with it, too.
     refine : int
-        How many algorithms are simulated; 0: the model decides.
+        Number of algorithms that are simulated; 0: the model decides.
     slots : sequence of int
         Numbers of slots to try, with algorithms that state none.
     near : float
-        Times the best, within which a candidate with larger messages, which has fewer events, is used instead; of these
-        the one with the shortest start.
+        Factor of the best time within which a candidate with larger messages, which has fewer events, is used instead;
+        of these the one with the shortest start.
     folder : Path, optional
-        Where the table is kept.
+        Where the table is stored.
     version : str
-        The code's: tables of other versions are not read.
+        Version of the code; tables of other versions are ignored.
     """
 
     def __init__(

@@ -211,5 +211,4 @@ class TopologyPicker:
 
 
 def _label(path: str) -> str:
-    """Label of a field; the path of a value that is not a field, such as an item of a list."""
     return fields()[path].label if path in fields() else path

@@ -71,7 +71,6 @@ class RunsTab:
 
     @property
     def pair(self) -> tuple[Entry, Entry] | None:
-        """A and B, if they are to be displayed together."""
         a, b = self._compared()
         return (a, b) if self.both.value and a is not None and b is not None else None
 
@@ -196,7 +195,7 @@ class RunsTab:
             self._on_pair()
 
     def _compared(self) -> tuple[Entry | None, Entry | None]:
-        """Runs A and B; None if one is not stored, or both are the same."""
+        """Look up A and B; None if one is not stored, or both are the same."""
         by_number = {entry.number: entry for entry in self._explorer.with_results()}
         a, b = by_number.get(self.table.a), by_number.get(self.table.b)
         return (None, None) if a is b else (a, b)

@@ -44,7 +44,7 @@ class Sweep:
     metrics : tuple of str
         Columns with numbers that the study returned, and costs.
     invalid : DataFrame
-        Points that could not be, and why.
+        Invalid points, with reasons.
     about : mapping
         Study, version of its code, and hash of the machine that points change.
     """

@@ -1,4 +1,4 @@
-"""One factor at a time, down and up: how a metric answers, and what to change first."""
+"""One factor at a time, down and up: its effect on a metric, and what to change first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def pareto(table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the rows that no other row beats: none is as good in every metric and better in one.
+    """Return the rows that no other row dominates: none is as good in every metric and better in one.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ BASE, DOWN, UP = "base", "down", "up"
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """Answers of a metric to each factor.
+    """The result of a sensitivity study.
 
     Parameters
     ----------

@@ -24,7 +24,6 @@ _FILES = (
 
 @cache
 def module_js() -> str:
-    """Source of the ES module: its files, concatenated."""
     return "\n".join(_read(name) for name in _FILES)
 
 

@@ -33,7 +33,7 @@ _UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}
 
 
 class Figure(matplotlib.figure.Figure):
-    """A figure that shows itself in a notebook, whether or not pyplot was ever imported there."""
+    """A figure that displays itself in a notebook, even if pyplot was never imported there."""
 
     def png(self) -> bytes:
         png = BytesIO()
@@ -53,7 +53,6 @@ def frame_of(table: Table | pd.DataFrame) -> pd.DataFrame:
 
 
 def caption(n: int, machine: str, note: str = "") -> str:
-    """Line under a figure: the number of points, the machine, and a note."""
     return "   ".join(part for part in (f"n = {n}", f"machine {machine[:12]}", note) if part)
 
 
@@ -161,7 +160,7 @@ def _overlapping(places: np.ndarray) -> list[list[int]]:
 
 
 def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom_ns: float | None = None) -> Figure:
-    """Draw what each engine of one PE did when; tiles alternate in shade.
+    """Draw the activity of each engine of a PE over time; consecutive tiles alternate in shade.
 
     Parameters
     ----------
@@ -303,7 +302,7 @@ def pareto_front(
     label: Sequence[str] = (),
     of: str = "",
 ) -> Figure:
-    """Draw all points in two metrics, and the front that none of them beats.
+    """Draw all points in two metrics, and the front that no other point dominates.
 
     Parameters
     ----------
@@ -351,7 +350,7 @@ def pareto_front(
 
 
 def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *, machine: str, of: str = "") -> Figure:
-    """Draw a metric over two axes: in each field the least that any setting of the others gives.
+    """Draw a metric over two axes; each cell is the minimum over the settings of the others.
 
     Parameters
     ----------

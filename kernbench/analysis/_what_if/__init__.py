@@ -57,7 +57,7 @@ class Change:
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """What a run would take on a changed machine: predicted, and simulated if it was run there.
+    """The latency of a run on a changed machine: predicted, and simulated if it was run there.
 
     Attributes
     ----------
@@ -122,12 +122,12 @@ class Prediction:
 
 @dataclass(frozen=True, repr=False)
 class Tornado:
-    """What each field of the machine file would change, made smaller and larger.
+    """The effect of each field of the machine file on the latency of a run, made smaller and larger.
 
     Attributes
     ----------
     rows : tuple of (field, predictions)
-        One prediction for each of `factors`, None for a machine that cannot be; the fields that change most come first.
+        One prediction for each of `factors`, None for an invalid machine; the largest effects come first.
     """
 
     name: str
@@ -235,7 +235,7 @@ def what_if(
 
 
 def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str]) -> tuple[Change, ...]:
-    """All fields that change, also those that the machine needs changed; a ConfigError if a prediction is impossible."""
+    """All fields that change, also those that the machine needs changed; ConfigError if a prediction is impossible."""
     if not spec:
         raise ConfigError("these records do not hold the machine they were made on; run the bench again")
     asked = leaves(_with_wide_links(spec, overrides).to_spec())
