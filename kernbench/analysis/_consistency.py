@@ -200,7 +200,7 @@ def _check_causes(records: Records) -> None:
             index = events[row, column] >> 3
             if index.size and index.max() >= len(at):
                 raise ValueError("a cause is an event that there is not")
-            ordered = column < 3 if causes is x.causes else True  # what made room is after the row's end
+            ordered = column < 3 if causes is x.causes else True  # room behind a row is made after its end
             if ends_ps is not None and (at[index] > ends_ps[row])[ordered].any():
                 raise ValueError("a cause is later than what followed from it")
 

@@ -124,7 +124,7 @@ class CriticalPath:
     def to_pandas(self) -> pd.DataFrame:
         """Row for each part of each step: time [ns], resource, kind, and why the step began.
 
-        `behind` is what a wait for a link was behind; `row` is the step's row in the log, -1 for a step without one.
+        `behind` names the transfer in front of a wait; `row` is the step's row in the log, -1 for a step without one.
         """
         import pandas as pd
 

@@ -84,7 +84,7 @@ def breakdown(
 
     Notes
     -----
-    One sweep over the sorted ends of all intervals. PEs are laid one behind the other on one axis, so that a single
+    One sweep over the sorted ends of all intervals. PEs are concatenated on one axis, so that a single
     sweep serves any number of them.
     """
     start, end = window or (0, records.makespan_ps)

@@ -71,7 +71,7 @@ def resolve_algorithm_config(
     ----------
     name : str, Algorithm, callable or module, optional
         An entry of ccl.yaml, or "pkg.mod:attribute"; an algorithm as it is; a kernel, or a module that holds one
-        (and `kernel_args`), for a ring. By default what the file's defaults choose.
+        (and `kernel_args`), for a ring. By default the algorithm in the file's defaults.
     config : CclConfig, path or mapping, optional
         As for `load_ccl_config`; read only where a name needs it.
     machine : MachineConfig, optional

@@ -47,7 +47,7 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A position in a tree, `depth` edges below the root, which has no parent, `height` above the deepest descendant."""
+    """A position in a tree: `depth` edges below the root, which has no parent, `height` above the deepest member."""
 
     parent: str | None
     children: Directions

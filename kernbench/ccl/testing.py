@@ -42,7 +42,7 @@ def run_kernel_in_mock(
         The shard of each participant, written in place; a tuple where the kernel takes several pointers. As a
         sequence, in the order of the plan: subgroup by subgroup, by number.
     group : Group, optional
-        The devices. Unless given, as many as there are tensors, joined in a ring.
+        The devices. By default one for each tensor, connected in a ring.
     n_slots : int, optional
         Slots of each queue; without limit unless given.
     slot_bytes : int

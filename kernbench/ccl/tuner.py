@@ -247,7 +247,7 @@ class Tuner:
         itemsize : int
             Bytes of an element.
         contribution : str
-            What is summed: each "rank"'s tensor, or each "cube"'s or "pe"'s shard.
+            The terms of the sum: each "rank"'s tensor, or each "cube"'s or "pe"'s shard.
 
         Raises
         ------

@@ -32,8 +32,7 @@ def collective(
     algorithm : str
         An entry of ccl.yaml for it, or "auto": the best of a short list that is simulated.
     nbytes : int
-        Of each rank's tensor: the one that it contributes. Of an algorithm that joins the shards of cubes or PEs, of
-        each shard.
+        Size of each rank's contribution; for an algorithm with contributions of cubes or PEs, of each shard.
     dtype : str
         Of the elements.
 

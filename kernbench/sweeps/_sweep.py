@@ -94,7 +94,7 @@ class Sweep:
         Raises
         ------
         KernbenchError
-            If one cannot be written, as on a full disk; earlier ones stay as they were.
+            If one cannot be written, as on a full disk; earlier files are unchanged.
         """
         from pandas.api.types import is_numeric_dtype
 
@@ -192,7 +192,7 @@ def sweep(
     where : str, callable or sequence of them
         What every point must satisfy, as `pes <= 256 and area_mm2 < 900`.
     samples, seed : int
-        A Latin hypercube of so many points in place of every combination.
+        Size and seed of a Latin hypercube, which replaces the full grid.
     folder : str or Path
         Where finished points are written at once, and found again by the same call; and the table.
     workers : int

@@ -166,7 +166,7 @@ def sensitivity(
         As for `kb.sweep`.
     factors : sequence of str, or mapping
         Fields of the machine or parameters of the study; or for each name the fields that are scaled together, or
-        settings for `down` and `up`, for what has no middle.
+        settings for `down` and `up`, for factors that cannot be scaled.
     parameters : mapping
         Parameters and fields that every point has.
     change : float
