@@ -74,7 +74,6 @@ def _ids(names: Sequence[str], *wanted: str) -> list[int]:
 
 
 def _check_tables(records: Records) -> None:
-    """Check the names and everything that is not a column."""
     dependencies = records.dependencies
     names = (records.components, records.kinds, records.links.names, dependencies.nodes, dependencies.places)
     for table in names:

@@ -233,7 +233,6 @@ class _Walk:
     # Steps and causes.
 
     def _add(self, start: int, what: str, *parts: Part, host: bool = False, row: int = -1) -> None:
-        """Prepend a step from `start` to the current time."""
         if start < self.t:
             self._found.append(Step(start, self.t, what, parts, host=host, row=row))
             self.t = start
@@ -246,7 +245,6 @@ class _Walk:
         return event
 
     def _kind(self, event: int) -> str:
-        """Name of an event's kind in `_BECAUSE`."""
         tag, i = event & 7, event >> 3
         if tag == ROW:
             if self._kind_of_row(i) in COMMAND_KINDS or self.r.tile[i] < 0:
@@ -478,7 +476,6 @@ _ENDS = {"launch": "the last completion", "map": "the last completion", "install
 
 
 def _cut(step: Step, start: int) -> Step:
-    """Drop the part of a step that is before `start`."""
     if step.start_ps >= start:
         return step
     left, parts = step.end_ps - start, []

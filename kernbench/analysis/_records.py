@@ -170,7 +170,6 @@ class Dependencies:
         return found
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Arrays to be saved; the names of nodes are saved separately."""
         links = list(self.links.values())
         return {
             **{f"move_{name}": column for name, column in self.transfers.items()},
@@ -542,7 +541,6 @@ def _command(
 
 
 def _fields(command: CommandInfo) -> list[Any]:
-    """Fields that identify a command in a digest."""
     return [command.name, command.sip, command.cube, command.pe, command.shape, command.tag]
 
 

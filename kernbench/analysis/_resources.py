@@ -115,7 +115,6 @@ class Reason:
     note: str = ""
 
     def advice(self) -> str:
-        """Recommended change, in words; empty if nothing would help."""
         if not self.fields:
             return self.note
         verb = "lower" if self.fields[0].endswith(("_ns", "_mm")) else "raise"

@@ -81,7 +81,6 @@ def _matrix_ps(config: PeGemmConfig, mkn: tuple[int, int, int], dtype: DType) ->
 
 
 def rate_key(dtype: object) -> str:
-    """Key of `dtype` in the machine file's table of matrix engine rates, such as f16."""
     key = _RATE_KEY.get(as_dtype(dtype).name)
     if key is None:
         raise ValueError(f"PE_GEMM has no rate for {as_dtype(dtype)}; known: {', '.join(_RATE_KEY)}")
@@ -162,7 +161,6 @@ def ideal_gemm(
 
 
 def _shapes(mkn: tuple[int, int, int], tile: tuple[int, int, int]) -> Counter[tuple[int, int, int]]:
-    """Tile count by shape (m, k, n), to cover a product."""
     sizes = [Counter({by: size // by, size % by: 1 if size % by else 0}) for size, by in zip(mkn, tile, strict=True)]
     found: Counter[tuple[int, int, int]] = Counter()
     for (m, a), (k, b), (n, c) in product(*(axis.items() for axis in sizes)):

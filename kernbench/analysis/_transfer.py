@@ -93,7 +93,6 @@ class RouteBreakdown:
         return found
 
     def _wait(self, wait: Wait, credits: bool) -> Part:
-        """Part for a wait; `behind` names the transfer in front."""
         behind = "a full buffer or what the log leaves out" if credits else "what the log leaves out"
         if wait.front >= 0:
             kind, command = (int(self._dependencies.transfers[name][wait.front]) for name in ("kind", "command"))

@@ -147,7 +147,6 @@ def _launch_gaps(records: Records) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sweep(intervals: list[tuple[np.ndarray, np.ndarray]], total: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Exclusive and busy ps of each stage, given its intervals, over an axis of length `total`."""
     low, high = (np.concatenate([pair[i] for pair in intervals]) for i in (0, 1))
     stages = np.repeat(np.arange(len(intervals)), [len(pair[0]) for pair in intervals])
     ends = np.concatenate([[0], low, high, [total]]).astype(np.int64)

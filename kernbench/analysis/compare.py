@@ -118,7 +118,6 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:
 
 
 def machine_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
-    """Values that differ between two machine files, by dotted path."""
     old, new = dict(_flat(before)), dict(_flat(after))
     for field in {**old, **new}:
         if old.get(field, ABSENT) != new.get(field, ABSENT):
@@ -148,7 +147,6 @@ def _launches(result: Result) -> dict[str, float]:
 
 
 def _path(result: Result) -> dict[str, float]:
-    """Time of each resource on the critical path [ns]; empty if the log does not give it."""
     if isinstance(result.explained, str):
         return {}
     return {f"host: {x.what}" if x.host else x.what: x.ns for x in result.explained}

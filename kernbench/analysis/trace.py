@@ -82,7 +82,6 @@ def trace_events(records: Records) -> dict[str, Any]:
 
 
 def write_trace(records: Records, path: str | Path) -> Path:
-    """Write `trace_events` as a JSON file; an existing file is replaced only when the new one is complete."""
     return write_text(Path(path), json.dumps(trace_events(records), separators=(",", ":")) + "\n")
 
 

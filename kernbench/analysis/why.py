@@ -128,7 +128,6 @@ class Why:
         return [f"-> {self.savings.borne_out(reason).advice()}", *([f"   {saved}"] if saved else [])]
 
     def lines(self, listed: int, *, advice: bool = False) -> list[str]:
-        """First reasons of the device and of the host as lines of text, optionally with advice."""
         total = self.path.makespan_ps / 1000
         texts = {x: f"{x.what} {x.resource}" + (f" and {x.others} more" if x.others else "") for x in self.reasons}
         blocks = [[x for x in self.reasons if x.host is host] for host in (False, True)]
@@ -257,7 +256,6 @@ def _moved(records: Records, window: tuple[int, int], names: Collection[str]) ->
 
 
 def _user_defined(spec: Mapping[str, Any], field: str) -> str:
-    """User-defined class of the component with this field; "" if it is built in."""
     *groups, _ = field.split(".")
     for group in groups:
         spec = spec.get(group, {})

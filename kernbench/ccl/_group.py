@@ -52,7 +52,6 @@ class Group:
     def of(
         cls, machine: MachineConfig, sips: Sequence[int], places: Sequence[Target] | Mapping[int, Sequence[Target]]
     ) -> Group:
-        """Group of devices in rank order, with shards on `places`: those of all devices, or by device."""
         missing = [sip for sip in sips if not 0 <= sip < machine.n_sips]
         if missing or not sips or len(set(sips)) != len(sips):
             raise ConfigError(
@@ -147,7 +146,6 @@ class Subgroup:
 
     @property
     def sip_wraps(self) -> bool:
-        """True if the first and last device of a row, or column, are connected."""
         return self.sip_grid.wraps
 
     @property

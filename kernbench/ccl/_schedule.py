@@ -105,7 +105,6 @@ class Reduction:
             )
 
     def combine(self, tl: TLContext, tiles: list[Tile], *, complete: bool) -> Tile:
-        """Reduce `tiles`; the result has their type."""
         dtype = tiles[0].dtype
         divide = complete and self.op == "avg"
         if callable(self.op):
@@ -127,7 +126,6 @@ class Reduction:
 
 
 def reduction(n_elem: int, count: int, op: str | Operator, row: int) -> Reduction:
-    """Reduction of a call; ConfigError if its vectors are not whole rows."""
     if row < 1 or n_elem % row:
         raise ConfigError(f"row = {row}: expected a divisor of the {n_elem} elements of a shard")
     return Reduction(op, count, row)
@@ -202,7 +200,6 @@ def blocks(start: int, size: int, parts: int, row: int = 1) -> list[Span]:
 
 
 def interleave(*streams: Iterator[Step]) -> Iterator[Step]:
-    """Alternate between `streams` until all have ended."""
     left = list(streams)
     while len(left) > 1:
         for stream in list(left):

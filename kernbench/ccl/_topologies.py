@@ -56,7 +56,6 @@ def mesh_2d_no_wrap(subgroup: Subgroup) -> Neighbours:
 
 
 def mesh_cycle(subgroup: Subgroup) -> Neighbours:
-    """Graph of `mesh_2d_no_wrap`; ConfigError if no cycle visits all participants."""
     grid = subgroup.flat_grid()
     if subgroup.world_size > 1 and (min(grid.w, grid.h) < 2 or grid.w * grid.h % 2):
         raise ConfigError(

@@ -105,7 +105,6 @@ class Algorithm:
                 raise ConfigError(f"algorithm {self.name!r}: {key} = {value!r} must be a whole number >= 1")
 
     def on(self, machine: MachineConfig) -> Algorithm:
-        """Fill in the ring's settings that are None with the machine file's values."""
         ipcq = machine.cube.pe.pe_ipcq
         return replace(
             self,
@@ -139,7 +138,6 @@ class Algorithm:
         return tuple(self.kernel_args(n_elem=n_elem, world_size=subgroup.world_size, **self.facts(subgroup), **options))
 
     def facts(self, subgroup: Subgroup) -> dict[str, Any]:
-        """Attributes of the subgroup that `kernel_args` names."""
         names = signature(self.kernel_args).parameters
         return {name: getattr(subgroup, name) for name in FACTS if name in names}
 
@@ -280,7 +278,6 @@ class Plan:
         return {(cube, pe): role for (s, cube, pe), role in self.programs.items() if s == sip}
 
     def args(self, place: Place, n_elem: int, /, **call: Any) -> tuple[Any, ...]:
-        """Arguments, after the pointers, of the kernel on a PE whose shard has `n_elem` elements."""
         return self.algorithm.arguments(self.subgroups[self.programs[place].subgroup], n_elem, call)
 
 

@@ -369,7 +369,6 @@ def hierarchical_sliced(
 def _root_args(
     *, n_elem: int, world_size: int, root: int = 0, chunk_bytes: int | None = None
 ) -> tuple[int, int, int, int | None]:
-    """`root` is a participant's number."""
     return n_elem, world_size, root, chunk_bytes
 
 
@@ -450,7 +449,6 @@ class _Around:
     parts: list[Span]
 
     def segments(self, chunking: Chunking) -> Iterator[list[list[Span]]]:
-        """Chunks of every part, segment by segment, so that each segment fits into TCM."""
         first = self.parts[0][0]
         for at, size in chunking.segments(*self.parts[0], 1):
             yield [chunking.chunks((start + at - first, size)) for start, _ in self.parts]
@@ -469,7 +467,6 @@ def _ring_streams(call: Mapping[str, Any], rank: int, n: int, n_elem: int, items
 
 
 def _equal_part(n_elem: int, world_size: int) -> int:
-    """ConfigError unless `world_size` divides `n_elem`."""
     part, rest = divmod(n_elem, world_size)
     if rest:
         raise ConfigError(f"{n_elem} elements have no {world_size} equal parts; give a multiple of {world_size}")

@@ -91,7 +91,6 @@ class AlphaBeta:
         self._bounds: dict[tuple[object, ...], Bounds] = {}
 
     def bounds(self, places: Iterable[Place], contribution: str) -> Bounds:
-        """Lower bounds, cached, because all algorithms on the same PEs share them."""
         key = (tuple(sorted(places)), contribution)
         if key not in self._bounds:
             self._bounds[key] = Bounds(self.machine, *key)
@@ -119,7 +118,6 @@ class AlphaBeta:
         return passes * (self.machine.config.cube.pe.pe_cpu.command_ns + self._math.ps(added) / 1000)
 
     def channel(self, src: Place, dst: Place, algorithm: Algorithm, itemsize: int = 2) -> Channel:
-        """Measured channel from one PE to another, with the slots of an algorithm."""
         algorithm = algorithm.on(self.machine.config)
         ring = (algorithm.buffer_kind, algorithm.slot_size, algorithm.credit_bytes)
         key = (self.kind(src, dst), ring, itemsize)
@@ -223,7 +221,6 @@ class StageChannels:
 
     @property
     def n(self) -> int:
-        """Members of a ring or peers; 1 for a tree."""
         return 1 if isinstance(self.of, Tree) else self.of.n
 
     @property
@@ -313,7 +310,6 @@ class Estimate:
         self._stages: dict[Places, list[StageChannels]] = {}
 
     def ns(self, nbytes: int, n_slots: int | None = None) -> float:
-        """Time for shards of `nbytes`, with `n_slots` instead of the plan's slots if given."""
         assert self.cost is not None, "ask for what is known only"
         stages, streams = self.stages(nbytes)
         if not stages:
@@ -365,7 +361,6 @@ class Estimate:
         return there_and_back + max(behind, self._stages_ns(inner, vector))
 
     def sent(self, nbytes: int) -> Iterator[Sent]:
-        """Traffic for shards of `nbytes`, stage by stage."""
         assert self.cost is not None, "ask for what is known only"
         stages, streams = self.stages(nbytes)
         vector = nbytes / streams
@@ -474,7 +469,6 @@ class Estimate:
                 )
 
     def _edges(self, rank: int, directions: Iterable[str]) -> list[tuple[int, int]]:
-        """Channels of a participant in those of the directions that it has."""
         programs = self._plan.programs
         neighbours = programs[self._plan.subgroups[0].places[rank]].neighbours
         return [(rank, programs[neighbours[to][0]].rank) for to in directions if to in neighbours]

@@ -305,7 +305,6 @@ class Bounds:
 
 
 def _prefixes(w: int, h: int, what: str) -> Iterator[tuple[str, set[int]]]:
-    """First columns and first rows of a grid, without the whole grid."""
     for k in range(1, w):
         yield f"column {k} of {w} of the {what}", {i for i in range(w * h) if i % w < k}
     for k in range(1, h):

@@ -98,7 +98,6 @@ def run_kernel_in_mock(
 
 
 def _check_distinct(given: Mapping[Place, Arrays]) -> None:
-    """Refuse an array that two participants share, because each has its own memory."""
     seen: dict[int, Place] = {}
     for place, arrays in given.items():
         for array in arrays if isinstance(arrays, tuple) else (arrays,):
@@ -149,7 +148,6 @@ class _Participant(MockBackend):
         return bool(self._greenlet.dead)
 
     def pointers(self, tensors: Arrays) -> list[Pointer]:
-        """Map its arrays, and scratch if the algorithm has any, into memory."""
         arrays = tensors if isinstance(tensors, tuple) else (tensors,)
         if self.plan.algorithm.scratch is not None:
             arrays = (*arrays, np.zeros(self.plan.algorithm.scratch(arrays[0].size), arrays[0].dtype))
@@ -249,7 +247,6 @@ class _Participant(MockBackend):
         return self._release(slot)
 
     def _release(self, slot: Slot) -> list[tuple[_Participant, Queue]]:
-        """Release a slot; return the peer and queue that get its credit."""
         receive = slot.message.receive
         assert receive is not None
         slot.message.queue.credits += len(receive.queue.release(slot))

@@ -104,7 +104,6 @@ class Decision:
 
     @property
     def reason(self) -> str:
-        """A sentence with time, method, lower bound and start-up share."""
         best, how = self.best, "by the model" if self.best.simulated_ns is None else "simulated"
         said = f"{best.ns:,.0f} ns {how}"
         if self.bound_ns:
@@ -166,7 +165,6 @@ def decided(
 
 
 def with_variants(algorithms: Sequence[Algorithm]) -> list[Algorithm]:
-    """Add all-reduces with rings in both directions, and each with large messages."""
     found = [a for a in algorithms if a.collective == "all_reduce"]
     found += [
         _with(a, "both ways", both_ways=True) for a in found
@@ -354,7 +352,6 @@ def _settings(algorithms: Iterable[Algorithm]) -> list[tuple[Any, ...]]:
 
 
 def _read(path: Path | None) -> dict[str, Decision]:
-    """Decisions of a table; empty if it does not exist, has another schema, or is damaged."""
     if path is None or not path.is_file():
         return {}
     what, remedy = "table of algorithms", "its choices are made again"

@@ -79,7 +79,6 @@ class NewFile(click.Path):
 
 
 def load_machine(source: str | None, overrides: Sequence[str]) -> Machine:
-    """Machine of the options; a ConfigError also if a component's class cannot be imported."""
     from kernbench.config._ccl import impl_faults
     from kernbench.topology.builder import resolve_topology
 

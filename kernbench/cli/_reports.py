@@ -293,7 +293,6 @@ def sweep(
 
 
 def _kept(plan: Plan, no_cache: bool) -> int | None:
-    """Count the plan's points in the cache; None without a cache."""
     from kernbench.points._cache import default_cache
 
     cache = None if no_cache else default_cache()

@@ -511,7 +511,6 @@ def ccl(
 
 
 def _folder(given: Path | None, file: Path) -> Path:
-    """Folder of a list's table: the given one, else one named after the list, here."""
     folder = given or Path(file.stem)
     if folder.is_file():
         raise click.UsageError(f"{folder} is a file: give --out FOLDER")
@@ -525,7 +524,6 @@ class _Status:
         self._shown = sys.stderr.isatty()
 
     def show(self, text: str = "") -> None:
-        """Replace the line."""
         if self._shown:
             sys.stderr.write(f"\r\x1b[K{text}")
             sys.stderr.flush()

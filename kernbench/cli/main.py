@@ -192,7 +192,6 @@ def _show_warnings() -> None:
 
 
 def _show(error: click.ClickException, as_json: bool) -> None:
-    """Print an error of the command line; for a former option, its present name."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         old = error.option_name
         new = _RENAMED_IN.get((str(error.ctx.info_name), old), _RENAMED.get(old))

@@ -108,7 +108,6 @@ class CachedRun:
         return log is not None
 
     def keep_row(self, outcome: Outcome) -> bool:
-        """Store the row of a run, without its log; False if the program returned values that no table can hold."""
         result, machine = outcome.result, self.entry.machine
         assert result is not None
         row = rows.attempt(lambda _: row_of(result, machine, outcome.shown, self.parameters.get("dtype", "f16")), {})
@@ -158,7 +157,6 @@ def _said(entry: Entry, latency_ns: float) -> Row:
 
 
 def read_log(key: str, name: str) -> Result | None:
-    """None if the log is no longer in the cache."""
     cache = default_cache()
     found = cache.find(key) if cache is not None else None
     return None if found is None or found.log is None else Result(_unpacked(found.log), name)
@@ -258,7 +256,6 @@ class Job:
         return self._ended.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end; False after a timeout."""
         return self._over.wait(timeout_s)
 
     def _to_the_end(self, after: Job | None) -> None:

@@ -65,7 +65,6 @@ class Frames:
         self._names: tuple[str, ...] = ()
 
     def next(self, counters: Counters, seconds: float) -> Frame:
-        """Frame since the previous counters, which were read `seconds` ago."""
         since, self._now_ps = self._now_ps, counters.now_ps
         events, self._events = self._events, counters.events
         if (counters.pes, counters.slices) != self._known:

@@ -44,7 +44,6 @@ class MachineForm:
         self._begin(resolve_topology(source))
 
     def load(self, source: str | Path | Machine | None) -> None:
-        """Replace the machine; changes are dropped."""
         if self.page and source not in (*self.sources().values(), self.file.source):
             raise ConfigError(f"a page loads only what it offers: {', '.join(self.sources())}")
         self._begin(resolve_topology(source))
@@ -56,7 +55,6 @@ class MachineForm:
 
     @staticmethod
     def sources() -> dict[str, str]:
-        """Machines to start with: the nearest topology.yaml, if any, and the presets."""
         near = config.find()
         own = {} if near == config.preset_path("default") else {f"file {near.name}": str(near)}
         return own | {f"{PRESET}{name}": f"{PRESET}{name}" for name in config.presets()}
@@ -74,7 +72,6 @@ class MachineForm:
         return "" if value is None else _text(value)
 
     def given(self, path: str) -> Any:
-        """Value in the file itself; None if missing."""
         return _value(self.file.spec, path)
 
     def set(self, path: str, text: str) -> bool:
@@ -122,7 +119,6 @@ class MachineForm:
         return yaml.safe_dump(dict(self.machine.spec), sort_keys=False)
 
     def save(self, path: str | Path) -> Path:
-        """Write the machine file; refuse to overwrite one."""
         path = Path(path)
         if self.page:
             raise ConfigError("a page writes no files; download the machine file")
@@ -134,7 +130,6 @@ class MachineForm:
 
 
 def _value(spec: Mapping[str, Any], path: str) -> Any:
-    """None if the path does not exist."""
     value: Any = spec
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

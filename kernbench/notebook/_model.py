@@ -287,7 +287,6 @@ class Explorer:
         return ""
 
     def estimate_s(self) -> float | None:
-        """Estimate the time of the selected run [host s]; None if unknown."""
         return self._speed.seconds(self._point(), self._foresee()[0])
 
     def _point(self) -> Point:
@@ -303,7 +302,6 @@ class Explorer:
 
     @property
     def changes(self) -> list[str]:
-        """Differences from the run that the tabs display; empty if a run would display the same."""
         if self.state.finished is None:
             return []
         entry = self.state.finished.entry
@@ -319,7 +317,6 @@ class Explorer:
 
     @property
     def current(self) -> bool:
-        """True if the tabs display the result of the present selection."""
         return self.state.finished is not None and not self.changes
 
     @property
@@ -328,7 +325,6 @@ class Explorer:
 
     @property
     def now_ns(self) -> float | None:
-        """Simulated time of the present run: so far, or its end; None if unknown."""
         state = self.state
         if state.frame is not None:
             return state.frame.now_ns
@@ -350,7 +346,6 @@ class Explorer:
     # -- running
 
     def run(self, *, again: bool = False) -> bool:
-        """Start a run; False if one is in progress or a value is invalid."""
         with self._lock:
             if self.obstacle:
                 return False
@@ -489,7 +484,6 @@ class Explorer:
         self._explain()
 
     def _show(self, finished: Finished, message: str) -> None:
-        """Add a finished run to the history, and display it."""
         self.history = [*self.history, finished.entry][-HISTORY:]
         self._keep(finished.entry, finished.result)
         self.state = State(RUNNING, message, None, finished.entry, finished)
@@ -601,7 +595,6 @@ class Explorer:
             self.history.append(entry)
 
     def delete(self, *entries: Entry) -> None:
-        """Delete runs, or all, from the history and from the cache."""
         gone = {entry.number for entry in entries or self.history}
         cache = default_cache() if not self.form.page else None  # visitors of a page share its cache
         if cache is not None:
@@ -631,13 +624,11 @@ class Explorer:
 
 
 def _options(manifest: Manifest) -> Options:
-    """Options of a saved result; defaults for those that it lacks."""
     given: dict[str, Any] = {name: value for name, value in manifest.options.items() if value in OPTIONS.get(name, ())}
     return replace(Options(), **given)
 
 
 def _origin(outcome: Outcome) -> str:
-    """Origin of a result as text; "" for this run's."""
     if not outcome.made:
         return ""
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(outcome.made))

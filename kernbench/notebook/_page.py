@@ -28,7 +28,6 @@ class PageConnection(ZMQChannelsWebsocketConnection):
     """The socket of a page. In the legacy protocol, a message with buffers makes Voila allocate without limit."""
 
     async def prepare(self) -> None:
-        """Refuse a client that does not offer the protocol."""
         if PROTOCOL not in self.websocket_handler.request.headers.get("Sec-WebSocket-Protocol", ""):
             raise HTTPError(400, reason=f"the socket of a kernel needs the protocol {PROTOCOL}")
         await super().prepare()  # type: ignore[no-untyped-call]

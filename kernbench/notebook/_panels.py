@@ -78,7 +78,6 @@ _WORDS = {IDLE: "ready", OUTDATED: "outdated"}
 
 
 def state_html(explorer: Explorer) -> str:
-    """State of the present run in a line: status, simulated time, facts, message."""
     state, status = explorer.state, explorer.status
     facts, frame = [], state.frame
     if status == IDLE:
@@ -116,7 +115,6 @@ def in_words(changes: list[str]) -> str:
 
 
 def label_of(name: str) -> str:
-    """Label of a field of the machine file, an item of a list in it, or a parameter."""
     return fields()[name].label if name in fields() else name if "." in name else parameter_label(name)
 
 
@@ -177,7 +175,6 @@ class WorkloadPanel:
         self.options = column(row("Record", self.log, long=True), self.data, name="kb-panel", title="Options")
 
     def refresh(self) -> None:
-        """Display the choices on the current machine, and their faults."""
         for parameter in self._explorer.workload.parameters:
             options = parameter.options(self._explorer.form.machine)
             control, value = self.inputs[parameter.name].control, self._explorer.values[parameter.name]
@@ -299,7 +296,6 @@ class ResultTabs:
         self.root.selected_index = self._names.index(name)
 
     def _draw(self) -> None:
-        """Draw the open tab if it has changed."""
         name, finished = self.shown, self._explorer.state.finished
         if name == "Runs":
             self.runs.draw()
@@ -368,7 +364,6 @@ def _stages(finished: Finished) -> str:
 
 
 def _output(finished: Finished) -> str:
-    """Return value, number of checks, and printed text."""
     outcome = finished.outcome
     checked = f"{outcome.checks} result{'s' * (outcome.checks != 1)} compared with a reference: right"
     printed = f"<pre>{escape(outcome.printed)}</pre>" if outcome.printed else ""
@@ -433,7 +428,6 @@ def _named(entry: Entry) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return value as HTML; "" if it has none."""
     html = getattr(value, "_repr_html_", None)
     if callable(html):
         return str(html())

@@ -86,7 +86,6 @@ class TopologyPicker:
 
     @cached_property
     def picture(self) -> Picture:
-        """Picture of the machine, for the picker alone."""
         made = Picture()
         made.answer(set=lambda change: self.set(change["field"], str(change["value"])))
         made.show(scene(self.machine))
@@ -105,7 +104,6 @@ class TopologyPicker:
         self.change({path: text})
 
     def change(self, values: Mapping[str, str]) -> None:
-        """Change several values at once, as a slider that moves them together does."""
         for path, text in values.items():
             self.form.set(path, text)
         self._changed_last = next(iter(values))
@@ -201,7 +199,6 @@ class TopologyPicker:
             self.picture.show(scene(form.machine))
 
     def mark(self) -> None:
-        """Display beside each field why it is refused."""
         wrong = self.form.wrong or self._unfit()
         for path, field in self.inputs.items():
             field.refuse(wrong.get(path) or ("\n".join(wrong.values()) if path == self._changed_last else ""))

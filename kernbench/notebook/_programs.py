@@ -91,7 +91,6 @@ def run_kernel(
     torch: RuntimeContext, kernel: Callable[..., object], *, dtype: str = "f16", cubes: int = 1, pes: int = 1,
     **values: Any,
 ) -> None:  # fmt: skip
-    """Launch a kernel on PEs of SIP 0."""
     dp = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes, num_pes=pes)
     shared = {"dtype": dtype, "cubes": cubes, "pes": pes}
     args = []

@@ -112,7 +112,6 @@ class RunsTab:
         self.hint.value = NOTHING if not runs else again if len(runs) == 1 else ""
 
     def draw(self) -> None:
-        """Draw the parallel coordinates of two or more runs, if they have changed."""
         seen = (len(self._shown), self.table.a, self.table.b)
         if len(self._shown) < 2 or self._charted == seen:
             return
@@ -126,7 +125,6 @@ class RunsTab:
         self.coordinates.children = [chart(drawn)]
 
     def _axes(self, runs: list[Entry]) -> list[Axis]:
-        """Columns of parameters that differ between the runs, then metrics."""
         found = [Axis("run", "Run")]
         if len({entry.workload.name for entry in runs}) > 1:
             found.append(Axis("workload", "Workload"))
@@ -155,7 +153,6 @@ class RunsTab:
         return row | self._metrics[entry.number] | {"latency_ns": entry.latency_ns, "took_s": round(entry.seconds, 2)}
 
     def _measured(self, entry: Entry) -> dict[str, Any]:
-        """Metrics of a run besides time; empty if its log is not stored."""
         try:
             row = entry.row or row_of(self._explorer.result_of(entry), entry.machine, None, entry.dtype)
         except (KernbenchError, ValueError):

@@ -94,7 +94,6 @@ def _sign(copy: Path) -> None:
 
 
 def _cells(notebook: dict[str, Any]) -> str:
-    """Hash of the cells' sources, without outputs."""
     sources = [[cell["cell_type"], "".join(cell["source"])] for cell in notebook["cells"]]
     return sha256(json.dumps(sources).encode()).hexdigest()
 
@@ -141,7 +140,6 @@ def web_arguments(
 
 
 def serve_page(arguments: list[str]) -> None:
-    """Serve a page with Voila until it is stopped; `arguments` are those of `web_arguments`."""
     paths = [str(_SHARE / "jupyter"), os.environ.get("JUPYTER_PATH", "")]
     os.environ["JUPYTER_PATH"] = os.pathsep.join(x for x in paths if x)
     os.environ[PAGE] = "1"  # its kernels inherit it
@@ -189,7 +187,6 @@ class Quota:
 
 
 def page_quota() -> Quota | None:
-    """Quota that the server assigned to this kernel of a page; None outside of a page."""
     most, _, path = os.environ.get(PAGE_RUNS, "").partition(" ")
     return Quota(int(most), Path(path)) if path else None
 

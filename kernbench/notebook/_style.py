@@ -59,7 +59,6 @@ def column(*parts: widgets.Widget, name: str, title: str = "") -> widgets.VBox:
 
 
 def row(label: str, *parts: widgets.Widget, tip: str = "", long: bool = False) -> widgets.HBox:
-    """Widgets in a row, behind their label; `long` values take most of the width."""
     title = f' title="{escape(tip)}"' if tip else ""
     head = widgets.HTML(f"<label data-kb{title}>{escape(label)}</label>")
     head.add_class("kb-label")
@@ -120,7 +119,6 @@ class Input:
         self.root.add_class("kb-field")
 
     def refuse(self, text: str) -> None:
-        """Display why the value is refused; "" removes the message."""
         self.message.value = message_html(text, wrong=True)
 
     def _slid(self, value: float) -> None:
@@ -172,12 +170,10 @@ def message_html(text: str, *, wrong: bool = False) -> str:
 
 
 def download(name: str, content: bytes, kind: str) -> str:
-    """Link that saves `content` as a file on the user's computer."""
     data = b64encode(content).decode()
     return f'<a class="kb-download" download="{escape(name)}" href="data:{kind};base64,{data}">{escape(name)}</a>'
 
 
 def mimebundle(root: widgets.Widget, text: str) -> dict[str, Any]:
-    """MIME bundle of a panel: the widget, and a line of text for front ends without widgets."""
     bundle: dict[str, Any] = dict(root._repr_mimebundle_())
     return bundle | {"text/plain": text}

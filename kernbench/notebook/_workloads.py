@@ -51,11 +51,9 @@ class Parameter:
         return self.on(machine) if self.on is not None else self.default
 
     def options(self, machine: Machine) -> list[str]:
-        """All valid values on `machine`; empty if any will do."""
         return list(self.choices.of(machine)) if self.choices else []
 
     def parse(self, given: object, machine: Machine) -> Value:
-        """Convert a typed text, or a value, to the parameter's type."""
         text = str(given).strip()
         options = self.options(machine)
         if options and text not in options:
@@ -74,7 +72,6 @@ class Parameter:
 
 
 def parameters_of(function: Callable[..., object]) -> list[Parameter]:
-    """Parameters with a default, in order."""
     found = []
     for given in inspect.signature(function).parameters.values():
         if given.default is inspect.Parameter.empty or given.kind is inspect.Parameter.VAR_KEYWORD:
@@ -131,7 +128,6 @@ class Workload:
 
 
 def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
-    """All workloads by name: the user's, then studies, collectives and benches."""
     found = [_own(given) for given in own]
     for name, study in explorations().items():
         package, _, module = type(study).__module__.rpartition(".")
@@ -240,7 +236,6 @@ _TOPOLOGIES = ("ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_conne
 
 
 def _collective(name: str, ccl: CclConfig) -> Workload:
-    """Workload of one collective, with a choice of ccl.yaml's algorithms for it."""
     auto = [AUTO] if len(names(ccl, name, "rank")) > 1 else []
 
     def cost(machine: Machine, data: bool, **values: Any) -> float:
@@ -270,7 +265,6 @@ def _collective(name: str, ccl: CclConfig) -> Workload:
 
 
 def _system(machine: Machine, values: Mapping[str, Value]) -> list[str]:
-    """SIPs that a collective requests, as overrides of the machine."""
     sips, topology = (None if values[name] == _SAME else str(values[name]) for name in ("sips", "topology"))
     if sips is None and topology is None:
         return []

@@ -17,7 +17,6 @@ def whole(name: str, value: object, least: int, unit: str = "") -> None:
 
 
 def is_number(value: object) -> bool:
-    """Exclude bools, infinities and NaN."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
@@ -49,7 +48,6 @@ def plain(settings: Mapping[str, Any]) -> None:
 
 
 def folder_of(given: object) -> Path | None:
-    """Folder of a run; it need not exist yet."""
     if given is None:
         return None
     if not isinstance(given, (str, Path)):

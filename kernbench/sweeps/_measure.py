@@ -132,7 +132,6 @@ def measured(
     tie_seed: int | None = None,
     **parameters: Any,
 ) -> Row:
-    """Run a program on a fresh machine and return its row."""
     from kernbench.runtime_api.bench_runner import (
         run_program,  # only programs need it; without it, a process starts sooner
     )

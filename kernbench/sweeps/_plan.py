@@ -75,7 +75,6 @@ class Axis:
 
     @classmethod
     def of(cls, name: str, given: object) -> Axis:
-        """Parse a list of values, a mapping of labels to settings, or a range."""
         if isinstance(given, Span):
             return cls(name, span=_checked(name, given))
         if isinstance(given, Mapping) and {"low", "high"} <= set(given):
@@ -235,7 +234,6 @@ class Plan:
         return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons())])
 
     def reasons(self, first: int = 10) -> list[str]:
-        """One line for each of the `first` invalid points, and the number of the others."""
         lines = [f"{', '.join(f'{k} = {v}' for k, v in x.shown.items())}: {x.reason}" for x in self.invalid[:first]]
         more = len(self.invalid) - first
         return lines + ([f"... and {more} more"] if more > 0 else [])

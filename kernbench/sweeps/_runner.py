@@ -308,7 +308,6 @@ def _engine(
 
 
 def _entry(job: Job, key: str, outcome: Outcome, limits: PointLimits) -> dict[str, Any]:
-    """Line of the store for a finished point: its outcome and its inputs."""
     made_of = {"study": job.study, "code": job.version, "machine": job.machines[key], "point": job.points[key]}
     if outcome.status == OK:
         return {"key": key, "row": outcome.row, "seconds": round(outcome.seconds, 6), "made_of": made_of}

@@ -150,7 +150,6 @@ class Sweep:
 
 
 def _plain(values: Mapping[str, Any]) -> Row:
-    """Convert lists and mappings to text, so that a cell can hold them."""
     return {k: json.dumps(v) if isinstance(v, (dict, list, tuple)) else v for k, v in values.items()}
 
 

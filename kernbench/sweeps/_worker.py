@@ -117,7 +117,6 @@ class Worker:
         self._closed = threading.Event()
 
     def run(self, point: Row) -> Outcome:
-        """Run a point; end the process if it exceeds a limit."""
         outcome = self._run(point)
         if outcome.status == MEMORY:
             # Earlier points of this process may have left too much in memory.

@@ -83,7 +83,6 @@ def effects(table: pd.DataFrame, axes: Sequence[str], metric: str) -> pd.DataFra
 
 
 def steps(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "area_mm2") -> pd.DataFrame:
-    """Gain and cost of each step along an axis while the other axes are fixed."""
     import pandas as pd
 
     check_columns(table, [*axes, metric, cost])
@@ -140,7 +139,6 @@ class Sensitivity:
     change: float
 
     def ranked(self, metric: str) -> pd.DataFrame:
-        """Rank the factors of the sweep, as the function `ranked` does."""
         return ranked(self.sweep.ok, metric)
 
     def __repr__(self) -> str:
@@ -184,7 +182,6 @@ def sensitivity_plan(
     parameters: Mapping[str, Any] | None = None,
     change: float = 0.2,
 ) -> Plan:
-    """Plan of `sensitivity`, with the same parameters."""
     base, fixed = resolve_topology(machine), dict(parameters or {})
     named = factors if isinstance(factors, Mapping) else {name: [name] for name in factors}
     axis: dict[str, Mapping[str, Any]] = {f"{BASE}/": {}}

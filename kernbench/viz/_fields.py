@@ -246,7 +246,6 @@ class Field:
 
 @cache
 def fields() -> dict[str, Field]:
-    """Every field of a machine file, by path, in file order."""
     schema = config.json_schema()["$defs"]
     return {field.path: field for field in _leaves(schema, schema["Machine"], "")}
 

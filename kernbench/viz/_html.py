@@ -33,7 +33,6 @@ _COLOURS = [*dict.fromkeys(palette.STAGES.values())]
 
 
 def compare_html(comparison: Comparison) -> str:
-    """Table of the machine's changed values, and one of times with their change."""
     parts = [
         f"<div><b>{escape(comparison.before)}</b> &rarr; <b>{escape(comparison.after)}</b></div>",
         f"<div>{escape(comparison.machine_line())}</div>",
@@ -50,7 +49,6 @@ def compare_html(comparison: Comparison) -> str:
 
 
 def records_html(records: Records) -> str:
-    """Two tables, by kind and the first rows; times in ns."""
     kinds = []
     for i, kind in enumerate(records.kinds):
         rows = records.kind == i
@@ -162,7 +160,6 @@ def _named_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _path_bar(result: Result) -> str:
-    """Critical path on the device by resource, or the reason why there is none."""
     why = result.explained
     if isinstance(why, str):
         return f"<div>{escape(why)}</div>"
@@ -177,7 +174,6 @@ def _path_bar(result: Result) -> str:
 
 
 def _bar_svg(named: Sequence[tuple[str, float, str]], label: str) -> str:
-    """Stacked bar of (name, ns, colour), with its legend."""
     total = sum(ns for _, ns, _ in named)
     pieces, legend, x = [], [], 0.0
     for name, ns, colour in named:
@@ -225,7 +221,6 @@ def timeline_svg(records: Records, pe: tuple[int, int, int]) -> str:
 
 
 def _stages(records: Records, pe: tuple[int, int, int]) -> Iterator[tuple[str, Records]]:
-    """Stages that did work on a PE, with their rows."""
     mine = records.of_pe(*pe)
     for stage in (*LANES, "composite"):
         rows = mine.of_kind(*STAGES[stage])
@@ -242,7 +237,6 @@ def _ends(left: int, right: int, y: int, start_ps: int, end_ps: int) -> str:
 
 
 def _last_timeline(records: Records) -> str:
-    """Timeline of the PE that finished last, the first of several."""
     work = records.of_kind(*PE_KINDS)
     if not len(work):
         return ""

@@ -77,13 +77,11 @@ class _Scale:
         return self._known.index(str(value)) / (len(self._known) - 1)
 
     def ticks(self) -> list[tuple[str, float]]:
-        """Labels of the axis: its ends, or every word."""
         shown = self._known if not self._numbers else sorted({self._known[0], self._known[-1]})
         return [(value_text(value), self.at(value)) for value in shown]
 
 
 def value_text(value: Any) -> str:
-    """Text for tables and axes; numbers have four digits."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -33,7 +33,6 @@ def style_css() -> str:
 
 
 def shared_js() -> str:
-    """Functions that other widgets on the page share with the picture."""
     return _read("shared.js")
 
 

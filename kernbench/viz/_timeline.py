@@ -179,7 +179,6 @@ class Timeline:
         return self._texts.setdefault(text, len(self._texts))
 
     def _rows(self, table: dict[str, np.ndarray]) -> tuple[list[list[Any]], np.ndarray]:
-        """Rows in reading order, and the row of each interval."""
         shape = len(self._components), len(_LABELS), int(table["sip"].max(initial=-1)) + 2
         key = np.ravel_multi_index((table["component"], table["stage"], table["sip"] + 1), shape)
         keys, number = np.unique(key, return_inverse=True)

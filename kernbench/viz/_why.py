@@ -25,7 +25,6 @@ SMALLEST_BAR = 0.001
 
 
 def why_section(why: Why, records: Records) -> dict[str, Any]:
-    """Rows of the critical path on the device, the longest first, and the times of device and host."""
     device, host = ([x for x in why if x.host is of_host] for of_host in (False, True))
     shown = [x for x in device if x.share >= _SMALLEST][:_ROWS]
     return {
@@ -39,7 +38,6 @@ def why_section(why: Why, records: Records) -> dict[str, Any]:
 
 
 def predicted(section: Mapping[str, Any], records: Records) -> dict[str, Any]:
-    """Section with predictions for the stops of its sliders, and the tornado."""
     rows = [
         row | {"predicted": [_predicted(records, values) for values in row["stops"][PREDICTED]]}
         if "stops" in row
@@ -50,7 +48,6 @@ def predicted(section: Mapping[str, Any], records: Records) -> dict[str, Any]:
 
 
 def tornado_rows(found: Tornado, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Effect of each field: predicted and simulated latencies over the run's, None if missing."""
     return [
         _field(path, spec)
         | {

@@ -418,7 +418,6 @@ def _of(what: str) -> str:
 
 
 def _digits(value: float) -> str:
-    """Four significant digits, and all digits before the point."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
 
 

@@ -292,7 +292,6 @@ def is_time(field: str) -> bool:
 
 
 def _slowdown(change: Change) -> float:
-    """Growth of a time that this field alone determines."""
     if is_time(change.field):
         return change.new / change.old if change.old else 1.0
     return change.old / change.new

@@ -36,7 +36,6 @@ class Savings:
         return replace(reason, together=self.needed[reason]) if reason in self.needed else reason
 
     def of(self, reason: Reason) -> str:
-        """One line on the savings of a reason's fields; "" if unknown."""
         if reason not in self.alone:
             return ""
         alone, whole = self.alone[reason], self.whole.get(reason)
@@ -48,7 +47,6 @@ class Savings:
         )
 
     def together(self) -> list[str]:
-        """One line for each pair of resources that limit together."""
         return [
             f"{a.what} and {b.what} limit together: twice as fast, both save {_saved(both)} of the run, "
             f"alone {_saved(self.alone[a])} and {_saved(self.alone[b])} (prediction{_range(both)})"

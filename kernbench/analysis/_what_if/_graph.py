@@ -187,7 +187,6 @@ class Graph:
     # -- links
 
     def _enter_waits(self) -> None:
-        """Sum up how long each transfer waited for each link."""
         self.waits: dict[int, dict[int, int]] = defaultdict(dict)
         hops = [self.q.hop(name) for name in self.r.links.names]
         links, ps = (self.d.waits[name].tolist()[1:] for name in ("link", "ps"))
@@ -292,7 +291,6 @@ class Graph:
                 self.events.edge(source, node)
 
     def _enter_paths(self) -> None:
-        """Add the ends of paths through stages whose tiles were not logged."""
         add, edge, paths = self.events.add, self.events.edge, self.d.paths
         routes: dict[int, Stage] = {s.command: s for s in self.stages if s.route >= 0}
         self.path: list[int] = []

@@ -127,7 +127,6 @@ class Quantities:
         return self._by_name.get(name, -1)
 
     def link_ps(self, hop: Hop, size: int) -> int:
-        """Time [ps] of a flit of `size` bytes on a link."""
         found = self._flit.get((hop, size))
         if found is None:
             found = self._flit[hop, size] = flit_ps(
@@ -211,7 +210,6 @@ class Quantities:
         return values
 
     def _more_cycles(self, work: VectorWork, new: Mapping[str, float]) -> float:
-        """Ratio by which the cycles of vector operations grow."""
         if not work or not any(f"{_VECTOR}.{name}" in new for name in _LANES):
             return 1.0
         now = [float(self.spec(f"{_VECTOR}.{name}")) for name in _LANES]
