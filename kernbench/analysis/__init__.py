@@ -1,4 +1,4 @@
-"""What a run recorded, and what can be read from it: nothing here knows the machine, only its numbers."""
+"""Records of a run and their evaluation, which uses only numbers, not the machine."""
 
 from typing import Any
 

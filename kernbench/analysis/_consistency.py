@@ -1,4 +1,4 @@
-"""Whether the columns and tables of records fit each other, as those that a run leaves behind do."""
+"""Consistency checks of loaded records: columns and tables must agree, as those of a run do."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from kernbench.analysis._records import (
 )
 from kernbench.analysis.breakdown import ENGINES
 
-_MOST = 1 << 60  # of a time [ps], and of bytes
+_MOST = 1 << 60  # of a time [ps] or a size in bytes
 _DMA = ("dma_in", "dma_out")
 _COPIES, _ORDERS = ("h2d", "d2h"), ("launch", "map", "install")
 _CPUS = ("host", "io_cpu", "m_cpu", "pe_cpu")
@@ -74,7 +74,6 @@ def _ids(names: Sequence[str], *wanted: str) -> list[int]:
 
 
 def _check_tables(records: Records) -> None:
-    """Check the names, and the values that are not in columns."""
     dependencies = records.dependencies
     names = (records.components, records.kinds, records.links.names, dependencies.nodes, dependencies.places)
     for table in names:
@@ -123,7 +122,6 @@ def _check_order(what: str, *times: np.ndarray) -> None:
 
 
 def _check_moves(records: Records) -> None:
-    """Check transfers, their routes, and the links of these."""
     x = records.dependencies
     moves, n = x.transfers, len(x.transfers["start_ps"])
     ends = {
@@ -158,7 +156,7 @@ def _check_moves(records: Records) -> None:
 
 
 def _check_waits(records: Records) -> None:
-    """Check that waits are for links that there are, behind transfers that there are, and each after the one before."""
+    """Each wait must refer to an existing link and transfer, and to an earlier wait."""
     x = records.dependencies
     waits, n = x.waits, len(x.waits["ps"])
     ends = {"before": (0, max(1, n)), "link": (0, len(records.links.names)), "front": (-1, len(x.transfers["key"]))}
@@ -169,7 +167,7 @@ def _check_waits(records: Records) -> None:
 
 
 def _check_causes(records: Records) -> None:
-    """Check the steps, and that every cause is an event that there is, and no later than what followed from it."""
+    """Every cause must exist, and be no later than its effect."""
     x, n = records.dependencies, len(records)
     for table, columns, types in (("step", x.steps, STEPS), ("path", x.paths, STAGE_PATHS)):
         length = len(columns["command"])
@@ -180,7 +178,7 @@ def _check_causes(records: Records) -> None:
         for name, dtype in types.items():
             _check_column(f"{table}_{name}", columns[name], dtype, (length,), *ends.get(name, (0, 1 << 62)))
     _check_order("steps", x.steps["ps"], x.steps["end_ps"])
-    if not len(x.causes) and not len(x.sent):  # of a version without
+    if not len(x.causes) and not len(x.sent):  # written by a version without causes
         return
     moves, steps = x.transfers, x.steps
     _check_column("causes", x.causes, np.int64, (n, 2), 0, 1 << 63)
@@ -201,13 +199,12 @@ def _check_causes(records: Records) -> None:
             index = events[row, column] >> 3
             if index.size and index.max() >= len(at):
                 raise ValueError("a cause is an event that there is not")
-            ordered = column < 3 if causes is x.causes else True  # what made room behind a row comes after its end
+            ordered = column < 3 if causes is x.causes else True  # room behind a row is made after its end
             if ends_ps is not None and (at[index] > ends_ps[row])[ordered].any():
                 raise ValueError("a cause is later than what followed from it")
 
 
 def _check_commands(records: Records) -> None:
-    """Check what is known of the order of commands, and of the stages of tiled ones."""
     x, commands = records.dependencies, len(records.commands)
     tables = (
         ("after", x.after, 2, (0, 1)), ("begin", x.begin, 2, (0,)),

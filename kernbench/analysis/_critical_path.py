@@ -1,6 +1,6 @@
-"""The critical path of a run or a launch: from its end back to its beginning, each event by what it followed from.
+"""The critical path of a run or a launch, from its end back to its beginning; each event has the cause recorded for it.
 
-The engine records the cause of every event (`sim_engine._causes`); nothing here finds one by its time.
+The engine records the cause of every event (`sim_engine._causes`); nothing here infers one from times.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "the log does not say"
 
-# Why something began when it did, by what began and what it followed from.
+# The reason why something began, by (what began, what it followed from).
 _BECAUSE = {
     ("engine", "own row"): "the engine's previous work",
     ("engine", "stages"): "the engine's previous work",
@@ -97,14 +97,14 @@ _ENGINE_OF = {part: ENGINES[kind] for kind, part in ENGINE_PARTS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the path: when, what, why it began then, the parts that its time went to, and its row in the log."""
+    """A step of the path: its `parts` sum to its time, `because` says why it began then, `row` is its log row."""
 
     start_ps: int
     end_ps: int
     what: str
     parts: tuple[Part, ...]
     because: str = ""
-    host: bool = False  # of the host's copies and messages, not of a program
+    host: bool = False  # one of the host's copies and messages
     row: int = -1
 
 
@@ -122,10 +122,9 @@ class CriticalPath:
         return len(self.steps)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row for each part of each step: when [ns], at which resource, of what kind, why the step began.
+        """Row for each part of each step: time [ns], resource, kind, and why the step began.
 
-        `behind` is what a wait for a link was behind; `row` is that of the step in the log, -1 for a step that is no
-        operation.
+        `behind` names the transfer in front of a wait; `row` is the step's row in the log, -1 for a step without one.
         """
         import pandas as pd
 
@@ -142,7 +141,7 @@ class CriticalPath:
         )
 
     def parts(self) -> Counter[tuple[str, str]]:
-        """Return the time [ps] of each (kind, resource) on the path; the values sum to the makespan."""
+        """Time [ps] of each (kind, resource) on the path; the values sum to the makespan."""
         total: Counter[tuple[str, str]] = Counter()
         for step in self.steps:
             for part in step.parts:
@@ -150,24 +149,18 @@ class CriticalPath:
         return total
 
     def of_host(self, host: bool) -> CriticalPath:
-        """Return the steps of the host's copies, launches and completions, or the others, with their time."""
+        """All steps of the host's copies, launches and completions, or all others, with their total time."""
         steps = tuple(step for step in self.steps if step.host is host)
         return CriticalPath(steps, sum(step.end_ps - step.start_ps for step in steps))
 
     def because(self) -> Counter[str]:
-        """Return how many steps began for each reason."""
         return Counter(step.because for step in self.steps if step.because)
 
 
 def critical_path(records: Records, launches: Sequence[Launch] = ()) -> CriticalPath:
-    """Return the critical path of a run, or of launches of it: from the first one's start to the last one's end.
+    """Walk the critical path of a run, or from the start of the first of some launches to the end of the last.
 
-    A step that was under way when they started counts from then on.
-
-    Raises
-    ------
-    StateError
-        If the records do not say what followed from what.
+    A step that was in progress when they started counts from then on. A StateError if the records lack causes.
     """
     check_logged(records)
     walk = _Walk(records)
@@ -204,9 +197,9 @@ class _Walk:
         }  # fmt: skip
 
     def steps(self, start: int = 0, last: Launch | None = None) -> tuple[Step, ...]:
-        """Walk from the run's end, or a launch's, to a time; return the steps in order of time."""
+        """Walk back from the end of the run, or of a launch, to `start` [ps]; return the steps in order of time."""
         event = self._run_end() if last is None else self._launch_end(last)
-        seen: set[tuple[int, int]] = set()  # a damaged file may lead around in a circle
+        seen: set[tuple[int, int]] = set()  # a damaged file may contain a cycle
         while event != NONE and self.t > start and (event, self.t) not in seen:
             seen.add((event, self.t))
             event = self._methods[event & 7](event >> 3)
@@ -225,7 +218,7 @@ class _Walk:
         raise StateError(f"launch {launch.name!r} on sip{launch.sip} has not ended: the run stopped before")
 
     def _run_end(self) -> int:
-        """Begin with the host's operation that ended last; in an interrupted run without one, with the last row."""
+        """Start at the host's last operation; in an interrupted run without one, at the last row."""
         if not len(self.r):
             return NONE
         host = np.flatnonzero(self.r.is_kind(*HOST_KINDS))
@@ -240,20 +233,18 @@ class _Walk:
     # Steps and causes.
 
     def _add(self, start: int, what: str, *parts: Part, host: bool = False, row: int = -1) -> None:
-        """Put a step from `start` to the current time before those found so far."""
         if start < self.t:
             self._found.append(Step(start, self.t, what, parts, host=host, row=row))
             self.t = start
 
     def _because(self, effect: str, event: int, reason: str = "") -> int:
-        """Note why the step found last began when it did: it followed from `event`, which is returned."""
+        """Record why the latest step began: it followed from `event`, which is returned."""
         reason = reason or _BECAUSE.get((effect, self._kind(event)), "")
         if reason and self._found and not self._found[-1].because:
             self._found[-1] = replace(self._found[-1], because=reason)
         return event
 
     def _kind(self, event: int) -> str:
-        """Return what an event is of, as `_BECAUSE` names it."""
         tag, i = event & 7, event >> 3
         if tag == ROW:
             if self._kind_of_row(i) in COMMAND_KINDS or self.r.tile[i] < 0:
@@ -266,7 +257,6 @@ class _Walk:
         return {BEGIN: "begin", SENT: "sent", ARRIVED: "arrived", STAGES: "stages"}.get(tag, "")
 
     def _time(self, event: int) -> int:
-        """Return when an event was; 0 for none."""
         tag, i = event & 7, event >> 3
         if tag == ROW:
             return int(self.r.end_ps[i])
@@ -275,7 +265,6 @@ class _Walk:
         return int(self.d.steps["end_ps"][i]) if tag == STEP else 0
 
     def _first(self, causes: np.ndarray, i: int) -> int:
-        """Return the decisive candidate of row or transfer `i`."""
         return int(causes[i, 0]) & (HELD - 1)
 
     def _is_host(self, command: int) -> bool:
@@ -292,7 +281,7 @@ class _Walk:
 
     def _row(self, row: int) -> int:
         kind = self._kind_of_row(row)
-        if kind in (*COMMAND_KINDS, "dma_in", "dma_out"):  # as a whole: its end followed from that of a part
+        if kind in (*COMMAND_KINDS, "dma_in", "dma_out"):  # as a whole: its end followed from the end of a part
             return self._because("", self._first(self.d.causes, row), _ENDS.get(kind, ""))
         room = int(self.d.causes[row, 1]) >> 32
         if room & HELD:
@@ -307,7 +296,7 @@ class _Walk:
         return self._planned("engine", self._first(self.d.causes, row), int(self.r.tile[row]))
 
     def _planned(self, effect: str, event: int, tile: int) -> int:
-        """Follow a cause; what follows from the plan of a command waits until its tile's turn."""
+        """Follow a cause; a tile that follows the planning of its command waits for its turn."""
         self._because(effect, event)
         if tile >= 0 and self._kind(event) == "lookup":
             base, command = (int(self.d.steps[name][event >> 3]) for name in ("end_ps", "command"))
@@ -324,9 +313,9 @@ class _Walk:
         of = self.r.commands[command].name if command >= 0 else ""
         host = self._is_host(command)
         self._add(self.t - ps, what.format(of=of, where=where), Part(part, where, ps), host=host)
-        if name == "lookup":  # after all tiles of the command before are planned
+        if name == "lookup":  # after all tiles of the previous command are planned
             return self._planned(name, cause, 0)
-        if host and name == "cpu" and cause & 7 != MOVE:  # of a graph: the SIP has the launch already
+        if host and name == "cpu" and cause & 7 != MOVE:  # of a graph: the SIP already has the launch
             return self._host_order(command, cause)
         return self._because(name, cause)
 
@@ -397,7 +386,7 @@ class _Walk:
         return self._sent(i)
 
     def _memory(self, i: int, transfer: Transfer) -> int:
-        """Add a transaction: the way back, the memory as long as it had no gap, and the way there."""
+        """Add a transaction, last part first: the way back, the memory's work without a gap, the way there."""
         routes, (kind, route, nbytes) = self.routes, (transfer.kind, transfer.route, transfer.nbytes)
         memory, read, host = routes.ends(route)[0], kind != WRITE, self._is_host(transfer.command)
         what = f"{nbytes:,} B {'from' if read else 'to'} {memory}"
@@ -408,11 +397,11 @@ class _Walk:
             legs = [*leg(carried, reverse=True), *leg(nbytes if read else ACK_BYTES)]
             self._add(start, what, *share(self.t - start, legs, "memory", memory), host=host)
             return self._sent(i)
-        known = transfer.opener in self._by_key  # a request of a tile that was not logged is not
+        known = transfer.opener in self._by_key  # false for a request of a tile that was not logged
         first, since = (self._by_key[transfer.opener], transfer.since_ps) if known else (i, arrived)
         opener = self._at(first)
         if first == i and read and routes.slowest(route)[1] * (served - arrived) < nbytes * 1000:
-            # The links are slower than the memory: what they carry at the same time is not the memory's.
+            # The links are slower than the memory: the time that they carry data is not the memory's.
             there = routes.parts(route, carried, arrived - start, reverse=True, waits=waits)
             self._add(start, what, *there, *routes.parts(route, nbytes, self.t - arrived, waits=waits), host=host)
             return self._sent(i)
@@ -426,7 +415,7 @@ class _Walk:
         return self._sent(first)
 
     def _carried(self, transfer: Transfer) -> int:
-        """Return the bytes that go to the memory."""
+        """Bytes sent to the memory; a read sends only a command."""
         return transfer.nbytes if transfer.kind in (WRITE, PART) else self.routes.command_bytes
 
     @cached_property
@@ -434,7 +423,6 @@ class _Walk:
         return {key: i for i, key in enumerate(self.d.transfers["key"].tolist()) if key >= 0}
 
     def _sent(self, i: int) -> int:
-        """Find what the start of a transfer followed from."""
         transfer, event = self._at(i), self._first(self.d.sent, i)
         effect = TRANSFER_KINDS[transfer.kind]
         if transfer.kind == CREDIT:
@@ -447,7 +435,7 @@ class _Walk:
         return self._planned(effect, event, transfer.tile if transfer.kind == READ else -1)
 
     def _host_order(self, command: int, event: int) -> int:
-        """Add the time that the host took for an order since the operation before."""
+        """Add the host's time between an order and the operation before it."""
         if not self.t:
             return NONE
         end = self._time(event)
@@ -462,7 +450,7 @@ class _Walk:
         return set(self.d.begin[:, 0].tolist())
 
     def _start_of_work(self, ps: int) -> list[Part]:
-        """Split the time before a launch left the host, the last part first; empty if a launch costs nothing."""
+        """Split the time before a launch left the host, last part first; empty if a launch costs nothing."""
         spent = {name: ns_to_ps(ns) for name, ns in self.r.spec["system"].get("host", {}).items()}
         if not any(spent.values()):
             return []
@@ -475,7 +463,7 @@ class _Walk:
         return [part for part in parts if part.ps]
 
 
-# Of what kind the time of a step is, and what it is called.
+# Kind and name of the time of a step.
 _STEPS = {
     "issue": ("issue", "PE_CPU issues {of}"),
     "lookup": ("lookup", "address look-up"),
@@ -488,7 +476,6 @@ _ENDS = {"launch": "the last completion", "map": "the last completion", "install
 
 
 def _cut(step: Step, start: int) -> Step:
-    """Return a step as it counts from a time on: without its first parts if it was under way then."""
     if step.start_ps >= start:
         return step
     left, parts = step.end_ps - start, []

@@ -1,4 +1,4 @@
-"""Launches of a run by name: what reports call each, and which ones a user means."""
+"""Launches of a run by the labels that reports use, and selection of launches by label."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kernbench.errors import ArgumentError
 
 
 def labels(launches: Iterable[Launch]) -> list[str]:
-    """Return what each launch is called in reports: its name, and from the second of a name on "name #2".
+    """Label of each launch in reports: its name; "name #2" from the second call of the same name on.
 
-    Launches of one name on several SIPs are one call: the first on each SIP is the first call, and so on. Launches
-    over other queues are other calls: those of another group.
+    Launches of one name on several SIPs are one call: the first on each SIP is the first call, and so on. Launches over
+    different queues belong to different groups, so they are different calls.
 
     Examples
     --------
@@ -42,7 +42,6 @@ def labels(launches: Iterable[Launch]) -> list[str]:
 
 
 def calls(launches: Sequence[Launch]) -> dict[str, list[Launch]]:
-    """Return the launches of each call by its label, in the order in which they were sent."""
     found: dict[str, list[Launch]] = {}
     for label, x in zip(labels(launches), launches, strict=True):
         found.setdefault(label, []).append(x)
@@ -50,17 +49,15 @@ def calls(launches: Sequence[Launch]) -> dict[str, list[Launch]]:
 
 
 def span(launches: Sequence[Launch]) -> tuple[int, int]:
-    """Return (start_ps, end_ps) of a call: from its first message to its last completion."""
     return min(x.start_ps for x in launches), max(x.end_ps for x in launches)
 
 
 def on(launch: Launch) -> str:
-    """Return where a launch ran, as a suffix of its name."""
     return f" on sip{launch.sip}" if launch.sip >= 0 else ""
 
 
 def chosen(launches: Sequence[Launch], which: str | Launch | Sequence[Launch]) -> tuple[str, list[Launch]]:
-    """Return what a label means, or one or several of the launches: what it is called, and its launches."""
+    """Resolve a label, a launch or several launches to (title, launches)."""
     if not isinstance(which, (str, Launch)):
         return f"{len(which)} launches", list(which)
     called = calls(launches)
@@ -77,7 +74,7 @@ def chosen(launches: Sequence[Launch], which: str | Launch | Sequence[Launch]) -
 
 
 def _known(what: str, called: Mapping[str, Sequence[Launch]]) -> str:
-    """Return the names that there are, and the last label of each that there is more than once."""
+    """Known names, and the last label of each name that was launched several times."""
     if not called:
         return "it launched nothing"
     last = {each[0].name: label for label, each in called.items()}

@@ -1,6 +1,6 @@
-"""What a result file says of its run: program, parameters, machine, and the versions that produced it.
+"""The manifest of a result file: program, parameters, machine, and the versions that produced it.
 
-It is the comment of the archive, so every reader of results can read the file.
+It is the comment of the archive, so every program that reads zip files can show it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ _LONGEST = zipfile.ZIP_MAX_COMMENT
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that decide what a run computes."""
     return dict(_versions())
 
 
@@ -35,7 +34,7 @@ def _versions() -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What ran: program, parameters, options, machine, and versions. Empty where a file does not say.
+    """Program, parameters, options, machine, and versions of a run; empty where a file lacks them.
 
     Parameters
     ----------
@@ -62,7 +61,6 @@ class Manifest:
 
     @property
     def title(self) -> str:
-        """What ran: the program and its parameters."""
         return " ".join([self.program, *(f"{name}={value}" for name, value in self.parameters.items())])
 
     def __str__(self) -> str:
@@ -72,13 +70,7 @@ class Manifest:
         return "; ".join(x for x in (ran, options, ", ".join(f"{k} {v}" for k, v in self.versions.items())) if x)
 
     def comment(self, arrays: str) -> bytes:
-        """Return the comment of an archive whose arrays have this digest.
-
-        Raises
-        ------
-        ArgumentError
-            If it is too long for one.
-        """
+        """Comment of an archive whose arrays have this digest; ArgumentError if it is too long for a zip file."""
         text = json.dumps({**asdict(self), "arrays": arrays}).encode()
         comment = _digest(text) + b" " + text
         if len(comment) > _LONGEST:
@@ -87,7 +79,7 @@ class Manifest:
 
     @classmethod
     def of(cls, comment: bytes) -> tuple[Manifest, str]:
-        """Return the manifest in the comment of a file and the digest of its arrays; empty ones if there is none."""
+        """Manifest in the comment of a file and the digest of its arrays; UNKNOWN and "" without a comment."""
         if not comment:
             return UNKNOWN, ""
         digest, _, text = comment.partition(b" ")
@@ -107,13 +99,11 @@ UNKNOWN = Manifest(versions={})
 
 
 def read_manifest(path: Path) -> tuple[Manifest, str]:
-    """Return what a result file says of its run, and the digest of the arrays that it was saved with."""
     with zipfile.ZipFile(path) as file:
         return Manifest.of(file.comment)
 
 
 def digest_of(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return a sha256 of arrays: their names, types, shapes and values."""
     found = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())

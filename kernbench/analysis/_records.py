@@ -1,4 +1,4 @@
-"""Records: the columns that a run leaves behind and what caused each row. Every number of a report comes from them."""
+"""Records: the columns of a run's log and the cause of each row. Every number of a report is computed from them."""
 
 from __future__ import annotations
 
@@ -23,30 +23,28 @@ from kernbench.errors import ConfigError
 READ, WRITE, MESSAGE, PART, CREDIT, FETCH = range(6)
 TRANSFER_KINDS = ("read", "write", "message", "part", "credit", "fetch")
 
-# An event has a number: what it is of (its lowest three bits) and where the records have it. It is the end of a row, or
-# when it left its stage; the beginning of a row; the end or the start of a transfer, or its arrival at the end of its
-# route; a step; the end of a path through the stages of a PE.
+# The number of an event: its type (lowest three bits) and its index in the table of that type. ROW is when a row left
+# its stage, BEGIN the beginning of a row; MOVE, SENT and ARRIVED are the end of a transfer, its start, and its arrival
+# at the end of its route; STEP is a step; STAGES is the end of a path through the stages of a PE.
 NONE, ROW, BEGIN, MOVE, SENT, ARRIVED, STEP, STAGES = range(8)
-HELD = 1 << 30  # of the event that kept a row in its stage until it had room behind
+HELD = 1 << 30  # flag of the event that kept a row in its stage until there was room behind it
 
-# A transaction with a memory, or a message. `served_ps` is when the memory was done, at work without a gap from
-# `since_ps` on, when transaction `opener` had come; -1 where a memory does not say, and for messages. A part of a
-# message between PEs (its number: `tile`) is in its slot at the end. A credit is the receive's whose slot it gives
-# back; a fetch reads a part that is sent from memory. `wait` is the last wait of its last flit, 0 if it had none; -1 if
-# that is not known.
+# A transaction with a memory, or a message. `served_ps` is when the memory finished it, after working without a gap
+# since `since_ps`, when transaction `opener` arrived; -1 for messages and for memories that do not record it. `tile` is
+# the number of a part of a message between PEs, which is in its slot at `end_ps`. A credit belongs to the receive that
+# freed the slot; a fetch reads a part that is sent from memory. `wait` is the last wait of the last flit: 0 for none,
+# -1 for unknown.
 TRANSFERS = {
     "start_ps": np.int64, "end_ps": np.int64, "route": np.int32, "nbytes": np.int64, "command": np.int32,
     "tile": np.int32, "kind": np.int8, "key": np.int64, "arrived_ps": np.int64, "since_ps": np.int64,
     "opener": np.int64, "served_ps": np.int64, "wait": np.int32,
 }  # fmt: skip
-# Where transfers waited on their way: the wait before (0 for none), the link, the transfer in front (-1 if the log does
-# not have it), and how long. Row 0 is none.
+# Waits of transfers on their routes: the previous wait (0 for none), the link, the transfer in front (-1 if the log
+# does not contain it), and the duration. Row 0 stands for no wait.
 WAITS = {"before": np.int32, "link": np.int32, "front": np.int32, "ps": np.int64}
 
 
 class Transfer(NamedTuple):
-    """A row of `Dependencies.transfers`."""
-
     start_ps: int
     end_ps: int
     route: int
@@ -63,7 +61,7 @@ class Transfer(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A wait of a transfer for a link (of the link table), behind another transfer (-1 if the log does not have it)."""
+    """A wait of a transfer for a link (an index), behind transfer `front` (-1 if the log does not contain it)."""
 
     link: int
     front: int
@@ -71,10 +69,10 @@ class Wait(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What one stage of a PE did with all tiles of a command, `kind` as in the log: a row of `Dependencies.stages`.
+    """The work of one stage of a PE on all tiles of a command; `kind` as in the log. A row of `Dependencies.stages`.
 
-    It was busy for `busy_ps` from the first of `n` tiles to the end of the last one. For DMA, `n` counts requests,
-    `busy_ps` sums their times, and `route` is that of the last one's data.
+    `busy_ps` is the busy time from the first of `n` tiles to the end of the last. For DMA, `n` counts requests,
+    `busy_ps` sums their times, and `route` is that of the last request's data.
     """
 
     command: int
@@ -87,22 +85,22 @@ class Stage(NamedTuple):
     route: int
 
 
-# What takes time or decides when something starts, and is no operation: it took `ps` until its end. `of` is the launch
-# of a command that was issued, else -1.
+# Steps take time or decide when something starts, but are not operations; a step took `ps` until its end. `of` is the
+# launch of an issued command, else -1.
 STEP_KINDS = ("issue", "lookup", "cpu", "start", "slot", "end")
 STEPS = {
     "end_ps": np.int64, "ps": np.int64, "place": np.int32, "kind": np.int8, "command": np.int32, "of": np.int32,
     "cause": np.int64, "more": np.int64,
 }  # fmt: skip
-# A path through the stages of a PE whose tiles were not logged: what it follows from, the time of each part, and how
-# many reads and writes are in it.
+# A path through the stages of a PE whose tiles were not logged: its cause, the time of each part, and the numbers of
+# its reads and writes.
 PARTS = ("plan", "read", "memory", "fetch", "matrix", "vector", "store", "write")
 STAGE_PATHS = {
     "command": np.int32, "before": np.int64, **{f"{part}_ps": np.int64 for part in PARTS},
     "reads": np.int32, "writes": np.int32,
 }  # fmt: skip
 
-# Of the links of routes. At routers with credits, a flit takes a link for whole cycles; else these are of 0 ps.
+# Columns of the links of routes. `cycle_ps` is 0 except at routers with credits, where a flit takes whole cycles.
 _LINKS = {
     "wire_ps": np.int64, "node_ps": np.int64, "bw_gbs": np.float64, "header_bytes": np.int64, "cycle_ps": np.int64,
 }  # fmt: skip
@@ -119,11 +117,11 @@ def _no_rows(n: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Dependencies:
-    """Transfers over the network, the order of commands, and the causes of all, for one run.
+    """Transfers over the network, the order of commands, and the causes of all events, for one run.
 
     Every row, transfer and step has four candidates for its cause, two to a number, the decisive one first: `causes`
-    are those of rows, `sent` those of transfers. A candidate is the number of an event; the last one of a row is what
-    made room behind its stage.
+    are those of rows, `sent` those of transfers. A candidate is the number of an event; the last one of a row is the
+    event that made room behind its stage.
     """
 
     transfers: dict[str, np.ndarray] = field(default_factory=lambda: _none(TRANSFERS))
@@ -142,18 +140,17 @@ class Dependencies:
 
     @property
     def issued(self) -> np.ndarray:
-        """Return (command, time [ps], launch) of every command that a PE_CPU issued."""
+        """(command, time [ps], launch) of every command that a PE_CPU issued."""
         steps = self.steps
         rows = steps["kind"] == STEP_KINDS.index("issue")
         return np.stack([steps[name][rows].astype(np.int64) for name in ("command", "end_ps", "of")], axis=1)
 
     def at(self, rows: np.ndarray | slice) -> list[Transfer]:
-        """Return some transfers."""
         columns = (self.transfers[name][rows].tolist() for name in TRANSFERS)
         return [Transfer(*values) for values in zip(*columns, strict=True)]
 
     def waits_of(self, transfer: Transfer) -> list[Wait]:
-        """Return where a transfer waited on its way, in order of time."""
+        """All waits of a transfer, in order of time."""
         found, at = [], transfer.wait
         while at > 0:
             before, *wait = (int(self.waits[name][at]) for name in WAITS)
@@ -162,7 +159,7 @@ class Dependencies:
         return found[::-1]
 
     def waiting(self) -> np.ndarray:
-        """Return the transfer that each wait is of; -1 for row 0."""
+        """Transfer of each wait; -1 for row 0."""
         found, at = np.full(len(self.waits["ps"]), -1), self.transfers["wait"]
         transfer = np.flatnonzero(at > 0)
         at = at[transfer]
@@ -173,7 +170,6 @@ class Dependencies:
         return found
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the numbers as arrays, to be saved; the names of nodes go elsewhere."""
         links = list(self.links.values())
         return {
             **{f"move_{name}": column for name, column in self.transfers.items()},
@@ -192,7 +188,7 @@ class Dependencies:
 
     @classmethod
     def take(cls, arrays: dict[str, Any], nodes: tuple[str, ...], places: tuple[str, ...]) -> Dependencies:
-        """Return what `arrays` gave, and remove it from them."""
+        """Remove from `arrays` what the method `arrays` made, and return it."""
         transfers = {name: arrays.pop(f"move_{name}") for name in TRANSFERS}
         flat, lengths = arrays.pop("route_nodes").tolist(), arrays.pop("route_lengths").tolist()
         if min(lengths, default=2) < 2 or sum(lengths) != len(flat):
@@ -220,7 +216,6 @@ COLUMNS = {
 }  # fmt: skip
 FILE, REMEDY = "result of kernbench", "save the result again, with result.save() or kernbench run --out"
 _LINK_COLUMNS = {"nbytes": np.int64, "busy_ps": np.int64, "bw_gbs": np.float64}
-# Of the arrays in a file.
 _TYPES = {
     **COLUMNS,
     **{f"link_{name}": dtype for name, dtype in _LINK_COLUMNS.items()},
@@ -237,10 +232,10 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class CommandInfo:
-    """One command of a program, or one host operation (then cube and pe are -1).
+    """A command of a program, or a host operation (then cube and pe are -1).
 
-    `dtype` is the type of the matrix engine's operands, `vector` the operations of the vector engine, each with its
-    kind, elements (those of a whole command; each tile of a composite has its own) and bytes per element.
+    `dtype` is the type of the matrix engine's operands. `vector` lists the operations of the vector engine: kind,
+    elements (of the whole command; each tile of a composite has its own) and bytes per element.
     """
 
     name: str
@@ -254,15 +249,14 @@ class CommandInfo:
 
     @property
     def place(self) -> str:
-        """Return the name of its PE."""
         return f"sip{self.sip}.cube{self.cube}.pe{self.pe}"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch on one SIP: from the host's message to the last completion.
+    """A kernel launch on one SIP, from the host's message to the last completion.
 
-    `queues` names the installation of queues that its programs talk over, empty without.
+    `queues` names the installation of the queues that its programs use, "" if they use none.
     """
 
     name: str
@@ -273,10 +267,10 @@ class Launch:
 
 
 class DramActivity(NamedTuple):
-    """What the channels of an HBM slice with the timing of a DRAM standard did in a run.
+    """Activity of the channels of an HBM slice with the timing of a DRAM standard, during a run.
 
-    They began to work `begun` times, opened `rows` and served `bursts`. Summed over channels, their data buses were
-    busy for `bus_ps` of the `worked_ps` in which they had anything to do.
+    They became busy `begun` times, opened `rows` and served `bursts`. Summed over channels, their data buses were busy
+    for `bus_ps` of the `worked_ps` in which requests were pending.
     """
 
     begun: int
@@ -288,7 +282,7 @@ class DramActivity(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LinkTable:
-    """Traffic of every directed link that carried any: true bytes, busy ps, capacity in GB/s."""
+    """Traffic of every directed link that carried any: true bytes (without padding), busy ps, capacity in GB/s."""
 
     names: tuple[str, ...] = ()
     nbytes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -298,8 +292,6 @@ class LinkTable:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One row, with names for ids."""
-
     kind: str
     component: str
     command: CommandInfo
@@ -317,26 +309,26 @@ _NO_COMMAND = CommandInfo("")
 class Records:
     """The log of one run: columns of equal length, and the tables that they refer to."""
 
-    start_ps: np.ndarray  # when the work of a row occupied its component
+    start_ps: np.ndarray  # start and end of the row's occupation of its component
     end_ps: np.ndarray
     component: np.ndarray  # indices into `components`, `kinds` and `commands`; -1 for a row without a command
     kind: np.ndarray
     command: np.ndarray
-    nbytes: np.ndarray  # true bytes moved, and useful operations: padding is not counted
+    nbytes: np.ndarray  # true bytes moved, and useful operations: without padding
     flops: np.ndarray
     tile: np.ndarray  # index of the tile in its command, -1 for a row that is not a tile
     components: tuple[str, ...]
     kinds: tuple[str, ...]
     commands: tuple[CommandInfo, ...]
     links: LinkTable = field(default_factory=LinkTable)
-    component_busy_ps: np.ndarray | None = None  # as the engine counted it, at any log level; None: count the rows
-    drams: Mapping[str, DramActivity] = field(default_factory=dict)  # of components
+    component_busy_ps: np.ndarray | None = None  # the engine's count, at any log level; None: compute it
+    drams: Mapping[str, DramActivity] = field(default_factory=dict)  # by component
     makespan_ps: int = 0  # time of the last completion; the clock of a run starts at 0
     launches: tuple[Launch, ...] = ()
     machine: str = ""  # hash of the machine
-    spec: Mapping[str, Any] = field(default_factory=dict)  # the machine as its file; empty where it is not known
+    spec: Mapping[str, Any] = field(default_factory=dict)  # the machine as in its file; empty if unknown
     dependencies: Dependencies = field(default_factory=Dependencies, repr=False)
-    complete: bool = True  # False for the part of an interrupted run
+    complete: bool = True  # False for an interrupted run
     engine: str = ""  # "core" or "definition"; both give the same records, so no digest contains it
 
     def __post_init__(self) -> None:
@@ -360,12 +352,10 @@ class Records:
 
     @classmethod
     def empty(cls, **meta: Any) -> Records:
-        """Return records without rows; `meta` are fields such as `machine`."""
         columns: dict[str, Any] = {name: np.zeros(0, dtype) for name, dtype in COLUMNS.items()}
         return cls(**columns, **{"components": (), "kinds": (), "commands": (), **meta})
 
     def op(self, i: int) -> Op:
-        """Return row `i` as an object with names."""
         command = int(self.command[i])
         return Op(
             kind=self.kinds[self.kind[i]],
@@ -380,53 +370,50 @@ class Records:
 
     @cached_property
     def location(self) -> np.ndarray:
-        """Return (sip, cube, pe) of every row's command, int32 of shape (rows, 3); -1 where there is none."""
+        """(sip, cube, pe) of every row's command, int32 of shape (rows, 3); -1 where there is none."""
         return self.per_row([(c.sip, c.cube, c.pe) for c in self.commands], (-1, -1, -1)).astype(np.int32)
 
     def per_row(self, of_commands: Iterable[Any], none: Any) -> np.ndarray:
-        """Return for every row the value of its command, `none` where there is none."""
+        """Value of each row's command; `none` for rows without a command."""
         rows: np.ndarray = np.array([*of_commands, none])[self.command]  # command -1 is the last entry
         return rows
 
     def pes(self) -> list[tuple[int, int, int]]:
-        """Return the PEs that did work, as sorted (sip, cube, pe)."""
+        """PEs that did work, as sorted (sip, cube, pe)."""
         used = np.flatnonzero(np.bincount(self.command + 1)) - 1
         found = {(c.sip, c.cube, c.pe) for i in used if i >= 0 and (c := self.commands[i]).pe >= 0}
         return sorted(found)
 
     def where(self, mask: np.ndarray) -> Records:
-        """Return the rows that `mask` (bool, or indices) selects; tables and totals stay those of the run."""
+        """Select rows by a mask (bool, or indices); tables and totals remain those of the run."""
         return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
 
     def of_kind(self, *kinds: str) -> Records:
-        """Return the rows of the named kinds; a kind that no row has selects nothing."""
         return self.where(self.is_kind(*kinds))
 
     def is_kind(self, *kinds: str) -> np.ndarray:
-        """Return whether each row is of one of the named kinds."""
         return np.isin(self.kind, [i for i, kind in enumerate(self.kinds) if kind in kinds])
 
     def of_pe(self, sip: int, cube: int, pe: int) -> Records:
-        """Return the rows of commands that this PE issued."""
         return self.where((self.location == (sip, cube, pe)).all(axis=1))
 
     def within(self, start_ps: int, end_ps: int) -> Records:
-        """Return the rows that overlap [start_ps, end_ps), uncut."""
+        """Rows that overlap [start_ps, end_ps), uncut."""
         return self.where((self.start_ps < end_ps) & (self.end_ps > start_ps))
 
     def busy_by_component(self) -> dict[str, int]:
-        """Return busy ps of every component, the counted one where the engine kept it."""
+        """Busy ps of every component: the engine's count if there is one, else the time covered by its rows."""
         busy = self.component_busy_ps
         if busy is None:
             busy = np.zeros(len(self.components), np.int64)
-            # One axis with the components one behind the other, so that one pass serves all.
+            # Components are concatenated on one time axis, so that one pass serves all.
             shift = self.component.astype(np.int64) * (int(self.end_ps.max(initial=0)) + 1)
             order, added = _added(self.start_ps + shift, self.end_ps + shift)
             np.add.at(busy, self.component[order], added)
         return dict(zip(self.components, busy.tolist(), strict=True))
 
     def digest(self) -> str:
-        """Return a sha256 of all times: equal for equal runs, whatever the order of rows and of ids."""
+        """sha256 of all times and totals: equal for equal runs, whatever the order of rows and of ids."""
         names, component = _by_name(self.components, self.component)
         kinds, kind = _by_name(self.kinds, self.kind)
         texts = (*(json.dumps(_fields(c)) for c in self.commands), "")
@@ -442,7 +429,7 @@ class Records:
         return digest.hexdigest()
 
     def save(self, path: str | Path, manifest: Manifest = UNKNOWN) -> Path:
-        """Write everything to one file; an existing file is replaced only when the new one is whole."""
+        """Write everything to one file; an existing file is replaced only when the new one is complete."""
         path = Path(path)
         meta = {
             "schema_version": SCHEMA_VERSION, "components": self.components, "kinds": self.kinds,
@@ -469,11 +456,8 @@ class Records:
     def load(cls, path: str | Path) -> Records:
         """Read a file that `save` wrote.
 
-        Raises
-        ------
-        ConfigError
-            If the file cannot be read or is damaged, was written with a schema version before 3, or holds the
-            estimate of a mode that no longer exists.
+        A ConfigError if it cannot be read or is damaged, was written with a schema version before 3, or holds the
+        estimate of a mode that no longer exists.
         """
         from kernbench.analysis._consistency import check
 
@@ -500,7 +484,7 @@ class Records:
         version = meta.pop("schema_version")
         if changed and (digest or version == SCHEMA_VERSION):
             raise ValueError("its arrays are not those that were saved: their digest differs")
-        if version == 3:  # the only difference: an engine with modes, whose mode "fast" could be an estimate
+        if version == 3:  # the only difference: engines had modes, and mode "fast" could be an estimate
             mode, certified = meta.pop("mode"), meta.pop("certified")
             if mode == "fast" and not certified:
                 raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
@@ -532,18 +516,18 @@ class Records:
 
 
 def candidates(causes: np.ndarray) -> np.ndarray:
-    """Return the numbers of the events in columns of causes: two for each column, the decisive one first."""
+    """Events in columns of causes, shape (rows, 2 x columns): two for each column, the decisive one first."""
     pairs = np.ascontiguousarray(causes, np.int64).view(np.uint32).reshape(len(causes), 2 * causes.shape[1])
     return (pairs & np.uint32(HELD - 1)).astype(np.int64)
 
 
 def covered_ps(start: np.ndarray, end: np.ndarray) -> int:
-    """Return the time that any of the intervals [start, end) covers; times are not negative."""
+    """Length of the union of the intervals [start, end); times are not negative."""
     return int(_added(start, end)[1].sum())
 
 
 def _added(start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the order of intervals by start, and the time that each adds to what those before it cover."""
+    """Order of intervals by start, and the time that each adds to the union of those before it."""
     order = np.argsort(start, kind="stable")
     low, high = start[order], np.maximum.accumulate(end[order])
     before = np.concatenate([[0], high[:-1]])
@@ -557,12 +541,11 @@ def _command(
 
 
 def _fields(command: CommandInfo) -> list[Any]:
-    """Return what identifies a command in a digest."""
     return [command.name, command.sip, command.cube, command.pe, command.shape, command.tag]
 
 
 def _by_name(names: tuple[str, ...], ids: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Return the sorted distinct names in use, and `ids` as ranks in that list."""
+    """Sorted distinct names in use, and `ids` as ranks in that list."""
     used = sorted({names[i] for i in np.unique(ids)})
     rank = {name: i for i, name in enumerate(used)}
     table = np.array([rank.get(name, -1) for name in names] or [-1], np.int64)

@@ -12,7 +12,7 @@ from kernbench.config._schema import speeds
 
 
 class Attribution(NamedTuple):
-    """The group that a resource belongs to, and the fields of the machine file that would change its time."""
+    """The group of a resource, and the fields of the machine file that change its time."""
 
     group: str
     fields: tuple[str, ...]
@@ -40,7 +40,7 @@ _COMPONENTS = {
     "doorbell": Attribution("doorbell", ("system.host.doorbell_ns",)),
     "descriptor": Attribution("descriptor fetch", ("system.host.descriptor_ns",)),
 }
-# Links by the kinds of their two ends, in either direction: name, bandwidth, latency.
+# Links by the kinds of their two ends, in either direction: name, field of the bandwidth, field of the latency.
 _LINKS: dict[frozenset[str], tuple[str, str, str]] = {
     frozenset(ends): (name, bandwidth, latency)
     for ends, name, bandwidth, latency in (
@@ -65,7 +65,7 @@ _ROUTER = re.compile(r"r\d+c\d+")
 
 @lru_cache(maxsize=1 << 16)
 def kind_of(node: str) -> str:
-    """Return the kind of a component, from its id.
+    """Kind of a component, from its id.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def kind_of(node: str) -> str:
 
 
 def attribution(kind: str, resource: str) -> Attribution:
-    """Return the group and the fields of a part of a step: its kind, and its component or link.
+    """Group and fields of a part of a step, given its kind and its component or link.
 
     Examples
     --------
@@ -101,8 +101,8 @@ def attribution(kind: str, resource: str) -> Attribution:
 class Reason:
     """A resource on the critical path.
 
-    `share` is that of the time on the device, or with `host` of the time that host copies, launches and their
-    completion take. `note` says why these fields limit, or what would help in place of a field.
+    `share` is its part of the device's time or, with `host`, of the time of host copies, launches and completions.
+    `note` says why these fields limit, or what would help if no field does.
     """
 
     what: str
@@ -118,7 +118,6 @@ class Reason:
     note: str = ""
 
     def advice(self) -> str:
-        """Return what to change, in words; empty if nothing would help."""
         if not self.fields:
             return self.note
         verb = "lower" if speeds().get(self.fields[0]) == DURATION else "raise"

@@ -1,4 +1,4 @@
-"""The ideal model of a tiled GEMM on one PE, and the roofline: what arithmetic intensity allows and runs achieve."""
+"""The ideal model of a tiled GEMM on one PE, and the roofline: attainable and achieved rates by intensity."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _RATE_KEY = {
 
 @dataclass(frozen=True, slots=True)
 class IdealGemm:
-    """What the machine file promises for one GEMM: mean time per tile of each stage, the total, and what limits it.
+    """Ideal times of one GEMM: mean time per tile of each stage, the total, and the limiter.
 
-    `limiter` is a stage, or "hbm" if reads and writes of the slice take longer together than the slowest stage.
+    `limiter` is a stage, or "hbm" if reads and writes of the slice together take longer than the slowest stage.
     """
 
     tiles: int
@@ -43,35 +43,33 @@ class IdealGemm:
 
 
 class MatrixEngine(Protocol):
-    """The class that `cube.pe.pe_gemm.impl` names: simulation, roofline and ideal time ask it alike."""
+    """The class that `cube.pe.pe_gemm.impl` names; simulation, roofline and ideal times all use it."""
 
     def __init__(self, config: PeGemmConfig) -> None: ...
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """The largest tile, as m, k, n."""
+        """The largest tile (m, k, n)."""
 
     def tile_ps(self, m: int, k: int, n: int, dtype: DType) -> int:
-        """Return the time of the product of m x k and k x n elements of `dtype`, at most a tile [ps]."""
+        """Time [ps] of the product of m x k and k x n elements of `dtype`; at most a tile."""
 
     def peak(self, dtype: DType) -> float:
-        """Return the most multiply-accumulates per ns."""
+        """Peak multiply-accumulates per ns."""
 
 
 @lru_cache(maxsize=16)
 def matrix_engine(config: PeGemmConfig) -> MatrixEngine:
-    """Return the engine that a machine file describes."""
     return cast("type[MatrixEngine]", COMPONENTS.resolve(config.impl))(config)
 
 
 def macs_per_ns(machine: MachineConfig, dtype: object) -> float:
-    """Return the peak rate of one matrix engine for `dtype`."""
     rate_key(dtype)
     return matrix_engine(machine.cube.pe.pe_gemm).peak(as_dtype(dtype))
 
 
 def matrix_ns(machine: MachineConfig, mkn: tuple[int, int, int], dtype: object) -> float:
-    """Return how long one matrix engine computes the product of m x k and k x n elements, tile after tile."""
+    """Time [ns] of one matrix engine for the product of m x k and k x n elements, tile after tile."""
     rate_key(dtype)
     return _matrix_ps(machine.cube.pe.pe_gemm, mkn, as_dtype(dtype)) / 1000
 
@@ -83,7 +81,6 @@ def _matrix_ps(config: PeGemmConfig, mkn: tuple[int, int, int], dtype: DType) ->
 
 
 def rate_key(dtype: object) -> str:
-    """Return the key of the machine file of the matrix engine's numbers for `dtype`, such as f16."""
     key = _RATE_KEY.get(as_dtype(dtype).name)
     if key is None:
         raise ValueError(f"PE_GEMM has no rate for {as_dtype(dtype)}; known: {', '.join(_RATE_KEY)}")
@@ -98,11 +95,11 @@ def ideal_gemm(
     streamed: Collection[str] = ("a", "b"),
     epilogue_cycles: float = 0.0,
 ) -> IdealGemm:
-    """Return the ideal time of `out[m, n] = a[m, k] @ b[k, n]` on one PE whose operands are in its HBM slice.
+    """Ideal time of `out[m, n] = a[m, k] @ b[k, n]` on one PE whose operands are in its HBM slice.
 
-    Every number comes from the machine file: no fitted constant, no queueing, no stall for a full buffer. Operands
-    that are not `streamed` are pinned in TCM and skip the DMA; `epilogue_cycles` are those of PE_MATH for each output
-    tile; the output of int8 is int32.
+    Every number comes from the machine file: no fitted constant, no queueing, no stall for a full buffer. Operands that
+    are not `streamed` are pinned in TCM and skip the DMA; `epilogue_cycles` are those of PE_MATH for each output tile;
+    the output of int8 is int32.
 
     Notes
     -----
@@ -111,7 +108,7 @@ def ideal_gemm(
     first tile's DMA in + all other reads and writes at the rate of all channels + last DMA out.
 
     Rates: DMA in and out = min(PE_DMA link, HBM slice link, all channels); fetch and store = TCM ports; the matrix
-    engine takes what its model says for each tile. The first DMA in and the last DMA out are of an idle machine.
+    engine's time of each tile is that of its model. The first DMA in and the last DMA out are those of an idle machine.
     """
     pe, kind = machine.cube.pe, as_dtype(dtype)
     out_itemsize = (int32 if kind is int8 else kind).itemsize
@@ -122,7 +119,7 @@ def ideal_gemm(
     rate = macs_per_ns(machine, kind)
     dma_gbs = min(_links_gbs(machine), machine.cube.hbm.slice_gbs)
 
-    # Every tile of a passes nt times, every tile of b mt times; the output leaves once.
+    # Every tile of a is read nt times, every tile of b mt times; the output is written once.
     a_bytes, b_bytes, out_bytes = m * k * nt * kind.itemsize, k * n * mt * kind.itemsize, m * n * out_itemsize
     in_bytes = ("a" in streamed) * a_bytes + ("b" in streamed) * b_bytes
     gemm_ns = matrix_ns(machine, mkn, kind)
@@ -164,7 +161,6 @@ def ideal_gemm(
 
 
 def _shapes(mkn: tuple[int, int, int], tile: tuple[int, int, int]) -> Counter[tuple[int, int, int]]:
-    """Return how many tiles of each shape cover a product."""
     sizes = [Counter({by: size // by, size % by: 1 if size % by else 0}) for size, by in zip(mkn, tile, strict=True)]
     found: Counter[tuple[int, int, int]] = Counter()
     for (m, a), (k, b), (n, c) in product(*(axis.items() for axis in sizes)):
@@ -177,14 +173,14 @@ def _last(size: int, by: int) -> int:
 
 
 def _links_ns(machine: MachineConfig, nbytes: float) -> float:
-    """Return the two links between PE_DMA and its slice: a router's overhead and a flit's time on each."""
+    """Time [ns] on the two links between PE_DMA and its slice: a router's overhead, and a flit on each."""
     flit = min(machine.system.flit_bytes, nbytes) + machine.cube.noc.header_bytes
     links = (machine.cube.pe.pe_dma.bw_gbs, machine.cube.hbm.bw_gbs)
     return float(machine.cube.noc.router.overhead_ns + sum(flit / bw for bw in links))
 
 
 def _links_gbs(machine: MachineConfig) -> float:
-    """Return the rate of data over both of these links: each flit has a header."""
+    """Rate of data over both of these links; each flit has a header."""
     flit, header = machine.system.flit_bytes, machine.cube.noc.header_bytes
     return min(machine.cube.pe.pe_dma.bw_gbs, machine.cube.hbm.bw_gbs) * flit / (flit + header)
 
@@ -204,7 +200,7 @@ def _read_ns(machine: MachineConfig, nbytes: float, dma_gbs: float) -> float:
 def _write_ns(machine: MachineConfig, nbytes: float, dma_gbs: float) -> float:
     if not nbytes:
         return 0.0
-    # No command, and no access latency: only a read pays that. An acknowledgement at the end.
+    # Without command and access latency, which only a read has, but with an acknowledgement at the end.
     read_ns = _read_ns(machine, nbytes, dma_gbs) - machine.cube.hbm.access_ns
     return read_ns - _links_ns(machine, machine.system.command_bytes) + _links_ns(machine, ACK_BYTES)
 
@@ -217,20 +213,20 @@ class Roofs:
     levels_gbs: Mapping[str, float]
 
     def attainable_gflops(self, intensity: float, level: str) -> float:
-        """Return the bound at `intensity` [flop/B] for data that come from `level`."""
+        """Bound [Gflop/s] at `intensity` [flop/B] for data from `level`."""
         return min(self.peak_gflops, intensity * self.levels_gbs[level])
 
     def bound(self, intensities: Mapping[str, float]) -> tuple[float, str]:
-        """Return the bound of a run [Gflop/s], and the level that sets it; "peak" if none does.
+        """Bound of a run [Gflop/s], and the level that sets it, or "peak".
 
-        `intensities` are the run's flops for each byte that it moves at a level. No level may be exceeded.
+        `intensities` are the run's flops for each byte that it moves at a level.
         """
         bounds = {level: at * self.levels_gbs[level] for level, at in intensities.items()} | {"peak": self.peak_gflops}
         limit = min(bounds, key=lambda level: bounds[level])
         return bounds[limit], limit
 
     def ridge(self, level: str) -> float:
-        """Return the intensity [flop/B] from which on `level` no longer limits."""
+        """Intensity [flop/B] from which on `level` no longer limits."""
         return self.peak_gflops / self.levels_gbs[level]
 
 
@@ -245,7 +241,6 @@ class Point:
 
     @property
     def intensities(self) -> dict[str, float]:
-        """Useful flops for each byte moved at a level; of the levels at which any moved."""
         return {level: self.flops / nbytes for level, nbytes in self.nbytes.items() if nbytes}
 
     @property
@@ -255,7 +250,7 @@ class Point:
 
 
 def point(records: Records, name: str, window: tuple[int, int] | None = None) -> Point:
-    """Return the measured point of a run over `window`: bytes of HBM are those of DMA, bytes of TCM those of fetch."""
+    """Measured point of a run in `window` [ps]; HBM bytes are those of DMA, TCM bytes those of fetch."""
     start, end = window or (0, records.makespan_ps)
     rows = records.within(start, end)
     flops = int(rows.of_kind("gemm", "math").flops.sum())

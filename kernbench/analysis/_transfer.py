@@ -1,7 +1,7 @@
 """The zero-load time of a transfer and its parts, in closed form, and the breakdown of a simulated one.
 
-The closed form takes numbers only: the links of the route, and how memory serves bursts. What a simulated transfer
-takes in addition is queueing.
+The closed form uses numbers only: the links of the route, and the timing of the memory's bursts. The rest of a
+simulated transfer's time is queueing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A share of a step's time: what it was spent on, at which component or link, and for a wait behind what."""
+    """A part of a step's time: its kind, its component or link, and for a wait what was in front."""
 
     kind: str
     resource: str
@@ -30,7 +30,7 @@ class Part:
 
 
 class RouteBreakdown:
-    """The routes of one run, and what crossing them costs."""
+    """The routes of one run, and the time to cross them."""
 
     def __init__(self, records: Records) -> None:
         self._records, self._dependencies, links = records, records.dependencies, records.links
@@ -39,17 +39,14 @@ class RouteBreakdown:
         self._busy = dict(zip(links.names, links.busy_ps.tolist(), strict=True))
 
     def ends(self, route: int) -> tuple[str, str]:
-        """Return the nodes at the beginning and the end of a route."""
         nodes, path = self._dependencies.nodes, self._dependencies.routes[route]
         return nodes[path[0]], nodes[path[-1]]
 
     def links(self, route: int) -> list[str]:
-        """Return the names of a route's links, in both directions."""
         path = self._dependencies.routes[route]
         return [hop[0] for way in (path, path[::-1]) for hop in self._hops(way)]
 
     def slowest(self, route: int) -> tuple[str, float]:
-        """Return the slowest link of a route, and its bandwidth [GB/s]."""
         hops = self._hops(self._dependencies.routes[route])
         return min(((link, bw) for link, *_, bw, _, _ in hops), key=itemgetter(1))
 
@@ -57,10 +54,10 @@ class RouteBreakdown:
         self, route: int, nbytes: int, ps: int, *, reverse: bool = False, count: int = 1,
         waits: Sequence[Wait] | None = None,
     ) -> list[Part]:  # fmt: skip
-        """Return the parts of the `ps` that `nbytes`, `count` times, took over a route or its reverse; they sum to it.
+        """Split the `ps` that `nbytes`, `count` times, took over a route or its reverse; the parts sum to `ps`.
 
-        What latencies, times on links and `waits` do not explain is queueing: of turns in front of a PE's first link,
-        or else at the link that was busiest.
+        What latencies, times on links and `waits` do not explain is queueing: for its turn at a PE's first link, or
+        else at the busiest link.
         """
         leg = self.leg(route, nbytes, reverse=reverse, count=count, waits=waits or ())
         links = [part.resource for _, part in leg if part.kind in ("fill", "serialization")]
@@ -71,10 +68,10 @@ class RouteBreakdown:
     def leg(
         self, route: int, nbytes: int, *, reverse: bool = False, count: int = 1, waits: Sequence[Wait] = ()
     ) -> list[tuple[int, Part]]:
-        """Return the parts that `nbytes`, `count` times, should have over a route or its reverse, each with a rank.
+        """Nominal parts of `nbytes`, `count` times, over a route or its reverse, each with its rank for `share`.
 
-        Each link has its wait, a flit's time, and its latency; the slowest one has the time of all flits. A wait in
-        front of that may be hidden: while it lasts, earlier flits are on the slowest link.
+        Each link adds its wait, a flit's time, and its latency; the slowest one adds the time of all flits. A wait
+        before the slowest link may be hidden, because earlier flits are still on that link meanwhile.
         """
         path = self._dependencies.routes[route]
         hops = self._hops(path[::-1] if reverse else path)
@@ -96,7 +93,6 @@ class RouteBreakdown:
         return found
 
     def _wait(self, wait: Wait, credits: bool) -> Part:
-        """Return the part of a wait for a link, with what is in front in words."""
         behind = "a full buffer or what the log leaves out" if credits else "what the log leaves out"
         if wait.front >= 0:
             kind, command = (int(self._dependencies.transfers[name][wait.front]) for name in ("kind", "command"))
@@ -105,13 +101,13 @@ class RouteBreakdown:
         return Part("queueing", self._records.links.names[wait.link], wait.ps, behind)
 
     def _hops(self, path: Sequence[int]) -> list[tuple[str, str, int, int, float, int, int]]:
-        """Return for each hop its link, the node at its end, and what the records say about it."""
+        """For each hop: link, node at its end, and the link's numbers from the records."""
         nodes, links = self._dependencies.nodes, self._dependencies.links
         return [(f"{nodes[a]}->{nodes[b]}", nodes[b], *links.get((a, b), (0, 0, 0.0, 0, 0))) for a, b in pairwise(path)]
 
 
 def share(ps: int, wanted: Sequence[tuple[int, Part]], kind: str, resource: str) -> list[Part]:
-    """Give parts their times out of `ps`, in the order of their ranks; what is left is of another part, the first."""
+    """Cut parts to a total of `ps`, lowest rank first; the remainder becomes another part, the first."""
     left, parts = ps, [part for _, part in wanted]
     for i in sorted(range(len(wanted)), key=lambda i: wanted[i][0]):
         parts[i] = replace(parts[i], ps=min(parts[i].ps, left))
@@ -120,12 +116,12 @@ def share(ps: int, wanted: Sequence[tuple[int, Part]], kind: str, resource: str)
 
 
 def flit_bytes_of(spec: Mapping[str, Any]) -> int:
-    """Return the bytes of a flit of a machine; older records do not have the field."""
+    """Flit size of a machine; older records do not contain the field."""
     return int(spec.get("system", {}).get("flit_bytes", FLIT_BYTES))
 
 
 def flit_ps(nbytes: int, bw_gbs: float, header_bytes: int, cycle_ps: int) -> int:
-    """Return the time of a flit on a link [ps]: whole cycles where the link has any."""
+    """Time of a flit on a link [ps]: whole cycles if the link has cycles."""
     ps = serialization_ps(nbytes + header_bytes, bw_gbs)
     return -(-ps // cycle_ps) * cycle_ps if cycle_ps else ps
 
@@ -145,7 +141,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """How a memory serves bursts; consecutive ones are on neighbouring channels."""
+    """Timing of a memory's bursts; consecutive bursts are on neighbouring channels."""
 
     count: int
     burst_bytes: int
@@ -154,14 +150,13 @@ class Channels:
 
     @classmethod
     def of(cls, hbm: Hbm) -> Channels:
-        """Return those of one HBM slice of a machine."""
         burst_ps = hbm.burst_ps
         return cls(hbm.channels, hbm.burst_bytes, burst_ps, ns_to_ps(hbm.access_ns))
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Where the time of a transfer went, in ps; the parts sum to it exactly."""
+    """The parts of a transfer's time [ps]; they sum to it exactly."""
 
     wire: int = 0
     nodes: int = 0
@@ -172,23 +167,21 @@ class Parts:
 
     @property
     def total(self) -> int:
-        """The time of the whole transfer [ps]."""
         return self.wire + self.nodes + self.fill + self.serialization + self.memory + self.queueing
 
     def __add__(self, other: Parts) -> Parts:
         return Parts(*(getattr(self, name) + getattr(other, name) for name in PARTS))
 
     def measured(self, total_ps: int) -> Parts:
-        """Return the parts of a transfer that took `total_ps` under load: what is too long is queueing."""
+        """Parts of a transfer that took `total_ps` under load: the excess is queueing."""
         return replace(self, queueing=self.queueing + total_ps - self.total)
 
     def columns(self) -> dict[str, float]:
-        """Return the parts in ns, as columns `<part>_ns`."""
         return {f"{name}_ns": getattr(self, name) / 1000 for name in PARTS}
 
 
 def message(legs: Sequence[Leg], nbytes: int, flit_bytes: int = FLIT_BYTES) -> Parts:
-    """Return the parts of one message over `legs`.
+    """Parts of one message over `legs`.
 
     Notes
     -----
@@ -214,7 +207,7 @@ def read(
     there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0, *,
     flit_bytes: int = FLIT_BYTES, command_bytes: int = 0,
 ) -> Parts:  # fmt: skip
-    """Return the parts of a read alone: a command, memory, and the data on the way back."""
+    """Parts of a read without load: command, memory, data on the way back."""
     data = message(back, nbytes, flit_bytes)
     q, m = flits(nbytes, flit_bytes), _bursts(nbytes, offset, memory)
     d = data.serialization // q
@@ -229,7 +222,7 @@ def write(
     there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0, *,
     flit_bytes: int = FLIT_BYTES,
 ) -> Parts:  # fmt: skip
-    """Return the parts of a write alone: the data, memory, and an acknowledgement of 16 B."""
+    """Parts of a write without load: data, memory, an acknowledgement of 16 B."""
     data = message(there, nbytes, flit_bytes)
     q, m = flits(nbytes, flit_bytes), _bursts(nbytes, offset, memory)
     d = data.serialization // q
@@ -242,10 +235,8 @@ def write(
 
 
 def _ceil(a: int, b: int) -> int:
-    """Return a / b, rounded up."""
     return -(-a // b)
 
 
 def _bursts(nbytes: int, offset: int, memory: Channels) -> int:
-    """Return how many bursts hold `nbytes` from `offset` on."""
     return (offset + nbytes - 1) // memory.burst_bytes - offset // memory.burst_bytes + 1

@@ -8,10 +8,10 @@ import numpy as np
 
 from kernbench.analysis._records import Records, covered_ps
 
-# The stages of a PE's pipeline, in the order of a tile: the kind of their rows, and the component.
+# The stages of a PE's pipeline in the order in which a tile passes them: kind of their rows, and component.
 ENGINES = {"fetch": "pe_fetch_store.fetch", "gemm": "pe_gemm", "math": "pe_math", "store_tcm": "pe_fetch_store.store"}
 TILE_STAGES = ("dma_in", *ENGINES, "dma_out")
-# By the kind of the parts of a critical path.
+# Keys are kinds of rows, values kinds of parts of a critical path.
 ENGINE_PARTS = dict(zip(ENGINES, ("fetch", "matrix", "vector", "store"), strict=True))
 HOST_KINDS = ("launch", "h2d", "d2h", "map", "install")
 COMMAND_KINDS = ("load", "store", "composite", "send", "recv", *HOST_KINDS)
@@ -26,7 +26,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "dma_out": ("dma_out", "store"),
     "recv": ("recv",),
     "send": ("send",),
-    "composite": ("composite",),  # only of one whose tiles were not logged
+    "composite": ("composite",),  # only composites whose tiles were not logged
     "host": ("h2d", "d2h", "map", "install"),
 }
 PE_KINDS = tuple(kind for stage, kinds in STAGES.items() if stage != "host" for kind in kinds)
@@ -37,7 +37,7 @@ ORDER = (*STAGES, LAUNCH, WAIT)
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Time of each stage, in ps summed over `n_pes` PEs that are looked at for `window_ps` each.
+    """Time of each stage [ps], summed over `n_pes` PEs with a window of `window_ps` each.
 
     `exclusive_ps` has every stage of `ORDER` and sums to `n_pes * window_ps`. `busy_ps` counts an instant for every
     stage that is busy then, so it may sum to more.
@@ -49,20 +49,17 @@ class Breakdown:
     busy_ps: dict[str, int]
 
     def exclusive_ns(self) -> dict[str, float]:
-        """Return the mean over PEs of each stage's exclusive time [ns]; the values sum to the window."""
+        """Each stage's exclusive time [ns], averaged over PEs; the values sum to the window."""
         return {stage: ps / (1000 * self.n_pes) for stage, ps in self.exclusive_ps.items()}
 
     def busy_ns(self) -> dict[str, float]:
-        """Return the mean over PEs of each stage's busy time [ns]."""
         return {stage: ps / (1000 * self.n_pes) for stage, ps in self.busy_ps.items()}
 
     def columns(self) -> dict[str, float]:
-        """Return both as one flat table row: exclusive_<stage>_ns and busy_<stage>_ns of every stage."""
         exclusive = {f"exclusive_{stage}_ns": ns for stage, ns in self.exclusive_ns().items()}
         return exclusive | {f"busy_{stage}_ns": ns for stage, ns in self.busy_ns().items()}
 
     def shares(self) -> dict[str, float]:
-        """Return each stage's share of the exclusive time; 0 everywhere for an empty window."""
         total = sum(self.exclusive_ps.values())
         return {stage: ps / total if total else 0.0 for stage, ps in self.exclusive_ps.items()}
 
@@ -87,7 +84,7 @@ def breakdown(
 
     Notes
     -----
-    One sweep over the sorted ends of all intervals. PEs are laid one behind the other on one axis, so that a single
+    One sweep over the sorted ends of all intervals. PEs are concatenated on one axis, so that a single
     sweep serves any number of them.
     """
     start, end = window or (0, records.makespan_ps)
@@ -116,7 +113,6 @@ def breakdown(
 
 
 def _lanes(records: Records, pes: list[tuple[int, int, int]]) -> np.ndarray:
-    """Return for every row the index of its PE in `pes`, -1 for a row of none of them."""
     index = {pe: i for i, pe in enumerate(pes)}
     return records.per_row((index.get((c.sip, c.cube, c.pe), -1) for c in records.commands), -1)
 
@@ -124,7 +120,7 @@ def _lanes(records: Records, pes: list[tuple[int, int, int]]) -> np.ndarray:
 def _on_axis(
     low: np.ndarray, high: np.ndarray, lane: np.ndarray, start: int, end: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the intervals cut to the window and moved to their lane."""
+    """Clip intervals to the window and shift each to its PE's section of the axis."""
     low, high = np.clip(low, start, end), np.clip(high, start, end)
     keep = high > low
     shift = lane[keep] * (end - start) - start
@@ -138,7 +134,7 @@ def _on_every_lane(
 
 
 def _launch_gaps(records: Records) -> tuple[np.ndarray, np.ndarray]:
-    """Return, of every launch, the times before its first and after its last work on a PE."""
+    """For every launch, the times before its first and after its last work on a PE."""
     work = records.of_kind(*PE_KINDS)
     low, high = [], []
     for launch in records.launches:
@@ -151,7 +147,6 @@ def _launch_gaps(records: Records) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sweep(intervals: list[tuple[np.ndarray, np.ndarray]], total: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Return exclusive and busy ps of each stage, given its intervals, over an axis of length `total`."""
     low, high = (np.concatenate([pair[i] for pair in intervals]) for i in (0, 1))
     stages = np.repeat(np.arange(len(intervals)), [len(pair[0]) for pair in intervals])
     ends = np.concatenate([[0], low, high, [total]]).astype(np.int64)
@@ -159,7 +154,7 @@ def _sweep(intervals: list[tuple[np.ndarray, np.ndarray]], total: int) -> tuple[
     stage_of = np.concatenate([[-1], stages, stages, [-1]]).astype(np.int8)
     order = np.argsort(ends, kind="stable")
     step, stage_of = step[order], stage_of[order]
-    width = np.diff(ends[order])  # 0 between ends of one instant
+    width = np.diff(ends[order])  # 0 between simultaneous ends
     free = np.ones(len(width), bool)
     exclusive, busy = {}, {}
     for i, stage in enumerate(ORDER[: len(intervals)]):
@@ -186,13 +181,12 @@ class Overlap:
 
     @property
     def exposed_share(self) -> float:
-        """Exposed communication as a share of all communication; 0 where there is none."""
         both = self.hidden_ns + self.exposed_ns
         return self.exposed_ns / both if both else 0.0
 
 
 def overlap(records: Records, window: tuple[int, int] | None = None) -> Overlap:
-    """Return how work and messages overlap on the PEs that did work.
+    """Return the overlap of work and messages on the PEs that did work.
 
     Parameters
     ----------

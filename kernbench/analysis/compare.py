@@ -33,13 +33,12 @@ class Time:
 
     @property
     def ratio(self) -> float | None:
-        """Time after over time before; None where it is not defined."""
         return self.after / self.before if self.before and self.after is not None else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """What changed from one run to another; it prints itself, and shows itself in a notebook.
+    """The differences between two runs; prints itself, and displays itself in a notebook.
 
     Attributes
     ----------
@@ -50,7 +49,7 @@ class Comparison:
     launches, path : tuple of Time
         Launches by name, in order; each resource's time on the critical path, those of the host after the device's.
     known : bool
-        Whether both runs say which machine they were made on; else `machine` is empty and says nothing.
+        Whether both results contain their machine; if not, `machine` is empty.
     """
 
     before: str
@@ -62,7 +61,6 @@ class Comparison:
     known: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values."""
         return {
             "before": self.before,
             "after": self.after,
@@ -78,7 +76,6 @@ class Comparison:
         return {"latency": (self.latency,), "launches": self.launches, "critical path": self.path}
 
     def machine_line(self) -> str:
-        """Return in a line how the machines differ."""
         if not self.known:
             return "machine: not known, at least one result does not hold it"
         n = len(self.machine)
@@ -99,7 +96,7 @@ class Comparison:
 
 
 def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:
-    """Return what changed from run `a` to run `b`.
+    """Return the differences from run `a` to run `b`.
 
     Parameters
     ----------
@@ -121,7 +118,6 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:
 
 
 def machine_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
-    """Yield the values that differ between two machine files, by dotted path."""
     old, new = dict(_flat(before)), dict(_flat(after))
     for field in {**old, **new}:
         if old.get(field, ABSENT) != new.get(field, ABSENT):
@@ -129,7 +125,6 @@ def machine_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
 
 
 def percent(time: Time) -> str:
-    """Return the change in percent, signed; a dash where it is not defined."""
     return "-" if time.ratio is None else f"{time.ratio - 1:+.1%}"
 
 
@@ -147,13 +142,11 @@ def _plain(value: Any) -> Any:
 
 
 def _launches(result: Result) -> dict[str, float]:
-    """Return the latency of each kernel and collective that was launched [ns]; later ones of a name are numbered."""
     spans = {label: span(each) for label, each in calls(result.launches).items()}
     return {label: (end - start) / 1000 for label, (start, end) in spans.items()}
 
 
 def _path(result: Result) -> dict[str, float]:
-    """Return the time of each resource on the critical path [ns]; nothing if the log does not tell it."""
     if isinstance(result.explained, str):
         return {}
     return {f"host: {x.what}" if x.host else x.what: x.ns for x in result.explained}
@@ -168,10 +161,8 @@ def _title(result: Result) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Return a value of a machine file in words."""
     return "absent" if value is ABSENT else str(value)
 
 
 def ns_text(ns: float | None) -> str:
-    """Return a time [ns]; a dash where there is none."""
     return "-" if ns is None else f"{ns:,.2f}"

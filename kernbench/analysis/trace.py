@@ -1,6 +1,6 @@
 """A run as Chrome trace events, for ui.perfetto.dev: a track per component, transfers and messages as flows.
 
-Work that overlaps on a component (requests under way, launches) is laid out on as many tracks as it needs.
+Overlapping work of a component (outstanding requests, launches) is spread over as many tracks as it needs.
 """
 
 from __future__ import annotations
@@ -21,24 +21,21 @@ PATH = "critical path"
 
 
 class Tracks:
-    """Slices by component, and the flows between them; each component's slices are spread over tracks in the end."""
+    """Slices by component and the flows between them; slices are assigned to tracks at the end, in `events`."""
 
     def __init__(self) -> None:
         self._slices: dict[str, list[Event]] = {}
         self._flows: list[tuple[Event, Event, str]] = []
 
     def slice(self, component: str, name: str, start_ps: int, end_ps: int, kind: str, **args: Any) -> Event:
-        """Add a slice; it gets its track when all are known."""
         event = {"ph": "X", "name": name, "cat": kind, "ts": start_ps, "dur": end_ps - start_ps, "args": args}
         self._slices.setdefault(component, []).append(event)
         return event
 
     def flow(self, src: Event, dst: Event, name: str) -> None:
-        """Join two slices."""
         self._flows.append((src, dst, name))
 
     def events(self) -> list[Event]:
-        """Return everything as trace events: names of processes and threads, slices, flows."""
         found: list[Event] = []
         pids: dict[str, int] = {}
         tids: dict[int, int] = {}
@@ -64,7 +61,7 @@ class Tracks:
 
 
 def trace_events(records: Records) -> dict[str, Any]:
-    """Return a run in the JSON object format of trace events; times are in microseconds, to the picosecond."""
+    """Trace of a run in the JSON object format of trace events; times in microseconds, with picosecond resolution."""
     tracks = Tracks()
     work: dict[tuple[int, int, int, int, bool], Event] = {}
     for op in records:
@@ -85,7 +82,6 @@ def trace_events(records: Records) -> dict[str, Any]:
 
 
 def write_trace(records: Records, path: str | Path) -> Path:
-    """Write `trace_events` as a JSON file; an existing file is replaced only when the new one is whole."""
     return write_text(Path(path), json.dumps(trace_events(records), separators=(",", ":")) + "\n")
 
 
@@ -121,7 +117,7 @@ def _moves(records: Records, tracks: Tracks, work: dict[tuple[int, int, int, int
 
 
 def _lanes(events: list[Event]) -> list[list[Event]]:
-    """Spread slices over as few lanes as they need, so that none overlaps another on its lane."""
+    """Spread slices over the fewest tracks on which none overlap."""
     lanes: list[list[Event]] = []
     free: list[tuple[int, int]] = []
     for event in sorted(events, key=lambda e: (e["ts"], e["dur"])):
@@ -138,7 +134,7 @@ def _lanes(events: list[Event]) -> list[list[Event]]:
 
 
 def _names(component: str) -> tuple[str, str]:
-    """Return the process and the thread of a component: its cube (or IO chiplet), and the rest of its id."""
+    """Process (cube or IO chiplet) and thread (rest of the id) of a component."""
     if component == PATH:
         return PATH, PATH
     place = component.split(".")
@@ -152,7 +148,6 @@ def _order(component: str) -> tuple[Any, ...]:
 
 
 def _named(what: str, pid: int, tid: int, name: str) -> list[Event]:
-    """Return the events that name a process or a thread and keep it in this order."""
     meta = {"ph": "M", "pid": pid, "tid": tid}
     order = {"sort_index": tid or pid}
     return [
@@ -161,7 +156,7 @@ def _named(what: str, pid: int, tid: int, name: str) -> list[Event]:
     ]
 
 
-# In the order of a tile, then messages.
+# Stages in the order in which a tile passes them, then messages.
 LANES = (*TILE_STAGES, "recv", "send")
 
 _STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}

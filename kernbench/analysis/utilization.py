@@ -1,4 +1,4 @@
-"""How busy links and matrix engines were, and how streams share links under max-min fairness."""
+"""Occupancy of links, utilization of matrix engines, and max-min fair shares of links."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kernbench.analysis.breakdown import PE_KINDS, breakdown
 
 
 def shares(links: LinkTable, span_ps: int) -> dict[str, float]:
-    """Return the share of `span_ps` that each link was busy, for links that were at all."""
+    """Return the share of `span_ps` that each link was busy, without links that never were."""
     busy = zip(links.names, links.busy_ps.tolist(), strict=True)
     return {name: ps / span_ps for name, ps in busy if ps} if span_ps else {}
 
 
 def hottest(share: Mapping[str, float]) -> str:
-    """Return the link that was busy longest, the first by name (numbers as numbers) of several."""
+    """Return the link with the longest busy time; of several, the first by name, with numbers in numeric order."""
     return min(share, key=lambda name: (-share[name], _natural(name)))
 
 
 class LinkTraffic:
-    """What crossed the links of a run, and when."""
+    """Bytes that crossed each link of a run, in any part of it."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -37,7 +37,7 @@ class LinkTraffic:
         self._route, self._link = table[:, 0], table[:, 1]
 
     def between(self, start_ps: int, end_ps: int) -> LinkTable:
-        """Return the traffic of every link in a part of the run."""
+        """Traffic of every link in a part of the run; transfers count in proportion to their overlap with it."""
         table, moves, whole_ps = self._records.links, self._records.dependencies.transfers, self._records.makespan_ps
         if start_ps <= 0 and end_ps >= whole_ps:
             return table
@@ -49,7 +49,7 @@ class LinkTraffic:
         return LinkTable(table.names, nbytes, busy, table.bw_gbs)
 
     def _crossed(self, share: np.ndarray) -> np.ndarray:
-        """Return the bytes that crossed each link, of each move a share."""
+        """Bytes on each link if of each transfer only this share counts; shape (links,)."""
         moves, dependencies = self._records.dependencies.transfers, self._records.dependencies
         by_route = np.bincount(moves["route"], moves["nbytes"] * share, len(dependencies.routes))
         return np.bincount(self._link, by_route[self._route], len(self._records.links.names))
@@ -63,12 +63,12 @@ Flow = Sequence[Hashable]
 
 
 def max_min_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> list[float]:
-    """Return the max-min fair rate of each flow, a sequence of resources, in the unit of their capacity.
+    """Max-min fair rate of each flow, a sequence of resources, in the unit of their capacity.
 
     Notes
     -----
     Progressive filling: all rates grow equally until a resource is full; its flows keep their rate, and the others
-    continue to grow. The result is the only allocation in which no rate can grow but at the cost of a smaller one
+    continue to grow. The result is the only allocation in which no rate can grow except at the cost of a smaller one
     (Bertsekas and Gallager, Data Networks, 6.5.2).
 
     Examples
@@ -95,7 +95,7 @@ def max_min_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> 
 
 
 def drain(flows: Sequence[Flow], capacity: Mapping[Hashable, float], amount: float) -> list[float]:
-    """Return when each flow has moved `amount`, all starting at 0 and sharing fairly what ended ones leave.
+    """When each flow has moved `amount`, if all start at 0 and share fairly the capacity that finished ones leave.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def drain(flows: Sequence[Flow], capacity: Mapping[Hashable, float], amount: flo
 
 @dataclass(frozen=True, slots=True)
 class Utilization:
-    """Useful and issued MACs of the matrix engines over one window, and both as a share of their rate."""
+    """Useful and issued MACs of the matrix engines in one window, and both as a share of their peak."""
 
     window_ps: int
     useful_macs: int
@@ -146,7 +146,7 @@ def utilization(
     pe: tuple[int, int, int] | None = None,
     window: tuple[int, int] | None = None,
 ) -> Utilization:
-    """Return the utilization of the matrix engine of one PE, or of all PEs that did work; by default in `pe_window`.
+    """Utilization of the matrix engine of one PE, or of all PEs that did work; the window is `pe_window` by default.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Why a run or a launch took as long as it did: the critical path by resource, longest first, what to change."""
+"""Why a run or a launch took as long as it did: the critical path by resource, longest first, and what to change."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from kernbench.config._dram import dram
 
 _RATE = ("memory", "matrix", "vector", "fetch", "store", "serialization", "queueing", "fill", "slot")
 _SHOWN = 0.05
-_LISTED = 8  # of the device and of the host
+_LISTED = 8  # each of the device and of the host
 _BINDS = 0.5
 _PE = re.compile(r"sip\d+\.cube\d+\.pe\d+")
 _SLICE = "cube.hbm.channel_bw_gbs"
 _CHANNELS = "cube.hbm.channels"
-_SATURATED = 0.7  # the share of the time from which data buses limit; sequential reads reach 0.8 to 0.9
-_AS_LONG = 0.8  # two times are about as long: a change of one alone gains little
-_QUEUED = 2  # bursts for each time that a channel begins to work: with fewer, it has nothing to choose from
+_SATURATED = 0.7  # the busy share of data buses from which on they limit; sequential reads reach 0.8 to 0.9
+_AS_LONG = 0.8  # the ratio of two times from which on a change of one alone gains little
+_QUEUED = 2  # bursts per time that a channel becomes busy; with fewer, it cannot reorder
 _WAITED = {
     "the limit of outstanding requests": "one of the outstanding requests to complete",
     "a full buffer behind": "room in the buffer of the next stage",
@@ -47,7 +47,7 @@ _LIMITS = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Why:
-    """The critical path of a run or a launch in words; it prints itself, and shows itself in a notebook.
+    """The critical path of a run or a launch by resource; prints itself, and displays itself in a notebook.
 
     Attributes
     ----------
@@ -76,29 +76,27 @@ class Why:
 
     @property
     def machine(self) -> str:
-        """Hash of the machine, as captions print it."""
         return self.records.machine[:12]
 
     @property
     def device_ns(self) -> float:
-        """Time on the path that the device takes, without the host's copies and launches."""
+        """Time on the path without the host's copies and launches."""
         return self.path.of_host(False).makespan_ps / 1000
 
     @cached_property
     def savings(self) -> Savings:
-        """What the run is predicted to save with the fields of the first reasons twice as good, alone and together."""
+        """Predicted savings if the fields of the first reasons were twice as good, alone and together."""
         return savings(self.records, self.reasons)
 
     def times(self) -> list[dict[str, Any]]:
-        """Return each resource's time on the path, with its share of the device's time or of the host's."""
         return [{"resource": x.what, "host": x.host, "ns": x.ns, "share": x.share} for x in self.reasons]
 
     def starts(self) -> list[tuple[str, int, tuple[str, ...]]]:
-        """Return the reasons for which steps began, with their number and fields, most frequent first."""
+        """Reasons for which steps began, with their number and fields, most frequent first."""
         return [(why, n, _LIMITS.get(why, ())) for why, n in self.path.because().most_common()]
 
     def limits(self) -> list[str]:
-        """Return, in words, the limits that several steps waited for, and their fields."""
+        """One line for each limit that several steps waited for, with its fields."""
         return [
             f"{n:,} steps waited for {_WAITED.get(why, why)}: {', '.join(fields)}"
             for why, n, fields in self.starts()
@@ -106,7 +104,6 @@ class Why:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the reasons as plain values."""
         return {
             "latency_ns": self.path.makespan_ps / 1000,
             "device_ns": self.device_ns,
@@ -124,14 +121,13 @@ class Why:
         return "\n".join(lines)
 
     def advice(self, reason: Reason) -> list[str]:
-        """Return what to change for a reason in a line, and what that is predicted to save in another."""
+        """Up to two lines for a reason: what to change, and what that is predicted to save."""
         if reason.share < _SHOWN or not reason.advice():
             return []
         saved = self.savings.of(reason)
         return [f"-> {self.savings.borne_out(reason).advice()}", *([f"   {saved}"] if saved else [])]
 
     def lines(self, listed: int, *, advice: bool = False) -> list[str]:
-        """Return the first reasons of the device and of the host as lines of text, with what to change on demand."""
         total = self.path.makespan_ps / 1000
         texts = {x: f"{x.what} {x.resource}" + (f" and {x.others} more" if x.others else "") for x in self.reasons}
         blocks = [[x for x in self.reasons if x.host is host] for host in (False, True)]
@@ -155,12 +151,9 @@ class Why:
 
 
 def why(records: Records, name: str = "run", launch: str | Launch | Sequence[Launch] | None = None) -> Why:
-    """Return why a run took as long as it did, or one launch of it, or several from the first to the last.
+    """Explain the time of a run, of one launch, or of several from the first to the last.
 
-    Raises
-    ------
-    KernbenchError
-        If the run was not logged, or the launch does not exist.
+    A KernbenchError if the run was not logged, or the launch does not exist.
     """
     launches: Sequence[Launch] = ()
     looked_at, window = records, (0, records.makespan_ps)
@@ -206,13 +199,13 @@ def _reason(
 
 
 def _of_slices(records: Records, window: tuple[int, int], names: Collection[str]) -> tuple[tuple[str, ...], str]:
-    """Return the fields that would change the time of HBM slices, and why these.
+    """Fields that would change the time of HBM slices, and a note that says why.
 
-    The log counts bursts and rows of the whole run. A launch that shares the slices with others has these counts only
-    if what it moved agrees with them.
+    The log counts bursts and rows of the whole run. A launch that shares the slices with others uses these counts only
+    if they agree with the bytes that it moved.
     """
     begun, rows, bursts, bus_ps, worked_ps = np.sum([records.drams.get(name, (0,) * 5) for name in names], axis=0)
-    if not worked_ps:  # of the simple timing
+    if not worked_ps:  # simple timing
         return (_SLICE,), ""
     whole = bus_ps / worked_ps
     of = ""
@@ -237,15 +230,15 @@ def _of_slices(records: Records, window: tuple[int, int], names: Collection[str]
 
 
 def _row_ps(hbm: Mapping[str, Any]) -> float:
-    """Return the least time between two rows that a channel opens [ps]."""
+    """Minimum time between two activations of a channel [ps]."""
     ps = dram(hbm["timing"]).times_ps(hbm["channel_bw_gbs"])
     return max(ps["tRRD_S"], ps["tFAW"] / 4)
 
 
 def _moved(records: Records, window: tuple[int, int], names: Collection[str]) -> float | None:
-    """Return the share of the time with requests that the bytes of a window take on the data buses of some slices.
+    """Share of the window's pending time in which its bytes occupy the data buses of some slices.
 
-    None if the slices served no others.
+    None if the slices served nothing outside of the window.
     """
     columns, nodes, routes = records.dependencies.transfers, records.dependencies.nodes, records.dependencies.routes
     memory = np.array([nodes[route[0]] for route in routes])[columns["route"]]
@@ -263,7 +256,6 @@ def _moved(records: Records, window: tuple[int, int], names: Collection[str]) ->
 
 
 def _user_defined(spec: Mapping[str, Any], field: str) -> str:
-    """Return the user's class that models the component with this field; empty if it is built in."""
     *groups, _ = field.split(".")
     for group in groups:
         spec = spec.get(group, {})
@@ -272,7 +264,7 @@ def _user_defined(spec: Mapping[str, Any], field: str) -> str:
 
 
 def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], parts: set[tuple[str, str]]) -> list[str]:
-    """Return the fields of what was busy during more than half of the time of these parts of the path."""
+    """Fields of resources that were busy for more than half of the time of these parts of the path."""
     times = [(sum(x.ps for x in step.parts if (x.kind, x.resource) in parts), step) for step in path.steps]
     steps = [(step.start_ps, step.end_ps, ps) for ps, step in times if ps]
     low, high, of_parts = np.array(steps, np.int64).reshape(-1, 3).T
@@ -293,7 +285,7 @@ def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], par
 
 
 def _of_stages(records: Records, pes: Collection[str], low: np.ndarray, high: np.ndarray) -> Counter[str]:
-    """Return how long engines of some PEs were busy with tiles within intervals, those of each command evenly."""
+    """Busy time of some PEs' engines within intervals, if the tiles of each command are spread evenly."""
     found: Counter[str] = Counter()
     for stage in map(Stage._make, records.dependencies.stages.tolist() if pes and len(low) else ()):
         engine, place = ENGINES.get(records.kinds[stage.kind]), records.commands[stage.command].place
@@ -305,7 +297,7 @@ def _of_stages(records: Records, pes: Collection[str], low: np.ndarray, high: np
 
 
 def _on_the_way(records: Records, resources: set[str], need: float) -> list[str]:
-    """Return the bandwidths of links that share routes with `resources` and were busy for longer than `need`."""
+    """Bandwidth fields of links that share a route with `resources` and were busy for longer than `need`."""
     routes = RouteBreakdown(records)
     shared: set[str] = set()
     for route in range(len(records.dependencies.routes)):
@@ -318,13 +310,13 @@ def _on_the_way(records: Records, resources: set[str], need: float) -> list[str]
 
 
 def _overlap(start: np.ndarray, end: np.ndarray, low: np.ndarray, high: np.ndarray) -> int:
-    """Return how much of the intervals [low, high) the intervals [start, end) cover."""
+    """Length of the intersection of two unions of intervals."""
     both = covered_ps(np.concatenate([start, low]), np.concatenate([end, high]))
     return covered_ps(start, end) + covered_ps(low, high) - both
 
 
 def _at_least(records: Records, fields: tuple[str, ...]) -> list[str]:
-    """Return the links that no HBM slice may outrun, if they could not carry what one of twice the rate gives."""
+    """Links that could not carry an HBM slice of twice the rate; none may be slower than the slice."""
     if not {_SLICE, _CHANNELS}.intersection(fields):
         return []
     cube = records.spec["cube"]

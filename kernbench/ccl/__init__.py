@@ -1,4 +1,4 @@
-"""Collectives: algorithms as kernels on many PEs, the queues that join them, what they cost and which one to take."""
+"""Collectives: algorithms as kernels on many PEs, the queues that connect them, their cost, and their choice."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from kernbench._names import found
 _WHERE = {
     "AlphaBeta": "kernbench.ccl.alpha_beta",
     "Bounds": "kernbench.ccl.bounds",
-    "choose": "kernbench.studies.best",  # it simulates, which this layer does not know how to
+    "choose": "kernbench.studies.best",  # it simulates, which this layer must not do
     "from_msccl": "kernbench.ccl._msccl",
     "run_kernel_in_mock": "kernbench.ccl.testing",
     "simulator": "kernbench.runtime_api.collective",

@@ -1,4 +1,4 @@
-"""Who takes part in a collective: the devices of a group, their shards, and subgroups of participants."""
+"""Participants of a collective: the devices of a group, their shards, and subgroups of participants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Target = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`w` columns and `h` rows, numbered row by row; `wraps` where the last joins the first."""
+    """`w` columns and `h` rows, numbered row by row; `wraps` if first and last are connected."""
 
     w: int
     h: int
@@ -52,7 +52,6 @@ class Group:
     def of(
         cls, machine: MachineConfig, sips: Sequence[int], places: Sequence[Target] | Mapping[int, Sequence[Target]]
     ) -> Group:
-        """Return the group of devices in rank order, with shards on `places`: of all devices, or by device."""
         missing = [sip for sip in sips if not 0 <= sip < machine.n_sips]
         if missing or not sips or len(set(sips)) != len(sips):
             raise ConfigError(
@@ -73,22 +72,21 @@ class Group:
 
     @property
     def sips(self) -> tuple[int, ...]:
-        """Devices, in rank order."""
         return tuple(shards[0][0] for shards in self.shards)
 
     @classmethod
     def line(cls, n_sips: int, places: Sequence[Target] = ((0, 0),), cube_columns: int = 1) -> Group:
-        """Return a group of `n_sips` devices joined in a ring, on no particular machine."""
+        """Group of `n_sips` devices in a ring, on no particular machine."""
         shards = tuple(tuple((sip, cube, pe) for cube, pe in sorted(places)) for sip in range(n_sips))
         return cls(shards, Grid(n_sips, 1, wraps=True), cube_columns)
 
 
 @dataclass(frozen=True)
 class Subgroup:
-    """Participants that talk to each other, in the order of their numbers.
+    """Participants that communicate with each other, in the order of their numbers.
 
-    A collective has one subgroup, or several at the same time that share nothing but links. The integer attributes are
-    what `kernel_args` may ask for by name.
+    A collective has one subgroup, or several that run at the same time and share only links. `kernel_args` may request
+    the integer attributes by name.
 
     Attributes
     ----------
@@ -101,7 +99,7 @@ class Subgroup:
     root : int, "corner" or "centre"
         The root cube of each SIP, as in ccl.yaml.
     grid : Grid or None
-        The grid of all participants, where ccl.yaml gives it.
+        The grid of all participants, if ccl.yaml gives it.
     """
 
     places: tuple[Place, ...]
@@ -112,67 +110,55 @@ class Subgroup:
 
     @property
     def world_size(self) -> int:
-        """Participants."""
         return len(self.places)
 
     @cached_property
     def sips(self) -> tuple[int, ...]:
-        """Devices, in rank order."""
         return tuple(dict.fromkeys(sip for sip, _, _ in self.places))
 
     @cached_property
     def cubes(self) -> tuple[int, ...]:
-        """Cubes of each device, ascending."""
         return tuple(sorted({cube for _, cube, _ in self.places}))
 
     @cached_property
     def pes(self) -> tuple[int, ...]:
-        """PEs of each cube, ascending."""
         return tuple(sorted({pe for _, _, pe in self.places}))
 
     @property
     def n_sips(self) -> int:
-        """Devices."""
         return len(self.sips)
 
     @property
     def n_cubes(self) -> int:
-        """Cubes of each device."""
         return len(self.cubes)
 
     @property
     def n_pes(self) -> int:
-        """PEs of each cube."""
         return len(self.pes)
 
     @property
     def sip_w(self) -> int:
-        """Columns of devices."""
         return self.sip_grid.w
 
     @property
     def sip_h(self) -> int:
-        """Rows of devices."""
         return self.sip_grid.h
 
     @property
     def sip_wraps(self) -> bool:
-        """Whether the first and last device of a row, or column, are joined."""
         return self.sip_grid.wraps
 
     @property
     def cube_w(self) -> int:
-        """Columns of cubes of each device."""
         return self._cube_grid().w
 
     @property
     def cube_h(self) -> int:
-        """Rows of cubes of each device."""
         return self._cube_grid().h
 
     @property
     def root_cube(self) -> int:
-        """The root cube of each SIP, counted among `cubes`; ConfigError if it takes no part."""
+        """Index of the root cube in `cubes`; ConfigError if it does not take part."""
         if self.root == "corner":
             return 0
         if self.root == "centre":
@@ -184,16 +170,14 @@ class Subgroup:
 
     @property
     def grid_w(self) -> int:
-        """Columns of the grid of all participants."""
         return self.flat_grid().w
 
     @property
     def grid_h(self) -> int:
-        """Rows of the grid of all participants."""
         return self.flat_grid().h
 
     def flat_grid(self) -> Grid:
-        """Return the grid that all participants form: as given, else the devices' own, else the squarest."""
+        """Grid of all participants: the given one, else the devices' own, else the squarest."""
         n, given = self.world_size, self.grid
         if given is not None:
             if given.w * given.h != n:
@@ -218,7 +202,7 @@ class Subgroup:
 
 
 def _sip_grid(machine: MachineConfig, sips: Sequence[int]) -> Grid:
-    """Return the grid of all SIPs, or of some that fill a rectangle of it row by row; a ring of any others."""
+    """Grid of all SIPs, or of some that fill a rectangle of it row by row; a ring of any others."""
     net = SipNetwork(machine)
     rows, columns = sorted({sip // net.w for sip in sips}), sorted({sip % net.w for sip in sips})
     if [r * net.w + c for r in rows for c in columns] == list(sips):
@@ -226,32 +210,32 @@ def _sip_grid(machine: MachineConfig, sips: Sequence[int]) -> Grid:
     return Grid(len(sips), 1, wraps=True)
 
 
-# -- mappers: from the shards of a group to subgroups of participants, in the order of their numbers. What a mapper
-# counts is what `world_size` counts: devices (`leader_only`, `by_shard`), cubes (`by_cube`) or PEs (`all_pes`).
+# -- mappers: from the shards of a group to subgroups of participants, in the order of their numbers. `world_size`
+# counts the units of a mapper: devices (`leader_only`, `by_shard`), cubes (`by_cube`) or PEs (`all_pes`).
 
 Subgroups = list[tuple[Place, ...]]
 
 
 def leader_only(group: Group) -> Subgroups:
-    """Return one subgroup with the first PE of each device that holds a shard."""
+    """One subgroup: the first PE of each device that holds a shard."""
     return [tuple(shards[0] for shards in group.shards)]
 
 
 def by_shard(group: Group) -> Subgroups:
-    """Return a subgroup for each shard: the PEs that hold it, one on each device."""
+    """Subgroup for each shard: the PEs that hold it, one on each device."""
     multi_pe_sip_local(group)
     return list(zip(*group.shards, strict=True))
 
 
 def by_cube(group: Group) -> Subgroups:
-    """Return a subgroup for each PE that a cube's shard is spread over: that PE of every cube, device by device."""
+    """Subgroup for each PE number: that PE of every cube, device by device."""
     multi_pe_sip_local(group)
     held = [_by_pe(shards) for shards in group.shards]
     return [tuple(place for device in held for place in device[pe]) for pe in held[0]]
 
 
 def all_pes(group: Group) -> Subgroups:
-    """Return one subgroup with every PE that holds a shard: device by device, cube by cube."""
+    """One subgroup: every PE that holds a shard, device by device, cube by cube."""
     multi_pe_sip_local(group)
     for shards in group.shards:
         _by_pe(shards)
@@ -259,7 +243,7 @@ def all_pes(group: Group) -> Subgroups:
 
 
 def _by_pe(shards: tuple[Place, ...]) -> dict[int, list[Place]]:
-    """Return the places of each PE number, the same PEs of every cube."""
+    """Places by PE number; ConfigError unless each number is used in the same cubes."""
     found: dict[int, list[Place]] = {}
     for place in shards:
         found.setdefault(place[2], []).append(place)
@@ -271,11 +255,10 @@ def _by_pe(shards: tuple[Place, ...]) -> dict[int, list[Place]]:
     return found
 
 
-# -- validators: what an algorithm requires of the shards of a group; ConfigError if that does not hold
+# -- validators: requirements of an algorithm on the shards of a group; they raise ConfigError
 
 
 def single_shard_per_rank(group: Group) -> None:
-    """Require one shard on each device."""
     for shards in group.shards:
         if len(shards) != 1:
             raise ConfigError(
@@ -287,7 +270,7 @@ def single_shard_per_rank(group: Group) -> None:
 
 
 def multi_pe_sip_local(group: Group) -> None:
-    """Require shards on each device, on the same PEs as on every other."""
+    """Each device must have shards, on the same PEs as every other."""
     first = [place[1:] for place in group.shards[0]]
     for shards in group.shards:
         if not shards:

@@ -1,15 +1,15 @@
-"""Schedules: what a participant of a collective does with each piece of the vector, as a list of steps.
+"""Schedules: the actions of a participant of a collective on each chunk of the vector, as a list of steps.
 
-A step receives a piece from each of its sources, combines them (with the local elements, if `local`), sends the result
-on and stores it, as asked. `run_schedule` takes care of the rest:
+A step receives a chunk from each of its sources, combines them (with the local elements, if `local`), sends the result
+on and stores it, as requested. `run_schedule` does the rest:
 
 - Receives, and loads of local elements, are posted some steps ahead, so that they overlap with earlier steps. A load of
   elements that an earlier step has yet to store is issued after that store.
-- A piece that is forwarded unchanged is first copied out of its slot (`tl.copy`), and tiles are released at once. No
-  slot is held while a message waits to leave, so any number of slots, even one, is enough.
-- A piece that starts here is sent from memory and takes no room in TCM.
+- A chunk that is forwarded unchanged is first copied out of its slot (`tl.copy`), and tiles are released at once. No
+  slot is occupied while a message waits to leave, so any number of slots, even one, is enough.
+- A chunk that starts here is sent from memory and takes no room in TCM.
 
-A collective has no deadlock if its steps can be put in one order in which every piece is sent before it is received.
+A collective has no deadlock if its steps have an order in which every chunk is sent before it is received.
 
 Rounding: 16-bit floats are combined in f32. A PE rounds once, to nearest even, when a result leaves it or is stored,
 however many contributions it has combined; messages have the element type of the tensor. A sum over n contributions is
@@ -32,7 +32,7 @@ from kernbench.triton_emu._queue_ops import Arrival
 from kernbench.triton_emu.tl_context import TLContext
 
 AHEAD = 4
-# What a participant holds while it waits to leave is at most a block: a quarter of the kernel scratch.
+# A participant holds at most a block for messages that wait to leave: a quarter of the kernel scratch.
 BLOCK_BYTES = 256 * KIB
 SMALLEST_CHUNK, LARGEST_CHUNK, CHUNKS = 4 * KIB, 32 * KIB, 8
 
@@ -50,24 +50,24 @@ _BUILTIN: dict[str, Operator] = {
 
 
 class Step(NamedTuple):
-    """What happens to `size` elements from `start` on.
+    """The action on `size` elements from `start` on.
 
     Attributes
     ----------
     start, size : int
         Elements of the vector.
     sources : tuple of str
-        Directions that a piece is received from.
+        Directions from which a chunk is received.
     local : bool
-        Whether the local elements are combined with them, or are the piece if there are no sources.
+        Combine the local elements with them; without sources, the local elements are the chunk.
     complete : bool
-        Whether the result contains all contributions.
+        The result contains all contributions.
     to : tuple of str
-        Directions that the result is sent to.
+        Directions to which the result is sent.
     store : bool
-        Whether it is stored.
+        Store the result.
     unchanged : bool
-        Whether the received piece is forwarded instead of the result.
+        Forward the received chunk instead of the result.
     """
 
     start: int
@@ -105,7 +105,6 @@ class Reduction:
             )
 
     def combine(self, tl: TLContext, tiles: list[Tile], *, complete: bool) -> Tile:
-        """Return the reduction of `tiles`, in their type."""
         dtype = tiles[0].dtype
         divide = complete and self.op == "avg"
         if callable(self.op):
@@ -127,7 +126,6 @@ class Reduction:
 
 
 def reduction(n_elem: int, count: int, op: str | Operator, row: int) -> Reduction:
-    """Return the reduction that a call asks for; ConfigError if its vectors are not whole rows."""
     if row < 1 or n_elem % row:
         raise ConfigError(f"row = {row}: expected a divisor of the {n_elem} elements of a shard")
     return Reduction(op, count, row)
@@ -140,7 +138,7 @@ def _widened(tl: TLContext, tile: Tile) -> Tile:
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """How vectors are split: into segments that are processed one after the other, and chunks, which are messages.
+    """Sizes of segments, which are processed one after the other, and of chunks, which are messages.
 
     Attributes
     ----------
@@ -151,7 +149,7 @@ class Chunking:
     chunk_bytes : int or None
         Bytes of a message; None: an eighth of a block, from 4 to 32 KiB.
     streams : int
-        Vectors that are processed at the same time and share the room.
+        Vectors that are processed at the same time and share the memory.
     """
 
     itemsize: int
@@ -160,12 +158,11 @@ class Chunking:
     streams: int = 1
 
     def segments(self, start: int, size: int, parts: int) -> Iterator[Span]:
-        """Split a vector so that one block of `parts` fits into what a participant may hold."""
+        """Split a vector so that one block of `parts` fits into the memory of a participant."""
         block = max(BLOCK_BYTES // self.streams, 4 * (self.chunk_bytes or 0))
         yield from spans(start, size, self._rows(block) * parts)
 
     def chunks(self, block: Span) -> list[Span]:
-        """Split a block into messages."""
         start, size = block
         chunk = self.chunk_bytes
         if chunk is None:
@@ -203,7 +200,6 @@ def blocks(start: int, size: int, parts: int, row: int = 1) -> list[Span]:
 
 
 def interleave(*streams: Iterator[Step]) -> Iterator[Step]:
-    """Yield from each of `streams` in turn, until all have ended."""
     left = list(streams)
     while len(left) > 1:
         for stream in list(left):
@@ -217,15 +213,13 @@ def interleave(*streams: Iterator[Step]) -> Iterator[Step]:
 
 
 class _Posted(NamedTuple):
-    """A step whose receives are posted, and its local elements if they are being loaded."""
-
     step: Step
     arrivals: list[Arrival]
     local: Tile | None
 
 
 def run_schedule(steps: Iterable[Step], src: Pointer, dst: Pointer, reduction: Reduction, tl: TLContext) -> None:
-    """Run `steps`: local elements are read from `src`, results are stored to `dst`."""
+    """Run `steps` on one participant: local elements are read from `src`, results are stored to `dst`."""
     posted: deque[_Posted] = deque()
     for step in steps:
         arrivals = [
@@ -239,7 +233,7 @@ def run_schedule(steps: Iterable[Step], src: Pointer, dst: Pointer, reduction: R
 
 
 def _is_stale(step: Step, posted: Iterable[_Posted]) -> bool:
-    """Return whether a posted step has yet to store local elements of `step`."""
+    """Whether a posted step has yet to store local elements of `step`."""
     if not step.local:
         return False
     start, end = step.start, step.start + step.size

@@ -1,8 +1,8 @@
 """Topologies of participants: graphs over a subgroup, pure functions of it.
 
-Each returns, for every participant, direction -> (the participant it leads to, that one's direction back). In graphs
-over all participants, E and W (and N and S) follow their numbers. In hierarchical graphs, `local_E` and `local_W` are
-the ring of a cube's PEs; N, S, E, W lead to the same PE of the next cube; `global_N`, ... to the next device.
+Each returns, for every participant, direction -> (peer, the peer's direction back). In graphs over all participants,
+E and W (and N and S) follow their numbers. In hierarchical graphs, `local_E` and `local_W` are the ring of a cube's
+PEs; N, S, E, W lead to the same PE of the next cube; `global_N`, ... to the next device.
 """
 
 from __future__ import annotations
@@ -18,46 +18,44 @@ _STEP = {"E": (0, 1), "W": (0, -1), "S": (1, 0), "N": (-1, 0)}
 
 
 def none(subgroup: Subgroup) -> Neighbours:
-    """Return no neighbours: for a kernel that sends nothing."""
     return [{} for _ in subgroup.places]
 
 
 def ring_1d(subgroup: Subgroup) -> Neighbours:
-    """Return a ring: E leads to the next participant, W to the one before; of two, both lead to the other."""
+    """Ring: E leads to the next participant, W to the previous one; of two, both lead to the other."""
     return _grid(Grid(subgroup.world_size, 1, wraps=True))
 
 
 def ring_1d_unidir(subgroup: Subgroup) -> Neighbours:
-    """Return the ring of `ring_1d`, for kernels that send to E and receive from W only; the queues are the same."""
+    """Synonym of `ring_1d`, for kernels that send only to E and receive only from W."""
     return ring_1d(subgroup)
 
 
 def mesh_2d(subgroup: Subgroup) -> Neighbours:
-    """Return the torus: `mesh_2d` is another name of `torus_2d`, as in machine files."""
+    """Synonym of `torus_2d`, as in machine files."""
     return torus_2d(subgroup)
 
 
 def torus_2d(subgroup: Subgroup) -> Neighbours:
-    """Return rows and columns that are rings: E, W, N, S."""
+    """Rows and columns that are rings: E, W, N, S."""
     grid = subgroup.flat_grid()
     return _grid(Grid(grid.w, grid.h, wraps=True))
 
 
 def double_torus(subgroup: Subgroup) -> Neighbours:
-    """Return the torus twice, with queues `a_E`, ... and `b_E`, ...: for what begins in rows, and in columns."""
+    """Torus with two sets of queues: `a_E`, ... for data that begin in rows, `b_E`, ... for those in columns."""
     grid = subgroup.flat_grid()
     twice = (_grid(Grid(grid.w, grid.h, wraps=True), prefix) for prefix in ("a_", "b_"))
     return [a | b for a, b in zip(*twice, strict=True)]
 
 
 def mesh_2d_no_wrap(subgroup: Subgroup) -> Neighbours:
-    """Return rows and columns with ends: E, W, N, S, where there is a neighbour."""
+    """Rows and columns without wrap: E, W, N, S, where there is a neighbour."""
     grid = subgroup.flat_grid()
     return _grid(Grid(grid.w, grid.h))
 
 
 def mesh_cycle(subgroup: Subgroup) -> Neighbours:
-    """Return `mesh_2d_no_wrap`; ConfigError if no cycle visits all participants."""
     grid = subgroup.flat_grid()
     if subgroup.world_size > 1 and (min(grid.w, grid.h) < 2 or grid.w * grid.h % 2):
         raise ConfigError(
@@ -68,7 +66,7 @@ def mesh_cycle(subgroup: Subgroup) -> Neighbours:
 
 
 def tree_binary(subgroup: Subgroup) -> Neighbours:
-    """Return the binary heap: `parent` of r is (r - 1) // 2, `child_left` 2 r + 1, `child_right` 2 r + 2."""
+    """Binary heap: `parent` of r is (r - 1) // 2, `child_left` 2 r + 1, `child_right` 2 r + 2."""
     graph = none(subgroup)
     for child in range(1, subgroup.world_size):
         _join(graph, (child - 1) // 2, "child_left" if child % 2 else "child_right", child, "parent")
@@ -76,12 +74,12 @@ def tree_binary(subgroup: Subgroup) -> Neighbours:
 
 
 def double_tree(subgroup: Subgroup) -> Neighbours:
-    """Return two binary trees: `a_parent`, `a_child_left`, `a_child_right`, and `b_...`.
+    """Two binary trees: `a_parent`, `a_child_left`, `a_child_right`, and `b_...`.
 
-    What has children in one is a leaf of the other; with an odd number, 0 may have children in both. Tree a is the
-    in-order tree of 1 .. n-1 (odd numbers are its leaves) under root 0; b is its mirror image if n is even, and a
-    shifted by one if n is odd (Sanders, Speck, Traeff: Two-tree algorithms for full bandwidth broadcast, reduction and
-    scan, Parallel Computing 35, 2009).
+    A participant with children in one is a leaf of the other; with an odd number, 0 may have children in both. Tree a
+    is the in-order tree of 1 .. n-1 (odd numbers are its leaves) under root 0; b is its mirror image if n is even, and
+    a shifted by one if n is odd (Sanders, Speck, Traeff: Two-tree algorithms for full bandwidth broadcast, reduction
+    and scan, Parallel Computing 35, 2009).
     """
     n = subgroup.world_size
     graph = none(subgroup)
@@ -96,7 +94,7 @@ def double_tree(subgroup: Subgroup) -> Neighbours:
 
 
 def hypercube(subgroup: Subgroup) -> Neighbours:
-    """Return partners at distances 2^k: `bit0`, `bit1`, ...; beyond the largest power of two p, r and r - p: `fold`."""
+    """Partners at distances 2^k: `bit0`, `bit1`, ...; beyond the largest power of two p, r and r - p: `fold`."""
     n = subgroup.world_size
     power = 1 << n.bit_length() - 1
     graph = none(subgroup)
@@ -109,13 +107,13 @@ def hypercube(subgroup: Subgroup) -> Neighbours:
 
 
 def all_to_all(subgroup: Subgroup) -> Neighbours:
-    """Return a queue between any two participants: `to0`, `to1`, ... by the participant that it leads to."""
+    """Queues between any two participants: `to0`, `to1`, ... by the peer's number."""
     n = subgroup.world_size
     return [{f"to{peer}": (peer, f"to{rank}") for peer in range(n) if peer != rank} for rank in range(n)]
 
 
 def intercube(subgroup: Subgroup) -> Neighbours:
-    """Return the mesh of cubes of each device (N, S, E, W); the root cubes are joined by `global_E`, ... as well."""
+    """Mesh of the cubes of each device (N, S, E, W); the root cubes also connect devices (`global_E`, ...)."""
     graph = none(subgroup)
     _cubes(subgroup, graph)
     _devices(subgroup, graph, at_root=True)
@@ -123,14 +121,12 @@ def intercube(subgroup: Subgroup) -> Neighbours:
 
 
 def local_ring(subgroup: Subgroup) -> Neighbours:
-    """Return the ring of each cube's PEs: `local_E`, `local_W`."""
     graph = none(subgroup)
     _local(subgroup, graph)
     return graph
 
 
 def hierarchical_3level(subgroup: Subgroup) -> Neighbours:
-    """Return the ring of each cube's PEs (`local_E`, `local_W`), the mesh of cubes, and the devices, for every PE."""
     graph = local_ring(subgroup)
     _cubes(subgroup, graph)
     _devices(subgroup, graph, at_root=False)
@@ -143,7 +139,6 @@ def _join(graph: Neighbours, a: int, direction: str, b: int, back: str) -> None:
 
 
 def _grid(grid: Grid, prefix: str = "") -> Neighbours:
-    """Return the neighbours of a grid, its places numbered row by row."""
     graph: Neighbours = [{} for _ in range(grid.w * grid.h)]
     for here in range(grid.w * grid.h):
         row, column = divmod(here, grid.w)
@@ -157,14 +152,14 @@ def _grid(grid: Grid, prefix: str = "") -> Neighbours:
 
 
 def _spread(graph: Neighbours, inner: Neighbours, members: list[int]) -> None:
-    """Add the graph of some members, by their places in `members`."""
+    """Add the graph of some members to that of all; `inner` numbers them by their index in `members`."""
     for here, neighbours in enumerate(inner):
         for direction, (peer, back) in neighbours.items():
             graph[members[here]][direction] = (members[peer], back)
 
 
 def _ranks(subgroup: Subgroup) -> dict[tuple[int, int, int], int]:
-    """Return participant numbers by (device's rank, cube, PE), each counted among those that take part."""
+    """Participant numbers by (SIP, cube, PE), each an index among those that take part."""
     sips, cubes, pes = ({n: i for i, n in enumerate(part)} for part in (subgroup.sips, subgroup.cubes, subgroup.pes))
     if len(sips) * len(cubes) * len(pes) != subgroup.world_size:
         raise ConfigError("the cubes, or SIPs, do not take part with the same PEs; spread the tensor evenly over them")

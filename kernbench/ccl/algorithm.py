@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kernbench.ccl.stages import Cost
     from kernbench.config import MachineConfig
 
-# For each participant: direction -> (the participant it leads to, that one's direction back).
+# For each participant: direction -> (peer, the peer's direction back).
 Neighbours = list[dict[str, tuple[int, str]]]
 Topology = Callable[[Subgroup], Neighbours]
 Mapper = Callable[[Group], list[tuple[tuple[int, int, int], ...]]]
@@ -26,13 +26,13 @@ Validator = Callable[[Group], None]
 
 
 def element_count(*, n_elem: int, world_size: int) -> tuple[int, int]:
-    """Return the arguments of a kernel(t_ptr, n_elem, world_size, *, tl): for one that brings no `kernel_args`."""
+    """Default `kernel_args`: the arguments of a kernel(t_ptr, n_elem, world_size, *, tl)."""
     return n_elem, world_size
 
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One way to do one collective.
+    """An implementation of one collective.
 
     Attributes
     ----------
@@ -47,17 +47,17 @@ class Algorithm:
     topology : callable
         Subgroup to the neighbours of each participant.
     mapper : callable
-        Group to subgroups: who takes part.
+        Group to subgroups of participants.
     validator : callable
-        Raises ConfigError where the algorithm does not take a group's shards.
+        Raises ConfigError if the algorithm does not support a group's shards.
     collective : str
-        What it does: "all_reduce", "broadcast", ...
+        "all_reduce", "broadcast", ...
     contribution : str
-        What is summed: each "rank"'s tensor, or each "cube"'s or "pe"'s shard.
+        The terms of the sum: each "rank"'s tensor, or each "cube"'s or "pe"'s shard.
     buffer_kind : str
         The memory of the rings: "tcm", "sram" or "hbm".
     n_slots, slot_size, credit_bytes : int or None
-        Of each ring; None where the machine file says it.
+        Of each ring; None for the machine file's values.
     vc_chunk_size : int
         Bytes after which a PE's source link alternates between queue and other traffic.
     n_elem : int or None
@@ -67,7 +67,7 @@ class Algorithm:
     world_size : int or None
         Participants; None: as many as the group has.
     options : mapping
-        Given to `kernel_args`; `grid_w` and `grid_h` are the grid of all participants.
+        Passed to `kernel_args`; `grid_w` and `grid_h` are the grid of all participants.
     cost : Cost or None
         Its stages, for the alpha-beta model; None if they are unknown.
     scratch : callable or None
@@ -105,7 +105,6 @@ class Algorithm:
                 raise ConfigError(f"algorithm {self.name!r}: {key} = {value!r} must be a whole number >= 1")
 
     def on(self, machine: MachineConfig) -> Algorithm:
-        """Return the algorithm with the machine file's values where it leaves the rings to it."""
         ipcq = machine.cube.pe.pe_ipcq
         return replace(
             self,
@@ -115,21 +114,9 @@ class Algorithm:
         )
 
     def arguments(self, subgroup: Subgroup, n_elem: int, call: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the kernel's arguments after its pointers.
+        """Arguments of the kernel after its pointers; `call` (`op`, `root`, ...) overrides the entry's options.
 
-        Parameters
-        ----------
-        subgroup : Subgroup
-            The participants.
-        n_elem : int
-            Elements of the program's shard.
-        call : mapping
-            What this call asks for (`op`, `root`, ...), over the entry's options.
-
-        Raises
-        ------
-        ConfigError
-            If `kernel_args` does not take an option, or asks for one that is not given.
+        ConfigError if `kernel_args` does not take an option, or requires one that is missing.
         """
         names = signature(self.kernel_args).parameters
         takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in names.values())
@@ -151,30 +138,20 @@ class Algorithm:
         return tuple(self.kernel_args(n_elem=n_elem, world_size=subgroup.world_size, **self.facts(subgroup), **options))
 
     def facts(self, subgroup: Subgroup) -> dict[str, Any]:
-        """Return the facts about the participants that `kernel_args` names."""
         names = signature(self.kernel_args).parameters
         return {name: getattr(subgroup, name) for name in FACTS if name in names}
 
     def check_kernel(self, all_args: Iterable[tuple[Any, ...]]) -> None:
-        """Refuse arguments that the kernel does not take, such as those of too many tensors.
+        """Refuse arguments that the kernel does not take; each tuple holds the pointers and arguments of a program.
 
-        Parameters
-        ----------
-        all_args : iterable of tuple
-            Those of each program: its pointers, and what `arguments` returned.
-
-        Raises
-        ------
-        ConfigError
-            If one does not fit, or the kernel takes no `tl`.
-        TypeError
-            If the kernel is a generator or a coroutine.
+        ConfigError if one does not fit or the kernel takes no `tl`; TypeError if the kernel is a generator or a
+        coroutine.
         """
         check_plain(self.kernel)
         try:
             takes = signature(self.kernel)
         except ValueError:
-            return  # Not known to Python: the run finds out.
+            return  # unknown to Python: the run reports it
         text = f"algorithm {self.name!r}: its kernel({', '.join(takes.parameters)})"
         if "tl" not in takes.parameters and all(p.kind is not Parameter.VAR_KEYWORD for p in takes.parameters.values()):
             raise ConfigError(
@@ -191,7 +168,7 @@ class Algorithm:
                 ) from error
 
     def _check(self, options: Mapping[str, Any], world_size: int) -> None:
-        """Refuse what no shipped algorithm can do: they share these options, and their meaning."""
+        """Check options that all shipped algorithms share."""
         for name, least, most in (("root", 0, world_size - 1), ("chunk_bytes", 1, None)):
             value = options.get(name)
             if value is None:
@@ -216,7 +193,7 @@ def algorithm(
     Parameters
     ----------
     kernel : callable
-        `kernel(t_ptr, *kernel_args(...), tl)`, or what `kernbench.ccl.algorithms.all_reduce` makes of a function.
+        `kernel(t_ptr, *kernel_args(...), tl)`, or a result of `kernbench.ccl.algorithms.all_reduce`.
     kernel_args : callable
         Its arguments after the pointer; by default (n_elem, world_size).
     name : str, optional
@@ -255,7 +232,7 @@ def algorithm(
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The place of a PE: its `rank` in a `subgroup`; direction -> (the PE it leads to, that PE's direction back)."""
+    """The position of a PE: `rank` in `subgroup`; direction -> (peer's place, the peer's direction back)."""
 
     rank: int
     subgroup: int
@@ -283,7 +260,6 @@ class Plan:
 
     @property
     def sips(self) -> tuple[int, ...]:
-        """Devices, in rank order."""
         return self.subgroups[0].sips
 
     @property
@@ -299,11 +275,9 @@ class Plan:
         return f"<Plan of {a.name}: {a.collective}, {self.world_size} participants{each}, SIPs {list(self.sips)}>"
 
     def on(self, sip: int) -> dict[Target, Role]:
-        """Return the roles of a device's PEs, by (cube, pe)."""
         return {(cube, pe): role for (s, cube, pe), role in self.programs.items() if s == sip}
 
     def args(self, place: Place, n_elem: int, /, **call: Any) -> tuple[Any, ...]:
-        """Return the arguments, after its pointers, of the kernel on a PE whose shard has `n_elem` elements."""
         return self.algorithm.arguments(self.subgroups[self.programs[place].subgroup], n_elem, call)
 
 
@@ -313,12 +287,11 @@ def plan(
     sips: Sequence[int],
     places: Sequence[Target] | Mapping[int, Sequence[Target]],
 ) -> Plan:
-    """Return the plan of `algorithm` on devices in rank order, with shards on `places` (of all devices, or by SIP)."""
     return plan_group(algorithm.on(machine), Group.of(machine, sips, places))
 
 
 def devices(algorithm: Algorithm, machine: MachineConfig, places: Sequence[Target]) -> range:
-    """Return the devices that an algorithm runs on by default: the first ones that make up its `world_size`, or all."""
+    """Default devices of an algorithm: the first ones that make up its `world_size`, or all."""
     if algorithm.world_size is None:
         return range(machine.n_sips)
     each = len(algorithm.mapper(Group.of(machine, [0], places))[0])
@@ -332,7 +305,7 @@ def devices(algorithm: Algorithm, machine: MachineConfig, places: Sequence[Targe
 
 
 def plan_group(algorithm: Algorithm, group: Group) -> Plan:
-    """Return the plan of `algorithm` on a group; ConfigError with the reason if it does not run there."""
+    """ConfigError with the reason if the algorithm does not run on the group."""
     try:
         algorithm.validator(group)
         subgroups = tuple(_subgroup(algorithm, group, places) for places in algorithm.mapper(group))
@@ -363,7 +336,7 @@ def _subgroup(algorithm: Algorithm, group: Group, places: tuple[Place, ...]) -> 
 
 
 def _check(graph: Neighbours, subgroup: Subgroup) -> None:
-    """Refuse a topology whose queues do not connect two ends: a user-defined one may be wrong."""
+    """Refuse a user-defined topology in which a queue does not connect two ends."""
     for rank, neighbours in enumerate(graph):
         for direction, (peer, back) in neighbours.items():
             if (other := graph[peer].get(back)) != (rank, direction):

@@ -1,9 +1,9 @@
 """The packaged collectives. `module` of an entry of ccl.yaml names one of them: kernbench.ccl.algorithms.ring, ...
 
-An all-reduce is a function that returns the stages of a participant: the rings and trees that it takes part in, each
-with its directions. `all_reduce` makes a kernel of it, with its arguments and its cost. The names of the function's
-parameters state what it needs: `rank` and `n` (participants), `n_elem` and `itemsize` (the vector), and any of `FACTS`
-of kernbench.config._ccl. To add an all-reduce, write such a function, here or in your own module, and name it in
+An all-reduce is a function that returns the stages of a participant: its rings and trees, each with its directions.
+`all_reduce` turns it into a kernel, with arguments and cost. The names of the function's parameters state what it
+needs: `rank` and `n` (participants), `n_elem` and `itemsize` (the vector), and any of `FACTS` of
+kernbench.config._ccl. To add an all-reduce, write such a function, here or in your own module, and name it in
 ccl.yaml.
 """
 
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 
 Schedule = Callable[[Streams, int, Chunking, int], Iterator[Step]]
 
-COPIED_AT_ONCE = 16384  # elements: a few pieces fit into TCM in every type
-# Bytes of a slice that goes over a tree of cubes: a cycle takes more steps, each with a shorter message. Simulated on
-# 2 x 16 cubes, a tree takes 0.6 of the time with 256 B and 2 KiB, and 0.87 with 12 KiB.
+COPIED_AT_ONCE = 16384  # elements: a few copies fit into TCM in every type
+# Bytes of a slice that uses a tree of cubes: a cycle takes more steps, each with a shorter message. Simulated on 2 x 16
+# cubes, a tree takes 0.6 of the time with 256 B and 2 KiB, and 0.87 with 12 KiB.
 SHORT_SLICE = 16384
-# Chunks that an edge of the two trees is taken to need: the steps of both are merged into one order by it.
+# Assumed delay in chunks on each edge of the two trees; it determines how the steps of both are merged.
 EDGE = 4
 
 _VECTOR = ("rank", "n", "n_elem", "itemsize")
@@ -85,7 +85,7 @@ def all_reduce(
     schedule : callable
         Returns the steps of one participant: `schedule(streams, n_elem, chunking, n)`.
     **costs
-        Fields of `kernbench.ccl.stages.Cost`, for a schedule of your own.
+        Fields of `kernbench.ccl.stages.Cost`, for a user-defined schedule.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def all_reduce(
     def decorate(stages: Callable[..., Streams]) -> Collective:
         takes = signature(stages).parameters
         defaults = {name: taken.default for name, taken in takes.items() if taken.default is not Parameter.empty}
-        # What `kernel_args` adds, by name; the launch sends each of them to the PEs.
+        # Arguments that `kernel_args` adds, by name; the launch sends each of them to the PEs.
         added = [*(name for name in takes if name not in _VECTOR), *["both_ways"] * (both_ways is not None)]
 
         def streams(call: Mapping[str, Any], *of: int) -> Streams:
@@ -145,7 +145,6 @@ def all_reduce(
 
 
 def _reversed(name: str, stream: Sequence[Stage]) -> list[Stage]:
-    """Return a stream of rings in the other direction."""
     found: list[Stage] = []
     for stage in stream:
         if not isinstance(stage, Ring):
@@ -158,7 +157,7 @@ def _reversed(name: str, stream: Sequence[Stage]) -> list[Stage]:
 
 
 def _check_queues(name: str, streams: Streams) -> None:
-    """Refuse streams that share a queue: their messages would mix."""
+    """Refuse streams that share a queue, because their messages would mix."""
     used: set[tuple[str, str]] = set()
     for stream in streams if len(streams) > 1 else ():
         own = {end for stage in stream for end in stage.ends}
@@ -172,7 +171,7 @@ def _check_queues(name: str, streams: Streams) -> None:
 
 
 def _sign(function: Callable[..., object], parameters: Sequence[Parameter]) -> None:
-    """Let a function state which parameters it takes: those that it is called with are checked by them."""
+    """Set `__signature__` so that calls are checked."""
     function.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
 
 
@@ -186,7 +185,7 @@ def ring(rank: int, n: int) -> Streams:
 
 
 def _whole_vectors(streams: Streams, n_elem: int, chunking: Chunking, n: int) -> Iterator[Step]:
-    """Yield the steps of a ring in which whole vectors go round: each adds what comes, and forwards it as it came."""
+    """Circulate whole vectors: each participant adds what it receives, and forwards it unchanged."""
     for segment in chunking.segments(0, n_elem, 1):
         chunks = chunking.chunks(segment)
         yield from (Step(*chunk, local=True, to=("E",)) for chunk in chunks)
@@ -205,7 +204,7 @@ def ring_flat(rank: int, n: int) -> Streams:
 
 @all_reduce(both_ways=False)
 def ring_mesh(rank: int, grid_w: int, grid_h: int) -> Streams:
-    """Return a ring along a Hamiltonian cycle of the mesh: every hop is one link, no wrap is needed."""
+    """Ring along a Hamiltonian cycle of the mesh: every hop is one link, no wrap is needed."""
     return [[cycle(rank, grid_w, grid_h) or Ring(0, 1, "", "")]]
 
 
@@ -222,9 +221,9 @@ def tree_binary(rank: int, n: int) -> Streams:
 
 
 def _in_height_order(streams: Streams, n_elem: int, chunking: Chunking, n: int) -> Iterator[Step]:
-    """Yield the steps of both trees, merged by height: a chunk is `EDGE` later on every edge, up and down.
+    """Merge the steps of both trees by height: a chunk is `EDGE` later on every edge, up and down.
 
-    Each message is then sent at an earlier place than it is received.
+    Each message is then earlier in the order of its sender than in that of its receiver.
     """
     top = in_order_height(n)
 
@@ -247,7 +246,7 @@ def _in_height_order(streams: Streams, n_elem: int, chunking: Chunking, n: int) 
 
 @all_reduce(schedule=_in_height_order)
 def double_tree(rank: int, n: int) -> Streams:
-    """Two binary trees with half of the vector each; what forwards data in one is a leaf of the other.
+    """Two binary trees with half of the vector each; participants that forward data in one are leaves of the other.
 
     Tree a is the in-order tree of 1 .. n-1 under 0, b its mirror image for even n, else a shifted by one.
     """
@@ -256,7 +255,7 @@ def double_tree(rank: int, n: int) -> Streams:
 
 
 def _pairs(rank: int, n: int) -> Streams:
-    """Return rings of two at distance 1, 2, 4, ...; participants beyond the power of two fold into a partner first."""
+    """Rings of two at distance 1, 2, 4, ...; participants beyond the power of two fold into a partner first."""
     power = 1 << n.bit_length() - 1
     place, folded = rank % power, ("fold",) if rank < n - power else ()
     fold: list[Stage] = [Tree("fold", (), 1) if rank >= power else Tree(None, folded, 0)] if n > power else []
@@ -265,12 +264,12 @@ def _pairs(rank: int, n: int) -> Streams:
 
 @all_reduce()
 def halving_doubling(rank: int, n: int) -> Streams:
-    """Exchanges with partners at distance 1, 2, 4, ... of half of what is left (Rabenseifner)."""
+    """Exchange of half of the rest with partners at distance 1, 2, 4, ... (Rabenseifner)."""
     return _pairs(rank, n)
 
 
 def _exchange_whole(streams: Streams, n_elem: int, chunking: Chunking, n: int) -> Iterator[Step]:
-    """Yield the steps of recursive doubling: whole vectors to each partner; sums stay in memory between the steps."""
+    """Recursive doubling: whole vectors to each partner; sums stay in memory between the steps."""
     folds = [stage for stage in streams[0] if isinstance(stage, Tree)]
     outside = any(tree.parent for tree in folds)
     fold: Directions = ("fold",) if outside or any(tree.children for tree in folds) else ()
@@ -288,31 +287,31 @@ def _exchange_whole(streams: Streams, n_elem: int, chunking: Chunking, n: int) -
 
 
 def _doublings(n: int) -> float:
-    """Return what recursive doubling moves: local and stored in each step, and both once more where others fold in."""
+    """HBM traffic of recursive doubling, in vectors: a load and a store per step, once more where others fold in."""
     bits = n.bit_length() - 1
     return 2 * bits + 1 + 2 * (n != 1 << bits)
 
 
 @all_reduce(schedule=_exchange_whole, ring=SUM, splits=False, moved=_doublings)
 def recursive_doubling(rank: int, n: int) -> Streams:
-    """Exchanges of the whole vector with partners at distance 1, 2, 4, ...: for the smallest sizes."""
+    """Exchange of the whole vector with partners at distance 1, 2, 4, ...: for the smallest sizes."""
     return _pairs(rank, n)
 
 
 @all_reduce(both_ways=True)
 def torus_2d(rank: int, grid_w: int, grid_h: int) -> Streams:
-    """Return the bucket algorithm: reduce-scatter in rows, all-reduce of the parts in columns, all-gather in rows."""
+    """Bucket algorithm: reduce-scatter in rows, all-reduce of the parts in columns, all-gather in rows."""
     row, column = divmod(rank, grid_w)
     return [[Ring(column, grid_w, "E", "W"), Ring(row, grid_h, "S", "N")]]
 
 
 @all_reduce()
 def double_torus(rank: int, grid_w: int, grid_h: int) -> Streams:
-    """Return the bucket algorithm on both axes at a time: all four links of a participant carry data.
+    """Bucket algorithm on both axes at a time: all four links of a participant carry data.
 
-    It takes down to half the time of `torus_2d` where links between participants are the limit, and no less where
-    these share a route, as the links of a device of the default machine do. Queues a_E, ... for what begins in rows,
-    b_E, ... for what begins in columns.
+    It takes down to half the time of `torus_2d` where links between participants are the limit, and no less where these
+    share a route, as the links of a device of the default machine do. Queues a_E, ... are for the part that begins in
+    rows, b_E, ... for the part that begins in columns.
     """
     row, column = divmod(rank, grid_w)
     rows_first = [Ring(column, grid_w, "a_E", "a_W"), Ring(row, grid_h, "a_S", "a_N")]
@@ -350,10 +349,10 @@ def hierarchical_sliced(
     rank: int, n_elem: int, itemsize: int,
     n_pes: int, cube_w: int, cube_h: int, root_cube: int, sip_w: int, sip_h: int, sip_wraps: bool,
 ) -> Streams:  # fmt: skip
-    """Each PE its slice of the vector: reduce-scatter over the PEs of a cube, then over cubes and devices, and back.
+    """Each PE reduces a slice of the vector: reduce-scatter over a cube's PEs, then over cubes and devices, and back.
 
-    Slices go around a cycle of cubes where the mesh has one and they are long, else over a tree; between devices every
-    PE sends its own. Participants are PEs, device by device, cube by cube.
+    Long slices use a cycle of cubes if the mesh has one, others a tree; between devices every PE sends its own slice.
+    Participants are PEs, device by device, cube by cube.
     """
     above, pe = divmod(rank, n_pes)
     sip, cube = divmod(above, cube_w * cube_h)
@@ -370,7 +369,6 @@ def hierarchical_sliced(
 def _root_args(
     *, n_elem: int, world_size: int, root: int = 0, chunk_bytes: int | None = None
 ) -> tuple[int, int, int, int | None]:
-    """Return the kernel's arguments after its pointer; `root` is a participant's number."""
     return n_elem, world_size, root, chunk_bytes
 
 
@@ -379,12 +377,12 @@ def _heap(call: Mapping[str, Any], rank: int, n: int, n_elem: int, itemsize: int
 
 
 def _sent_down(n: int) -> float:
-    """Return what the root of a broadcast reads: its vector, for each of two children."""
+    """HBM reads of the root of a broadcast, in vectors: one for each of its at most two children."""
     return min(2, n - 1)
 
 
 def _broadcast(t_ptr: Pointer, n_elem: int, n: int, root: int, chunk_bytes: int | None, *, tl: TLContext) -> None:
-    """Send the root's `n_elem` elements down a binary tree, chunk after chunk."""
+    """Send the root's elements down a binary tree, chunk after chunk."""
     _send_down(heap_tree(tl.program_id(2), n, root), t_ptr, n_elem, chunk_bytes, tl)
 
 
@@ -401,7 +399,7 @@ broadcast = Collective(_broadcast, _root_args, Cost(_heap, tree=COPY, moved=_sen
 
 
 def _away(rank: int, n: int) -> Tree:
-    """Return the place of a participant `rank` after the root of a ring, from which data go in both directions."""
+    """Position of a participant `rank` after the root of a ring, from which data travel in both directions."""
     east = n // 2
     if rank == 0:
         return Tree(None, ("E",) * (east > 0) + ("W",) * (n - 1 > east), 0)
@@ -410,7 +408,7 @@ def _away(rank: int, n: int) -> Tree:
 
 
 def _broadcast_ring(t_ptr: Pointer, n_elem: int, n: int, root: int, chunk_bytes: int | None, *, tl: TLContext) -> None:
-    """Send the root's `n_elem` elements along a ring in both directions: for long vectors."""
+    """Send the root's elements along a ring in both directions: for long vectors."""
     _send_down(_away((tl.program_id(2) - root) % n, n), t_ptr, n_elem, chunk_bytes, tl)
 
 
@@ -424,12 +422,11 @@ def _reduce_args(
     *, n_elem: int, world_size: int, root: int = 0, op: str | Operator = "sum", row: int = 1,
     chunk_bytes: int | None = None,
 ) -> tuple[object, ...]:  # fmt: skip
-    """Return the kernel's arguments after its pointer; `root` is a participant's number."""
     return n_elem, reduction(n_elem, world_size, op, row), root, chunk_bytes
 
 
 def _reduce(t_ptr: Pointer, n_elem: int, work: Reduction, root: int, chunk_bytes: int | None, *, tl: TLContext) -> None:
-    """Reduce `n_elem` elements up a binary tree, chunk after chunk, into the root's tensor; no other changes."""
+    """Reduce up a binary tree, chunk after chunk, into the root's tensor; no other tensor changes."""
     tree = heap_tree(tl.program_id(2), work.count, root)
     chunks = Chunking(t_ptr.dtype.element_ty.itemsize, work.row, chunk_bytes).chunks((0, n_elem))
     if tree.parent is not None:
@@ -446,20 +443,19 @@ reduce = Collective(_reduce, _reduce_args, Cost(_heap, tree=SUM))
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """A vector of n equal parts that goes round a ring one way; `parts` are numbered along it."""
+    """A vector of n equal parts that travels around a ring in one direction; `parts` are numbered along it."""
 
     ring: Ring
     parts: list[Span]
 
     def segments(self, chunking: Chunking) -> Iterator[list[list[Span]]]:
-        """Yield the chunks of a piece of every part, one piece after the other, so that each fits into TCM."""
         first = self.parts[0][0]
         for at, size in chunking.segments(*self.parts[0], 1):
             yield [chunking.chunks((start + at - first, size)) for start, _ in self.parts]
 
 
 def _around(rank: int, n: int, part: int, row: int, both_ways: bool) -> list[_Around]:
-    """Return what goes each way round, of n parts of `part` elements."""
+    """Split the vector by direction; it has n parts of `part` elements."""
     spans = [[(r * part + start, size) for r in range(n)] for start, size in blocks(0, part, 1 + both_ways, row)]
     east = Ring(rank, n, "E", "W")
     return [_Around(east, spans[0]), *([_Around(east.reversed, spans[1][::-1])] if both_ways else [])]
@@ -471,7 +467,6 @@ def _ring_streams(call: Mapping[str, Any], rank: int, n: int, n_elem: int, items
 
 
 def _equal_part(n_elem: int, world_size: int) -> int:
-    """Return the elements of each of `world_size` equal parts; ConfigError if they cannot be equal."""
     part, rest = divmod(n_elem, world_size)
     if rest:
         raise ConfigError(f"{n_elem} elements have no {world_size} equal parts; give a multiple of {world_size}")
@@ -482,7 +477,7 @@ def _reduce_scatter_args(
     *, n_elem: int, world_size: int, op: str | Operator = "sum", row: int = 1, chunk_bytes: int | None = None,
     both_ways: bool = False,
 ) -> tuple[object, ...]:  # fmt: skip
-    """Return the kernel's arguments after its pointers; `n_elem` is the whole vector's."""
+    """`n_elem` is the size of the whole vector."""
     part = _equal_part(n_elem, world_size)
     return part, reduction(part, world_size, op, row), chunk_bytes, both_ways
 
@@ -519,14 +514,14 @@ reduce_scatter = Collective(
 def _all_gather_args(
     *, n_elem: int, world_size: int, chunk_bytes: int | None = None, both_ways: bool = False
 ) -> tuple[int, int, int | None, bool]:
-    """Return the kernel's arguments after its pointers; `n_elem` is one participant's."""
+    """`n_elem` is the size of one participant's part."""
     return n_elem, world_size, chunk_bytes, both_ways
 
 
 def _all_gather(
     t_ptr: Pointer, out_ptr: Pointer, part: int, n: int, chunk_bytes: int | None, both_ways: bool, *, tl: TLContext
 ) -> None:
-    """Write the `part` elements of each participant, in order, to out: each passes a part on in n - 1 steps."""
+    """Write the `part` elements of each participant, in order, to out; each part travels n - 1 steps around a ring."""
 
     def steps(around: _Around) -> Iterator[Step]:
         rank, to, source = around.ring.rank, (around.ring.to,), (around.ring.source,)
@@ -549,7 +544,7 @@ all_gather = Collective(
 
 
 def _all_to_all_args(*, n_elem: int, world_size: int, chunk_bytes: int | None = None) -> tuple[int, int, int | None]:
-    """Return the kernel's arguments after its pointers; `n_elem` is the whole tensor's."""
+    """`n_elem` is the size of the whole tensor."""
     return _equal_part(n_elem, world_size), world_size, chunk_bytes
 
 
@@ -571,12 +566,11 @@ all_to_all = Collective(
 
 
 def _barrier_args(*, n_elem: int, world_size: int) -> tuple[()]:
-    """Return no arguments: there are no data."""
     return ()
 
 
 def _barrier(*_pointers: Pointer, tl: TLContext) -> None:
-    """Send a byte up a binary tree when all below have arrived, and down when all have."""
+    """Send a byte up a binary tree when all descendants have arrived, and down when all participants have."""
     tree = heap_tree(tl.program_id(2), tl.num_programs(2))
     token = tl.zeros((1,), tl.int8)
     for child in tree.children:
@@ -591,7 +585,7 @@ def _barrier(*_pointers: Pointer, tl: TLContext) -> None:
 barrier = Collective(_barrier, _barrier_args, Cost(_heap, tree=COPY * 2, moved=lambda n: 0))
 
 
-# -- messages of no regular shape
+# -- messages without a regular pattern
 
 Message = tuple[int, Pointer, int]
 Copy = tuple[Pointer, Pointer, int]
@@ -600,7 +594,7 @@ Copy = tuple[Pointer, Pointer, int]
 def exchange(sends: Sequence[Message], receives: Sequence[Message], copies: Sequence[Copy], *, tl: TLContext) -> None:
     """Send and receive (participant, pointer, elements), and copy (from, to, elements) inside the device.
 
-    Queues: `to<participant>`. Everything is sent, and every receive posted, before the first is awaited: no order of
+    Queues: `to<participant>`. Everything is sent, and every receive posted, before the first wait, so no order of
     messages can block.
     """
     for peer, src, n in sends:

@@ -35,31 +35,31 @@ if TYPE_CHECKING:
     from kernbench.triton_emu._handles import Pointer
     from kernbench.triton_emu.tl_context import TLContext
 
-Simulate = Callable[[Plan, int, int], float]  # a plan, bytes of a shard, bytes of an element -> ns
+Simulate = Callable[[Plan, int, int], float]  # (plan, bytes of a shard, bytes of an element) -> ns
 Kernel = Callable[..., None]
 Link = tuple[str, str]
 # Of one participant: for each stream, its stages, the innermost first.
 Places = tuple[tuple[Stage | Pairwise, ...], ...]
-# What routes of the same cost have in common: latency, bandwidth of the slowest link, number of links.
+# Of a route, for its cost: latency [ps], bandwidth of the slowest link, number of links.
 Kind = tuple[int, float, int]
 
 MESSAGES = "messages"  # the algorithm that measures a channel
-_TURNS, _STREAM, _AMPLE = 5, 8, 64  # messages there and back; messages of a stream; slots that never limit it
+_TURNS, _STREAM, _AMPLE = 5, 8, 64  # messages there and back; messages of a stream; slots that are never a limit
 
 
 class Channel(NamedTuple):
-    """What messages over a channel take.
+    """Costs of messages over a channel.
 
     Attributes
     ----------
     sizes : tuple of int
-        The sizes that were measured.
+        The measured sizes [B].
     copied_ns, added_ns : tuple of float
-        Time of a message of each size, forwarded or added to where it arrives.
+        Time of a message of each size that is forwarded, or added, where it arrives.
     ends_ns : tuple of float
         Time of the first load and the last store.
     gap_ns, round_trip_ns, beta_ns : float
-        Between the shortest messages; between messages if there is a single slot; of a byte of long messages.
+        Time between the shortest messages; between messages with a single slot; per byte of long messages.
     """
 
     sizes: tuple[int, ...]
@@ -71,17 +71,16 @@ class Channel(NamedTuple):
     beta_ns: float
 
     def at(self, times_ns: Sequence[float], nbytes: float) -> float:
-        """Return the time for `nbytes`, on a line between measured sizes, and beyond."""
+        """Time for `nbytes`, interpolated linearly between measured sizes and extrapolated beyond the last."""
         beyond = max(0.0, nbytes - self.sizes[-1]) / (self.sizes[-1] - self.sizes[-2])
         return float(np.interp(nbytes, self.sizes, times_ns)) + beyond * (times_ns[-1] - times_ns[-2])
 
     def round_trip_of(self, nbytes: float, slot_bytes: int) -> float:
-        """Return the round trip of a slot that holds `nbytes`."""
         return self.round_trip_ns - self.at(self.copied_ns, slot_bytes) + self.at(self.copied_ns, nbytes)
 
 
 class AlphaBeta:
-    """The channels of one machine, each kind measured when it is first asked for, and the links that they share."""
+    """The channels of one machine, each kind measured on first use, and the links that they share."""
 
     def __init__(self, machine: Machine, simulate: Simulate) -> None:
         self.machine, self._simulate = machine, simulate
@@ -92,14 +91,12 @@ class AlphaBeta:
         self._bounds: dict[tuple[object, ...], Bounds] = {}
 
     def bounds(self, places: Iterable[Place], contribution: str) -> Bounds:
-        """Return the lower bounds, which all algorithms on the same PEs have in common."""
         key = (tuple(sorted(places)), contribution)
         if key not in self._bounds:
             self._bounds[key] = Bounds(self.machine, *key)
         return self._bounds[key]
 
     def kind(self, src: Place, dst: Place) -> Kind:
-        """Return what kind of route leads from one PE to another."""
         if (src, dst) not in self._kinds:
             edges = [self.machine.graph.edge(*link) for link in self._links(src, dst, "tcm")]
             kind = sum(e.latency_ps for e in edges), min(e.bw_gbs for e in edges), len(edges)
@@ -108,20 +105,19 @@ class AlphaBeta:
         return self._kinds[src, dst]
 
     def share_ns(self, channels: Iterable[tuple[Place, Place]], kind: str) -> float:
-        """Return the time of a byte if all channels are in use, on the link that is shared most."""
+        """Time of a byte if all channels are in use, on the link with the most sharers."""
         users = Counter(link for src, dst in channels for link in self._links(src, dst, kind))
         edges = [(self.machine.graph.edge(*link), n) for link, n in users.items()]
         flit = self.machine.config.system.flit_bytes
         return max((n / edge.bw_gbs * (1 + edge.header_bytes / flit) for edge, n in edges), default=0.0)
 
     def sum_ns(self, nbytes: float, adds: int, itemsize: int) -> float:
-        """Return the time to add vectors to one: more than one to a widened copy, which is rounded then."""
+        """Time to add vectors to one; several 16-bit ones are added to a widened copy, which is then rounded."""
         passes = adds if adds < 2 or itemsize > 2 else adds + 2
         added = [VectorOp("simple", -(-int(nbytes) // itemsize), 4)]
         return passes * (self.machine.config.cube.pe.pe_cpu.command_ns + self._math.ps(added) / 1000)
 
     def channel(self, src: Place, dst: Place, algorithm: Algorithm, itemsize: int = 2) -> Channel:
-        """Return the channel from one PE to another, with the slots of an algorithm."""
         algorithm = algorithm.on(self.machine.config)
         ring = (algorithm.buffer_kind, algorithm.slot_size, algorithm.credit_bytes)
         key = (self.kind(src, dst), ring, itemsize)
@@ -143,13 +139,12 @@ class AlphaBeta:
             return self._simulate(Plan(replace(ring, kernel=kernel, n_slots=n_slots), 2, roles, pair), nbytes, itemsize)
 
         def turn(nbytes: int, *, local: bool) -> tuple[float, float]:
-            """Return the time of a message there or back, and of what comes before and after."""
+            """Time of a message one way, and of the work before the first and after the last."""
             once = took(_there_and_back(1, local), nbytes)
             each = (took(_there_and_back(_TURNS, local), nbytes) - once) / (_TURNS - 1)
             return each, once - each
 
         def apart(nbytes: int, n_slots: int = _AMPLE, *, local: bool = True) -> float:
-            """Return the time between messages of a stream."""
             kernel = _stream(nbytes, local)
             twice, once = (took(kernel, n * _STREAM * nbytes, n_slots) for n in (2, 1))
             return (twice - once) / _STREAM
@@ -160,14 +155,13 @@ class AlphaBeta:
         return Channel(sizes, copied, added, ends, apart(itemsize), apart(slot, 1), apart(slot, local=False) / slot)
 
     def _links(self, src: Place, dst: Place, kind: str) -> Iterable[Link]:
-        """Return the links from a PE to the memory of another's ring."""
         end = {"tcm": naming.pe_dma(*dst), "sram": naming.sram(*dst[:2]), "hbm": naming.hbm(*dst)}[kind]
         return pairwise(self._router.path(naming.pe_dma(*src), end))
 
 
 @lru_cache(maxsize=32)
 def alpha_beta(machine: Machine, simulate: Simulate) -> AlphaBeta:
-    """Return the model of `machine`, kept while it is in use: its channels are measured once."""
+    """Cache the model of `machine`, so that its channels are measured once."""
     return AlphaBeta(machine, simulate)
 
 
@@ -176,7 +170,7 @@ def _elements(*, n_elem: int, world_size: int) -> tuple[int]:
 
 
 def _there_and_back(turns: int, local: bool) -> Kernel:
-    """Return a kernel that sends a vector `turns` times, there and back, and adds the local one if `local`."""
+    """Kernel that sends a vector there and back, `turns` messages in all, and adds the local one if `local`."""
 
     def kernel(t_ptr: Pointer, n_elem: int, *, tl: TLContext) -> None:
         rank = tl.program_id(2)
@@ -190,7 +184,7 @@ def _there_and_back(turns: int, local: bool) -> Kernel:
 
 
 def _stream(nbytes: int, local: bool) -> Kernel:
-    """Return a kernel that sends a vector one way, in messages of `nbytes`, added to the local one if `local`."""
+    """Kernel that sends a vector one way, in messages of `nbytes`, added to the local one if `local`."""
 
     def kernel(t_ptr: Pointer, n_elem: int, *, tl: TLContext) -> None:
         chunks = Chunking(t_ptr.dtype.element_ty.itemsize, chunk_bytes=nbytes).chunks((0, n_elem))
@@ -212,12 +206,12 @@ class StageChannels:
     of : Ring, Tree or Pairwise
         The stage of one participant.
     hops : mapping
-        (kind of route, vectors that are added at its end) to how many there are: around a ring, from the farthest
-        member of a tree to its root, or to the farthest peer.
+        (kind of route, vectors added at its end) to count: around a ring, from the farthest member of a tree to its
+        root, or to the farthest peer.
     channels : int
-        How many there are in all.
+        Total number.
     share_ns : float
-        Time of a byte on the link shared most, if all are in use.
+        Time of a byte on the link with the most sharers, if all are in use.
     """
 
     of: Stage | Pairwise
@@ -227,19 +221,18 @@ class StageChannels:
 
     @property
     def n(self) -> int:
-        """Members of a ring or peers; 1 for a tree."""
         return 1 if isinstance(self.of, Tree) else self.of.n
 
     @property
     def steps(self) -> int:
-        """Messages that follow each other in one pass."""
+        """Consecutive messages in one pass."""
         if isinstance(self.of, Ring):
             return self.of.n - 1
         return self.hops.total()
 
 
 class Sent(NamedTuple):
-    """What each of some channels carries: messages of `nbytes`."""
+    """Traffic of some channels: each carries messages of `nbytes`."""
 
     channels: int
     messages: int
@@ -260,7 +253,7 @@ class StageTime:
     streams: int
 
     def message(self, adds: bool) -> float:
-        """Return the time of one chunk: alpha + beta x bytes, behind half of those that share its links."""
+        """Time of one chunk: alpha + beta x bytes, behind half of those that share its links."""
         total = 0.0
         for channel, fan, n in self.channels:
             each = channel.at(channel.added_ns if adds else channel.copied_ns, self.chunk)
@@ -273,17 +266,17 @@ class StageTime:
         return total / self.stage.hops.total()
 
     def behind(self, nbytes: float, *, adds: bool) -> float:
-        """Return how long the bytes behind the first chunk take: they fill the slots, and wait to fill them again."""
+        """Time of the bytes behind the first chunk: they fill the slots, and wait to fill them again."""
         if nbytes <= 0:
             return 0.0
         return hypot(self.busy(nbytes, adds=adds), nbytes // self._window * self._round_trip_ns)
 
     def turn(self, nbytes: float, *, adds: bool) -> float:
-        """Return how long messages that follow others take: what waits for a link returns its credit late."""
+        """Time of messages that follow others: a message that waits for a link returns its credit late."""
         return hypot(self.busy(nbytes, adds=adds), nbytes * self._round_trip_ns / self._window)
 
     def busy(self, nbytes: float, *, adds: bool) -> float:
-        """Return how long links, vector engine and commands take."""
+        """Time that links, vector engine and commands are busy."""
         beta_ns = max(self.stage.share_ns, *(channel.beta_ns for channel, _, _ in self.channels))
         if adds:
             beta_ns = max(beta_ns, self._sum_ns(max(fan for _, fan, _ in self.channels)) / self.chunk)
@@ -294,7 +287,7 @@ class StageTime:
 
     @property
     def _held(self) -> float:
-        """Bytes in a slot: of a shorter message, it holds one."""
+        """Bytes in a slot; a shorter message occupies a whole slot."""
         return min(self.chunk, self.slot_bytes)
 
     @property
@@ -317,7 +310,6 @@ class Estimate:
         self._stages: dict[Places, list[StageChannels]] = {}
 
     def ns(self, nbytes: int, n_slots: int | None = None) -> float:
-        """Return the time for shards of `nbytes`, with the plan's slots or others."""
         assert self.cost is not None, "ask for what is known only"
         stages, streams = self.stages(nbytes)
         if not stages:
@@ -336,7 +328,7 @@ class Estimate:
         return max(ends + self._stages_ns(times, nbytes / streams), channel.ends_ns[0] + moved, bound.ns)
 
     def _stages_ns(self, times: Sequence[StageTime], vector: float) -> float:
-        """Return the time of stages, the innermost first, each on what the previous one leaves of a vector."""
+        """Time of nested stages, the innermost first; each works on what the previous one leaves of the vector."""
         if not times:
             return 0.0
         assert self.cost is not None
@@ -344,7 +336,7 @@ class Estimate:
         part = vector / stage.n if self.cost.splits else vector
         if isinstance(stage.of, Tree):
             return self._tree_ns(time, inner, vector)
-        if isinstance(stage.of, Pairwise):  # one channel of each participant after the other
+        if isinstance(stage.of, Pairwise):  # the channels of each participant one after another
             return time.message(False) + max(0.0, time.busy((stage.n - 1) * part - time.chunk, adds=False))
         total = self._stages_ns(inner, part)
         for adds in self.cost.ring:
@@ -354,7 +346,7 @@ class Estimate:
         return total
 
     def _tree_ns(self, time: StageTime, inner: Sequence[StageTime], vector: float) -> float:
-        """Return the time of a tree and of the stages that its root takes part in."""
+        """Time of a tree and of the stages that its root takes part in."""
         assert self.cost is not None
         stage, passes = time.stage, self.cost.tree
         there_and_back = sum(stage.steps * time.message(adds) for adds in passes)
@@ -369,7 +361,6 @@ class Estimate:
         return there_and_back + max(behind, self._stages_ns(inner, vector))
 
     def sent(self, nbytes: int) -> Iterator[Sent]:
-        """Yield what channels carry for shards of `nbytes`, stage by stage."""
         assert self.cost is not None, "ask for what is known only"
         stages, streams = self.stages(nbytes)
         vector = nbytes / streams
@@ -379,7 +370,7 @@ class Estimate:
             yield Sent(stage.channels, turns * max(1, ceil(vector / chunk)), min(chunk, max(1, ceil(vector))))
 
     def stages(self, nbytes: int) -> tuple[list[StageChannels], int]:
-        """Return the stages for shards of `nbytes`, and how many streams share the vector."""
+        """Stages for shards of `nbytes`, and the number of streams that share the vector."""
         n = self._plan.world_size
         if self.cost is None or n == 1:
             return [], 1
@@ -411,7 +402,7 @@ class Estimate:
         return StageTime(stage, channels, model, chunk, algorithm.slot_size, n_slots, self._itemsize, streams)
 
     def _chunks(self, stages: Sequence[StageChannels], streams: int, nbytes: int) -> list[int]:
-        """Return the bytes of messages of each stage: what nested rings leave, as the algorithms split it."""
+        """Message size of each stage [B], for what nested rings leave, split as the algorithms do."""
         assert self.cost is not None
         if not stages:
             return []
@@ -428,7 +419,7 @@ class Estimate:
         return [chunk * self._itemsize for chunk in reversed(chunks)]
 
     def _channels(self, places: Sequence[Places], at: int) -> StageChannels:
-        """Return the channels of stage `at` of all streams; below a tree, only its root takes part."""
+        """Channels of stage `at` of all streams; after a tree, only its root takes part."""
         assert self.cost is not None
         active = {
             rank: [stream[at] for stream in streams]
@@ -455,7 +446,7 @@ class Estimate:
         return StageChannels(of, hops, len(up + down) * len(self._plan.subgroups), share_ns)
 
     def _to_root(self, active: Mapping[int, Sequence[Stage | Pairwise]]) -> Iterator[tuple[int, int, int]]:
-        """Yield the edges from the farthest member of a tree to its root, and how many children are added there."""
+        """Edges from the farthest member of a tree to its root, each with the number of children added at its end."""
         trees = {
             (rank, stream): stage
             for rank, stages in active.items()
@@ -478,7 +469,6 @@ class Estimate:
                 )
 
     def _edges(self, rank: int, directions: Iterable[str]) -> list[tuple[int, int]]:
-        """Return the channels of a participant in some directions, those that it has."""
         programs = self._plan.programs
         neighbours = programs[self._plan.subgroups[0].places[rank]].neighbours
         return [(rank, programs[neighbours[to][0]].rank) for to in directions if to in neighbours]
@@ -489,7 +479,7 @@ class Estimate:
         return self._model.share_ns(channels, self._plan.algorithm.buffer_kind)
 
     def _slowest(self, path: Sequence[tuple[int, int, int]]) -> Counter[tuple[Kind, int]]:
-        """Return the kinds of messages of a path, in the subgroup in which it is longest."""
+        """Kinds of messages of a path, in the subgroup with the largest latency."""
         each = [
             Counter((self._model.kind(subgroup.places[a], subgroup.places[b]), fan) for a, b, fan in path)
             for subgroup in self._plan.subgroups

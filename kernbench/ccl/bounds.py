@@ -1,8 +1,8 @@
 """Lower bounds of a collective on a machine: no algorithm between these PEs can be faster.
 
-They are independent of each other: the largest counts. *Latency*: the data of one PE must reach another over the
-shortest path. *Cut*: what a region lacks must cross its border. *Traffic*: all that must be sent, over all that the
-borders of equal regions carry. *Arithmetic*: every value is added somewhere. *Memory*: shards are in HBM.
+They are independent of each other, and the largest one counts. *Latency*: the data of one PE must reach another over
+the shortest path. *Cut*: data that a region lacks must cross its border. *Traffic*: all that must be sent, over the
+bandwidth of the borders of equal regions. *Arithmetic*: every value is added somewhere. *Memory*: shards are in HBM.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PASSED = ("router", "ucie", "io_noc", "pe_dma")
 
 
 class Needs(NamedTuple):
-    """What a collective of n ranks takes at least, in vectors.
+    """Minimum data volumes of a collective of n ranks, in vectors.
 
     `crossing(m, n)` cross the border of a region with m of the ranks in one direction; `sent(ms, n)` are sent between
     regions with `ms` ranks each; `added(n)` are added; `moved(n)` pass between a PE and its memory.
@@ -79,12 +79,10 @@ class Bound:
 
     @property
     def ns(self) -> float:
-        """The largest."""
         return max(self._all.values())
 
     @property
     def by(self) -> str:
-        """Which one that is."""
         largest = max(self._all, key=lambda name: self._all[name])
         return f"cut at {self.where}" if largest == "cut" else largest
 
@@ -97,7 +95,7 @@ class Bound:
 
 
 class Region(NamedTuple):
-    """Some of the PEs, and the bandwidth that leads out of (and into) where they are."""
+    """Some of the PEs, and the bandwidth across the border of their area, in one direction."""
 
     name: str
     places: Sequence[Place]
@@ -141,7 +139,7 @@ class Bounds:
         for place in self.places:
             self._in_cube[place[:2]].append(place)
             self._in_sip[place[0]].append(place)
-        # SIPs in which the same PEs take part have the same bounds.
+        # SIPs with the same participating PEs have the same bounds.
         self._members = {sip: tuple(place[1:] for place in places) for sip, places in self._in_sip.items()}
         self._counts: dict[Hashable, int] = defaultdict(int)
         for place in self.places:
@@ -152,7 +150,7 @@ class Bounds:
         self._found: dict[tuple[str, int, int], Bound] = {}
 
     def of(self, collective: str, nbytes: int, itemsize: int = 2) -> Bound:
-        """Return the bounds of `collective` on shards of `nbytes` (the larger side of a gather or scatter)."""
+        """Bounds of `collective` on shards of `nbytes` (the larger side of a gather or scatter)."""
         if collective not in NEEDS:
             raise ArgumentError(f"collective {collective!r} is unknown; {hint(collective, NEEDS)}")
         asked = (collective, nbytes, itemsize)
@@ -190,7 +188,6 @@ class Bounds:
         return sent * nbytes / sum(region.bw_gbs for region in regions)
 
     def _inside(self, region: Region) -> dict[Hashable, int]:
-        """Return how many PEs of a region have each shard."""
         found: dict[Hashable, int] = defaultdict(int)
         for place in region.places:
             found[self._shard(place)] += 1
@@ -207,14 +204,14 @@ class Bounds:
         return [self._region(naming.cube(*cube), [cube]) for cube in sorted({place[:2] for place in self.places})]
 
     def _whole_sips(self) -> list[Region]:
-        """Return each SIP: what leaves it crosses the border of its IO chiplet, and the links between SIPs."""
+        """Each SIP; data that leave it cross the border of its IO chiplet, and the links between SIPs."""
         cubes = range(self.machine.config.cubes_per_sip)
         shores = [self._region(naming.sip(sip), [(sip, cube) for cube in cubes]) for sip in self._sips]
         borders = [self._sip_region(naming.sip(sip), [sip]) for sip in self._sips]
         return [min(pair, key=lambda region: region.bw_gbs) for pair in zip(shores, borders, strict=True)]
 
     def _slabs(self) -> Iterator[Region]:
-        """Yield the first rows and columns of SIPs, and of the cubes of the first SIP."""
+        """First rows and columns of SIPs, and of the cubes of the first SIP."""
         sips, mesh = self._graph.sips, self.machine.config.sip.cube_mesh
         for name, members in _prefixes(sips.w, sips.h, "SIPs"):
             chosen = [sip for sip in self._sips if sip in members]
@@ -227,7 +224,7 @@ class Bounds:
                 yield region
 
     def _region(self, name: str, cubes: Sequence[Target]) -> Region:
-        """Return the region of some cubes of one SIP; its border is the UCIe links that routes use."""
+        """Region of some cubes of one SIP; its border is the UCIe links that routes use."""
         sip, inside = cubes[0][0], {cube for _, cube in cubes}
         key = self._members[sip], frozenset(inside)
         if key not in self._bw_gbs:
@@ -237,7 +234,7 @@ class Bounds:
         return Region(name, [place for cube in cubes for place in self._in_cube.get(cube, ())], self._bw_gbs[key])
 
     def _used(self, sip: int) -> set[tuple[str, str]]:
-        """Return the links between UCIe ports of a SIP on routes between the PEs, in both directions."""
+        """Links between UCIe ports of a SIP on routes between the PEs, in both directions."""
         if sip not in self._links:
             connections = self.machine.config.cube.ucie.connections
             # PEs of one cube and connection number cross the same ports.
@@ -252,7 +249,7 @@ class Bounds:
         return self._links[sip]
 
     def _sip_region(self, name: str, sips: Sequence[int]) -> Region:
-        """Return the region of whole SIPs; its border is the links between IO chiplets."""
+        """Region of whole SIPs; its border is the links between IO chiplets."""
         bw_gbs = 0.0
         for sip in sips:
             for edge in self._graph.out(naming.io_noc(sip)):
@@ -263,9 +260,9 @@ class Bounds:
     # -- latency
 
     def _farthest_ps(self) -> int:
-        """Return the latency between two PEs that are far from each other and have the same shard.
+        """Latency between two distant PEs with the same shard.
 
-        From the root, or from the PE farthest from its IO chiplet. Any two PEs give a bound, these a good one.
+        From the root, or from the PE farthest from its IO chiplet. Any two PEs give a bound, these a tight one.
         """
         home = self._sips[0]
         down = self._latencies(naming.io_noc(home))
@@ -289,7 +286,7 @@ class Bounds:
         return farthest
 
     def _latencies(self, start: str) -> dict[str, int]:
-        """Return the least latency from a node to every other of its SIP (Dijkstra, 1959)."""
+        """Least latency from a node to every other of its SIP (Dijkstra, 1959)."""
         sip = naming.parse(start).sip
         best, heap = {start: 0}, [(0, start)]
         while heap:
@@ -308,7 +305,6 @@ class Bounds:
 
 
 def _prefixes(w: int, h: int, what: str) -> Iterator[tuple[str, set[int]]]:
-    """Yield the first columns and the first rows of a grid, the whole grid excluded."""
     for k in range(1, w):
         yield f"column {k} of {w} of the {what}", {i for i in range(w * h) if i % w < k}
     for k in range(1, h):

@@ -18,26 +18,26 @@ __all__ = ["IpcqDeadlock", "RingState", "pointer_dump", "rings"]
 
 @dataclass(frozen=True, slots=True)
 class RingState:
-    """One direction of a PE. Heads and tails count slots since the installation; the ring contains what is between.
+    """One direction of a PE. Heads and tails count slots since the installation; the slots in between are occupied.
 
     Attributes
     ----------
     pe, direction, peer : str
-        Whose queue, what its program calls it, and who is at the other end.
+        The queue's PE, its name in programs, and the PE at the other end.
     key : str
-        The installation that it came with.
+        The installation that it belongs to.
     address : PhysAddr
-        Where its ring starts.
+        Start of its ring.
     kind : str
-        Where that is: "tcm", "sram" or "hbm".
+        Memory of the ring: "tcm", "sram" or "hbm".
     n_slots, slot_bytes : int
         Size of the ring [slots, B].
     head, tail : int
-        Slots given back, and filled by the peer.
+        Slots released, and slots filled by the peer.
     sent_head, sent_tail : int
-        The same of the peer's ring, as this PE knows it: credits are `n_slots` less what is between.
+        The same of the peer's ring, as known to this PE; credits are `n_slots` minus the difference.
     waiting : int
-        Sends that have not left whole.
+        Sends that have not left completely.
     """
 
     pe: str
@@ -63,12 +63,12 @@ class RingState:
 
 
 def pointer_dump(engine: GraphEngine) -> str:
-    """Return the state of every queue of the machine as text, a line for each direction of a PE."""
+    """State of every queue of the machine as text, a line for each direction of a PE."""
     return "\n".join(map(str, rings(engine)))
 
 
 def rings(engine: GraphEngine) -> list[RingState]:
-    """Return the state of every queue of the machine, PE by PE, without changing it or taking simulated time."""
+    """State of every queue of the machine, PE by PE; changes nothing and takes no simulated time."""
     found = []
     for pe in engine.pes():
         for key, queues in pe.ipcq.sets.items():
@@ -95,7 +95,6 @@ def rings(engine: GraphEngine) -> list[RingState]:
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of the reference design."""
     if name not in ("log_send", "reload_trace_setting", "trace_enabled"):
         raise AttributeError(f"module 'kernbench.ccl.diagnostics' has no attribute {name!r}")
     from kernbench import compat

@@ -1,4 +1,4 @@
-"""From ccl.yaml to algorithms: entries by name, a dotted path, or a function of a notebook."""
+"""Algorithms from entries of ccl.yaml, dotted paths, or functions of a notebook."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_ccl_config(path: CclLike | None = None, machine: MachineConfig | None =
     path : path, mapping or CclConfig, optional
         By default the nearest ccl.yaml, upward from the working directory, else the packaged one.
     machine : MachineConfig, optional
-        What it has to fit.
+        The machine that it must fit.
 
     Raises
     ------
@@ -48,7 +48,6 @@ def load_ccl_config(path: CclLike | None = None, machine: MachineConfig | None =
 
 @lru_cache(maxsize=32)
 def _of_file(path: Path, _content: bytes, machine: MachineConfig | None) -> CclConfig:
-    """Return what a file says, read once: a collective asks for it each time."""
     return read_ccl(path, machine)
 
 
@@ -72,11 +71,11 @@ def resolve_algorithm_config(
     ----------
     name : str, Algorithm, callable or module, optional
         An entry of ccl.yaml, or "pkg.mod:attribute"; an algorithm as it is; a kernel, or a module that holds one
-        (and `kernel_args`), for a ring. By default what the file's defaults choose.
+        (and `kernel_args`), for a ring. By default the algorithm in the file's defaults.
     config : CclConfig, path or mapping, optional
         As for `load_ccl_config`; read only where a name needs it.
     machine : MachineConfig, optional
-        What ccl.yaml has to fit; gives the rings' sizes that it leaves to the machine.
+        The machine that ccl.yaml must fit; supplies the sizes of rings that it leaves open.
     **reference
         As in the reference design, after a configuration in place of `name`: `algorithm`; returns a mapping.
 
@@ -129,7 +128,7 @@ def _named(name: str | None, config: CclLike | None, machine: MachineConfig | No
     if entry.module.endswith(PROGRAM):
         from kernbench.ccl._msccl import from_msccl
 
-        del settings["world_size"]  # the program's
+        del settings["world_size"]  # set by the program
         return from_msccl(entry.module, name=name, collective=entry.collective, **settings)
     holder = _located(name, entry.module)
     cost = getattr(holder, "cost", None)

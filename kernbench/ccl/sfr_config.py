@@ -1,7 +1,7 @@
 """Wiring tables of a machine's physical graphs: cubes and SIPs, and the PEs of a cube.
 
-A table contains for each PE: direction -> (the PE that it leads to, that PE's direction back), as the roles of a plan
-do, for kernels that are launched over queues without an algorithm.
+A table contains for each PE: direction -> (peer, the peer's direction back), as the roles of a plan do. It is for
+kernels that are launched over queues without an algorithm.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Stages of an all-reduce: rings and trees, nested, in one pipeline of steps.
 
-A ring stage leaves each member with a part of the vector, which is what the next stage reduces. A tree stage brings the
-whole vector to its root, and only the root takes part in the next stage. What a stage receives is a further source of
-the steps of the next one, and its result goes back the way that contributions came: every element is touched once on
-the way in and once on the way out, and no stage waits for the previous one to end. Only where that would make too many
-short messages does a ring end its sum in memory, and start again with the result of the next stage.
+A ring stage leaves each member with a part of the vector, which the next stage reduces. A tree stage brings the whole
+vector to its root, and only the root takes part in the next stage. The data that a stage receives are a further source
+of the steps of the next one, and its result returns the way that contributions came: every element is accessed once on
+the way in and once on the way out, and no stage waits for the previous one to end. Only if that would create too many
+short messages, a ring ends its sum in memory, and starts again with the result of the next stage.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Directions = tuple[str, ...]
 
 # Chunks, for each edge to the root, that a member of a tree contributes before it waits for the first result.
 LAG = 8
-# A ring forwards the pieces of the next stage, unless there are more than `MANY` in a turn of the ring, each shorter
+# A ring forwards the chunks of the next stage, unless there are more than `MANY` in a turn of the ring, each shorter
 # than `SHORT` bytes for each of them: a message costs a PE some 20 ns, however short (fitted; 16 to 256 participants).
 SHORT, MANY = 8, 24
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Place `rank` of a ring of `n`; pieces go to `to` and come from `source`. Two form a ring over one queue each."""
+    """Position `rank` in a ring of `n`, from `source` to `to`. Two participants form a ring with one queue each."""
 
     rank: int
     n: int
@@ -37,18 +37,17 @@ class Ring:
 
     @property
     def reversed(self) -> Ring:
-        """The same ring in the other direction."""
         return Ring(self.n - 1 - self.rank, self.n, self.source, self.to)
 
     @property
     def ends(self) -> list[tuple[str, str]]:
-        """What it does with which queues."""
+        """(action, queue) of every end of a queue."""
         return [("send to", self.to), ("receive from", self.source)] if self.n > 1 else []
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A place in a tree: `depth` edges from the root, which has no parent, `height` edges above the deepest below."""
+    """A position in a tree: `depth` edges below the root, which has no parent, `height` above the deepest member."""
 
     parent: str | None
     children: Directions
@@ -60,14 +59,14 @@ class Tree:
 
     @property
     def ends(self) -> list[tuple[str, str]]:
-        """What it does with which queues."""
+        """(action, queue) of every end of a queue."""
         queues = self.children if self.parent is None else (self.parent, *self.children)
         return [(action, queue) for action in ("send to", "receive from") for queue in queues]
 
 
 @dataclass(frozen=True, slots=True)
 class Pairwise:
-    """Direct messages to each of `n` - 1 other participants, one after the other; no stage of an all-reduce."""
+    """Direct messages to each of `n` - 1 other participants, one after another; not a stage of an all-reduce."""
 
     n: int
     to: Directions
@@ -77,7 +76,7 @@ class Pairwise:
 
 
 Stage = Ring | Tree
-# The passes of a stage: of each, whether what arrives is added; else it is forwarded.
+# The passes of a stage; True: the data that arrive are added, False: forwarded.
 SUM, COPY, BOTH = (True,), (False,), (True, False)
 Passes = tuple[bool, ...]
 # Of one participant: for each stream, its stages, the innermost first. Streams share the vector in equal parts.
@@ -86,7 +85,7 @@ Streams = Sequence[Sequence[Stage]]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the alpha-beta model needs to know about a collective.
+    """Properties of a collective for the alpha-beta model.
 
     Attributes
     ----------
@@ -95,9 +94,9 @@ class Cost:
     ring, tree : tuple of bool
         The passes of rings and of trees.
     splits : bool
-        Whether rings split the vector, each into as many parts as it has members.
+        Rings split the vector into as many parts as they have members.
     moved : callable
-        Vectors that pass between a participant and its HBM, of the participants.
+        Number of participants to HBM traffic of a participant, in vectors.
     """
 
     streams: Callable[[Mapping[str, Any], int, int, int, int], Sequence[Sequence[Stage | Pairwise]]]
@@ -108,7 +107,7 @@ class Cost:
 
 
 def pipeline(streams: Streams, n_elem: int, chunking: Chunking, n: int) -> Iterator[Step]:
-    """Return the steps of one participant, taken from each stream in turn; no two streams may use the same queue."""
+    """Alternate between the steps of a participant's streams; no two streams may use the same queue."""
     parts = blocks(0, n_elem, len(streams), chunking.row)
     return interleave(*(all_reduce(stages, part, chunking) for stages, part in zip(streams, parts, strict=True)))
 
@@ -116,7 +115,7 @@ def pipeline(streams: Streams, n_elem: int, chunking: Chunking, n: int) -> Itera
 def all_reduce(
     stages: Sequence[Stage], vector: Span, chunking: Chunking, up: Directions = (), down: Directions = ()
 ) -> Iterator[Step]:
-    """Yield the steps of one participant."""
+    """Yield the steps of one participant; `up` and `down` are further sources and targets of each."""
     if not stages:
         for chunk in chunking.chunks(vector):
             yield Step(*chunk, up, local=True, complete=True, to=down, store=True)
@@ -138,11 +137,12 @@ def _ring(
     for segment in chunking.segments(*vector, n):
         parts = blocks(*segment, n, chunking.row)
         apart = bool(rest) and ends_in_memory(n, len(_pieces(rest, parts[0], chunking)[0]), parts[0][1], chunking)
-        # The others' parts, in the pieces and in the order in which the next stage takes and gives them.
+        # The others' parts, in the chunks and in the order in which the next stage takes and returns them.
         pieces = [(chunking.chunks(part),) * 2 if apart else _pieces(rest, part, chunking) for part in parts]
         taken, given = [of[0] for of in pieces], [of[1] for of in pieces]
         yield from (Step(*piece, up, local=True, to=(to,)) for piece in taken[rank])
-        # What starts this segment leaves before the last step of the previous segment, so that the ring is never idle.
+        # The first chunks of this segment leave before the last step of the previous one, so that the ring is never
+        # idle.
         yield from last
         for step in range(1, n - 1):
             for piece in taken[(rank - step) % n]:
@@ -162,7 +162,7 @@ def _ring(
 
 
 def ends_in_memory(n: int, pieces: int, part: int, chunking: Chunking) -> bool:
-    """Return whether a ring of `n` stores its sums for the next stage, instead of forwarding its `pieces`.
+    """Whether a ring of `n` stores its sums for the next stage, instead of forwarding its `pieces`.
 
     They would be too short, and too many. `part` is the longest [elements], the same for every member.
     """
@@ -171,7 +171,7 @@ def ends_in_memory(n: int, pieces: int, part: int, chunking: Chunking) -> bool:
 
 
 def _pieces(stages: Sequence[Stage], vector: Span, chunking: Chunking) -> tuple[list[Span], list[Span]]:
-    """Return the pieces in which stages take a vector, and those in which they give its sum, in their order."""
+    """Spans in which stages take a vector, and those in which they return its sum, each in order."""
     start, size = vector
     taken, given = _pieces_of(tuple(stages), size, chunking)
     return [(start + at, n) for at, n in taken], [(start + at, n) for at, n in given]
@@ -185,7 +185,7 @@ def _pieces_of(stages: tuple[Stage, ...], size: int, chunking: Chunking) -> tupl
 
 
 def _below(tree: Tree, parent: str, above: Iterable[Step], up: Directions, down: Directions) -> Iterator[Step]:
-    """Yield contributions and results in the order of the root, whose steps are `above`; results with a lag."""
+    """Contributions and results in the order of the root, whose steps are `above`; results lag behind."""
     waiting: deque[Step] = deque()
     for step in above:
         if "taken" in step.sources:
@@ -198,7 +198,7 @@ def _below(tree: Tree, parent: str, above: Iterable[Step], up: Directions, down:
 
 
 def heap_tree(rank: int, n: int, root: int = 0) -> Tree:
-    """Return the place of `rank` in the binary heap of `n` (queues parent, child_left, child_right), seen from `root`.
+    """Position of `rank` in the binary heap of `n` (queues parent, child_left, child_right), rooted at `root`.
 
     >>> heap_tree(1, 6)
     Tree(parent='parent', children=('child_left', 'child_right'), depth=1)
@@ -222,7 +222,7 @@ def heap_tree(rank: int, n: int, root: int = 0) -> Tree:
 
 
 def mesh_tree(rank: int, w: int, h: int, root: int, prefix: str = "") -> Tree:
-    """Return the place of `rank` in a w x h mesh without wrap, numbered row by row: along the row, then the column.
+    """Position of `rank` in a w x h mesh without wrap, numbered row by row: along the row, then the column.
 
     >>> mesh_tree(0, 3, 2, root=4)
     Tree(parent='E', children=(), depth=2)
@@ -247,7 +247,7 @@ def mesh_tree(rank: int, w: int, h: int, root: int, prefix: str = "") -> Tree:
 
 
 def in_order_tree(rank: int, n: int, prefix: str) -> Tree:
-    """Return the place of `rank` in the in-order tree of 1 .. n-1 under 0 (queues parent, child_left, child_right)."""
+    """Position of `rank` in the in-order tree of 1 .. n-1 under 0 (queues parent, child_left, child_right)."""
     parents, heights = _in_order(n)
     depth, at = 0, parents[rank]
     while at is not None:
@@ -261,12 +261,11 @@ def in_order_tree(rank: int, n: int, prefix: str) -> Tree:
 
 
 def in_order_height(n: int) -> int:
-    """Return the edges from the root of the in-order tree to its deepest member."""
     return _in_order(n)[1][0]
 
 
 def in_order_parent(rank: int, n: int) -> int | None:
-    """Return the parent of a member of the in-order binary tree of 1..n-1 under root 0; None for the root."""
+    """Parent of a member of the in-order binary tree of 1..n-1 under root 0; None for the root."""
     if rank == 0:
         return None
     bit = rank & -rank
@@ -276,7 +275,7 @@ def in_order_parent(rank: int, n: int) -> int | None:
 
 @lru_cache(maxsize=16)
 def _in_order(n: int) -> tuple[list[int | None], list[int]]:
-    """Return each member's parent, and the edges from it to the deepest member below."""
+    """Each member's parent, and the edges to its deepest descendant."""
     parents = [in_order_parent(member, n) for member in range(n)]
     heights = [0] * n
     for member in range(n):
@@ -288,7 +287,7 @@ def _in_order(n: int) -> tuple[list[int | None], list[int]]:
 
 
 def sip_stages(rank: int, w: int, h: int, wraps: bool) -> list[Stage]:
-    """Return the stages between devices, by queues global_E, ...: a ring for each axis that wraps, else a tree."""
+    """Between devices, by queues global_E, ...: a ring for each axis that wraps, else a tree."""
     if not wraps:
         return [mesh_tree(rank, w, h, h // 2 * w + w // 2, "global_")] if w * h > 1 else []
     row, column = divmod(rank, w)
@@ -297,7 +296,7 @@ def sip_stages(rank: int, w: int, h: int, wraps: bool) -> list[Stage]:
 
 
 def cycle(rank: int, w: int, h: int) -> Ring | None:
-    """Return the place of `rank` in a Hamiltonian cycle of the w x h mesh, or None where there is none.
+    """Position of `rank` in a Hamiltonian cycle of the w x h mesh; None if there is none.
 
     There is one if both sides are at least 2 and one of them is even: along column 0, back in a snake over the rest.
 

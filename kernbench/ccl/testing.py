@@ -42,13 +42,13 @@ def run_kernel_in_mock(
         The shard of each participant, written in place; a tuple where the kernel takes several pointers. As a
         sequence, in the order of the plan: subgroup by subgroup, by number.
     group : Group, optional
-        The devices. Unless given, as many as there are tensors, joined in a ring.
+        The devices. By default one for each tensor, connected in a ring.
     n_slots : int, optional
         Slots of each queue; without limit unless given.
     slot_bytes : int
         Size of a slot.
     **call
-        What this call asks for, such as `op` or `root`.
+        Options of this call, such as `op` or `root`.
 
     Raises
     ------
@@ -98,7 +98,6 @@ def run_kernel_in_mock(
 
 
 def _check_distinct(given: Mapping[Place, Arrays]) -> None:
-    """Refuse an array that two participants share: each has its own memory."""
     seen: dict[int, Place] = {}
     for place, arrays in given.items():
         for array in arrays if isinstance(arrays, tuple) else (arrays,):
@@ -108,7 +107,6 @@ def _check_distinct(given: Mapping[Place, Arrays]) -> None:
 
 
 def _run(participants: list[_Participant]) -> None:
-    """Let participants run in turn until all have ended."""
     running = participants
     while running:
         resumed = [participant.resume() for participant in running]
@@ -137,12 +135,11 @@ class _Participant(MockBackend):
         self.peers: dict[Queue, tuple[_Participant, Queue]] = {}
         self.inbox = Inbox()
         self.fault: KernelError | None = None
-        self._receives: list[Receive] = []  # that are not complete
+        self._receives: list[Receive] = []  # incomplete ones
         self._waits_for: Value | Command | None = None
         self._greenlet = greenlet(self._program)
 
     def location(self) -> str:
-        """Return who it is."""
         sip, cube, pe = self.place
         return f"participant {self.role.rank} (sip{sip}.cube{cube}.pe{pe})"
 
@@ -151,7 +148,6 @@ class _Participant(MockBackend):
         return bool(self._greenlet.dead)
 
     def pointers(self, tensors: Arrays) -> list[Pointer]:
-        """Return where its arrays are in memory, and scratch after them if there is any."""
         arrays = tensors if isinstance(tensors, tuple) else (tensors,)
         if self.plan.algorithm.scratch is not None:
             arrays = (*arrays, np.zeros(self.plan.algorithm.scratch(arrays[0].size), arrays[0].dtype))
@@ -173,7 +169,7 @@ class _Participant(MockBackend):
             self.block(self._receives[0].command)
 
     def resume(self) -> bool:
-        """Run until the program waits or ends; return whether it could."""
+        """Run until the program waits or ends; False if it is still waiting."""
         if self._waits_for is not None and self._waits_for.done_ps is None and self.fault is None:
             return False
         self._greenlet.parent = getcurrent()
@@ -185,7 +181,7 @@ class _Participant(MockBackend):
             self._greenlet.throw(Stopped)
 
     def check_end(self) -> None:
-        """Refuse unread messages: the next collective would receive them."""
+        """Refuse unread messages, because the next collective would receive them."""
         for ring, (peer, queue) in self.peers.items():
             check_read(ring, queue, queue.sent - ring.taken, self.location(), peer.location())
 
@@ -226,7 +222,7 @@ class _Participant(MockBackend):
             _deliver(self._release(slot))
 
     def receive(self) -> list[tuple[_Participant, Queue]]:
-        """Match messages and receives, and take what is in slots; return the queues of peers that get credits."""
+        """Match messages and receives, and consume full slots; return the (peer, queue)s that get credits."""
         try:
             self.inbox.match(0, settled=True)
         except KernelError as fault:
@@ -240,7 +236,7 @@ class _Participant(MockBackend):
         return credited
 
     def _take(self, receive: Receive, slot: Slot) -> list[tuple[_Participant, Queue]]:
-        """Copy a part out of its slot; a message of one slot is used in place, and its slot free when its tile is."""
+        """Consume a part; a message of one slot is used in place, and its slot is released with its tile."""
         receive.left -= 1
         output = receive.command.output
         if not receive.command.consume:
@@ -251,7 +247,6 @@ class _Participant(MockBackend):
         return self._release(slot)
 
     def _release(self, slot: Slot) -> list[tuple[_Participant, Queue]]:
-        """Free a slot; return the queue of the peer that gets its credit."""
         receive = slot.message.receive
         assert receive is not None
         slot.message.queue.credits += len(receive.queue.release(slot))
@@ -270,7 +265,6 @@ class _Participant(MockBackend):
         self._receives.remove(receive)
 
     def describe(self) -> str:
-        """Return who waits for whom, and how full the queues are."""
         lines = [self.location(), *(receive.describe() for receive in self.inbox.waiting)]
         return "\n    ".join([*lines, *(f"ring {queue.describe()}" for queue in self.queues.values())])
 
@@ -279,7 +273,7 @@ _arrivals = count()
 
 
 def _deliver(senders: list[tuple[_Participant, Queue]]) -> None:
-    """Let parts move for which there are credits; what takes them returns credits, which may let others move."""
+    """Move parts while there are credits; consuming them returns credits, which may let others move."""
     while senders:
         sender, queue = senders.pop()
         receiver, ring = sender.peers[queue]

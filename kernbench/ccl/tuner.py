@@ -1,6 +1,6 @@
-"""Which algorithm for a collective of some size on a machine, with how many slots: by a model, then by simulation.
+"""The choice of an algorithm and its slots for a collective of some size on a machine: by a model, then by simulation.
 
-The alpha-beta model ranks all that the machine admits; the best few are simulated. What has been found is kept in a
+The alpha-beta model ranks all algorithms that run on the machine; the best few are simulated. Choices are kept in a
 table, a small file for each machine and version of the code.
 """
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 SLOTS = (2, 4, 8, 16, 32)
-# Over all rows of the collectives report, one of the four best by the model is within 2 % of the best.
+# In all rows of the collectives report, one of the four best by the model is within 2 % of the best.
 SHORT_LIST = 4
-# More slots have to gain so much: each takes room in TCM, on every PE and for every direction.
+# More slots must gain at least this share: each takes room in TCM, on every PE and for every direction.
 WORTH = 0.1
-# Times the best by the model, within which the all-reduce with the fewest events is used (chosen).
+# Factor of the model's best time within which the all-reduce with the fewest events is used (chosen).
 NEAR = 1.01
 _COLUMNS = ("algorithm", "slots", "model [ns]", "simulated [ns]")
 
@@ -56,14 +56,14 @@ class Candidate:
 
     @property
     def ns(self) -> float:
-        """What is known best."""
+        """Simulated time, else the estimate; infinite if both are unknown."""
         known = self.estimate_ns if self.simulated_ns is None else self.simulated_ns
         return float("inf") if known is None else known
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The choice for one collective: the best candidate, those that came after it, and those that do not run.
+    """The choice for one collective: the best candidate, the other ones, and algorithms that do not run.
 
     Attributes
     ----------
@@ -76,9 +76,9 @@ class Decision:
     candidates : tuple of Candidate
         The best first; those that were simulated before those that were not.
     refused : mapping
-        Algorithm to why it does not run here.
+        Algorithm to the reason why it does not run here.
     bound_ns : float
-        What no algorithm can beat, and in `bound_by` which bound that is.
+        The lower bound; `bound_by` says which bound it is.
     """
 
     collective: str
@@ -92,22 +92,18 @@ class Decision:
 
     @property
     def best(self) -> Candidate:
-        """The choice."""
         return self.candidates[0]
 
     @property
     def algorithm(self) -> str:
-        """Name of the chosen algorithm."""
         return self.best.algorithm
 
     @property
     def n_slots(self) -> int:
-        """The chosen number of slots."""
         return self.best.n_slots
 
     @property
     def reason(self) -> str:
-        """Why, in a sentence."""
         best, how = self.best, "by the model" if self.best.simulated_ns is None else "simulated"
         said = f"{best.ns:,.0f} ns {how}"
         if self.bound_ns:
@@ -160,13 +156,7 @@ def decided(
     bound: tuple[float, str],
     contribution: str = "rank",
 ) -> Decision:
-    """Return the decision on (collective, bytes of a shard, SIPs, machine) by what is known of the candidates.
-
-    Raises
-    ------
-    ConfigError
-        If there is no candidate; the message says why not, for each.
-    """
+    """Decide on (collective, bytes of a shard, SIPs, machine); ConfigError with all reasons without a candidate."""
     found = sorted(candidates, key=lambda c: (c.simulated_ns is None, c.ns, c.algorithm))
     if not found:
         why = "\n".join(f"{name}: {reason}" for name, reason in refused.items())
@@ -175,7 +165,6 @@ def decided(
 
 
 def with_variants(algorithms: Sequence[Algorithm]) -> list[Algorithm]:
-    """Return algorithms and, of the all-reduces, those around rings both ways, and each with large messages."""
     found = [a for a in algorithms if a.collective == "all_reduce"]
     found += [
         _with(a, "both ways", both_ways=True) for a in found
@@ -191,26 +180,26 @@ def _with(algorithm: Algorithm, what: str, **options: Any) -> Algorithm:
 
 
 class Tuner:
-    """Chooses algorithms on one machine, and remembers.
+    """Chooses algorithms for one machine, and caches its choices.
 
     Parameters
     ----------
     machine : Machine
     algorithms : iterable of Algorithm
-        What there is to choose from; of each, the contribution asked for counts.
+        The choices; those with another contribution than requested are ignored.
     simulate : callable
         (plan, bytes of a shard, bytes of an element) -> ns. The model measures the machine with it, too.
     refine : int
-        How many algorithms are simulated; 0: the model decides.
+        Number of algorithms that are simulated; 0: the model decides.
     slots : sequence of int
         Numbers of slots to try, with algorithms that state none.
     near : float
-        Times the best, within which a candidate with larger messages, which has fewer events, is used instead; of these
-        the one with the shortest start.
+        Factor of the best time within which a candidate with larger messages, which has fewer events, is used instead;
+        of these the one with the shortest start.
     folder : Path, optional
-        Where the table is kept.
+        Where the table is stored.
     version : str
-        The code's: tables of other versions are not read.
+        Version of the code; tables of other versions are ignored.
     """
 
     def __init__(
@@ -256,7 +245,7 @@ class Tuner:
         itemsize : int
             Bytes of an element.
         contribution : str
-            What is summed: each "rank"'s tensor, or each "cube"'s or "pe"'s shard.
+            The terms of the sum: each "rank"'s tensor, or each "cube"'s or "pe"'s shard.
 
         Raises
         ------
@@ -275,7 +264,6 @@ class Tuner:
         return self.table[key]
 
     def plan(self, decision: Decision, sips: Sequence[int], places: Sequence[Target] = ((0, 0),)) -> Plan:
-        """Return the plan of a choice."""
         return self._planned(decision.best, sips, places)
 
     def _planned(self, candidate: Candidate, sips: Sequence[int], places: Sequence[Target]) -> Plan:
@@ -315,7 +303,7 @@ class Tuner:
     def ranked(
         self, names: Iterable[str], nbytes: int, sips: Sequence[int], places: Sequence[Target], itemsize: int = 2
     ) -> tuple[list[Candidate], dict[str, str]]:
-        """Return the candidates by the model, the best first, and why other algorithms do not run.
+        """Candidates by the model, the best first, and the reasons why other algorithms do not run.
 
         Algorithms whose stages are unknown are last, without an estimate.
         """
@@ -331,7 +319,7 @@ class Tuner:
         return sorted(found, key=lambda c: (c.ns, c.algorithm)), refused
 
     def _estimated(self, planned: Plan, nbytes: int, itemsize: int) -> Candidate:
-        """Return the candidate with the slots that it states, else with the fewest that are worth it."""
+        """Use the stated slots, else the fewest that are worth it."""
         name, stated = planned.algorithm.name, self.algorithms[planned.algorithm.name].n_slots
         estimate = Estimate(planned, self.model, itemsize)
         if not estimate.known:
@@ -356,7 +344,7 @@ class Tuner:
 
 
 def _settings(algorithms: Iterable[Algorithm]) -> list[tuple[Any, ...]]:
-    """Return what a choice depends on in addition to the machine and the size, as JSON values."""
+    """Further inputs of a choice besides the machine and the size, as JSON values."""
     return sorted(
         (a.name, a.buffer_kind, a.n_slots, a.slot_size, a.credit_bytes, a.world_size, a.root_cube, repr(a.options))
         for a in algorithms
@@ -364,7 +352,6 @@ def _settings(algorithms: Iterable[Algorithm]) -> list[tuple[Any, ...]]:
 
 
 def _read(path: Path | None) -> dict[str, Decision]:
-    """Return the decisions of a table; none where there is no table of this schema, or a damaged one."""
     if path is None or not path.is_file():
         return {}
     what, remedy = "table of algorithms", "its choices are made again"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _machine(context: click.Context, _option: click.Parameter, source: str | None) -> str | None:
-    """Refuse a network between SIPs where a machine is expected."""
+    """Refuse the name of a network between SIPs, which belongs to --network."""
     if source is None:
         return None
     from typing import get_args, get_type_hints
@@ -36,10 +36,9 @@ def _machine(context: click.Context, _option: click.Parameter, source: str | Non
 
 
 class Aliased(click.Option):
-    """An option whose further names work, too, but are not in its help."""
+    """An option whose further names work, but are not in its help."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return its line of the help."""
         shown = copy(self)
         shown.opts = self.opts[:1]
         return click.Option.get_help_record(shown, ctx)
@@ -67,13 +66,12 @@ json_option = click.option(
 
 
 class NewFile(click.Path):
-    """A file to write, in a folder that there is: found out before a run, not after it."""
+    """A file to write, in an existing folder; checked before a run, not after it."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, writable=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path, or fail by its folder."""
         path = Path(str(super().convert(value, param, ctx)))
         if not path.parent.is_dir():
             self.fail(f"{path}: folder {path.parent} does not exist; make it first, or name another", param, ctx)
@@ -81,7 +79,6 @@ class NewFile(click.Path):
 
 
 def load_machine(source: str | None, overrides: Sequence[str]) -> Machine:
-    """Return the machine that options name, or raise a ConfigError, also for a component that does not exist."""
     from kernbench.config._ccl import impl_faults
     from kernbench.topology.builder import resolve_topology
 
@@ -92,7 +89,7 @@ def load_machine(source: str | None, overrides: Sequence[str]) -> Machine:
 
 
 def machine_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --machine and --set, and pass the machine that they name to the command, as `machine`."""
+    """Add --machine and --set, and pass the machine to the command, as `machine`."""
 
     @wraps(command)
     def run(source: str | None, overrides: tuple[str, ...], **options: Any) -> Any:
@@ -125,17 +122,16 @@ limit_option = click.option(
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print text in which names and values of the user's are, on stdout or stderr: none changes the terminal."""
+    """Print text that contains names and values of the user, without control characters."""
     click.echo(printable(text), err=err)
 
 
 def echo_json(value: Any) -> None:
-    """Print `value` as JSON on stdout."""
     click.echo(json.dumps(value, indent=2))
 
 
 def error_record(error: BaseException, message: str = "") -> dict[str, Any]:
-    """Return an error as JSON has it: what it does not say by attributes is null, other than its message."""
+    """JSON form of an error; unknown attributes are null."""
     parameter = getattr(error, "param", None)
     key = parameter.opts[0] if parameter else getattr(error, "option_name", getattr(error, "param_hint", None))
     near = getattr(error, "possibilities", None)
@@ -149,7 +145,7 @@ def error_record(error: BaseException, message: str = "") -> dict[str, Any]:
 
 
 def echo_table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1, indent: int = 0) -> None:
-    """Print a table, its first columns to the left, the others to the right; without heads if all are empty.
+    """Print a table, its first `left` columns left-aligned, the others right-aligned; no heads if all are empty.
 
     Long cells are folded to a terminal's width; a file or pipe gets each row as one line, without colour.
     """

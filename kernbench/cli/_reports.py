@@ -1,4 +1,4 @@
-"""`kernbench milestone`, `fidelity`, `sweep` and `cache`: write reports and tables, show the points that are kept."""
+"""`kernbench milestone`, `fidelity`, `sweep` and `cache`: write reports and tables, show stored points."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def milestone(
 def _beside(*arguments: str) -> Iterator[list[Any]]:
     """Run `kernbench milestone` with these arguments in another process; wait for it, or interrupt it on an error.
 
-    In a session apart, which Ctrl-C does not reach: it is interrupted once. Yields a list, which has what the process
-    printed at its end, with --json.
+    It has its own process group, which Ctrl-C does not reach, so that it is interrupted once. Yields a list that
+    contains its output at the end, with --json.
     """
     printed: list[Any] = []
     command = [sys.executable, "-m", "kernbench", "milestone", *arguments]
@@ -291,7 +291,6 @@ def sweep(
 
 
 def _kept(plan: Plan, no_cache: bool) -> int | None:
-    """Return how many points of a plan are in the cache, if there is one."""
     from kernbench.points._cache import default_cache
 
     cache = None if no_cache else default_cache()

@@ -1,4 +1,4 @@
-"""`kernbench run`, `probe`, `gemm` and `ccl`: simulate on one machine, and print what it takes."""
+"""`kernbench run`, `probe`, `gemm` and `ccl`: simulate on one machine, and print times and their reasons."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def run(
             "CCL_ALGORITHM says so: @bench(..., takes_algorithm=True))",
             param_hint="--algorithm",
         )
-    # What a bench prints is for people: with --json, stdout holds the JSON and nothing else.
+    # With --json, stdout holds only the JSON, not the output of the bench.
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with aside, env_set("CCL_ALGORITHM", algorithm):
         outcome = run_bench(
@@ -511,7 +511,6 @@ def ccl(
 
 
 def _folder(given: Path | None, file: Path) -> Path:
-    """Return where the table of a list goes: a folder named as the list, here, unless one is given."""
     folder = given or Path(file.stem)
     if folder.is_file():
         raise click.UsageError(f"{folder} is a file: give --out FOLDER")
@@ -519,13 +518,12 @@ def _folder(given: Path | None, file: Path) -> Path:
 
 
 class _Status:
-    """A line about what runs, at a terminal."""
+    """A status line on stderr, at a terminal only."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
 
     def show(self, text: str = "") -> None:
-        """Show a text in place of the one before."""
         if self._shown:
             sys.stderr.write(f"\r\x1b[K{text}")
             sys.stderr.flush()
@@ -558,7 +556,6 @@ def _answered(stages: Callable[..., Iterator[Stage[Any]]], limit_s: float | None
 
 
 def _print_sections(answer: Any, printed: set[str], later: set[str]) -> None:
-    """Print the sections of an answer that are complete and not printed yet."""
     for name, text in answer.sections().items():
         if name not in printed and name not in later:
             echo(f"\n{text}" if printed else text)
@@ -575,7 +572,7 @@ def _list(
     limit_s: float | None,
     as_json: bool,
 ) -> int:
-    """Run a study of a list, the smallest points first, and write its table into a folder, each row as it ends."""
+    """Run a study of a list, the smallest points first, and write each row of its table as it ends."""
     from kernbench.errors import InterruptedRun
     from kernbench.studies.study import Report, cell, is_number, plain
 
@@ -584,7 +581,7 @@ def _list(
         table: list[csv.DictWriter[str]] = []
 
         def keep(row: Mapping[str, Any]) -> None:
-            if not table:  # the folder is there, and belongs to this run
+            if not table:  # the folder exists, and belongs to this run
                 file = stack.enter_context(path.open("w", encoding="utf-8", newline="", buffering=1))
                 table.append(csv.DictWriter(file, list(study.columns), extrasaction="ignore", lineterminator="\n"))
                 table[0].writeheader()
@@ -615,7 +612,7 @@ def _list(
         echo_json([plain(row) for row in rows])
     elif rows:
         echo(repr(report))
-        # Texts to the left, then numbers.
+        # Text columns are left-aligned, numbers right-aligned.
         shown = report.table[[name for name in _SHOWN if name in report.table]]
         right = {str(name): is_number(column) for name, column in shown.items()}
         names = sorted(right, key=right.__getitem__)

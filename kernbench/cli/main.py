@@ -1,4 +1,4 @@
-"""`kernbench`: the group of commands, and what errors look like."""
+"""`kernbench`: the group of commands, and the format of errors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def completion(shell: str) -> None:
 
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
-# Former options and their names now.
+# Former options and their present names.
 _RENAMED = {"--output": "--out", "--folder": "--out"}
 _RENAMED_IN = {("probe", "--network"): "--level"}
 
@@ -94,16 +94,15 @@ def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) 
 
 
 class _Commands(click.Group):
-    """The commands. One whose reader has seen enough, as `head` has, has ended well."""
+    """The commands. A closed output pipe, as `head` leaves it, is a success."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that the line names."""
         try:
             status = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
             try:
-                click.echo()  # fails, too, unless it was another pipe
+                click.echo()  # fails as well, unless it was another pipe
             except BrokenPipeError:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return OK
@@ -154,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _show_warnings()
         if "" not in sys.path:
-            sys.path.insert(0, "")  # as python -m kernbench has it: modules named in files are found where one is
+            sys.path.insert(0, "")  # as python -m kernbench does: modules named in files are searched there
     try:
         status = cli.main(args, prog_name="kernbench", standalone_mode=False)
         wait_for_pending()
@@ -193,7 +192,6 @@ def _show_warnings() -> None:
 
 
 def _show(error: click.ClickException, as_json: bool) -> None:
-    """Print an error of the command line; a former option with its new name."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         old = error.option_name
         new = _RENAMED_IN.get((str(error.ctx.info_name), old), _RENAMED.get(old))

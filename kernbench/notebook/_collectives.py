@@ -15,7 +15,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Machine
 
-_CUT = ("reduce_scatter", "all_to_all")  # these cut a rank's tensor into a part for each rank
+_CUT = ("reduce_scatter", "all_to_all")  # these divide a rank's tensor into a part for each rank
 
 
 def collective(
@@ -32,8 +32,7 @@ def collective(
     algorithm : str
         An entry of ccl.yaml for it, or "auto": the best of a short list that is simulated.
     nbytes : int
-        Of each rank's tensor: the one that it contributes. Of an algorithm that joins the shards of cubes or PEs, of
-        each shard.
+        Size of each rank's contribution; for an algorithm with contributions of cubes or PEs, of each shard.
     dtype : str
         Of the elements.
 
@@ -79,7 +78,7 @@ def collective(
     if collective != "all_to_all":
         torch.multiprocessing.spawn(rank_program, nprocs=world)
         return
-    # The ranks of torch.distributed exchange without an algorithm of ccl.yaml.
+    # Without an algorithm of ccl.yaml, the ranks exchange messages of torch.distributed.
     pairs = []
     for rank in range(world):
         with torch.ahbm.device(rank):
@@ -92,13 +91,7 @@ def collective(
 
 
 def host_us(machine: Machine, data: bool, *, collective: str, algorithm: str, nbytes: int, dtype: str) -> float:
-    """Return the host time of `collective` [us] on the host that weights were fitted on.
-
-    Raises
-    ------
-    ConfigError
-        If the machine cannot run it; each fault begins with the name of the parameter.
-    """
+    """Host time of `collective` [us] on the host on which the weights were fitted; raises as `_planned`."""
     n, places = _planned(machine, collective, algorithm, nbytes, dtype)
     world, slot = machine.config.n_sips, machine.config.cube.pe.pe_ipcq.slot_bytes
     programs = world * len(places)
@@ -110,7 +103,7 @@ def host_us(machine: Machine, data: bool, *, collective: str, algorithm: str, nb
 def _planned(
     machine: Machine, collective: str, algorithm: str, nbytes: int, dtype: str
 ) -> tuple[int, list[tuple[int, int]]]:
-    """Return the elements of each shard, and the (cube, PE) of the shards of a rank; refuse what does not run."""
+    """Elements of each shard, and (cube, PE) of a rank's shards; ConfigError with a fault for each wrong parameter."""
     config, itemsize = machine.config, as_dtype(dtype).itemsize
     faults = []
     if config.n_sips < 2:
@@ -135,7 +128,6 @@ def _planned(
 
 
 def _places(machine: Machine, chosen: Algorithm | None) -> list[tuple[int, int]]:
-    """Return the (cube, PE)s of a SIP that contribute."""
     over = "rank" if chosen is None else chosen.contribution
     cubes = 1 if over == "rank" else machine.config.cubes_per_sip
     pes = machine.config.pes_per_cube if over == "pe" else 1
@@ -155,7 +147,7 @@ def _tensor(torch: RuntimeContext, values: np.ndarray, kind: Any, dp: DPPolicy) 
 
 
 def _outcome(torch: RuntimeContext, dist: Any, collective: str, x: Any, world: int, kind: Any, dp: DPPolicy) -> Any:
-    """Run a collective on this rank's tensor, of shape (shards, elements); return where the result is."""
+    """Run a collective on this rank's tensor, of shape (shards, elements); return the tensor with the result."""
     match collective:
         case "all_reduce":
             dist.all_reduce(x)
@@ -174,7 +166,7 @@ def _outcome(torch: RuntimeContext, dist: Any, collective: str, x: Any, world: i
 
 
 def _expected(collective: str, given: np.ndarray, rank: int) -> np.ndarray | None:
-    """Return what a rank ends with, float32; None if that is undefined. `given` has shape (ranks, shards, elements)."""
+    """Compute the values of a rank with numpy; None if undefined. `given` has shape (ranks, shards, elements)."""
     flat = given.reshape(len(given), -1)
     own = np.array_split(flat, len(given), axis=1)[rank]  # the part of each rank's tensor for this one
     found: dict[str, np.ndarray] = {

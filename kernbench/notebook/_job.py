@@ -1,4 +1,4 @@
-"""One run in a thread, which builds and closes it (greenlets never cross threads), and its place in the cache."""
+"""One run in a thread, which creates and closes it (greenlets never cross threads), and its entry in the cache."""
 
 from __future__ import annotations
 
@@ -41,13 +41,11 @@ STUDIES, BENCHES, COLLECTIVES = "kernbench.studies.", "kernbench.benches.", "ker
 _NOTES = {"checks": int, "printed": str, "events": int}
 FINDING, BUILDING, READING = "looking in the cache", "building the machine", "reading the result"
 _BEAT_S = 0.4
-LOG_ROWS = 300_000  # some 10 MB; of a longer run only the row is kept
+LOG_ROWS = 300_000  # some 10 MB; of a longer run only the row is stored
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a program returned, as HTML."""
-
     html: str
 
     def _repr_html_(self) -> str:
@@ -56,7 +54,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class CachedRun:
-    """The place of a run in the cache: that of the same point in a sweep."""
+    """A run's key in the cache, shared with the same point of a sweep."""
 
     cache: Cache
     key: str
@@ -66,7 +64,7 @@ class CachedRun:
     parameters: Row
 
     def find(self) -> Outcome | Row | None:
-        """Return the outcome of a finished run of this; only its row if its log is not kept, as of a sweep."""
+        """Look up the outcome; only the row if the log was not stored, as for points of a sweep."""
         found = self.cache.find(self.key)
         if found is None:
             return None
@@ -95,7 +93,7 @@ class CachedRun:
         )
 
     def keep(self, outcome: Outcome) -> bool:
-        """Keep the outcome of a run, for all later runs of the same point; return whether its log is kept."""
+        """Store the outcome for later runs of the same point; return whether its log is stored, too."""
         result, entry = outcome.result, self.entry
         assert result is not None
         if not self.keep_row(outcome):
@@ -110,18 +108,17 @@ class CachedRun:
         return log is not None
 
     def keep_row(self, outcome: Outcome) -> bool:
-        """Keep the row of a run, without its log; return whether it has one."""
         result, machine = outcome.result, self.entry.machine
         assert result is not None
         row = rows.attempt(lambda _: row_of(result, machine, outcome.shown, self.parameters.get("dtype", "f16")), {})
-        if row.status != rows.OK:  # the program returned what no table can hold
+        if row.status != rows.OK:  # the program returned values that no table can hold
             return False
         self.cache.put(self.key, row.row, self.study, machine.hash, self.version, outcome.seconds)
         return True
 
 
 def cached_run(entry: Entry) -> CachedRun | None:
-    """Return the place of a run in the cache; None where it has none.
+    """Place of a run in the cache; None if it has none.
 
     Studies and benches of the package have one, with the packaged ccl.yaml, on machines of built-in components; a
     bench's settings in the environment are part of it. User-defined code may read anything, so it runs each time.
@@ -147,7 +144,7 @@ def cached_run(entry: Entry) -> CachedRun | None:
 
 
 def _said(entry: Entry, latency_ns: float) -> Row:
-    """Return what the history tells of a run."""
+    """Content of a cached run for `Explorer.restore`."""
     return {
         "workload": entry.workload.name,
         "values": dict(entry.values),
@@ -160,14 +157,13 @@ def _said(entry: Entry, latency_ns: float) -> Row:
 
 
 def read_log(key: str, name: str) -> Result | None:
-    """Return the result of a run in the cache; None if its log is not there any more."""
     cache = default_cache()
     found = cache.find(key) if cache is not None else None
     return None if found is None or found.log is None else Result(_unpacked(found.log), name)
 
 
 def _notes(outcome: Outcome) -> Row:
-    """Return what the panel shows in addition to the result."""
+    """Everything that the panel displays in addition to the result."""
     shown, html = outcome.shown, getattr(outcome.shown, "_repr_html_", None)
     return {
         "checks": outcome.checks,
@@ -191,16 +187,12 @@ def _unpacked(log: bytes) -> Records:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a program is run."""
-
     data: bool = True
     log: str = "tile"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a run."""
-
     result: Result | None = None
     error: str = ""
     cancelled: bool = False
@@ -214,7 +206,7 @@ class Outcome:
 
 @dataclass(eq=False)
 class Job:
-    """A run under way; `on_beat` is called more than twice a second from its start to its end, whatever it does."""
+    """A run in progress; `on_beat` is called more than twice a second from start to end, even without frames."""
 
     machine: Machine
     program: Callable[[RuntimeContext], object]
@@ -234,7 +226,7 @@ class Job:
     _watchdog: Watchdog | None = field(default=None, init=False)
 
     def start(self, after: Job | None = None) -> None:
-        """Begin, once `after` is over: what two threads print at a time cannot be told apart."""
+        """Start when `after` has ended, because the output of two concurrent threads cannot be separated."""
         threading.Thread(target=self._to_the_end, args=(after,), name="kernbench run", daemon=True).start()
         if self.on_frame is not None:
             threading.Thread(target=self._beat, name="kernbench beat", daemon=True).start()
@@ -245,16 +237,14 @@ class Job:
 
     @property
     def phase(self) -> str:
-        """What it does now."""
         return self._phase or (self._watch.phase if self._watch is not None else "")
 
     @property
     def seconds(self) -> float:
-        """How long it has been under way [host s]."""
         return time.perf_counter() - self._begin
 
     def cancel(self) -> None:
-        """End the run, whatever it does: at the next instruction of its Python code."""
+        """End the run at the next instruction of its Python code."""
         if not self._stop.is_set():
             self._stop.set()
             if self._watchdog is not None:
@@ -262,11 +252,10 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether the run has ended; its results may still be looked at."""
+        """True even while results are still being read."""
         return self._ended.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end; return whether it has come."""
         return self._over.wait(timeout_s)
 
     def _to_the_end(self, after: Job | None) -> None:
@@ -286,7 +275,7 @@ class Job:
         if not outcome.made:
             outcome = replace(outcome, printed=printed.text.getvalue(), seconds=seconds)
         self.on_end(outcome)
-        # An engine is full of cycles, and what it holds is large. That of a short run is all young still.
+        # An engine is full of cycles, and large. That of a short run is still in the youngest generation.
         gc.collect(2 if seconds > 1 else 1)
 
     def _outcome(self) -> Outcome:
@@ -326,14 +315,13 @@ class Job:
 
 
 def _describe(error: BaseException) -> str:
-    """Return the message of an error, and where in the user's program it was raised."""
     frames = [x for x in traceback.extract_tb(error.__traceback__) if "kernbench/" not in x.filename.replace("\\", "/")]
     where = f" (line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
 
 
 class _ThreadOutput(io.TextIOBase):
-    """Captures what one thread prints; other threads print as before."""
+    """Captures the output of one thread; other threads print as before."""
 
     def __init__(self, outer: io.TextIOBase) -> None:
         self.outer, self.text, self._thread = outer, io.StringIO(), threading.get_ident()
@@ -347,7 +335,7 @@ class _ThreadOutput(io.TextIOBase):
 
 @contextmanager
 def _captured() -> Iterator[_ThreadOutput]:
-    """Capture what this thread prints: text of a thread reaches no cell."""
+    """Capture the output of this thread, which would reach no cell."""
     printed = _ThreadOutput(sys.stdout)  # type: ignore[arg-type]
     sys.stdout = printed
     try:

@@ -1,4 +1,4 @@
-"""What a run does, and its live frames: how busy links and components were since the frame before."""
+"""Live frames of a run: load of links and components since the previous frame, and the phase."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 _FULL = 255
 _EVERY_S, _SELDOM_S = 0.15, 0.4
-_COST = 40  # a frame is due again after this many times what the last one took, listeners included; `_SELDOM_S` at most
+_COST = 40  # a frame is due after this many times the time of the last one, with listeners; `_SELDOM_S` at most
 
 MAKING, SIMULATING, COMPUTING = "making values", "simulating", "computing values"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """What links and components have done from `since_ns` to `now_ns`.
+    """Load of links and components from `since_ns` to `now_ns`.
 
     Attributes
     ----------
     links, nodes : tuple of str
-        Names of what was used so far: links, and the engines of PEs and HBM slices as the log names them. The same
-        objects as in the frame before if nothing was added.
+        Names of everything used so far: links, and the engines of PEs and HBM slices as the log names them. The same
+        objects as in the previous frame if nothing was added.
     link_load, node_load : numpy.ndarray
-        The share of the time that each was busy: uint8, 255 is all of it.
+        The busy share of each: uint8, 255 is all of the time.
     done, total : int
-        Programs that have ended, of those started.
+        Programs that have ended, and programs that have started.
     events : int
         Events processed so far.
     events_per_s : float
-        Events processed for each second of the host since the frame before.
+        Events per second of host time since the previous frame.
     """
 
     since_ns: float
@@ -56,7 +56,7 @@ class Frame:
 
 
 class Frames:
-    """Makes frames of counters that follow each other."""
+    """Computes frames from successive counters."""
 
     def __init__(self) -> None:
         self._now_ps = self._events = 0
@@ -65,7 +65,6 @@ class Frames:
         self._names: tuple[str, ...] = ()
 
     def next(self, counters: Counters, seconds: float) -> Frame:
-        """Return the frame since the last counters, which were read so many seconds ago."""
         since, self._now_ps = self._now_ps, counters.now_ps
         events, self._events = self._events, counters.events
         if (counters.pes, counters.slices) != self._known:
@@ -83,7 +82,7 @@ class Frames:
 
 
 class _Loads:
-    """The loads of servers, some of which appear in the course of a run."""
+    """The loads of servers, some of which appear during a run."""
 
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
@@ -91,7 +90,7 @@ class _Loads:
         self._busy_ps = np.zeros(0, np.int64)
 
     def add(self, names: tuple[str, ...], busy_ps: np.ndarray, span_ps: int) -> None:
-        """Note how long each has been busy, and what share of `span_ps` that adds; no time leaves the shares."""
+        """Update the busy times, and the loads by their increase over `span_ps`; a span of 0 keeps the loads."""
         if names != self.names:
             at = {name: i for i, name in enumerate(names)}
             places = np.array([at[name] for name in self.names], np.int64)
@@ -115,7 +114,6 @@ class Watch(Observer):
         self._heard = self._last
 
     def pulse(self, engine: GraphEngine) -> None:
-        """Report a frame if one is due."""
         self._engine, self._heard = engine, time.perf_counter()
         now = self._heard
         if now < self._due:
@@ -126,7 +124,7 @@ class Watch(Observer):
 
     @property
     def phase(self) -> str:
-        """What the program does; all that the host does before the first launch counts as making values."""
+        """Activity of the program; everything before the first launch counts as making values."""
         engine = self._engine
         if engine is None:
             return MAKING

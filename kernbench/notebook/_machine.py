@@ -1,4 +1,4 @@
-"""The machine panel without its widgets: a machine file, the changes to it, and what is wrong with them."""
+"""The state of the machine panel, without widgets: a machine file, the changes to it, and their faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernbench.errors import ConfigError, quote
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
 from kernbench.viz._fields import Field, fields
 
-# Groups of the panel, each with its keys; the first that fits takes a key.
+# Groups of the panel, each with its keys; the first match applies.
 GROUPS = {
     "System": ("system.sips", "sip.cube_mesh", "cube.pe_layout"),
     "Links between SIPs, host": ("system",),
@@ -32,21 +32,18 @@ GROUPS = {
     "Energy and area": ("cost",),
 }
 OTHER = "Other"
-# What names code, or a file of the server: no visitor of a page changes it.
+# Fields that name code, or a file of the server: visitors of a page cannot change them.
 _NAMES_CODE = (".impl", ".table")
 
 _KEY = re.compile(r"^[^:]*: '?([\w.]+)")
 
 
 class MachineForm:
-    """A machine file and the changes to it."""
-
     def __init__(self, source: str | Path | Machine | None = None, *, page: bool = False) -> None:
         self.page = page
         self._begin(resolve_topology(source))
 
     def load(self, source: str | Path | Machine | None) -> None:
-        """Replace the machine by a file, a preset, or another machine; changes are dropped."""
         if self.page and source not in (*self.sources().values(), self.file.source):
             raise ConfigError(f"a page loads only what it offers: {', '.join(self.sources())}")
         self._begin(resolve_topology(source))
@@ -58,31 +55,29 @@ class MachineForm:
 
     @staticmethod
     def sources() -> dict[str, str]:
-        """Return the machines to begin with: the nearest topology.yaml, where there is one, and the presets."""
         near = config.find()
         own = {} if near == config.preset_path("default") else {f"file {near.name}": str(near)}
         return own | {f"{PRESET}{name}": f"{PRESET}{name}" for name in config.presets()}
 
     @property
     def valid(self) -> bool:
-        """Whether every value is right, so that `machine` is what the panel shows."""
+        """True if every value is valid, so that `machine` is what the panel displays."""
         return not self.wrong
 
     def text(self, path: str) -> str:
-        """Return a value as the panel shows it: what was typed, where something was."""
+        """Text of a field: the typed one, if any, else the file's value."""
         if path in self.texts:
             return self.texts[path]
         value = self.given(path)
         return "" if value is None else _text(value)
 
     def given(self, path: str) -> Any:
-        """Return a value of the file itself; None where it has none."""
         return _value(self.file.spec, path)
 
     def set(self, path: str, text: str) -> bool:
-        """Take `text` as the value of a field; return whether the machine is right with it.
+        """Set a field to a typed text; return whether the machine is valid.
 
-        A machine that is not stays as it was, and `wrong` says why.
+        With an invalid text, `machine` is unchanged, and `wrong` contains the reason.
         """
         if self.page and path not in self.fields():
             raise ConfigError(f"{path} cannot be changed on a page: it names code, or a file of the server")
@@ -100,11 +95,10 @@ class MachineForm:
         return self.valid
 
     def fields(self) -> dict[str, Field]:
-        """Return the fields that can be changed, by path."""
         return {path: field for path, field in fields().items() if not (self.page and path.endswith(_NAMES_CODE))}
 
     def refuse_code(self, name: str, machine: Machine) -> None:
-        """Raise a ConfigError if the machine of a file names code that this one does not, which would be imported."""
+        """Raise a ConfigError if a machine names code, which would be imported, that this one does not name."""
         for path in (path for path in fields() if path.endswith(".impl")):
             impl, own = (_value(spec, path) for spec in (machine.spec, self.file.spec))
             if ":" in str(impl) and impl != own:
@@ -113,23 +107,18 @@ class MachineForm:
                 )
 
     def overrides(self) -> list[str]:
-        """Return the changes, as `kb.load` and `--set` take them."""
         return [f"{path}={text}" for path, text in self.texts.items()]
 
     def reset(self) -> None:
-        """Take back all changes."""
         self._begin(self.file)
 
     def changed(self) -> list[Change]:
-        """Return the values that differ from the file."""
         return list(machine_changes(self.file.spec, self.machine.spec))
 
     def yaml(self) -> str:
-        """Return the machine as the text of a file."""
         return yaml.safe_dump(dict(self.machine.spec), sort_keys=False)
 
     def save(self, path: str | Path) -> Path:
-        """Write the machine file; an existing one is kept."""
         path = Path(path)
         if self.page:
             raise ConfigError("a page writes no files; download the machine file")
@@ -141,7 +130,6 @@ class MachineForm:
 
 
 def _value(spec: Mapping[str, Any], path: str) -> Any:
-    """Return a value of a machine's content; None where it has none."""
     value: Any = spec
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -149,7 +137,6 @@ def _value(spec: Mapping[str, Any], path: str) -> Any:
 
 
 def groups() -> dict[str, list[Field]]:
-    """Return the fields by group of the panel."""
     found: dict[str, list[Field]] = {name: [] for name in (*GROUPS, OTHER)}
     for path, field in fields().items():
         found[_group(path)].append(field)
@@ -157,13 +144,12 @@ def groups() -> dict[str, list[Field]]:
 
 
 def _group(path: str) -> str:
-    """Return the group of a path."""
     fit = (name for name, keys in GROUPS.items() for key in keys if f"{path}.".startswith(f"{key}."))
     return next(fit, OTHER)
 
 
 def _text(value: Any) -> str:
-    """Return a value as it would be typed: YAML on one line."""
+    """Value as it would be typed: YAML on one line."""
     if isinstance(value, str):
         return value
     return str(yaml.safe_dump(value, default_flow_style=True, width=10_000)).removesuffix("...\n").strip()

@@ -1,4 +1,4 @@
-"""The explorer without its widgets: what is chosen, what runs, its result, and earlier runs."""
+"""The state of the explorer, without widgets: selection, runs, result, and history."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _RECENT = 3
 
 
 class Point(NamedTuple):
-    """What determines how long a run takes: the workload and its values, how it is run, and the PEs of the machine."""
+    """Everything that determines the host time of a run."""
 
     workload: str
     values: tuple[tuple[str, object], ...]
@@ -49,7 +49,7 @@ _REFERENCE = {
     "study gemm": 0.12, "study ccl": 0.22, "study gqa": 0.55, "study layers": 2.1, "study probe": 1.3,
 }  # fmt: skip
 _OF_KIND = {"collective": 0.95, "bench": 1.3}
-_TRUST = 4  # runs of a workload that say as much about it as its weight and the speed of the host
+_TRUST = 4  # weight of the prior, in runs of a workload
 
 
 def _reference(workload: str) -> float:
@@ -57,7 +57,7 @@ def _reference(workload: str) -> float:
 
 
 class HostSpeed:
-    """Seconds of this host per unit of cost, measured on the runs that it has made."""
+    """Seconds of this host per unit of cost, measured on its runs."""
 
     def __init__(self) -> None:
         self._is_cold = True
@@ -65,10 +65,9 @@ class HostSpeed:
         self._ratios: dict[str, dict[Point, float]] = {}
 
     def note(self, point: Point, cost_us: float | None, seconds: float) -> None:
-        """Remember how long a run took; its cost, if that is known.
+        """Record the time of a run, and its cost if known.
 
-        The first run of a process also imports modules, which no later one does: it tells nothing if it took longer
-        than expected.
+        The first run of a process also imports modules, so it is ignored if it took longer than expected.
         """
         expected = self.seconds(point, cost_us)
         was_cold, self._is_cold = self._is_cold, False
@@ -81,11 +80,11 @@ class HostSpeed:
             known[point] = self._seconds[point] * 1e6 / cost_us
 
     def seconds(self, point: Point, cost_us: float | None) -> float | None:
-        """Return how long a run will take.
+        """Estimate the time of a run [host s]; None if unknown.
 
-        The same run takes as long as the fastest before: whatever else the host does only lengthens runs. Another one
-        of known cost takes that, times how much slower than the reference this host ran the last workloads; the last
-        runs of the same workload correct its weight. Of anything else nothing is known.
+        For the same run, the fastest time so far, because other load only lengthens runs. For another run of known
+        cost, that cost times the median slowdown of this host in the last workloads; the last runs of the same workload
+        correct its weight.
         """
         if point in self._seconds:
             return self._seconds[point]
@@ -103,7 +102,7 @@ OUTDATED = "outdated"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A run of the history; `key` is where the cache has it, if it has, with its log if `logged`; `row` is its row."""
+    """A run of the history. `key` is its key in the cache, if any; `logged` if its log is there; `row` is its row."""
 
     number: int
     workload: Workload
@@ -122,38 +121,32 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """What ran: the workload and its parameters."""
         return " ".join([self.workload.name, *(f"{name}={value}" for name, value in self.values.items())])
 
     @property
     def name(self) -> str:
-        """What the result is called."""
         return f"#{self.number} {self.title}"
 
     @property
     def dtype(self) -> str:
-        """The type that the parameters name, f16 if they name none."""
         return str(self.values.get("dtype", "f16"))
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A run that ended well."""
-
     entry: Entry
     outcome: Outcome
     why: Why | str | None = None
 
     @property
     def result(self) -> Result:
-        """The result of the run."""
         assert self.outcome.result is not None
         return self.outcome.result
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The present run, with its last frame while it is under way, and the finished one that the tabs show."""
+    """The present run, with its last frame while it is in progress, and the finished one that the tabs display."""
 
     status: str = IDLE
     message: str = ""
@@ -163,12 +156,12 @@ class State:
 
     @property
     def busy(self) -> bool:
-        """Whether a run is under way, or its result is about to be shown."""
+        """A run is in progress, or its result is about to be displayed."""
         return self.status == RUNNING
 
     @property
     def ending(self) -> bool:
-        """Whether the run has ended well, and its result is about to be shown."""
+        """The run has succeeded, and its result is about to be displayed."""
         return self.busy and self.finished is not None and self.finished.entry is self.entry
 
 
@@ -180,8 +173,6 @@ _PLACE = re.compile(r"^([\w.]+) = ")
 
 
 class Explorer:
-    """State and actions of the explorer."""
-
     def __init__(
         self,
         machine: str | Path | Machine | None = None,
@@ -200,7 +191,7 @@ class Explorer:
         self.baseline: Entry | None = None
         self.auto = True
         self.on_change: list[Callable[[], None]] = []
-        self.on_beat: list[Callable[[], None]] = []  # called more than twice a second while a run is under way
+        self.on_beat: list[Callable[[], None]] = []  # called more than twice a second during a run
         self._job: Job | None = None
         self._behind: Job | None = None
         self._speed = HostSpeed()
@@ -216,7 +207,6 @@ class Explorer:
     # -- what to run
 
     def choose(self, name: str) -> None:
-        """Choose what to run, with its usual parameters."""
         if name not in self.workloads:
             raise ConfigError(f"{name!r} cannot be run; {hint(name, self.workloads)}")
         self.workload = self.workloads[name]
@@ -226,14 +216,13 @@ class Explorer:
         self.values: dict[str, Value] = dict(self._usual)
 
     def settle(self) -> None:
-        """Follow a change of the machine: parameters that have what was usual get what is usual now."""
+        """Update parameters that still have the previous machine's default to that of the new machine."""
         before, self._usual = self._usual, {x.name: x.usual(self.form.machine) for x in self.workload.parameters}
         for name, value in self._usual.items():
             if self.values[name] == before[name] and name not in self._unread:
                 self.values[name] = value
 
     def set(self, name: str, given: object) -> bool:
-        """Take the value of a parameter; return whether it is a value. `wrong` says why not."""
         [parameter] = [x for x in self.workload.parameters if x.name == name]
         try:
             self.values[name] = parameter.parse(given, self.form.machine)
@@ -245,26 +234,20 @@ class Explorer:
 
     @property
     def wrong(self) -> dict[str, str]:
-        """The message for each parameter or field of the machine that is wrong for the other; under "" for several.
+        """Message for each invalid parameter or field of the machine; key "" for faults of several.
 
-        Of a study all faults are known before it runs; of other programs, only texts that are not values.
+        All faults of a study are known before it runs; of other programs, only texts that are not values.
         """
         return self._unread or self._foresee()[1]
 
     @property
     def machine(self) -> Machine:
-        """The machine that a run of what is chosen takes: that of the form, with what the workload changes in it.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such machine; `wrong` says why.
-        """
+        """The machine of a run: that of the form, with the workload's changes; a ConfigError if it is invalid."""
         changes = self.workload.changes(self.form.machine, self.values)
         return self.form.machine.with_(changes) if changes else self.form.machine
 
     def _foresee(self) -> tuple[float | None, dict[str, str]]:
-        """Return the cost of a run, if that can be computed, and what this machine cannot run, by parameter."""
+        """Cost of a run, if it can be computed, and faults by parameter."""
         point = (self.workload, dict(self.values), self.options.data, self.form.machine.hash)
         if self._foreseen[0] != point:
             cost: float | None = None
@@ -282,7 +265,6 @@ class Explorer:
         return self._foreseen[1:]
 
     def set_option(self, name: str, value: Any) -> None:
-        """Set one of `OPTIONS`."""
         if name not in OPTIONS:
             raise ConfigError(f"option {name!r} is unknown; {hint(name, OPTIONS)}")
         if value not in OPTIONS[name]:
@@ -291,7 +273,6 @@ class Explorer:
 
     @property
     def obstacle(self) -> str:
-        """What keeps a run from starting; empty where nothing does."""
         if self.state.busy:
             return "a run is under way"
         if self._job is not None and not self._job.ended:
@@ -306,7 +287,6 @@ class Explorer:
         return ""
 
     def estimate_s(self) -> float | None:
-        """Return how long a run of what is chosen will take [host s]; None where nothing is known of that."""
         return self._speed.seconds(self._point(), self._foresee()[0])
 
     def _point(self) -> Point:
@@ -314,7 +294,7 @@ class Explorer:
 
     @property
     def runs_by_itself(self) -> bool:
-        """Whether a changed control is to start a run: there is an outdated result, and a new one would be quick."""
+        """Whether a change of a control starts a run: the result is outdated, and a new one would be quick."""
         if not self.auto or not self.changes or self.obstacle:
             return False
         estimate = self.estimate_s()
@@ -322,7 +302,6 @@ class Explorer:
 
     @property
     def changes(self) -> list[str]:
-        """What is chosen now and was otherwise in the run that the tabs show; empty where a run would show the same."""
         if self.state.finished is None:
             return []
         entry = self.state.finished.entry
@@ -338,17 +317,14 @@ class Explorer:
 
     @property
     def current(self) -> bool:
-        """Whether the tabs show the result of what is chosen."""
         return self.state.finished is not None and not self.changes
 
     @property
     def status(self) -> str:
-        """The status of the present run; "outdated" once it is done and something has been changed."""
         return OUTDATED if self.state.status == DONE and self.changes else self.state.status
 
     @property
     def now_ns(self) -> float | None:
-        """The simulated time of the present run: so far, or its end; None if there is nothing to tell."""
         state = self.state
         if state.frame is not None:
             return state.frame.now_ns
@@ -357,23 +333,19 @@ class Explorer:
 
     @property
     def phase(self) -> str:
-        """What the run that is under way does now."""
         return READING if self.state.ending or self._job is None else self._job.phase
 
     @property
     def seconds(self) -> float:
-        """How long the latest run has been under way [host s]."""
         return self._job.seconds if self._job is not None else 0.0
 
     @property
     def message(self) -> str:
-        """What to tell the user with the status."""
         return "; ".join(self.changes) if self.status == OUTDATED else self.state.message
 
     # -- running
 
     def run(self, *, again: bool = False) -> bool:
-        """Start a run; return False, and do nothing, where one is under way or a value is wrong."""
         with self._lock:
             if self.obstacle:
                 return False
@@ -404,14 +376,9 @@ class Explorer:
         return True
 
     def latency_behind(self, entry: Entry) -> float | None:
-        """Return the latency of a run that is not shown [ns]: from the cache, or simulated while no other runs.
+        """Latency of a background run [ns]: from the cache, or simulated while no other runs.
 
-        None if a run of the user's went first.
-
-        Raises
-        ------
-        StateError
-            If the run fails.
+        None if a run of the user preempted it; a StateError if the run fails.
         """
         place = cached_run(entry)
         row = place.cache.get([place.key]).get(place.key) if place is not None else None
@@ -438,21 +405,20 @@ class Explorer:
         return outcome.result.latency_ns
 
     def stop_behind(self) -> None:
-        """End the run that is not shown, if there is one."""
         behind = self._behind
         if behind is not None:
             behind.cancel()
 
     def touched(self) -> None:
-        """Hear that a control was changed: start a run if that is to happen by itself, now or when this one ends."""
+        """React to a changed control: start a run if it is automatic, now or when this one ends."""
         self._again = self.state.busy
         if self.runs_by_itself:
             self.run()
 
     def cancel(self) -> bool:
-        """End the run; return whether one is under way.
+        """End the run; False if none is in progress.
 
-        What the run still does until its thread has noticed reaches no one, and no other run begins before.
+        Until its thread has noticed, its output is discarded, and no other run begins.
         """
         with self._lock:
             if self._job is None or not self.state.busy or self.state.ending:
@@ -463,11 +429,10 @@ class Explorer:
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the run has ended; return whether it has."""
         return self._job is None or self._job.wait(timeout_s)
 
     def _found(self, entry: Entry) -> Outcome | None:
-        """Return what the cache has of a run; of a point of a sweep, whose log is not kept, tell the time."""
+        """Look up a run in the cache; for a point of a sweep, whose log was not stored, display only the time."""
         place = cached_run(entry)
         found = place.find() if place is not None else None
         if isinstance(found, dict):
@@ -484,7 +449,7 @@ class Explorer:
         self._replace(entry, frame=frame)
 
     def _replace(self, entry: Entry, **fields: Any) -> bool:
-        """Change the state of a run that is under way; return False, and do nothing, where it is not any more."""
+        """Change the state of a run in progress; False if it is not in progress any more."""
         with self._lock:
             if self.state.entry is not entry or not self.state.busy:
                 return False
@@ -495,7 +460,7 @@ class Explorer:
     def _ended(self, entry: Entry, point: Point, cost_us: float | None, outcome: Outcome) -> None:
         if outcome.result is None:
             if not self._replace(entry, status=FAILED, message=outcome.error):
-                self._changed()  # cancelled before: now another run may begin
+                self._changed()  # cancelled: now another run may begin
         else:
             self._done(entry, point, cost_us, outcome)
         if self._again:
@@ -509,7 +474,7 @@ class Explorer:
             self._speed.note(point, cost_us, outcome.seconds)
         place = cached_run(entry_done)
         if place is not None:
-            # First, so that what is shown as done survives whatever comes.
+            # First, so that a run that is displayed as done is stored even if the process ends.
             kept = entry_done.found or place.keep(outcome)
             entry_done = replace(entry_done, key=place.key, logged=kept)
         with self._lock:
@@ -519,13 +484,12 @@ class Explorer:
         self._explain()
 
     def _show(self, finished: Finished, message: str) -> None:
-        """Add a finished run to the history, and show it."""
         self.history = [*self.history, finished.entry][-HISTORY:]
         self._keep(finished.entry, finished.result)
         self.state = State(RUNNING, message, None, finished.entry, finished)
 
     def _explain(self) -> None:
-        """Let the listeners show the run before it is done, then look for its critical path."""
+        """Display the run, then compute its critical path and display it, too."""
         finished = self.state.finished
         assert finished is not None
         self._changed()
@@ -543,21 +507,10 @@ class Explorer:
         self._changed()
 
     def open(self, name: str, content: bytes) -> None:
-        """Show a saved result as a run of the history, and choose what it ran, where that is available here.
+        """Display a saved result as a run of the history, and select its workload, if that is available here.
 
-        Parameters
-        ----------
-        name : str
-            Of its file.
-        content : bytes
-            Of its file.
-
-        Raises
-        ------
-        ConfigError
-            If it is damaged, or is no result of kernbench, or does not contain its machine.
-        StateError
-            If a run is under way.
+        A ConfigError if it is damaged, or is no result of kernbench, or does not contain its machine; a StateError if a
+        run is in progress.
         """
         result = read_content(name, content)
         manifest, spec = result.manifest, result.records.spec
@@ -581,7 +534,7 @@ class Explorer:
         self._explain()
 
     def _choose_as(self, manifest: Manifest, machine: Machine) -> None:
-        """Choose what a saved result ran, if that is available here; a file from elsewhere may name anything."""
+        """Select the workload of a saved result, if available; a file from elsewhere may name anything."""
         changes = dict(override.partition("=")[::2] for override in manifest.overrides)
         known = manifest.machine in self.form.sources().values() and manifest.program in self.workloads
         if not known or not changes.keys() <= self.form.fields().keys():
@@ -607,11 +560,10 @@ class Explorer:
 
     @property
     def result(self) -> Result | None:
-        """The last run that ended well."""
         return self.state.finished.result if self.state.finished else None
 
     def result_of(self, entry: Entry) -> Result:
-        """Return the result of a run of the history."""
+        """From memory or the cache; a StateError if the log is no longer stored."""
         if entry.number not in self._results:
             result = read_log(entry.key, entry.name) if entry.logged else None
             if result is None:
@@ -620,16 +572,15 @@ class Explorer:
         return self._results[entry.number]
 
     def with_results(self) -> list[Entry]:
-        """Return the runs whose results are kept, here or in the cache."""
         return [entry for entry in self.history if entry.logged or entry.number in self._results]
 
     def restore(self) -> None:
-        """Begin the history with the latest runs in the cache; their results are read when they are asked for."""
+        """Start the history with the latest runs in the cache; their results are read on demand."""
         cache = default_cache()
         for key, point in reversed((cache.noted(HISTORY) if cache is not None else {}).items()):
             said = point.notes.get("run")
             if not isinstance(said, dict):
-                continue  # a run that an earlier version has kept
+                continue  # a run that was stored by an earlier version
             try:
                 machine = Machine(machine_of(said["spec"]).config, said["source"])
                 workload = self.workloads.get(said["workload"]) or not_here(said["workload"])
@@ -644,7 +595,6 @@ class Explorer:
             self.history.append(entry)
 
     def delete(self, *entries: Entry) -> None:
-        """Delete runs from the history and from the cache; without any, all."""
         gone = {entry.number for entry in entries or self.history}
         cache = default_cache() if not self.form.page else None  # visitors of a page share its cache
         if cache is not None:
@@ -658,15 +608,13 @@ class Explorer:
         self._changed()
 
     def pin_as(self, entry: Entry | None) -> None:
-        """Make a run what others are compared with; None: nothing."""
         self.baseline = entry
 
     def compared(self, after: Entry, before: Entry) -> Comparison:
-        """Return what changed from one run to another."""
         return compare(self.result_of(before), self.result_of(after))
 
     def _keep(self, entry: Entry, result: Result) -> None:
-        """Keep a result, and let go of the oldest beyond what memory should hold; the baseline stays."""
+        """Keep a result in memory, and drop the oldest above `KEPT_ROWS`; the baseline stays."""
         self._results[entry.number] = result
         rows = 0
         for number in sorted(self._results, reverse=True):
@@ -676,13 +624,11 @@ class Explorer:
 
 
 def _options(manifest: Manifest) -> Options:
-    """Return how a saved result was run; the usual way for what it does not say."""
     given: dict[str, Any] = {name: value for name, value in manifest.options.items() if value in OPTIONS.get(name, ())}
     return replace(Options(), **given)
 
 
 def _origin(outcome: Outcome) -> str:
-    """Return where a result is from, unless it is of this run."""
     if not outcome.made:
         return ""
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(outcome.made))

@@ -1,4 +1,4 @@
-"""The kernels of a served page: how many there are, of all visitors and of each, and how many runs each may start."""
+"""The kernels of a served page: limits on their number, in total and per visitor, and on the runs of a visitor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _visitor: ContextVar[str] = ContextVar("visitor", default="")
 
 
 def note_visitor(request: RequestHandler, **_: Any) -> None:
-    """Remember who asks for the page that is being prepared; Voila calls this before it starts the kernel."""
+    """Store the visitor of the page that is being prepared; Voila calls this before it starts the kernel."""
     _visitor.set(request.current_user.username)
 
 
@@ -28,17 +28,16 @@ class PageConnection(ZMQChannelsWebsocketConnection):
     """The socket of a page. In the legacy protocol, a message with buffers makes Voila allocate without limit."""
 
     async def prepare(self) -> None:
-        """Refuse a client that does not offer the protocol."""
         if PROTOCOL not in self.websocket_handler.request.headers.get("Sec-WebSocket-Protocol", ""):
             raise HTTPError(400, reason=f"the socket of a kernel needs the protocol {PROTOCOL}")
         await super().prepare()  # type: ignore[no-untyped-call]
 
 
 class PageKernels(AsyncMappingKernelManager):
-    """One kernel for each page that is open.
+    """One kernel for each open page.
 
-    A visitor who opens more than `MOST_OF_A_VISITOR` loses the oldest one. With `MOST_KERNELS` the server is full.
-    All pages of a visitor together start `MOST_RUNS` runs in an hour.
+    A visitor who opens more than `MOST_OF_A_VISITOR` loses the oldest one. With `MOST_KERNELS` the server is full. All
+    pages of a visitor together start `MOST_RUNS` runs in an hour.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -47,7 +46,6 @@ class PageKernels(AsyncMappingKernelManager):
         self._starting = 0
 
     async def start_kernel(self, **kwargs: Any) -> str:  # type: ignore[override]  # of the class for one thread
-        """Start a kernel for the visitor whose request this is."""
         visitor = _visitor.get()
         self._visitors = {kernel: who for kernel, who in self._visitors.items() if kernel in self}
         own = [kernel for kernel, who in self._visitors.items() if who == visitor]

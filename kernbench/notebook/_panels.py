@@ -1,4 +1,4 @@
-"""The parts of the explorer: what runs, the bar with its state, and tabs about the last run."""
+"""Parts of the explorer: the choice of a workload, the bar with its state, and tabs about the last run."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class RunBar:
-    """Starts and ends runs, and says how far the present one is."""
+    """Starts and ends runs, and displays the progress of the present one."""
 
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
-        self._lock = threading.Lock()  # else what a beat tells would stay after the end
+        self._lock = threading.Lock()  # else a beat could overwrite the final state
         self.run = button("Run", "", "play", lambda: explorer.run(again=explorer.current), "primary")
         self.run.add_class("kb-run")
         self.cancel = button("Cancel", "End the run that is under way", "stop", explorer.cancel)
@@ -56,7 +56,7 @@ class RunBar:
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the state as it is; may be called from any thread."""
+        """Display the current state; may be called from any thread."""
         with self._lock:
             self._refresh()
 
@@ -78,7 +78,6 @@ _WORDS = {IDLE: "ready", OUTDATED: "outdated"}
 
 
 def state_html(explorer: Explorer) -> str:
-    """Return the state of the present run in a line: status, simulated time, facts, message."""
     state, status = explorer.state, explorer.status
     facts, frame = [], state.frame
     if status == IDLE:
@@ -107,7 +106,7 @@ def state_html(explorer: Explorer) -> str:
 
 
 def in_words(changes: list[str]) -> str:
-    """Return changes, each "name was x, is y", with labels in place of names."""
+    """Replace names by labels in changes, each "name was x, is y"."""
     said = []
     for change in changes:
         name, was, rest = change.partition(" was ")
@@ -116,7 +115,6 @@ def in_words(changes: list[str]) -> str:
 
 
 def label_of(name: str) -> str:
-    """Return the label of a field of the machine file, an item of a list in it, or a parameter."""
     return fields()[name].label if name in fields() else name if "." in name else parameter_label(name)
 
 
@@ -125,7 +123,7 @@ def _estimate(seconds: float | None) -> str:
 
 
 def _rounded(seconds: float) -> str:
-    """Return a time as well as an estimate knows it: one digit, no unit smaller than 0.1 s."""
+    """Time to the precision of an estimate: one digit, at least 0.1 s."""
     if seconds < 1:
         return f"{max(0.1, seconds):.1f} s"
     if seconds < 90:
@@ -138,7 +136,7 @@ _LOG = {"Every tile": "tile", "Every operation": "operation", "Totals only": "of
 
 
 class WorkloadPanel:
-    """Chooses what runs, and how."""
+    """Chooses the workload, its parameters and its options."""
 
     def __init__(self, explorer: Explorer, on_change: Callable[[], None]) -> None:
         self._explorer, self._on_change = explorer, on_change
@@ -177,7 +175,6 @@ class WorkloadPanel:
         self.options = column(row("Record", self.log, long=True), self.data, name="kb-panel", title="Options")
 
     def refresh(self) -> None:
-        """Show the choices of the machine as it is now, and what is wrong on it."""
         for parameter in self._explorer.workload.parameters:
             options = parameter.options(self._explorer.form.machine)
             control, value = self.inputs[parameter.name].control, self._explorer.values[parameter.name]
@@ -235,7 +232,7 @@ class WorkloadPanel:
 
 
 class ResultTabs:
-    """Tabs: the runs side by side, then what there is about the last run that ended well."""
+    """Tabs: the runs side by side, then details of the last run that succeeded."""
 
     def __init__(self, explorer: Explorer, on_pair: Callable[[], None]) -> None:
         self._explorer = explorer
@@ -272,11 +269,10 @@ class ResultTabs:
         self.root.observe(lambda _: self._draw(), "selected_index")
 
     def _of_a_run(self, *parts: widgets.Widget) -> widgets.VBox:
-        """Return a tab about one run, which it names."""
         return column(self.subject, *parts, name="kb-tab")
 
     def refresh(self) -> None:
-        """Show the state as it is, a new run once its critical path is known; may be called from any thread."""
+        """Display the current state, a new run once its critical path is known; may be called from any thread."""
         finished = self._explorer.state.finished
         if finished is not None and finished.why is None:
             return
@@ -286,7 +282,7 @@ class ResultTabs:
             self.of.options = (WHOLE, *calls(finished.result.records.launches))
             self._drawn.clear()
             for html in (*self.html.values(), self.roofline_note):
-                html.value = _DRAWING  # not the former run's, under the name of this one
+                html.value = _DRAWING  # not the previous run's, under the name of this one
             self._forget()
         self.runs.refresh()
         if not self._explorer.state.busy:
@@ -294,15 +290,12 @@ class ResultTabs:
 
     @property
     def shown(self) -> str:
-        """The name of the open tab."""
         return self._names[self.root.selected_index or 0]
 
     def show(self, name: str) -> None:
-        """Turn to a tab."""
         self.root.selected_index = self._names.index(name)
 
     def _draw(self) -> None:
-        """Draw the tab that is looked at, unless it is drawn already."""
         name, finished = self.shown, self._explorer.state.finished
         if name == "Runs":
             self.runs.draw()
@@ -345,7 +338,7 @@ class ResultTabs:
             self.roofline.children = [chart(drawn)]
 
     def _forget(self) -> None:
-        """Offer no file any more: the run, or what is to be made of it, is another one."""
+        """Remove the offered file, because the run or the kind of file has changed."""
         self.file.value = ""
 
     def _export(self) -> None:
@@ -371,7 +364,6 @@ def _stages(finished: Finished) -> str:
 
 
 def _output(finished: Finished) -> str:
-    """Return what a run returned, checked and printed."""
     outcome = finished.outcome
     checked = f"{outcome.checks} result{'s' * (outcome.checks != 1)} compared with a reference: right"
     printed = f"<pre>{escape(outcome.printed)}</pre>" if outcome.printed else ""
@@ -380,7 +372,6 @@ def _output(finished: Finished) -> str:
 
 
 def utilization_line(entry: Entry, result: Result) -> str:
-    """Return in a line how much of the matrix engines' rate did useful work."""
     used = utilization(result.records, macs_per_ns(entry.machine.config, entry.dtype))
     if not used.useful_macs:
         return "The matrix engines did nothing."
@@ -399,7 +390,6 @@ _VERBS = {
 
 
 def sentence(reason: Reason) -> str:
-    """Return one reason as a sentence or two."""
     others = f" and {reason.others} more" if reason.others else ""
     spent = ", ".join(_VERBS.get(kind, kind) for kind in reason.kind.split(", "))
     advice = reason.advice()
@@ -410,13 +400,13 @@ def sentence(reason: Reason) -> str:
 
 
 def why_html(why: Why) -> str:
-    """Return the first reasons in words; then all of them as a table, with the limits that steps waited for below."""
+    """First reasons as sentences; then all of them as a table, followed by the limits that steps waited for."""
     items = "".join(f"<li>{escape(sentence(reason))}</li>" for reason in why.reasons[:_REASONS])
     return f'<ol class="kb-reasons">{items}</ol>{why._repr_html_()}'
 
 
 def subject_html(explorer: Explorer, pair: tuple[Entry, Entry] | None = None) -> str:
-    """Return which run is shown, or which two; and whether it is not the one that the form or the status is about."""
+    """Names of the run or runs displayed, and a note if the form or the status is about another one."""
     state = explorer.state
     if state.finished is None:
         return "Nothing has run yet."
@@ -438,7 +428,6 @@ def _named(entry: Entry) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return what a program returned, where that can be shown."""
     html = getattr(value, "_repr_html_", None)
     if callable(html):
         return str(html())

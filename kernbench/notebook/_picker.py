@@ -1,4 +1,4 @@
-"""The machine panel: the topology picker, also of use alone in a cell."""
+"""The machine panel: the topology picker, which can also be used alone in a cell."""
 
 from __future__ import annotations
 
@@ -86,7 +86,6 @@ class TopologyPicker:
 
     @cached_property
     def picture(self) -> Picture:
-        """The picture of the machine, where the picker is shown alone."""
         made = Picture()
         made.answer(set=lambda change: self.set(change["field"], str(change["value"])))
         made.show(scene(self.machine))
@@ -94,20 +93,17 @@ class TopologyPicker:
 
     @cached_property
     def root(self) -> widgets.Widget:
-        """The picker alone, as a page."""
         return page(column(self.controls, name="kb-forms"), column(self.picture, name="kb-stage"))
 
     @property
     def machine(self) -> Machine:
-        """The machine as it is shown; with a wrong value, as it was before."""
+        """The displayed machine; with an invalid value, the last valid one."""
         return self.form.machine
 
     def set(self, path: str, text: str) -> None:
-        """Change a value as a user does."""
         self.change({path: text})
 
     def change(self, values: Mapping[str, str]) -> None:
-        """Change several values at once, as a slider that moves them together does."""
         for path, text in values.items():
             self.form.set(path, text)
         self._changed_last = next(iter(values))
@@ -118,7 +114,7 @@ class TopologyPicker:
         self._changed()
 
     def _own_file(self) -> widgets.Widget:
-        """Return the field for the path of a file, which a page does not have: what is only hidden can be set."""
+        """Field for the path of a file. A page has none, because visitors can set hidden widgets."""
         other = widgets.Text(
             placeholder="path of another YAML file",
             tooltip="path of another YAML file",
@@ -203,7 +199,6 @@ class TopologyPicker:
             self.picture.show(scene(form.machine))
 
     def mark(self) -> None:
-        """Show beside each field why it is refused."""
         wrong = self.form.wrong or self._unfit()
         for path, field in self.inputs.items():
             field.refuse(wrong.get(path) or ("\n".join(wrong.values()) if path == self._changed_last else ""))
@@ -213,5 +208,4 @@ class TopologyPicker:
 
 
 def _label(path: str) -> str:
-    """Return the label of a field; the path of a value that is none, such as one item of a list."""
     return fields()[path].label if path in fields() else path

@@ -1,4 +1,4 @@
-"""Programs made of what is not one: a kernel, or a module of `kernbench.tp`; their tensors are parameters."""
+"""Programs made of a kernel, or of a module of `kernbench.tp`; the shapes of their tensors are parameters."""
 
 from __future__ import annotations
 
@@ -16,18 +16,9 @@ SHAPE = "64x64"
 
 
 class Shape(str):
-    """The shape of a tensor, such as 64x64."""
-
     __slots__ = ()
 
     def __new__(cls, text: object) -> Self:
-        """Take a text.
-
-        Raises
-        ------
-        ValueError
-            If it is no shape.
-        """
         found = super().__new__(cls, str(text).strip())
         if not all(part.strip().isdecimal() and int(part) for part in found.split("x")):
             raise ValueError(f"{found!r} is no shape")
@@ -35,22 +26,19 @@ class Shape(str):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of its dims."""
         return tuple(int(part) for part in self.split("x"))
 
 
 def is_kernel(given: Callable[..., object]) -> bool:
-    """Return whether a function is a kernel: it takes `tl`."""
     return "tl" in inspect.signature(given).parameters
 
 
 def is_module(given: Callable[..., object]) -> bool:
-    """Return whether it is a class of modules: they have `forward`."""
     return inspect.isclass(given) and callable(getattr(given, "forward", None))
 
 
 def tensors_of(function: Callable[..., object]) -> list[str]:
-    """Return the names of the parameters that get tensors: those without a default that are no plain value."""
+    """Parameters that get tensors: those without a default whose annotation is no plain value."""
     found = inspect.signature(function).parameters.values()
     return [
         x.name for x in found
@@ -103,7 +91,6 @@ def run_kernel(
     torch: RuntimeContext, kernel: Callable[..., object], *, dtype: str = "f16", cubes: int = 1, pes: int = 1,
     **values: Any,
 ) -> None:  # fmt: skip
-    """Launch a kernel on PEs of SIP 0."""
     dp = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes, num_pes=pes)
     shared = {"dtype": dtype, "cubes": cubes, "pes": pes}
     args = []
@@ -120,7 +107,6 @@ def run_kernel(
 def run_module(
     torch: RuntimeContext, module: Callable[..., Any], *, dtype: str = "f16", ranks: int = 1, **values: Any
 ) -> None:
-    """Call a module once on each rank."""
     inputs = tensors_of(module.forward)  # type: ignore[attr-defined]
 
     def rank_program(rank: int) -> None:

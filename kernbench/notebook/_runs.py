@@ -26,7 +26,7 @@ _METRICS = {
 
 
 class RunsTable(anywidget.AnyWidget):
-    """A table of runs whose columns sort it, and in which two runs are chosen."""
+    """A table of runs, sorted by its columns, with a selection of two runs."""
 
     _esm = HERE / "runs.js"
     columns: traitlets.List[Any] = traitlets.List().tag(sync=True)
@@ -36,8 +36,6 @@ class RunsTable(anywidget.AnyWidget):
 
 
 class RunsTab:
-    """All runs; two of them are compared."""
-
     def __init__(self, explorer: Explorer, on_pair: Callable[[], None]) -> None:
         self._explorer, self._on_pair = explorer, on_pair
         self._metrics: dict[int, dict[str, Any]] = {}
@@ -73,12 +71,11 @@ class RunsTab:
 
     @property
     def pair(self) -> tuple[Entry, Entry] | None:
-        """A and B, if they are to be shown together."""
         a, b = self._compared()
         return (a, b) if self.both.value and a is not None and b is not None else None
 
     def refresh(self) -> None:
-        """Show the history as it is; may be called from any thread."""
+        """Display the current history; may be called from any thread."""
         runs = list(self._explorer.history)
         kept = {entry.number for entry in self._explorer.with_results()}
         if runs == self._shown:
@@ -105,7 +102,7 @@ class RunsTab:
                 for row in rows
             ]
             finished, baseline = self._explorer.state.finished, self._explorer.baseline
-            last = finished.entry.number if finished is not None else 0  # what is compared is read, so not before
+            last = finished.entry.number if finished is not None else 0  # the compared log is read, so not before
             earlier = [number for number in sorted(kept) if number != last]
             self.table.b = last
             self.table.a = baseline.number if baseline else (earlier or [0])[-1] if last else 0
@@ -115,7 +112,6 @@ class RunsTab:
         self.hint.value = NOTHING if not runs else again if len(runs) == 1 else ""
 
     def draw(self) -> None:
-        """Draw the parallel coordinates, if there are runs to compare and they are not drawn already."""
         seen = (len(self._shown), self.table.a, self.table.b)
         if len(self._shown) < 2 or self._charted == seen:
             return
@@ -129,7 +125,6 @@ class RunsTab:
         self.coordinates.children = [chart(drawn)]
 
     def _axes(self, runs: list[Entry]) -> list[Axis]:
-        """Return the columns: what differs between the runs, then metrics."""
         found = [Axis("run", "Run")]
         if len({entry.workload.name for entry in runs}) > 1:
             found.append(Axis("workload", "Workload"))
@@ -158,7 +153,6 @@ class RunsTab:
         return row | self._metrics[entry.number] | {"latency_ns": entry.latency_ns, "took_s": round(entry.seconds, 2)}
 
     def _measured(self, entry: Entry) -> dict[str, Any]:
-        """Return what a run took besides time; nothing of a run whose log is not kept."""
         try:
             row = entry.row or row_of(self._explorer.result_of(entry), entry.machine, None, entry.dtype)
         except (KernbenchError, ValueError):
@@ -172,7 +166,7 @@ class RunsTab:
             self._ask([entry for entry in self._shown if entry.number == message["run"]])
 
     def _ask(self, entries: list[Entry]) -> None:
-        """Ask whether to delete runs, and say what goes with them; none takes the question back."""
+        """Ask for confirmation to delete runs; an empty list withdraws the question."""
         self._asked = entries
         self.confirm.layout.display = "" if entries else "none"
         if not entries:
@@ -183,7 +177,6 @@ class RunsTab:
         self.question.value = f"Delete {escape(what)}?{also if stored else ''}"
 
     def _delete(self) -> None:
-        """Delete what was asked about."""
         if self._asked:
             self._explorer.delete(*self._asked)
 
@@ -199,7 +192,7 @@ class RunsTab:
             self._on_pair()
 
     def _compared(self) -> tuple[Entry | None, Entry | None]:
-        """Return A and B; None where one is not kept, or both are the same."""
+        """Look up A and B; None if one is not stored, or both are the same."""
         by_number = {entry.number: entry for entry in self._explorer.with_results()}
         a, b = by_number.get(self.table.a), by_number.get(self.table.b)
         return (None, None) if a is b else (a, b)

@@ -1,4 +1,4 @@
-"""Commands that put the explorer before its user: JupyterLab on the notebooks, or the explorer alone as a page."""
+"""Servers of the explorer: JupyterLab on the notebooks, or the explorer alone as a page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHARE = Path(__file__).parent / "share"
 
 
 def notebook() -> Path:
-    """Return the explorer's notebook: in `notebooks`, nearest upward, else next to the package or in it (a wheel)."""
+    """Find the explorer's notebook: in `notebooks`, nearest upward, else next to the package or in it (a wheel)."""
     here = Path.cwd().resolve()
     for folder in (here, *here.parents, Path(__file__).resolve().parents[2], _SHARE):
         if (folder / "notebooks" / NOTEBOOK).is_file():
@@ -43,8 +43,8 @@ def notebook() -> Path:
 def copy_notebooks(root: Path) -> Path:
     """Copy the notebooks of a checkout to its folder `lab`, which git ignores, or those of the package to `lab`, here.
 
-    JupyterLab saves what it shows, so that notebooks under version control would change by being looked at. A copy
-    whose cells were edited stays as it is; another one follows its original.
+    JupyterLab saves the notebooks that it displays, so those under version control would change. A copy whose cells
+    were edited is kept; another one is updated from its original.
     """
     lab = Path.cwd() / LAB if root == _SHARE else root / LAB
     try:
@@ -70,11 +70,11 @@ def _copy(original: Path, copy: Path) -> None:
             present = read_json(copy, what, remedy)
             with damaged(copy, what, remedy):
                 copied, same = present["metadata"].get(_COPIED), _cells(present)
-        except ConfigError:  # the user's, whatever it is
+        except ConfigError:  # a file of the user
             return
         if copied == cells or copied != same:
             return
-    content["metadata"].pop("jupytext", None)  # the copy has no other half
+    content["metadata"].pop("jupytext", None)  # a copy is not paired
     content["metadata"][_COPIED] = cells
     copy.parent.mkdir(parents=True, exist_ok=True)
     write_text(copy, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
@@ -82,25 +82,23 @@ def _copy(original: Path, copy: Path) -> None:
 
 
 def _sign(copy: Path) -> None:
-    """Trust a copy's outputs: of those that are not trusted, JupyterLab shows no drawing before their cell has run."""
+    """Trust a copy's outputs; JupyterLab displays no drawing of an untrusted one before its cell has run."""
     _needs("nbformat", "notebook")
     import nbformat
     from nbformat.sign import NotebookNotary
 
-    with suppress(OSError):  # where Jupyter keeps its signatures cannot be written
+    with suppress(OSError):  # the signatures' folder may not be writable
         notary: Any = NotebookNotary()  # type: ignore[no-untyped-call]
         with closing(notary.store):
             notary.sign(nbformat.read(copy, as_version=4))  # type: ignore[no-untyped-call]
 
 
 def _cells(notebook: dict[str, Any]) -> str:
-    """Return a hash of what the cells say, whatever came out of them."""
     sources = [[cell["cell_type"], "".join(cell["source"])] for cell in notebook["cells"]]
     return sha256(json.dumps(sources).encode()).hexdigest()
 
 
 def lab_arguments(folder: Path, port: int | None = None, browser: bool = True) -> list[str]:
-    """Return the arguments with which JupyterLab opens on the explorer."""
     _needs("jupyterlab", "notebook")
     arguments = [
         f"--LabApp.default_url=/lab/tree/notebooks/{NOTEBOOK}",
@@ -116,10 +114,10 @@ def lab_arguments(folder: Path, port: int | None = None, browser: bool = True) -
 def web_arguments(
     token: str, port: int, browser: bool = True, theme: str = "light", idle_s: int = PAGE_IDLE_S
 ) -> list[str]:
-    """Return the arguments with which Voila serves the explorer alone, on loopback, behind a token.
+    """Arguments with which Voila serves the explorer alone, on loopback, behind a token.
 
-    Visitors send no code: the server passes on nothing but what widgets say to their kernel. How many kernels there
-    are, `kernbench.notebook._page` says.
+    Visitors cannot send code: the server forwards only messages of widgets to their kernel. Limits on kernels are in
+    `kernbench.notebook._page`.
     """
     _needs("voila", "web")
     options = {
@@ -142,7 +140,6 @@ def web_arguments(
 
 
 def serve_page(arguments: list[str]) -> None:
-    """Serve a page with Voila until it is stopped; `arguments` are those of `web_arguments`."""
     paths = [str(_SHARE / "jupyter"), os.environ.get("JUPYTER_PATH", "")]
     os.environ["JUPYTER_PATH"] = os.pathsep.join(x for x in paths if x)
     os.environ[PAGE] = "1"  # its kernels inherit it
@@ -155,12 +152,12 @@ def serve_page(arguments: list[str]) -> None:
 
 
 def is_page() -> bool:
-    """Return whether this kernel serves a page: then files are downloaded, not written, and no code is named."""
+    """On a page, files are downloaded, not written, and no code can be named."""
     return os.environ.get(PAGE) == "1"
 
 
 def page_limits() -> Limits:
-    """Return what limits the runs of this kernel; on a page, its memory has a limit from here on, too."""
+    """Limits on the runs of this kernel; on a page, also limit its memory from now on."""
     if not is_page():
         return NONE
     if sys.platform == "linux":
@@ -174,25 +171,22 @@ def page_limits() -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How many runs a visitor may start in an hour, counted in a file that all pages of a visitor share."""
+    """Limit on the runs of a visitor in an hour, counted in a file that all pages of a visitor share."""
 
     most: int
     path: Path
 
     @property
     def spent(self) -> bool:
-        """Whether no run is left."""
         times = self.path.read_text("utf-8").split()[-self.most :] if self.path.exists() else []
         return sum(abs(time.time() - float(x)) < 3600 for x in times) >= self.most
 
     def take(self) -> None:
-        """Count a run."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{time.time()}\n")
 
 
 def page_quota() -> Quota | None:
-    """Return the quota that the server gave to this kernel of a page."""
     most, _, path = os.environ.get(PAGE_RUNS, "").partition(" ")
     return Quota(int(most), Path(path)) if path else None
 

@@ -1,4 +1,4 @@
-"""What all panels share: the style sheet, rows with labels, buttons, messages, links to download."""
+"""Common parts of all panels: style sheet, rows with labels, buttons, messages, download links."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Frame(anywidget.AnyWidget):
 
 @cache
 def _chart_widget() -> Any:
-    """Return Altair's widget with all of its code, which asks no network; a user's own charts do not change."""
+    """Altair's widget with its code, so that it needs no network; a subclass, so that users' charts do not change."""
 
     class Chart(altair().JupyterChart):  # type: ignore[misc]
         pass
@@ -38,14 +38,12 @@ def _chart_widget() -> Any:
 
 
 def chart(drawn: Any) -> Any:
-    """Return an Altair chart as a widget."""
     made = _chart_widget()(drawn, embed_options={"actions": False, "renderer": "svg"})
     made.add_class("kb-chart")
     return made
 
 
 def page(*parts: widgets.Widget, name: str = "kb-page") -> widgets.VBox:
-    """Return the root of a page of panels."""
     inner = widgets.Box(parts)
     inner.add_class(name)
     root = widgets.VBox([Frame(), inner])
@@ -54,7 +52,6 @@ def page(*parts: widgets.Widget, name: str = "kb-page") -> widgets.VBox:
 
 
 def column(*parts: widgets.Widget, name: str, title: str = "") -> widgets.VBox:
-    """Return widgets below each other, under a heading if there is one."""
     head = [widgets.HTML(f"<h2>{escape(title)}</h2>")] if title else []
     box = widgets.VBox([*head, *parts])
     box.add_class(name)
@@ -62,7 +59,6 @@ def column(*parts: widgets.Widget, name: str, title: str = "") -> widgets.VBox:
 
 
 def row(label: str, *parts: widgets.Widget, tip: str = "", long: bool = False) -> widgets.HBox:
-    """Return widgets in a row, behind their label; `long` values take the most of it."""
     title = f' title="{escape(tip)}"' if tip else ""
     head = widgets.HTML(f"<label data-kb{title}>{escape(label)}</label>")
     head.add_class("kb-label")
@@ -74,17 +70,9 @@ def row(label: str, *parts: widgets.Widget, tip: str = "", long: bool = False) -
 
 
 class Input:
-    """A labelled value: a text with a slider over `stops`, one of `choices`, or yes or no; refused with a message.
+    """A labelled value: a text with a slider over `stops`, one of `choices`, or a checkbox; refused with a message.
 
-    Parameters
-    ----------
-    label : str
-    value : str or bool
-    on_set : callable
-        Called with the new value whenever the user changed it.
-    tip, unit : str, optional
-    choices : sequence of str, optional
-    stops : sequence of float, optional
+    `on_set` is called with the new value whenever the user changed it.
     """
 
     def __init__(
@@ -110,7 +98,7 @@ class Input:
         self.message.add_class("kb-wrong")
         head = row(label, self.control, *([_unit(unit)] if unit else []), tip=tip)
         if value and not choices and not isinstance(value, bool) and _number(value) is None:
-            head.add_class("kb-words")  # which need more room than a number
+            head.add_class("kb-words")  # they need more room than a number
         parts = [head, self.message]
         self.slider: Any = None
         self._following = False
@@ -131,7 +119,6 @@ class Input:
         self.root.add_class("kb-field")
 
     def refuse(self, text: str) -> None:
-        """Show why the value is refused; nothing if `text` is empty."""
         self.message.value = message_html(text, wrong=True)
 
     def _slid(self, value: float) -> None:
@@ -166,7 +153,6 @@ def _unit(text: str) -> widgets.HTML:
 
 
 def button(text: str, tip: str, icon: str, action: Callable[[], Any], kind: str = "") -> widgets.Button:
-    """Return a button."""
     made = widgets.Button(
         description=text, tooltip=tip, icon=icon, button_style=kind, layout={"width": "auto", "flex": "0 0 auto"}
     )
@@ -175,7 +161,7 @@ def button(text: str, tip: str, icon: str, action: Callable[[], Any], kind: str 
 
 
 def message_html(text: str, *, wrong: bool = False) -> str:
-    """Return a message to the user; of something wrong, it is read out at once."""
+    """Message to the user; screen readers read an error out at once."""
     if not text:
         return ""
     lines = escape(text).replace("\n", "<br>")
@@ -184,12 +170,10 @@ def message_html(text: str, *, wrong: bool = False) -> str:
 
 
 def download(name: str, content: bytes, kind: str) -> str:
-    """Return a link that saves `content` as a file on the reader's side."""
     data = b64encode(content).decode()
     return f'<a class="kb-download" download="{escape(name)}" href="data:{kind};base64,{data}">{escape(name)}</a>'
 
 
 def mimebundle(root: widgets.Widget, text: str) -> dict[str, Any]:
-    """Return how a panel shows itself: the widget, and a line where there are none."""
     bundle: dict[str, Any] = dict(root._repr_mimebundle_())
     return bundle | {"text/plain": text}

@@ -1,4 +1,4 @@
-"""Exact runs of a tornado, behind what the user does."""
+"""Exact runs of a tornado, in the background."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAUSE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A tornado with what was simulated so far: `done` of `total` runs; `error` says why no more follow."""
+    """A tornado with the bars simulated so far: `done` of `total` runs; `error` is why no more follow."""
 
     found: Tornado
     done: int
@@ -34,17 +34,8 @@ class Progress:
 class TornadoRuns:
     """Simulates the bars of the tornado of a run one by one, the longest first.
 
-    A run that the user starts goes first: the one behind it is cancelled, and begins again afterwards.
-
-    Parameters
-    ----------
-    explorer : Explorer
-    entry : Entry
-        The run.
-    result : Result
-        Of the run.
-    report : callable
-        Hears of each bar, from another thread.
+    A run that the user starts preempts the background run, which is cancelled and restarted afterwards. `report` is
+    called for each bar, from another thread.
     """
 
     def __init__(self, explorer: Explorer, entry: Entry, result: Result, report: Callable[[Progress], None]) -> None:
@@ -55,17 +46,15 @@ class TornadoRuns:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, at once."""
         self._stopped.set()
         self._explorer.stop_behind()
 
     def pause(self) -> None:
-        """Leave the host alone for a moment: its user drags a slider, and predictions are to come at once."""
+        """Pause for a moment while the user drags a slider, so that predictions are quick."""
         self._quiet = time.monotonic() + _PAUSE_S
         self._explorer.stop_behind()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end; return whether it has come."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -89,7 +78,7 @@ class TornadoRuns:
         self._report(replace(progress, running=False))
 
     def _latency_ns(self, entry: Entry) -> float | None:
-        """Return the simulated latency; None once there is nothing more to do."""
+        """Simulate a latency; None after `stop`."""
         while not self._stopped.is_set():
             self._explorer.wait()
             if self._stopped.wait(self._quiet - time.monotonic()):
@@ -101,8 +90,6 @@ class TornadoRuns:
 
 
 def _with(found: Tornado, field: str, i: int, exact_ns: float) -> Tornado:
-    """Return a tornado in which one bar is simulated."""
-
     def row(name: str, bars: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
         if name != field:
             return name, bars
@@ -112,7 +99,6 @@ def _with(found: Tornado, field: str, i: int, exact_ns: float) -> Tornado:
 
 
 def message(progress: Progress, spec: Any) -> dict[str, Any]:
-    """Return what the view of the tornado shows."""
     errors = [abs(x.error) for _, bars in progress.found.rows for x in bars if x and x.error is not None]
     return {
         "do": "tornado", "rows": tornado_rows(progress.found, spec), "done": progress.done, "total": progress.total,

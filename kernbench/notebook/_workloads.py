@@ -1,4 +1,4 @@
-"""The parameters of a program, from its signature: names, types, choices, and what a typed text means."""
+"""The parameters of a program, from its signature: names, types, choices, and the meaning of a typed text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KINDS: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a program; `on` returns what is usual on a machine, where that is not always the default."""
+    """A parameter of a program; `on` returns the default on a machine, if it depends on it."""
 
     name: str
     kind: type
@@ -45,18 +45,15 @@ class Parameter:
     on: Callable[[Machine], Value] | None = None
 
     def usual(self, machine: Machine) -> Value:
-        """Return the value to begin with on `machine`."""
         options = self.options(machine)
         if options and str(self.default) not in options:
             return options[0]
         return self.on(machine) if self.on is not None else self.default
 
     def options(self, machine: Machine) -> list[str]:
-        """Return the values it can take on `machine`; empty where any will do."""
         return list(self.choices.of(machine)) if self.choices else []
 
     def parse(self, given: object, machine: Machine) -> Value:
-        """Return the value that `given`, a text or a value, means."""
         text = str(given).strip()
         options = self.options(machine)
         if options and text not in options:
@@ -75,7 +72,6 @@ class Parameter:
 
 
 def parameters_of(function: Callable[..., object]) -> list[Parameter]:
-    """Return the parameters of `function` that have a default, in its order."""
     found = []
     for given in inspect.signature(function).parameters.values():
         if given.default is inspect.Parameter.empty or given.kind is inspect.Parameter.VAR_KEYWORD:
@@ -85,7 +81,7 @@ def parameters_of(function: Callable[..., object]) -> list[Parameter]:
 
 
 def _annotation(function: Callable[..., object], given: inspect.Parameter) -> Any:
-    """Return the annotation itself: `from __future__ import annotations` leaves its text."""
+    """Evaluate an annotation, which is a text after `from __future__ import annotations`."""
     if isinstance(given.annotation, str):
         return eval(given.annotation, getattr(inspect.unwrap(function), "__globals__", {}))  # noqa: S307 - as typing does
     return type(given.default) if given.annotation is inspect.Parameter.empty else given.annotation
@@ -109,9 +105,9 @@ def _parameter(name: str, kind: Any, default: Any) -> Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A program for one machine, with its parameters; some may be of the machine rather than the program.
+    """A program for one machine, with its parameters; some may belong to the machine rather than to the program.
 
-    `changes(machine, values)` returns what those change in the machine, as overrides.
+    `changes(machine, values)` returns their changes of the machine, as overrides.
     """
 
     name: str
@@ -125,16 +121,13 @@ class Workload:
     kind: str = "Studies"
 
     def arguments(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Return those values that are the program's."""
         return {name: value for name, value in values.items() if name not in self.of_machine}
 
     def program(self, values: Mapping[str, Value]) -> Callable[[RuntimeContext], object]:
-        """Return the program with its parameters filled in."""
         return partial(self.function, **self.arguments(values))
 
 
 def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
-    """Return all that can be run, by name: what the user gives, then studies, collectives and benches."""
     found = [_own(given) for given in own]
     for name, study in explorations().items():
         package, _, module = type(study).__module__.rpartition(".")
@@ -153,7 +146,7 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
 
 
 def not_here(name: str) -> Workload:
-    """Return a program of which there is only the name: that of a saved result."""
+    """Stand in for the program of a saved result that is not available here."""
 
     def program(_: RuntimeContext) -> None:
         raise ConfigError(f"{name} is not among the workloads here")
@@ -161,7 +154,7 @@ def not_here(name: str) -> Workload:
     return Workload(name, "", program, (), ("", ""))
 
 
-# Host time of a bench on a reference host [us], and how many PEs of the default machine share it.
+# Host time of a bench on a reference host [us], and the number of PEs of the default machine that share it.
 _BENCH_US = {
     "gemm-single-pe": (25_000, 1), "matmul-composite": (45_000, 1), "qkv-gemm": (60_000, 1),
     "qkv-gemm-multi-pe": (100_000, 8), "va-offset-verify": (35_000, 16), "ccl-allreduce": (110_000, 32),
@@ -169,7 +162,7 @@ _BENCH_US = {
 
 
 def _bench_us(name: str, machine: Machine, _data: bool, **_: Any) -> float | None:
-    """Return the host time of a bench; None if it is not known, or settings in the environment change it."""
+    """Host time of a bench [us]; None if unknown, or if settings in the environment change it."""
     if name not in _BENCH_US or env_settings():
         return None
     config, (us, pes) = machine.config, _BENCH_US[name]
@@ -183,12 +176,9 @@ def _bench_us(name: str, machine: Machine, _data: bool, **_: Any) -> float | Non
 
 
 def _own(given: Callable[..., object]) -> Workload:
-    """Return a workload of the user's: a program, a kernel or a module.
+    """Workload of a user's program, kernel or module.
 
-    Raises
-    ------
-    ArgumentError
-        If it is a PyTorch model or a Triton kernel without its arguments.
+    An ArgumentError for a PyTorch model or a Triton kernel without its arguments.
     """
     name = getattr(given, "__name__", type(given).__name__)
     made_of = given.mro() if inspect.isclass(given) else type(given).mro()
@@ -196,7 +186,7 @@ def _own(given: Callable[..., object]) -> Workload:
         raise ArgumentError(f"{name} is a PyTorch model and needs inputs; pass kb.torch.program(model, x)")
     if is_jit(given):
         raise ArgumentError(f"{name} is a Triton kernel and needs arguments; pass kb.triton.program(kernel, grid, x)")
-    if not hasattr(given, "__qualname__"):  # an object: a cell can name it by a variable only
+    if not hasattr(given, "__qualname__"):  # an object: a cell can name it only by a variable
         variables = [key for key, value in vars(sys.modules["__main__"]).items() if value is given and key[0] != "_"]
         return replace(_workload(name, given, ("", (variables or [""])[0])), kind="Your programs")
     home = getattr(given, "__module__", "__main__")
@@ -214,7 +204,7 @@ _DTYPE = Parameter("dtype", str, "f16", "of the tensors", _DTYPES)
 
 
 def _parameters_of(given: Callable[..., object]) -> tuple[Parameter, ...]:
-    """Return the parameters of a kernel or a module: shapes of its tensors, its own ones, and where it runs."""
+    """Parameters of a kernel or a module: shapes of its tensors, its own ones, and the PEs or ranks that run it."""
     calls = [given.forward, given] if is_module(given) else [given]  # type: ignore[attr-defined]
     found: dict[str, Parameter] = {}
     for call in calls:
@@ -246,7 +236,6 @@ _TOPOLOGIES = ("ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_conne
 
 
 def _collective(name: str, ccl: CclConfig) -> Workload:
-    """Return one collective by each algorithm of ccl.yaml for it."""
     auto = [AUTO] if len(names(ccl, name, "rank")) > 1 else []
 
     def cost(machine: Machine, data: bool, **values: Any) -> float:
@@ -276,7 +265,6 @@ def _collective(name: str, ccl: CclConfig) -> Workload:
 
 
 def _system(machine: Machine, values: Mapping[str, Value]) -> list[str]:
-    """Return the SIPs that a collective asks for, as overrides of the machine."""
     sips, topology = (None if values[name] == _SAME else str(values[name]) for name in ("sips", "topology"))
     if sips is None and topology is None:
         return []

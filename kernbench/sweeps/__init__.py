@@ -1,1 +1,1 @@
-"""Design-space sweeps: a plan of points, run on all cores or on a cluster, into a table that answers the question."""
+"""Design-space sweeps: a plan of points, run on all cores or on a cluster, into a table."""

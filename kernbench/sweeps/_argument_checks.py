@@ -1,4 +1,4 @@
-"""What a caller gives, checked before anything runs: each fault names the field, what was given, what is expected."""
+"""Checks of arguments before anything runs; each fault names the field, its value and what is expected."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ from kernbench.errors import ConfigError, quote
 
 
 def whole(name: str, value: object, least: int, unit: str = "") -> None:
-    """Refuse all but a whole number of at least so much."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name} = {quote(value)} must be >= {least}{unit}, a whole number")
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a finite number, which True is not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def mapping(name: str, value: object, holds: str) -> None:
-    """Refuse all but a mapping whose keys are texts."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name} = {quote(value)} must be a mapping of {holds}")
     for key in value:
@@ -32,7 +29,6 @@ def mapping(name: str, value: object, holds: str) -> None:
 
 
 def listed(name: str, value: object) -> None:
-    """Refuse all but a list of settings."""
     if isinstance(value, (str, Mapping)) or not isinstance(value, Sequence):
         raise ConfigError(f"{name} = {quote(value)} must be a list of settings, as in [{{k: 64}}, {{k: 128}}]")
     for i, one in enumerate(value):
@@ -40,7 +36,7 @@ def listed(name: str, value: object) -> None:
 
 
 def plain(settings: Mapping[str, Any]) -> None:
-    """Refuse values that JSON cannot hold: a point has to be written down."""
+    """Refuse values that JSON cannot hold, because points are stored as JSON."""
     for name, value in settings.items():
         try:
             json.dumps(value, sort_keys=True)
@@ -52,7 +48,6 @@ def plain(settings: Mapping[str, Any]) -> None:
 
 
 def folder_of(given: object) -> Path | None:
-    """Return the folder of a run, which need not be there yet."""
     if given is None:
         return None
     if not isinstance(given, (str, Path)):

@@ -28,7 +28,6 @@ MACS, BYTES, WIRE = "macs_", "_bytes", "wire_byte_mm"
 
 
 def counters(config: MachineConfig, links: LinkTable, busy_ps: Mapping[str, int], dtype: object = "f16") -> Row:
-    """Return the counts of a run."""
     pe = config.cube.pe
     nbytes = dict.fromkeys(("tcm", "sram", "hbm", "router", "ucie", "sip_link", "pcie"), 0.0)
     wire = 0.0
@@ -52,7 +51,7 @@ def counters(config: MachineConfig, links: LinkTable, busy_ps: Mapping[str, int]
 
 
 def _touched(src: str, dst: str) -> list[str]:
-    """Return what a byte over a link between two kinds of nodes touches."""
+    """Parts of a machine that move a byte on a link between two kinds of nodes."""
     ends = {src, dst}
     touched = ["router"] if dst == "router" else []
     touched += ["hbm"] if "hbm_ctrl" in ends else []
@@ -68,9 +67,9 @@ PARTS = ("sram", "hbm", "ucie", "sip_link", "pcie")
 
 
 def machine_columns(config: MachineConfig) -> Row:
-    """Return size, bandwidths and area of a machine, as columns of a table.
+    """Size, bandwidths and area of a machine, as columns of a table.
 
-    `bisection_gbs` is what crosses the middle of a SIP's mesh of cubes, at its narrower cut, one way.
+    `bisection_gbs` is the bandwidth across the middle of a SIP's mesh of cubes, at its narrower cut, in one direction.
     """
     hbm, mesh, ucie = config.cube.hbm, config.sip.cube_mesh, config.cube.ucie
     across = [side for side, length in ((mesh.h, mesh.w), (mesh.w, mesh.h)) if length > 1]
@@ -85,7 +84,7 @@ def machine_columns(config: MachineConfig) -> Row:
 
 
 def area_mm2(config: MachineConfig) -> float:
-    """Return the silicon of all cubes and IO chiplets [mm2]: docs/model.md, M1.5."""
+    """Silicon area of all cubes and IO chiplets [mm2]: docs/model.md, M1.5."""
     area, cube, mesh = config.cost.area, config.cube, config.sip.cube_mesh
     pe = area.mac_um2 * 1e-6 * cube.pe.pe_gemm.macs + area.pe_mm2
     pe += area.tcm_mm2_per_mib * cube.pe.pe_tcm.size_mb
@@ -100,13 +99,13 @@ def area_mm2(config: MachineConfig) -> float:
         + 4 * cube.ucie.connections * port
     )
     shore = area.io_mm2 + mesh.h * cube.ucie.connections * port
-    links = sum(len(near) for near in SipNetwork(config).neighbours)  # an end at each SIP
+    links = sum(len(near) for near in SipNetwork(config).neighbours)  # one end at each SIP
     ends = links * area.sip_link_mm2_per_gbs * config.system.sip_link.bw_gbs
     return config.n_sips * (config.cubes_per_sip * die + shore) + ends
 
 
 def energy_columns(config: MachineConfig, row: Mapping[str, Any]) -> Row:
-    """Return the energy of a run [uJ], by part and in all, from the counts of `counters`, if its row has them."""
+    """Energy of a run [uJ] by part and in total, from the columns of `counters`; empty without them."""
     if WIRE not in row:
         return {}
     energy = config.cost.energy
@@ -133,9 +132,8 @@ def measured(
     tie_seed: int | None = None,
     **parameters: Any,
 ) -> Row:
-    """Run a program on a fresh machine and return what it took."""
     from kernbench.runtime_api.bench_runner import (
-        run_program,  # only programs need it, and a process starts sooner without
+        run_program,  # only programs need it; without it, a process starts sooner
     )
 
     returned: list[Any] = []
@@ -148,7 +146,6 @@ def measured(
 
 
 def row_of(result: Result, machine: Machine, returned: object, dtype: object) -> Row:
-    """Return what a run took."""
     records = result.records
     longest = max((x.end_ps - x.start_ps for x in records.launches), default=records.makespan_ps)
     counts = counters(machine.config, records.links, records.busy_by_component(), dtype)
@@ -163,13 +160,13 @@ def row_of(result: Result, machine: Machine, returned: object, dtype: object) ->
 
 
 def complete(study: Study, parameters: Row) -> Row:
-    """Return parameters, and the study's own values for those that are left out: both ways it is the same point."""
+    """Add the study's defaults for missing parameters, so that both forms are the same point."""
     usual = {name: p.default for name, p in parameters_of(study).items() if p.default is not p.empty}
     return {name: value for name, value in usual.items() if _is_plain(value)} | parameters
 
 
 def parameters_of(study: Study) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a study by name: those of its program, if it is one, and how it is run."""
+    """Parameters of a study by name: those of its program, if it is one, and of the measurement."""
     owner: Any = getattr(study, "__self__", None)
     if hasattr(owner, "fields"):
         fields: dict[str, inspect.Parameter] = owner.fields()

@@ -1,4 +1,4 @@
-"""A plan: the points of a sweep, and those that cannot be, with their reasons, before anything runs."""
+"""A plan: the points of a sweep, and the invalid ones with their reasons, before anything runs."""
 
 from __future__ import annotations
 
@@ -50,24 +50,23 @@ class Span:
     step: float | None = None
 
     def at(self, share: float) -> float:
-        """Return the value at a share of the range between 0 and 1."""
         ratio, width = self.high / self.low if self.log else 1.0, self.high - self.low
         value = self.low * ratio**share if self.log else self.low + width * share
         if self.step is not None:
             first, last = self.multiples()
-            # The ends again: a multiple may be off by a rounding.
+            # Clip again: a multiple may be off by a rounding error.
             value = min(max(min(max(round(value / self.step), first), last) * self.step, self.low), self.high)
         return int(value) if float(value).is_integer() else value
 
     def multiples(self) -> tuple[int, int]:
-        """Return the first and the last multiple of the step within: how many steps each is."""
+        """First and last multiple of the step within the range, in steps."""
         step = self.step or 1
         return math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: a name, its values as the table shows them, and what each sets."""
+    """An axis: its name, its values as in the table, and the settings of each."""
 
     name: str
     values: tuple[Any, ...] = ()
@@ -76,7 +75,6 @@ class Axis:
 
     @classmethod
     def of(cls, name: str, given: object) -> Axis:
-        """Return the axis that a plan writes as a list of values, a mapping of labels to settings, or a range."""
         if isinstance(given, Span):
             return cls(name, span=_checked(name, given))
         if isinstance(given, Mapping) and {"low", "high"} <= set(given):
@@ -98,7 +96,6 @@ class Axis:
         )
 
     def pick(self, share: float) -> tuple[Any, Settings]:
-        """Return the value and its settings at a share of the axis between 0 and 1."""
         if self.span is not None:
             value = self.span.at(share)
             return value, {self.name: value}
@@ -124,11 +121,11 @@ def _checked(name: str, span: Span) -> Span:
     return span
 
 
-Choice = tuple[dict[str, Any], dict[str, Any]]  # what the table shows, what is set
+Choice = tuple[dict[str, Any], dict[str, Any]]  # columns of the table, settings
 
 
 def grid(axes: Sequence[Axis]) -> list[Choice]:
-    """Return every combination of the values, the last axis varying fastest."""
+    """Every combination of the values, the last axis varying fastest."""
     ranges = [axis.name for axis in axes if axis.span is not None]
     if ranges:
         raise ConfigError(f"axis {ranges[0]} is a range: give its values, or a number of samples for the plan")
@@ -137,7 +134,7 @@ def grid(axes: Sequence[Axis]) -> list[Choice]:
 
 
 def latin_hypercube(axes: Sequence[Axis], samples: int, seed: int) -> list[Choice]:
-    """Return `samples` choices: each axis is cut into as many equal parts, and each part is used once."""
+    """Each axis is divided into `samples` equal parts, and each part is used once."""
     rng = np.random.default_rng(seed)
     shares = [(rng.permutation(samples) + rng.random(samples)) / samples for _ in axes]
     return [
@@ -155,7 +152,6 @@ PROGRAM = "torch"  # the first parameter of a program
 
 
 def resolve_study(study: Callable[..., Any] | str) -> Study:
-    """Return a study as a function of a machine."""
     found: Any = STUDIES.resolve(study) if isinstance(study, str) else study
     if hasattr(found, "simulate"):
         simulate: Study = (found() if isinstance(found, type) else found).simulate
@@ -172,12 +168,12 @@ def resolve_study(study: Callable[..., Any] | str) -> Study:
 
 
 Constraint = str | Callable[[Row], bool]
-RESERVED = ("status", "error")  # columns that the table has for every point
+RESERVED = ("status", "error")  # columns of the table itself
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point: what the table shows of it, its machine, and what the study is given."""
+    """A valid point: its columns of the table, its machine, and the arguments of the study."""
 
     shown: Row
     machine: Machine
@@ -187,8 +183,6 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """A point that cannot be, and why."""
-
     shown: Row
     reason: str
 
@@ -211,7 +205,7 @@ class Plan:
         object.__setattr__(self, "keys", tuple(keys))
 
     def job(self) -> Job:
-        """Return the points as the runner takes them; equal points are one."""
+        """Points as the runner takes them; equal points are merged."""
         points = zip(self.keys, self.points, strict=True)
         return Job(
             fn=partial(run_study, self.study, dict(self.machine.spec)),
@@ -223,7 +217,7 @@ class Plan:
         )
 
     def relabelled(self, fn: Callable[[Row], Row]) -> Plan:
-        """Return the plan with other columns for what was varied: `fn` makes them from those there are."""
+        """Plan with other columns in place of the varied ones, made from these by `fn`."""
         points = tuple(replace(point, shown=fn(point.shown)) for point in self.points)
         invalid = tuple(replace(point, shown=fn(point.shown)) for point in self.invalid)
         shown = [*(point.shown for point in points), *(point.shown for point in invalid)]
@@ -240,14 +234,12 @@ class Plan:
         return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons())])
 
     def reasons(self, first: int = 10) -> list[str]:
-        """Return in words why points cannot be: the first of them, and how many more there are."""
         lines = [f"{', '.join(f'{k} = {v}' for k, v in x.shown.items())}: {x.reason}" for x in self.invalid[:first]]
         more = len(self.invalid) - first
         return lines + ([f"... and {more} more"] if more > 0 else [])
 
 
 def run_study(study: Study, spec: Row, point: Row) -> Row:
-    """Run one point: the study, on the machine of `spec` with the point's settings."""
     row: Any = study(machine_of(spec, point["set"]), **point["parameters"])
     taken = [name for name in RESERVED if isinstance(row, dict) and name in row]
     if taken:
@@ -267,7 +259,6 @@ def make_plan(
     samples: int | None = None,
     seed: int = 0,
 ) -> Plan:
-    """Return the plan of a sweep."""
     checks.mapping("axes", axes, "names to a list of values, settings by label, or low and high")
     checks.mapping("parameters", parameters or {}, "fields and parameters to values")
     checks.listed("points", points)
@@ -305,7 +296,7 @@ def make_plan(
 
 
 def _check_names(fn: Study, names: set[str]) -> None:
-    """Refuse parameters that the study does not have: each would fail at every point."""
+    """Refuse unknown and missing parameters, which would fail at every point."""
     taken = parameters_of(fn)
     if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         return
@@ -363,14 +354,11 @@ _LIMITS = ("time_limit_s", "memory_limit_mib", "limits")
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A plan, and the limits of its points."""
-
     plan: Plan
     limits: PointLimits
 
 
 def read_plan(path: str | Path) -> PlanFile:
-    """Return the plan of a YAML file."""
     path = Path(path)
     content: Any = load_yaml(path)
     known = (*_PLAN, *_LIMITS)

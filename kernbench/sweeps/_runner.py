@@ -1,4 +1,4 @@
-"""Run points, keep each as it ends, and run only what is not kept."""
+"""Run points, store each as it ends, and skip those that are stored."""
 
 from __future__ import annotations
 
@@ -33,14 +33,12 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-FIRST = 5  # points until the time left is estimated
+FIRST = 5  # points until the remaining time is estimated
 _TICK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a sweep."""
-
     done: int
     total: int
     found: int
@@ -58,7 +56,7 @@ class Progress:
 
 
 class Watch:
-    """Counts points as they end, and reports it; `work` says how long each one takes compared with others."""
+    """Counts points as they end, and reports progress; `work` is the relative duration of each point."""
 
     def __init__(self, work: Mapping[str, float], show: bool | Callable[[Progress], object]) -> None:
         self._start = time.perf_counter()
@@ -73,7 +71,6 @@ class Watch:
             self._bar = tqdm(total=self._total, desc="sweep", bar_format=BAR, leave=False)
 
     def point(self, key: str, *, ok: bool, found: bool) -> None:
-        """Count one point."""
         self._left_work -= self._work[key]
         self._ran_work += 0.0 if found else self._work[key]
         self._count["done"] += 1
@@ -85,24 +82,21 @@ class Watch:
             self._tell(self.now())
 
     def now(self) -> Progress:
-        """Return the progress."""
         elapsed = time.perf_counter() - self._start
         ran = self._count["done"] - self._count["found"]
         left = left_s(elapsed, ran, self._ran_work, self._left_work)
         return Progress(total=self._total, elapsed_s=elapsed, left_s=left, **self._count)
 
     def close(self) -> None:
-        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
 
 
-# Without the time left by tqdm: that follows from the number of points, of which the longest are the first.
+# Without tqdm's remaining time, which follows from the number of points; the longest ones run first.
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} points [{elapsed}{postfix}]"
 
 
 def show_bar(bar: Any, now: Progress) -> None:
-    """Show the progress on a bar."""
     said = [f"{now.failed} failed"] if now.failed else []
     if now.left_s is not None and now.done < now.total:
         said.append(f"about {_time(now.left_s)} left")
@@ -112,7 +106,7 @@ def show_bar(bar: Any, now: Progress) -> None:
 
 
 def left_s(elapsed_s: float, ran: int, work: float, left: float) -> float | None:
-    """Return about how long points take whose work is `left`, once enough `ran` that had `work`; None before."""
+    """Remaining time [s] in proportion to the work; None before `FIRST` points have run."""
     return elapsed_s * left / work if ran >= FIRST and work else None
 
 
@@ -128,7 +122,6 @@ Outcomes = Iterator[tuple[str, Outcome]]
 
 
 def here(fn: PointFn, points: Points, limits: PointLimits) -> Outcomes:
-    """Yield the outcome of each point, run in this process."""
     for key, point in points.items():
         yield key, attempt(fn, point, limits.session)
 
@@ -141,10 +134,10 @@ def processes(
     deadline: float | None = None,
     tick: Callable[[], object] | None = None,
 ) -> Outcomes:
-    """Yield the outcomes of points as they end, run in `workers` processes of this machine.
+    """Run the points in `workers` processes of this machine; yield outcomes as they end.
 
-    A process that dies is replaced, and its point runs once more: another program may have taken the memory. At the
-    `deadline` (of `time.monotonic`) the points that still run are ended. `tick` is called regularly meanwhile.
+    A process that dies is replaced, and its point is retried once, because another program may have taken the memory.
+    At the `deadline` (of `time.monotonic`) the points that still run are ended. `tick` is called regularly meanwhile.
     """
     local = threading.local()
     started: list[Worker] = []
@@ -170,14 +163,14 @@ def processes(
             if tick is not None:
                 tick()
     finally:
-        # Not waited for: an interrupt is answered at once.
+        # Without waiting, so that an interrupt takes effect at once.
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in started:
             worker.close()
 
 
 def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) -> Outcomes:
-    """Yield the outcomes of points as they end, run by the workers of a Dask cluster.
+    """Run the points on a Dask cluster; yield outcomes as they end.
 
     The scheduler replaces a worker that is lost: its points run elsewhere.
     """
@@ -198,7 +191,7 @@ def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) ->
 
 
 class Task:
-    """A study, as the workers of a cluster run it."""
+    """A study in the form in which it is sent to the workers of a cluster."""
 
     def __init__(self, fn: bytes, limits: PointLimits, version: str) -> None:
         self.fn, self.limits, self.version = fn, limits, version
@@ -208,7 +201,6 @@ class Task:
         return Task, (self.fn, self.limits, self.version)
 
     def run(self, point: Row) -> Outcome:
-        """Return the outcome of a point."""
         if code_version() != self.version:
             return Outcome(ERROR, {}, f"this worker's kernbench is {code_version()}, not {self.version}")
         if not self.limits.need_process:
@@ -232,20 +224,20 @@ def _run(task: Task, point: Row) -> Outcome:
 
 
 def _outcome(future: Future[Outcome]) -> Outcome:
-    """Return the outcome of a point of the cluster; the scheduler gives up one that keeps losing its worker."""
+    """Handle a lost point of the cluster: the scheduler gives up a point that keeps losing its worker."""
     try:
         return future.result()
     except Exception as error:  # noqa: BLE001 - KilledWorker, or a cluster that is gone
         return Outcome(DIED, {}, f"{type(error).__name__}: {error}")
 
 
-TO_DO = "to_do"  # in a line that each run begins with: the points that it runs and their work, by key
-FOUND = "found"  # in the same line: the keys of those that it need not run
+TO_DO = "to_do"  # in the first line of each run: keys and work of the points that it runs
+FOUND = "found"  # in the same line: keys of the points that it need not run
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Points to run, in this order, by their keys; `work` says how long each one takes compared with others."""
+    """Points to run, in this order, by their keys; `work` is the relative duration of each."""
 
     fn: Callable[[Row], Row]
     points: Mapping[str, Row]
@@ -267,7 +259,7 @@ def run(
     deadline: float | None = None,
     tick: Callable[[], object] | None = None,
 ) -> Iterator[tuple[str, Outcome, bool]]:
-    """Yield the key and the outcome of every point as it ends, and whether it was kept from before.
+    """Yield (key, outcome, whether it was stored before) of every point as it ends.
 
     With a `deadline` (of `time.monotonic`), only those that have ended by then; `tick` is called regularly while
     processes run.
@@ -316,7 +308,6 @@ def _engine(
 
 
 def _entry(job: Job, key: str, outcome: Outcome, limits: PointLimits) -> dict[str, Any]:
-    """Return the line of a finished point: its outcome, and what it was made of."""
     made_of = {"study": job.study, "code": job.version, "machine": job.machines[key], "point": job.points[key]}
     if outcome.status == OK:
         return {"key": key, "row": outcome.row, "seconds": round(outcome.seconds, 6), "made_of": made_of}
@@ -324,12 +315,11 @@ def _entry(job: Job, key: str, outcome: Outcome, limits: PointLimits) -> dict[st
 
 
 def _limit(status: str, limits: PointLimits) -> float | None:
-    """Return the limit that a status is about."""
     return {TIME: limits.seconds, MEMORY: limits.mib}.get(status)
 
 
 def _kept(store: Store | None, job: Job, limits: PointLimits) -> dict[str, Outcome]:
-    """Return the outcomes of points that need not be run: rows, errors of the study, limits not raised since."""
+    """Outcomes of points that need not be run: rows, errors of the study, limits not raised since."""
     found: dict[str, Outcome] = {}
     for entry in store.entries() if store is not None else ():
         key, status = str(entry.get("key")), entry.get("status", OK)

@@ -1,4 +1,4 @@
-"""Results from files: the machine, what ran with which parameters, the result, and the versions that produced it."""
+"""Results from files, with their manifests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def read(path: str | Path) -> SavedResult:
 
 
 def _refuse_files(path: Path) -> None:
-    """Raise a ConfigError if the machine of a result names a file of this host, which reading it would read."""
+    """Raise a ConfigError if the machine names a file of this host, because loading it would read that file."""
     with damaged(path, FILE, REMEDY):
         meta = json.loads(read_arrays(path, FILE, REMEDY)["meta"].tobytes())
         table = meta["spec"].get("cube", {}).get("pe", {}).get("pe_gemm", {}).get("table")
@@ -72,7 +72,7 @@ def _refuse_files(path: Path) -> None:
 
 
 def read_content(name: str, content: bytes) -> SavedResult:
-    """Return the result in the content of a file called `name`; raises as `read` does."""
+    """Read the result in the content of a file called `name`; raises as `read` does."""
     if len(content) > _MOST:
         raise ConfigError(f"{name}: is larger than {_MOST // MIB} MiB; open it in a cell, with kb.read")
     with TemporaryDirectory() as folder:

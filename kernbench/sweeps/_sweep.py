@@ -44,7 +44,7 @@ class Sweep:
     metrics : tuple of str
         Columns with numbers that the study returned, and costs.
     invalid : DataFrame
-        Points that could not be, and why.
+        Invalid points, with reasons.
     about : mapping
         Study, version of its code, and hash of the machine that points change.
     """
@@ -57,7 +57,6 @@ class Sweep:
 
     @classmethod
     def of(cls, plan: Plan, outcomes: Mapping[str, Outcome]) -> Sweep:
-        """Return the sweep of a plan's outcomes."""
         import pandas as pd
 
         rows, names = [], []
@@ -87,7 +86,6 @@ class Sweep:
 
     @property
     def ok(self) -> pd.DataFrame:
-        """The rows with a result."""
         return self.table[self.table["status"] == OK]
 
     def save(self, folder: str | Path) -> Path:
@@ -96,7 +94,7 @@ class Sweep:
         Raises
         ------
         KernbenchError
-            If one cannot be written, as on a full disk; earlier ones stay as they were.
+            If one cannot be written, as on a full disk; earlier files are unchanged.
         """
         from pandas.api.types import is_numeric_dtype
 
@@ -107,7 +105,7 @@ class Sweep:
         write_text(folder / PLAN, json.dumps({**self.about, "axes": self.axes, "invalid": invalid}, indent=1))
         if find_spec("pyarrow") is None:
             return folder
-        # A column of a file has one type: those that hold anything but numbers are text.
+        # Columns of a file have one type; those with other values than numbers are text.
         texts = {name: "string" for name in self.table if not is_numeric_dtype(self.table[name])}
         with replacing(folder / PARQUET) as part:
             self.table.astype(texts).to_parquet(part, index=False)
@@ -144,7 +142,7 @@ class Sweep:
         return f"<p>{self._head()}</p>{html}"
 
     def _first(self) -> list[str]:
-        """Return the columns to show: what was varied, times and what else the study says first, costs, what failed."""
+        """Columns to print: axes, times and the study's first other metrics, costs, and the status if points failed."""
         costs = [name for name in ("area_mm2", "energy_uj") if name in self.metrics]
         metrics = sorted((x for x in self.metrics if x not in costs), key=lambda name: not name.endswith("_ns"))[:4]
         failed = ["status", "error"] if len(self.ok) < len(self) else []
@@ -152,7 +150,6 @@ class Sweep:
 
 
 def _plain(values: Mapping[str, Any]) -> Row:
-    """Return values that a cell can hold: a list or mapping as its text."""
     return {k: json.dumps(v) if isinstance(v, (dict, list, tuple)) else v for k, v in values.items()}
 
 
@@ -194,7 +191,7 @@ def sweep(
     where : str, callable or sequence of them
         What every point must satisfy, as `pes <= 256 and area_mm2 < 900`.
     samples, seed : int
-        A Latin hypercube of so many points in place of every combination.
+        Size and seed of a Latin hypercube, which replaces the full grid.
     folder : str or Path
         Where finished points are written at once, and found again by the same call; and the table.
     workers : int
@@ -265,7 +262,7 @@ def run_plan(
 
 
 def _client(scheduler: str | Client | None) -> tuple[Client | None, bool]:
-    """Return a client of the cluster, and whether it is ours to close."""
+    """Client of the cluster, and whether to close it afterwards."""
     if not isinstance(scheduler, str):
         return scheduler, False
     try:

@@ -25,7 +25,7 @@ from kernbench.points._keys import Row
 from kernbench.sim_engine._limits import NONE, Limits, limited
 from kernbench.sweeps import _argument_checks as checks
 
-# An engine is full of cycles. That of a long point takes gigabytes, which the next point needs.
+# An engine is full of cycles. The engine of a long point takes gigabytes, which the next point needs.
 _LONG_S = 1
 
 OK, ERROR, TIME, MEMORY, SESSION, DIED = "ok", "error", "time limit", "memory limit", "session limit", "worker died"
@@ -34,8 +34,6 @@ STATUSES = (OK, ERROR, TIME, MEMORY, SESSION, DIED)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a point ended."""
-
     status: str
     row: Row
     error: str = ""
@@ -45,14 +43,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class PointLimits:
-    """How long a point may take [s], how much memory its process may fill [MiB], and what its sessions may take."""
+    """Limits of a point: time [s], memory of its process [MiB], and limits of its sessions."""
 
     seconds: float | None = None
     mib: int | None = None
     session: Limits = NONE
 
     def __post_init__(self) -> None:
-        """Refuse limits that cannot be enforced."""
         if self.seconds is not None and not (checks.is_number(self.seconds) and self.seconds > 0):
             raise ConfigError(f"time_limit_s = {quote(self.seconds)} must be a number > 0 [s]")
         if self.mib is not None:
@@ -62,12 +59,11 @@ class PointLimits:
 
     @property
     def need_process(self) -> bool:
-        """Whether a point has to run in a process that can be ended."""
         return self.seconds is not None or self.mib is not None
 
 
 def attempt(fn: Callable[[Row], Row], point: Row, limits: Limits | None = None) -> Outcome:
-    """Return the outcome of `fn(point)`, its sessions held to `limits`; raises only on an interrupt."""
+    """Outcome of `fn(point)`, its sessions limited by `limits`; raises only on an interrupt."""
     outcome = _attempt(fn, point, limits)
     if outcome.seconds > _LONG_S:
         gc.collect()
@@ -91,24 +87,23 @@ def _attempt(fn: Callable[[Row], Row], point: Row, limits: Limits | None) -> Out
 
 
 def _is_limit(error: BaseException | None) -> bool:
-    """Return whether a session was over a limit; the error of a rank has that as its cause."""
+    """Whether a session exceeded a limit; the error of a rank has that as its cause."""
     return error is not None and (isinstance(error, LimitError) or _is_limit(error.__cause__))
 
 
 def _plain(value: Any) -> Any:
-    """Return numpy's numbers and arrays as Python's."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a row holds plain values, not {type(value).__name__}")
 
 
 _MAIN = "from kernbench.sweeps._worker import serve; serve()"
-# The processes share the cores already: threads of numpy's matrix products would wait for each other.
+# The processes share the cores already; threads of numpy's matrix products would wait for each other.
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 
 
 class Worker:
-    """A process that runs `fn` for one point at a time, started when it is first needed.
+    """A process that runs `fn` for one point at a time, started on first use.
 
     It is a new interpreter: a fork would inherit locks and threads, and multiprocessing's spawn imports the caller's
     script again.
@@ -122,7 +117,6 @@ class Worker:
         self._closed = threading.Event()
 
     def run(self, point: Row) -> Outcome:
-        """Return the outcome of a point; the process is ended if it goes over a limit."""
         outcome = self._run(point)
         if outcome.status == MEMORY:
             # Earlier points of this process may have left too much in memory.
@@ -132,7 +126,7 @@ class Worker:
         return outcome
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, even while it runs a point."""
         self._closed.set()
         self._end()
 
@@ -204,7 +198,7 @@ def _send(pipe: IO[bytes], message: object) -> None:
 
 
 def packed(fn: Callable[[Row], Row], own: ModuleType | None = None) -> bytes:
-    """Return `fn` as bytes, a function of a notebook or script with what it uses."""
+    """Pickle `fn`, by value if it is defined in a notebook, a script or `own`."""
     import cloudpickle
 
     if own is not None:
@@ -220,7 +214,7 @@ def packed(fn: Callable[[Row], Row], own: ModuleType | None = None) -> bytes:
 
 
 def unpacked(data: bytes) -> Callable[[Row], Row]:
-    """Return the function of `packed`; if it cannot be imported here, every point says so."""
+    """Inverse of `packed`; a function that cannot be imported here is replaced by one that raises the error."""
     try:
         fn: Callable[[Row], Row] = pickle.loads(data)  # noqa: S301 - from our own parent or client
     except Exception as error:  # noqa: BLE001 - whatever a module raises when it is imported
@@ -232,7 +226,7 @@ def serve() -> None:
     """Answer points from stdin until it ends: the main function of a `Worker`'s process."""
     answers = os.fdopen(os.dup(1), "wb")
     points = os.fdopen(os.dup(0), "rb")
-    # What a study prints must not get between the answers.
+    # Output of a study must not mix with the answers.
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
@@ -252,7 +246,7 @@ def serve() -> None:
 
 
 def _listen(points: IO[bytes], inbox: SimpleQueue[Row]) -> None:
-    """Receive points; end with the parent, even in the middle of a point that never ends."""
+    """Receive points; exit with the parent, even during a point that never ends."""
     try:
         while True:
             inbox.put(pickle.load(points))  # noqa: S301 - from our own parent

@@ -1,4 +1,4 @@
-"""One factor at a time, down and up: how a metric answers, and what to change first."""
+"""One factor at a time, down and up: its effect on a metric, and what to change first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def pareto(table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the rows that no other row beats: none is as good in every metric and better in one.
+    """Return the rows that no other row dominates: none is as good in every metric and better in one.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def pareto(table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[st
     order = np.lexsort(values.T[::-1])
     front: list[int] = []
     for i in order:
-        # Sorted by the first metric: only rows before can beat this one.
+        # Rows are sorted by the first metric, so only earlier ones can dominate this one.
         if not any((values[j] <= values[i]).all() for j in front):
             front.append(int(i))
     return rows.iloc[front]
@@ -83,7 +83,6 @@ def effects(table: pd.DataFrame, axes: Sequence[str], metric: str) -> pd.DataFra
 
 
 def steps(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "area_mm2") -> pd.DataFrame:
-    """Return what each step along an axis gains, and costs, while the other axes are fixed."""
     import pandas as pd
 
     check_columns(table, [*axes, metric, cost])
@@ -109,13 +108,12 @@ def steps(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "ar
 
 
 def _groups(rows: pd.DataFrame, axes: Sequence[str], axis: str) -> list[pd.DataFrame]:
-    """Return the rows that differ along one axis only, by the values of the others."""
+    """Rows that differ along one axis only, grouped by the values of the others."""
     others = [name for name in axes if name != axis]
     return [group for _, group in rows.groupby(others, sort=False)] if others else [rows]
 
 
 def check_columns(table: pd.DataFrame, names: Sequence[str]) -> None:
-    """Refuse columns that a table does not have."""
     for name in names:
         if name not in table:
             raise ArgumentError(f"column {name!r} is not in the table; {hint(name, map(str, table.columns))}")
@@ -127,7 +125,7 @@ BASE, DOWN, UP = "base", "down", "up"
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """Answers of a metric to each factor.
+    """The result of a sensitivity study.
 
     Parameters
     ----------
@@ -141,7 +139,6 @@ class Sensitivity:
     change: float
 
     def ranked(self, metric: str) -> pd.DataFrame:
-        """Return what to change first, as the function `ranked` does."""
         return ranked(self.sweep.ok, metric)
 
     def __repr__(self) -> str:
@@ -167,7 +164,7 @@ def sensitivity(
         As for `kb.sweep`.
     factors : sequence of str, or mapping
         Fields of the machine or parameters of the study; or for each name the fields that are scaled together, or
-        settings for `down` and `up`, for what has no middle.
+        settings for `down` and `up`, for factors that cannot be scaled.
     parameters : mapping
         Parameters and fields that every point has.
     change : float
@@ -185,7 +182,6 @@ def sensitivity_plan(
     parameters: Mapping[str, Any] | None = None,
     change: float = 0.2,
 ) -> Plan:
-    """Return the points of `sensitivity`, whose parameters these are."""
     base, fixed = resolve_topology(machine), dict(parameters or {})
     named = factors if isinstance(factors, Mapping) else {name: [name] for name in factors}
     axis: dict[str, Mapping[str, Any]] = {f"{BASE}/": {}}
@@ -202,7 +198,7 @@ def sensitivity_plan(
 
 
 def ranked(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return what to change first: factors by how much less of the metric their better direction gives."""
+    """Factors by how much their better direction reduces the metric."""
     import pandas as pd
 
     check_columns(table, [metric])

@@ -1,1 +1,1 @@
-"""Pictures: one function per figure, from plain tables; matplotlib's object interface, so any thread may draw."""
+"""Figures from plain tables, one function each; matplotlib's object interface, so any thread may draw."""

@@ -1,4 +1,4 @@
-"""The fields of a machine file and the parameters of programs as a user reads them: label, unit, bounds, slider."""
+"""Labels, units, bounds and sliders for the fields of a machine file and the parameters of programs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PARAMETERS = {
 }
 
 _UNITS = {"um2": "µm²", "mm2": "mm²", "mm2/MiB": "mm²/MiB", "mm2 per GB/s": "mm² per GB/s"}
-_EACH = 32  # up to here, a slider of a whole number offers each one
+_EACH = 32  # up to here, a slider of whole numbers offers each one
 _STEPS = (1.0, 1.25, 1.5, 1.75)
 _FACTORS = (*(step * 2.0**octave for octave in range(-3, 3) for step in _STEPS), 8.0)
 _FROM_ZERO = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
@@ -52,8 +52,6 @@ _FROM_ZERO = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One value of the machine file."""
-
     path: str
     label: str
     unit: str
@@ -66,12 +64,12 @@ class Field:
 
     @property
     def bounds(self) -> str:
-        """What a number must be: "> 0, <= 1"; empty for other values."""
+        """Bounds of a number, as in "> 0, <= 1"; empty for other values."""
         low = [] if self.low is None else [f"{'>' if self.open else '>='} {self.low:g}"]
         return ", ".join(low + ([] if self.high is None else [f"<= {self.high:g}"]))
 
     def stops(self, value: object) -> tuple[float, ...]:
-        """Return the values that a slider offers around `value`, ascending; empty for what is not one number.
+        """Slider values around `value`, ascending; empty if it is not a single number.
 
         >>> fields()["cube.hbm.channels"].stops(8)
         (1, 2, 4, 8, 16, 32, 64)
@@ -109,7 +107,7 @@ _LINE = re.compile(r"( *)(\w+):\s*([^#]*)(?:#.*\((ref|std|chosen)\b[:;]?\s*([^)]
 
 @cache
 def sources() -> dict[str, str]:
-    """Return where the default value of each field is from, as the packaged machine file says.
+    """Source of each default, from the comments of the packaged machine file.
 
     >>> sources()["cube.pe.pe_gemm.tile.m"], sources()["system.sip_link.latency_ns"]
     ('reference design', 'assumption: a short package-to-package serial link; tried 25 to 100')
@@ -132,7 +130,7 @@ def sources() -> dict[str, str]:
 
 
 def parameter_label(name: str) -> str:
-    """Return the label of a program's parameter; one without an entry is spelled out.
+    """Label of a program's parameter; without an entry, its name as words.
 
     >>> parameter_label("tokens"), parameter_label("block_size")
     ('Tokens per rank', 'Block size')

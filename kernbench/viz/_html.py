@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kernbench.analysis.why import Why
 
 
-_SHOWN, _SHOWN_ROWS, _BARS = 8, 12, 6  # reasons, rows of the log, pieces of the bar
+_SHOWN, _SHOWN_ROWS, _BARS = 8, 12, 6  # reasons, rows of the log, segments of the bar
 _LEFT = "text-align:left;white-space:nowrap"
 _NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
 _WARNING = f"border-left:3px solid {palette.VERMILION};padding-left:6px"
@@ -33,7 +33,6 @@ _COLOURS = [*dict.fromkeys(palette.STAGES.values())]
 
 
 def compare_html(comparison: Comparison) -> str:
-    """Return both runs: the values of the machine that differ, then times with their change."""
     parts = [
         f"<div><b>{escape(comparison.before)}</b> &rarr; <b>{escape(comparison.after)}</b></div>",
         f"<div>{escape(comparison.machine_line())}</div>",
@@ -50,7 +49,6 @@ def compare_html(comparison: Comparison) -> str:
 
 
 def records_html(records: Records) -> str:
-    """Return the log as two tables; times are in ns."""
     kinds = []
     for i, kind in enumerate(records.kinds):
         rows = records.kind == i
@@ -74,7 +72,7 @@ def records_html(records: Records) -> str:
 
 
 def why_html(why: Why) -> str:
-    """Return the reasons of a run as a table, the device's before the host's; the bar behind a share is that share."""
+    """Table of reasons, the device's before the host's; the bar behind a share shows it."""
     total = why.path.makespan_ps / 1000
     head = "".join(
         f'<th style="{_NUMBER if i in (1, 2) else _LEFT}">{cell}</th>'
@@ -114,7 +112,6 @@ def _why_row(what: str, ns: str, share: str, bar: str = "", last: str = "<td></t
 
 
 def result_html(result: Result) -> str:
-    """Return the summary of one run: latency, critical path, busy stages, launches, busiest components and links."""
     machine = f'<span style="opacity:.7">machine {result.machine}</span>'
     parts = [
         f"<div><b>{escape(result.name)}</b>: <b>{result.latency_ns:,.2f} ns</b> {machine}</div>",
@@ -141,7 +138,6 @@ def result_html(result: Result) -> str:
 def model_html(
     head: str, ns: Mapping[str, float], modules: Sequence[Mapping[str, str]], launches: Sequence[Mapping[str, str]]
 ) -> str:
-    """Return a call of a model: a bar and a table of its modules, and its launches."""
     longest = sorted(ns, key=lambda name: -ns[name])
     pieces = [(escape(name), ns[name], colour) for name, colour in zip(longest[:_BARS], _COLOURS, strict=False)]
     pieces.append(("other", sum(ns[name] for name in longest[_BARS:]), palette.GREY))
@@ -151,7 +147,7 @@ def model_html(
 
 
 def _named_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return rows as a table that scrolls where it is too wide; the first column and limits are text."""
+    """Table that scrolls if it is too wide; the first column and "limit" are text."""
     names = list(rows[0]) if rows else []
     look = [_LEFT if i == 0 or name == "limit" else _NUMBER for i, name in enumerate(names)]
     lines = [
@@ -164,7 +160,6 @@ def _named_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _path_bar(result: Result) -> str:
-    """Return the critical path on the device by resource, or why there is none."""
     why = result.explained
     if isinstance(why, str):
         return f"<div>{escape(why)}</div>"
@@ -179,7 +174,6 @@ def _path_bar(result: Result) -> str:
 
 
 def _bar_svg(named: Sequence[tuple[str, float, str]], label: str) -> str:
-    """Return one bar of pieces (name, ns, colour) with its legend."""
     total = sum(ns for _, ns, _ in named)
     pieces, legend, x = [], [], 0.0
     for name, ns, colour in named:
@@ -203,7 +197,7 @@ def _bar_svg(named: Sequence[tuple[str, float, str]], label: str) -> str:
 
 
 def timeline_svg(records: Records, pe: tuple[int, int, int]) -> str:
-    """Return what the engines of one PE did when, a lane per stage; work closer than half a pixel flows together."""
+    """Timeline of one PE, a lane per stage; intervals closer than half a pixel are merged."""
     start, end = pe_window(records, pe)
     scale = (_WIDTH - _LABELS) / max(1, end - start)
     lanes: list[str] = []
@@ -227,7 +221,6 @@ def timeline_svg(records: Records, pe: tuple[int, int, int]) -> str:
 
 
 def _stages(records: Records, pe: tuple[int, int, int]) -> Iterator[tuple[str, Records]]:
-    """Yield the stages that did work on a PE, with their rows."""
     mine = records.of_pe(*pe)
     for stage in (*LANES, "composite"):
         rows = mine.of_kind(*STAGES[stage])
@@ -236,7 +229,6 @@ def _stages(records: Records, pe: tuple[int, int, int]) -> Iterator[tuple[str, R
 
 
 def _ends(left: int, right: int, y: int, start_ps: int, end_ps: int) -> str:
-    """Return the first and the last time of an axis."""
     look = 'font-size="11" fill="currentColor"'
     return "".join(
         f'<text x="{x}" y="{y}" {look} text-anchor="{anchor}">{ns_text(ps / 1000)} ns</text>'
@@ -245,7 +237,6 @@ def _ends(left: int, right: int, y: int, start_ps: int, end_ps: int) -> str:
 
 
 def _last_timeline(records: Records) -> str:
-    """Return the timeline of the PE that finished last, the first of several."""
     work = records.of_kind(*PE_KINDS)
     if not len(work):
         return ""
@@ -255,7 +246,6 @@ def _last_timeline(records: Records) -> str:
 
 
 def _path_table(result: Result) -> str:
-    """Return the first resources of the device and of the host on the critical path."""
     why = result.explained
     if isinstance(why, str):
         return ""
@@ -287,7 +277,7 @@ def _busiest(title: str, busiest: Sequence[Busy], *, links: bool) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1) -> str:
-    """Return a table whose first `text` columns are text and whose others are numbers."""
+    """Table whose first `text` columns are left-aligned, and whose others are numbers."""
 
     def line(tag: str, cells: Sequence[str]) -> str:
         return "".join(

@@ -1,7 +1,7 @@
-"""How busy each link and component was over time, from the log of a run.
+"""Load of each link and component over time, from the log of a run.
 
-The log has how long each link was busy, and when each transfer began and ended, but not when each link served each
-flit. Here a transfer waits at the busiest link of its route: it passes the links in front of that one as early as it
+The log has the busy time of each link, and the start and end of each transfer, but not the time of each flit on each
+link. Here a transfer waits at the busiest link of its route: it passes the links in front of that one as early as it
 can, and those behind it as late as its end allows. No server does more than one thing at a time.
 """
 
@@ -17,34 +17,32 @@ from kernbench.topology import _naming as naming
 
 
 class Load(NamedTuple):
-    """The busy share, and how much work was under way on average: float64 of shape (servers, bins)."""
+    """The busy share, and the mean amount of outstanding work: float64 of shape (servers, bins)."""
 
     busy: np.ndarray
     under_way: np.ndarray
 
 
 def used_links(records: Records) -> list[str]:
-    """Return the links that were busy."""
     return [records.links.names[i] for i in np.flatnonzero(records.links.busy_ps)]
 
 
 def used_nodes(records: Records) -> dict[str, int]:
-    """Return the time that each component was busy [ps], of those that were."""
+    """Busy time [ps] of each component, without idle ones and the host."""
     return {name: ps for name, ps in records.busy_by_component().items() if ps and name != naming.HOST}
 
 
 def link_loads(records: Records, bins: int) -> Load:
-    """Return the load of each used link in each bin."""
     busy_ps = records.links.busy_ps[records.links.busy_ps > 0]
     early, late, queues = (_Work(len(busy_ps), records.makespan_ps, bins) for _ in range(3))
     moves, hops = records.dependencies.transfers, _Hops(records)
     start, end, route, nbytes = (moves[name] for name in ("start_ps", "end_ps", "route", "nbytes"))
     write, read = moves["kind"] == WRITE, np.isin(moves["kind"], (READ, FETCH)) & (moves["served_ps"] >= 0)
-    # Data of a read leave their memory in turn. Those of a write are there before it is served, as is a message's part.
+    # Data of a read leave their memory in turn. Data of a write, or of a message's part, exist before they are served.
     first = np.where(read, _served_from(records), start)
     last = np.where(~read & (moves["arrived_ps"] >= 0), moves["arrived_ps"], end)
     supply = np.where(read, moves["served_ps"] - first, 0)
-    # A route leads from the memory: a write goes against it.
+    # A route starts at the memory; a write crosses it in reverse.
     move, hop = hops.of(route + write * len(records.dependencies.routes))
     high = last[move] - hops.behind[hop]
     low = np.minimum(first[move] + hops.before[hop], high - 1)
@@ -57,7 +55,6 @@ def link_loads(records: Records, bins: int) -> Load:
 
 
 def node_loads(records: Records, bins: int) -> Load:
-    """Return the load of each used component in each bin."""
     busy = used_nodes(records)
     row_of = {name: i for i, name in enumerate(busy)}
     done, queues = (_Work(len(busy), records.makespan_ps, bins) for _ in range(2))
@@ -74,10 +71,10 @@ def node_loads(records: Records, bins: int) -> Load:
 
 
 def _shares(early: _Work, late: _Work, busy_ps: np.ndarray, records: Records) -> np.ndarray:
-    """Return the busy share of each bin; the times of a server sum to its `busy_ps`.
+    """Busy share of each bin; the times of a server sum to its `busy_ps`.
 
-    What a bin has no room for was done later, or, of late work, earlier. Time that no work explains is of work that the
-    log leaves out: it is spent while commands of PEs ran.
+    Work that exceeds a bin is moved to later ones or, for late work, to earlier ones. Busy time that no work explains
+    belongs to work that the log leaves out: it is spread over the time in which commands of PEs ran.
     """
     before, behind, width = early.per_bin(), late.per_bin(), early.width
     total = before.sum(1) + behind.sum(1)
@@ -92,7 +89,7 @@ def _shares(early: _Work, late: _Work, busy_ps: np.ndarray, records: Records) ->
 
 
 def _pour(work: np.ndarray, width: float, *, backwards: bool = False) -> None:
-    """Move what is over `width` in a bin to the next ones."""
+    """Move the excess over `width` in a bin to the next ones."""
     over = (work > width).any(axis=1)
     columns = work[over].T.copy()
     left = np.zeros(columns.shape[1])
@@ -104,7 +101,7 @@ def _pour(work: np.ndarray, width: float, *, backwards: bool = False) -> None:
 
 
 def _command_weights(records: Records, bins: int) -> np.ndarray:
-    """Return the share of each bin in the time of all commands of PEs."""
+    """Share of each bin in the time of all commands of PEs."""
     spans, rows = _Work(1, records.makespan_ps, bins), records.is_kind("composite", "load", "store", "send", "recv")
     start, end = records.start_ps[rows], records.end_ps[rows]
     spans.add(np.zeros(len(start), np.int64), start, end, end - start)
@@ -113,7 +110,7 @@ def _command_weights(records: Records, bins: int) -> np.ndarray:
 
 
 def _served_from(records: Records) -> np.ndarray:
-    """Return from when the memory of each transfer served it: it had come, and the one before it was served."""
+    """Start of each transfer's service by its memory: it has arrived, and the previous one has been served."""
     moves, routes = records.dependencies.transfers, records.dependencies.routes
     memory = np.array([route[0] for route in routes] or [0])[moves["route"]]
     order = np.lexsort((moves["served_ps"], memory))
@@ -125,7 +122,7 @@ def _served_from(records: Records) -> np.ndarray:
 
 
 def _disjoint(rows: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return starts, ends and lengths of intervals, less what earlier ones of the same row cover."""
+    """Cut from intervals the parts that earlier ones of the same row cover; return starts, ends and lengths."""
     shift = rows.astype(np.int64) * (int(end.max(initial=0)) + 1)
     order = np.lexsort((start, rows))
     low, high = (start + shift)[order], np.maximum.accumulate((end + shift)[order])
@@ -136,15 +133,13 @@ def _disjoint(rows: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.
 
 
 class _Work:
-    """Work of servers over time, in bins."""
-
     def __init__(self, n: int, span_ps: int, bins: int) -> None:
         self.width = span_ps / bins
         # The slope of each server's work, and slope x time, where they change.
         self._slope, self._offset = np.zeros((2, n, bins + 1))
 
     def add(self, rows: np.ndarray, start: np.ndarray, end: np.ndarray, work: np.ndarray) -> None:
-        """Add work that is done evenly from `start` to `end`, of the servers `rows` (-1: of none)."""
+        """Add work that is done evenly from `start` to `end` by the servers `rows` (-1: none)."""
         used = (rows >= 0) & (work > 0)
         rows, start, end, work = rows[used], start[used], np.maximum(end[used], start[used] + 1), work[used]
         slope, bins, size = work / (end - start), self._slope.shape[1], self._slope.size
@@ -154,19 +149,19 @@ class _Work:
             self._offset += np.bincount(index, change * at, size).reshape(self._offset.shape)
 
     def per_bin(self) -> np.ndarray:
-        """Return the work of each server in each bin [ps]."""
+        """Work of each server in each bin [ps]."""
         edges = np.arange(self._slope.shape[1]) * self.width
         done = np.cumsum(self._slope, 1) * edges - np.cumsum(self._offset, 1)
         work: np.ndarray = np.maximum(0, np.diff(done, axis=1))
         return work
 
     def rates(self) -> np.ndarray:
-        """Return the work of each bin per time: of intervals as long as their work, how many there are on average."""
+        """Work of each bin per time; for intervals as long as their work, their mean number."""
         return self.per_bin() / self.width
 
 
 class _Hops:
-    """The links of each route, and of each route against its direction: the columns of one table."""
+    """The links of each route, and of each route in reverse: the columns of one table."""
 
     def __init__(self, records: Records) -> None:
         nodes, known = records.dependencies.nodes, records.dependencies.links
@@ -179,7 +174,7 @@ class _Hops:
         ends = [divmod(pair, len(nodes)) for pair in pairs.tolist()]
         names = {name: i for i, name in enumerate(records.links.names)}
         place = np.array([names.get(f"{nodes[src]}->{nodes[dst]}", -1) for src, dst in ends], np.int64)
-        # Row -1, of a link that was never used, is the last of each table.
+        # Row -1, for a link that was never used, is the last of each table.
         table = records.links
         busy = np.append(table.busy_ps, 0)
         self.link = np.append(np.where(table.busy_ps > 0, np.cumsum(table.busy_ps > 0) - 1, -1), -1)[place][index]
@@ -200,7 +195,7 @@ class _Hops:
         self.until_busiest = is_first | (np.append(-1, so_far[:-1])[: len(route)] < most)
 
     def of(self, routes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return for all links of all `routes` the index into `routes`, and that of the row of this table."""
+        """For all links of all `routes`: the index into `routes`, and the row of this table."""
         count = self._first[routes + 1] - self._first[routes]
         move = np.repeat(np.arange(len(routes)), count)
         within = np.arange(len(move)) - np.repeat(np.cumsum(count) - count, count)
@@ -208,7 +203,7 @@ class _Hops:
 
 
 def _running_max(values: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Return the largest value so far in each group; groups are ascending."""
+    """Cumulative maximum within each group; groups are ascending."""
     known, rank = np.unique(values, return_inverse=True)
     shift = group * len(known)
     largest: np.ndarray = known[np.maximum.accumulate(rank + shift) - shift]

@@ -17,22 +17,15 @@ _ACCENT, _SECOND, _QUIET = "var(--kbp-accent)", "var(--kbp-path)", "var(--kbp-ou
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One quantity of runs."""
-
     key: str
     title: str
 
 
 def parallel_coordinates(rows: Sequence[Mapping[str, Any]], axes: Sequence[Axis], a: int | None, b: int | None) -> Any:
-    """Draw each run as a line over the axes; each axis from its smallest to its largest value, words in their order.
+    """Draw each run as a line over the axes, each scaled from its smallest to its largest value.
 
-    Parameters
-    ----------
-    rows : sequence of mapping
-        One for each run: `run`, `title`, and a value, a text or None under the key of each axis.
-    axes : sequence of Axis
-    a, b : int or None
-        The two runs that are compared, by number: they are drawn in colour.
+    A row has `run`, `title`, and a value, a text or None under the key of each axis; runs `a` and `b` are drawn in
+    colour.
     """
     alt = altair()
     points, ends = [], []
@@ -69,14 +62,13 @@ def parallel_coordinates(rows: Sequence[Mapping[str, Any]], axes: Sequence[Axis]
 
 
 class _Scale:
-    """The place of a value on its axis, 0 to 1: numbers by size, words by order."""
+    """The position of a value on its axis, 0 to 1: numbers by size, words by order."""
 
     def __init__(self, values: Sequence[Any]) -> None:
         self._numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
         self._known: list[Any] = sorted(set(values)) if self._numbers else sorted({str(x) for x in values})
 
     def at(self, value: Any) -> float:
-        """Return the place of a value."""
         if len(self._known) < 2:
             return 0.5
         if self._numbers:
@@ -85,13 +77,11 @@ class _Scale:
         return self._known.index(str(value)) / (len(self._known) - 1)
 
     def ticks(self) -> list[tuple[str, float]]:
-        """Return the values that are written at the axis: its ends, or every word."""
         shown = self._known if not self._numbers else sorted({self._known[0], self._known[-1]})
         return [(value_text(value), self.at(value)) for value in shown]
 
 
 def value_text(value: Any) -> str:
-    """Return a value of a run as a table or an axis writes it: four digits of a number."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -100,7 +90,7 @@ def value_text(value: Any) -> str:
 
 
 def roofline(name: str, intensities: Mapping[str, float], gflops: float, roofs: Roofs, title: str) -> Any:
-    """Draw one run below one roof for each memory level, with a point at its intensity of each, and name what binds.
+    """Draw one run below one roof for each memory level, with a point at its intensity of each, and name the limit.
 
     `intensities` are its flops for each byte that it moved at a level.
     """
@@ -119,7 +109,7 @@ def roofline(name: str, intensities: Mapping[str, float], gflops: float, roofs: 
         for level, bw in roofs.levels_gbs.items()
     ]
     peak = {"x": high, "y": roofs.peak_gflops, "text": f"peak {roofs.peak_gflops:,.0f} Gflop/s"}
-    # At the peak, the level that would bind next.
+    # At the peak, the level that would limit next.
     nearest = min(intensities, key=lambda level: intensities[level] * roofs.levels_gbs[level])
     allows = "the peak" if limit == "peak" else f"what its intensity allows of {limit}"
     run = {
@@ -157,12 +147,10 @@ def roofline(name: str, intensities: Mapping[str, float], gflops: float, roofs: 
 
 
 def _of(alt: Any, values: list[dict[str, Any]]) -> Any:
-    """Return a chart of some values, without a mark."""
     return alt.Chart(alt.Data(values=values))
 
 
 def _styled(chart: Any) -> Any:
-    """Give a chart the colours and the type of the page."""
     return (
         chart.configure(background="transparent", padding=4, autosize={"type": "fit-x", "contains": "padding"})
         .configure_view(stroke=None)

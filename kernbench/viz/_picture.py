@@ -24,18 +24,15 @@ _FILES = (
 
 @cache
 def module_js() -> str:
-    """Return the ES module: its files one after the other."""
     return "\n".join(_read(name) for name in _FILES)
 
 
 @cache
 def style_css() -> str:
-    """Return the style sheet."""
     return _read("tokens.css")
 
 
 def shared_js() -> str:
-    """Return what the views of the picture share, for other widgets on the page."""
     return _read("shared.js")
 
 
@@ -44,14 +41,7 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 
 
 def picture_html(scene: Scene, note: str = "") -> str:
-    """Return a page with the picture of a scene; it needs neither kernel nor network.
-
-    Parameters
-    ----------
-    scene : Scene
-    note : str
-        What ran, below the picture.
-    """
+    """Page with the picture of a scene and a `note` below; it needs neither kernel nor network."""
     header, buffers = scene
     title = escape(title_of(header))
     data = {"header": header, "buffers": {name: b64encode(content).decode() for name, content in buffers.items()}}

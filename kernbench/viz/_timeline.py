@@ -1,7 +1,7 @@
 """The timeline of a scene: rows of intervals, arrows from senders to receivers, and the critical path.
 
-A row has the work of one stage on one component, what a memory served, or the messages that a CPU sent. Intervals are
-sorted by row and start. What grows with the log is a buffer; `types` has the numpy type of each.
+A row has the work of one stage on one component, the accesses of a memory, or the messages of a CPU. Intervals are
+sorted by row and start. Data that grow with the log are in buffers; `types` has the numpy type of each.
 """
 
 from __future__ import annotations
@@ -25,23 +25,21 @@ if TYPE_CHECKING:
 
 Scene = tuple[dict[str, Any], dict[str, bytes]]
 
-# From the host to what a PE does, in the order of a tile. A memory, and the messages of CPUs, are no stages.
+# From the host to the stages of a PE, in the order in which a tile passes them. Memories and messages of CPUs are not
+# stages.
 _LABELS = {stage: LABELS.get(stage, stage) for stage in ("host", LAUNCH, "messages", "composite", *LANES, "memory")}
 _NUMBER = {stage: number for number, stage in enumerate(_LABELS)}
 _STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds} | {LAUNCH: LAUNCH, "skew": LAUNCH}
-_MOST = 400_000  # intervals of a run; beyond, short neighbours are merged
+_MOST = 400_000  # intervals of a run; above, short neighbours are merged
 _PLACE = re.compile(r"(?:sip(\d+))?(?:\.cube(\d+))?(?:\.(?:hbm_ctrl\.)?pe(\d+))?")
 _TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "f8")
 _COLUMNS = ("start", "end", "component", "stage", "sip", "text", "nbytes", "flops", "tile")
 
 
 def timeline_sections(runs: Sequence[tuple[str, Records]]) -> Scene:
-    """Return the section `timeline` of a scene, with its buffers.
+    """Section `timeline` of a scene, with its buffers, for one run, or for two to be compared.
 
-    Parameters
-    ----------
-    runs : sequence of (name, Records)
-        One run, or two to be compared. The last one is the run that the rest of the scene shows.
+    The last run is the one that the rest of the scene shows.
     """
     header: dict[str, Any] = {"timeline": {"stages": _LABELS, "runs": []}}
     buffers: dict[str, bytes] = {}
@@ -63,12 +61,11 @@ def timeline_sections(runs: Sequence[tuple[str, Records]]) -> Scene:
 
 
 def path_section(records: Records, path: CriticalPath) -> dict[str, Any]:
-    """Return the section `path` of a scene: the critical path of the run that it shows."""
     return Timeline(records).path(path)
 
 
 def packed_trace(records: Records) -> bytes:
-    """Return the trace of a run for Perfetto, by gzip: the buffer `trace` of a scene, or an answer to `open_trace`."""
+    """Trace of a run for Perfetto, gzipped: the buffer `trace` of a scene, or an answer to `open_trace`."""
     return gzip.compress(json.dumps(trace_events(records), separators=(",", ":")).encode(), mtime=0)
 
 
@@ -103,7 +100,7 @@ class Timeline:
         self.columns["first"] = np.searchsorted(row, np.arange(len(self.rows) + 1))
 
     def path(self, path: CriticalPath) -> dict[str, Any]:
-        """Return a critical path: the resources on it, and its steps.
+        """Resources of a critical path, and its steps.
 
         A step is [start_ps, end_ps, row, interval, what, because, parts]: the row that shows its work and the interval
         that contains it, -1 for none; a part is [index of its resource, kind, ps].
@@ -119,7 +116,7 @@ class Timeline:
         return {"resources": list(resources), "steps": steps}
 
     def _place(self, step: Step, rows_of: dict[str, list[int]]) -> tuple[int, int]:
-        """Return the row and the interval of a step: the shortest one that contains it where its parts were."""
+        """Row and interval of a step: the shortest interval on one of its resources that contains it."""
         names = [name for part in step.parts for name in part.resource.split("->")]
         for part in step.parts:  # a send occupies the links of PE_DMA, a receive a port of TCM
             src, arrow, _ = part.resource.partition("->")
@@ -137,7 +134,7 @@ class Timeline:
         longest = max(step.parts, key=lambda part: part.ps).resource
         return next(iter(rows_of.get(longest, (-1,)))), -1
 
-    # What the log has, as tables of `_COLUMNS`: components and texts are numbers.
+    # The contents of the log, as tables of `_COLUMNS`: components and texts are numbers.
 
     def _work(self, records: Records) -> dict[str, np.ndarray]:
         stages = np.array([_NUMBER[_STAGE_OF[kind]] for kind in records.kinds] or [0])[records.kind]
@@ -152,7 +149,7 @@ class Timeline:
         }  # fmt: skip
 
     def _memories(self, records: Records) -> dict[str, np.ndarray]:
-        """Return what memories served: each access from its arrival, or from the end of the one before it."""
+        """All accesses of memories, each from its arrival, or from the end of the previous one."""
         moves, ends = records.dependencies.transfers, _ends(records)
         rows = np.flatnonzero(np.isin(moves["kind"], (READ, WRITE, FETCH)) & (moves["served_ps"] >= 0))
         memories = np.array([self._component(src) for src, _ in ends] or [0])
@@ -182,7 +179,6 @@ class Timeline:
         return self._texts.setdefault(text, len(self._texts))
 
     def _rows(self, table: dict[str, np.ndarray]) -> tuple[list[list[Any]], np.ndarray]:
-        """Return the rows in the order of a reader, and the row of each interval."""
         shape = len(self._components), len(_LABELS), int(table["sip"].max(initial=-1)) + 2
         key = np.ravel_multi_index((table["component"], table["stage"], table["sip"] + 1), shape)
         keys, number = np.unique(key, return_inverse=True)
@@ -199,7 +195,7 @@ class Timeline:
         return [found[i] for i in order], rank[number]
 
     def _labels(self, columns: dict[str, np.ndarray]) -> tuple[list[list[Any]], np.ndarray]:
-        """Return the distinct combinations of text, bytes and flops, and the one of each interval."""
+        """Distinct combinations of text, bytes and flops, and the index of each interval's."""
         code = np.zeros(len(columns["text"]), np.int64)
         for column in columns.values():
             values, number = np.unique(column, return_inverse=True)
@@ -216,7 +212,7 @@ class Timeline:
         first = np.arange(len(start))
         while len(first) > _MOST and cell < end.max():
             cell *= 2
-            where = np.where(end - start < cell, start // cell, -1 - np.arange(len(start)))  # a long one is alone
+            where = np.where(end - start < cell, start // cell, -1 - np.arange(len(start)))  # long ones stay
             first = np.flatnonzero((np.diff(where, prepend=-1) != 0) | (np.diff(row, prepend=-1) != 0))
         if cell == 1:
             return row
@@ -235,7 +231,6 @@ class Timeline:
 
 
 def _ends(records: Records) -> list[tuple[str, str]]:
-    """Return the first and the last node of each route."""
     nodes = records.dependencies.nodes
     return [(nodes[route[0]], nodes[route[-1]]) for route in records.dependencies.routes]
 
@@ -250,7 +245,7 @@ def _moved(
 
 
 def _arrows(records: Records, place: np.ndarray) -> dict[str, np.ndarray]:
-    """Return an arrow for each part of a message that was received, from its send to the row that took it."""
+    """Arrow for each received part of a message, from its send to the row that received it."""
     d = records.dependencies
     kind, command = d.transfers["kind"], d.transfers["command"]
     received, sent = (np.flatnonzero(records.is_kind(name)) for name in ("recv", "send"))
@@ -275,7 +270,7 @@ def _arrows(records: Records, place: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _packed(column: np.ndarray) -> np.ndarray:
-    """Return the numbers in the smallest type that a browser has for them."""
+    """Convert to the smallest type of JavaScript's typed arrays that holds the values."""
     low, high = (int(x) for x in (column.min(initial=0), column.max(initial=0)))
     for name in _TYPES:
         info = np.iinfo(name) if name != "f8" else None

@@ -1,4 +1,4 @@
-"""Scene of what a run's time went to: rows with a slider each; what a kernel predicts for its stops, the tornado."""
+"""Scene of a critical path: a row with a slider for each resource, predictions for the slider's stops, the tornado."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernbench.viz._fields import fields
 
 Message = Mapping[str, Any]
 
-# Of a slider. A kernel is asked what it predicts for them; a scene without a kernel contains those in the middle.
+# Stops of a slider. A kernel answers predictions for all; a scene without a kernel contains those in the middle.
 FACTORS = (*(step * 2.0**octave for octave in range(-4, 4) for step in (1.0, 1.25, 1.5, 1.75)), 16.0)
 PREDICTED = slice(FACTORS.index(0.25), FACTORS.index(4.0) + 1)
 _ROWS = 8
@@ -25,14 +25,6 @@ SMALLEST_BAR = 0.001
 
 
 def why_section(why: Why, records: Records) -> dict[str, Any]:
-    """Return the rows of the critical path on the device, the longest first, and the times of device and host.
-
-    Parameters
-    ----------
-    why : Why
-    records : Records
-        Of the run that it explains.
-    """
     device, host = ([x for x in why if x.host is of_host] for of_host in (False, True))
     shown = [x for x in device if x.share >= _SMALLEST][:_ROWS]
     return {
@@ -46,7 +38,6 @@ def why_section(why: Why, records: Records) -> dict[str, Any]:
 
 
 def predicted(section: Mapping[str, Any], records: Records) -> dict[str, Any]:
-    """Return the section with what is predicted for the stops of its sliders, and the tornado."""
     rows = [
         row | {"predicted": [_predicted(records, values) for values in row["stops"][PREDICTED]]}
         if "stops" in row
@@ -57,7 +48,6 @@ def predicted(section: Mapping[str, Any], records: Records) -> dict[str, Any]:
 
 
 def tornado_rows(found: Tornado, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what each field changes: predicted and simulated latencies over the run's, None for what there is not."""
     return [
         _field(path, spec)
         | {
@@ -71,10 +61,10 @@ def tornado_rows(found: Tornado, spec: Mapping[str, Any]) -> list[dict[str, Any]
 
 
 def handle_why(message: Message, records: Records) -> dict[str, Any] | None:
-    """Return the answer to a question of the view; None for any other message.
+    """Answer a question of the view; None for any other message.
 
     The questions are `{"do": "tornado"}` and `{"do": "what_if", "id": number, "values": {path: value}, "latency_ns":
-    latency}` of the run that the view shows. Where another run has taken its place meanwhile, there is no prediction.
+    latency}` of the run that the view shows. If another run has replaced it meanwhile, there is no prediction.
     """
     what = message.get("do")
     try:
@@ -105,7 +95,7 @@ def _row(reason: Reason, records: Records) -> dict[str, Any]:
 
 
 def _predicted(records: Records, values: Mapping[str, float]) -> list[float] | None:
-    """Return the predicted latency [ns] and its range, None for a machine that cannot be."""
+    """Predicted latency [ns] and its range; None for an invalid machine."""
     try:
         return _times(what_if(records, values))
     except KernbenchError:
@@ -117,7 +107,7 @@ def _times(found: Prediction) -> list[float]:
 
 
 def _scaled(spec: Mapping[str, Any], paths: Sequence[str], factor: float) -> dict[str, float]:
-    """Return the values of fields that are moved together: the first one times `factor`, and the others in step."""
+    """Values of fields that are changed together: the first one times `factor`, the others in step."""
     time = is_time(paths[0])
     return {
         path: float(f"{_value(spec, path) * (factor if is_time(path) is time else 1 / factor):.6g}") for path in paths

@@ -27,16 +27,15 @@ if TYPE_CHECKING:
 Table = Iterable[Mapping[str, Any]]
 _UNITS = {"mm2": "mm2", "uj": "uJ", "gbs": "GB/s", "pct": "%", "mib": "MiB", "bytes": "B"}
 TEXT = 9  # the smallest text [pt]
-_LETTERS = 13  # of it in an inch
+_LETTERS = 13  # characters of it per inch
 _TITLE = 60  # characters over the narrowest figure
 _UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}
 
 
 class Figure(matplotlib.figure.Figure):
-    """A figure that shows itself in a notebook, whether or not pyplot was ever imported there."""
+    """A figure that displays itself in a notebook, even if pyplot was never imported there."""
 
     def png(self) -> bytes:
-        """Return the content of a PNG file."""
         png = BytesIO()
         self.savefig(png, format="png", metadata={"Software": None})
         return png.getvalue()
@@ -45,7 +44,7 @@ class Figure(matplotlib.figure.Figure):
 
 
 def frame_of(table: Table | pd.DataFrame) -> pd.DataFrame:
-    """Return a list of dicts, or a DataFrame, as a DataFrame whose rows are numbered."""
+    """Convert rows to a DataFrame with a fresh index; a ValueError without rows."""
     given: Any = table
     rows = pd.DataFrame(given).reset_index(drop=True)
     if rows.empty:
@@ -54,12 +53,11 @@ def frame_of(table: Table | pd.DataFrame) -> pd.DataFrame:
 
 
 def caption(n: int, machine: str, note: str = "") -> str:
-    """Return the line under a figure: the number of points, the machine, and what else to know."""
     return "   ".join(part for part in (f"n = {n}", f"machine {machine[:12]}", note) if part)
 
 
 def new_figure(width: float, height: float, title: str, under: str) -> Figure:
-    """Return an empty figure [inches] with its title and its caption line."""
+    """Empty figure [inches] with its title and its caption line."""
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
@@ -68,7 +66,6 @@ def new_figure(width: float, height: float, title: str, under: str) -> Figure:
 
 
 def tidy(axes: Axes) -> None:
-    """Give `axes` the look of all figures: small text, no box."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=TEXT)
     axes.xaxis.label.set_fontsize(TEXT)
@@ -76,10 +73,10 @@ def tidy(axes: Axes) -> None:
 
 
 def save(figure: matplotlib.figure.Figure, path: str | Path) -> Path:
-    """Write a figure as PNG or SVG, by the name of the file: equal figures give equal bytes."""
+    """Write a figure as PNG or SVG, by the file's suffix; equal figures give equal bytes."""
     path = Path(path)
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laying out again would start from this layout and move it a little
+    figure.set_layout_engine("none")  # a second layout would start from this one and shift it a little
     undated = {"Software": None} if path.suffix == ".png" else {"Date": None, "Creator": None}
     with mpl.rc_context({"svg.hashsalt": "kernbench", "svg.fonttype": "path"}), replacing(path) as part:
         figure.savefig(part, format=path.suffix.removeprefix("."), metadata=undated)
@@ -133,7 +130,7 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
         if len(model):
             axes.plot(model["intensity"], model["model_gflops"], marker, mfc="none", mec=colour, markersize=9)
     names = list(rows["name"].unique())
-    sizes = np.log2(rows[["intensity", "gflops"]].to_numpy(float)) / (0.3, 0.2)  # of a label, in octaves
+    sizes = np.log2(rows[["intensity", "gflops"]].to_numpy(float)) / (0.3, 0.2)  # size of a label, in octaves
     for cloud in _overlapping(sizes):
         lowest = rows.iloc[min(cloud, key=lambda i: rows["gflops"].iloc[i])]
         numbers = sorted({names.index(rows["name"].iloc[i]) + 1 for i in cloud})
@@ -153,7 +150,7 @@ def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: 
 
 
 def _overlapping(places: np.ndarray) -> list[list[int]]:
-    """Return groups of points, whose places are in sizes of a label, that are closer than a label to each other."""
+    """Group points, in units of a label's size, that are closer than a label to each other."""
     groups: list[list[int]] = []
     for i, place in enumerate(places):
         near = [group for group in groups if (abs(places[group] - place) < 1).all(axis=1).any()]
@@ -163,7 +160,7 @@ def _overlapping(places: np.ndarray) -> list[list[int]]:
 
 
 def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom_ns: float | None = None) -> Figure:
-    """Draw what each engine of one PE did when; tiles alternate in shade.
+    """Draw the activity of each engine of a PE over time; consecutive tiles alternate in shade.
 
     Parameters
     ----------
@@ -214,7 +211,7 @@ def _gantt(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _tracks(boxes: pd.DataFrame) -> np.ndarray:
-    """Return for each box, in order of start, the first free track, so that overlapping work is drawn on several."""
+    """First free track of each box, in order of start, so that overlapping work is drawn on several."""
     ends: list[float] = []
     tracks = []
     for start, end in zip(boxes["start_ns"], boxes["end_ns"], strict=True):
@@ -305,7 +302,7 @@ def pareto_front(
     label: Sequence[str] = (),
     of: str = "",
 ) -> Figure:
-    """Draw all points in two metrics, and the front that none of them beats.
+    """Draw all points in two metrics, and the front that no other point dominates.
 
     Parameters
     ----------
@@ -353,7 +350,7 @@ def pareto_front(
 
 
 def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *, machine: str, of: str = "") -> Figure:
-    """Draw a metric over two axes: in each field the least that any setting of the others gives.
+    """Draw a metric over two axes; each cell is the minimum over the settings of the others.
 
     Parameters
     ----------
@@ -421,7 +418,6 @@ def _of(what: str) -> str:
 
 
 def _digits(value: float) -> str:
-    """Return a number with four significant digits, and all before the point."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
 
 

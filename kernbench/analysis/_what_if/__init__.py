@@ -1,4 +1,4 @@
-"""Predictions: how long a run would take on a changed machine, from what it recorded."""
+"""Predictions: the latency of a run on a changed machine, from its records."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _BY_TYPE = tuple(
     for path in COVERED
     if path.startswith(("cube.pe.pe_gemm.macs_per_cycle.", "cube.pe.pe_math.lanes_", "cube.pe.pe_math.slow_"))
 )
-# By how much predictions of fields up to four times slower or faster were too short and too long, as shares of the
-# exact time, rounded up: random workloads on random machines (tests/fuzz/advice.py, benchmarks/predictions.py). With
-# messages between PEs, by the slowdown up to which they hold.
-_WITHOUT = 0.05  # of small changes, twice the change and 0.5 %
-_CREDITS = 0.15, 0.15  # buffers of routers that fill are not modelled
+# Errors of predictions for fields up to four times slower or faster, too short and too long, as shares of the exact
+# time, rounded up: random workloads on random machines (tests/fuzz/advice.py, benchmarks/predictions.py). With messages
+# between PEs, each with the slowdown up to which it holds.
+_WITHOUT = 0.05  # for small changes, twice the change and 0.5 %
+_CREDITS = 0.15, 0.15  # full buffers of routers are not modelled
 _DRAM = 0.2, 0.2  # refreshes delay short runs by up to a fifth
 _WITH_MESSAGES = (2.0, (0.1, 0.1)), (float("inf"), (0.15, 0.1))
 # No link between a PE and its slice may be slower than the slice.
@@ -36,7 +36,7 @@ _WITH_SLICE = ("cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A field of the machine file, before and after; `implied` if the machine needs it for the others."""
+    """A field of the machine file, before and after; `implied` if the machine needs it for the other changes."""
 
     field: str
     old: float
@@ -49,7 +49,7 @@ class Change:
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """What a run would take on a changed machine: predicted, and simulated if it was run there.
+    """The latency of a run on a changed machine: predicted, and simulated if it was run there.
 
     Attributes
     ----------
@@ -79,17 +79,17 @@ class Prediction:
 
     @property
     def overrides(self) -> list[str]:
-        """The changes as `kernbench.load` and `--set` take them, with those that the machine needs for them."""
+        """The changes as `kernbench.load` and `--set` take them, including implied ones."""
         return [f"{change.field}={change.new!r}" for change in self.changes]
 
     @property
     def ratio(self) -> float:
-        """Predicted over simulated latency; 1 for a run that took no time."""
+        """Predicted over simulated latency; 1 for a run of length 0."""
         return self.predicted_ns / self.simulated_ns if self.simulated_ns else 1.0
 
     @property
     def exact_ratio(self) -> float | None:
-        """Simulated latency on the changed machine over that of the run; None if it was not run there."""
+        """Latency simulated on the changed machine over that of the run; None if not simulated."""
         if self.exact_ns is None:
             return None
         return self.exact_ns / self.simulated_ns if self.simulated_ns else 1.0
@@ -114,12 +114,12 @@ class Prediction:
 
 @dataclass(frozen=True, repr=False)
 class Tornado:
-    """What each field of the machine file would change, made smaller and larger.
+    """The effect of each field of the machine file on the latency of a run, made smaller and larger.
 
     Attributes
     ----------
     rows : tuple of (field, predictions)
-        One prediction for each of `factors`, None for a machine that cannot be; the fields that change most come first.
+        One prediction for each of `factors`, None for an invalid machine; the largest effects come first.
     """
 
     name: str
@@ -145,7 +145,6 @@ class Tornado:
 
 
 def _signed(found: Prediction) -> str:
-    """Return the relative change as text, with the range of a prediction that says that there is one."""
     text = percent(swing(found))
     if text == "0.0%" or found.exact_ns is not None:
         return text
@@ -154,13 +153,11 @@ def _signed(found: Prediction) -> str:
 
 
 def percent(change: float) -> str:
-    """Return a relative change as text: "0.0%" for what is less than is shown, of either sign."""
     text = f"{change:+.1%}"
     return "0.0%" if text in ("+0.0%", "-0.0%") else text
 
 
 def swing(found: Prediction) -> float:
-    """Return the relative change of the latency: simulated, or predicted where the changed machine was not run."""
     exact = found.exact_ratio
     return (found.ratio if exact is None else exact) - 1
 
@@ -169,7 +166,7 @@ def tornado(
     records: Records, factors: Sequence[float] = (0.5, 2.0), name: str = "run",
     exact_ns: Callable[[dict[str, float]], float] | None = None, window: tuple[int, int] | None = None,
 ) -> Tornado:  # fmt: skip
-    """Return what every field that says how fast something is would change, those that change most first.
+    """Effect of every field that sets a speed, largest first.
 
     `exact_ns` returns the simulated latency with some fields changed; without it, all is predicted. With a window [ps],
     the latency is that of the part of the run in it.
@@ -189,7 +186,6 @@ def tornado(
 
 
 def new_values(found: Prediction) -> dict[str, float]:
-    """Return the fields that a prediction changes, with their new values."""
     return {change.field: change.new for change in found.changes}
 
 
@@ -197,11 +193,11 @@ def what_if(
     records: Records, overrides: Mapping[str, object] | Sequence[str], name: str = "run",
     window: tuple[int, int] | None = None,
 ) -> Prediction:  # fmt: skip
-    """Return the predicted latency of a run, or of the part in a window [ps], on its machine with some fields changed.
+    """Predicted latency of a run, or of the part in a window [ps], on its machine with some fields changed.
 
-    Nothing of a part begins before all that was before it has ended.
+    A part starts when all that was before it has ended.
     """
-    from kernbench.analysis._what_if._graph import timing_of  # 10 ms, for predictions only
+    from kernbench.analysis._what_if._graph import timing_of  # takes 10 ms, for predictions only
 
     changes = _changes(records.spec, overrides)
     timing = timing_of(records)
@@ -215,7 +211,7 @@ def what_if(
     if records.spec["cube"]["hbm"].get("timing", "simple") != "simple":
         short, long = _DRAM
         doubt = "refreshes and rows of the memory fall at other times than in the run"
-        slowest, fastest = 2.0, 0.5  # a delay can save a refresh
+        slowest, fastest = 2.0, 0.5  # a delay can avoid a refresh
     elif timing.credits:
         short, long = _CREDITS
         doubt = "buffers of routers may fill in another way than in the run"
@@ -231,17 +227,11 @@ def what_if(
 
 
 def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str]) -> tuple[Change, ...]:
-    """Return the fields that differ, and those that the machine needs changed for them.
-
-    Raises
-    ------
-    ConfigError
-        If a prediction cannot tell what they change.
-    """
+    """All fields that change, also those that the machine needs changed; ConfigError if a prediction is impossible."""
     if not spec:
         raise ConfigError("these records do not hold the machine they were made on; run the bench again")
     asked = leaves(_with_wide_links(spec, overrides).to_spec())
-    old = leaves(read_machine(dict(spec)).to_spec())  # with the keys that are newer than the records
+    old = leaves(read_machine(dict(spec)).to_spec())  # with keys that are newer than the records
     if costs := [f"{field} = {value:g}" for field, value in old.items() if field.startswith("system.host.") and value]:
         raise ConfigError(
             f"{', '.join(costs)}: a prediction does not know when the host has prepared a launch; run the program on "
@@ -275,14 +265,13 @@ _WIDE = 1e9
 
 
 def _with_wide_links(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str]) -> MachineConfig:
-    """Return the changed machine; links of HBM slices that the changes do not name hold for any slice."""
+    """Machine with the overrides; links of HBM slices that are not changed are wide enough for any slice."""
     wide: dict[str, Any] = deepcopy(dict(spec))
     wide["cube"]["hbm"]["bw_gbs"] = wide["cube"]["pe"]["pe_dma"]["bw_gbs"] = _WIDE
     return read_machine(wide, overrides)
 
 
 def leaves(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of a machine file by their paths."""
     found: dict[str, Any] = {}
     for name, value in spec.items():
         path = f"{prefix}{name}"
@@ -291,12 +280,10 @@ def leaves(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def is_time(field: str) -> bool:
-    """Return whether a field is a time, which is better smaller; else it is a rate."""
     return speeds().get(field) == DURATION
 
 
 def _slowdown(change: Change) -> float:
-    """Return by how much the time grows that a field decides alone."""
     if is_time(change.field):
         return change.new / change.old if change.old else 1.0
     return change.old / change.new

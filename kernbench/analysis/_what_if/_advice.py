@@ -1,4 +1,4 @@
-"""What a run is predicted to save with what its critical path names twice as good: alone, and together."""
+"""Predicted savings if the resources on the critical path were twice as good: alone, and together."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from kernbench.analysis._resources import Reason
 from kernbench.analysis._what_if import COVERED, Prediction, is_time, leaves, what_if
 from kernbench.errors import ConfigError
 
-_EVENTS = 20_000  # rows and transfers of a log of which a graph is made within a second
-_PAIRED = 3  # of the device: each alone, and in pairs
-_BORNE_OUT = 0.005  # of the time of the run: what a field saves more with others than alone
-_MORE = 0.02  # of the time of the run: resources that save so much more together than the sum of each limit together
+_EVENTS = 20_000  # rows and transfers of a log whose graph is built within a second
+_PAIRED = 3  # reasons of the device: each alone, and in pairs
+_BORNE_OUT = 0.005  # share of the run's time that a field must save in addition with others
+_MORE = 0.02  # share of the run's time that resources must save in addition together
 
 
 @dataclass(frozen=True, slots=True)
 class Savings:
     """Predictions for a run with fields twice as good: those of a reason `alone`, and the `whole` with those it needs.
 
-    `needed` are the fields without which a reason's save less, `pairs` the reasons that save more together than one by
-    one. Empty where a prediction cannot tell or takes long.
+    `needed` are the fields without which a reason's fields save less, `pairs` the reasons that save more together than
+    separately. Empty where a prediction is impossible or takes long.
     """
 
     alone: Mapping[Reason, Prediction] = field(default_factory=dict)
@@ -32,11 +32,10 @@ class Savings:
     pairs: Sequence[tuple[Reason, Reason, Prediction]] = ()
 
     def borne_out(self, reason: Reason) -> Reason:
-        """Return a reason together with those fields of which a prediction says that it needs them."""
+        """Add to a reason the fields that it needs according to the predictions."""
         return replace(reason, together=self.needed[reason]) if reason in self.needed else reason
 
     def of(self, reason: Reason) -> str:
-        """Return in a line what a reason's fields save, empty if that is not known."""
         if reason not in self.alone:
             return ""
         alone, whole = self.alone[reason], self.whole.get(reason)
@@ -48,7 +47,6 @@ class Savings:
         )
 
     def together(self) -> list[str]:
-        """Return in words which resources limit together."""
         return [
             f"{a.what} and {b.what} limit together: twice as fast, both save {_saved(both)} of the run, "
             f"alone {_saved(self.alone[a])} and {_saved(self.alone[b])} (prediction{_range(both)})"
@@ -56,7 +54,6 @@ class Savings:
         ]
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """Return what was predicted as plain values."""
         found = [([reason.what], made) for of in (self.alone, self.whole) for reason, made in of.items()]
         found += [([a.what, b.what], made) for a, b, made in self.pairs]
         return [
@@ -66,12 +63,11 @@ class Savings:
 
 
 def saved(made: Prediction | None) -> float:
-    """Return the share of the run that a prediction saves."""
     return 1 - made.ratio if made else 0.0
 
 
 def saved_range(made: Prediction) -> tuple[float, float]:
-    """Return the least and the largest share of the run that exact runs of such changes saved."""
+    """Least and the largest share of the run that exact runs of such changes saved."""
     return 1 - made.high_ns / (made.simulated_ns or 1), 1 - made.low_ns / (made.simulated_ns or 1)
 
 
@@ -80,12 +76,11 @@ def _saved(made: Prediction) -> str:
 
 
 def _range(made: Prediction) -> str:
-    """Return the range of what a prediction saves, if there is one."""
     return ", {:.0%} to {:.0%}".format(*saved_range(made)) if made.doubt else ""
 
 
 def savings(records: Records, reasons: Sequence[Reason]) -> Savings:
-    """Return what the run saves with the fields of the first reasons of the device and of the host twice as good."""
+    """Predict the savings for the first reasons of the device and of the host; empty for a long log."""
     if len(records) + len(records.dependencies.transfers["kind"]) > _EVENTS:
         return Savings()
     values = leaves(records.spec)
@@ -93,11 +88,10 @@ def savings(records: Records, reasons: Sequence[Reason]) -> Savings:
     def twice(*fields: str) -> Prediction | None:
         try:
             return what_if(records, {x: values[x] / 2 if is_time(x) else values[x] * 2 for x in fields})
-        except ConfigError:  # only a run can tell
+        except ConfigError:  # cannot be predicted
             return None
 
     def needs(reason: Reason, field: str, among: Sequence[str]) -> bool:
-        """Return whether a field saves more with the others than alone."""
         others = twice(*reason.fields, *(x for x in among if x != field))
         return saved(twice(*reason.fields, *among)) - saved(others) >= saved(twice(field)) + _BORNE_OUT
 

@@ -1,9 +1,9 @@
-"""The dependency graph of a run: its events, what serves them, and what their distances consist of.
+"""The dependency graph of a run: events, the servers that serve them, and the terms of their distances.
 
-Every event has a time; an edge says how long after another event it may be at the earliest. A distance is a sum of
-terms, each a coefficient times a *quantity*: what a field of the machine file makes of one unit of it. On the run's
-machine the graph gives the recorded times exactly: what the edges do not explain is kept as a delay of the event, what
-they would overstate is taken from them.
+Every event has a time; an edge is a minimum distance after another event. A distance is a sum of terms, each a
+coefficient times a *quantity*: the value that a field of the machine file gives to one unit of it. On the run's
+machine the graph reproduces the recorded times exactly: what the edges do not explain is a delay of the event, and
+what they would overstate is subtracted from them.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _KIND_OF = {part: kind for kind, part in ENGINE_PARTS.items()}
 
 
 class Served(NamedTuple):
-    """What a server does for an event: a service [ps] that grows by the quantity `rate`.
+    """The service of an event by a server: `service` [ps] at the slowdown `rate` (a quantity).
 
     The work arrives over the difference of the quantities `last` and `first`, at least over the service. With `lead`
-    [ps], it arrives at once, so long before the event is ready.
+    [ps], it arrives at once, `lead` before the event is ready.
     """
 
     rate: int
@@ -63,7 +63,7 @@ class Served(NamedTuple):
 
 
 class Events:
-    """Events and the edges between them, as they are found."""
+    """Events and edges, while the graph is built."""
 
     def __init__(self) -> None:
         self.times: list[int] = []
@@ -73,20 +73,19 @@ class Events:
         self.term_quantity: list[int] = []
         self.term_factor: list[float] = []
         self.servers: dict[str, int] = {}
-        self.previous: dict[int, int] = {}  # of what is served: where it was served before
-        self.served: dict[int, tuple[int, Served]] = {}  # of an event: by which server
+        self.previous: dict[int, int] = {}  # by served key: the event of the previous service
+        self.served: dict[int, tuple[int, Served]] = {}  # by event: its server
 
     def add(self, t: int) -> int:
-        """Enter an event at a recorded time."""
         self.times.append(t)
         return len(self.times) - 1
 
     def serve(self, event: int, server: str, served: Served) -> None:
-        """Let a server be through with an event when it has served it, in the order in which events are ready."""
+        """Queue an event at a server, which serves events in the order in which they are ready."""
         self.served[event] = self.servers.setdefault(server, len(self.servers)), served
 
     def edge(self, source: int, target: int, *terms: Term) -> None:
-        """Let `target` be at least so long after `source`; an edge against the recorded order is left out."""
+        """Constrain target >= source + terms; ignore edges that contradict the recorded order."""
         if self.times[source] > self.times[target] or source == target:
             return
         number = len(self.sources)
@@ -99,13 +98,13 @@ class Events:
 
 
 class Graph:
-    """Builds the events of a run. Its edges are the causes that the engine recorded, decisive or not."""
+    """Builds the events of a run. Its edges are the candidate causes that the engine recorded."""
 
     def __init__(self, records: Records, quantities: Quantities) -> None:
         self.r, self.d, self.q, self.events = records, records.dependencies, quantities, Events()
         self.kinds = [records.kinds[kind] for kind in records.kind.tolist()]
         self.transfers = self.d.at(slice(None))
-        self.start: list[int] = []  # of each transfer: its start, arrival, service, and end
+        self.start: list[int] = []  # of each transfer: its start, arrival, service and end
         self.arrived: list[int] = []
         self.end: list[int] = []
         self.stages = [*map(Stage._make, self.d.stages.tolist())]
@@ -125,7 +124,7 @@ class Graph:
             self.events.edge(node, self.last)
 
     def _enter_transfers(self) -> None:
-        """Enter each transfer: its start, its arrival at the other end, when a memory had served it, and its end."""
+        """Add four events for each transfer: start, arrival at the other end, end of the memory's service, end."""
         add, edge, q = self.events.add, self.events.edge, self.q
         nodes = self.d.nodes
         self._enter_waits()
@@ -162,7 +161,7 @@ class Graph:
                     if read:
                         edge(arrived, free, (q.memory, min(bursts, free_ps - x.arrived_ps)))
                         edge(free, served, access)
-                        # All channels end at once: their last bursts are on the links after that.
+                        # All channels end at once: their last bursts cross the links after that.
                         late = served, min(back, q.wave_bytes)
                         self._cross(i, x, False, arrived, end, back, (q.memory, q.burst_ps), access, late=late)
                     else:
@@ -179,7 +178,7 @@ class Graph:
             members.sort()
             before = 0
             for free_ps, came, event, bursts, read in members:
-                # One that waited took as long as its slowest channel: others may have had less to do.
+                # A request that waited took as long as its slowest channel; others may have had less to do.
                 service = max(bursts, free_ps - before) if came < before else bursts
                 lead = bursts if read else 0.0
                 self.events.serve(event, memory, Served(q.memory, service, q.memory, q.memory, lead))
@@ -188,7 +187,6 @@ class Graph:
     # -- links
 
     def _enter_waits(self) -> None:
-        """Find how long each transfer waited for each link."""
         self.waits: dict[int, dict[int, int]] = defaultdict(dict)
         hops = [self.q.hop(name) for name in self.r.links.names]
         links, ps = (self.d.waits[name].tolist()[1:] for name in ("link", "ps"))
@@ -197,7 +195,7 @@ class Graph:
             mine[hops[link]] = mine.get(hops[link], 0) + waited
 
     def _over(self, i: int, x: Transfer, reverse: bool, nbytes: int, end_ps: int) -> int:
-        """Return when bytes that left at the start of a transfer had crossed its route or the reverse [ps]."""
+        """When bytes that left at the start of a transfer had crossed its route or the reverse [ps]."""
         waits, hops = self.waits.get(i, {}), self.q.hops(x.route, reverse)
         took = self.q.now(self.q.transit(x.route, nbytes, reverse=reverse)) + sum(waits.get(hop, 0) for hop in hops)
         return min(x.start_ps + int(took), end_ps)
@@ -206,7 +204,7 @@ class Graph:
         self, i: int, x: Transfer, reverse: bool, source: int, end: int, nbytes: int, *terms: Term,
         late: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
-        """Let bytes of a transfer cross a route, `terms` after an event; the `late` bytes leave after another one.
+        """Add the crossing of a route, `terms` after `source`; the `late` bytes leave after another event.
 
         There is an event for each link: the last flit has crossed it. Up to the slowest link this time follows from the
         source; behind that link flits do not wait for each other, so it follows from the end.
@@ -231,7 +229,7 @@ class Graph:
             for node, more in before:
                 edge(node, through, *more)
             server = q.link_name(hops[at])
-            if not at and x.kind in (PART, CREDIT):  # in front of a PE's first link, queue and bulk traffic take turns
+            if not at and x.kind in (PART, CREDIT):  # at a PE's first link, queue traffic and bulk transfers alternate
                 server += " of queues"
             last, first = (q.transit(route, size, reverse=reverse, last=at + 1) for size in (nbytes, flit))
             self.events.serve(through, server, Served(q.link_rate(hops[at]), float(n * ps[at]), last, first))
@@ -242,13 +240,13 @@ class Graph:
     # -- rows, steps and paths through stages
 
     def _enter_rows(self) -> None:
-        """Enter the work of engines from `begin` until it has `left`, and whole commands when they were done."""
+        """Add the work of engines from `begin` until it has `left`, and the completion of whole commands."""
         add, edge, r = self.events.add, self.events.edge, self.r
         starts, ends, commands, tiles = r.start_ps.tolist(), r.end_ps.tolist(), r.command.tolist(), r.tile.tolist()
         self.begin, self.left = [-1] * len(r), [-1] * len(r)
         self.finish = [-1] * len(r)
-        self.done: dict[int, int] = {}  # of a command
-        self.fetched: dict[tuple[int, int], int] = {}  # the rows of tiles at the fetch stage
+        self.done: dict[int, int] = {}  # by command
+        self.fetched: dict[tuple[int, int], int] = {}  # by (command, tile): the tile's row at the fetch stage
         for i, kind in enumerate(self.kinds):
             command = commands[i]
             if kind in ENGINES:
@@ -266,7 +264,7 @@ class Graph:
                 self.done[command] = self.left[i]
 
     def _engine(self, kind: str, command: int) -> int:
-        """Return the slowdown of a stage of a command."""
+        """Quantity of a stage's slowdown."""
         if kind in ("gemm", "math"):
             info = self.r.commands[command]
             return self.q.matrix(info.dtype) if kind == "gemm" else self.q.vector(info.vector)
@@ -285,7 +283,7 @@ class Graph:
         sends = {int(command) for command, kind in zip(self.r.command, self.kinds, strict=True) if kind == "send"}
         receives = {int(command) for command, kind in zip(self.r.command, self.kinds, strict=True) if kind == "recv"}
         for command, i in self.issued.items():
-            # A receive does not wait for its message as for a command: the arrival of that has its own edge.
+            # A receive does not wait for its send as for a command: the arrival of the message has its own edge.
             others = [o for o in after[command] if o in self.done and not (command in receives and o in sends)]
             sources = [self.step[i], *(self.done[other] for other in others)]
             node = self.ready[command] = self.events.add(max(self.events.times[source] for source in sources))
@@ -293,7 +291,6 @@ class Graph:
                 self.events.edge(source, node)
 
     def _enter_paths(self) -> None:
-        """Enter the ends of paths through stages whose tiles were not logged."""
         add, edge, paths = self.events.add, self.events.edge, self.d.paths
         routes: dict[int, Stage] = {s.command: s for s in self.stages if s.route >= 0}
         self.path: list[int] = []
@@ -311,7 +308,6 @@ class Graph:
                 edge(before, self.path[-1], *terms)
 
     def _part(self, command: int, part: str, ps: int, dma: Stage | None) -> Term:
-        """Return the term of a part of a path through stages."""
         q = self.q
         if part == "plan":
             return self._field("cube.pe.pe_scheduler.tile_ns", ps)
@@ -325,7 +321,7 @@ class Graph:
         return self._engine(_KIND_OF[part], command), ps
 
     def _field(self, field: str, ps: int) -> Term:
-        """Return the term of a time that a field decides."""
+        """Term of a time that a field determines."""
         quantity = self.q.ns(field)
         now = self.q.now(quantity)
         return (quantity, ps / now) if now else (self.q.one, ps)
@@ -333,12 +329,11 @@ class Graph:
     # -- causes
 
     def _node(self, event: int) -> int:
-        """Return the node of an event, -1 for none."""
         nodes = self.nodes_of.get(event & 7)
         return -1 if nodes is None else nodes[event >> 3]
 
     def _follow(self, event: int, node: int, tile: int = -1, *terms: Term) -> None:
-        """Let a node follow an event; a tile follows the plan of its command by its turn."""
+        """Constrain a node to follow an event; a tile also follows the planning of the tiles before it."""
         source = self._node(event)
         if source < 0:
             return
@@ -359,7 +354,7 @@ class Graph:
                 for event in own:
                     self._follow(event, self.left[i])
             if room:
-                # What made room began later in the log; so the rows after this one are joined to it below.
+                # What made room began later in the log; the rows after this one are joined to it below.
                 self.left[i] = add(max(int(r.end_ps[i]), self.events.times[self._node(room)]))
                 edge(self.finish[i], self.left[i])
                 self._follow(room, self.left[i])
@@ -391,7 +386,7 @@ class Graph:
                 edge(self.end[i], self.done[command])
 
     def _carries(self, own: Sequence[int]) -> bool:
-        """Return whether a part follows a read of what it carries."""
+        """Whether a part of a message follows a read of the data that it carries."""
         return any(event & 7 == MOVE and self.transfers[event >> 3].kind == FETCH for event in own)
 
     def _join_steps(self) -> None:
@@ -411,7 +406,7 @@ class Graph:
                 self.events.edge(self.ready[command], self.step[i], term)
 
     def _of_receive(self, kind: str, own: Sequence[int]) -> bool:
-        """Return whether a step needs its command to be ready: a part that arrives in a slot does not."""
+        """Whether a step needs its command to be ready: a part that arrives in a slot does not."""
         return kind == "lookup" or not any(event & 7 == ARRIVED for event in own)
 
     def _step_term(self, kind: str, place: str, ps: int) -> Term:
@@ -428,7 +423,7 @@ class Graph:
         return self.q.one, ps
 
     def _join_launches(self) -> None:
-        """Let programs begin when all PEs have decoded the launch, and a launch end when all have answered."""
+        """Start programs when all PEs have decoded the launch; end a launch when all have answered."""
         add, edge, places = self.events.add, self.events.edge, self.d.places
         begin = dict(self.d.begin.tolist())
         common = {command: add(t) for command, t in begin.items()}
@@ -469,13 +464,13 @@ class Graph:
                     edge(self.end[answer], self.done[command])
 
     def _is_answer(self, path: Sequence[int]) -> bool:
-        """Return whether a message goes towards the host."""
+        """Whether a message goes towards the host."""
         rank = {"host": 0, "io_cpu": 1, "m_cpu": 2, "pe_cpu": 3}
         src, dst = (rank[self.d.nodes[at].rpartition(".")[2]] for at in (path[0], path[-1]))
         return dst < src
 
     def _tiled_without_tiles(self) -> None:
-        """Join the stages of tiled commands as wholes, where the log does not keep their tiles."""
+        """Join the stages of tiled commands as wholes, if the log does not contain their tiles."""
         r, add, edge, q = self.r, self.events.add, self.events.edge, self.q
         seen = set(r.command[(r.tile >= 0) & r.is_kind(*ENGINES)].tolist())
         found: dict[int, list[Stage]] = defaultdict(list)
@@ -513,12 +508,12 @@ class Graph:
 
 
 def _events(causes: np.ndarray) -> list[tuple[list[int], int]]:
-    """Return for each row of causes the candidates that there are, and the last one, which may be what made room."""
+    """Existing candidates of each row of causes, and the last column, which may be what made room."""
     return [([event for event in own if event], last) for *own, last in candidates(causes).tolist()]
 
 
 class Timing:
-    """A graph as arrays, in an order in which every event comes after those that it depends on."""
+    """A graph as arrays, in topological order."""
 
     def __init__(self, records: Records) -> None:
         self.quantities = Quantities(records)
@@ -527,7 +522,7 @@ class Timing:
         events = graph.events
         times = np.array(events.times, float)
         source, target = np.array(events.sources, np.int64), np.array(events.targets, np.int64)
-        times[graph.last] += 0.5  # after all else
+        times[graph.last] += 0.5  # after everything else
         place = _order(times, source, target)
         times[graph.last] -= 0.5
         keep = place[source] < place[target]
@@ -559,7 +554,7 @@ class Timing:
             self._previous[place[event]] = place[previous]
         self._recorded = np.empty(n)
         self._recorded[place] = times
-        # What an edge would overstate is taken from it, what none explains is the event's own.
+        # What an edge would overstate is subtracted from it; what no edge explains is the event's own delay.
         weight = self._weights(self.quantities._base)
         room = self._recorded[self._target] - self._recorded[source]
         self._less = np.where((weight > room) & (weight > 0), room / np.where(weight > 0, weight, 1), 1.0)
@@ -573,7 +568,7 @@ class Timing:
         return np.bincount(self._edge, self._factor * values[self._quantity], len(self._target))
 
     def _retimed(self, values: np.ndarray, recorded: np.ndarray | None = None) -> np.ndarray:
-        """Return the times with these quantities; with `recorded` ones, learn what explains them."""
+        """All times with these quantities; with `recorded` times, fit the delays that reproduce them."""
         weight = self._weights(values) * self._less
         rate = values[self._rate]
         service, lead = self._service * rate, self._lead * rate
@@ -587,7 +582,7 @@ class Timing:
         )
 
     def predict(self, ratio: dict[str, float], new: dict[str, float], window: tuple[int, int] | None = None) -> float:
-        """Return the time of the last event [ps] with some fields changed; with a window, how long that takes then."""
+        """Time of the last event [ps] with some fields changed, or the length of a window [ps]."""
         values = self.quantities.on(ratio, new)
         times = self._retimed(values)
         if window is None:
@@ -600,13 +595,7 @@ _timings: WeakKeyDictionary[Records, Timing] = WeakKeyDictionary()
 
 
 def timing_of(records: Records) -> Timing:
-    """Return the dependency graph of a run, made once.
-
-    Raises
-    ------
-    KernbenchError
-        If the run was not logged.
-    """
+    """Dependency graph of a run, built once; a StateError if the run was not logged."""
     if records not in _timings:
         check_logged(records)
         _timings[records] = Timing(records)
@@ -614,7 +603,7 @@ def timing_of(records: Records) -> Timing:
 
 
 def _order(times: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return the place of each event in an order by time; of one time, those that others depend on come first."""
+    """Rank of each event by time; among simultaneous events, those that others depend on come first."""
     n = len(times)
     rank = np.zeros(n, np.int64)
     same = times[source] == times[target]

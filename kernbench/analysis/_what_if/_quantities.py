@@ -1,7 +1,7 @@
-"""Quantities: what the distances of a run's events are measured in, on its machine and on a changed one.
+"""Quantities: the units of the distances between a run's events, on its machine and on a changed one.
 
-A quantity is a time of the machine file [ps], a slowdown by a rate (1 on the run's machine), or the time that a message
-takes over links [ps].
+A quantity is a time of the machine file [ps], a slowdown by a rate (1 on the run's machine), or the time of a message
+over links [ps].
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kernbench.analysis._transfer import flit_bytes_of, flit_ps
 Hop = int
 _SLICE = ("cube.hbm.channel_bw_gbs", "cube.hbm.efficiency")
 _MATRIX, _MACS, _VECTOR = "cube.pe.pe_gemm", "cube.pe.pe_gemm.macs_per_cycle", "cube.pe.pe_math"
-# Of an operand's type, the field with the rate of the matrix engine.
+# The field with the matrix engine's rate, by operand type.
 _FAMILY = {
     "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8", "float8_e5m2": "f8", "int8": "i8", "float32": "f32",
 }  # fmt: skip
@@ -33,7 +33,7 @@ VectorWork = tuple[tuple[str, int, int], ...]
 
 
 class Quantities:
-    """The quantities of one run, numbered as they are asked for."""
+    """The quantities of one run, numbered in the order in which they are first requested."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -50,7 +50,7 @@ class Quantities:
         self.command_bytes: int = records.spec["system"].get("command_bytes", 0)
         self._latency = (self._wire + self._node).tolist()
         self._hops: dict[tuple[int, bool], tuple[Hop, ...]] = {}
-        self._paths: list[tuple[int, tuple[Hop, ...], int, int]] = []  # quantity, hops, bytes of a flit, flits
+        self._paths: list[tuple[int, tuple[Hop, ...], int, int]] = []  # (quantity, hops, bytes of a flit, flits)
         self._flit: dict[tuple[Hop, int], int] = {}
         hbm = self.spec("cube.hbm")
         self.burst_ps = serialization_ps(hbm["burst_bytes"], decimal_product(hbm["channel_bw_gbs"], hbm["efficiency"]))
@@ -61,7 +61,7 @@ class Quantities:
         fields = ((attribution(k, name).fields or ("",))[0] for k in ("serialization", "wire") for name in self._names)
         self._fields = [*fields]
         self._node_fields = [(attribution("nodes", self._nodes[b]).fields or ("",))[0] for _, b in self._hop]
-        # At routers with credits, the field that the cycle of a link follows, and whether its end is such a router.
+        # At routers with credits, the field that sets the cycle of a link, and whether its end is such a router.
         routers = [[kind_of(self._nodes[end]) in _CLOCKED for end in ends] for ends in self._hop]
         self._clocks = [
             next((_CLOCKED[kind] for end in ends if (kind := kind_of(self._nodes[end])) in _CLOCKED), "")
@@ -72,40 +72,35 @@ class Quantities:
         self._stages = np.array([into and bool(clock) for (_, into), clock in zip(routers, self._clocks, strict=True)])
 
     def spec(self, path: str) -> Any:
-        """Return a value of the machine file."""
         return reduce(getitem, path.split("."), self._records.spec)
 
     def now(self, quantity: int) -> float:
-        """Return a quantity on the run's machine."""
         return self._now[quantity]
 
     def ns(self, field: str) -> int:
-        """Return the quantity of a time of the machine file."""
         key = "ns", field
         return self._number[key] if key in self._number else self._enter(key, ns_to_ps(float(self.spec(field))))
 
     def rate(self, field: str) -> int:
-        """Return the slowdown by a rate of the machine file."""
+        """Quantity of the slowdown by a rate of the machine file."""
         key = "rate", field
         return self._number[key] if key in self._number else self._enter(key, 1.0)
 
     def matrix(self, dtype: str) -> int:
-        """Return the slowdown of the matrix engine with operands of a type."""
         key = "matrix", _FAMILY.get(dtype, "")
         return self._number[key] if key in self._number else self._enter(key, 1.0)
 
     def vector(self, work: VectorWork) -> int:
-        """Return the slowdown of the vector engine with some operations."""
         key = "vector", work
         return self._number[key] if key in self._number else self._enter(key, 1.0)
 
     def bursts_ps(self, nbytes: int) -> float:
-        """Return the time of a request at a slice that serves nothing else, all channels in use."""
+        """Time [ps] of a request at an otherwise idle slice that uses all channels."""
         per_burst, size = self._bursts
         return max(1, ceil(nbytes / size)) * per_burst
 
     def stream(self, route: int, nbytes: int) -> tuple[int, float]:
-        """Return what limits a stream of bytes over a route, a slice or a link: its slowdown, and the time [ps]."""
+        """Limit of a stream of bytes over a route, a slice or a link: its slowdown, and the time [ps]."""
         hops = self.hops(route, False)
         slowest = max(hops, key=lambda hop: self.link_ps(hop, self.flit_bytes))
         over_links = self.link_ps(slowest, self.flit_bytes) * nbytes / self.flit_bytes
@@ -118,7 +113,6 @@ class Quantities:
     # -- links
 
     def hops(self, route: int, reverse: bool) -> tuple[Hop, ...]:
-        """Return the links of a route, or of the way back."""
         key = route, reverse
         if key not in self._hops:
             path = self._routes[route]
@@ -129,11 +123,10 @@ class Quantities:
         return self._names[hop]
 
     def hop(self, name: str) -> Hop:
-        """Return a link by its name; -1 for one that no route in the log has."""
+        """-1 for a link that no route in the log has."""
         return self._by_name.get(name, -1)
 
     def link_ps(self, hop: Hop, size: int) -> int:
-        """Return the time of a flit of `size` bytes on a link."""
         found = self._flit.get((hop, size))
         if found is None:
             found = self._flit[hop, size] = flit_ps(
@@ -142,7 +135,7 @@ class Quantities:
         return found
 
     def link_rate(self, hop: Hop) -> int:
-        """Return the slowdown by a link's bandwidth, or by the cycle of routers with credits if that is longer."""
+        """Slowdown by a link's bandwidth, or by the cycle of routers with credits if that is longer."""
         cycle = int(self._cycle[hop])
         field = self._clocks[hop] if self.link_ps(hop, self.flit_bytes) <= cycle else self._fields[hop]
         return self.rate(field) if field else self.one
@@ -150,7 +143,7 @@ class Quantities:
     def transit(
         self, route: int, nbytes: int, *, reverse: bool = False, first: int = 0, last: int | None = None
     ) -> int:
-        """Return the time of a message over a route, or over its links from `first` up to `last`."""
+        """Quantity of a message's time over a route, or over its links [first, last)."""
         key = "transit", route, nbytes, reverse, first, last
         found = self._number.get(key)
         if found is not None:
@@ -172,7 +165,7 @@ class Quantities:
     # -- on another machine
 
     def freeze(self) -> None:
-        """Prepare to answer: no more quantities come."""
+        """Prepare the arrays for `on`; no quantity may be added afterwards."""
         lengths = np.array([len(hops) for _, hops, _, _ in self._paths], np.int64)
         self._begins = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64) if len(lengths) else lengths
         self._flat = np.array([hop for _, hops, _, _ in self._paths for hop in hops], np.int64)
@@ -183,7 +176,7 @@ class Quantities:
         self._base = np.array(self._now, float)
 
     def on(self, ratio: Mapping[str, float], new: Mapping[str, float]) -> np.ndarray:
-        """Return all quantities with some fields changed: to their `new` values, slower by `ratio`."""
+        """All quantities with some fields changed: to their `new` values, slower by `ratio`."""
         values = self._base.copy()
         memory = 1.0
         for field in _SLICE:
@@ -196,7 +189,7 @@ class Quantities:
                 values[number] = ratio[what[0]]
             elif kind == "matrix":
                 values[number] = ratio.get(f"{_MATRIX}.clock_ghz", 1.0) * ratio.get(f"{_MACS}.{what[0]}", 1.0)
-                if self.spec(_MATRIX).get("model") == "systolic":  # as many MACs as positions, for f16
+                if self.spec(_MATRIX).get("model") == "systolic":  # for f16, as many MACs as positions
                     values[number] /= ratio.get(f"{_MACS}.f16", 1.0)
             elif kind == "vector":
                 values[number] = ratio.get(f"{_VECTOR}.clock_ghz", 1.0) * self._more_cycles(what[0], new)
@@ -217,7 +210,6 @@ class Quantities:
         return values
 
     def _more_cycles(self, work: VectorWork, new: Mapping[str, float]) -> float:
-        """Return by how much more cycles vector operations take."""
         if not work or not any(f"{_VECTOR}.{name}" in new for name in _LANES):
             return 1.0
         now = [float(self.spec(f"{_VECTOR}.{name}")) for name in _LANES]
@@ -226,7 +218,7 @@ class Quantities:
 
 
 def _cycles(work: VectorWork, lanes_16bit: float, lanes_32bit: float, slow_op_cycles: float) -> float:
-    """Return the cycles of the vector engine: elements over lanes; a reduction then joins the lanes."""
+    """Cycles of the vector engine: elements over lanes; a reduction then combines the lanes."""
     cycles = 0.0
     for kind, elements, itemsize in work:
         lanes = lanes_16bit if itemsize <= 2 else max(1, lanes_32bit * 4 // itemsize)

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""The times of events that depend on each other, and on who comes first to a server."""
+"""Times of events that depend on each other and on the order in which they reach servers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def retime(
     server: np.ndarray, service: np.ndarray, spread: np.ndarray, at_once: np.ndarray, previous: np.ndarray,
     share: np.ndarray, least: np.ndarray, own: np.ndarray, recorded: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """Return when each event is.
+    """Time of every event.
 
     An event is ready `weight` after the source of each edge to it. The edges from event i are those from `first[i]` to
-    `first[i + 1]`, each to a `target`; `before[i]` edges lead to it. The `server` of an event (-1: none) takes events
-    in the order in which they are ready, and is through with one after the `service` of it and of all before. The
-    work of an event arrives evenly over `spread` until it is ready, at least as long as the server of its `previous`
-    event (-1: none) took; what arrived while the server was idle is done. Work that arrives `at_once` has no such part.
+    `first[i + 1]`, each to a `target`; `before[i]` edges lead to it. The `server` of an event (-1: none) serves events
+    in the order in which they are ready, and finishes one after the `service` of it and of all before. The work of an
+    event arrives evenly over `spread` until it is ready, at least as long as the server of its `previous` event (-1:
+    none) took; what arrived while the server was idle is done. Work that arrives `at_once` has no such part.
 
-    Of the wait for a server only a `share` counts, and `own` is added for what the graph does not explain, such as
+    Only a `share` of the wait for a server counts, and `own` is added for what the graph does not explain, such as
     flits of later events in between; a wait longer than `least` includes that. With `recorded` times, these three
-    arrays are filled with what gives these times.
+    arrays are filled with the values that reproduce them.
     """
     n, n_ready = len(before), 0
     times: Any = np.zeros(n).data
@@ -79,7 +79,7 @@ def retime(
 
 
 def _push(heap: Any, n: int, times: Any, i: int) -> int:
-    """Add an event to a heap of `n`, the earliest first; return how many there are then."""
+    """Push an event onto a heap of `n`, the earliest first; return the new size."""
     at = n
     while at:
         parent = (at - 1) >> 1
@@ -93,7 +93,7 @@ def _push(heap: Any, n: int, times: Any, i: int) -> int:
 
 
 def _pop(heap: Any, n: int, times: Any) -> int:
-    """Take the first event out; return how many are left."""
+    """Remove the first event; return the new size."""
     n -= 1
     i, at, child = heap[n], 0, 1
     while child < n:
