@@ -13,7 +13,6 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public function of `kernbench.torch`, imported when first used."""
     if name not in _WHERE:
         raise AttributeError(f"module 'kernbench.torch' has no attribute {name!r}; known: {', '.join(_WHERE)}")
     from importlib import import_module
