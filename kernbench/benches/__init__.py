@@ -1,1 +1,1 @@
-"""Benches: programs for the host, each a function `run(torch)`."""
+"""Benches: host programs, each a function `run(torch)`."""
