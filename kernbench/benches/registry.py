@@ -40,7 +40,6 @@ def env_text(name: str, default: str) -> str:
 
 
 def env_int(name: str, default: int) -> int:
-    """Raise ConfigError unless the value is an integer >= 1."""
     text = env_text(name, str(default))
     if not text.strip().isdecimal() or int(text) < 1:
         raise ConfigError(f"environment: {name} = {text!r} must be an integer >= 1")

@@ -111,7 +111,6 @@ def mul(a: DTensor, b: DTensor | SupportsFloat) -> DTensor:
 
 
 def unary(name: str, a: DTensor) -> DTensor:
-    """`name` is "relu", "silu" or "gelu"."""
     (x,), result = _aligned([a], elementwise(a.dim(), 1, linear=False))
     return _wrapped(operators.unary(name, x), a, result, a.shape)
 

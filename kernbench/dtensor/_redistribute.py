@@ -152,5 +152,4 @@ def padded_parts(whole: Tensor, dim: int, n: int) -> list[DeviceTensor]:
 
 
 def trimmed(part: DeviceTensor, dim: int, size: int) -> DeviceTensor:
-    """Drop the padding."""
     return part if part.shape[dim] == size else cut(part, dim, 0, size)

@@ -47,7 +47,6 @@ class Span:
         return self.first + (self.size - 1) * self.step
 
     def cut(self, block: int) -> list[Span]:
-        """Split into spans of at most `block` tokens."""
         return [
             Span(self.start + at, min(block, self.size - at), self.first + at * self.step, self.step)
             for at in range(0, self.size, block)
@@ -202,7 +201,6 @@ def over_memory(
 
 
 def load_kv(k_ptr: Pointer, v_ptr: Pointer, part: Span, head_dim: int, tl: TLContext) -> tuple[Tile, Tile]:
-    """Load the rows `part` of k and v."""
     at, shape = part.start * head_dim, (part.size, head_dim)
     return tl.load(k_ptr + at, shape=shape), tl.load(v_ptr + at, shape=shape)
 

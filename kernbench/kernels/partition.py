@@ -71,7 +71,6 @@ def mine(tasks: Mapping[Pe, Sequence[_Task]], tl: TLContext) -> Sequence[_Task]:
 
 
 def part_blocks(parts: Parts, block: int, tl: TLContext) -> Iterator[tuple[int, int]]:
-    """Yield (start, size) of the blocks of this program's parts."""
     for first, n in mine(parts, tl):
         for at in range(first, first + n, block):
             yield at, min(block, first + n - at)

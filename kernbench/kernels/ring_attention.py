@@ -170,7 +170,6 @@ def _received_part(direction: str, like: Tile, tl: TLContext) -> Tile:
 
 
 def _first(head: int, block: Span, q_len: int, group: int) -> int:
-    """Return the first row of a block of query tokens."""
     return (head * q_len + block.start) * group
 
 

@@ -23,7 +23,6 @@ def load(pointer: Pointer, places: Places, tl: TLContext) -> Tile:
 
 
 def store(pointer: Pointer, places: Places, x: Tile, tl: TLContext) -> None:
-    """Store x at `places`, as `load` reads them."""
     first = _start(places)
     tl.store(pointer + (tl.constant(places) if first is None else first), x)
 

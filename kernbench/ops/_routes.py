@@ -16,8 +16,6 @@ from kernbench.topology.builder import Machine
 
 
 class Routes:
-    """Links and memories used by reads between the PEs of a SIP."""
-
     def __init__(self, machine: Machine) -> None:
         config, graph, router = machine.config, machine.graph, router_of(machine.graph)
         each = config.pes_per_cube

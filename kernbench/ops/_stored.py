@@ -30,7 +30,6 @@ class Piece(NamedTuple):
     holders: tuple[int, ...]
 
     def common(self, rows: Span, columns: Span) -> tuple[Span, Span] | None:
-        """Intersect with a block; None if there are no common elements."""
         (top, height), (left, width) = (
             (start := max(x[0], y[0]), min(sum(x), sum(y)) - start)
             for x, y in ((self.rows, rows), (self.columns, columns))
@@ -133,7 +132,6 @@ class Stored:
         return first
 
     def places(self, rows: Span, columns: Span) -> Affine | Pieces:
-        """Return the places of the elements of a block."""
         near = self.near(rows, columns)
         parts = [((r[0] - rows[0], c[0] - columns[0]), piece.places(r, c)) for piece, r, c in near]
         return parts[0][1] if len(parts) == 1 else Pieces((rows[1], columns[1]), tuple(parts))
@@ -155,7 +153,6 @@ class Stored:
 
     @cached_property
     def first_columns(self) -> dict[int, int]:
-        """The first column of which each PE holds elements."""
         found: dict[int, int] = {}
         for piece in self.pieces:
             for pe in piece.holders:

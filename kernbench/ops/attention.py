@@ -115,7 +115,6 @@ class Attention:
 
     @property
     def blocks(self) -> list[Span]:
-        """Query heads of each unit."""
         return [x for kv in range(self.kv_heads) for x in cut((kv * self.group, self.group), self.together)]
 
 
@@ -150,7 +149,6 @@ class Offsets:
         self._made: dict[tuple[Any, ...], Tile] = {}
 
     def get(self, shape: tuple[int, ...], strides: tuple[int, ...], seen: tuple[int, int]) -> Tile:
-        """Return the offsets of an array, reshaped to the matrix `seen`."""
         key = shape, strides
         if key not in self._made:
             self._made[key] = self._tl.constant(Affine(0, shape, strides)).reshape(seen)
@@ -163,7 +161,6 @@ class Offsets:
         return PointerTile(start, self.get((n, m, width), at.strides, (n * m, width)))
 
     def load(self, pointer: Pointer, at: Heads, batch: int, head: int, tokens: Span, width: int) -> Tile:
-        """Load tokens of one head, as a block if they are consecutive."""
         (by_head, by_token, step), (token, n) = at.strides, tokens
         start = pointer + (at.offsets[batch] + head * by_head + token * by_token)
         if (width == 1 or step == 1) and (n == 1 or by_token == width):
@@ -305,12 +302,10 @@ def partial_results(machine: Machine, sizes: Attention) -> dict[str, tuple[Span,
 
 
 def _columns(config: MachineConfig, sizes: Attention, parts: int) -> int:
-    """Elements of the results of parts on a PE."""
     return -(-sizes.batch * sizes.heads // config.pes_per_sip) * parts * (sizes.width + 1)
 
 
 def steps(machine: Machine, sizes: Attention) -> list[Step]:
-    """Return the launches of attention; empty if out has no elements."""
     parts, masks = parts_of(machine, sizes), () if sizes.mask is None else ("mask",)
     units, merges = _work(machine.config, sizes, parts)
     if not units:
@@ -326,7 +321,6 @@ def steps(machine: Machine, sizes: Attention) -> list[Step]:
 
 @lru_cache(maxsize=64)
 def _work(config: MachineConfig, sizes: Attention, parts: int) -> tuple[dict[Pe, list[Unit]], dict[Pe, list[Merge]]]:
-    """Units and merges of each PE."""
     if sizes.q_len != 1:
         spans, whole = _spans(sizes, ROWS), (0, sizes.kv_len)
         if 2 * sizes.batch * len(sizes.blocks) * len(spans) <= config.pes_per_sip:  # half of the PEs would be idle

@@ -16,7 +16,6 @@ Rows = tuple[Pointer, np.ndarray]  # a tensor, and for each element of the resul
 
 
 def _blocks(rows: np.ndarray, parts: Parts, tl: TLContext) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the first element and the rows of each block of this program."""
     for at, size in part_blocks(parts, max(1, BLOCK // rows.shape[1]), tl):
         yield at, rows[at : at + size]
 
@@ -47,7 +46,6 @@ def reduce(out_ptr: Pointer, x: Rows, name: str, compute: DType, scale: float, p
 
 
 def _pair(x: Tile, y: Tile, tl: TLContext) -> Tile:
-    """Stack two vectors as the columns of a matrix."""
     return tl.where(tl.arange(0, 2)[None, :] == 0, x[:, None], y[:, None])
 
 

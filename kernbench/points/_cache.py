@@ -61,7 +61,6 @@ class Store:
         self._write(json.dumps(entry).encode() + b"\n")
 
     def entries(self) -> list[Entry]:
-        """Return the complete lines, in order."""
         return entries(self.path)
 
     def _ends_line(self, size: int) -> bool:
@@ -166,7 +165,6 @@ class Cache:
         return found
 
     def find(self, key: str) -> CachedPoint | None:
-        """Return a point with its log and notes."""
         if not self.path.is_file():
             return None
         with _passed_over("read"), self._open() as database:
@@ -180,12 +178,10 @@ class Cache:
         return None
 
     def drop(self, key: str) -> None:
-        """Delete a damaged point, with a warning."""
         with _passed_over("write"), self._open() as database:
             self._drop(database, key)
 
     def put(self, key: str, row: Row, study: str, machine: str, version: str, seconds: float) -> None:
-        """Store a row, and the components of its key."""
         with self.writer() as put:
             put(key, row, study, machine, version, seconds)
 
@@ -235,7 +231,6 @@ class Cache:
             yield put
 
     def groups(self) -> list[Group]:
-        """Return the stored rows by study and version, latest first."""
         if not self.path.is_file():
             return []
         with self._told(), self._open() as database:

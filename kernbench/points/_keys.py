@@ -144,7 +144,6 @@ def only_ours(machine: Machine) -> bool:
 
 
 def key_of(study: str, version: str, machine: str, parameters: Mapping[str, Any]) -> str:
-    """`machine` is the hash of the machine."""
     text = json.dumps([study, version, machine, parameters], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

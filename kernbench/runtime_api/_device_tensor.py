@@ -109,7 +109,6 @@ class DeviceTensor(Tensor):
 
     @property
     def pes(self) -> list[tuple[int, int]]:
-        """The PEs that hold a part, as sorted (cube, pe)."""
         return sorted({(s.cube, s.pe) for s in self.shards})
 
     @property
@@ -230,7 +229,6 @@ class DeviceTensor(Tensor):
     # -- views
 
     def _like(self, dtype: DType, name: str | None = None, device: Device | None = None) -> DeviceTensor:
-        """Allocate on the same PEs (of another device), with this one's shape and strides."""
         twin = deploy_like(self._host, self._layout.of(dtype), device or self.device, name)
         return DeviceTensor(self._host, twin._handle, twin._layout, 0, self.shape, self._stride)
 
@@ -315,7 +313,6 @@ def deploy(
 
 
 def deploy_like(host: Host, layout: Layout, device: Device, name: str | None = None) -> DeviceTensor:
-    """Allocate a tensor on the PEs that `layout` names; its contents are undefined."""
     handle = host.allocate(host.index(device), layout.shape, layout.dtype, layout.shards, layout.dp, name)
     return DeviceTensor(host, handle, handle.layout)
 

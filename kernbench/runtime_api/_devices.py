@@ -63,7 +63,6 @@ class Later:
         self._task = None if races is None else races.task
 
     def run(self, start: Start) -> None:
-        """Call `start` as part of the operation, which completes with the returned event."""
         started = start() if self._task is None else self._task.run(start)
         assert started.callbacks is not None, "what has just been started is not complete"
         started.callbacks.append(self._complete)
@@ -221,7 +220,6 @@ class Graph:
         self, targets: Sequence[tuple[int, int]], kernel: Callable[..., object], args: tuple[object, ...], name: str,
         handles: Sequence[TensorHandle],
     ) -> None:  # fmt: skip
-        """Append a launch; `handles` live as long as the graph."""
         self._steps.append((targets, kernel, args, name))
         self._handles.append(tuple(handles))
 
@@ -321,7 +319,6 @@ class Host:
         return self.device(found)
 
     def index(self, device: DeviceLike | None) -> int:
-        """Return the SIP of `device` (None: the current one)."""
         if device is None:
             return self.current
         index = self.device(device).index
@@ -337,7 +334,6 @@ class Host:
         return found
 
     def synchronize(self, sip: int | None = None) -> None:
-        """Run the clock until everything queued on one device, or on all (None), is complete."""
         for (device, _), stream in list(self._streams.items()):
             if sip in (None, device):
                 stream.synchronize()
@@ -352,12 +348,10 @@ class Host:
 
     @property
     def rank_index(self) -> int:
-        """0 in a program without ranks."""
         rank = self.rank
         return 0 if rank is None else rank.index
 
     def ranks_ended(self) -> None:
-        """Reset after the ranks of a spawn have ended, with or without errors."""
         if self.ranks is not None and self.ranks.errors:
             self.unwaited.clear()  # nobody is left to wait for them
         for notify in self.at_ranks_end:
@@ -464,7 +458,6 @@ class Host:
             self._moved.remove(handle)
 
     def keep_moved(self, handle: TensorHandle, key: Hashable, moved: object) -> None:
-        """Keep a copy of an operand that an operator has moved, until the original may have changed."""
         handle.moved[key] = moved
         self._moved.add(handle)
 
@@ -473,7 +466,6 @@ class Host:
 
     @contextmanager
     def capture(self, sip: int) -> Iterator[Graph]:
-        """Collect the launches on a device inside the with-block, instead of queueing them."""
         self._check_no_capture(sip)
         self._graphs[sip] = graph = Graph(self, sip)
         try:
@@ -491,7 +483,6 @@ class Host:
     # -- end
 
     def close(self) -> None:
-        """Free every tensor, and drop what is still queued."""
         self.is_open = False
         if self.ranks is not None:
             self.ranks.stop()

@@ -21,8 +21,6 @@ Span = tuple[int, int]  # (physical address, bytes)
 
 @dataclass(frozen=True, slots=True)
 class TensorShard:
-    """One contiguous part of a tensor, in the memory of one PE."""
-
     sip: int
     cube: int
     pe: int
@@ -48,7 +46,6 @@ class Layout:
 
     @cached_property
     def parts(self) -> tuple[TensorShard, ...]:
-        """One shard per part, in offset order."""
         first: dict[int, TensorShard] = {}
         for shard in self.shards:
             first.setdefault(shard.offset_bytes, shard)
@@ -77,7 +74,6 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all parts, without copies."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -257,7 +253,6 @@ def elements(layout: Layout, start: int, stop: int) -> Region | None:
 
 
 def along(layout: Layout, dim: int, start: int, stop: int) -> Region:
-    """Return the slice `start:stop` along a dim."""
     box = [*everything(layout.shape)]
     box[dim] = slice(start, stop)
     return _region(layout, tuple(box))

@@ -123,7 +123,6 @@ class DeviceMemory:
         self, name: str, sip: int, shape: Sequence[int], dtype: DType, parts: Sequence[ShardSpec | TensorShard],
         dp: DPPolicy | None,
     ) -> TensorHandle:  # fmt: skip
-        """Allocate HBM for the shards `parts`, which `dp` describes."""
         held: list[tuple[int, int, int]] = []
         try:
             shards = self._shards(sip, parts, held)
@@ -156,7 +155,6 @@ class DeviceMemory:
     def _shards(
         self, sip: int, parts: Sequence[ShardSpec | TensorShard], held: list[tuple[int, int, int]]
     ) -> list[TensorShard]:
-        """Allocate one block per PE; append (cube, pe, address) to `held`."""
         by_pe: dict[tuple[int, int], list[ShardSpec | TensorShard]] = {}
         for spec in parts:
             by_pe.setdefault((spec.cube, spec.pe), []).append(spec)

@@ -52,7 +52,6 @@ class Rank:
         return bool(self.greenlet.dead)
 
     def block(self, what: object, now_ps: int) -> None:
-        """Switch to the parent until the rank is resumed."""
         if self.is_stopped:
             raise GreenletExit
         self.what, self.since_ps = what, now_ps
@@ -81,8 +80,6 @@ class Rank:
 
 
 class ProcessException(Exception):  # noqa: N818  torch's name
-    """A rank failed."""
-
     def __init__(self, msg: str, error_index: int, pid: int) -> None:
         super().__init__(msg)
         self.msg, self.error_index, self.pid = msg, error_index, pid
@@ -134,7 +131,6 @@ class SpawnContext:
         return self._by_greenlet.get(getcurrent())
 
     def wait(self, event: simpy.Event, what: object) -> None:
-        """Run other ranks until `event` has happened."""
         if event.processed:
             return
         rank = self.current
@@ -201,7 +197,6 @@ class SpawnContext:
             raise
 
     def _turn(self) -> None:
-        """Resume the lowest ready rank; a failure ends all ranks."""
         rank = min(self._ready, key=lambda rank: rank.index)
         self._ready.remove(rank)
         rank.resume()

@@ -39,8 +39,6 @@ TensorLike = Tensor | bool | int | float
 
 
 class MaxResult(NamedTuple):
-    """The result of `max` along a dim, as in torch."""
-
     values: Tensor
     indices: Tensor
 
@@ -70,7 +68,6 @@ def in_place(name: str, x: Tensor, y: TensorLike) -> Tensor:
 
 
 def _type_of(name: str, x: TensorLike, y: TensorLike) -> DType:
-    """Torch's result type of `x` op `y`."""
     dtype = _common(x, y)
     if name == "div" and not dtype.is_floating_point:
         dtype = float32
@@ -87,7 +84,6 @@ def unary(name: str, x: Tensor) -> Tensor:
 
 
 def cast(x: DeviceTensor, dtype: DType, name: str | None = None) -> DeviceTensor:
-    """Convert on the same PEs."""
     return _elementwise("copy", (x,), dtype, x._like(dtype, name))
 
 
@@ -388,7 +384,6 @@ def _reduce(
 
 
 def _dims(x: Tensor, dim: int | Sequence[int] | None) -> list[int]:
-    """Dims to reduce, normalized; None: all."""
     given = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
     dims = [x._dim(d) for d in given] if x.dim() else []
     if len(set(dims)) < len(dims):
@@ -506,7 +501,6 @@ def _places(x: DeviceTensor) -> np.ndarray:
 
 
 def _where(x: DeviceTensor) -> np.ndarray:
-    """Places of the elements, in elements from the start of the memory that views share."""
     return _places(x) + x._offset // x.dtype.itemsize
 
 
@@ -554,7 +548,6 @@ def _common(x: TensorLike, y: TensorLike) -> DType:
 
 
 def _promoted(x: DType, y: DType) -> DType:
-    """Torch's type promotion of two tensors."""
     if x is y:
         return x
     if x.is_floating_point != y.is_floating_point:

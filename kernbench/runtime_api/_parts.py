@@ -16,7 +16,6 @@ def parts(n: int) -> Iterator[slice]:
 
 
 def assign(target: np.ndarray, source: np.ndarray) -> None:
-    """Assign `source`, broadcast and cast, to `target`, of any strides."""
     if target.size <= PART:
         target[...] = source
         return

@@ -96,7 +96,6 @@ def tasks(routes: Sequence[Route], members: int) -> list[dict[Target, tuple[obje
 
 
 def checked_runs(part: Region, other: Region, most: int = MOST_RUNS) -> list[Run]:
-    """Return the runs between two regions; raise if there are more than `most`."""
     found = runs(part, other)
     if len(found) > most:
         raise PlacementError(
@@ -111,7 +110,6 @@ def route(source: int, target: int, of: DeviceTensor, to: DeviceTensor, part: Re
 
 
 def between(source: int, of: DeviceTensor, target: int, to: DeviceTensor) -> Route:
-    """Copy all of one member's tensor to all of another's."""
     if of.layout.shape == to.layout.shape and of.shape == to.shape:
         return route(source, target, of, to, whole(of.layout), whole(to.layout))
     return _in_order(source, of, 0, target, to, 0, of.numel())
@@ -176,7 +174,6 @@ class Transport:
         return found
 
     def prepare(self, group: ProcessGroup, calls: list[Call]) -> list[Start]:
-        """Return a function per device that starts the collective."""
         call = calls[0]
         if not call.runs:
             return []
@@ -412,11 +409,9 @@ class ProcessGroup:
         return self._members[self.rank()].packer
 
     def call(self, call: Call) -> Work:
-        """Join the calling rank's next collective of this group."""
         return self.meet(call)[1]
 
     def meet(self, call: Call) -> tuple[Meeting, Work]:
-        """As `call`; return the meeting, too."""
         rank = self.rank()
         member = self._members[rank]
         number = member.calls
@@ -446,7 +441,6 @@ class ProcessGroup:
         self._members.clear()
 
     def restart(self) -> None:
-        """Reset the group for the ranks of the next spawn."""
         self.cancel()
         self.left.clear()
         self._members = [_Member() for _ in self.ranks]
@@ -485,7 +479,6 @@ class Groups:
         return self._outside if self._host.rank is None else self._spawned
 
     def find(self, group: ProcessGroup | int | None) -> ProcessGroup:
-        """Return `group` (None: the calling rank's world), checked."""
         scope, me = self.scope, self._host.rank_index
         if me not in scope.world:
             raise ValueError(
@@ -514,7 +507,6 @@ class Groups:
         return group
 
     def _inherit(self, nprocs: int) -> None:
-        """Enter ranks that are about to start into the world made before."""
         if not self._outside.is_inherited:
             return
         world = self._outside.world[0]
@@ -526,7 +518,6 @@ class Groups:
         self._spawned.world = dict.fromkeys(world.ranks, world)
 
     def _forget(self) -> None:
-        """Reset everything that the ended ranks have made."""
         for group in self._spawned.made:
             group.cancel()
         self._spawned = _Scope()

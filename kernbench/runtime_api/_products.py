@@ -71,7 +71,6 @@ def _best(machine: Machine, product: Product, fixed: bool, uses: float) -> Choic
 
 
 def _simulated_ns(machine: Machine, product: Product, choice: Choice, uses: float) -> float:
-    """Return the time of a product on an idle machine [ns]; a move of B is shared by `uses` products."""
     host = Host(GraphEngine(machine, log="off"), DeviceSelector())
     stored = {"a": product.a, "b": product.b, "c": product.c, "bias": product.bias}
     placed = {name: _laid_out(host, at, product.dtype) for name, at in stored.items() if at is not None}

@@ -43,7 +43,6 @@ def operand(
 
 
 def _drawn(rng: np.random.Generator, n: int, dtype: DType) -> np.ndarray:
-    """Random values: standard normal, or integers from -8 to 7."""
     values = np.empty(n, dtype.numpy)
     for where in parts(n):
         part = values[where]
@@ -103,7 +102,6 @@ def run_program(
     machine: Machine, program: Callable[[RuntimeContext], object], *, data: bool = False, log: str = "operation",
     tie_seed: int | None = None,
 ) -> Result:  # fmt: skip
-    """Run `program(torch)` on a fresh machine and return its result."""
     with RuntimeContext(GraphEngine(machine, data, log=log, tie_seed=tie_seed)) as torch:
         program(torch)
     return torch.result
@@ -133,7 +131,6 @@ class BenchResult:
 
     @property
     def ok(self) -> bool:
-        """True if it ran to its end and no number was wrong."""
         return self.completion.ok
 
     def __repr__(self) -> str:
@@ -160,29 +157,10 @@ def run_bench(
 ) -> BenchResult:  # fmt: skip
     """Run `bench_fn(torch)` and return the outcome.
 
-    Parameters
-    ----------
-    topology : Machine, path, mapping or None
-        As for `kb.load`.
-    bench_fn : callable
-        A bench, or any function of the namespace. One that is registered as a milestone may leave this machine
-        unused: its study makes its own.
-    device : DeviceSelector or str, optional
-        "all" or "sip:N": the device that is current at first.
-    engine_factory : callable, optional
-        Makes the engine of one run from the machine, and from the device if it takes two arguments; without it `data`
-        and `log` say what to make.
-    data : bool
-        Whether values are moved and computed, so that benches check their numbers.
-    log : str
-        Level of the op log.
-    limits : Limits or mapping, optional
-        Limits of the run, as for `kb.session`; sessions that it opens have them, too.
-
-    Raises
-    ------
-    Exception
-        Any exception of the bench that is no KernbenchError: a bug in it, not an outcome.
+    `engine_factory` makes the engine from the machine, and from the device if it takes two arguments; `data` and `log`
+    are for the default engine. `limits` also hold for sessions that the bench opens. A KernbenchError is an outcome of
+    the bench; other exceptions are bugs in it, and are raised. A milestone may leave the machine unused: its study
+    makes its own.
     """
     machine = resolve_topology(topology)
     selector = resolve_device(device, machine.config.n_sips)

@@ -63,7 +63,6 @@ class DrainCheck:
         self._noted: dict[tuple[Place, str], tuple[int, int]] = {}
 
     def note(self, places: list[Place]) -> None:
-        """Record the queues of a device all of whose programs have ended."""
         for place in places:
             for way, queue in self._queues(place).items():
                 self._noted[place, way] = queue.sent, queue.taken
@@ -199,7 +198,6 @@ class Collectives:
         return key, a.name, *sizes, *graph, tuple(plan.programs)
 
     def _send(self, plan: Plan, key: str) -> Queues:
-        """Reserve the rings of a plan and install its queues on all devices."""
         engine, a = self._engine, plan.algorithm
         rings = self._reserve(plan)
         if not rings:
@@ -242,7 +240,6 @@ class Collectives:
 
 
 def _wirings(plan: Plan, rings: Mapping[tuple[Place, str], int]) -> dict[int, dict[Target, list[QueueSpec]]]:
-    """Return the queues of each PE of each device, given the addresses of their rings."""
     a = plan.algorithm
     found: dict[int, dict[Target, list[QueueSpec]]] = {}
     for (sip, cube, pe), role in plan.programs.items():
@@ -376,7 +373,6 @@ def _fill(engine: GraphEngine, shards: Mapping[Place, Pointer], nbytes: int, kin
 def check(
     engine: GraphEngine, plan: Plan, ends: Mapping[Place, int], values: Mapping[Place, np.ndarray], kind: DType
 ) -> None:
-    """Compare what every participant ends with against numpy."""
     for places in plan.shards:
         given = [values[place] for place in places]
         for rank, place in enumerate(places):
@@ -488,6 +484,5 @@ def _planned(
 
 
 def _shard_of(tensor: DeviceTensor, cube: int, pe: int) -> tuple[Pointer, int]:
-    """Return the pointer and the number of elements of a PE's part; of an empty part, the tensor's start."""
     own = tensor._parts().get((cube, pe), [(0, 0)])
     return tensor.pointer + min(first for first, _ in own), sum(n for _, n in own)

@@ -70,8 +70,6 @@ Values = Callable[[tuple[int, ...]], Any]
 
 
 class Options(TypedDict, total=False):
-    """Keywords of every function that creates a tensor."""
-
     dtype: DType | str | None
     device: DeviceLike | None
     dp: DPPolicy | None
@@ -397,7 +395,6 @@ class RuntimeContext(TypeNames):
 
     @cached_property
     def _collectives(self) -> Collectives:
-        """Imported when a collective is first called."""
         from kernbench.runtime_api.collective import Collectives
 
         return Collectives(self.engine)

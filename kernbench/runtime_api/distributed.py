@@ -609,7 +609,6 @@ class Distributed(DistributedNames):
         return self.get_group_rank(group, rank)
 
     def _checked(self, group: ProcessGroup, name: str, tensor: Tensor, what: str = "tensor") -> DeviceTensor:
-        """Return the tensor; raise unless it is contiguous, on the calling rank's device."""
         rank, device = self._host.rank_index, group.devices[group.rank()]
         if not isinstance(tensor, DeviceTensor):
             raise TypeError(f'{name}: {what} is {quote(tensor, 160)}; expected one on ahbm:{device}: .to("ahbm")')
@@ -642,7 +641,6 @@ class Distributed(DistributedNames):
     def _list(
         self, group: ProcessGroup, name: str, what: str, given: Sequence[Tensor], like: DeviceTensor | None
     ) -> list[DeviceTensor]:
-        """Check that a list has one tensor for each rank, with the elements and type of `like`."""
         if len(given) != group.size():
             raise ValueError(f"{name}: {what} has {len(given)} tensors; expected {group.size()}, one for each rank")
         found = [self._checked(group, name, t, f"{what}[{i}]") for i, t in enumerate(given)]
@@ -702,7 +700,6 @@ def _fill(what: str, target: list[Any], objects: Sequence[Any]) -> None:
 
 
 def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequence[int] | None) -> list[int]:
-    """Return the rows of each rank's part of a tensor, by default equal."""
     n, size = tensor.shape[0] if tensor.dim() else 0, group.size()
     if sizes is None:
         if not tensor.dim() or n % size:
@@ -720,7 +717,6 @@ def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequenc
 
 
 def _split_rows(calls: list[Call]) -> list[Route]:
-    """Routes of `all_to_all_single`; raises if a sender and its receiver disagree on the rows."""
     found = []
     for r, sender in enumerate(calls):
         source, to_send, _, _ = sender.own

@@ -378,22 +378,7 @@ def deploy_tensor(
 ) -> Tensor | DeployedTensor:  # fmt: skip
     """Allocate and map a tensor on a device; its contents are undefined.
 
-    Parameters
-    ----------
-    context : RuntimeContext
-        The session.
-    shape : sequence of int
-        Its shape.
-    dtype : DType or str
-        Type of its elements.
-    dp : DPPolicy
-        Placement of its parts.
-    device : str, int or Device
-        Which SIP.
-    name : str, optional
-        For messages.
-    **reference
-        As in the reference design, in place of a session: `placement`, `allocators` and `mem_kind`.
+    `reference`: as in the reference design, instead of a session: `placement`, `allocators` and `mem_kind`.
     """
     if context is None or reference:
         from kernbench import compat
@@ -403,7 +388,6 @@ def deploy_tensor(
 
 
 def check_broadcast(given: Sequence[int], shape: Sequence[int]) -> None:
-    """Raise if values of shape `given` do not broadcast to `shape`."""
     padded = (1,) * (len(shape) - len(given)) + tuple(given)
     if len(given) > len(shape) or any(n not in (1, size) for n, size in zip(padded, shape, strict=True)):
         raise RuntimeError(f"copy_: values of shape {tuple(given)} do not fit shape {tuple(shape)}")
@@ -441,11 +425,9 @@ class HostTensor(Tensor):
         return bool(self._array.flags.c_contiguous)
 
     def numpy(self) -> np.ndarray:
-        """Return the array, not a copy."""
         return self._array
 
     def data_ptr(self) -> int:
-        """Return the address of the first element in the memory of this process."""
         return int(self._array.ctypes.data)
 
     def contiguous(self) -> Tensor:

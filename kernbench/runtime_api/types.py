@@ -79,7 +79,6 @@ class DeviceSelector:
     sip: int | str | None = None
 
     def __post_init__(self) -> None:
-        """Parse "all" and "sip:N"."""
         match = re.fullmatch(r"all|sip:(\d+)", self.sip) if isinstance(self.sip, str) else None
         if match is not None:
             object.__setattr__(self, "sip", None if match[1] is None else int(match[1]))
@@ -88,7 +87,6 @@ class DeviceSelector:
 
     @property
     def first(self) -> int:
-        """The device that is current when the program begins."""
         assert not isinstance(self.sip, str)
         return self.sip or 0
 
@@ -99,20 +97,8 @@ class DeviceSelector:
 def resolve_device(device: str | DeviceSelector | None, n_sips: int | None = None) -> DeviceSelector:
     """Parse "all" (or None) or "sip:N".
 
-    Parameters
-    ----------
-    device : str, DeviceSelector or None
-        As given to `--device`.
-    n_sips : int, optional
-        SIPs of the machine, to check N against.
+    Raises ValueError if it is neither, or if a machine of `n_sips` SIPs has no SIP N.
 
-    Raises
-    ------
-    ValueError
-        If it is neither, or the machine has no SIP N.
-
-    Examples
-    --------
     >>> resolve_device("sip:1")
     DeviceSelector(sip=1)
     """

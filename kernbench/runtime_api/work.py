@@ -89,12 +89,10 @@ class Work:
         return self.error
 
     def fail(self, error: Exception) -> None:
-        """Make `wait` raise a copy of `error`."""
         self.error = copy(error)
         self.error.__cause__ = error
 
     def complete(self, _: simpy.Event) -> None:
-        """Complete: a callback of the event on which this handle depends."""
         self.event.succeed()
 
     def __str__(self) -> str:
@@ -133,7 +131,6 @@ class Call:
 
     @property
     def places(self) -> list[object]:
-        """Placements of the tensors, without the device."""
         return [t.layout.placement for t in self.tensors.values()]
 
     def description(self, ranks: Sequence[int]) -> str:
@@ -178,7 +175,6 @@ class Meeting:
 
     @property
     def is_over(self) -> bool:
-        """True if every member has called, and every device is done."""
         return self.is_complete and all(work.is_completed() for work in self._works.values())
 
     def join(self, member: int, call: Call) -> Work:
@@ -251,7 +247,6 @@ class Meeting:
         raise error
 
     def _fail(self, member: int, error: Exception) -> None:
-        """Fail the calls of the other members, too."""
         for other, work in self._works.items():
             if other != member:
                 work.fail(error)
@@ -330,7 +325,6 @@ class Mailbox:
         self._used: dict[tuple[int, int], list[tuple[str, Meeting]]] = {}
 
     def send(self, call: Call, target: int, tag: int) -> Work:
-        """Post the calling rank's send to a member of the group."""
         me = self._group.rank()
         other = self._take(lambda p: not p.is_send and p.source in (me, None) and (p.target, p.tag) == (target, tag))
         if other is None:
@@ -346,7 +340,6 @@ class Mailbox:
         return meeting.join(0, call)
 
     def receive(self, call: Call, source: int | None, tag: int) -> Work:
-        """Post the calling rank's receive from a member of the group, or from any (None)."""
         me = self._group.rank()
         other = self._take(lambda p: p.is_send and source in (p.source, None) and (p.target, p.tag) == (me, tag))
         if other is None and source is None:
@@ -365,11 +358,9 @@ class Mailbox:
 
     @property
     def is_idle(self) -> bool:
-        """True if no message is in progress or unmatched."""
         return not self._open and all(message.is_over for used in self._used.values() for _, message in used)
 
     def cancel(self) -> None:
-        """Drop unmatched messages."""
         for post in self._open:
             if post.meeting is not None:
                 post.meeting.cancel()

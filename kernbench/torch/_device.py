@@ -207,7 +207,6 @@ class Device:
 
     @contextmanager
     def _named(self, first: int) -> Iterator[None]:
-        """Prefix the error of a kernel with its module and operators."""
         try:
             yield
         except KernelError as error:

@@ -11,7 +11,6 @@ TILE = 8192  # elements of a tile, at most
 
 
 def holders(place: Place) -> list[tuple[int, int]]:
-    """PEs that hold a part of the tensor, in address order."""
     first, nbytes = place.extent
     parts = place.buffer.layout.parts
     return list(

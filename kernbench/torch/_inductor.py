@@ -64,7 +64,6 @@ _NODES = re.compile(r"Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]")
 
 
 def missing() -> list[str]:
-    """Private names and settings that the installed torch lacks."""
     from torch._inductor import config
 
     known = config.get_config_copy() if hasattr(config, "get_config_copy") else config.shallow_copy_dict()
@@ -268,7 +267,6 @@ def graph_break(gm: Any) -> str:
 
 
 def versions() -> str:
-    """Return a hint for errors: the versions that this front end supports."""
     return 'it is made for those of `pip install "kernbench[torch]"`'
 
 

@@ -80,8 +80,6 @@ Key = tuple[int, int, DType, DPPolicy]  # shape of the memory, its type and plac
 
 @dataclass
 class _Block:
-    """Device memory, and the torch storage that it belongs to."""
-
     ref: Any
     buffer: DeviceTensor
     key: Key
@@ -196,7 +194,6 @@ class Memory:
         return into
 
     def put(self, values: np.ndarray, into: torch.Tensor) -> None:
-        """Copy the bytes of a buffer to the storage of a host tensor."""
         raw = _bytes(into)
         raw[:] = values.reshape(-1)[: raw.size]
 

@@ -143,7 +143,6 @@ class Calls:
         self.nbytes = _bytes_read(model if self._call._ranks is None else self._call._ranks.models[0])
 
     def on(self, machine: Machine, graph: bool = False) -> ModelResult:
-        """Call the model on a machine."""
         with collector_paused():
             with session(machine) as ours:
                 self._device.use(ours)

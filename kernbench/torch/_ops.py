@@ -129,7 +129,6 @@ def _replacement(
 
 
 def with_native_attention(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Replace torch's attention in a graph of dynamo."""
     targets = (functional.scaled_dot_product_attention, torch._C._nn.scaled_dot_product_attention)
     for node in gm.graph.nodes:
         if node.op == "call_function" and node.target in targets:
@@ -185,7 +184,6 @@ def _(a: Any, b: Any) -> torch.Tensor:
 
 
 def with_summed_products(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Replace the products whose results the ranks add up."""
     for node in gm.graph.nodes:
         if node.target is torch.ops.kernbench.all_reduce.default:
             x = node.args[0]
@@ -214,7 +212,6 @@ def with_native_bmm(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def with_fused_products(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Fuse the products of one matrix with several weights in a graph of ATen."""
     by_input: dict[str, list[torch.fx.Node]] = {}
     for node in gm.graph.nodes:
         if node.target is torch.ops.aten.mm.default and _of_inputs(node.args[1]):
@@ -244,7 +241,6 @@ def with_fused_products(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _of_inputs(node: Any) -> bool:
-    """Return True for an input of the graph, or a view of one."""
     while _is_view(node):
         node = node.args[0]
     return bool(node.op == "placeholder")
@@ -308,7 +304,6 @@ def topk(input: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorte
 
 
 def histc(input: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
-    """As one comparison per bin; without bounds it is not decomposed."""
     if not min < max:
         return NotImplemented
     x = input.reshape(-1, 1)

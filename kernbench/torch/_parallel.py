@@ -58,8 +58,6 @@ class _Shared(torch.autograd.Function):
 
 
 class _Part(torch.nn.Module):
-    """A linear layer on one rank, with its part of the weights."""
-
     def __init__(self, layer: torch.nn.Linear, rank: int, tp: int, style: LinearStyle) -> None:
         super().__init__()
         self.is_summed = style.y == Partial()
@@ -84,20 +82,8 @@ def _part(x: torch.Tensor, placement: Placement, rank: int, tp: int) -> torch.Te
 class Ranks:
     """The model of each rank; parameters are copied from the whole model, and gradients are added to it.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The whole model.
-    tp : int
-        Number of ranks.
-    plan : mapping
-        By module path, in which `*` matches any part: "columns" or "rows" of a linear layer, or a style of DTensor or
-        transformers.
-
-    Raises
-    ------
-    ArgumentError
-        If a path matches no linear layer, a style is unknown, or a size does not divide.
+    `plan` maps module paths, in which `*` matches any part, to "columns" or "rows" of a linear layer, or to a style of
+    DTensor or transformers. Raises ArgumentError for unmatched paths, unknown styles, and sizes not divisible by `tp`.
     """
 
     def __init__(self, model: torch.nn.Module, tp: int, plan: Mapping[str, Any]) -> None:

@@ -24,7 +24,6 @@ class Program:
         self.__doc__ = f"The PyTorch model {self.__name__}, called once."
 
     def __call__(self, torch: RuntimeContext, graph: bool = False) -> ModelResult:
-        """Call the model on the machine of a session; it is compiled once for all machines."""
         model, args, kwargs = self._given
         if self._made is None:
             device = Device(torch)

@@ -57,7 +57,6 @@ class Part:
 
     @property
     def on_host(self) -> bool:
-        """True if the host computed it."""
         return self.step.on_host
 
     @property

@@ -55,7 +55,6 @@ class Step:
 
     @property
     def is_launch(self) -> bool:
-        """True if it is one launch of one rank."""
         return not self.on_host and self.summed is None
 
 
@@ -140,7 +139,6 @@ class Recorder(TorchDispatchMode):
     # -- generated kernels
 
     def kernel(self, kernel: Kernel, args: Sequence[Any]) -> None:
-        """Record the launch of a kernel written by Inductor."""
         code = kernel.function.__code__
         names = code.co_varnames[: code.co_argcount]
         known = frozenset(x for x in names if x.endswith("BLOCK"))
@@ -274,7 +272,6 @@ class Recorder(TorchDispatchMode):
             flops, nbytes, choice, operator = 0, 0, None, f"{operator}_sum"  # further steps add up partial sums
 
     def _is_constant(self, x: torch.Tensor) -> bool:
-        """Return True for a weight that the program has not written."""
         storage = x.untyped_storage()._cdata
         return isinstance(self.inputs.get(storage), torch.nn.Parameter) and storage not in self.written
 

@@ -78,7 +78,6 @@ class LlamaConfig:
 
     @property
     def group(self) -> int:
-        """Query heads per kv head."""
         return self.heads // self.kv_heads
 
     def shapes(self) -> dict[str, tuple[int, ...]]:

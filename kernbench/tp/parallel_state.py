@@ -161,12 +161,10 @@ def data_size(world: int, sizes: Mapping[str, int]) -> int:
 
 
 def model_parallel_is_initialized() -> bool:
-    """Return whether the calling rank has its groups."""
     return _found() is not None
 
 
 def destroy_model_parallel() -> None:
-    """Forget the groups of the calling rank."""
     _states.pop(getcurrent(), None)
 
 

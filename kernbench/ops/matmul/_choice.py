@@ -83,7 +83,6 @@ def choose(
 
 
 def near(machine: Machine, product: Product, fixed: bool, uses: float) -> list[Choice]:
-    """Return the choices within NEAR of the lowest estimate, best first."""
     found = _ranked(machine, product, None, fixed, uses)
     return [choice for ns, choice in found if ns <= NEAR * found[0][0]]
 

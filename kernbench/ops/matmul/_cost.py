@@ -79,7 +79,6 @@ def _moved(config: MachineConfig, product: Product, placement: Placement, line_b
 
 
 def _sums(config: MachineConfig, product: Product, placement: Placement, line: int) -> list[Moved]:
-    """Traffic of the launches that add up partial sums."""
     launches, found = sums(config, product, placement), []
     for i, launch in enumerate(launches):
         reads, writes = np.zeros((2, config.pes_per_sip, config.pes_per_sip), np.int64)
@@ -118,7 +117,6 @@ def _computed(config: MachineConfig, product: Product, placement: Placement) -> 
 
 
 def work(config: MachineConfig, product: Product, placement: Placement) -> Work:
-    """Return the counts of a product, and a bound of its time."""
     tile, (tiles, busy) = config.cube.pe.pe_gemm.tile, _computed(config, product, placement)
     moved = np.sum(traffic(config, product, placement), axis=0)
     remote = moved.sum(axis=1) - moved.diagonal()
@@ -169,7 +167,6 @@ def pieces_of(config: MachineConfig, target: Stored) -> dict[Pe, Piece]:
 
 
 def move_ns(machine: Machine, source: Stored, target: Stored, itemsize: int = 2) -> float:
-    """Estimate a launch that moves a matrix by closed form [ns]."""
     config, routes = machine.config, routes_of(machine)
     line, pes = max(1, config.cube.hbm.burst_bytes // itemsize), config.pes_per_cube
     parts = pieces_of(config, target)

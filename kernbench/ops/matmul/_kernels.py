@@ -55,7 +55,6 @@ def multiply(
     a_ptr: Pointer, b_ptr: Pointer, c_ptr: Pointer, bias: Pointer | None, product: Product, task: Task, room: int,
     tl: TLContext,
 ) -> None:  # fmt: skip
-    """Compute one task of a program."""
     by_rows, whole, above = task.inner == "b", task.is_composite, task.matrix * product.k
     outer, inner = (task.rows, task.columns) if by_rows else (task.columns, task.rows)
     most = room if whole else 1 << 62  # tl.dot takes tiles
@@ -127,7 +126,6 @@ def grouped(
 
 
 def _bias(pointer: Pointer, product: Product, rows: Span, columns: Span, tl: TLContext) -> Tile:
-    """Load beta * bias for a block, in f32."""
     assert product.bias is not None
     found = _read(pointer, product.bias, (0, 1) if product.bias.shape[0] == 1 else rows, columns, 1 << 62, tl)
     assert isinstance(found, Tile)
@@ -196,7 +194,6 @@ class Step(NamedTuple):
 
 
 def steps(config: MachineConfig, product: Product, placement: Placement) -> list[Step]:
-    """Return the launches of a product, in order."""
     m, n, k = product.m, product.n, product.k
     first = tasks(config, product, placement)
     kernel = partial(matmul, product=product, parts=first, room=room(config))

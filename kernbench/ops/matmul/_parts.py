@@ -47,7 +47,6 @@ SKINNY = 4  # maximum rows of A for which K, too, is loaded in parts: small B is
 
 
 def named(placement: Placement) -> str:
-    """Name a placement for messages and results."""
     return placement if isinstance(placement, str) else f"{placement.cube} over cubes, {placement.pe} over PEs"
 
 
@@ -124,7 +123,6 @@ class Task(NamedTuple):
 
     @property
     def hull(self) -> tuple[Span, Span, Span]:
-        """Spans of all its rows, columns and parts of K."""
         rows, columns, depth = (
             (min(start for start, _ in x), sum(size for _, size in x)) for x in (self.rows, self.columns, self.depth)
         )
@@ -142,14 +140,13 @@ def room(config: MachineConfig) -> int:
 
 
 def fitting(k: int, itemsize: int, room: int) -> int:
-    """Vectors of k elements that fit into `room` bytes, at least one."""
     return max(1, room // (k * itemsize))
 
 
 def column_blocks(widths: Sequence[int], fits: int, scattered: bool) -> list[Span]:
     """Return the blocks of columns by which consecutive shards are read.
 
-    Narrow shards of B are read together, up to NARROW columns, and at most `fits`. A scattered shard that does
+    Narrow shards of B are read together, up to NARROW columns, and at most the `fits` that fit into TCM. A scattered shard that does
     not fit is read in parts; others are streamed.
 
     >>> column_blocks([40, 40, 40, 40, 200, 0], 1000, scattered=False)
