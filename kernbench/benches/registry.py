@@ -74,8 +74,6 @@ Run = Callable[["RuntimeContext"], object]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A named bench; calling it runs it."""
-
     name: str
     description: str
     run: Run
@@ -139,13 +137,7 @@ def bench(
 
 
 def resolve(name: str) -> Bench:
-    """Return a bench by name, by number in `kernbench list`, or by the dotted path "pkg.mod:run".
-
-    Raises
-    ------
-    ConfigError
-        If it is unknown; the message lists the known ones.
-    """
+    """Return a bench by name, by number in `kernbench list`, or by the dotted path "pkg.mod:run"."""
     if ":" in name:
         return _imported(name)
     _load()

@@ -46,15 +46,12 @@ Placement = Replicate | Shard | Partial
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One step of a redistribution, along one axis of the mesh."""
-
     axis: int
     source: Placement
     target: Placement
 
 
 def normalized(placements: Sequence[Placement], axes: int, ndim: int) -> tuple[Placement, ...]:
-    """Check `placements`, and make dims nonnegative."""
     if isinstance(placements, Replicate | Shard | Partial):
         raise PlacementError(
             f"placements = {placements}: expected a list with one placement for each axis of the mesh: [{placements}]"

@@ -59,7 +59,6 @@ def seen_by(q: Span, kv: Span) -> Span:
 
 
 def visible(q: Span, kv: Span, causal: bool) -> bool:
-    """Return True if any token of `q` attends to any token of `kv`."""
     return not causal or kv.first <= q.last
 
 

@@ -30,7 +30,6 @@ def split(n: int, parts: int) -> list[tuple[int, int]]:
 
 
 def cut(span: tuple[int, int], size: int) -> list[tuple[int, int]]:
-    """Split a span into pieces (start, size) of one size, the last one smaller."""
     start, n = span
     return [(start + at, min(size, n - at)) for at in range(0, n, size)]
 

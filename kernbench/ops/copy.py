@@ -78,7 +78,6 @@ class Matrix(NamedTuple):
 
 
 def copy(out_ptr: Pointer, sources: Sequence[Pointer], plan: Strided | Joined | Matrix, *, tl: TLContext) -> None:
-    """Copy elements of the sources to out, each program its moves of the plan."""
     for source, read, written in plan.moves(tl):
         store(out_ptr, written, load(sources[source], read, tl), tl)
 

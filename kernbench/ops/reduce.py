@@ -30,7 +30,6 @@ def _largest(x: Tile, tl: TLContext) -> Tile:
 
 
 def reduce(out_ptr: Pointer, x: Rows, name: str, compute: DType, scale: float, parts: Parts, *, tl: TLContext) -> None:
-    """Reduce each row by `name`, "sum" or "max", times `scale`."""
     pointer, places = x
     for at, rows in _blocks(places, parts, tl):
         total: Tile | None = None

@@ -269,7 +269,6 @@ class Cache:
         return gone
 
     def rows_of(self, fn: Callable[[], Row], key: str, *, study: str, machine: str, version: str) -> Row:
-        """Return the row of `key`, computed by `fn()` and stored if it is missing."""
         hit = self.get([key])
         if key not in hit:
             start = time.perf_counter()
@@ -294,7 +293,6 @@ class Cache:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Convert errors into one that names the file and the remedy."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:

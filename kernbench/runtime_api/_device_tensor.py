@@ -72,7 +72,7 @@ class DeviceTensor(Tensor):
     """Part or all of the memory behind a handle.
 
     A part must be one run of bytes, so that a kernel can reach it from one pointer and distinguish its PEs: whole
-    shards that follow each other, or consecutive elements inside one. Transposing and reshaping change how the host
+    consecutive shards, or consecutive elements inside one. Transposing and reshaping change how the host
     reads the elements, not their places; a kernel gets the same pointer, as in torch.
     """
 
@@ -181,7 +181,6 @@ class DeviceTensor(Tensor):
         return self._like(dtype, name, device).copy_(self)
 
     def _write(self, values: np.ndarray) -> None:
-        """Queue a copy of `values`, as they are now, to the device."""
         check_broadcast(values.shape, self.shape)
         data = self._bytes(values) if self._host.engine.data else None
         self._host.write(self._handle, self._layout.write_pieces, data)

@@ -238,8 +238,6 @@ class Graph:
 
 @dataclass(slots=True)
 class _Rank:
-    """The current device of one rank (a greenlet), and whether the program chose it."""
-
     device: int
     chosen: bool = False
     busy_until_ps: int = 0  # preparing launches
@@ -294,7 +292,6 @@ class Host:
             rank.device, rank.chosen = before
 
     def device(self, device: DeviceLike) -> Device:
-        """Fill in the index of `device`, and check it against the machine."""
         found = Device(device)
         if found.type == "cpu":
             return Device("cpu")

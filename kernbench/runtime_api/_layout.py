@@ -59,7 +59,6 @@ class Layout:
         return [(part.offset_bytes, part.nbytes, tuple(holders[part.offset_bytes])) for part in self.parts]
 
     def replicated(self) -> list[list[TensorShard]]:
-        """Return the copies of each replicated part; the host reads the first one."""
         by_offset: dict[int, list[TensorShard]] = {}
         for shard in self.shards:
             by_offset.setdefault(shard.offset_bytes, []).append(shard)
@@ -78,12 +77,10 @@ class Layout:
 
     @property
     def read_pieces(self) -> list[Span]:
-        """One copy of every part."""
         return _pieces(self.parts)
 
     @property
     def write_pieces(self) -> list[Span]:
-        """All copies of every part."""
         return _pieces(self.shards)
 
     @cached_property
@@ -236,8 +233,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part of a tensor, as an array of `shape`."""
-
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
 

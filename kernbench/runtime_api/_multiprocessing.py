@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class Rank:
-    """One rank: its program, and what it is waiting for."""
-
     def __init__(self, index: int, program: Callable[[], object]) -> None:
         self.index = index
         self.error: BaseException | None = None
@@ -162,7 +160,6 @@ class SpawnContext:
         return [i for i in indices if self.ranks[i].has_ended]
 
     def stop(self, first: int = 0) -> None:
-        """End every rank where it waits, `first` first."""
         interrupt: KeyboardInterrupt | None = None
         for rank in self.ranks[first:] + self.ranks[:first]:
             try:

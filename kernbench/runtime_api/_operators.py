@@ -589,7 +589,7 @@ class Functional:
     def rms_norm(
         input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
     ) -> Tensor:
-        """Return x / sqrt(mean(x^2) + eps) (* weight) over the last dim; eps is that of float32 unless given."""
+        """Return x / sqrt(mean(x^2) + eps) (* weight) over the last dim; the default eps is that of float32."""
         y = norm("rms_norm", input, normalized_shape, 1.1920929e-07 if eps is None else eps)
         return y if weight is None else y * weight
 
@@ -621,7 +621,7 @@ class Functional:
         is_causal : bool
             Whether query token i sees the kv tokens 0 to i only.
         scale : float, optional
-            1 / sqrt(head_dim) unless given.
+            By default 1 / sqrt(head_dim).
         enable_gqa : bool
             Whether several heads of query may share one of key and value.
 

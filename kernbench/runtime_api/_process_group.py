@@ -267,7 +267,6 @@ def _each(kernel: Callable[..., object], calls: Sequence[tuple[object, ...]], *,
 
 
 def _shards(tensor: DeviceTensor) -> dict[Target, list[Shard]]:
-    """Pointers and number of elements of each PE's shards."""
     return {pe: [((tensor.pointer + first,), n) for first, n in own] for pe, own in sorted(tensor._parts().items())}
 
 
@@ -428,7 +427,6 @@ class ProcessGroup:
         return meeting, work
 
     def leave(self, ranks: Sequence[int]) -> None:
-        """Record that global ranks have destroyed the group, and free their buffers."""
         self.left.update(ranks)
         for rank in set(ranks).intersection(self.ranks):
             self._members[self.index(rank)].packer = Packer()

@@ -208,7 +208,6 @@ class Collectives:
         return Queues(name, simpy.AllOf(engine.env, installed))
 
     def _reserve(self, plan: Plan) -> dict[tuple[Place, str], int]:
-        """Return the address of the ring of each direction of each PE; free all if one cannot be allocated."""
         a = plan.algorithm
         nbytes = (a.n_slots or 0) * (a.slot_size or 0)
         rings: dict[tuple[Place, str], int] = {}

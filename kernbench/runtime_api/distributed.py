@@ -296,7 +296,7 @@ class Distributed(DistributedNames):
         """Send the i-th part of `input` along dim 0 to rank i; `output` becomes the parts from all, in order.
 
         Parts are equal unless their sizes are given: `input_split_sizes[i]` rows go to rank i, and
-        `output_split_sizes[i]` come from it.
+        `output_split_sizes[i]` rows are received from it.
         """
         if (found := self._enter(group, "all_to_all_single")) is None:
             return None

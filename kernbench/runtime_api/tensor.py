@@ -32,7 +32,6 @@ class Size(tuple[int, ...]):
     __slots__ = ()
 
     def numel(self) -> int:
-        """Return the number of elements."""
         return prod(self)
 
     def __repr__(self) -> str:
@@ -115,7 +114,7 @@ class Tensor(ABC):
         return self.numel() * self.dtype.itemsize
 
     def is_contiguous(self) -> bool:
-        """Return whether the elements follow each other in row-major order."""
+        """Return whether the elements are consecutive in row-major order."""
         steps = zip(self.shape, self._stride, row_major(self.shape), strict=True)
         return not self.numel() or all(own == needed for size, own, needed in steps if size > 1)
 
@@ -146,7 +145,7 @@ class Tensor(ABC):
         return self._permuted(order)
 
     def t(self) -> Tensor:
-        """Return a view of a matrix with its dims exchanged; fewer dims stay as they are."""
+        """Return a view of a matrix with its dims exchanged; tensors with fewer dims are unchanged."""
         if self.dim() > 2:
             raise RuntimeError(f"t() expects a tensor with <= 2 dims, but self is {self.dim()}D; use transpose")
         return self._permuted(reversed(range(self.dim())))

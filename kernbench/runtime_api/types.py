@@ -68,7 +68,7 @@ DeviceLike = str | int | Device
 class DeviceSelector:
     """The device on which a run begins: SIP `sip`, or with None or "all" the first.
 
-    Every SIP of the machine stays reachable either way; "all" says that the program uses them.
+    Every SIP of the machine is accessible either way; "all" only states that the program uses them.
 
     Examples
     --------

@@ -105,8 +105,6 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One rank's arguments of a collective."""
-
     name: str
     tensors: Mapping[str, DeviceTensor] = field(default_factory=dict)
     op: ReduceOp | None = None
@@ -178,7 +176,6 @@ class Meeting:
         return self.is_complete and all(work.is_completed() for work in self._works.values())
 
     def join(self, member: int, call: Call) -> Work:
-        """Record the call of a member (its rank in the group), and return its handle."""
         host, device = self._host, self._devices[member]
         self.calls[member] = call
         self._check(member)

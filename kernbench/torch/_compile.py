@@ -41,13 +41,7 @@ def _whole() -> Iterator[None]:
 
 
 class CompiledModel:
-    """A model on a simulated machine: call it as the model; it returns torch's outputs.
-
-    Attributes
-    ----------
-    model : torch.nn.Module or callable
-        The model that was compiled.
-    """
+    """A model on a simulated machine: call it as the model; it returns torch's outputs."""
 
     def __init__(self, model: Any, device: Device, plan: Mapping[str, Any]) -> None:
         self.model, self._device = model, device

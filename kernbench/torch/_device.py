@@ -332,6 +332,5 @@ def module_of(nodes: Sequence[str], modules: Mapping[str, str], last: int = 0) -
 
 
 def operators_of(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of a launch's operators, without those that only view memory."""
     short = [name.rpartition(".")[2] for name in names]
     return tuple(dict.fromkeys([name for name in short if name not in _QUIET])) or tuple(short[-1:]) or ("copy",)

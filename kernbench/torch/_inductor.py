@@ -86,7 +86,6 @@ class Kernel:
     launch: Callable[[Kernel, Sequence[Any]], None]
 
     def written(self, names: Iterable[str]) -> list[str]:
-        """Pointers that the kernel writes through."""
         mutated = self.meta.get("inductor_meta", {}).get("mutated_arg_names", ())
         return [name for name in names if name.startswith(("out_ptr", "in_out_ptr", "ws_ptr")) or name in mutated]
 

@@ -119,7 +119,6 @@ class Memory:
         return empty.set_(known[1].untyped_storage(), x.storage_offset(), x.size(), x.stride())
 
     def allocate(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """As `torch.empty_strided`."""
         x = torch.empty_strided(size, stride, dtype=dtype, device="meta")
         self._take(x, self._spread(x, x.untyped_storage().nbytes()))
         return x

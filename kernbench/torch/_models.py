@@ -125,13 +125,7 @@ def _bytes_read(model: torch.nn.Module) -> int:
 
 
 class Calls:
-    """A model that is compiled once and called on several machines, over `tp` SIPs of each.
-
-    Attributes
-    ----------
-    nbytes : int
-        Bytes that a SIP reads at least once in a call.
-    """
+    """A model compiled once and called on several machines; a SIP reads at least `nbytes` in a call."""
 
     def __init__(self, machine: Machine, name: str, tp: int, **sizes: Any) -> None:
         torch.compiler.reset()  # rows must not depend on earlier compilations

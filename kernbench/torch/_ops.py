@@ -153,7 +153,6 @@ def _lower_right(attention: torch.fx.Node) -> int | None:
 
 @torch.library.custom_op("kernbench::products", mutates_args=())
 def products(x: torch.Tensor, weights: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Products of one matrix with several, in one launch."""
     return [x @ weight for weight in weights]
 
 

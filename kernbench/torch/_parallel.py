@@ -104,7 +104,6 @@ class Ranks:
         self._versions = {name: x._version for name, x in self._whole.items()}
 
     def follow(self) -> None:
-        """Copy changed parameters of the whole model to the ranks."""
         for name, x in self._whole.items():
             if x._version != self._versions[name]:
                 self._versions[name] = x._version

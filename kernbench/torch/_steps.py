@@ -41,8 +41,6 @@ GROUPED = ("aten::_grouped_mm", "transformers::grouped_mm_fallback")
 
 @dataclass
 class Step:
-    """One launch, or one operator on the host, and how to start it."""
-
     name: str
     module: str
     operators: tuple[str, ...]

@@ -174,7 +174,7 @@ class ColumnParallelLinear(_ParallelLinear):
 class RowParallelLinear(_ParallelLinear):
     """y = x w^T (+ b) with the inputs, columns of w, distributed over the ranks, whose results are summed.
 
-    A DTensor w with `Shard(1)`. Parameters are those of `ColumnParallelLinear`, but for one: `input_is_parallel` says
+    A DTensor w with `Shard(1)`. Parameters are those of `ColumnParallelLinear`, except `input_is_parallel`:
     whether the input is this rank's part already; else the part is taken. The first rank adds the bias, before
     the sum.
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def share(n: int, mesh: DeviceMesh, what: str) -> int:
-    """Return `n` over the ranks; raise if they do not divide it."""
     if n % mesh.size():
         raise ArgumentError(
             f"{what} = {n} is not divisible by the tensor model parallel size {mesh.size()}; pad it, or use another "

@@ -72,12 +72,8 @@ def choose(
     """Choose the placement with the lowest estimate, or the one requested, and the moves of operands.
 
     A is moved if that pays for one product, B if it pays for `uses` products, as the copy is kept. With `uses` 0 it
-    is not moved. With `fixed`, the result of a product on one PE is stored as C is, not on that PE.
-
-    Raises
-    ------
-    ArgumentError
-        If the placement is unknown, or a sum over k = 0 is to be split.
+    is not moved. With `fixed`, the result of a product on one PE is stored as C is, not on that PE. Raises
+    ArgumentError for an unknown placement, and for split-K with k = 0.
     """
     return _ranked(machine, product, placement, fixed, uses)[0][1]
 

@@ -146,8 +146,8 @@ def fitting(k: int, itemsize: int, room: int) -> int:
 def column_blocks(widths: Sequence[int], fits: int, scattered: bool) -> list[Span]:
     """Return the blocks of columns by which consecutive shards are read.
 
-    Narrow shards of B are read together, up to NARROW columns, and at most the `fits` that fit into TCM. A scattered shard that does
-    not fit is read in parts; others are streamed.
+    Narrow shards of B are read together, up to NARROW columns; `fits` columns fit into TCM. A scattered
+    shard that does not fit is read in parts; others are streamed.
 
     >>> column_blocks([40, 40, 40, 40, 200, 0], 1000, scattered=False)
     [(0, 120), (120, 40), (160, 200)]
@@ -166,7 +166,6 @@ def column_blocks(widths: Sequence[int], fits: int, scattered: bool) -> list[Spa
 
 @lru_cache(maxsize=64)
 def tasks(config: MachineConfig, product: Product, placement: Placement) -> dict[Pe, list[Task]]:
-    """Return the tasks of each PE; for split-K, those of the first launch."""
     pes = config.pes_per_cube
     found: dict[Pe, list[Task]] = defaultdict(list)
     if placement in SPLITS:
