@@ -1,4 +1,4 @@
-"""Benches: programs for the host, each a function `run(torch)`."""
+"""Benches: host programs, each a function `run(torch)`."""
 
 from typing import Any
 

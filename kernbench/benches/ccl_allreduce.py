@@ -1,4 +1,4 @@
-"""An all-reduce over all devices, by any algorithm of ccl.yaml, its sums checked."""
+"""An all-reduce over all devices by any algorithm of ccl.yaml, with its sums checked."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ EXACT_IN_F16 = 2048
     takes_algorithm=True,
 )
 def run(torch: RuntimeContext) -> None:
-    """Device r contributes r + 1, once, from every cube, or from every PE, as the algorithm's contribution says.
+    """Device r contributes r + 1: once, from every cube or from every PE, by the algorithm's contribution.
 
     The sum is then sum(1..devices) times the contributions of a device: `n_cubes * sum(1..world)` of the intercube
     ones.
     """
     config = torch.engine.machine.config
     ccl, name = load_ccl_config(machine=config), env_text("CCL_ALGORITHM", ALGORITHM)
-    # The best one is chosen when the tensors are there, among those of torch's meaning.
+    # AUTO is resolved by `collective`, once the tensors exist, among the algorithms with torch's meaning.
     algorithm = None if name == AUTO else resolve_algorithm_config(name, ccl, config)
     if algorithm is not None and algorithm.collective != "all_reduce":
         raise ConfigError(f"algorithm {name!r} does {algorithm.collective}; this bench checks an all_reduce")

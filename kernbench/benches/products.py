@@ -1,4 +1,4 @@
-"""Matrix products: a small one to look at first, one by one composite command, and the projections of attention."""
+"""Matrix products: a small first one, one by a single composite command, and the projections of attention."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def _multiply(
 
 
 def project(torch: RuntimeContext, m: int, k: int, n: int, cubes: int, pes: int) -> None:
-    """Compute q, k and v of `n` columns each: weights and results cut by columns, the input copied to every PE.
+    """Compute q, k and v of `n` columns each: weights and results split by columns, the input replicated on every PE.
 
-    Each weight is in the machine once, in the slice of the PE that uses it. A PE loads the input and streams its
+    Each weight is stored once, in the slice of the PE that uses it. A PE loads the input and streams its
     columns.
     """
     columns = DPPolicy(cube="column_wise", pe="column_wise", num_cubes=cubes, num_pes=pes)

@@ -1,4 +1,4 @@
-"""Benches by name: `@bench` enters one, `resolve` finds it."""
+"""The registry of benches: `@bench` adds one, `resolve` finds it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kernbench.sim_engine._limits import Limits
 from kernbench.topology.builder import Machine
 from kernbench.triton_emu._runner import check_plain
 
-# All that the package's benches read from the environment.
+# All environment variables that the package's benches read.
 SETTINGS = (
     "CCL_ALGORITHM", "CCL_N_ELEM", "GPT3_D_MODEL", "GPT3_QKV_TOKENS", "MATMUL_DTYPE", "MATMUL_K", "MATMUL_M",
     "MATMUL_N", "MATMUL_VARIANT",
@@ -30,18 +30,16 @@ SETTINGS = (
 
 
 def env_settings() -> dict[str, str]:
-    """Return those of `SETTINGS` that are set."""
     return {name: os.environ[name] for name in SETTINGS if name in os.environ}
 
 
 def env_text(name: str, default: str) -> str:
-    """Return the environment variable `name`, which is one of `SETTINGS`."""
+    """`name` must be in `SETTINGS`, so that results record it."""
     assert name in SETTINGS, name
     return os.environ.get(name, default)
 
 
 def env_int(name: str, default: int) -> int:
-    """Return the environment variable `name` as an integer of at least 1."""
     text = env_text(name, str(default))
     if not text.strip().isdecimal() or int(text) < 1:
         raise ConfigError(f"environment: {name} = {text!r} must be an integer >= 1")
@@ -50,7 +48,7 @@ def env_int(name: str, default: int) -> int:
 
 @contextmanager
 def env_set(name: str, value: str | None) -> Iterator[None]:
-    """Have the environment variable `name` for a while; with None, leave it as it is."""
+    """Set an environment variable temporarily; None leaves it unchanged."""
     before = os.environ.get(name)
     if value is not None:
         os.environ[name] = value
@@ -65,7 +63,6 @@ def env_set(name: str, value: str | None) -> Iterator[None]:
 
 
 def env_choice(name: str, default: str, known: Sequence[str]) -> str:
-    """Return the environment variable `name`, one of `known`."""
     text = env_text(name, default)
     if text not in known:
         raise ConfigError(f"environment: {name} = {text!r} is unknown; known: {', '.join(known)}")
@@ -77,8 +74,6 @@ Run = Callable[["RuntimeContext"], object]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A named bench; calling it runs it."""
-
     name: str
     description: str
     run: Run
@@ -89,7 +84,6 @@ class Bench:
         check_plain(self.run, "bench")
 
     def __call__(self, torch: RuntimeContext) -> object:
-        """Run the bench."""
         return self.run(torch)
 
 
@@ -110,12 +104,12 @@ def bench(
     milestone : bool
         Whether it regenerates a milestone's report.
     takes_algorithm : bool
-        Whether it does a collective by the algorithm that CCL_ALGORITHM names, as `kernbench run --algorithm` sets it.
+        Whether it runs the collective algorithm named by CCL_ALGORITHM, which `kernbench run --algorithm` sets.
 
     Raises
     ------
     ConfigError
-        If the name is not kebab-case, the description is empty, or another function has the name.
+        If the name is not kebab-case, the description is empty, or the name is taken.
     TypeError
         If the function is a generator or a coroutine.
 
@@ -143,13 +137,7 @@ def bench(
 
 
 def resolve(name: str) -> Bench:
-    """Return the bench of that name, of that number in `kernbench list`, or at the dotted path "pkg.mod:run".
-
-    Raises
-    ------
-    ConfigError
-        If there is none; the message lists the known ones.
-    """
+    """Return a bench by name, by number in `kernbench list`, or by the dotted path "pkg.mod:run"."""
     if ":" in name:
         return _imported(name)
     _load()
@@ -165,13 +153,13 @@ def resolve(name: str) -> Bench:
 
 
 def benches() -> list[Bench]:
-    """Return every known bench, by name: the order of the numbers in `kernbench list`."""
+    """Return all benches, by name: the order of the numbers in `kernbench list`."""
     _load()
     return [_benches[name] for name in sorted(_benches)]
 
 
 def _load() -> None:
-    """Import the benches of the package, which register themselves."""
+    """Import the package's benches, which register themselves."""
     import kernbench.benches as package
 
     for module in pkgutil.iter_modules(package.__path__):
@@ -225,13 +213,13 @@ def run(
     machine : Machine, path, mapping, optional
         As for `kb.load`.
     data : bool
-        Compute values, too, so that the bench checks them.
+        Compute values, too, so that the bench can check them.
     log : str
-        What the result can tell: "off", "operation" or "tile".
+        Detail of the result: "off", "operation" or "tile".
     device : DeviceSelector or str, optional
         "all" or "sip:N": the device that is current at first.
     limits : Limits or mapping, optional
-        How much the run may take, as for `kb.session`.
+        Limits of the run, as for `kb.session`.
 
     Raises
     ------

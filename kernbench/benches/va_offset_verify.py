@@ -1,4 +1,4 @@
-"""Each PE reads another PE's shard as tensor base + shard offset: what placement and address translation promise."""
+"""Each PE reads another PE's shard as tensor base + shard offset: a check of placement and address translation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kernbench.runtime_api.context import RuntimeContext
 if TYPE_CHECKING:
     from kernbench.triton_emu.tl_context import TLContext
 
-ELEMENTS = 512  # of each PE
+ELEMENTS = 512  # per PE
 
 
 def take_next(src: Any, dst: Any, n: int, *, tl: TLContext) -> None:
-    """Copy the next PE's `n` elements of `src` (the first PE's, on the last one) into this PE's part of `dst`."""
+    """Copy the next PE's `n` elements of `src` (cyclically) into this PE's part of `dst`."""
     pes = tl.num_programs(0) * tl.num_programs(1)
     pe = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     tl.store(dst + pe * n, tl.load(src + (pe + 1) % pes * n, shape=(n,)))

@@ -1,4 +1,4 @@
-"""DTensor: a tensor spread over the ranks of a device mesh, each rank's part placed on its device's PEs."""
+"""DTensor: a tensor distributed over the ranks of a device mesh, each rank's part over the PEs of its device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DTensor: one tensor, of which each rank of a device mesh holds a part on its device; torch's names, forward only."""
+"""DTensor: a tensor of which each rank of a device mesh holds a part on its device; torch's names, forward only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class DTensor:
-    """A tensor spread over the ranks of a mesh; made by `from_local`, `distribute_tensor` and the creation functions.
+    """A tensor distributed over the ranks of a mesh; see `from_local`, `distribute_tensor` and the creation functions.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class DTensor:
     placements : tuple of Placement
         One for each axis of the mesh.
     shape : Size
-        Of the whole.
+        Shape of the whole tensor.
     dtype : DType
 
     Examples
@@ -59,17 +59,17 @@ class DTensor:
         cls, local_tensor: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement], *,
         shape: Sequence[int] | None = None,
     ) -> Self:  # fmt: skip
-        """Return the DTensor whose part on this rank is `local_tensor`; without `shape`, parts are taken to be equal.
+        """Return the DTensor whose part on this rank is `local_tensor`; without `shape`, parts must be equal.
 
         Parameters
         ----------
         local_tensor : Tensor
-            On the rank's device; the policy that it was placed by is that of whatever is made of the DTensor, so it
+            On the rank's device; results of operations on the DTensor are placed by its policy, so that
             should be the same on every rank, whatever the sizes of their parts.
         device_mesh : DeviceMesh
         placements : sequence of Placement
         shape : sequence of int, optional
-            Of the whole.
+            Shape of the whole tensor.
         """
         on_device(local_tensor)
         found = normalized(placements, device_mesh.ndim, local_tensor.dim())
@@ -88,22 +88,21 @@ class DTensor:
         return cls(local_tensor, device_mesh, found, whole)
 
     def to_local(self) -> Tensor:
-        """Return this rank's part."""
         return self._local
 
     def full_tensor(self) -> Tensor:
-        """Return the whole, on this rank's device; every rank of the mesh calls it."""
+        """Gather the whole tensor on this rank's device; every rank of the mesh must call it."""
         return self.redistribute(placements=[Replicate()] * self.device_mesh.ndim).to_local()
 
     def redistribute(
         self, device_mesh: DeviceMesh | None = None, placements: Sequence[Placement] | None = None
     ) -> DTensor:
-        """Return the tensor under other placements: on each axis the collective that the change takes.
+        """Return the tensor under other placements, by one collective for each axis that changes.
 
         Parameters
         ----------
         device_mesh : DeviceMesh, optional
-            The same mesh.
+            Must be the tensor's mesh.
         placements : sequence of Placement, optional
             By default the same.
         """
@@ -116,43 +115,40 @@ class DTensor:
         return DTensor(local, self.device_mesh, target, self.shape)
 
     def dim(self) -> int:
-        """Return the number of dims."""
         return len(self.shape)
 
     @property
     def ndim(self) -> int:
-        """The number of dims."""
         return len(self.shape)
 
     def size(self, dim: int | None = None) -> Size | int:
-        """Return the shape, or the elements along `dim`."""
         return self.shape if dim is None else self.shape[dim]
 
     def __matmul__(self, other: DTensor) -> DTensor:
-        """Return the product (..., n) of this, (..., k), and a matrix (k, n), by rows over the PEs of each rank.
+        """Multiply (..., k) by a matrix (k, n); the result (..., n) is split by rows over the PEs of each rank.
 
-        Operands are redistributed where least is moved. Raises a PlacementError if the shapes do not fit.
+        Operands are redistributed such that the fewest bytes move. Raises a PlacementError if the shapes do not match.
         """
         return ops.matmul(self, other)
 
     def __add__(self, other: DTensor | float) -> DTensor:
-        """Return the sum, element by element; a summand is reduced before a number is added."""
+        """Add element by element; a `Partial` operand is reduced before a number is added."""
         return ops.add(self, other)
 
     __radd__ = __add__
 
     def __mul__(self, other: DTensor | float) -> DTensor:
-        """Return the product, element by element; a number leaves the placements as they are."""
+        """Multiply element by element; a number leaves the placements unchanged."""
         return ops.mul(self, other)
 
     __rmul__ = __mul__
 
     def __iadd__(self, other: DTensor | float) -> Self:
-        """Add to every element; the placements stay."""
+        """Add in place; raise if that would change the placements."""
         return self._become(self + other)
 
     def __imul__(self, other: DTensor | float) -> Self:
-        """Multiply every element; the placements stay."""
+        """Multiply in place; raise if that would change the placements."""
         return self._become(self * other)
 
     def _become(self, result: DTensor) -> Self:
@@ -165,7 +161,7 @@ class DTensor:
         return self
 
     def __eq__(self, other: object) -> bool:
-        # torch compares element by element; Python would compare the objects.
+        # torch compares element by element; Python's default would compare the objects.
         if isinstance(other, (DTensor, Tensor, Real)):
             raise TypeError("tensors have no comparison here: compare their values, x.full_tensor().numpy() == ...")
         return NotImplemented
@@ -173,11 +169,9 @@ class DTensor:
     __hash__ = object.__hash__
 
     def relu(self) -> DTensor:
-        """Return max(x, 0)."""
         return ops.unary("relu", self)
 
     def silu(self) -> DTensor:
-        """Return x sigmoid(x)."""
         return ops.unary("silu", self)
 
     def gelu(self) -> DTensor:
@@ -195,18 +189,18 @@ def distribute_tensor(
     tensor: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement] | None = None, *,
     src_data_rank: int | None = 0, dp: DPPolicy = ROWS,
 ) -> DTensor:  # fmt: skip
-    """Return a tensor, the same on every rank, spread over a mesh.
+    """Distribute a tensor, which must be identical on every rank, over a mesh.
 
     Parameters
     ----------
     tensor : Tensor
-        The whole, on the host or on the rank's device.
+        The whole tensor, on the host or on the rank's device.
     device_mesh : DeviceMesh
     placements : sequence of Placement, optional
         By default replicated.
     src_data_rank : int or None
         0: the values are those of the first rank along each axis: a scatter for a Shard, a broadcast for a Replicate.
-        None: each rank takes its part of what it has.
+        None: each rank takes its part of its own tensor.
     dp : DPPolicy
         Placement of a tensor from the host.
     """
@@ -251,27 +245,27 @@ def ones(*size: Any, **options: Any) -> DTensor:
 
 
 def full(size: Sequence[int], fill_value: float, **options: Any) -> DTensor:
-    """Return a tensor of which every element is `fill_value`; keywords as of `zeros`."""
+    """Return a tensor filled with `fill_value`; keywords as for `zeros`."""
     return created((size,), lambda shape: np.full(shape, fill_value), **options)
 
 
 def empty(*size: Any, **options: Any) -> DTensor:
-    """Return undefined values; keywords as of `zeros`."""
+    """Return a tensor with undefined values; keywords as for `zeros`."""
     return created(size, None, **options)
 
 
 def rand(*size: Any, **options: Any) -> DTensor:
-    """Return random numbers, uniform in [0, 1), that do not depend on the placements; keywords as of `zeros`."""
+    """Return uniform random numbers in [0, 1), independent of the placements; keywords as for `zeros`."""
     return _drawn(size, np.random.Generator.random, **options)
 
 
 def randn(*size: Any, **options: Any) -> DTensor:
-    """Return standard normal random numbers that do not depend on the placements; keywords as of `zeros`."""
+    """Return standard normal random numbers, independent of the placements; keywords as for `zeros`."""
     return _drawn(size, np.random.Generator.standard_normal, **options)
 
 
 def _drawn(size: Sequence[Any], draw: Callable[..., Any], *, device_mesh: DeviceMesh, **options: Any) -> DTensor:
-    device_mesh.draws += 1  # every rank counts the same, and draws the whole
+    device_mesh.draws += 1  # equal on all ranks: each draws the whole tensor
     rng = np.random.default_rng([device_mesh.draws, *device_mesh.shape])
     return created(size, lambda shape: draw(rng, shape), device_mesh=device_mesh, **options)
 
@@ -280,7 +274,7 @@ def created(
     size: Sequence[Any], values: Callable[[tuple[int, ...]], np.ndarray] | None, *, device_mesh: DeviceMesh,
     placements: Sequence[Placement] | None = None, dtype: DType = float32, dp: DPPolicy = ROWS,
 ) -> DTensor:  # fmt: skip
-    """Return a tensor of which each rank places its part of `values`, in no simulated time."""
+    """Create a tensor of which each rank places its part of `values`, in no simulated time."""
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
     found = normalized(placements or [Replicate()] * device_mesh.ndim, device_mesh.ndim, len(shape))
     part = box(shape, device_mesh.shape, device_mesh.coordinate(), found)

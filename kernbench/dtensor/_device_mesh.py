@@ -1,4 +1,4 @@
-"""Ranks on a grid with one or more axes, and a process group for each line of it."""
+"""A grid of ranks with one or more axes, and a process group for each line of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEVICE_TYPE = "ahbm"
 
 
 class DeviceMesh:
-    """A grid of ranks, as the calling rank sees it.
+    """A grid of ranks, as seen by the calling rank.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class DeviceMesh:
     Raises
     ------
     ArgumentError
-        If the ranks are not different ranks of the world, or the names do not fit.
+        If the ranks are not different ranks of the world, or the names do not match the axes.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class DeviceMesh:
         if names is not None and (len(names) != ranks.ndim or len(set(names)) < len(names)):
             raise ArgumentError(f"DeviceMesh: mesh_dim_names = {names}; expected {ranks.ndim} different names")
         self.mesh, self.mesh_dim_names, self.torch = ranks, names, torch
-        self._groups: list[list[ProcessGroup]] = []  # of each axis: the caller's, or all before the ranks are spawned
+        self._groups: list[list[ProcessGroup]] = []  # per axis: the caller's group, or all before ranks are spawned
         for axis in range(ranks.ndim):
             lines = np.moveaxis(ranks, axis, -1).reshape(-1, ranks.shape[axis])
             made = [torch.distributed.new_group(line.tolist(), sort_ranks=False) for line in lines]  # by all ranks
@@ -79,25 +79,23 @@ class DeviceMesh:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Ranks along each axis."""
         return tuple(self.mesh.shape)
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
         return int(self.mesh.ndim)
 
     def size(self, mesh_dim: int | None = None) -> int:
-        """Return the ranks along an axis, or of all."""
+        """Return the number of ranks along an axis, or of all."""
         return prod(self.shape) if mesh_dim is None else self.shape[mesh_dim]
 
     def get_coordinate(self) -> list[int] | None:
-        """Return the coordinates of the calling rank; None if it is not in the mesh."""
+        """Return the calling rank's coordinates; None if it is not in the mesh."""
         found = np.argwhere(self.mesh == self.torch._host.rank_index)
         return found[0].tolist() if len(found) else None
 
     def coordinate(self) -> list[int]:
-        """Return the coordinates of the calling rank, which has to be in the mesh; an extension, not torch's."""
+        """Return the calling rank's coordinates; raise if it is not in the mesh. An extension of torch."""
         at = self.get_coordinate()
         if at is None:
             raise self._stranger()
@@ -107,18 +105,18 @@ class DeviceMesh:
         return StateError(f"rank {self.torch._host.rank_index} is not in the mesh {self.mesh.tolist()}")
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """Return the calling rank's number along an axis; of a mesh with one axis, it need not be named."""
+        """Return the calling rank's index along an axis; optional for a mesh with one axis."""
         return self.coordinate()[self._axis(mesh_dim)]
 
     def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:
-        """Return the group of the calling rank along an axis; of a mesh with one axis, it need not be named."""
+        """Return the calling rank's group along an axis; optional for a mesh with one axis."""
         group = next((group for group in self._groups[self._axis(mesh_dim)] if group.rank() >= 0), None)
         if group is None:
             raise self._stranger()
         return group
 
     def __getitem__(self, name: str) -> DeviceMesh:
-        """Return the line of the calling rank along the axis of that name, as a mesh of one axis."""
+        """Return the calling rank's line along the named axis, as a mesh of one axis."""
         return self.of_group(self.get_group(name), self.torch, (name,))
 
     def _axis(self, mesh_dim: int | str | None) -> int:
@@ -148,7 +146,7 @@ class DeviceMesh:
 def init_device_mesh(
     device_type: str, mesh_shape: Sequence[int], *, mesh_dim_names: Sequence[str] | None = None, torch: RuntimeContext
 ) -> DeviceMesh:
-    """Return the grid of all ranks, row by row; every rank of the world calls it.
+    """Create the grid of all ranks, in row-major order; every rank of the world must call it.
 
     Parameters
     ----------

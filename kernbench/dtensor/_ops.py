@@ -1,4 +1,4 @@
-"""Operations on DTensors: choose placements by rule, redistribute, and let each rank's device do its part."""
+"""Operations on DTensors: choose placements by rule, redistribute, and compute on each rank's part."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from kernbench.dtensor._api import DTensor
 
 
-Rule = tuple[tuple[Placement, ...], Placement]  # what the operands have to be, and what the result is then
+Rule = tuple[tuple[Placement, ...], Placement]  # placements of the operands, and that of the result
 
 R, P = Replicate(), Partial()
 
 
 def products(ndim: int) -> tuple[Rule, ...]:
-    """Return the rules of the product of a tensor of `ndim` dims with a matrix."""
+    """Rules of the product of a tensor of `ndim` dims with a matrix."""
     last = ndim - 1
     rows = tuple(((Shard(dim), R), Shard(dim)) for dim in range(last))
     return (((R, R), R), *rows, ((R, Shard(1)), Shard(last)), ((Shard(last), Shard(0)), P), ((P, R), P), ((R, P), P))
@@ -34,23 +34,23 @@ MATMUL = products(2)
 
 
 def elementwise(ndim: int, operands: int, linear: bool) -> tuple[Rule, ...]:
-    """Return the rules of an operation that works element by element on `operands` tensors of one shape.
+    """Rules of an elementwise operation on `operands` tensors of one shape.
 
-    `linear`: the operation of summands sums to the operation of the sums, as for adding.
+    `linear`: f(sum of a_i, sum of b_i) = sum of f(a_i, b_i), as for addition.
     """
     same: list[Placement] = [R, *(Shard(dim) for dim in range(ndim)), *([P] if linear else [])]
     return tuple(((placement,) * operands, placement) for placement in same)
 
 
 def multiply(ndim: int) -> tuple[Rule, ...]:
-    """Return the rules of an element-wise product: one factor may be a summand."""
+    """Rules of an elementwise product: one factor may be `Partial`."""
     return (*elementwise(ndim, 2, linear=False), ((P, R), P), ((R, P), P))
 
 
 def moved(source: Placement, target: Placement, nbytes: float, ranks: int) -> float:
-    """Return the bytes that a rank sends to change one operand of `nbytes` in all; infinite where it is impossible.
+    """Bytes that a rank sends to redistribute an operand of `nbytes` in total; infinite where it is impossible.
 
-    A local step is free; a ring's share is counted for the rest.
+    Local steps are free; collectives count as rings.
     """
     if source == target or isinstance(source, Replicate):
         return 0.0
@@ -68,7 +68,7 @@ def moved(source: Placement, target: Placement, nbytes: float, ranks: int) -> fl
 def choose(
     rules: Sequence[Rule], operands: Sequence[Placement], nbytes: Sequence[float], ranks: int
 ) -> tuple[tuple[Placement, ...], Placement]:
-    """Return the rule to which the operands come with fewest bytes moved; the first of equals.
+    """Return the rule for which the fewest bytes move; the first of equals.
 
     >>> choose(MATMUL, (Shard(1), R), (1.0, 1.0), 4)
     ((Shard(dim=1), Shard(dim=0)), Partial(sum))
@@ -82,7 +82,7 @@ def choose(
 
 
 def matmul(a: DTensor, b: DTensor, bias: Tensor | None = None) -> DTensor:
-    """Return a @ b, placed by rows over the PEs of each rank; each rank adds its `bias` to its part of the result."""
+    """Multiply; the result is by rows over the PEs of each rank, and each rank adds its `bias` to its part."""
     _check_operand("@", a, b)
     if not a.dim() or b.dim() != 2 or a.shape[-1] != b.shape[0]:
         raise PlacementError(f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit; b is a matrix")
@@ -91,12 +91,12 @@ def matmul(a: DTensor, b: DTensor, bias: Tensor | None = None) -> DTensor:
     if x.numel() and y.numel():
         operators.product(x, y, bias, out, None)
     elif not y.shape[0]:
-        out.fill_(0.0)  # a sum of nothing
+        out.fill_(0.0)  # a sum over zero elements
     return _wrapped(out, a, result, (*a.shape[:-1], b.shape[1]))
 
 
 def add(a: DTensor, b: DTensor | SupportsFloat) -> DTensor:
-    """Return a + b, element by element; a summand is reduced before a number is added, which each rank adds."""
+    """Add; a `Partial` operand is reduced before a number is added, which each rank adds."""
     if isinstance(b, Real):
         whole = a.redistribute(placements=[Replicate() if isinstance(p, Partial) else p for p in a.placements])
         return _scalar("add", whole, b)
@@ -104,14 +104,13 @@ def add(a: DTensor, b: DTensor | SupportsFloat) -> DTensor:
 
 
 def mul(a: DTensor, b: DTensor | SupportsFloat) -> DTensor:
-    """Return a * b, element by element; the product of a summand and a number is a summand of the product."""
+    """Multiply; a number leaves the placements unchanged: `Partial` times a number is `Partial`."""
     if isinstance(b, Real):
         return _scalar("mul", a, b)
     return _binary("mul", "*", a, b, multiply(a.dim()))
 
 
 def unary(name: str, a: DTensor) -> DTensor:
-    """Return a function of each element: "relu", "silu" or "gelu"."""
     (x,), result = _aligned([a], elementwise(a.dim(), 1, linear=False))
     return _wrapped(operators.unary(name, x), a, result, a.shape)
 
@@ -141,7 +140,7 @@ def _binary(name: str, sign: str, a: DTensor, b: Any, allowed: Sequence[Rule]) -
 
 
 def _aligned(tensors: Sequence[DTensor], allowed: Sequence[Rule]) -> tuple[list[DeviceTensor], tuple[Placement, ...]]:
-    """Return the parts of the operands, redistributed by the best rule of each axis, and the result's placements."""
+    """Redistribute the operands by the best rule of each axis; return their local parts and the result's placements."""
     mesh = tensors[0].device_mesh
     if any(t.device_mesh != mesh for t in tensors):
         raise PlacementError(f"operands on different meshes: {', '.join(str(t.device_mesh) for t in tensors)}")

@@ -1,4 +1,4 @@
-"""Placements of a tensor along each axis of a device mesh, and the moves between them: torch's words and rules."""
+"""Placements of a tensor along each axis of a device mesh, and the moves between them, as in torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernbench.kernels.partition import chunk
 
 @dataclass(frozen=True, slots=True)
 class Replicate:
-    """Every rank along the axis has the whole."""
+    """Every rank along the axis has the whole tensor."""
 
     def __repr__(self) -> str:
         return "Replicate()"
@@ -19,7 +19,7 @@ class Replicate:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The ranks along the axis have consecutive parts of dim `dim`, cut as torch.chunk cuts."""
+    """The ranks along the axis have consecutive parts of dimension `dim`, split as by torch.chunk."""
 
     dim: int
 
@@ -29,7 +29,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Every rank along the axis has a summand; the whole is their sum."""
+    """Every rank along the axis has a partial sum; the tensor is the total."""
 
     reduce_op: str = "sum"
 
@@ -46,15 +46,12 @@ Placement = Replicate | Shard | Partial
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One step of a redistribution: from one placement to another along one axis of the mesh."""
-
     axis: int
     source: Placement
     target: Placement
 
 
 def normalized(placements: Sequence[Placement], axes: int, ndim: int) -> tuple[Placement, ...]:
-    """Return `placements` with dims counted from the front."""
     if isinstance(placements, Replicate | Shard | Partial):
         raise PlacementError(
             f"placements = {placements}: expected a list with one placement for each axis of the mesh: [{placements}]"
@@ -76,9 +73,9 @@ def normalized(placements: Sequence[Placement], axes: int, ndim: int) -> tuple[P
 def local_part(
     shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[Placement]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return (shape, first index) of the part that the rank at `coordinate` of a mesh of shape `mesh` has.
+    """Return (shape, first index) of the part of the rank at `coordinate` of a mesh of shape `mesh`.
 
-    Axes cut in their order: of two that cut one dim, the later cuts the parts of the earlier.
+    Axes split in order: of two that shard one dim, the later splits the parts of the earlier.
 
     >>> local_part((7, 4), (4,), (3,), [Shard(0)]), local_part((7, 4), (2, 2), (1, 1), [Shard(0), Shard(0)])
     (((1, 4), (6, 0)), ((1, 4), (6, 0)))
@@ -94,7 +91,7 @@ def local_part(
 def box(
     shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[Placement]
 ) -> tuple[slice, ...]:
-    """Return the part that the rank at `coordinate` has, as slices of the whole.
+    """As `local_part`, as slices of the whole tensor.
 
     >>> box((7, 4), (4,), (3,), [Shard(0)])
     (slice(6, 7, None), slice(0, 4, None))
@@ -105,7 +102,7 @@ def box(
 
 @dataclass(frozen=True, slots=True)
 class LinearStyle:
-    """How ranks share y = x w^T + b: a placement of each; w is (outputs, inputs)."""
+    """Placements of a linear layer y = x w^T + b; w is (outputs, inputs)."""
 
     w: Shard
     b: Placement
@@ -118,9 +115,9 @@ ROW_PARALLEL = LinearStyle(Shard(1), Replicate(), Shard(-1), Partial())
 
 
 def plan(source: Sequence[Placement], target: Sequence[Placement]) -> list[Move]:
-    """Return the moves from `source` to `target`, in the order in which they are made.
+    """Return the moves from `source` to `target`, in execution order.
 
-    Where an outer axis changes how it cuts a dim that an inner axis cuts too, the inner one is gathered first:
+    If an outer axis changes its sharding of a dim that an inner axis shards, too, the inner one is gathered first:
     its parts are parts of the outer one's.
 
     >>> plan([Shard(0), Shard(0)], [Replicate(), Shard(0)])

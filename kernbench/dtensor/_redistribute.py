@@ -1,4 +1,4 @@
-"""Moves between placements, each by its collective, on the parts that the ranks hold."""
+"""Redistribution: each move by its collective, on the parts of the ranks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kernbench.runtime_api._layout import along
 from kernbench.runtime_api._process_group import Route, checked_runs, copying
 from kernbench.runtime_api.tensor import Tensor
 
-MOST_RUNS = 1 << 15  # rows of a tensor that is cut by rows, and then along its last dim (chosen: seconds of host time)
+MOST_RUNS = 1 << 15  # rows of a tensor split by rows, and then along its last dim (chosen: seconds of host time)
 
 
 def on_device(tensor: Tensor) -> DeviceTensor:
-    """Return `tensor`, refused if it is on the host, or reshaped or transposed after it was placed."""
+    """Return `tensor`; raise if it is on the host, or was reshaped or transposed after its placement."""
     if not isinstance(tensor, DeviceTensor):
         raise PlacementError(
             f'a tensor of shape {tuple(tensor.shape)} on the host; expected one on a device: .to("ahbm")'
@@ -34,9 +34,9 @@ def on_device(tensor: Tensor) -> DeviceTensor:
 
 
 def empty(like: DeviceTensor, shape: Sequence[int], dp: DPPolicy | None = None) -> DeviceTensor:
-    """Return a new tensor of the type of `like` on its device, placed by `dp`, or by the policy of `like`.
+    """Allocate a tensor with the type and device of `like`, placed by `dp` or by the policy of `like`.
 
-    A part of a tensor has no policy: what is made of it is placed by rows.
+    A part of a tensor has no policy; it is placed by rows then.
     """
     return deploy(like._host, shape, like.dtype, like.device, dp or like.layout.dp or ROWS)
 
@@ -44,9 +44,9 @@ def empty(like: DeviceTensor, shape: Sequence[int], dp: DPPolicy | None = None) 
 def joined(
     parts: Sequence[tuple[Tensor, int, int]], dim: int, room: int | None = None, dp: DPPolicy | None = None
 ) -> DeviceTensor:
-    """Return parts of tensors, as (tensor, start, size) along `dim`, one after the other.
+    """Concatenate parts of tensors, as (tensor, start, size) along `dim`.
 
-    The result has `room` indices along `dim` (default: as many as the parts), and is placed as `empty` places it.
+    The result has `room` indices along `dim` (default: as many as the parts), and is placed as by `empty`.
     """
     first = on_device(parts[0][0])
     shape = [*first.shape]
@@ -67,12 +67,12 @@ def joined(
 
 
 def cut(tensor: Tensor, dim: int, start: int, size: int, room: int | None = None) -> DeviceTensor:
-    """Return indices start..start+size-1 along `dim`, at the front of a tensor with `room` of them."""
+    """Copy indices start..start+size-1 along `dim` to the front of a tensor with `room` indices."""
     return joined([(tensor, start, size)], dim, room)
 
 
 def relaid(tensor: Tensor, dp: DPPolicy) -> DeviceTensor:
-    """Return `tensor` placed by `dp`: itself where it is already."""
+    """Return `tensor` placed by `dp`, copied only if its placement differs."""
     source = on_device(tensor)
     return source if source.layout.dp == dp else joined([(source, 0, source.shape[0])], 0, dp=dp)
 
@@ -81,7 +81,7 @@ def redistribute(
     local: Tensor, shape: Sequence[int], mesh: DeviceMesh, source: Sequence[Placement], target: Sequence[Placement],
     *, in_place: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Return this rank's part of a tensor of `shape` under other placements, placed by the policy of `local`.
+    """Redistribute a tensor of `shape`; return this rank's part, placed by the policy of `local`.
 
     `in_place`: an all-reduce leaves the sum in `local`.
     """
@@ -96,7 +96,7 @@ def redistribute(
 
 
 def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move, in_place: bool) -> Tensor:
-    """Make one move; `whole` is what the ranks along the axis hold together."""
+    """Make one move; `whole` is the shape of the ranks' parts together, along the axis."""
     dist, group = mesh.torch.distributed, mesh.get_group(move.axis)
     n, rank = group.size(), group.rank()
     match move.source, move.target:
@@ -105,7 +105,7 @@ def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move, in
             dist.all_gather_into_tensor(joint, local, group=group)
             return joint
         case Shard(dim), Replicate():
-            # Smaller parts are padded on their way.
+            # Smaller parts are padded for the collective.
             sizes = [size for _, size in chunks(whole[dim], n)]
             own = local if local.shape[dim] == sizes[0] else cut(local, dim, 0, local.shape[dim], sizes[0])
             parts = [empty(on_device(own), own.shape) for _ in sizes]
@@ -136,21 +136,20 @@ def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move, in
         case Replicate(), Shard(dim):
             return cut(local, dim, *chunk(whole[dim], n, rank))
         case _:
-            # Replicate to Partial: the first rank keeps the whole, the others have nothing to add.
+            # Replicate to Partial: the first rank keeps the tensor, the others have zeros.
             return local if rank == 0 else mesh.torch.zeros_like(local)
 
 
 def chunks(n: int, parts: int) -> list[tuple[int, int]]:
-    """Return (start, size) of the parts of `n`, cut as torch.chunk does: the first is the largest."""
+    """Split `n` as torch.chunk does: the first part is the largest."""
     return [chunk(n, parts, i) for i in range(parts)]
 
 
 def padded_parts(whole: Tensor, dim: int, n: int) -> list[DeviceTensor]:
-    """Return the `n` parts along `dim`, the smaller ones padded, as torch pads what it sends."""
+    """Split along `dim` into `n` parts, padded to equal sizes, as torch does for collectives."""
     parts = chunks(whole.shape[dim], n)
     return [cut(whole, dim, start, size, parts[0][1]) for start, size in parts]
 
 
 def trimmed(part: DeviceTensor, dim: int, size: int) -> DeviceTensor:
-    """Return a padded part without its padding."""
     return part if part.shape[dim] == size else cut(part, dim, 0, size)

@@ -1,7 +1,7 @@
-"""Attention with grouped query heads: prefill and decode, on one PE or with the work dealt out to many.
+"""Attention with grouped query heads: prefill and decode, on one or many PEs.
 
 Layouts, each row-major: q and out are [kv_heads, q_len, group, head_dim], k and v [kv_heads, kv_len, head_dim]. Of
-several sequences of equal length, `kv_heads` counts those of all.
+several sequences of equal length, `kv_heads` is the sum over all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kernbench.kernels.partition import program, programs
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
-NEG = -(2.0**100)  # of a score that does not count; scaled, it is exact, so that such scores are equal
+NEG = -(2.0**100)  # a masked score; exact when scaled, so that masked scores stay equal
 ROWS = 64
 RESULT_BYTES = 32 * 1024
 KV_TOKENS = 512
@@ -23,8 +23,8 @@ KV_TOKENS = 512
 def tiles(group: int, q_len: int) -> tuple[int, int]:
     """Return (query tokens, kv tokens) of a tile: no more than ROWS rows, scores of at most RESULT_BYTES in f32.
 
-    Half of the largest result that the kernel's scratch takes: between small results that live long, first fit always
-    finds a hole of that size.
+    RESULT_BYTES is half of the largest result that fits into the kernel's scratch: between small long-lived results,
+    first fit always finds a hole of that size.
 
     >>> tiles(8, 1), tiles(8, 4096), tiles(1, 4096)
     ((1, 512), (8, 128), (64, 128))
@@ -35,7 +35,7 @@ def tiles(group: int, q_len: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive tokens in memory: `size` from `start` on, at the positions first, first + step, ..."""
+    """Consecutive tokens in memory: `size` tokens from `start`, at the positions first, first + step, ..."""
 
     start: int
     size: int
@@ -44,11 +44,9 @@ class Span:
 
     @property
     def last(self) -> int:
-        """The position of the last token."""
         return self.first + (self.size - 1) * self.step
 
     def cut(self, block: int) -> list[Span]:
-        """Return it in pieces of at most `block` tokens."""
         return [
             Span(self.start + at, min(block, self.size - at), self.first + at * self.step, self.step)
             for at in range(0, self.size, block)
@@ -56,17 +54,16 @@ class Span:
 
 
 def seen_by(q: Span, kv: Span) -> Span:
-    """Return the part of `kv` that the last token of `q` may see, at its own position at the latest."""
+    """Return the part of `kv` at positions up to that of the last token of `q`."""
     return Span(kv.start, max(0, min(kv.size, (q.last - kv.first) // kv.step + 1)), kv.first, kv.step)
 
 
 def visible(q: Span, kv: Span, causal: bool) -> bool:
-    """Return whether any token of `q` may see any of `kv`."""
     return not causal or kv.first <= q.last
 
 
 def causal_mask(q: Span, group: int, kv: Span, tl: TLContext) -> Tile | None:
-    """Return which scores count (kv tokens x rows), where a token sees those up to its own; None: all of them."""
+    """Return the causal mask (kv tokens x rows), or None if it masks nothing."""
     if kv.last <= q.first:
         return None
     rows = q.first + tl.arange(0, q.size * group)[None, :] // group * q.step
@@ -75,9 +72,9 @@ def causal_mask(q: Span, group: int, kv: Span, tl: TLContext) -> Tile | None:
 
 @dataclass(slots=True)
 class Running:
-    """What a block of rows knows of the tiles folded so far: m and l (1 x rows), o (rows x head_dim), all f32.
+    """The running softmax of a block of rows: m and l (1 x rows), o (rows x head_dim), all f32.
 
-    `m` counts in raw scores, before they are scaled.
+    `m` is the maximum of raw scores, before scaling.
     """
 
     m: Tile
@@ -88,8 +85,8 @@ class Running:
 class Flash:
     """Blocks of query rows into which K/V tiles are folded.
 
-    The scores of a tile are issued before the softmax of the tile before: engines take commands in program order, so
-    that is what lets the matrix engine work while the vector engine does. Scores are multiplied by `scale`, by default
+    The scores of a tile are issued before the softmax of the previous tile: engines take commands in program order, so
+    this lets the matrix engine and the vector engine work concurrently. Scores are multiplied by `scale`, by default
     1 / sqrt(head_dim).
     """
 
@@ -103,7 +100,7 @@ class Flash:
     def fold(self, i: int, k: Tile, v: Tile, mask: Tile | None = None, bias: Tile | None = None) -> None:
         """Fold a tile (kv tokens x head_dim each) into block `i`.
 
-        `mask` (None: all) says which scores count; `bias` is added to the scaled scores. Both are kv tokens x rows.
+        `mask` (None: all) selects the scores; `bias` is added to the scaled scores. Both are kv tokens x rows.
         """
         s = self._tl.dot(k, self._across[i])
         if bias is not None:
@@ -112,7 +109,7 @@ class Flash:
         self._waiting = (i, s if mask is None else self._tl.where(mask, s, NEG), v)
 
     def states(self) -> list[Running | None]:
-        """Return what the blocks know now; None of a block without any tile."""
+        """Return the states after all folded tiles; None for a block without any tile."""
         self._finish()
         return self._states
 
@@ -137,7 +134,7 @@ class Flash:
 
 
 def column(x: Tile) -> Tile:
-    """Return a row of values (1 x rows) as a column: the same bytes."""
+    """Reshape a row (1 x rows) to a column: the same bytes."""
     turned: Tile = x.reshape(x.shape[1], 1)
     return turned
 
@@ -148,16 +145,16 @@ def attention(
 ) -> None:  # fmt: skip
     """Write softmax(q k^T / sqrt(head_dim)) v to out.
 
-    A unit of work is a block of query tokens of one kv head with all its query heads; units go round the programs,
-    forth and back, so that causal blocks of few and of many kv tokens meet. K and V are read tile by tile for each
-    unit, from wherever they are. With `causal`, the last query token is the last kv token.
+    A unit of work is a block of query tokens of one kv head with all its query heads; units are assigned to programs in
+    alternating order, so that each gets causal blocks of few and of many kv tokens. K and V are read tile by tile for
+    each unit, from any placement. With `causal`, the last query token is the last kv token.
 
     Parameters
     ----------
     q_ptr, k_ptr, v_ptr, out_ptr : Pointer
-        To the first element of each; 16-bit floats or f32, all of one type.
+        The first element of each; 16-bit floats or f32, all of one type.
     kv_heads, group : int
-        Key/value heads, and query heads of each.
+        Key/value heads, and query heads per kv head.
     q_len, kv_len : int
         Tokens of q, and of k and v.
     head_dim : int
@@ -172,7 +169,7 @@ def attention(
     Notes
     -----
     With u the unit roundoff of the type and V the largest |v|: |error| <= u |out| + V (u + 2 ds + 2^-20), where
-    ds = (head_dim + 4) 2^-24 times the largest sum |q| |k| / sqrt(head_dim) is what f32 scores may lose.
+    ds = (head_dim + 4) 2^-24 times the largest sum |q| |k| / sqrt(head_dim) bounds the error of f32 scores.
     """
     behind = kv_len - q_len if causal else 0
     blocks = Span(0, q_len, behind).cut(tiles(group, q_len)[0])
@@ -195,7 +192,6 @@ def attention(
 def over_memory(
     q: Tile, block: Span, k_ptr: Pointer, v_ptr: Pointer, kv: Span, group: int, causal: bool, tl: TLContext
 ) -> Running | None:
-    """Return what the rows `q` of `block` know after all of `kv`, which is in memory; None if they see nothing."""
     flash = Flash([q], tl)
     for part in (seen_by(block, kv) if causal else kv).cut(tiles(group, block.size)[1]):
         k, v = load_kv(k_ptr, v_ptr, part, q.shape[1], tl)
@@ -204,13 +200,12 @@ def over_memory(
 
 
 def load_kv(k_ptr: Pointer, v_ptr: Pointer, part: Span, head_dim: int, tl: TLContext) -> tuple[Tile, Tile]:
-    """Return the rows `part` of k and v."""
     at, shape = part.start * head_dim, (part.size, head_dim)
     return tl.load(k_ptr + at, shape=shape), tl.load(v_ptr + at, shape=shape)
 
 
 def deal(units: list[tuple[int, Span]], tl: TLContext) -> Iterator[tuple[int, Span]]:
-    """Yield this program's share of `units`: they go round the programs of the launch, forth and back."""
+    """Yield this program's units, assigned in alternating order over the programs of the launch."""
     number, count = program(tl), programs(tl)
     for turn, start in enumerate(range(0, len(units), count)):
         at = start + (count - 1 - number if turn % 2 else number)

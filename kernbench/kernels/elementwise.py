@@ -1,4 +1,4 @@
-"""Element by element over n values: each program takes its share of them, block by block."""
+"""Elementwise kernels over n values: each program processes its share, block by block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def swiglu(gate_ptr: Pointer, up_ptr: Pointer, out_ptr: Pointer, n: int, block: 
 
 
 def rotate(first: Tile, second: Tile, cos: Tile, sin: Tile, tl: TLContext) -> tuple[Tile, Tile]:
-    """Return (first cos - second sin, second cos + first sin), in f32."""
+    """Compute (first cos - second sin, second cos + first sin), in f32."""
     return tl.fma(first, cos, second * sin * -1.0), tl.fma(second, cos, first * sin)
 
 
@@ -34,8 +34,8 @@ def rotary(
 ) -> None:  # fmt: skip
     """Write x[tokens, heads, head_dim], rotated by the angles of its tokens, to out.
 
-    cos and sin are [tokens, head_dim / 2]: tables, as inference engines keep them. Blocks of tokens of one head go
-    round the programs.
+    cos and sin are tables, [tokens, head_dim / 2]. Blocks of tokens of one head are assigned to programs
+    round-robin.
     """
     half = head_dim // 2
     units = [(start, head) for start in range(0, tokens, block) for head in range(heads)]

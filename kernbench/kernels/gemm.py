@@ -1,4 +1,4 @@
-"""Matrix products: as one composite per program, and tile by tile as Triton's tutorial writes it."""
+"""Matrix products: as one composite per program, and tile by tile as in Triton's tutorial."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def gemm(
     a_ptr: Pointer, b_ptr: Pointer, out_ptr: Pointer, M: int, K: int, N: int, staging: str = "ref_ref",
     epilogue: Sequence[Any] = (), *, tl: TLContext,
 ) -> None:  # fmt: skip
-    """Write a[M, K] @ b[K, N] to out[M, N], as one composite; every program does the whole of it.
+    """Write a[M, K] @ b[K, N] to out[M, N], as one composite; every program computes all of it.
 
-    `staging` says what is loaded into TCM before ("load") and what is streamed from memory ("ref"): a, then b.
+    `staging` is the treatment of a and of b: loaded into TCM first ("load") or streamed from memory ("ref").
     """
     if staging not in STAGINGS:
         raise KernelError(f"unknown staging {staging!r}; known: {', '.join(STAGINGS)}")
@@ -37,7 +37,7 @@ def column_gemm(
     """Write a[M, K] @ b[K, N] to out[M, N], each program its columns.
 
     b and out are placed column-wise over cubes and PEs, a is replicated: every program reads and writes its own
-    shards, which follow each other, each row by row.
+    shards, which are consecutive, each in row-major order.
     """
     start, size = share(N, tl)
     if size:
@@ -48,7 +48,7 @@ def tiled_gemm(
     a_ptr: Pointer, b_ptr: Pointer, out_ptr: Pointer, M: int, N: int, K: int, BLOCK_M: int = 32, BLOCK_N: int = 32,
     BLOCK_K: int = 64, activation: str = "", *, tl: TLContext,
 ) -> None:  # fmt: skip
-    """Write activation(a[M, K] @ b[K, N]) to out[M, N] with pointer tiles; output tiles go round the programs.
+    """Write activation(a[M, K] @ b[K, N]) to out[M, N] with pointer tiles; output tiles are assigned round-robin.
 
     `activation` is "", "relu" or "silu". Matrices are row-major; ragged edges are masked.
     """

@@ -1,4 +1,4 @@
-"""The parts of a Llama block between its linear layers, on row-major activations."""
+"""The operators of a Llama block between its linear layers, on row-major activations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernbench.triton_emu.tl_context import TLContext
 def rmsnorm(
     x_ptr: Pointer, weight_ptr: Pointer, out_ptr: Pointer, rows: int, columns: int, eps: float, *, tl: TLContext
 ) -> None:
-    """Write x / sqrt(mean(x^2) + eps) * weight to out, by rows, computed in f32; programs share the rows."""
+    """Write x / sqrt(mean(x^2) + eps) * weight to out, by rows, computed in f32; rows are shared among programs."""
     for start, size in blocks(rows, 8, tl):
         place = start * columns
         x = tl.load(x_ptr + place, shape=(size, columns)).to(tl.float32)
@@ -26,12 +26,12 @@ def split_heads(
     qkv_ptr: Pointer, cos_ptr: Pointer, sin_ptr: Pointer, q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, tokens: int,
     batch: int, kv_heads: int, group: int, head_dim: int, block: int = 64, *, tl: TLContext,
 ) -> None:  # fmt: skip
-    """Take q, k and v out of the result of a fused projection, and rotate q and k by their positions.
+    """Split the result of a fused projection into q, k and v, and rotate q and k by their positions.
 
-    qkv is [tokens, batch, kv_heads, group + 2, head_dim]; of each kv head, its query heads come first, then k, then v,
-    as Megatron-LM has it. q becomes [batch * kv_heads, tokens, group, head_dim], k and v [batch * kv_heads, tokens,
-    head_dim]: the layouts of `attention`. cos and sin are [tokens, head_dim / 2]. Blocks of tokens of one head go round
-    the programs.
+    qkv is [tokens, batch, kv_heads, group + 2, head_dim]: for each kv head its query heads, then k, then v,
+    as in Megatron-LM. q becomes [batch * kv_heads, tokens, group, head_dim], k and v [batch * kv_heads, tokens,
+    head_dim]: the layouts of `attention`. cos and sin are [tokens, head_dim / 2]. Blocks of tokens of one head are
+    assigned to programs round-robin.
     """
     half = head_dim // 2
     for start, size, sequence, head, part in _units(tokens, batch, kv_heads, group + 2, block, tl):
@@ -56,7 +56,7 @@ def split_heads(
 def _units(
     tokens: int, batch: int, kv_heads: int, parts: int, block: int, tl: TLContext
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield this program's (first token, tokens, sequence, kv head, head of its group)."""
+    """Yield this program's (first token, tokens, sequence, kv head, head within its group)."""
     units = [
         (start, min(block, tokens - start), sequence, head, part)
         for start in range(0, tokens, block)

@@ -1,4 +1,4 @@
-"""Normalization of rows: each program takes its share of them, a few at a time."""
+"""Normalization of rows: each program processes its share, a few rows at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def layernorm(
 ) -> None:  # fmt: skip
     """Write (x - mean) / sqrt(var + eps) * weight + bias to out, by rows, computed in f32.
 
-    The variance is the mean square of the centred row: no cancellation.
+    The variance is the mean square of the centred row, which avoids cancellation.
     """
     weight = bias = None
     for start, size in blocks(rows, block_rows, tl):

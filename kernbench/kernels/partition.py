@@ -1,4 +1,4 @@
-"""Which part of a tensor a program works on: its own shard, where the tensor is cut as torch.chunk cuts."""
+"""The part of a tensor that a program processes: its own shard, where the tensor is split as by torch.chunk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Task = TypeVar("_Task")
 
 
 def chunk(n: int, parts: int, i: int) -> tuple[int, int]:
-    """Return (start, size) of part `i` of `n`, cut as torch.chunk does: last ones smaller or empty.
+    """Return (start, size) of part `i` of `n`, split as by torch.chunk: the last parts are smaller or empty.
 
     >>> [chunk(10, 4, i) for i in range(4)]
     [(0, 3), (3, 3), (6, 3), (9, 1)]
@@ -30,13 +30,12 @@ def split(n: int, parts: int) -> list[tuple[int, int]]:
 
 
 def cut(span: tuple[int, int], size: int) -> list[tuple[int, int]]:
-    """Return a span as (start, size) in pieces of one size, the last one smaller."""
     start, n = span
     return [(start + at, min(size, n - at)) for at in range(0, n, size)]
 
 
 def dealt(tasks: Sequence[_Task], pes: Sequence[Pe]) -> dict[Pe, list[_Task]]:
-    """Return the tasks of each PE, dealt out forth and back, so that small and large ones of a sorted list meet."""
+    """Assign tasks to PEs in alternating order, so that each gets small and large ones of a sorted list."""
     found: dict[Pe, list[_Task]] = {}
     for i, task in enumerate(tasks):
         turn, at = divmod(i, len(pes))
@@ -45,7 +44,7 @@ def dealt(tasks: Sequence[_Task], pes: Sequence[Pe]) -> dict[Pe, list[_Task]]:
 
 
 def share(n: int, tl: TLContext) -> tuple[int, int]:
-    """Return (start, size) of this program's part of `n`: cut over the cubes, then over the PEs of each."""
+    """Return (start, size) of this program's part of `n`: split over the cubes, then over the PEs of each."""
     start, size = chunk(n, tl.num_programs(1), tl.program_id(1))
     inner, size = chunk(size, tl.num_programs(0), tl.program_id(0))
     return start + inner, size
@@ -59,22 +58,18 @@ def blocks(n: int, block: int, tl: TLContext) -> Iterator[tuple[int, int]]:
 
 
 def program(tl: TLContext) -> int:
-    """Return the number of this program on its device."""
     return tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
 
 
 def programs(tl: TLContext) -> int:
-    """Return how many programs the device has."""
     return tl.num_programs(0) * tl.num_programs(1)
 
 
 def mine(tasks: Mapping[Pe, Sequence[_Task]], tl: TLContext) -> Sequence[_Task]:
-    """Return the tasks of this program."""
     return tasks.get((int(tl.program_id(1)), int(tl.program_id(0))), ())
 
 
 def part_blocks(parts: Parts, block: int, tl: TLContext) -> Iterator[tuple[int, int]]:
-    """Yield (start, size) of the blocks of this program's parts."""
     for first, n in mine(parts, tl):
         for at in range(first, first + n, block):
             yield at, min(block, first + n - at)

@@ -1,7 +1,7 @@
-"""Prefill over many ranks: every rank keeps its query tokens, K/V tiles travel, each rank folds what comes by.
+"""Prefill over many ranks: ranks keep their query tokens and fold the K/V tiles that travel from rank to rank.
 
-On a ring a tile goes all the way round to the rank before its own; on an open chain of ranks it goes both ways to
-the ends. Either way a tile is passed on before it is folded, so that it travels while the ranks work.
+On a ring a tile travels around to the rank before its own; on an open chain of ranks it travels both ways to
+the ends. A tile is sent on before it is folded, so that it travels while the ranks work.
 
 Source: Liu et al., Ring Attention with Blockwise Transformers (2023); zigzag and striped tokens: Brandon et al.,
 Striped Attention (2023).
@@ -30,13 +30,13 @@ from kernbench.triton_emu.tl_context import TLContext
 
 EXTRA = 2  # m and l
 BLOCK = 32
-HELD_BYTES = 256 * 1024  # of running states in TCM at a time: a quarter of the kernel's scratch
+HELD_BYTES = 256 * 1024  # bytes of running states in TCM at a time: a quarter of the kernel's scratch
 
 
 def merge(x: Tile, y: Tile, tl: TLContext) -> Tile:
-    """Return the part that combines `x` and `y`: the operator of a reduction.
+    """Combine two partial results: the operator of a reduction.
 
-    m = max(mx, my); the rest is x e^(mx - m) + y e^(my - m), the same bits whichever comes first.
+    m = max(mx, my); the rest is x e^(mx - m) + y e^(my - m), bit-identical in either order.
     """
     is_m = tl.arange(0, x.shape[1])[None, :] == 0
     mx, my = (tl.sum(tl.where(is_m, part, 0.0), axis=1, keep_dims=True) for part in (x, y))
@@ -45,13 +45,13 @@ def merge(x: Tile, y: Tile, tl: TLContext) -> Tile:
 
 
 def _weights(mx: Tile, my: Tile, tl: TLContext) -> tuple[Tile, Tile, Tile]:
-    """Return the larger of two scaled maxima, and what the sums that belong to each are multiplied by."""
+    """Return the larger of two scaled maxima, and the factors of the sums that belong to each."""
     m = tl.maximum(mx, my)
     return m, tl.exp(mx - m), tl.exp(my - m)
 
 
 def store_part(ptr: Pointer, state: Running | None, rows: int, head_dim: int, tl: TLContext) -> None:
-    """Write a running softmax (None: the identity) as a part to `ptr`."""
+    """Write a running softmax (None: the identity) as a partial result: per row m, scaled, l and o."""
     width = head_dim + EXTRA
     if state is None:
         tl.store(ptr, tl.where(tl.arange(0, width)[None, :] == 0, tl.full((rows, width), NEG, tl.float32), 0.0))
@@ -63,7 +63,7 @@ def store_part(ptr: Pointer, state: Running | None, rows: int, head_dim: int, tl
 
 
 def store_normal(ptr: Pointer, part: Tile, tl: TLContext) -> None:
-    """Write o / l of a part to the rows from `ptr` on."""
+    """Write o / l of a partial result to the rows from `ptr` on."""
     rows, width = part.shape
     column = tl.arange(0, width)[None, :]
     total = tl.sum(tl.where(column == 1, part, 0.0), axis=1, keep_dims=True)
@@ -75,7 +75,7 @@ def attend(
     q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, part_ptr: Pointer, kv_heads: int, group: int, q_len: int,
     kv_len: int, head_dim: int, *, tl: TLContext,
 ) -> None:  # fmt: skip
-    """Write to part what the query tokens know of k and v, all of which they see: a part for each kv head.
+    """Write the partial results of the query tokens, which see all of k and v, to part, one for each kv head.
 
     q is [kv_heads, q_len, group, head_dim], k and v [kv_heads, kv_len, head_dim], part [kv_heads, q_len, group,
     head_dim + 2].
@@ -95,9 +95,9 @@ def merged_attention(
     q_len: int, kv_len: int, head_dim: int, collective: Callable[..., object], collective_args: Sequence[object], *,
     tl: TLContext,
 ) -> None:  # fmt: skip
-    """Attend with the kv tokens spread over ranks: attend to the own ones, merge all parts, write o / l to out.
+    """Compute attention with kv tokens distributed over ranks: merge all ranks' partial results, write o / l to out.
 
-    Every rank gets the result. Pointers are to the rank's own copies (q, out) and parts (k, v, part).
+    Every rank gets the result. Pointers refer to the rank's own copies (q, out) and parts (k, v, part).
     """
     attend(q_ptr, k_ptr, v_ptr, part_ptr, kv_heads, group, q_len, kv_len, head_dim, tl=tl)
     collective(part_ptr, *collective_args, tl=tl)
@@ -112,10 +112,10 @@ def exchanged_attention(
     q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, kv_heads: int, group: int, q_len: int,
     kv_len: int, head_dim: int, *, tl: TLContext,
 ) -> None:  # fmt: skip
-    """Attend as `merged_attention` by recursive doubling, with q and the running states in TCM throughout.
+    """Compute `merged_attention` by recursive doubling, with q and the running states in TCM throughout.
 
-    Ranks exchange whole states with partners at distance 1, 2, 4, ...; those beyond the largest power of two give
-    theirs to a partner first and get the result from it. Memory is read for q, k and v, and written for out.
+    Ranks exchange whole states with partners at distance 1, 2, 4, ...; those beyond the largest power of two send
+    theirs to a partner first and get the result from it. Memory is read for q, k and v, and written for out only.
     """
     tokens = tiles(group, q_len)[0]
     units = [(head, block) for head in range(kv_heads) for block in Span(0, q_len, kv_len).cut(tokens)]
@@ -134,7 +134,7 @@ def exchanged_attention(
 
 
 def exchange(states: list[Running], tl: TLContext) -> list[Running]:
-    """Return `states`, whose m are scaled, merged with those of all other ranks: the same bits on every rank."""
+    """Merge `states`, with scaled m, with those of all other ranks: bit-identical on every rank."""
     rank, n = tl.program_id(2), tl.num_programs(2)
     power = 1 << n.bit_length() - 1
     if rank >= power:
@@ -157,7 +157,7 @@ def _send(direction: str, states: Sequence[Running], tl: TLContext) -> None:
 
 
 def _merged(direction: str, own: Running, tl: TLContext) -> Running:
-    """Return `own` merged with the state that comes from `direction`; each message leaves its slot before the next."""
+    """Merge `own` with the state received from `direction`; each message leaves its slot before the next one."""
     m, of_own, of_other = _weights(own.m, _received_part(direction, own.m, tl), tl)
     total = own.l * of_own + _received_part(direction, own.l, tl) * of_other
     return Running(m, total, own.o * column(of_own) + _received_part(direction, own.o, tl) * column(of_other))
@@ -170,7 +170,6 @@ def _received_part(direction: str, like: Tile, tl: TLContext) -> Tile:
 
 
 def _first(head: int, block: Span, q_len: int, group: int) -> int:
-    """Return the first row of a block of query tokens."""
     return (head * q_len + block.start) * group
 
 
@@ -180,7 +179,7 @@ SLOT_BYTES = 4096
 
 
 def tokens_of(order: str, rank: int, world: int, tokens: int) -> list[Span]:
-    """Return which positions the `tokens` tokens of a rank have; under a causal mask "contiguous" leaves ranks idle.
+    """Return the positions of the `tokens` tokens of a rank; under a causal mask "contiguous" leaves ranks idle.
 
     "zigzag": of 2 x world chunks, the rank-th from the front and from the back; "striped": every world-th token.
 
@@ -203,7 +202,7 @@ def kernel_args(
     *, n_elem: int, world_size: int, kv_heads: int = 1, group: int = 1, head_dim: int = 128, causal: bool = False,
     order: str = "contiguous", ring: bool = True, slot_bytes: int = SLOT_BYTES, kv_tokens: int | None = None,
 ) -> tuple[object, ...]:  # fmt: skip
-    """Return the arguments of `ring_attention` after its pointers; `n_elem` counts a rank's q."""
+    """Return the arguments of `ring_attention` after its pointers; `n_elem` is the number of elements of a rank's q."""
     q_tokens = n_elem // (kv_heads * group * head_dim)
     tokens = q_tokens if kv_tokens is None else kv_tokens
     return kv_heads, group, q_tokens, tokens, head_dim, causal, order, ring and world_size > 1, slot_bytes
@@ -216,13 +215,13 @@ def ring_attention(
 ) -> None:  # fmt: skip
     """Write softmax(q k^T / sqrt(head_dim)) v of all ranks' tokens to each rank's out.
 
-    Pointers are to the rank's own parts: q and out [kv_heads, q_tokens, group, head_dim], k and v [kv_heads, kv_tokens,
-    head_dim]. Up to BLOCKS blocks of query rows stay in TCM while the tiles of one kv head come by; a rank with more
-    of them lets the tiles travel again, as do all others. The error is bounded as that of `attention`.
+    Pointers refer to the rank's own parts: q and out [kv_heads, q_tokens, group, head_dim], k and v
+    [kv_heads, kv_tokens, head_dim]. Up to BLOCKS blocks of query rows stay in TCM while the tiles of one kv head
+    arrive; for more blocks the tiles of all ranks travel again. The error bound is that of `attention`.
 
-    Queues: E to the next rank, W to the one before; without `ring` the ranks are an open chain. A tile that came in one
-    slot, of `slot_bytes`, is copied out of it: it is held while it is passed on, and a ring of slots that all wait for
-    each other would deadlock.
+    Queues: E to the next rank, W to the previous one; without `ring` the ranks are an open chain. A tile received in
+    one slot, of `slot_bytes`, is copied out of it: it is held while it is sent on, and a ring of slots that all
+    wait for each other would deadlock.
     """
     rank, world = tl.program_id(2), tl.num_programs(2)
     if causal and q_tokens != kv_tokens:
@@ -271,11 +270,11 @@ def _received(came: str, ptr: Pointer, tile: Span, head_dim: int, slot_bytes: in
     return tl.copy(got) if tile.size * head_dim * ptr.dtype.element_ty.itemsize <= slot_bytes else got
 
 
-Step = tuple[int, str | None, list[str]]  # whose tiles, where they come from, where they are passed on to
+Step = tuple[int, str | None, list[str]]  # owner of the tiles, direction of arrival, directions to send on
 
 
 def _round(rank: int, world: int) -> Iterator[Step]:
-    """Yield the steps on a ring: own tiles first, then those of the rank before, ..."""
+    """Yield the steps on a ring: own tiles first, then those of the previous rank, ..."""
     for step in range(world):
         yield (rank - step) % world, "W" if step else None, ["E"] if step < world - 1 else []
 

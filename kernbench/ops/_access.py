@@ -1,6 +1,6 @@
-"""Loads and stores by places, which are counted in elements from a pointer.
+"""Loads and stores by places: element offsets from a pointer.
 
-The host knows where each element is. Places are constants of a program and cost nothing, as with `tl.arange`.
+The host knows the places; they are constants of a program and take no time, as with `tl.arange`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ Places = np.ndarray | Affine
 
 
 def load(pointer: Pointer, places: Places, tl: TLContext) -> Tile:
-    """Return the elements at `places`: as a block where they follow each other, else by a tile of pointers."""
+    """Load the elements at `places`: as a block if they are consecutive, else by a tile of pointers."""
     first = _start(places)
     return tl.load(pointer + tl.constant(places)) if first is None else tl.load(pointer + first, shape=places.shape)
 
 
 def store(pointer: Pointer, places: Places, x: Tile, tl: TLContext) -> None:
-    """Write x to `places`, as `load` reads them."""
     first = _start(places)
     tl.store(pointer + (tl.constant(places) if first is None else first), x)
 
 
 def _start(places: Places) -> int | None:
-    """Return the first of places that follow each other."""
+    """Return the first place if the places are consecutive, else None."""
     if isinstance(places, Affine):
         runs = places.runs() if places.ascend else None
         return places.first if runs is not None and len(runs) == 1 else None

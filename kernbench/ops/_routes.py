@@ -1,4 +1,4 @@
-"""What reads between the PEs of a SIP cost: the links and memories that they use, from the graph of the machine."""
+"""The cost of reads between the PEs of a SIP: the links and memories on their routes, from the graph of the machine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from kernbench.topology.builder import Machine
 
 
 class Routes:
-    """The links and memories that reads between the PEs of a SIP use."""
-
     def __init__(self, machine: Machine) -> None:
         config, graph, router = machine.config, machine.graph, router_of(machine.graph)
         each = config.pes_per_cube
@@ -45,7 +43,10 @@ class Routes:
         self._slice_gbs = hbm.slice_gbs
 
     def busiest(self, nbytes: np.ndarray, served_bytes: np.ndarray) -> tuple[float, str]:
-        """Return the time of the busiest link or memory [ns], and its kind."""
+        """Return the time of the busiest link or memory [ns], and its kind.
+
+        `nbytes` and `served_bytes`, as the memories serve them, are (reader, holder).
+        """
         carried = np.bincount(self._links, weights=nbytes.reshape(-1)[self._pairs], minlength=len(self._names))
         ns = carried / self._bw_gbs
         link, served = int(ns.argmax()), float(served_bytes.sum(axis=0).max() / self._slice_gbs)
@@ -54,19 +55,18 @@ class Routes:
         return float(ns[link]), attribution("serialization", self._names[link]).group
 
     def latency_ns(self, nbytes: np.ndarray) -> float:
-        """Return the latency of one read for each pair of PEs [ns], of the PE that waits longest."""
+        """Latency of one read per pair of PEs [ns], summed over the holders, of the PE that waits longest."""
         return float(((nbytes > 0) * self._latency_ns).sum(axis=1).max())
 
 
 @lru_cache(maxsize=4)
 def routes_of(machine: Machine) -> Routes:
-    """Return the routes of a SIP of a machine."""
     return Routes(machine)
 
 
 @lru_cache(maxsize=4)
 def cubes_near_io(machine: Machine) -> tuple[int, ...]:
-    """Return the cubes of a SIP, those nearest to its IO chiplet first."""
+    """Cubes of a SIP, nearest to its IO chiplet first."""
     graph, router = machine.graph, router_of(machine.graph)
 
     def latency_ps(cube: int) -> int:
@@ -77,14 +77,14 @@ def cubes_near_io(machine: Machine) -> tuple[int, ...]:
 
 
 def host_ns(config: MachineConfig) -> float:
-    """Return what the host needs for a launch that is not part of a graph [ns]."""
+    """Host time of a launch that is not part of a graph [ns]."""
     host = config.system.host
     return host.launch_ns + host.doorbell_ns + host.descriptor_ns
 
 
 @lru_cache(maxsize=8)
 def launch_ns(machine: Machine, one: bool) -> float:
-    """Return the time of a launch on all PEs, or on one, that does nothing, simulated."""
+    """Simulate an empty launch on all PEs, or on one [ns]."""
     engine, config = GraphEngine(machine), machine.config
     pes = [(cube, pe) for cube in range(config.cubes_per_sip) for pe in range(config.pes_per_cube)]
     engine.wait(engine.launch(0, pes[:1] if one else pes, _nothing, (0,), "nothing").done, "an empty launch")

@@ -1,4 +1,4 @@
-"""Where the elements of a matrix, or of a stack of matrices, are: blocks in the memories of PEs, with strides."""
+"""The storage of a matrix, or a stack of matrices: blocks in the memories of PEs, with strides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Span = tuple[int, int]  # start and size
 
 
 class Piece(NamedTuple):
-    """A block of a matrix in memory: its spans, the place of its first element, strides, and who holds it."""
+    """A block of a matrix in memory: its spans, the place of its first element, strides, and the PEs that hold it."""
 
     rows: Span
     columns: Span
@@ -30,7 +30,6 @@ class Piece(NamedTuple):
     holders: tuple[int, ...]
 
     def common(self, rows: Span, columns: Span) -> tuple[Span, Span] | None:
-        """Return the rows and columns that it has in common with a block, if there are any."""
         (top, height), (left, width) = (
             (start := max(x[0], y[0]), min(sum(x), sum(y)) - start)
             for x, y in ((self.rows, rows), (self.columns, columns))
@@ -38,7 +37,6 @@ class Piece(NamedTuple):
         return ((top, height), (left, width)) if height > 0 and width > 0 else None
 
     def places(self, rows: Span, columns: Span) -> Affine:
-        """Return the places of some of its rows and columns."""
         down, right = rows[0] - self.rows[0], columns[0] - self.columns[0]
         first = self.place + down * self.row_step + right * self.column_step
         return Affine(first, (rows[1], columns[1]), (self.row_step, self.column_step))
@@ -46,14 +44,14 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """Where the elements of a matrix are, counted from its pointer."""
+    """Where the elements of a matrix are stored, counted from its pointer."""
 
     shape: tuple[int, int]
     pieces: tuple[Piece, ...]
 
     @classmethod
     def of(cls, config: MachineConfig, shape: tuple[int, int], policy: DPPolicy, *, transposed: bool = False) -> Stored:
-        """Return a matrix that a policy places; `transposed`: its transpose is what is placed."""
+        """Return a matrix placed by a policy; `transposed`: the policy places its transpose."""
         shards = resolve_dp_policy(
             policy, shape=shape[::-1] if transposed else shape, itemsize=1, num_pe=config.pes_per_cube,
             num_cubes=config.cubes_per_sip, target_sip=0,
@@ -74,9 +72,9 @@ class Stored:
         cls, shape: tuple[int, int], strides: tuple[int, int], parts: Iterable[tuple[int, int, tuple[int, ...]]],
         offsets: Sequence[int] = (0,),
     ) -> Stored:  # fmt: skip
-        """Return a stack of matrices in memory of which each part has (first element, elements, the PEs that hold it).
+        """Return a stack of matrices whose memory has `parts`: (first element, elements, PEs that hold it).
 
-        Elements are counted from the pointer, and each matrix begins at one of `offsets`.
+        Elements are counted from the pointer; each matrix begins at one of `offsets`.
         """
         (m, n), (row_step, column_step) = shape, strides
         pieces, last = [], (m - 1) * row_step + (n - 1) * column_step
@@ -91,9 +89,9 @@ class Stored:
 
     @classmethod
     def side_by_side(cls, matrices: Sequence[Stored], offsets: Sequence[int], parts: int) -> Stored:
-        """Return matrices of as many rows side by side: the first of so many parts of each, the second of each, ...
+        """Concatenate matrices along columns, interleaved: part 0 of `parts` of each matrix, then part 1 of each, ...
 
-        Each is counted from its own of `offsets`.
+        The elements of each matrix are counted from its offset.
         """
         pieces: list[Piece] = []
         column = 0
@@ -107,7 +105,7 @@ class Stored:
         return cls((matrices[0].shape[0], column), tuple(pieces))
 
     def near(self, rows: Span, columns: Span) -> list[tuple[Piece, Span, Span]]:
-        """Return the pieces that have elements of a block, and which rows and columns of it: found once."""
+        """Return the pieces with elements of a block, and which rows and columns of the block; cached."""
         key = rows, columns
         found = self._found.get(key)
         if found is None:
@@ -119,7 +117,7 @@ class Stored:
         return found
 
     def first(self, rows: Span, columns: Span) -> int | None:
-        """Return the place of the first element of a block, if all its elements follow each other row by row."""
+        """Return the place of the first element of a block that is consecutive in row-major order, else None."""
         first = after = None
         n = columns[1]
         for piece, lines, part in self.near(rows, columns):
@@ -134,20 +132,19 @@ class Stored:
         return first
 
     def places(self, rows: Span, columns: Span) -> Affine | Pieces:
-        """Return the places of the elements of a block."""
         near = self.near(rows, columns)
         parts = [((r[0] - rows[0], c[0] - columns[0]), piece.places(r, c)) for piece, r, c in near]
         return parts[0][1] if len(parts) == 1 else Pieces((rows[1], columns[1]), tuple(parts))
 
     def widths(self, rows: Span, columns: Span) -> list[int]:
-        """Return how wide the shards are that the columns of a block are stored in, one after the other."""
+        """Widths of the shards that hold the columns of a block, in order."""
         start, stop = columns[0], sum(columns)
         near = self.near(rows, columns)
         edges = {start, stop} | {x for piece, *_ in near for x in (piece.columns[0], sum(piece.columns))}
         return [b - a for a, b in pairwise(sorted(x for x in edges if start <= x <= stop))]
 
     def is_by_rows(self, rows: Span, columns: Span) -> bool:
-        """Return whether the elements of a row of a block follow each other."""
+        """Return True if the elements of each row of a block are consecutive."""
         return all(piece.column_step == 1 for piece, *_ in self.near(rows, columns))
 
     @cached_property
@@ -156,7 +153,6 @@ class Stored:
 
     @cached_property
     def first_columns(self) -> dict[int, int]:
-        """The first column that each PE holds some of."""
         found: dict[int, int] = {}
         for piece in self.pieces:
             for pe in piece.holders:
@@ -171,11 +167,11 @@ class Stored:
     def held(
         self, pes: np.ndarray, rows: np.ndarray, columns: np.ndarray, config: MachineConfig, line: int = 1
     ) -> np.ndarray:
-        """Return how many elements of the block of each of `pes` (rows and columns, a span each) each PE holds.
+        """Count the elements of the block of each of `pes` (a span of rows and of columns each) by PE that holds them.
 
-        Of a replicated piece, a reader has its own copy, else that of the first PE in its cube, else the first. With
-        `line`, parts of a line of the piece count as whole lines of so many elements, as a memory serves them, and
-        more if the PE has fewer lines than its memory has channels.
+        A reader of a replicated piece uses its own copy, else that of the first PE in its cube, else the first. With
+        `line`, parts of a line of the piece count as whole lines of so many elements, as memory serves them, and more
+        if the PE has fewer lines than its memory has channels.
         """
         own_rows, own_columns = self._spans
         heights, widths = overlaps(rows, own_rows), overlaps(columns, own_columns)
@@ -196,12 +192,12 @@ class Stored:
 
 
 def _nearest(holders: Sequence[int], pe: int, each: int) -> int:
-    """Return a PE itself if it is among some, else the first one in its cube of so many PEs, else the first."""
+    """Return `pe` if it is a holder, else the first holder in its cube of `each` PEs, else the first."""
     return min(holders, key=lambda holder: (holder != pe, holder // each != pe // each))
 
 
 def _inside(shape: tuple[int, int], strides: tuple[int, int], low: int, high: int) -> list[tuple[Span, Span]]:
-    """Return the blocks of a strided matrix whose elements are at places from `low` to `high`, as rows and columns."""
+    """Return the blocks, as rows and columns, of a strided matrix whose elements have places from `low` to `high`."""
     (m, n), (row_step, column_step) = shape, strides
     if row_step < column_step:
         return [(rows, columns) for columns, rows in _inside((n, m), (column_step, row_step), low, high)]
@@ -221,13 +217,11 @@ def _inside(shape: tuple[int, int], strides: tuple[int, int], low: int, high: in
 
 
 def turned(piece: Piece) -> Piece:
-    """Return the piece of the transpose."""
     rows, columns, place, row_step, column_step, holders = piece
     return Piece(columns, rows, place, column_step, row_step, holders)
 
 
 def overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return how much each span (start, size) of `a` has in common with each of `b`."""
     low = np.maximum(a[:, None, 0], b[None, :, 0])
     high = np.minimum(a.sum(axis=1)[:, None], b.sum(axis=1)[None, :])
     common: np.ndarray = np.maximum(0, high - low)

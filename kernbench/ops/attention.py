@@ -1,8 +1,8 @@
-"""Attention over a SIP: flash attention, dealt out to the PEs, for operands anywhere in memory with any strides.
+"""Attention over a SIP: flash attention, distributed over the PEs, for operands with any placement and strides.
 
-A unit of work is a block of query tokens, of query heads that share a kv head. The units of one query token are near
-their keys: its kv tokens may be cut into parts, each a unit, which write their results to the PE that merges those of a
-head in one more launch. How many parts there are follows from an estimate of the time.
+A unit of work is a block of query tokens, of query heads that share a kv head. The units of a single query token are
+near their keys: its kv tokens may be split into parts, each a unit, whose results are written to the PE that merges
+those of a head in a second launch. The number of parts is that with the lowest estimate.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from kernbench.triton_emu._handles import Pointer, PointerTile, Tile
 from kernbench.triton_emu._places import Affine
 from kernbench.triton_emu.tl_context import TLContext
 
-ROWS = 64  # rows of scores at a time: query tokens of query heads (chosen)
-FEWER_ROWS = 32  # where PEs would be idle (chosen: the width of a tile of the matrix engine)
-PART_BYTES = 4  # of an element of the result of a part
-PASSES = 5  # simple operations for each score in the softmax, without the exponential (chosen: what `Flash` does)
+ROWS = 64  # rows of scores at a time: query tokens times query heads (chosen)
+FEWER_ROWS = 32  # used where PEs would be idle (chosen: the width of a tile of the matrix engine)
+PART_BYTES = 4  # bytes per element of the result of a part
+PASSES = 5  # simple operations per score in the softmax, without the exponential (chosen: as in `Flash`)
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Where the elements of [batch, heads, tokens, width] are, counted from the pointer in elements.
+    """The storage of [batch, heads, tokens, width], in elements from the pointer.
 
     Attributes
     ----------
     offsets : tuple of int
-        The first element of each of the batch.
+        The first element of each sequence of the batch.
     strides : tuple of int
-        From head to head, from token to token, and within a token; 0 where it is broadcast.
+        Between heads, between tokens, and within a token; 0 where it is broadcast.
     held : tuple
-        Of each part of the memory its first element, its elements, and the numbers of the PEs that hold it.
+        (first element, elements, numbers of the PEs that hold it) of each part of the memory.
     """
 
     offsets: tuple[int, ...]
@@ -55,7 +55,7 @@ class Heads:
     held: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
 
     def holder(self, batch: int, head: int, token: int) -> int:
-        """Return the number of the PE that holds the first element of a token; of nothing, the first."""
+        """Return the PE that holds the first element of a token; 0 without `held`."""
         if not self.held:
             return 0
         place = self.offsets[batch] + head * self.strides[0] + token * self.strides[1]
@@ -71,8 +71,8 @@ class Attention:
     """out = softmax(q k^T scale + mask) v over a SIP.
 
     q is [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v the same with `width` elements, and
-    the mask [batch, heads, q_len, kv_len]: a bool says which keys a query sees, a float is added. With `behind`, query
-    token i sees kv tokens up to i + behind. The host needs `host_ns` for each launch.
+    the mask [batch, heads, q_len, kv_len]: a bool selects the keys a query sees, a float is added. With `behind`, query
+    token i sees kv tokens up to i + behind. `host_ns` is the host time per launch.
     """
 
     heads: int
@@ -93,39 +93,36 @@ class Attention:
 
     @property
     def batch(self) -> int:
-        """How many sequences there are."""
         return len(self.q.offsets)
 
     @property
     def group(self) -> int:
-        """Query heads of a kv head."""
         return self.heads // self.kv_heads
 
     @property
     def together(self) -> int:
-        """Query heads of a unit, at most."""
+        """Maximum query heads of a unit."""
         return max(1, min(self.group, ROWS))
 
     @property
     def flops(self) -> int:
-        """Operations of both products."""
         return 2 * self.batch * self.heads * self.q_len * self.kv_len * (self.head_dim + self.width)
 
     @property
     def seen(self) -> int:
-        """How many kv tokens any query token sees."""
+        """Number of kv tokens that any query token sees."""
         return self.kv_len if self.behind is None else max(0, min(self.kv_len, self.q_len + self.behind))
 
     @property
     def blocks(self) -> list[Span]:
-        """The query heads of each unit."""
         return [x for kv in range(self.kv_heads) for x in cut((kv * self.group, self.group), self.together)]
 
 
 class Unit(NamedTuple):
-    """A piece of attention: query tokens of query heads that share a kv head, over some kv tokens.
+    """Query tokens of query heads that share a kv head, over some kv tokens.
 
-    The results of a part of the kv tokens go to `places`, of each head its values and the logarithm of its denominator.
+    If these are a part of the kv tokens, `places` has the place of each head's values, and of the logarithm of its
+    denominator.
     """
 
     batch: int
@@ -136,7 +133,7 @@ class Unit(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """The parts of one head of a query token: the places of their values and of the logarithms of the denominators."""
+    """The parts of one head of a query token: the places of their values, and of the logarithms of the denominators."""
 
     batch: int
     head: int
@@ -145,14 +142,13 @@ class Merge(NamedTuple):
 
 
 class Offsets:
-    """Offsets of strided blocks: one tile for each shape, so that its runs are found once in a program."""
+    """Cache of the offsets of strided blocks: one tile per shape, so that its runs are computed once per program."""
 
     def __init__(self, tl: TLContext) -> None:
         self._tl = tl
         self._made: dict[tuple[Any, ...], Tile] = {}
 
     def get(self, shape: tuple[int, ...], strides: tuple[int, ...], seen: tuple[int, int]) -> Tile:
-        """Return the offsets of an array, as a matrix of the shape `seen`."""
         key = shape, strides
         if key not in self._made:
             self._made[key] = self._tl.constant(Affine(0, shape, strides)).reshape(seen)
@@ -165,7 +161,6 @@ class Offsets:
         return PointerTile(start, self.get((n, m, width), at.strides, (n * m, width)))
 
     def load(self, pointer: Pointer, at: Heads, batch: int, head: int, tokens: Span, width: int) -> Tile:
-        """Load tokens of one head: as a block if they are consecutive."""
         (by_head, by_token, step), (token, n) = at.strides, tokens
         start = pointer + (at.offsets[batch] + head * by_head + token * by_token)
         if (width == 1 or step == 1) and (n == 1 or by_token == width):
@@ -177,9 +172,9 @@ def attention(
     q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, *rest: Any, sizes: Attention,
     units: Mapping[Pe, Sequence[Unit]], tl: TLContext,
 ) -> None:  # fmt: skip
-    """Write attention to out, each program its units, by the running softmax of flash attention.
+    """Write attention to out, each program its units, with the running softmax of flash attention.
 
-    A pointer of `rest` is the mask. Of units that are parts of the kv tokens, the results go to their places in out.
+    A pointer in `rest` is the mask. Results of units over a part of the kv tokens go to their `places` in out.
     """
     cache, mask, behind = Offsets(tl), sizes.mask, sizes.behind
     masks = mask is not None and rest[0].dtype.element_ty is bool_
@@ -207,7 +202,7 @@ def attention(
         state = flash.states()[0]
         result = tl.zeros((heads * n, sizes.width), tl.float32) if state is None else state.o / column(state.l)
         may_see_nothing = masks or (behind is not None and token + behind < 0)
-        if state is not None and may_see_nothing:  # such rows are 0
+        if state is not None and may_see_nothing:  # masked rows are 0
             result = tl.where(column(state.m) > NEG, result, 0.0)
         if not unit.places:
             tl.store(cache.rows(out_ptr, sizes.out, unit.batch, unit.heads, unit.tokens, sizes.width), result)
@@ -222,7 +217,7 @@ def merge(
     parts_ptr: Pointer, out_ptr: Pointer, parts: int, *, sizes: Attention, merges: Mapping[Pe, Sequence[Merge]],
     tl: TLContext,
 ) -> None:  # fmt: skip
-    """Write the attention of one query token, from that of parts of the kv tokens, each program some heads."""
+    """Combine results over parts of the kv tokens into the attention of one query token, each program some heads."""
     cache = Offsets(tl)
     for own in mine(merges, tl):
         logarithms = tl.load(parts_ptr + own.logarithms, shape=(parts, 1))
@@ -234,7 +229,7 @@ def merge(
 
 @lru_cache(maxsize=256)
 def parts_of(machine: Machine, sizes: Attention) -> int:
-    """Return into how many parts the kv tokens are cut: of one query token, those of the least estimate; else one."""
+    """Return the number of parts of the kv tokens: that with the lowest estimate for one query token, else 1."""
     free = machine.config.pes_per_sip // max(1, sizes.batch * len(sizes.blocks))
     if sizes.q_len > 1 or not sizes.seen or free < 2:
         return 1
@@ -243,10 +238,10 @@ def parts_of(machine: Machine, sizes: Attention) -> int:
 
 
 def estimate(machine: Machine, sizes: Attention, parts: int) -> float:
-    """Return the time of attention of one query token, its kv tokens cut into some parts, by closed form [ns].
+    """Estimate the attention of one query token, with its kv tokens in `parts`, by closed form [ns].
 
-    A part waits for what it reads, its two products, the softmax, and the writing of its results; a merge reads the
-    results of all parts from its own memory, and adds them up.
+    A part waits for its reads, its two products, the softmax, and the writes of its results; a merge reads the
+    results of all parts from its own memory, and sums them.
     """
     config, routes, pe = machine.config, routes_of(machine), machine.config.cube.pe
     units, merges = _work(config, sizes, parts)
@@ -257,12 +252,12 @@ def estimate(machine: Machine, sizes: Attention, parts: int) -> float:
     compute += heads * tokens * (PASSES + pe.pe_math.slow_op_cycles) / lanes
     keys, queries, results = _traffic(config, sizes, parts, units)
     blocks = each * -(-tokens // tiles(heads, 1)[1])
-    # A few bytes that many PEs read are in a few channels of their memory.
+    # A few bytes that many PEs read are in few channels of their memory.
     hbm, nbytes = config.cube.hbm, heads * sizes.head_dim * as_dtype(sizes.dtype).itemsize
     channels = min(hbm.channels, -(-nbytes // hbm.burst_bytes))
     reading = routes.busiest(keys + queries, keys + queries * (hbm.channels / channels))[0]
     reading += 2 * routes.latency_ns(keys) + routes.latency_ns(queries)  # keys and values
-    # Keys and values of some blocks are read at the same time, so the first of them is there when the last one is.
+    # Keys and values of several blocks are read at the same time: the first block arrives with the last of them.
     first = min(1.0, pe.pe_dma.outstanding_reads / 2 / blocks)
     ns = max(reading, each * compute) + min(reading, each * compute) * first
     if parts > 1:
@@ -275,7 +270,7 @@ def estimate(machine: Machine, sizes: Attention, parts: int) -> float:
 def _traffic(
     config: MachineConfig, sizes: Attention, parts: int, units: Mapping[Pe, Sequence[Unit]]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return how many bytes of keys and values, and of q, each PE (row) reads from each (column), and writes to it."""
+    """Bytes of keys and values, and of q, that each PE (row) reads from each (column), and of results written to it."""
     total, pes_per_cube, columns = config.pes_per_sip, config.pes_per_cube, _columns(config, sizes, parts)
     own = [(cube * pes_per_cube + pe, x) for (cube, pe), found in units.items() for x in found]
     numbers, item = np.array([number for number, _ in own]), as_dtype(sizes.dtype).itemsize
@@ -300,19 +295,17 @@ def _traffic(
 
 
 def partial_results(machine: Machine, sizes: Attention) -> dict[str, tuple[Span, DPPolicy]]:
-    """Return the shape and policy of the results of parts, in f32: each PE has those that it merges."""
+    """Shape and policy of the results of parts, in f32: each PE has those that it merges."""
     parts = parts_of(machine, sizes)
     columns = _columns(machine.config, sizes, parts)
     return {"parts": ((machine.config.pes_per_sip, columns), ON_EACH_PE)} if parts > 1 else {}
 
 
 def _columns(config: MachineConfig, sizes: Attention, parts: int) -> int:
-    """Return how many elements of results of parts a PE has."""
     return -(-sizes.batch * sizes.heads // config.pes_per_sip) * parts * (sizes.width + 1)
 
 
 def steps(machine: Machine, sizes: Attention) -> list[Step]:
-    """Return the launches of attention; nothing if it has no elements."""
     parts, masks = parts_of(machine, sizes), () if sizes.mask is None else ("mask",)
     units, merges = _work(machine.config, sizes, parts)
     if not units:
@@ -328,7 +321,6 @@ def steps(machine: Machine, sizes: Attention) -> list[Step]:
 
 @lru_cache(maxsize=64)
 def _work(config: MachineConfig, sizes: Attention, parts: int) -> tuple[dict[Pe, list[Unit]], dict[Pe, list[Merge]]]:
-    """Return the units and the merges of each PE."""
     if sizes.q_len != 1:
         spans, whole = _spans(sizes, ROWS), (0, sizes.kv_len)
         if 2 * sizes.batch * len(sizes.blocks) * len(spans) <= config.pes_per_sip:  # half of the PEs would be idle
@@ -341,7 +333,7 @@ def _work(config: MachineConfig, sizes: Attention, parts: int) -> tuple[dict[Pe,
     merges, places = dict[Pe, list[Merge]](), dict[tuple[int, int], list[tuple[int, int]]]()
     if parts > 1:
         single = [(b, h) for b, heads in groups for h in range(*_range(heads))]
-        # The heads of a unit are merged near different ones of its keys.
+        # The heads of a unit are merged near different keys of it.
         wanted = [keys[i * parts // h[1]] for keys, (_, h) in zip(near, groups, strict=True) for i in range(h[1])]
         columns = _columns(config, sizes, parts)
         for (b, head), pe in zip(single, _near(wanted, config), strict=True):
@@ -360,7 +352,6 @@ def _work(config: MachineConfig, sizes: Attention, parts: int) -> tuple[dict[Pe,
 
 
 def _spans(sizes: Attention, rows: int) -> list[Span]:
-    """Return the query tokens of each unit."""
     return cut((0, sizes.q_len), max(1, rows // sizes.together))
 
 
@@ -369,7 +360,7 @@ def _range(span: Span) -> Span:
 
 
 def _near(wanted: Sequence[int], config: MachineConfig) -> list[int]:
-    """Deal out equal pieces of work over the PEs, each to the wanted PE, or one in its cube, if one is free."""
+    """Distribute units of equal work evenly, each to its wanted PE, else to one in that cube, if one is free."""
     each, load = config.pes_per_cube, [0] * config.pes_per_sip
     most, found = -(-len(wanted) // len(load)), []
     for pe in wanted:

@@ -1,4 +1,4 @@
-"""Copies: of a tensor to one of the same layout, to another layout, of several tensors into one; and of a number."""
+"""Copies between tensors of the same layout, of another layout, or joined; and fills with a number."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kernbench.ops._stored import Piece, Stored
 from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
-TOGETHER = 16  # pieces of a matrix that are read at a time (chosen)
-ELEMENTS = 1 << 18  # of a matrix at a time (chosen)
+TOGETHER = 16  # pieces of a matrix read at a time (chosen)
+ELEMENTS = 1 << 18  # elements of a matrix at a time (chosen)
 
-Move = tuple[int, np.ndarray, np.ndarray]  # the number of a source, places there, and where they go
+Move = tuple[int, np.ndarray, np.ndarray]  # index of the source, places in it, and places in the target
 
 
 class Strided(NamedTuple):
-    """Which elements of an array each PE copies, in row-major order, and the strides of both arrays."""
+    """The elements that each PE copies, in row-major order, and the strides of both arrays."""
 
     shape: tuple[int, ...]
     source: tuple[int, ...]
@@ -28,7 +28,6 @@ class Strided(NamedTuple):
     parts: Parts
 
     def moves(self, tl: TLContext) -> Iterator[Move]:
-        """Yield what a program copies."""
         for at, n in part_blocks(self.parts, BLOCK, tl):
             index = np.unravel_index(np.arange(at, at + n), self.shape) if self.shape else ()
             read, written = (
@@ -39,14 +38,13 @@ class Strided(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Which source each element of the target's memory is from, its place there, and the parts of each PE."""
+    """The source of each element of the target's memory, its place there, and the parts of each PE."""
 
     source: np.ndarray
     places: np.ndarray
     parts: Parts
 
     def moves(self, tl: TLContext) -> Iterator[Move]:
-        """Yield what a program copies."""
         for first, n in mine(self.parts, tl):
             own = self.source[first : first + n]
             for i in np.unique(own).tolist():
@@ -56,13 +54,12 @@ class Joined(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """Where a matrix is, and the one piece of it that each PE gets; a PE reads a few of the source's at a time."""
+    """A stored matrix, and each PE's one piece of the target; a PE reads TOGETHER pieces of the source at a time."""
 
     source: Stored
     parts: Mapping[Pe, Piece]
 
     def moves(self, tl: TLContext) -> Iterator[Move]:
-        """Yield what a program copies."""
         target = self.parts[int(tl.program_id(1)), int(tl.program_id(0))]
         (row, _), (column, n), place, *_ = target
         spread = self.source.near(target.rows, target.columns)
@@ -81,12 +78,10 @@ class Matrix(NamedTuple):
 
 
 def copy(out_ptr: Pointer, sources: Sequence[Pointer], plan: Strided | Joined | Matrix, *, tl: TLContext) -> None:
-    """Write elements of the sources to out, each program what the plan gives it."""
     for source, read, written in plan.moves(tl):
         store(out_ptr, written, load(sources[source], read, tl), tl)
 
 
 def fill(out_ptr: Pointer, value: float, parts: Parts, *, tl: TLContext) -> None:
-    """Write `value` to each PE's parts of out."""
     for at, size in part_blocks(parts, BLOCK, tl):
         tl.store(out_ptr + at, tl.full((size,), value, out_ptr.dtype.element_ty))

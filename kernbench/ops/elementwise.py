@@ -1,4 +1,4 @@
-"""A function of each element of tensors and numbers."""
+"""Elementwise functions of tensors and numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernbench.ops._access import BLOCK, load
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
-# A number, or a tensor and the places of its elements, in the order of the result's memory.
+# A number, or a tensor and the places of its elements in the order of the result's memory.
 Operand = tuple[Pointer | float, np.ndarray | None]
 
 FUNCTIONS: dict[str, Callable[..., Tile]] = {
@@ -30,7 +30,7 @@ FUNCTIONS: dict[str, Callable[..., Tile]] = {
 def elementwise(
     out_ptr: Pointer, operands: Sequence[Operand], name: str, compute: DType, parts: Parts, *, tl: TLContext
 ) -> None:
-    """Write a function of the operands, computed in the type `compute`, to out, each program its parts."""
+    """Write a function of the operands to out, computed in `compute`, each program its parts."""
     for at, size in part_blocks(parts, BLOCK, tl):
         tiles = [
             load(x, places[at : at + size], tl).to(compute)

@@ -1,4 +1,4 @@
-"""Softmax and normalization of rows, computed in f32; a weight is multiplied by another operator."""
+"""Softmax and normalization of rows, computed in f32, without weights."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ FUNCTIONS: dict[str, Callable[[TLContext, Tile, float], Tile]] = {
 def norm(
     out_ptr: Pointer, x: tuple[Pointer, np.ndarray, np.ndarray], name: str, eps: float, parts: Parts, *, tl: TLContext
 ) -> None:
-    """Write a function of the rows of x to out; each program writes the elements in its parts of out's memory.
+    """Normalize the rows of x; each program writes the elements in its parts of out's memory.
 
-    `x` has the places of the elements of each row, and those of the results.
+    `x` is a tensor, the places of the elements of each row, and those of the results.
     """
     pointer, places, targets = x
     held = np.zeros(targets.shape, bool)

@@ -12,17 +12,16 @@ from kernbench.ops._access import BLOCK, load
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
-Rows = tuple[Pointer, np.ndarray]  # a tensor, and the places of the row behind each element of the result's memory
+Rows = tuple[Pointer, np.ndarray]  # a tensor, and for each element of the result's memory the places of its row
 
 
 def _blocks(rows: np.ndarray, parts: Parts, tl: TLContext) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the first element and the rows of this program's blocks."""
     for at, size in part_blocks(parts, max(1, BLOCK // rows.shape[1]), tl):
         yield at, rows[at : at + size]
 
 
 def _largest(x: Tile, tl: TLContext) -> Tile:
-    """Return the largest value of each row; NaN where there is one, as torch has it."""
+    """Return the largest value of each row; NaN if there is one, as in torch."""
     found: Tile = tl.max(x, axis=1)
     if not x.dtype.is_floating_point:
         return found
@@ -31,7 +30,6 @@ def _largest(x: Tile, tl: TLContext) -> Tile:
 
 
 def reduce(out_ptr: Pointer, x: Rows, name: str, compute: DType, scale: float, parts: Parts, *, tl: TLContext) -> None:
-    """Write the "sum" or the "max" of each row, times `scale`, to out."""
     pointer, places = x
     for at, rows in _blocks(places, parts, tl):
         total: Tile | None = None
@@ -47,12 +45,11 @@ def reduce(out_ptr: Pointer, x: Rows, name: str, compute: DType, scale: float, p
 
 
 def _pair(x: Tile, y: Tile, tl: TLContext) -> Tile:
-    """Return two vectors as the columns of a matrix."""
     return tl.where(tl.arange(0, 2)[None, :] == 0, x[:, None], y[:, None])
 
 
 def index_of_max(out_ptr: Pointer, x: Rows, parts: Parts, *, tl: TLContext) -> None:
-    """Write the index of the first largest value of each row, or of its first NaN, to out."""
+    """Write the index of the first largest value of each row, or of its first NaN."""
     pointer, places = x
     for at, rows in _blocks(places, parts, tl):
         values = load(pointer, rows, tl)

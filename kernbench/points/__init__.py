@@ -1,1 +1,1 @@
-"""Finished points: what each is found by, and the cache of this machine."""
+"""Finished points: their keys, and the cache of this machine."""

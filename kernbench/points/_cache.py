@@ -1,4 +1,4 @@
-"""The rows of every finished point on this machine, shared by milestones, sweeps and the explorer."""
+"""The cache of every finished point on this machine, shared by milestones, sweeps and the explorer."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Entry = dict[str, Any]
 
 
 class Store:
-    """The finished points of one folder, held by one run at a time.
+    """The finished points of one folder, locked by one run at a time.
 
-    Use it as a context manager: inside, the folder is locked, and `append` writes.
+    A context manager: inside, the folder is locked, and `append` writes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,11 +58,9 @@ class Store:
         self._lock.release()
 
     def append(self, entry: Entry) -> None:
-        """Write one line."""
         self._write(json.dumps(entry).encode() + b"\n")
 
     def entries(self) -> list[Entry]:
-        """Return the lines that are whole, in their order."""
         return entries(self.path)
 
     def _ends_line(self, size: int) -> bool:
@@ -75,7 +73,7 @@ class Store:
         try:
             written = os.write(self._file, line)
             if written < len(line):
-                # A disk that is nearly full takes a part; the next write says why.
+                # A nearly full disk accepts a part; the next write raises the reason.
                 os.write(self._file, line[written:])
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -87,7 +85,7 @@ class Store:
 
 
 def entries(path: Path) -> list[Entry]:
-    """Return the whole lines of a file of points; none if there is no file."""
+    """Return the complete lines of a file of points; empty without a file."""
     found = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
@@ -104,7 +102,7 @@ Put = Callable[[str, Row, str, str, str, float], None]
 FILE = "points.sqlite"
 VARIABLE = "KERNBENCH_CACHE"
 OFF = "off"
-_WAIT_S = 10.0  # for other processes that write
+_WAIT_S = 10.0  # for other writing processes
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS points (
@@ -112,13 +110,13 @@ CREATE TABLE IF NOT EXISTS points (
     row TEXT NOT NULL, seconds REAL NOT NULL, made REAL NOT NULL
 ) WITHOUT ROWID
 """
-# Whole logs are large, and only the explorer has use for them: apart from the rows.
+# Logs are large, and only the explorer reads them: a separate table.
 _LOGS = "CREATE TABLE IF NOT EXISTS logs (key TEXT PRIMARY KEY, notes TEXT NOT NULL, log BLOB)"
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows of one study by one version of its code: number, bytes, the time they took, when the last was made."""
+    """Rows of one study by one version of its code: number, bytes, time to compute them [s], time of the last one."""
 
     study: str
     version: str
@@ -130,7 +128,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class CachedPoint:
-    """A point in the cache: its row, the time it took, when it was made; its log and notes on it, if there are."""
+    """A point in the cache: row, time to compute it [s], time of creation; log and notes, if any."""
 
     row: Row
     seconds: float
@@ -140,22 +138,21 @@ class CachedPoint:
 
 
 class Cache:
-    """Finished rows by key: what a point is (machine, study, parameters) and the code that computed it.
+    """Finished rows by key: the point (machine, study, parameters) and the code that computed it.
 
-    A row is found only under the key that it was put under, so a changed package, machine, parameter or file of a study
-    finds nothing. What a user's own study imports in turn is not looked at: after a change there, prune. It is a
-    convenience: a cache that cannot be read or written is passed over with a warning.
+    A row is found only under its key, so after a change of the package, machine, parameters or file of a study
+    nothing is found. Modules that a user's study imports are not part of the key: prune after a change there. A
+    cache that cannot be read or written is skipped with a warning.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
 
     def get(self, keys: Iterable[str]) -> dict[str, Row]:
-        """Return the rows that there are of `keys`."""
         return {key: row for key, (row, _) in self.timed(keys).items()}
 
     def timed(self, keys: Iterable[str]) -> dict[str, tuple[Row, float]]:
-        """Return the rows that there are of `keys`, each with the time it took [s]."""
+        """Return the rows found under `keys`, each with the time to compute it [s]."""
         found: dict[str, tuple[Row, float]] = {}
         if not self.path.is_file():
             return found
@@ -168,7 +165,6 @@ class Cache:
         return found
 
     def find(self, key: str) -> CachedPoint | None:
-        """Return one point with its log and notes."""
         if not self.path.is_file():
             return None
         with _passed_over("read"), self._open() as database:
@@ -182,17 +178,15 @@ class Cache:
         return None
 
     def drop(self, key: str) -> None:
-        """Delete a point that turned out to be damaged, and say so."""
         with _passed_over("write"), self._open() as database:
             self._drop(database, key)
 
     def put(self, key: str, row: Row, study: str, machine: str, version: str, seconds: float) -> None:
-        """Keep a row, and what it was made of."""
         with self.writer() as put:
             put(key, row, study, machine, version, seconds)
 
     def noted(self, most: int) -> dict[str, CachedPoint]:
-        """Return the latest points that have notes, by key, the latest first; without their logs."""
+        """Return the latest `most` points that have notes, latest first; `log` is b"" if there is one."""
         found: dict[str, CachedPoint] = {}
         if not self.path.is_file():
             return found
@@ -209,7 +203,6 @@ class Cache:
         return found
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete points, their logs and notes."""
         if not self.path.is_file():
             return
         with _passed_over("write"), self._open() as database:
@@ -217,13 +210,13 @@ class Cache:
                 self._delete(database, key)
 
     def put_log(self, key: str, log: bytes | None, notes: Row) -> None:
-        """Keep the log of a point whose row is kept, if it is not too long to be kept, and notes on it."""
+        """Store notes on a point, and its log unless that is too long (None)."""
         with _passed_over("write"), self._open() as database:
             database.execute("INSERT OR REPLACE INTO logs VALUES (?, ?, ?)", (key, json.dumps(notes), log))
 
     @contextmanager
     def writer(self) -> Iterator[Put]:
-        """Return a `put` for many rows: opening and closing the file costs more than a row."""
+        """Yield a `put` for many rows: opening and closing the file costs more than a row."""
         with ExitStack() as stack:
             database: sqlite3.Connection | None = None
             with _passed_over("write"):
@@ -238,12 +231,11 @@ class Cache:
             yield put
 
     def groups(self) -> list[Group]:
-        """Return what is kept, by study and version, the latest first."""
         if not self.path.is_file():
             return []
         with self._told(), self._open() as database:
             rows = database.execute(
-                # Columns of a damaged file may have no value, or one of another type.
+                # Columns of a damaged file may be NULL, or of another type.
                 "SELECT COALESCE(CAST(study AS TEXT), '?'), COALESCE(CAST(version AS TEXT), '?'), COUNT(*), "
                 "SUM(COALESCE(LENGTH(row), 0) + COALESCE(LENGTH(log), 0)), TOTAL(seconds), "
                 "MAX(MIN(MAX(COALESCE(CAST(made AS REAL), 0), 0), 4102444800)) "
@@ -254,7 +246,7 @@ class Cache:
     def prune(
         self, *, keep: Collection[str] | None = None, older_than_days: float | None = None, study: str | None = None
     ) -> int:
-        """Delete rows and return how many; all of them without a condition."""
+        """Delete the rows that meet all conditions (without one: all rows), and return their number."""
         if not self.path.is_file():
             return 0
         conditions: list[str] = ["1"]
@@ -277,7 +269,6 @@ class Cache:
         return gone
 
     def rows_of(self, fn: Callable[[], Row], key: str, *, study: str, machine: str, version: str) -> Row:
-        """Return the row of `key`, by `fn()` if it is not there."""
         hit = self.get([key])
         if key not in hit:
             start = time.perf_counter()
@@ -302,7 +293,6 @@ class Cache:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Raise an error that names the file and the remedy."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -315,10 +305,10 @@ class Cache:
     def _open(self) -> Iterator[sqlite3.Connection]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(self.path, timeout=_WAIT_S, isolation_level=None)) as database:
-            # Text that cannot be decoded damages its entry alone.
+            # Undecodable text damages only its entry.
             database.text_factory = lambda data: data.decode(errors="replace")
             _write_ahead(database)
-            # Rows that a power cut loses are computed again.
+            # Rows lost in a power failure are computed again.
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_TABLE)
             database.execute(_LOGS)
@@ -326,7 +316,7 @@ class Cache:
 
 
 def _write_ahead(database: sqlite3.Connection) -> None:
-    """Let readers and one writer work at once. SQLite refuses at once if two connections do this."""
+    """Switch to WAL, for concurrent readers and one writer. SQLite fails at once if two connections switch together."""
     deadline = time.monotonic() + _WAIT_S
     while True:
         try:
@@ -340,7 +330,6 @@ def _write_ahead(database: sqlite3.Connection) -> None:
 
 
 def _object(text: object) -> Row:
-    """Return the JSON object that a text holds."""
     found = json.loads(text) if isinstance(text, str) else None
     if not isinstance(found, dict):
         raise TypeError("no JSON object")
@@ -348,7 +337,7 @@ def _object(text: object) -> Row:
 
 
 def default_cache() -> Cache | None:
-    """Return the user's cache, in the folder of KERNBENCH_CACHE or the system's own; None if that says "off"."""
+    """Return the user's cache, in the folder of KERNBENCH_CACHE or the system's default; None if it is "off"."""
     where = os.environ.get(VARIABLE)
     if where == OFF:
         return None

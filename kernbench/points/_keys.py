@@ -1,4 +1,4 @@
-"""What a finished point is found by: machine, study, parameters, and the version of the code that made it."""
+"""Cache keys: machine, study, parameters, and the version of the code."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Study = Callable[..., Row]
 
 _CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
 _STUDIES = "kernbench.studies"
-# Where the imports of a study are followed to: what they lead to decides its rows.
+# Imports of a study are followed into these modules: their content decides its rows.
 _FOLLOWED = (_STUDIES, "kernbench.sweeps._measure", "kernbench.torch.", "kernbench.triton.")
-# What runs and writes MSCCL programs: it counts, with the programs, where ccl.yaml names one.
+# The modules that run and write MSCCL programs: part of the version where ccl.yaml names such a program.
 _MSCCL = ("ccl/_msccl.py", "ccl/_msccl_program.py", "ccl/_msccl_writer.py")
-# What decides rows only where a study imports it; of sweeps only `measure` does. Predictions and other names never do.
+# Decide rows only where a study imports them: of sweeps only `measure`; predictions and the rest never.
 _APART = (
     "viz", "points", "sweeps", "benches", "cli", "notebook", "triton", "torch", "analysis/_what_if", "build.py",
     "compat.py", *_MSCCL,
@@ -38,10 +38,10 @@ _APART = (
 
 @cache
 def code_version(study: str = "") -> str:
-    """Return the hash of the package's sources and data files: results of other code are not reused.
+    """Hash the package's sources and data files: results of other code are not reused.
 
-    With the name of a module in `kernbench.studies`, only what its rows can depend on counts: neither what draws and
-    shows them nor other studies. The sources of the compiled core count; its built files do not, so that the hash is
+    For a module in `kernbench.studies`, only files that its rows can depend on count: neither those that draw and
+    show them nor other studies. The sources of the compiled core count; its built files do not, so that the hash is
     the same without a core.
     """
     root = Path(__file__).parents[1]
@@ -57,7 +57,6 @@ def code_version(study: str = "") -> str:
 
 
 def _decides_rows(path: Path) -> bool:
-    """Return whether a file of the package, outside of studies, can change a row."""
     names = path.name == "__init__.py" or path == Path("_names.py")  # where public names are
     if names or any(path.is_relative_to(part) for part in _APART):
         return False
@@ -65,7 +64,7 @@ def _decides_rows(path: Path) -> bool:
 
 
 def _simulating(root: Path, study: str) -> set[Path]:
-    """Return the files of a study, and of what it imports: studies without frame and reports, measuring, front ends."""
+    """Return the files of a study and of its imports in `_FOLLOWED`, without the base class of studies and reports."""
     found: set[Path] = set()
     todo = [study]
     while todo:
@@ -79,7 +78,7 @@ def _simulating(root: Path, study: str) -> set[Path]:
 
 
 def _imports(path: Path) -> set[str]:
-    """Return what a module imports, the names in `from ... import` as if each were a module."""
+    """Return the names that a module imports; those of `from ... import` as if each were a module."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -90,7 +89,6 @@ def _imports(path: Path) -> set[str]:
 
 
 def study_name(fn: Study) -> str:
-    """Return `module:function` of a study."""
     fn, _ = _inner(fn)
     if ismethod(fn):
         return f"{_owner(fn).__module__}:{_owner(fn).__qualname__}.{fn.__name__}"
@@ -98,16 +96,16 @@ def study_name(fn: Study) -> str:
 
 
 def _owner(fn: Study) -> Any:
-    """Return what is defined by a module: a function, or the class of the object whose method this is."""
+    """Return the function, or the class of the object whose method this is."""
     return type(fn.__self__) if ismethod(fn) else fn
 
 
 def study_version(fn: Study) -> str:
-    """Return the version of the code of a study: the package's, and for one from elsewhere its own file's as well.
+    """Return the version of a study's code: that of the package, and for a study from elsewhere also of its file.
 
-    A function of a notebook or script, or one made by another function, counts with the values that it uses, and so do
-    values that a partial binds, and the nearest ccl.yaml if it is not as packaged: studies of collectives read it. What
-    a module outside the package imports in turn is not looked at. Of a study of the package counts what decides rows.
+    A function of a notebook or script, or one made by another function, is pickled with the values that it uses, and so
+    are values bound by a partial; the nearest ccl.yaml counts if it differs from the packaged one: studies of
+    collectives read it. Imports of a module outside the package do not count.
     """
     fn, bound = _inner(fn)
     owner = _owner(fn)
@@ -127,7 +125,7 @@ def study_version(fn: Study) -> str:
 
 
 def own_module(fn: Study) -> ModuleType | None:
-    """Return the module of a study, if it is one of the user's own: a file that is not installed anywhere."""
+    """Return the module of a user's study: a file that is not installed; else None."""
     fn, _ = _inner(fn)
     name: str = _owner(fn).__module__
     module = sys.modules.get(name)
@@ -139,25 +137,24 @@ def own_module(fn: Study) -> ModuleType | None:
 
 
 def only_ours(machine: Machine) -> bool:
-    """Return whether nothing but this package makes the times of a machine: its components, and its ccl.yaml."""
+    """Return True if only this package decides the machine's times: its components and ccl.yaml are not the user's."""
     collectives, packaged = _collectives()
     return collectives == packaged and not any(user_components(machine.spec))
 
 
 def key_of(study: str, version: str, machine: str, parameters: Mapping[str, Any]) -> str:
-    """Return the key of a point; `machine` is the hash of the machine."""
     text = json.dumps([study, version, machine, parameters], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def sweep_key(study: str, version: str, machine: Machine, parameters: Mapping[str, Any]) -> str:
-    """Return the key of a sweep's point: with the machine's costs, which its hash leaves out but a study may read."""
+    """Return the key of a sweep's point: includes the machine's costs, which its hash omits but a study may read."""
     costs = machine.config.cost.to_spec()
     return key_of(study, version, machine.hash, {"parameters": parameters, "cost": costs})
 
 
 def machine_of(spec: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Machine:
-    """Return the machine of a point, made once per process: its points share the graph."""
+    """Return the machine of a point, cached per process: its points share the graph."""
     return _machine(json.dumps(dict(spec), sort_keys=True), json.dumps(overrides or {}, sort_keys=True))
 
 
@@ -167,12 +164,12 @@ def _machine(spec: str, overrides: str) -> Machine:
 
 
 def _collectives() -> tuple[bytes, bytes]:
-    """Return the nearest ccl.yaml, with its MSCCL programs and what runs them, and the packaged one."""
+    """Return the nearest ccl.yaml, with its MSCCL programs and the code that runs them, and the packaged one."""
     file = find("ccl.yaml")
     nearest, packaged = (path.read_bytes().replace(b"\r\n", b"\n") for path in (file, default_ccl_path()))
     if nearest != packaged:
         programs: list[Path] = []
-        with suppress(ConfigError):  # studies that read the file say what is wrong with it
+        with suppress(ConfigError):  # studies that read the file report its faults
             entries = read_ccl(file).algorithms.values()
             programs = sorted({Path(entry.module) for entry in entries if entry.module.endswith(PROGRAM)})
         code = [Path(__file__).parents[1] / path for path in _MSCCL] if programs else []
@@ -181,7 +178,7 @@ def _collectives() -> tuple[bytes, bytes]:
 
 
 def _inner(fn: Study) -> tuple[Study, list[Any]]:
-    """Return the function that a study is about, and what partials bind: a program that is measured is bound itself."""
+    """Return the function behind partials, or the program that a partial measures, and the bound values."""
     bound: list[Any] = []
     while isinstance(fn, partial):
         first, *rest = (*fn.args, None)

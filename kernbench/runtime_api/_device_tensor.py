@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def parse(key: Any, shape: Sequence[int]) -> tuple[tuple[slice, ...], list[int], set[int]]:
-    """Return what `key` selects of an array: a slice for every dim, the result's shape, and the dims it drops."""
+    """Resolve `key` to (a slice for every dim, the result's shape, the dims that it drops)."""
     keys = list(key) if isinstance(key, tuple) else [key]
     taken = sum(k is not None and k is not Ellipsis for k in keys)
     if taken > len(shape):
@@ -72,7 +72,7 @@ class DeviceTensor(Tensor):
     """Part or all of the memory behind a handle.
 
     A part must be one run of bytes, so that a kernel can reach it from one pointer and distinguish its PEs: whole
-    shards that follow each other, or consecutive elements inside one. Transposing and reshaping change how the host
+    consecutive shards, or consecutive elements inside one. Transposing and reshaping change how the host
     reads the elements, not their places; a kernel gets the same pointer, as in torch.
     """
 
@@ -92,42 +92,36 @@ class DeviceTensor(Tensor):
 
     @property
     def name(self) -> str:
-        """Its name, for messages."""
         return self._handle.name
 
     @property
     def sip(self) -> int:
-        """The SIP whose memory it is in."""
         return self._handle.sip
 
     @property
     def layout(self) -> Layout:
-        """The places of its elements, in the shape in which it was placed."""
+        """Where its elements are, in the shape in which it was placed: a view may have another one."""
         return self._layout
 
     @property
     def shards(self) -> tuple[TensorShard, ...]:
-        """Its parts and the PEs that hold them."""
         return self._layout.shards
 
     @property
     def pes(self) -> list[tuple[int, int]]:
-        """The PEs that hold them, as sorted (cube, pe)."""
         return sorted({(s.cube, s.pe) for s in self.shards})
 
     @property
     def pointer(self) -> Pointer:
-        """What a kernel gets for it."""
         return Pointer(self.data_ptr(), self.dtype)
 
     def data_ptr(self) -> int:
-        """Return the virtual address of the first element."""
         return self._handle.va + self._offset
 
     # -- values
 
     def numpy(self) -> np.ndarray:
-        """Read the values: waits for what was queued before, and costs the time of the copy to the host.
+        """Read the values: wait for what was queued before and for the copy to the host.
 
         In a session without data there are none: floats are NaN, the rest 0.
         """
@@ -139,7 +133,7 @@ class DeviceTensor(Tensor):
         return np.asarray(self._seen(self._layout.gather(data)), order="C")
 
     def copy_(self, src: Tensor) -> Tensor:
-        """Take over the values of `src`, broadcast to this shape and rounded to this type.
+        """Copy the values of `src`, broadcast to this shape and rounded to this type.
 
         The values are those that `src` has now; the host continues, the copy is queued on the device. Between
         tensors of one layout on one device, the PEs copy their parts; other copies go through the host.
@@ -151,16 +145,14 @@ class DeviceTensor(Tensor):
         return self
 
     def fill_(self, value: float) -> Tensor:
-        """Set every element; the PEs write their parts."""
         self._run("fill_", fill, self, value, self._parts())
         return self
 
     def clone(self) -> Tensor:
-        """Return a copy on the same PEs, which make it."""
         return self._like(self.dtype).copy_(self)
 
     def contiguous(self) -> Tensor:
-        """Return the tensor, or a copy of it in row-major order, made by way of the host."""
+        """Return the tensor, or a row-major copy of it, made through the host."""
         if self.is_contiguous():
             return self
         order = sorted(range(self.dim()), key=lambda d: (-self._stride[d], self.shape[d] == 1))
@@ -189,7 +181,6 @@ class DeviceTensor(Tensor):
         return self._like(dtype, name, device).copy_(self)
 
     def _write(self, values: np.ndarray) -> None:
-        """Queue a copy of `values` to the device; they are taken as they are now."""
         check_broadcast(values.shape, self.shape)
         data = self._bytes(values) if self._host.engine.data else None
         self._host.write(self._handle, self._layout.write_pieces, data)
@@ -202,7 +193,7 @@ class DeviceTensor(Tensor):
     def peek(self) -> np.ndarray:
         """Return the values as they are now, at no cost in simulated time and without regard to the queue.
 
-        `torch.ahbm.synchronize()` first lets everything that was queued end. In a session without data there are
+        `torch.ahbm.synchronize()` first lets everything that was queued end. A session without data has
         none.
         """
         return np.asarray(self._seen(self._layout.gather(self._host.engine.memory.peek(self._layout.read_pieces))))
@@ -213,7 +204,7 @@ class DeviceTensor(Tensor):
         return self._layout.scatter(base)
 
     def _seen(self, base: np.ndarray) -> np.ndarray:
-        """Return `base`, an array as the tensor was placed, with this tensor's shape and strides."""
+        """View `base`, an array of the layout's shape, with this tensor's shape and strides."""
         return strided(base.reshape(-1), self.shape, self._stride)
 
     def _has_layout_of(self, other: DeviceTensor) -> bool:
@@ -221,7 +212,7 @@ class DeviceTensor(Tensor):
         return same and self._stride == other._stride and self._layout.placement == other._layout.placement
 
     def _parts(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
-        """Return (first element, elements) of every PE's parts, by (cube, pe)."""
+        """Map (cube, pe) to (first element, elements) of each part."""
         item = self.dtype.itemsize
         parts: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for s in self.shards:
@@ -229,7 +220,7 @@ class DeviceTensor(Tensor):
         return parts
 
     def _run(self, name: str, kernel: Callable[..., object], *args: Any) -> None:
-        """Launch a kernel on the PEs that hold this tensor; tensors among `args`, also in tuples, become pointers."""
+        """Launch a kernel on the PEs that hold this tensor; tensors in `args`, also inside tuples, become pointers."""
         if self.shards:
             handles: list[TensorHandle] = []
             self._host.launch(self.sip, self.pes, kernel, _passed(args, handles), name, handles)
@@ -237,7 +228,6 @@ class DeviceTensor(Tensor):
     # -- views
 
     def _like(self, dtype: DType, name: str | None = None, device: Device | None = None) -> DeviceTensor:
-        """Return a new tensor on the same PEs (of another device), with this one's shape and strides."""
         twin = deploy_like(self._host, self._layout.of(dtype), device or self.device, name)
         return DeviceTensor(self._host, twin._handle, twin._layout, 0, self.shape, self._stride)
 
@@ -288,7 +278,7 @@ class DeviceTensor(Tensor):
         return f"Tensor({self.name}, {what}, {self._where()})"
 
     def _repr_html_(self) -> str:
-        """Show what it is and which PE holds which part; values would cost a read."""
+        """Without the values: these would cost a simulated read."""
         from html import escape
 
         import pandas as pd
@@ -311,7 +301,7 @@ def deploy(
     host: Host, shape: Sequence[int], dtype: DType, device: DeviceLike, dp: DPPolicy | None = None,
     name: str | None = None,
 ) -> DeviceTensor:  # fmt: skip
-    """Return a tensor on `device`, on one PE without a policy; its contents are undefined."""
+    """Allocate a tensor, on one PE without a policy; its contents are undefined."""
     sip, dp = host.index(device), dp or ONE_PE
     shards = resolve_dp_policy(
         dp, shape=shape, itemsize=dtype.itemsize, num_pe=host.config.pes_per_cube,
@@ -322,7 +312,6 @@ def deploy(
 
 
 def deploy_like(host: Host, layout: Layout, device: Device, name: str | None = None) -> DeviceTensor:
-    """Return a tensor on the PEs that `layout` names, on `device`; its contents are undefined."""
     handle = host.allocate(host.index(device), layout.shape, layout.dtype, layout.shards, layout.dp, name)
     return DeviceTensor(host, handle, handle.layout)
 
@@ -360,7 +349,7 @@ def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args:
 
 
 def _check_signature(name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:
-    """Refuse at the launch what would fail on a PE."""
+    """Raise at the launch what would otherwise fail on a PE."""
     check_plain(kernel)
     try:
         signature = inspect.signature(kernel)
@@ -377,7 +366,7 @@ def _check_signature(name: str, kernel: Callable[..., object], args: Sequence[ob
 
 
 def _passed(x: Any, handles: list[TensorHandle]) -> Any:
-    """Return what a kernel gets for an argument; append the memory of the tensors in it to `handles`."""
+    """Replace tensors by pointers, and append their memory to `handles`."""
     if isinstance(x, DeviceTensor):
         handles.append(x._handle)
         return x.pointer

@@ -1,4 +1,4 @@
-"""The devices of one program: their memory and streams, and what the host asks of them."""
+"""The devices of one program: their memory and streams, and the host's requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def warn(message: str, line: Line | None = None) -> None:
-    """Warn of a line of the user's program: by default the one that is calling the package."""
+    """Warn at a line of the user's program: by default the one that called the package."""
     line = line or user_line()
     if line is not None:
         warnings.warn_explicit(message, UserWarning, line[0].co_filename, line_number(line))
@@ -44,7 +44,7 @@ Start = Callable[[], simpy.Event]
 
 @dataclass(frozen=True, slots=True)
 class StartOfWork:
-    """From when on the device knows of a launch, and how long it then fetches it."""
+    """When a device knows of a launch, and how long it takes to fetch the descriptor."""
 
     ready_ps: int
     fetch_ps: int
@@ -55,7 +55,7 @@ Call = tuple[Sequence[tuple[int, int]], Callable[..., object], tuple[object, ...
 
 
 class Later:
-    """An operation of a stream that has begun, but what it starts is known only later."""
+    """An operation of a stream that has begun before the event that completes it exists."""
 
     def __init__(self, engine: GraphEngine, sip: int) -> None:
         self.done = simpy.Event(engine.env)
@@ -63,7 +63,6 @@ class Later:
         self._task = None if races is None else races.task
 
     def run(self, start: Start) -> None:
-        """Call `start`, as part of the operation, which is complete when what it starts is."""
         started = start() if self._task is None else self._task.run(start)
         assert started.callbacks is not None, "what has just been started is not complete"
         started.callbacks.append(self._complete)
@@ -82,10 +81,10 @@ class Stream:
         assert device.index is not None
         self._races = engine.races(device.index)
         self._submitted = 0
-        self._after: dict[object, int] = {}  # of other streams, how many operations come before the next one here
+        self._after: dict[object, int] = {}  # other stream: how many of its operations precede the next one here
 
     def submit(self, start: Start, keep: object = None, after: StartOfWork | None = None) -> simpy.Event:
-        """Call `start` when all earlier operations are complete; return the event of its completion.
+        """Call `start` when all earlier operations are complete; return its completion event.
 
         The event has the value of the one that `start` returns. `keep`, and what `start` refers to, live until then.
         With `after`, `start` is not called before the host and the device are ready for it.
@@ -124,7 +123,7 @@ class Stream:
         return done
 
     def wait_stream(self, other: Stream) -> None:
-        """Let what is submitted from now on start after everything that `other` holds now."""
+        """Order all later submissions after everything that `other` holds now."""
         self._after = {**self._after, other: other._submitted}
         last = other._last
         if last is not None and last.callbacks is not None:
@@ -143,7 +142,7 @@ class Stream:
             self.wait(self._last, f"a synchronize of {self.device}")
 
     def query(self) -> bool:
-        """Return whether every operation is complete."""
+        """Return True if every operation is complete."""
         return self._last is None or self._last.callbacks is None
 
     def __repr__(self) -> str:
@@ -151,7 +150,7 @@ class Stream:
 
 
 class Event:
-    """A mark in a stream: `record` puts it behind what is queued, `elapsed_time` compares two.
+    """A mark in a stream, as `torch.cuda.Event`: `record` queues it, `elapsed_time` compares two.
 
     `record` without a stream uses what `current_stream` returns.
     """
@@ -163,13 +162,13 @@ class Event:
         self._done: simpy.Event | None = None
 
     def record(self, stream: Stream | None = None) -> None:
-        """Mark the point behind everything that `stream` (the current device's) holds now."""
+        """Mark the point after everything that `stream` (by default the current device's) holds now."""
         self._stream = stream or self._current_stream()
         engine = self._stream._engine
         self._done = self._stream.submit(lambda: engine.env.timeout(0, engine.now_ns))
 
     def query(self) -> bool:
-        """Return whether the mark has been reached (True also before `record`)."""
+        """Return True if the mark has been reached, or was never recorded."""
         return self._done is None or self._done.callbacks is None
 
     def synchronize(self) -> None:
@@ -178,13 +177,7 @@ class Event:
             self._stream.wait(self._done, "a synchronize with an event")
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Return the simulated time from this mark to `end_event` [ms].
-
-        Raises
-        ------
-        RuntimeError
-            If one of them does not record the time, or has not been reached.
-        """
+        """Return the simulated time from this mark to `end_event` [ms]; both must be reached, with timing enabled."""
         if not (self._timing and end_event._timing):
             raise RuntimeError("both events need enable_timing=True before calculating elapsed time")
         if self._done is None or end_event._done is None:
@@ -212,7 +205,7 @@ def _begin(engine: GraphEngine, sip: int, call: Call, step: GraphStep | None = N
 class Graph:
     """Launches on one device that the host sends in one message; `torch.ahbm.graph()` captures them.
 
-    The device's IO CPU starts each launch when it has heard of the end of the one before, without the host.
+    The device's IO CPU starts each launch when it learns of the end of the previous one, without the host.
     """
 
     def __init__(self, host: Host, sip: int) -> None:
@@ -227,12 +220,11 @@ class Graph:
         self, targets: Sequence[tuple[int, int]], kernel: Callable[..., object], args: tuple[object, ...], name: str,
         handles: Sequence[TensorHandle],
     ) -> None:  # fmt: skip
-        """Append a launch; `handles` are kept as long as the graph."""
         self._steps.append((targets, kernel, args, name))
         self._handles.append(tuple(handles))
 
     def replay(self) -> None:
-        """Queue all launches, in the order in which they were captured."""
+        """Queue all launches, in capture order."""
         host, engine, sip = self._host, self._host.engine, self._sip
         host.forget_moved(sip)
         nbytes = sum(LAUNCH_BYTES + ARGUMENT_BYTES * len(args) for _, _, args, _ in self._steps)
@@ -246,18 +238,16 @@ class Graph:
 
 @dataclass(slots=True)
 class _Rank:
-    """The current device of one rank (a greenlet), and whether the program chose it."""
-
     device: int
     chosen: bool = False
     busy_until_ps: int = 0  # preparing launches
 
 
 class Host:
-    """What a program's tensors and launches are made of.
+    """Shared by a program's tensors and launches.
 
-    The program runs in no simulated time. What it asks of a device is queued in the device's stream; time passes
-    when it waits.
+    The program takes no simulated time: requests to a device are queued in the device's stream, and time passes while
+    the program waits.
     """
 
     def __init__(self, engine: GraphEngine, selector: DeviceSelector) -> None:
@@ -267,7 +257,7 @@ class Host:
         self.pes = [(c, p) for c in range(self.config.cubes_per_sip) for p in range(self.config.pes_per_cube)]
         self.memory = DeviceMemory(self.config, engine.allocators, self._unmap)
         self.requests = 0
-        # The collectives under way that the program has to wait for: what each is, and the line of its call.
+        # Collectives in progress that the program must wait for: a description, and the line of the call.
         self.unwaited: dict[simpy.Event, tuple[Callable[[], str], Line | None]] = {}
         self.is_open = True
         self.ranks: SpawnContext | None = None
@@ -285,17 +275,14 @@ class Host:
 
     @property
     def current(self) -> int:
-        """The current device of the calling rank."""
         return self._rank().device
 
     def set_current(self, device: DeviceLike) -> None:
-        """Make `device` the current one of the calling rank."""
         rank = self._rank()
         rank.device, rank.chosen = self.index(device), True
 
     @contextmanager
     def on(self, device: DeviceLike) -> Iterator[None]:
-        """Make `device` the current one for a while."""
         rank = self._rank()
         before = rank.device, rank.chosen
         self.set_current(device)
@@ -305,7 +292,6 @@ class Host:
             rank.device, rank.chosen = before
 
     def device(self, device: DeviceLike) -> Device:
-        """Return `device` with its index filled in, checked against the machine."""
         found = Device(device)
         if found.type == "cpu":
             return Device("cpu")
@@ -317,12 +303,12 @@ class Host:
         return Device("ahbm", index)
 
     def place(self, device: DeviceLike) -> Device:
-        """Return `device` as `device` does, for a new tensor; with KERNBENCH_DEBUG=1 warn if the program chose none."""
+        """As `device`, for a new tensor; with KERNBENCH_DEBUG=1 warn if the program chose no device."""
         rank = self._rank()
         found = Device(device)
         unchosen = found.type != "cpu" and found.index is None and not rank.chosen and self.n_devices > 1
         if unchosen and os.environ.get("KERNBENCH_DEBUG") == "1":
-            rank.chosen = True  # said once
+            rank.chosen = True  # warn once
             warn(
                 f"a tensor goes to ahbm:{rank.device} because no device was chosen; call torch.ahbm.set_device(...) "
                 'first, or name one: device="ahbm:0"'
@@ -330,7 +316,6 @@ class Host:
         return self.device(found)
 
     def index(self, device: DeviceLike | None) -> int:
-        """Return the SIP that `device` (None: the current one) means."""
         if device is None:
             return self.current
         index = self.device(device).index
@@ -339,14 +324,13 @@ class Host:
         return index
 
     def stream(self, sip: int, name: str = "") -> Stream:
-        """Return the stream of a device; by `name`, another one that runs concurrently."""
+        """Return the stream of a device; each `name` is a separate, concurrent one."""
         found = self._streams.get((sip, name))
         if found is None:
             found = self._streams[sip, name] = Stream(self.engine, Device("ahbm", sip))
         return found
 
     def synchronize(self, sip: int | None = None) -> None:
-        """Run the clock until everything queued on one device, or on all, is complete."""
         for (device, _), stream in list(self._streams.items()):
             if sip in (None, device):
                 stream.synchronize()
@@ -356,19 +340,17 @@ class Host:
 
     @property
     def rank(self) -> Rank | None:
-        """The rank that is running; None in the program that started them."""
+        """None in the program that spawned the ranks."""
         return None if self.ranks is None else self.ranks.current
 
     @property
     def rank_index(self) -> int:
-        """The number of the rank that is running; 0 in a program of one."""
         rank = self.rank
         return 0 if rank is None else rank.index
 
     def ranks_ended(self) -> None:
-        """Forget what belonged to the ranks of the last spawn."""
         if self.ranks is not None and self.ranks.errors:
-            self.unwaited.clear()  # who would have waited has been ended
+            self.unwaited.clear()  # nobody is left to wait for them
         for notify in self.at_ranks_end:
             notify()
 
@@ -381,7 +363,7 @@ class Host:
         self, sip: int, shape: Sequence[int], dtype: DType, shards: Sequence[ShardSpec | TensorShard],
         dp: DPPolicy | None = None, name: str | None = None,
     ) -> TensorHandle:  # fmt: skip
-        """Return memory for a tensor, mapped on every PE of its SIP; its contents are undefined."""
+        """Allocate a tensor, mapped on every PE of its SIP; its contents are undefined."""
         self.check_open()
         if name is None:
             name, self._named = f"tensor{self._named}", self._named + 1
@@ -389,7 +371,7 @@ class Host:
         try:
             handle = place()
         except AllocationError:
-            # Memory of deleted tensors may wait for operations that still need it.
+            # Pending operations may still hold the memory of deleted tensors.
             self.stream(sip).synchronize()
             handle = place()
         self._handles.add(handle)
@@ -411,7 +393,7 @@ class Host:
     # -- operations
 
     def read(self, handle: TensorHandle, pieces: list[Span]) -> np.ndarray | None:
-        """Return the bytes of `pieces` when everything queued before is complete; None in a session without data."""
+        """Return the bytes of `pieces` once everything queued before is complete; None in a session without data."""
         self._check_alive(handle)
         self._check_no_capture(handle.sip)
         if not pieces:
@@ -424,7 +406,6 @@ class Host:
         return data
 
     def write(self, handle: TensorHandle, pieces: list[Span], data: np.ndarray | None) -> None:
-        """Queue a copy of `data` to `pieces`."""
         self._check_alive(handle)
         self._check_no_capture(handle.sip)
         handle.moved.clear()
@@ -436,9 +417,9 @@ class Host:
         self, sip: int, targets: Sequence[tuple[int, int]], kernel: Callable[..., object], args: tuple[object, ...],
         name: str, handles: Sequence[TensorHandle], reads: Sequence[TensorHandle] = (),
     ) -> None:  # fmt: skip
-        """Queue a kernel on `targets`, as (cube, PE); `handles` are kept until it is complete.
+        """Queue a kernel on `targets`, as (cube, PE); `handles` live until it is complete.
 
-        Of the memory in `reads`, it is known that the kernel does not change it.
+        The kernel does not write the memory in `reads`.
         """
         if (graph := self._graphs.get(sip)) is not None:
             graph.add(targets, kernel, args, name, handles)
@@ -447,7 +428,7 @@ class Host:
         self.start(sip, begin, handles, self.start_of_work(), reads)
 
     def start_of_work(self, collective: bool = False) -> StartOfWork:
-        """Let the calling rank prepare a launch, a graph or a collective, after those it has called before."""
+        """Reserve host time to prepare a launch, a graph or a collective, after the calling rank's earlier ones."""
         host, rank = self.config.system.host, self._rank()
         prepare_ns = host.launch_ns + (host.collective_ns if collective else 0.0)
         rank.busy_until_ps = max(self.engine.env._now, rank.busy_until_ps) + ns_to_ps(prepare_ns)
@@ -457,7 +438,7 @@ class Host:
         self, sip: int, start: Start, handles: Sequence[TensorHandle], after: StartOfWork | None = None,
         reads: Sequence[TensorHandle] = (),
     ) -> None:  # fmt: skip
-        """Queue what `start` starts on a device; `handles` are kept until it is complete, and it only reads `reads`."""
+        """Queue `start` on a device; `handles` live until it is complete, and those in `reads` are not written."""
         self._check_no_capture(sip)
         for handle in handles:
             self._check_alive(handle)
@@ -468,23 +449,20 @@ class Host:
         self.stream(sip).submit(start, keep=tuple(handles), after=after)
 
     def forget_moved(self, sip: int) -> None:
-        """Forget where operators have moved memory of a device: something may have changed any of it."""
+        """Drop the copies of operands that operators keep on a device: the originals may have changed."""
         for handle in [x for x in self._moved if x.sip == sip]:
             handle.moved.clear()
             self._moved.remove(handle)
 
     def keep_moved(self, handle: TensorHandle, key: Hashable, moved: object) -> None:
-        """Note where an operator has moved memory."""
         handle.moved[key] = moved
         self._moved.add(handle)
 
     def is_capturing(self, sip: int) -> bool:
-        """Return whether launches on a device are collected as a graph."""
         return sip in self._graphs
 
     @contextmanager
     def capture(self, sip: int) -> Iterator[Graph]:
-        """Collect the launches on a device inside the with-block, instead of queueing them."""
         self._check_no_capture(sip)
         self._graphs[sip] = graph = Graph(self, sip)
         try:
@@ -502,7 +480,6 @@ class Host:
     # -- end
 
     def close(self) -> None:
-        """Free every tensor; what is still queued is forgotten."""
         self.is_open = False
         if self.ranks is not None:
             self.ranks.stop()
@@ -511,7 +488,6 @@ class Host:
             handle.release()
 
     def check_open(self) -> None:
-        """Raise after the end of the session."""
         if not self.is_open:
             raise RuntimeError("the session is closed: its with-block has ended; open a new one with kb.session()")
 

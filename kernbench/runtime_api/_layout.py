@@ -1,4 +1,4 @@
-"""Where the elements of a device tensor are: shards on PEs, and regions of them as runs of bytes."""
+"""The placement of a device tensor: shards on PEs, and regions of them as runs of bytes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ Span = tuple[int, int]  # (physical address, bytes)
 
 @dataclass(frozen=True, slots=True)
 class TensorShard:
-    """One contiguous part of a tensor, in the memory of one PE."""
-
     sip: int
     cube: int
     pe: int
@@ -48,21 +46,19 @@ class Layout:
 
     @cached_property
     def parts(self) -> tuple[TensorShard, ...]:
-        """One shard for every part, in the order of offsets."""
         first: dict[int, TensorShard] = {}
         for shard in self.shards:
             first.setdefault(shard.offset_bytes, shard)
         return tuple(first.values())
 
     def held(self, pes_per_cube: int) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Return for each part its first byte, its bytes, and the numbers of the PEs in their SIP that hold it."""
+        """Return (first byte, bytes, numbers in the SIP of the PEs that hold it) of each part."""
         holders: dict[int, list[int]] = {}
         for shard in self.shards:
             holders.setdefault(shard.offset_bytes, []).append(shard.cube * pes_per_cube + shard.pe)
         return [(part.offset_bytes, part.nbytes, tuple(holders[part.offset_bytes])) for part in self.parts]
 
     def replicated(self) -> list[list[TensorShard]]:
-        """Return the copies of each part that has several, the one that the host reads first."""
         by_offset: dict[int, list[TensorShard]] = {}
         for shard in self.shards:
             by_offset.setdefault(shard.offset_bytes, []).append(shard)
@@ -70,36 +66,32 @@ class Layout:
 
     @cached_property
     def placement(self) -> tuple[object, ...]:
-        """What two layouts have in common whose elements are in the same places: shards on the same PEs."""
+        """A key: equal if all elements are in the same places, whatever the device."""
         return tuple(
             (s.cube, s.pe, s.offset_bytes, s.nbytes, *((i.start, i.stop) for i in s.index)) for s in self.shards
         )
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all parts, copies not counted."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property
     def read_pieces(self) -> list[Span]:
-        """Where to read every part once, as (physical address, bytes)."""
         return _pieces(self.parts)
 
     @property
     def write_pieces(self) -> list[Span]:
-        """Where to write every part, all copies, as (physical address, bytes)."""
         return _pieces(self.shards)
 
     @cached_property
     def is_row_major(self) -> bool:
-        """Whether the bytes are in the row-major order of the whole array."""
         return all(
             (run := _run(s.index, self.shape)) is not None and run[0] * self.dtype.itemsize == s.offset_bytes
             for s in self.parts
         )
 
     def gather(self, data: np.ndarray) -> np.ndarray:
-        """Return the array whose `parts` have the bytes `data` (uint8)."""
+        """Assemble the array from the bytes (uint8) of `parts`, in order."""
         elements = data.view(self.dtype.numpy)
         if self.is_row_major:
             return elements.reshape(self.shape)
@@ -111,7 +103,7 @@ class Layout:
         return array
 
     def scatter(self, array: np.ndarray) -> np.ndarray:
-        """Return the bytes (uint8) that `array` has in `write_pieces`."""
+        """Return the bytes (uint8) of `array` for `write_pieces`."""
         found = np.empty(sum(s.nbytes for s in self.shards), np.uint8)
         start = 0
         for s in self.shards:
@@ -121,7 +113,7 @@ class Layout:
         return found
 
     def cut(self, box: Box) -> tuple[int, Layout] | None:
-        """Return the part `box` as (offset of its first byte, layout), or None if it is not one run of bytes."""
+        """Return (offset of its first byte, layout) of a part, or None if it is not one run of bytes."""
         found = []
         for shard in self.shards:
             inner = _overlap(shard.index, box)
@@ -147,7 +139,7 @@ class Layout:
         return first, layout
 
     def flat(self) -> Layout | None:
-        """Return the same bytes as a layout of one dim, or None if they are not in row-major order."""
+        """Return the layout in one dim, or None if the bytes are not in row-major order."""
         if not self.is_row_major:
             return None
         item = self.dtype.itemsize
@@ -161,7 +153,6 @@ class Layout:
         )
 
     def of(self, dtype: DType) -> Layout:
-        """Return the same spread of elements for another type."""
         old, new = self.dtype.itemsize, dtype.itemsize
         return Layout(
             self.shape,
@@ -171,7 +162,7 @@ class Layout:
         )
 
     def permuted(self, dims: Sequence[int]) -> Layout:
-        """Return the layout of an array whose dim i is this one's `dims[i]`; dims of size 1 may be left out."""
+        """Return the layout whose dim i is this one's `dims[i]`; dims of size 1 may be left out."""
         return Layout(
             [self.shape[d] for d in dims],
             self.dtype,
@@ -179,7 +170,6 @@ class Layout:
         )
 
     def boundaries(self) -> list[list[int]]:
-        """Return for each dim where the shards begin and end."""
         return [
             sorted({n for s in self.parts for n in (s.index[dim].start, s.index[dim].stop)})
             for dim in range(len(self.shape))
@@ -187,8 +177,8 @@ class Layout:
 
 
 def strided(array: np.ndarray, shape: Sequence[int], stride: Sequence[int]) -> np.ndarray:
-    """Return the elements of `array`, from the first on, with another shape and strides (in elements)."""
-    # as_strided does not know the 8-bit floats: their bits pass as integers.
+    """View the elements of `array`, from the first one, with another shape and strides (in elements)."""
+    # as_strided does not know the 8-bit floats: view them as integers.
     bits = array.view(f"u{array.itemsize}")
     steps = [n * array.itemsize for n in stride]
     return np.lib.stride_tricks.as_strided(bits, tuple(shape), steps).view(array.dtype)
@@ -209,7 +199,7 @@ def _run(box: Sequence[slice], shape: Sequence[int]) -> tuple[int, int] | None:
 
 
 def _pieces(shards: Iterable[TensorShard]) -> list[Span]:
-    """Return the bytes of `shards`, neighbours in one PE's memory joined."""
+    """Return the spans of `shards`, merged where they are adjacent in one PE's memory."""
     out: list[Span] = []
     holder = None
     for s in shards:
@@ -223,7 +213,7 @@ def _pieces(shards: Iterable[TensorShard]) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of a region in one shard."""
+    """The part of a region in one shard; `first` and `strides` count elements."""
 
     box: Box
     first: int
@@ -233,7 +223,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive elements that become others: `n` from `source` to `target`, each counted from its pointer."""
+    """`n` consecutive elements copied from `source` to `target`, each counted from its tensor's pointer."""
 
     source: int
     target: int
@@ -243,32 +233,28 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part of a tensor, an array of `shape`, as pieces."""
-
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
 
 
 def whole(layout: Layout) -> Region:
-    """Return all of it as one region."""
     return _region(layout, everything(layout.shape))
 
 
 def elements(layout: Layout, start: int, stop: int) -> Region | None:
-    """Return elements in row-major order; None if its parts are not in that order."""
+    """Return a range of elements in row-major order; None if the parts are not in that order."""
     flat = layout.flat()
     return None if flat is None else _region(flat, (slice(start, stop),))
 
 
 def along(layout: Layout, dim: int, start: int, stop: int) -> Region:
-    """Return the part from `start` to `stop` along a dim."""
     box = [*everything(layout.shape)]
     box[dim] = slice(start, stop)
     return _region(layout, tuple(box))
 
 
 def chunks(layout: Layout, n: int, shape: Sequence[int]) -> list[Region] | None:
-    """Return the `n` parts of `shape` that it is the concatenation of (in dim 0), or the stack; None if of neither."""
+    """Split into `n` regions of `shape`: of a concatenation along dim 0, or of a stack; None if it is neither."""
     if shape and layout.shape == (n * shape[0], *shape[1:]):
         return [along(layout, 0, i * shape[0], (i + 1) * shape[0]) for i in range(n)]
     if layout.shape == (n, *shape):
@@ -281,7 +267,7 @@ def chunks(layout: Layout, n: int, shape: Sequence[int]) -> list[Region] | None:
 
 
 def stacked(layout: Layout, n: int) -> Layout:
-    """Return the layout of `n` arrays that follow each other in every shard."""
+    """Return the layout of `n` arrays, consecutive in every shard."""
     parts = (
         replace(s, offset_bytes=s.offset_bytes * n, nbytes=s.nbytes * n, index=(slice(0, n), *s.index))
         for s in layout.shards
@@ -290,7 +276,7 @@ def stacked(layout: Layout, n: int) -> Layout:
 
 
 def runs(source: Region, target: Region) -> list[Run]:
-    """Return the runs by which `source` becomes `target`, of the same shape; holders are those of the target."""
+    """Return the runs that copy `source` to `target`, of the same shape; their holders are those of the target."""
     assert source.shape == target.shape, f"a region of {source.shape} cannot become one of {target.shape}"
     found: list[Run] = []
     for i, j in _meetings([p.box for p in target.pieces], [p.box for p in source.pieces]):
@@ -300,7 +286,7 @@ def runs(source: Region, target: Region) -> list[Run]:
 
 
 def _meetings(a: Sequence[Box], b: Sequence[Box]) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of boxes that share elements."""
+    """Yield the index pairs of boxes that overlap."""
     if a and b:
         (a_first, a_last), (b_first, b_last) = (
             (np.array([[s.start for s in box] for box in boxes]), np.array([[s.stop for s in box] for box in boxes]))
@@ -311,7 +297,7 @@ def _meetings(a: Sequence[Box], b: Sequence[Box]) -> Iterator[tuple[int, int]]:
 
 
 def _cut(of: Piece, to: Piece, box: Box) -> Iterator[Run]:
-    """Cut the elements that two pieces share into runs that are consecutive in both."""
+    """Split the overlap of two pieces into runs that are consecutive in both."""
     shape = sizes(box)
     first, n = len(shape), 1
     while first and all(n == p.strides[first - 1] or shape[first - 1] == 1 for p in (of, to)):
@@ -344,27 +330,24 @@ def _region(layout: Layout, box: Box) -> Region:
 
 
 def _overlap(a: Box, b: Box) -> Box:
-    """Return what two boxes share."""
     return tuple(slice(max(x.start, y.start), min(x.stop, y.stop)) for x, y in zip(a, b, strict=True))
 
 
 def _within(box: Box, outer: Box) -> Box:
-    """Return a box, counted from the start of another one."""
+    """Translate a box to the origin of `outer`."""
     return tuple(slice(b.start - o.start, b.stop - o.start) for b, o in zip(box, outer, strict=True))
 
 
 def sizes(box: Box) -> tuple[int, ...]:
-    """Return the shape of a box."""
     return tuple(b.stop - b.start for b in box)
 
 
 def everything(shape: Sequence[int]) -> Box:
-    """Return the box of a whole array."""
     return tuple(slice(0, n) for n in shape)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a row-major array, in elements."""
+    """Strides in elements."""
     stride, step = [], 1
     for size in reversed(shape):
         stride.append(step)

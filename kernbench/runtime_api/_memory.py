@@ -1,4 +1,4 @@
-"""The memory of all devices, as the host hands it out to tensors."""
+"""The memory of all devices, and its allocation to tensors."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Range = tuple[int, int, int]
 def map_ranges(
     va: int, shards: Sequence[TensorShard], pes: Iterable[tuple[int, int]]
 ) -> dict[tuple[int, int], Sequence[Range]]:
-    """Return the ranges (va, nbytes, pa) that each of `pes`, as (cube, pe), needs for a tensor at `va`.
+    """Return the MMU entries (va, nbytes, pa) of each of `pes`, as (cube, pe), for a tensor at `va`.
 
-    Of a replicated part a PE gets its own copy, else one in its cube (the lowest PE's), else the first. Ranges that
-    continue each other in both kinds of memory are one.
+    Of a replicated part a PE maps its own copy, else one in its cube (the lowest PE's), else the first. Entries that
+    are adjacent in both address spaces are merged.
     """
     copies: dict[int, list[TensorShard]] = {}
     for shard in sorted(shards, key=lambda s: (s.offset_bytes, s.cube, s.pe)):
@@ -60,7 +60,7 @@ def _ranges(va: int, shards: Iterable[TensorShard]) -> Sequence[Range]:
 
 
 class Claim:
-    """What a tensor and its views hold: while it lives, the program counts as the user of the memory."""
+    """Held by a tensor and its views: while it lives, the memory counts as allocated by the program."""
 
     __slots__ = ("__weakref__",)
 
@@ -68,7 +68,7 @@ class Claim:
 class TensorHandle:
     """The memory of one device tensor.
 
-    It is freed when nothing needs it any more: no tensor, no view, and no pending operation. References decide
+    It is freed when no tensor, no view and no pending operation refers to it. Reference counts decide
     that, so a handle is never part of a cycle. It counts as allocated while a tensor or a view of it lives, as in
     torch: what only pending operations still need does not count.
     """
@@ -83,7 +83,7 @@ class TensorHandle:
         self.name, self.sip, self.va, self.layout = name, sip, va, layout
         self.nbytes = sum(part.nbytes for part in layout.parts)
         self.copies: list[Copies] = []
-        # Where operators have moved what is in it; empty again when that may have changed.
+        # Copies of its contents that operators have moved; cleared when the contents may have changed.
         self.moved: dict[Hashable, Any] = {}
         self._release = weakref.finalize(self, release)
         self._release.atexit = False
@@ -91,7 +91,6 @@ class TensorHandle:
         self._claim: weakref.ref[Claim] | None = None
 
     def claim(self) -> Claim:
-        """Return the claim that all tensors of this memory share."""
         claim = None if self._claim is None else self._claim()
         if claim is None:
             claim = Claim()
@@ -101,11 +100,10 @@ class TensorHandle:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the memory is still the tensor's."""
         return self._release.alive
 
     def release(self) -> None:
-        """Free the memory now; a second call does nothing."""
+        """Free the memory; a second call does nothing."""
         self._release()
 
     def __repr__(self) -> str:
@@ -114,8 +112,6 @@ class TensorHandle:
 
 
 class DeviceMemory:
-    """Virtual and physical memory of every SIP."""
-
     def __init__(self, config: MachineConfig, allocators: Allocators, unmap: Callable[[int, int, int], None]) -> None:
         self._unmap = unmap
         self._virtual = VirtualAllocator()
@@ -127,7 +123,6 @@ class DeviceMemory:
         self, name: str, sip: int, shape: Sequence[int], dtype: DType, parts: Sequence[ShardSpec | TensorShard],
         dp: DPPolicy | None,
     ) -> TensorHandle:  # fmt: skip
-        """Return memory in HBM for a tensor with the shards `parts`, which `dp` describes."""
         held: list[tuple[int, int, int]] = []
         try:
             shards = self._shards(sip, parts, held)
@@ -160,7 +155,6 @@ class DeviceMemory:
     def _shards(
         self, sip: int, parts: Sequence[ShardSpec | TensorShard], held: list[tuple[int, int, int]]
     ) -> list[TensorShard]:
-        """Allocate one block for each PE's part; append what is held as (cube, pe, address)."""
         by_pe: dict[tuple[int, int], list[ShardSpec | TensorShard]] = {}
         for spec in parts:
             by_pe.setdefault((spec.cube, spec.pe), []).append(spec)

@@ -1,4 +1,4 @@
-"""`torch.multiprocessing`: one program for each SIP, on greenlets of one simulated machine."""
+"""`torch.multiprocessing`: one program per SIP, on greenlets of one simulated machine."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class Rank:
-    """One rank: its program, and what it waits for."""
-
     def __init__(self, index: int, program: Callable[[], object]) -> None:
         self.index = index
         self.error: BaseException | None = None
@@ -49,11 +47,9 @@ class Rank:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its program has returned or failed."""
         return bool(self.greenlet.dead)
 
     def block(self, what: object, now_ps: int) -> None:
-        """Yield until it is resumed."""
         if self.is_stopped:
             raise GreenletExit
         self.what, self.since_ps = what, now_ps
@@ -61,12 +57,11 @@ class Rank:
         self.what = None
 
     def resume(self) -> None:
-        """Run until it blocks or ends."""
         self.greenlet.parent = getcurrent()
         self.greenlet.switch()
 
     def stop(self) -> None:
-        """End it where it waits: by `fatal`, by the error of what it waits for, or silently."""
+        """End the rank where it waits: with `fatal`, with the error of what it waits for, or silently."""
         self.is_stopped = True
         if not self.has_ended:
             error: Exception | None = self.fatal or getattr(self.what, "error", None)
@@ -76,17 +71,13 @@ class Rank:
 
     @property
     def place(self) -> str:
-        """Where in the user's program it waits."""
         return f"rank {self.index} at {place_in(self.greenlet.gr_frame)}"
 
     def describe(self) -> str:
-        """Return what it waits for and since when."""
         return f"rank {self.index}, in {self.what}, since {self.since_ps / 1000:,.2f} ns"
 
 
 class ProcessException(Exception):  # noqa: N818  torch's name
-    """A rank did not end well."""
-
     def __init__(self, msg: str, error_index: int, pid: int) -> None:
         super().__init__(msg)
         self.msg, self.error_index, self.pid = msg, error_index, pid
@@ -94,7 +85,6 @@ class ProcessException(Exception):  # noqa: N818  torch's name
 
     @property
     def error_pid(self) -> int:
-        """The process that the rank ran in."""
         return self.pid
 
 
@@ -117,9 +107,9 @@ class ProcessExitedException(ProcessException):
 
 
 class SpawnContext:
-    """The ranks of one spawn, and the rule by which they and the clock take turns.
+    """The ranks of one spawn, and the scheduler that runs them and the clock in turn.
 
-    While they live, the engine passes every wait of the host to `wait`.
+    While ranks are running, the engine passes every wait of the host to `wait`.
     """
 
     def __init__(self, host: Host, programs: Sequence[Callable[[], object]]) -> None:
@@ -136,11 +126,9 @@ class SpawnContext:
 
     @property
     def current(self) -> Rank | None:
-        """The rank that is running; None outside of them."""
         return self._by_greenlet.get(getcurrent())
 
     def wait(self, event: simpy.Event, what: object) -> None:
-        """Run other ranks until `event` has happened."""
         if event.processed:
             return
         rank = self.current
@@ -158,27 +146,25 @@ class SpawnContext:
             rank.block("cooperative_yield", self._engine.env._now)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Run the clock until every rank has ended, and return True; `timeout` is of no use in simulated time."""
+        """Run the clock until every rank has ended; return True. `timeout` is torch's, and not used."""
         self.is_joined = True
         self._run(None, None)
         if self.errors:
             first = next(iter(self.errors.values()))
-            if isinstance(first, LimitError):  # of the session, not of a rank
+            if isinstance(first, LimitError):  # a limit of the session, not a failure of a rank
                 raise first from None
             raise _failure(self.errors)
         return True
 
     def over(self, indices: Sequence[int]) -> list[int]:
-        """Return those of some ranks that have ended."""
         return [i for i in indices if self.ranks[i].has_ended]
 
     def stop(self, first: int = 0) -> None:
-        """End every rank where it waits, beginning with `first`."""
         interrupt: KeyboardInterrupt | None = None
         for rank in self.ranks[first:] + self.ranks[:first]:
             try:
                 rank.stop()
-            except KeyboardInterrupt as caught:  # the others still have to end
+            except KeyboardInterrupt as caught:  # the other ranks still have to end
                 interrupt = caught
             if rank.error is not None:
                 self.errors.setdefault(rank.index, rank.error)
@@ -192,7 +178,7 @@ class SpawnContext:
             raise interrupt
 
     def _run(self, event: simpy.Event | None, what: object) -> None:
-        """Take turns until `event` has happened; with None, until every rank has ended."""
+        """Schedule ranks and the clock until `event` has happened; with None, until every rank has ended."""
         if event is not None:
             self._when(event, None)
         try:
@@ -208,7 +194,6 @@ class SpawnContext:
             raise
 
     def _turn(self) -> None:
-        """Resume the first of the ready ranks; a failure ends all."""
         rank = min(self._ready, key=lambda rank: rank.index)
         self._ready.remove(rank)
         rank.resume()
@@ -218,7 +203,7 @@ class SpawnContext:
             self.stop()
 
     def _advance(self, event: simpy.Event | None, what: object) -> None:
-        """Run the clock until some rank is ready; an error of the simulated machine is raised in every rank."""
+        """Run the clock until a rank is ready; an error of the simulated machine is raised in every rank."""
         self._wake = simpy.Event(self._engine.env)
         try:
             if not self._engine.advance(self._wake):
@@ -227,7 +212,7 @@ class SpawnContext:
             for rank in self.ranks:
                 rank.fatal = copy(error)
                 rank.fatal.__cause__ = error
-            # A rank drives the SIP of its number, and what fails on a PE says first on which.
+            # Rank i drives SIP i, and the message of an error on a PE begins with its name.
             self.stop(first=next((i for i in range(len(self.ranks)) if str(error).startswith(f"sip{i}.")), 0))
             if event is not None:
                 raise
@@ -242,7 +227,7 @@ class SpawnContext:
         raise DeadlockError(f"deadlock at {self._engine.now_ns:,.2f} ns; waiting:{lines}")
 
     def _when(self, event: simpy.Event, rank: Rank | None) -> None:
-        """Make `rank` ready when `event` has happened; None: the main program."""
+        """Make `rank` (None: the main program) ready when `event` has happened."""
         assert event.callbacks is not None
 
         def happened(_: simpy.Event) -> None:
@@ -270,7 +255,7 @@ class Multiprocessing:
     ) -> SpawnContext | None:  # fmt: skip
         """Run `fn(rank, *args)` on `nprocs` ranks; the current device of rank i is SIP i.
 
-        A rank gives way only where it waits: in a host read, `synchronize`, `Work.wait`, a collective that is not
+        A rank yields only where it waits: in a host read, `synchronize`, `Work.wait`, a collective that is not
         asynchronous. The clock runs when all ranks wait.
 
         Parameters
@@ -278,22 +263,22 @@ class Multiprocessing:
         fn : callable
             The program of a rank.
         args : sequence
-            What it gets besides its rank. Ranks share a process: an object is the same for all.
+            Its arguments after the rank. Ranks share a process: an object is the same for all.
         nprocs : int
-            How many ranks; at most the SIPs of the machine.
+            Number of ranks; at most the SIPs of the machine.
         join : bool
             Wait for all to end; else return a context to `join` later. The ranks then run whenever the program waits.
         daemon, start_method : optional
-            torch's; without meaning where no process is started.
+            As in torch; ignored, as no process is started.
 
         Raises
         ------
         TypeError
             If `fn` is a generator or a coroutine.
         ValueError
-            If `nprocs` is not a number of ranks that the machine, or the world made before, has.
+            If `nprocs` exceeds the machine's SIPs, or differs from the size of the world made before.
         LimitError
-            If the run is over a limit of its session.
+            If the run exceeds a limit of its session.
         ProcessRaisedException
             If a rank raised: the first failure ends the others.
         """
@@ -318,7 +303,7 @@ class Multiprocessing:
         return None
 
     def finish(self) -> None:
-        """Join ranks that the program has not joined."""
+        """Join the ranks that the program has not joined; called at the end of the session."""
         ranks = self._host.ranks
         if ranks is not None and not ranks.is_joined:
             ranks.join()
@@ -329,7 +314,6 @@ class Multiprocessing:
 
 
 def _failure(errors: Mapping[int, BaseException]) -> ProcessException:
-    """Return the exception that holds `errors`, the first failure first."""
     index, cause = next(iter(errors.items()))
     pid = os.getpid()
     failure: ProcessException
@@ -343,6 +327,6 @@ def _failure(errors: Mapping[int, BaseException]) -> ProcessException:
             f"\n\n-- Process {index} terminated with the following error:\n{text}", index, pid
         )
     failure.errors = dict(errors)
-    # A deadlock is not an error of one rank: a cause would only print the list of waiters once more.
+    # A deadlock is not an error of one rank: a cause would print the list of waiters twice.
     failure.__cause__ = None if isinstance(cause, DeadlockError) else cause
     return failure

@@ -1,8 +1,8 @@
 """Operators on device tensors: each is a launch of a shipped kernel, so that it costs simulated time.
 
-The result of an element-wise operator has the layout of the first operand of its shape. That of a product with a matrix
-is cut by rows over all PEs, or is on the one that computes it; every other result is cut by rows over as many PEs as
-the operands are on. Its PEs read the operands from wherever these are on the same SIP.
+The result of an element-wise operator has the layout of the first operand of its shape. A matrix product is split by
+rows over all PEs, or on the one PE that computes it; every other result is split by rows over as many PEs as the
+operands are on. These PEs read the operands from any place on the same SIP.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ TensorLike = Tensor | bool | int | float
 
 
 class MaxResult(NamedTuple):
-    """What `max` along a dim returns: torch's `values` and `indices`."""
-
     values: Tensor
     indices: Tensor
 
@@ -49,12 +47,12 @@ class MaxResult(NamedTuple):
 
 
 def binary(name: str, x: TensorLike, y: TensorLike) -> Tensor:
-    """Return `x` op `y`, broadcast, in torch's common type; `name` is "add", "sub", "mul" or "div"."""
+    """`name` is "add", "sub", "mul" or "div"; operands broadcast, and the result has torch's promoted type."""
     return _elementwise(name, (x, y), _type_of(name, x, y))
 
 
 def in_place(name: str, x: Tensor, y: TensorLike) -> Tensor:
-    """Set `x` to `x` op `y`, computed in torch's common type, and return it."""
+    """Set `x` to `x` op `y`, computed in torch's promoted type, and return it."""
     out, *others = _checked(name, (x, y))
     dtype = _type_of(name, x, y)
     if dtype.is_floating_point and not out.dtype.is_floating_point:
@@ -70,7 +68,6 @@ def in_place(name: str, x: Tensor, y: TensorLike) -> Tensor:
 
 
 def _type_of(name: str, x: TensorLike, y: TensorLike) -> DType:
-    """Return torch's type of `x` op `y`."""
     dtype = _common(x, y)
     if name == "div" and not dtype.is_floating_point:
         dtype = float32
@@ -82,12 +79,11 @@ def _type_of(name: str, x: TensorLike, y: TensorLike) -> DType:
 
 
 def unary(name: str, x: Tensor) -> Tensor:
-    """Return a function of each element: "relu", "silu", "gelu" (its tanh form)."""
+    """`name` is "relu", "silu" or "gelu" (the tanh form)."""
     return _elementwise(name, (x,), _one(name, x).dtype)
 
 
 def cast(x: DeviceTensor, dtype: DType, name: str | None = None) -> DeviceTensor:
-    """Return `x` in another type, on the same PEs."""
     return _elementwise("copy", (x,), dtype, x._like(dtype, name))
 
 
@@ -114,9 +110,9 @@ def _elementwise(
 def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None, placement: Placement | None = None) -> Tensor:
     """Return torch's matrix product: of vectors, matrices, or batches of matrices, which broadcast.
 
-    `placement` says which PE computes which part of the result; without it, the one of the least estimate is used, and
-    with "best" the fastest of those with the least estimates, simulated once and kept on disk. `choice` of the result
-    says which, and why. `out`, of the shape of the result, gets it.
+    `placement` says which PE computes which part of the result; by default, the one with the lowest estimate is used;
+    with "best", those with the lowest estimates are simulated, once and cached on disk, for the fastest. `choice`
+    of the result says which, and why. `out` receives the result, and must have its shape.
     """
     return product(input, other, None, out, placement)
 
@@ -124,7 +120,7 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None, placement
 def product(
     input: Tensor, other: Tensor, bias: Tensor | None, out: Tensor | None, placement: Placement | None
 ) -> Tensor:
-    """Return the product, to each row of which a bias is added."""
+    """As `matmul`, plus a bias for each row."""
     a, b = _checked("matmul", (input, other))
     if a.dtype is not b.dtype:
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {a.dtype} != {b.dtype}")
@@ -147,7 +143,7 @@ def product(
         fits = False
     else:
         left = a
-        if b.dim() <= 2 and a.dim() > 2 and a.is_contiguous():  # one matrix with more rows
+        if b.dim() <= 2 and a.dim() > 2 and a.is_contiguous():  # one matrix product with more rows
             left, batch = a.view(-1, a.shape[-1]), ()  # type: ignore[assignment]
         found = _launched(left, b, bias if fits else None, target, batch, shape, placement)  # type: ignore[arg-type]
     return found if bias is None or fits else in_place("add", found, bias)
@@ -157,7 +153,7 @@ def _launched(
     a: DeviceTensor, b: DeviceTensor, bias: DeviceTensor | None, out: DeviceTensor | None, batch: tuple[int, ...],
     shape: tuple[int, ...], placement: Placement | None,
 ) -> Tensor:  # fmt: skip
-    """Return a @ b (+ bias): moved if that pays, in the placement asked for or that of the least estimate."""
+    """Compute a @ b (+ bias) in the placement requested or the cheapest by estimate; move operands if that pays."""
     host, dtype, config, machine = a._host, a.dtype, a._host.config, a._host.engine.machine
     (a, left), (b, right) = _stack(a, batch, True), _stack(b, batch, False)
     count, (rows, k), n = prod(batch), left.shape, right.shape[1]
@@ -181,9 +177,9 @@ def _launched(
 
 
 def _stack(x: DeviceTensor, batch: tuple[int, ...], as_rows: bool) -> tuple[DeviceTensor, Stored]:
-    """Return a tensor, and where it is as a stack of matrices, broadcast to `batch`; a vector is a row or a column.
+    """Return a tensor and its `Stored` as a stack of matrices, broadcast to `batch`; a vector is a row or a column.
 
-    One whose parts are no blocks of the matrices is copied before.
+    A tensor whose parts are not blocks of the matrices is copied first.
     """
     at = _stored(x, batch, as_rows)
     if at is None:
@@ -194,14 +190,14 @@ def _stack(x: DeviceTensor, batch: tuple[int, ...], as_rows: bool) -> tuple[Devi
 
 
 def _stored(x: DeviceTensor, batch: tuple[int, ...], as_rows: bool) -> Stored | None:
-    """Return where the elements of a tensor are as a stack of matrices; None if its parts are no blocks of them."""
+    """Return where the elements are as a stack of matrices; None if the parts are not blocks of matrices."""
     layout, item = x.layout, x.dtype.itemsize
     held = layout.held(x._host.config.pes_per_cube)
     sizes, steps = list(x.shape), list(x._stride)
     if len(sizes) == 1:
         sizes, steps = ([1, *sizes], [0, *steps]) if as_rows else ([*sizes, 1], [*steps, 0])
     (m, n), lead = sizes[-2:], len(sizes) - 2
-    # The dims of the batch that the tensor has not, or of size 1, are broadcast.
+    # Dims of the batch that the tensor lacks, or that have size 1, are broadcast.
     skipped = len(batch) - lead
     if layout.is_row_major:
         parts = [(first // item, nbytes // item, pes) for first, nbytes, pes in held]
@@ -209,7 +205,7 @@ def _stored(x: DeviceTensor, batch: tuple[int, ...], as_rows: bool) -> Stored | 
         offsets = [sum(i * step for i, step in zip(at, moves, strict=True)) for at in np.ndindex(batch)]
         return Stored.strided((m, n), (steps[-2], steps[-1]), parts, offsets)
     if len(layout.shape) > 2 and (m, n) == (prod(layout.shape[:-1]), layout.shape[-1]) and x.is_contiguous():
-        # Rows of more dims: blocks, if each part has all of the dims between the first and the last one.
+        # Rows of several dims are blocks if each part contains all dims between the first and the last one.
         between, pieces = prod(layout.shape[1:-1]), []
         for part, (first, nbytes, pes) in zip(layout.parts, held, strict=True):
             top, left = part.index[0], part.index[-1]
@@ -250,7 +246,7 @@ def attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, behind: int | None, scale: float | None,
     enable_gqa: bool,
 ) -> Tensor:  # fmt: skip
-    """Return attention; with `behind`, query token i sees kv tokens up to i + behind."""
+    """With `behind`, query token i sees kv tokens up to i + behind."""
     q, k, v, *masks = _checked(_ATTENTION, (query, key, value) if mask is None else (query, key, value, mask))
     _check_attention(q, k, v, masks, enable_gqa)
     three = [tuple(x.shape) if x.dim() > 2 else (1, *x.shape) for x in (q, k, v)]
@@ -316,12 +312,12 @@ def _check_attention(
 
 
 def _row_major(x: DeviceTensor) -> DeviceTensor:
-    """Return a tensor whose strides say where its elements are: itself, or a copy."""
+    """Return the tensor, or a copy, such that its strides give the places of its elements."""
     return x if x.layout.is_row_major else _elementwise("copy", (x,), x.dtype, _result((x,), x.shape, x.dtype))
 
 
 def _heads(x: DeviceTensor, shape: tuple[int, ...]) -> Heads:
-    """Return where the elements of a row-major tensor, broadcast to [..., heads, tokens, width], are."""
+    """Return where the elements of a row-major tensor are, broadcast to [..., heads, tokens, width]."""
     if _broadcast(_ATTENTION, [tuple(x.shape), shape]) != shape:
         raise RuntimeError(f"{_ATTENTION}: the shape {tuple(x.shape)} does not broadcast to {shape}")
     skipped = len(shape) - x.dim()
@@ -339,7 +335,7 @@ def _heads(x: DeviceTensor, shape: tuple[int, ...]) -> Heads:
 def total(
     input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, dtype: DType | str | None = None
 ) -> Tensor:
-    """Return the sum over some dims (all); of integers in int64, as torch has it."""
+    """Sum over some dims (default: all); of integers in int64, as in torch."""
     given = _one("sum", input)
     out = as_dtype(dtype) if dtype is not None else given.dtype if given.dtype.is_floating_point else int64
     return _reduce("sum", given, dim, keepdim, out, 1)
@@ -348,7 +344,7 @@ def total(
 def mean(
     input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, dtype: DType | str | None = None
 ) -> Tensor:
-    """Return the mean over some dims (all), of floats."""
+    """Mean over some dims (default: all); floats only."""
     given = _one("mean", input)
     out = as_dtype(dtype) if dtype is not None else given.dtype
     if not out.is_floating_point:
@@ -361,7 +357,7 @@ def mean(
 
 
 def largest(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Return the largest value; along `dim`, the `values` and their first `indices`."""
+    """Without `dim` the largest value; along `dim`, a `MaxResult` with the indices of the first largest."""
     given = _one("max", input)
     if any(not given.shape[d] for d in _dims(given, dim)):
         raise RuntimeError("max(): Expected reduction dim to be specified for input.numel() == 0, and of size > 0")
@@ -388,7 +384,6 @@ def _reduce(
 
 
 def _dims(x: Tensor, dim: int | Sequence[int] | None) -> list[int]:
-    """Return the dims that a reduction is over."""
     given = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
     dims = [x._dim(d) for d in given] if x.dim() else []
     if len(set(dims)) < len(dims):
@@ -397,7 +392,7 @@ def _dims(x: Tensor, dim: int | Sequence[int] | None) -> list[int]:
 
 
 def _rows(x: DeviceTensor, dims: Sequence[int], keepdim: bool) -> tuple[np.ndarray, tuple[int, ...]]:
-    """Return the places of what each element of a reduction is made of, as rows, and the shape of the result."""
+    """Return the places of each result's operands, one row per result element, and the shape of the result."""
     kept = [d for d in range(x.dim()) if d not in dims]
     places = _places(x).transpose([*kept, *dims])
     shape = tuple(1 if d in dims else x.shape[d] for d in range(x.dim()) if keepdim or d not in dims)
@@ -409,7 +404,7 @@ def _rows(x: DeviceTensor, dims: Sequence[int], keepdim: bool) -> tuple[np.ndarr
 
 
 def softmax(input: Tensor, dim: int | None = None, dtype: DType | str | None = None) -> Tensor:
-    """Return softmax along `dim`, computed in f32."""
+    """Compute softmax along `dim`, in f32."""
     given = _one("softmax", input)
     if dim is None:
         raise ArgumentError("softmax: dim is missing: which dim sums to 1")
@@ -418,7 +413,7 @@ def softmax(input: Tensor, dim: int | None = None, dtype: DType | str | None = N
 
 
 def norm(name: str, x: Tensor, size: int | Sequence[int], eps: float) -> Tensor:
-    """Return "rms_norm" or "layer_norm" over the last dim, which has `size` elements."""
+    """`name` is "rms_norm" or "layer_norm"; `size` is the last dim, the only one that is normalized."""
     given = _one(name, x)
     sizes = (size,) if isinstance(size, int) else tuple(size)
     if not given.dim() or sizes != tuple(given.shape[-1:]):
@@ -443,7 +438,7 @@ def _by_rows(name: str, x: DeviceTensor, dim: int, dtype: DType, eps: float) -> 
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Return tensors joined along a dim, in their common type."""
+    """Join tensors along a dim, in their common type."""
     given = _checked("cat", tuple(tensors))
     if not given:
         raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
@@ -465,11 +460,11 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return out
 
 
-# -- what all share
+# -- shared helpers
 
 
 def _checked(name: str, operands: Sequence[object]) -> list[DeviceTensor]:
-    """Return the tensors among some operands, all on one device."""
+    """Return the tensors among `operands`; raise unless all are on one device."""
     found = []
     for x in operands:
         if isinstance(x, DeviceTensor):
@@ -495,10 +490,10 @@ def _one(name: str, x: Tensor) -> DeviceTensor:
 
 
 def _places(x: DeviceTensor) -> np.ndarray:
-    """Return where each element is, in elements from the tensor's pointer, in the tensor's shape."""
+    """Places of the elements, in the tensor's shape, in elements from the tensor's pointer."""
     base = np.empty(x.layout.shape, np.int64)
     for shard in x.layout.parts:
-        key: Any = (*shard.index, ...)  # which gives a view, also of a tensor without dims
+        key: Any = (*shard.index, ...)  # `...` gives a view, also of a 0-d tensor
         part = base[key]
         first = shard.offset_bytes // x.dtype.itemsize
         part[...] = np.arange(first, first + part.size).reshape(part.shape)
@@ -506,19 +501,18 @@ def _places(x: DeviceTensor) -> np.ndarray:
 
 
 def _where(x: DeviceTensor) -> np.ndarray:
-    """Return where each element is, in elements from the beginning of the memory that views share."""
     return _places(x) + x._offset // x.dtype.itemsize
 
 
 def _order(x: DeviceTensor) -> np.ndarray:
-    """Return the number, in row-major order of the tensor's shape, of each element of its memory."""
+    """For each element in memory order, its row-major index in the tensor."""
     order = np.empty(x.numel(), np.int64)
     order[_places(x).reshape(-1)] = np.arange(x.numel())
     return order
 
 
 def _result(operands: Sequence[DeviceTensor], shape: Sequence[int], dtype: DType) -> DeviceTensor:
-    """Return a new tensor, cut by rows over as many PEs as the operands are on."""
+    """Allocate a result, split by rows over as many PEs as the operands are on."""
     most = max(operands, key=lambda t: len(t.pes))
     dp = None
     if len(most.pes) > 1 and len(shape) and prod(shape):
@@ -538,7 +532,7 @@ def _broadcast(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _common(x: TensorLike, y: TensorLike) -> DType:
-    """Return torch's type of an operator: a number counts only if it is of a higher kind than the tensor."""
+    """Torch's type promotion: a number counts only if it is of a higher category than the tensor."""
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         for wide, other in ((x, y), (y, x)):
             if wide.dim() and not other.dim() and kind(wide.dtype) >= kind(other.dtype):
@@ -554,7 +548,6 @@ def _common(x: TensorLike, y: TensorLike) -> DType:
 
 
 def _promoted(x: DType, y: DType) -> DType:
-    """Return torch's common type of two tensors."""
     if x is y:
         return x
     if x.is_floating_point != y.is_floating_point:
@@ -566,21 +559,19 @@ def _promoted(x: DType, y: DType) -> DType:
 
 
 class Functional:
-    """Names, arguments and meaning are torch's; computed in f32 and rounded once."""
+    """Names, arguments and meanings of torch; computed in f32 and rounded once."""
 
     @staticmethod
     def relu(input: Tensor) -> Tensor:
-        """Return max(x, 0)."""
         return unary("relu", input)
 
     @staticmethod
     def silu(input: Tensor) -> Tensor:
-        """Return x sigmoid(x)."""
         return unary("silu", input)
 
     @staticmethod
     def gelu(input: Tensor, approximate: str = "none") -> Tensor:
-        """Return gelu(x) in its tanh form, the one that PE_MATH computes: say `approximate="tanh"`."""
+        """Return gelu(x) in its tanh form, which PE_MATH computes; requires `approximate="tanh"`."""
         if approximate != "tanh":
             raise ArgumentError(f'gelu: approximate = {approximate!r}; only "tanh" has a kernel')
         return unary("gelu", input)
@@ -598,7 +589,7 @@ class Functional:
     def rms_norm(
         input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
     ) -> Tensor:
-        """Return x / sqrt(mean(x^2) + eps) (* weight) over the last dim; eps is that of float32 unless given."""
+        """Return x / sqrt(mean(x^2) + eps) (* weight) over the last dim; the default eps is that of float32."""
         y = norm("rms_norm", input, normalized_shape, 1.1920929e-07 if eps is None else eps)
         return y if weight is None else y * weight
 
@@ -617,27 +608,27 @@ class Functional:
         query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
         is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Return softmax(query key^T scale + attn_mask) value, with torch's arguments and meaning.
+        """Return softmax(query key^T scale + attn_mask) value, with the arguments and meaning of torch.
 
         Parameters
         ----------
         query, key, value : Tensor
             [..., heads, tokens, head_dim], of one float type; the dims before the last two broadcast.
         attn_mask : Tensor, optional
-            Broadcast to [..., heads, query tokens, kv tokens]: bool (True takes part), or floats that are added.
+            Broadcast to [..., heads, query tokens, kv tokens]: bool (True: attend), or floats that are added.
         dropout_p : float
             Only 0.
         is_causal : bool
             Whether query token i sees the kv tokens 0 to i only.
         scale : float, optional
-            1 / sqrt(head_dim) unless given.
+            By default 1 / sqrt(head_dim).
         enable_gqa : bool
             Whether several heads of query may share one of key and value.
 
         Raises
         ------
         ArgumentError, RuntimeError
-            If shapes, types or arguments do not go together.
+            If shapes, types or arguments are incompatible.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Work on whole arrays in parts: between two parts a run can be cancelled, within a call of numpy it cannot."""
+"""Operations on large arrays in parts: a run can be cancelled between two parts, but not within a call of numpy."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from math import prod
 import numpy as np
 
 PART = 1 << 20  # elements
-_MACS, _LEAST_ROWS, _LEAST_COLUMNS = 1 << 31, 128, 512  # of a part of a product; smaller ones would take longer in all
+_MACS, _LEAST_ROWS, _LEAST_COLUMNS = 1 << 31, 128, 512  # of a part of a product; smaller ones take longer in total
 
 
 def parts(n: int) -> Iterator[slice]:
-    """Return slices of at most `PART` that cover n elements."""
     return (slice(start, min(n, start + PART)) for start in range(0, n, PART))
 
 
 def assign(target: np.ndarray, source: np.ndarray) -> None:
-    """Set the elements of `target`, of any strides, to those of `source`, which is broadcast and cast."""
     if target.size <= PART:
         target[...] = source
         return
@@ -32,7 +30,7 @@ def assign(target: np.ndarray, source: np.ndarray) -> None:
 
 
 def blocks(m: int, k: int, n: int) -> Iterator[tuple[slice, slice]]:
-    """Return the rows and columns of each part of a product of m x k by k x n."""
+    """Yield the row and column slices of each part of an m x k by k x n product."""
     rows = max(_LEAST_ROWS, _MACS // max(1, k * n))
     columns = max(_LEAST_COLUMNS, _MACS // max(1, k * min(m, rows)))
     for top in range(0, m, rows):
@@ -41,7 +39,6 @@ def blocks(m: int, k: int, n: int) -> Iterator[tuple[slice, slice]]:
 
 
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a @ b of float64."""
     if not a.ndim == b.ndim == 2:
         return np.asarray(a @ b)
     (m, k), (_, n) = a.shape, b.shape
@@ -52,6 +49,6 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def largest(array: np.ndarray) -> float:
-    """Return the largest absolute value; NaN if there is one."""
+    """Largest absolute value; NaN if any element is."""
     rows = [np.abs(array.reshape(-1)[where]).max() for where in parts(array.size)]
     return float(np.max(rows))

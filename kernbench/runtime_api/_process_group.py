@@ -1,4 +1,4 @@
-"""Process groups: ranks that run collectives together, and which algorithm runs, over which queues, on what parts."""
+"""Process groups: ranks that run collectives together; selection of the algorithm, its queues and its buffers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A part of a tensor of member `source` that becomes a part of one of member `target`."""
+    """The runs that copy a part of a tensor of member `source` to one of member `target`."""
 
     source: int
     target: int
@@ -49,12 +49,12 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The graph of those members that send each other something, either way."""
+    """The graph of the members that exchange messages, in either direction."""
 
     pairs: frozenset[tuple[int, int]]
 
     def __call__(self, subgroup: Subgroup) -> Neighbours:
-        """Return each member's neighbours: `to0`, `to1`, ..."""
+        """Each member's neighbours are named `to0`, `to1`, ..."""
         joined = self.pairs | {(b, a) for a, b in self.pairs}
         return [
             {f"to{peer}": (peer, f"to{me}") for peer in range(subgroup.world_size) if (me, peer) in joined}
@@ -63,17 +63,17 @@ class Pairs:
 
 
 def no_args(*, n_elem: int, world_size: int) -> tuple[()]:
-    """Return nothing: all arguments of the kernel are in its buffers."""
+    """For kernels whose buffers hold all arguments."""
     return ()
 
 
 def direct(name: str, pairs: frozenset[tuple[int, int]]) -> Algorithm:
-    """Return the algorithm by which members send each other parts of their tensors."""
+    """Return the algorithm by which members send each other parts of their tensors, without a tree or ring."""
     return algorithm(exchange, no_args, name="exchange", topology=Pairs(pairs), mapper="by_shard", collective=name)
 
 
 def tasks(routes: Sequence[Route], members: int) -> list[dict[Target, tuple[object, ...]]]:
-    """Return the arguments of `exchange` on the PEs of each member; the same PEs of all, some with nothing to do."""
+    """Return the arguments of `exchange` on the PEs of each member: all members use the same PEs, some of them idle."""
     places = sorted({place for route in routes for run in route.runs for place in run.holders})
     found: list[dict[Target, tuple[list[Message], list[Message], list[Copy]]]] = [
         {place: ([], [], []) for place in places} for _ in range(members)
@@ -96,7 +96,6 @@ def tasks(routes: Sequence[Route], members: int) -> list[dict[Target, tuple[obje
 
 
 def checked_runs(part: Region, other: Region, most: int = MOST_RUNS) -> list[Run]:
-    """Return the runs from a part of one tensor to a part of another; refuse more than `most`."""
     found = runs(part, other)
     if len(found) > most:
         raise PlacementError(
@@ -107,19 +106,17 @@ def checked_runs(part: Region, other: Region, most: int = MOST_RUNS) -> list[Run
 
 
 def route(source: int, target: int, of: DeviceTensor, to: DeviceTensor, part: Region, other: Region) -> Route:
-    """Return the way from a part of one member's tensor to a part of another's."""
     return Route(source, target, of, to, checked_runs(part, other))
 
 
 def between(source: int, of: DeviceTensor, target: int, to: DeviceTensor) -> Route:
-    """Return the way from all of one member's tensor to all of another's."""
     if of.layout.shape == to.layout.shape and of.shape == to.shape:
         return route(source, target, of, to, whole(of.layout), whole(to.layout))
     return _in_order(source, of, 0, target, to, 0, of.numel())
 
 
 def rows_between(source: int, of: DeviceTensor, first: int, target: int, to: DeviceTensor, at: int, n: int) -> Route:
-    """Return the way from `n` rows (of dim 0) of one member's tensor, from `first` on, to another's at `at`."""
+    """Copy rows `first` to `first + n` (of dim 0) of one member's tensor to row `at` of another's."""
     placed = (tuple(of.shape), tuple(to.shape)) == (of.layout.shape, to.layout.shape)
     if placed and of.shape[1:] == to.shape[1:]:
         part, other = along(of.layout, 0, first, first + n), along(to.layout, 0, at, at + n)
@@ -129,7 +126,7 @@ def rows_between(source: int, of: DeviceTensor, first: int, target: int, to: Dev
 
 
 def _in_order(source: int, of: DeviceTensor, first: int, target: int, to: DeviceTensor, at: int, n: int) -> Route:
-    """Return the way of `n` elements, counted in row-major order."""
+    """Copy `n` elements, counted in row-major order."""
     part, other = elements(of.layout, first, first + n), elements(to.layout, at, at + n)
     if part is None or other is None:
         raise out_of_order(of, to)
@@ -137,7 +134,6 @@ def _in_order(source: int, of: DeviceTensor, first: int, target: int, to: Device
 
 
 def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
-    """Return the error of two tensors whose elements cannot be matched."""
     return PlacementError(
         f"{of.name} {tuple(of.shape)} and {to.name} {tuple(to.shape)}: their shapes differ, and the parts of one do "
         "not follow in row-major order; use the shapes in which they were placed, or the DPPolicy row_wise"
@@ -145,7 +141,7 @@ def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
 
 
 def copying(host: Host, routes: Sequence[Route], name: str) -> Callable[[], simpy.Event]:
-    """Return what starts the PEs of one device on copies between tensors there, and holds these until then."""
+    """Return a function that starts device-local copies; it keeps the tensors alive."""
     (args,) = tasks(routes, 1)
 
     def start() -> simpy.Event:
@@ -154,7 +150,7 @@ def copying(host: Host, routes: Sequence[Route], name: str) -> Callable[[], simp
     return start
 
 
-# The arguments of a kernel on one shard: its pointers, and its elements.
+# The pointers and the number of elements of a kernel on one shard.
 Shard = tuple[tuple[Pointer, ...], int]
 
 
@@ -166,7 +162,6 @@ class Transport:
         self._collectives = collectives
 
     def chosen(self, algorithms: Mapping[str, AlgorithmLike]) -> dict[str, Algorithm]:
-        """Return the algorithms that a group asks for, by collective."""
         found, config = {}, self._config
         for collective, name in algorithms.items():
             if collective not in COLLECTIVES:
@@ -179,7 +174,6 @@ class Transport:
         return found
 
     def prepare(self, group: ProcessGroup, calls: list[Call]) -> list[Start]:
-        """Return what starts a collective on each device of a group."""
         call = calls[0]
         if not call.runs:
             return []
@@ -203,9 +197,9 @@ class Transport:
         return self._on_shards(group, self._plan(group, call, shards), shards, options)
 
     def exchange(self, group: ProcessGroup, members: Sequence[int], calls: list[Call], key: str) -> list[Start]:
-        """Return what starts messages between members of a group, as their calls say, on each device.
+        """Return a function per device that starts the messages between `members` which `calls` ask for.
 
-        `key` names the queues: of two exchanges with one key, a device does one after the other.
+        `key` names the queues: on one device, exchanges with the same key run one after another.
         """
         assert calls[0].routes is not None, "an exchange says what moves"
         routes = calls[0].routes(calls)
@@ -219,7 +213,7 @@ class Transport:
         return self._starts(key, planned, buffers, dict.fromkeys(buffers, 0), {})
 
     def _plan(self, group: ProcessGroup, call: Call, shards: Sequence[Mapping[Target, Sequence[Shard]]]) -> Plan:
-        """Return the algorithm of a call on the group: what the group says, else ccl.yaml, else the best."""
+        """Select the algorithm: the group's, else that of ccl.yaml, else the best."""
         places, sips, config = list(shards[0]), group.devices, self._config
         named = group.algorithms.get(call.name)
         default = config.defaults.algorithm
@@ -242,7 +236,7 @@ class Transport:
         self, group: ProcessGroup, planned: Plan, shards: Sequence[Mapping[Target, Sequence[Shard]]],
         options: Mapping[str, object],
     ) -> list[Start]:  # fmt: skip
-        """Return what starts a plan's kernel on the shards of each member."""
+        """Start the kernel of a plan on the shards of each member; on several shards of one PE, one after another."""
         own = {(sip, *at): mine for sip, each in zip(group.devices, shards, strict=True) for at, mine in each.items()}
         if all(len(mine) == 1 for mine in own.values()):
             buffers = {place: mine[0][0] for place, mine in own.items()}
@@ -268,18 +262,16 @@ class Transport:
 
 
 def _each(kernel: Callable[..., object], calls: Sequence[tuple[object, ...]], *, tl: TLContext) -> None:
-    """Run a kernel on one shard after another."""
     for args in calls:
         kernel(*args, tl=tl)
 
 
 def _shards(tensor: DeviceTensor) -> dict[Target, list[Shard]]:
-    """Return what each PE holds of a tensor."""
     return {pe: [((tensor.pointer + first,), n) for first, n in own] for pe, own in sorted(tensor._parts().items())}
 
 
 def _side_by_side(call: Call) -> dict[Target, list[Shard]]:
-    """Return what each PE holds of a part, and where it has what all ranks have of it, in the order of the kernel."""
+    """Return the shards of an all-gather or reduce-scatter: pointers to a PE's part and to its `ranks` joint parts."""
     gather = call.name == "all_gather"
     part, (joint, ranks) = call.tensors["input" if gather else "output"], call.own
     found: dict[Target, list[Shard]] = {}
@@ -292,7 +284,7 @@ def _side_by_side(call: Call) -> dict[Target, list[Shard]]:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The runs between a packed tensor and the parts, for tensors of one layout."""
+    """The runs between a packed tensor and the ranks' parts, for tensors of one layout."""
 
     layout: Layout
     runs: tuple[list[Run], ...]
@@ -301,7 +293,7 @@ class Moves:
 
 @dataclass(slots=True)
 class Packer:
-    """What one rank's calls in a group have found and used, for later ones."""
+    """The buffers and runs of one rank's calls in a group, cached for later calls."""
 
     moves: dict[Key, Moves] = field(default_factory=dict)
     tensors: dict[Key, DeviceTensor] = field(default_factory=dict)
@@ -309,7 +301,7 @@ class Packer:
     def packed(
         self, host: Host, given: Sequence[DeviceTensor], part: DeviceTensor, n: int, *, unpack: bool
     ) -> tuple[DeviceTensor, Sequence[Start]]:
-        """Return tensors as kernels take them, in one, and what starts the copies that this needs."""
+        """Return one tensor in the order of the kernels, and the starts of the copies to it (`unpack`: from it)."""
         ways = part.dtype, n, unpack, *((t.layout.shape, t.layout.placement) for t in (part, *given))
         moves = self.moves.get(ways)
         if moves is None:
@@ -341,7 +333,7 @@ def _moves(given: Sequence[DeviceTensor], part: DeviceTensor, n: int, unpack: bo
 
 
 def _regions(given: Sequence[DeviceTensor], part: DeviceTensor, n: int) -> tuple[Layout, list[Region]]:
-    """Return where each rank's part is, and how a part is laid out: by its dims, else in row-major order."""
+    """Return the layout of a part and each rank's region: by dims, else in row-major order."""
     base, size = part.layout, part.numel()
     if len(given) == 1:
         found = chunks(given[0].layout, n, base.shape)
@@ -363,14 +355,14 @@ NON_GROUP_MEMBER = -100
 
 
 class GroupMember:
-    """What `new_group` returns to ranks outside the group."""
+    """As in torch: `new_group` returns its constant to ranks outside the group."""
 
     NON_GROUP_MEMBER = NON_GROUP_MEMBER
 
 
 @dataclass(slots=True)
 class _Member:
-    """The calls of one rank, those of them that do something, and what they have found and used, for later ones."""
+    """Counts of one rank's calls and of those that launch something, and its buffers."""
 
     calls: int = 0
     launches: int = 0
@@ -378,7 +370,7 @@ class _Member:
 
 
 class ProcessGroup:
-    """Ranks that do collectives together; all of them hold the same object.
+    """Ranks that run collectives together; all of them hold the same object.
 
     Its collectives run in order on a separate stream of each device, concurrently with the device's other work.
     """
@@ -390,7 +382,7 @@ class ProcessGroup:
         self.ranks, self.devices, self.name, self.title = tuple(ranks), tuple(devices), name, title
         self.algorithms = dict(algorithms)
         self.left: set[int] = set()  # ranks that have destroyed it
-        self.children: list[ProcessGroup] = []  # of the world: the groups that `new_group` has made in it
+        self.children: list[ProcessGroup] = []  # of the world: the groups that `new_group` has made
         self.mailbox = Mailbox(host, self, transport)
         self._host = host
         self._transport = transport
@@ -398,33 +390,27 @@ class ProcessGroup:
         self._open: dict[int, Meeting] = {}
 
     def size(self) -> int:
-        """Return the number of ranks."""
         return len(self.ranks)
 
     def rank(self) -> int:
-        """Return the calling rank's number in the group; -1 if it is not a member."""
         return self.index(self._host.rank_index)
 
     def index(self, rank: int) -> int:
-        """Return a global rank's number in the group; -1 if it is not a member."""
         return self.ranks.index(rank) if rank in self.ranks else -1
 
     @property
     def is_over(self) -> bool:
-        """Whether every rank has left it, and none of its calls or messages still waits for another rank."""
+        """True if every rank has left, and no call or message waits for another rank."""
         return self.left.issuperset(self.ranks) and not self._open and self.mailbox.is_idle
 
     @property
     def packer(self) -> Packer:
-        """What the calling rank's calls have found and used, for later ones."""
         return self._members[self.rank()].packer
 
     def call(self, call: Call) -> Work:
-        """Take part in the calling rank's next collective of this group."""
         return self.meet(call)[1]
 
     def meet(self, call: Call) -> tuple[Meeting, Work]:
-        """Do as `call` does, and return where the ranks meet, too."""
         rank = self.rank()
         member = self._members[rank]
         number = member.calls
@@ -441,13 +427,11 @@ class ProcessGroup:
         return meeting, work
 
     def leave(self, ranks: Sequence[int]) -> None:
-        """Note that these global ranks have destroyed the group, and free what it keeps for the members' calls."""
         self.left.update(ranks)
         for rank in set(ranks).intersection(self.ranks):
             self._members[self.index(rank)].packer = Packer()
 
     def cancel(self) -> None:
-        """Forget collectives that not all members have called."""
         for meeting in self._open.values():
             meeting.cancel()
         self._open.clear()
@@ -455,7 +439,6 @@ class ProcessGroup:
         self._members.clear()
 
     def restart(self) -> None:
-        """Forget whatever ranks have done in it: those of the next spawn start afresh."""
         self.cancel()
         self.left.clear()
         self._members = [_Member() for _ in self.ranks]
@@ -465,17 +448,17 @@ class ProcessGroup:
 
 
 class _Scope:
-    """The groups of one spawn, or of the program outside of any."""
+    """The groups of one spawn, or of the program outside of ranks."""
 
     def __init__(self) -> None:
         self.entering: ProcessGroup | None = None  # the world that some ranks have not entered yet
-        self.world: dict[int, ProcessGroup] = {}  # the one that each is in
+        self.world: dict[int, ProcessGroup] = {}  # rank: its world
         self.made: list[ProcessGroup] = []
         self.is_inherited = False  # by the ranks of every spawn
 
 
 class Groups:
-    """The process groups of a session: the world of each rank, and the groups that were made in it."""
+    """The process groups of a session: the world of each rank, and the groups made in it."""
 
     def __init__(self, host: Host, collectives: Collectives) -> None:
         self._host = host
@@ -486,16 +469,14 @@ class Groups:
 
     @property
     def speaks_for_all(self) -> bool:
-        """Whether the caller is the main program, which sets up the world that ranks will inherit."""
+        """True for the main program, if it has set up a world for ranks to inherit."""
         return self._host.rank is None and self._outside.is_inherited
 
     @property
     def scope(self) -> _Scope:
-        """The groups that the caller is in."""
         return self._outside if self._host.rank is None else self._spawned
 
     def find(self, group: ProcessGroup | int | None) -> ProcessGroup:
-        """Return `group`, or the calling rank's world."""
         scope, me = self.scope, self._host.rank_index
         if me not in scope.world:
             raise ValueError(
@@ -509,12 +490,12 @@ class Groups:
         return found
 
     def make(self, ranks: Sequence[int], devices: Sequence[int], algorithms: Algorithms) -> ProcessGroup:
-        """Return a new group of global ranks and their SIPs."""
+        """Create a group of global ranks and their SIPs; its name, and so its queues, are reused when it is over."""
         chosen = self._transport.chosen(algorithms)
         for scope in (self._outside, self._spawned):
             scope.made = [group for group in scope.made if not group.is_over]
         taken = {group.name for scope in (self._outside, self._spawned) for group in scope.made}
-        # A name is used again when its group is over, and with it the queues that are installed under it.
+        # A name is free again when its group is over, and so are the queues installed under it.
         sips = ".".join(map(str, devices))
         endings = (f" ({i})" if i else "" for i in itertools.count())
         end = next(end for end in endings if f"group {sips}{end}" not in taken)
@@ -524,7 +505,6 @@ class Groups:
         return group
 
     def _inherit(self, nprocs: int) -> None:
-        """Make ranks that are about to start members of the world that was made before."""
         if not self._outside.is_inherited:
             return
         world = self._outside.world[0]
@@ -536,7 +516,6 @@ class Groups:
         self._spawned.world = dict.fromkeys(world.ranks, world)
 
     def _forget(self) -> None:
-        """Leave nothing of the ranks that have ended."""
         for group in self._spawned.made:
             group.cancel()
         self._spawned = _Scope()

@@ -1,4 +1,4 @@
-"""A matrix product on a device: its placement by estimate or by trial, its moves and its launches."""
+"""A matrix product on a device: its placement by estimate or by simulation, its moves and its launches."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from kernbench.topology.builder import Machine
 
 
 def is_alone(product: Product, choice: Choice, fixed: bool) -> bool:
-    """Return whether the one PE that computes C holds it, too."""
+    """Return True if the only PE that computes C also holds it."""
     return choice.placement == "replicated" and product.batch == 1 and not fixed
 
 
 def chosen(
     machine: Machine, product: Product, placement: Placement | None, fixed: bool = False, uses: float = USES
 ) -> Choice:
-    """Return the placement asked for, that of the least estimate, or for "best" that of the least simulated time.
+    """Return the placement requested, the cheapest by estimate, or for "best" the fastest by simulation.
 
     `fixed` and `uses` as for `ops.matmul.choose`.
     """
@@ -52,7 +52,7 @@ def chosen(
 
 @lru_cache(maxsize=256)
 def _best(machine: Machine, product: Product, fixed: bool, uses: float) -> Choice:
-    """Return the fastest of the placements whose estimates are near the least one, simulated on an idle machine."""
+    """Simulate the placements whose estimates are near the lowest one on an idle machine; return the fastest."""
     choices = {x.words: x for x in reversed(near(machine, product, fixed, uses))}
     alone = replace(product, c=Stored.of(machine.config, (product.m, product.n), ONE_PE))
 
@@ -71,7 +71,6 @@ def _best(machine: Machine, product: Product, fixed: bool, uses: float) -> Choic
 
 
 def _simulated_ns(machine: Machine, product: Product, choice: Choice, uses: float) -> float:
-    """Return the time of a product on an idle machine [ns], a move of B shared by as many as pay for it."""
     host = Host(GraphEngine(machine, log="off"), DeviceSelector())
     stored = {"a": product.a, "b": product.b, "c": product.c, "bias": product.bias}
     placed = {name: _laid_out(host, at, product.dtype) for name, at in stored.items() if at is not None}
@@ -90,7 +89,7 @@ def _simulated_ns(machine: Machine, product: Product, choice: Choice, uses: floa
 
 
 def _laid_out(host: Host, at: Stored, dtype: str) -> tuple[DeviceTensor, Stored]:
-    """Return memory for a matrix that is stored so, and where it is from the first byte of it on."""
+    """Allocate a matrix with the strides and holders of `at`; return it, and `at` relative to its first byte."""
     base, item = min((0, *(piece.place for piece in at.pieces))), as_dtype(dtype).itemsize
     at = Stored(at.shape, tuple(piece._replace(place=piece.place - base) for piece in at.pieces))
     runs: list[tuple[int, int, tuple[int, ...]]] = []
@@ -109,7 +108,7 @@ def _laid_out(host: Host, at: Stored, dtype: str) -> tuple[DeviceTensor, Stored]
 
 
 def launch(product: Product, choice: Choice, tensors: Mapping[str, DeviceTensor]) -> None:
-    """Move A and B to where a placement reads them, and compute C, on the device of the tensors."""
+    """Move A and B to where the placement reads them, and compute C, on the device of the tensors."""
     a, b, c = (tensors[name] for name in "abc")
     host, config = a._host, a._host.config
     a, at_a = _moved(a, product.a, choice.a, "a", keep=False)
@@ -130,11 +129,11 @@ def launch(product: Product, choice: Choice, tensors: Mapping[str, DeviceTensor]
 def _moved(
     source: DeviceTensor, at: Stored, policies: Sequence[DPPolicy], name: str, *, keep: bool
 ) -> tuple[DeviceTensor, Stored]:
-    """Return a matrix where it is moved to; with `keep`, it stays there until its memory changes."""
+    """Move a matrix through `policies`; with `keep`, the copy is reused until its source may have changed."""
     host, key = source._host, (source._offset, at, tuple(policies))
     if not policies:
         return source, at
-    keep = keep and not host.is_capturing(source.sip)  # a graph may be replayed when the memory has changed
+    keep = keep and not host.is_capturing(source.sip)  # a graph may be replayed after the memory has changed
     if keep and key in source._handle.moved:
         found: tuple[DeviceTensor, Stored] = source._handle.moved[key]
         return found

@@ -31,7 +31,7 @@ def operand(
 ) -> tuple[Tensor, np.ndarray | None]:
     """Return a tensor of random values on the current device, and the values (float64; None without data).
 
-    The values are there at no simulated cost, and depend on name and shape only.
+    Setting the values takes no simulated time; they depend on name and shape only.
     """
     if not torch.engine.data:
         return torch.empty(shape, dtype=dtype, device="ahbm", dp=dp, name=name), None
@@ -43,7 +43,6 @@ def operand(
 
 
 def _drawn(rng: np.random.Generator, n: int, dtype: DType) -> np.ndarray:
-    """Return random values: normal, or integers from -8 to 7."""
     values = np.empty(n, dtype.numpy)
     for where in parts(n):
         part = values[where]
@@ -53,7 +52,7 @@ def _drawn(rng: np.random.Generator, n: int, dtype: DType) -> np.ndarray:
 
 
 def check_product(torch: RuntimeContext, name: str, got: Tensor, a: np.ndarray | None, b: np.ndarray | None) -> None:
-    """Read `got`, and with data compare it with a @ b."""
+    """Read `got`, and with data compare it with a @ b, within the rounding error of its type."""
     atol = 0.0
     expected = None
     if a is not None and b is not None:
@@ -103,20 +102,16 @@ def run_program(
     machine: Machine, program: Callable[[RuntimeContext], object], *, data: bool = False, log: str = "operation",
     tie_seed: int | None = None,
 ) -> Result:  # fmt: skip
-    """Run `program(torch)` on a fresh machine and return what happened."""
     with RuntimeContext(GraphEngine(machine, data, log=log, tie_seed=tie_seed)) as torch:
         program(torch)
     return torch.result
 
 
 class Completion(str):
-    """How a bench ended."""
-
     __slots__ = ()
 
     @property
     def ok(self) -> bool:
-        """Whether it ran to its end and no number was wrong."""
         return self == OK
 
 
@@ -126,7 +121,7 @@ PASSED, WRONG, NOT_CHECKED = "PASSED", "FAILED", "NOT_CHECKED"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BenchResult:
-    """The outcome of a bench."""
+    """The outcome of a bench: how it ended, and whether its numbers were checked."""
 
     name: str
     completion: Completion
@@ -136,7 +131,6 @@ class BenchResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it ran to its end and no number was wrong."""
         return self.completion.ok
 
     def __repr__(self) -> str:
@@ -163,29 +157,10 @@ def run_bench(
 ) -> BenchResult:  # fmt: skip
     """Run `bench_fn(torch)` and return the outcome.
 
-    Parameters
-    ----------
-    topology : Machine, path, mapping or None
-        As for `kb.load`.
-    bench_fn : callable
-        A bench, or any function of the namespace. One that is registered as a milestone may ask nothing of this
-        machine: its study makes its own.
-    device : DeviceSelector or str, optional
-        "all" or "sip:N": the device that is current at first.
-    engine_factory : callable, optional
-        Makes the engine for one run, of the machine, and of the device if it takes two arguments; without it `data`
-        and `log` say what to make.
-    data : bool
-        Whether values are moved and computed, so that benches check their numbers.
-    log : str
-        Level of the op log.
-    limits : Limits or mapping, optional
-        How much the run may take, as for `kb.session`; those that it opens besides, too.
-
-    Raises
-    ------
-    Exception
-        Whatever the bench raises that is no KernbenchError: a bug in it, not an outcome.
+    `engine_factory` makes the engine from the machine, and from the device if it takes two arguments; `data` and `log`
+    are for the default engine. `limits` also hold for sessions that the bench opens. A KernbenchError is an outcome of
+    the bench; other exceptions are bugs in it, and are raised. A milestone may leave the machine unused: its study
+    makes its own.
     """
     machine = resolve_topology(topology)
     selector = resolve_device(device, machine.config.n_sips)

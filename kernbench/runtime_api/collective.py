@@ -1,6 +1,6 @@
 """Collectives on the machine: queues, installed at first use, and the launches that start one on each device.
 
-`run` simulates a single collective on an idle machine: studies measure with it, and `algorithm: auto` chooses by it.
+`run` simulates a single collective on an idle machine, for studies and for the choice of `algorithm: auto`.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 
 class DrainCheck:
-    """What the programs of one collective have sent and received, noted as each device ends.
+    """Checks that the programs of one collective have received all that was sent; counts are noted as each device ends.
 
-    Devices that are ahead may be in the next collective by then: what they send there is not this one's, so the
-    queues are compared as they were, and not as they are when the last device ends.
+    Devices that are ahead may be in the next collective by then, so the queues are compared as they were at the end of
+    each device's program, and not as they are when the last device ends.
     """
 
     def __init__(self, engine: GraphEngine, plan: Plan, key: str, title: str) -> None:
@@ -63,7 +63,6 @@ class DrainCheck:
         self._noted: dict[tuple[Place, str], tuple[int, int]] = {}
 
     def note(self, places: list[Place]) -> None:
-        """Take note of a device, all programs of which have ended."""
         for place in places:
             for way, queue in self._queues(place).items():
                 self._noted[place, way] = queue.sent, queue.taken
@@ -86,19 +85,19 @@ class DrainCheck:
 
 OUT_OF_PLACE = ("reduce_scatter", "all_gather", "all_to_all")
 _ALONE = "alone"  # the key of the queues of a collective that runs alone
-_TYPES = {1: "i8", 2: "f16", 4: "f32", 8: "f64"}  # a type of each size, to simulate a choice with
+_TYPES = {1: "i8", 2: "f16", 4: "f32", 8: "f64"}  # itemsize: a type of this size, to simulate a choice with
 
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """One installation: `key` is what launches name it by, `ready` succeeds when every device has it."""
+    """One installation: launches refer to it by `key`; `ready` succeeds when every device has it."""
 
     key: str | None
     ready: simpy.Event
 
 
 class Collectives:
-    """The collectives of one machine."""
+    """The collectives of one machine: installed queues and scratch memory."""
 
     def __init__(self, engine: GraphEngine) -> None:
         self._engine = engine
@@ -109,16 +108,13 @@ class Collectives:
         self, config: CclConfig, collective: str, nbytes: int, itemsize: int, sips: Sequence[int],
         places: Sequence[Target], *, by_model: bool = False,
     ) -> Plan:  # fmt: skip
-        """Return the best plan for a collective in torch's meaning: what `algorithm: auto` means.
-
-        `by_model`: as `tuner_of` has it.
-        """
+        """Return the plan of `algorithm: auto` for a collective with torch's meaning; `by_model` as for `tuner_of`."""
         tuner = tuner_of(self._engine.machine, config, by_model=by_model)
         decision = tuner.choose(collective, nbytes, sips=sips, places=places, itemsize=itemsize)
         return tuner.plan(decision, sips, places)
 
     def install(self, plan: Plan, key: str) -> Queues:
-        """Return the queues of a plan for the user `key`; at first use they are sent to the PEs."""
+        """Return the queues of a plan for the user `key`; at first use, send them to the PEs."""
         found = self._installed.get(self._identity(plan, key))
         if found is None:
             found = self._installed[self._identity(plan, key)] = self._send(plan, key)
@@ -128,7 +124,7 @@ class Collectives:
         self, plan: Plan, key: str, buffers: Mapping[Place, Sequence[object]], n_elem: Mapping[Place, int], name: str,
         call: Mapping[str, object],
     ) -> dict[int, Start]:  # fmt: skip
-        """Return what starts a collective on each device; calling it returns the event of the device's completion."""
+        """Return a function per device that starts a collective and returns the event of the device's completion."""
         if plan.algorithm.scratch is not None:
             buffers, n_elem = self._shared(plan, key, buffers, n_elem)
         args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
@@ -140,7 +136,7 @@ class Collectives:
     def _shared(
         self, plan: Plan, key: str, buffers: Mapping[Place, Sequence[object]], n_elem: Mapping[Place, int]
     ) -> tuple[dict[Place, list[object]], dict[Place, int]]:
-        """Return what the programs of each device share: its shard and scratch, which is kept for the next call."""
+        """Give all programs of a device its one shard, and scratch memory, which is kept for the next call."""
         assert plan.algorithm.scratch is not None
         holders = {place[0]: place for place in buffers}
         shared: dict[int, list[object]] = {}
@@ -161,7 +157,7 @@ class Collectives:
         )
 
     def _scratch(self, key: str, holder: Place, places: tuple[Place, ...], nbytes: int) -> int:
-        """Return the address of memory in the slice of `holder`; programs at `places` reach it there."""
+        """Return the address of memory in the slice of `holder`, mapped on the PEs at `places`; 0 for no bytes."""
         found = self._scratches.get((key, holder, places, nbytes))
         if found is None and nbytes:
             found = self._engine.allocators.pe(*holder).alloc_hbm(nbytes)
@@ -202,7 +198,6 @@ class Collectives:
         return key, a.name, *sizes, *graph, tuple(plan.programs)
 
     def _send(self, plan: Plan, key: str) -> Queues:
-        """Reserve the rings of a plan and install its queues on all devices."""
         engine, a = self._engine, plan.algorithm
         rings = self._reserve(plan)
         if not rings:
@@ -213,7 +208,6 @@ class Collectives:
         return Queues(name, simpy.AllOf(engine.env, installed))
 
     def _reserve(self, plan: Plan) -> dict[tuple[Place, str], int]:
-        """Return the address of the ring of each direction of each PE."""
         a = plan.algorithm
         nbytes = (a.n_slots or 0) * (a.slot_size or 0)
         rings: dict[tuple[Place, str], int] = {}
@@ -245,7 +239,6 @@ class Collectives:
 
 
 def _wirings(plan: Plan, rings: Mapping[tuple[Place, str], int]) -> dict[int, dict[Target, list[QueueSpec]]]:
-    """Return the queues of each PE of each device, from the addresses of their rings."""
     a = plan.algorithm
     found: dict[int, dict[Target, list[QueueSpec]]] = {}
     for (sip, cube, pe), role in plan.programs.items():
@@ -268,22 +261,19 @@ def _wirings(plan: Plan, rings: Mapping[tuple[Place, str], int]) -> dict[int, di
 
 
 def title(algorithm: Algorithm) -> str:
-    """Return what the launches of a collective are called: what it does, and over whose shards if not the ranks'."""
+    """Name a collective's launches: by what it does, and over whose shards if not the ranks'."""
     over = "" if algorithm.contribution == "rank" else f" over each {algorithm.contribution}'s shard"
     return f"{algorithm.collective} by {algorithm.name}{over}"
 
 
 @dataclass(frozen=True)
 class CollectiveRun:
-    """The outcome of one collective."""
-
     latency_ns: float
     result: Result
     links: Mapping[str, float]
 
     @property
     def hottest(self) -> tuple[str, float]:
-        """The busiest link, and its share."""
         if not self.links:
             return "", 0.0
         first = hottest(self.links)
@@ -295,8 +285,8 @@ def run(
 ) -> CollectiveRun:  # fmt: skip
     """Run a collective once, alone on an idle machine.
 
-    Queues are installed before, and shards are in the HBM slices of their PEs, mapped for these PEs only: telling the
-    whole SIP about a tensor is not part of the collective. `torch.collective` does the same with tensors.
+    Queues are installed before, and shards are in the HBM slices of their PEs, mapped on these PEs only: mapping on the
+    whole SIP is not part of the collective. `torch.collective` does the same with tensors.
     """
     kind = as_dtype(dtype)
     holders = [place for places in planned.shards for place in places]
@@ -321,14 +311,14 @@ def run(
         check(engine, planned, {place: held[-1].va for place, held in buffers.items()}, values, kind)
     start, end = pe_window(result.records)
     busy = {link: ps - before.get(link, 0) for link, ps in _busy_ps(result.records.links).items()}
-    # One participant alone has nothing to do.
+    # A single participant does nothing.
     shares = {link: ps / (end - start) for link, ps in busy.items() if ps and end > start}
     return CollectiveRun((end - start) / 1000, result, shares)
 
 
 @lru_cache(maxsize=32)
 def simulator(machine: Machine) -> Simulate:
-    """Return what a tuner simulates with, the same for all who ask: a machine is measured once."""
+    """Return the function by which a tuner simulates a plan [ns]; cached, so that a machine is measured once."""
 
     def simulate(planned: Plan, nbytes: int, itemsize: int) -> float:
         return run(machine, planned, nbytes, dtype=_TYPES[itemsize]).latency_ns
@@ -337,10 +327,10 @@ def simulator(machine: Machine) -> Simulate:
 
 
 def tuner_of(machine: Machine, config: CclConfig | None = None, *, by_model: bool = False) -> Tuner:
-    """Return what chooses among the algorithms of `config` (default: the nearest ccl.yaml) in torch's meaning.
+    """Return the tuner for the algorithms of `config` (default: the nearest ccl.yaml) with torch's meaning.
 
-    All sessions on a machine share it, so that a choice is simulated once. `by_model`: nothing is simulated, and the
-    all-reduce is the one with the fewest events of those that are near the best; for calls that rivals would cost more
+    All sessions on a machine share it, so that a choice is simulated once. `by_model`: nothing is simulated, and of
+    the all-reduces near the best the one with the fewest events is chosen; for calls whose rivals would cost more
     to simulate than the call itself.
     """
     return _tuner(machine, json.dumps((config or load_ccl_config()).to_spec()), by_model)
@@ -356,7 +346,7 @@ def _tuner(machine: Machine, spec: str, by_model: bool) -> Tuner:
 
 
 def _shard(engine: GraphEngine, place: Place, nbytes: int, kind: DType, plan: Plan) -> Pointer:
-    """Return memory in the slice of a PE, which only those that work on it know of, by its physical address."""
+    """Allocate in the slice of a PE, mapped at the physical address on the PEs that work on the shard only."""
     pa = engine.allocators.pe(*place).alloc_hbm(nbytes)
     sip = place[0]
     users = [place] if plan.algorithm.scratch is None else [(sip, *target) for target in plan.on(sip)]
@@ -370,7 +360,7 @@ def _busy_ps(table: LinkTable) -> dict[str, int]:
 
 
 def _fill(engine: GraphEngine, shards: Mapping[Place, Pointer], nbytes: int, kind: DType) -> dict[Place, np.ndarray]:
-    """Give shards small whole numbers, whose sums are exact; return them."""
+    """Set shards to small whole numbers, whose sums are exact; return them as float64."""
     values = {}
     for place, at in shards.items():
         drawn = np.random.default_rng(list(place)).integers(-4, 5, nbytes // kind.itemsize).astype(kind.numpy)
@@ -382,7 +372,6 @@ def _fill(engine: GraphEngine, shards: Mapping[Place, Pointer], nbytes: int, kin
 def check(
     engine: GraphEngine, plan: Plan, ends: Mapping[Place, int], values: Mapping[Place, np.ndarray], kind: DType
 ) -> None:
-    """Compare what every participant has in the end with what numpy makes of the tensors of its subgroup."""
     for places in plan.shards:
         given = [values[place] for place in places]
         for rank, place in enumerate(places):
@@ -393,7 +382,7 @@ def check(
 
 
 def _expected(collective: str, given: list[np.ndarray], rank: int) -> np.ndarray:
-    """Return what participant `rank` ends with, whose tensor is `given[rank]`; the root is participant 0."""
+    """Compute the result of participant `rank`, of tensor `given[rank]`; the root is 0. Empty if undefined."""
     part = len(given[rank]) // len(given)
     own = slice(rank * part, (rank + 1) * part)
     total: np.ndarray = np.sum(given, axis=0)
@@ -410,7 +399,7 @@ def _expected(collective: str, given: list[np.ndarray], rank: int) -> np.ndarray
             return np.concatenate([each[:part] for each in given])
         case "all_to_all":
             return np.concatenate([each[own] for each in given])
-    return np.empty(0)  # whatever it is
+    return np.empty(0)  # undefined
 
 
 Given = Tensor | Sequence[Tensor]
@@ -420,7 +409,7 @@ def collective(
     host: Host, collectives: Collectives, tensors: Sequence[Given], algorithm: AlgorithmLike | None,
     config: CclLike | None, name: str | None, n_slots: int | None, call: dict[str, object], by_model: bool = False,
 ) -> Plan:  # fmt: skip
-    """Queue a collective on the devices of `tensors`, and return what it came to; `by_model` as of `tuner_of`."""
+    """Queue a collective on the devices of `tensors`, and return its plan; `by_model` as for `tuner_of`."""
     given = _checked(tensors)
     firsts = [own[0] for own in given]
     sips = [tensor.sip for tensor in firsts]
@@ -441,7 +430,7 @@ def collective(
 
 
 def _checked(tensors: object) -> list[tuple[DeviceTensor, ...]]:
-    """Return the tensors of each device: of several, all first ones have the same layout."""
+    """Return the tensors of each device; the first ones must have one layout on all devices."""
     if not isinstance(tensors, Sequence) or isinstance(tensors, str):
         raise TypeError(
             f"collective: {quote(tensors, 160)} is not a sequence; give a list with one tensor for each device: [x, y]"
@@ -494,6 +483,5 @@ def _planned(
 
 
 def _shard_of(tensor: DeviceTensor, cube: int, pe: int) -> tuple[Pointer, int]:
-    """Return where a PE's part of a tensor is, and its elements; of one that it has none of, the tensor's start."""
     own = tensor._parts().get((cube, pe), [(0, 0)])
     return tensor.pointer + min(first for first, _ in own), sum(n for _, n in own)

@@ -1,4 +1,4 @@
-"""`torch`: the namespace that a program for one simulated machine is written in."""
+"""`torch`: the namespace in which a program for one simulated machine is written."""
 
 from __future__ import annotations
 
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 
 class TypeNames:
-    """torch's dtypes, and the classes of tensors, shapes and devices."""
-
     Tensor = tensor.Tensor
     Size = tensor.Size
     device = types.Device
@@ -72,8 +70,6 @@ Values = Callable[[tuple[int, ...]], Any]
 
 
 class Options(TypedDict, total=False):
-    """Keywords that every creation function takes."""
-
     dtype: DType | str | None
     device: DeviceLike | None
     dp: DPPolicy | None
@@ -81,43 +77,37 @@ class Options(TypedDict, total=False):
 
 
 def _all(value: float) -> Values:
-    """Return what makes an array of one value, which takes no memory."""
+    """Return a factory of broadcast constants, which take no memory."""
     return lambda shape: np.broadcast_to(np.asarray(value), shape)
 
 
 def _default(values: np.ndarray) -> DType:
-    """Return the type that torch gives to Python numbers."""
     return bool_ if values.dtype == bool else int64 if values.dtype.kind in "iu" else float32
 
 
 class _Devices:
-    """What both names of the device module give: a device is a SIP."""
+    """Common to both names of the device module: a device is a SIP."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
 
     def is_available(self) -> bool:
-        """Return whether there is a device."""
         return True
 
     def device_count(self) -> int:
-        """Return the number of SIPs."""
         return self._host.n_devices
 
     def synchronize(self, device: DeviceLike | None = None) -> None:
-        """Run the clock until everything queued on `device` (the current one) is complete."""
+        """Run the clock until everything queued on `device` (default: the current one) is complete."""
         self._host.synchronize(self._host.index(device))
 
     def _current(self) -> int:
-        """Return the index of the calling rank's device."""
         return self._host.current
 
     def _set(self, device: DeviceLike) -> None:
-        """Make `device` the calling rank's."""
         self._host.set_current(device)
 
     def _on(self, device: DeviceLike) -> AbstractContextManager[None]:
-        """Make `device` the calling rank's inside a with-block."""
         return self._host.on(device)
 
 
@@ -128,14 +118,14 @@ class Ahbm(_Devices):
     current_device, set_device, device = _Devices._current, _Devices._set, _Devices._on
 
     def current_stream(self, device: DeviceLike | None = None) -> devices.Stream:
-        """Return the queue of `device` (the current one); each device has one."""
+        """Return the queue of `device` (default: the current one); each device has one."""
         return self._host.stream(self._host.index(device))
 
     def graph(self) -> AbstractContextManager[devices.Graph]:
-        """Capture the launches on the current device inside the with-block; `replay()` of what it gives queues them.
+        """Capture the launches on the current device inside the with-block; `replay()` of the graph queues them.
 
-        The host sends a graph in one message, and the device starts each launch at the end of the one before without
-        the host: what is saved is the way between the host and the device.
+        The host sends a graph in one message, and the device starts each launch at the end of the previous one without
+        the host: this saves the round trips between the host and the device.
 
         Returns
         -------
@@ -162,7 +152,7 @@ class Ahbm(_Devices):
         return self._host.capture(self._host.current)
 
     def Event(self, enable_timing: bool = False) -> devices.Event:
-        """Return a mark to put into a stream; `elapsed_time` is simulated time in ms."""
+        """Return a mark to record in a stream; `elapsed_time` is simulated time in ms."""
         return devices.Event(self.current_stream, enable_timing)
 
 
@@ -172,7 +162,7 @@ class Accelerator(_Devices):
     current_device_index, set_device_index, device_index = _Devices._current, _Devices._set, _Devices._on
 
     def current_accelerator(self, check_available: bool = False) -> Device:
-        """Return the type of device that this machine has."""
+        """Return the device type of this machine."""
         return Device("ahbm")
 
     def memory_allocated(self, device_index: DeviceLike | None = None) -> int:
@@ -184,13 +174,13 @@ class Accelerator(_Devices):
         return self._host.memory.peak[self._host.index(device_index)]
 
     def reset_peak_memory_stats(self, device_index: DeviceLike | None = None) -> None:
-        """Start a new measurement of the peak."""
+        """Restart the measurement of the peak."""
         sip = self._host.index(device_index)
         self._host.memory.peak[sip] = self._host.memory.allocated[sip]
 
 
 class _Open(threading.local):
-    """The sessions that a thread has open, the innermost last."""
+    """A thread's open sessions, the innermost last."""
 
     def __init__(self) -> None:
         self.sessions: list[RuntimeContext] = []
@@ -211,10 +201,10 @@ class RuntimeContext(TypeNames):
 
     Every function that makes a tensor takes `dtype` (torch's objects, or names such as "f16"), `device` (default "cpu",
     with `dp` the current device), `dp` (a DPPolicy: which PEs hold which part; default PE 0 of cube 0) and `name` (for
-    messages). A new tensor on a device has its values at no cost in simulated time: `copy_` and `to` model how values
+    messages). Values of a new tensor on a device cost no simulated time: `copy_` and `to` model how values
     get into a machine. Its memory is mapped by messages through the machine.
 
-    The with-block's end waits for everything that was queued, then frees every tensor; `result` stays. After an
+    The with-block's end waits for everything that was queued, then frees every tensor; `result` remains. After an
     exception nothing is waited for, and the result is marked incomplete.
 
     Parameters
@@ -224,11 +214,11 @@ class RuntimeContext(TypeNames):
     target_device : DeviceSelector or str, optional
         "all" (default; device 0 is current at first) or "sip:N".
     correlation_id : str
-        What the run is called in its result.
+        Name of the run in its result.
     spec : mapping, optional
-        The machine as its file reads; default: the engine's.
+        The content of the machine file; default: the engine's.
     limits : Limits or mapping, optional
-        How much the run may take.
+        Limits on events, simulated time and host time.
 
     Attributes
     ----------
@@ -241,7 +231,7 @@ class RuntimeContext(TypeNames):
     distributed : Distributed
         Collectives between them.
     checks : int
-        How many results the program has compared with a reference; a comparison adds one.
+        Number of results that the program has compared with a reference; a comparison adds one.
     """
 
     def __init__(
@@ -278,7 +268,7 @@ class RuntimeContext(TypeNames):
         return self._new(as_shape(size), float32, _all(1.0), **options)
 
     def full(self, size: SizeLike, fill_value: float, **options: Unpack[Options]) -> Tensor:
-        """Return a tensor of which every element is `fill_value`; the type follows from the value."""
+        """Return a tensor filled with `fill_value`, whose type is the default type."""
         default = _default(np.asarray(fill_value))
         return self._new(as_shape((size,)), default, _all(fill_value), **options)
 
@@ -316,11 +306,11 @@ class RuntimeContext(TypeNames):
         return HostTensor(self._host, array)
 
     def zeros_like(self, input: Tensor, **options: Unpack[Options]) -> Tensor:
-        """Return zeros in the shape and type of `input`, where `input` is and spread as it is."""
+        """Return zeros with the shape, type, device and placement of `input`."""
         return self._like(input, _all(0.0), **options)
 
     def empty_like(self, input: Tensor, **options: Unpack[Options]) -> Tensor:
-        """Return undefined values in the shape and type of `input`, where `input` is and spread as it is."""
+        """Return a tensor with the shape, type, device and placement of `input`; its values are undefined."""
         return self._like(input, None, **options)
 
     def _like(self, input: Tensor, values: Values | None, **options: Unpack[Options]) -> Tensor:
@@ -405,7 +395,6 @@ class RuntimeContext(TypeNames):
 
     @cached_property
     def _collectives(self) -> Collectives:
-        """Queues between PEs, installed so far; imported when a collective is first asked for."""
         from kernbench.runtime_api.collective import Collectives
 
         return Collectives(self.engine)
@@ -421,12 +410,12 @@ class RuntimeContext(TypeNames):
         """Queue `kernel` on every PE of the current device that holds a part of a tensor argument.
 
         Returns at once; host reads and `synchronize` wait. Each PE runs `kernel(*args, tl=tl)`; it gets a tensor as
-        a typed pointer to its first element, anything else as it is. The tensors' memory is kept until the end.
+        a typed pointer to its first element, anything else unchanged. The tensors' memory is kept until the end.
 
         Parameters
         ----------
         name : str
-            What the launch is called in the result.
+            Name of the launch in the result.
         kernel : callable
             The program of one PE.
         *args
@@ -438,7 +427,7 @@ class RuntimeContext(TypeNames):
         self, tensors: Sequence[Tensor | Sequence[Tensor]], algorithm: AlgorithmLike | None = None, *,
         config: CclLike | None = None, name: str | None = None, n_slots: int | None = None, **call: Any,
     ) -> Plan:  # fmt: skip
-        """Queue a collective over several devices: by default an all-reduce of one tensor of each.
+        """Queue a collective over several devices: by default an all-reduce of one tensor per device.
 
         Returns at once, like `launch`. A program that drives every device by itself uses this; one program for each
         device uses `torch.distributed`.
@@ -449,21 +438,21 @@ class RuntimeContext(TypeNames):
             One on each device, in rank order; where the algorithm's kernel takes several, a sequence of them each.
         algorithm : str, Algorithm, module or callable, optional
             A name of ccl.yaml or "pkg.mod:attribute"; an algorithm, made with `kernbench.ccl.algorithm.algorithm`; or
-            a kernel for a ring. By default what ccl.yaml chooses.
+            a kernel for a ring. By default that of ccl.yaml.
         config : path, mapping or CclConfig, optional
             The ccl.yaml; by default the nearest one.
         name : str, optional
-            What the launches are called in the result.
+            Name of the launches in the result.
         n_slots : int, optional
-            Slots of each queue's ring; by default the algorithm's, or as ccl.yaml or the machine file has it. With
+            Slots of each queue's ring; by default as in the algorithm, ccl.yaml or the machine file. With
             "auto" and none stated they are chosen with the algorithm.
         **call
-            What the algorithm is asked for, such as `op="max"` or `root=1`.
+            Arguments of the algorithm, such as `op="max"` or `root=1`.
 
         Returns
         -------
         Plan
-            The algorithm, and who takes part.
+            The algorithm, and its participants.
         """
         from kernbench.runtime_api.collective import collective
 
@@ -471,12 +460,12 @@ class RuntimeContext(TypeNames):
 
     @property
     def is_open(self) -> bool:
-        """Whether its with-block has not ended."""
+        """True until its with-block has ended."""
         return self._host.is_open
 
     @property
     def requests(self) -> int:
-        """Launches and copies asked for so far."""
+        """Launches and copies requested so far."""
         return self._host.requests
 
     @property
@@ -519,7 +508,7 @@ class RuntimeContext(TypeNames):
             self._guard.stop()
             late = self._guard.told(error)
             self._broken = error is not None
-            if late is not None or not isinstance(error, Expired):  # a cancelled run is to end at once
+            if late is not None or not isinstance(error, Expired):  # a cancelled run ends at once
                 self._final = self._summary()
             self._host.close()
         if late is not None:
@@ -560,20 +549,20 @@ def session(
     device : DeviceSelector or str, optional
         "all" or "sip:N": the device that is current at first.
     limits : Limits or mapping, optional
-        How many events, how much simulated time and how much host time the session may take:
+        Limits on the session's events, simulated time and host time:
         `kb.Limits(events=10**7, simulated_ns=1e9, host_s=60)`, or a mapping with these names. Without them it has no
         limit.
     races : bool
-        With data, whether accesses to the same bytes that nothing orders are an error.
+        With data, whether unordered accesses to the same bytes are an error.
 
     Raises
     ------
     RaceError
         Later, if two accesses race; the message names both lines.
     ConfigError
-        If the machine is wrong, or a limit is not a number > 0.
+        If the machine is invalid, or a limit is not a number > 0.
     LimitError
-        Later, from what was running when a limit was passed; the message names the line of the kernel or rank.
+        Later, when a limit is exceeded; the message names the line of the kernel or rank that was running.
 
     Examples
     --------

@@ -37,14 +37,12 @@ BACKEND = "ahbm"
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What `torch.distributed.group` is in torch: the name of the calling rank's world."""
+    """As torch's `torch.distributed.group`: `WORLD` is the calling rank's world."""
 
     WORLD: ProcessGroup | None
 
 
 class DistributedNames:
-    """The classes of `torch.distributed`."""
-
     GroupMember = GroupMember
     P2POp = P2POp
     ProcessGroup = ProcessGroup
@@ -55,9 +53,9 @@ class DistributedNames:
 class Distributed(DistributedNames):
     """`torch.distributed`: a rank drives a SIP, and a collective is a launch on each rank's PEs.
 
-    Tensors are spread in the same way on every rank, and every shard is worked on by the PEs that hold it. A call
+    Tensors have the same placement on every rank, and the PEs that hold a shard process it. A call
     without `async_op` returns when this rank's part is complete, and then None; with it, it returns a `Work` at once.
-    A collective starts when its last rank has called it, and on each device after what the device was asked before.
+    A collective starts when its last rank has called it, and on each device after the device's earlier work.
     """
 
     def __init__(self, host: Host, collectives: Collectives) -> None:
@@ -69,7 +67,7 @@ class Distributed(DistributedNames):
     # -- groups
 
     def is_available(self) -> bool:
-        """Return whether there is a backend: always."""
+        """Return True: there is a backend."""
         return True
 
     def is_initialized(self) -> bool:
@@ -92,14 +90,14 @@ class Distributed(DistributedNames):
         backend : str, optional
             "ahbm", the only one.
         init_method, timeout : optional
-            torch's; without meaning where ranks share a process.
+            As in torch; ignored, as ranks share a process.
         world_size, rank : int, optional
-            As the spawn has bound them.
+            Must equal those of the spawn.
         store, group_name : optional
             As `init_method`.
         pg_options : mapping, optional
-            Collective to the name of the algorithm, or an algorithm, that the world uses for it; by default the best
-            that keeps torch's meaning is chosen.
+            Maps a collective to an algorithm, or the name of one, that the world uses for it; by default the best
+            with torch's meaning is chosen.
         device_id : optional
             As `init_method`.
         """
@@ -161,7 +159,7 @@ class Distributed(DistributedNames):
         """Return a group of some ranks; `GroupMember.NON_GROUP_MEMBER` for the other ranks.
 
         Every rank of the world calls it, members or not, in the same order among its collectives of the world, and
-        waits for all. Before `spawn` the program calls it once for all ranks, and gets the group in any case.
+        waits for all. Before `spawn` the program calls it once for all ranks, and always gets the group.
 
         Parameters
         ----------
@@ -174,9 +172,9 @@ class Distributed(DistributedNames):
         pg_options : mapping, optional
             As for `init_process_group`.
         use_local_synchronization, group_desc, device_id : optional
-            torch's; without meaning where ranks share a process.
+            As in torch; ignored, as ranks share a process.
         sort_ranks : bool
-            Number the members by their global ranks; else as `ranks` has them.
+            Number the members by their global ranks; else in the order of `ranks`.
         """
         world = self._groups.find(None)
         _check_backend(backend)
@@ -205,9 +203,9 @@ class Distributed(DistributedNames):
         self, group_size: int | None = None, group: ProcessGroup | None = None, timeout: object = None,
         backend: str | None = None, pg_options: Algorithms | None = None, group_desc: str | None = None,
     ) -> tuple[ProcessGroup | int, list[ProcessGroup | int]]:  # fmt: skip
-        """Cut a group (the world) into groups of `group_size` neighbouring ranks; every rank of the world calls it.
+        """Split a group (the world) into groups of `group_size` neighbouring ranks; every rank of the world calls it.
 
-        Returns the calling rank's own and all of them, each as `new_group` returns it. By default one group has as
+        Returns the calling rank's group and all groups, each as `new_group` returns it. By default one group has as
         many ranks as the machine has SIPs. The other parameters are those of `new_group`.
 
         Raises
@@ -244,7 +242,7 @@ class Distributed(DistributedNames):
 
     @property
     def group(self) -> World:
-        """`group.WORLD`: the group that collectives are among by default; None before there is one."""
+        """`group.WORLD`: the default group of collectives; None before there is one."""
         return World(self._groups.scope.world.get(self._host.rank_index))
 
     # -- collectives
@@ -252,9 +250,9 @@ class Distributed(DistributedNames):
     def all_reduce(
         self, tensor: Tensor, op: ReduceOp | str = ReduceOp.SUM, group: GroupLike = None, async_op: bool = False
     ) -> Work | None:
-        """Join the tensors of all ranks, element by element; every rank's tensor becomes the result.
+        """Reduce the tensors of all ranks, element by element; every rank's tensor becomes the result.
 
-        A group that was opened with an algorithm of another contribution joins each cube's or PE's shard instead;
+        A group whose algorithm has another contribution reduces each cube's or PE's shard instead;
         its launches say so in the result.
         """
         return self._collective("all_reduce", group, async_op, tensor, op)
@@ -270,26 +268,26 @@ class Distributed(DistributedNames):
         self, tensor: Tensor, dst: int | None = None, op: ReduceOp | str = ReduceOp.SUM, group: GroupLike = None,
         async_op: bool = False, group_dst: int | None = None,
     ) -> Work | None:  # fmt: skip
-        """Join the tensors of all ranks in that of rank `dst`; the others' are undefined afterwards."""
+        """Reduce the tensors of all ranks into that of rank `dst`; the others' are undefined afterwards."""
         return self._collective("reduce", group, async_op, tensor, op, ("dst", dst, group_dst))
 
     def all_gather_single(
         self, output_tensor: Tensor, input_tensor: Tensor, group: GroupLike = None, async_op: bool = False
     ) -> Work | None:
-        """Let every rank's output become the concatenation along dim 0, or the stack, of all ranks' inputs."""
+        """Gather all ranks' inputs, concatenated along dim 0 or stacked, in every rank's output."""
         own = "input", input_tensor
         return self._packed("all_gather_single", group, async_op, own, ("output", output_tensor))
 
-    all_gather_into_tensor = all_gather_single  # torch's older name of it
+    all_gather_into_tensor = all_gather_single  # torch's older name
 
     def reduce_scatter_single(
         self, output: Tensor, input: Tensor, op: ReduceOp | str = ReduceOp.SUM, group: GroupLike = None,
         async_op: bool = False,
     ) -> Work | None:  # fmt: skip
-        """Join all ranks' `input`; rank i's `output` becomes the i-th of as many parts as there are ranks."""
+        """Reduce all ranks' `input`, and scatter the result: rank i's `output` becomes part i."""
         return self._packed("reduce_scatter_single", group, async_op, ("output", output), ("input", input), op)
 
-    reduce_scatter_tensor = reduce_scatter_single  # torch's older name of it
+    reduce_scatter_tensor = reduce_scatter_single  # torch's older name
 
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_split_sizes: Sequence[int] | None = None,
@@ -298,7 +296,7 @@ class Distributed(DistributedNames):
         """Send the i-th part of `input` along dim 0 to rank i; `output` becomes the parts from all, in order.
 
         Parts are equal unless their sizes are given: `input_split_sizes[i]` rows go to rank i, and
-        `output_split_sizes[i]` come from it.
+        `output_split_sizes[i]` rows are received from it.
         """
         if (found := self._enter(group, "all_to_all_single")) is None:
             return None
@@ -315,12 +313,12 @@ class Distributed(DistributedNames):
     def barrier(
         self, group: GroupLike = None, async_op: bool = False, device_ids: object = None, timeout: object = None
     ) -> Work | None:
-        """Let every rank wait for all: one PE of each device notifies the others. The last two are not used."""
+        """Wait for all ranks: one PE of each device notifies the others. `device_ids` and `timeout` are ignored."""
         found = self._enter(group, "barrier")
         return None if found is None else self._done(found.call(Call("barrier")), async_op)
 
     def monitored_barrier(self, group: GroupLike = None, timeout: object = None, wait_all_ranks: bool = False) -> None:
-        """Let every rank wait for all, on the host: it takes no simulated time.
+        """Wait for all ranks, on the host: it takes no simulated time.
 
         A rank that ends without calling it is named in the DeadlockError of the others, whatever `timeout` and
         `wait_all_ranks` are.
@@ -333,21 +331,21 @@ class Distributed(DistributedNames):
     def all_gather(
         self, tensor_list: Sequence[Tensor], tensor: Tensor, group: GroupLike = None, async_op: bool = False
     ) -> Work | None:
-        """Let `tensor_list[i]` become rank i's tensor, on every rank."""
+        """Gather rank i's tensor in `tensor_list[i]`, on every rank."""
         return self._packed("all_gather", group, async_op, ("tensor", tensor), ("tensor_list", tensor_list))
 
     def reduce_scatter(
         self, output: Tensor, input_list: Sequence[Tensor], op: ReduceOp | str = ReduceOp.SUM,
         group: GroupLike = None, async_op: bool = False,
     ) -> Work | None:  # fmt: skip
-        """Join all ranks' `input_list[i]` in rank i's `output`."""
+        """Reduce all ranks' `input_list[i]` into rank i's `output`."""
         return self._packed("reduce_scatter", group, async_op, ("output", output), ("input_list", input_list), op)
 
     def gather(
         self, tensor: Tensor, gather_list: Sequence[Tensor] | None = None, dst: int | None = None,
         group: GroupLike = None, async_op: bool = False, group_dst: int | None = None,
     ) -> Work | None:  # fmt: skip
-        """Let `gather_list[i]` of rank `dst` (0 unless given) become rank i's tensor; the other ranks give no list."""
+        """Gather rank i's tensor in `gather_list[i]` of rank `dst` (default: 0); the other ranks pass no list."""
         root = "dst", dst, group_dst, 0
         return self._collective("gather", group, async_op, tensor, None, root, ("gather_list", gather_list))
 
@@ -355,7 +353,7 @@ class Distributed(DistributedNames):
         self, tensor: Tensor, scatter_list: Sequence[Tensor] | None = None, src: int | None = None,
         group: GroupLike = None, async_op: bool = False, group_src: int | None = None,
     ) -> Work | None:  # fmt: skip
-        """Let rank i's tensor become `scatter_list[i]` of rank `src` (0 unless given); the others give no list."""
+        """Scatter `scatter_list[i]` of rank `src` (default: 0) to rank i's tensor; the other ranks pass no list."""
         root = "src", src, group_src, 0
         return self._collective("scatter", group, async_op, tensor, None, root, ("scatter_list", scatter_list))
 
@@ -363,7 +361,7 @@ class Distributed(DistributedNames):
         self, output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: GroupLike = None,
         async_op: bool = False,
     ) -> Work | None:  # fmt: skip
-        """Send `input_tensor_list[i]` to rank i; `output_tensor_list[i]` becomes what comes from it."""
+        """Send `input_tensor_list[i]` to rank i; receive from rank i in `output_tensor_list[i]`."""
         if (found := self._enter(group, "all_to_all")) is None:
             return None
         sent = self._list(found, "all_to_all", "input_tensor_list", input_tensor_list, None)
@@ -411,7 +409,7 @@ class Distributed(DistributedNames):
         return None if work is None else work.detach()
 
     def batch_isend_irecv(self, p2p_op_list: Sequence[P2POp]) -> list[Work]:
-        """Begin sends and receives, all before any is waited for; return a handle of each."""
+        """Start sends and receives, all before any is waited for; return their handles."""
         if not p2p_op_list or not all(isinstance(op, P2POp) for op in p2p_op_list):
             raise ValueError(
                 f"p2p_op_list = {quote(p2p_op_list)}: expected a list of torch.distributed.P2POp, not empty"
@@ -422,7 +420,7 @@ class Distributed(DistributedNames):
     # -- objects
 
     def all_gather_object(self, object_list: list[Any], obj: Any, group: GroupLike = None) -> None:
-        """Let `object_list[i]` become a copy of rank i's `obj`, on every rank.
+        """Gather a copy of rank i's `obj` in `object_list[i]`, on every rank.
 
         Objects, here and in the three functions below, are pickled and pass through the host: they take no simulated
         time.
@@ -434,7 +432,7 @@ class Distributed(DistributedNames):
         self, obj: Any, object_gather_list: list[Any] | None = None, dst: int | None = None, group: GroupLike = None,
         group_dst: int | None = None,
     ) -> None:  # fmt: skip
-        """Let `object_gather_list[i]` of rank `dst` (0 unless given) become a copy of rank i's `obj`."""
+        """Gather a copy of rank i's `obj` in `object_gather_list[i]` of rank `dst` (default: 0)."""
         if (found := self._enter(group, "gather_object")) is None:
             return
         root = self._member(found, "dst", dst, group_dst, 0)
@@ -447,7 +445,7 @@ class Distributed(DistributedNames):
         self, object_list: list[Any], src: int | None = None, group: GroupLike = None, device: object = None,
         group_src: int | None = None,
     ) -> None:  # fmt: skip
-        """Let the objects in every rank's list become copies of those in the list of rank `src` (0 unless given)."""
+        """Replace the objects in every rank's list by copies of those in the list of rank `src` (default: 0)."""
         if (found := self._enter(group, "broadcast_object_list")) is None:
             return
         root = self._member(found, "src", src, group_src, 0)
@@ -460,7 +458,7 @@ class Distributed(DistributedNames):
         self, scatter_object_output_list: list[Any], scatter_object_input_list: Sequence[Any] | None = None,
         src: int | None = None, group: GroupLike = None, group_src: int | None = None,
     ) -> None:  # fmt: skip
-        """Let the first entry of rank i's output list become a copy of `scatter_object_input_list[i]` of rank `src`."""
+        """Set the first entry of rank i's output list to a copy of `scatter_object_input_list[i]` of rank `src`."""
         if (found := self._enter(group, "scatter_object_list")) is None:
             return
         root = self._member(found, "src", src, group_src, 0)
@@ -475,7 +473,7 @@ class Distributed(DistributedNames):
         scatter_object_output_list[0] = self._objects(found, "scatter_object_list", given, root)[root][found.rank()]
 
     def _objects(self, group: ProcessGroup, name: str, obj: Any, root: int | None = None) -> list[Any]:
-        """Wait for the call of every member on the host, and return copies of what they give."""
+        """Wait for the call of every member on the host, and return copies of their objects."""
         meeting, work = group.meet(Call(name, root=root, own=(pickle.dumps(obj),), runs=False))
         work.wait()
         given = [meeting.calls[m].own[0] for m in range(group.size())]
@@ -484,7 +482,7 @@ class Distributed(DistributedNames):
     # -- order
 
     def cooperative_yield(self) -> None:
-        """Let the other ranks run as far as they can at this simulated time; an extension, not torch's.
+        """Let the other ranks run as far as they can at this simulated time; an extension of torch.
 
         Each of them runs until it waits for the clock, or yields itself. Without other ranks it does nothing.
         """
@@ -495,9 +493,9 @@ class Distributed(DistributedNames):
     def _coalescing_manager(
         self, group: GroupLike = None, device: object = None, async_ops: bool = False
     ) -> Iterator[Coalesced]:
-        """Queue the collectives of a with-block one behind another, and wait once, at its end.
+        """Queue the collectives of a with-block in order, and wait once, at its end.
 
-        With `async_ops` the block does not wait: call `wait()` on what it yields. `device` is torch's, not used.
+        With `async_ops` the block does not wait: call `wait()` on the object that it yields. `device` is ignored.
         """
         me = self._host.rank_index
         if me in self._coalescing:
@@ -511,13 +509,13 @@ class Distributed(DistributedNames):
         if not async_ops:
             coalesced.wait()
 
-    # -- what they share
+    # -- shared helpers
 
     def _collective(
         self, name: str, group: GroupLike, async_op: bool, tensor: Tensor, op: ReduceOp | str | None = None,
         root: Root | None = None, parts: tuple[str, Sequence[Tensor] | None] | None = None,
     ) -> Work | None:  # fmt: skip
-        """Take part with one tensor, and as the root, where there are any, with the list of all ranks' `parts`."""
+        """Join a collective with one tensor; the root also passes `parts`, one tensor for each rank."""
         if (found := self._enter(group, name)) is None:
             return None
         own = self._checked(found, name, tensor)
@@ -534,9 +532,9 @@ class Distributed(DistributedNames):
         self, name: str, group: GroupLike, async_op: bool, own: tuple[str, Tensor],
         joint: tuple[str, Tensor | Sequence[Tensor]], op: ReduceOp | str | None = None,
     ) -> Work | None:  # fmt: skip
-        """Gather every rank's part in `joint`, a tensor or a list, or with `op` reduce every rank's `joint` to parts.
+        """Gather every rank's part in `joint`, a tensor or a list; with `op`, reduce every rank's `joint` to parts.
 
-        Kernels take one run of bytes: others are copied before a reduction, or after a gather.
+        Kernels take one run of bytes: other tensors are copied before a reduction, or after a gather.
         """
         if (found := self._enter(group, name)) is None:
             return None
@@ -572,7 +570,6 @@ class Distributed(DistributedNames):
     # -- arguments
 
     def _peer_of(self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None) -> int:
-        """Return the number of another member."""
         member = self._member(group, what, rank, group_rank)
         if member == group.rank():
             raise ValueError(f"{what} = {group.ranks[member]} is the calling rank itself; use copy_")
@@ -600,7 +597,7 @@ class Distributed(DistributedNames):
     def _member(
         self, group: ProcessGroup, what: str, rank: int | None, group_rank: int | None, default: int | None = None
     ) -> int:
-        """Return the number in the group that `src` or `dst`, or its spelling in the group, means."""
+        """Return the member that a global rank or a rank in the group denotes; exactly one must be given."""
         if rank is None and group_rank is None:
             rank = default
         if (rank is None) == (group_rank is None):
@@ -612,7 +609,6 @@ class Distributed(DistributedNames):
         return self.get_group_rank(group, rank)
 
     def _checked(self, group: ProcessGroup, name: str, tensor: Tensor, what: str = "tensor") -> DeviceTensor:
-        """Return a tensor of the calling rank's device that a collective can work on."""
         rank, device = self._host.rank_index, group.devices[group.rank()]
         if not isinstance(tensor, DeviceTensor):
             raise TypeError(f'{name}: {what} is {quote(tensor, 160)}; expected one on ahbm:{device}: .to("ahbm")')
@@ -626,7 +622,7 @@ class Distributed(DistributedNames):
         return tensor
 
     def _done(self, work: Work, async_op: bool) -> Work | None:
-        """Return the handle, or wait and return nothing; inside a coalescing manager, leave the waiting to it."""
+        """Return the handle, or wait and return None; inside a coalescing manager, the manager waits."""
         coalesced = self._coalescing.get(self._host.rank_index)
         if coalesced is not None:
             coalesced.works.append(work.detach())
@@ -645,7 +641,6 @@ class Distributed(DistributedNames):
     def _list(
         self, group: ProcessGroup, name: str, what: str, given: Sequence[Tensor], like: DeviceTensor | None
     ) -> list[DeviceTensor]:
-        """Return a list of one tensor for each rank, each with the elements of `like`."""
         if len(given) != group.size():
             raise ValueError(f"{name}: {what} has {len(given)} tensors; expected {group.size()}, one for each rank")
         found = [self._checked(group, name, t, f"{what}[{i}]") for i, t in enumerate(given)]
@@ -682,7 +677,7 @@ def _message(calls: list[Call]) -> list[Route]:
 
 
 def _rooted(calls: list[Call]) -> list[Route]:
-    """Return what moves in a gather or scatter: between each rank's tensor and its place in the root's list."""
+    """Routes of a gather or scatter: between each rank's tensor and its entry in the root's list."""
     root, found = calls[0].root or 0, []
     for i, (call, part) in enumerate(zip(calls, calls[root].own, strict=True)):
         own = call.tensors["tensor"]
@@ -705,7 +700,6 @@ def _fill(what: str, target: list[Any], objects: Sequence[Any]) -> None:
 
 
 def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequence[int] | None) -> list[int]:
-    """Return the rows of each rank's part of a tensor."""
     n, size = tensor.shape[0] if tensor.dim() else 0, group.size()
     if sizes is None:
         if not tensor.dim() or n % size:
@@ -723,7 +717,6 @@ def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequenc
 
 
 def _split_rows(calls: list[Call]) -> list[Route]:
-    """Return what moves in an all-to-all."""
     found = []
     for r, sender in enumerate(calls):
         source, to_send, _, _ = sender.own

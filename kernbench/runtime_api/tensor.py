@@ -1,4 +1,4 @@
-"""`torch.Tensor`: what tensors of the host and of a device have in common."""
+"""`torch.Tensor`: common to tensors on the host and on a device."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ __all__ = ["Size", "Tensor", "TensorHandle", "TensorShard", "deploy_tensor"]
 
 
 class Size(tuple[int, ...]):
-    """A shape, printed as torch prints it."""
+    """A shape, printed as in torch."""
 
     __slots__ = ()
 
     def numel(self) -> int:
-        """Return the number of elements."""
         return prod(self)
 
     def __repr__(self) -> str:
@@ -57,7 +56,7 @@ class Tensor(ABC):
     """An array on the host ("cpu") or in the memory of a device ("ahbm").
 
     Names and meaning are torch's. Reading values of a device tensor (`numpy`, `item`, `tolist`, `cpu`) waits for
-    what was queued before it and costs simulated time; torch asks for `cpu()` first, here `numpy()` alone will do.
+    what was queued before it and costs simulated time; torch requires `cpu()` first, here `numpy()` is enough.
     Operators work on device tensors: each is a launch of a shipped kernel, and costs simulated time.
 
     Attributes
@@ -69,7 +68,7 @@ class Tensor(ABC):
     device : Device
         Where it is; of a device tensor always with an index.
     choice : Choice or None
-        Of the result of a matrix product: which placement was used, and why.
+        Of the result of a matrix product: the placement that was used, and why.
     """
 
     choice: Choice | None = None
@@ -115,7 +114,7 @@ class Tensor(ABC):
         return self.numel() * self.dtype.itemsize
 
     def is_contiguous(self) -> bool:
-        """Return whether the elements follow each other in row-major order."""
+        """Return whether the elements are consecutive in row-major order."""
         steps = zip(self.shape, self._stride, row_major(self.shape), strict=True)
         return not self.numel() or all(own == needed for size, own, needed in steps if size > 1)
 
@@ -125,7 +124,7 @@ class Tensor(ABC):
         return self._restrided(self.shape, self._stride)
 
     def view(self, *shape: int | Sequence[int]) -> Tensor:
-        """Return the same elements in another shape; one size may be -1."""
+        """Return a view with another shape; one size may be -1."""
         sizes = self._sizes(shape)
         if not self.is_contiguous():
             raise RuntimeError(
@@ -135,7 +134,7 @@ class Tensor(ABC):
         return self._restrided(sizes, row_major(sizes))
 
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
-        """Return the elements in another shape, as a view where no copy is needed."""
+        """Return the tensor with another shape, as a view where no copy is needed."""
         return self.contiguous().view(*shape)
 
     def transpose(self, dim0: int, dim1: int) -> Tensor:
@@ -146,7 +145,7 @@ class Tensor(ABC):
         return self._permuted(order)
 
     def t(self) -> Tensor:
-        """Return a view of a matrix with its dims exchanged; fewer dims stay as they are."""
+        """Return a view of a matrix with its dims exchanged; tensors with fewer dims are unchanged."""
         if self.dim() > 2:
             raise RuntimeError(f"t() expects a tensor with <= 2 dims, but self is {self.dim()}D; use transpose")
         return self._permuted(reversed(range(self.dim())))
@@ -181,7 +180,7 @@ class Tensor(ABC):
     __itruediv__ = _operator("div", in_place=True)
 
     def __eq__(self, other: object) -> bool:
-        # torch compares element by element; Python would compare the objects.
+        # torch compares element by element; Python's default would compare the objects.
         if isinstance(other, (Tensor, Real, np.ndarray)):
             raise TypeError("tensors have no comparison here: compare their values, x.numpy() == ...")
         return NotImplemented
@@ -259,7 +258,7 @@ class Tensor(ABC):
 
     @abstractmethod
     def copy_(self, src: Tensor) -> Tensor:
-        """Take over the values of `src`, broadcast to this shape and rounded to this type."""
+        """Copy the values of `src`, broadcast to this shape and rounded to this type."""
 
     @abstractmethod
     def fill_(self, value: builtins.float) -> Tensor:
@@ -277,7 +276,7 @@ class Tensor(ABC):
         self, *args: DeviceLike | DType | Tensor, device: DeviceLike | None = None, dtype: DType | str | None = None,
         dp: DPPolicy | None = None, name: str | None = None,
     ) -> Tensor:  # fmt: skip
-        """Return the tensor on another device or in another type; itself where nothing changes.
+        """Return the tensor on another device or in another type; itself if nothing changes.
 
         Parameters
         ----------
@@ -286,8 +285,8 @@ class Tensor(ABC):
         device, dtype : optional
             The same by name.
         dp : DPPolicy, optional
-            Where the parts go; implies the current device where none is named. Default: PE 0 of cube 0, or of a
-            device tensor the PEs where it is.
+            Placement of the parts; implies the current device if none is given. Default: PE 0 of cube 0, or for a
+            device tensor its present PEs.
         name : str, optional
             Name of the new tensor.
         """
@@ -376,24 +375,9 @@ def deploy_tensor(
     context: _Session | None = None, shape: Sequence[int] = (), dtype: DType | str = float16, *,
     dp: DPPolicy | None = None, device: DeviceLike = "ahbm", name: str | None = None, **reference: Any,
 ) -> Tensor | DeployedTensor:  # fmt: skip
-    """Return a tensor on a device with memory allocated and mapped, its contents undefined.
+    """Allocate and map a tensor on a device; its contents are undefined.
 
-    Parameters
-    ----------
-    context : RuntimeContext
-        The session.
-    shape : sequence of int
-        Its shape.
-    dtype : DType or str
-        Type of its elements.
-    dp : DPPolicy
-        Where its parts go.
-    device : str, int or Device
-        Which SIP.
-    name : str, optional
-        For messages.
-    **reference
-        As in the reference design, in place of a session: `placement`, `allocators` and `mem_kind`.
+    `reference`: as in the reference design, instead of a session: `placement`, `allocators` and `mem_kind`.
     """
     if context is None or reference:
         from kernbench import compat
@@ -403,14 +387,13 @@ def deploy_tensor(
 
 
 def check_broadcast(given: Sequence[int], shape: Sequence[int]) -> None:
-    """Refuse values of a shape that does not broadcast to `shape`."""
     padded = (1,) * (len(shape) - len(given)) + tuple(given)
     if len(given) > len(shape) or any(n not in (1, size) for n, size in zip(padded, shape, strict=True)):
         raise RuntimeError(f"copy_: values of shape {tuple(given)} do not fit shape {tuple(shape)}")
 
 
 def as_shape(size: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
-    """Return the shape that `*size` means: integers, or one sequence of them."""
+    """Normalize `*size`: integers, or one sequence of them."""
     if len(size) == 1 and isinstance(size[0], Sequence):
         size = size[0]
     try:
@@ -423,7 +406,7 @@ CPU = Device("cpu")
 
 
 class HostTensor(Tensor):
-    """A numpy array as a tensor; both see the same memory. Work on it takes no simulated time."""
+    """A numpy array as a tensor, without a copy. Work on it takes no simulated time."""
 
     device = CPU
 
@@ -438,33 +421,26 @@ class HostTensor(Tensor):
         return tuple(step // self.dtype.itemsize for step in self._array.strides)
 
     def is_contiguous(self) -> bool:
-        """Return whether the elements follow each other in row-major order."""
         return bool(self._array.flags.c_contiguous)
 
     def numpy(self) -> np.ndarray:
-        """Return the array itself."""
         return self._array
 
     def data_ptr(self) -> int:
-        """Return the address of the first element in the memory of this process."""
         return int(self._array.ctypes.data)
 
     def contiguous(self) -> Tensor:
-        """Return the tensor, or a copy of it in row-major order."""
         return self if self.is_contiguous() else HostTensor(self._host, np.ascontiguousarray(self._array))
 
     def clone(self) -> Tensor:
-        """Return a copy."""
         return HostTensor(self._host, self._array.copy(order="K"))
 
     def copy_(self, src: Tensor) -> Tensor:
-        """Take over the values of `src`, broadcast to this shape and rounded to this type."""
         check_broadcast(src.shape, self.shape)
         self._array[...] = src.numpy()
         return self
 
     def fill_(self, value: float) -> Tensor:
-        """Set every element."""
         self._array[...] = value
         return self
 
@@ -486,7 +462,7 @@ class HostTensor(Tensor):
             raise ValueError("step must be greater than zero")
         keys = tuple(k.numpy() if isinstance(k, Tensor) else k for k in keys)
         if not any(k is Ellipsis for k in keys):
-            keys = (*keys, Ellipsis)  # so that single elements come as views, too
+            keys = (*keys, Ellipsis)  # single elements are views, too
         return HostTensor(self._host, self._array[keys])
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What names a device: `torch.device`, and the `--device` of a run."""
+"""Names of devices: `torch.device`, and the `--device` of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Device:
     type : str, int or Device
         "ahbm", "ahbm:1", "cpu"; an integer is the index of an ahbm device.
     index : int, optional
-        Which one; left out, it means the current device of the caller.
+        Index; None means the current device of the caller.
 
     Examples
     --------
@@ -66,9 +66,9 @@ DeviceLike = str | int | Device
 
 @dataclass(frozen=True, slots=True)
 class DeviceSelector:
-    """Which device a run begins on: SIP `sip`, or with None or "all" the first.
+    """The device on which a run begins: SIP `sip`, or with None or "all" the first.
 
-    Every SIP of the machine stays reachable either way; "all" says that the program uses them.
+    Every SIP of the machine is accessible either way; "all" only states that the program uses them.
 
     Examples
     --------
@@ -79,7 +79,6 @@ class DeviceSelector:
     sip: int | str | None = None
 
     def __post_init__(self) -> None:
-        """Replace "all" and "sip:N" by what they select."""
         match = re.fullmatch(r"all|sip:(\d+)", self.sip) if isinstance(self.sip, str) else None
         if match is not None:
             object.__setattr__(self, "sip", None if match[1] is None else int(match[1]))
@@ -88,7 +87,6 @@ class DeviceSelector:
 
     @property
     def first(self) -> int:
-        """The device that is current when the program begins."""
         assert not isinstance(self.sip, str)
         return self.sip or 0
 
@@ -97,22 +95,10 @@ class DeviceSelector:
 
 
 def resolve_device(device: str | DeviceSelector | None, n_sips: int | None = None) -> DeviceSelector:
-    """Return what `device` selects: "all" (or None), or "sip:N".
+    """Parse "all" (or None) or "sip:N".
 
-    Parameters
-    ----------
-    device : str, DeviceSelector or None
-        As given to `--device`.
-    n_sips : int, optional
-        SIPs of the machine, to check N against.
+    Raises ValueError if it is neither, or if a machine of `n_sips` SIPs has no SIP N.
 
-    Raises
-    ------
-    ValueError
-        If it selects nothing.
-
-    Examples
-    --------
     >>> resolve_device("sip:1")
     DeviceSelector(sip=1)
     """

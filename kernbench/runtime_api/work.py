@@ -1,4 +1,4 @@
-"""What ranks ask of a collective, where they meet for it, and the handle that each gets."""
+"""A rank's call of a collective, the meeting of all ranks, and the handle that each rank gets."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class ReduceOp(Enum):
-    """How the values of ranks are joined, element by element; those of 16 bits in f32.
+    """The elementwise operation that combines the values of ranks; 16-bit values are combined in f32.
 
-    `AVG` is the sum over the ranks of the group, divided by their number. Wherever torch takes one, its name will do:
+    `AVG` is the sum over the ranks of the group, divided by their number. Its name is accepted, too:
     `op="sum"`.
     """
 
@@ -41,7 +41,7 @@ class ReduceOp(Enum):
 
     @classmethod
     def of(cls, op: ReduceOp | str) -> ReduceOp:
-        """Return `op`, or what its name means; raise a ValueError if there is no such operation."""
+        """Return `op`, or the operation of this name."""
         if isinstance(op, cls):
             return op
         try:
@@ -52,9 +52,9 @@ class ReduceOp(Enum):
 
 
 class Work:
-    """A collective under way, as one rank sees it.
+    """A collective in progress, as seen by one rank.
 
-    `is_completed` looks and does not wait: time passes only where the program waits, so a loop around it has no end.
+    `is_completed` does not wait: time passes only where the program waits, so a loop around it never ends.
     Of a receive, `source` is the sender's number in the group, once it is known.
     """
 
@@ -66,12 +66,12 @@ class Work:
         self.source: int | None = None
 
     def detach(self) -> Work:
-        """Leave the waiting to the program: the session's end warns about who forgets it. Return the handle."""
+        """Return the handle for the program to wait on: the end of the session warns if it never does."""
         self._host.unwaited[self.event] = self._what, user_line()
         return self
 
     def wait(self, timeout: object = None) -> bool:
-        """Let the clock run until this rank's part is complete; return True. `timeout` is torch's, and not used."""
+        """Run the clock until this rank's part is complete; return True. `timeout` is ignored."""
         self._host.unwaited.pop(self.event, None)
         if self.error is None:
             self._host.engine.wait(self.event, self)
@@ -86,16 +86,13 @@ class Work:
         return self.event.processed
 
     def exception(self) -> Exception | None:
-        """Return what went wrong, if anything."""
         return self.error
 
     def fail(self, error: Exception) -> None:
-        """Make `wait` raise `error`."""
         self.error = copy(error)
         self.error.__cause__ = error
 
     def complete(self, _: simpy.Event) -> None:
-        """Be complete when another event is."""
         self.event.succeed()
 
     def __str__(self) -> str:
@@ -108,8 +105,6 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one rank asks of a collective."""
-
     name: str
     tensors: Mapping[str, DeviceTensor] = field(default_factory=dict)
     op: ReduceOp | None = None
@@ -124,22 +119,19 @@ class Call:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """What every rank has to agree about, but for places."""
+        """Fields that must match across ranks, except placement."""
         tensors = [(name, tuple(t.shape), t.dtype) for name, t in self.tensors.items()]
         return self.name, self.op, self.root, tensors, list(self.more.items())
 
     @property
     def label(self) -> str:
-        """The name of the call in messages."""
         return self.end or self.name
 
     @property
     def places(self) -> list[object]:
-        """Which PEs hold the tensors, whatever the device."""
         return [t.layout.placement for t in self.tensors.values()]
 
     def description(self, ranks: Sequence[int]) -> str:
-        """Return the call as text, in a group of these global ranks."""
         given = [f"{name} {tuple(t.shape)} {t.dtype} on {len(t.pes)} PEs" for name, t in self.tensors.items()]
         given += [f"op={self.op}"] if self.op else []
         given += [f"root={ranks[self.root]}"] if self.root is not None else []
@@ -148,21 +140,18 @@ class Call:
 
 
 class Coalesced:
-    """The collectives of one with-block of the coalescing manager."""
-
     def __init__(self) -> None:
         self.works: list[Work] = []
 
     def wait(self) -> None:
-        """Wait for all of them."""
         for work in self.works:
             work.wait()
 
 
 class Meeting:
-    """One collective of a group: it starts on the machine when its last member has called it.
+    """One collective of a group; it starts when its last member has called it.
 
-    Each device then begins when what it has queued before is complete.
+    Each device then begins when its earlier work is complete.
     """
 
     def __init__(
@@ -180,16 +169,13 @@ class Meeting:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every member has called."""
         return len(self.calls) == len(self.members)
 
     @property
     def is_over(self) -> bool:
-        """Whether every member has called, and every device has done its part."""
         return self.is_complete and all(work.is_completed() for work in self._works.values())
 
     def join(self, member: int, call: Call) -> Work:
-        """Note the call of a member (its rank in the group), and return its handle."""
         host, device = self._host, self._devices[member]
         self.calls[member] = call
         self._check(member)
@@ -219,7 +205,7 @@ class Meeting:
         return work
 
     def cancel(self) -> None:
-        """Release the streams from a collective that some members have not called."""
+        """Complete the streams' operations of a collective that some members have not called."""
         self._is_cancelled = True
         waiting = [work.event for m, work in self._works.items() if not self.calls[m].runs]
         for event in (*(begun.done for begun in self._begun.values()), *waiting):
@@ -227,7 +213,7 @@ class Meeting:
                 event.succeed()
 
     def _release(self, _: simpy.Event) -> None:
-        """When the last device is done, let go of the tensors: handles may outlive them, and know this meeting."""
+        """Drop the tensors when the last device is done: handles may outlive them, and refer to this meeting."""
         if self.is_complete and all(work.event.triggered for work in self._works.values()):
             self.calls = {member: Call(call.name, end=call.end) for member, call in self.calls.items()}
             self._starts = None
@@ -258,7 +244,6 @@ class Meeting:
         raise error
 
     def _fail(self, member: int, error: Exception) -> None:
-        """Fail the calls of the other members with the error of the last one."""
         for other, work in self._works.items():
             if other != member:
                 work.fail(error)
@@ -283,15 +268,15 @@ class P2POp:
     op : callable
         `torch.distributed.isend` or `irecv`.
     tensor : Tensor
-        What is sent, or where it goes.
+        The data, or its destination.
     peer : int, optional
-        Global rank of the other.
+        Global rank of the other side.
     group : ProcessGroup, optional
         By default the world.
     tag : int
-        Sends and receives of one tag belong together.
+        Sends match receives with the same tag.
     group_peer : int, optional
-        The other's number in the group, in place of `peer`.
+        Rank of the other side in the group, instead of `peer`.
     """
 
     op: Callable[..., Work | None]
@@ -308,9 +293,9 @@ class P2POp:
 
 @dataclass(eq=False, slots=True)
 class _Post:
-    """One side of a message that waits for the other.
+    """One side of a message, waiting for the other.
 
-    A receive from any rank has no source, and no meeting until a send is found for it: its `work` is complete when that
+    A receive from any rank has no source, and no meeting until a send matches: its `work` is complete when that
     of the meeting is.
     """
 
@@ -324,20 +309,19 @@ class _Post:
 
 
 class Mailbox:
-    """Sends and receives of a group: they belong together by source, target and tag, first to first.
+    """Sends and receives of a group, matched by source, target and tag, in order.
 
     Each source, target and tag has a separate stream on both devices, so that no message waits for another that it
-    does not follow. Streams take queues that no other has messages in.
+    does not follow. Streams use queues that contain no messages of another stream.
     """
 
     def __init__(self, host: Host, group: ProcessGroup, transport: Transport) -> None:
         self._host, self._group, self._transport = host, group, transport
         self._open: list[_Post] = []
-        # Of each source and target: the stream that used each set of queues last, and its message.
+        # (source, target): for each set of queues, the stream that used it last, and its message.
         self._used: dict[tuple[int, int], list[tuple[str, Meeting]]] = {}
 
     def send(self, call: Call, target: int, tag: int) -> Work:
-        """Take the calling rank's send to a member of the group."""
         me = self._group.rank()
         other = self._take(lambda p: not p.is_send and p.source in (me, None) and (p.target, p.tag) == (target, tag))
         if other is None:
@@ -353,7 +337,6 @@ class Mailbox:
         return meeting.join(0, call)
 
     def receive(self, call: Call, source: int | None, tag: int) -> Work:
-        """Take the calling rank's receive from a member of the group, or from any."""
         me = self._group.rank()
         other = self._take(lambda p: p.is_send and source in (p.source, None) and (p.target, p.tag) == (me, tag))
         if other is None and source is None:
@@ -372,11 +355,9 @@ class Mailbox:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no message is under way, or waits for its other side."""
         return not self._open and all(message.is_over for used in self._used.values() for _, message in used)
 
     def cancel(self) -> None:
-        """Forget messages that only one side has asked for."""
         for post in self._open:
             if post.meeting is not None:
                 post.meeting.cancel()
@@ -402,7 +383,7 @@ class Mailbox:
         return meeting
 
     def _queues(self, way: tuple[int, int], stream: str, meeting: Meeting) -> int:
-        """Return the number of a set of queues in which nothing of another stream is under way."""
+        """Return the index of a set of queues in which no other stream has a message in progress."""
         used = self._used.setdefault(way, [])
         free = (i for i, (last, message) in enumerate(used) if last == stream or message.is_over)
         found = next(free, len(used))

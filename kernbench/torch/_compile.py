@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _place(error: Unsupported | TorchRuntimeError | UserError) -> str:
-    """Return what dynamo says of a graph break: the line of the user's that is innermost, and the reason."""
+    """Return dynamo's report of a graph break: the innermost line of the user's code, and the reason."""
     text = str(error).strip()
     frames = [f"{frame.filename}:{frame.lineno}" for frame in getattr(error, "real_stack", None) or ()]
     return f"{frames[-1]}: {text.splitlines()[0]}" if frames else text
@@ -30,7 +30,7 @@ def _place(error: Unsupported | TorchRuntimeError | UserError) -> str:
 
 @contextmanager
 def _whole() -> Iterator[None]:
-    """Let dynamo see the operators in torch's recurrent layers, and in those of its encoder."""
+    """Let dynamo trace the operators inside torch's recurrent layers, and inside its encoder."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -41,13 +41,7 @@ def _whole() -> Iterator[None]:
 
 
 class CompiledModel:
-    """A model on a simulated machine: called as the model, with torch's outputs.
-
-    Attributes
-    ----------
-    model : torch.nn.Module or callable
-        What was compiled.
-    """
+    """A model on a simulated machine: call it as the model; it returns torch's outputs."""
 
     def __init__(self, model: Any, device: Device, plan: Mapping[str, Any]) -> None:
         self.model, self._device = model, device
@@ -57,7 +51,7 @@ class CompiledModel:
             device.ranks(self._ranks.models)
             self._ranks.collect(device.gradients)
             own = self._ranks.models[0]
-        # All models of a class share the code that dynamo counts compilations of; without this, the ninth fails.
+        # Dynamo counts compilations per code object, shared by all models of a class: by default, the ninth fails.
         limit = torch._dynamo.config.accumulated_recompile_limit
         self._own = own
         self._call = torch.compile(own, backend=device.compile, fullgraph=True, dynamic=False, recompile_limit=limit)
@@ -70,20 +64,19 @@ class CompiledModel:
                 return self._call(*args, **kwargs)
         except (Unsupported, TorchRuntimeError, UserError) as error:
             if isinstance(error, TorchRuntimeError) or "Observed exception" in str(error):
-                self._own(*args, **kwargs)  # raises what the model raises, as it does without a compiler
+                self._own(*args, **kwargs)  # raises the error that the model raises without a compiler
             raise ArgumentError(f"the model cannot be compiled as one graph: {_place(error)}") from error
         except BackendCompilerFailed as error:
-            if isinstance(error.inner_exception, KernbenchError):  # which says all; dynamo adds pages
+            if isinstance(error.inner_exception, KernbenchError):  # its message is complete; dynamo adds pages
                 raise error.inner_exception from None
             raise
 
     @property
     def result(self) -> ModelResult:
-        """The time of the last call by module, and why; of a backward pass after it, too."""
+        """The time of the last call by module, and its limits; with the backward pass that followed."""
         return ModelResult.of(self._device)
 
     def close(self) -> None:
-        """End the session on the machine; results stay."""
         self._device.close()
 
 
@@ -109,15 +102,15 @@ def compile(
     graph : bool
         Whether the launches of a call are sent to the device as one graph.
     placement : mapping, optional
-        By module path, "" for the model itself or a function: how its matrix products are placed, "rows", "columns",
+        Placement of matrix products by module path, "" for the model itself or a function: "rows", "columns",
         "2-D", "2-D turned", "split-K", "split-K in cubes", "replicated", a `DPPolicy`, or "best": the fastest of
-        those with the least estimates, simulated once and kept on disk. Other products are placed by the least
-        estimate.
+        those with the lowest estimates, simulated once and cached on disk. Other products have the
+        placement with the lowest estimate.
     tp : int
-        Over how many SIPs the model is spread: each has its part of the weights in `plan`.
+        Number of SIPs over which the model is distributed: each has its part of the weights in `plan`.
     plan : mapping, optional
-        With `tp`, by path of a linear layer, in which `*` matches any part: "columns" or "rows", or as a plan of
-        DTensor has it. What a row-parallel layer computes is summed by an all-reduce. Without `data`, one rank is
+        With `tp`, by path of a linear layer, in which `*` matches any part: "columns" or "rows", or a style of
+        DTensor. The results of a row-parallel layer are summed by an all-reduce. Without `data`, one rank is
         simulated, and collectives over all: the ranks do the same at the same time.
     fuse : bool
         Whether products of one matrix with several weights are one launch, such as those for q, k and v; without
@@ -155,13 +148,13 @@ def backend(
     Parameters
     ----------
     gm : torch.fx.GraphModule
-        What dynamo found.
+        The graph that dynamo captured.
     inputs : sequence
         Its example inputs.
     options : mapping, optional
         `machine`, `data`, `graph`, `placement` and `fuse`, as for `compile`.
     **others
-        None is known: `mode` is for other backends.
+        Rejected: `mode` is for other backends.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The machine that compiled models run on: its session, memory and calls."""
+"""The machine of compiled models: its session, memory and calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _QUIET = frozenset((
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Stop the cycle collector during the with-block: a call makes a million objects that stay, and few cycles."""
+    """Pause the cycle collector: a call creates a million objects that stay, and few cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -52,7 +52,7 @@ def collector_paused() -> Iterator[None]:
 class Call:
     """One run of a compiled graph: its steps, and when it began and ended [ps].
 
-    `first` has, by SIP, the number of its first launch there.
+    `first` maps a SIP to the index of the call's first launch there.
     """
 
     steps: tuple[Step, ...]
@@ -74,24 +74,23 @@ class Device:
         self.use(machine if self._own is None else self._own.__enter__())
         self.graph, self.placement, self.fuse = graph, dict(placement or {}), fuse
         self._recorder: Recorder | None = None
-        # By storage of the first rank: it, and what each rank has in its place; also the gradients for it.
+        # By storage of the first rank: a weak reference to it and the tensors of all ranks; and their gradients.
         self._of_ranks: dict[int, tuple[Any, Sequence[torch.Tensor]]] = {}
         self._gradients: dict[int, list[torch.Tensor]] = {}
 
     def use(self, torch: RuntimeContext) -> None:
-        """Run on the machine of an open session from now on; what is compiled stays."""
+        """Run on the machine of an open session from now on, without compiling again."""
         sips, data = torch.engine.machine.config.n_sips, torch.engine.data
         if not 1 <= self.tp <= sips:
             raise ArgumentError(f"tp = {self.tp}: the machine has {sips} SIPs; use at most that, or enlarge it")
         self.session = torch
-        # Without values all ranks do the same at the same time: one is simulated, and collectives over all of them.
+        # Without values, all ranks do the same at the same time: simulate one of them, and collectives over all.
         self.memories = [Memory(torch, sip) for sip in range(self.tp if data else 1)]
         self.calls: list[Call] = []
         self._records: tuple[tuple[int, int], Records] | None = None
 
     @property
     def records(self) -> Records:
-        """What has happened on the machine; collected again only if something has happened since."""
         state = self.session.requests, int(self.session.engine.env.now)
         if self._records is None or self._records[0] != state:
             with collector_paused():
@@ -99,7 +98,7 @@ class Device:
         return self._records[1]
 
     def ranks(self, models: Sequence[torch.nn.Module]) -> None:
-        """Take note of which weights of the ranks belong together."""
+        """Record which parameters and buffers of the ranks correspond."""
         for parts in zip(*([*model.parameters(), *model.buffers()] for model in models), strict=True):
             self._belong(parts)
 
@@ -107,7 +106,7 @@ class Device:
         self._of_ranks[tensors[0].untyped_storage()._cdata] = inductor.storage_ref(tensors[0]), tensors
 
     def _of_rank(self, rank: int, x: Any) -> Any:
-        """Return what a rank has in the place of a value of the first rank."""
+        """Return the tensor of a rank that corresponds to one of the first rank."""
         if not (rank and isinstance(x, torch.Tensor)):
             return x
         ref, tensors = self._of_ranks.get(x.untyped_storage()._cdata, (None, ()))
@@ -117,19 +116,17 @@ class Device:
         return own if isinstance(x, torch.nn.Parameter) else own.as_strided(x.size(), x.stride(), x.storage_offset())
 
     def gradients(self, part: torch.Tensor) -> list[torch.Tensor]:
-        """Return the gradients of a weight of the first rank and of what belongs to it; without values, its own."""
+        """Return all ranks' gradients of a weight, given that of the first rank; without values, copies of its own."""
         found = self._gradients.pop(part.untyped_storage()._cdata)
         return found * (self.tp // len(found))
 
     def close(self) -> None:
-        """End the session, if it is the model's; results stay."""
         if self._own is not None and self._own.is_open:
             self._own.__exit__(None, None, None)
 
     # -- compiling
 
     def compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        """Compile a graph of dynamo: the backend of `torch.compile`."""
         modules = modules_of(gm)
         known = ["", *sorted(set(modules.values()) - {""})]
         unknown = [name for name in self.placement if name not in known]
@@ -139,7 +136,7 @@ class Device:
                 f"{''.join(f', {name}' for name in known[1:])}"
             )
 
-        inputs_of: list[int] = []  # the storages of the forward pass, in the order of their gradients
+        inputs_of: list[int] = []  # the storages of the forward pass, in gradient order
 
         def inner(program: Program, graph: Any, example: Sequence[Any], options: dict[str, Any]) -> Callable[..., Any]:
             is_backward = bool(options.get("is_backward"))
@@ -200,7 +197,7 @@ class Device:
         self.calls.append(Call(tuple(runs[0][2].steps), start, int(engine.env.now), first, len(runs), is_backward))
         for memory, (given, twins, recorder, _) in zip(self.memories, runs, strict=True):
             for x, twin in zip(given, twins, strict=True):
-                # Also of a buffer that the program reuses for a result: it changes no input then, but gives one back.
+                # Includes a buffer that the program reuses for a result: its values are returned.
                 if isinstance(x, torch.Tensor) and twin.untyped_storage()._cdata in recorder.written:
                     memory.peek(twin, x)
         return [
@@ -210,7 +207,6 @@ class Device:
 
     @contextmanager
     def _named(self, first: int) -> Iterator[None]:
-        """Let an error of a kernel say which module and operators it belongs to."""
         try:
             yield
         except KernelError as error:
@@ -221,7 +217,7 @@ class Device:
     def _record(
         self, program: Program, modules: Mapping[str, str], memory: Memory, args: list[Any]
     ) -> tuple[list[Any], list[Any], Recorder, Sequence[Any]]:
-        """Run a program on tensors without values; return its inputs, what stood for them, the steps and outputs."""
+        """Run a program on tensors without values; return its inputs, their twins, the steps and the outputs."""
         twins = [memory.twin(x) if isinstance(x, torch.Tensor) else x for x in args]
         inputs = {
             twin.untyped_storage()._cdata: x for x, twin in zip(args, twins, strict=True) if isinstance(x, torch.Tensor)
@@ -286,9 +282,9 @@ class Device:
 
 
 def modules_of(gm: torch.fx.GraphModule, key: str = "nn_module_stack") -> dict[str, str]:
-    """Return the module path of each node of a graph, by the node's name; empty for the model itself.
+    """Map the names of a graph's nodes to module paths; empty for the model itself.
 
-    In a graph of dynamo the key is "nn_module_stack"; in one of a backward pass, "fwd_nn_module_stack" has the modules
+    The key is "nn_module_stack" in a graph of dynamo; "fwd_nn_module_stack" in one of a backward pass has the modules
     of the forward operators.
     """
     found: dict[str, str] = {}
@@ -301,7 +297,7 @@ def modules_of(gm: torch.fx.GraphModule, key: str = "nn_module_stack") -> dict[s
 
 
 def readable(path: str) -> str:
-    """Return a module's path as `named_modules` has it.
+    """Convert dynamo's path of a module to that of `named_modules`.
 
     >>> readable("L['self'].model.layers[0].mlp"), readable("L['self']._modules['n']"), readable("L['self']")
     ('model.layers.0.mlp', 'n', '')
@@ -313,9 +309,9 @@ def readable(path: str) -> str:
 
 
 def module_of(nodes: Sequence[str], modules: Mapping[str, str], last: int = 0) -> str:
-    """Return the module that several nodes share, or that of the last one where they share the model alone.
+    """Return the common module of several nodes; if that is the model itself, the module of the last node.
 
-    With `last`, return what so many of the last nodes share, which may be the model.
+    With `last`, return the common module of the last `last` nodes, which may be the model.
     """
     found = []
     for name in nodes:
@@ -336,6 +332,5 @@ def module_of(nodes: Sequence[str], modules: Mapping[str, str], last: int = 0) -
 
 
 def operators_of(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the operators of a launch, without those that only look at memory in another way."""
     short = [name.rpartition(".")[2] for name in names]
     return tuple(dict.fromkeys([name for name in short if name not in _QUIET])) or tuple(short[-1:]) or ("copy",)

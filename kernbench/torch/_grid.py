@@ -1,4 +1,4 @@
-"""How a kernel that Inductor has written is cut into programs, and which PE runs which."""
+"""The division of a kernel written by Inductor into programs, and their assignment to PEs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ TILE = 8192  # elements of a tile, at most
 
 
 def holders(place: Place) -> list[tuple[int, int]]:
-    """Return the PEs that hold a tensor, in the order of addresses."""
     first, nbytes = place.extent
     parts = place.buffer.layout.parts
     return list(
@@ -22,7 +21,7 @@ def holders(place: Place) -> list[tuple[int, int]]:
 
 
 def owners(place: Place, count: int) -> tuple[list[tuple[int, int]], list[Sequence[int]]]:
-    """Return the PEs of a grid and the programs of each: where the part of the result is that a program writes."""
+    """Return the PEs of a grid and the programs of each: a program runs where the middle of its result is."""
     parts, (first, nbytes) = place.buffer.layout.parts, place.extent
     starts = [s.offset_bytes for s in parts]
     owned: dict[tuple[int, int], list[int]] = {}
@@ -39,7 +38,7 @@ def _power(n: int) -> int:
 
 
 def blocks(sizes: dict[str, int], reduced: int, holders: int, names: Sequence[str]) -> dict[str, int]:
-    """Return the sizes of the blocks of a generated kernel, so that each PE gets the rows or elements that it holds."""
+    """Choose block sizes such that each PE gets the rows or elements that it holds."""
     found: dict[str, int] = {}
     if "R0_BLOCK" in names:
         found["R0_BLOCK"] = min(_power(reduced), 2048)

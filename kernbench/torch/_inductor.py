@@ -1,4 +1,4 @@
-"""Everything that uses private names of Inductor: this module alone."""
+"""The only module that uses private names of Inductor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
 from kernbench.errors import StateError
 
-# Names that are not part of torch's interface; tests/torch/test_contract.py reports those that a release changes.
+# Names outside torch's interface; tests/torch/test_contract.py reports those that a release changes.
 PRIVATE = (
     "torch._dynamo.output_graph:GraphCompileReason",
     "torch._inductor.compile_fx:compile_fx",
@@ -54,7 +54,7 @@ SETTINGS = {
     "triton.codegen_upcast_to_fp32": True,
     "triton.mix_order_reduction": False,
 }
-# What a generated program takes from its own globals.
+# The name in a generated program's globals that is replaced.
 ALLOCATION = "empty_strided_cpu"
 _floordiv = TritonOverrides.floordiv
 _HEURISTICS = "@triton_heuristics."
@@ -64,7 +64,6 @@ _NODES = re.compile(r"Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]")
 
 
 def missing() -> list[str]:
-    """Return the private names and settings that the installed torch does not have."""
     from torch._inductor import config
 
     known = config.get_config_copy() if hasattr(config, "get_config_copy") else config.shallow_copy_dict()
@@ -79,7 +78,7 @@ def missing() -> list[str]:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A Triton kernel that Inductor has written: its function, and what it says of its arguments."""
+    """A Triton kernel written by Inductor: its function, and the metadata of its arguments."""
 
     name: str
     function: FunctionType
@@ -87,17 +86,15 @@ class Kernel:
     launch: Callable[[Kernel, Sequence[Any]], None]
 
     def written(self, names: Iterable[str]) -> list[str]:
-        """Return which of its pointers it writes through."""
         mutated = self.meta.get("inductor_meta", {}).get("mutated_arg_names", ())
         return [name for name in names if name.startswith(("out_ptr", "in_out_ptr", "ws_ptr")) or name in mutated]
 
     def run(self, *args: Any, stream: Any = None, **_: Any) -> None:
-        """Launch it: what a generated program calls."""
         self.launch(self, args)
 
 
 class _Heuristics:
-    """In the place of `triton_heuristics` in a kernel's file: keeps what the decorators are given."""
+    """Replaces `triton_heuristics` in a kernel's file, and keeps the arguments of the decorators."""
 
     def __init__(self) -> None:
         self.meta: dict[str, Any] = {}
@@ -111,7 +108,7 @@ class _Heuristics:
 
 
 class _WithoutBroadcast(ast.NodeTransformer):
-    """Replaces `tl.broadcast_to(x, shape)` by x: numpy broadcasts what a condition compares."""
+    """Replaces `tl.broadcast_to(x, shape)` by x: numpy broadcasts the operands of a comparison."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         node = self.generic_visit(node)  # type: ignore[assignment]
@@ -119,7 +116,7 @@ class _WithoutBroadcast(ast.NodeTransformer):
 
 
 def _asserted(line: re.Match[str]) -> str:
-    """Return the line of an assertion as a check of values, which costs no time."""
+    """Rewrite an assertion as a check of values, which takes no simulated time."""
     call = _WithoutBroadcast().visit(ast.parse(line[2])).body[0].value
     condition, message = call.args
     names = sorted({x.id for x in ast.walk(condition) if isinstance(x, ast.Name) and x.id != "tl"})
@@ -128,10 +125,10 @@ def _asserted(line: re.Match[str]) -> str:
 
 
 def _kernel(name: str, source: str, launch: Callable[[Kernel, Sequence[Any]], None]) -> Kernel:
-    """Run the source of a kernel, without Triton's decorators."""
+    """Execute the source of a kernel, without Triton's decorators."""
     source = source.replace("triton_helpers.set_driver_to_cpu()", "").replace("@triton.jit", "")
     source = _ASSERTION.sub(_asserted, source.replace(_HEURISTICS, "@_heuristics."))
-    source = _OTHER.sub("", source)  # what is masked off is 0 anyway, and no fault as a divisor if no 0 is asked for
+    source = _OTHER.sub("", source)  # masked loads are 0 without it; an explicit 0 would be a fault as a divisor
     heuristics = _Heuristics()
     file = f"<{name} of {len(linecache.cache)}>"
     names: dict[str, Any] = {"_heuristics": heuristics, "__name__": file, "__file__": file}
@@ -141,7 +138,7 @@ def _kernel(name: str, source: str, launch: Callable[[Kernel, Sequence[Any]], No
 
 
 class _Target:
-    """What Triton's driver answers when Inductor asks for the device."""
+    """The answers of Triton's driver when Inductor asks for the device."""
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
@@ -162,7 +159,7 @@ class _Target:
 
 
 def _checked_floordiv(a: Any, b: Any) -> Any:
-    """Write the quotient of integers as Inductor does, which is 0 where the divisor is, and refuse such a divisor."""
+    """Generate Inductor's integer division, which is 0 for the divisor 0, and an assertion against that divisor."""
     from torch._inductor.virtualized import V
 
     asked = sorted({*getattr(b, "mask_vars", ()), *filter(None, [V.kernel._load_mask])}, key=str)
@@ -173,7 +170,7 @@ def _checked_floordiv(a: Any, b: Any) -> Any:
 
 @contextmanager
 def _writing_triton(launch: Callable[[Kernel, Sequence[Any]], None]) -> Iterator[None]:
-    """Let Inductor write Triton without a GPU, and hand the kernels to `launch` instead of compiling them."""
+    """Let Inductor generate Triton without a GPU, and pass the kernels to `launch` instead of compiling them."""
     from torch._inductor import config
     from torch._inductor.async_compile import AsyncCompile
     from triton.runtime import driver
@@ -194,14 +191,14 @@ def _writing_triton(launch: Callable[[Kernel, Sequence[Any]], None]) -> Iterator
 
 @dataclass(frozen=True)
 class Program:
-    """A graph that Inductor has compiled: its function, and the source of it."""
+    """A graph compiled by Inductor: its function, and its source."""
 
     call: Callable[[list[Any]], Sequence[Any]]
     lines: Sequence[str]
     file: str
 
     def place(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names of the source nodes and ATen operators that the running line is for."""
+        """Source nodes and ATen operators of the running line."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename != self.file:
             frame = frame.f_back
@@ -223,7 +220,7 @@ def compiled(
     inner: Inner, decompositions: dict[Any, Any], of_training: dict[Any, Any],
     rewrite: Callable[[torch.fx.GraphModule, bool], torch.fx.GraphModule],
 ) -> Any:  # fmt: skip
-    """Compile a graph of dynamo; `inner` makes a function of each program that Inductor writes.
+    """Compile a graph of dynamo; `inner` wraps each program that Inductor generates.
 
     `allocate` replaces `empty_strided_cpu` in the programs, and `launch` receives the launches of their kernels.
     `of_training` has the decompositions that only a graph with gradients needs, and `rewrite` changes the graph before
@@ -238,7 +235,7 @@ def compiled(
         made._boxed_call = True  # type: ignore[attr-defined]
         return made
 
-    # Also in Inductor's own table, for what it puts in the place of patterns; the table is kept for the whole process.
+    # Also patched in Inductor's own table, which it uses for replaced patterns and keeps for the whole process.
     trained = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
     extra = of_training if trained else {}
     with torch._inductor.config.patch(SETTINGS), mock.patch.dict(select_decomp_table(), extra):
@@ -247,7 +244,7 @@ def compiled(
 
 
 def _program(code: Any, allocate: Callable[..., Any]) -> Program:
-    if isinstance(code, FunctionType):  # of a graph without operators
+    if isinstance(code, FunctionType):  # a graph without operators
         return Program(code, (), "")
     call: Any = getattr(code, "current_callable", None)
     function = getattr(call, "__func__", call)
@@ -260,7 +257,7 @@ def _program(code: Any, allocate: Callable[..., Any]) -> Program:
 
 
 def graph_break(gm: Any) -> str:
-    """Return where and why a graph of dynamo ends before the model does, or nothing."""
+    """Place and reason of a break that ends a graph of dynamo before the model; empty if there is none."""
     reason = getattr(gm, "compile_subgraph_reason", None)
     if reason is None or not reason.graph_break:
         return ""
@@ -269,10 +266,9 @@ def graph_break(gm: Any) -> str:
 
 
 def versions() -> str:
-    """Return which versions this front end is made for."""
     return 'it is made for those of `pip install "kernbench[torch]"`'
 
 
 def storage_ref(x: torch.Tensor) -> Any:
-    """Return a weak reference to the memory behind a tensor; its `cdata` is a key for as long as it lives."""
+    """Return a weak reference to the storage of a tensor; its `cdata` is a key while the storage lives."""
     return import_module("torch.multiprocessing.reductions").StorageWeakRef(x.untyped_storage())

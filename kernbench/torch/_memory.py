@@ -1,4 +1,4 @@
-"""Device memory behind the tensors of a generated program, which have no values: they are on torch's meta device."""
+"""Device memory for the tensors of a generated program, which have no values: they are on torch's meta device."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from kernbench.torch._inductor import storage_ref
 from kernbench.triton_emu._handles import Pointer
 
 COPIES = DPPolicy()
-LINE = 2048  # bytes that a PE holds at least: smaller pieces cost their readers a round trip each (chosen)
-SMALL = 64 * 1024  # bytes: weights up to this size, of one dim, are on every PE (chosen)
+LINE = 2048  # minimum bytes per PE: smaller parts cost their readers a round trip each (chosen)
+SMALL = 64 * 1024  # bytes: 1-d weights up to this size are replicated on every PE (chosen)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor is on the device: memory, address of the first element, type, shape and strides in elements."""
+    """The place of a tensor on the device: memory, address of the first element, shape and strides in elements."""
 
     buffer: DeviceTensor
     va: int
@@ -42,79 +42,69 @@ class Place:
 
     @property
     def pointer(self) -> Pointer:
-        """What a kernel gets for it."""
         return Pointer(self.va, self.dtype)
 
     @property
     def extent(self) -> tuple[int, int]:
-        """Its first byte in its memory, and the bytes from there to its last one."""
+        """(first byte in its memory, bytes up to the last element)."""
         last = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
         return self.va - self.buffer.data_ptr(), (last + 1) * self.dtype.itemsize
 
     @property
     def row(self) -> Place:
-        """Its first row."""
         return replace(self, shape=(1, self.shape[-1]), strides=(0, self.strides[-1]))
 
     @property
     def stored(self) -> Stored:
-        """What a product gets for it: where a matrix, or a stack of them, is."""
+        """As the operand of a product: a matrix, or a stack of matrices."""
         (m, n), batch = self.shape[-2:], prod(self.shape[:-2])
         stride = self.strides[0] if len(self.strides) == 3 else 0
         return Stored.strided((m, n), self.strides[-2:], self._held, [i * stride for i in range(batch)])  # type: ignore[arg-type]
 
     @property
     def heads(self) -> Heads:
-        """What attention gets for it: where [batch, heads, tokens, width] are."""
+        """As the operand of attention: [batch, heads, tokens, width]."""
         batch, *strides = self.strides
         return Heads(tuple(i * batch for i in range(self.shape[0])), tuple(strides), self._held)  # type: ignore[arg-type]
 
     @property
     def _held(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-        """Of each part of the memory its first element, counted from the pointer, its elements, and who holds it."""
+        """(first element, counted from the pointer, elements, holders) of each part of the memory."""
         item, first = self.dtype.itemsize, self.va - self.buffer.data_ptr()
         held = self.buffer.layout.held(self.buffer._host.config.pes_per_cube)
         return tuple(((at - first) // item, nbytes // item, pes) for at, nbytes, pes in held)
 
 
-Key = tuple[int, int, DType, DPPolicy]  # the shape of memory, its type, and how it is spread
+Key = tuple[int, int, DType, DPPolicy]  # shape of the memory, its type and placement
 
 
 @dataclass
 class _Block:
-    """Memory of the device, and the torch storage that it is for."""
-
     ref: Any
     buffer: DeviceTensor
     key: Key
 
 
 class Memory:
-    """Finds or makes the memory behind a tensor; that of storages that have died is used again."""
+    """Finds or allocates the memory of a tensor; that of dead storages is reused."""
 
     def __init__(self, session: RuntimeContext, sip: int) -> None:
         self.session, self.sip = session, sip
         self.parts = len(session._host.pes)
         self._blocks: dict[int, _Block] = {}  # by storage without values
-        self._twins: dict[int, tuple[Any, torch.Tensor]] = {}  # by storage of the host: the one without values
+        self._twins: dict[int, tuple[Any, torch.Tensor]] = {}  # by storage on the host; a weak reference to it
         self._free: dict[Key, list[DeviceTensor]] = {}
-        self._constants: dict[Any, tuple[list[Any], torch.Tensor]] = {}  # placed ones: what they are of, and they
+        self._constants: dict[Any, tuple[list[Any], torch.Tensor]] = {}
 
     def type_of(self, dtype: torch.dtype) -> DType:
-        """Return the machine's type.
-
-        Raises
-        ------
-        ArgumentError
-            If it has none.
-        """
+        """Return the machine's type; raise ArgumentError if it has none."""
         try:
             return as_dtype(str(dtype).removeprefix("torch."))
         except TypeError:
             raise ArgumentError(f"{dtype} is not a type of the machine; convert the model: model.half()") from None
 
     def twin(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a tensor without values in the place of one of the host, with the same memory for the same storage."""
+        """Return the tensor without values that replaces one of the host; one storage has one memory."""
         storage = x.untyped_storage()
         key = storage._cdata
         known = self._twins.get(key)
@@ -129,21 +119,20 @@ class Memory:
         return empty.set_(known[1].untyped_storage(), x.storage_offset(), x.size(), x.stride())
 
     def allocate(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return new memory, as `torch.empty_strided`."""
         x = torch.empty_strided(size, stride, dtype=dtype, device="meta")
         self._take(x, self._spread(x, x.untyped_storage().nbytes()))
         return x
 
     def placed(self, size: Span, dtype: torch.dtype, policy: DPPolicy) -> torch.Tensor:
-        """Return new memory of a matrix that a policy places; only products read it, as a `Stored`."""
+        """Allocate a matrix that a policy places; only products read it, as a `Stored`."""
         x = torch.empty(size, dtype=dtype, device="meta")
         self._take(x, (*size, self.type_of(dtype), policy))
         return x
 
     def place_for(self, x: torch.Tensor, estimate: Callable[[int, int, list[tuple[int, int]]], float]) -> None:
-        """Place a new tensor over as many cubes as take the least time.
+        """Place a new tensor over the number of cubes with the lowest estimate.
 
-        That is estimated from the bytes of a PE, those of an element, and the PEs.
+        `estimate` gets the bytes per PE, the bytes per element, and the PEs.
         """
         near, nbytes = cubes_near_io(self.session.engine.machine), x.untyped_storage().nbytes()
         pes, found = self.session._host.config.pes_per_cube, []
@@ -157,9 +146,9 @@ class Memory:
     def constant(
         self, twins: Sequence[torch.Tensor], inputs: Mapping[int, torch.Tensor], parts: int, policy: DPPolicy
     ) -> torch.Tensor:
-        """Return matrices of the host side by side, as `Stored.side_by_side` has them, where a policy places them.
+        """Return matrices of the host side by side (`Stored.side_by_side`), placed by `policy`, in no simulated time.
 
-        `inputs` are the tensors of the host, by the storage of their twins. They come in no simulated time.
+        `inputs` maps storages of twins to tensors of the host.
         """
         views = [(x.untyped_storage()._cdata, x.size(), x.stride(), x.storage_offset()) for x in twins]
         key = parts, policy, *views
@@ -176,7 +165,6 @@ class Memory:
         return found
 
     def place(self, x: torch.Tensor) -> Place:
-        """Return where a tensor is."""
         dtype = self.type_of(x.dtype)
         block = self._blocks.get(x.untyped_storage()._cdata)
         if block is None or block.ref.expired():
@@ -186,12 +174,12 @@ class Memory:
         return Place(block.buffer, va, dtype, tuple(x.shape), tuple(x.stride()))
 
     def move(self, x: torch.Tensor, to: torch.Tensor) -> None:
-        """Give the memory of a tensor to another one of its form; the first gets other memory when it is used again."""
+        """Give the memory of a tensor to another one of its form; the first gets new memory at its next use."""
         block = self._blocks.pop(x.untyped_storage()._cdata)
         self._blocks[to.untyped_storage()._cdata] = _Block(storage_ref(to), block.buffer, block.key)
 
     def poke(self, x: torch.Tensor) -> None:
-        """Bring the values of a tensor of the host to the device, in no simulated time."""
+        """Copy the values of a host tensor to the device, in no simulated time."""
         if self.session.engine.data:
             buffer = self._blocks[self._twins[x.untyped_storage()._cdata][1].untyped_storage()._cdata].buffer
             raw, held = _bytes(x), np.zeros(buffer.numel(), np.uint8)
@@ -199,13 +187,12 @@ class Memory:
             buffer.poke(held.reshape(buffer.shape))
 
     def peek(self, x: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
-        """Bring the values behind a tensor without values to a tensor of the host, in no simulated time."""
+        """Copy the values of a tensor without values to a host tensor, in no simulated time."""
         if self.session.engine.data:
             self.put(self._blocks[x.untyped_storage()._cdata].buffer.peek(), into)
         return into
 
     def put(self, values: np.ndarray, into: torch.Tensor) -> None:
-        """Set the memory of a tensor of the host to the bytes of a buffer."""
         raw = _bytes(into)
         raw[:] = values.reshape(-1)[: raw.size]
 
@@ -215,15 +202,12 @@ class Memory:
         return made
 
     def _spread(self, x: torch.Tensor, nbytes: int, most: int = 1 << 30) -> Key:
-        """Return in how many units of how many bytes to spread a tensor: rows if there are enough, else lines.
-
-        It is in at most so many cubes.
-        """
+        """Spread a tensor over `most` cubes at most: in rows if each PE gets one, else in lines of `LINE` bytes."""
         width = x.shape[-1] * x.element_size() if x.dim() > 1 and x.stride(-1) == 1 else 0
         units, unit = max(1, -(-nbytes // LINE)), LINE
         if width and nbytes % width == 0 and nbytes // width >= self.parts:
             units, unit = nbytes // width, width
-        # A tensor of few units is in few cubes, near the IO chiplet, over which SIPs add it up.
+        # A tensor of few units is in few cubes, near the IO chiplet, through which SIPs exchange it for an all-reduce.
         near = cubes_near_io(self.session.engine.machine)
         cubes = min(most, -(-units // self.session._host.config.pes_per_cube))
         return units, unit, uint8, ROWS if cubes >= len(near) else replace(ROWS, cubes=near[:cubes])
@@ -239,7 +223,6 @@ class Memory:
 
 
 def typed(place: Place) -> DeviceTensor:
-    """Return the memory of a whole tensor as a tensor of its type."""
     layout, size = place.buffer.layout, place.dtype.itemsize
     rows, width = layout.shape
     shards = [replace(s, index=(s.index[0], slice(0, width // size))) for s in layout.shards]
@@ -248,12 +231,11 @@ def typed(place: Place) -> DeviceTensor:
 
 
 def _bytes(x: torch.Tensor) -> np.ndarray:
-    """Return the bytes of the storage of a tensor of the host, shared with it."""
+    """Storage of a host tensor as bytes, not copied."""
     storage = x.untyped_storage()
     raw: np.ndarray = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),)).numpy()
     return raw
 
 
 def is_host(x: object) -> bool:
-    """Return whether a value is a tensor of the host, also one without values."""
     return isinstance(x, torch.Tensor) and (isinstance(x, FakeTensor) or x.device.type == "cpu")

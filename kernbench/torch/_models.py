@@ -24,7 +24,7 @@ HEAD, GROUP, FFN = (
     128,
     8,
     3.5,
-)  # of Llama-3 70B: elements of a head, query heads of a kv head, width of the feed-forward
+)  # of Llama-3 70B: elements of a head, query heads per kv head, feed-forward width over hidden width
 PLAN = {
     **{f"*.{name}_proj": "columns" for name in ("q", "k", "v", "gate", "up")},
     **{f"*.{name}_proj": "rows" for name in ("o", "down")},
@@ -32,7 +32,7 @@ PLAN = {
 
 
 class Llama(torch.nn.Module):
-    """A decoder layer of Llama with its rotary embedding; in decode, with keys and values of the tokens before."""
+    """A decoder layer of Llama with its rotary embedding; in decode, with the keys and values of earlier tokens."""
 
     def __init__(self, hidden: int, tokens: int, context: int, tp: int) -> None:
         super().__init__()
@@ -53,14 +53,13 @@ class Llama(torch.nn.Module):
             self.keys, self.values = (torch.nn.Buffer(torch.empty(size)) for _ in "kv")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the hidden states after the layer."""
         at = torch.arange(self.before, self.before + x.shape[1])[None]
         cache = self if self.before else None
         found: torch.Tensor = self.layer(x, position_embeddings=self.rotary(x, at), past_key_values=cache)
         return found
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, _: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keep the keys and values of new tokens, and return those of all: what transformers asks of a cache."""
+        """Store the keys and values of new tokens, and return those of all: the interface of transformers' caches."""
         self.keys[:, :, self.before :], self.values[:, :, self.before :] = keys, values
         return self.keys, self.values
 
@@ -73,7 +72,6 @@ class Gpt2(torch.nn.Module):
         self.model = hf.GPT2LMHeadModel(hf.GPT2Config(n_layer=1, use_cache=False))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the token after the last one."""
         logits: torch.Tensor = self.model(inputs_embeds=x, logits_to_keep=1).logits
         return logits
 
@@ -109,16 +107,16 @@ def _half() -> Iterator[None]:
 
 
 def make(name: str, tp: int, **sizes: Any) -> tuple[torch.nn.Module, torch.Tensor]:
-    """Return a model of `kernbench.studies.models` and its input, in f16."""
+    """Return a model of `kernbench.studies.models` and its input, in f16, without values."""
     with FakeTensorMode(), no_init_weights(), _half():
         model, x = _MAKE[name](tp, **sizes)
     return model.eval(), x
 
 
 def _bytes_read(model: torch.nn.Module) -> int:
-    """Return the bytes of the weights, and of the keys and values, that a call reads at least once.
+    """Bytes of weights, keys and values that a call reads at least once.
 
-    Of a table of embeddings, a call reads a few rows, unless another layer shares it.
+    Embedding tables do not count, unless another layer shares them: a call reads a few rows.
     """
     tables = {id(x.weight) for x in model.modules() if isinstance(x, torch.nn.Embedding)}
     shared = {id(x.weight) for x in model.modules() if isinstance(x, torch.nn.Linear)}
@@ -127,29 +125,22 @@ def _bytes_read(model: torch.nn.Module) -> int:
 
 
 class Calls:
-    """A model that is compiled once and called on several machines, over `tp` SIPs of each.
-
-    Attributes
-    ----------
-    nbytes : int
-        What a SIP reads at least once in a call.
-    """
+    """A model compiled once and called on several machines; a SIP reads at least `nbytes` in a call."""
 
     def __init__(self, machine: Machine, name: str, tp: int, **sizes: Any) -> None:
-        torch.compiler.reset()  # a row depends on nothing that was compiled before
+        torch.compiler.reset()  # rows must not depend on earlier compilations
         model, self._x = make(name, tp, **sizes)
         self._device = Device(machine, data=False, tp=tp)
-        with catch_warnings(action="ignore"):  # torch's, of copies of parameters without values
+        with catch_warnings(action="ignore"):  # torch warns about copies of parameters without values
             self._call = CompiledModel(model, self._device, PLAN if tp > 1 else {})
         self._device.close()
         self.nbytes = _bytes_read(model if self._call._ranks is None else self._call._ranks.models[0])
 
     def on(self, machine: Machine, graph: bool = False) -> ModelResult:
-        """Return the result of a call on a machine."""
         with collector_paused():
             with session(machine) as ours:
                 self._device.use(ours)
                 self._device.graph = graph
                 with torch.no_grad():
                     self._call(self._x)
-            return self._call.result  # the session collects its records when it ends: once is enough
+            return self._call.result  # inside the with-block: records are collected once, at the end of the session

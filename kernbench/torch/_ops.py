@@ -1,4 +1,4 @@
-"""Operators that reach native kernels whole: attention, products of one row, fused products; and decompositions."""
+"""Operators passed whole to native kernels: attention, one-row products, fused products; and decompositions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-NATIVE = (torch.float16, torch.bfloat16, torch.float32)  # what PE_GEMM multiplies
+NATIVE = (torch.float16, torch.bfloat16, torch.float32)  # types of PE_GEMM
 
 
 @torch.library.custom_op("kernbench::attention", mutates_args=())
 def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, behind: int | None, scale: float
 ) -> torch.Tensor:
-    """Return softmax(q k^T scale + mask) v; kv heads divide the query heads.
+    """softmax(q k^T scale + mask) v; the number of kv heads divides that of query heads.
 
     With `behind`, instead of a mask, query token i sees kv tokens up to i + behind.
     """
@@ -41,7 +41,7 @@ def _gradients(
     grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
     behind: int | None, scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Return the gradients, with the scores computed again; the products are those of the machine."""
+    """Gradients, from recomputed scores; the products run on the machine."""
     group = q.shape[1] // k.shape[1]
     keys, values = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
     weights = torch.ops.aten._safe_softmax(_scores(q, keys, mask, behind, scale), -1)
@@ -81,7 +81,7 @@ def flash_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: torch.Tensor | None = None, scale: float | None = None,
 ) -> Any:  # fmt: skip
-    """Return torch's attention on the CPU, which its layers call, as the operator; nothing reads the second result."""
+    """Replace torch's attention on the CPU, as called by its layers; the second result is never read."""
     if dropout_p:
         return NotImplemented
     scale = 1 / sqrt(query.shape[-1]) if scale is None else scale
@@ -95,7 +95,6 @@ def flash_attention_backward(
     logsumexp: torch.Tensor, dropout_p: float, is_causal: bool, *, attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> Any:  # fmt: skip
-    """Return its gradients."""
     if dropout_p:
         return NotImplemented
     scale = 1 / sqrt(query.shape[-1]) if scale is None else scale
@@ -107,7 +106,7 @@ def _replacement(
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
     behind: int | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Take the arguments of `scaled_dot_product_attention`; leading dims, which may be broadcast, are one batch."""
+    """Normalize the arguments of `scaled_dot_product_attention`: leading dims, broadcast, become one batch."""
     if dropout_p or (attn_mask is not None and attn_mask.requires_grad):
         return functional.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -130,7 +129,6 @@ def _replacement(
 
 
 def with_native_attention(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Let a graph of dynamo call the operator instead of torch's attention."""
     targets = (functional.scaled_dot_product_attention, torch._C._nn.scaled_dot_product_attention)
     for node in gm.graph.nodes:
         if node.op == "call_function" and node.target in targets:
@@ -143,7 +141,7 @@ def with_native_attention(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _lower_right(attention: torch.fx.Node) -> int | None:
-    """Return how many tokens are before those of the query, if the mask is what `causal_lower_right` becomes."""
+    """Return the query's offset in kv tokens if the mask is that of `causal_lower_right`, else None."""
     mask, kwargs = attention.kwargs.get("attn_mask"), attention.kwargs
     if not isinstance(mask, torch.fx.Node) or mask.target != torch.tril or kwargs.get("dropout_p"):
         return None
@@ -155,7 +153,6 @@ def _lower_right(attention: torch.fx.Node) -> int | None:
 
 @torch.library.custom_op("kernbench::products", mutates_args=())
 def products(x: torch.Tensor, weights: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the products of one matrix with several."""
     return [x @ weight for weight in weights]
 
 
@@ -166,7 +163,6 @@ def _(x: Any, weights: Any) -> list[torch.Tensor]:
 
 @torch.library.custom_op("kernbench::bmm", mutates_args=())
 def bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return the products of a batch of matrices with another."""
     return torch.bmm(a, b)
 
 
@@ -177,7 +173,7 @@ def _(a: Any, b: Any) -> torch.Tensor:
 
 @torch.library.custom_op("kernbench::summed_mm", mutates_args=())
 def summed_mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return a product that the ranks add up next."""
+    """Multiply; the ranks add the result up next, and it is placed for that."""
     return a @ b
 
 
@@ -187,7 +183,6 @@ def _(a: Any, b: Any) -> torch.Tensor:
 
 
 def with_summed_products(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Let products that the ranks add up be an operator, whose result is placed for that."""
     for node in gm.graph.nodes:
         if node.target is torch.ops.kernbench.all_reduce.default:
             x = node.args[0]
@@ -200,12 +195,12 @@ def with_summed_products(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def outer_products(a: torch.Tensor, b: torch.Tensor) -> Any:
-    """Return products of columns with rows, element by element; others are left as they are, also dot products."""
+    """Products of columns with rows, elementwise; other products, also dot products, are not decomposed."""
     return (a * b).contiguous() if a.shape[2] == 1 else NotImplemented
 
 
 def with_native_bmm(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Let products of batches of one row or column be an operator; Inductor writes these as a sum of products."""
+    """Replace batched products with one row or column, which Inductor would write as a sum of products."""
     for node in gm.graph.nodes:
         if node.target is torch.ops.aten.bmm.default:
             a, b = (x.meta["val"] for x in node.args)
@@ -216,18 +211,17 @@ def with_native_bmm(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def with_fused_products(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Let the products of one matrix with several weights in a graph of ATen be one operator."""
     by_input: dict[str, list[torch.fx.Node]] = {}
     for node in gm.graph.nodes:
         if node.target is torch.ops.aten.mm.default and _of_inputs(node.args[1]):
-            x = node.args[0]  # a view of it is made for each product
+            x = node.args[0]  # each product has its own view of the input
             by_input.setdefault(f"{x.target}{x.args}" if _is_view(x) else x.name, []).append(node)
     for nodes in by_input.values():
         x = nodes[0].args[0]
         if len(nodes) == 1:
             continue
         with gm.graph.inserting_before(nodes[0]):
-            weights = [_again(gm.graph, node.args[1]) for node in nodes]  # which may be views that come later
+            weights = [_again(gm.graph, node.args[1]) for node in nodes]  # may be views defined later
             fused = gm.graph.call_function(torch.ops.kernbench.products.default, (x, weights))
             fused.meta = {**nodes[0].meta, "val": [node.meta["val"] for node in nodes]}
             if all("from_node" in node.meta for node in nodes):
@@ -246,7 +240,6 @@ def with_fused_products(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _of_inputs(node: Any) -> bool:
-    """Return whether a node is an input of its graph, or a view of one."""
     while _is_view(node):
         node = node.args[0]
     return bool(node.op == "placeholder")
@@ -257,7 +250,7 @@ def _is_view(node: Any) -> bool:
 
 
 def _again(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
-    """Return the view that a node is, as new nodes."""
+    """Copy the chain of views that ends in `node`."""
     if node.op == "placeholder":
         return node
     source = _again(graph, node.args[0])
@@ -268,7 +261,7 @@ def convolution(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: list[int], padding: list[int],
     dilation: list[int], transposed: bool, output_padding: list[int], groups: int,
 ) -> Any:  # fmt: skip
-    """Return a convolution as windows of the input and a matrix product; transposed ones are left as they are."""
+    """As windows of the input and a matrix product; transposed convolutions are not decomposed."""
     if transposed or input.dim() != weight.dim():
         return NotImplemented
     dims = weight.dim() - 2
@@ -287,7 +280,7 @@ def convolution(
     count, places = weight.shape[0] // groups, 1
     for n in outer:
         places *= n
-    if groups == channels and count == 1:  # one filter for each channel: no matrix product
+    if groups == channels and count == 1:  # one filter per channel: no matrix product
         filters = weight.reshape(channels, *([1] * dims), *weight.shape[2:])
         out = (windows.float() * filters.float()).sum(list(range(2 + dims, 2 + 2 * dims))).to(input.dtype)
     else:
@@ -303,7 +296,6 @@ def convolution(
 
 
 def topk(input: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """Return the largest values, as the first ones after sorting."""
     if not input.dim():
         return NotImplemented
     values, places = torch.sort(input, dim=dim, descending=largest, stable=True)
@@ -311,7 +303,6 @@ def topk(input: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorte
 
 
 def histc(input: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
-    """Return a histogram, as one comparison for each bin; without bounds it is left as it is."""
     if not min < max:
         return NotImplemented
     x = input.reshape(-1, 1)
@@ -326,7 +317,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.topk.default: topk,
     torch.ops.aten.histc.default: histc,
 }
-# The native kernel has no second result, which torch's own backward reads.
+# The native kernel lacks the second result, which torch's own backward pass reads.
 OF_TRAINING: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: flash_attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default: flash_attention_backward,

@@ -1,4 +1,4 @@
-"""Tensor parallelism: a model for each rank, with its parts of the weights, and a sum where their results meet."""
+"""Tensor parallelism: a model for each rank, with its parts of the weights; row-parallel results are summed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kernbench.dtensor._placements import (
 )
 from kernbench.errors import ArgumentError
 
-# As this package, DTensor and transformers name them.
+# The names of this package, of DTensor and of transformers.
 STYLES = dict.fromkeys(("columns", "colwise", "ColwiseParallel"), COLUMN_PARALLEL) | dict.fromkeys(
     ("rows", "rowwise", "RowwiseParallel"), ROW_PARALLEL
 )
@@ -32,7 +32,7 @@ STYLES = dict.fromkeys(("columns", "colwise", "ColwiseParallel"), COLUMN_PARALLE
 
 @torch.library.custom_op("kernbench::all_reduce", mutates_args=())
 def all_reduce(x: torch.Tensor) -> torch.Tensor:
-    """Return the sum over the ranks; outside of a machine there is one."""
+    """Sum over the ranks; outside a machine there is one."""
     return x.clone()
 
 
@@ -41,27 +41,23 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-all_reduce.register_autograd(lambda _, grad: grad)  # what follows is the same on every rank
+all_reduce.register_autograd(lambda _, grad: grad)  # later layers are identical on all ranks
 
 
 class _Shared(torch.autograd.Function):
-    """The input of a column-parallel layer: the same on every rank, so its gradient is summed over the ranks."""
+    """The input of a column-parallel layer: identical on every rank, so its gradient is summed over the ranks."""
 
     @staticmethod
     def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
-        """Return the input."""
         return x.view_as(x)
 
     @staticmethod
     def backward(_: Any, grad: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the ranks' gradients."""
         found: torch.Tensor = all_reduce(grad)
         return found
 
 
 class _Part(torch.nn.Module):
-    """A linear layer on one rank, with its part of the weights."""
-
     def __init__(self, layer: torch.nn.Linear, rank: int, tp: int, style: LinearStyle) -> None:
         super().__init__()
         self.is_summed = style.y == Partial()
@@ -72,7 +68,7 @@ class _Part(torch.nn.Module):
         self.out_features, self.in_features = self.weight.shape
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return this rank's columns of the output, or the sum of the ranks' products and the bias."""
+        """Return this rank's columns of the output, or the sum of the ranks' products, plus the bias."""
         if not self.is_summed:
             return functional.linear(_Shared.apply(x), self.weight, self.bias)
         y: torch.Tensor = all_reduce(functional.linear(x, self.weight))
@@ -84,22 +80,10 @@ def _part(x: torch.Tensor, placement: Placement, rank: int, tp: int) -> torch.Te
 
 
 class Ranks:
-    """The model of each rank, whose parameters follow those of the whole model, and give it their gradients.
+    """The model of each rank; parameters are copied from the whole model, and gradients are added to it.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The whole model.
-    tp : int
-        How many ranks.
-    plan : mapping
-        By module path, in which `*` matches any part: "columns" or "rows" of a linear layer, or as DTensor's and
-        transformers' plans have it.
-
-    Raises
-    ------
-    ArgumentError
-        If a path matches no linear layer, a style is unknown, or a size does not divide.
+    `plan` maps module paths, in which `*` matches any part, to "columns" or "rows" of a linear layer, or to a style of
+    DTensor or transformers. Raises ArgumentError for unmatched paths, unknown styles, and sizes not divisible by `tp`.
     """
 
     def __init__(self, model: torch.nn.Module, tp: int, plan: Mapping[str, Any]) -> None:
@@ -120,7 +104,6 @@ class Ranks:
         self._versions = {name: x._version for name, x in self._whole.items()}
 
     def follow(self) -> None:
-        """Bring the parameters of the whole model that have changed to the ranks."""
         for name, x in self._whole.items():
             if x._version != self._versions[name]:
                 self._versions[name] = x._version
@@ -129,7 +112,7 @@ class Ranks:
                     parts[name].data.copy_(_part(x, placement, rank, len(self._parts)))
 
     def collect(self, gradients: Callable[[torch.Tensor], Sequence[torch.Tensor]]) -> None:
-        """Let the gradients of all ranks go to the whole model, when autograd has one for the first rank."""
+        """Add the gradients of all ranks to the whole model when autograd has accumulated those of the first rank."""
 
         def hook(name: str, part: torch.nn.Parameter) -> None:
             whole, placement = self._whole[name], self._placements.get(name)

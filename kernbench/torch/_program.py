@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """A call of a model, as a program: what `kb.torch.program` returns."""
+    """A call of a model as a program; made by `kb.torch.program`."""
 
     def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._given = model, args, kwargs
@@ -24,7 +24,6 @@ class Program:
         self.__doc__ = f"The PyTorch model {self.__name__}, called once."
 
     def __call__(self, torch: RuntimeContext, graph: bool = False) -> ModelResult:
-        """Call the model on the machine of a session; it is compiled once, for all machines."""
         model, args, kwargs = self._given
         if self._made is None:
             device = Device(torch)
@@ -43,14 +42,14 @@ class Program:
 def program(model: Any, *args: Any, **kwargs: Any) -> Program:
     """Return the call of a model as a program, for `kb.run`, `kb.sweep` and `kb.explore`.
 
-    The model is compiled at the first run, and used again on other machines. Gradients are not computed.
+    The model is compiled at the first run, and reused on other machines. Gradients are not computed.
 
     Parameters
     ----------
     model : torch.nn.Module or callable
         Unmodified, on the CPU.
     *args, **kwargs : object
-        Example inputs, as the model takes them: tensors of the CPU, of the shapes to simulate.
+        Example inputs of the model: tensors on the CPU, of the shapes to simulate.
 
     Returns
     -------

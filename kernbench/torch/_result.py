@@ -1,4 +1,4 @@
-"""What a call of a model took, by module: time, share, limit, bytes, FLOPs and place on the roofline."""
+"""The cost of a model's call by module: time, share, limit, bytes, FLOPs and place on the roofline."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """A launch, or an operator of the host, of a call: what it is, when it was, and what it moved and computed.
+    """A launch, or an operator on the host, in a call: its step, times, FLOPs and bytes.
 
-    With several ranks it begins when the slowest rank has finished the part before, so that no time is counted twice,
-    and a collective begins when the last rank has come. `wait_ps` is how long the first rank waited for that.
+    With several ranks it begins when the slowest rank has finished the previous part, so that no time is counted twice,
+    and a collective begins when the last rank arrives. `wait_ps` is how long the first rank waited for it.
     """
 
     step: Step
@@ -45,27 +45,22 @@ class Part:
 
     @property
     def name(self) -> str:
-        """The module, and the operators after a slash."""
         return self.step.name
 
     @property
     def module(self) -> str:
-        """The path of the module; empty for the model itself."""
         return self.step.module
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The operators, fused into one launch."""
         return self.step.operators
 
     @property
     def on_host(self) -> bool:
-        """Whether the host computed it."""
         return self.step.on_host
 
     @property
     def ns(self) -> float:
-        """Its time [ns]."""
         return (self.end_ps - self.start_ps) / 1000
 
 
@@ -75,7 +70,7 @@ class ModelResult:
     Attributes
     ----------
     launches : tuple of Part
-        Launches and operators of the host, in order, under module and operator names.
+        Launches and operators on the host, in order, with the names of modules and operators.
     """
 
     def __init__(self, records: Records, launches: Sequence[Part], window: tuple[int, int]) -> None:
@@ -83,7 +78,7 @@ class ModelResult:
 
     @classmethod
     def of(cls, device: Device) -> ModelResult:
-        """Return the result of the last call; of forward and backward, where the last one was a backward pass."""
+        """Return the result of the last call; if that was a backward pass, together with its forward pass."""
         if not device.calls:
             raise StateError("the model has not been called; its result is that of a call")
         count = 2 if device.calls[-1].is_backward and len(device.calls) > 1 else 1
@@ -102,7 +97,7 @@ class ModelResult:
         """By module, in the order of the model: ns, share, limit, bytes, FLOPs, and the place on the roofline.
 
         `intensity` is FLOPs per byte that the PEs moved, `of_roofline` is the achieved share of what the machine
-        allows at that intensity. Times add up to that of the call: a last row has what passes between launches, if
+        allows at that intensity. Times add up to that of the call: a last row has the time between launches, if
         any. `wait_ns` is how long the first rank waits in collectives for the last one, which `ns` does not contain.
         """
         rows = []
@@ -125,7 +120,7 @@ class ModelResult:
 
     @cached_property
     def placements(self) -> pd.DataFrame:
-        """Each matrix product: its placement and simulated time [ns], why, and the estimates of all placements [ns]."""
+        """Each matrix product: placement, reason, simulated time [ns] and the estimates of all placements [ns]."""
         rows = []
         for part in self.launches:
             choice = part.step.choice
@@ -137,18 +132,17 @@ class ModelResult:
 
     @property
     def host_fallbacks(self) -> list[Part]:
-        """The operators that the host computed, because the machine does not have them."""
         return [part for part in self.launches if part.on_host]
 
     @property
     def device_flops_share(self) -> float:
-        """The share of all FLOPs that ran on PEs."""
+        """Share of all FLOPs that ran on PEs."""
         whole = sum(part.flops for part in self.launches)
         return sum(part.flops for part in self.launches if not part.on_host) / whole if whole else 1.0
 
     @cached_property
     def stages(self) -> Breakdown:
-        """Exclusive and busy time of each stage in the call, of all PEs that did work."""
+        """Exclusive and busy time of each stage in the call, over all PEs that did work."""
         return breakdown(self.records.within(*self._window), window=self._window)
 
     def why(self, launch: str | Part | None = None) -> Why:
@@ -157,7 +151,7 @@ class ModelResult:
         Parameters
         ----------
         launch : str or Part, optional
-            One of `launches`, or its name; of several of a name, the longest.
+            One of `launches`, or its name; of several with one name, the longest.
 
         Raises
         ------
@@ -180,19 +174,20 @@ class ModelResult:
         Parameters
         ----------
         overrides : str, sequence of str, or mapping
-            Fields of the machine file with their new values, as for `what_if` of a run. Programs and placements stay.
+            Fields of the machine file with their new values, as for `what_if` of a run; programs and
+            placements are kept.
 
         Raises
         ------
         KernbenchError
-            If a field or value is wrong, or a field changes what runs where, so that only a run can tell.
+            If a field or value is invalid, or the field changes what runs where: that needs a new run.
         """
         from kernbench.analysis._what_if import what_if
 
         return what_if(self.records, overrides, "call", self._window)
 
     def tornado(self, factors: Sequence[float] = (0.5, 2.0)) -> Tornado:
-        """Tell what each bandwidth, latency and rate of the machine would change in the call, times each of `factors`.
+        """Predict the call's time with each bandwidth, latency and rate of the machine multiplied by each of `factors`.
 
         Raises
         ------
@@ -204,7 +199,7 @@ class ModelResult:
         return tornado(self.records, factors, "call", window=self._window)
 
     def limit(self, part: Part) -> str:
-        """Return the resource that took most of a launch's time on the critical path of the call, on the device."""
+        """Return the resource with most of a launch's time on the critical path of the call on the device."""
         if part.on_host:
             return "host"
         times: Counter[str] = Counter()
@@ -219,7 +214,7 @@ class ModelResult:
         return critical_path(self.records, [each for part in self.launches for each in part.launches]).of_host(False)
 
     def compare(self, other: ModelResult) -> pd.DataFrame:
-        """Return both times [ns] by module, and the ratio of the other's to this one's."""
+        """Compare both times [ns] by module; `ratio` is the other's over this one's."""
         times = [x.table.groupby("module", sort=False)["ns"].sum() for x in (self, other)]
         both = pd.concat(times, axis=1, keys=["ns", "other_ns"]).fillna(0.0)
         both.loc["(call)"] = [self.latency_ns, other.latency_ns]
@@ -232,7 +227,7 @@ class ModelResult:
         return write_trace(self.records, path)
 
     def _of_roofline(self, parts: Sequence[Part]) -> float:
-        """Return achieved FLOPs per ns over those that matrix engines and HBM allow at the parts' intensity."""
+        """Achieved FLOPs per ns over those that matrix engines and HBM allow at the parts' intensity; 0 if unknown."""
         flops, nbytes, ns = sum(p.flops for p in parts), sum(p.nbytes for p in parts), sum(p.ns for p in parts)
         if not (flops and nbytes and ns and self.records.spec):
             return 0.0
@@ -249,7 +244,7 @@ class ModelResult:
         return f"{self._head()}\n\n{pd.DataFrame(self._shown()).to_string(index=False)}"
 
     def _shown(self) -> list[dict[str, str]]:
-        """Return the table in words, with units; waiting only where a rank does."""
+        """Format the table with units; the waiting column is left out if no rank waits."""
         waits = (self.table["wait_ns"] > 0).any()
         return [
             {
@@ -282,7 +277,7 @@ class ModelResult:
 
 
 def quantity(x: float, unit: str) -> str:
-    """Return a number of bytes or FLOPs with the unit that suits it, in three digits.
+    """Format bytes or FLOPs with a decimal prefix, in three digits; empty for 0.
 
     >>> quantity(60_824_576, "B"), quantity(512, "B"), quantity(0, "FLOP")
     ('60.8 MB', '512 B', '')
@@ -294,7 +289,7 @@ def quantity(x: float, unit: str) -> str:
 
 
 def _parts(records: Records, call: Call) -> list[Part]:
-    """Return the steps of a call with their times; FLOPs and bytes are those that the log counted, of all ranks."""
+    """Return the steps of a call with their times; FLOPs and bytes are those of the log, summed over the ranks."""
     own: dict[int, list[Launch]] = {}
     for launch in records.launches:
         own.setdefault(launch.sip, []).append(launch)
@@ -325,7 +320,7 @@ def _parts(records: Records, call: Call) -> list[Part]:
 
 
 def _counts(records: Records, sip: int, launches: Sequence[Launch]) -> np.ndarray:
-    """Return FLOPs and bytes moved of each launch on a SIP: int64 of shape (2, launches)."""
+    """FLOPs and bytes moved of each launch on a SIP: int64 of shape (2, launches)."""
     ours = np.flatnonzero(records.location[:, 0] == sip)
     i = np.searchsorted([launch.start_ps for launch in launches], records.start_ps[ours], "right") - 1
     inside = (i >= 0) & (records.start_ps[ours] < np.array([launch.end_ps for launch in launches])[i])

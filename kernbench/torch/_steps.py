@@ -1,4 +1,4 @@
-"""What a generated program does, as steps: launches on the PEs, and operators that only the host has."""
+"""The steps of a generated program: launches on the PEs, and operators that only the host has."""
 
 from __future__ import annotations
 
@@ -35,49 +35,46 @@ from kernbench.triton_emu._handles import Pointer
 
 aten = torch.ops.aten
 
-# Products of groups of rows, each with a matrix: torch's, and what transformers calls for types that torch's has not.
+# Products of groups of rows, each with its own matrix: torch's, and transformers' for the types that torch's lacks.
 GROUPED = ("aten::_grouped_mm", "transformers::grouped_mm_fallback")
 
 
 @dataclass
 class Step:
-    """One launch or one operator of the host: what it is, where in the model, and how to start it."""
-
     name: str
     module: str
     operators: tuple[str, ...]
     start: Callable[[], None]
     on_host: bool = False
     flops: int = 0
-    nbytes: int = 0  # of each rank, where a log of operations does not count them: streamed operands
+    nbytes: int = 0  # per rank; of streamed operands, which a log of operations does not count
     choice: Choice | None = None
-    summed: Place | None = None  # what a collective over the ranks sums
+    summed: Place | None = None  # the tensor that a collective sums over the ranks
 
     @property
     def is_launch(self) -> bool:
-        """Whether it is one launch of one rank."""
         return not self.on_host and self.summed is None
 
 
-# The module and the operators of what is running; with a number, of so many nodes, the last ones.
+# The module and the operators of the running line; of several nodes, the argument is the number of last ones.
 Locate = Callable[[int], tuple[str, tuple[str, ...]]]
 
 
 class Recorder(TorchDispatchMode):
-    """Turns the operators of a generated program, called with tensors without values, into steps."""
+    """Converts the operators of a generated program, called with tensors without values, into steps."""
 
     def __init__(
         self, memory: Memory, locate: Locate, placement: Callable[[str], Placement | None],
         inputs: Mapping[int, torch.Tensor], host_ns: float, ranks: int,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._host_ns = host_ns  # of each launch
+        self._host_ns = host_ns  # per launch
         self._ranks = ranks
-        self.inputs = inputs  # tensors of the host, by the storage that replaces theirs
+        self.inputs = inputs  # host tensors, by the storage of their twins
         self.memory, self.session, self._locate, self._placement = memory, memory.session, locate, placement
         self._host = self.session._host
         self.steps: list[Step] = []
-        self.written: set[int] = set()  # the storages that launches and operators of the host write
+        self.written: set[int] = set()  # storages written by launches and by operators on the host
         self._native: dict[Any, Callable[..., None]] = {
             aten.mm: self._mm, aten.bmm: self._mm, aten.addmm: self._addmm, aten.baddbmm: self._addmm,
             torch.ops.kernbench.attention: self._attention, aten.copy_: self._copy,
@@ -89,7 +86,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Record a step for an operator; views and operators without tensors run as they are."""
+        """Record a step for an operator; views, and operators without device tensors, run directly."""
         kwargs = kwargs or {}
         given = [x for x in _leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         if func.is_view or not any(x.device.type == "meta" for x in given):
@@ -116,7 +113,7 @@ class Recorder(TorchDispatchMode):
         self.written.update(x.untyped_storage()._cdata for x in tensors if isinstance(x, torch.Tensor))
 
     def _all_reduce(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Record a sum over the ranks, in place: nothing else uses what a row-parallel layer computes."""
+        """Record a sum over the ranks, in place: nothing else reads the result of a row-parallel layer."""
         self._at(x)
         self.memory.move(x, out)
         module, _ = self._locate(1)
@@ -125,7 +122,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _item(self, x: torch.Tensor) -> Any:
-        """Return the value of a scalar that the host gave."""
+        """Return the value of a scalar input from the host."""
         source = self.inputs.get(x.untyped_storage()._cdata)
         if source is None:
             raise ArgumentError(
@@ -140,7 +137,6 @@ class Recorder(TorchDispatchMode):
     # -- generated kernels
 
     def kernel(self, kernel: Kernel, args: Sequence[Any]) -> None:
-        """Record the launch of a kernel that Inductor has written."""
         code = kernel.function.__code__
         names = code.co_varnames[: code.co_argcount]
         known = frozenset(x for x in names if x.endswith("BLOCK"))
@@ -153,7 +149,7 @@ class Recorder(TorchDispatchMode):
         written = [places[k] for k in mutated] or list(places.values())
         largest = max(written, key=lambda place: prod(place.shape))
         holders = holders_of(largest)
-        # Of a tensor of which only a part is written, which the kernel does not say, few PEs write a few elements each.
+        # Kernels do not say if they write only a part of a tensor: few PEs write a few elements each then.
         lines = -(-prod(sizes.values()) * reduced * largest.dtype.itemsize // LINE)
         blocks = blocks_of(sizes, reduced, min(len(holders), lines), names)
         grid = tuple(-(-sizes[axis] // blocks.get(f"{axis.upper()}BLOCK", 1)) for axis in ("x", "y", "z"))
@@ -183,9 +179,9 @@ class Recorder(TorchDispatchMode):
         self.steps.append(Step(name, module, operators, start, False, flops, nbytes, choice))
 
     def _at(self, x: torch.Tensor) -> Place:
-        """Return where a tensor is; one of the host is a constant of the program."""
+        """Return the place of a tensor; a host tensor is a constant of the program."""
         if is_host(x):
-            with _disable_current_modes():  # what makes the twin is no operator of the program
+            with _disable_current_modes():  # creating the twin must not be recorded
                 twin = self.memory.twin(x)
                 self.memory.poke(x)
             return self.memory.place(twin)
@@ -197,12 +193,12 @@ class Recorder(TorchDispatchMode):
         self._product([out], a, [b], None, 1, 1, "mm" if a.dim() == 2 else "bmm")
 
     def _summed_mm(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
-        """Record a product whose result is where the least time is estimated for the sum over the ranks."""
+        """Record a product whose result is placed for the fastest sum over the ranks, by estimate."""
         self.memory.place_for(out, self._to_sum)
         self._mm(out, a, b)
 
     def _to_sum(self, nbytes: int, itemsize: int, pes: Sequence[tuple[int, int]]) -> float:
-        """Return the estimate of a sum over the ranks, of which each of some PEs has so many bytes [ns]."""
+        """Estimate an all-reduce over the ranks [ns], with `nbytes` on each of the PEs."""
         tuner = tuner_of(self.session.engine.machine, by_model=True)
         return tuner.choose("all_reduce", nbytes, sips=range(self._ranks), places=pes, itemsize=itemsize).best.ns
 
@@ -225,7 +221,7 @@ class Recorder(TorchDispatchMode):
         self, out: Sequence[torch.Tensor], a: torch.Tensor, b: Sequence[torch.Tensor], bias: torch.Tensor | None,
         alpha: float, beta: float, operator: str,
     ) -> None:  # fmt: skip
-        """Record the product of a with one or several, side by side: each cube has columns of all."""
+        """Record the product of a with one or several matrices side by side: each cube has columns of all."""
         x, ys, zs = self._at(a), [self._at(t) for t in b], [self._at(t) for t in out]
         batch, (m, k), n = prod(x.shape[:-2]), x.shape[-2:], sum(y.shape[-1] for y in ys)
         if not batch * m * n:
@@ -246,7 +242,7 @@ class Recorder(TorchDispatchMode):
         )
         uses = inf if all(self._is_constant(t) for t in b) else 0
         found = chosen(machine, product, self._placement(module), fixed=True, uses=uses)
-        held: list[torch.Tensor] = []  # the memory of one that is no longer used is given to the next
+        held: list[torch.Tensor] = []  # keeps memory alive: a freed buffer is reused by the next allocation
         places = {"a": [x], "b": ys, "c": zs} | ({} if w is None else {"bias": [w]})
         for policy in found.a:
             held.append(self.memory.placed((m, k), a.dtype, policy))
@@ -271,15 +267,14 @@ class Recorder(TorchDispatchMode):
             args = (*(each[0].pointer for each in own), *step.sizes)
             every = [place for each in own for place in each]
             self._launch(step.pes, step.kernel, args, every, flops, choice, operator, len(ys), nbytes)
-            flops, nbytes, choice, operator = 0, 0, None, f"{operator}_sum"  # what more there is adds up partial sums
+            flops, nbytes, choice, operator = 0, 0, None, f"{operator}_sum"  # further steps add up partial sums
 
     def _is_constant(self, x: torch.Tensor) -> bool:
-        """Return whether a tensor is a weight that the program has not written."""
         storage = x.untyped_storage()._cdata
         return isinstance(self.inputs.get(storage), torch.nn.Parameter) and storage not in self.written
 
     def _grouped(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> None:
-        """Deal out groups and columns; without values, the groups are of equal size."""
+        """Distribute groups and columns over the PEs; without values, the groups have equal sizes."""
         x, y, w, z = (self._at(t) for t in (a, b, ends, out))
         (rows, k), (groups, _, n), config = a.shape, b.shape, self._host.config
         known = None if self.session.engine.data else [rows * (i + 1) // groups for i in range(groups)]
@@ -321,7 +316,7 @@ class Recorder(TorchDispatchMode):
         dropout_p: float = 0.0, is_causal: bool = False, *, attn_mask: torch.Tensor | None = None,
         scale: float | None = None,
     ) -> None:  # fmt: skip
-        """Record attention that Inductor has recognized in matrix products around a softmax."""
+        """Record attention that Inductor has recognized from matrix products around a softmax."""
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         self._attention(out[0], q, k, v, attn_mask, 0 if is_causal else None, scale)
 
@@ -337,7 +332,7 @@ class Recorder(TorchDispatchMode):
     # -- operators that the machine does not have
 
     def _fallback(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Record an operator of the host: its operands are read from the device, its results are written there."""
+        """Record an operator on the host: operands are read from the device, and results written to it."""
         module, _ = self._locate(1)
         written = [
             (i, a) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write
@@ -387,7 +382,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _as_on_the_host(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the results without values, of the sizes and strides that the host's operator has."""
+    """Results without values, with the sizes and strides of the host's operator."""
 
     def on(device: str) -> Callable[[Any], Any]:
         def empty(x: Any) -> Any:
@@ -403,7 +398,7 @@ def _as_on_the_host(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _write(buffer: DeviceTensor, like: torch.Tensor, result: torch.Tensor | None, data: bool) -> None:
-    """Copy a result of the host to the device, which takes its time."""
+    """Copy a result from the host to the device, in simulated time."""
     values = buffer.peek() if data else None
     if values is not None and result is not None:
         whole = torch.from_numpy(values.reshape(-1)).view(like.dtype)

@@ -1,4 +1,4 @@
-"""Types of torch that the machine does not have, refused before a graph is compiled."""
+"""Types that the machine lacks, refused before a graph is compiled."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from kernbench.errors import ArgumentError
 
 
 def check_types(gm: torch.fx.GraphModule, modules: Mapping[str, str]) -> None:
-    """Refuse tensors of types that the machine does not have.
-
-    Raises
-    ------
-    ArgumentError
-        With the module and the operator.
-    """
+    """Raise ArgumentError, with module and operator, for tensors of types that the machine lacks."""
     for node in gm.graph.nodes:
         for x in torch.utils._pytree.tree_leaves(node.meta.get("example_value")):
             try:

@@ -1,4 +1,4 @@
-"""Tensor parallelism in Megatron-LM's words: parallel groups, mappings between regions, parallel linear layers."""
+"""Tensor parallelism under Megatron-LM's names: parallel groups, mappings between regions, parallel linear layers."""
 
 from __future__ import annotations
 

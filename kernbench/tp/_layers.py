@@ -1,4 +1,4 @@
-"""Linear layers whose weights are spread over the ranks of a tensor-parallel group, and over the PEs of each device."""
+"""Linear layers whose weights are distributed over the ranks of a tensor-parallel group and the PEs of each device."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ Output = tuple["Tensor", "Tensor | None"]
 
 @dataclass(frozen=True, slots=True)
 class ModelParallelConfig:
-    """Settings that layers share.
+    """Settings shared by layers.
 
     Attributes
     ----------
     params_dtype : DType
-        Of weights and biases.
+        Type of weights and biases.
     sequence_parallel : bool
-        Whether activations outside of the layers are cut along the sequence.
+        Whether activations outside of the layers are split along the sequence.
     """
 
     params_dtype: DType = float16
@@ -53,7 +53,7 @@ class ModelParallelConfig:
 
 
 class _ParallelLinear:
-    """A linear layer, a `style` of sharing it, and the placements of what `forward` gets and returns."""
+    """A linear layer with a `style` of distribution, and the placements of `forward`'s input and output."""
 
     def __init__(
         self, style: LinearStyle, given: Placement, returned: Placement, sizes: tuple[int, int],
@@ -76,11 +76,11 @@ class _ParallelLinear:
 
     @property
     def weight(self) -> Tensor:
-        """The rank's part of the weight, (outputs, inputs)."""
+        """The rank's part, (outputs, inputs)."""
         return self._stored.to_local().t()
 
     def load(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
-        """Take this rank's part of the whole layer's weight (outputs, inputs) and bias, in no simulated time."""
+        """Set the rank's part of weight and bias from those of the whole layer, in no simulated time."""
         for name, values, shape in (("weight", weight, self._sizes), ("bias", bias, self._sizes[:1])):
             if values is not None and values.shape != shape:
                 raise ArgumentError(f"{type(self).__name__}: {name} of shape {values.shape}; expected {shape}")
@@ -89,15 +89,15 @@ class _ParallelLinear:
     def _place(self, weight: Callable[[], np.ndarray], bias: np.ndarray | None) -> None:
         made: dict[str, Any] = {"device_mesh": self.mesh, "dtype": self.config.params_dtype}
         sizes, style = self._sizes, self._style
-        # Transposed in memory, so that PEs stream their outputs.
+        # Stored transposed, so that PEs stream their outputs.
         turned = [Shard(1 - style.w.dim)]
         self._stored = created(sizes[::-1], lambda _: weight().T, placements=turned, dp=self._dp, **made)
         self.bias: Tensor | None = None
-        if bias is not None:  # each PE has a copy
+        if bias is not None:  # a copy on each PE
             self.bias = created(sizes[:1], lambda _: bias, placements=[style.b], dp=DPPolicy(), **made).to_local()
 
     def forward(self, input_: Tensor) -> Tensor | Output:
-        """Return the output, and the bias if that is skipped (None else); of a light layer the output alone."""
+        """Return the output, and the bias if it is not added (else None); a light layer returns the output alone."""
         style, mesh = self._style, self.mesh
         x = DTensor.from_local(moved(input_, mesh, self._given, style.x), mesh, [style.x])
         adds = not self.skip_bias_add and (style.y != Partial() or mesh.get_local_rank() == 0)
@@ -111,20 +111,20 @@ class _ParallelLinear:
 
 
 class ColumnParallelLinear(_ParallelLinear):
-    """y = x w^T (+ b) with the outputs, rows of w, spread over the ranks: a DTensor w with `Shard(0)`.
+    """y = x w^T (+ b) with the outputs, rows of w, distributed over the ranks: a DTensor w with `Shard(0)`.
 
     Parameters
     ----------
     input_size, output_size : int
-        Of the whole layer.
+        Sizes of the whole layer.
     config : ModelParallelConfig, optional
         Without it the layer is light: `forward` returns the tensor alone.
     init_method : callable, optional
-        Gets this rank's part of the weight; by default random numbers that do not depend on the number of ranks.
+        Called with this rank's part of the weight; by default random numbers, independent of the number of ranks.
     bias : bool
-        Whether there is a bias; zeros at first.
+        Whether there is a bias, initially zero.
     gather_output : bool
-        Whether every rank gets the outputs of all.
+        Whether the outputs of all ranks are gathered on each.
     skip_bias_add : bool
         Whether the bias is returned instead of added.
     tp_group : ProcessGroup, optional
@@ -132,8 +132,8 @@ class ColumnParallelLinear(_ParallelLinear):
     torch : RuntimeContext, optional
         The machine; by default that of `parallel_state`.
     dp : DPPolicy
-        Placement of this rank's part of the weight (inputs x outputs in memory): by columns over all PEs it is read
-        where it is; from elsewhere the first product may move it.
+        Placement of this rank's part of the weight (inputs x outputs in memory): by columns over all PEs, it is read
+        in place; from other placements the first product may move it.
 
     Attributes
     ----------
@@ -172,10 +172,10 @@ class ColumnParallelLinear(_ParallelLinear):
 
 
 class RowParallelLinear(_ParallelLinear):
-    """y = x w^T (+ b) with the inputs, columns of w, spread over the ranks, whose results are summed.
+    """y = x w^T (+ b) with the inputs, columns of w, distributed over the ranks, whose results are summed.
 
-    A DTensor w with `Shard(1)`. Parameters are those of `ColumnParallelLinear`, but for one: `input_is_parallel` says
-    whether the input is this rank's part already; else it is cut out of the whole. The first rank adds the bias, before
+    A DTensor w with `Shard(1)`. Parameters are those of `ColumnParallelLinear`, except `input_is_parallel`:
+    whether the input is this rank's part already; else the part is taken. The first rank adds the bias, before
     the sum.
 
     Attributes
@@ -183,7 +183,7 @@ class RowParallelLinear(_ParallelLinear):
     weight : Tensor
         This rank's part, (outputs, inputs / ranks).
     bias : Tensor or None
-        The whole, (outputs,), on every rank.
+        The whole bias, (outputs,), on every rank.
 
     Raises
     ------
@@ -215,9 +215,9 @@ class RowParallelLinear(_ParallelLinear):
 
 
 def _mesh(torch: RuntimeContext | None, group: ProcessGroup | None) -> DeviceMesh:
-    """Return who shares a layer: `group`, the tensor group, the world, or one rank."""
+    """Return the ranks of a layer: `group`, the tensor group, the world, or this rank alone."""
     if torch is None or parallel_state.model_parallel_is_initialized():
-        state = parallel_state.state()  # which says what is missing
+        state = parallel_state.state()  # raises with a remedy
         torch, group = torch or state.torch, group or state.group("tp")
     elif group is None and torch.distributed.is_initialized():
         group = torch.distributed.group.WORLD

@@ -1,4 +1,4 @@
-"""Between the regions of tensor parallelism, forward only, in Megatron-LM's words: redistributions over one axis.
+"""Megatron-LM's mappings between regions of tensor parallelism, forward only: redistributions over one axis.
 
 Tensors are [sequence, batch, hidden] on a device. With one rank each mapping returns its input.
 """
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def share(n: int, mesh: DeviceMesh, what: str) -> int:
-    """Return an even share of `n`; refuse what does not divide."""
     if n % mesh.size():
         raise ArgumentError(
             f"{what} = {n} is not divisible by the tensor model parallel size {mesh.size()}; pad it, or use another "
@@ -29,7 +28,7 @@ def share(n: int, mesh: DeviceMesh, what: str) -> int:
 
 
 def moved(x: Tensor, mesh: DeviceMesh, source: Placement, target: Placement) -> Tensor:
-    """Return a rank's part of a tensor under another placement; a sum over the ranks is left in `x`, too."""
+    """Redistribute a rank's part of a tensor; the sum of a `Partial` is left in `x`, too."""
     if mesh.size() == 1:
         return x
     now, then = (normalized([placement], 1, x.dim()) for placement in (source, target))
@@ -49,7 +48,7 @@ def _moved(x: Tensor, group: ProcessGroup | None, source: Placement, target: Pla
 
 
 def copy_to_tensor_model_parallel_region(input_: Tensor, group: ProcessGroup | None = None) -> Tensor:
-    """Return the input: going forward there is nothing to do."""
+    """Return the input: the forward pass does nothing."""
     return _moved(input_, group, Replicate(), Replicate())
 
 
@@ -64,7 +63,7 @@ def scatter_to_tensor_model_parallel_region(input_: Tensor, group: ProcessGroup 
 
 
 def gather_from_tensor_model_parallel_region(input_: Tensor, group: ProcessGroup | None = None) -> Tensor:
-    """Return the parts of all ranks, joined in the last dim."""
+    """Return the parts of all ranks, concatenated along the last dim."""
     return _moved(input_, group, Shard(-1), Replicate())
 
 
@@ -76,10 +75,10 @@ def scatter_to_sequence_parallel_region(input_: Tensor, group: ProcessGroup | No
 def gather_from_sequence_parallel_region(
     input_: Tensor, tensor_parallel_output_grad: bool = True, group: ProcessGroup | None = None
 ) -> Tensor:
-    """Return the parts of the sequence of all ranks, joined; the second argument is of Megatron's backward pass."""
+    """Return all ranks' parts of the sequence, concatenated; the second argument is for Megatron's backward pass."""
     return _moved(input_, group, Shard(0), Replicate())
 
 
 def reduce_scatter_to_sequence_parallel_region(input_: Tensor, group: ProcessGroup | None = None) -> Tensor:
-    """Return this rank's part of the sequence of the sum of all ranks' inputs."""
+    """Return this rank's part of the sequence, summed over all ranks' inputs."""
     return _moved(input_, group, Partial(), Shard(0))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def llama_block(x: np.ndarray, weights: Mapping[str, np.ndarray], sizes: LlamaConfig) -> np.ndarray:
-    """Return the block's output for x [sequence, batch, hidden], with whole weights as of `LlamaConfig.shapes`."""
+    """Compute a block's output for x [sequence, batch, hidden] with numpy, with the weights of `LlamaConfig.shapes`."""
     w = weights
     x = x + dense_attention(_norm(x, w["norm1"], sizes.eps) @ w["qkv"].T, sizes) @ w["o"].T
     y = _norm(x, w["norm2"], sizes.eps)
@@ -34,7 +34,7 @@ def llama_block(x: np.ndarray, weights: Mapping[str, np.ndarray], sizes: LlamaCo
 
 
 def dense_attention(qkv: np.ndarray, sizes: LlamaConfig) -> np.ndarray:
-    """Return causal attention with rotary embedding, [sequence, batch, heads * head_dim], of a fused projection."""
+    """Causal attention with rotary embedding of a fused projection: [sequence, batch, heads * head_dim]."""
     tokens, batch, _ = qkv.shape
     group, d = sizes.group, sizes.head_dim
     heads = qkv.reshape(tokens, batch, sizes.kv_heads, group + 2, d)
@@ -56,7 +56,7 @@ def _norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig:
-    """Sizes of a block; those of Llama-3 70B unless given.
+    """Sizes of a block; the defaults are those of Llama-3 70B.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class LlamaConfig:
     heads, kv_heads, head_dim : int
         Query heads, key/value heads, elements of each.
     eps, theta : float
-        Of RMSNorm, and the base of the rotary angles.
+        Epsilon of RMSNorm, and the base of the rotary angles.
     """
 
     hidden: int = 8192
@@ -78,13 +78,12 @@ class LlamaConfig:
 
     @property
     def group(self) -> int:
-        """Query heads of a kv head."""
         return self.heads // self.kv_heads
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every whole weight, (outputs, inputs).
+        """Return the shape of every unsharded weight, (outputs, inputs).
 
-        `qkv` holds, for each kv head, its query heads, then k, then v, as Megatron-LM has it.
+        `qkv` holds, for each kv head, its query heads, then k, then v, as in Megatron-LM.
         """
         h, f, d = self.hidden, self.ffn, self.head_dim
         qkv = self.kv_heads * (self.group + 2) * d
@@ -94,17 +93,17 @@ class LlamaConfig:
         }  # fmt: skip
 
     def angles(self, tokens: int) -> np.ndarray:
-        """Return the rotary angles [rad], (tokens, head_dim / 2)."""
+        """Rotary angles [rad], (tokens, head_dim / 2)."""
         half = self.head_dim // 2
         turned: np.ndarray = np.arange(tokens)[:, None] * self.theta ** (-np.arange(half) / half)
         return turned
 
 
 class LlamaBlock:
-    """One block; activations are [sequence, batch, hidden], by rows over the PEs, the same on every rank.
+    """One Llama block; activations are [sequence, batch, hidden], by rows over the PEs, and identical on every rank.
 
-    Heads and feed-forward columns are spread over the ranks of the tensor group, which has to divide the kv heads; each
-    half of the block ends with one all-reduce.
+    Heads and feed-forward columns are distributed over the ranks of the tensor group, which must divide the kv heads;
+    each half of the block ends with one all-reduce.
 
     Parameters
     ----------
@@ -130,13 +129,13 @@ class LlamaBlock:
         self.norm1, self.norm2 = (self._weight(np.ones(sizes.hidden)) for _ in range(2))
 
     def load(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Take this rank's parts of whole weights, by the names of `LlamaConfig.shapes`, in no simulated time."""
+        """Set this rank's parts of the weights that `LlamaConfig.shapes` names, in no simulated time."""
         for name in ("qkv", "o", "gate", "up", "down"):
             getattr(self, name).load(weights[name])
         self.norm1, self.norm2 = self._weight(weights["norm1"]), self._weight(weights["norm2"])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output; `x` stays as it is."""
+        """Return the block's output; `x` is unchanged."""
         x = relaid(x, ROWS)
         x = self._add(x, self._attention(self._norm(x, self.norm1)))
         return self._add(x, self._feed_forward(self._norm(x, self.norm2)))
@@ -144,7 +143,7 @@ class LlamaBlock:
     __call__ = forward
 
     def _weight(self, values: np.ndarray) -> Tensor:
-        dp = DPPolicy()  # a copy for each PE
+        dp = DPPolicy()  # a copy on each PE
         weight: Tensor = self._torch.tensor(values, dtype=self.config.params_dtype, device="ahbm", dp=dp)
         return weight
 
@@ -182,7 +181,7 @@ class LlamaBlock:
         return out  # type: ignore[no-any-return]
 
     def _launch(self, name: str, kernel: Callable[..., object], *args: Any) -> None:
-        """Run a kernel on all PEs: those that hold a few tokens are not all of them."""
+        """Run a kernel on all PEs, also those without tokens."""
         host, handles = self._torch._host, [x._handle for x in args if isinstance(x, DeviceTensor)]
         values = tuple(x.pointer if isinstance(x, DeviceTensor) else x for x in args)
         host.launch(host.current, host.pes, kernel, values, name, handles)

@@ -1,4 +1,4 @@
-"""The parallel groups of the calling rank, as Megatron-LM's module of that name keeps them."""
+"""The parallel groups of the calling rank, as in Megatron-LM's module of the same name."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def rank_groups(sizes: Mapping[str, int], axes: str, order: str = ORDER) -> list
     Parameters
     ----------
     sizes : mapping
-        Size of each axis; one that is left out has size 1.
+        Size of each axis; a missing axis has size 1.
     axes : str
-        Such as "tp", or several: "tp-cp".
+        One axis, such as "tp", or several: "tp-cp".
     order : str
-        All axes, the one whose ranks are next to each other first.
+        All axes, the one with neighbouring ranks first.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def rank_groups(sizes: Mapping[str, int], axes: str, order: str = ORDER) -> list
     Raises
     ------
     ArgumentError
-        If the order string does not fit the sizes.
+        If the order does not match the sizes.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def rank_groups(sizes: Mapping[str, int], axes: str, order: str = ORDER) -> list
 
 
 def check_order(order: str, sizes: Mapping[str, int]) -> list[str]:
-    """Return the axes of an order string; raise if one is unknown or twice, or one of size above 1 is missing."""
+    """Split an order string into axes; raise for an unknown or duplicate axis, or if one of size > 1 is missing."""
     names = order.split("-")
     for name in names:
         if name not in AXES:
@@ -80,18 +80,17 @@ _NAMES = {"tp": "tensor model", "pp": "pipeline model", "dp": "data", "cp": "con
 
 @dataclass(frozen=True, slots=True)
 class ParallelState:
-    """What a rank knows: its machine, its world, and the ranks of that as a mesh with an axis for each of `_NAMES`."""
+    """A rank's machine and world, and the ranks of the world as a mesh with an axis for each of `_NAMES`."""
 
     torch: RuntimeContext
     world: ProcessGroup | None
     mesh: DeviceMesh
 
     def group(self, axis: str) -> ProcessGroup:
-        """Return the calling rank's group of an axis."""
         return self.mesh.get_group(axis)
 
 
-# Ranks are greenlets of one process; Megatron's module has one state for each process.
+# Ranks are greenlets of one process; Megatron's module has one state per process.
 _states: WeakKeyDictionary[greenlet, ParallelState] = WeakKeyDictionary()
 
 
@@ -99,9 +98,9 @@ def initialize_model_parallel(
     tensor_model_parallel_size: int = 1, pipeline_model_parallel_size: int = 1, *, context_parallel_size: int = 1,
     order: str = ORDER, torch: RuntimeContext | None = None,
 ) -> None:  # fmt: skip
-    """Make the groups of all axes; every rank of the world calls it, or the program once before `spawn`.
+    """Create the groups of all axes; called by every rank of the world, or by the program once before `spawn`.
 
-    What the sizes leave of the world is data parallel. Pipelines have groups here and nothing else; experts ("ep" in
+    The remaining factor of the world is data parallel. Pipelines only have groups here; experts ("ep" in
     the order) are not modelled.
 
     Parameters
@@ -109,7 +108,7 @@ def initialize_model_parallel(
     tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size : int
         Ranks of a group of each axis.
     order : str
-        All axes, the one whose ranks are next to each other first.
+        All axes, the one with neighbouring ranks first.
     torch : RuntimeContext, optional
         The session, with `torch.distributed` initialized; by default the current one.
 
@@ -147,7 +146,7 @@ def initialize_model_parallel(
 
 
 def data_size(world: int, sizes: Mapping[str, int]) -> int:
-    """Return the size of the data axis: what `sizes` leave of the world."""
+    """Size of the data axis: the world over the product of `sizes`; raise if that does not divide."""
     product = 1
     for axis, size in sizes.items():
         if size < 1:
@@ -162,17 +161,14 @@ def data_size(world: int, sizes: Mapping[str, int]) -> int:
 
 
 def model_parallel_is_initialized() -> bool:
-    """Return whether the calling rank has its groups."""
     return _found() is not None
 
 
 def destroy_model_parallel() -> None:
-    """Forget the groups of the calling rank."""
     _states.pop(getcurrent(), None)
 
 
 def state() -> ParallelState:
-    """Return what the calling rank knows."""
     found = _found()
     if found is None:
         raise StateError(
@@ -183,7 +179,7 @@ def state() -> ParallelState:
 
 
 def _found() -> ParallelState | None:
-    """Return the state of the calling rank, or the one that it inherits from the program that spawned it."""
+    """Return the state of the calling rank, or the one inherited from the program that spawned it."""
     caller = me = getcurrent()
     while caller is not None:
         found = _states.get(caller)
@@ -195,60 +191,48 @@ def _found() -> ParallelState | None:
 
 
 def get_tensor_model_parallel_group() -> ProcessGroup:
-    """Return the calling rank's group of the tensor axis."""
     return state().group("tp")
 
 
 def get_pipeline_model_parallel_group() -> ProcessGroup:
-    """Return the calling rank's group of the pipeline axis."""
     return state().group("pp")
 
 
 def get_data_parallel_group() -> ProcessGroup:
-    """Return the calling rank's group of the data axis."""
     return state().group("dp")
 
 
 def get_context_parallel_group() -> ProcessGroup:
-    """Return the calling rank's group of the context axis."""
     return state().group("cp")
 
 
 def get_tensor_model_parallel_rank() -> int:
-    """Return the calling rank's number in its tensor group."""
     return get_tensor_model_parallel_group().rank()
 
 
 def get_pipeline_model_parallel_rank() -> int:
-    """Return the calling rank's number in its pipeline group."""
     return get_pipeline_model_parallel_group().rank()
 
 
 def get_data_parallel_rank() -> int:
-    """Return the calling rank's number in its data group."""
     return get_data_parallel_group().rank()
 
 
 def get_context_parallel_rank() -> int:
-    """Return the calling rank's number in its context group."""
     return get_context_parallel_group().rank()
 
 
 def get_tensor_model_parallel_world_size() -> int:
-    """Return the ranks of a tensor group."""
     return get_tensor_model_parallel_group().size()
 
 
 def get_pipeline_model_parallel_world_size() -> int:
-    """Return the ranks of a pipeline group."""
     return get_pipeline_model_parallel_group().size()
 
 
 def get_data_parallel_world_size() -> int:
-    """Return the ranks of a data group."""
     return get_data_parallel_group().size()
 
 
 def get_context_parallel_world_size() -> int:
-    """Return the ranks of a context group."""
     return get_context_parallel_group().size()

@@ -1,4 +1,4 @@
-"""The matrix product C = A B over a SIP: its kernels, the placements, what each costs, and which one is used.
+"""The matrix product C = A B over a SIP: its kernels, the placements, their costs, and the choice.
 
 A placement says which PE computes which part of C:
 
@@ -8,12 +8,12 @@ A placement says which PE computes which part of C:
 | columns | some columns of C | all of A |
 | 2-D | columns for its cube, of these the rows for its place in the cube | its rows of A, B of its cube |
 | 2-D turned | rows for its cube, of these the columns for its place in the cube | A of its cube, its columns of B |
-| split-K | a part of the sum, which two more launches add up | its part of K of A and B |
-| split-K in cubes | columns for its cube, of these a part of the sum, which one more launch adds up | its part of K |
+| split-K | a part of the sum; two more launches add them up | its part of K of A and B |
+| split-K in cubes | columns for its cube, of these a part of the sum; one more launch adds them up | its part of K |
 | replicated | all of C, on one PE | everything |
 
-A `DPPolicy` is a placement, too: a PE computes the part of C that the policy gives it. Where A, B and C are stored is
-another matter: a `Stored` says it for each.
+A `DPPolicy` is a placement, too: a PE computes the part of C that the policy assigns to it. Where A, B and C are
+stored is independent of it: a `Stored` for each.
 """
 
 from kernbench.ops.matmul._choice import NEAR as NEAR

@@ -1,4 +1,4 @@
-"""Which placement of a matrix product is used, and why."""
+"""The choice of a placement for a matrix product, and its reason."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from kernbench.ops.matmul._parts import PLACEMENTS, ROWS, SPLITS, Placement, Pro
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology.builder import Machine
 
-USES = 16  # products that pay for moving B, which stays where it is moved (chosen)
-NEAR = 1.3  # placements whose estimate is within this factor of the least one may be faster (chosen)
+USES = 16  # products that share the cost of moving B, which is kept where it is moved (chosen)
+NEAR = 1.3  # placements within this factor of the lowest estimate may be faster (chosen)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How a product is placed, and why.
+    """The placement of a product, and its reason.
 
     Attributes
     ----------
     placement : str or DPPolicy
         Which PE computes which part of C.
     a, b : tuple of DPPolicy
-        Where A and B are moved before, one place after the other.
+        Policies by which A and B are moved before, in order.
     estimate_ns : float
-        What the closed form says of it [ns], without the time to move B, which is done once.
+        Closed-form estimate [ns], without the time to move B, which is done once.
     limiter : str
-        What takes most of that time.
+        The largest contribution to the estimate.
     estimates_ns : mapping
-        What the closed form says of each placement with the operands where they are [ns].
+        Closed-form estimate of each placement with unmoved operands [ns].
     wanted : bool
-        Whether the user has chosen.
+        Whether the user chose the placement.
     simulated_ns : mapping
-        The simulated times of what was tried [ns], in words.
+        Simulated times [ns] by `words` of the choice.
     """
 
     placement: Placement
@@ -52,13 +52,11 @@ class Choice:
 
     @property
     def words(self) -> str:
-        """The placement, and what is moved before."""
         moved = " and ".join(name for name, places in (("A", self.a), ("B", self.b)) if places)
         return named(self.placement) + (f", {moved} moved" if moved else "")
 
     @property
     def why(self) -> str:
-        """The reason in words."""
         if self.simulated_ns:
             times = "; ".join(f"{words} {ns:,.0f} ns" for words, ns in self.simulated_ns.items())
             return f"least simulated time of those with the least estimates: {times}"
@@ -71,21 +69,16 @@ class Choice:
 def choose(
     machine: Machine, product: Product, placement: Placement | None = None, fixed: bool = False, uses: float = USES
 ) -> Choice:
-    """Return the placement of the least estimate, or the one asked for, and where operands are moved before.
+    """Choose the placement with the lowest estimate, or the one requested, and the moves of operands.
 
-    A is moved if that pays for one product, B if it pays for so many `uses`: it stays there for the next ones. Without
-    uses it is not moved. With `fixed`, the result of a product on one PE is where C is, not there.
-
-    Raises
-    ------
-    ArgumentError
-        If there is no placement of that name, or a sum of nothing is to be split.
+    A is moved if that pays for one product, B if it pays for `uses` products, as the copy is kept. With `uses` 0 it
+    is not moved. With `fixed`, the result of a product on one PE is stored as C is, not on that PE. Raises
+    ArgumentError for an unknown placement, and for split-K with k = 0.
     """
     return _ranked(machine, product, placement, fixed, uses)[0][1]
 
 
 def near(machine: Machine, product: Product, fixed: bool, uses: float) -> list[Choice]:
-    """Return the choices whose estimate is near the least one, the best first."""
     found = _ranked(machine, product, None, fixed, uses)
     return [choice for ns, choice in found if ns <= NEAR * found[0][0]]
 
@@ -93,7 +86,7 @@ def near(machine: Machine, product: Product, fixed: bool, uses: float) -> list[C
 def _ranked(
     machine: Machine, product: Product, placement: Placement | None, fixed: bool, uses: float
 ) -> list[tuple[float, Choice]]:
-    """Return the choices, of each placement or of the one asked for, with their estimates [ns], the least first."""
+    """Return the choices with their estimates [ns], lowest first, of all placements or of the one requested."""
     if placement in SPLITS and not product.k:
         raise ArgumentError(f"placement {placement!r}: k = 0, so there is no sum to split; leave the placement out")
     estimates: dict[str, float] = {}
@@ -112,23 +105,22 @@ def _ranked(
 
 
 def candidates(product: Product) -> list[Placement]:
-    """Return the placements that are compared: without split-K for a batch, and for a sum of nothing."""
     one = product.batch == 1 and product.k > 0
     return [name for name in PLACEMENTS if one or name not in SPLITS]
 
 
-Way = tuple[tuple[DPPolicy, ...], Stored, float]  # the places one after the other, where it is then, the time [ns]
+Way = tuple[tuple[DPPolicy, ...], Stored, float]  # moves in order, the storage after them, their time [ns]
 
 
 class _Moves:
-    """How the operands of a product may be moved before."""
+    """Possible moves of a product's operands; estimates are cached."""
 
     def __init__(self, machine: Machine, product: Product, uses: float) -> None:
         self._machine, self._product, self._uses = machine, product, uses
         self._found: dict[tuple[int, DPPolicy], Way] = {}
 
     def of(self, placement: Placement, operand: int) -> list[Way]:
-        """Return the ways for A (0) or B (1): to stay, or to be moved to where a placement reads it well."""
+        """Return the moves of A (0) or B (1): none, or to a placement that suits the reads."""
         product = self._product
         matrix = (product.a, product.b)[operand]
         ways: list[Way] = [((), matrix, 0.0)]
@@ -142,7 +134,7 @@ class _Moves:
         if (operand, target) not in self._found:
             machine, at = self._machine, Stored.of(self._machine.config, matrix.shape, target)
             ways: list[Way] = [((target,), at, move_ns(machine, matrix, at))]
-            if target != ROWS:  # elements that one PE holds are spread by rows first, in whole lines
+            if target != ROWS:  # elements on one PE are first spread by rows, in whole lines
                 rows = Stored.of(machine.config, matrix.shape, ROWS)
                 ways.append(((ROWS, target), at, move_ns(machine, matrix, rows) + move_ns(machine, rows, at)))
             self._found[operand, target] = min(ways, key=lambda way: way[2])

@@ -1,4 +1,4 @@
-"""What a matrix product costs: counts, traffic, and the estimate of its time."""
+"""The cost of a matrix product: counts, traffic, and the estimate of its time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernbench.topology.builder import Machine
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Counts of one product."""
+    """Counts of one product, and its bound."""
 
     tiles: int
     busiest_tiles: int
@@ -47,14 +47,14 @@ def _reads(config: MachineConfig, product: Product, task: Task) -> tuple[int, in
 
 
 def traffic(config: MachineConfig, product: Product, placement: Placement, line_bytes: int = 1) -> list[np.ndarray]:
-    """Return for each launch the bytes that every PE (row) reads from and writes to every PE's memory (column).
+    """Return per launch the bytes that each PE (row) reads from and writes to each PE's memory (column).
 
-    With `line_bytes`, those that the memories serve, in lines of so many bytes.
+    With `line_bytes`, the bytes that the memories serve, in lines of this size.
     """
     return [reads + writes for reads, writes in _moved(config, product, placement, line_bytes)]
 
 
-Moved = tuple[np.ndarray, np.ndarray]  # bytes that every PE reads from every PE's memory, and those that it writes
+Moved = tuple[np.ndarray, np.ndarray]  # (bytes that each PE reads from each PE's memory, bytes that it writes to it)
 
 
 def _moved(config: MachineConfig, product: Product, placement: Placement, line_bytes: int) -> list[Moved]:
@@ -79,7 +79,6 @@ def _moved(config: MachineConfig, product: Product, placement: Placement, line_b
 
 
 def _sums(config: MachineConfig, product: Product, placement: Placement, line: int) -> list[Moved]:
-    """Return what the launches read and write that add up partial sums."""
     launches, found = sums(config, product, placement), []
     for i, launch in enumerate(launches):
         reads, writes = np.zeros((2, config.pes_per_sip, config.pes_per_sip), np.int64)
@@ -88,7 +87,7 @@ def _sums(config: MachineConfig, product: Product, placement: Placement, line: i
         for number, x in own:
             np.add.at(reads[number], list(x.holders), x.n * PART_BYTES)
         is_last = i == len(launches) - 1
-        if product.c is None or not is_last:  # each writes to its own memory
+        if product.c is None or not is_last:  # each PE writes to its own memory
             np.add.at(writes, (numbers, numbers), counts * (product.itemsize if is_last else PART_BYTES))
         else:
             columns = np.array([x.columns for _, x in own])
@@ -102,7 +101,7 @@ def _sums(config: MachineConfig, product: Product, placement: Placement, line: i
 
 
 def _computed(config: MachineConfig, product: Product, placement: Placement) -> tuple[list[int], list[float]]:
-    """Return the tiles of each PE that has any, and how long its matrix engine takes for them [ns]."""
+    """Tiles, and matrix-engine time [ns], of each PE that has any."""
     tile = config.cube.pe.pe_gemm.tile
     tiles: list[int] = []
     busy: list[float] = []
@@ -118,7 +117,6 @@ def _computed(config: MachineConfig, product: Product, placement: Placement) -> 
 
 
 def work(config: MachineConfig, product: Product, placement: Placement) -> Work:
-    """Return the counts of a product."""
     tile, (tiles, busy) = config.cube.pe.pe_gemm.tile, _computed(config, product, placement)
     moved = np.sum(traffic(config, product, placement), axis=0)
     remote = moved.sum(axis=1) - moved.diagonal()
@@ -141,9 +139,9 @@ def work(config: MachineConfig, product: Product, placement: Placement) -> Work:
 
 
 def estimate(machine: Machine, product: Product, placement: Placement) -> tuple[float, str]:
-    """Return the time of a product by closed form [ns], and what takes most of it.
+    """Estimate the time of a product by closed form [ns]; return the largest contribution, too.
 
-    Each launch takes as long as an empty one, the busiest link, memory or matrix engine, and the latency of its reads.
+    A launch takes the time of an empty one, of the busiest link, memory or matrix engine, and the latency of its reads.
     """
     config, routes = machine.config, routes_of(machine)
     busiest_ns = max(_computed(config, product, placement)[1])
@@ -164,12 +162,11 @@ def estimate(machine: Machine, product: Product, placement: Placement) -> tuple[
 
 
 def pieces_of(config: MachineConfig, target: Stored) -> dict[Pe, Piece]:
-    """Return the piece of each PE of a matrix that a policy cuts once."""
+    """Map each PE to its only piece of a matrix placed by a policy."""
     return {divmod(pe, config.pes_per_cube): piece for piece in target.pieces for pe in piece.holders}
 
 
 def move_ns(machine: Machine, source: Stored, target: Stored, itemsize: int = 2) -> float:
-    """Return the time of a launch that moves a matrix [ns], by closed form."""
     config, routes = machine.config, routes_of(machine)
     line, pes = max(1, config.cube.hbm.burst_bytes // itemsize), config.pes_per_cube
     parts = pieces_of(config, target)

@@ -1,4 +1,4 @@
-"""The kernels of a matrix product, and the launches that it takes."""
+"""The kernels of a matrix product, and its launches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu._places import Affine
 from kernbench.triton_emu.tl_context import TLContext
 
-BLOCK = 4096  # elements of C that are summed at a time
+BLOCK = 4096  # elements of C added up at a time
 
 
 def matmul(
@@ -43,8 +43,8 @@ def matmul(
 ) -> None:  # fmt: skip
     """Write alpha a @ b (+ beta bias) to c, each program its tasks.
 
-    Operands of more than `room` bytes are streamed where that is possible. Of `rest`, a pointer is the bias; sizes are
-    arguments of a launch that the program knows already.
+    Operands of more than `room` bytes are streamed if possible. A pointer in `rest` is the bias; sizes are
+    launch arguments that the program knows already.
     """
     bias = next((x for x in rest if isinstance(x, Pointer)), None)
     for task in mine(parts, tl):
@@ -55,10 +55,9 @@ def multiply(
     a_ptr: Pointer, b_ptr: Pointer, c_ptr: Pointer, bias: Pointer | None, product: Product, task: Task, room: int,
     tl: TLContext,
 ) -> None:  # fmt: skip
-    """Do one task of a program."""
     by_rows, whole, above = task.inner == "b", task.is_composite, task.matrix * product.k
     outer, inner = (task.rows, task.columns) if by_rows else (task.columns, task.rows)
-    most = room if whole else 1 << 62  # a dot takes tiles
+    most = room if whole else 1 << 62  # tl.dot takes tiles
 
     def read(of_rows: bool, span: Span, k: Span, most: int) -> Ref | Tile:
         if of_rows:
@@ -87,7 +86,7 @@ def multiply(
                     acc = tl.dot(x, y, acc)
             if whole:
                 continue
-            if acc is None:  # a sum of nothing
+            if acc is None:  # k = 0
                 acc = tl.zeros((rows[1], columns[1]), tl.float32)
             if product.alpha != 1:
                 acc = acc * product.alpha
@@ -107,9 +106,9 @@ def grouped(
     a: Pointer, b: Pointer, ends: Pointer, out: Pointer, *, product: Product,
     groups: Mapping[Pe, Sequence[tuple[int, Span]]], known: Sequence[int] | None, config: MachineConfig, tl: TLContext,
 ) -> None:  # fmt: skip
-    """Write the product of each group of rows of a with its matrix of the stack b, each program its groups and columns.
+    """Multiply each group of rows of a by its matrix of the stack b, each program its groups and columns.
 
-    The groups end before the rows that `ends` points to, or `known` says; the last rows may be in none.
+    Groups end before the rows at `ends`, or in `known`; the last rows may be in no group.
     """
     pe = int(tl.program_id(1)), int(tl.program_id(0))
 
@@ -127,7 +126,6 @@ def grouped(
 
 
 def _bias(pointer: Pointer, product: Product, rows: Span, columns: Span, tl: TLContext) -> Tile:
-    """Load beta times the bias of a block."""
     assert product.bias is not None
     found = _read(pointer, product.bias, (0, 1) if product.bias.shape[0] == 1 else rows, columns, 1 << 62, tl)
     assert isinstance(found, Tile)
@@ -136,7 +134,7 @@ def _bias(pointer: Pointer, product: Product, rows: Span, columns: Span, tl: TLC
 
 
 def _read(pointer: Pointer, matrix: Stored, rows: Span, columns: Span, room: int, tl: TLContext) -> Ref | Tile:
-    """Load a block into TCM; if it takes more than `room` bytes and is consecutive in memory, return it as streamed."""
+    """Load a block into TCM; if it is consecutive and larger than `room` bytes, return it as streamed."""
     shape, first = (rows[1], columns[1]), matrix.first(rows, columns)
     if first is None:
         return tl.load(pointer + tl.constant(matrix.places(rows, columns)))
@@ -155,7 +153,7 @@ def _write(pointer: Pointer, matrix: Stored, rows: Span, columns: Span, block: T
 def add_up(
     parts_ptr: Pointer, out_ptr: Pointer, *rest: Any, parts: Mapping[Pe, Sequence[Sum]], product: Product, tl: TLContext
 ) -> None:
-    """Write alpha times sums of elements of parts (+ beta bias) to out, each program its own."""
+    """Write alpha * sums of `parts` (+ beta bias) to out, each program its own."""
     bias = next((x for x in rest if isinstance(x, Pointer)), None)
     for own in mine(parts, tl):
         for at in range(0, own.n, BLOCK):
@@ -174,7 +172,7 @@ def add_up(
 
 
 def _places(matrix: Stored | None, own: Sum, at: int, size: int) -> np.ndarray | Affine:
-    """Return the places of some elements of a sum in C, or in the bias."""
+    """Places of elements of a sum in C, or in the bias."""
     if matrix is None:
         return Affine(own.place + at, (size,), (1,))
     row, column = divmod(own.start + at, own.columns[1])
@@ -187,7 +185,7 @@ def _places(matrix: Stored | None, own: Sum, at: int, size: int) -> np.ndarray |
 
 
 class Step(NamedTuple):
-    """A launch of a product: the kernel, which tensors and sizes it gets, and on which PEs it is."""
+    """A launch of an operator: kernel, names of its tensors, size arguments, and PEs."""
 
     kernel: Callable[..., None]
     tensors: tuple[str, ...]
@@ -196,7 +194,6 @@ class Step(NamedTuple):
 
 
 def steps(config: MachineConfig, product: Product, placement: Placement) -> list[Step]:
-    """Return the launches of a product."""
     m, n, k = product.m, product.n, product.k
     first = tasks(config, product, placement)
     kernel = partial(matmul, product=product, parts=first, room=room(config))
@@ -217,7 +214,7 @@ def steps(config: MachineConfig, product: Product, placement: Placement) -> list
 
 
 def partial_sums(config: MachineConfig, product: Product, placement: Placement) -> dict[str, tuple[Span, DPPolicy]]:
-    """Return the shapes and policies of split-K's partial sums: those of each PE, and those of each cube."""
+    """Shapes and policies of split-K's partial sums: one per PE, and one per cube."""
     if placement not in SPLITS:
         return {}
     size = product.batch * product.m

@@ -1,4 +1,4 @@
-"""Who computes what of a matrix product: the placements, and the tasks of each PE."""
+"""The placements of a matrix product, and the tasks of each PE."""
 
 from __future__ import annotations
 
@@ -25,40 +25,33 @@ COLUMNS = DPPolicy(cube="column_wise", pe="column_wise")
 GRID = DPPolicy(cube="column_wise", pe="row_wise")
 TURNED = DPPolicy(cube="row_wise", pe="column_wise")
 ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
-# All of a matrix in each cube.
+# The whole matrix in each cube.
 ROWS_IN_CUBES, COLUMNS_IN_CUBES = (DPPolicy(cube="replicate", pe=pe) for pe in ("row_wise", "column_wise"))
 SPLIT_K, SPLIT_IN_CUBES = SPLITS = "split-K", "split-K in cubes"
 PlacementName = Literal["rows", "columns", "2-D", "2-D turned", "split-K", "split-K in cubes", "replicated"]
-# By name, the policy that gives each PE its part of C; split-K gives it a part of K.
+# The policy that assigns each PE its part of C; for split-K, a part of K.
 PLACEMENTS: dict[str, DPPolicy] = dict(
     zip(get_args(PlacementName), (ROWS, COLUMNS, GRID, TURNED, ROWS, ROWS, ONE_PE), strict=True)
 )
-BEST = "best"  # asked for instead of one: the fastest of those that are simulated
+BEST = "best"  # instead of a placement: the fastest in simulation
 Placement = str | DPPolicy
 
-PART_BYTES = 4  # of an element of a partial sum
-NARROW = 128  # columns: narrower shards of B are read together up to so many (chosen: four tiles)
-DEPTH = 2048  # elements of K that are loaded at a time where C is not stored as it is computed (chosen)
-IN_FLIGHT = 4  # parts that B is loaded in, while others are multiplied, if they are not large (chosen)
-LARGE = 1 << 16  # bytes of such a part, at most (chosen)
-PART = 8192  # bytes of such a part, at least (chosen: smaller ones take longer to ask for than to load)
-LINES = 8  # bursts, at least, of a row of a block of columns that is loaded (chosen)
-SKINNY = 4  # rows, at most, of A that is loaded in parts of K, too: B that is not large is not streamed then (chosen)
+PART_BYTES = 4  # bytes per element of a partial sum
+NARROW = 128  # columns: narrower shards of B are read together up to this width (chosen: four tiles)
+DEPTH = 2048  # elements of K loaded at a time where C is not stored as it is computed (chosen)
+IN_FLIGHT = 4  # parts in which B is loaded while others are multiplied, unless they are large (chosen)
+LARGE = 1 << 16  # maximum bytes of such a part (chosen)
+PART = 8192  # minimum bytes of such a part (chosen: the request of smaller ones takes longer than the load)
+LINES = 8  # minimum bursts per row of a block of columns that is loaded (chosen)
+SKINNY = 4  # maximum rows of A for which K, too, is loaded in parts: small B is not streamed then (chosen)
 
 
 def named(placement: Placement) -> str:
-    """Return a placement in words."""
     return placement if isinstance(placement, str) else f"{placement.cube} over cubes, {placement.pe} over PEs"
 
 
 def policy_of(placement: Placement) -> DPPolicy:
-    """Return the policy that a placement gives each PE its part of C by.
-
-    Raises
-    ------
-    ArgumentError
-        If there is no placement of that name.
-    """
+    """Return the policy that assigns each PE its part of C; raise ArgumentError for an unknown name."""
     if isinstance(placement, DPPolicy):
         return placement
     if placement not in PLACEMENTS:
@@ -67,8 +60,8 @@ def policy_of(placement: Placement) -> DPPolicy:
 
 
 def read_from(config: MachineConfig, m: int, placement: Placement) -> tuple[tuple[DPPolicy, ...], tuple[DPPolicy, ...]]:
-    """Return where A and B, of m rows, are read well in a placement, each time the best first."""
-    if placement == "columns":  # few rows are read from one PE of each cube, not all from one
+    """Return the policies of A and of B that suit a placement's reads, best first; A has m rows."""
+    if placement == "columns":  # few rows are read from one PE per cube, not all from one PE
         few = m <= config.cube.pe.pe_gemm.tile.m
         return (*((GRID, ROWS) if few else (ROWS, GRID)), COLUMNS_IN_CUBES), (COLUMNS,)
     found = {SPLIT_K: ((COLUMNS,), (ROWS,)), SPLIT_IN_CUBES: ((TURNED, COLUMNS_IN_CUBES), (GRID,))}
@@ -79,8 +72,8 @@ def read_from(config: MachineConfig, m: int, placement: Placement) -> tuple[tupl
 class Product:
     """C = alpha A B + beta bias, with C[m, n], A[m, k] and B[k, n], over a SIP.
 
-    Of a batch, A, B and C are stacks, matrix under matrix. The bias is a row, or has the shape of C. Without `c`, C is
-    where it is computed, block after block. The host needs `host_ns` for each launch.
+    For a batch, A, B and C are stacked along rows. The bias is a row, or has the shape of C. Without `c`, C is stored
+    where it is computed, block after block. `host_ns` is the host time per launch.
     """
 
     m: int
@@ -98,22 +91,21 @@ class Product:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a composite does it: a product, and a row that is added."""
+        """True if composites can compute it: a product plus a row."""
         row = self.bias is None or (self.bias.shape[0] == 1 and self.bias.first((0, 1), (0, self.n)) is not None)
         return row and self.alpha == 1 and (self.bias is None or self.beta == 1)
 
     @property
     def itemsize(self) -> int:
-        """Return the bytes of an element."""
         return as_dtype(self.dtype).itemsize
 
 
 class Task(NamedTuple):
-    """What a PE computes: blocks of C, as rows and columns, from parts of K; B is the `matrix` of that number.
+    """The work of a PE: blocks of C, as rows and columns, over parts of K; `matrix` is the index in the stack B.
 
-    The operand that is not `inner` is read first, and stays in TCM; a `streamed` one is read again for each block of
-    the other. From `place` on, the blocks follow each other, as composites write them, or their rows do (`by_rows`);
-    without a place they are stored where C is.
+    The operand that is not `inner` is read first and kept in TCM; a `streamed` one is read again for each block of
+    the other. From `place` on, blocks are consecutive, as composites write them, or row-major together (`by_rows`);
+    without a place they are stored as C is.
     """
 
     rows: tuple[Span, ...]
@@ -127,39 +119,35 @@ class Task(NamedTuple):
 
     @property
     def is_composite(self) -> bool:
-        """Whether composites write the blocks."""
         return self.place is not None and not self.by_rows
 
     @property
     def hull(self) -> tuple[Span, Span, Span]:
-        """All its rows, columns and parts of K."""
         rows, columns, depth = (
             (min(start for start, _ in x), sum(size for _, size in x)) for x in (self.rows, self.columns, self.depth)
         )
         return rows, columns, depth
 
     def at(self, rows: Span, columns: Span) -> int:
-        """Return the place of a block."""
         assert self.place is not None
         (row, height), (column, _), _ = self.hull
         return self.place + height * (columns[0] - column) + (rows[0] - row) * columns[1]
 
 
 def room(config: MachineConfig) -> int:
-    """Return the bytes of TCM for one operand: A, and two blocks of B."""
+    """Bytes of TCM for one operand; A and two blocks of B must fit."""
     return AddressConfig.of(config).heap_bytes // 3
 
 
 def fitting(k: int, itemsize: int, room: int) -> int:
-    """Return how many vectors of k elements fit into `room` bytes, at least one."""
     return max(1, room // (k * itemsize))
 
 
 def column_blocks(widths: Sequence[int], fits: int, scattered: bool) -> list[Span]:
-    """Return the blocks of columns in which consecutive shards are read.
+    """Return the blocks of columns by which consecutive shards are read.
 
-    Narrow shards of B are read together, up to NARROW columns of which `fits` fit into TCM. A scattered shard that does
-    not fit is read in parts; others are streamed.
+    Narrow shards of B are read together, up to NARROW columns; `fits` columns fit into TCM. A scattered
+    shard that does not fit is read in parts; others are streamed.
 
     >>> column_blocks([40, 40, 40, 40, 200, 0], 1000, scattered=False)
     [(0, 120), (120, 40), (160, 200)]
@@ -178,7 +166,6 @@ def column_blocks(widths: Sequence[int], fits: int, scattered: bool) -> list[Spa
 
 @lru_cache(maxsize=64)
 def tasks(config: MachineConfig, product: Product, placement: Placement) -> dict[Pe, list[Task]]:
-    """Return what each PE computes; of split-K, in the first launch."""
     pes = config.pes_per_cube
     found: dict[Pe, list[Task]] = defaultdict(list)
     if placement in SPLITS:
@@ -200,7 +187,7 @@ class Split(NamedTuple):
 
 
 def _splits(config: MachineConfig, product: Product, placement: Placement) -> list[Split]:
-    """Return which PEs compute which partial sums: those of all columns, or of the columns of their cube."""
+    """Return the partial sums of the PEs: over all columns, or over the columns of their cube."""
     pes, size = config.pes_per_cube, product.batch * product.m * split_columns(config, product, placement)
     if placement == SPLIT_K:
         depths = spans(product.k, config).tolist()
@@ -214,7 +201,7 @@ def _splits(config: MachineConfig, product: Product, placement: Placement) -> li
 
 
 def split_columns(config: MachineConfig, product: Product, placement: Placement) -> int:
-    """Return of how many columns a PE has partial sums, at most."""
+    """Maximum columns of a PE's partial sums."""
     return product.n if placement == SPLIT_K else chunk(product.n, config.cubes_per_sip, 0)[1]
 
 
@@ -225,12 +212,12 @@ def _part_of_sum(config: MachineConfig, product: Product, split: Split, matrix: 
     fits = fitting(depth[1], product.itemsize, room(config))
     # Programs begin with different blocks, so that they read from different PEs.
     cube, pe = divmod(split.pe, config.pes_per_cube)
-    if width <= fits and product.a.first(rows, depth) is None:  # B is kept
+    if width <= fits and product.a.first(rows, depth) is None:  # B is kept in TCM
         heights = _steps(rows, config.cube.pe.pe_gemm.tile.m)
         if len(heights) > 1:
             heights = turn(heights, cube * len(heights) // config.cubes_per_sip)
             return Task(heights, (columns,), (depth,), "a", False, place, matrix)
-    if product.m <= fits:  # A is kept
+    if product.m <= fits:  # A is kept in TCM
         blocks, depths = _in_flight(config, product, depth, columns, depth)
         if len(blocks) * len(depths) > 1:
             blocks = turn(blocks, pe * len(blocks) // config.pes_per_cube)
@@ -244,9 +231,9 @@ Block = tuple[Pe, int, Span, Span, int]
 
 
 def _blocks(config: MachineConfig, product: Product, placement: Placement) -> Iterator[Block]:
-    """Yield the PE, matrix, rows, columns and place of what each PE computes.
+    """Yield the PE, matrix, rows, columns and place of each block of C.
 
-    A policy cuts each matrix over all PEs. By name, the matrices of a batch are dealt out, each cut over its PEs.
+    A policy splits each matrix over all PEs. By name, the PEs are divided among the matrices of a batch.
     """
     m, n, batch, pes, total = product.m, product.n, product.batch, config.pes_per_cube, config.pes_per_sip
     if batch > 1 and isinstance(placement, str):
@@ -268,7 +255,6 @@ def _blocks(config: MachineConfig, product: Product, placement: Placement) -> It
 
 
 def _cut(placement: str, m: int, n: int, i: int, parts: int) -> tuple[Span, Span]:
-    """Return the rows and columns of part `i` of a matrix."""
     if placement in ("rows", "columns"):
         return (chunk(m, parts, i), (0, n)) if placement == "rows" else ((0, m), chunk(n, parts, i))
     if placement == "replicated":
@@ -281,7 +267,7 @@ def _cut(placement: str, m: int, n: int, i: int, parts: int) -> tuple[Span, Span
 def _in_flight(
     config: MachineConfig, product: Product, of_b: Span, columns: Span, depth: Span
 ) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
-    """Return the blocks of columns, and the parts of K, that B is loaded in: one while the one before is multiplied."""
+    """Return the blocks of columns and parts of K by which B is loaded, each while the previous one is multiplied."""
     tile, nbytes = config.cube.pe.pe_gemm.tile, depth[1] * columns[1] * product.itemsize
     parts = max(1, min(IN_FLIGHT, nbytes // PART), nbytes // LARGE)
     if not product.b.is_by_rows(of_b, columns):
@@ -298,7 +284,7 @@ def task_of(
     config: MachineConfig, product: Product, placement: Placement, pe: Pe, matrix: int, rows: Span, columns: Span,
     place: int | None,
 ) -> Task:  # fmt: skip
-    """Return the task of a PE: some rows and columns of C, and the place of their first element if C is nowhere."""
+    """Return a PE's task for rows and columns of C; `place` is that of the first element if C is not stored."""
     a, b, c, whole = product.a, product.b, product.c, (0, product.k)
     of_b = matrix * product.k, product.k
     widths = b.widths(of_b, columns)
@@ -328,7 +314,7 @@ def task_of(
         turned = turn(heights, number % len(heights))
         streamed = place is not None and b.first(of_b, blocks[0]) is not None
         return Task(turned, tuple(blocks), depth, "a", streamed, place, matrix)
-    # Programs begin with what they hold, so that they read from different PEs.
+    # Programs begin with the shards that they hold, so that they read from different PEs.
     own = b.first_columns.get(number)
     begin = 0 if own is None else pe[0] % len(blocks)
     begin = next((i for i, (start, size) in enumerate(blocks) if own is not None and 0 <= own - start < size), begin)
@@ -345,12 +331,12 @@ _X = TypeVar("_X")
 
 
 def turn(things: Sequence[_X], first: int) -> tuple[_X, ...]:
-    """Return things, beginning with one of them and going round."""
+    """Rotate a sequence to begin with element `first`."""
     return (*things[first:], *things[:first])
 
 
 def spans(n: int, config: MachineConfig) -> np.ndarray:
-    """Return the part of `n` of every PE of a SIP as (start, size), cut over cubes and then over the PEs of each."""
+    """Return (start, size) of each PE's part of `n`, split over cubes and then over the PEs of each."""
     return np.array(
         [
             (start + inner, size)
@@ -362,9 +348,9 @@ def spans(n: int, config: MachineConfig) -> np.ndarray:
 
 
 class Sum(NamedTuple):
-    """Elements that a program adds: `n` of each of `sources`, which are in PEs `holders`, and where they go.
+    """Elements that a program adds up: `n` of each of `sources`, in the PEs `holders`, and their target.
 
-    They are those of some columns of C, counted row by row from `start` on; where there is no C, they go to `place`.
+    They are elements of some columns of C, in row-major order from `start` on; without C, they go to `place`.
     """
 
     sources: tuple[int, ...]
@@ -376,7 +362,6 @@ class Sum(NamedTuple):
 
 
 def sums(config: MachineConfig, product: Product, placement: Placement) -> list[dict[Pe, list[Sum]]]:
-    """Return for each launch that adds up partial sums what each PE adds."""
     pes, size = config.pes_per_cube, product.batch * product.m * product.n
     by_cube: dict[int, list[Split]] = defaultdict(list)
     for split in _splits(config, product, placement):
@@ -385,11 +370,11 @@ def sums(config: MachineConfig, product: Product, placement: Placement) -> list[
     for cube, parts in by_cube.items():
         columns = parts[0].columns
         count = product.batch * product.m * columns[1]
-        bursts = -(-count * product.itemsize // config.cube.hbm.burst_bytes)  # of results: a PE writes one at least
+        bursts = -(-count * product.itemsize // config.cube.hbm.burst_bytes)  # of results: a PE writes at least one
         for pe in range(pes):
             start, n = chunk(count, pes if placement == SPLIT_K else min(pes, bursts), pe)
             if n:
-                own = turn(parts, pe % len(parts))  # programs begin with different ones
+                own = turn(parts, pe % len(parts))  # programs begin with different sources
                 sources, holders = tuple(x.place + start for x in own), tuple(x.pe for x in own)
                 before = cube * size if placement == SPLIT_K else product.m * columns[0]
                 in_cubes[cube, pe] = [Sum(sources, holders, columns, start, n, before + start)]
