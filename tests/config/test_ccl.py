@@ -9,7 +9,7 @@ import pytest
 
 from kernbench import config
 from kernbench.ccl.install import resolve_algorithm_config
-from kernbench.config import _schema
+from kernbench.config import _kinds
 from kernbench.errors import ConfigError
 
 DEFAULT = config.load_yaml(config.default_ccl_path())
@@ -95,7 +95,7 @@ def test_faults_of_several_entries_and_of_the_choice():
     content = with_defaults(algorithm="ring_allreduce_tmc")
     content["algorithms"]["mine"] = 3
     content["algorithms"]["auto"] = content["algorithms"]["ring_allreduce_tcm"]
-    keys = ", ".join(_schema.keys(config.CclEntry))
+    keys = ", ".join(_kinds.keys(config.CclEntry))
     found = faults(content)
     assert "did you mean ring_allreduce_tcm? known: auto, " in found[0]
     assert found[1:] == [
