@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kernbench._registry import html_of
+from kernbench.analysis._domains import validity
 from kernbench.analysis._launches import labels, on
 from kernbench.analysis._manifest import UNKNOWN, Manifest, read_manifest
 from kernbench.analysis._records import Launch, Records
@@ -31,7 +32,6 @@ LABELS = {
 SHOWN_LAUNCHES, SHOWN_REASONS = 10, 5
 
 INCOMPLETE = "INCOMPLETE: the run stopped before its end"
-VERIFICATION = "how model and simulator are verified: Reliability, in the documentation"
 
 _SPANS = ("composite", "launch", "skew", "h2d", "d2h", "map", "install")  # from an order to its completion, not work
 
@@ -295,7 +295,7 @@ class Result:
         lines = [
             f"{self.name}: {self.latency_ns:,.2f} ns  (machine {self.machine or '?'})",
             *([] if self.complete else [INCOMPLETE]),
-            VERIFICATION,
+            validity(self.records),
         ]
         shown = list(zip(labels(self.launches), self.launches, strict=True))[:SHOWN_LAUNCHES]
         lines += [f"launch {label}{on(x)}: {(x.end_ps - x.start_ps) / 1000:,.2f} ns" for label, x in shown]

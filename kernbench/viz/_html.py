@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernbench.analysis._domains import validity
 from kernbench.analysis._launches import labels, on
 from kernbench.analysis.breakdown import PE_KINDS, STAGES
 from kernbench.analysis.compare import ns_text, percent, value_text
-from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, SHOWN_REASONS, VERIFICATION
+from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, SHOWN_REASONS
 from kernbench.analysis.trace import LANES
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import _palette as palette
@@ -116,7 +117,7 @@ def result_html(result: Result) -> str:
     parts = [
         f"<div><b>{escape(result.name)}</b>: <b>{result.latency_ns:,.2f} ns</b> {machine}</div>",
         "" if result.complete else f'<div style="{_WARNING}">{INCOMPLETE}</div>',
-        f'<div style="opacity:.7">{VERIFICATION}</div>',
+        f'<div style="opacity:.7">{escape(validity(result.records))}</div>',
         _path_bar(result),
         _path_table(result),
         _busy_table(result),

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import kernbench as kb
+from kernbench.analysis._domains import REPORT, validity
 from kernbench.analysis._records import Launch, LinkTable
-from kernbench.analysis.result import VERIFICATION, Result
+from kernbench.analysis.result import Result
 from kernbench.errors import ConfigError, StateError
 from kernbench.studies import gemm
 from kernbench.topology.builder import resolve_topology
@@ -46,7 +47,8 @@ def test_the_table_blames_what_the_critical_path_blames():
     for text in (repr(run), run._repr_html_()):
         for part in ("critical path", "on the device", "busy stages", first, f"{why[0].share:.1%}", f"{host.ns:,.2f}"):
             assert part in text
-        assert text.index("HBM slice") < text.index("matrix engine")
+        path = text[text.index("on the device") :]
+        assert path.index("HBM slice") < path.index("matrix engine")
         assert "exclusive" not in text
     lines = [line.split("  ->")[0] for line in repr(why).splitlines() if line.startswith("  1. ")]
     assert [line.split() for line in lines] == [
@@ -77,9 +79,22 @@ def test_a_run_that_stopped_early_says_so(result):
 
 
 def test_results_name_a_page_of_the_documentation(result):
-    assert f"{VERIFICATION}\n" in repr(result)
-    title = VERIFICATION.partition(": ")[2].removesuffix(", in the documentation")
+    assert f"{REPORT}\n" in repr(result)
+    title = REPORT.removesuffix(", in the documentation")
     assert f" {title}: docs/" in (ROOT / "mkdocs.yml").read_text()
+
+
+def test_a_result_says_which_of_its_parts_were_compared_with_other_tools(result):
+    def on(timing, component):
+        records = replace(result.records, spec={"cube": {"hbm": {"timing": timing}}})
+        return validity(replace(records, components=(component, *records.components[1:])))
+
+    assert "sip0.cube0.pe0.pe_gemm" in result.records.components
+    first = result.records.components[0]
+    assert "HBM" not in on("hbm3", first)
+    slice_ = "sip0.cube0.hbm_ctrl.pe0"
+    assert "validated: HBM 1.00x of Ramulator 2.1.0 (nine of ten within 1.02x); " in on("hbm3", slice_)
+    assert "not compared with other tools: HBM (cube.hbm.timing: simple)" in on("simple", slice_)
 
 
 def test_the_text_names_what_it_shows(result):
