@@ -153,7 +153,9 @@ def _beside(*arguments: str) -> Iterator[list[Any]]:
             status = process.returncode
         except BaseException:
             if os.name == "posix":
-                process.send_signal(signal.SIGINT)
+                # Where a shell had this command ignore interrupts (`command &` in a script), the other one does, too.
+                ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+                process.send_signal(signal.SIGTERM if ignored else signal.SIGINT)
             raise
     if status:
         if text:
