@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from kernbench.analysis._transfer import Leg, message
+from kernbench.analysis._what_if import COVERED, leaves
 from kernbench.analysis._what_if._quantities import Quantities
 from kernbench.benches.registry import run as run_bench
 from kernbench.ccl.install import resolve_algorithm_config
 from kernbench.config import default_ccl_path
+from kernbench.config._kinds import DURATION
+from kernbench.config._schema import speeds
 from kernbench.errors import KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
@@ -56,6 +59,20 @@ def test_links_that_a_faster_slice_needs_come_with_it(result):
     assert [faster.spec["cube"]["hbm"]["bw_gbs"], faster.spec["cube"]["pe"]["pe_dma"]["bw_gbs"]] == [320, 320]
     with pytest.raises(KernbenchError, match=r"cube.hbm.bw_gbs = 256 must be >= 320"):
         result.what_if(["cube.hbm.channel_bw_gbs=40", "cube.hbm.bw_gbs=256"])
+
+
+def test_more_of_a_rate_is_no_slower_and_of_a_duration_no_faster(result):
+    values = leaves(result.records.spec)
+    assert speeds()["cube.noc.router.overhead_ns"] == DURATION
+    for field in COVERED:
+        if values.get(field):
+            more, less = (
+                (values[field], values[field] / 2)
+                if field.endswith("efficiency")
+                else (2 * values[field], values[field])
+            )
+            change = result.what_if({field: more}).predicted_ns - result.what_if({field: less}).predicted_ns
+            assert change >= 0 if speeds()[field] == DURATION else change <= 0, field
 
 
 def test_the_same_machine_takes_the_same_time(result):
