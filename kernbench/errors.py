@@ -26,6 +26,11 @@ KernbenchError
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
 _WORD, _LINE = 160, 2000
 _LONG_WORD = re.compile(rf"\S{{{_WORD + 1},}}")
@@ -84,9 +89,13 @@ class StateError(KernbenchError, RuntimeError):
 
 
 class ConfigError(KernbenchError, ValueError):
-    """A configuration is invalid; `faults` holds one line per fault of the file."""
+    """A configuration is invalid; `faults` holds one line per fault of the file.
 
-    def __init__(self, faults: list[str] | str) -> None:
+    Of faults of keys, `records` has file, key, value and remedy, in the same order.
+    """
+
+    def __init__(self, faults: list[str] | str, records: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.records = list(records)
         self.faults = [_readable(fault) for fault in ([faults] if isinstance(faults, str) else faults)]
         super().__init__("\n".join(self.faults))
 

@@ -135,13 +135,16 @@ def error_record(error: BaseException, message: str = "") -> dict[str, Any]:
     parameter = getattr(error, "param", None)
     key = parameter.opts[0] if parameter else getattr(error, "option_name", getattr(error, "param_hint", None))
     near = getattr(error, "possibilities", None)
-    return {
+    record = {
         "file": getattr(error, "filename", None),
         "key": key,
         "value": None,
         "remedy": f"did you mean {' or '.join(sorted(near))}?" if near else None,
-        "message": message or str(error) or type(error).__name__,
     }
+    faults = getattr(error, "records", [])
+    if faults:
+        record = {name: faults[0][name] for name in record} | {"faults": faults}
+    return record | {"message": message or str(error) or type(error).__name__}
 
 
 def echo_table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1, indent: int = 0) -> None:

@@ -93,7 +93,7 @@ class Draft:
     content: dict[str, Any]
     faults: list[Fault] = field(default_factory=list)
     overridden: set[tuple[Any, ...]] = field(default_factory=set)
-    complaints: list[str] = field(default_factory=list)
+    complaints: list[Fault] = field(default_factory=list)  # of overrides
 
     @classmethod
     def of(cls, source: str | Path | Mapping[str, Any], name: str) -> Draft:
@@ -131,18 +131,17 @@ class Draft:
         for name, value in pairs:
             if not isinstance(name, str) or not all(name.split(".")):
                 self.complaints.append(
-                    f"override: {quote(name)} is not a path; join names by dots, as in sip.cube_mesh.w"
+                    Fault(f"{quote(name)} is not a path; join names by dots, as in sip.cube_mesh.w", ())
                 )
                 continue
             path = tuple(name.split("."))
             if repr(values.setdefault(path, value)) != repr(value):  # nan is not equal to itself
-                self.complaints.append(
-                    f"override: {name} is set to {quote(values[path])} and to {quote(value)}; keep one"
-                )
+                text = f"{name} is set to {quote(values[path])} and to {quote(value)}; keep one"
+                self.complaints.append(Fault(text, (path,)))
         for path, value in sorted(values.items(), key=lambda pair: len(pair[0])):
             fault = _unknown_part(path)
             if fault is not None:
-                self.complaints.append(f"override: {fault.text}")
+                self.complaints.append(fault)
                 continue
             place: Any = self.content
             for part in path[:-1]:
@@ -155,16 +154,15 @@ class Draft:
         for text in texts:
             path, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
             if not equals or not path.strip():
-                self.complaints.append(f"override: {quote(text)} must be path=value, as in sip.cube_mesh.w=2")
+                self.complaints.append(Fault(f"{quote(text)} must be path=value, as in sip.cube_mesh.w=2", ()))
                 continue
             try:
                 content, doubles = parse_yaml(value)
             except yaml.YAMLError as error:
-                self.complaints.append(
-                    f"override: {quote(text)} has a value that {problem(error, 'correct it, or put it in quotes')}"
-                )
+                wrong = problem(error, "correct it, or put it in quotes")
+                self.complaints.append(Fault(f"{quote(text)} has a value that {wrong}", (tuple(path.split(".")),)))
                 continue
-            self.complaints += [f"override: {quote(text)}: {fault.text}" for fault in doubles]
+            self.complaints += [Fault(f"{quote(text)}: {fault.text}", (tuple(path.split(".")),)) for fault in doubles]
             yield path.strip(), content
 
     def validated(
@@ -185,11 +183,32 @@ class Draft:
             spoiled = [path for fault in wrong for path in fault.keys]
             wrong += [fault for fault in rules(config) if not fault.touches(spoiled)]
         if wrong or self.faults or self.complaints:
-            raise ConfigError(self.complaints + [self._line(fault) for fault in self._sorted(self.faults + wrong)])
+            faults = [("override", fault) for fault in self.complaints]
+            faults += [
+                ("override" if fault.touches(self.overridden) else self.name, fault)
+                for fault in self._sorted(self.faults + wrong)
+            ]
+            raise ConfigError(
+                [f"{file}: {fault.text}" for file, fault in faults], [self._record(*fault) for fault in faults]
+            )
         return cast("_Config", config)
 
-    def _line(self, fault: Fault) -> str:
-        return f"{'override' if fault.touches(self.overridden) else self.name}: {fault.text}"
+    def _record(self, file: str, fault: Fault) -> dict[str, Any]:
+        value: Any = self.content
+        for part in fault.keys[0] if fault.keys else ():
+            try:
+                value = value[part]
+            except (KeyError, IndexError, TypeError):
+                value = None
+        key = dotted(fault.keys[0]) if fault.keys else None
+        remedy = fault.text.partition("; ")[2] or None
+        return {
+            "file": file,
+            "key": key,
+            "value": value if fault.keys else None,
+            "remedy": remedy,
+            "message": fault.text,
+        }
 
     def _sorted(self, faults: list[Fault]) -> list[Fault]:
         order = {path: place for place, path in enumerate(_paths(self.content, ()))}

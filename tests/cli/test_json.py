@@ -53,10 +53,26 @@ def test_an_error_is_json_on_stdout_with_what_it_knows(args, status, said, capsy
 def test_all_faults_are_in_one_error(capsys):
     wrong = ["--set", "cube.hbm.bw_gbs=-1", "--set", "cube.noc.pitch_mm=-2"]
     assert main(["show", "preset:small", *wrong, "--json"]) == 2
-    message = printed(capsys)["error"]["message"]
-    assert message.count("\n") == 1
-    assert "cube.hbm.bw_gbs" in message
-    assert "cube.noc.pitch_mm" in message
+    error = printed(capsys)["error"]
+    assert error["message"].count("\n") == 1
+    assert [(x["file"], x["key"], x["value"]) for x in error["faults"]] == [
+        ("override", "cube.noc.pitch_mm", -2), ("override", "cube.hbm.bw_gbs", -1),
+    ]  # fmt: skip
+    assert [x["key"] in line for x, line in zip(error["faults"], error["message"].split("\n"), strict=True)] == [
+        True,
+        True,
+    ]
+    assert (error["file"], error["key"], error["value"]) == ("override", "cube.noc.pitch_mm", -2)
+
+
+def test_a_fault_of_a_file_has_file_key_value_and_remedy(tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text("base: default\ncube: {noc: {pitchmm: 3}}\n")
+    assert main(["show", str(tmp_path / "mine.yaml"), "--json"]) == 2
+    error = printed(capsys)["error"]
+    assert {name: error[name] for name in ("file", "key", "value")} == {
+        "file": "mine.yaml", "key": "cube.noc.pitchmm", "value": 3,
+    }  # fmt: skip
+    assert error["remedy"].startswith("did you mean pitch_mm?")
 
 
 def test_an_error_of_a_file_names_it():
