@@ -18,6 +18,8 @@ from kernbench.analysis.breakdown import STAGES, Breakdown, breakdown
 from kernbench.errors import KernbenchError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from kernbench.analysis._critical_path import CriticalPath
     from kernbench.analysis._what_if import Prediction, Tornado
     from kernbench.analysis.why import Why
@@ -272,6 +274,31 @@ class Result:
         return tornado(
             self.records, factors, self.name, None if run is None else lambda changes: run(changes).latency_ns
         )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the log as a table, a row for each occupation of a component.
+
+        Columns: component, kind, start_ns, end_ns, nbytes, flops, tile (-1 for none), and of the command its name, sip,
+        cube and pe (-1 for none). It is ready for SQL: `duckdb.sql("select kind, sum(nbytes) from log group by 1")`
+        with `log = result.to_pandas()`.
+
+        Examples
+        --------
+        >>> import kernbench as kb
+        >>> log = kb.run("gemm-single-pe", "preset:small").result.to_pandas()
+        >>> sorted(set(log["kind"]))[:3]
+        ['composite', 'dma_in', 'dma_out']
+        """
+        import pandas as pd
+
+        records = self.records
+        names = {"component": records.components, "kind": records.kinds}
+        columns = {name: pd.Categorical.from_codes(getattr(records, name), of) for name, of in names.items()}
+        times = {"start_ns": records.start_ps / 1000, "end_ns": records.end_ps / 1000}
+        plain = {name: getattr(records, name) for name in ("nbytes", "flops", "tile")}
+        command = {"command": records.per_row([command.name for command in records.commands], "")}
+        place = dict(zip(("sip", "cube", "pe"), records.location.T, strict=True))
+        return pd.DataFrame({**columns, **times, **plain, **command, **place})
 
     def trace(self, path: str | Path) -> Path:
         """Write the run as Chrome trace events, for ui.perfetto.dev: a track per component, transfers as flows."""

@@ -204,3 +204,13 @@ def test_launches_are_listed_by_what_why_takes_and_by_sip(result):
     for line in ("sum on sip0", "sum on sip1", "sum #2 on sip0", "sum #2 on sip1"):
         assert f"launch {line}: " in repr(two)
         assert f"{line}</td>" in two._repr_html_()
+
+
+def test_the_log_is_a_table(result):
+    log = result.to_pandas()
+    assert list(log["kind"]) == ["dma_in", "fetch", "gemm", "h2d"]
+    assert list(log["end_ns"] - log["start_ns"]) == [16, 16, 16, 10]
+    assert list(log["tile"]) == [0, 0, 0, -1]
+    matrix = log[log["kind"] == "gemm"].iloc[0]
+    assert matrix["component"] == "sip0.cube0.pe0.pe_gemm"
+    assert (matrix["sip"], matrix["cube"], matrix["pe"]) == (0, 0, 0)
