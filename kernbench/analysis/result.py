@@ -286,14 +286,14 @@ class Result:
         --------
         >>> import kernbench as kb
         >>> log = kb.run("gemm-single-pe", "preset:small").result.to_pandas()
-        >>> sorted(set(log["kind"]))[:3]
-        ['composite', 'dma_in', 'dma_out']
+        >>> sorted(set(log["kind"]))
+        ['composite', 'd2h', 'launch', 'map']
         """
         import pandas as pd
 
         records = self.records
         names = {"component": records.components, "kind": records.kinds}
-        columns = {name: pd.Categorical.from_codes(getattr(records, name), of) for name, of in names.items()}
+        columns = {name: pd.Categorical.from_codes(getattr(records, name), pd.Index(of)) for name, of in names.items()}
         times = {"start_ns": records.start_ps / 1000, "end_ns": records.end_ps / 1000}
         plain = {name: getattr(records, name) for name in ("nbytes", "flops", "tile")}
         command = {"command": records.per_row([command.name for command in records.commands], "")}

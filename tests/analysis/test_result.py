@@ -210,7 +210,7 @@ def test_the_log_is_a_table(result):
     log = result.to_pandas()
     assert list(log["kind"]) == ["dma_in", "fetch", "gemm", "h2d"]
     assert list(log["end_ns"] - log["start_ns"]) == [16, 16, 16, 10]
-    assert list(log["tile"]) == [0, 0, 0, -1]
+    assert list(log["tile"]) == [-1] * 4
     matrix = log[log["kind"] == "gemm"].iloc[0]
     assert matrix["component"] == "sip0.cube0.pe0.pe_gemm"
     assert (matrix["sip"], matrix["cube"], matrix["pe"]) == (0, 0, 0)
