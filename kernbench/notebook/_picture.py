@@ -67,14 +67,13 @@ class Picture(anywidget.AnyWidget):
         self.on_msg(self._receive)
 
     def show(self, scene: Scene, records: Records | None = None) -> None:
-        """Show a scene; what was live is over. The trace is made of `records`, when it is asked for."""
+        """Show a scene and end a live run; the trace is made of `records` on request."""
         header, buffers = scene
         self._records = records
         with self.hold_sync():
             self.header, self.buffers, self.live = header, buffers, {}
 
     def show_live(self, frame: Frame) -> None:
-        """Show a moment of a run under way."""
         index = {"links": frame.links, "nodes": frame.nodes}
         with self.hold_sync():
             if index != self.live_index:
@@ -83,7 +82,7 @@ class Picture(anywidget.AnyWidget):
             self.live = {"now_ns": frame.now_ns, **loads}
 
     def answer(self, **callbacks: Callable[[dict[str, Any]], object]) -> None:
-        """Call a callback with each message of its name; the picture shows controls only for what is answered.
+        """Set a callback for each message; the picture shows controls only for these.
 
         `run` has no values, `set` has `field` and `value`, `change` has `values` by field, `open_file` has `name` and
         `content` of a result.
@@ -92,7 +91,7 @@ class Picture(anywidget.AnyWidget):
         self.answers = sorted(self._callbacks)
 
     def refuse(self, text: str) -> None:
-        """Say why something that its user did is not shown; the controls go back to what is shown."""
+        """Say why a change by the user is not shown; the controls return to what is shown."""
         self.send({"do": "refuse", "text": text})
 
     def _receive(self, _: Picture, message: dict[str, Any], buffers: list[memoryview]) -> None:
@@ -200,7 +199,7 @@ def picture(of: Machine | Result, run: Callable[[Machine], Result] | None = None
 
 
 class _Again:
-    """Runs a program on the machine of a picture, as its user changes it."""
+    """Reruns a program on the machine of a picture as its user changes it."""
 
     def __init__(self, shown: Picture, machine: Machine, run: Callable[[Machine], Result]) -> None:
         self._shown, self._machine, self._run = shown, machine, run

@@ -64,8 +64,9 @@ class Mechanism:
 class Workload:
     """What references measure, and our counterpart.
 
-    `run` returns our value on a machine, `machine` the overrides for the parameters, `refuse` why a case cannot run
-    (or empty), `host_s` its approximate host time. The parameters determine which of `units` the value has. `mechanisms` may explain a difference.
+    `run` returns our value on a machine, `machine` the overrides for the parameters, `refuse` why a case cannot run (or
+    empty), `host_s` its approximate host time. The parameters determine which of `units` the value has. `mechanisms`
+    may explain a difference.
     """
 
     units: tuple[str, ...]

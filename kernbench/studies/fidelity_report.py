@@ -111,7 +111,7 @@ def _percent(value: float, base: float) -> float:
 
 
 def domains(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return a row for each kind of reference, devices first: ratios of ours to it, by default and with all mechanisms."""
+    """Return a row for each kind of reference, devices first: ratios of ours to it, without and with all mechanisms."""
     found = []
     for kind, each in groups(compared(rows), "kind").items():
         default = [1 + row["error_pct"] / 100 for row in each]
