@@ -49,7 +49,6 @@ def milestones() -> dict[str, str]:
 
 
 def _registered(kind: str) -> dict[str, str]:
-    """First line of the documentation of each registered name."""
     from kernbench import _registry as registry
 
     known = {"studies": registry.STUDIES, "components": registry.COMPONENTS}[kind]

@@ -29,23 +29,10 @@ if TYPE_CHECKING:
 class Picture(anywidget.AnyWidget):
     """Shows a machine and, if there is one, a run on it.
 
-    Attributes
-    ----------
-    header, buffers : dict
-        The scene.
-    live : dict
-        One moment of a run under way: `now_ns`, and `link_load` and `node_load`, a byte for each name of `live_index`.
-        Empty when none is under way.
-    live_index : dict
-        Names of `links` and `nodes`. It changes only when more of them are used.
-    selected : str
-        The component or link that is selected; empty if none.
-    answers : list of str
-        Messages that have a callback.
-    small : bool
-        Whether it is low, for text around it, and begins with the part of the machine that worked.
-    note : str
-        What ran, for pages.
+    `header` and `buffers` are the scene. `live` is a moment of a run in progress, or empty: `now_ns`, and `link_load`
+    and `node_load`, a byte for each name in `links` and `nodes` of `live_index`, which changes only when more of them
+    are used. `selected` is a component or link, or empty; `answers` are the messages with a callback. A `small` picture
+    is low, for text around it, and begins with the part of the machine that worked. `note` is what ran, for pages.
     """
 
     note = ""

@@ -19,8 +19,6 @@ _NEVER_PS = 1 << 60
 
 
 class Arrival(NamedTuple):
-    """An access of a stream; `clock` is its arrival."""
-
     clock: int
     write: bool
     address: int

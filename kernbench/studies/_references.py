@@ -67,7 +67,6 @@ def read_references(paths: Sequence[str | Path]) -> list[Reference]:
 
 
 def _read(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
-    """Detect from the content which tool wrote the file."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = next((line for line in lines if not line.startswith("#")), "")
     at = f"{path}: line {_line_of(text, first)}"

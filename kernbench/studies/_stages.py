@@ -22,14 +22,13 @@ from kernbench.sweeps._worker import OK
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
-_START_S = 1.5  # until a process has imported what it runs
-_HERE_S = 2.0  # what takes less runs in this process: starting others takes as long
+_START_S = 1.5  # imports of a process
+_HERE_S = 2.0  # shorter simulations run in this process: starting others takes as long
 
 
 class Answer(Protocol):
     @property
-    def missing(self) -> Mapping[str, str]:
-        """Unfinished parts by section, in words."""
+    def missing(self) -> Mapping[str, str]: ...
 
     def sections(self) -> dict[str, str]: ...
 

@@ -21,7 +21,6 @@ HOSTS: dict[str, dict[str, float]] = {"none": dict.fromkeys(_MEASURED, 0), "gpu_
 
 
 def fits_tcm(config: MachineConfig, nbytes: int) -> list[str]:
-    """Return a fault if the bytes that each PE reads in a kernel do not fit."""
     tcm = config.cube.pe.pe_tcm
     most = int((tcm.size_mb - tcm.tile_buffer_mb - tcm.kernel_scratch_mb) * MIB) // 2
     if 2 <= nbytes <= most:

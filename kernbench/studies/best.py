@@ -40,7 +40,7 @@ Tick = Callable[["Progress"], object]
 
 SIMULATED = 3  # algorithms: the best by the alpha-beta model
 _FAR = 1.4  # 95 % of the estimates of algorithms are within this factor of the simulated time
-_TILES = 1 << 14  # of so many the log holds each, so that `why` sees into composites
+_TILES = 1 << 14  # up to so many, each is logged, so that `why` resolves composites
 _DTYPES = ("f16", "bf16")
 _ITEMSIZE = 2
 _GRIDS = ("torus_2d", "mesh_2d", "mesh_2d_no_wrap")
@@ -229,7 +229,6 @@ def _with_product(
 
 
 def simulated(machine: Machine, *, what: str, **values: Any) -> Row:
-    """Run one simulation of a question: a product, a collective, or a collective on other PEs."""
     kinds: dict[str, Callable[..., Row]] = {
         "product": _simulate_product,
         "collective": simulate_collective,
@@ -465,7 +464,6 @@ def _collective(machine: Machine, candidate: Candidate, nbytes: int) -> Simulati
 def simulate_collective(
     machine: Machine, *, algorithm: str, nbytes: int, n_slots: int, slot_size: int | None = None, why: bool = False
 ) -> Row:
-    """Return times of a collective between the first PEs of all SIPs; `why` adds its critical path."""
     planned = case_of(machine, algorithm=algorithm, n_slots=n_slots, slot_size=slot_size).plan
     ran = collectives.run(machine, planned, nbytes)
     row: Row = {"latency_ns": ran.latency_ns, "launched_ns": simulated_ns(ran.result)}
@@ -510,7 +508,7 @@ def bytes_of(text: int | str) -> int:
 
 
 def parsed_bytes(text: int | str) -> int:
-    """Raise a ValueError that states the fault."""
+    """Parse a number of bytes; a ValueError states the fault."""
     match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", str(text).strip())
     if match is None or match.group(2).upper() not in _UNITS or isinstance(text, bool):
         raise ValueError("must be a number of bytes, such as 65536 or 64KiB")

@@ -367,7 +367,6 @@ def _admitted(machine: Machine, parameters: Mapping[str, Any]) -> tuple[list[Row
 
 
 def _settings(point: Mapping[str, Any]) -> Row:
-    """All of a point but its size: what its case depends on."""
     return {key: value for key, value in point.items() if key not in (MACHINE, LABELS, "nbytes", "links")}
 
 
@@ -401,7 +400,6 @@ def _asked(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], 
 
 
 def _sizes(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], given: Mapping[str, Any]) -> list[Row]:
-    """Every all-reduce at every size on every system."""
     return [
         _point(report.SIZES, system, name, nbytes, **({"slot_size": grid["slot_size"]} if "slot_size" in grid else {}))
         for contribution in ("rank", "cube", "pe")
@@ -438,7 +436,6 @@ def _kinds(sizes: Sequence[int]) -> list[Row]:
 
 
 def _roots(machine: MachineConfig, given: Mapping[str, Any]) -> list[Row]:
-    """Every cube as the root of its SIP."""
     systems = given["by_cube"][0]["systems"][:1] if given["by_cube"] else []
     return [
         _point(report.ROOTS, system, INTERCUBE, given["root_bytes"], root_cube=cube)

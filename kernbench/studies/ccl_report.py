@@ -142,7 +142,6 @@ def _over_tcm(rows: Sequence[Row]) -> list[Row]:
 
 
 def _slowdowns(rows: Sequence[Row]) -> list[Row]:
-    """Rows of changed machines with their slowdown over the unchanged one, largest first."""
     named = [row | {"case": _what(row), "resource": row["what"]} for row in rows if row["what"] != UNCHANGED]
     unchanged = (row for row in rows if row["what"] == UNCHANGED)
     changed = over(named, unchanged, _what, "latency_ns", "slowdown")
@@ -217,7 +216,6 @@ def _as_square_as_possible(count: int, topology: str) -> dict[str, Any]:
 
 
 def _against_published(rows: list[Row]) -> list[Row]:
-    """Return published and simulated times as series, a case for each size and memory."""
     names = {
         "published_us": "published", "time_us": "simulated", "small_us": "simulated, slots of 1 KiB",
         "analytic_us": "published analytic model",
@@ -273,7 +271,6 @@ def _most_published(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _of_topology(topology: str, contribution: str) -> Chart:
-    """Chart times on systems of one topology: all-reduces by rank where those by cube are not compared."""
     is_rank = contribution == "rank"
     return _chart(
         f"ccl_{topology}",
@@ -394,7 +391,7 @@ CHARTS = (
 
 
 def findings(rows: Sequence[Row]) -> list[Finding]:
-    """Comparisons of which a part did not run give no finding."""
+    """Make no finding about a comparison of which a part did not run."""
     ran = seen(rows)
     if not ran:
         return []
@@ -527,7 +524,6 @@ def _root(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _real(rows: Sequence[Row]) -> list[Finding]:
-    """Fastest algorithm for the lists, if all algorithms ran."""
     cases, names = groups(rows, "what"), {row["short"] for row in rows}
     if len(names) < 2 or any({row["short"] for row in own} != names for own in cases.values()):
         return []
@@ -540,7 +536,6 @@ def _real(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _marks(ran: Sequence[Row]) -> list[Finding]:
-    """Return the parameter that would account for most of the difference to the published time."""
     changed, mark = [row for row in _accounts(ran) if row["what"]], (OTHER_KINDS, "tcm")
     if len(changed) < 2:
         return []
@@ -609,7 +604,6 @@ def _fastest(rows: Sequence[Row]) -> list[Row]:
 
 
 def _others(rows: Sequence[Row]) -> list[Row]:
-    """Return a row for each algorithm and size, a column for each system."""
     columns = ("collective", "algorithm", "bytes_per_pe")
     return [
         dict(zip(columns, key, strict=True)) | {row["system"]: _cell(row) for row in own}

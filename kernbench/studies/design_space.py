@@ -140,7 +140,6 @@ def axes(
     topologies: Sequence[str],
     sips: int,
 ) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Axes of a grid; `topologies` are an axis only if there are any."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     if topologies:  # first, so that machines that differ in other parts of a row run at the same time
         found[SIPS] = {name: {"system.sips.topology": name} | _grid(name, sips) for name in topologies}
@@ -312,7 +311,6 @@ def _row(machine: Machine, result: Result, traffic: LinkTable) -> Row:
 
 
 def _why(part: str, result: Result) -> list[Row]:
-    """Return the longest resources on the critical path of the last launch."""
     reasons = list(result.why(result.launches[-1]))[:REASONS]
     names = ("what", "resource", "kind", "ns", "share")
     return [{"part": part, **{name: getattr(reason, name) for name in names}} for reason in reasons]

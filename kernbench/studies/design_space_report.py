@@ -88,7 +88,6 @@ def _front(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine)
 
 
 def _map(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Time by UCIe and mesh: the least over the other settings."""
     least = frame(rows, rows[0]["table"]).groupby([UCIE, MESH], sort=False)[TIME].min().reset_index()
     least = least.rename(columns={UCIE: "ucie", MESH: "mesh"})
     named = {"ucie": Column("UCIe connection", "GB/s"), "mesh": Column("cubes of a SIP")}
@@ -96,7 +95,6 @@ def _map(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -
 
 
 def _factors(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Time saved by the better direction of each factor."""
     table = first(rows, rows[0]["table"].split()[0])
     table[LABEL] = [f"{r['factor']}: {MORE[r['first']] if r[GAIN] > 0 else 'neither'}" for r in _records(table)]
     table[GAIN] = table[GAIN].clip(lower=0)
@@ -153,7 +151,7 @@ def why(rows: Sequence[Row], workload: str) -> list[dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for row in rows:
         if row["table"] == f"{workload} grid":
-            for reason in reversed(row.get("why") or []):  # the longest comes first, so it is the last that is set
+            for reason in reversed(row.get("why") or []):  # the longest comes first, so it is set last
                 ns, share = f"{reason['ns']:,.0f} ns", f"{reason['share']:.0%}"
                 text = f"{reason['what']}: {ns} ({share}), most at {reason['resource']}"
                 found.setdefault(reason["part"], {})[row[MESH]] = text
@@ -202,7 +200,6 @@ def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Said]
 
 
 def _buy(name: str, grid: pd.DataFrame) -> Iterator[Said]:
-    """Return the step that saves most time for its silicon."""
     table = steps(grid, axes_of(grid), TIME, AREA)
     ordered = sorted((row for row in _records(table) if row["cost_pct"] > 0), key=lambda row: -float(row[GAIN]))
     if not ordered:

@@ -454,7 +454,6 @@ class FidelityStudy(Study):
     def _compared(
         self, machine: Machine, *, files: Sequence[str], most_bytes: int, **_: Any
     ) -> Iterator[tuple[Reference, list[Row] | str]]:
-        """Yield each reference with its points, or the reason why it has none."""
         for number, reference in enumerate(read_references(files) if files else []):
             yield reference, _points(machine, number, reference, most_bytes)
 
@@ -646,7 +645,6 @@ class Fidelity:
 
 
 def _shown(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the table as displayed: headings in words, four digits."""
     return rows.map(cell).rename(columns={name: column.title for name, column in report.COLUMNS.items()})
 
 

@@ -202,5 +202,4 @@ def _path(records: Records) -> Row:
 
 
 def _tiles(records: Records) -> list[Row]:
-    """Work of each engine of the PE, tile by tile."""
     return [{name: piece[name] for name in ("stage", "tile", "start_ns", "end_ns")} for piece in timeline(records, _PE)]

@@ -66,7 +66,6 @@ def _over_ideal(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """First tiles of a product: a lane for each engine, several where its work overlaps."""
     alt = kinds.altair()
     first = _first_tiles(rows)
     begin = min(piece["start_ns"] for piece in first)
@@ -109,7 +108,6 @@ def _first_tiles(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _matrix_share(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Title: share of the time of the first tiles that the matrix engine works."""
     first = _first_tiles(rows)
     window = max(x["end_ns"] for x in first) - min(x["start_ns"] for x in first)
     busy = sum(x["end_ns"] - x["start_ns"] for x in first if x["stage"] == "gemm")
@@ -234,7 +232,6 @@ def _launch(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _stagings(rows: Sequence[Row]) -> list[Finding]:
-    """Where the staging matters most, loads included, and how often each is fastest."""
     by_shape = groups(rows, "shape").values()
     compared = [sorted(of, key=lambda row: row["pe_window_ns"]) for of in by_shape if len(of) > 1]
     if not compared:

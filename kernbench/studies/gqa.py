@@ -330,7 +330,7 @@ def work(config: MachineConfig, setting: Setting) -> Work:
 
 # Scores of a run whose log is kept. A prompt of 131,072 tokens has 69 billion, in 144 million commands of 0.8 KB each.
 LOGGED = 1 << 31
-TRACED = 1 << 26  # and of a run whose tiles are logged, which the critical path needs
+TRACED = 1 << 26  # scores of a run whose tiles are logged, as its critical path needs
 _MERGE = "recursive_doubling_allreduce"
 LINEAR = "linear"
 _NOT_SHOWN = ("data", "pes_per_cube", "product", "nbytes", "graph")  # fields of a point that no row of attention has
@@ -640,7 +640,7 @@ def _series(
 
 
 def _whole(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Point]:
-    """Return the first point of each (phase, context) that is no chunk."""
+    """Return the first point of each (phase, context) that is no chunk; zigzag order and a ring are preferred."""
     found = []
     for phase, context in wanted:
         fits = [p for p in points if (p.phase, p.context, p.queries) == (phase, context, None)]

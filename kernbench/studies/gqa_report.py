@@ -86,7 +86,7 @@ CLOSE = 0.1  # slowdowns within this range count as equal
 
 
 def simulated(rows: Sequence[Row], *series: str) -> list[Row]:
-    """Return simulated rows of some series, each requested point once."""
+    """Return the rows of some series that were simulated, each requested point once."""
     return [row for row in rows if row["series"] in series and not row["left_out"]]
 
 
@@ -179,7 +179,6 @@ def _by_pes(rows: Sequence[Row]) -> list[Row]:
 
 
 def _bars(name: Callable[[Row], str]) -> Callable[[Sequence[Row]], list[Row]]:
-    """Bars of a chart of time, the shortest first."""
     return lambda rows: [{**row, RUN: name(row), TIME_US: row["makespan_ns"] / 1000} for row in _ascending(rows)]
 
 
@@ -516,7 +515,6 @@ def _copies(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _more(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Scaling of a decode step, and the cost of sharing a kv head's tokens over SIPs."""
     runs = simulated(rows, "decode ranks")
     apart = sorted((row for row in runs if not row["span"]), key=lambda row: row["sips"] * row["cubes"])
     if len(apart) < 2:
@@ -544,7 +542,6 @@ def _cause(slow: Row, fast: Row) -> str:
 
 
 def _most(row: Row) -> str:
-    """Sentence on the longest part of the critical path; empty if unknown."""
     if row.get("path_hbm_ns") is None:
         return ""
     name = max(_PATH, key=lambda name: float(row[name]))

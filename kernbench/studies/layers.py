@@ -73,8 +73,6 @@ LISTS = {
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One product C[m, n] = A[m, k] B[k, n] of a list."""
-
     list: str
     name: str
     m: int
@@ -107,7 +105,6 @@ def layers(name: str) -> list[Layer]:
 
 
 def select(names: Sequence[str]) -> list[Layer]:
-    """Layers of several lists, as for `layers`, without duplicates."""
     return list(dict.fromkeys(layer for name in names for layer in layers(name)))
 
 
@@ -116,7 +113,6 @@ def source(name: str) -> str:
 
 
 def _read(name: str) -> tuple[str, list[dict[str, str]]]:
-    """Comment of a list's file, and its rows."""
     lines = (files("kernbench.studies") / "data" / LISTS[name]).read_text(encoding="utf-8").splitlines()
     comment = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
     return comment, list(csv.DictReader(line for line in lines if not line.startswith("#")))
@@ -162,7 +158,6 @@ class Product:
         return as_dtype(self.dtype).itemsize
 
     def stored(self, config: MachineConfig) -> list[tuple[tuple[int, int], DPPolicy]]:
-        """Shapes and policies of A, B and C as they are stored."""
         m, n, k = self.m, self.n, self.k
         (at_a, *_), (at_b, *_) = read_from(config, m, self.placement)
         return [
@@ -349,7 +344,6 @@ def _far(machine: Machine, layer: Layer, placement: str, placements: Sequence[st
 
 
 def obstacle(machine: Machine, product: Product) -> str:
-    """Reason why a product is not simulated, or empty."""
     asked, config = _fullest(machine.config, product), machine.config
     room = config.cube.hbm.slice_bytes(config.pes_per_cube)
     return f"does not fit: {asked:,} B in one HBM slice of {room:,} B" if asked > room else ""

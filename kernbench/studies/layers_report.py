@@ -59,7 +59,6 @@ PLACEMENT_COLOURS = dict(zip(PLACEMENTS, _COLOURS, strict=True))
 
 
 def best(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
-    """Return simulated runs of each layer, the fastest placement first."""
     by_layer = groups(map(dict, filter(_ran, rows)), "layer")
     return {layer: sorted(runs, key=lambda row: row["makespan_ns"]) for layer, runs in by_layer.items()}
 
@@ -69,7 +68,6 @@ def _fastest(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Time of each layer in each placement over the smallest bound of the placements."""
     alt = kinds.altair()
     found = [
         {
@@ -149,7 +147,6 @@ def _utilization_by_work(rows: Sequence[Mapping[str, Any]], columns: Mapping[str
 
 
 def _link_kinds(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Load of the busiest link of each kind, for each layer in its fastest placement."""
     names = {"hbm": "HBM slice", "pe_dma": "PE_DMA", "mesh": "mesh", "ucie_port": "UCIe port", "ucie": "UCIe"}
     cells = [
         {"layer": f"{row['layer']}, {row['placement']}", "link": name, "percent": 100 * row[f"busy_{kind}"]}
@@ -161,7 +158,6 @@ def _link_kinds(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
 
 
 def _cubes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Load of the busiest UCIe connection between each two cubes, in each placement of a layer."""
     alt = kinds.altair()
     w, h = machine.config.sip.cube_mesh.w, machine.config.sip.cube_mesh.h
     busiest: dict[tuple[str, int, int], float] = {}
@@ -372,7 +368,6 @@ def _links(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
 
 
 def _on_path(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
-    """Largest part of the critical path, and for how many layers."""
     rows = [runs[0] for runs in ranked.values()]
     if not rows:
         return []

@@ -126,7 +126,6 @@ class LoadCurve:
 
 
 def figure(curves: Sequence[LoadCurve]) -> Figure:
-    """Mean latency against load for several curves of one machine, and where each saturates."""
     from kernbench.viz.figures import load_curves
 
     first = curves[0]
@@ -333,7 +332,6 @@ class _Traffic:
 
 
 def _batches(cycles: int) -> Iterator[tuple[int, int]]:
-    """First cycle of each batch, and the first one after it."""
     for i in range(_BATCHES):
         yield i * cycles // _BATCHES, (i + 1) * cycles // _BATCHES
 

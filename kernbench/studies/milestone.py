@@ -60,7 +60,6 @@ def reports() -> Path:
 
 
 def names() -> dict[str, str]:
-    """Titles of the notebooks, by milestone."""
     found = {}
     for path in sorted(folder().glob("*.ipynb")):
         first = read_cells(path)[0]
@@ -69,7 +68,7 @@ def names() -> dict[str, str]:
 
 
 def lacking(name: str) -> str:
-    """Return packages that a milestone needs and lacks, and how to install them; empty if none."""
+    """Return the packages that a milestone needs and lacks, and how to install them; empty if none."""
     missing = [module for module in NEEDS.get(name, ()) if find_spec(module) is None]
     if not missing:
         return ""
@@ -181,7 +180,7 @@ def run(
         raise ConfigError([f"{stem}: parameter {key} is unknown; known: {', '.join(known)}" for key in unknown])
     _recover(out)
     followed = {name: value for name, value in values.items() if name not in {"output", "workers", "rerender"}}
-    # What a Python file does may change without its text.
+    # The behaviour of a Python file may change without its text.
     code = any(str(value).endswith(".py") for value in given.values())
     key = None if code else made_of(notebook, followed, machine)
     if is_made(out, key) and not (again or store or values["rerender"]):
@@ -262,7 +261,7 @@ def _without_cache() -> Iterator[None]:
 
 
 def _unkept(finished: Path, kept: Path, *, write: bool) -> int:
-    """Return number of slow rows that are not kept, if kept ones are stale; 0 after a `write` of the slow rows."""
+    """Count the slow rows that are not kept, if kept ones are stale; 0 after a `write` of the slow rows."""
     lines, former = entries(finished), {entry["key"] for entry in entries(kept)}
     points = {key for line in lines if TO_DO in line for key in (*line[TO_DO], *line[FOUND])}
     slow = {line["key"]: line for line in lines if line.get("seconds", -1) >= KEPT_S and line["key"] in points}

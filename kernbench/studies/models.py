@@ -146,7 +146,6 @@ class ModelsStudy(Study):
 
 
 def _machines(machine: Machine, presets: Sequence[str]) -> dict[str, Machine]:
-    """Machines by name, that of the report first."""
     others = {name: resolve_topology(f"preset:{name}") for name in presets}
     same = [name for name, where in others.items() if where.hash == machine.hash]
     own = same[0] if same else Path(machine.source.removeprefix("preset:")).name
@@ -162,7 +161,7 @@ def _same_sip(machine: Machine, presets: Sequence[str], on: str) -> str:
 
 
 def _times(result: ModelResult) -> Row:
-    """Return times of a call by kind of launch; with the time between launches, they sum to the call."""
+    """Split the time of a call by kind of launch; with the time between launches, the parts sum to the call."""
     row: Row = {"latency_ns": result.latency_ns, "launches": len(result.launches)}
     kinds = dict.fromkeys(report.KINDS, 0.0)
     for part in result.launches:
@@ -196,7 +195,6 @@ def _bound(machine: Machine, nbytes: int, result: ModelResult) -> Row:
 
 
 def _reasons(found: Why) -> list[Row]:
-    """Parts of the critical path, longest first, with their shares of the whole time."""
     whole = found.path.makespan_ps / 1000
     reasons = sorted(found, key=lambda reason: -reason.ns)[: report.REASONS]
     return [
@@ -228,7 +226,6 @@ def _parts(found: Why) -> list[_Part]:
 
 
 def _changed(calls: Calls, machine: Machine, before_ns: float, part: _Part) -> Row:
-    """Simulate with a part of the machine twice as fast."""
     factors = {field: 0.5 if field.endswith(("_ns", "_mm")) else 2.0 for field in part.fields}
     changed = machine.with_(scaled(machine.config, factors)) if factors else machine
     ns = calls.on(changed, graph=not factors).latency_ns

@@ -82,7 +82,6 @@ def _named(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _nested(rows: Sequence[Mapping[str, Any]], column: str) -> list[Row]:
-    """Items of a nested column, each with its row."""
     found = []
     for row in _named(rows):
         for item in row[column]:
@@ -124,7 +123,6 @@ def _over_bound(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _path(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Critical path of each call: the resources that are long in any of them, and the rest."""
     shares = {row["run"]: {x["part"]: x["share"] for x in row["reasons"]} for row in _named(rows)}
     names = sorted(
         {part for own in shares.values() for part in own}, key=lambda n: -sum(own.get(n, 0) for own in shares.values())

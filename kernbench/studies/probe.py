@@ -55,7 +55,6 @@ class Case:
 
     @property
     def pattern(self) -> bool:
-        """Whether several transfers meet."""
         return len(self.ends) > 1
 
 
@@ -133,7 +132,7 @@ def _patterns(machine: Machine) -> Iterator[Case]:
 
 
 def _pairs(machine: Machine) -> Iterator[Case]:
-    """Return data of PE 0 of cube 0 that another PE needs: the next PE, and the next cube of its row and column."""
+    """Yield transfers of data of PE 0 of cube 0 that the next PE, and the next cube of its row and column, need."""
     mesh, places = machine.config.sip.cube_mesh, pe_places(machine.config)
     row, column = places[0]
     east = min(((c, pe) for pe, (r, c) in enumerate(places) if r == row and c > column), default=None)
@@ -235,7 +234,7 @@ def legs(graph: Graph, path: Sequence[str]) -> list[Leg]:
 
 
 def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
-    """Return times at which the first and the last flit crossed each link [ns], in that order."""
+    """Return the times at which the first and the last flit crossed each link [ns], in that order."""
     engine = GraphEngine(machine, log="off", trace=True)
     start(engine, case, nbytes)
     engine.run()

@@ -129,7 +129,6 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
 
 
 def side_by_side(rows: Sequence[Row]) -> list[Row]:
-    """Return times from PE to PE: message, load and store in one row."""
     pairs = groups(filter(_between_pes, rows), "route", "nbytes")
     return [
         {"route": route, "nbytes": nbytes, **{row["kind"]: row["time_ns"] for row in same}}

@@ -613,7 +613,6 @@ def read_results(path: Path) -> dict[str, Any]:
 
 
 def findings(folder: Path) -> dict[str, list[Row]]:
-    """Return findings of the reports in a folder, by study."""
     return {
         path.name.removesuffix(_FINDINGS): read_json(path, "file of findings", "run the study again")["findings"]
         for path in sorted(folder.glob(f"*{_FINDINGS}"))
@@ -638,14 +637,12 @@ class Choices:
 
 
 def explorations() -> dict[str, Study]:
-    """Studies with a program, by name."""
     known = {name: STUDIES.resolve(name) for name in STUDIES.names}  # some are functions
     studies = {name: study for name, study in known.items() if isinstance(study, type) and issubclass(study, Study)}
     return {name: study() for name, study in studies.items() if study.program is not Study.program}
 
 
 def at_most(machine: Machine, *, cubes: int = 1, pes: int = 1) -> list[str]:
-    """Return a fault for each parameter that asks for more cubes or PEs than the machine has."""
     config = machine.config
     asked = (("cubes", cubes, config.cubes_per_sip, "a SIP"), ("pes", pes, config.pes_per_cube, "a cube"))
     return [
@@ -656,7 +653,6 @@ def at_most(machine: Machine, *, cubes: int = 1, pes: int = 1) -> list[str]:
 
 
 def fits_slice(machine: Machine, name: str, value: object, nbytes: int) -> list[str]:
-    """Return a fault if the tensors of one PE are larger than its HBM slice."""
     slice_bytes = machine.config.cube.hbm.slice_bytes(machine.config.pes_per_cube)
     if nbytes <= slice_bytes:
         return []

@@ -77,7 +77,6 @@ def _kinds(machine: Machine, controls: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parts(machine: Machine) -> dict[str, tuple[str, ...]]:
-    """Size and speed of each kind of component, in words."""
     config, cube, pe = machine.config, machine.config.cube, machine.config.cube.pe
     io, gemm, vector, tcm, dma, ipcq = config.sip.io, pe.pe_gemm, pe.pe_math, pe.pe_tcm, pe.pe_dma, pe.pe_ipcq
     array = gemm.systolic
@@ -111,7 +110,6 @@ def _parts(machine: Machine) -> dict[str, tuple[str, ...]]:
 
 
 def _links(machine: Machine) -> dict[str, tuple[str, ...]]:
-    """Bandwidth and latency of each kind of link, in words."""
     graph, cube = machine.graph, machine.config.cube
     hop = f"{_ns(cube.noc.router.overhead_ns)} a router"
     wire = f"{_ns(graph.layout.pitch_mm * cube.propagation_ns_per_mm)} a wire"
@@ -243,7 +241,6 @@ class _Cube:
         return 1 if at[1] < self.layout.cols / 2 else -1, 1 if at[0] < self.layout.rows / 2 else -1
 
     def _free(self, at: At, taken: set[tuple[int, int]]) -> tuple[int, int]:
-        """Return a side of a router without tile, stack or border."""
         present = set(self.layout.routers)
         for dy, dx in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
             corners = [(at[0] + i, at[1] + j) for i in (0, dy) for j in (0, dx)]

@@ -67,7 +67,7 @@ def made_offline(shown: Scene, records: Records) -> Scene:
 
 
 def run_section(records: Records, name: str = "") -> Scene:
-    """Return loads of a run: a byte for each link or component and bin.
+    """Return the loads of a run: a byte for each link or component and bin.
 
     A load of 255 means busy for the whole bin; a queue of 255 (work that waits or is served) is its `peak`.
     """

@@ -142,7 +142,6 @@ class Chart:
 
 
 def themed(chart: Any, title: str, under: Sequence[str] = ()) -> Any:
-    """Add the title, the caption and the look of all figures."""
     alt = altair()
 
     heading = alt.TitleParams(
@@ -197,7 +196,6 @@ class _Plot:
         return self.alt.Color(by, type="nominal", title=self.title(by), scale=scale)
 
     def rule(self, **at: float | None) -> list[Any]:
-        """Return reference line at a value of x or y; empty for None."""
         mark = self.alt.Chart().mark_rule(color=palette.DARK_GREY, strokeDash=[3, 3])
         return [mark.encode(**{axis: self.alt.datum(value)}) for axis, value in at.items() if value is not None]
 
@@ -456,7 +454,6 @@ def log_axis(values: Iterable[float]) -> Any:
 
 
 def _ticks(values: pd.Series, log: bool) -> dict[str, Any]:
-    """Ticks of a logarithmic axis: the values themselves, if they are few."""
     ticks = sorted(set(values))
     return {"values": ticks} if log and len(ticks) <= MOST_TICKS else {}
 

@@ -373,7 +373,7 @@ class _Drawing:
         load, path = self._loads.parts.get(name, 0.0), _rect_path(rect)
         self._shapes["p" if box["kind"] in ("io", "hbm") else "i"].append(path)
         label = box["label"]
-        words = label.removeprefix("IO ").split()  # all in an IO chiplet are of its IO
+        words = label.removeprefix("IO ").split()  # the labels in an IO chiplet begin with it
         texts = [f"{label} {load:.0%}", *box["detail"]] if load >= _LEAST else [label, *box["detail"]]
         if box["kind"] == "io":  # contains other boxes
             self._label_above(rect, label, "end")
