@@ -91,7 +91,6 @@ class ProductChoice:
 
     @property
     def warnings(self) -> list[str]:
-        """Placements that leave most PEs idle, one sentence each."""
         return [
             f"{x.placement} leaves {self.all_pes - x.pes} of {self.all_pes} PEs idle"
             for x in self.candidates
@@ -197,7 +196,6 @@ class CollectiveChoice:
 
     @property
     def notes(self) -> list[str]:
-        """Effects of other placements and machines, one sentence each."""
         said = []
         if self.launched_ns is not None:
             said.append(f"with its launch by the host: {self.launched_ns:,.0f} ns")

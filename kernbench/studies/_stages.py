@@ -41,8 +41,6 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Stage(Generic[A]):
-    """The answer so far, and the progress of its simulations."""
-
     answer: A
     progress: Progress | None = None
 

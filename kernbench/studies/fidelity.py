@@ -584,7 +584,6 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
 
 
 def _sensitivity(machine: Machine, figures: Sequence[str], factors: Sequence[str]) -> Iterator[Row]:
-    """Yield each figure unchanged, then with one default changed at a time."""
     for figure in figures:
         own, _ = FIGURES[figure]
         config = machine.with_(own).config if own else machine.config

@@ -699,7 +699,6 @@ def _rates(config: MachineConfig, row: Row) -> Row:
 
 
 def counts(commands: Sequence[CommandInfo]) -> dict[str, int]:
-    """Commands by kind, those of programs included."""
     by_name = Counter(command.name for command in commands if command.pe >= 0)
     return {key: sum(by_name[name] for name in wanted) for key, wanted in COUNTED.items()}
 

@@ -156,7 +156,6 @@ def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machi
 
 
 def _by_context(rows: Sequence[Row]) -> list[Row]:
-    """Decode, and prefill in zigzag order round a ring, each with its bound."""
     lines = {("decode", "contiguous"): "decode of one token", ("prefill", "zigzag"): "prefill"}
     return [
         _timed(row, *point)

@@ -363,7 +363,6 @@ def run(
 
 
 def multiply(torch: RuntimeContext, product: Product) -> LinkTable:
-    """Run over the current SIP and return the traffic of the launches."""
     m, n, k, placement = product.m, product.n, product.k, product.placement
     config, kind = torch.engine.machine.config, as_dtype(product.dtype)
     *stored, (c_size, at_c) = product.stored(config)
@@ -413,7 +412,6 @@ def in_order(config: MachineConfig, product: Product, c: np.ndarray) -> np.ndarr
 
 
 def _measured(machine: Machine, product: Product, keep: bool) -> Row:
-    """Columns of a run; with `keep`, also how busy each link was."""
     result, traffic = run(machine, product)
     begin, done = span(result.launches)
     makespan = (done - begin) / 1000

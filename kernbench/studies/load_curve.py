@@ -41,20 +41,11 @@ _PACKETS = 50_000  # so that a mean over routes of any length is good to a quart
 class LoadPoint:
     """Measurements at one offered load.
 
-    Attributes
-    ----------
-    load, accepted : float
-        Flits that a terminal sends, and receives, per cycle: 1 is the bandwidth of a link between routers.
-    latency_ns, p99_ns : float
-        Mean and 99th percentile, from when a packet is made until its last flit arrives [ns].
-    others_ns : float
-        Mean of the packets that do not go to the hot spot [ns].
-    packets : int
-        How many are measured.
-    warmup_cycles : int
-        Cycles until the mean latency is steady; packets that are made earlier are not measured.
-    saturated : bool
-        Whether the mean latency is more than three times that without load, or packets do not arrive.
+    `load` and `accepted` are the flits that a terminal sends and receives per cycle: 1 is the bandwidth of a link
+    between routers. `latency_ns` (mean) and `p99_ns` are from when a packet is made until its last flit arrives;
+    `others_ns` is the mean of the packets that do not go to the hot spot. Of the packets that are made after
+    `warmup_cycles`, when the mean latency is steady, `packets` are measured. The network is `saturated` if the mean
+    latency is more than three times that without load, or packets do not arrive.
     """
 
     load: float

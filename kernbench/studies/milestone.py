@@ -116,35 +116,15 @@ def run(
 ) -> MilestoneReport:
     """Execute a milestone with its full parameters, unless its report is up to date.
 
-    Parameters
-    ----------
-    name
-        The milestone; `_` is read as `-` and the other way round.
-    topology, overrides
-        The machine, as for `kb.load`, and changes to it.
-    workers
-        Processes; default: one per core.
-    rerender
-        Only draw again from the results that are there (also with MILESTONE_FAST=1).
-    output
-        Where to write; default: NAME in `reports`.
-    parameters
-        Further parameters of the notebook, over those of milestones/NAME.yaml. Files are named as from here.
-    again
-        Execute it in any case and simulate every point: neither the cache nor kept rows are used, only what an
-        interrupted run of this kind has finished.
-    store
-        Write the rows that took long to milestones/kept, as `again` does, but simulate only those that no earlier run
-        has simulated.
+    `topology` and `overrides` are as for `kb.load`, `workers` is by default one per core, `output` NAME in `reports`.
+    `parameters` of the notebook override those of milestones/NAME.yaml; files are relative to the working directory.
+    `rerender` only draws again from the results that are there (also with MILESTONE_FAST=1). `again` executes it in any
+    case, simulates every point (neither the cache nor kept rows are used, only what an interrupted run of this kind has
+    finished), and writes the rows that took long to milestones/kept. `store` writes them, too, but simulates only those
+    that no earlier run has simulated.
 
-    Raises
-    ------
-    ConfigError
-        If the milestone, a parameter or the machine is wrong; nothing has been written then.
-    MissingModuleError
-        If it needs a package that is not installed, and is not only to be drawn again.
-    InterruptedRun
-        If it was interrupted.
+    Raises ConfigError if the milestone, a parameter or the machine is wrong, before anything is written;
+    MissingModuleError if simulations need a package that is not installed; InterruptedRun.
     """
     import papermill
 

@@ -479,7 +479,6 @@ class Report:
         return f"{len(self.rows)} points, machine {self.machine.hash[:12]}"
 
     def _page(self, drawn: Mapping[str, Chart], tables: Tables) -> list[str]:
-        """Return the lines of the page: findings with their figures, other figures, tables, method and versions."""
         study, shown = self.study, set()
         lines = [f"# {study.title}", ""]
         for number, finding in enumerate(self.findings, 1):
@@ -548,7 +547,6 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = Non
 
 
 def plain(row: Mapping[str, Any]) -> Row:
-    """Row without nested values, as in a CSV file."""
     return {name: value for name, value in row.items() if not isinstance(value, (dict, list))}
 
 
@@ -558,7 +556,6 @@ def _figure(chart: Chart, rows: Sequence[Row]) -> list[str]:
 
 
 def _markdown(table: pd.DataFrame, columns: Mapping[str, Column]) -> list[str]:
-    """Table in Markdown: headings with units, numbers with four digits."""
     names = [columns[name].title if name in columns else str(name) for name in table.columns]
     lines = [f"| {' | '.join(names)} |", f"|{'|'.join(' ---: ' if is_number(table[c]) else ' --- ' for c in table)}|"]
     return [*lines, *(f"| {' | '.join(map(cell, values))} |" for values in table.itertuples(index=False))]

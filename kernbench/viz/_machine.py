@@ -156,7 +156,6 @@ def _titles(machine: Machine) -> dict[str, str]:
 
 
 def _controls(machine: Machine) -> dict[str, dict[str, Any]]:
-    """Fields that a slider or a menu can set, by path."""
     standard, found = resolve_topology(f"{PRESET}default").spec, {}
     for path, field in fields().items():
         value = _value(machine.spec, path)
@@ -226,7 +225,6 @@ class _Cube:
         return self.layout.position_mm(at)
 
     def port(self, side: str, conn: int) -> Point:
-        """Middle of a UCIe port, on the edge of the die."""
         x, y = self.router(self.layout.ports[side, conn])
         inset = 0.12 * self.u
         return {"n": (x, inset), "s": (x, self.h - inset), "w": (inset, y), "e": (self.w - inset, y)}[side]
@@ -330,7 +328,6 @@ def _stack(cube: _Cube) -> list[dict[str, Any]]:
 
 
 def _sip(machine: Machine, cube: _Cube) -> dict[str, Any]:
-    """Cubes on their grid, the IO chiplet in the west."""
     graph, u = machine.graph, cube.u
     w, h, gap, margin = graph.w, graph.h, 0.8 * u, 0.8 * u
     io_w = 3.4 * u

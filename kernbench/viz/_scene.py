@@ -60,7 +60,6 @@ def explained(shown: Scene, why: Why, records: Records) -> Scene:
 
 
 def made_offline(shown: Scene, records: Records) -> Scene:
-    """Add what a kernel would be asked for: trace, predictions, tornado."""
     header, buffers = shown
     why = {"why": predicted(header["why"], records)} if "why" in header else {}
     return header | why, buffers | {"trace": packed_trace(records)}
