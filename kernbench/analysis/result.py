@@ -78,7 +78,7 @@ class Result:
 
     @property
     def complete(self) -> bool:
-        """Return whether the run reached its end; False for the part of one that was interrupted or failed."""
+        """Whether the run reached its end; False for the part of a run that was interrupted or failed."""
         return self.records.complete
 
     @property
@@ -135,7 +135,7 @@ class Result:
 
     @cached_property
     def explained(self) -> Why | str:
-        """Return `why()`, or in words why there is no answer."""
+        """`why()`, or in words why there is no answer."""
         try:
             return self.why()
         except KernbenchError as error:
@@ -180,7 +180,6 @@ class Result:
 
     @property
     def busy_title(self) -> str:
-        """What the stages' busy times are of."""
         pes = self.breakdown.n_pes
         return f"busy stages, mean of {pes} PEs" if pes > 1 else "busy stages"
 

@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 
 
 def benches() -> dict[str, str]:
-    """Return every bench with its description."""
     from kernbench.benches import registry
 
     return {bench.name: bench.description for bench in registry.benches()}
 
 
 def milestones() -> dict[str, str]:
-    """Return every milestone with its title; none where no checkout with their notebooks is near."""
+    """Titles by milestone; none without a checkout that has their notebooks."""
     from kernbench.studies import milestone
 
     try:
@@ -50,7 +49,6 @@ def milestones() -> dict[str, str]:
 
 
 def _registered(kind: str) -> dict[str, str]:
-    """Return the names of a registry, each with the first line of its documentation."""
     from kernbench import _registry as registry
 
     known = {"studies": registry.STUDIES, "components": registry.COMPONENTS}[kind]
@@ -59,7 +57,6 @@ def _registered(kind: str) -> dict[str, str]:
 
 
 def presets() -> dict[str, str]:
-    """Return every shipped machine with its size."""
     from kernbench import config
     from kernbench.topology.builder import resolve_topology
 
@@ -143,7 +140,6 @@ def _draw(machine: Machine, name: str, out: Path) -> None:
 
 
 def _describe(machine: Machine, names: tuple[str, ...]) -> None:
-    """Print each view as its title, and its kinds of parts and links in words."""
     from kernbench.viz._machine import machine_section
 
     click.echo(repr(machine))
@@ -192,7 +188,7 @@ def validate(files: tuple[Path, ...], schema: bool, as_json: bool) -> int:
 
 
 def _is_ccl(path: Path) -> bool:
-    """Return whether a file is about collectives, by its keys or, where those are wrong, by its name."""
+    """Decide by the keys of the file or, where those are wrong, by its name."""
     from kernbench.config._files import MOST_YAML, read_text
 
     try:
@@ -203,7 +199,7 @@ def _is_ccl(path: Path) -> bool:
 
 
 def _check(path: Path, machines: list[MachineConfig]) -> dict[str, Any]:
-    """Return what is wrong with a file, or what it holds; a machine joins `machines`."""
+    """Faults of a file, or its contents; a machine joins `machines`."""
     from kernbench import config
     from kernbench.config._ccl import impl_faults
 
@@ -296,7 +292,6 @@ def new(folder: Path, as_json: bool) -> None:
 
 
 def _contents() -> dict[str, str]:
-    """Return the text of every file."""
     from kernbench import config
 
     try:

@@ -28,15 +28,12 @@ if TYPE_CHECKING:
 
 
 class Export(NamedTuple):
-    """A file: its name, content and media type."""
-
     name: str
     content: bytes
     kind: str
 
 
 def export(what: str, entry: Entry, result: Result) -> Export:
-    """Return one of `EXPORTS` of a run."""
     suffix, kind, make = EXPORTS[what]
     try:
         return Export(f"run{entry.number}{suffix}", make(entry, result), kind)
@@ -45,7 +42,7 @@ def export(what: str, entry: Entry, result: Result) -> Export:
 
 
 def code(entry: Entry) -> str:
-    """Return the text of a cell that does the run again."""
+    """Source of a cell that reproduces the run."""
     workload, options = entry.workload, entry.options
     if not workload.source[1]:
         raise ArgumentError(f"code cell: {workload.name} is not a variable here; define it, and pass that")
@@ -63,13 +60,12 @@ def code(entry: Entry) -> str:
 
 
 def manifest(entry: Entry) -> Manifest:
-    """Return what a saved result says of its run."""
     options = asdict(entry.options)
     return Manifest(entry.workload.name, entry.values, options, entry.source, entry.overrides)
 
 
 def roofs_of(entry: Entry, pes: int) -> Roofs:
-    """Return the peak of so many matrix engines for the run's type, and the bandwidths of their memories."""
+    """Peak of `pes` matrix engines for the run's type, and the bandwidths of their memories."""
     config = entry.machine.config
     levels = {"HBM": config.cube.hbm.slice_gbs * pes, "TCM": config.cube.pe.pe_tcm.read_bw_gbs * pes}
     return Roofs(2 * macs_per_ns(config, entry.dtype) * pes, levels)

@@ -29,23 +29,10 @@ if TYPE_CHECKING:
 class Picture(anywidget.AnyWidget):
     """Shows a machine and, if there is one, a run on it.
 
-    Attributes
-    ----------
-    header, buffers : dict
-        The scene.
-    live : dict
-        One moment of a run under way: `now_ns`, and `link_load` and `node_load`, a byte for each name of `live_index`.
-        Empty when none is under way.
-    live_index : dict
-        Names of `links` and `nodes`. It changes only when more of them are used.
-    selected : str
-        The component or link that is selected; empty if none.
-    answers : list of str
-        Messages that have a callback.
-    small : bool
-        Whether it is low, for text around it, and begins with the part of the machine that worked.
-    note : str
-        What ran, for pages.
+    `header` and `buffers` are the scene. `live` is a moment of a run in progress, or empty: `now_ns`, and `link_load`
+    and `node_load`, a byte for each name in `links` and `nodes` of `live_index`, which changes only when more of them
+    are used. `selected` is a component or link, or empty; `answers` are the messages with a callback. A `small` picture
+    is low, for text around it, and begins with the part of the machine that worked. `note` is what ran, for pages.
     """
 
     note = ""
@@ -67,14 +54,13 @@ class Picture(anywidget.AnyWidget):
         self.on_msg(self._receive)
 
     def show(self, scene: Scene, records: Records | None = None) -> None:
-        """Show a scene; what was live is over. The trace is made of `records`, when it is asked for."""
+        """Show a scene and end a live run; the trace is made of `records` on request."""
         header, buffers = scene
         self._records = records
         with self.hold_sync():
             self.header, self.buffers, self.live = header, buffers, {}
 
     def show_live(self, frame: Frame) -> None:
-        """Show a moment of a run under way."""
         index = {"links": frame.links, "nodes": frame.nodes}
         with self.hold_sync():
             if index != self.live_index:
@@ -83,7 +69,7 @@ class Picture(anywidget.AnyWidget):
             self.live = {"now_ns": frame.now_ns, **loads}
 
     def answer(self, **callbacks: Callable[[dict[str, Any]], object]) -> None:
-        """Call a callback with each message of its name; the picture shows controls only for what is answered.
+        """Set a callback for each message; the picture shows controls only for these.
 
         `run` has no values, `set` has `field` and `value`, `change` has `values` by field, `open_file` has `name` and
         `content` of a result.
@@ -92,7 +78,7 @@ class Picture(anywidget.AnyWidget):
         self.answers = sorted(self._callbacks)
 
     def refuse(self, text: str) -> None:
-        """Say why something that its user did is not shown; the controls go back to what is shown."""
+        """Say why a change by the user is not shown; the controls return to what is shown."""
         self.send({"do": "refuse", "text": text})
 
     def _receive(self, _: Picture, message: dict[str, Any], buffers: list[memoryview]) -> None:
@@ -200,7 +186,7 @@ def picture(of: Machine | Result, run: Callable[[Machine], Result] | None = None
 
 
 class _Again:
-    """Runs a program on the machine of a picture, as its user changes it."""
+    """Reruns a program on the machine of a picture as its user changes it."""
 
     def __init__(self, shown: Picture, machine: Machine, run: Callable[[Machine], Result]) -> None:
         self._shown, self._machine, self._run = shown, machine, run

@@ -31,13 +31,9 @@ if TYPE_CHECKING:
 
 
 class Stage:
-    """The picture of the machine, with the last run on it or two runs compared, below the name of what it shows.
+    """The picture of the machine, with the last run on it or two compared runs, below its title.
 
-    Parameters
-    ----------
-    explorer : Explorer
-    **answers : callable
-        What answers the messages of the picture, by name.
+    `answers` are the callbacks of the picture's messages, by name.
     """
 
     def __init__(self, explorer: Explorer, **answers: Callable[[dict[str, Any]], object]) -> None:
@@ -93,17 +89,7 @@ class Stage:
 
 
 class ExplorerView:
-    """Shows an explorer, and tells it what its user does.
-
-    Parameters
-    ----------
-    explorer : Explorer
-
-    Attributes
-    ----------
-    explorer : Explorer
-        State and actions.
-    """
+    """Shows an explorer and forwards the actions of its user; `explorer` has state and actions."""
 
     def __init__(self, explorer: Explorer) -> None:
         self.explorer = explorer
@@ -127,16 +113,15 @@ class ExplorerView:
 
     @property
     def machine(self) -> Machine:
-        """The machine as it is shown."""
         return self.explorer.form.machine
 
     @property
     def result(self) -> Result | None:
-        """The last run that ended well; None before the first."""
+        """The last successful run; None before the first."""
         return self.explorer.result
 
     def refresh(self) -> None:
-        """Show the state as it is; may be called from any thread."""
+        """May be called from any thread."""
         with self._lock:
             self.bar.refresh()
             explained, pair = self.stage.entry, self.tabs.runs.pair
@@ -148,7 +133,7 @@ class ExplorerView:
                 self._tornado.stop()
 
     def _prepare(self) -> None:
-        """Make the graph of predictions of the last run, so that the first one is as quick as the others."""
+        """Make the graph of predictions of the last run, so that the first prediction is as fast as later ones."""
         state = self.explorer.state
         if not state.busy and state.finished is not None and isinstance(state.finished.why, Why):
             with suppress(KernbenchError):
@@ -163,7 +148,7 @@ class ExplorerView:
         self.explorer.run()
 
     def _exact(self, asked: dict[str, Any]) -> None:
-        """Simulate the bars of the tornado of the run that is explained, or stop that."""
+        """Simulate the bars of the tornado of the explained run, or stop that."""
         if self._tornado is not None:
             self._tornado.stop()
             self._tornado = None

@@ -24,8 +24,6 @@ _IDLE = 0.5  # a placement that leaves more of the PEs idle is warned about
 
 @dataclass(frozen=True, slots=True)
 class PlacementCandidate:
-    """A placement of a product."""
-
     placement: str
     estimate_ns: float | None  # by closed form; None where it does not fit
     limiter: str  # what takes most of that time, or why it does not fit
@@ -48,7 +46,7 @@ class Spread:
 
     @property
     def ns(self) -> float:
-        """What is known best."""
+        """Simulated time, else the estimate."""
         known = self.estimate_ns if self.simulated_ns is None else self.simulated_ns
         return float("inf") if known is None else known
 
@@ -79,28 +77,20 @@ class ProductChoice:
 
     @property
     def best(self) -> PlacementCandidate:
-        """The fastest placement."""
         return self.candidates[0]
 
     @property
     def simulated_ns(self) -> float:
-        """Its time.
-
-        Raises
-        ------
-        StateError
-            If none has been simulated within the limit.
-        """
+        """Time of the best placement; StateError if none was simulated within the limit."""
         return _simulated_time(self.candidates)
 
     @property
     def utilization(self) -> float:
-        """The share of the SIP's matrix rate that it uses."""
+        """Share of the SIP's matrix rate."""
         return self.product.m * self.product.n * self.product.k / (self.macs_per_ns * self.simulated_ns)
 
     @property
     def warnings(self) -> list[str]:
-        """Placements that leave most PEs idle, a sentence for each."""
         return [
             f"{x.placement} leaves {self.all_pes - x.pes} of {self.all_pes} PEs idle"
             for x in self.candidates
@@ -109,19 +99,16 @@ class ProductChoice:
 
     @property
     def notes(self) -> list[str]:
-        """The warnings, as the page has them."""
         return [f"warning: {warning}" for warning in self.warnings]
 
     @property
     def question(self) -> str:
-        """What was asked."""
         asked = self.product
         a, b = "A'" if asked.trans_a else "A", "B'" if asked.trans_b else "B"
         return f"C[{asked.m}, {asked.n}] = {a} {b}, k = {asked.k}, {asked.dtype}, over {self.all_pes} PEs"
 
     @property
     def title(self) -> str:
-        """What was asked and the answer, as far as it is known."""
         if not self.candidates:
             return self.question
         if self.best.simulated_ns is None:
@@ -132,7 +119,6 @@ class ProductChoice:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the answer as plain values."""
         known = bool(self.candidates) and self.best.simulated_ns is not None
         return {
             **asdict(self.product), "machine": self.machine, "simulated_ns": self.simulated_ns if known else None,
@@ -142,7 +128,6 @@ class ProductChoice:
         }  # fmt: skip
 
     def sections(self) -> dict[str, str]:
-        """Return what is known as text, by stage: the question, the estimates, the fastest placement, and why."""
         found = {"question": f"{self.question} (machine {self.machine[:12]})"}
         if self.candidates:
             shown = _fields(self.candidates, "placement estimate_ns pes remote_bytes limiter")
@@ -156,7 +141,6 @@ class ProductChoice:
         return found
 
     def tables(self) -> Tables:
-        """Return the table of the page by its heading."""
         return {"Placements": _fields(self.candidates, "placement estimate_ns simulated_ns pes remote_bytes limiter")}
 
     def __repr__(self) -> str:
@@ -184,33 +168,23 @@ class CollectiveChoice:
 
     @property
     def algorithm(self) -> str:
-        """Name of the fastest algorithm."""
         return self.decision.algorithm
 
     @property
     def simulated_ns(self) -> float:
-        """Its time on the device.
-
-        Raises
-        ------
-        StateError
-            If none has been simulated within the limit.
-        """
+        """Device time of the fastest algorithm; StateError if none was simulated within the limit."""
         return _simulated_time(self.decision.candidates)
 
     @property
     def machine(self) -> str:
-        """Hash of the machine."""
         return self.decision.machine
 
     @property
     def question(self) -> str:
-        """What was asked."""
         return f"{self.decision.collective} of {self.decision.nbytes:,} B over {self.system}"
 
     @property
     def title(self) -> str:
-        """What was asked and the answer, as far as it is known."""
         d = self.decision
         if not d.candidates:
             return self.question
@@ -222,7 +196,6 @@ class CollectiveChoice:
 
     @property
     def notes(self) -> list[str]:
-        """What placement and machine would change, a sentence each."""
         said = []
         if self.launched_ns is not None:
             said.append(f"with its launch by the host: {self.launched_ns:,.0f} ns")
@@ -244,7 +217,6 @@ class CollectiveChoice:
         return [f"change first: {how} {first['factor']}, {-first['gain_pct']:+.1f} % time"]
 
     def tables(self) -> Tables:
-        """Return the tables of the page by heading."""
         return self._algorithms() | self._spread_table() | self._change_table()
 
     def _algorithms(self) -> Tables:
@@ -272,7 +244,6 @@ class CollectiveChoice:
         return {heading: self.changes[["factor", "down_pct", "up_pct"]].rename(columns=_TITLES).round(1)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the answer as plain values."""
         changes: list[Row] = [] if self.changes is None else json.loads(self.changes.to_json(orient="records"))
         best = self.decision.best if self.decision.candidates else None
         return {
@@ -283,7 +254,6 @@ class CollectiveChoice:
         }  # fmt: skip
 
     def sections(self) -> dict[str, str]:
-        """Return what is known as text, by stage: the question, the estimates, the fastest, why, spreads, changes."""
         found = {"question": f"{self.question} (machine {self.machine[:12]})"}
         d = self.decision
         if d.candidates:
@@ -312,19 +282,17 @@ class CollectiveChoice:
 
 
 def _simulated_time(candidates: Sequence[PlacementCandidate | Candidate]) -> float:
-    """Return the time of the fastest candidate."""
     if not candidates or candidates[0].simulated_ns is None:
         raise StateError("no candidate was simulated within the limit; give more than limit_s")
     return candidates[0].simulated_ns
 
 
 def _fields(rows: Iterable[Any], names: str) -> pd.DataFrame:
-    """Return fields of dataclasses as a table, with the names that readers see."""
     return table([asdict(row) for row in rows], names.split()).rename(columns=_TITLES)
 
 
 def text_table(shown: pd.DataFrame) -> list[str]:
-    """Return the lines of a table, columns of numbers to the right.
+    """Format a table as lines, numeric columns right-aligned.
 
     >>> text_table(table([{"name": "a", "bytes": 64}, {"name": "b", "bytes": 1024}]))
     ['name  bytes', 'a        64', 'b     1,024']
@@ -342,7 +310,6 @@ def _section(heading: str, shown: pd.DataFrame) -> str:
 
 
 def _tables_text(tables: Tables) -> list[str]:
-    """Return the lines of tables, each after an empty line."""
     return [line for heading, shown in tables.items() for line in ("", _section(heading, shown))]
 
 
@@ -351,7 +318,6 @@ def _missing_text(answer: ProductChoice | CollectiveChoice) -> list[str]:
 
 
 def _text(answer: ProductChoice | CollectiveChoice) -> str:
-    """Return an answer as text: notes, tables by heading, and the critical path."""
     lines = [f"{answer.title} (machine {answer.machine[:12]})"]
     lines += [f"  {note}" for note in (*answer.notes, *_missing_text(answer))]
     lines += _tables_text(answer.tables())
@@ -359,7 +325,6 @@ def _text(answer: ProductChoice | CollectiveChoice) -> str:
 
 
 def _html(answer: ProductChoice | CollectiveChoice) -> str:
-    """Return an answer for a notebook: notes, tables by heading, and the critical path."""
     head = f"<b>{escape(answer.title)}</b> <span style='opacity:.7'>machine {answer.machine[:12]}</span>"
     parts = [f"<div>{line}</div>" for line in (head, *map(escape, (*answer.notes, *_missing_text(answer))))]
     for heading, shown in answer.tables().items():

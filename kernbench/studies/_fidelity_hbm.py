@@ -19,8 +19,6 @@ _NEVER_PS = 1 << 60
 
 
 class Arrival(NamedTuple):
-    """An access of a stream: when it arrives [clocks], what it does and where."""
-
     clock: int
     write: bool
     address: int
@@ -29,10 +27,9 @@ class Arrival(NamedTuple):
 def stream(
     pattern: str, requests: int, access_bytes: int, *, stride: int, reads: float, load: str, seed: int
 ) -> Iterator[Arrival]:
-    """Yield the accesses of a stream.
+    """Yield accesses, each of which takes two clocks of the data bus.
 
     `load` is the share of the channel's bandwidth, with random gaps between arrivals, or `full`: all arrive at once.
-    An access takes two clocks of the data bus.
     """
     rng = Random(seed)
     t = 0.0
@@ -48,7 +45,7 @@ def stream(
 
 
 class _Replies:
-    """What a slice replies over: notes when the last flit of each reply is ready."""
+    """Reply network of a slice: records when the last flit of each read is ready."""
 
     def __init__(self) -> None:
         self.env = Clock()
@@ -56,11 +53,10 @@ class _Replies:
         self.ends: dict[int, int] = {}
 
     def train(self, route: Route, n: int, size: int, key: int, fn: object, arg: object) -> None:
-        """Take flits of a read."""
         self.ends[key] = self.core.now
 
     def send(self, route: Route, nbytes: int, key: int, fn: object, arg: object) -> None:
-        """Take the acknowledgement of a write."""
+        """Ignore the acknowledgement of a write."""
 
 
 def measure(
@@ -78,39 +74,11 @@ def measure(
     mapping: str = "RoBaCoBg",
     refresh: str = "on",
 ) -> float:
-    """Return the throughput [GB/s] or the mean latency of reads [ns] of a stream on one pseudo channel of `machine`.
+    """Throughput until the last access is done [GB/s], or mean latency of reads from arrival to data [ns].
 
-    Parameters
-    ----------
-    machine
-        A machine; `timing`, `channel_bw_gbs` and `mapping` replace those of its HBM.
-    timing
-        Of the DRAM standard.
-    pattern
-        `sequential`, `strided` or `random`.
-    requests
-        Accesses.
-    metric
-        `throughput` or `latency`.
-    load
-        Share of the bandwidth at which they arrive, or `full`.
-    stride
-        Bytes from one access to the next, if strided.
-    reads
-        Share of reads.
-    seed
-        Of everything random.
-    channel_bw_gbs
-        Of the channel.
-    mapping
-        Of addresses.
-    refresh
-        `on`, `off`, or `bank`: only the bank waits until a refresh that is due is issued.
-
-    Returns
-    -------
-    float
-        GB/s, until the last access is done, or ns, from the arrival of an access to its data.
+    The stream is on one pseudo channel. `timing`, `channel_bw_gbs` and `mapping` replace those of the machine's HBM.
+    `pattern` is sequential, strided (by `stride` bytes) or random. `load` is as for `stream`, `reads` a share.
+    `refresh` is `on`, `off`, or `bank`: only the bank waits until a refresh that is due is issued.
     """
     access_bytes, bw = dram(timing).access_bytes, float(channel_bw_gbs)
     chosen = {"timing": timing, "mapping": mapping, "channels": 1, "channel_bw_gbs": bw, "burst_bytes": access_bytes}

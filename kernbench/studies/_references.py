@@ -49,21 +49,9 @@ class Reference:
 
 
 def read_references(paths: Sequence[str | Path]) -> list[Reference]:
-    """Return the references in files, in order.
+    """Read CSV files and output of nccl-tests, in any mix.
 
-    Parameters
-    ----------
-    paths : sequence of paths
-        Any mix of CSV files and output of nccl-tests.
-
-    Returns
-    -------
-    list of Reference
-
-    Raises
-    ------
-    ConfigError
-        If a file is missing, unknown or malformed: one fault for each problem, with file, line and remedy.
+    A ConfigError has a fault for each problem, with file, line and remedy.
     """
     texts = {Path(path): read_text(Path(path), MOST_BYTES, "pass files of results") for path in paths}
     faults: Faults = []
@@ -79,7 +67,6 @@ def read_references(paths: Sequence[str | Path]) -> list[Reference]:
 
 
 def _read(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
-    """Yield the references in a file; its content tells which tool wrote it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = next((line for line in lines if not line.startswith("#")), "")
     at = f"{path}: line {_line_of(text, first)}"

@@ -22,19 +22,15 @@ from kernbench.sweeps._worker import OK
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
-_START_S = 1.5  # until a process has imported what it runs
-_HERE_S = 2.0  # what takes less runs in this process: starting others takes as long
+_START_S = 1.5  # imports of a process
+_HERE_S = 2.0  # shorter simulations run in this process: starting others takes as long
 
 
 class Answer(Protocol):
-    """What stages complete."""
-
     @property
-    def missing(self) -> Mapping[str, str]:
-        """What is not known yet, in words, by section."""
+    def missing(self) -> Mapping[str, str]: ...
 
-    def sections(self) -> dict[str, str]:
-        """Return what is known as text, by stage."""
+    def sections(self) -> dict[str, str]: ...
 
     def _repr_html_(self) -> str: ...
 
@@ -45,8 +41,6 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Stage(Generic[A]):
-    """What is known of an answer, and how far the simulations are that run for it."""
-
     answer: A
     progress: Progress | None = None
 
@@ -62,19 +56,10 @@ class Simulation(Generic[K]):
 
 
 class Simulations:
-    """The simulations of a question.
+    """Runs the simulations of a question in processes.
 
-    Parameters
-    ----------
-    machine : Machine
-    study : callable
-        (machine, **values) -> row.
-    workers : int or None
-        Processes; default: one per core.
-    limit_s : float or None
-        From now on. What has not ended by then is given up.
-    tick : callable or None
-        Called with the progress while processes run.
+    `study(machine, **values)` returns a row. `limit_s` counts from now; what has not ended by then is given up.
+    `tick` is called with the progress while processes run. `workers` is by default one per core.
     """
 
     def __init__(
@@ -101,11 +86,10 @@ class Simulations:
 
     @property
     def over(self) -> bool:
-        """Whether the limit is reached."""
         return self._deadline is not None and time.monotonic() >= self._deadline
 
     def run(self, simulations: Sequence[Simulation[K]]) -> Iterator[tuple[K, Row]]:
-        """Yield the name and the row of each simulation as it ends; the longest ones are started first."""
+        """Yield names and rows as simulations end; the longest start first."""
         if not simulations or self.over:
             return
         name, version = study_name(self._study), study_version(self._study)
@@ -138,7 +122,7 @@ class Simulations:
 
     @property
     def progress(self) -> Progress:
-        """How far the simulations are that run now; the time left is by their expected times."""
+        """Progress of the running simulations; the time left follows from their expected times."""
         done, todo = sum(self._done) + self._workers * _START_S, sum(self._todo.values())
         left = self._ran_s / done * todo if self._done else todo / self._workers
         n = len(self._done)
@@ -150,9 +134,9 @@ def _simulate(study: Callable[..., Row], spec: Row, point: Row) -> Row:
 
 
 def last(stages: Iterator[Stage[A]], show: bool | Callable[[A], object]) -> A:
-    """Return the last answer of some stages, and show each: in a notebook, or to a function that is given.
+    """Return the last answer; show each one in a notebook (True), or pass it to the function `show`.
 
-    An interrupt leaves in a notebook what is known then.
+    After an interrupt, a notebook still displays the latest answer.
     """
     page = _Page() if show is True and _in_notebook() else None
     answer: A | None = None
@@ -174,7 +158,7 @@ def _in_notebook() -> bool:
 
 
 class _Page:
-    """A place in the output of a cell, where one page follows the other."""
+    """An output area of a cell, in which each page replaces the one before."""
 
     def __init__(self) -> None:
         from IPython import display
@@ -183,7 +167,6 @@ class _Page:
         self._handle = self._display.display(self._display.HTML(""), display_id=True)
 
     def show(self, html: str) -> None:
-        """Show a page in place of the one before."""
         self._handle.update(self._display.HTML(html))
 
 
@@ -197,12 +180,10 @@ class Explanation:
 
     @classmethod
     def of(cls, row: Row) -> Explanation:
-        """Return what `explained` made a row of."""
         return cls(**row)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """The resources on the path, as `Why` has them."""
         plain: list[dict[str, Any]] = [
             {name: tuple(value) if isinstance(value, list) else value for name, value in reason.items()}
             for reason in self.values["reasons"]
@@ -219,7 +200,6 @@ class Explanation:
         return len(self.values["reasons"])
 
     def to_dict(self) -> Row:
-        """Return the reasons as plain values."""
         return self.values
 
     def __repr__(self) -> str:

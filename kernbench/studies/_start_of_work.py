@@ -21,7 +21,6 @@ HOSTS: dict[str, dict[str, float]] = {"none": dict.fromkeys(_MEASURED, 0), "gpu_
 
 
 def fits_tcm(config: MachineConfig, nbytes: int) -> list[str]:
-    """Return what is wrong with the bytes that each PE reads in a kernel."""
     tcm = config.cube.pe.pe_tcm
     most = int((tcm.size_mb - tcm.tile_buffer_mb - tcm.kernel_scratch_mb) * MIB) // 2
     if 2 <= nbytes <= most:
@@ -30,7 +29,7 @@ def fits_tcm(config: MachineConfig, nbytes: int) -> list[str]:
 
 
 def short_kernels(machine: Machine, nbytes: int, graph: bool) -> Row:
-    """Return the time of a kernel, from call to completion, of several in which each PE of a cube reads its slice."""
+    """Time of a kernel from call to completion, of `KERNELS` in which each PE of a cube reads its slice."""
 
     def read(x: Any, n: int, *, tl: Any) -> None:
         tl.load(x + tl.program_id(0) * n, shape=n, dtype="f16")

@@ -40,7 +40,7 @@ Tick = Callable[["Progress"], object]
 
 SIMULATED = 3  # algorithms: the best by the alpha-beta model
 _FAR = 1.4  # 95 % of the estimates of algorithms are within this factor of the simulated time
-_TILES = 1 << 14  # of so many the log holds each, so that `why` sees into composites
+_TILES = 1 << 14  # up to so many, each is logged, so that `why` resolves composites
 _DTYPES = ("f16", "bf16")
 _ITEMSIZE = 2
 _GRIDS = ("torus_2d", "mesh_2d", "mesh_2d_no_wrap")
@@ -139,7 +139,6 @@ def gemm_stages(
     limit_s: float | None = None,
     tick: Tick | None = None,
 ) -> Iterator[Stage[ProductChoice]]:
-    """Yield the answer of `gemm` as it grows; `tick` is called with the progress while simulations run."""
     sizes: dict[str, Any] = {"m": m, "n": n, "k": k}
     bad = {name: x for name, x in sizes.items() if not isinstance(x, int) or isinstance(x, bool) or x < 1}
     wrong = [f"{name} = {size!r} must be a whole number >= 1" for name, size in bad.items()]
@@ -192,7 +191,7 @@ def _times_of(names: Sequence[str]) -> dict[str, str]:
 
 
 def _demanded(kind: str, given: Sequence[str] | None, known: Iterable[str], wrong: list[str]) -> list[str]:
-    """Return the names that are asked for, each once; what is wrong with them is added to `wrong`."""
+    """Deduplicate the requested names; append their faults to `wrong`."""
     if given is None:
         return []
     if isinstance(given, str) or not given:
@@ -219,7 +218,6 @@ def _work(machine: Machine, product: Mapping[str, Any]) -> float:
 def _with_product(
     answer: ProductChoice, asked: Mapping[str, Product], placement: str, row: Row, left: Sequence[str]
 ) -> ProductChoice:
-    """Return an answer with the time of one more placement."""
     candidates = [
         replace(x, simulated_ns=row["simulated_ns"]) if x.placement == placement else x for x in answer.candidates
     ]
@@ -231,7 +229,6 @@ def _with_product(
 
 
 def simulated(machine: Machine, *, what: str, **values: Any) -> Row:
-    """Return the row of one simulation of a question: a product, a collective, or one on other PEs."""
     kinds: dict[str, Callable[..., Row]] = {
         "product": _simulate_product,
         "collective": simulate_collective,
@@ -338,7 +335,6 @@ def choose_stages(
     limit_s: float | None = None,
     tick: Tick | None = None,
 ) -> Iterator[Stage[CollectiveChoice]]:
-    """Yield the answer of `choose` as it grows; `tick` is called with the progress while simulations run."""
     size = bytes_of(nbytes)
     if collective not in COLLECTIVES:
         raise ArgumentError(f"collective {collective!r} is unknown; {hint(collective, COLLECTIVES)}")
@@ -384,7 +380,7 @@ def choose_stages(
 def _rest(
     machine: Machine, answer: CollectiveChoice, known: Sequence[str], simulations: Simulations, changes: bool
 ) -> Iterator[Stage[CollectiveChoice]]:
-    """Yield the answer with the same bytes on other PEs, and with each resource halved and doubled."""
+    """Yield the answer with the same bytes on other PEs, then with each resource halved and doubled."""
     decision, best = answer.decision, answer.decision.best
     size, host_s = decision.nbytes, _host_s(machine, best, decision.nbytes)
     winner = _collective(machine, best, size)
@@ -423,7 +419,6 @@ def _rest(
 def _with_rest(
     answer: CollectiveChoice, spreads: Sequence[Spread], rows: Sequence[Row], left: Iterable[tuple[str, ...]]
 ) -> CollectiveChoice:
-    """Return an answer with what is known of spreads and changes."""
     others = sorted(name[0] for name in left if len(name) == 1)
     halves = list(dict.fromkeys(name[0] for name in sorted(left) if len(name) > 1))
     missing = {} if answer.why is not None else {"why": _TIMES["why"]}
@@ -450,7 +445,7 @@ def _tuner(machine: Machine, known: Iterable[str]) -> Tuner:
 
 
 def _near(found: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates to simulate: the best by the model, but for those that are far behind."""
+    """Candidates to simulate: the best by the model, without those far behind."""
     return [x for x in found[:SIMULATED] if x.estimate_ns is None or x.ns <= _FAR * found[0].ns]
 
 
@@ -460,7 +455,6 @@ def _host_s(machine: Machine, candidate: Candidate, nbytes: int) -> float:
 
 
 def _collective(machine: Machine, candidate: Candidate, nbytes: int) -> Simulation[str]:
-    """Return the simulation of a candidate, named as its algorithm."""
     values = {
         "what": "collective", "algorithm": candidate.algorithm, "n_slots": candidate.n_slots, "nbytes": nbytes,
     }  # fmt: skip
@@ -470,7 +464,6 @@ def _collective(machine: Machine, candidate: Candidate, nbytes: int) -> Simulati
 def simulate_collective(
     machine: Machine, *, algorithm: str, nbytes: int, n_slots: int, slot_size: int | None = None, why: bool = False
 ) -> Row:
-    """Return the times of a collective between the first PEs of all SIPs, and its critical path if asked for."""
     planned = case_of(machine, algorithm=algorithm, n_slots=n_slots, slot_size=slot_size).plan
     ran = collectives.run(machine, planned, nbytes)
     row: Row = {"latency_ns": ran.latency_ns, "launched_ns": simulated_ns(ran.result)}
@@ -481,9 +474,9 @@ def _simulate_spread(
     machine: Machine, *, collective: str, algorithms: Sequence[str], nbytes: int, cubes: int, pes: int,
     faster_than_ns: float,
 ) -> Row:  # fmt: skip
-    """Return the fastest algorithm with shards on other PEs; nothing if none runs there.
+    """Return the fastest algorithm with shards on other PEs; an empty row if none runs there.
 
-    They are simulated if the best estimate is not far from a time that it should beat.
+    Algorithms are simulated only if the best estimate is near or below `faster_than_ns`.
     """
     tuner, places = _tuner(machine, algorithms), list(product(range(cubes), range(pes)))
     sips = range(machine.config.n_sips)
@@ -503,7 +496,7 @@ def _simulate_spread(
 
 
 def bytes_of(text: int | str) -> int:
-    """Return a number of bytes: 65536, "65536", "64KiB".
+    """Parse a number of bytes: 65536, "65536", "64KiB".
 
     >>> bytes_of("64KiB"), bytes_of("1 MiB"), bytes_of(100)
     (65536, 1048576, 100)
@@ -515,7 +508,7 @@ def bytes_of(text: int | str) -> int:
 
 
 def parsed_bytes(text: int | str) -> int:
-    """Return a number of bytes; a ValueError says what is wrong with it."""
+    """Parse a number of bytes; a ValueError states the fault."""
     match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", str(text).strip())
     if match is None or match.group(2).upper() not in _UNITS or isinstance(text, bool):
         raise ValueError("must be a number of bytes, such as 65536 or 64KiB")
@@ -526,7 +519,7 @@ def parsed_bytes(text: int | str) -> int:
 
 
 def parsed_sips(text: int | str) -> tuple[int, int | None]:
-    """Return a number of SIPs and None, or columns and rows of a grid; a ValueError says what is wrong with it."""
+    """Parse a count, as (n, None), or a grid, as (columns, rows); a ValueError states the fault."""
     match = re.fullmatch(r"(\d+)(?:\s*x\s*(\d+))?", str(text).strip())
     if match is None or isinstance(text, bool):
         raise ValueError("must be a number of SIPs, or a grid as 4x2: columns x rows")
@@ -534,13 +527,12 @@ def parsed_sips(text: int | str) -> tuple[int, int | None]:
 
 
 def check_sips(machine: Machine) -> None:
-    """Refuse a machine that has one SIP only."""
     if machine.config.n_sips < 2:
         raise ArgumentError("sips = 1 must be >= 2: a collective between SIPs needs two")
 
 
 def system_of(machine: Machine, sips: int | str | None, network: str | None) -> Machine:
-    """Return the machine with other SIPs: a count, or a grid as "4x2", and the network between them."""
+    """Return the machine with `sips` (a count, or a grid as "4x2") and the given network between them."""
     given = machine.config.system.sips
     name = network or given.topology
     if sips is None and network is None:
@@ -558,7 +550,7 @@ def system_of(machine: Machine, sips: int | str | None, network: str | None) -> 
 
 
 def _spreads(machine: Machine) -> dict[str, tuple[int, int]]:
-    """Return sets of PEs of a SIP by name, as (cubes, PEs of each); of equal ones, the first."""
+    """Return sets of PEs of a SIP by name, as (cubes, PEs of each); of equal sets, the first."""
     cubes, pes = machine.config.cubes_per_sip, machine.config.pes_per_cube
     found = {
         "one PE": (1, 1), f"the {pes} PEs of a cube": (1, pes), f"a PE of each of {cubes} cubes": (cubes, 1),
@@ -569,7 +561,7 @@ def _spreads(machine: Machine) -> dict[str, tuple[int, int]]:
 
 
 def _changed(machine: Machine, answer: CollectiveChoice, host_s: float) -> list[Simulation[tuple[str, ...]]]:
-    """Return the winner with each resource halved and doubled, where that is a valid machine."""
+    """Return simulations of the winner with each resource halved and doubled, where that is a valid machine."""
     decision, config = answer.decision, machine.config
     used = case_of(machine, algorithm=decision.algorithm, n_slots=decision.n_slots).plan.algorithm
     slots: dict[str, Any] = {"n_slots": used.n_slots, "slot_size": used.slot_size}

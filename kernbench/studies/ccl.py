@@ -62,7 +62,7 @@ _SETTINGS = ("n_slots", "slot_size", "buffer_kind", "root_cube", "options")  # w
 
 
 def bus_factor(collective: str, n: int) -> float:
-    """Return busbw / algbw for `n` contributions, as nccl-tests has it (doc/PERFORMANCE.md)."""
+    """Ratio busbw / algbw for `n` contributions, as in nccl-tests (doc/PERFORMANCE.md)."""
     match collective:
         case "all_reduce":
             return 2 * (n - 1) / n
@@ -88,7 +88,7 @@ _HALVED: dict[str, dict[str, float]] = {
 
 
 class Case:
-    """A collective before it runs: its plan, its estimate, its bounds, and how much there is to simulate."""
+    """A planned collective, before it runs."""
 
     def __init__(
         self, machine: Machine, algorithm: Algorithm, targets: Sequence[Target] = (), itemsize: int = 2
@@ -101,17 +101,16 @@ class Case:
 
     @cached_property
     def estimate(self) -> Estimate:
-        """The time by the alpha-beta model."""
         return Estimate(self.plan, alpha_beta(self.machine, simulator(self.machine)), self._itemsize)
 
     @property
     def bounds(self) -> Bounds:
-        """The lower bounds, which all algorithms on the same PEs have in common."""
+        """Lower bounds, which all algorithms on the same PEs share."""
         model = alpha_beta(self.machine, simulator(self.machine))
         return model.bounds(self.plan.programs, self.plan.algorithm.contribution)
 
     def work(self, nbytes: int) -> int:
-        """Estimate how much there is to simulate, so that the longest case starts first."""
+        """Relative simulation effort, so that the longest case starts first."""
         slot = self.plan.algorithm.slot_size
         assert slot is not None
         programs = len(self.plan.programs)
@@ -132,7 +131,7 @@ def case_of(
     own: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Case:
-    """Return the case of a point, made once per process for all its sizes."""
+    """Cache cases per process, for all sizes of a point."""
     changed = {name: value for name, value in settings.items() if value is not None}
     entry = load_ccl_config().to_spec() if entry is None and own is None else entry
     return _case(machine, json.dumps([algorithm, dtype, cubes, pes, entry, own, changed], sort_keys=True))
@@ -156,7 +155,7 @@ def _resolved(algorithm: str, entry: Mapping[str, Any] | None, own: Mapping[str,
 
 
 def algorithms(path: str | Path) -> list[Algorithm]:
-    """Return the algorithms that a Python file defines, each in a variable or in a list."""
+    """Load the algorithms that a Python file defines, each in a variable or in a list."""
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"own = {str(path)!r} is not a file; give the path of a Python file with algorithms")
@@ -234,33 +233,13 @@ class CclStudy(Study):
         entry: Mapping[str, Any] | None = None,
         own: Mapping[str, str] | None = None,
     ) -> Row:
-        """Run one collective over all SIPs of the machine and return its row.
+        """Run one collective over all SIPs of the machine.
 
-        Parameters
-        ----------
-        machine : Machine
-        algorithm : str
-            An entry of ccl.yaml, or a user-defined one.
-        nbytes : int
-            Bytes of a shard (on its larger side).
-        dtype : str
-            Type of the elements.
-        cubes, pes : int
-            Cubes of each SIP, and PEs of each cube, that have a shard; 0: as the contribution says.
-        n_slots, slot_size, buffer_kind, root_cube, options
-            What differs from the entry.
-        links : bool
-            Whether the row keeps how busy each link was.
-        entry : mapping
-            Content of the ccl.yaml to use; default: the nearest one.
-        own : mapping
-            `file` and its hash `sha256`, of a user-defined algorithm; its values are compared with numpy's. If it
-            fails, the row says why in `failed`.
-
-        Raises
-        ------
-        ConfigError
-            If the machine does not admit the algorithm.
+        `nbytes` is the size of a shard, on its larger side. `cubes` of each SIP and `pes` of each cube have a shard; 0:
+        as the algorithm's contribution says. `n_slots` to `options` override the entry `algorithm` of the ccl.yaml,
+        whose content is `entry` (default: the nearest one). With `links`, the row contains how busy each link was.
+        `own` has the `file` of a user-defined algorithm and its hash `sha256`; its values are compared with numpy's,
+        and `failed` says why it fails.
         """
         changed = {
             "n_slots": n_slots, "slot_size": slot_size, "buffer_kind": buffer_kind, "root_cube": root_cube,
@@ -358,7 +337,7 @@ class CclStudy(Study):
 
 
 def _admitted(machine: Machine, parameters: Mapping[str, Any]) -> tuple[list[Row], dict[str, str]]:
-    """Return the points, each with the entry of its algorithm, and why algorithms do not admit the others."""
+    """Points, each with the entry of its algorithm, and why algorithms do not admit the others."""
     file = parameters["own"]
     config, mine = load_ccl_config(parameters["ccl_file"] or default_ccl_path()), algorithms(file) if file else []
     points: list[Row] = []
@@ -388,24 +367,22 @@ def _admitted(machine: Machine, parameters: Mapping[str, Any]) -> tuple[list[Row
 
 
 def _settings(point: Mapping[str, Any]) -> Row:
-    """Return what the case of a point follows from: all but its size."""
     return {key: value for key, value in point.items() if key not in (MACHINE, LABELS, "nbytes", "links")}
 
 
 def _identity(point: Mapping[str, Any]) -> Row:
-    """Return what the time of a point follows from: points that differ in nothing else share a run."""
+    """Return what the time of a point depends on; points that are equal in it share a run."""
     return {key: value for key, value in point.items() if key not in (LABELS, "links")}
 
 
 def _decision(machine: Machine, tensors: list[DeviceTensor]) -> Decision:
-    """Return why "auto" chose what it chose."""
     first = tensors[0]
     nbytes, places = max(shard.nbytes for shard in first.shards), list(first.pes)
     return tuner_of(machine).choose("all_reduce", nbytes, places=places, itemsize=first.dtype.itemsize)
 
 
 def _asked(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], given: Mapping[str, Any]) -> list[Row]:
-    """Return the points of all slices, those included that an algorithm does not admit."""
+    """Points of all slices, including those that an algorithm does not admit."""
     return [
         *_sizes(config, machine, own, given),
         *_others(config, own, given["others"]),
@@ -423,7 +400,6 @@ def _asked(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], 
 
 
 def _sizes(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], given: Mapping[str, Any]) -> list[Row]:
-    """Return every all-reduce at every size on every system."""
     return [
         _point(report.SIZES, system, name, nbytes, **({"slot_size": grid["slot_size"]} if "slot_size" in grid else {}))
         for contribution in ("rank", "cube", "pe")
@@ -438,7 +414,7 @@ def _sizes(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], 
 
 
 def _others(config: CclConfig, own: Sequence[Algorithm], grid: Mapping[str, Any]) -> list[Row]:
-    """Return every other collective; a barrier has one size."""
+    """Every other collective; a barrier has one size."""
     known = {n: config.algorithms[n].collective for n in names(config) if config.setting(n, "buffer_kind") == "tcm"}
     known |= {algorithm.name: algorithm.collective for algorithm in own}
     return [
@@ -460,7 +436,6 @@ def _kinds(sizes: Sequence[int]) -> list[Row]:
 
 
 def _roots(machine: MachineConfig, given: Mapping[str, Any]) -> list[Row]:
-    """Return every cube as the root of its SIP."""
     systems = given["by_cube"][0]["systems"][:1] if given["by_cube"] else []
     return [
         _point(report.ROOTS, system, INTERCUBE, given["root_bytes"], root_cube=cube)
@@ -470,7 +445,7 @@ def _roots(machine: MachineConfig, given: Mapping[str, Any]) -> list[Row]:
 
 
 def _scaling(counts: Sequence[int], topology: str, sizes: Sequence[int]) -> list[Row]:
-    """Return growing numbers of SIPs, one PE each; grids as square as possible."""
+    """Growing numbers of SIPs, one PE each; grids are as square as possible."""
     return [
         _point(report.SCALING, _system(n, topology), name, nbytes)
         for n in counts
@@ -489,7 +464,7 @@ def _limits(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
 
 
 def _lists(machine: MachineConfig, real: Mapping[str, Any]) -> list[Row]:
-    """Return the all-reduces of lists: a rank's vector is on PE 0 of all cubes of its SIP, a slot holds a chunk."""
+    """All-reduces of lists: a rank's vector is on PE 0 of all cubes of its SIP, a slot holds a chunk."""
     made, most = [], real.get("max_bytes")
     for size in (size for name in real["lists"] for size in sizes(name) if most is None or size.nbytes <= most):
         item = as_dtype(size.dtype).itemsize
@@ -508,7 +483,7 @@ def _lists(machine: MachineConfig, real: Mapping[str, Any]) -> list[Row]:
 
 
 def _marks(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
-    """Return the all-reduces of the reference design's figures: by cube, and at one size in other memories."""
+    """All-reduces of the reference design's figures: by cube, and at one size in other memories."""
     other = report.OTHER_KINDS
     kinds = ("sram", "hbm") if other in sizes else ()
     halved = list(_HALVED.items())[1:] if other in sizes else []
@@ -562,15 +537,8 @@ class Size:
 
 
 def sizes(name: str) -> list[Size]:
-    """Return the sizes of a list: "deepbench", or "llama3-70b" (tensor parallelism, by tokens in flight).
+    """Sizes of a list: "deepbench", or "llama3-70b" (tensor parallelism, by tokens in flight).
 
-    Raises
-    ------
-    ArgumentError
-        If the list does not exist.
-
-    Examples
-    --------
     >>> sizes("llama3-70b")[0]
     Size(list='llama3-70b', name='1 token', nbytes=16384, dtype='bf16')
     """

@@ -80,12 +80,11 @@ _PUBLISHED = {
 
 
 def short(algorithm: str) -> str:
-    """Return an algorithm's name without what all have in common."""
     return algorithm.replace("_allreduce", "").removesuffix("_tcm")
 
 
 def seen(rows: Iterable[Mapping[str, Any]], *slices: str) -> list[Row]:
-    """Return the rows that ran, of some slices, with the columns that follow from others."""
+    """Rows of some slices that ran, with derived columns."""
     return [
         dict(row)
         | {
@@ -101,7 +100,7 @@ def seen(rows: Iterable[Mapping[str, Any]], *slices: str) -> list[Row]:
 
 
 def complete(rows: Sequence[Row], by: str, *columns: str) -> dict[Any, list[Row]]:
-    """Return the groups by `columns` in which every value of `by` that occurs with the same first column ran."""
+    """Return groups by `columns` in which every value of `by` that occurs with the same first column ran."""
     known = {key: {row[by] for row in own} for key, own in groups(rows, columns[0]).items()}
     grouped = groups(rows, *columns).items()
     return {key: own for key, own in grouped if {row[by] for row in own} == known[own[0][columns[0]]]}
@@ -116,8 +115,6 @@ def _chart(
     derive: Callable[[list[Row]], Sequence[Row]] = lambda rows: rows,
     where: Callable[[Mapping[str, Any]], bool] = lambda row: True,
 ) -> Chart:
-    """Return a chart of the rows of a slice that ran, with derived columns."""
-
     def taken(row: Mapping[str, Any]) -> bool:
         return bool(row["slice"] == slice_name and row.get("latency_ns") and where(row))
 
@@ -125,11 +122,11 @@ def _chart(
 
 
 def _few(rows: list[Row]) -> list[Row]:
-    """Return the rows of user-defined algorithms, of ring, and of those that come closest to the fastest together."""
+    """Rows of user-defined algorithms, of ring, and of those that together are closest to the fastest."""
     times = {key: {r["short"]: _time(r) for r in own} for key, own in groups(rows, "system", "bytes_per_pe").items()}
 
     def excess(chosen: Sequence[str]) -> float:
-        """Return how much longer the best of the chosen takes than the best of all, as a mean of logarithms."""
+        """Mean logarithm of the best chosen time over the best time of all."""
         best = [min(at.get(name, max(at.values())) for name in chosen) / min(at.values()) for at in times.values()]
         return fmean(map(log, best))
 
@@ -145,7 +142,6 @@ def _over_tcm(rows: Sequence[Row]) -> list[Row]:
 
 
 def _slowdowns(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of changed machines with the slowdown against the unchanged one, the largest first."""
     named = [row | {"case": _what(row), "resource": row["what"]} for row in rows if row["what"] != UNCHANGED]
     unchanged = (row for row in rows if row["what"] == UNCHANGED)
     changed = over(named, unchanged, _what, "latency_ns", "slowdown")
@@ -154,7 +150,6 @@ def _slowdowns(rows: Sequence[Row]) -> list[Row]:
 
 
 def _series(rows: list[Row]) -> list[Row]:
-    """Return simulated times, estimates and bounds as series."""
     named = {"simulated": "latency_ns", "model estimate": "estimate_ns", "lower bound": "bound_ns"}
     return [
         row | {"series": name, "time_us": row[column] / 1000}
@@ -172,7 +167,6 @@ def _roots(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
 
 
 def _systems(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw the SIPs of each system and the links between them."""
     alt = kinds.altair()
     shown: list[Row] = []
     for system, own in groups(rows, "system").items():
@@ -215,14 +209,13 @@ def _systems(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], m
 
 
 def _as_square_as_possible(count: int, topology: str) -> dict[str, Any]:
-    """Return the changes to a machine that give it so many SIPs; rows tell the number of a grid's, not its sides."""
+    """Machine changes that give `count` SIPs; rows have the number of a grid's SIPs, not its sides."""
     h = max(n for n in range(1, isqrt(count) + 1) if count % n == 0)
     sides = {"w": count // h, "h": h} if "2d" in topology else {"w": None, "h": None}
     return {f"system.sips.{key}": value for key, value in {"count": count, "topology": topology, **sides}.items()}
 
 
 def _against_published(rows: list[Row]) -> list[Row]:
-    """Return the published times and those simulated for them as series, a case for each size and memory."""
     names = {
         "published_us": "published", "time_us": "simulated", "small_us": "simulated, slots of 1 KiB",
         "analytic_us": "published analytic model",
@@ -237,7 +230,7 @@ def _against_published(rows: list[Row]) -> list[Row]:
 
 
 def _busiest(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the busiest link of each kind, of the run that kept its links."""
+    """Busiest link of each kind, in the run that kept its links."""
     share: dict[str, float] = {}
     for link, busy in rows[-1]["links"].items():
         kind = " to ".join(map(_node, link.split("->")))
@@ -246,7 +239,7 @@ def _busiest(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _node(name: str) -> str:
-    """Return the kind of a node of the network, in words.
+    """Kind of a network node, in words.
 
     >>> _node("sip0.cube3.ucie_w.conn1"), _node("sip0.io.noc"), _node("sip0.cube0.r0c1")
     ('UCIe port', 'IO chiplet', 'router')
@@ -260,7 +253,7 @@ def _node(name: str) -> str:
 
 
 def _best(what: str, column: str, words: str) -> Callable[[Sequence[Mapping[str, Any]]], str]:
-    """Return the title of a chart: which algorithm has the least of a column, at the largest size on the most SIPs."""
+    """Chart title: the algorithm with the least `column`, at the largest size on the most SIPs."""
 
     def title(rows: Sequence[Mapping[str, Any]]) -> str:
         n_sips, nbytes = max((row["n_sips"], row["bytes_per_pe"]) for row in rows)
@@ -278,7 +271,6 @@ def _most_published(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _of_topology(topology: str, contribution: str) -> Chart:
-    """Return the chart of times on systems of one topology: by rank where all-reduces by cube are not compared."""
     is_rank = contribution == "rank"
     return _chart(
         f"ccl_{topology}",
@@ -399,7 +391,7 @@ CHARTS = (
 
 
 def findings(rows: Sequence[Row]) -> list[Finding]:
-    """Return what the rows say; nothing about comparisons of which a part did not run."""
+    """Make no finding about a comparison of which a part did not run."""
     ran = seen(rows)
     if not ran:
         return []
@@ -411,7 +403,7 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
 
 
 def broken(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows with a simulated time, or an estimate, below their bound: there must be none."""
+    """Rows with a simulated time or an estimate below their bound: there must be none."""
     times = ("latency_ns", "estimate_ns")
     return [row for row in rows if any(row.get(time) and row[time] < row["bound_ns"] for time in times)]
 
@@ -432,7 +424,7 @@ def _bounds(ran: Sequence[Row]) -> list[Finding]:
 
 
 def _winners(rows: Sequence[Row]) -> list[Finding]:
-    """Say which all-reduce by rank wins at the smallest and at the largest size that all of a system ran."""
+    """All-reduces by rank that win at the smallest and at the largest size that all of a system ran."""
     systems: dict[str, list[list[Row]]] = {}
     ran = complete([row for row in rows if row["contribution"] == "rank"], "short", "system", "bytes_per_pe")
     for (system, _), own in sorted(ran.items(), key=lambda item: item[0][1]):
@@ -460,7 +452,6 @@ def _winners(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _limits(rows: Sequence[Row]) -> list[Finding]:
-    """Say which resource limits most."""
     changed = sorted(_slowdowns(rows), key=lambda row: -row["slowdown"])  # of all cases
     for first in changed[:1]:
         second = next((row for row in changed[1:] if row["case"] == first["case"]), None)
@@ -486,7 +477,7 @@ def _slots(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _scaling(rows: Sequence[Row]) -> list[Finding]:
-    """Compare algorithms on the most SIPs, at the smallest size at which all of them ran there."""
+    """Algorithms on the most SIPs, compared at the smallest size at which all of them ran there."""
     counts = sorted({row["n_sips"] for row in rows})
     ran = complete(rows, "short", "bytes_per_pe", "n_sips")
     sizes = [size for size in sorted({row["bytes_per_pe"] for row in rows}) if (size, counts[-1]) in ran]
@@ -533,7 +524,6 @@ def _root(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _real(rows: Sequence[Row]) -> list[Finding]:
-    """Say which algorithm is fastest for the lists, if all of them ran."""
     cases, names = groups(rows, "what"), {row["short"] for row in rows}
     if len(names) < 2 or any({row["short"] for row in own} != names for own in cases.values()):
         return []
@@ -546,7 +536,6 @@ def _real(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _marks(ran: Sequence[Row]) -> list[Finding]:
-    """Say which parameter would account for most of the difference to the published time."""
     changed, mark = [row for row in _accounts(ran) if row["what"]], (OTHER_KINDS, "tcm")
     if len(changed) < 2:
         return []
@@ -564,7 +553,6 @@ def _marks(ran: Sequence[Row]) -> list[Finding]:
 
 
 def tables(rows: Sequence[Row]) -> Tables:
-    """Return the tables of the page: who is fastest where, and what no chart shows."""
     ran = seen(rows)
     sizes = [row for row in ran if row["slice"] == SIZES]
     furthest = sorted((r for r in ran if r["over_form"]), key=lambda row: -abs(log(row["over_form"])))[:5]
@@ -598,13 +586,13 @@ _SUMMARY = (
 
 
 def files(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
-    """Return what the reference design's bench writes: all-reduces by system and size, and by memory of queues."""
+    """Files of the reference design's bench: all-reduces by system and size, and by memory of queues."""
     found = {"summary.csv": seen(rows, SIZES), "buffer_kinds.csv": seen(rows, KINDS)}
     return {name: as_csv([{key: row[key] for key in _SUMMARY} for row in own]) for name, own in found.items() if own}
 
 
 def _fastest(rows: Sequence[Row]) -> list[Row]:
-    """Return for each system, and each size at which all its algorithms ran, the fastest one."""
+    """Return the fastest algorithm for each system and each size at which all its algorithms ran."""
     ran = complete(rows, "short", "system", "bytes_per_pe")
     best = {key: min(own, key=_time) for key, own in ran.items()}
     sizes = sorted({nbytes for _, nbytes in best})
@@ -616,7 +604,6 @@ def _fastest(rows: Sequence[Row]) -> list[Row]:
 
 
 def _others(rows: Sequence[Row]) -> list[Row]:
-    """Return a row for each algorithm and size, with a column for each system."""
     columns = ("collective", "algorithm", "bytes_per_pe")
     return [
         dict(zip(columns, key, strict=True)) | {row["system"]: _cell(row) for row in own}
@@ -625,7 +612,7 @@ def _others(rows: Sequence[Row]) -> list[Row]:
 
 
 def published(ran: Sequence[Row]) -> list[Row]:
-    """Return simulated times next to those that were published of the reference design, and its analytic model."""
+    """Return simulated times beside those published for the reference design, and its analytic model."""
     marks = groups([row for row in ran if row["slice"] == MARKS], "what")
     small = {_mark(row): row["time_us"] for row in marks.get(SMALL, [])}
     return [
@@ -644,7 +631,7 @@ def _mark(row: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def _accounts(ran: Sequence[Row]) -> list[Row]:
-    """Return how much of the difference to the published time each changed parameter, and none, would account for."""
+    """Part of the difference to the published time that each changed parameter, and none, accounts for."""
     own = [row for row in ran if row["slice"] == MARKS and _mark(row) == (OTHER_KINDS, "tcm")]
     usual = next((row["time_us"] for row in own if not row["what"]), None)
     if usual is None:
@@ -673,7 +660,7 @@ def _time(row: Mapping[str, Any]) -> float:
 
 
 def _span(ratios: Sequence[float]) -> str:
-    """Return the least and the largest of ratios.
+    """Smallest and largest of ratios.
 
     >>> _span([1.5, 2.24]), _span([2.0])
     ('1.5x to 2.2x', '2.0x')

@@ -113,7 +113,7 @@ class DesignSpaceStudy(Study):
 
 
 def _plans(base: Machine, given: Row) -> dict[str, Plan]:
-    """Return the points of each table: for each workload its grid, one factor at a time, and other orders of ties."""
+    """Points of each table: for each workload its grid, one factor at a time, and other orders of ties."""
     assert isinstance(FACTORS, Mapping)
     chosen = {name: FACTORS[name] for name in given["factors"] or FACTORS}
     size = {name: given[name] for name in ("context", "hidden", "ffn")}
@@ -140,7 +140,6 @@ def axes(
     topologies: Sequence[str],
     sips: int,
 ) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Return the axes of a grid; topologies are an axis only where they are given."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     if topologies:  # first, so that machines that differ in other parts of a row run at the same time
         found[SIPS] = {name: {"system.sips.topology": name} | _grid(name, sips) for name in topologies}
@@ -152,7 +151,7 @@ def axes(
 
 
 def _grid(topology: str, sips: int) -> dict[str, int]:
-    """Return the two sides of a topology that has two, as near to a square as possible."""
+    """Sides of a two-sided topology, as near to a square as possible."""
     if topology in {"ring_1d", "fully_connected"}:
         return {}
     h = max(side for side in range(1, isqrt(sips) + 1) if sips % side == 0)
@@ -179,23 +178,9 @@ def llama3_70b_decode(
 ) -> Row:
     """One token through a layer of Llama-3 70B: attention, four products, two all-reduces.
 
-    Parameters
-    ----------
-    machine : Machine
-        Its SIPs divide the 8 kv heads.
-    context : int
-        Tokens whose keys and values are kept, spread over the PEs of a SIP.
-    hidden, ffn : int
-        Sizes of the hidden state and of the feed-forward network.
-    tie_seed : int or None
-        Permutes the order of simultaneous arrivals.
-    why : bool
-        Whether the row has a column `why`: for each part the longest resources of its critical path.
-
-    Raises
-    ------
-    ArgumentError
-        If the kv heads or the context cannot be divided evenly.
+    The SIPs divide the 8 kv heads. The keys and values of `context` tokens are spread over the PEs of a SIP; an
+    ArgumentError says what cannot be divided evenly. `tie_seed` permutes the order of simultaneous arrivals. With
+    `why`, the row has a column `why`: for each part the longest resources of its critical path.
     """
     if fault := _uneven(machine, context):
         raise ArgumentError(fault)
@@ -225,17 +210,9 @@ def gpt2_layers(
     tie_seed: int | None = None,
     why: bool = False,
 ) -> Row:
-    """Products of GPT-2 (its published layer list), one after the other over SIP 0, each in its best placement.
+    """Products of GPT-2, one after the other over SIP 0, each in the fastest of `placements`.
 
-    Parameters
-    ----------
-    machine : Machine
-    layer_list : str
-        As for `layers.layers`: "gpt2 QKT" is one of them.
-    placements : sequence of str
-        Of these the fastest counts.
-    tie_seed, why
-        As for `llama3_70b_decode`.
+    `layer_list` is as for `layers.layers`: "gpt2 QKT" is one of them. `tie_seed`, `why`: as for `llama3_70b_decode`.
     """
     one, best = _single(machine), []
     for layer in select([layer_list]):
@@ -251,7 +228,7 @@ WORKLOADS: dict[str, Callable[..., Row]] = {"decode": llama3_70b_decode, "gpt2":
 
 
 def _uneven(machine: Machine, context: int) -> str:
-    """Return why a decode step cannot be divided over a machine; empty if it can."""
+    """Reason why a decode step cannot be divided over a machine, or empty."""
     tp, pes = machine.config.n_sips, machine.config.pes_per_sip
     if KV_HEADS % tp or context % pes:
         return f"{KV_HEADS} kv heads over {tp} SIPs, context = {context} tokens over {pes} PEs: expected divisors"
@@ -259,7 +236,7 @@ def _uneven(machine: Machine, context: int) -> str:
 
 
 def _single(machine: Machine) -> Machine:
-    """Return one SIP of a machine, without what it does not use: machines that differ there share its parts."""
+    """One SIP, without what it does not use: machines that differ only there share cached parts."""
     return machine.with_(
         {"system.sips": {"count": 1, "topology": "ring_1d"}, "system.sip_link": {"bw_gbs": 1, "latency_ns": 0}}
     )
@@ -271,7 +248,7 @@ Ran = tuple[Result, LinkTable]
 def _part(
     machine: Machine, name: str, what: Mapping[str, Any], run: Callable[..., Ran], tie_seed: int | None, why: bool
 ) -> Row:
-    """Return one part of a row; machines that differ elsewhere share it by the cache."""
+    """One part of a row, cached: machines that differ elsewhere share it."""
     log = "tile" if why else "off"
 
     def row() -> Row:
@@ -305,7 +282,7 @@ def _product(machine: Machine, *, shape: tuple[int, int, int], placement: str, l
 
 
 def _all_reduce(machine: Machine, hidden: int, run: Callable[..., Row]) -> Row:
-    """Return the sum of the hidden state over all SIPs, in one PE of each; of several algorithms the fastest."""
+    """Sum of the hidden state over all SIPs, in one PE of each, by the fastest of several algorithms."""
     if machine.config.n_sips == 1:
         return {"part": "all-reduce", LATENCY: 0.0}
     bare = machine.with_({"sip.cube_mesh": {"w": 1, "h": 1}})
@@ -327,21 +304,19 @@ def _all_reduce_by(machine: Machine, *, hidden: int, algorithm: str, log: str, t
 
 
 def _row(machine: Machine, result: Result, traffic: LinkTable) -> Row:
-    """Return the time from the first launch leaving the host to the last completion, and what was done in it."""
+    """Time from the first launch leaving the host to the last completion, and counts."""
     launches, records = result.launches, result.records
     latency = (max(x.end_ps for x in launches) - min(x.start_ps for x in launches)) / 1000
     return {LATENCY: latency, **counters(machine.config, traffic, records.busy_by_component())}
 
 
 def _why(part: str, result: Result) -> list[Row]:
-    """Return the longest resources on the critical path of the last launch."""
     reasons = list(result.why(result.launches[-1]))[:REASONS]
     names = ("what", "resource", "kind", "ns", "share")
     return [{"part": part, **{name: getattr(reason, name) for name in names}} for reason in reasons]
 
 
 def _summed(parts: Sequence[Row]) -> Row:
-    """Return the counts of all parts together."""
     names = dict.fromkeys(name for part in parts for name in part if name not in ("part", "why", LATENCY))
     return {name: sum(part.get(name, 0) for part in parts) for name in names}
 

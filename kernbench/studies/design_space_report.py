@@ -48,7 +48,7 @@ COLUMNS = {
 
 
 def frame(rows: Sequence[Row], name: str) -> pd.DataFrame:
-    """Return the rows of one table, as "decode grid" or "gpt2 ties", with the columns it has, time [us] and dies."""
+    """Rows of one table ("decode grid", "gpt2 ties"), with the columns it has, time [us] and dies."""
     mine = [
         {**plain(row), TIME: row["latency_ns"] / 1000, DIES: row["cubes"] + row["sips"]}
         for row in rows
@@ -62,12 +62,11 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def axes_of(grid: pd.DataFrame) -> list[str]:
-    """Return the axes of a grid."""
     return [name for name in AXES if name in grid and len(grid[name].drop_duplicates()) > 1]
 
 
 def front(grid: pd.DataFrame) -> pd.DataFrame:
-    """Return the machines that none beats in area and time, smallest first; each faster than the last by `WORTH`."""
+    """Pareto front of area and time, smallest first; each machine is faster than the last by `WORTH`."""
     best, kept = pareto(grid, [AREA, TIME]), list[bool]()
     least = float("inf")
     for time in best[TIME]:
@@ -77,12 +76,11 @@ def front(grid: pd.DataFrame) -> pd.DataFrame:
 
 
 def first(rows: Sequence[Row], workload: str) -> pd.DataFrame:
-    """Return what to change first for a workload."""
     return ranked(frame(rows, f"{workload} factors"), TIME)
 
 
 def _front(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw area against time by mesh; machines of the front are numbered as in their table."""
+    """Area against time by mesh; machines of the front are numbered as in their table."""
     grid = frame(rows, rows[0]["table"])
     numbers = {index: str(i) for i, index in enumerate(front(grid).index, 1)}
     grid[LABEL] = [numbers.get(index, "") for index in grid.index]
@@ -90,7 +88,6 @@ def _front(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine)
 
 
 def _map(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw the time by UCIe and mesh: of several settings of the others the least."""
     least = frame(rows, rows[0]["table"]).groupby([UCIE, MESH], sort=False)[TIME].min().reset_index()
     least = least.rename(columns={UCIE: "ucie", MESH: "mesh"})
     named = {"ucie": Column("UCIe connection", "GB/s"), "mesh": Column("cubes of a SIP")}
@@ -98,7 +95,6 @@ def _map(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -
 
 
 def _factors(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw how much time the better direction of each factor saves."""
     table = first(rows, rows[0]["table"].split()[0])
     table[LABEL] = [f"{r['factor']}: {MORE[r['first']] if r[GAIN] > 0 else 'neither'}" for r in _records(table)]
     table[GAIN] = table[GAIN].clip(lower=0)
@@ -134,7 +130,6 @@ CHARTS = (*_charts("decode"), *_charts("gpt2"))
 
 
 def tables(rows: Sequence[Row]) -> Tables:
-    """Return for each workload its front, its steps, its factors and its reasons; and other orders of arrivals."""
     found: Tables = {}
     for name in _workloads(rows):
         label, grid = NAMES[name], frame(rows, f"{name} grid")
@@ -152,11 +147,11 @@ def tables(rows: Sequence[Row]) -> Tables:
 
 
 def why(rows: Sequence[Row], workload: str) -> list[dict[str, str]]:
-    """Return for each part of a workload the longest resource of its critical path, a column for each mesh."""
+    """Return the longest resource on the critical path of each part, a column for each mesh."""
     found: dict[str, dict[str, str]] = {}
     for row in rows:
         if row["table"] == f"{workload} grid":
-            for reason in reversed(row.get("why") or []):  # the longest comes first, so it is the last that is set
+            for reason in reversed(row.get("why") or []):  # the longest comes first, so it is set last
                 ns, share = f"{reason['ns']:,.0f} ns", f"{reason['share']:.0%}"
                 text = f"{reason['what']}: {ns} ({share}), most at {reason['resource']}"
                 found.setdefault(reason["part"], {})[row[MESH]] = text
@@ -168,7 +163,6 @@ def _workloads(rows: Sequence[Row]) -> list[str]:
 
 
 def findings(rows: Sequence[Row]) -> list[Finding]:
-    """Return what the rows say."""
     found = []
     for i, name in enumerate(_workloads(rows)):
         grid = frame(rows, f"{name} grid")
@@ -184,7 +178,7 @@ Said = tuple[str, str, float, Mapping[str, Any], str]  # text, chart, weight, va
 
 
 def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Said]:
-    """Say where more cubes do not pay, and which resource of which part takes the time."""
+    """Where more cubes do not pay, and which resource of which part takes the time."""
     if MESH not in axes_of(grid):
         return
     table = steps(grid, axes_of(grid), TIME, AREA)
@@ -206,7 +200,6 @@ def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Said]
 
 
 def _buy(name: str, grid: pd.DataFrame) -> Iterator[Said]:
-    """Say which step saves most time for its silicon."""
     table = steps(grid, axes_of(grid), TIME, AREA)
     ordered = sorted((row for row in _records(table) if row["cost_pct"] > 0), key=lambda row: -float(row[GAIN]))
     if not ordered:
@@ -218,12 +211,11 @@ def _buy(name: str, grid: pd.DataFrame) -> Iterator[Said]:
 
 
 def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a step changes."""
     return {"step": _step(row), "gain_pct": row[GAIN], "cost_pct": row["cost_pct"]}
 
 
 def _step(row: Mapping[str, Any]) -> str:
-    """Return a step in words.
+    """Format a step.
 
     >>> _step({"axis": "UCIe [GB/s]", "step": "64 to 128"})
     'UCIe from 64 to 128 GB/s'
@@ -249,7 +241,7 @@ def _factor(row: Mapping[str, Any]) -> str:
 
 
 def _hot(name: str, rows: Sequence[Row]) -> str:
-    """Return in a sentence what is most of the critical paths on the machine whose factors are changed, if known."""
+    """Sentence on the largest resource of the critical paths of the machine whose factors are changed, or empty."""
     base = next(row["machine"] for row in rows if row["table"] == f"{name} factors" and row["factor"] == BASE)
     why_of = {row["machine"]: row["why"] for row in rows if row["table"] == f"{name} grid" and row.get("why")}
     if base not in why_of:

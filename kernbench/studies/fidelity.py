@@ -54,7 +54,7 @@ _TYPES = ("f16", "bf16", "f32")
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What a reference contains and a machine may leave out: how to switch it on, and where that is from."""
+    """An effect that a reference contains and a machine may leave out: overrides that enable it, and their source."""
 
     name: str
     changes: Callable[[MachineConfig, Values], Values]
@@ -62,24 +62,11 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class Workload:
-    """What references are about, and our side of it.
+    """What references measure, and our counterpart.
 
-    Attributes
-    ----------
-    units
-        Of the value: which one it is follows from the parameters.
-    required, optional
-        Names of parameters.
-    run
-        Returns our value on a machine.
-    machine
-        Returns what the parameters change in the machine.
-    mechanisms
-        What may explain a difference.
-    refuse
-        Returns why a case cannot run on a machine; empty if it can.
-    host_s
-        Returns about how long a case takes the host [s].
+    `run` returns our value on a machine, `machine` the overrides for the parameters, `refuse` why a case cannot run (or
+    empty), `host_s` its approximate host time. The parameters determine which of `units` the value has. `mechanisms`
+    may explain a difference.
     """
 
     units: tuple[str, ...]
@@ -96,7 +83,7 @@ class Workload:
 
 
 def _collective(name: str, machine: Machine, **parameters: Any) -> float:
-    """Return the time of a collective as nccl-tests takes it [ns]: the mean of calls that the host issues at once."""
+    """Time of a collective as nccl-tests measures it [ns]: the mean of calls that the host issues at once."""
     took: dict[int, float] = {}
     run_program(machine, partial(_ranks, name=name, took=took, **parameters), log="off", data=False)
     return max(took.values())
@@ -168,7 +155,7 @@ def _collective_host_s(config: MachineConfig, *, bytes: int, **_: Any) -> float:
 
 
 def _start(_: MachineConfig, given: Values) -> Values:
-    """Return the costs of a launch in the preset gpu_launch; a host thread prepares those of its devices in turn."""
+    """Launch costs of the preset gpu_launch; a host thread prepares those of its devices in turn."""
     host = load_yaml(preset_path("gpu_launch"))["system"]["host"]
     devices = given.get("devices_per_thread", 1)
     return {f"system.host.{name}": ns * (devices if name in _BY_THREAD else 1) for name, ns in host.items()}
@@ -202,7 +189,7 @@ _COLLECTIVES = {
 
 
 def _gemm(machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", staging: str = "ref_ref") -> float:
-    """Return the time of a product on one PE, from launch to completion [ns]."""
+    """Time on one PE, from launch to completion [ns]."""
     program = partial(product, m=m, k=k, n=n, staging=staging, dtype=dtype)
     launch = run_program(machine, program, log="operation", data=False).launches[-1]
     return (launch.end_ps - launch.start_ps) / 1000
@@ -213,13 +200,13 @@ def _gemm_host_s(_: MachineConfig, *, m: int, k: int, n: int, **__: Any) -> floa
 
 
 def _tile(machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", **_: Any) -> float:
-    """Return the time of a product in the matrix engine alone [cycles]."""
+    """Time in the matrix engine alone [cycles]."""
     gemm = machine.config.cube.pe.pe_gemm
     return matrix_engine(gemm).tile_ps(m, k, n, as_dtype(dtype)) * gemm.clock_ghz / 1000
 
 
 def _one_tile(given: Values) -> Values:
-    """Return what makes a whole product one tile, in a TCM with room for it: the engine alone never waits."""
+    """Make the product a single tile, in a TCM with room for it: the engine alone never waits."""
     m, k, n = (given[name] for name in ("m", "k", "n"))
     room = 16 * (m * k + k * n) // MIB + 1
     return {
@@ -243,7 +230,7 @@ _SYSTOLIC = Mechanism(
 
 
 def _hbm(machine: Machine, **given: Any) -> float:
-    """Return the throughput [GB/s] or the mean latency of reads [ns] of a stream of accesses to one channel."""
+    """Throughput [GB/s] or mean latency of reads [ns] of a stream of accesses to one channel."""
     if machine.config.cube.hbm.timing != "simple":
         return measure(machine, **given)
     hbm, itemsize = machine.config.cube.hbm, dram(given["timing"]).access_bytes
@@ -278,21 +265,21 @@ _DRAM = Mechanism(
 def _noc(
     machine: Machine, *, topology: str, traffic: str, load: float, packet: int = 1, packets: str = "all", **_: Any
 ) -> float:
-    """Return the mean latency of packets at a load [cycles]."""
+    """Mean latency of packets at a load [cycles]."""
     return latency_cycles(
         machine, pattern=traffic, load=load, packet=packet, network=_NETWORKS[topology], others=packets == "others"
     )
 
 
 def _saturation(machine: Machine, *, topology: str, traffic: str, packet: int = 1, **_: Any) -> float:
-    """Return the load at which the mean latency is three times that without load [flits per cycle and terminal]."""
+    """Load at which the mean latency is three times the zero-load latency [flits per cycle and terminal]."""
     return saturation(machine, pattern=traffic, packet=packet, network=_NETWORKS[topology])
 
 
 def _network_host_s(
     config: MachineConfig, *, topology: str, traffic: str, k: int, load: float = 0, packet: int = 1, **_: Any
 ) -> float:
-    """Return about how long a load takes, without one the bisection of the saturation, of eight loads."""
+    """Host time of a load; without one, of the bisection for the saturation: eight loads."""
     router = config.cube.noc.router if topology == "mesh" else config.system.sip_link.router
     each_s = 9e-6 + 3e-6 * packet if router.flow == "credits" else 10e-6
     if load:
@@ -306,7 +293,7 @@ _NETWORKS = {"mesh": "cube", "torus": "sips"}
 
 
 def _network(given: Values) -> Values:
-    """Return a square network of terminals: the routers of a cube with a PE each, or a torus of SIPs."""
+    """Square network of terminals: the routers of a cube with a PE each, or a torus of SIPs."""
     k = given["k"]
     one: dict[str, Any] = {"sip.cube_mesh.w": 1, "sip.cube_mesh.h": 1}
     if given["topology"] == "mesh":
@@ -453,7 +440,7 @@ class FidelityStudy(Study):
         return 0.2 if workload in FIGURES else WORKLOADS[workload].host_s(machine.config, **dict(given or {}))
 
     def simulate(self, machine: Machine, *, workload: str = "gemm", given: Mapping[str, Any] | None = None) -> Row:
-        """Return our value of a workload, in its unit, or of a figure [ns]."""
+        """Value of a workload in its unit, or of a figure [ns]."""
         if workload in FIGURES:
             return {"ours": FIGURES[workload][1](machine)}
         return {"ours": WORKLOADS[workload].run(machine, **dict(given or {"m": 64, "k": 64, "n": 64}))}
@@ -467,13 +454,11 @@ class FidelityStudy(Study):
     def _compared(
         self, machine: Machine, *, files: Sequence[str], most_bytes: int, **_: Any
     ) -> Iterator[tuple[Reference, list[Row] | str]]:
-        """Yield each reference with its points, or why there is none."""
         for number, reference in enumerate(read_references(files) if files else []):
             yield reference, _points(machine, number, reference, most_bytes)
 
 
 def title(reference: Reference) -> str:
-    """Return a reference's workload and inputs, on one line."""
     given = {key: value for key, value in reference.parameters.items() if "." not in key}
     nbytes = given.pop("bytes", None)
     words = [size_name(nbytes)] if isinstance(nbytes, int) else []
@@ -482,7 +467,7 @@ def title(reference: Reference) -> str:
 
 
 def _kind(reference: Reference) -> str:
-    """Return the workload that a reference is about: named, or the only one that takes its parameters and unit."""
+    """Return the named workload, or the only one with these parameters and this unit."""
     name, given = reference.workload, {key for key in reference.parameters if "." not in key}
     if name in WORKLOADS:
         return name
@@ -495,7 +480,6 @@ def _kind(reference: Reference) -> str:
 
 
 def _wrong(reference: Reference) -> list[str]:
-    """Return what is wrong with a reference: workload, unit, parameters."""
     at, kind = reference.where, _kind(reference)
     if reference.refused:
         return []
@@ -564,7 +548,7 @@ _RANGES = {
 
 
 def _points(machine: Machine, number: int, reference: Reference, most_bytes: int) -> list[Row] | str:
-    """Return the points of one reference, the machine as it is first; or why it cannot be compared."""
+    """Points of a reference, first on the unchanged machine, or the reason why it cannot be compared."""
     if reference.refused:
         return reference.refused
     kind = _kind(reference)
@@ -600,7 +584,6 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
 
 
 def _sensitivity(machine: Machine, figures: Sequence[str], factors: Sequence[str]) -> Iterator[Row]:
-    """Yield each figure as it is, and with one default changed at a time."""
     for figure in figures:
         own, _ = FIGURES[figure]
         config = machine.with_(own).config if own else machine.config
@@ -661,7 +644,6 @@ class Fidelity:
 
 
 def _shown(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a table as readers see it: headings in words, four digits."""
     return rows.map(cell).rename(columns={name: column.title for name, column in report.COLUMNS.items()})
 
 

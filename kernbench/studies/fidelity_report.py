@@ -65,7 +65,7 @@ COLUMNS = {
 
 
 def compared(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return one row for each reference: both values, the signed error, what explains most of it, and what remains."""
+    """Return a row for each reference: both values, the signed error, what explains most of it, and what remains."""
     found = []
     for each in groups([row for row in rows if row["table"] == REFERENCES], "reference").values():
         base, *variants = sorted(each, key=lambda row: bool(row["mechanism"]))
@@ -91,7 +91,7 @@ def compared(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def sensitivity(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return one row for each default: the change of each figure in percent, the most influential default first."""
+    """Return a row for each default: the change of each figure in percent, the most influential default first."""
     taken = [row for row in rows if row["table"] == SENSITIVITY]
     base = {row["figure"]: row["ours"] for row in taken if not row["factor"]}
     found = []
@@ -111,7 +111,7 @@ def _percent(value: float, base: float) -> float:
 
 
 def domains(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return one row for each kind of reference, devices first: ratios of our value to it, by default and with all."""
+    """Return a row for each kind of reference, devices first: ratios of ours to it, without and with all mechanisms."""
     found = []
     for kind, each in groups(compared(rows), "kind").items():
         default = [1 + row["error_pct"] / 100 for row in each]
@@ -136,13 +136,12 @@ def domains(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _within(ratios: Sequence[float]) -> float:
-    """Return the factor, up or down, within which nine of ten ratios are."""
+    """Factor, up or down, within which nine of ten ratios are."""
     factors = sorted(max(ratio, 1 / ratio) if ratio > 0 else inf for ratio in ratios)
     return factors[ceil(0.9 * len(factors)) - 1]
 
 
 def _scatter(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw our value over each reference, as the machine is and with all mechanisms of the workload."""
     alt = kinds.altair()
     points = []
     for row in rows:
@@ -193,7 +192,6 @@ def _colour(column: str, title: str) -> Any:
 
 
 def _ranking(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw how far each figure moves with each default, the most influential defaults first."""
     base = {row["figure"]: row["ours"] for row in rows if not row["factor"]}
     ranked = [one["factor"] for one in sensitivity(rows)[:SHOWN]]
     long = [
@@ -238,7 +236,6 @@ CHARTS = (
 
 
 def tables(rows: Sequence[Row]) -> Tables:
-    """Return the domains, the references, and the defaults by influence."""
     shown = [
         "what",
         "expected",
@@ -259,7 +256,6 @@ def tables(rows: Sequence[Row]) -> Tables:
 
 
 def findings(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Say how far our values are from each kind of reference, and which defaults decide the figures."""
     each_of = {DOMAINS.get(kind, kind): each for kind, each in groups(compared(rows), "kind").items()}
     for place, domain in enumerate(domains(rows)):
         each = each_of[domain["domain"]]

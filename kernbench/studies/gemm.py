@@ -151,14 +151,14 @@ class GemmStudy(Study):
 
 
 def run(machine: Machine, mkn: Sequence[int], staging: str, *, dtype: str = "f16", log: str = "tile") -> Result:
-    """Run one product on PE 0 of cube 0 of SIP 0, compare it with numpy's, and return what happened."""
+    """Run on PE 0 of cube 0 of SIP 0; the result is compared with numpy's."""
     m, k, n = mkn
     program = partial(product, m=m, k=k, n=n, staging=staging, dtype=dtype)
     return run_program(machine, program, data=True, log=log)
 
 
 def product(torch: RuntimeContext, m: int, k: int, n: int, staging: str, dtype: str = "f16") -> None:
-    """Run one product on PE 0 of cube 0 of the current SIP; with data, check it against numpy."""
+    """Run on PE 0 of cube 0 of the current SIP; with data, compare with numpy."""
     here = DPPolicy(num_cubes=1, num_pes=1)
     a, a_values = operand(torch, "a", (m, k), as_dtype(dtype), here)
     b, b_values = operand(torch, "b", (k, n), as_dtype(dtype), here)
@@ -169,7 +169,7 @@ def product(torch: RuntimeContext, m: int, k: int, n: int, staging: str, dtype: 
 
 
 def limiters(row: Mapping[str, Any]) -> list[str]:
-    """Return the engines that were busy longest while the composite ran, all within 2 % of the busiest."""
+    """Engines within 2 % of the busiest one while the composite ran."""
     most = max(float(row[f"occupancy_{engine}"]) for engine in ENGINES)
     return [engine for engine in ENGINES if float(row[f"occupancy_{engine}"]) >= 0.98 * most]
 
@@ -182,7 +182,7 @@ def _counts(records: Records) -> Row:
 
 
 def _occupancy(machine: Machine, records: Records, window: tuple[int, int]) -> Row:
-    """Return the share of the composite's window that each engine was in service; for dma_in, the HBM slice."""
+    """Share of the composite's window that each engine was in service; for dma_in, the HBM slice."""
     hbm = machine.config.cube.hbm
     elsewhere = sum(int(records.of_kind(kind).nbytes.sum()) for kind in ("load", "d2h")) / hbm.slice_gbs
     slice_ns = records.busy_by_component()[naming.hbm(*_PE)] / 1000 - elsewhere
@@ -194,7 +194,7 @@ def _occupancy(machine: Machine, records: Records, window: tuple[int, int]) -> R
 
 
 def _path(records: Records) -> Row:
-    """Return the time of each resource on the critical path of the launch; the columns sum to `latency_ns`."""
+    """Time of each resource on the critical path of the launch; the columns sum to `latency_ns`."""
     found = dict.fromkeys((*_PATH.values(), "launch"), 0)
     for (kind, resource), ps in critical_path(records, records.launches[-1:]).parts().items():
         found[_PATH.get(attribution(kind, resource).group, "launch")] += ps
@@ -202,5 +202,4 @@ def _path(records: Records) -> Row:
 
 
 def _tiles(records: Records) -> list[Row]:
-    """Return what each engine of the PE did when, tile by tile."""
     return [{name: piece[name] for name in ("stage", "tile", "start_ns", "end_ns")} for piece in timeline(records, _PE)]

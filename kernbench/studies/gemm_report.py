@@ -55,7 +55,7 @@ COLUMNS = {
 
 
 def _melted(names: Mapping[str, str], column: str) -> Callable[[Sequence[Mapping[str, Any]]], list[Row]]:
-    """Return what makes several columns of shares one, `percent`; `column` has their names."""
+    """Unpivot columns of shares into `percent`; `column` has their names."""
     return lambda rows: [
         {**row, column: title, "percent": 100 * row[name]} for row in rows for name, title in names.items()
     ]
@@ -66,7 +66,6 @@ def _over_ideal(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw the first tiles of a product: a lane for each engine, several where its work overlaps."""
     alt = kinds.altair()
     first = _first_tiles(rows)
     begin = min(piece["start_ns"] for piece in first)
@@ -109,7 +108,6 @@ def _first_tiles(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _matrix_share(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Say how much of the time of the first tiles the matrix engine works."""
     first = _first_tiles(rows)
     window = max(x["end_ns"] for x in first) - min(x["start_ns"] for x in first)
     busy = sum(x["end_ns"] - x["start_ns"] for x in first if x["stage"] == "gemm")
@@ -196,13 +194,11 @@ CHARTS = (
 
 
 def findings(rows: Sequence[Row]) -> list[Finding]:
-    """Return what limits products, what staging and layout cost, and how far the ideal is."""
     packed = [row for row in rows if _packed(row)] or list(rows)
     return [*_limits(packed), *_launch(packed), *_stagings(packed), *_strided(rows), *_padding(packed), *_ideal(packed)]
 
 
 def _limits(rows: Sequence[Row]) -> list[Finding]:
-    """Say how much of the matrix rate the largest product reaches in each staging, and what limits it."""
     by_work = groups(({**row, "macs": row["m"] * row["k"] * row["n"]} for row in rows), "macs")
     chosen, said, values = by_work[max(by_work)], [], {}
     for row in chosen:
@@ -220,7 +216,7 @@ def _limits(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _launch(rows: Sequence[Row]) -> list[Finding]:
-    """Say from which size on launch and completion are a small part of the critical path."""
+    """Size from which launch and completion are a small part of the critical path."""
     by_size = sorted(rows, key=lambda row: row["latency_ns"])
     small, large = by_size[0], by_size[-1]
     if small is large:
@@ -236,7 +232,6 @@ def _launch(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _stagings(rows: Sequence[Row]) -> list[Finding]:
-    """Say where the staging matters most, loads included, and how often each is fastest."""
     by_shape = groups(rows, "shape").values()
     compared = [sorted(of, key=lambda row: row["pe_window_ns"]) for of in by_shape if len(of) > 1]
     if not compared:
@@ -273,7 +268,6 @@ def _strided(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _most_of_path(row: Mapping[str, Any]) -> str:
-    """Return the longest part of a product's critical path, in words."""
     stage = max(PATH, key=lambda stage: float(row[f"path_{stage}_ns"]))
     share = row[f"path_{stage}_ns"] / row["latency_ns"]
     return f"{PATH[stage][0]} {share:.0%} of its critical path"
@@ -299,7 +293,6 @@ def _ideal(rows: Sequence[Row]) -> list[Finding]:
 
 
 def tables(rows: Sequence[Row]) -> Tables:
-    """Return one row for each product and staging, for each layout."""
     names = [
         "shape", "variant", "tiles", "latency_ns", "pe_window_ns", "composite_window_ns", "ideal_ns",
         "over_ideal", "composite_useful", "composite_issued", "pe_useful", "limiter",
@@ -314,7 +307,7 @@ def tables(rows: Sequence[Row]) -> Tables:
 
 
 def files(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
-    """Return what the reference design's bench writes: the rows, with the tile of the matrix engine."""
+    """File of the reference design's bench: the rows, with the tile of the matrix engine."""
     tile = machine.config.cube.pe.pe_gemm.tile
     content = {
         "version": 1, "tile_sizes": {"m": tile.m, "k": tile.k, "n": tile.n}, "rows": [plain(row) for row in rows],

@@ -105,28 +105,26 @@ class Setting:
 
     @property
     def programs(self) -> int:
-        """PEs that take part."""
+        """Number of PEs."""
         return self.sips * self.cubes * self.pes
 
     @property
     def n_lanes(self) -> int:
-        """Lanes side by side."""
         return self.programs // self.ranks
 
     @property
     def queries(self) -> int:
-        """Query tokens that a rank has."""
+        """Query tokens of each rank."""
         default = self.tokens if self.phase == "prefill" else 1
         return default if self.q_tokens is None else self.q_tokens
 
 
 def standalone(setting: Setting) -> Algorithm:
-    """Return what joins the ranks of one lane whose ranks are devices: for the mock, which has no PEs."""
+    """Algorithm of one lane whose ranks are devices: for the mock, which has no PEs."""
     return replace(algorithm_of(setting), mapper=by_shard)
 
 
 def algorithm_of(setting: Setting) -> Algorithm:
-    """Return what joins the ranks of a setting."""
     common: Row = {
         "mapper": lanes(setting.ranks, setting.across), "n_slots": setting.n_slots, "slot_size": setting.slot_size,
     }  # fmt: skip
@@ -161,12 +159,12 @@ def algorithm_of(setting: Setting) -> Algorithm:
 
 
 def _in_tcm(setting: Setting) -> bool:
-    """Return whether parts are merged in TCM: recursive doubling exchanges them whole; others take them from memory."""
+    """Recursive doubling exchanges whole parts, which are merged in TCM; other algorithms take them from memory."""
     return resolve_algorithm_config(setting.merge).kernel is recursive_doubling.kernel
 
 
 def run(machine: Machine, setting: Setting, *, data: bool = False, log: str = "operation") -> Result:
-    """Run a setting, with data compared with numpy in f64; return what happened."""
+    """Run a setting; with `data`, compare its values with numpy in f64."""
     return run_program(machine, lambda torch: attend(torch, setting), data=data, log=log)
 
 
@@ -198,7 +196,7 @@ def attend(torch: RuntimeContext, setting: Setting) -> None:
 
 
 def _values(setting: Setting, shapes: Mapping[str, tuple[int, ...]], dtype: DType) -> dict[str, np.ndarray]:
-    """Return q, k and v of all devices; in decode there is one query for all: lanes differ by their keys."""
+    """Tensors q, k and v of all devices; in decode there is one query for all: lanes differ by their keys."""
     rng = np.random.default_rng([setting.ranks, setting.tokens, setting.group])
     found = {
         name: rng.standard_normal((setting.sips, *shape)).astype(np.float32).astype(dtype.numpy)
@@ -210,7 +208,6 @@ def _values(setting: Setting, shapes: Mapping[str, tuple[int, ...]], dtype: DTyp
 
 
 def check(setting: Setting, plan: Plan, given: Mapping[str, np.ndarray], out: np.ndarray) -> None:
-    """Compare what the ranks wrote with numpy in f64."""
     q, k, v, got = (x.reshape(-1, *x.shape[2:]) for x in (*given.values(), out))  # the PEs of all SIPs
     rows = {place: i for i, place in enumerate(sorted(place for each in plan.subgroups for place in each.places))}
     order = setting.order if setting.phase == "prefill" else "contiguous"
@@ -250,7 +247,7 @@ def _compare(
 
 
 def lanes(ranks: int, across: str) -> Mapper:
-    """Return a mapper that makes lanes of `ranks` of the PEs that hold a shard, as many from each SIP."""
+    """Mapper that makes lanes of `ranks` PEs that hold a shard, as many lanes from each SIP."""
     if across not in ACROSS:
         raise ArgumentError(f"across = {across!r} is unknown; known: {', '.join(ACROSS)}")
 
@@ -273,14 +270,14 @@ def lanes(ranks: int, across: str) -> Mapper:
 
 
 def _along(place: Place, columns: int, pes: int) -> tuple[int, int, bool, int]:
-    """Return where a PE comes: cubes row by row, back and forth; in a cube NW, NE, then SE, SW."""
+    """Sort key of a PE: cubes row by row, back and forth; in a cube NW, NE, then SE, SW."""
     row, column = divmod(place[1], columns)
     lower = place[2] >= pes // 2
     return row, columns - 1 - column if row % 2 else column, lower, -place[2] if lower else place[2]
 
 
 def memory(config: MachineConfig, sips: int, kv_elements: int, dtype: str) -> tuple[Row, str]:
-    """Return what the whole model needs of HBM, given the elements of a layer's keys, and why it does not fit."""
+    """HBM that the whole model needs, given the elements of a layer's keys, and why it does not fit (or empty)."""
     item = as_dtype(dtype).itemsize
     room = config.cube.hbm.slice_bytes(config.pes_per_cube) * config.pes_per_sip * sips
     weights, kv = WEIGHTS * item, 2 * LAYERS * kv_elements * item
@@ -304,12 +301,10 @@ class Work:
 
     @property
     def bounds(self) -> dict[str, float]:
-        """The bounds by name."""
         return {"HBM": self.hbm_ns, "matrix engine": self.matrix_ns, "vector engine": self.vector_ns}
 
 
 def work(config: MachineConfig, setting: Setting) -> Work:
-    """Return the counts of a setting."""
     pe, item = config.cube.pe, as_dtype(setting.dtype).itemsize
     lanes, context = setting.n_lanes * setting.items, setting.tokens * setting.ranks
     queries = setting.queries * (setting.ranks if setting.phase == "prefill" else 1)
@@ -335,7 +330,7 @@ def work(config: MachineConfig, setting: Setting) -> Work:
 
 # Scores of a run whose log is kept. A prompt of 131,072 tokens has 69 billion, in 144 million commands of 0.8 KB each.
 LOGGED = 1 << 31
-TRACED = 1 << 26  # and of a run whose tiles are logged, which the critical path needs
+TRACED = 1 << 26  # scores of a run whose tiles are logged, as its critical path needs
 _MERGE = "recursive_doubling_allreduce"
 LINEAR = "linear"
 _NOT_SHOWN = ("data", "pes_per_cube", "product", "nbytes", "graph")  # fields of a point that no row of attention has
@@ -385,7 +380,6 @@ class Point:
 
     @property
     def layer(self) -> dict[str, Any]:
-        """The linear layer as a point of the study of layers."""
         if self.product not in PRODUCTS or self.batch < 1:
             raise ArgumentError(
                 f"linear layer {self.product!r} of {self.batch} sequences: expected a known product "
@@ -395,7 +389,6 @@ class Point:
         return {"m": self.batch, "n": n, "k": k, "placement": "columns", "dtype": self.dtype}
 
     def setting(self, config: MachineConfig) -> Setting:
-        """Return what is run on a machine."""
         cubes, pes = self.cubes or config.cubes_per_sip, self.pes_per_cube or config.pes_per_cube
         items = self.batch * self.kv_heads * (self.group // self.query_heads)
         programs = self.sips * cubes * pes
@@ -614,7 +607,7 @@ class GqaStudy(Study):
 
 
 def _linear(machine: Machine, asked: Point) -> Row:
-    """Return the row of a linear layer, with the time of its weights over the bandwidth of HBM."""
+    """Row of a linear layer, with the time of its weights at the bandwidth of HBM."""
     config = machine.config
     row = LayersStudy().simulate(machine, **asked.layer)
     weights_ns = row["n"] * row["k"] * as_dtype(asked.dtype).itemsize / (config.cube.hbm.slice_gbs * config.pes_per_sip)
@@ -632,7 +625,6 @@ def _series(
     chunks: Sequence[int], linear: Sequence[int], products: Sequence[str], context: int, batch: int, cubes: int,
     dtype: str,
 ) -> list[tuple[str, Point]]:  # fmt: skip
-    """Return the points of the parameters of the study, each with its series."""
     decode = Point("decode", context, batch, cubes=cubes, dtype=dtype)
     lane = replace(decode, phase="prefill", lane_of=KV_HEADS * batch)
     found = [("decode context", replace(decode, context=n)) for n in contexts]
@@ -648,7 +640,7 @@ def _series(
 
 
 def _whole(points: Sequence[Point], wanted: Sequence[Sequence[Any]]) -> list[Point]:
-    """Return the first point of each (phase, context) that is run as a whole: no chunk."""
+    """Return the first point of each (phase, context) that is no chunk; zigzag order and a ring are preferred."""
     found = []
     for phase, context in wanted:
         fits = [p for p in points if (p.phase, p.context, p.queries) == (phase, context, None)]
@@ -665,7 +657,7 @@ def _makespan_ns(result: Result) -> float:
 
 
 def measured(result: Result) -> Row:
-    """Return what the study keeps of one run, from the rows of its operations; times are those of the launch."""
+    """Columns of one run; times are those of the launch."""
     launch, all_rows = result.launches[-1], result.records
     tiled = np.isin(all_rows.kind, [i for i, kind in enumerate(all_rows.kinds) if kind in _TILED])
     records, window = all_rows.where(~tiled), (launch.start_ps, launch.end_ps)
@@ -683,7 +675,7 @@ _TILED = ("gemm", "fetch", "store_tcm")  # kinds of rows that only a log of tile
 
 
 def _path(result: Result) -> Row:
-    """Return what the critical path of the launch consists of, and how long the matrix engines worked."""
+    """Parts of the launch's critical path, and how long the matrix engines worked."""
     launch = result.launches[-1]
     total: Counter[str] = Counter()
     for (kind, _), ps in critical_path(result.records, [launch]).parts().items():
@@ -694,7 +686,7 @@ def _path(result: Result) -> Row:
 
 
 def _rates(config: MachineConfig, row: Row) -> Row:
-    """Return tokens per second and SIP of decode: as HBM would allow without and with weights, and as simulated."""
+    """Decode tokens per second and SIP: as HBM would allow without and with weights, and as simulated."""
     weights_ns = STREAMED * 2 / (config.cube.hbm.slice_gbs * config.pes_per_sip * row["sips"])
     bound = LAYERS * row["hbm_ns"]
     times = {"bound": bound, "bound_with_weights": bound + weights_ns}
@@ -707,13 +699,12 @@ def _rates(config: MachineConfig, row: Row) -> Row:
 
 
 def counts(commands: Sequence[CommandInfo]) -> dict[str, int]:
-    """Return how many of the commands are of each kind; those of programs count."""
     by_name = Counter(command.name for command in commands if command.pe >= 0)
     return {key: sum(by_name[name] for name in wanted) for key, wanted in COUNTED.items()}
 
 
 def panels(torch: RuntimeContext) -> list[Row]:
-    """Run the panels in a session with data; return panel, ranks and counts of each."""
+    """Run the panels in a session with data; rows have panel, ranks and counts."""
     rows, seen = [], len(torch.engine.records().commands)
     for panel, point in PANELS.items():
         setting = point.setting(torch.engine.machine.config)
@@ -725,7 +716,6 @@ def panels(torch: RuntimeContext) -> list[Row]:
 
 
 def write_panels(rows: Sequence[Row], folder: Path) -> Path:
-    """Write the rows of panels as `sweep.json`; return its path."""
     found = [
         {"panel": row["panel"], "n_ranks": row["ranks"], "op_log_summary": {name: row[name] for name in COUNTED}}
         for row in rows
@@ -740,13 +730,13 @@ def write_panels(rows: Sequence[Row], folder: Path) -> Path:
 
 
 def _explored(phase: str, *, causal: bool, order: str, **values: Any) -> Setting:
-    """Return what the explorer's form asks for: decode has no mask and no order of tokens."""
+    """Decode has no mask and no order of tokens."""
     prefill = phase == "prefill"
     return Setting(phase, causal=causal and prefill, order=order if prefill else "contiguous", **values)
 
 
 def steps(rows: Sequence[Row]) -> list[Row]:
-    """Return the decode rows of one SIP whose linear layers were all simulated, with the time of a whole step."""
+    """Decode rows of one SIP whose linear layers were all simulated, with the time of a whole step."""
     took = {(row["batch"], row["product"]): float(row["makespan_ns"]) for row in report.simulated(rows, "linear")}
     found: list[Row] = []
     for row in report.simulated(rows, "decode context", "decode batch"):

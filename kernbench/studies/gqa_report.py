@@ -86,7 +86,7 @@ CLOSE = 0.1  # slowdowns within this range count as equal
 
 
 def simulated(rows: Sequence[Row], *series: str) -> list[Row]:
-    """Return the rows of some series that were simulated, each asked point once."""
+    """Return the rows of some series that were simulated, each requested point once."""
     return [row for row in rows if row["series"] in series and not row["left_out"]]
 
 
@@ -95,7 +95,6 @@ def _of(*series: str, has: str = "makespan_ns") -> Callable[[Row], bool]:
 
 
 def _name(row: Row) -> str:
-    """Return what a run is called in figures and sentences."""
     if row["queries"]:
         return f"{row['queries']:.0f} queries on {row['context']:,}, {_way(row)}"
     name = f"{row['phase']} {row['context']:,}"
@@ -123,12 +122,10 @@ def _named(rows: Iterable[Row]) -> list[Row]:
 
 
 def _timed(row: Row, line: str, column: str = "makespan_ns") -> Row:
-    """Return the point of a row on a line of a chart of time."""
     return {**row, LINE: line, TIME_US: row[column] / 1000}
 
 
 def _stages(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw shares of the critical path, and how busy the engines of a PE are on average."""
     named = _named(rows)
     path = kinds.parts(RUN, list(_PATH), colours=_PATH)(named, columns, machine)
     busy = [
@@ -141,7 +138,6 @@ def _stages(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine
 
 
 def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw useful operations over bytes read and written, below the roofs of a PE."""
     alt = kinds.altair()
     peak, gbs = 2 * macs_per_ns(machine.config, "f16"), machine.config.cube.hbm.slice_gbs
     shown = []
@@ -160,7 +156,6 @@ def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machi
 
 
 def _by_context(rows: Sequence[Row]) -> list[Row]:
-    """Return decode, and prefill in zigzag order round a ring, each with its bound."""
     lines = {("decode", "contiguous"): "decode of one token", ("prefill", "zigzag"): "prefill"}
     return [
         _timed(row, *point)
@@ -171,7 +166,7 @@ def _by_context(rows: Sequence[Row]) -> list[Row]:
 
 
 def _by_pes(rows: Sequence[Row]) -> list[Row]:
-    """Return the decode steps by PEs of all SIPs; those whose lanes span SIPs have the same bound."""
+    """Decode steps by PEs of all SIPs; those whose lanes span SIPs have the same bound."""
     shown = []
     for row in rows:
         placed = {**row, PES: row["pes"] * (1 if row["span"] else row["sips"])}
@@ -183,7 +178,6 @@ def _by_pes(rows: Sequence[Row]) -> list[Row]:
 
 
 def _bars(name: Callable[[Row], str]) -> Callable[[Sequence[Row]], list[Row]]:
-    """Return what names the bars of a chart of time, the shortest first."""
     return lambda rows: [{**row, RUN: name(row), TIME_US: row["makespan_ns"] / 1000} for row in _ascending(rows)]
 
 
@@ -284,7 +278,7 @@ CHARTS = (
 
 
 def slowdowns(rows: Sequence[Row]) -> list[Row]:
-    """Return the halvings of whole rows with `slowdown` and `longer_pct`, against the run without a change."""
+    """Halvings of whole rows with `slowdown` and `longer_pct`, against the unchanged run."""
     whole, halved = ([row for row in simulated(rows, "halving") if bool(row["part"]) is part] for part in (False, True))
     found = over(halved, whole, _run, "makespan_ns", "slowdown")
     return [{**row, "longer_pct": 100 * (row["slowdown"] - 1)} for row in found]
@@ -295,7 +289,6 @@ def _run(row: Row) -> tuple[str, int]:
 
 
 def tables(rows: Sequence[Row], steps: Sequence[Row]) -> Tables:
-    """Return tokens per second of decode, the commands of the panels, and what was not simulated."""
     rates = [name for name in COLUMNS if name.endswith("_per_sip")] + ["attention_of_bound_ratio"]
     whole = {(row["context"], row["batch"]): row for row in steps}
     decode = [
@@ -323,7 +316,7 @@ def tables(rows: Sequence[Row], steps: Sequence[Row]) -> Tables:
 
 
 def starts(rows: Sequence[Row]) -> list[Row]:
-    """Return the times of short kernels: a row for each size and host, launched one by one and as a graph."""
+    """Short kernels: a row for each size and host, launched one by one and as a graph."""
     found: dict[tuple[int, str], dict[str, Any]] = {}
     for row in simulated(rows, SERIES):
         key = row["nbytes"], row["host"]
@@ -333,7 +326,6 @@ def starts(rows: Sequence[Row]) -> list[Row]:
 
 
 def findings(rows: Sequence[Row], steps: Sequence[Row]) -> list[Finding]:
-    """Return what the rows say."""
     of_rows = (_limits, _context, _starts, _orders, _chunks, _merges, _copies, _more)
     return [*_linear(rows, steps), *(finding for find in of_rows for finding in find(rows))]
 
@@ -405,7 +397,7 @@ def _starts(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _linear(rows: Sequence[Row], steps: Sequence[Row]) -> Iterator[Finding]:
-    """Compare the fewest and the most sequences whose whole step was simulated, at the shortest context of these."""
+    """Compare the fewest and the most sequences whose whole step was simulated, at their shortest context."""
     if not steps:
         return
     few = min(steps, key=lambda row: (row["batch"], row["context"]))
@@ -433,7 +425,7 @@ def _linear(rows: Sequence[Row], steps: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _orders(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Compare the orders of tokens at the shortest prompt that was run in several, and the chain with the ring."""
+    """Compare the orders of tokens at the shortest prompt that ran in several, and the chain against the ring."""
     several = {n: runs for n, runs in groups(simulated(rows, "prefill"), "context").items() if len(runs) > 1}
     if not several:
         return
@@ -522,7 +514,6 @@ def _copies(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _more(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Say how far a decode step scales, and what sharing the tokens of a kv head over SIPs costs."""
     runs = simulated(rows, "decode ranks")
     apart = sorted((row for row in runs if not row["span"]), key=lambda row: row["sips"] * row["cubes"])
     if len(apart) < 2:
@@ -541,7 +532,7 @@ def _more(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _cause(slow: Row, fast: Row) -> str:
-    """Return in a sentence which part of the critical path is most of the difference of two runs, if it is known."""
+    """Sentence on the part of the critical path that is most of the difference; empty if unknown."""
     if slow.get("path_hbm_ns") is None or fast.get("path_hbm_ns") is None:
         return ""
     more = {COLUMNS[name].description: slow[name] - fast[name] for name in _PATH}
@@ -550,7 +541,6 @@ def _cause(slow: Row, fast: Row) -> str:
 
 
 def _most(row: Row) -> str:
-    """Return in a sentence which part of the critical path is the longest, if it is known."""
     if row.get("path_hbm_ns") is None:
         return ""
     name = max(_PATH, key=lambda name: float(row[name]))

@@ -73,8 +73,6 @@ LISTS = {
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One product C[m, n] = A[m, k] B[k, n] of a list."""
-
     list: str
     name: str
     m: int
@@ -84,16 +82,14 @@ class Layer:
 
     @property
     def label(self) -> str:
-        """Return the name as figures print it."""
         return f"{self.list} {self.name}".strip()
 
     def product(self, placement: str, dtype: str) -> Product:
-        """Return the product in a placement."""
         return Product(self.m, self.n, self.k, placement, dtype)
 
 
 def layers(name: str) -> list[Layer]:
-    """Return the layers of a list, in its order: those whose names have all words that follow the name of the list.
+    """Layers of a list, in its order, whose names contain all words that follow the name of the list.
 
     >>> layers("gpt2 QKT")
     [Layer(list='gpt2', name='QKT', m=1024, n=1024, k=64, tp=1)]
@@ -109,17 +105,14 @@ def layers(name: str) -> list[Layer]:
 
 
 def select(names: Sequence[str]) -> list[Layer]:
-    """Return the layers of several lists, as for `layers`, none twice."""
     return list(dict.fromkeys(layer for name in names for layer in layers(name)))
 
 
 def source(name: str) -> str:
-    """Return where a list is from, as its file says."""
     return _read(name)[0]
 
 
 def _read(name: str) -> tuple[str, list[dict[str, str]]]:
-    """Return the comment of a list's file, and its rows."""
     lines = (files("kernbench.studies") / "data" / LISTS[name]).read_text(encoding="utf-8").splitlines()
     comment = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
     return comment, list(csv.DictReader(line for line in lines if not line.startswith("#")))
@@ -162,11 +155,9 @@ class Product:
 
     @property
     def itemsize(self) -> int:
-        """Return the bytes of an element."""
         return as_dtype(self.dtype).itemsize
 
     def stored(self, config: MachineConfig) -> list[tuple[tuple[int, int], DPPolicy]]:
-        """Return the shapes and policies of A, B and C as they are stored."""
         m, n, k = self.m, self.n, self.k
         (at_a, *_), (at_b, *_) = read_from(config, m, self.placement)
         return [
@@ -176,7 +167,6 @@ class Product:
         ]
 
     def placed(self, config: MachineConfig) -> matmul.Product:
-        """Return the product of operands that are stored so."""
         return _placed(config, self)
 
 
@@ -191,12 +181,11 @@ def _placed(config: MachineConfig, product: Product) -> matmul.Product:
 
 
 def work(config: MachineConfig, product: Product) -> matmul.Work:
-    """Return the counts of a product."""
     return matmul.work(config, product.placed(config), product.placement)
 
 
 def _fullest(config: MachineConfig, product: Product) -> int:
-    """Return the bytes of all tensors in the slice that holds most of them."""
+    """Bytes of all tensors in the fullest slice."""
     tensors = [(*stored, product.itemsize) for stored in product.stored(config)]
     sums = matmul.partial_sums(config, product.placed(config), product.placement)
     tensors += [(*stored, PART_BYTES) for stored in sums.values()]
@@ -215,7 +204,7 @@ def _fullest(config: MachineConfig, product: Product) -> int:
 
 
 def simulated_ns(result: Result) -> float:
-    """Return the time from the first launch leaving the host to the last completion coming back."""
+    """Time from the first launch leaving the host to the last completion coming back."""
     start, end = span(result.launches)
     return (end - start) / 1000
 
@@ -342,7 +331,7 @@ def _host_us(machine: Machine, product: Product) -> float:
 
 
 def _far(machine: Machine, layer: Layer, placement: str, placements: Sequence[str], dtype: str) -> str:
-    """Return why a layer is not simulated in one of some placements, or nothing: it takes long, and cannot be near."""
+    """Reason to skip a placement: it takes the host long and cannot be near the best; empty if it may."""
     product, config = layer.product(placement, dtype), machine.config
     if _host_us(machine, product) < LONG_US:
         return ""
@@ -355,7 +344,6 @@ def _far(machine: Machine, layer: Layer, placement: str, placements: Sequence[st
 
 
 def obstacle(machine: Machine, product: Product) -> str:
-    """Return why a product is not simulated, or nothing."""
     asked, config = _fullest(machine.config, product), machine.config
     room = config.cube.hbm.slice_bytes(config.pes_per_cube)
     return f"does not fit: {asked:,} B in one HBM slice of {room:,} B" if asked > room else ""
@@ -364,7 +352,7 @@ def obstacle(machine: Machine, product: Product) -> str:
 def run(
     machine: Machine, product: Product, *, data: bool = False, log: str = "operation", tie_seed: int | None = None
 ) -> tuple[Result, LinkTable]:
-    """Run a product on SIP 0; return its result, and the traffic of its launches alone."""
+    """Run on SIP 0; the traffic is that of the launches alone."""
     traffic: list[LinkTable] = []
 
     def program(torch: RuntimeContext) -> None:
@@ -375,7 +363,6 @@ def run(
 
 
 def multiply(torch: RuntimeContext, product: Product) -> LinkTable:
-    """Run a product over the current SIP and return the traffic of its launches."""
     m, n, k, placement = product.m, product.n, product.k, product.placement
     config, kind = torch.engine.machine.config, as_dtype(product.dtype)
     *stored, (c_size, at_c) = product.stored(config)
@@ -405,7 +392,7 @@ def multiply(torch: RuntimeContext, product: Product) -> LinkTable:
 
 
 def in_order(config: MachineConfig, product: Product, c: np.ndarray) -> np.ndarray:
-    """Return C as a matrix, from what its PEs hold: each its part, block of columns after block of columns."""
+    """Assemble the matrix C from the parts of its PEs, stored block of columns after block of columns."""
     if product.placement == SPLIT_K:
         return c
     if product.placement == SPLIT_IN_CUBES:  # each cube its columns
@@ -425,7 +412,6 @@ def in_order(config: MachineConfig, product: Product, c: np.ndarray) -> np.ndarr
 
 
 def _measured(machine: Machine, product: Product, keep: bool) -> Row:
-    """Return what the study keeps of a run of a product; with `keep`, also how busy each link was."""
     result, traffic = run(machine, product)
     begin, done = span(result.launches)
     makespan = (done - begin) / 1000
@@ -457,7 +443,7 @@ def _measured(machine: Machine, product: Product, keep: bool) -> Row:
 
 
 def _path(result: Result) -> Row:
-    """Return the time of each resource on the critical path of the launches; the columns sum to `makespan_ns`."""
+    """Time of each resource on the critical path of the launches; the columns sum to `makespan_ns`."""
     found = dict.fromkeys(report.PATH, 0)
     for (kind, resource), ps in critical_path(result.records, result.launches).parts().items():
         found[_PATH.get(attribution(kind, resource).group, "launch")] += ps
@@ -465,7 +451,6 @@ def _path(result: Result) -> Row:
 
 
 def _difference(before: LinkTable, after: LinkTable) -> LinkTable:
-    """Return the traffic between two readings of the links."""
     seen = {name: (int(before.nbytes[i]), int(before.busy_ps[i])) for i, name in enumerate(before.names)}
     old = np.array([seen.get(name, (0, 0)) for name in after.names], np.int64).reshape(-1, 2)
     return LinkTable(after.names, after.nbytes - old[:, 0], after.busy_ps - old[:, 1], after.bw_gbs)

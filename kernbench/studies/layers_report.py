@@ -59,18 +59,15 @@ PLACEMENT_COLOURS = dict(zip(PLACEMENTS, _COLOURS, strict=True))
 
 
 def best(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
-    """Return the simulated runs of each layer, the fastest placement first."""
     by_layer = groups(map(dict, filter(_ran, rows)), "layer")
     return {layer: sorted(runs, key=lambda row: row["makespan_ns"]) for layer, runs in by_layer.items()}
 
 
 def _fastest(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the run of each layer in its fastest placement."""
     return [runs[0] for runs in best(rows).values()]
 
 
 def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw the time of each layer in each placement over the smallest bound of the placements."""
     alt = kinds.altair()
     found = [
         {
@@ -102,7 +99,6 @@ def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
 
 
 def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw the rate of each layer in its fastest placement against its arithmetic intensity, under the roofs."""
     alt = kinds.altair()
     config, level = machine.config, "HBM of the SIP"
     peak, gbs = 2 * macs_per_ns(config, rows[0]["dtype"]), config.cube.hbm.slice_gbs * config.pes_per_sip
@@ -151,7 +147,6 @@ def _utilization_by_work(rows: Sequence[Mapping[str, Any]], columns: Mapping[str
 
 
 def _link_kinds(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw how busy the busiest link of each kind is, for each layer in its fastest placement."""
     names = {"hbm": "HBM slice", "pe_dma": "PE_DMA", "mesh": "mesh", "ucie_port": "UCIe port", "ucie": "UCIe"}
     cells = [
         {"layer": f"{row['layer']}, {row['placement']}", "link": name, "percent": 100 * row[f"busy_{kind}"]}
@@ -163,7 +158,6 @@ def _link_kinds(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
 
 
 def _cubes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw how busy the busiest UCIe connection between each two cubes is, in each placement of a layer."""
     alt = kinds.altair()
     w, h = machine.config.sip.cube_mesh.w, machine.config.sip.cube_mesh.h
     busiest: dict[tuple[str, int, int], float] = {}
@@ -278,7 +272,6 @@ CHARTS = (
 
 
 def findings(rows: Sequence[Row]) -> list[Finding]:
-    """Return which placement is fastest and why, and what limits it."""
     ranked = best(rows)
     compared = {layer: runs for layer, runs in ranked.items() if len(runs) > 1}
     found = [*_winners(compared), *_utilization(ranked), *_links(ranked), *_on_path(ranked)]
@@ -287,7 +280,6 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _winners(compared: Mapping[str, Sequence[Row]]) -> list[Finding]:
-    """Say which placement is fastest for how many layers, and how much the worst choice costs."""
     if not compared:
         return []
     worst = max(compared.values(), key=lambda runs: runs[-1]["makespan_ns"] / runs[0]["makespan_ns"])
@@ -309,7 +301,7 @@ def _wins(ranked: Mapping[str, Sequence[Row]]) -> str:
 
 
 def _examples(compared: Mapping[str, Sequence[Row]]) -> list[Sequence[Row]]:
-    """Return for each placement the layer with most work for which it is fastest."""
+    """For each placement, the layer with most work for which it is fastest."""
     chosen: dict[str, Sequence[Row]] = {}
     for runs in sorted(compared.values(), key=lambda runs: -_work(runs[0])):
         chosen.setdefault(runs[0]["placement"], runs)
@@ -329,7 +321,7 @@ def _example(runs: Sequence[Row]) -> Finding:
 
 
 def _reasons(row: Row, first: Row) -> str:
-    """Say in what a placement asks more of the machine than the fastest one, without claiming that it is the cause."""
+    """Work that a placement adds to that of the fastest one, without claiming that it is the cause."""
     reasons = []
     if row["pes"] < first["pes"]:
         reasons.append(f"only {row['pes']} PE{'s' if row['pes'] > 1 else ''} at work")
@@ -355,7 +347,6 @@ def _utilization(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
 
 
 def _links(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
-    """Say which links are the busiest, and how far from their limit they are."""
     fastest = [runs[0] for runs in ranked.values()]
     if not fastest:
         return []
@@ -377,7 +368,6 @@ def _links(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
 
 
 def _on_path(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
-    """Return which part of the critical path is the largest, for how many layers."""
     rows = [runs[0] for runs in ranked.values()]
     if not rows:
         return []
@@ -400,7 +390,6 @@ def _left_out(rows: Sequence[Row]) -> list[Finding]:
 
 
 def tables(rows: Sequence[Row]) -> Tables:
-    """Return the placements of each layer, and those that were not simulated."""
     placements = list(dict.fromkeys(row["placement"] for row in rows))
     out = []
     for runs in best(rows).values():

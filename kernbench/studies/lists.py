@@ -155,9 +155,9 @@ def _point(machine: Machine, *, name: str, bytes: int, collective: str = "all_re
 def read_list(
     path: Path, needed: Mapping[str, Callable[[str], Any]], optional: Mapping[str, Callable[[str], Any]]
 ) -> list[Row]:
-    """Return the rows of a CSV file; each column has its converter, which raises ValueError.
+    """Rows of a CSV file; each column has its converter, which raises ValueError.
 
-    A row is named by its column `name`; without one by all columns that are not known, or by its `needed` values.
+    Rows are named by their column `name`, else by all unknown columns, else by their `needed` values.
     """
     known: dict[str, Callable[[str], Any]] = {"name": str, **needed, **optional}
     head: list[str] = []
@@ -207,12 +207,12 @@ def _unknown(name: str, known: Mapping[str, object]) -> str:
 
 
 def read_shapes(path: Path) -> list[Row]:
-    """Return the products of a CSV file with columns m, n, k and optionally name, trans_a, trans_b (0 or 1)."""
+    """Columns m, n, k and optionally name, trans_a, trans_b (0 or 1)."""
     return read_list(path, {"m": _size, "n": _size, "k": _size}, {"trans_a": _flag, "trans_b": _flag})
 
 
 def read_cases(path: Path) -> list[Row]:
-    """Return the collectives of a CSV file with columns bytes and optionally name, sips, network, collective."""
+    """Columns bytes and optionally name, sips, network, collective."""
     return read_list(path, {"bytes": parsed_bytes}, {"sips": _sips, "network": _network, "collective": _collective})
 
 

@@ -39,22 +39,13 @@ _PACKETS = 50_000  # so that a mean over routes of any length is good to a quart
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """What a load gives.
+    """Measurements at one offered load.
 
-    Attributes
-    ----------
-    load, accepted : float
-        Flits that a terminal sends, and receives, per cycle: 1 is the bandwidth of a link between routers.
-    latency_ns, p99_ns : float
-        Mean and 99th percentile, from when a packet is made until its last flit arrives [ns].
-    others_ns : float
-        Mean of the packets that do not go to the hot spot [ns].
-    packets : int
-        How many are measured.
-    warmup_cycles : int
-        Cycles until the mean latency is steady; packets that are made earlier are not measured.
-    saturated : bool
-        Whether the mean latency is more than three times that without load, or packets do not arrive.
+    `load` and `accepted` are the flits that a terminal sends and receives per cycle: 1 is the bandwidth of a link
+    between routers. `latency_ns` (mean) and `p99_ns` are from when a packet is made until its last flit arrives;
+    `others_ns` is the mean of the packets that do not go to the hot spot. Of the packets that are made after
+    `warmup_cycles`, when the mean latency is steady, `packets` are measured. The network is `saturated` if the mean
+    latency is more than three times that without load, or packets do not arrive.
     """
 
     load: float
@@ -96,15 +87,12 @@ class LoadCurve:
 
     @property
     def name(self) -> str:
-        """What was sent: pattern and flits of a packet."""
         return f"{self.pattern}, {self.packet} flit{'s' * (self.packet > 1)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values."""
         return asdict(self)
 
     def figure(self) -> Figure:
-        """Return the figure of this curve."""
         return figure([self])
 
     def __repr__(self) -> str:
@@ -129,7 +117,6 @@ class LoadCurve:
 
 
 def figure(curves: Sequence[LoadCurve]) -> Figure:
-    """Return a figure of several curves of one machine: mean latency against load, and where each saturates."""
     from kernbench.viz.figures import load_curves
 
     first = curves[0]
@@ -230,9 +217,9 @@ def latency_cycles(
     others: bool = False,
     cycles: int = 12_000,
 ) -> float:
-    """Return the mean latency of packets at one load [cycles], of `others` than those to the hot spot if so.
+    """Mean latency of packets at one load [cycles]; with `others`, of those that do not go to the hot spot.
 
-    The other arguments are those of `load_curve`; at a low load, packets are sent for more than `cycles`.
+    At a low load, packets are sent for more than `cycles`.
     """
     _check(pattern, packet, [load], network, cycles)
     traffic = _traffic(machine, pattern, packet, network)
@@ -241,7 +228,7 @@ def latency_cycles(
 
 
 def saturation(machine: Machine, *, pattern: str, packet: int, network: str) -> float:
-    """Return the load at which a network saturates [flits per cycle]; the arguments are those of `load_curve`."""
+    """Load at which a network saturates [flits per cycle]."""
     cycles = 10_000 if packet == 1 else 30_000  # longer packets are rarer, and their queues grow slowly
     _check(pattern, packet, (), network, cycles)
     return _saturation(_traffic(machine, pattern, packet, network), {}, cycles)
@@ -261,8 +248,6 @@ def _check(pattern: str, packet: int, loads: Sequence[float], network: str, cycl
 
 
 class _Traffic:
-    """The traffic of one pattern on one network."""
-
     def __init__(self, machine: Machine, pattern: str, packet: int, network: str, seed: int) -> None:
         self.machine, self.packet, self.seed = machine, packet, seed
         graph, config = machine.graph, machine.config
@@ -284,7 +269,7 @@ class _Traffic:
 
     @cached_property
     def alone_ns(self) -> float:
-        """The mean latency of the packets of the pattern, each alone in the network."""
+        """Mean latency of the pattern's packets, each alone in the network."""
         n, run = len(self.ends), _Run(self)
         if self.to is not None:
             return float(np.mean([run.alone(i, j) for i, j in enumerate(self.to)])) / 1000
@@ -294,7 +279,7 @@ class _Traffic:
 
     @cached_property
     def capacity(self) -> float:
-        """The load at which the busiest link is busy all the time, by the routes of the pattern."""
+        """Load at which the busiest link is busy all the time, by the routes of the pattern."""
         run, shares = _Run(self), self._shares()
         busy_ps: defaultdict[Link, float] = defaultdict(float)  # for a flit of every terminal
         for src, dst in np.argwhere(shares).tolist():
@@ -306,14 +291,13 @@ class _Traffic:
         return self.cycle_ps / max(busy_ps.values())
 
     def _shares(self) -> np.ndarray:
-        """Return which share of a terminal's packets (row) goes to each terminal (column)."""
+        """Share of a terminal's packets (row) that goes to each terminal (column)."""
         n = len(self.ends)
         if self.to is not None:
             return np.eye(n)[self.to]
         return np.tile((1 - self.hot_share) / n + self.hot_share * (np.arange(n) == self.hot), (n, 1))
 
     def point(self, load: float, cycles: int) -> LoadPoint:
-        """Simulate a load."""
         run = _Run(self)
         sent = run.offer(load, cycles)
         run.drain(round(cycles * (1 + _DRAIN)))
@@ -339,22 +323,16 @@ class _Traffic:
 
 
 def _batches(cycles: int) -> Iterator[tuple[int, int]]:
-    """Return the first cycle of each batch, and the one behind its last."""
     for i in range(_BATCHES):
         yield i * cycles // _BATCHES, (i + 1) * cycles // _BATCHES
 
 
 def warm_up(means: Sequence[float]) -> int:
-    """Return how many batches to leave out, at most half: as many as minimize the standard error of the rest (MSER).
+    """Return how many batches to leave out, at most half, for the smallest standard error of the rest (MSER).
 
-    The mean of a batch without packets is NaN; not all are.
+    The mean of a batch without packets is NaN; not all are. Source: K. P. White, An effective truncation heuristic for
+    bias reduction in simulation output, Simulation 69(6), 1997.
 
-    Notes
-    -----
-    K. P. White, An effective truncation heuristic for bias reduction in simulation output, Simulation 69(6), 1997.
-
-    Examples
-    --------
     >>> warm_up([1, 5, 9, 10, 11, 10, 9, 10])
     2
     >>> warm_up([10, 10, 10, 10])
@@ -367,7 +345,7 @@ def warm_up(means: Sequence[float]) -> int:
 
 
 def _saturation(traffic: _Traffic, points: dict[float, LoadPoint], cycles: int) -> float:
-    """Return the highest load that does not saturate, by bisection; adds the loads that it simulates to `points`.
+    """Bisect for the highest load that does not saturate; add the simulated loads to `points`.
 
     Loads from `expected` on, at first the capacity of the links, count as saturated without a simulation. The upper end
     of the bracket is always simulated: queues stay short for a while at a little more than the capacity.
@@ -396,8 +374,6 @@ def _saturation(traffic: _Traffic, points: dict[float, LoadPoint], cycles: int) 
 
 
 class _Run:
-    """One simulation of traffic from every terminal."""
-
     def __init__(self, traffic: _Traffic) -> None:
         self.traffic, self.clock = traffic, Clock()
         self.core = self.clock.core
@@ -406,14 +382,13 @@ class _Run:
         self._packets: list[np.ndarray] = []  # of each terminal: the cycles in which they are made, and which are hot
 
     def alone(self, src: int, dst: int) -> int:
-        """Return how long a packet takes with nothing else in the network [ps]."""
+        """Latency of a packet in an empty network [ps]."""
         start = (self.core.now // self.traffic.cycle_ps + 1) * self.traffic.cycle_ps
         terminal = self._terminal([self.route(src, dst)], np.zeros(1, np.int64), np.array([start]))
         self.drain()
         return int(terminal.arrived_ps[0]) - start
 
     def route(self, src: int, dst: int) -> Route:
-        """Return the route of packets between two terminals."""
         ends = self.traffic.ends
         route = self.network.route(ends[src][0], ends[dst][1])
         for way in route.ways or (route,):
@@ -427,7 +402,7 @@ class _Run:
         return Terminal(self.core, routes, to, sent_ps, self.traffic.packet * self.traffic.flit_bytes)
 
     def offer(self, load: float, cycles: int) -> int:
-        """Let every terminal make packets for so many cycles; return how many."""
+        """Make packets at every terminal for `cycles`; return their number."""
         traffic = self.traffic
         for src in range(len(traffic.ends)):
             when = np.flatnonzero(np.random.default_rng([traffic.seed, src]).random(cycles) < load / traffic.packet)
@@ -442,7 +417,7 @@ class _Run:
         return sum(packets.shape[1] for packets in self._packets)
 
     def arrived(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the cycle of each packet that has arrived, when that was, its latency [ps], and whether it was hot."""
+        """For each packet that has arrived: cycle of creation, arrival, latency [ps], and whether it was hot."""
         (made, hot), ended = np.hstack(self._packets), np.concatenate([x.arrived_ps for x in self._terminals])
         there = ended >= 0
         made, hot, ended = made[there], hot[there], ended[there]
@@ -451,20 +426,19 @@ class _Run:
         return made, ended, ended - made * self.traffic.cycle_ps, hot[order].astype(bool)
 
     def drain(self, cycles: int | None = None) -> None:
-        """Simulate until nothing is left, or for exactly so many cycles, whatever the host takes."""
+        """Simulate until the network is empty, or for exactly `cycles`, regardless of the host time."""
         end = None if cycles is None else self.clock.timeout(cycles * self.traffic.cycle_ps)
         while self.core.drain(10_000, end):
             pass
 
 
 def _middle(places: Sequence[tuple[int, int]], shape: tuple[int, int]) -> int:
-    """Return the terminal nearest to the middle of the network."""
     row, col = shape[0] // 2, shape[1] // 2
     return min(range(len(places)), key=lambda i: (abs(places[i][0] - row) + abs(places[i][1] - col), i))
 
 
 def _partners(places: Sequence[tuple[int, int]], shape: tuple[int, int], pattern: str) -> list[int] | None:
-    """Return the terminal that each one sends to, None if it sends to several."""
+    """Destination of each terminal, None if it sends to several."""
     if pattern in ("uniform", "hotspot"):
         return None
     rows, cols = shape

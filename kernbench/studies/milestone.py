@@ -36,7 +36,7 @@ NEEDS = {"models": ("torch", "triton", "transformers")}
 
 
 class MilestoneReport(NamedTuple):
-    """The folder of a report, whether it was found there, made of the same, and how many slow rows to store."""
+    """The folder of a report, whether it was up to date (`found`), and how many slow rows are not stored."""
 
     folder: Path
     found: bool
@@ -44,7 +44,7 @@ class MilestoneReport(NamedTuple):
 
 
 def folder() -> Path:
-    """Return the folder `milestones` of the notebooks: nearest upward, else next to the package or in it (a wheel)."""
+    """Folder `milestones` of the notebooks: nearest upward, else next to the package or in it (a wheel)."""
     here = Path.cwd().resolve()
     for place in (here, *here.parents, Path(__file__).resolve().parents[2]):
         if any((place / "milestones").glob("*.ipynb")):
@@ -55,12 +55,11 @@ def folder() -> Path:
 
 
 def reports() -> Path:
-    """Return the folder of the reports: `output` beside the notebooks; those of the package report to where one is."""
+    """Folder `output` beside the notebooks; for those of the package, below the working directory."""
     return (folder() if folder() != PACKAGED else Path.cwd() / "milestones") / "output"
 
 
 def names() -> dict[str, str]:
-    """Return the milestones by name, each with its notebook's title."""
     found = {}
     for path in sorted(folder().glob("*.ipynb")):
         first = read_cells(path)[0]
@@ -69,7 +68,7 @@ def names() -> dict[str, str]:
 
 
 def lacking(name: str) -> str:
-    """Return what a milestone needs and is not installed, and how to install it; empty if nothing is missing."""
+    """Return the packages that a milestone needs and lacks, and how to install them; empty if none."""
     missing = [module for module in NEEDS.get(name, ()) if find_spec(module) is None]
     if not missing:
         return ""
@@ -80,7 +79,7 @@ def lacking(name: str) -> str:
 
 
 def shortest_first(*, again: bool = False) -> list[str]:
-    """Return all milestones, the first report soon: first those with the least time of slow rows to simulate.
+    """Order all milestones so that the first report is soon: by the time of the slow rows to simulate.
 
     Rows that are kept and made of the present code are reused, unless `again`. Among equals, those with the smallest
     rows in milestones/output are first.
@@ -97,7 +96,6 @@ def shortest_first(*, again: bool = False) -> list[str]:
 
 
 def resolve(name: str) -> str:
-    """Return a milestone's name as `names` has it."""
     kebab = name.replace("_", "-")
     if kebab not in names():
         raise ConfigError(f"milestone {name!r} is unknown; {hint(name, names())}")
@@ -118,35 +116,15 @@ def run(
 ) -> MilestoneReport:
     """Execute a milestone with its full parameters, unless its report is up to date.
 
-    Parameters
-    ----------
-    name
-        The milestone; `_` is read as `-` and the other way round.
-    topology, overrides
-        The machine, as for `kb.load`, and changes to it.
-    workers
-        Processes; default: one per core.
-    rerender
-        Only draw again from the results that are there (also with MILESTONE_FAST=1).
-    output
-        Where to write; default: NAME in `reports`.
-    parameters
-        Further parameters of the notebook, over those of milestones/NAME.yaml. Files are named as from here.
-    again
-        Execute it in any case and simulate every point: neither the cache nor kept rows are used, only what an
-        interrupted run of this kind has finished.
-    store
-        Write the rows that took long to milestones/kept, as `again` does, but simulate only those that no earlier run
-        has simulated.
+    `topology` and `overrides` are as for `kb.load`, `workers` is by default one per core, `output` NAME in `reports`.
+    `parameters` of the notebook override those of milestones/NAME.yaml; files are relative to the working directory.
+    `rerender` only draws again from the results that are there (also with MILESTONE_FAST=1). `again` executes it in any
+    case, simulates every point (neither the cache nor kept rows are used, only what an interrupted run of this kind has
+    finished), and writes the rows that took long to milestones/kept. `store` writes them, too, but simulates only those
+    that no earlier run has simulated.
 
-    Raises
-    ------
-    ConfigError
-        If the milestone, a parameter or the machine is wrong; nothing has been written then.
-    MissingModuleError
-        If it needs a package that is not installed, and is not only to be drawn again.
-    InterruptedRun
-        If it was interrupted.
+    Raises ConfigError if the milestone, a parameter or the machine is wrong, before anything is written;
+    MissingModuleError if simulations need a package that is not installed; InterruptedRun.
     """
     import papermill
 
@@ -182,7 +160,7 @@ def run(
         raise ConfigError([f"{stem}: parameter {key} is unknown; known: {', '.join(known)}" for key in unknown])
     _recover(out)
     followed = {name: value for name, value in values.items() if name not in {"output", "workers", "rerender"}}
-    # What a Python file does may change without its text.
+    # The behaviour of a Python file may change without its text.
     code = any(str(value).endswith(".py") for value in given.values())
     key = None if code else made_of(notebook, followed, machine)
     if is_made(out, key) and not (again or store or values["rerender"]):
@@ -207,7 +185,7 @@ def run(
 
 
 def as_parameters(machine: Machine) -> tuple[str, list[str]]:
-    """Return a machine as the notebook's parameters: a file or preset, and the values that differ from it."""
+    """Return the notebook's parameters: a file or preset, and the values that differ from it."""
     source = "preset:default" if machine.source == "mapping" else machine.source
     plain = dict(_leaves(resolve_topology(source).spec))
     changed = {key: value for key, value in _leaves(machine.spec) if key not in plain or plain[key] != value}
@@ -263,7 +241,7 @@ def _without_cache() -> Iterator[None]:
 
 
 def _unkept(finished: Path, kept: Path, *, write: bool) -> int:
-    """Return how many slow rows are not kept, if kept ones are stale; 0 after a `write` of the slow rows."""
+    """Count the slow rows that are not kept, if kept ones are stale; 0 after a `write` of the slow rows."""
     lines, former = entries(finished), {entry["key"] for entry in entries(kept)}
     points = {key for line in lines if TO_DO in line for key in (*line[TO_DO], *line[FOUND])}
     slow = {line["key"]: line for line in lines if line.get("seconds", -1) >= KEPT_S and line["key"] in points}
@@ -278,7 +256,7 @@ def _unkept(finished: Path, kept: Path, *, write: bool) -> int:
 
 
 def _from_here(value: object) -> object:
-    """Return the full path of a file: the notebook runs in another folder."""
+    """Absolute path of a file, since the notebook runs in another folder."""
     return str(Path(value).resolve()) if isinstance(value, str) and value and Path(value).is_file() else value
 
 
@@ -318,7 +296,7 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
 
 
 def _begun(out: Path) -> bool:
-    """Return whether the study has written anything: what it refuses before leaves nothing behind."""
+    """Whether the study has written anything: input that it refuses before leaves nothing behind."""
     if not out.is_dir():
         return False
     if any(path.name not in (LOCK, FINISHED) for path in out.iterdir()):
@@ -328,7 +306,6 @@ def _begun(out: Path) -> bool:
 
 @contextlib.contextmanager
 def _progress(name: str, store: Path) -> Iterator[None]:
-    """Show finished points on the terminal while the notebook runs."""
     from tqdm import tqdm
 
     stop = threading.Event()
@@ -362,7 +339,6 @@ _DRAWN_BY = ("matplotlib", "numpy", "pandas")
 
 
 def read_cells(notebook: Path) -> list[str]:
-    """Return the sources of a notebook's cells."""
     what, remedy = "notebook", "restore it from version control"
     content = read_json(notebook, what, remedy)
     with damaged(notebook, what, remedy):
@@ -370,7 +346,7 @@ def read_cells(notebook: Path) -> list[str]:
 
 
 def made_of(notebook: Path, values: Mapping[str, Any], machine: Machine) -> str | None:
-    """Return a hash of all that a report follows from; None where that is not known, for code from elsewhere."""
+    """Hash of everything that a report depends on; None if that is unknown, for code from elsewhere."""
     if not only_ours(machine):
         return None
     costs = machine.config.cost.to_spec()
@@ -381,26 +357,25 @@ def made_of(notebook: Path, values: Mapping[str, Any], machine: Machine) -> str 
 
 
 def is_made(folder: Path, key: str | None) -> bool:
-    """Return whether `folder` holds the report of `key`, with every file as it was written."""
+    """Whether `folder` holds the report of `key`, with every file as it was written."""
     made = _read(folder)
     return key is not None and made.get("key") == key and made.get("files") == _files(folder)
 
 
 def foreign(folder: Path) -> list[Path]:
-    """Return the files of a folder that no report wrote, as far as its stamp tells."""
+    """Files of a folder that no report wrote, by its stamp."""
     written = _read(folder).get("files")
     written = written if isinstance(written, dict) else {}
     return [folder / name for name in _files(folder) if name not in written]
 
 
 def stamp(folder: Path, key: str | None) -> None:
-    """Say of the report in `folder` that it is that of `key`."""
     text = json.dumps({"key": key, "files": _files(folder)}, indent=1)
     write_text(folder / STAMP, text + "\n")
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """Return a folder's stamp; an empty one if that is missing or damaged."""
+    """Stamp of a folder; empty if missing or damaged."""
     try:
         return read_json(folder / STAMP, "stamp", "run the study again")
     except ConfigError:
@@ -423,7 +398,6 @@ class Finished(NamedTuple):
 
 
 def progress(store: Path) -> Finished:
-    """Return what the latest run that writes to `store` has finished."""
     runs, todo, ran = 0, dict[str, float](), set[str]()
     for entry in entries(store):
         if TO_DO in entry:

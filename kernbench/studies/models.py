@@ -146,7 +146,6 @@ class ModelsStudy(Study):
 
 
 def _machines(machine: Machine, presets: Sequence[str]) -> dict[str, Machine]:
-    """Return the machines by name, that of the report first."""
     others = {name: resolve_topology(f"preset:{name}") for name in presets}
     same = [name for name, where in others.items() if where.hash == machine.hash]
     own = same[0] if same else Path(machine.source.removeprefix("preset:")).name
@@ -154,7 +153,7 @@ def _machines(machine: Machine, presets: Sequence[str]) -> dict[str, Machine]:
 
 
 def _same_sip(machine: Machine, presets: Sequence[str], on: str) -> str:
-    """Return the first machine that differs from one only in how many SIPs it has; empty if there is none."""
+    """First machine that differs from `on` only in its number of SIPs, or empty."""
     one = {"system.sips": {"count": 1, "topology": "ring_1d"}}
     hashes = {name: where.with_(one).hash for name, where in _machines(machine, presets).items()}
     first = next(name for name in hashes if hashes[name] == hashes[on])
@@ -162,7 +161,7 @@ def _same_sip(machine: Machine, presets: Sequence[str], on: str) -> str:
 
 
 def _times(result: ModelResult) -> Row:
-    """Return the time of a call and of its kinds of launches; they sum up to it, with what passes between launches."""
+    """Split the time of a call by kind of launch; with the time between launches, the parts sum to the call."""
     row: Row = {"latency_ns": result.latency_ns, "launches": len(result.launches)}
     kinds = dict.fromkeys(report.KINDS, 0.0)
     for part in result.launches:
@@ -183,7 +182,7 @@ def _kind(part: Part) -> str:
 
 
 def _bound(machine: Machine, nbytes: int, result: ModelResult) -> Row:
-    """Return the least time of a SIP: to read its weights, keys and values once, and to multiply at the matrix rate."""
+    """Least time of a SIP: reading its weights, keys and values once, and multiplying at the matrix rate."""
     config = machine.config
     products = sum(part.step.flops for part in result.launches if _kind(part) == "products_ns")
     read = nbytes / (config.cube.hbm.slice_gbs * config.pes_per_sip)
@@ -196,7 +195,6 @@ def _bound(machine: Machine, nbytes: int, result: ModelResult) -> Row:
 
 
 def _reasons(found: Why) -> list[Row]:
-    """Return the parts of the critical path, longest first, with their shares of the whole time."""
     whole = found.path.makespan_ps / 1000
     reasons = sorted(found, key=lambda reason: -reason.ns)[: report.REASONS]
     return [
@@ -213,9 +211,9 @@ class _Part:
 
 
 def _parts(found: Why) -> list[_Part]:
-    """Return the parts of the critical path that can be changed, longest first, each with its fields.
+    """Parts of the critical path that can be changed, longest first, each with its fields.
 
-    What the host takes has none: there, the launches of a call are sent as one graph.
+    Host time has no field: there, the launches of a call are sent as one graph.
     """
     whole = found.path.makespan_ps / 1000
     parts = [
@@ -228,7 +226,6 @@ def _parts(found: Why) -> list[_Part]:
 
 
 def _changed(calls: Calls, machine: Machine, before_ns: float, part: _Part) -> Row:
-    """Return the time with a part of the machine twice as fast, simulated."""
     factors = {field: 0.5 if field.endswith(("_ns", "_mm")) else 2.0 for field in part.fields}
     changed = machine.with_(scaled(machine.config, factors)) if factors else machine
     ns = calls.on(changed, graph=not factors).latency_ns

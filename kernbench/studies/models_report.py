@@ -65,12 +65,11 @@ _COLOURS = {
 
 
 def _own(row: Mapping[str, Any]) -> bool:
-    """Return whether a run is on the report's machine."""
+    """Whether a run is on the report's machine."""
     return bool(row["own"])
 
 
 def _named(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the rows with the names and units that readers see."""
     return [
         {
             **row,
@@ -83,7 +82,6 @@ def _named(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _nested(rows: Sequence[Mapping[str, Any]], column: str) -> list[Row]:
-    """Return the items of a nested column, each with the row that it is of."""
     found = []
     for row in _named(rows):
         for item in row[column]:
@@ -107,7 +105,7 @@ def _changes(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _machines(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the time on each machine over that of the report's, over as many SIPs as both have."""
+    """Time on each machine over that on the report's machine, with as many SIPs as both have."""
     found = []
     for runs in groups(rows, "title").values():
         own = {row["tp"]: row for row in runs if _own(row)}
@@ -116,7 +114,7 @@ def _machines(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _roofline(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the modules of each model on one SIP that compute, with their place on the roofline."""
+    """Modules that compute, of each model on one SIP, with their place on the roofline."""
     return [x for x in _nested(rows, "modules") if x["intensity"] > 0]
 
 
@@ -125,7 +123,6 @@ def _over_bound(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _path(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    """Draw the critical path of each call: the resources that are long in any of them, and the rest."""
     shares = {row["run"]: {x["part"]: x["share"] for x in row["reasons"]} for row in _named(rows)}
     names = sorted(
         {part for own in shares.values() for part in own}, key=lambda n: -sum(own.get(n, 0) for own in shares.values())
@@ -232,7 +229,7 @@ def _over_sips(runs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def _why(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Say of each model why it takes longer than its bound, where it does most: by launches, resources and modules."""
+    """For each model, why it takes longer than its bound, where it does most: by launches, resources and modules."""
     for runs in groups(own, "title").values():
         far = max(runs, key=lambda row: row["over"])
         parts = sorted(_COLOURS, key=lambda kind: -far[kind])[:3]
@@ -272,7 +269,7 @@ def _first(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def _hidden(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Name the change that saves least of what its share of the critical path promises."""
+    """Find the change that saves least of what its share of the critical path promises."""
     tried = [x for x in _nested(own, "changes") if x["fields"]]
     if not tried:
         return

@@ -55,12 +55,11 @@ class Case:
 
     @property
     def pattern(self) -> bool:
-        """Whether several transfers meet."""
         return len(self.ends) > 1
 
 
 def cases(machine: Machine) -> dict[str, Case]:
-    """Return all cases that `machine` has the parts for, by name."""
+    """All cases that the machine has the parts for, by name."""
     host = ((naming.HOST, naming.hbm(0, 0, 0)),)
     found = [
         Case("h2d-write", "write", host, "host to the slice of PE 0, cube 0, SIP 0"),
@@ -73,7 +72,6 @@ def cases(machine: Machine) -> dict[str, Case]:
 
 
 def select(machine: Machine, names: Sequence[str] = ()) -> list[Case]:
-    """Return the named cases, or all."""
     known = cases(machine)
     for name in names:
         if name not in known:
@@ -82,7 +80,7 @@ def select(machine: Machine, names: Sequence[str] = ()) -> list[Case]:
 
 
 def _single(machine: Machine) -> Iterator[Case]:
-    """Yield reads and writes of PE 0 of cube 0 of SIP 0, the nearest slice first."""
+    """Return reads and writes of PE 0 of cube 0 of SIP 0, the nearest slice first."""
     config = machine.config
     last_pe, last_cube = config.pes_per_cube - 1, config.cubes_per_sip - 1
     slices = (  # name, whether the machine has it, place, words
@@ -101,7 +99,6 @@ def _single(machine: Machine) -> Iterator[Case]:
 
 
 def _patterns(machine: Machine) -> Iterator[Case]:
-    """Yield the patterns, each as writes and as reads."""
     config, mesh = machine.config, machine.config.sip.cube_mesh
     pes = range(config.pes_per_cube)
     sip = [(0, cube, pe) for cube in range(config.cubes_per_sip) for pe in pes]
@@ -135,7 +132,7 @@ def _patterns(machine: Machine) -> Iterator[Case]:
 
 
 def _pairs(machine: Machine) -> Iterator[Case]:
-    """Yield what PE 0 of cube 0 has and another PE needs, for the next PE and the next cube of its row and column."""
+    """Yield transfers of data of PE 0 of cube 0 that the next PE, and the next cube of its row and column, need."""
     mesh, places = machine.config.sip.cube_mesh, pe_places(machine.config)
     row, column = places[0]
     east = min(((c, pe) for pe, (r, c) in enumerate(places) if r == row and c > column), default=None)
@@ -160,7 +157,7 @@ def _pairs(machine: Machine) -> Iterator[Case]:
 
 
 def _transfers(machine: Machine) -> list[str]:
-    """Return the cases that are transactions: those from PE to PE have separate programs."""
+    """Cases that are transactions; those from PE to PE have separate programs."""
     return [case.name for case in cases(machine).values() if not case.pair]
 
 
@@ -171,7 +168,7 @@ _ASKED = {"message": "send", "load": "load", "store": "store"}  # the command wh
 
 @dataclass(frozen=True)
 class Probe:
-    """One case at one size, in the order of its transfers."""
+    """Measurements of one case at one size, in the order of its transfers."""
 
     case: Case
     nbytes: int
@@ -182,7 +179,7 @@ class Probe:
 
 
 def run(machine: Machine, case: Case, nbytes: int) -> Probe:
-    """Run a case with `nbytes` a transfer; transfers to one memory take places one behind the other."""
+    """Run with `nbytes` for each transfer; transfers to one memory use consecutive ranges."""
     engine = GraphEngine(machine, log="off")
     ends = start(engine, case, nbytes)
     engine.run()
@@ -195,14 +192,14 @@ def run(machine: Machine, case: Case, nbytes: int) -> Probe:
 
 
 def data_way(engine: GraphEngine, kind: str, src: str, memory: str) -> dict[Hashable, float]:
-    """Return what the data of a read or write occupy, links and the memory, and the bandwidth of each [GB/s]."""
+    """Links and memory that the data of a read or write occupy, with their bandwidths [GB/s]."""
     there = engine.network.route(src, memory)
     links = (engine.network.back(there) if kind == "read" else there).links
     return {**{link.name: link.bw_gbs for link in links}, memory: engine.machine.config.cube.hbm.slice_gbs}
 
 
 def closed_form(machine: Machine, kind: str, src: str, dst: str, nbytes: int, offset: int = 0) -> Parts:
-    """Return the parts of a message ("send"), or of a "read" or "write" of a memory, on an idle machine."""
+    """Latency of a message ("send"), or of a "read" or "write" of a memory, on an idle machine, by part."""
     path = router_of(machine.graph).path(src, dst)
     there, back = legs(machine.graph, path), legs(machine.graph, reverse(path))
     system, hbm = machine.config.system, machine.config.cube.hbm
@@ -222,7 +219,6 @@ def closed_form(machine: Machine, kind: str, src: str, dst: str, nbytes: int, of
 
 
 def _alone_ps(machine: Machine, kind: str, src: str, dst: str, nbytes: int, offset: int) -> int:
-    """Return the time of a read or write on an idle machine [ps]."""
     engine = GraphEngine(machine, log="off")
     ends: list[int] = []
     txn = Transaction(nbytes, offset, lambda _: ends.append(engine.env.core.now))
@@ -233,13 +229,12 @@ def _alone_ps(machine: Machine, kind: str, src: str, dst: str, nbytes: int, offs
 
 
 def legs(graph: Graph, path: Sequence[str]) -> list[Leg]:
-    """Return the links of a path, as closed forms take them."""
     edges = [(graph.edge(a, b), graph.node(b).overhead_ps) for a, b in pairwise(path)]
     return [Leg(edge.bw_gbs, edge.latency_ps - over_ps, over_ps, edge.header_bytes) for edge, over_ps in edges]
 
 
 def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
-    """Return when the first and the last flit crossed each link [ns], link by link in that order."""
+    """Return the times at which the first and the last flit crossed each link [ns], in that order."""
     engine = GraphEngine(machine, log="off", trace=True)
     start(engine, case, nbytes)
     engine.run()
@@ -266,7 +261,7 @@ def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
 
 
 def pair_ns(machine: Machine, case: Case, nbytes: int) -> float:
-    """Return how long a message, load or store between two PEs takes, from the start of its command on."""
+    """Time of a message, load or store between two PEs, from the start of its command."""
     assert case.pair is not None
     engine, (src, dst) = GraphEngine(machine), case.pair
     queue = machine.config.cube.pe.pe_ipcq
@@ -291,7 +286,7 @@ def pair_ns(machine: Machine, case: Case, nbytes: int) -> float:
 
 
 def _pair_program(kind: str, nbytes: int, *, tl: TLContext) -> None:
-    """Do one end's part of a message, load or store: rank 0 has the data, rank 1 needs them."""
+    """Run one end of a message, load or store: rank 0 has the data, rank 1 needs them."""
     own, peer, first = Pointer(_OWN, int8), Pointer(_PEER, int8), tl.program_id(2) == 0
     if kind == "load":
         if not first:
@@ -308,7 +303,7 @@ def _pair_program(kind: str, nbytes: int, *, tl: TLContext) -> None:
 
 
 def start(engine: GraphEngine, case: Case, nbytes: int) -> list[int]:
-    """Send all transfers of a case now; return the list that their ends will be in [ps]."""
+    """Send all transfers of a case; the returned list will contain their end times [ps]."""
     ends = [0] * len(case.ends)
 
     def ended(txn: Transaction) -> None:
@@ -329,7 +324,7 @@ def _offsets(case: Case, nbytes: int) -> Iterator[int]:
 
 
 def row(found: Probe) -> Row:
-    """Return what the study keeps of one probe; times of a pattern are means over its transfers, unless they say."""
+    """Columns of one probe; times of a pattern are means over its transfers unless their names say otherwise."""
     case, n, records = found.case, found.nbytes, found.result.records
     ends = [parts.total / 1000 for parts in found.parts]
     slowest = [min(way.values()) for way in found.ways]

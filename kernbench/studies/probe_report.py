@@ -54,13 +54,10 @@ def _between_pes(row: Row) -> bool:
 
 
 def _links(case: str) -> str:
-    """Return the name of the chart of the links of a pattern."""
     return f"probe_links_{case.replace('-', '_')}"
 
 
 def _map(case: str) -> Chart:
-    """Return the chart of the links of a pattern, on the machine's geometry."""
-
     def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Still:
         row = rows[-1]
         busy = f"the busiest links carry flits {row['hottest_share']:.0%} of {row['last_end_ns']:,.0f} ns"
@@ -132,7 +129,6 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
 
 
 def side_by_side(rows: Sequence[Row]) -> list[Row]:
-    """Return the times from PE to PE, of a message, a load and a store in one row."""
     pairs = groups(filter(_between_pes, rows), "route", "nbytes")
     return [
         {"route": route, "nbytes": nbytes, **{row["kind"]: row["time_ns"] for row in same}}
@@ -141,7 +137,7 @@ def side_by_side(rows: Sequence[Row]) -> list[Row]:
 
 
 def _messages(pairs: Sequence[Row]) -> Iterator[Finding]:
-    """Compare the smallest and the largest message with a load, where a message gains most and where least."""
+    """Compare the smallest and the largest message with a load, and where a message gains most and least."""
     whole = sorted(
         (pair for pair in pairs if {"message", "load"} <= pair.keys()), key=lambda pair: pair["message"] / pair["load"]
     )
@@ -199,7 +195,7 @@ def _latency(single: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _congestion(patterns: Sequence[Row]) -> Iterator[Finding]:
-    """Say which pattern falls furthest below fair streams, at its largest size."""
+    """Find the pattern that is furthest below fair streams, at its largest size."""
     largest = list({row["case"]: row for row in sorted(patterns, key=lambda row: row["nbytes"])}.values())
     if not largest:
         return
@@ -223,7 +219,7 @@ def _congestion(patterns: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _directions(patterns: Sequence[Row]) -> Iterator[Finding]:
-    """Say which pattern depends most on whether it reads or writes."""
+    """Find the pattern that depends most on whether it reads or writes."""
     same = [{row["kind"]: row for row in rows} for rows in groups(patterns, "route", "nbytes").values()]
     pairs = [(both["read"], both["write"]) for both in same if len(both) == 2]
     if not pairs:

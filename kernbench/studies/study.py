@@ -372,7 +372,6 @@ class Study:
 
 
 def _fields(method: Callable[..., object], skipped: int = 1) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a method by name, but for the first ones."""
     return dict(list(inspect.signature(method).parameters.items())[skipped:])
 
 
@@ -480,7 +479,6 @@ class Report:
         return f"{len(self.rows)} points, machine {self.machine.hash[:12]}"
 
     def _page(self, drawn: Mapping[str, Chart], tables: Tables) -> list[str]:
-        """Return the lines of the page: findings with their figures, other figures, tables, method and versions."""
         study, shown = self.study, set()
         lines = [f"# {study.title}", ""]
         for number, finding in enumerate(self.findings, 1):
@@ -518,18 +516,16 @@ class Report:
 
 
 def _file(heading: str) -> str:
-    """Return the file of a table that is too long for the page."""
     return f"{heading.lower().replace(' ', '_')}.csv"
 
 
 def as_csv(rows: Sequence[Row] | pd.DataFrame) -> str:
-    """Return rows as the text of a CSV file."""
     frame = table(rows) if isinstance(rows, Sequence) else rows
     return frame.to_csv(index=False, lineterminator="\n")
 
 
 def nested(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
-    """Return the nested columns of rows, each as a table whose column `row` counts the rows from 0.
+    """Nested columns of rows, each as a table whose column `row` counts the rows from 0.
 
     >>> nested([{"busy": {"a": 1}}, {"hops": [{"t": 2}]}])
     {'busy': [{'row': 0, 'key': 'a', 'value': 1}], 'hops': [{'row': 1, 't': 2}]}
@@ -545,14 +541,12 @@ def nested(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return rows as a table, with all their columns unless some are named."""
     import pandas as pd
 
     return pd.DataFrame(list(rows), columns=None if columns is None else list(columns))
 
 
 def plain(row: Mapping[str, Any]) -> Row:
-    """Return a row without nested values, as a CSV file holds it."""
     return {name: value for name, value in row.items() if not isinstance(value, (dict, list))}
 
 
@@ -562,21 +556,19 @@ def _figure(chart: Chart, rows: Sequence[Row]) -> list[str]:
 
 
 def _markdown(table: pd.DataFrame, columns: Mapping[str, Column]) -> list[str]:
-    """Return a table as Markdown: headings with units, numbers with four digits."""
     names = [columns[name].title if name in columns else str(name) for name in table.columns]
     lines = [f"| {' | '.join(names)} |", f"|{'|'.join(' ---: ' if is_number(table[c]) else ' --- ' for c in table)}|"]
     return [*lines, *(f"| {' | '.join(map(cell, values))} |" for values in table.itertuples(index=False))]
 
 
 def is_number(column: pd.Series) -> bool:
-    """Return whether a column of a table is to the right."""
     import pandas as pd
 
     return bool(pd.api.types.is_numeric_dtype(column))
 
 
 def cell(value: object) -> str:
-    """Return a value of a table in words: four digits, thousands apart; nothing for what is missing."""
+    """Format a value of a table: four digits, thousands apart; empty if missing."""
     if value is None or (isinstance(value, float) and isnan(value)):
         return ""
     if isinstance(value, float):
@@ -590,7 +582,7 @@ _TRUST = ("mode", "certified", "certificate")  # columns of version 1, whose eng
 
 
 def write_results(path: Path, rows: Sequence[Row], **more: Any) -> Path:
-    """Write `rows`, and `more` before them, as JSON; an earlier file stays until the new one is whole."""
+    """Write `more`, then `rows`, as JSON; an earlier file stays until the new one is complete."""
     first = rows[0]
     content = {
         "schema_version": SCHEMA_VERSION,
@@ -604,7 +596,6 @@ def write_results(path: Path, rows: Sequence[Row], **more: Any) -> Path:
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """Return what `write_results` wrote."""
     if not path.is_file():
         raise MissingFileError(f"{path}: no results to draw; run the study first (without rerender)")
     what, remedy = "file of results", "run the study again"
@@ -619,7 +610,6 @@ def read_results(path: Path) -> dict[str, Any]:
 
 
 def findings(folder: Path) -> dict[str, list[Row]]:
-    """Return the findings of the reports in a folder by study, as `Report.write` wrote them."""
     return {
         path.name.removesuffix(_FINDINGS): read_json(path, "file of findings", "run the study again")["findings"]
         for path in sorted(folder.glob(f"*{_FINDINGS}"))
@@ -627,7 +617,7 @@ def findings(folder: Path) -> dict[str, list[Row]]:
 
 
 def _simulated(path: Path, row: Row) -> Row:
-    """Return a row of version 1 without the columns that said how far to trust it, if it was simulated exactly."""
+    """Drop the columns in which version 1 said how exact a row is; refuse rows of estimates."""
     if row.get("certified") is False or ", more than " in str(row.get("left_out")):
         raise ConfigError(f"{path}: it holds estimates, or points left out for their size; run the study again")
     return {name: value for name, value in row.items() if name not in _TRUST}
@@ -638,20 +628,18 @@ SESSION_US = 80_000.0  # to open a session, run one launch and collect its recor
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The values that a parameter can take on a machine."""
+    """Values of a parameter that depend on the machine."""
 
     of: Callable[[Machine], Sequence[str]]
 
 
 def explorations() -> dict[str, Study]:
-    """Return every study whose program can be explored, by name."""
     known = {name: STUDIES.resolve(name) for name in STUDIES.names}  # some are functions
     studies = {name: study for name, study in known.items() if isinstance(study, type) and issubclass(study, Study)}
     return {name: study() for name, study in studies.items() if study.program is not Study.program}
 
 
 def at_most(machine: Machine, *, cubes: int = 1, pes: int = 1) -> list[str]:
-    """Return a fault for each parameter that asks for more cubes or PEs than the machine has."""
     config = machine.config
     asked = (("cubes", cubes, config.cubes_per_sip, "a SIP"), ("pes", pes, config.pes_per_cube, "a cube"))
     return [
@@ -662,7 +650,6 @@ def at_most(machine: Machine, *, cubes: int = 1, pes: int = 1) -> list[str]:
 
 
 def fits_slice(machine: Machine, name: str, value: object, nbytes: int) -> list[str]:
-    """Return a fault if the tensors of one PE are larger than its HBM slice."""
     slice_bytes = machine.config.cube.hbm.slice_bytes(machine.config.pes_per_cube)
     if nbytes <= slice_bytes:
         return []
@@ -670,7 +657,7 @@ def fits_slice(machine: Machine, name: str, value: object, nbytes: int) -> list[
 
 
 def fastest(names: Iterable[str]) -> str:
-    """Return how often each of the winners occurs, in words.
+    """Count the winners, in words.
 
     >>> fastest(["ring", "torus", "torus"])
     'torus is fastest for 2, ring for 1'
@@ -680,7 +667,7 @@ def fastest(names: Iterable[str]) -> str:
 
 
 def first_upper(text: str) -> str:
-    """Return a text as a sentence begins.
+    """Capitalize the first letter only.
 
     >>> first_upper("halving UCIe of a SIP")
     'Halving UCIe of a SIP'
@@ -689,7 +676,7 @@ def first_upper(text: str) -> str:
 
 
 def groups(rows: Iterable[R], *columns: str) -> dict[Any, list[R]]:
-    """Return the rows by the values of columns, in order of appearance; of one column, by its value."""
+    """Group rows by columns, in order of appearance; the key of one column is its value, not a tuple."""
     found: dict[Any, list[R]] = {}
     for row in rows:
         key = tuple(row[column] for column in columns)
@@ -704,7 +691,7 @@ def over(
     time: str,
     ratio: str,
 ) -> list[Row]:
-    """Return the rows with the column `ratio`: their time over that of the row of `base` with the same key, if any.
+    """Rows with the column `ratio`: their time over that of the row of `base` with the same key; others are dropped.
 
     >>> over([{"n": 2, "ns": 3.0}, {"n": 4, "ns": 1.0}], [{"n": 2, "ns": 2.0}], lambda row: row["n"], "ns", "slowdown")
     [{'n': 2, 'ns': 3.0, 'slowdown': 1.5}]
@@ -714,7 +701,7 @@ def over(
 
 
 def size_name(nbytes: int) -> str:
-    """Return a size in the largest binary unit that it is a whole number of.
+    """Size in the largest binary unit of which it is a whole number.
 
     >>> size_name(4096), size_name(300)
     ('4 KiB', '300 B')
@@ -726,7 +713,7 @@ def size_name(nbytes: int) -> str:
 
 
 def scaled(config: MachineConfig, factors: Mapping[str, float]) -> dict[str, Any]:
-    """Return the change of a machine that multiplies fields by factors; whole numbers stay whole, at least 1."""
+    """Machine changes that multiply fields by factors; whole numbers stay whole, at least 1."""
     now = {path: attrgetter(path)(config) for path in factors}
     return {
         path: max(1, int(x * factors[path])) if isinstance(x, int) else x * factors[path] for path, x in now.items()

@@ -130,7 +130,6 @@ def resolve_topology(
 
 
 def load_topology(path: str | Path, overrides: Overrides = ()) -> Machine:
-    """Return the machine of the file at `path`, validated."""
     return Machine(configs.read_machine(path, overrides), str(path), _texts(overrides))
 
 

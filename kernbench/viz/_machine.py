@@ -64,7 +64,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def _kinds(machine: Machine, controls: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of each kind its label, size and speed in words, and the paths of the fields that have a control."""
+    """By kind: label, size and speed in words, and the paths of the fields that have a control."""
     words = _parts(machine) | _links(machine)
     return {
         kind: {
@@ -77,7 +77,6 @@ def _kinds(machine: Machine, controls: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parts(machine: Machine) -> dict[str, tuple[str, ...]]:
-    """Return size and speed of the components, in words."""
     config, cube, pe = machine.config, machine.config.cube, machine.config.cube.pe
     io, gemm, vector, tcm, dma, ipcq = config.sip.io, pe.pe_gemm, pe.pe_math, pe.pe_tcm, pe.pe_dma, pe.pe_ipcq
     array = gemm.systolic
@@ -111,7 +110,6 @@ def _parts(machine: Machine) -> dict[str, tuple[str, ...]]:
 
 
 def _links(machine: Machine) -> dict[str, tuple[str, ...]]:
-    """Return bandwidth and latency of the links, in words."""
     graph, cube = machine.graph, machine.config.cube
     hop = f"{_ns(cube.noc.router.overhead_ns)} a router"
     wire = f"{_ns(graph.layout.pitch_mm * cube.propagation_ns_per_mm)} a wire"
@@ -145,7 +143,6 @@ def _ns(ns: float) -> str:
 
 
 def _titles(machine: Machine) -> dict[str, str]:
-    """Return what each template shows."""
     config, graph = machine.config, machine.graph
     sips, layout = graph.sips, graph.layout
     grid = f" {sips.w} x {sips.h}" if sips.h > 1 else ""
@@ -159,7 +156,6 @@ def _titles(machine: Machine) -> dict[str, str]:
 
 
 def _controls(machine: Machine) -> dict[str, dict[str, Any]]:
-    """Return the fields that a slider or a menu can set, by path."""
     standard, found = resolve_topology(f"{PRESET}default").spec, {}
     for path, field in fields().items():
         value = _value(machine.spec, path)
@@ -183,7 +179,7 @@ def _value(spec: Any, path: str) -> Any:
 
 
 def machine_section(machine: Machine) -> dict[str, Any]:
-    """Return the templates of a machine; lengths are mm, and a PE's inside has its own unit."""
+    """Templates of a machine; lengths are mm, except inside a PE, which has its own unit."""
     config, controls = machine.config, _controls(machine)
     kinds, titles = _kinds(machine, controls), _titles(machine)
     cube = _Cube(machine, kinds)
@@ -202,18 +198,18 @@ def machine_section(machine: Machine) -> dict[str, Any]:
 def _box(
     id_: str, kind: str, label: str, rect: tuple[float, float, float, float], detail: Sequence[str] = (), **more: Any
 ) -> dict[str, Any]:
-    """Return a box; `id_` is relative to the template's instance."""
+    """Describe a box; `id_` is relative to the template's instance."""
     place = [round(value, 4) for value in rect]
     return {"id": id_, "kind": kind, "label": label, "at": place, "detail": list(detail), **more}
 
 
 def _line(kind: str, points: Sequence[Point], a: str = "", b: str = "", **more: Any) -> dict[str, Any]:
-    """Return a line between nodes `a` and `b`: the links in both directions between them, if they are nodes."""
+    """If `a` and `b` are nodes, the line is the links in both directions between them."""
     return {"kind": kind, "p": [round(v, 4) for point in points for v in point], "a": a, "b": b, **more}
 
 
 class _Cube:
-    """Places on the die of a cube; `u` is the distance of routers."""
+    """Geometry of a cube's die; `u` is the distance of routers."""
 
     def __init__(self, machine: Machine, kinds: Mapping[str, Any]) -> None:
         self.machine, self.layout, self.kinds = machine, machine.graph.layout, kinds
@@ -229,23 +225,20 @@ class _Cube:
         return self.layout.position_mm(at)
 
     def port(self, side: str, conn: int) -> Point:
-        """Return the middle of a UCIe port: on the edge of the die."""
         x, y = self.router(self.layout.ports[side, conn])
         inset = 0.12 * self.u
         return {"n": (x, inset), "s": (x, self.h - inset), "w": (inset, y), "e": (self.w - inset, y)}[side]
 
     def _tiles(self) -> list[tuple[int, int]]:
-        """Return for each PE on which side of its router it is (right, down; 1 or -1): towards the middle if free."""
+        """For each PE, its side of its router (right, down; 1 or -1): towards the middle of the die if free."""
         sides = [self._inwards(at) for at in self.layout.pes]
         squares = {(2 * r + dy, 2 * c + dx) for (r, c), (dx, dy) in zip(self.layout.pes, sides, strict=True)}
         return sides if len(squares) == len(sides) else [(1, 1)] * len(sides)
 
     def _inwards(self, at: At) -> tuple[int, int]:
-        """Return the side of a router towards the middle of the die."""
         return 1 if at[1] < self.layout.cols / 2 else -1, 1 if at[0] < self.layout.rows / 2 else -1
 
     def _free(self, at: At, taken: set[tuple[int, int]]) -> tuple[int, int]:
-        """Return a side of a router where no tile, stack or border is."""
         present = set(self.layout.routers)
         for dy, dx in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
             corners = [(at[0] + i, at[1] + j) for i in (0, dy) for j in (0, dx)]
@@ -256,7 +249,7 @@ class _Cube:
         return self._inwards(at)
 
     def template(self) -> dict[str, Any]:
-        """Return the die: routers on their mesh, each PE and its HBM slice next to its router, ports on the edges."""
+        """Lay out the die: routers on their mesh, each PE and its HBM slice next to its router, ports on the edges."""
         layout, u = self.layout, self.u
         boxes, lines = _stack(self), []
         points: Sequence[Point]
@@ -318,12 +311,12 @@ class _Cube:
 
 
 def _local(node_id: str) -> str:
-    """Return the id of a node of cube 0 as within its cube."""
+    """Id of a node of cube 0, relative to its cube."""
     return node_id.split(".", 2)[2]
 
 
 def _stack(cube: _Cube) -> list[dict[str, Any]]:
-    """Return the HBM stack: where the removed routers leave a rectangle free."""
+    """Place the HBM stack where the removed routers leave a rectangle free."""
     config, u = cube.machine.config.cube, cube.u
     removed = sorted({(r, c) for r, c in config.noc.removed})
     rows, cols = [r for r, _ in removed], [c for _, c in removed]
@@ -335,7 +328,6 @@ def _stack(cube: _Cube) -> list[dict[str, Any]]:
 
 
 def _sip(machine: Machine, cube: _Cube) -> dict[str, Any]:
-    """Return a SIP: cubes on their grid, the IO chiplet in the west."""
     graph, u = machine.graph, cube.u
     w, h, gap, margin = graph.w, graph.h, 0.8 * u, 0.8 * u
     io_w = 3.4 * u
@@ -393,17 +385,16 @@ def _sip(machine: Machine, cube: _Cube) -> dict[str, Any]:
 
 
 def _part(id_: str, kind: str, kinds: Mapping[str, Any], rect: tuple[float, float, float, float]) -> dict[str, Any]:
-    """Return the box of the only part of its kind in a template."""
     return _box(id_, kind, kinds[kind]["label"], rect, kinds[kind]["detail"])
 
 
 def _in_sip(node_id: str) -> str:
-    """Return the id of a node of SIP 0 as within its SIP."""
+    """Id of a node of SIP 0, relative to its SIP."""
     return node_id.split(".", 1)[1]
 
 
 def _system(machine: Machine, sip: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the system: SIPs on the grid of their network, host and switch in the west, where the IO chiplets are."""
+    """SIPs on the grid of their network, host and switch in the west, where the IO chiplets are."""
     graph = machine.graph
     w, h = sip["w"], sip["h"]
     gap = 0.22 * min(w, h)
@@ -442,7 +433,7 @@ def _system(machine: Machine, sip: Mapping[str, Any], kinds: Mapping[str, Any]) 
 
 
 def _corners(graph: Graph, pitch_x: float, pitch_y: float) -> list[Point]:
-    """Return the corner of each SIP: rings folded into rows, fully connected ones on a circle."""
+    """Corner of each SIP: rings are folded into rows, fully connected SIPs are on a circle."""
     sips = graph.sips
     if sips.topology == "fully_connected" and sips.count > 2:
         angles = [2 * pi * s / sips.count - pi / 2 for s in range(sips.count)]
@@ -461,7 +452,7 @@ def _corners(graph: Graph, pitch_x: float, pitch_y: float) -> list[Point]:
 
 
 def _sip_route(a: Point, b: Point, size: Point, gap: float, grid: bool) -> tuple[Point, ...]:
-    """Return the line from one package to a later one: straight to a neighbour, else around those between them."""
+    """Line from a package to a later one: straight to a neighbour, else around those between them."""
     (ax, ay), (bx, by), (w, h) = a, b, size
     if not grid:
         (ax, ay), (bx, by) = (ax + w / 2, ay + h / 2), (bx + w / 2, by + h / 2)
@@ -484,7 +475,7 @@ def _sip_route(a: Point, b: Point, size: Point, gap: float, grid: bool) -> tuple
 
 
 def _cut(centre: Point, towards: Point, size: Point) -> Point:
-    """Return where the line from the middle of a box leaves it."""
+    """Where the line from the middle of a box leaves it."""
     dx, dy = towards[0] - centre[0], towards[1] - centre[1]
     reach = min(half / 2 / abs(d) for half, d in zip(size, (dx, dy), strict=True) if d)
     return centre[0] + dx * reach, centre[1] + dy * reach
@@ -503,7 +494,6 @@ _PE_LINES = (
 
 
 def _pe(kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inside of a PE, in its own units."""
     pitch_x, pitch_y, w, h = 26.0, 25.6, 21.0, 15.0
     rects = {
         part: (0.5 * (pitch_x - w) + col * pitch_x, 0.5 * (pitch_y - h) + row * pitch_y, w, h)

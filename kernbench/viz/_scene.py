@@ -31,17 +31,7 @@ _LARGEST = 8_000_000  # bytes of loads and queues
 def scene(
     machine: Machine, records: Records | None = None, name: str = "", *, before: tuple[str, Records] | None = None
 ) -> Scene:
-    """Return the scene of a machine and, with `records`, of a run on it.
-
-    Parameters
-    ----------
-    machine : Machine
-    records : Records, optional
-    name : str
-        What ran.
-    before : (name, Records), optional
-        A run that the timeline compares it with.
-    """
+    """Scene of a machine and, with `records`, of a run `name`; its timeline can be compared with the run `before`."""
     header: dict[str, Any] = {"machine": machine_section(machine)}
     buffers: dict[str, bytes] = {}
     if records is not None:
@@ -52,16 +42,10 @@ def scene(
 
 
 def scene_of(machine: Machine, result: Result, *, before: Result | None = None, offline: bool = False) -> Scene:
-    """Return the scene of a machine and a result, with the critical path where the log tells it.
+    """Scene of a result, with the critical path if the log has it.
 
-    Parameters
-    ----------
-    machine : Machine
-    result : Result
-    before : Result, optional
-        A result that the timeline compares it with.
-    offline : bool
-        Whether the scene contains what a kernel is asked for elsewhere: trace, predictions, tornado.
+    The timeline can be compared with `before`. With `offline`, the scene contains what a kernel is asked for elsewhere:
+    trace, predictions, tornado.
     """
     other = (before.name, before.records) if before is not None else None
     shown = scene(machine, result.records, result.name, before=other)
@@ -71,13 +55,11 @@ def scene_of(machine: Machine, result: Result, *, before: Result | None = None, 
 
 
 def explained(shown: Scene, why: Why, records: Records) -> Scene:
-    """Return the scene of a run with its critical path."""
     header, buffers = shown
     return header | {"path": path_section(records, why.path), "why": why_section(why, records)}, buffers
 
 
 def made_offline(shown: Scene, records: Records) -> Scene:
-    """Return the scene of a run with all that a kernel would be asked for: trace, predictions, tornado."""
     header, buffers = shown
     why = {"why": predicted(header["why"], records)} if "why" in header else {}
     return header | why, buffers | {"trace": packed_trace(records)}
@@ -86,7 +68,7 @@ def made_offline(shown: Scene, records: Records) -> Scene:
 def run_section(records: Records, name: str = "") -> Scene:
     """Return the loads of a run: a byte for each link or component and bin.
 
-    The loads are 255 where it was busy for the whole bin, the queues (work that waits or is served) at its `peak`.
+    A load of 255 means busy for the whole bin; a queue of 255 (work that waits or is served) is its `peak`.
     """
     links, nodes = used_links(records), list(used_nodes(records))
     bins = max(1, min(BINS, _LARGEST // max(1, 2 * (len(links) + len(nodes))), records.makespan_ps))

@@ -47,7 +47,6 @@ class Column:
 
     @property
     def title(self) -> str:
-        """Return the title of an axis or table column."""
         return f"{self.description} [{self.unit}]" if self.unit else self.description
 
 
@@ -84,16 +83,13 @@ class Chart:
     derive: Callable[[Sequence[Row]], Sequence[Row]] = field(default=lambda rows: rows)
 
     def heading(self, rows: Sequence[Row]) -> str:
-        """Return the title for `rows`."""
         taken = self.taken(rows)
         return self.title(taken) if callable(self.title) else self.title
 
     def taken(self, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows that the figure shows."""
         return [row for row in rows if self.where(row)]
 
     def show(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-        """Return the finished picture of the rows that it takes."""
         taken = self.taken(rows)
         if not taken:
             raise ArgumentError(f"{self.name}: no row to draw")
@@ -107,11 +103,11 @@ class Chart:
         return themed(picture, self.heading(rows), [*wrap(self.caption, _CAPTION), count])
 
     def finding(self, claim: str, rows: Sequence[Row]) -> Chart:
-        """Return the chart with a finding of `rows` as its title; what it shows begins the caption."""
+        """Use a finding as the title; what the chart shows then begins the caption."""
         return replace(self, title=claim.rstrip("."), caption=f"{self.heading(rows)}. {self.caption}".rstrip())
 
     def image(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine, png: bytes = b"") -> Any:
-        """Return the picture for a notebook cell, as it is without a kernel too; a sentence if it takes no row.
+        """Picture for a notebook cell, which needs no kernel; a sentence if no row is for it.
 
         `png` is the picture, where it is already drawn.
         """
@@ -125,10 +121,9 @@ class Chart:
         return display.Image(png, width=720)
 
     def save(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine, folder: Path) -> list[Path]:
-        """Write the figure to `folder`; return the paths, SVG and PNG first, none without rows.
+        """Write the figure and return the paths, SVG and PNG first, none without rows.
 
-        A chart is written as SVG, PNG and its specification for interactive pages (`NAME.vl.json`), another picture as
-        SVG and PNG.
+        A chart is also written as its specification for interactive pages (`NAME.vl.json`).
         """
         if not self.taken(rows):
             return []
@@ -147,7 +142,6 @@ class Chart:
 
 
 def themed(chart: Any, title: str, under: Sequence[str] = ()) -> Any:
-    """Return a chart with its title, its caption and the look of all figures."""
     alt = altair()
 
     heading = alt.TitleParams(
@@ -181,11 +175,11 @@ class _Plot:
         return self.columns[name].title if name in self.columns else name
 
     def values(self, name: str) -> list[Any]:
-        """Return the values of a column, each once, in the order of the rows."""
+        """Distinct values of a column, in the order of the rows."""
         return list(dict.fromkeys(self.data[name]))
 
     def one_row_each(self, *names: str) -> None:
-        """Refuse rows that would be drawn over one another: those with equal values of all `names`."""
+        """Refuse rows with equal values of all `names`: they would be drawn over one another."""
         for key, rows in self.data.groupby(list(names), sort=False):
             if len(rows) > 1:
                 where = ", ".join(f"{name} = {value}" for name, value in zip(names, key, strict=True))
@@ -194,7 +188,6 @@ class _Plot:
                 )
 
     def tips(self, *names: str) -> list[Any]:
-        """Return what hovering over a mark shows."""
         return [self.alt.Tooltip(name, title=self.title(name)) for name in dict.fromkeys(filter(None, names))]
 
     def colour(self, by: str) -> Any:
@@ -203,12 +196,11 @@ class _Plot:
         return self.alt.Color(by, type="nominal", title=self.title(by), scale=scale)
 
     def rule(self, **at: float | None) -> list[Any]:
-        """Return a reference line at a value of x or y, if there is one."""
         mark = self.alt.Chart().mark_rule(color=palette.DARK_GREY, strokeDash=[3, 3])
         return [mark.encode(**{axis: self.alt.datum(value)}) for axis, value in at.items() if value is not None]
 
     def panels(self, layers: Sequence[Any], panel: str, height: int | None = None, columns: int = 2) -> Any:
-        """Return the layers as one chart, or in a panel for each value of `panel`: `columns` side by side."""
+        """Layers as one chart, or one panel for each value of `panel`, `columns` side by side."""
         sized = self.alt.layer(*layers, data=self.data)
         sized = sized.properties(width=_WIDTH, **({"height": height} if height else {}))
         if not panel:
@@ -271,7 +263,7 @@ def lines(
 
 
 def _with_labels(data: pd.DataFrame, x: str, y: str, by: str, panel: str, log_y: bool) -> pd.DataFrame:
-    """Return the rows with a label at the end of each line, moved apart where labels would overlap."""
+    """Label the end of each line; labels that would overlap are moved apart."""
     data = data.sort_values(x, kind="stable").assign(_label="", _label_y=lambda rows: rows[y])
     ends = data.groupby([by, panel] if panel else [by], sort=False).tail(1)
     height = data[y].map(log10) if log_y else data[y]
@@ -423,7 +415,7 @@ def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") ->
 def _best_lines(
     data: pd.DataFrame, by: str, y: str, panel: str, rank: Callable[[Sequence[float]], float]
 ) -> pd.DataFrame:
-    """Return the rows of at most five series of each panel, in their order."""
+    """Rows of at most five series of each panel, in their order."""
     import pandas as pd
 
     kept = []
@@ -439,7 +431,7 @@ def _series_colour(i: int) -> str:
 
 
 def _bytes_axis(values: pd.Series) -> Any:
-    """Return an axis of sizes that reads 256 B, 4 KiB, 1 MiB; the more the values span, the fewer."""
+    """Axis of sizes that reads 256 B, 4 KiB, 1 MiB; the more the values span, the fewer."""
     words = "v >= 1048576 ? v / 1048576 + ' MiB' : v >= 1024 ? v / 1024 + ' KiB' : v + ' B'".replace("v", "datum.value")
     step = 16 if max(values) > 4**5 * min(values) else 4
     sizes = [step**i for i in range(15)]
@@ -449,13 +441,12 @@ def _bytes_axis(values: pd.Series) -> Any:
 
 
 def _ink(colour: str) -> str:
-    """Return the colour of text on `colour`."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else "black"
 
 
 def log_axis(values: Iterable[float]) -> Any:
-    """Return a logarithmic axis: a line at 1, 2 and 5 of each decade, or at powers of ten where `values` span many."""
+    """Logarithmic axis: a line at 1, 2 and 5 of each decade, or at powers of ten where `values` span many."""
     held = [value for value in values if value > 0]
     steps = (1,) if held and max(held) > 1000 * min(held) else (1, 2, 5)
     label = "datum.value < 1000 ? format(datum.value, '~g') : format(datum.value, '~s')"
@@ -463,13 +454,12 @@ def log_axis(values: Iterable[float]) -> Any:
 
 
 def _ticks(values: pd.Series, log: bool) -> dict[str, Any]:
-    """Return the ticks of a logarithmic axis: the values themselves, if they are few."""
     ticks = sorted(set(values))
     return {"values": ticks} if log and len(ticks) <= MOST_TICKS else {}
 
 
 def altair() -> Any:
-    """Return altair, untyped: its signatures refuse keywords that are put together."""
+    """Untyped, since the signatures of altair refuse composed keywords."""
     # Altair imports jsonschema, which takes seconds to prepare a check of addresses where this package is installed.
     missing = "rfc3987_syntax" not in sys.modules
     if missing:

@@ -33,10 +33,10 @@ _BUSIEST = 3
 
 
 def still_svg(scene: Scene) -> str:
-    """Return the still of a scene, as SVG text that is equal for equal scenes.
+    """Still of a scene as SVG; equal scenes give equal text.
 
-    Without a run it is the machine; with one, the smallest part of the machine that contains all PEs that worked, with
-    the mean load of links and components while PEs worked.
+    Without a run it shows the machine; with one, the smallest part of the machine that contains all PEs that worked,
+    with the mean load of links and components while PEs worked.
     """
     header, _ = scene
     if "run" not in header:
@@ -49,7 +49,7 @@ def still_svg(scene: Scene) -> str:
 
 
 def view_svg(machine: Mapping[str, Any], view: str) -> str:
-    """Return the drawing of a machine's section in a scene: its "system", a "sip", a "cube" or a "pe"."""
+    """Drawing of a machine's section in a scene: "system", "sip", "cube" or "pe"."""
     template = machine["templates"][view]
     kinds = {line["kind"]: machine["kinds"].get(line["kind"]) for line in template["lines"]}
     links = [f"{kind['label']}: {kind['detail'][0]}" for kind in kinds.values() if kind and kind["detail"]]
@@ -59,7 +59,7 @@ def view_svg(machine: Mapping[str, Any], view: str) -> str:
 
 
 def _filled(links: Sequence[str]) -> list[str]:
-    """Return as few lines as the width allows."""
+    """Join links into as few lines as the width allows."""
     lines = list(links[:1])
     for text in links[1:]:
         if _length(f"{lines[-1]}; {text}") <= _WIDTH - 24:
@@ -80,7 +80,6 @@ class Still:
     svg: str
 
     def png(self) -> bytes:
-        """Return the content of a PNG file."""
         import vl_convert
         from PIL import Image
 
@@ -120,7 +119,6 @@ def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, no
 
 
 def _page(title: str, drawing: _Drawing, foot: Sequence[str], legend: str = "") -> str:
-    """Return a drawing with its title, the legend of loads if it has any, and the lines below."""
     drawing.draw()
     below = _HEAD + drawing.height
     lines = below + (44 if legend else 8)
@@ -146,7 +144,7 @@ def _page(title: str, drawing: _Drawing, foot: Sequence[str], legend: str = "") 
 
 
 def title_of(header: Mapping[str, Any]) -> str:
-    """Return in one line what a scene shows: the machine, and the run on it."""
+    """One line: the machine, and the run on it."""
     machine, run = header["machine"]["name"], header.get("run")
     if run is None:
         return str(machine)
@@ -178,7 +176,6 @@ def _style() -> str:
 
 
 def _ramp(stops: Sequence[str]) -> Iterator[str]:
-    """Yield the colours of the levels, between the stops."""
     rgb = np.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in stops])
     for at in np.linspace(0, len(stops) - 1, _LEVELS):
         mixed = [round(float(np.interp(at, range(len(stops)), rgb[:, channel]))) for channel in range(3)]
@@ -189,7 +186,7 @@ _STYLE = _style()
 
 
 def _length(text: str) -> float:
-    """Return about how long a text is [px]."""
+    """Approximate width of a text [px]."""
     return sum(7.2 if letter.isupper() else 6.0 for letter in text)
 
 
@@ -209,7 +206,7 @@ _IDLE = _Loads()
 
 
 def _loads(scene: Scene) -> tuple[_Loads, tuple[float, float]]:
-    """Return the mean loads while PEs worked, and that time [ns]."""
+    """Mean loads while PEs worked, and that window [ns]."""
     header, buffers = scene
     run = header["run"]
     bins = run["bins"]
@@ -242,7 +239,7 @@ def _loads(scene: Scene) -> tuple[_Loads, tuple[float, float]]:
 
 
 def _on_path(header: Mapping[str, Any], window: tuple[float, float]) -> frozenset[str]:
-    """Return the components and links of the critical path while PEs worked."""
+    """Components and links of the critical path in a window [ns]."""
     path = header.get("path", {"resources": [], "steps": []})
     inside = [step for step in path["steps"] if step[0] < window[1] * 1000 and step[1] > window[0] * 1000]
     return frozenset(path["resources"][part[0]] for step in inside for part in step[-1])
@@ -250,7 +247,7 @@ def _on_path(header: Mapping[str, Any], window: tuple[float, float]) -> frozense
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an instance of a template is: its corner [px], and pixels per unit, negative where it is mirrored."""
+    """Placement of a template's instance: corner [px], and pixels per unit, negative where it is mirrored."""
 
     x: float
     y: float
@@ -265,7 +262,6 @@ class _Place:
         return min(x0, x1), min(y0, y1), abs(x1 - x0), abs(y1 - y0)
 
     def inner(self, box: Mapping[str, Any], template: Mapping[str, Any]) -> _Place:
-        """Return where the template of a box is."""
         x, y, w, h = box["at"]
         right, down = box.get("flip", (False, False))
         sx, sy = w / template["w"] * self.sx, h / template["h"] * self.sy
@@ -304,7 +300,7 @@ class _Drawing:
 
     @property
     def parts(self) -> Iterator[str]:
-        """The shapes, in the order in which they are painted."""
+        """Shapes in painting order."""
         levels = {"w s": self._wires, "f": self._fills}
         loaded = {kind: {f"{kind}{i}": shapes for i, shapes in enumerate(each)} for kind, each in levels.items()}
         shapes = {**self._shapes, **loaded["f"]}
@@ -316,7 +312,6 @@ class _Drawing:
         yield from self._texts
 
     def _frame(self, view: str, worked: Iterable[str]) -> tuple[float, float, float, float]:
-        """Return the part of the system to draw."""
         found = sorted({match.groups("") if (match := _PART.match(name)) else ("", "", "") for name in worked})
         sip, cube, pe = found[0] if found else ("sip0", "cube0", "pe0")
         system = self._templates["system"]
@@ -333,7 +328,7 @@ class _Drawing:
         return x - 0.04 * w, y - 0.04 * h, 1.08 * w, 1.08 * h
 
     def _tile(self, pe: str, place: _Place) -> tuple[float, float, float, float]:
-        """Return where a PE is with its HBM slice and router."""
+        """Bounds of a PE with its HBM slice and router."""
         boxes = {box["id"]: box for box in self._templates["cube"]["boxes"]}
         lines = self._templates["cube"]["lines"]
         routers = [line["b"] for line in lines if line["a"] == f"{pe}.pe_dma"]
@@ -378,7 +373,7 @@ class _Drawing:
         load, path = self._loads.parts.get(name, 0.0), _rect_path(rect)
         self._shapes["p" if box["kind"] in ("io", "hbm") else "i"].append(path)
         label = box["label"]
-        words = label.removeprefix("IO ").split()  # all in an IO chiplet are of its IO
+        words = label.removeprefix("IO ").split()  # the labels in an IO chiplet begin with it
         texts = [f"{label} {load:.0%}", *box["detail"]] if load >= _LEAST else [label, *box["detail"]]
         if box["kind"] == "io":  # contains other boxes
             self._label_above(rect, label, "end")
@@ -394,7 +389,7 @@ class _Drawing:
             self._thread.append(path)
 
     def _write(self, rect: tuple[float, float, float, float], lines: Sequence[str]) -> bool:
-        """Write as many lines as there is room for; return whether the first is written."""
+        """Write as many lines as fit; return whether the first one did."""
         x, y, w, h = rect
         fitting = [line for line in lines[: int((h - 6) // (1.3 * _TEXT))] if _length(line) <= w - 2]
         if not fitting or fitting[0] != lines[0]:
@@ -430,7 +425,6 @@ def _rect_path(rect: tuple[float, float, float, float]) -> str:
 
 
 def _legend(loads: _Loads, path: bool = False) -> str:
-    """Return the scale of loads and the busiest parts."""
     x = 46 + 22 * _LEVELS
     shapes = ['<text class="m" x="12">0 %</text>']
     shapes += [
@@ -449,7 +443,6 @@ def _legend(loads: _Loads, path: bool = False) -> str:
 
 
 def machine_html(machine: Machine) -> str:
-    """Return how a machine shows itself in a notebook: its name, the system, and its sections to unfold."""
     section = machine_section(machine)
     unfold = "".join(
         f"<details><summary>{escape(section['templates'][view]['title'])}</summary>{view_svg(section, view)}</details>"
