@@ -52,7 +52,7 @@ def collective(
     True
     """
     machine = torch.engine.machine
-    n, places = _planned(machine, collective, algorithm, nbytes, dtype)
+    n, places = planned(machine, collective, algorithm, nbytes, dtype)
     world, kind = machine.config.n_sips, as_dtype(dtype)
     shards, dp = len(places), _placement(places)
     given = np.random.default_rng(n).integers(-4, 5, (world, shards, n)).astype(np.float32)  # sums are exact
@@ -90,17 +90,7 @@ def collective(
         check(rank, out)
 
 
-def host_us(machine: Machine, data: bool, *, collective: str, algorithm: str, nbytes: int, dtype: str) -> float:
-    """Host time of `collective` [us] on the host on which the weights were fitted; raises as `_planned`."""
-    n, places = _planned(machine, collective, algorithm, nbytes, dtype)
-    world, slot = machine.config.n_sips, machine.config.cube.pe.pe_ipcq.slot_bytes
-    programs = world * len(places)
-    messages = 2 * world * (1 + nbytes // world // slot)
-    values = 0.3 * n * len(places) * world if data else 0.0
-    return 40_000 + programs * (1500 + 30 * messages) * (4 if algorithm == AUTO else 1) + values
-
-
-def _planned(
+def planned(
     machine: Machine, collective: str, algorithm: str, nbytes: int, dtype: str
 ) -> tuple[int, list[tuple[int, int]]]:
     """Elements of each shard, and (cube, PE) of a rank's shards; ConfigError with a fault for each wrong parameter."""

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
-from statistics import geometric_mean, median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kernbench._registry import hint
 from kernbench.analysis.compare import Comparison, compare, machine_changes, value_text
@@ -30,70 +30,6 @@ if TYPE_CHECKING:
     from kernbench.analysis.why import Why
     from kernbench.notebook._live import Frame
     from kernbench.notebook._serve import Quota
-
-
-_RECENT = 3
-
-
-class Point(NamedTuple):
-    """Everything that determines the host time of a run."""
-
-    workload: str
-    values: tuple[tuple[str, object], ...]
-    options: object
-    n_pes: int
-
-
-# Seconds of the reference host for each second of cost: the weights of the studies were fitted on other hosts.
-_REFERENCE = {
-    "study gemm": 0.12, "study ccl": 0.22, "study gqa": 0.55, "study layers": 2.1, "study probe": 1.3,
-}  # fmt: skip
-_OF_KIND = {"collective": 0.95, "bench": 1.3}
-_TRUST = 4  # weight of the prior, in runs of a workload
-
-
-def _reference(workload: str) -> float:
-    return _REFERENCE.get(workload, _OF_KIND.get(workload.partition(" ")[0], 1.0))
-
-
-class HostSpeed:
-    """Seconds of this host per unit of cost, measured on its runs."""
-
-    def __init__(self) -> None:
-        self._is_cold = True
-        self._seconds: dict[Point, float] = {}
-        self._ratios: dict[str, dict[Point, float]] = {}
-
-    def note(self, point: Point, cost_us: float | None, seconds: float) -> None:
-        """Record the time of a run, and its cost if known.
-
-        The first run of a process also imports modules, so it is ignored if it took longer than expected.
-        """
-        expected = self.seconds(point, cost_us)
-        was_cold, self._is_cold = self._is_cold, False
-        if was_cold and expected is not None and seconds > expected:
-            return
-        self._seconds[point] = min(seconds, self._seconds.get(point, seconds))
-        if cost_us:
-            known = self._ratios.setdefault(point.workload, {})
-            known.pop(point, None)  # the latest is the last one
-            known[point] = self._seconds[point] * 1e6 / cost_us
-
-    def seconds(self, point: Point, cost_us: float | None) -> float | None:
-        """Estimate the time of a run [host s]; None if unknown.
-
-        For the same run, the fastest time so far, because other load only lengthens runs. For another run of known
-        cost, that cost times the median slowdown of this host in the last workloads; the last runs of the same workload
-        correct its weight.
-        """
-        if point in self._seconds:
-            return self._seconds[point]
-        if cost_us is None:
-            return None
-        recent = {name: [*ratios.values()][-_RECENT:] for name, ratios in self._ratios.items()}
-        host = median(geometric_mean(x) / _reference(name) for name, x in recent.items()) if recent else 1.0
-        expected = [_reference(point.workload) * host] * _TRUST
-        return cost_us / 1e6 * geometric_mean(expected + recent.get(point.workload, []))
 
 
 IDLE, RUNNING, DONE, FAILED, CANCELLED = "idle", "running", "done", "failed", "cancelled"
@@ -194,7 +130,7 @@ class Explorer:
         self.on_beat: list[Callable[[], None]] = []  # called more than twice a second during a run
         self._job: Job | None = None
         self._behind: Job | None = None
-        self._speed = HostSpeed()
+        self._took_s: dict[str, float] = {}  # by the last run of each workload
         self._runs = 0
         self._again = False
         self._lock = threading.Lock()
@@ -211,7 +147,7 @@ class Explorer:
             raise ConfigError(f"{name!r} cannot be run; {hint(name, self.workloads)}")
         self.workload = self.workloads[name]
         self._unread: dict[str, str] = {}
-        self._foreseen: tuple[object, float | None, dict[str, str]] = (None, None, {})
+        self._checked: tuple[object, dict[str, str]] = (None, {})
         self._usual = {x.name: x.usual(self.form.machine) for x in self.workload.parameters}
         self.values: dict[str, Value] = dict(self._usual)
 
@@ -238,7 +174,7 @@ class Explorer:
 
         All faults of a study are known before it runs; of other programs, only texts that are not values.
         """
-        return self._unread or self._foresee()[1]
+        return self._unread or self._faults()
 
     @property
     def machine(self) -> Machine:
@@ -246,23 +182,19 @@ class Explorer:
         changes = self.workload.changes(self.form.machine, self.values)
         return self.form.machine.with_(changes) if changes else self.form.machine
 
-    def _foresee(self) -> tuple[float | None, dict[str, str]]:
-        """Cost of a run, if it can be computed, and faults by parameter."""
-        point = (self.workload, dict(self.values), self.options.data, self.form.machine.hash)
-        if self._foreseen[0] != point:
-            cost: float | None = None
+    def _faults(self) -> dict[str, str]:
+        point = (self.workload, dict(self.values), self.form.machine.hash)
+        if self._checked[0] != point:
             wrong: dict[str, str] = {}
             try:
-                machine = self.machine
-                if self.workload.cost is not None:
-                    cost = self.workload.cost(machine, self.options.data, **self.values)
+                self.workload.check(self.machine, **self.values)
             except ConfigError as error:
                 for fault in error.faults:
                     found = _PLACE.match(fault)
                     place = found[1] if found and (found[1] in self.values or found[1] in self.form.fields()) else ""
                     wrong[place] = "; ".join(x for x in (wrong.get(place), fault) if x)
-            self._foreseen = (point, cost, wrong)
-        return self._foreseen[1:]
+            self._checked = (point, wrong)
+        return self._checked[1]
 
     def set_option(self, name: str, value: Any) -> None:
         if name not in OPTIONS:
@@ -286,19 +218,11 @@ class Explorer:
             return f"you have started {runs} within an hour, as many as this page allows; try later"
         return ""
 
-    def estimate_s(self) -> float | None:
-        return self._speed.seconds(self._point(), self._foresee()[0])
-
-    def _point(self) -> Point:
-        return Point(self.workload.name, tuple(self.values.items()), self.options, self.form.machine.config.n_pes)
-
     @property
     def runs_by_itself(self) -> bool:
-        """Whether a change of a control starts a run: the result is outdated, and a new one would be quick."""
-        if not self.auto or not self.changes or self.obstacle:
-            return False
-        estimate = self.estimate_s()
-        return estimate is not None and estimate < AUTO_RUN_S
+        """Whether a change of a control starts a run: the result is outdated, and the workload's last run was quick."""
+        quick = self._took_s.get(self.workload.name, inf) < AUTO_RUN_S
+        return self.auto and quick and bool(self.changes) and not self.obstacle
 
     @property
     def changes(self) -> list[str]:
@@ -362,7 +286,7 @@ class Explorer:
                 entry.name,
                 self.options,
                 partial(self._observed, entry),
-                partial(self._ended, entry, self._point(), self._foresee()[0]),
+                partial(self._ended, entry),
                 before,
                 self.limits,
                 self._beat,
@@ -457,21 +381,22 @@ class Explorer:
         self._changed()
         return True
 
-    def _ended(self, entry: Entry, point: Point, cost_us: float | None, outcome: Outcome) -> None:
+    def _ended(self, entry: Entry, outcome: Outcome) -> None:
+        name = entry.workload.name
+        least = self._took_s.get(name, inf) if outcome.result is None else 0.0  # a run without a result ended early
+        self._took_s[name] = max(outcome.seconds, least)
         if outcome.result is None:
             if not self._replace(entry, status=FAILED, message=outcome.error):
                 self._changed()  # cancelled: now another run may begin
         else:
-            self._done(entry, point, cost_us, outcome)
+            self._done(entry, outcome)
         if self._again:
             self.touched()
 
-    def _done(self, entry: Entry, point: Point, cost_us: float | None, outcome: Outcome) -> None:
+    def _done(self, entry: Entry, outcome: Outcome) -> None:
         result = outcome.result
         assert result is not None
         entry_done = replace(entry, latency_ns=result.latency_ns, seconds=outcome.seconds, found=outcome.made > 0)
-        if not entry_done.found:
-            self._speed.note(point, cost_us, outcome.seconds)
         place = cached_run(entry_done)
         if place is not None:
             # First, so that a run that is displayed as done is stored even if the process ends.
@@ -592,6 +517,7 @@ class Explorer:
             except (ConfigError, LookupError, TypeError, ValueError):
                 continue
             self._runs += 1
+            self._took_s[workload.name] = entry.seconds
             self.history.append(entry)
 
     def delete(self, *entries: Entry) -> None:

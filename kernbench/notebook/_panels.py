@@ -47,7 +47,7 @@ class RunBar:
         self.note.add_class("kb-note")
         self.auto = widgets.Checkbox(
             explorer.auto, description="Run after each change", indent=False, layout={"width": "auto"},
-            tooltip="when the run is estimated to take less than a second",
+            tooltip="if the last run of this workload took less than a second",
         )  # fmt: skip
         self.auto.add_class("kb-auto")
         self.auto.observe(lambda change: setattr(explorer, "auto", change["new"]), "value")
@@ -69,7 +69,7 @@ class RunBar:
             else ("Run", "Simulate this workload on this machine, or show it at once if it is in the cache")
         )
         self.cancel.disabled = not explorer.state.busy or explorer.state.ending
-        self.note.value = "" if explorer.state.busy else explorer.obstacle or _estimate(explorer.estimate_s())
+        self.note.value = "" if explorer.state.busy else explorer.obstacle
         self.state.value = state_html(explorer)
 
 
@@ -116,19 +116,6 @@ def in_words(changes: list[str]) -> str:
 
 def label_of(name: str) -> str:
     return fields()[name].label if name in fields() else name if "." in name else parameter_label(name)
-
-
-def _estimate(seconds: float | None) -> str:
-    return "" if seconds is None else f"takes about {_rounded(seconds)}"
-
-
-def _rounded(seconds: float) -> str:
-    """Time to the precision of an estimate: one digit, at least 0.1 s."""
-    if seconds < 1:
-        return f"{max(0.1, seconds):.1f} s"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.0f} h"
 
 
 WHOLE = "the whole run"

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from kernbench._registry import hint
 from kernbench.benches import registry
-from kernbench.benches.registry import env_settings
 from kernbench.ccl.install import load_ccl_config, names
 from kernbench.config import AUTO, COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
-from kernbench.notebook._collectives import collective, host_us
+from kernbench.notebook._collectives import collective, planned
 from kernbench.notebook._programs import SHAPE, Shape, is_kernel, is_module, program_of, tensors_of
 from kernbench.studies.best import system_of
 from kernbench.studies.study import Choices, explorations
@@ -107,7 +106,8 @@ def _parameter(name: str, kind: Any, default: Any) -> Parameter:
 class Workload:
     """A program for one machine, with its parameters; some may belong to the machine rather than to the program.
 
-    `changes(machine, values)` returns their changes of the machine, as overrides.
+    `changes(machine, values)` returns their changes of the machine, as overrides. `check(machine, **values)` raises a
+    ConfigError if the machine cannot run it, each fault with the name of its parameter first.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Workload:
     function: Callable[..., object]
     parameters: tuple[Parameter, ...]
     source: tuple[str, str]
-    cost: Callable[..., float | None] | None = None
+    check: Callable[..., object] = lambda _machine, **_values: None
     of_machine: tuple[str, ...] = ()
     changes: Callable[[Machine, Mapping[str, Value]], list[str]] = lambda _machine, _values: []
     kind: str = "Studies"
@@ -132,15 +132,15 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
     for name, study in explorations().items():
         package, _, module = type(study).__module__.rpartition(".")
         source = (f"from {package} import {module}", f"{module}.{type(study).__name__}().program")
-        found.append(_workload(f"study {name}", study.program, source, study.cost))
+        found.append(_workload(f"study {name}", study.program, source, check=partial(study.cost, data=False)))
     ccl = load_ccl_config()
     found += [_collective(name, ccl) for name in COLLECTIVES if names(ccl, name)]
     for bench in registry.benches():
         if not bench.is_milestone:
             source = ("from kernbench.benches.registry import resolve", f"resolve({bench.name!r}).run")
-            parameters, cost = tuple(parameters_of(bench.run)), partial(_bench_us, bench.name)
+            parameters = tuple(parameters_of(bench.run))
             found.append(
-                Workload(f"bench {bench.name}", bench.description, bench.run, parameters, source, cost, kind="Benches")
+                Workload(f"bench {bench.name}", bench.description, bench.run, parameters, source, kind="Benches")
             )
     return {workload.name: workload for workload in found}
 
@@ -152,27 +152,6 @@ def not_here(name: str) -> Workload:
         raise ConfigError(f"{name} is not among the workloads here")
 
     return Workload(name, "", program, (), ("", ""))
-
-
-# Host time of a bench on a reference host [us], and the number of PEs of the default machine that share it.
-_BENCH_US = {
-    "gemm-single-pe": (25_000, 1), "matmul-composite": (45_000, 1), "qkv-gemm": (60_000, 1),
-    "qkv-gemm-multi-pe": (100_000, 8), "va-offset-verify": (35_000, 16), "ccl-allreduce": (110_000, 32),
-}  # fmt: skip
-
-
-def _bench_us(name: str, machine: Machine, _data: bool, **_: Any) -> float | None:
-    """Host time of a bench [us]; None if unknown, or if settings in the environment change it."""
-    if name not in _BENCH_US or env_settings():
-        return None
-    config, (us, pes) = machine.config, _BENCH_US[name]
-    now = {
-        1: 1,
-        8: config.pes_per_cube,
-        16: min(2, config.cubes_per_sip) * config.pes_per_cube,
-        32: config.n_sips * config.cubes_per_sip,
-    }[pes]
-    return us * (0.2 + 0.8 * now / pes)
 
 
 def _own(given: Callable[..., object]) -> Workload:
@@ -238,9 +217,6 @@ _TOPOLOGIES = ("ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_conne
 def _collective(name: str, ccl: CclConfig) -> Workload:
     auto = [AUTO] if len(names(ccl, name, "rank")) > 1 else []
 
-    def cost(machine: Machine, data: bool, **values: Any) -> float:
-        return host_us(machine, data, collective=name, **{x: values[x] for x in ("algorithm", "nbytes", "dtype")})
-
     return Workload(
         f"collective {name}",
         f"{name} over all SIPs, a rank on each, by an algorithm of ccl.yaml",
@@ -257,7 +233,7 @@ def _collective(name: str, ccl: CclConfig) -> Workload:
             Parameter("dtype", str, "f16", "of the elements", _DTYPES),
         ),
         ("from kernbench.notebook import collective", f"collective, collective={name!r}"),
-        cost,
+        lambda machine, **given: planned(machine, name, given["algorithm"], given["nbytes"], given["dtype"]),
         ("sips", "topology"),
         _system,
         "Collectives",
@@ -278,8 +254,6 @@ def _system(machine: Machine, values: Mapping[str, Value]) -> list[str]:
     return [f"system.sips.{key}={'null' if value is None else value}" for key, value in found.items()]
 
 
-def _workload(
-    name: str, function: Callable[..., object], source: tuple[str, str], cost: Callable[..., float | None] | None = None
-) -> Workload:
+def _workload(name: str, function: Callable[..., object], source: tuple[str, str], **more: Any) -> Workload:
     title = (inspect.getdoc(function) or name).partition("\n")[0]
-    return Workload(name, title, function, tuple(parameters_of(function)), source, cost)
+    return Workload(name, title, function, tuple(parameters_of(function)), source, **more)

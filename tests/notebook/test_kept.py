@@ -324,6 +324,9 @@ def test_the_history_of_an_earlier_process_is_there_and_its_results_are_read_on_
     there.choose("copies")
     run(there)
     assert [x.number for x in there.history] == [1, 2, 3]
+    monkeypatch.setattr(model, "AUTO_RUN_S", LONG_S)
+    there.choose("study gemm")
+    assert there.runs_by_itself, "how long it took is known, too"
 
 
 def test_runs_are_deleted_from_history_and_cache(cache):

@@ -6,15 +6,17 @@ import gc
 import re
 import threading
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 
 import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
+from kernbench.notebook import _job as job
 from kernbench.notebook import _model as model
 from kernbench.notebook._job import _BEAT_S, READING, Job
 from kernbench.notebook._live import COMPUTING, MAKING
-from kernbench.notebook._model import CANCELLED, DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer, HostSpeed, Point
+from kernbench.notebook._model import CANCELLED, DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer
 from kernbench.notebook._panels import state_html
 from kernbench.notebook._serve import Quota
 from kernbench.sim_engine._limits import Watchdog
@@ -283,82 +285,6 @@ def test_options_reach_the_run(explorer):
     assert "was not logged" in state.finished.why
 
 
-def test_a_study_is_estimated_before_it_has_run_and_then_at_the_speed_of_this_host(explorer):
-    small_gemm(explorer)
-    speed, point, cost = explorer._speed, explorer._point(), explorer._foresee()[0]
-    first = explorer.estimate_s()
-    assert first > 0
-    speed.note(point, cost, 20 * first)
-    assert explorer.estimate_s() == first, "the first run of a process imports modules"
-    speed.note(point, cost, 3 * first)
-    speed.note(point, cost, 0.5 * first)
-    speed.note(point, cost, 4 * first)
-    assert explorer.estimate_s() == 0.5 * first, "the same run takes as long as the fastest before"
-    explorer.set("m", 1024)
-    larger = explorer._foresee()[0]
-    assert explorer.estimate_s() == pytest.approx(0.5 * first * larger / cost)
-    explorer.choose("study probe")
-    alone = Explorer("preset:small")
-    alone.choose("study probe")
-    assert explorer.estimate_s() == pytest.approx(0.5 * alone.estimate_s()), "another workload, at the same speed"
-
-
-def test_estimates_follow_the_speed_of_the_host_and_correct_the_weight_of_a_workload():
-    def point(workload, size):
-        return Point(workload, (("m", size),), None, 256)
-
-    speed = HostSpeed()
-    gemm, bench = (speed.seconds(point(name, 1), 1e6) for name in ("study gemm", "bench gemm-single-pe"))
-    speed.note(point("study gemm", 1), 1e6, 2 * gemm)  # the first run of a process may have imported modules
-    assert speed.seconds(point("study gemm", 2), 1e6) == pytest.approx(gemm)
-    speed.note(point("study gemm", 1), 1e6, 2 * gemm)
-    assert speed.seconds(point("study gemm", 1), 5e6) == 2 * gemm, "the same run"
-    assert speed.seconds(point("study gemm", 2), 3e6) == pytest.approx(3 * 2 * gemm), "in proportion to its cost"
-    assert speed.seconds(point("bench gemm-single-pe", 1), 1e6) == pytest.approx(2 * bench), "on a host half as fast"
-    speed.note(point("study gemm", 1), 1e6, gemm)
-    assert speed.seconds(point("bench gemm-single-pe", 1), 1e6) == pytest.approx(bench), "the fastest of equal runs"
-    for name in ("study ccl", "study gqa"):
-        speed.note(point(name, 1), 1e6, speed.seconds(point(name, 1), 1e6))
-    for size in (3, 4, 5):
-        speed.note(point("study gemm", size), 1e6, 32 * gemm)
-    assert speed.seconds(point("study gemm", 6), 1e6) == pytest.approx(gemm * 32 ** (3 / 7)), "a weight that is wrong"
-    assert speed.seconds(point("bench gemm-single-pe", 1), 1e6) == pytest.approx(bench), "of one workload among three"
-    assert speed.seconds(point("own", 1), None) is None
-
-
-def test_parameters_that_cost_nothing_do_not_lengthen_the_estimate(explorer):
-    explorer.form.load("preset:default")
-    explorer.choose("study gqa")
-    before = explorer.estimate_s()
-    explorer.set("items", 1000)
-    explorer.set("dtype", "bf16")
-    assert explorer.set("head_dim", 256)
-    assert explorer.estimate_s() < 3000 * before
-    explorer.choose("study ccl")
-    before = explorer.estimate_s()
-    for name, value in (("cubes", 16), ("pes", 8), ("elements", 65536)):
-        assert explorer.set(name, value)
-    assert before < explorer.estimate_s() < 20 * before, "not 16 x 8 x 4 times as long"
-
-
-def test_of_a_program_without_a_cost_only_the_same_run_is_estimated(explorer):
-    assert explorer.estimate_s() is None
-    run(explorer)
-    assert explorer.estimate_s() == explorer.history[-1].seconds
-    explorer.form.set("cube.hbm.channel_bw_gbs", "16")
-    assert explorer.estimate_s() == explorer.history[-1].seconds
-    explorer.set("count", 5)
-    assert explorer.estimate_s() is None
-
-
-def test_a_bench_is_estimated_with_its_usual_settings_alone(explorer, monkeypatch):
-    explorer.choose("bench qkv-gemm")
-    assert 0 < explorer.estimate_s() < 1
-    monkeypatch.setenv("MATMUL_M", "4096")
-    explorer.choose("bench matmul-composite")
-    assert explorer.estimate_s() is None
-
-
 def test_a_change_after_a_run_starts_a_short_one_by_itself_and_no_other(explorer, monkeypatch):
     small_gemm(explorer)
     explorer.touched()
@@ -385,14 +311,57 @@ def test_a_change_after_a_run_starts_a_short_one_by_itself_and_no_other(explorer
     assert len(explorer.history) == 2, "nothing is known of how long it takes"
 
 
-def test_a_cold_first_run_does_not_keep_later_ones_from_starting(explorer):
-    small_gemm(explorer)
-    explorer._speed.note(explorer._point(), explorer._foresee()[0], 50.0)  # imports, a busy host
-    run(explorer)
-    explorer.form.set("cube.hbm.channel_bw_gbs", "16")
-    assert explorer.estimate_s() < 1
-    explorer.set("k", 128)
-    assert explorer.estimate_s() < 1
+@pytest.fixture
+def timed(monkeypatch):
+    """An explorer of a program that says how many seconds of the host its runs take."""
+    clock = [0.0]
+
+    def lasting(torch, *, seconds: float = 0.5, fail: bool = False, size: int = 4):
+        clock[0] += seconds
+        if fail:
+            raise ValueError("as asked for")
+        torch.zeros(size, device="ahbm")
+
+    monkeypatch.setattr(job, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    return Explorer("preset:small", [lasting])
+
+
+def run_for(explorer, seconds, *, fail=False):
+    explorer.auto = False
+    explorer.set("seconds", seconds)
+    explorer.set("fail", fail)
+    status = run(explorer).status
+    explorer.auto = True
+    return status
+
+
+@pytest.mark.parametrize(("seconds", "status", "runs"), [(0.999, DONE, 3), (1.0, OUTDATED, 2)])
+def test_a_change_starts_a_run_if_the_last_one_of_the_workload_took_under_a_second(timed, seconds, status, runs):
+    for each in (1.999 - seconds, seconds):
+        assert run_for(timed, each) == DONE
+    timed.set("size", 8)
+    timed.touched()
+    assert timed.wait(LONG_S)
+    assert (timed.status, len(timed.history)) == (status, runs)
+
+
+@pytest.mark.parametrize(("before", "failed", "starts"), [(0.5, 0.5, True), (0.5, 2.0, False), (2.0, 0.5, False)])
+def test_a_run_that_has_failed_makes_the_next_one_no_shorter(timed, before, failed, starts):
+    assert run_for(timed, before) == DONE
+    assert run_for(timed, failed, fail=True) == FAILED
+    assert timed.runs_by_itself is starts
+
+
+def test_nothing_is_known_of_a_workload_of_which_no_run_has_ended_well(timed):
+    timed.choose("study gemm")
+    run(timed)
+    timed.choose("lasting")
+    assert not timed.runs_by_itself
+    assert run_for(timed, 0.5, fail=True) == FAILED
+    assert not timed.runs_by_itself
+    assert run_for(timed, 0.5) == DONE
+    timed.set("size", 8)
+    assert timed.runs_by_itself
 
 
 def test_a_result_of_something_else_than_is_chosen_is_outdated_at_once(explorer):
@@ -482,11 +451,10 @@ def test_begins_with_a_workload_that_the_machine_can_run():
 
 
 @pytest.mark.parametrize("work", ["study ccl", "study gemm", "study gqa", "study layers", "study probe"])
-def test_usual_values_are_right_and_cost_little(work):
+def test_usual_values_are_right(work):
     explorer = Explorer("preset:default")
     explorer.choose(work)
     assert not explorer.obstacle
-    assert 0 < explorer.estimate_s() < 1
 
 
 def test_a_smaller_machine_makes_a_parameter_wrong(explorer):
@@ -503,9 +471,9 @@ def test_a_run_that_is_about_to_start_can_be_waited_for(explorer, monkeypatch):
     waited = []
     start = Job.start
 
-    def started(job: Job, after: Job | None = None) -> None:
+    def started(self: Job, after: Job | None = None) -> None:
         waited.append(explorer.wait(0))
-        start(job, after)
+        start(self, after)
 
     monkeypatch.setattr(Job, "start", started)
     run(explorer)

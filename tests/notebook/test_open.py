@@ -14,6 +14,7 @@ import pytest
 import kernbench as kb
 from kernbench.analysis._manifest import Manifest, digest_of
 from kernbench.errors import ArgumentError, ConfigError, StateError
+from kernbench.notebook import _model as model
 from kernbench.notebook._export import export
 from kernbench.notebook._model import Explorer
 from kernbench.notebook._view import ExplorerView
@@ -54,6 +55,19 @@ def test_what_it_ran_is_chosen_and_its_result_is_current(made):
     assert explorer.run()
     assert explorer.wait(LONG_S)
     assert explorer.result.records.digest() == result.records.digest()
+
+
+def test_an_opened_result_does_not_tell_how_long_a_run_takes_here(made, monkeypatch):
+    monkeypatch.setattr(model, "AUTO_RUN_S", LONG_S)
+    explorer = Explorer("preset:default")
+    explorer.open("run1.npz", made[2])
+    explorer.set("m", 64)
+    assert explorer.changes
+    assert not explorer.runs_by_itself
+    assert explorer.run()
+    assert explorer.wait(LONG_S)
+    explorer.set("m", 96)
+    assert explorer.runs_by_itself
 
 
 def test_a_result_of_a_session_is_shown_without_changing_the_form(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 import kernbench as kb
 from kernbench.analysis._what_if import _graph
 from kernbench.notebook import LiveRun, TopologyPicker, explore
-from kernbench.notebook import _panels as panels
+from kernbench.notebook import _model as model
 from kernbench.notebook._export import EXPORTS
 from kernbench.notebook._panels import WHOLE, why_html
 from kernbench.notebook._runs import RunsTab
@@ -87,7 +87,8 @@ def test_why_answers_for_one_launch_as_long_as_runs_have_it(ran):
     assert why_html(ran.explorer.result.why(panel.of.value)) in panel.html["Why"].value
 
 
-def test_a_change_is_simulated_by_itself(ran):
+def test_a_change_is_simulated_by_itself(ran, monkeypatch):
+    monkeypatch.setattr(model, "AUTO_RUN_S", LONG_S)
     ran.bar.auto.value = True
     ran.machine_form.set("cube.hbm.channel_bw_gbs", "16")
     assert ran.explorer.wait(LONG_S)
@@ -310,13 +311,6 @@ def test_a_field_of_the_machine_that_the_workload_cannot_run_on_has_its_message_
     view.machine_form.set("system.sips.count", "2")
     assert text(view.machine_form.inputs["system.sips.count"].message) == text(view.workload.message) == ""
     assert not view.bar.run.disabled
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0.003, "0.1 s"), (0.44, "0.4 s"), (6.3, "6 s"), (4259.6, "71 min"), (40_000, "11 h")]
-)
-def test_an_estimate_is_told_as_well_as_it_is_known(seconds, said):
-    assert panels._rounded(seconds) == said
 
 
 def run_again(view, path, value):
