@@ -88,7 +88,7 @@ def test_llms_txt_leads_to_the_description_of_every_public_name(site):
     assert [name for name, _ in links] == PUBLIC.findall(text_of(ROOT / "docs" / "api.md"))
     assert all(f'id="{anchor}"' in page for _, anchor in links)
     assert text.startswith("# kernbench\n\n> Simulate AI accelerators")
-    assert "\n## Kernels\n\n- [kernbench.triton_emu" in text
+    assert "\n## Kernels\n\n- [kernbench.tl]" in text
 
 
 def test_charts_of_a_report_can_be_used(site):
