@@ -17,13 +17,12 @@ from kernbench.ccl.algorithms import Copy, Message, exchange
 from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve_algorithm_config
 from kernbench.config import AUTO, CclConfig
 from kernbench.config._ccl import COLLECTIVES
-from kernbench.errors import ConfigError, PlacementError, quote
+from kernbench.errors import CollectiveMismatchError, ConfigError, PlacementError, quote
 from kernbench.runtime_api._device_tensor import DeviceTensor, deploy_like
 from kernbench.runtime_api._devices import Start
 from kernbench.runtime_api._layout import Layout, Region, Run, along, chunks, elements, runs, stacked, whole
-from kernbench.runtime_api.collective import Collectives, title
-from kernbench.runtime_api.work import Call, Mailbox, Meeting, ReduceOp
-from kernbench.triton_emu._handles import Pointer
+from kernbench.runtime_api.collective import Collectives, Shard, title
+from kernbench.runtime_api.work import Call, Exchange, Launch, Mailbox, Meeting, Part
 
 if TYPE_CHECKING:
     from kernbench.ccl._group import Place
@@ -105,32 +104,38 @@ def checked_runs(part: Region, other: Region, most: int = MOST_RUNS) -> list[Run
     return found
 
 
-def route(source: int, target: int, of: DeviceTensor, to: DeviceTensor, part: Region, other: Region) -> Route:
-    return Route(source, target, of, to, checked_runs(part, other))
-
-
-def between(source: int, of: DeviceTensor, target: int, to: DeviceTensor) -> Route:
-    if of.layout.shape == to.layout.shape and of.shape == to.shape:
-        return route(source, target, of, to, whole(of.layout), whole(to.layout))
-    return _in_order(source, of, 0, target, to, 0, of.numel())
-
-
-def rows_between(source: int, of: DeviceTensor, first: int, target: int, to: DeviceTensor, at: int, n: int) -> Route:
-    """Copy rows `first` to `first + n` (of dim 0) of one member's tensor to row `at` of another's."""
-    placed = (tuple(of.shape), tuple(to.shape)) == (of.layout.shape, to.layout.shape)
-    if placed and of.shape[1:] == to.shape[1:]:
-        part, other = along(of.layout, 0, first, first + n), along(to.layout, 0, at, at + n)
-        return route(source, target, of, to, part, other)
-    row = of.numel() // max(of.shape[0], 1)
-    return _in_order(source, of, first * row, target, to, at * row, n * row)
-
-
-def _in_order(source: int, of: DeviceTensor, first: int, target: int, to: DeviceTensor, at: int, n: int) -> Route:
-    """Copy `n` elements, counted in row-major order."""
-    part, other = elements(of.layout, first, first + n), elements(to.layout, at, at + n)
+def route(source: int, of: Part, target: int, to: Part) -> Route:
+    """Copy a part of one member's tensor to a part of another's: by dims if their shapes agree, else in order."""
+    a, b = of.tensor, to.tensor
+    placed = (tuple(a.shape), tuple(b.shape)) == (a.layout.shape, b.layout.shape)
+    part: Region | None
+    other: Region | None
+    if of.n is None and a.layout.shape == b.layout.shape and a.shape == b.shape:
+        part, other = whole(a.layout), whole(b.layout)
+    elif of.n is not None and placed and a.shape[1:] == b.shape[1:]:
+        part, other = along(a.layout, 0, of.first, of.first + of.n), along(b.layout, 0, to.first, to.first + of.n)
+    else:
+        row, n = (1, a.numel()) if of.n is None else (a.numel() // max(a.shape[0], 1), of.n)
+        part, other = (elements(p.tensor.layout, p.first * row, (p.first + n) * row) for p in (of, to))
     if part is None or other is None:
-        raise out_of_order(of, to)
-    return route(source, target, of, to, part, other)
+        raise out_of_order(a, b)
+    return Route(source, target, a, b, checked_runs(part, other))
+
+
+def routes(calls: Sequence[Exchange]) -> list[Route]:
+    found = []
+    for r, sender in enumerate(calls):
+        for j, part in sender.sends.items():
+            receives = calls[j].receives
+            if part.n != receives[r].n:
+                sent, got = ([p.n for p in parts.values()] for parts in (sender.sends, receives))
+                raise CollectiveMismatchError(
+                    f"all_to_all_single: rank {r} of the group sends {sent[j]} rows to rank {j}, which expects "
+                    f"{got[r]}; input_split_sizes = {sent}, output_split_sizes there = {got}"
+                )
+            if part.n != 0:
+                found.append(route(r, part, j, receives[r]))
+    return found
 
 
 def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
@@ -148,10 +153,6 @@ def copying(host: Host, routes: Sequence[Route], name: str) -> Callable[[], simp
         return host.engine.launch(routes[0].of.sip, list(args), exchange, args, name).done
 
     return start
-
-
-# The pointers and the number of elements of a kernel on one shard.
-Shard = tuple[tuple[Pointer, ...], int]
 
 
 class Transport:
@@ -173,46 +174,43 @@ class Transport:
                 raise ConfigError(f"pg_options: {collective}: algorithm {own.name!r} does {own.collective}")
         return found
 
-    def prepare(self, group: ProcessGroup, calls: list[Call]) -> list[Start]:
-        call = calls[0]
-        if not call.runs:
-            return []
-        if call.routes is not None:
-            return self.exchange(group, range(group.size()), calls, group.name)
-        tensors = [t for each in calls for t in each.tensors.values()]
-        if tensors and not any(t.shards for t in tensors):
-            return [self._nothing] * group.size()
-        shards: list[dict[Target, list[Shard]]]
-        if call.name == "barrier":
-            shards = [{(0, 0): [((), 1)]}] * group.size()
-        elif call.name in ("all_gather", "reduce_scatter"):
-            shards = [_side_by_side(each) for each in calls]
-        else:
-            shards = [_shards(each.tensors["tensor"]) for each in calls]
-        options: dict[str, object] = {}
-        if call.op is not None and call.op is not ReduceOp.SUM:
-            options["op"] = call.op.value
-        if call.root is not None:
-            options["root"] = call.root
-        return self._on_shards(group, self._plan(group, call, shards), shards, options)
+    def starts(self, group: ProcessGroup, members: Sequence[int], calls: Sequence[Call], key: str) -> list[Start]:
+        """Return a function per device that starts what `members` call.
 
-    def exchange(self, group: ProcessGroup, members: Sequence[int], calls: list[Call], key: str) -> list[Start]:
-        """Return a function per device that starts the messages between `members` which `calls` ask for.
-
-        `key` names the queues: on one device, exchanges with the same key run one after another.
+        `key` names the queues: on one device, collectives with the same key run one after another.
         """
-        assert calls[0].routes is not None, "an exchange says what moves"
-        routes = calls[0].routes(calls)
-        pairs = frozenset((r.source, r.target) for r in routes if r.source != r.target)
-        todo = tasks(routes, len(members))
-        if not todo[0]:
-            return [self._nothing] * len(members)
-        sips = [group.devices[m] for m in members]
-        planned = plan(direct(calls[0].name, pairs), self._host.config, sips, list(todo[0]))
-        buffers = {(sip, *at): args for sip, own in zip(sips, todo, strict=True) for at, args in own.items()}
-        return self._starts(key, planned, buffers, dict.fromkeys(buffers, 0), {})
+        launches = [call for call in calls if isinstance(call, Launch)]
+        if launches:
+            return self._launch(group, launches, key)
+        return self._exchange([group.devices[m] for m in members], [c for c in calls if isinstance(c, Exchange)], key)
 
-    def _plan(self, group: ProcessGroup, call: Call, shards: Sequence[Mapping[Target, Sequence[Shard]]]) -> Plan:
+    def _exchange(self, sips: Sequence[int], calls: Sequence[Exchange], key: str) -> list[Start]:
+        ways = routes(calls)
+        todo = tasks(ways, len(sips))
+        if not todo[0]:
+            return [self._nothing] * len(sips)
+        pairs = frozenset((way.source, way.target) for way in ways if way.source != way.target)
+        planned = plan(direct(calls[0].name, pairs), self._host.config, sips, list(todo[0]))
+        given = {(sip, *at): (args, 0) for sip, own in zip(sips, todo, strict=True) for at, args in own.items()}
+        return self._starts(key, planned, given, {})
+
+    def _launch(self, group: ProcessGroup, calls: Sequence[Launch], key: str) -> list[Start]:
+        """Start the kernel of a plan on the shards of each member; on several shards of one PE, one after another."""
+        shards = [call.shards() for call in calls]
+        if not any(shards):
+            return [self._nothing] * len(calls)
+        planned, options = self._plan(group, calls[0], shards), calls[0].options
+        own = {(sip, *at): mine for sip, each in zip(group.devices, shards, strict=True) for at, mine in each.items()}
+        if all(len(mine) == 1 for mine in own.values()):
+            return self._starts(key, planned, {place: mine[0] for place, mine in own.items()}, options)
+        several = replace(planned.algorithm, kernel=partial(_each, planned.algorithm.kernel), kernel_args=no_args)
+        args = {
+            place: ((tuple((*given, *planned.args(place, n, **options)) for given, n in mine),), 0)
+            for place, mine in own.items()
+        }
+        return self._starts(key, replace(planned, algorithm=several), args, {})
+
+    def _plan(self, group: ProcessGroup, call: Launch, shards: Sequence[Mapping[Target, Sequence[Shard]]]) -> Plan:
         """Select the algorithm: the group's, else that of ccl.yaml, else the best."""
         places, sips, config = list(shards[0]), group.devices, self._config
         named = group.algorithms.get(call.name)
@@ -232,28 +230,10 @@ class Transport:
     def _config(self) -> CclConfig:
         return load_ccl_config(machine=self._host.config)
 
-    def _on_shards(
-        self, group: ProcessGroup, planned: Plan, shards: Sequence[Mapping[Target, Sequence[Shard]]],
-        options: Mapping[str, object],
-    ) -> list[Start]:  # fmt: skip
-        """Start the kernel of a plan on the shards of each member; on several shards of one PE, one after another."""
-        own = {(sip, *at): mine for sip, each in zip(group.devices, shards, strict=True) for at, mine in each.items()}
-        if all(len(mine) == 1 for mine in own.values()):
-            buffers = {place: mine[0][0] for place, mine in own.items()}
-            n_elem = {place: mine[0][1] for place, mine in own.items()}
-            return self._starts(group.name, planned, buffers, n_elem, options)
-        calls = {
-            place: (tuple((*pointers, *planned.args(place, n, **options)) for pointers, n in mine),)
-            for place, mine in own.items()
-        }
-        several = replace(planned.algorithm, kernel=partial(_each, planned.algorithm.kernel), kernel_args=no_args)
-        return self._starts(group.name, replace(planned, algorithm=several), calls, dict.fromkeys(calls, 0), {})
-
     def _starts(
-        self, key: str, planned: Plan, buffers: Mapping[Place, Sequence[object]], n_elem: Mapping[Place, int],
-        options: Mapping[str, object],
-    ) -> list[Start]:  # fmt: skip
-        starts = self._collectives.starts(planned, key, buffers, n_elem, title(planned.algorithm), options)
+        self, key: str, planned: Plan, shards: Mapping[Place, Shard], options: Mapping[str, object]
+    ) -> list[Start]:
+        starts = self._collectives.starts(planned, key, shards, title(planned.algorithm), options)
         self._host.requests += len(starts)
         return [starts[sip] for sip in planned.sips]
 
@@ -264,22 +244,6 @@ class Transport:
 def _each(kernel: Callable[..., object], calls: Sequence[tuple[object, ...]], *, tl: TLContext) -> None:
     for args in calls:
         kernel(*args, tl=tl)
-
-
-def _shards(tensor: DeviceTensor) -> dict[Target, list[Shard]]:
-    return {pe: [((tensor.pointer + first,), n) for first, n in own] for pe, own in sorted(tensor._parts().items())}
-
-
-def _side_by_side(call: Call) -> dict[Target, list[Shard]]:
-    """Return the shards of an all-gather or reduce-scatter: pointers to a PE's part and to its `ranks` joint parts."""
-    gather = call.name == "all_gather"
-    part, (joint, ranks) = call.tensors["input" if gather else "output"], call.own
-    found: dict[Target, list[Shard]] = {}
-    for pe, own in sorted(part._parts().items()):
-        for first, n in own:
-            pointers = part.pointer + first, joint.pointer + first * ranks
-            found.setdefault(pe, []).append((pointers, n) if gather else (pointers[::-1], n * ranks))
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +383,7 @@ class ProcessGroup:
         meeting = self._open.get(number)
         if meeting is None:
             title = f"call {member.launches + (not call.runs)} of {self.title}"
-            start = partial(self._transport.prepare, self)
+            start = partial(self._transport.starts, self, range(self.size()), key=self.name)
             meeting = self._open[number] = Meeting(self._host, title, self.ranks, self.devices, self.name, start)
         work = meeting.join(rank, call)
         if meeting.is_complete:
