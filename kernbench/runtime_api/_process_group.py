@@ -145,14 +145,10 @@ def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
     )
 
 
-def copying(host: Host, routes: Sequence[Route], name: str) -> Callable[[], simpy.Event]:
+def copying(host: Host, routes: Sequence[Route], name: str) -> Start:
     """Return a function that starts device-local copies; it keeps the tensors alive."""
     (args,) = tasks(routes, 1)
-
-    def start() -> simpy.Event:
-        return host.engine.launch(routes[0].of.sip, list(args), exchange, args, name).done
-
-    return start
+    return lambda: host.engine.launch(routes[0].of.sip, list(args), exchange, args, name).done
 
 
 class Transport:
@@ -185,11 +181,11 @@ class Transport:
         return self._exchange([group.devices[m] for m in members], [c for c in calls if isinstance(c, Exchange)], key)
 
     def _exchange(self, sips: Sequence[int], calls: Sequence[Exchange], key: str) -> list[Start]:
-        ways = routes(calls)
-        todo = tasks(ways, len(sips))
+        moves = routes(calls)
+        todo = tasks(moves, len(sips))
         if not todo[0]:
             return [self._nothing] * len(sips)
-        pairs = frozenset((way.source, way.target) for way in ways if way.source != way.target)
+        pairs = frozenset((move.source, move.target) for move in moves if move.source != move.target)
         planned = plan(direct(calls[0].name, pairs), self._host.config, sips, list(todo[0]))
         given = {(sip, *at): (args, 0) for sip, own in zip(sips, todo, strict=True) for at, args in own.items()}
         return self._starts(key, planned, given, {})
@@ -246,20 +242,11 @@ def _each(kernel: Callable[..., object], calls: Sequence[tuple[object, ...]], *,
         kernel(*args, tl=tl)
 
 
-@dataclass(frozen=True, slots=True)
-class Moves:
-    """The runs between a packed tensor and the ranks' parts, for tensors of one layout."""
-
-    layout: Layout
-    runs: tuple[list[Run], ...]
-    in_place: bool
-
-
 @dataclass(slots=True)
 class Packer:
     """The buffers and runs of one rank's calls in a group, cached for later calls."""
 
-    moves: dict[Key, Moves] = field(default_factory=dict)
+    moves: dict[Key, tuple[Layout, list[list[Run]]] | None] = field(default_factory=dict)
     tensors: dict[Key, DeviceTensor] = field(default_factory=dict)
 
     def packed(
@@ -267,48 +254,49 @@ class Packer:
     ) -> tuple[DeviceTensor, Sequence[Start]]:
         """Return one tensor in the order of the kernels, and the starts of the copies to it (`unpack`: from it)."""
         ways = part.dtype, n, unpack, *((t.layout.shape, t.layout.placement) for t in (part, *given))
-        moves = self.moves.get(ways)
+        if ways not in self.moves:
+            self.moves[ways] = _moves(given, part, n, unpack)
+        moves = self.moves[ways]
         if moves is None:
-            moves = self.moves[ways] = _moves(given, part, n, unpack)
-        if moves.in_place:
             return given[0], ()
-        place = part.dtype, n, (moves.layout.shape, moves.layout.placement)
+        layout, found = moves
+        place = part.dtype, n, (layout.shape, layout.placement)
         if place not in self.tensors:
-            self.tensors[place] = deploy_like(host, moves.layout, given[0].device, f"packed {given[0].name}")
+            self.tensors[place] = deploy_like(host, layout, given[0].device, f"packed {given[0].name}")
         pack = self.tensors[place]
-        ends = [given[0]] * n if len(given) == 1 else given
-        routes = [
-            Route(0, 0, pack, t, own) if unpack else Route(0, 0, t, pack, own)
-            for t, own in zip(ends, moves.runs, strict=True)
-        ]
+        ends = zip([given[0]] * n if len(given) == 1 else given, found, strict=True)
+        routes = [Route(0, 0, pack, t, own) if unpack else Route(0, 0, t, pack, own) for t, own in ends]
         return pack, (copying(host, routes, "unpack" if unpack else "pack"),)
 
 
-def _moves(given: Sequence[DeviceTensor], part: DeviceTensor, n: int, unpack: bool) -> Moves:
+def _moves(
+    given: Sequence[DeviceTensor], part: DeviceTensor, n: int, unpack: bool
+) -> tuple[Layout, list[list[Run]]] | None:
+    """Return the layout of a packed tensor and the runs between it and the ranks' parts; None if they are in place."""
     base, regions = _regions(given, part, n)
     layout = stacked(base, n)
     inner = chunks(layout, n, base.shape)
     assert inner is not None, "a stack is the stack of its layers"
     pairs = zip(inner, regions, strict=True)
-    found = tuple(checked_runs(a, b) if unpack else checked_runs(b, a) for a, b in pairs)
+    found = [checked_runs(a, b) if unpack else checked_runs(b, a) for a, b in pairs]
     places = [[(s.cube, s.pe, s.offset_bytes) for s in own.shards] for own in (layout, given[0].layout)]
     stays = len(given) == 1 and places[0] == places[1]
-    return Moves(layout, found, stays and all(run.source == run.target for own in found for run in own))
+    return None if stays and all(run.source == run.target for own in found for run in own) else (layout, found)
 
 
 def _regions(given: Sequence[DeviceTensor], part: DeviceTensor, n: int) -> tuple[Layout, list[Region]]:
     """Return the layout of a part and each rank's region: by dims, else in row-major order."""
     base, size = part.layout, part.numel()
+    found = None
     if len(given) == 1:
         found = chunks(given[0].layout, n, base.shape)
-        pieces = [elements(given[0].layout, i * size, (i + 1) * size) for i in range(n)] if found is None else []
-    else:
-        same_shape = all(t.layout.shape == base.shape for t in given)
-        found = [whole(t.layout) for t in given] if same_shape else None
-        pieces = [elements(t.layout, 0, size) for t in given]
+    elif all(t.layout.shape == base.shape for t in given):
+        found = [whole(t.layout) for t in given]
     if found is not None:
         return base, found
     flat = base.flat()
+    ends = [(given[0], i * size) for i in range(n)] if len(given) == 1 else [(t, 0) for t in given]
+    pieces = [elements(t.layout, at, at + size) for t, at in ends]
     if flat is None or any(piece is None for piece in pieces):
         raise out_of_order(given[0], part)
     return flat, [piece for piece in pieces if piece is not None]
@@ -467,6 +455,11 @@ class Groups:
         group = ProcessGroup(self._host, ranks, devices, name, title, chosen, self._transport)
         self.scope.made.append(group)
         return group
+
+    def split(self, world: ProcessGroup, ranks: Sequence[int], algorithms: Algorithms) -> ProcessGroup:
+        made = self.make(ranks, [world.devices[r] for r in ranks], algorithms)
+        world.children = [group for group in world.children if not group.is_over] + [made]
+        return made
 
     def _inherit(self, nprocs: int) -> None:
         if not self._outside.is_inherited:

@@ -67,20 +67,16 @@ class DrainCheck:
             for way, queue in self._queues(place).items():
                 self._noted[place, way] = queue.sent, queue.taken
         self._left -= 1
-        if not self._left:
-            self._check()
+        if self._left:
+            return
+        for place, role in self._plan.programs.items():
+            for way, (peer, back) in role.neighbours.items():
+                parts = self._noted[place, way][0] - self._noted[peer, back][1]
+                ring, queue = self._queues(peer)[back], self._queues(place)[way]
+                check_read(ring, queue, parts, f"{self._title}: {naming.pe(*peer)}", naming.pe(*place))
 
     def _queues(self, place: Place) -> Mapping[str, QueueState]:
         return self._engine.pe(*place).ipcq.sets.get(self._key, {})
-
-    def _check(self) -> None:
-        ways = [
-            (place, way, *end) for place, role in self._plan.programs.items() for way, end in role.neighbours.items()
-        ]
-        for place, way, peer, back in ways:
-            parts = self._noted[place, way][0] - self._noted[peer, back][1]
-            ring, queue = self._queues(peer)[back], self._queues(place)[way]
-            check_read(ring, queue, parts, f"{self._title}: {naming.pe(*peer)}", naming.pe(*place))
 
 
 OUT_OF_PLACE = ("reduce_scatter", "all_gather", "all_to_all")

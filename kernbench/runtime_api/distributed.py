@@ -185,14 +185,10 @@ class Distributed(DistributedNames):
                 f"new_group: ranks = {quote(ranks)}: expected different ranks of the world, 0 to {world.size() - 1}"
             )
         if self._groups.speaks_for_all:
-            made = self._groups.make(members, [world.devices[r] for r in members], algorithms)
-            world.children.append(made)
-            return made
+            return self._groups.split(world, members, algorithms)
         meeting, work = world.meet(Call("new_group", {"ranks": members, "pg_options": algorithms}))
         if not meeting.shared:
-            made = self._groups.make(members, [world.devices[r] for r in members], algorithms)
-            world.children = [group for group in world.children if not group.is_over] + [made]
-            meeting.shared = dict.fromkeys(world.ranks, made)
+            meeting.shared = dict.fromkeys(world.ranks, self._groups.split(world, members, algorithms))
         work.wait()
         group: ProcessGroup = meeting.shared[world.rank()]
         return group if world.rank() in members else NON_GROUP_MEMBER

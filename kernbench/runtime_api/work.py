@@ -343,8 +343,8 @@ class _Post:
     target: int
     tag: int
     call: Call
-    work: Work | None
     meeting: Meeting | None
+    work: Work | None = None
 
 
 class Mailbox:
@@ -365,7 +365,7 @@ class Mailbox:
         other = self._take(lambda p: not p.is_send and p.source in (me, None) and (p.target, p.tag) == (target, tag))
         meeting = (other and other.meeting) or self._meeting(me, target, tag)
         if other is None:
-            self._open.append(_Post(True, me, target, tag, call, None, meeting))
+            self._open.append(_Post(True, me, target, tag, call, meeting))
         elif other.work is not None:
             received = meeting.join(1, other.call)
             assert received.event.callbacks is not None, "what has just been called is not complete"
@@ -376,16 +376,14 @@ class Mailbox:
     def receive(self, call: Call, source: int | None, tag: int) -> Work:
         me = self._group.rank()
         other = self._take(lambda p: p.is_send and source in (p.source, None) and (p.target, p.tag) == (me, tag))
-        if other is None and source is None:
-            what = f"recv from any rank of {self._group.title}, tag {tag}: no rank has sent"
-            work = Work(self._host, lambda: what)
-            self._open.append(_Post(False, None, me, tag, call, work, None))
-            return work
         if other is None:
-            assert source is not None
-            other = _Post(False, source, me, tag, call, None, self._meeting(source, me, tag))
+            meeting = None if source is None else self._meeting(source, me, tag)
+            other = _Post(False, source, me, tag, call, meeting)
             self._open.append(other)
-        assert other.meeting is not None
+        if other.meeting is None:
+            what = f"recv from any rank of {self._group.title}, tag {tag}: no rank has sent"
+            other.work = Work(self._host, lambda: what)
+            return other.work
         work = other.meeting.join(1, call)
         work.source = other.source
         return work
