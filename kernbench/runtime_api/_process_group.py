@@ -399,14 +399,14 @@ class ProcessGroup:
         return f"<ProcessGroup {self.name}: ranks {self.ranks}>"
 
 
+@dataclass(slots=True)
 class _Scope:
     """The groups of one spawn, or of the program outside of ranks."""
 
-    def __init__(self) -> None:
-        self.entering: ProcessGroup | None = None  # the world that some ranks have not entered yet
-        self.world: dict[int, ProcessGroup] = {}  # rank: its world
-        self.made: list[ProcessGroup] = []
-        self.is_inherited = False  # by the ranks of every spawn
+    entering: ProcessGroup | None = None  # the world that some ranks have not entered yet
+    world: dict[int, ProcessGroup] = field(default_factory=dict)  # rank: its world
+    made: list[ProcessGroup] = field(default_factory=list)
+    is_inherited: bool = False  # by the ranks of every spawn
 
 
 class Groups:

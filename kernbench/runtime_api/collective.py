@@ -214,17 +214,15 @@ class Collectives:
         return rings
 
     def _ring(self, kind: str, place: Place, nbytes: int) -> int:
-        sip, cube, _ = place
+        allocators = self._engine.allocators
         if kind == "sram":
-            return self._engine.allocators.sram(sip, cube).reserve_ipcq_sram(nbytes)
-        pe = self._engine.allocators.pe(*place)
+            return allocators.sram(*place[:2]).reserve_ipcq_sram(nbytes)
+        pe = allocators.pe(*place)
         return pe.reserve_ipcq_tcm(nbytes) if kind == "tcm" else pe.reserve_ipcq_hbm(nbytes)
 
     def _free(self, kind: str, place: Place, address: int) -> None:
-        sip, cube, _ = place
-        (self._engine.allocators.sram(sip, cube) if kind == "sram" else self._engine.allocators.pe(*place)).free(
-            address
-        )
+        allocators = self._engine.allocators
+        (allocators.sram(*place[:2]) if kind == "sram" else allocators.pe(*place)).free(address)
 
 
 def _wirings(plan: Plan, rings: Mapping[tuple[Place, str], int]) -> dict[int, dict[Target, list[QueueSpec]]]:

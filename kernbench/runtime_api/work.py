@@ -342,7 +342,7 @@ class _Post:
     source: int | None
     target: int
     tag: int
-    call: Call
+    call: Exchange
     meeting: Meeting | None
     work: Work | None = None
 
@@ -360,7 +360,7 @@ class Mailbox:
         # (source, target): for each set of queues, the stream that used it last, and its message.
         self._used: dict[tuple[int, int], list[tuple[str, Meeting]]] = {}
 
-    def send(self, call: Call, target: int, tag: int) -> Work:
+    def send(self, call: Exchange, target: int, tag: int) -> Work:
         me = self._group.rank()
         other = self._take(lambda p: not p.is_send and p.source in (me, None) and (p.target, p.tag) == (target, tag))
         meeting = (other and other.meeting) or self._meeting(me, target, tag)
@@ -373,7 +373,7 @@ class Mailbox:
             other.work.source = me
         return meeting.join(0, call)
 
-    def receive(self, call: Call, source: int | None, tag: int) -> Work:
+    def receive(self, call: Exchange, source: int | None, tag: int) -> Work:
         me = self._group.rank()
         other = self._take(lambda p: p.is_send and source in (p.source, None) and (p.target, p.tag) == (me, tag))
         if other is None:
