@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,7 +133,24 @@ class Collectives:
         plan.algorithm.check_kernel(args.values())
         queues = self.install(plan, key)
         drain = DrainCheck(self._engine, plan, queues.key, name) if queues.key is not None else None
-        return {sip: self._start(plan, sip, args, name, queues, drain) for sip in plan.sips}
+
+        def launch(sip: int) -> simpy.Event:
+            roles, kernel = plan.on(sip), plan.algorithm.kernel
+            own = {target: args[sip, *target] for target in roles}
+            ranks = {target: role.rank for target, role in roles.items()}
+            done = self._engine.launch(sip, list(own), kernel, own, name, queues.key, ranks, plan.world_size).done
+            if drain is not None:
+                done.callbacks.append(lambda _: drain.note([(sip, *target) for target in own]))
+            return done
+
+        def start(sip: int) -> simpy.Event:
+            if queues.ready.processed:
+                return launch(sip)
+            later = Later(self._engine, sip)
+            queues.ready.callbacks.append(lambda _: later.run(partial(launch, sip)))
+            return later.done
+
+        return {sip: partial(start, sip) for sip in plan.sips}
 
     def _shared(self, plan: Plan, key: str, shards: Mapping[Place, Shard]) -> dict[Place, Shard]:
         """Give all programs of a device its one shard, and scratch memory, which is kept for the next call."""
@@ -161,30 +178,6 @@ class Collectives:
                 self._engine.pe(*place).mmu.map(found, nbytes, found, f"scratch of {key}")
             self._scratches[key, holder, places, nbytes] = found
         return found or 0
-
-    def _start(
-        self, plan: Plan, sip: int, args: Mapping[Place, tuple[object, ...]], name: str, queues: Queues,
-        drain: DrainCheck | None,
-    ) -> Start:  # fmt: skip
-        engine, roles = self._engine, plan.on(sip)
-        own = {(cube, pe): args[sip, cube, pe] for cube, pe in roles}
-        ranks = {target: role.rank for target, role in roles.items()}
-
-        def launch() -> simpy.Event:
-            kernel = plan.algorithm.kernel
-            done = engine.launch(sip, list(own), kernel, own, name, queues.key, ranks, plan.world_size).done
-            if drain is not None:
-                done.callbacks.append(lambda _: drain.note([(sip, *target) for target in own]))
-            return done
-
-        def start() -> simpy.Event:
-            if queues.ready.processed:
-                return launch()
-            later = Later(engine, sip)
-            queues.ready.callbacks.append(lambda _: later.run(launch))
-            return later.done
-
-        return start
 
     def _send(self, plan: Plan, key: str) -> Queues:
         engine, a = self._engine, plan.algorithm

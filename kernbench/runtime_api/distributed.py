@@ -613,10 +613,9 @@ class Distributed(DistributedNames):
             rank = default
         if (rank is None) == (group_rank is None):
             raise ValueError(f"{what} = {rank}, group_{what} = {group_rank}: expected one of them")
-        if group_rank is not None:
-            self.get_global_rank(group, group_rank)
-            return group_rank
-        assert rank is not None
+        if rank is None:
+            assert group_rank is not None
+            rank = self.get_global_rank(group, group_rank)
         return self.get_group_rank(group, rank)
 
     def _checked(self, group: ProcessGroup, name: str, tensor: Tensor, what: str = "tensor") -> DeviceTensor:
