@@ -17,13 +17,12 @@ from kernbench.ccl.algorithms import Copy, Message, exchange
 from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve_algorithm_config
 from kernbench.config import AUTO, CclConfig
 from kernbench.config._ccl import COLLECTIVES
-from kernbench.errors import ConfigError, PlacementError, quote
+from kernbench.errors import CollectiveMismatchError, ConfigError, PlacementError, quote
 from kernbench.runtime_api._device_tensor import DeviceTensor, deploy_like
 from kernbench.runtime_api._devices import Start
 from kernbench.runtime_api._layout import Layout, Region, Run, along, chunks, elements, runs, stacked, whole
-from kernbench.runtime_api.collective import Collectives, title
-from kernbench.runtime_api.work import Call, Mailbox, Meeting, ReduceOp
-from kernbench.triton_emu._handles import Pointer
+from kernbench.runtime_api.collective import Collectives, Shard, title
+from kernbench.runtime_api.work import Call, Exchange, Launch, Mailbox, Meeting, Part
 
 if TYPE_CHECKING:
     from kernbench.ccl._group import Place
@@ -105,32 +104,38 @@ def checked_runs(part: Region, other: Region, most: int = MOST_RUNS) -> list[Run
     return found
 
 
-def route(source: int, target: int, of: DeviceTensor, to: DeviceTensor, part: Region, other: Region) -> Route:
-    return Route(source, target, of, to, checked_runs(part, other))
-
-
-def between(source: int, of: DeviceTensor, target: int, to: DeviceTensor) -> Route:
-    if of.layout.shape == to.layout.shape and of.shape == to.shape:
-        return route(source, target, of, to, whole(of.layout), whole(to.layout))
-    return _in_order(source, of, 0, target, to, 0, of.numel())
-
-
-def rows_between(source: int, of: DeviceTensor, first: int, target: int, to: DeviceTensor, at: int, n: int) -> Route:
-    """Copy rows `first` to `first + n` (of dim 0) of one member's tensor to row `at` of another's."""
-    placed = (tuple(of.shape), tuple(to.shape)) == (of.layout.shape, to.layout.shape)
-    if placed and of.shape[1:] == to.shape[1:]:
-        part, other = along(of.layout, 0, first, first + n), along(to.layout, 0, at, at + n)
-        return route(source, target, of, to, part, other)
-    row = of.numel() // max(of.shape[0], 1)
-    return _in_order(source, of, first * row, target, to, at * row, n * row)
-
-
-def _in_order(source: int, of: DeviceTensor, first: int, target: int, to: DeviceTensor, at: int, n: int) -> Route:
-    """Copy `n` elements, counted in row-major order."""
-    part, other = elements(of.layout, first, first + n), elements(to.layout, at, at + n)
+def route(source: int, of: Part, target: int, to: Part) -> Route:
+    """Copy a part of one member's tensor to a part of another's: by dims if their shapes agree, else in order."""
+    a, b = of.tensor, to.tensor
+    placed = (tuple(a.shape), tuple(b.shape)) == (a.layout.shape, b.layout.shape)
+    part: Region | None
+    other: Region | None
+    if of.n is None and a.layout.shape == b.layout.shape and a.shape == b.shape:
+        part, other = whole(a.layout), whole(b.layout)
+    elif of.n is not None and placed and a.shape[1:] == b.shape[1:]:
+        part, other = along(a.layout, 0, of.first, of.first + of.n), along(b.layout, 0, to.first, to.first + of.n)
+    else:
+        row, n = (1, a.numel()) if of.n is None else (a.numel() // max(a.shape[0], 1), of.n)
+        part, other = (elements(p.tensor.layout, p.first * row, (p.first + n) * row) for p in (of, to))
     if part is None or other is None:
-        raise out_of_order(of, to)
-    return route(source, target, of, to, part, other)
+        raise out_of_order(a, b)
+    return Route(source, target, a, b, checked_runs(part, other))
+
+
+def routes(calls: Sequence[Exchange]) -> list[Route]:
+    found = []
+    for r, sender in enumerate(calls):
+        for j, part in sender.sends.items():
+            receives = calls[j].receives
+            if part.n != receives[r].n:
+                sent, got = ([p.n for p in parts.values()] for parts in (sender.sends, receives))
+                raise CollectiveMismatchError(
+                    f"all_to_all_single: rank {r} of the group sends {sent[j]} rows to rank {j}, which expects "
+                    f"{got[r]}; input_split_sizes = {sent}, output_split_sizes there = {got}"
+                )
+            if part.n != 0:
+                found.append(route(r, part, j, receives[r]))
+    return found
 
 
 def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
@@ -140,18 +145,10 @@ def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
     )
 
 
-def copying(host: Host, routes: Sequence[Route], name: str) -> Callable[[], simpy.Event]:
+def copying(host: Host, routes: Sequence[Route], name: str) -> Start:
     """Return a function that starts device-local copies; it keeps the tensors alive."""
     (args,) = tasks(routes, 1)
-
-    def start() -> simpy.Event:
-        return host.engine.launch(routes[0].of.sip, list(args), exchange, args, name).done
-
-    return start
-
-
-# The pointers and the number of elements of a kernel on one shard.
-Shard = tuple[tuple[Pointer, ...], int]
+    return lambda: host.engine.launch(routes[0].of.sip, list(args), exchange, args, name).done
 
 
 class Transport:
@@ -173,46 +170,43 @@ class Transport:
                 raise ConfigError(f"pg_options: {collective}: algorithm {own.name!r} does {own.collective}")
         return found
 
-    def prepare(self, group: ProcessGroup, calls: list[Call]) -> list[Start]:
-        call = calls[0]
-        if not call.runs:
-            return []
-        if call.routes is not None:
-            return self.exchange(group, range(group.size()), calls, group.name)
-        tensors = [t for each in calls for t in each.tensors.values()]
-        if tensors and not any(t.shards for t in tensors):
-            return [self._nothing] * group.size()
-        shards: list[dict[Target, list[Shard]]]
-        if call.name == "barrier":
-            shards = [{(0, 0): [((), 1)]}] * group.size()
-        elif call.name in ("all_gather", "reduce_scatter"):
-            shards = [_side_by_side(each) for each in calls]
-        else:
-            shards = [_shards(each.tensors["tensor"]) for each in calls]
-        options: dict[str, object] = {}
-        if call.op is not None and call.op is not ReduceOp.SUM:
-            options["op"] = call.op.value
-        if call.root is not None:
-            options["root"] = call.root
-        return self._on_shards(group, self._plan(group, call, shards), shards, options)
+    def starts(self, group: ProcessGroup, members: Sequence[int], calls: Sequence[Call], key: str) -> list[Start]:
+        """Return a function per device that starts what `members` call.
 
-    def exchange(self, group: ProcessGroup, members: Sequence[int], calls: list[Call], key: str) -> list[Start]:
-        """Return a function per device that starts the messages between `members` which `calls` ask for.
-
-        `key` names the queues: on one device, exchanges with the same key run one after another.
+        `key` names the queues: on one device, collectives with the same key run one after another.
         """
-        assert calls[0].routes is not None, "an exchange says what moves"
-        routes = calls[0].routes(calls)
-        pairs = frozenset((r.source, r.target) for r in routes if r.source != r.target)
-        todo = tasks(routes, len(members))
-        if not todo[0]:
-            return [self._nothing] * len(members)
-        sips = [group.devices[m] for m in members]
-        planned = plan(direct(calls[0].name, pairs), self._host.config, sips, list(todo[0]))
-        buffers = {(sip, *at): args for sip, own in zip(sips, todo, strict=True) for at, args in own.items()}
-        return self._starts(key, planned, buffers, dict.fromkeys(buffers, 0), {})
+        launches = [call for call in calls if isinstance(call, Launch)]
+        if launches:
+            return self._launch(group, launches, key)
+        return self._exchange([group.devices[m] for m in members], [c for c in calls if isinstance(c, Exchange)], key)
 
-    def _plan(self, group: ProcessGroup, call: Call, shards: Sequence[Mapping[Target, Sequence[Shard]]]) -> Plan:
+    def _exchange(self, sips: Sequence[int], calls: Sequence[Exchange], key: str) -> list[Start]:
+        moves = routes(calls)
+        todo = tasks(moves, len(sips))
+        if not todo[0]:
+            return [self._nothing] * len(sips)
+        pairs = frozenset((move.source, move.target) for move in moves if move.source != move.target)
+        planned = plan(direct(calls[0].name, pairs), self._host.config, sips, list(todo[0]))
+        given = {(sip, *at): (args, 0) for sip, own in zip(sips, todo, strict=True) for at, args in own.items()}
+        return self._starts(key, planned, given, {})
+
+    def _launch(self, group: ProcessGroup, calls: Sequence[Launch], key: str) -> list[Start]:
+        """Start the kernel of a plan on the shards of each member; on several shards of one PE, one after another."""
+        shards = [call.shards() for call in calls]
+        if not any(shards):
+            return [self._nothing] * len(calls)
+        planned, options = self._plan(group, calls[0], shards), calls[0].options
+        own = {(sip, *at): mine for sip, each in zip(group.devices, shards, strict=True) for at, mine in each.items()}
+        if all(len(mine) == 1 for mine in own.values()):
+            return self._starts(key, planned, {place: mine[0] for place, mine in own.items()}, options)
+        several = replace(planned.algorithm, kernel=partial(_each, planned.algorithm.kernel), kernel_args=no_args)
+        args = {
+            place: ((tuple((*given, *planned.args(place, n, **options)) for given, n in mine),), 0)
+            for place, mine in own.items()
+        }
+        return self._starts(key, replace(planned, algorithm=several), args, {})
+
+    def _plan(self, group: ProcessGroup, call: Launch, shards: Sequence[Mapping[Target, Sequence[Shard]]]) -> Plan:
         """Select the algorithm: the group's, else that of ccl.yaml, else the best."""
         places, sips, config = list(shards[0]), group.devices, self._config
         named = group.algorithms.get(call.name)
@@ -232,28 +226,10 @@ class Transport:
     def _config(self) -> CclConfig:
         return load_ccl_config(machine=self._host.config)
 
-    def _on_shards(
-        self, group: ProcessGroup, planned: Plan, shards: Sequence[Mapping[Target, Sequence[Shard]]],
-        options: Mapping[str, object],
-    ) -> list[Start]:  # fmt: skip
-        """Start the kernel of a plan on the shards of each member; on several shards of one PE, one after another."""
-        own = {(sip, *at): mine for sip, each in zip(group.devices, shards, strict=True) for at, mine in each.items()}
-        if all(len(mine) == 1 for mine in own.values()):
-            buffers = {place: mine[0][0] for place, mine in own.items()}
-            n_elem = {place: mine[0][1] for place, mine in own.items()}
-            return self._starts(group.name, planned, buffers, n_elem, options)
-        calls = {
-            place: (tuple((*pointers, *planned.args(place, n, **options)) for pointers, n in mine),)
-            for place, mine in own.items()
-        }
-        several = replace(planned.algorithm, kernel=partial(_each, planned.algorithm.kernel), kernel_args=no_args)
-        return self._starts(group.name, replace(planned, algorithm=several), calls, dict.fromkeys(calls, 0), {})
-
     def _starts(
-        self, key: str, planned: Plan, buffers: Mapping[Place, Sequence[object]], n_elem: Mapping[Place, int],
-        options: Mapping[str, object],
-    ) -> list[Start]:  # fmt: skip
-        starts = self._collectives.starts(planned, key, buffers, n_elem, title(planned.algorithm), options)
+        self, key: str, planned: Plan, shards: Mapping[Place, Shard], options: Mapping[str, object]
+    ) -> list[Start]:
+        starts = self._collectives.starts(planned, key, shards, title(planned.algorithm), options)
         self._host.requests += len(starts)
         return [starts[sip] for sip in planned.sips]
 
@@ -266,36 +242,11 @@ def _each(kernel: Callable[..., object], calls: Sequence[tuple[object, ...]], *,
         kernel(*args, tl=tl)
 
 
-def _shards(tensor: DeviceTensor) -> dict[Target, list[Shard]]:
-    return {pe: [((tensor.pointer + first,), n) for first, n in own] for pe, own in sorted(tensor._parts().items())}
-
-
-def _side_by_side(call: Call) -> dict[Target, list[Shard]]:
-    """Return the shards of an all-gather or reduce-scatter: pointers to a PE's part and to its `ranks` joint parts."""
-    gather = call.name == "all_gather"
-    part, (joint, ranks) = call.tensors["input" if gather else "output"], call.own
-    found: dict[Target, list[Shard]] = {}
-    for pe, own in sorted(part._parts().items()):
-        for first, n in own:
-            pointers = part.pointer + first, joint.pointer + first * ranks
-            found.setdefault(pe, []).append((pointers, n) if gather else (pointers[::-1], n * ranks))
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Moves:
-    """The runs between a packed tensor and the ranks' parts, for tensors of one layout."""
-
-    layout: Layout
-    runs: tuple[list[Run], ...]
-    in_place: bool
-
-
 @dataclass(slots=True)
 class Packer:
     """The buffers and runs of one rank's calls in a group, cached for later calls."""
 
-    moves: dict[Key, Moves] = field(default_factory=dict)
+    moves: dict[Key, tuple[Layout, list[list[Run]]] | None] = field(default_factory=dict)
     tensors: dict[Key, DeviceTensor] = field(default_factory=dict)
 
     def packed(
@@ -303,48 +254,49 @@ class Packer:
     ) -> tuple[DeviceTensor, Sequence[Start]]:
         """Return one tensor in the order of the kernels, and the starts of the copies to it (`unpack`: from it)."""
         ways = part.dtype, n, unpack, *((t.layout.shape, t.layout.placement) for t in (part, *given))
-        moves = self.moves.get(ways)
+        if ways not in self.moves:
+            self.moves[ways] = _moves(given, part, n, unpack)
+        moves = self.moves[ways]
         if moves is None:
-            moves = self.moves[ways] = _moves(given, part, n, unpack)
-        if moves.in_place:
             return given[0], ()
-        place = part.dtype, n, (moves.layout.shape, moves.layout.placement)
+        layout, found = moves
+        place = part.dtype, n, (layout.shape, layout.placement)
         if place not in self.tensors:
-            self.tensors[place] = deploy_like(host, moves.layout, given[0].device, f"packed {given[0].name}")
+            self.tensors[place] = deploy_like(host, layout, given[0].device, f"packed {given[0].name}")
         pack = self.tensors[place]
-        ends = [given[0]] * n if len(given) == 1 else given
-        routes = [
-            Route(0, 0, pack, t, own) if unpack else Route(0, 0, t, pack, own)
-            for t, own in zip(ends, moves.runs, strict=True)
-        ]
+        ends = zip([given[0]] * n if len(given) == 1 else given, found, strict=True)
+        routes = [Route(0, 0, pack, t, own) if unpack else Route(0, 0, t, pack, own) for t, own in ends]
         return pack, (copying(host, routes, "unpack" if unpack else "pack"),)
 
 
-def _moves(given: Sequence[DeviceTensor], part: DeviceTensor, n: int, unpack: bool) -> Moves:
+def _moves(
+    given: Sequence[DeviceTensor], part: DeviceTensor, n: int, unpack: bool
+) -> tuple[Layout, list[list[Run]]] | None:
+    """Return the layout of a packed tensor and the runs between it and the ranks' parts; None if they are in place."""
     base, regions = _regions(given, part, n)
     layout = stacked(base, n)
     inner = chunks(layout, n, base.shape)
     assert inner is not None, "a stack is the stack of its layers"
     pairs = zip(inner, regions, strict=True)
-    found = tuple(checked_runs(a, b) if unpack else checked_runs(b, a) for a, b in pairs)
+    found = [checked_runs(a, b) if unpack else checked_runs(b, a) for a, b in pairs]
     places = [[(s.cube, s.pe, s.offset_bytes) for s in own.shards] for own in (layout, given[0].layout)]
     stays = len(given) == 1 and places[0] == places[1]
-    return Moves(layout, found, stays and all(run.source == run.target for own in found for run in own))
+    return None if stays and all(run.source == run.target for own in found for run in own) else (layout, found)
 
 
 def _regions(given: Sequence[DeviceTensor], part: DeviceTensor, n: int) -> tuple[Layout, list[Region]]:
     """Return the layout of a part and each rank's region: by dims, else in row-major order."""
     base, size = part.layout, part.numel()
+    found = None
     if len(given) == 1:
         found = chunks(given[0].layout, n, base.shape)
-        pieces = [elements(given[0].layout, i * size, (i + 1) * size) for i in range(n)] if found is None else []
-    else:
-        same_shape = all(t.layout.shape == base.shape for t in given)
-        found = [whole(t.layout) for t in given] if same_shape else None
-        pieces = [elements(t.layout, 0, size) for t in given]
+    elif all(t.layout.shape == base.shape for t in given):
+        found = [whole(t.layout) for t in given]
     if found is not None:
         return base, found
     flat = base.flat()
+    ends = [(given[0], i * size) for i in range(n)] if len(given) == 1 else [(t, 0) for t in given]
+    pieces = [elements(t.layout, at, at + size) for t, at in ends]
     if flat is None or any(piece is None for piece in pieces):
         raise out_of_order(given[0], part)
     return flat, [piece for piece in pieces if piece is not None]
@@ -419,7 +371,7 @@ class ProcessGroup:
         meeting = self._open.get(number)
         if meeting is None:
             title = f"call {member.launches + (not call.runs)} of {self.title}"
-            start = partial(self._transport.prepare, self)
+            start = partial(self._transport.starts, self, range(self.size()), key=self.name)
             meeting = self._open[number] = Meeting(self._host, title, self.ranks, self.devices, self.name, start)
         work = meeting.join(rank, call)
         if meeting.is_complete:
@@ -447,14 +399,14 @@ class ProcessGroup:
         return f"<ProcessGroup {self.name}: ranks {self.ranks}>"
 
 
+@dataclass(slots=True)
 class _Scope:
     """The groups of one spawn, or of the program outside of ranks."""
 
-    def __init__(self) -> None:
-        self.entering: ProcessGroup | None = None  # the world that some ranks have not entered yet
-        self.world: dict[int, ProcessGroup] = {}  # rank: its world
-        self.made: list[ProcessGroup] = []
-        self.is_inherited = False  # by the ranks of every spawn
+    entering: ProcessGroup | None = None  # the world that some ranks have not entered yet
+    world: dict[int, ProcessGroup] = field(default_factory=dict)  # rank: its world
+    made: list[ProcessGroup] = field(default_factory=list)
+    is_inherited: bool = False  # by the ranks of every spawn
 
 
 class Groups:
@@ -503,6 +455,11 @@ class Groups:
         group = ProcessGroup(self._host, ranks, devices, name, title, chosen, self._transport)
         self.scope.made.append(group)
         return group
+
+    def split(self, world: ProcessGroup, ranks: Sequence[int], algorithms: Algorithms) -> ProcessGroup:
+        made = self.make(ranks, [world.devices[r] for r in ranks], algorithms)
+        world.children = [group for group in world.children if not group.is_over] + [made]
+        return made
 
     def _inherit(self, nprocs: int) -> None:
         if not self._outside.is_inherited:

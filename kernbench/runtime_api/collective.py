@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,25 +67,25 @@ class DrainCheck:
             for way, queue in self._queues(place).items():
                 self._noted[place, way] = queue.sent, queue.taken
         self._left -= 1
-        if not self._left:
-            self._check()
+        if self._left:
+            return
+        for place, role in self._plan.programs.items():
+            for way, (peer, back) in role.neighbours.items():
+                parts = self._noted[place, way][0] - self._noted[peer, back][1]
+                ring, queue = self._queues(peer)[back], self._queues(place)[way]
+                check_read(ring, queue, parts, f"{self._title}: {naming.pe(*peer)}", naming.pe(*place))
 
     def _queues(self, place: Place) -> Mapping[str, QueueState]:
         return self._engine.pe(*place).ipcq.sets.get(self._key, {})
-
-    def _check(self) -> None:
-        ways = [
-            (place, way, *end) for place, role in self._plan.programs.items() for way, end in role.neighbours.items()
-        ]
-        for place, way, peer, back in ways:
-            parts = self._noted[place, way][0] - self._noted[peer, back][1]
-            ring, queue = self._queues(peer)[back], self._queues(place)[way]
-            check_read(ring, queue, parts, f"{self._title}: {naming.pe(*peer)}", naming.pe(*place))
 
 
 OUT_OF_PLACE = ("reduce_scatter", "all_gather", "all_to_all")
 _ALONE = "alone"  # the key of the queues of a collective that runs alone
 _TYPES = {1: "i8", 2: "f16", 4: "f32", 8: "f64"}  # itemsize: a type of this size, to simulate a choice with
+
+
+# The pointers (or arguments) and the number of elements of a kernel on one shard.
+Shard = tuple[Sequence[object], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,46 +115,59 @@ class Collectives:
 
     def install(self, plan: Plan, key: str) -> Queues:
         """Return the queues of a plan for the user `key`; at first use, send them to the PEs."""
-        found = self._installed.get(self._identity(plan, key))
-        if found is None:
-            found = self._installed[self._identity(plan, key)] = self._send(plan, key)
-        return found
+        a = plan.algorithm
+        sizes = (a.buffer_kind, a.n_slots, a.slot_size, a.credit_bytes, a.vc_chunk_size)
+        graph = (a.topology, a.root_cube, plan.subgroups[0].grid)
+        identity = key, a.name, *sizes, *graph, tuple(plan.programs)
+        if identity not in self._installed:
+            self._installed[identity] = self._send(plan, key)
+        return self._installed[identity]
 
     def starts(
-        self, plan: Plan, key: str, buffers: Mapping[Place, Sequence[object]], n_elem: Mapping[Place, int], name: str,
-        call: Mapping[str, object],
-    ) -> dict[int, Start]:  # fmt: skip
+        self, plan: Plan, key: str, shards: Mapping[Place, Shard], name: str, options: Mapping[str, object]
+    ) -> dict[int, Start]:
         """Return a function per device that starts a collective and returns the event of the device's completion."""
         if plan.algorithm.scratch is not None:
-            buffers, n_elem = self._shared(plan, key, buffers, n_elem)
-        args = {place: (*buffers[place], *plan.args(place, n_elem[place], **call)) for place in plan.programs}
+            shards = self._shared(plan, key, shards)
+        args = {place: (*shards[place][0], *plan.args(place, shards[place][1], **options)) for place in plan.programs}
         plan.algorithm.check_kernel(args.values())
         queues = self.install(plan, key)
         drain = DrainCheck(self._engine, plan, queues.key, name) if queues.key is not None else None
-        return {sip: self._start(plan, sip, args, name, queues, drain) for sip in plan.sips}
 
-    def _shared(
-        self, plan: Plan, key: str, buffers: Mapping[Place, Sequence[object]], n_elem: Mapping[Place, int]
-    ) -> tuple[dict[Place, list[object]], dict[Place, int]]:
+        def launch(sip: int) -> simpy.Event:
+            roles, kernel = plan.on(sip), plan.algorithm.kernel
+            own = {target: args[sip, *target] for target in roles}
+            ranks = {target: role.rank for target, role in roles.items()}
+            done = self._engine.launch(sip, list(own), kernel, own, name, queues.key, ranks, plan.world_size).done
+            if drain is not None:
+                done.callbacks.append(lambda _: drain.note([(sip, *target) for target in own]))
+            return done
+
+        def start(sip: int) -> simpy.Event:
+            if queues.ready.processed:
+                return launch(sip)
+            later = Later(self._engine, sip)
+            queues.ready.callbacks.append(lambda _: later.run(partial(launch, sip)))
+            return later.done
+
+        return {sip: partial(start, sip) for sip in plan.sips}
+
+    def _shared(self, plan: Plan, key: str, shards: Mapping[Place, Shard]) -> dict[Place, Shard]:
         """Give all programs of a device its one shard, and scratch memory, which is kept for the next call."""
         assert plan.algorithm.scratch is not None
-        holders = {place[0]: place for place in buffers}
-        shared: dict[int, list[object]] = {}
-        for sip, place in holders.items():
-            pointers = list(buffers[place])
+        shared: dict[int, Shard] = {}
+        for sip, place in {place[0]: place for place in shards}.items():
+            pointers, n = shards[place]
             if not isinstance(pointers[0], Pointer):
                 raise ConfigError(
                     f"algorithm {plan.algorithm.name!r}: the tensor of {naming.pe(*place)} is not in one piece; give "
                     "it a contiguous one"
                 )
             kind = pointers[0].dtype.element_ty
-            nbytes = plan.algorithm.scratch(n_elem[place]) * kind.itemsize
-            places = [(sip, *target) for target in plan.on(sip)]
-            shared[sip] = [*pointers, Pointer(self._scratch(key, place, tuple(places), nbytes), kind)]
-        return (
-            {place: shared[place[0]] for place in plan.programs},
-            {place: n_elem[holders[place[0]]] for place in plan.programs},
-        )
+            nbytes = plan.algorithm.scratch(n) * kind.itemsize
+            places = tuple((sip, *target) for target in plan.on(sip))
+            shared[sip] = (*pointers, Pointer(self._scratch(key, place, places, nbytes), kind)), n
+        return {place: shared[place[0]] for place in plan.programs}
 
     def _scratch(self, key: str, holder: Place, places: tuple[Place, ...], nbytes: int) -> int:
         """Return the address of memory in the slice of `holder`, mapped on the PEs at `places`; 0 for no bytes."""
@@ -165,37 +178,6 @@ class Collectives:
                 self._engine.pe(*place).mmu.map(found, nbytes, found, f"scratch of {key}")
             self._scratches[key, holder, places, nbytes] = found
         return found or 0
-
-    def _start(
-        self, plan: Plan, sip: int, args: Mapping[Place, tuple[object, ...]], name: str, queues: Queues,
-        drain: DrainCheck | None,
-    ) -> Start:  # fmt: skip
-        engine, roles = self._engine, plan.on(sip)
-        own = {(cube, pe): args[sip, cube, pe] for cube, pe in roles}
-        ranks = {target: role.rank for target, role in roles.items()}
-
-        def launch() -> simpy.Event:
-            kernel = plan.algorithm.kernel
-            done = engine.launch(sip, list(own), kernel, own, name, queues.key, ranks, plan.world_size).done
-            if drain is not None:
-                done.callbacks.append(lambda _: drain.note([(sip, *target) for target in own]))
-            return done
-
-        def start() -> simpy.Event:
-            if queues.ready.processed:
-                return launch()
-            later = Later(engine, sip)
-            queues.ready.callbacks.append(lambda _: later.run(launch))
-            return later.done
-
-        return start
-
-    @staticmethod
-    def _identity(plan: Plan, key: str) -> tuple[object, ...]:
-        a = plan.algorithm
-        sizes = (a.buffer_kind, a.n_slots, a.slot_size, a.credit_bytes, a.vc_chunk_size)
-        graph = (a.topology, a.root_cube, plan.subgroups[0].grid)
-        return key, a.name, *sizes, *graph, tuple(plan.programs)
 
     def _send(self, plan: Plan, key: str) -> Queues:
         engine, a = self._engine, plan.algorithm
@@ -225,17 +207,15 @@ class Collectives:
         return rings
 
     def _ring(self, kind: str, place: Place, nbytes: int) -> int:
-        sip, cube, _ = place
+        allocators = self._engine.allocators
         if kind == "sram":
-            return self._engine.allocators.sram(sip, cube).reserve_ipcq_sram(nbytes)
-        pe = self._engine.allocators.pe(*place)
+            return allocators.sram(*place[:2]).reserve_ipcq_sram(nbytes)
+        pe = allocators.pe(*place)
         return pe.reserve_ipcq_tcm(nbytes) if kind == "tcm" else pe.reserve_ipcq_hbm(nbytes)
 
     def _free(self, kind: str, place: Place, address: int) -> None:
-        sip, cube, _ = place
-        (self._engine.allocators.sram(sip, cube) if kind == "sram" else self._engine.allocators.pe(*place)).free(
-            address
-        )
+        allocators = self._engine.allocators
+        (allocators.sram(*place[:2]) if kind == "sram" else allocators.pe(*place)).free(address)
 
 
 def _wirings(plan: Plan, rings: Mapping[tuple[Place, str], int]) -> dict[int, dict[Target, list[QueueSpec]]]:
@@ -295,20 +275,21 @@ def run(
     engine = GraphEngine(machine, data)
     shards = {place: _shard(engine, place, nbytes, kind, planned) for place in holders}
     values = _fill(engine, shards, nbytes, kind) if data else {}
-    buffers = {place: [at] for place, at in shards.items()}
+    ends = shards
+    given: dict[Place, Shard] = {place: ([at], n_elem) for place, at in shards.items()}
     if planned.algorithm.collective in OUT_OF_PLACE:
-        for place, pointers in buffers.items():
-            pointers.append(_shard(engine, place, nbytes, kind, planned))
+        ends = {place: _shard(engine, place, nbytes, kind, planned) for place in holders}
+        given = {place: ([at, ends[place]], n_elem) for place, at in shards.items()}
     collectives = Collectives(engine)
     engine.wait(collectives.install(planned, _ALONE).ready)
     before = _busy_ps(link_table(engine))
-    starts = collectives.starts(planned, _ALONE, buffers, dict.fromkeys(holders, n_elem), planned.algorithm.name, call)
+    starts = collectives.starts(planned, _ALONE, given, planned.algorithm.name, call)
     for done in [start() for start in starts.values()]:
         engine.wait(done)
     engine.run()  # the last credits
     result = Result(engine.records(), planned.algorithm.name)
     if values:
-        check(engine, planned, {place: held[-1].va for place, held in buffers.items()}, values, kind)
+        check(engine, planned, {place: end.va for place, end in ends.items()}, values, kind)
     start, end = pe_window(result.records)
     busy = {link: ps - before.get(link, 0) for link, ps in _busy_ps(result.records.links).items()}
     # A single participant does nothing.
@@ -412,17 +393,13 @@ def collective(
     """Queue a collective on the devices of `tensors`, and return its plan; `by_model` as for `tuner_of`."""
     given = _checked(tensors)
     firsts = [own[0] for own in given]
-    sips = [tensor.sip for tensor in firsts]
-    places = {tensor.sip: tensor.pes for tensor in firsts}
-    planned = _planned(host, collectives, firsts, algorithm, config, n_slots, sips, places, by_model)
-    buffers: dict[Place, list[Pointer]] = {}
-    n_elem: dict[Place, int] = {}
-    for own in given:
-        for cube, pe in own[0].pes:
-            place = own[0].sip, cube, pe
-            buffers[place] = [_shard_of(tensor, cube, pe)[0] for tensor in own]
-            n_elem[place] = _shard_of(own[0], cube, pe)[1]
-    starts = collectives.starts(planned, "direct", buffers, n_elem, name or title(planned.algorithm), call)
+    planned = _planned(host, collectives, firsts, algorithm, config, n_slots, by_model)
+    shards: dict[Place, Shard] = {
+        (own[0].sip, *pe): ([_shard_of(tensor, *pe)[0] for tensor in own], _shard_of(own[0], *pe)[1])
+        for own in given
+        for pe in own[0].pes
+    }
+    starts = collectives.starts(planned, "direct", shards, name or title(planned.algorithm), call)
     for own in given:
         handles = [tensor._handle for tensor in own]
         host.start(own[0].sip, starts[own[0].sip], handles, host.start_of_work(collective=True))
@@ -464,15 +441,16 @@ def _checked(tensors: object) -> list[tuple[DeviceTensor, ...]]:
 
 def _planned(
     host: Host, collectives: Collectives, tensors: Sequence[DeviceTensor], algorithm: AlgorithmLike | None,
-    config: CclLike | None, n_slots: int | None, sips: Sequence[int], places: dict[int, list[Target]], by_model: bool,
+    config: CclLike | None, n_slots: int | None, by_model: bool,
 ) -> Plan:  # fmt: skip
+    sips = [tensor.sip for tensor in tensors]
     if algorithm is None:
         config = load_ccl_config(config, host.config)
         algorithm = config.defaults.algorithm
     own: dict[str, Any] = {} if n_slots is None else {"n_slots": n_slots}
     if algorithm != AUTO:
         found = resolve_algorithm_config(algorithm, config, host.config)
-        return plan(replace(found, **own), host.config, sips, places)
+        return plan(replace(found, **own), host.config, sips, {tensor.sip: tensor.pes for tensor in tensors})
     first, known = tensors[0], load_ccl_config(config, host.config)
     if own:
         entries = {name: replace(entry, **own) for name, entry in known.algorithms.items()}

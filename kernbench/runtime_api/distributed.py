@@ -5,24 +5,21 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import CollectiveMismatchError, StateError, quote
+from kernbench.errors import StateError, quote
 from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api._devices import Host, warn
+from kernbench.runtime_api._devices import Host, Start, warn
 from kernbench.runtime_api._process_group import (
     NON_GROUP_MEMBER,
     Algorithms,
     GroupMember,
     Groups,
     ProcessGroup,
-    Route,
-    between,
-    rows_between,
 )
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.work import Call, Coalesced, P2POp, ReduceOp, Work
+from kernbench.runtime_api.work import Call, Coalesced, Exchange, Launch, P2POp, Part, ReduceOp, Work
 
 if TYPE_CHECKING:
     from kernbench.ccl.install import AlgorithmLike
@@ -126,7 +123,7 @@ class Distributed(DistributedNames):
         world = scope.world[me] = scope.entering
         if all(scope.world.get(r) is world for r in world.ranks):
             scope.entering = None
-        world.call(Call("init_process_group", more={"pg_options": algorithms}, runs=False)).wait()
+        world.call(Call("init_process_group", {"pg_options": algorithms})).wait()
 
     def destroy_process_group(self, group: ProcessGroup | None = None) -> None:
         """Leave a group; by default the world, and every group in it."""
@@ -188,15 +185,12 @@ class Distributed(DistributedNames):
                 f"new_group: ranks = {quote(ranks)}: expected different ranks of the world, 0 to {world.size() - 1}"
             )
         if self._groups.speaks_for_all:
-            made = self._groups.make(members, [world.devices[r] for r in members], algorithms)
-            world.children.append(made)
-            return made
-        meeting, work = world.meet(Call("new_group", more={"ranks": members, "pg_options": algorithms}, runs=False))
-        if meeting.shared is None:
-            meeting.shared = self._groups.make(members, [world.devices[r] for r in members], algorithms)
-            world.children = [group for group in world.children if not group.is_over] + [meeting.shared]
+            return self._groups.split(world, members, algorithms)
+        meeting, work = world.meet(Call("new_group", {"ranks": members, "pg_options": algorithms}))
+        if not meeting.shared:
+            meeting.shared = dict.fromkeys(world.ranks, self._groups.split(world, members, algorithms))
         work.wait()
-        group: ProcessGroup = meeting.shared
+        group: ProcessGroup = meeting.shared[world.rank()]
         return group if world.rank() in members else NON_GROUP_MEMBER
 
     def new_subgroups(
@@ -303,19 +297,17 @@ class Distributed(DistributedNames):
         target = self._checked(found, "all_to_all_single", output, "output")
         source = self._checked(found, "all_to_all_single", input, "input")
         _check_types("all_to_all_single", target, source)
-        own = (
-            source, _splits(found, "input", source, input_split_sizes),
-            target, _splits(found, "output", target, output_split_sizes),
-        )  # fmt: skip
-        more = {"dtype": str(source.dtype), "row": tuple(source.shape[1:])}
-        return self._done(found.call(Call("all_to_all", more=more, own=own, routes=_split_rows)), async_op)
+        sends = _splits(found, "input", source, input_split_sizes)
+        receives = _splits(found, "output", target, output_split_sizes)
+        terms = {"dtype": str(source.dtype), "row": tuple(source.shape[1:])}
+        return self._done(found.call(Exchange("all_to_all", terms, sends=sends, receives=receives)), async_op)
 
     def barrier(
         self, group: GroupLike = None, async_op: bool = False, device_ids: object = None, timeout: object = None
     ) -> Work | None:
         """Wait for all ranks: one PE of each device notifies the others. `device_ids` and `timeout` are ignored."""
         found = self._enter(group, "barrier")
-        return None if found is None else self._done(found.call(Call("barrier")), async_op)
+        return None if found is None else self._done(found.call(Launch("barrier")), async_op)
 
     def monitored_barrier(self, group: GroupLike = None, timeout: object = None, wait_all_ranks: bool = False) -> None:
         """Wait for all ranks, on the host: it takes no simulated time.
@@ -324,7 +316,7 @@ class Distributed(DistributedNames):
         `wait_all_ranks` are.
         """
         if (found := self._enter(group, "monitored_barrier")) is not None:
-            found.call(Call("monitored_barrier", runs=False)).wait()
+            found.call(Call("monitored_barrier")).wait()
 
     # -- lists of tensors
 
@@ -347,7 +339,7 @@ class Distributed(DistributedNames):
     ) -> Work | None:  # fmt: skip
         """Gather rank i's tensor in `gather_list[i]` of rank `dst` (default: 0); the other ranks pass no list."""
         root = "dst", dst, group_dst, 0
-        return self._collective("gather", group, async_op, tensor, None, root, ("gather_list", gather_list))
+        return self._rooted("gather", group, async_op, tensor, root, "gather_list", gather_list)
 
     def scatter(
         self, tensor: Tensor, scatter_list: Sequence[Tensor] | None = None, src: int | None = None,
@@ -355,7 +347,7 @@ class Distributed(DistributedNames):
     ) -> Work | None:  # fmt: skip
         """Scatter `scatter_list[i]` of rank `src` (default: 0) to rank i's tensor; the other ranks pass no list."""
         root = "src", src, group_src, 0
-        return self._collective("scatter", group, async_op, tensor, None, root, ("scatter_list", scatter_list))
+        return self._rooted("scatter", group, async_op, tensor, root, "scatter_list", scatter_list)
 
     def all_to_all(
         self, output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: GroupLike = None,
@@ -364,9 +356,9 @@ class Distributed(DistributedNames):
         """Send `input_tensor_list[i]` to rank i; receive from rank i in `output_tensor_list[i]`."""
         if (found := self._enter(group, "all_to_all")) is None:
             return None
-        sent = self._list(found, "all_to_all", "input_tensor_list", input_tensor_list, None)
-        received = self._list(found, "all_to_all", "output_tensor_list", output_tensor_list, None)
-        return self._done(found.call(Call("all_to_all", own=(sent, received), routes=_all_to_all)), async_op)
+        sent = _parts(self._list(found, "all_to_all", "input_tensor_list", input_tensor_list, None))
+        received = _parts(self._list(found, "all_to_all", "output_tensor_list", output_tensor_list, None))
+        return self._done(found.call(Exchange("all_to_all", sends=sent, receives=received)), async_op)
 
     # -- messages: matched by source, target, tag and order
 
@@ -398,7 +390,10 @@ class Distributed(DistributedNames):
         if (found := self._enter(group, "isend")) is None:
             return None
         target = self._peer_of(found, "dst", dst, group_dst)
-        return found.mailbox.send(self._message(found, "isend", tensor), target, tag).detach()
+        own = self._checked(found, "isend", tensor)
+        return found.mailbox.send(
+            Exchange("message", _kind(own), label="send", sends={1: Part(own)}), target, tag
+        ).detach()
 
     def irecv(
         self, tensor: Tensor, src: int | None = None, group: GroupLike = None, tag: int = 0,
@@ -474,10 +469,11 @@ class Distributed(DistributedNames):
 
     def _objects(self, group: ProcessGroup, name: str, obj: Any, root: int | None = None) -> list[Any]:
         """Wait for the call of every member on the host, and return copies of their objects."""
-        meeting, work = group.meet(Call(name, root=root, own=(pickle.dumps(obj),), runs=False))
+        data = pickle.dumps(obj)
+        meeting, work = group.meet(Call(name, _terms(group, root=root)))
+        meeting.shared[group.rank()] = data
         work.wait()
-        given = [meeting.calls[m].own[0] for m in range(group.size())]
-        return [pickle.loads(data) for data in given]  # noqa: S301  pickled above, in this process
+        return [pickle.loads(meeting.shared[m]) for m in range(group.size())]  # noqa: S301  pickled above, in this process
 
     # -- order
 
@@ -513,19 +509,26 @@ class Distributed(DistributedNames):
 
     def _collective(
         self, name: str, group: GroupLike, async_op: bool, tensor: Tensor, op: ReduceOp | str | None = None,
-        root: Root | None = None, parts: tuple[str, Sequence[Tensor] | None] | None = None,
+        root: Root | None = None,
     ) -> Work | None:  # fmt: skip
-        """Join a collective with one tensor; the root also passes `parts`, one tensor for each rank."""
         if (found := self._enter(group, name)) is None:
             return None
         own = self._checked(found, name, tensor)
         member = None if root is None else self._member(found, *root)
-        call = Call(name, {"tensor": own}, None if op is None else ReduceOp.of(op), member)
-        if parts is not None and member is not None:
-            what, given = parts
-            self._check_root(found, f"{name}: {what}", given, member)
-            listed = () if given is None else tuple(self._list(found, name, what, given, own))
-            call = replace(call, own=listed, routes=_rooted)
+        return self._launch(found, async_op, name, {"tensor": own}, [(own, 1)], op, member)
+
+    def _rooted(
+        self, name: str, group: GroupLike, async_op: bool, tensor: Tensor, root: Root, what: str,
+        given: Sequence[Tensor] | None,
+    ) -> Work | None:  # fmt: skip
+        """Gather or scatter: the root also passes a list, one tensor for each rank."""
+        if (found := self._enter(group, name)) is None:
+            return None
+        own, member = self._checked(found, name, tensor), self._member(found, *root)
+        self._check_root(found, f"{name}: {what}", given, member)
+        mine, listed = {member: Part(own)}, _parts([] if given is None else self._list(found, name, what, given, own))
+        sends, receives = (mine, listed) if name == "gather" else (listed, mine)
+        call = Exchange(name, _terms(found, root=member), {"tensor": own}, sends=sends, receives=receives)
         return self._done(found.call(call), async_op)
 
     def _packed(
@@ -554,10 +557,21 @@ class Distributed(DistributedNames):
                 )
         pack, copies = found.packer.packed(self._host, parts, part, n, unpack=op is None)
         if op is None:
-            call = Call("all_gather", tensors, own=(pack, n), after=copies)
-        else:
-            call = Call("reduce_scatter", tensors, ReduceOp.of(op), own=(pack, n), before=copies)
-        return self._done(found.call(call), async_op)
+            return self._launch(found, async_op, "all_gather", tensors, [(part, 1), (pack, n)], after=copies)
+        return self._launch(found, async_op, "reduce_scatter", tensors, [(pack, n), (part, 1)], op, before=copies)
+
+    def _launch(
+        self, group: ProcessGroup, async_op: bool, name: str, tensors: Mapping[str, DeviceTensor],
+        args: Sequence[tuple[DeviceTensor, int]], op: ReduceOp | str | None = None, root: int | None = None,
+        before: Sequence[Start] = (), after: Sequence[Start] = (),
+    ) -> Work | None:  # fmt: skip
+        kind = None if op is None else ReduceOp.of(op)
+        options: dict[str, object] = {} if kind in (None, ReduceOp.SUM) else {"op": kind.value}
+        if root is not None:
+            options["root"] = root
+        terms = _terms(group, kind, root)
+        call = Launch(name, terms, tensors, args=args, options=options, before=before, after=after)
+        return self._done(group.call(call), async_op)
 
     def _receive(
         self, name: str, tensor: Tensor, src: int | None, group: GroupLike, tag: int, group_src: int | None
@@ -565,7 +579,9 @@ class Distributed(DistributedNames):
         if (found := self._enter(group, name)) is None:
             return None
         source = None if src is None and group_src is None else self._peer_of(found, "src", src, group_src)
-        return found.mailbox.receive(self._message(found, name, tensor), source, tag)
+        own = self._checked(found, name, tensor)
+        call = Exchange("message", _kind(own), label="recv", receives={0: Part(own)})
+        return found.mailbox.receive(call, source, tag)
 
     # -- arguments
 
@@ -574,11 +590,6 @@ class Distributed(DistributedNames):
         if member == group.rank():
             raise ValueError(f"{what} = {group.ranks[member]} is the calling rank itself; use copy_")
         return member
-
-    def _message(self, group: ProcessGroup, name: str, tensor: Tensor) -> Call:
-        own = self._checked(group, name, tensor)
-        more = {"shape": tuple(own.shape), "dtype": str(own.dtype)}
-        return Call("message", more=more, own=(own,), routes=_message, end=name.removeprefix("i"))
 
     def _enter(self, group: GroupLike, name: str) -> ProcessGroup | None:
         """Return the group of a call; None, with a warning, if the caller is not a member, as in torch."""
@@ -602,10 +613,9 @@ class Distributed(DistributedNames):
             rank = default
         if (rank is None) == (group_rank is None):
             raise ValueError(f"{what} = {rank}, group_{what} = {group_rank}: expected one of them")
-        if group_rank is not None:
-            self.get_global_rank(group, group_rank)
-            return group_rank
-        assert rank is not None
+        if rank is None:
+            assert group_rank is not None
+            rank = self.get_global_rank(group, group_rank)
         return self.get_group_rank(group, rank)
 
     def _checked(self, group: ProcessGroup, name: str, tensor: Tensor, what: str = "tensor") -> DeviceTensor:
@@ -672,25 +682,16 @@ def _check_types(name: str, output: DeviceTensor, input: DeviceTensor) -> None:
         raise TypeError(f"{name}: tensors of {output.dtype} and {input.dtype}; expected one type")
 
 
-def _message(calls: list[Call]) -> list[Route]:
-    return [between(0, calls[0].own[0], 1, calls[1].own[0])]
+def _terms(group: ProcessGroup, op: ReduceOp | None = None, root: int | None = None) -> dict[str, object]:
+    return ({"op": op} if op else {}) | ({} if root is None else {"root": group.ranks[root]})
 
 
-def _rooted(calls: list[Call]) -> list[Route]:
-    """Routes of a gather or scatter: between each rank's tensor and its entry in the root's list."""
-    root, found = calls[0].root or 0, []
-    for i, (call, part) in enumerate(zip(calls, calls[root].own, strict=True)):
-        own = call.tensors["tensor"]
-        found.append(between(i, own, root, part) if call.name == "gather" else between(root, part, i, own))
-    return found
+def _kind(tensor: DeviceTensor) -> dict[str, object]:
+    return {"shape": tuple(tensor.shape), "dtype": str(tensor.dtype)}
 
 
-def _all_to_all(calls: list[Call]) -> list[Route]:
-    return [
-        between(r, sender.own[0][j], j, receiver.own[1][r])
-        for r, sender in enumerate(calls)
-        for j, receiver in enumerate(calls)
-    ]
+def _parts(tensors: Sequence[DeviceTensor]) -> dict[int, Part]:
+    return {i: Part(tensor) for i, tensor in enumerate(tensors)}
 
 
 def _fill(what: str, target: list[Any], objects: Sequence[Any]) -> None:
@@ -699,7 +700,7 @@ def _fill(what: str, target: list[Any], objects: Sequence[Any]) -> None:
     target[:] = objects
 
 
-def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequence[int] | None) -> list[int]:
+def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequence[int] | None) -> dict[int, Part]:
     n, size = tensor.shape[0] if tensor.dim() else 0, group.size()
     if sizes is None:
         if not tensor.dim() or n % size:
@@ -707,26 +708,10 @@ def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequenc
                 f"all_to_all_single: {what} {tuple(tensor.shape)}: {size} ranks do not divide dim 0; give "
                 f"{what}_split_sizes"
             )
-        return [n // size] * size
+        sizes = [n // size] * size
     if len(sizes) != size or sum(sizes) != n or min(sizes) < 0:
         raise ValueError(
             f"all_to_all_single: {what}_split_sizes = {quote(list(sizes))}: expected {size} sizes whose sum is {n}, "
             f"dim 0 of {tuple(tensor.shape)}"
         )
-    return list(sizes)
-
-
-def _split_rows(calls: list[Call]) -> list[Route]:
-    found = []
-    for r, sender in enumerate(calls):
-        source, to_send, _, _ = sender.own
-        for j, receiver in enumerate(calls):
-            _, _, target, to_get = receiver.own
-            if to_send[j] != to_get[r]:
-                raise CollectiveMismatchError(
-                    f"all_to_all_single: rank {r} of the group sends {to_send[j]} rows to rank {j}, which expects "
-                    f"{to_get[r]}; input_split_sizes = {to_send}, output_split_sizes there = {to_get}"
-                )
-            if to_send[j]:
-                found.append(rows_between(r, source, sum(to_send[:j]), j, target, sum(to_get[:r]), to_send[j]))
-    return found
+    return {i: Part(tensor, sum(sizes[:i]), rows) for i, rows in enumerate(sizes)}

@@ -7,20 +7,22 @@ from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import simpy
 
 from kernbench._registry import hint
 from kernbench.errors import CollectiveMismatchError, KernbenchError, quote
 from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api._devices import Later, Start
+from kernbench.runtime_api._devices import Later, Start, StartOfWork
+from kernbench.runtime_api.collective import Shard
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine._user_code import user_line
 
 if TYPE_CHECKING:
+    from kernbench.ccl._group import Target
     from kernbench.runtime_api._devices import Host
-    from kernbench.runtime_api._process_group import ProcessGroup, Route, Transport
+    from kernbench.runtime_api._process_group import ProcessGroup, Transport
 
 
 class ReduceOp(Enum):
@@ -105,38 +107,78 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Call:
+    """One rank's call: all ranks give equal `terms`, and equal `tensors` in equal places.
+
+    This one meets the others on the host only.
+    """
+
+    runs: ClassVar[bool] = False  # on the devices
+
     name: str
+    terms: Mapping[str, object] = field(default_factory=dict)
     tensors: Mapping[str, DeviceTensor] = field(default_factory=dict)
-    op: ReduceOp | None = None
-    root: int | None = None
-    more: Mapping[str, object] = field(default_factory=dict)
-    own: tuple[Any, ...] = ()
-    before: Sequence[Start] = ()
-    after: Sequence[Start] = ()
-    routes: Callable[[list[Call]], list[Route]] | None = None
-    runs: bool = True
-    end: str = ""
+    label: str = ""  # in messages, instead of `name`
 
     @property
     def signature(self) -> tuple[object, ...]:
         """Fields that must match across ranks, except placement."""
-        tensors = [(name, tuple(t.shape), t.dtype) for name, t in self.tensors.items()]
-        return self.name, self.op, self.root, tensors, list(self.more.items())
-
-    @property
-    def label(self) -> str:
-        return self.end or self.name
+        return self.name, self.terms, [(name, tuple(t.shape), t.dtype) for name, t in self.tensors.items()]
 
     @property
     def places(self) -> list[object]:
         return [t.layout.placement for t in self.tensors.values()]
 
-    def description(self, ranks: Sequence[int]) -> str:
+    def steps(self, begin: Start) -> Sequence[Start]:
+        """Return what the rank's device does in order; `begin` is its part of what all do together."""
+        return (begin,)
+
+    def __str__(self) -> str:
         given = [f"{name} {tuple(t.shape)} {t.dtype} on {len(t.pes)} PEs" for name, t in self.tensors.items()]
-        given += [f"op={self.op}"] if self.op else []
-        given += [f"root={ranks[self.root]}"] if self.root is not None else []
-        given += [f"{name}={value}" for name, value in self.more.items()]
-        return f"{self.label}({', '.join(given)})"
+        given += [f"{name}={value}" for name, value in self.terms.items()]
+        return f"{self.label or self.name}({', '.join(given)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch(Call):
+    """An algorithm's kernel on the shards of `args`: tensors, each with how many ranks' parts lie in a shard."""
+
+    runs = True
+
+    args: Sequence[tuple[DeviceTensor, int]] = ()
+    options: Mapping[str, object] = field(default_factory=dict)
+    before: Sequence[Start] = ()
+    after: Sequence[Start] = ()
+
+    def steps(self, begin: Start) -> Sequence[Start]:
+        return (*self.before, begin, *self.after)
+
+    def shards(self) -> dict[Target, list[Shard]]:
+        if not self.args:
+            return {(0, 0): [((), 1)]}
+        found: dict[Target, list[Shard]] = {}
+        part, _ = min(self.args, key=lambda arg: arg[1])
+        for pe, own in sorted(part._parts().items()):
+            found[pe] = [(tuple(t.pointer + first * k for t, k in self.args), n * self.args[0][1]) for first, n in own]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A whole tensor, or `n` rows of it (dim 0) from row `first`."""
+
+    tensor: DeviceTensor
+    first: int = 0
+    n: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange(Call):
+    """Messages: by member, the part that the calling rank sends to it, and where it puts the part from it."""
+
+    runs = True
+
+    sends: Mapping[int, Part] = field(default_factory=dict)
+    receives: Mapping[int, Part] = field(default_factory=dict)
 
 
 class Coalesced:
@@ -161,7 +203,7 @@ class Meeting:
         self._host, self.title, self.members, self._devices = host, title, members, devices
         self._stream, self._prepare = stream, prepare
         self.calls: dict[int, Call] = {}
-        self.shared: ProcessGroup | None = None
+        self.shared: dict[int, Any] = {}  # by member: what a call on the host hands to the others
         self._works: dict[int, Work] = {}
         self._begun: dict[int, Later] = {}
         self._starts: list[Start] | None = None
@@ -188,10 +230,9 @@ class Meeting:
         host.forget_moved(device)
         stream = host.stream(device, self._stream)
         stream.wait_stream(host.stream(device))
-        steps: list[Start] = [*call.before, partial(self._begin, member), *call.after]
-        after = host.start_of_work(collective=True)
-        for i, step in enumerate(steps):
-            work.event = stream.submit(step, after=None if i else after)
+        after: StartOfWork | None = host.start_of_work(collective=True)
+        for step in call.steps(partial(self._begin, member)):
+            work.event, after = stream.submit(step, after=after), None
         assert work.event.callbacks is not None, "what has just been queued is not complete"
         work.event.callbacks.append(self._release)
         if self.is_complete:
@@ -215,7 +256,7 @@ class Meeting:
     def _release(self, _: simpy.Event) -> None:
         """Drop the tensors when the last device is done: handles may outlive them, and refer to this meeting."""
         if self.is_complete and all(work.event.triggered for work in self._works.values()):
-            self.calls = {member: Call(call.name, end=call.end) for member, call in self.calls.items()}
+            self.calls = {member: Call(call.label or call.name) for member, call in self.calls.items()}
             self._starts = None
 
     def _begin(self, member: int) -> simpy.Event:
@@ -231,9 +272,7 @@ class Meeting:
         agrees = call.signature == first.signature
         if agrees and call.places == first.places:
             return
-        lines = [
-            f"\n  rank {self.members[m]}: {call.description(self.members)}" for m, call in sorted(self.calls.items())
-        ]
+        lines = [f"\n  rank {self.members[m]}: {call}" for m, call in sorted(self.calls.items())]
         late = [str(rank) for m, rank in enumerate(self.members) if m not in self.calls]
         lines += [f"\n  not called yet by rank {', '.join(late)}"] if late else []
         lines += (
@@ -250,7 +289,7 @@ class Meeting:
         self.cancel()
 
     def _describe(self, member: int) -> str:
-        text = f"{self.calls[member].label}, {self.title}"
+        text = f"{self.calls[member].label or self.calls[member].name}, {self.title}"
         late = [rank for m, rank in enumerate(self.members) if m not in self.calls]
         if late and self._host.ranks is not None:
             over = self._host.ranks.over(late)
@@ -303,9 +342,9 @@ class _Post:
     source: int | None
     target: int
     tag: int
-    call: Call
-    work: Work | None
+    call: Exchange
     meeting: Meeting | None
+    work: Work | None = None
 
 
 class Mailbox:
@@ -321,34 +360,30 @@ class Mailbox:
         # (source, target): for each set of queues, the stream that used it last, and its message.
         self._used: dict[tuple[int, int], list[tuple[str, Meeting]]] = {}
 
-    def send(self, call: Call, target: int, tag: int) -> Work:
+    def send(self, call: Exchange, target: int, tag: int) -> Work:
         me = self._group.rank()
         other = self._take(lambda p: not p.is_send and p.source in (me, None) and (p.target, p.tag) == (target, tag))
+        meeting = (other and other.meeting) or self._meeting(me, target, tag)
         if other is None:
-            meeting = self._meeting(me, target, tag)
-            self._open.append(_Post(True, me, target, tag, call, None, meeting))
-            return meeting.join(0, call)
-        meeting = other.meeting or self._meeting(me, target, tag)
-        if other.work is not None:
+            self._open.append(_Post(True, me, target, tag, call, meeting))
+        elif other.work is not None:
             received = meeting.join(1, other.call)
             assert received.event.callbacks is not None, "what has just been called is not complete"
             received.event.callbacks.append(other.work.complete)
             other.work.source = me
         return meeting.join(0, call)
 
-    def receive(self, call: Call, source: int | None, tag: int) -> Work:
+    def receive(self, call: Exchange, source: int | None, tag: int) -> Work:
         me = self._group.rank()
         other = self._take(lambda p: p.is_send and source in (p.source, None) and (p.target, p.tag) == (me, tag))
-        if other is None and source is None:
-            what = f"recv from any rank of {self._group.title}, tag {tag}: no rank has sent"
-            work = Work(self._host, lambda: what)
-            self._open.append(_Post(False, None, me, tag, call, work, None))
-            return work
         if other is None:
-            assert source is not None
-            other = _Post(False, source, me, tag, call, None, self._meeting(source, me, tag))
+            meeting = None if source is None else self._meeting(source, me, tag)
+            other = _Post(False, source, me, tag, call, meeting)
             self._open.append(other)
-        assert other.meeting is not None
+        if other.meeting is None:
+            what = f"recv from any rank of {self._group.title}, tag {tag}: no rank has sent"
+            other.work = Work(self._host, lambda: what)
+            return other.work
         work = other.meeting.join(1, call)
         work.source = other.source
         return work
@@ -377,7 +412,7 @@ class Mailbox:
 
         def prepare(calls: list[Call]) -> list[Start]:
             queues = self._queues((source, target), stream, meeting)
-            return self._transport.exchange(group, [source, target], calls, f"{group.name}, messages {queues}")
+            return self._transport.starts(group, [source, target], calls, f"{group.name}, messages {queues}")
 
         meeting = Meeting(self._host, title, ranks, devices, stream, prepare)
         return meeting
