@@ -68,10 +68,6 @@ cdef class Link
 cdef class Train
 
 
-cdef class Leg:
-    cdef int enter(self, Flit flit) except -1
-
-
 cdef class Claim:
     cdef Train train
     cdef int k
@@ -159,7 +155,7 @@ cdef class Core:
     cpdef call_after_turns(self, int64_t t, int64_t order, fn, arg)
     cdef int arrive_at(self, int64_t t, int64_t priority, int64_t base, Flit flit) except -1
     cdef int emerge(self, Flit flit, int64_t priority, int64_t order) except -1
-    cdef int served(self, Link link, Flit flit, int64_t arrival, int64_t start, int64_t least_ps) except -1
+    cdef int64_t served(self, Link link, Flit flit, int64_t arrival, int64_t start, int64_t least_ps) except -1
     cdef int keep(self, object x) except -1
     cdef object give(self, int i)
     cdef int drop(self, int i, x) except -1

@@ -203,14 +203,6 @@ cdef class Claim:
     """Who took a link, with which link of its way this is, its number over the one before, and when its last flit comes."""
 
 
-cdef class Leg:
-    """The way of a route through a network of routers with credits."""
-
-    cdef int enter(self, Flit flit) except -1:
-        """Let a flit reach the network now."""
-        raise NotImplementedError
-
-
 cdef class Merge:
     """What a link serves flit by flit, since several trains come to it at once.
 
@@ -758,7 +750,8 @@ cdef class Core:
         cdef int64_t t = self.now, start, end
         if link.legs is not None:
             self.reached(t, priority, order)
-            return (<Leg>link.legs[<size_t><void*>flit.links]).enter(flit)
+            (<Callee>link.legs[<size_t><void*>flit.links]).landed(flit)
+            return 0
         if flit.k:
             self.make_way(link, t, priority, order)
         link.claim_train, link.last = None, -1
@@ -806,8 +799,8 @@ cdef class Core:
             self.call(flit.fn, flit.arg)
         return 0
 
-    cdef int served(self, Link link, Flit flit, int64_t arrival, int64_t start, int64_t least_ps) except -1:
-        """Note that a router or source has sent a flit over a link at `start` [ps], `least_ps` or more after its arrival."""
+    cdef int64_t served(self, Link link, Flit flit, int64_t arrival, int64_t start, int64_t least_ps) except -1:
+        """Serve a flit that a router or source sends at `start` [ps], `least_ps` or more after it came; return how long."""
         cdef int64_t d = link.ps(flit.size)
         if self.live and start > self.now:
             link.idle(self.now, link.free, start - link.free, start - link.free, 1)
@@ -817,7 +810,7 @@ cdef class Core:
         self.reservations += 1
         if self.hops is not None:
             self.hops.append(Hop(flit.key, link.name, flit.size, arrival, start, start + d))
-        return 0
+        return d
 
     cdef inline int reached(self, int64_t t, int64_t priority, int64_t order) except -1:
         """Note that this instant has seen a place."""
