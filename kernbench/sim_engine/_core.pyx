@@ -1420,8 +1420,8 @@ cdef class Ready:
 cdef class HbmSlice:
     """One slice of a cube's memory stack: bursts over interleaved channels (M4.5).
 
-    Whole rounds of bursts over idle channels, and the flits of a write, are served by arithmetic. What has come of
-    writes is looked at when it matters: when something else comes, or somebody asks.
+    Whole rounds of bursts over idle channels are served by arithmetic. What has come of writes is looked at when it
+    matters: when something else comes, or somebody asks.
 
     Parameters
     ----------
@@ -1691,52 +1691,9 @@ cdef class HbmSlice:
 
     cdef int flits(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1:
         """Serve the bursts that flits `first` to `until` (exclusive) of those that come by `lines` complete."""
-        cdef int64_t begun, i
-        if self.by_rounds and txn.lines is None:
-            begun, first = first, until
-            if txn.offset & self.line_mask and txn.arrived + until - begun == flits(txn.nbytes, txn.back):
-                first -= 1  # The last one may complete two.
-            self.run(txn, lines, m, begun, first)
+        cdef int64_t i
         for i in range(first, until):
             self.several(txn, latest(lines, m, i))
-        return 0
-
-    cdef int run(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1:
-        """Serve the same in one go, at a burst a flit.
-
-        What comes to a channel comes by lines, too: ever more slowly. So if its last burst finds it free only that one
-        matters, and if not, none has since the first.
-        """
-        cdef int64_t n = self.n, burst = self.burst_ps, i, previous, arrival, begin, end, arrived = 0
-        cdef int64_t line = (txn.offset >> self.line_bits) + txn.arrived - first, latest_end = txn.end
-        cdef Channel* channel
-        cdef Channel* last = NULL
-        txn.arrived += until - first
-        self.served_ps += (until - first) * burst
-        for i in range(until - n if until - n > first else first, until):
-            channel = &self.channels[(line + i) & (n - 1)]
-            previous = (i - first) // n
-            arrival, begin = latest(lines, m, i), latest(lines, m, i - previous * n)
-            end = channel.free
-            if end < begin:
-                end = begin
-                channel.since, channel.key = begin, txn.key
-            if channel.direction != WRITE_:
-                if channel.direction != NONE_:
-                    end = self.turn(end)
-                channel.direction = WRITE_
-            end += previous * burst
-            if end < arrival:
-                end = arrival
-                channel.since, channel.key = arrival, txn.key
-            channel.free = end = end + burst
-            if end >= LIMIT:
-                raise _too_late(end)
-            if end >= latest_end:
-                latest_end, last, arrived = end, channel, arrival
-        if last != NULL:
-            txn.end = latest_end
-            log(txn, arrived, last, latest_end)
         return 0
 
     cdef int several(self, Transaction txn, int64_t arrival) except -1:
