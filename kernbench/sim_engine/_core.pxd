@@ -74,11 +74,6 @@ cdef class Claim:
     cdef int64_t number, last
 
 
-cdef class Merge:
-    cdef Calendar interleaved
-    cdef list trains, upstream
-
-
 cdef class Link:
     cdef readonly str src, dst
     cdef readonly double bw_gbs
@@ -96,7 +91,6 @@ cdef class Link:
     cdef int64_t claim_number, last
     cdef list claims
     cdef int64_t backoff
-    cdef Merge merge
     # Single flits that have left it or will, in order: the first one is in the calendar.
     cdef Leaving* leaving
     cdef int leaves, leaving_first, leaving_room
@@ -172,8 +166,6 @@ cdef class Core:
     cdef int reached(self, int64_t t, int64_t priority, int64_t order) except -1
     cdef int make_way(self, Link link, int64_t t, int64_t priority, int64_t order) except -1
     cdef int requeue(self, Train train, int64_t j, int64_t number) except -1
-    cdef int join(self, Train train) except -1
-    cdef int serve(self, Link link, Place place) except -1
     cdef int advance(self, Train train) except -1
     cdef int take(self, Train train, int k) except -1
     cdef int leave(self, Link link, int64_t t, int64_t order, int flit, int k) except -1
