@@ -68,19 +68,10 @@ cdef class Link
 cdef class Train
 
 
-cdef class Leg:
-    cdef int enter(self, Flit flit) except -1
-
-
 cdef class Claim:
     cdef Train train
     cdef int k
     cdef int64_t number, last
-
-
-cdef class Merge:
-    cdef Calendar interleaved
-    cdef list trains, upstream
 
 
 cdef class Link:
@@ -100,7 +91,6 @@ cdef class Link:
     cdef int64_t claim_number, last
     cdef list claims
     cdef int64_t backoff
-    cdef Merge merge
     # Single flits that have left it or will, in order: the first one is in the calendar.
     cdef Leaving* leaving
     cdef int leaves, leaving_first, leaving_room
@@ -159,7 +149,7 @@ cdef class Core:
     cpdef call_after_turns(self, int64_t t, int64_t order, fn, arg)
     cdef int arrive_at(self, int64_t t, int64_t priority, int64_t base, Flit flit) except -1
     cdef int emerge(self, Flit flit, int64_t priority, int64_t order) except -1
-    cdef int served(self, Link link, Flit flit, int64_t arrival, int64_t start, int64_t least_ps) except -1
+    cdef int64_t served(self, Link link, Flit flit, int64_t arrival, int64_t start, int64_t least_ps) except -1
     cdef int keep(self, object x) except -1
     cdef object give(self, int i)
     cdef int drop(self, int i, x) except -1
@@ -176,8 +166,6 @@ cdef class Core:
     cdef int reached(self, int64_t t, int64_t priority, int64_t order) except -1
     cdef int make_way(self, Link link, int64_t t, int64_t priority, int64_t order) except -1
     cdef int requeue(self, Train train, int64_t j, int64_t number) except -1
-    cdef int join(self, Train train) except -1
-    cdef int serve(self, Link link, Place place) except -1
     cdef int advance(self, Train train) except -1
     cdef int take(self, Train train, int k) except -1
     cdef int leave(self, Link link, int64_t t, int64_t order, int flit, int k) except -1
@@ -248,5 +236,4 @@ cdef class HbmSlice:
     cdef int comes(self, int64_t t, int64_t order, what) except -1
     cdef int look(self) except -1
     cdef int flits(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1
-    cdef int run(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1
     cdef int several(self, Transaction txn, int64_t arrival) except -1

@@ -52,7 +52,7 @@ cdef double SLICE_S = 0.02
 
 # Kinds of entries; WAKE + what wakes a callee.
 cdef enum:
-    CALL, EVENT, ADVANCE, HOP, LAND, END, SERVE, REACH, ARRIVE, RELEASE, ACKNOWLEDGE, EMERGE, WAKE
+    CALL, EVENT, ADVANCE, HOP, LAND, END, REACH, ARRIVE, RELEASE, ACKNOWLEDGE, EMERGE, WAKE
 
 cdef int BULK_ = 0, QUEUE_ = 1
 BULK, QUEUE = 0, 1
@@ -203,51 +203,6 @@ cdef class Claim:
     """Who took a link, with which link of its way this is, its number over the one before, and when its last flit comes."""
 
 
-cdef class Leg:
-    """The way of a route through a network of routers with credits."""
-
-    cdef int enter(self, Flit flit) except -1:
-        """Let a flit reach the network now."""
-        raise NotImplementedError
-
-
-cdef class Merge:
-    """What a link serves flit by flit, since several trains come to it at once.
-
-    `interleaved` is a heap: when a flit comes, the priority of the link before, its train's number there, and the train,
-    of `trains`. `upstream` are links before it that serve so, too, and pass on to it what they have served.
-    """
-
-    def __cinit__(self):
-        self.trains, self.upstream = [], []
-
-    def __dealloc__(self):
-        PyMem_Free(self.interleaved.at)
-
-
-cdef int join_at(Merge merge, int64_t t, int64_t priority, int64_t order, Train train, int64_t wait) except -1:
-    cdef Entry entry
-    entry.place.t, entry.place.priority, entry.place.order = t, priority, order
-    entry.kind, entry.y = 0, wait
-    entry.x = len(merge.trains)
-    merge.trains.append(train)
-    return insert(&merge.interleaved, &entry)
-
-
-cdef Train leave(Merge merge, Place* place, int64_t* wait):
-    """Take the first of the interleaved trains out."""
-    cdef Entry entry
-    cdef int i
-    cdef Train train
-    remove(&merge.interleaved, &entry)
-    place[0], wait[0] = entry.place, entry.y
-    train = <Train>merge.trains[entry.x]
-    merge.trains[entry.x] = None
-    if not merge.interleaved.n:
-        merge.trains.clear()
-    return train
-
-
 cdef class Link:
     """A directed link: a FIFO server of flits, and a latency behind it.
 
@@ -261,8 +216,7 @@ cdef class Link:
     `served_key` and `served_wait` are the message of the last flit that it was asked for, and where that has waited last.
 
     The train that took it last is `claim_train`, `last` is when the last flit of that comes; `claims` are those before it
-    that may have flits to come, too. `backoff` counts those that may not take it ahead, `merge` holds trains whose flits
-    take it one by one.
+    that may have flits to come, too. `backoff` counts those that may not take it ahead.
     """
 
     def __init__(self, str src, str dst, like, int64_t to, int64_t rank, int64_t extra_ps, hook, bint merges, times, int64_t flit_bytes, int64_t number):
@@ -366,12 +320,11 @@ cdef class Train:
     """`n` flits of `size` bytes that reach link `k` of `links` by `lines`.
 
     `fn(arg)` is called at the arrival of the last one. A memory wants to hear of `each` one; `delivered` counts those
-    that it has heard of, or that have taken a link where flits take it one by one. `out` says when they are behind each link from `k` on that
-    has been taken, `taken` where the lines of each end and since when the link would have been free, for `stops` links.
-    `key` is that of its message. `number` is greater for what leaves a link later, and that of the last link taken. Where a train has been split,
-    `child` is its part from there on, `rest` what came later there, and `before`, until that continues, what it has been
-    split off from. A train without `lines` gets its flits from the one whose `child` it is, as they take the link before.
-    Where flits take links one by one, `wait` is where the last of them has waited last.
+    that it has heard of. `out` says when they are behind each link from `k` on that has been taken, `taken` where the
+    lines of each end and since when the link would have been free, for `stops` links. `key` is that of its message.
+    `number` is greater for what leaves a link later, and that of the last link taken. Where a train has been split,
+    `child` is its part from there on, `rest` what came later there, and `before`, until that continues, what it has
+    been split off from. A single flit has waited at `wait` last.
     """
 
     def __dealloc__(self):
@@ -627,10 +580,6 @@ cdef class Core:
                 elif entry.kind == LAND:
                     self.reached(self.now, entry.place.priority, entry.place.order)
                     self.end(<Train>x, False)
-                elif entry.kind == SERVE:
-                    if (<Link>x).merge is not None:
-                        self.reached(self.now, entry.place.priority, entry.place.order + 1)
-                        self.serve(<Link>x, self.latest)
                 elif entry.kind == EVENT:
                     callbacks, x.callbacks = x.callbacks, None
                     for callback in callbacks:
@@ -671,17 +620,11 @@ cdef class Core:
     def busy_by(self, links):
         """Return how long each of `links` has been busy by now [ps], int64, if the core is `live`."""
         cdef int i, n = len(links)
-        cdef Place place
-        cdef Link link
         cdef int64_t[::1] busy_ps
-        place.t, place.priority, place.order = self.now, -1, -1
         found = np.empty(n, np.int64)
         busy_ps = found
         for i in range(n):
-            link = <Link?>links[i]
-            if link.merge is not None:
-                self.serve(link, place)
-            busy_ps[i] = link.busy_by(self.now)
+            busy_ps[i] = (<Link?>links[i]).busy_by(self.now)
         return found
 
     # ---------------------------------------------------------------------------------------------------- movement
@@ -758,7 +701,8 @@ cdef class Core:
         cdef int64_t t = self.now, start, end
         if link.legs is not None:
             self.reached(t, priority, order)
-            return (<Leg>link.legs[<size_t><void*>flit.links]).enter(flit)
+            (<Callee>link.legs[<size_t><void*>flit.links]).landed(flit)
+            return 0
         if flit.k:
             self.make_way(link, t, priority, order)
         link.claim_train, link.last = None, -1
@@ -806,8 +750,8 @@ cdef class Core:
             self.call(flit.fn, flit.arg)
         return 0
 
-    cdef int served(self, Link link, Flit flit, int64_t arrival, int64_t start, int64_t least_ps) except -1:
-        """Note that a router or source has sent a flit over a link at `start` [ps], `least_ps` or more after its arrival."""
+    cdef int64_t served(self, Link link, Flit flit, int64_t arrival, int64_t start, int64_t least_ps) except -1:
+        """Serve a flit that a router or source sends at `start` [ps], `least_ps` or more after it came; return how long."""
         cdef int64_t d = link.ps(flit.size)
         if self.live and start > self.now:
             link.idle(self.now, link.free, start - link.free, start - link.free, 1)
@@ -817,7 +761,7 @@ cdef class Core:
         self.reservations += 1
         if self.hops is not None:
             self.hops.append(Hop(flit.key, link.name, flit.size, arrival, start, start + d))
-        return 0
+        return d
 
     cdef inline int reached(self, int64_t t, int64_t priority, int64_t order) except -1:
         """Note that this instant has seen a place."""
@@ -836,8 +780,6 @@ cdef class Core:
         cdef int m, k
         cdef Line* lines
         self.reached(t, priority, order)
-        if link.merge is not None:
-            self.serve(link, self.latest)
         while t <= link.last:
             train, k = link.claim_train, link.claim_k
             previous = <Link>train.links[k - 1]
@@ -867,8 +809,6 @@ cdef class Core:
         train.rest = rest
         if j:
             rest.before = train
-        if rest.k == len(rest.links) - 1:
-            return self.join(rest)
         previous = <Link>rest.links[rest.k - 1]
         return self.push_train(
             latest(rest.lines.at, rest.lines.n, 0), previous.priority, previous.base + number, ADVANCE, rest, -1
@@ -925,88 +865,6 @@ cdef class Core:
         child = train.child
         return given_back + (self.cut(child, keep) if child is not None else 0)
 
-    cdef int join(self, Train train) except -1:
-        """Let the flits of a train take its first link one by one among others, and the last one, if that is the next.
-
-        Only when all are through the last link matters.
-        """
-        cdef tuple links = train.links
-        cdef int k = train.k, n = len(links)
-        cdef Link link = <Link>links[k], previous = <Link>links[k - 1], last = <Link>links[n - 1]
-        cdef int64_t priority = previous.priority, order = previous.base + train.number
-        train.before = None
-        if k < n - 1:
-            self.make_way(last, self.now, priority, order)
-            train.child = new_train(links, k + 1, train.n, train.size, train.key, 0, train.fn, train.arg, train.each)
-            if last.merge is None:
-                last.merge = Merge()
-            if link not in last.merge.upstream:
-                last.merge.upstream.append(link)
-        last.backoff = link.backoff = BACKOFF
-        if link.merge is None:
-            link.merge = Merge()
-        join_at(
-            link.merge, latest(train.lines.at, train.lines.n, 0), priority, order, train,
-            wait_of(train.lines.at, train.lines.n, 0)
-        )
-        # The link has to have served them once the last one has come.
-        return self.push_train(
-            latest(train.lines.at, train.lines.n, train.n - 1), priority, order, SERVE, link, -1
-        )
-
-    cdef int serve(self, Link link, Place place) except -1:
-        """Let a link serve the flits of the interleaved trains that come before this place."""
-        cdef Merge merge = link.merge
-        cdef Link source, last
-        cdef int64_t free, order, d, wait, priority = link.priority
-        cdef Train train, onward
-        cdef Place come
-        for source in merge.upstream:
-            if source.merge is not None:
-                self.serve(source, place)
-        free = link.free
-        while merge.interleaved.n and before(&merge.interleaved.at[0].place, &place):
-            train = leave(merge, &come, &wait)
-            if train.delivered >= train.n:
-                continue
-            d = link.ps(train.size)
-            if free < come.t:
-                if come.t > self.now and self.live:
-                    link.idle(self.now, free, come.t - free, come.t - free, 1)
-                free = come.t
-            wait = self.waited(link, train.key, wait, come.t, free)
-            link.free = free = free + d
-            link.busy_ps += d
-            self.reservations += 1
-            train.delivered += 1
-            order = link.base + self.number
-            self.number += 1
-            if train.delivered < train.n and train.lines.n:
-                join_at(
-                    merge, latest(train.lines.at, train.lines.n, train.delivered), come.priority, come.order, train,
-                    wait_of(train.lines.at, train.lines.n, train.delivered)
-                )
-            onward = train.child
-            if onward is not None:
-                last = <Link>onward.links[len(onward.links) - 1]
-                if last.merge is None:
-                    last.merge = Merge()
-                join_at(last.merge, free + link.lat, priority, order, onward, wait)
-                if train.delivered == train.n:
-                    self.push_train(free + link.lat, priority, order, SERVE, last, -1)
-                continue
-            if train.each and link.memory is not None:
-                link.memory.comes(free + link.lat, order, train.arg)
-            if train.delivered == train.n and train.fn is not None:
-                train.wait = wait
-                self.push_train(free + link.lat, priority, order, LAND, train, -1)
-        if not merge.interleaved.n:
-            for source in merge.upstream:
-                if source.merge is not None:
-                    return 0
-            link.merge = None
-        return 0
-
     cdef int advance(self, Train train) except -1:
         """Take links for a train whose first flit has come to the next one."""
         cdef int k
@@ -1021,12 +879,8 @@ cdef class Core:
             self.make_way(link, self.now, previous.priority, previous.base + number)
             # Others come between these flits: they take links one by one, for as long as others do. `before` tells
             # whether what this has been split off from took the link last, or something else has since.
-            if link.merge is not None or (
-                train.before is not None and not train.stops and link.claim_train is not train.before
-            ):
+            if train.before is not None and not train.stops and link.claim_train is not train.before:
                 train = part_from(train, k)
-                if k >= len(train.links) - 2 and (<Link>train.links[len(train.links) - 1]).merges:
-                    return self.join(train)
                 self.requeue(train, 1, number)
         train.before = None
         if train.n > 1:
@@ -1169,10 +1023,10 @@ cdef class Core:
         cdef Link link
         while True:
             link = <Link>links[k]
-            if t <= link.last or link.merge is not None:
+            if t <= link.last:
                 self.make_way(link, t, priority, order)
             link.claim_train, link.last = None, -1
-            if link.backoff and link.merge is None:
+            if link.backoff:
                 link.backoff -= 1
             start = link.free
             if start < t:
@@ -1427,8 +1281,8 @@ cdef class Ready:
 cdef class HbmSlice:
     """One slice of a cube's memory stack: bursts over interleaved channels (M4.5).
 
-    Whole rounds of bursts over idle channels, and the flits of a write, are served by arithmetic. What has come of
-    writes is looked at when it matters: when something else comes, or somebody asks.
+    Whole rounds of bursts over idle channels are served by arithmetic. What has come of writes is looked at when it
+    matters: when something else comes, or somebody asks.
 
     Parameters
     ----------
@@ -1698,52 +1552,9 @@ cdef class HbmSlice:
 
     cdef int flits(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1:
         """Serve the bursts that flits `first` to `until` (exclusive) of those that come by `lines` complete."""
-        cdef int64_t begun, i
-        if self.by_rounds and txn.lines is None:
-            begun, first = first, until
-            if txn.offset & self.line_mask and txn.arrived + until - begun == flits(txn.nbytes, txn.back):
-                first -= 1  # The last one may complete two.
-            self.run(txn, lines, m, begun, first)
+        cdef int64_t i
         for i in range(first, until):
             self.several(txn, latest(lines, m, i))
-        return 0
-
-    cdef int run(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1:
-        """Serve the same in one go, at a burst a flit.
-
-        What comes to a channel comes by lines, too: ever more slowly. So if its last burst finds it free only that one
-        matters, and if not, none has since the first.
-        """
-        cdef int64_t n = self.n, burst = self.burst_ps, i, previous, arrival, begin, end, arrived = 0
-        cdef int64_t line = (txn.offset >> self.line_bits) + txn.arrived - first, latest_end = txn.end
-        cdef Channel* channel
-        cdef Channel* last = NULL
-        txn.arrived += until - first
-        self.served_ps += (until - first) * burst
-        for i in range(until - n if until - n > first else first, until):
-            channel = &self.channels[(line + i) & (n - 1)]
-            previous = (i - first) // n
-            arrival, begin = latest(lines, m, i), latest(lines, m, i - previous * n)
-            end = channel.free
-            if end < begin:
-                end = begin
-                channel.since, channel.key = begin, txn.key
-            if channel.direction != WRITE_:
-                if channel.direction != NONE_:
-                    end = self.turn(end)
-                channel.direction = WRITE_
-            end += previous * burst
-            if end < arrival:
-                end = arrival
-                channel.since, channel.key = arrival, txn.key
-            channel.free = end = end + burst
-            if end >= LIMIT:
-                raise _too_late(end)
-            if end >= latest_end:
-                latest_end, last, arrived = end, channel, arrival
-        if last != NULL:
-            txn.end = latest_end
-            log(txn, arrived, last, latest_end)
         return 0
 
     cdef int several(self, Transaction txn, int64_t arrival) except -1:

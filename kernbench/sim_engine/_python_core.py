@@ -163,13 +163,14 @@ class Core:
         """Let a flit arrive at time `t` [ps] behind a network of routers with credits."""
         heappush(self._calendar, (t, priority, base + next(self._left), self._arrive, flit))
 
-    def served(self, link: Link, flit: _Flit, arrival: int, start: int, least_ps: int) -> None:
-        """Note that a router has sent a flit over a link at `start` [ps], `least_ps` or more after it came."""
+    def served(self, link: Link, flit: _Flit, arrival: int, start: int, least_ps: int) -> int:
+        """Serve a flit that a router sends at `start` [ps], `least_ps` or more after it came; return how long."""
         self._waited(link, flit, arrival + least_ps, start)
         end = link.take(start, flit.size)
         self.reservations += 1
         if self.hops is not None:
             self.hops.append(Hop(flit.key, link.name, flit.size, arrival, start, end))
+        return end - start
 
     def wake_at(self, t: int, callee: Callee, what: int, arg: Any) -> None:
         """Call `callee.woken(what, arg)` at time `t` [ps]."""
@@ -249,7 +250,7 @@ class Core:
         """Let a link serve a flit that has reached it now."""
         link, now = flit.links[flit.k], self.now
         if link.legs is not None:
-            link.legs[id(flit.links)].enter(flit)
+            link.legs[id(flit.links)].landed(flit)
             return
         self._waited(link, flit, now, max(now, link.free))
         end = link.take(now, flit.size)

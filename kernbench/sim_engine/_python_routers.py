@@ -13,7 +13,7 @@ others in later cycles only: the order in which routers are visited has no effec
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 CLASSES = 2  # requests and replies use separate VCs
@@ -39,7 +39,6 @@ class Link(Protocol):
 
     src: str
     dst: str
-    times: Mapping[int, int]
     priority: int
     base: int
     lat: int
@@ -59,8 +58,8 @@ class Core(Protocol):
     def arrive_at(self, t: int, priority: int, base: int, flit: Any) -> None:
         """Let a flit arrive at time `t` [ps]."""
 
-    def served(self, link: Any, flit: Any, arrival: int, start: int, least_ps: int) -> None:
-        """Note that a link has been sent a flit."""
+    def served(self, link: Any, flit: Any, arrival: int, start: int, least_ps: int) -> int:
+        """Send a flit over a link; return how long that serves it [ps]."""
 
 
 class _Held:
@@ -147,7 +146,7 @@ class Leg:
         self.entered = self.left = self.last_ps = 0
         self.early: dict[int, tuple[int, Flit]] = {}
 
-    def enter(self, flit: Flit) -> None:
+    def landed(self, flit: Flit) -> None:
         """Put a flit in the source's queue now."""
         i = self.entered % self.packet_flits
         held = _Held(flit, self, self.entered, i == 0, i == self.packet_flits - 1, self.routers.core.now)
@@ -345,10 +344,9 @@ class Routers:
 
         It left no earlier than `least` cycles after it came.
         """
-        link = sender.link
-        cycles = max(1, -(-link.times[held.flit.size] // self.cycle_ps))
+        ps = self.core.served(sender.link, held.flit, held.since_ps, t * self.cycle_ps, least * self.cycle_ps)
+        cycles = max(1, -(-ps // self.cycle_ps))
         sender.free = t + cycles
-        self.core.served(link, held.flit, held.since_ps, t * self.cycle_ps, least * self.cycle_ps)
         return cycles - 1
 
     def _send_from(self, source: _Source, t: int) -> None:

@@ -2,7 +2,8 @@
 
 from libc.stdint cimport int64_t
 
-from kernbench.sim_engine._core cimport Core, Flit, Leg as CLeg, Link
+from kernbench.sim_engine._core cimport Core, Flit, Link
+from kernbench.sim_engine._transaction cimport Callee
 
 
 cdef struct Held:  # a flit inside the network, or in front of it
@@ -52,7 +53,7 @@ cdef struct Bucket:
 cdef class Routers
 
 
-cdef class Leg(CLeg):
+cdef class Leg(Callee):
     cdef readonly Routers routers
     cdef readonly int source, message_class, k
     cdef readonly int64_t priority, base, extra_ps, last_ps
@@ -64,7 +65,7 @@ cdef class Leg(CLeg):
     cdef int* outs
     cdef int* low
     cdef int* high
-    cdef int enter(self, Flit flit) except -1
+    cpdef landed(self, flit)
     cdef int leave(self, int i, int64_t t_ps) except -1
 
 

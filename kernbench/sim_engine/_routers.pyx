@@ -9,7 +9,8 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from kernbench.sim_engine._core cimport Core, Flit, Leg as CLeg, Link
+from kernbench.sim_engine._core cimport Core, Flit, Link
+from kernbench.sim_engine._transaction cimport Callee
 
 cdef int CLASSES_ = 2
 cdef enum:
@@ -39,7 +40,7 @@ cdef void* array(size_t n, size_t size) except NULL:
     return made
 
 
-cdef class Leg(CLeg):
+cdef class Leg(Callee):
     """The way of one route through the network, as in `python_routers`."""
 
     def __init__(self, Routers routers, int source, int message_class, hops, int k, int64_t priority, int64_t base, int64_t extra_ps):
@@ -62,7 +63,7 @@ cdef class Leg(CLeg):
         PyMem_Free(self.low)
         PyMem_Free(self.high)
 
-    cdef int enter(self, Flit flit) except -1:
+    cpdef landed(self, flit):
         """Put a flit in the source's queue now."""
         cdef Routers routers = self.routers
         cdef Source* source = &routers.sources[self.source]
@@ -88,7 +89,7 @@ cdef class Leg(CLeg):
             routers.held[source.last[c]].next = i
         source.last[c] = i
         (<Link>routers.links[source.sender]).pending += 1
-        return routers.wake(self.source)
+        routers.wake(self.source)
 
     cdef int leave(self, int i, int64_t t_ps) except -1:
         """Let a flit go on at `t_ps`, or when those before it have."""
@@ -480,8 +481,8 @@ cdef class Routers:
         """
         cdef Flit flit = <Flit>self.flits[i]
         cdef Link link = <Link>self.links[sender]
-        cdef int64_t cycles = max(1, (link.ps(flit.size) + self.cycle_ps - 1) // self.cycle_ps)
-        self.core.served(link, flit, self.held[i].since_ps, t * self.cycle_ps, least * self.cycle_ps)
+        cdef int64_t ps = self.core.served(link, flit, self.held[i].since_ps, t * self.cycle_ps, least * self.cycle_ps)
+        cdef int64_t cycles = max(1, (ps + self.cycle_ps - 1) // self.cycle_ps)
         self.senders[sender].free = t + cycles
         return cycles - 1
 

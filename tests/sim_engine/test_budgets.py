@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench._units import KIB, flits
+from kernbench._units import flits
 from kernbench.sim_engine._network import ENGINE, Clock
-from kernbench.topology._naming import pe_dma
 from kernbench.topology.builder import resolve_topology
 from tests.components.one_pe import gemm, run
 from tests.reference.traffic import play, random_machine, random_traffic
@@ -52,22 +51,6 @@ def test_a_message_alone_takes_one_event_in_the_core(nbytes):
     engine.run()
     assert engine.network.core.reservations == 12 * flits(nbytes)
     assert engine.engine.env.events == {"core": 1, "definition": 12 * flits(nbytes)}[ENGINE]
-
-
-def test_streams_that_meet_on_their_last_links_take_no_event_a_flit_in_the_core():
-    # Over the last two of their twelve links they go flit by flit.
-    events = []
-    for nbytes in (64 * KIB, 128 * KIB):
-        engine = Engine(resolve_topology("preset:default"))
-        for cube in (1, 4):
-            engine.send(pe_dma(0, cube, 0), pe_dma(0, 0, 0), nbytes, lambda: None)
-        engine.run()
-        assert engine.network.core.reservations == 2 * 12 * flits(nbytes)
-        events.append(engine.engine.env.events)
-    if ENGINE == "core":
-        assert events[0] == events[1] < 20
-    else:
-        assert events == [2 * 12 * flits(64 * KIB), 2 * 12 * flits(128 * KIB)]
 
 
 @pytest.mark.parametrize("seed", range(4))
