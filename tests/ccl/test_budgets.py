@@ -41,7 +41,7 @@ def all_reduce(algorithm: str, nbytes: int) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("algorithm", "most"),
     [
-        ("intercube_allreduce", {"core": 29, "definition": 216}),
+        ("intercube_allreduce", {"core": 31, "definition": 216}),
         ("ring_allreduce_tcm", {"core": 55, "definition": 289}),
     ],
 )
