@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import traitlets
 
 from kernbench.analysis.compare import machine_changes
 from kernbench.errors import KernbenchError
+from kernbench.notebook._machine import value_at
 from kernbench.notebook._style import HERE, NOTHING, button, chart, column, message_html
 from kernbench.sweeps._measure import energy_columns, machine_columns, row_of
 from kernbench.viz._fields import fields, parameter_label
@@ -45,14 +46,11 @@ class RunsTab:
         self.table = RunsTable()
         self.table.add_class("kb-history")
         self.hint = widgets.HTML(NOTHING)
-        self.comparison = widgets.HTML()
-        self.comparison.add_class("kb-comparison")
-        self.coordinates = widgets.Box()
-        self.coordinates.add_class("kb-parallel")
+        self.comparison = widgets.HTML().add_class("kb-comparison")
+        self.coordinates = widgets.Box().add_class("kb-parallel")
         self.both = widgets.Checkbox(
             description="Show A and B in the timeline", indent=False, tooltip="B, with A to compare it with"
-        )
-        self.both.add_class("kb-both")
+        ).add_class("kb-both")
         self.clear = button("Clear history", "Delete all runs", "trash", lambda: self._ask(list(self._shown)))
         self.clear.layout.align_self = "flex-start"
         self.clear.layout.display = self.both.layout.display = "none"
@@ -146,9 +144,7 @@ class RunsTab:
         row: dict[str, Any] = {"run": entry.number, "title": entry.title, "workload": entry.workload.name}
         row |= entry.values
         for path in fields():
-            value: Any = entry.machine.spec
-            for part in path.split("."):
-                value = value.get(part) if isinstance(value, Mapping) else None
+            value = value_at(entry.machine.spec, path)
             row[path] = value if value is None or isinstance(value, int | float | str) else str(value)
         return row | self._metrics[entry.number] | {"latency_ns": entry.latency_ns, "took_s": round(entry.seconds, 2)}
 

@@ -33,24 +33,18 @@ if TYPE_CHECKING:
 class Stage:
     """The picture of the machine, with the last run on it or two runs compared, below the name of what it shows.
 
-    Parameters
-    ----------
-    explorer : Explorer
-    **answers : callable
-        What answers the messages of the picture, by name.
+    `answers` are the callbacks for the messages of the picture, by name.
     """
 
     def __init__(self, explorer: Explorer, **answers: Callable[[dict[str, Any]], object]) -> None:
         self._explorer = explorer
         self._shown: object = None
         self.entry: Entry | None = None  # the run that the picture explains
-        self.subject = widgets.HTML()
-        self.subject.add_class("kb-subject")
+        self.subject = widgets.HTML().add_class("kb-subject")
         self.picture = Picture()
         self.picture.add_class("kb-fades")
         self.picture.answer(**answers)
-        self.refused = widgets.HTML()
-        self.refused.add_class("kb-wrong")
+        self.refused = widgets.HTML().add_class("kb-wrong")
         self.root = column(self.subject, self.refused, self.picture, name="kb-stage")
         self.refresh()
 
