@@ -59,11 +59,6 @@ class MachineForm:
         own = {} if near == config.preset_path("default") else {f"file {near.name}": str(near)}
         return own | {f"{PRESET}{name}": f"{PRESET}{name}" for name in config.presets()}
 
-    @property
-    def valid(self) -> bool:
-        """True if every value is valid, so that `machine` is what the panel displays."""
-        return not self.wrong
-
     def text(self, path: str) -> str:
         """Text of a field: the typed one, if any, else the file's value."""
         if path in self.texts:
@@ -92,7 +87,7 @@ class MachineForm:
                 key = _KEY.match(fault)
                 place = key[1] if key and key[1] in fields() else ""
                 self.wrong[place] = "; ".join(x for x in (self.wrong.get(place), fault.removeprefix("override: ")) if x)
-        return self.valid
+        return not self.wrong
 
     def fields(self) -> dict[str, Field]:
         return {path: field for path, field in fields().items() if not (self.page and path.endswith(_NAMES_CODE))}

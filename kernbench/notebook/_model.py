@@ -531,9 +531,6 @@ class Explorer:
                 self.baseline = None
         self._changed()
 
-    def pin_as(self, entry: Entry | None) -> None:
-        self.baseline = entry
-
     def compared(self, after: Entry, before: Entry) -> Comparison:
         return compare(self.result_of(before), self.result_of(after))
 

@@ -21,7 +21,17 @@ from kernbench.notebook._export import EXPORTS, export, roofs_of
 from kernbench.notebook._live import SIMULATING
 from kernbench.notebook._model import DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer
 from kernbench.notebook._runs import RunsTab
-from kernbench.notebook._style import NOTHING, Input, button, chart, column, download, label_of, message_html, row
+from kernbench.notebook._style import (
+    NOTHING,
+    Input,
+    button,
+    column,
+    download,
+    label_of,
+    message_html,
+    row,
+    show_chart,
+)  # fmt: skip
 from kernbench.viz._fields import Field, parameter_label
 from kernbench.viz._page_charts import roofline
 
@@ -103,11 +113,8 @@ def state_html(explorer: Explorer) -> str:
 
 def in_words(changes: list[str]) -> str:
     """Replace names by labels in changes, each "name was x, is y"."""
-    said = []
-    for change in changes:
-        name, was, rest = change.partition(" was ")
-        said.append(f"{label_of(name)} was {rest}" if was else change)
-    return "; ".join(said)
+    parts = (change.partition(" was ") for change in changes)
+    return "; ".join(f"{label_of(name)}{was}{rest}" if was else name for name, was, rest in parts)
 
 
 WHOLE = "the whole run"
@@ -298,10 +305,7 @@ class ResultTabs:
         drawn = roofline(
             f"run {entry.number}", at.intensities, at.gflops, roofs_of(entry, pes), f"Roofline of {pes} PEs"
         )
-        if self.roofline.children:
-            self.roofline.children[0].chart = drawn
-        else:
-            self.roofline.children = [chart(drawn)]
+        show_chart(self.roofline, drawn)
 
     def _forget(self) -> None:
         """Remove the offered file, because the run or the kind of file has changed."""

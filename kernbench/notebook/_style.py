@@ -38,8 +38,13 @@ def _chart_widget() -> Any:
     return Chart
 
 
-def chart(drawn: Any) -> Any:
-    return _chart_widget()(drawn, embed_options={"actions": False, "renderer": "svg"}).add_class("kb-chart")
+def show_chart(box: widgets.Box, drawn: Any) -> None:
+    """Display a chart in a box, in place of the one that is there."""
+    if box.children:
+        box.children[0].chart = drawn
+    else:
+        made = _chart_widget()(drawn, embed_options={"actions": False, "renderer": "svg"})
+        box.children = [made.add_class("kb-chart")]
 
 
 def page(*parts: widgets.Widget, name: str = "kb-page") -> widgets.VBox:
@@ -87,7 +92,7 @@ class Input:
             else widgets.Text(value=value, placeholder="not set", continuous_update=False, tooltip=tip)
         )
         self.message = widgets.HTML().add_class("kb-wrong")
-        head = row(label, self.control, *([_unit(unit)] if unit else []), tip=tip)
+        head = row(label, self.control, *([widgets.HTML(escape(unit)).add_class("kb-unit")] if unit else []), tip=tip)
         if value and not choices and not isinstance(value, bool) and _number(value) is None:
             head.add_class("kb-words")  # they need more room than a number
         parts = [head, self.message]
@@ -133,10 +138,6 @@ def _number(text: object) -> float | None:
 
 def _named(stops: Sequence[float]) -> list[tuple[str, float]]:
     return [(f"{stop:,g}", float(stop)) for stop in stops]
-
-
-def _unit(text: str) -> widgets.HTML:
-    return widgets.HTML(escape(text)).add_class("kb-unit")
 
 
 def label_of(name: str) -> str:

@@ -51,11 +51,11 @@ class Stage:
     def refresh(self, pair: tuple[Entry, Entry] | None = None) -> None:
         """Show the machine of the form, the last run, or two runs; may be called from any thread."""
         explorer, finished = self._explorer, self._explorer.state.finished
-        live = explorer.state.busy and explorer.state.frame is not None
+        state = explorer.state
+        live = state.busy and state.frame is not None
         stale = finished is not None and bool(explorer.changes) and not live
         (self.root.add_class if stale else self.root.remove_class)("kb-stale")
         self.subject.value = subject_html(explorer, pair)
-        state = explorer.state
         if live and state.frame is not None and state.entry is not None:
             self._show_live(state.entry.machine, state.frame)
             return
@@ -87,17 +87,7 @@ class Stage:
 
 
 class ExplorerView:
-    """Shows an explorer, and tells it what its user does.
-
-    Parameters
-    ----------
-    explorer : Explorer
-
-    Attributes
-    ----------
-    explorer : Explorer
-        State and actions.
-    """
+    """Shows an explorer, which has state and actions, and tells it what its user does."""
 
     def __init__(self, explorer: Explorer) -> None:
         self.explorer = explorer

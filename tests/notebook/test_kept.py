@@ -332,7 +332,7 @@ def test_runs_are_deleted_from_history_and_cache(cache):
     run(one)
     one.set("m", 96)
     run(one)
-    one.pin_as(one.history[0])
+    one.baseline = one.history[0]
     one.delete(one.history[0])
     assert [x.values["m"] for x in one.history] == [96]
     assert one.baseline is None

@@ -86,7 +86,7 @@ def test_optional_values_can_be_given_and_taken_back(form):
     assert form.set("system.sips.h", "2"), form.wrong
     assert not form.set("system.sips.w", "")
     form.reset()
-    assert form.valid
+    assert not form.wrong
     assert not form.changed()
 
 
