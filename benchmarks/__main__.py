@@ -9,7 +9,6 @@ import click
 from benchmarks import (
     attention,
     collectives,
-    estimates,
     explorer,
     first_run,
     logs,
@@ -34,7 +33,6 @@ PARTS = {
     "logs": logs,
     "attention": attention,
     "start": start,
-    "estimates": estimates,
     "explorer": explorer,
     "first_run": first_run,
     "pages": pages,

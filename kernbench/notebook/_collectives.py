@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from kernbench._dtypes import as_dtype
-from kernbench.ccl.algorithm import Algorithm, plan
+from kernbench.ccl.algorithm import plan
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.config import AUTO
 from kernbench.errors import ArgumentError, ConfigError, VerificationError
@@ -52,9 +53,9 @@ def collective(
     True
     """
     machine = torch.engine.machine
-    n, places = planned(machine, collective, algorithm, nbytes, dtype)
+    n, cubes, pes = planned(machine, collective, algorithm, nbytes, dtype)
     world, kind = machine.config.n_sips, as_dtype(dtype)
-    shards, dp = len(places), _placement(places)
+    shards, dp = cubes * pes, DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes, num_pes=pes)
     given = np.random.default_rng(n).integers(-4, 5, (world, shards, n)).astype(np.float32)  # sums are exact
 
     def rank_program(rank: int) -> None:
@@ -90,10 +91,8 @@ def collective(
         check(rank, out)
 
 
-def planned(
-    machine: Machine, collective: str, algorithm: str, nbytes: int, dtype: str
-) -> tuple[int, list[tuple[int, int]]]:
-    """Elements of each shard, and (cube, PE) of a rank's shards; ConfigError with a fault for each wrong parameter."""
+def planned(machine: Machine, collective: str, algorithm: str, nbytes: int, dtype: str) -> tuple[int, int, int]:
+    """Elements of a shard, and the cubes and PEs per cube of a rank that have one; a ConfigError with all faults."""
     config, itemsize = machine.config, as_dtype(dtype).itemsize
     faults = []
     if config.n_sips < 2:
@@ -106,27 +105,17 @@ def planned(
     if faults:
         raise ConfigError(faults)
     chosen = None if algorithm == AUTO else resolve_algorithm_config(algorithm, load_ccl_config(), config)
-    places = _places(machine, chosen)
+    over = "rank" if chosen is None else chosen.contribution
+    cubes = 1 if over == "rank" else config.cubes_per_sip
+    pes = config.pes_per_cube if over == "pe" else 1
     if chosen is not None:
         if chosen.collective != collective:
             raise ConfigError(f"algorithm = {algorithm!r} must be one for {collective}, not {chosen.collective}")
         try:
-            plan(chosen, config, list(range(config.n_sips)), places)
+            plan(chosen, config, list(range(config.n_sips)), list(product(range(cubes), range(pes))))
         except (ConfigError, ArgumentError) as error:
             raise ConfigError(f"algorithm = {algorithm!r} does not run here: {error}") from error
-    return nbytes // itemsize, places
-
-
-def _places(machine: Machine, chosen: Algorithm | None) -> list[tuple[int, int]]:
-    over = "rank" if chosen is None else chosen.contribution
-    cubes = 1 if over == "rank" else machine.config.cubes_per_sip
-    pes = machine.config.pes_per_cube if over == "pe" else 1
-    return [(cube, pe) for cube in range(cubes) for pe in range(pes)]
-
-
-def _placement(places: list[tuple[int, int]]) -> DPPolicy:
-    cubes, pes = len({cube for cube, _ in places}), len({pe for _, pe in places})
-    return DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes, num_pes=pes)
+    return nbytes // itemsize, cubes, pes
 
 
 def _tensor(torch: RuntimeContext, values: np.ndarray, kind: Any, dp: DPPolicy) -> Any:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
-
-import yaml
 
 from kernbench.analysis._manifest import Manifest
 from kernbench.analysis._roofline import Roofs, macs_per_ns, point
@@ -17,6 +13,8 @@ from kernbench.analysis.result import INCOMPLETE
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import pe_window, shares
 from kernbench.errors import ArgumentError, KernbenchError, StateError
+from kernbench.notebook._job import written
+from kernbench.notebook._machine import machine_yaml
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
 from kernbench.viz.still import link_heatmap
@@ -104,14 +102,8 @@ def _timeline(entry: Entry, result: Result) -> bytes:
     return tile_timeline(timeline(result.records, pe), machine=entry.machine.hash, title=entry.name).png()
 
 
-def _trace(_: Entry, result: Result) -> bytes:
-    with TemporaryDirectory() as folder:
-        return result.trace(Path(folder) / "trace.json").read_bytes()
-
-
 def _result(entry: Entry, result: Result) -> bytes:
-    with TemporaryDirectory() as folder:
-        return replace(result, manifest=manifest(entry)).save(Path(folder) / "run.npz").read_bytes()
+    return written(replace(result, manifest=manifest(entry)).save, "run.npz")
 
 
 def _picture(entry: Entry, result: Result) -> bytes:
@@ -132,14 +124,10 @@ EXPORTS: dict[str, tuple[str, str, Callable[[Entry, Result], bytes]]] = {
     "picture (HTML)": (".html", "text/html", _picture),
     "result (one file)": (".npz", "application/octet-stream", _result),
     "code cell": (".py", "text/x-python", lambda entry, _: code(entry).encode()),
-    "machine file": (
-        "-topology.yaml",
-        "application/yaml",
-        lambda entry, _: yaml.safe_dump(dict(entry.machine.spec), sort_keys=False).encode(),
-    ),
+    "machine file": ("-topology.yaml", "application/yaml", lambda entry, _: machine_yaml(entry.machine).encode()),
     "figure of the timeline": ("-timeline.png", "image/png", _timeline),
     "figure of the links": ("-links.png", "image/png", _links),
     "figure of the roofline": ("-roofline.png", "image/png", lambda entry, x: roofline_figure(entry, x).png()),
     "result and why (JSON)": (".json", "application/json", _json),
-    "trace for ui.perfetto.dev": ("-trace.json", "application/json", _trace),
+    "trace for ui.perfetto.dev": ("-trace.json", "application/json", lambda _, x: written(x.trace, "trace.json")),
 }

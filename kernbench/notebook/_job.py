@@ -101,7 +101,7 @@ class CachedRun:
         log = None
         if len(result.records) <= LOG_ROWS:
             try:
-                log = _packed(result.records)
+                log = written(result.records.save, "log")
             except OSError as error:
                 warnings.warn(f"the log of a run is not kept: {error}", RuntimeWarning, stacklevel=2)
         self.cache.put_log(self.key, log, {**_notes(outcome), "run": _said(entry, result.latency_ns)})
@@ -173,9 +173,10 @@ def _notes(outcome: Outcome) -> Row:
     }
 
 
-def _packed(records: Records) -> bytes:
+def written(save: Callable[[Path], Path], name: str) -> bytes:
+    """Return the content of the file that `save` writes; its ending may matter."""
     with TemporaryDirectory() as folder:
-        return records.save(Path(folder) / "log").read_bytes()
+        return save(Path(folder) / name).read_bytes()
 
 
 def _unpacked(log: bytes) -> Records:

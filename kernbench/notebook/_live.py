@@ -26,21 +26,11 @@ MAKING, SIMULATING, COMPUTING = "making values", "simulating", "computing values
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """Load of links and components from `since_ns` to `now_ns`.
+    """Busy shares of links and components from `since_ns` to `now_ns`: uint8, 255 is all of the time.
 
-    Attributes
-    ----------
-    links, nodes : tuple of str
-        Names of everything used so far: links, and the engines of PEs and HBM slices as the log names them. The same
-        objects as in the previous frame if nothing was added.
-    link_load, node_load : numpy.ndarray
-        The busy share of each: uint8, 255 is all of the time.
-    done, total : int
-        Programs that have ended, and programs that have started.
-    events : int
-        Events processed so far.
-    events_per_s : float
-        Events per second of host time since the previous frame.
+    `links` and `nodes` name everything used so far, as the log does; they are the same objects as in the previous frame
+    if nothing was added. Programs have ended (`done`) of those that have started (`total`). `events` were processed so
+    far, and `events_per_s` per second of the host since the previous frame.
     """
 
     since_ns: float

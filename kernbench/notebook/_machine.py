@@ -59,11 +59,6 @@ class MachineForm:
         own = {} if near == config.preset_path("default") else {f"file {near.name}": str(near)}
         return own | {f"{PRESET}{name}": f"{PRESET}{name}" for name in config.presets()}
 
-    @property
-    def valid(self) -> bool:
-        """True if every value is valid, so that `machine` is what the panel displays."""
-        return not self.wrong
-
     def text(self, path: str) -> str:
         """Text of a field: the typed one, if any, else the file's value."""
         if path in self.texts:
@@ -72,7 +67,7 @@ class MachineForm:
         return "" if value is None else _text(value)
 
     def given(self, path: str) -> Any:
-        return _value(self.file.spec, path)
+        return value_at(self.file.spec, path)
 
     def set(self, path: str, text: str) -> bool:
         """Set a field to a typed text; return whether the machine is valid.
@@ -92,7 +87,7 @@ class MachineForm:
                 key = _KEY.match(fault)
                 place = key[1] if key and key[1] in fields() else ""
                 self.wrong[place] = "; ".join(x for x in (self.wrong.get(place), fault.removeprefix("override: ")) if x)
-        return self.valid
+        return not self.wrong
 
     def fields(self) -> dict[str, Field]:
         return {path: field for path, field in fields().items() if not (self.page and path.endswith(_NAMES_CODE))}
@@ -100,7 +95,7 @@ class MachineForm:
     def refuse_code(self, name: str, machine: Machine) -> None:
         """Raise a ConfigError if a machine names code, which would be imported, that this one does not name."""
         for path in (path for path in fields() if path.endswith(".impl")):
-            impl, own = (_value(spec, path) for spec in (machine.spec, self.file.spec))
+            impl, own = (value_at(spec, path) for spec in (machine.spec, self.file.spec))
             if ":" in str(impl) and impl != own:
                 raise ConfigError(
                     f"{name}: {path} = {quote(impl)} names code, which no page runs; open it in a notebook"
@@ -115,9 +110,6 @@ class MachineForm:
     def changed(self) -> list[Change]:
         return list(machine_changes(self.file.spec, self.machine.spec))
 
-    def yaml(self) -> str:
-        return yaml.safe_dump(dict(self.machine.spec), sort_keys=False)
-
     def save(self, path: str | Path) -> Path:
         path = Path(path)
         if self.page:
@@ -126,10 +118,14 @@ class MachineForm:
             raise ConfigError(list(self.wrong.values()))
         if path.exists():
             raise ConfigError(f"{path} is there already; give another name")
-        return write_text(path, self.yaml(), "give another name")
+        return write_text(path, machine_yaml(self.machine), "give another name")
 
 
-def _value(spec: Mapping[str, Any], path: str) -> Any:
+def machine_yaml(machine: Machine) -> str:
+    return yaml.safe_dump(dict(machine.spec), sort_keys=False)
+
+
+def value_at(spec: Mapping[str, Any], path: str) -> Any:
     value: Any = spec
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

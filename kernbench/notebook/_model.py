@@ -49,8 +49,6 @@ class Entry:
     options: Options
     latency_ns: float = 0.0
     seconds: float = 0.0
-    found: bool = False
-    made: float = 0.0
     key: str = ""
     logged: bool = False
     row: Row = field(default_factory=dict, repr=False, compare=False)
@@ -396,11 +394,11 @@ class Explorer:
     def _done(self, entry: Entry, outcome: Outcome) -> None:
         result = outcome.result
         assert result is not None
-        entry_done = replace(entry, latency_ns=result.latency_ns, seconds=outcome.seconds, found=outcome.made > 0)
+        entry_done = replace(entry, latency_ns=result.latency_ns, seconds=outcome.seconds)
         place = cached_run(entry_done)
         if place is not None:
             # First, so that a run that is displayed as done is stored even if the process ends.
-            kept = entry_done.found or place.keep(outcome)
+            kept = outcome.made > 0 or place.keep(outcome)
             entry_done = replace(entry_done, key=place.key, logged=kept)
         with self._lock:
             if self.state.entry is not entry or not self.state.busy:
@@ -511,8 +509,8 @@ class Explorer:
                 workload = self.workloads.get(said["workload"]) or not_here(said["workload"])
                 entry = Entry(
                     self._runs + 1, workload, said["values"], machine, said["source"], tuple(said["overrides"]),
-                    Options(**said["options"]), float(said["latency_ns"]), point.seconds, True, point.made,
-                    key, point.log is not None, point.row,
+                    Options(**said["options"]), float(said["latency_ns"]), point.seconds, key,
+                    point.log is not None, point.row,
                 )  # fmt: skip
             except (ConfigError, LookupError, TypeError, ValueError):
                 continue
@@ -532,9 +530,6 @@ class Explorer:
             if self.baseline is not None and self.baseline.number in gone:
                 self.baseline = None
         self._changed()
-
-    def pin_as(self, entry: Entry | None) -> None:
-        self.baseline = entry
 
     def compared(self, after: Entry, before: Entry) -> Comparison:
         return compare(self.result_of(before), self.result_of(after))

@@ -19,10 +19,20 @@ from kernbench.analysis.why import Why
 from kernbench.errors import KernbenchError
 from kernbench.notebook._export import EXPORTS, export, roofs_of
 from kernbench.notebook._live import SIMULATING
-from kernbench.notebook._model import DONE, FAILED, IDLE, OPTIONS, OUTDATED, RUNNING, Explorer
+from kernbench.notebook._model import DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer
 from kernbench.notebook._runs import RunsTab
-from kernbench.notebook._style import NOTHING, Input, button, chart, column, download, message_html, row
-from kernbench.viz._fields import Field, fields, parameter_label
+from kernbench.notebook._style import (
+    NOTHING,
+    Input,
+    button,
+    column,
+    download,
+    label_of,
+    message_html,
+    row,
+    show_chart,
+)  # fmt: skip
+from kernbench.viz._fields import Field, parameter_label
 from kernbench.viz._page_charts import roofline
 
 if TYPE_CHECKING:
@@ -39,20 +49,16 @@ class RunBar:
         self._lock = threading.Lock()  # else a beat could overwrite the final state
         self.run = button("Run", "", "play", lambda: explorer.run(again=explorer.current), "primary")
         self.run.add_class("kb-run")
-        self.cancel = button("Cancel", "End the run that is under way", "stop", explorer.cancel)
-        self.cancel.add_class("kb-cancel")
-        self.state = widgets.HTML()
-        self.state.add_class("kb-state")
-        self.note = widgets.HTML()
-        self.note.add_class("kb-note")
+        self.cancel = button("Cancel", "End the run that is under way", "stop", explorer.cancel).add_class("kb-cancel")
+        self.state = widgets.HTML().add_class("kb-state")
+        self.note = widgets.HTML().add_class("kb-note")
         self.auto = widgets.Checkbox(
             explorer.auto, description="Run after each change", indent=False, layout={"width": "auto"},
             tooltip="if the last run of this workload took less than a second",
         )  # fmt: skip
         self.auto.add_class("kb-auto")
         self.auto.observe(lambda change: setattr(explorer, "auto", change["new"]), "value")
-        self.root = widgets.HBox([self.run, self.cancel, self.state, self.note, self.auto])
-        self.root.add_class("kb-bar")
+        self.root = widgets.HBox([self.run, self.cancel, self.state, self.note, self.auto]).add_class("kb-bar")
         self.refresh()
 
     def refresh(self) -> None:
@@ -107,15 +113,8 @@ def state_html(explorer: Explorer) -> str:
 
 def in_words(changes: list[str]) -> str:
     """Replace names by labels in changes, each "name was x, is y"."""
-    said = []
-    for change in changes:
-        name, was, rest = change.partition(" was ")
-        said.append(f"{label_of(name)} was {rest}" if was else change)
-    return "; ".join(said)
-
-
-def label_of(name: str) -> str:
-    return fields()[name].label if name in fields() else name if "." in name else parameter_label(name)
+    parts = (change.partition(" was ") for change in changes)
+    return "; ".join(f"{label_of(name)}{was}{rest}" if was else name for name, was, rest in parts)
 
 
 WHOLE = "the whole run"
@@ -129,23 +128,15 @@ class WorkloadPanel:
         self._explorer, self._on_change = explorer, on_change
         self.workload = widgets.Dropdown(
             options=list(explorer.workloads), tooltip="what runs", value=explorer.workload.name
-        )
-        self.workload.add_class("kb-work")
+        ).add_class("kb-work")
         kinds = groupby(explorer.workloads.values(), attrgetter("kind"))
         groups = ",".join(f"{len([*found])}:{kind.replace(' ', '_')}" for kind, found in kinds)
         self.workload.add_class(f"kb-groups-{groups}")  # frame.js
-        self.title = widgets.HTML()
-        self.title.add_class("kb-title")
-        self.fields = widgets.VBox()
-        self.fields.add_class("kb-fields")
+        self.title = widgets.HTML().add_class("kb-title")
+        self.fields = widgets.VBox().add_class("kb-fields")
         self.inputs: dict[str, Input] = {}
-        self.message = widgets.HTML()
-        self.message.add_class("kb-wrong")
-        self.log = widgets.Dropdown(
-            options={name: log for name, log in _LOG.items() if log in OPTIONS["log"]},
-            value=explorer.options.log,
-            tooltip="how much of the run is recorded",
-        )
+        self.message = widgets.HTML().add_class("kb-wrong")
+        self.log = widgets.Dropdown(options=_LOG, value=explorer.options.log, tooltip="how much of the run is recorded")
         self.data = widgets.Checkbox(
             explorer.options.data, description="Compute and check values", indent=False,
             tooltip="values are computed and compared with a reference; times do not depend on them",
@@ -225,26 +216,21 @@ class ResultTabs:
         self._explorer = explorer
         self.runs = RunsTab(explorer, on_pair)
         self._drawn: dict[str, object] = {}
-        self.subject = widgets.HTML()
-        self.subject.add_class("kb-subject")
+        self.subject = widgets.HTML().add_class("kb-subject")
         self._number = 0
         self.of = widgets.Dropdown(options=[WHOLE], tooltip="what took the time: all, or one launch or collective")
-        self.of.add_class("kb-of")
         self.of.observe(lambda _: self._draw(), "value")
         self._draw_by: dict[str, Callable[[Finished], str]] = {"Why": self._why, "Stages": _stages, "Output": _output}
         self.html = {name: widgets.HTML(NOTHING) for name in self._draw_by}
         for name, html in self.html.items():
             html.add_class(f"kb-{name.lower()}")
         self.what = widgets.Dropdown(options=list(EXPORTS), tooltip="what to make a file of")
-        self.what.add_class("kb-what")
         self.what.observe(lambda _: self._forget(), "value")
         self.prepare = button("Prepare", "Make the file, to be downloaded", "download", self._export)
         self.prepare.add_class("kb-prepare")
-        self.file = widgets.HTML()
-        self.file.add_class("kb-file")
+        self.file = widgets.HTML().add_class("kb-file")
         export_row = row("File", self.what, self.prepare, long=True)
         self.roofline, self.roofline_note = widgets.Box(), widgets.HTML(NOTHING)
-        self.roofline_note.add_class("kb-roofline")
         parts: dict[str, widgets.Widget] = {"Runs": self.runs.root}
         parts |= {name: self._of_a_run(html) for name, html in self.html.items()}
         parts["Why"] = self._of_a_run(row("Of", self.of, long=True), self.html["Why"])
@@ -319,10 +305,7 @@ class ResultTabs:
         drawn = roofline(
             f"run {entry.number}", at.intensities, at.gflops, roofs_of(entry, pes), f"Roofline of {pes} PEs"
         )
-        if self.roofline.children:
-            self.roofline.children[0].chart = drawn
-        else:
-            self.roofline.children = [chart(drawn)]
+        show_chart(self.roofline, drawn)
 
     def _forget(self) -> None:
         """Remove the offered file, because the run or the kind of file has changed."""

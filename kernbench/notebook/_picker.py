@@ -12,12 +12,12 @@ import ipywidgets as widgets
 
 from kernbench.analysis.compare import value_text
 from kernbench.errors import ConfigError, HostError
-from kernbench.notebook._machine import MachineForm, groups
+from kernbench.notebook._machine import MachineForm, groups, machine_yaml
 from kernbench.notebook._picture import Picture
 from kernbench.notebook._serve import is_page
-from kernbench.notebook._style import Input, button, column, download, message_html, mimebundle, page, row
+from kernbench.notebook._style import Input, button, column, download, label_of, message_html, mimebundle, page, row
 from kernbench.topology.builder import Machine
-from kernbench.viz._fields import Field, fields
+from kernbench.viz._fields import Field
 from kernbench.viz._scene import scene
 
 
@@ -53,15 +53,12 @@ class TopologyPicker:
             options={**({} if given in sources.values() else {Path(given).name: given}), **sources},
             value=given,
             tooltip="the machine file to begin with",
-        )
-        self.source.add_class("kb-source")
+        ).add_class("kb-source")
         self.group = widgets.Dropdown(options=list(groups()), tooltip="which part of the machine is shown")
         self.group.add_class("kb-group")
         self.inputs: dict[str, Input] = {}
-        self.fields = widgets.VBox()
-        self.fields.add_class("kb-fields")
-        self.summary = widgets.HTML()
-        self.summary.add_class("kb-machine")
+        self.fields = widgets.VBox().add_class("kb-fields")
+        self.summary = widgets.HTML().add_class("kb-machine")
         self.reset = button("Reset", "All values as in the file", "undo", self._reset)
         self.path = widgets.Text(
             value="topology.yaml", tooltip="name of the machine file to write", continuous_update=False
@@ -119,8 +116,7 @@ class TopologyPicker:
             placeholder="path of another YAML file",
             tooltip="path of another YAML file",
             continuous_update=False,
-        )
-        other.add_class("kb-file-path")
+        ).add_class("kb-file-path")
         other.observe(lambda change: self._load(change["new"]), "value")
         return row("Or a file", other, long=True)
 
@@ -147,7 +143,7 @@ class TopologyPicker:
         except (ConfigError, HostError) as error:
             self.saved.value = message_html(str(error), wrong=True)
             return
-        name, text = Path(self.path.value).name, self.form.yaml().encode()
+        name, text = Path(self.path.value).name, machine_yaml(self.form.machine).encode()
         self.saved.value = message_html(wrote) + download(name, text, "application/yaml")
 
     def _show_group(self) -> None:
@@ -190,7 +186,7 @@ class TopologyPicker:
         c = form.machine.config
         lines = [f"<b>{c.n_sips} SIPs, {c.n_pes} PEs</b> <code>{form.machine.hash[:12]}</code>"]
         lines += [
-            f'<span title="{escape(x.field)}">{escape(_label(x.field))}</span> '
+            f'<span title="{escape(x.field)}">{escape(label_of(x.field))}</span> '
             f"{escape(value_text(x.before))} &rarr; <b>{escape(value_text(x.after))}</b>"
             for x in form.changed()
         ]
@@ -205,7 +201,3 @@ class TopologyPicker:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return mimebundle(self.root, f"TopologyPicker({self.machine!r})")
-
-
-def _label(path: str) -> str:
-    return fields()[path].label if path in fields() else path

@@ -27,25 +27,20 @@ if TYPE_CHECKING:
 
 
 class Picture(anywidget.AnyWidget):
-    """Shows a machine and, if there is one, a run on it.
+    """Shows a machine and, if there is one, a run on it."""
 
-    `header` and `buffers` are the scene. `live` is a moment of a run in progress, or empty: `now_ns`, and `link_load`
-    and `node_load`, a byte for each name in `links` and `nodes` of `live_index`, which changes only when more of them
-    are used. `selected` is a component or link, or empty; `answers` are the messages with a callback. A `small` picture
-    is low, for text around it, and begins with the part of the machine that worked. `note` is what ran, for pages.
-    """
-
-    note = ""
+    note = ""  # what ran, for pages
     _records: Records | None = None
     _esm = module_js()
     _css = style_css()
     header = traitlets.Dict().tag(sync=True)
     buffers = traitlets.Dict().tag(sync=True)
+    # A moment of a run in progress: `now_ns`, `link_load` and `node_load`, a byte for each name of `live_index`.
     live = traitlets.Dict().tag(sync=True)
     live_index = traitlets.Dict().tag(sync=True)
     selected = traitlets.Unicode("").tag(sync=True)
     answers = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    small = traitlets.Bool(False).tag(sync=True)
+    small = traitlets.Bool(False).tag(sync=True)  # low, for text around it; begins with the part that worked
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)
@@ -180,35 +175,28 @@ def picture(of: Machine | Result, run: Callable[[Machine], Result] | None = None
     else:
         raise ArgumentError(f"a picture shows a machine or a result, not {type(of).__name__}")
     if run is not None:
-        again = _Again(made, machine, run)
-        made.answer(run=again.start, set=again.change)
+        _runs_again(made, machine, run)
     return made
 
 
-class _Again:
-    """Reruns a program on the machine of a picture as its user changes it."""
+def _runs_again(shown: Picture, machine: Machine, run: Callable[[Machine], Result]) -> None:
+    """Rerun a program on the machine of a picture as its user changes it."""
 
-    def __init__(self, shown: Picture, machine: Machine, run: Callable[[Machine], Result]) -> None:
-        self._shown, self._machine, self._run = shown, machine, run
-
-    def start(self, _: dict[str, Any]) -> None:
-        self._start(self._machine)
-
-    def change(self, change: dict[str, Any]) -> None:
+    def start(change: dict[str, Any]) -> None:
+        nonlocal machine
         try:
-            machine = self._machine.with_({change["field"]: change["value"]})
+            changed = machine.with_({change["field"]: change["value"]}) if "field" in change else machine
         except KernbenchError as error:
-            self._shown.refuse(str(error))
-        else:
-            self._start(machine)
-
-    def _start(self, machine: Machine) -> None:
+            shown.refuse(str(error))
+            return
         try:
-            result = self._run(machine)
-            self._shown.show(scene_of(machine, result), result.records)
-            self._machine = machine
+            result = run(changed)
+            shown.show(scene_of(changed, result), result.records)
+            machine = changed
         except Exception as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
-            self._shown.refuse(f"{type(error).__name__}: {error}")
+            shown.refuse(f"{type(error).__name__}: {error}")
+
+    shown.answer(run=start, set=start)
 
 
 def _machine_of(result: Result) -> Machine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ import traitlets
 
 from kernbench.analysis.compare import machine_changes
 from kernbench.errors import KernbenchError
-from kernbench.notebook._style import HERE, NOTHING, button, chart, column, message_html
+from kernbench.notebook._machine import value_at
+from kernbench.notebook._style import HERE, NOTHING, button, column, message_html, show_chart
 from kernbench.sweeps._measure import energy_columns, machine_columns, row_of
 from kernbench.viz._fields import fields, parameter_label
 from kernbench.viz._page_charts import Axis, parallel_coordinates, value_text
@@ -45,14 +46,11 @@ class RunsTab:
         self.table = RunsTable()
         self.table.add_class("kb-history")
         self.hint = widgets.HTML(NOTHING)
-        self.comparison = widgets.HTML()
-        self.comparison.add_class("kb-comparison")
-        self.coordinates = widgets.Box()
-        self.coordinates.add_class("kb-parallel")
+        self.comparison = widgets.HTML().add_class("kb-comparison")
+        self.coordinates = widgets.Box().add_class("kb-parallel")
         self.both = widgets.Checkbox(
             description="Show A and B in the timeline", indent=False, tooltip="B, with A to compare it with"
-        )
-        self.both.add_class("kb-both")
+        ).add_class("kb-both")
         self.clear = button("Clear history", "Delete all runs", "trash", lambda: self._ask(list(self._shown)))
         self.clear.layout.align_self = "flex-start"
         self.clear.layout.display = self.both.layout.display = "none"
@@ -90,7 +88,12 @@ class RunsTab:
         axes, rows = self._axes(runs), [self._row(entry) for entry in runs]
         with self.table.hold_sync():
             self.table.columns = [
-                {"key": axis.key, "title": axis.title, "number": _is_number(rows, axis.key)} for axis in axes
+                {
+                    "key": axis.key,
+                    "title": axis.title,
+                    "number": all(isinstance(row.get(axis.key), int | float | None) for row in rows),
+                }
+                for axis in axes
             ]
             self.table.rows = [
                 {
@@ -118,11 +121,7 @@ class RunsTab:
         self._charted = seen
         axes = [axis for axis in self._axes(self._shown) if axis.key not in ("run", "took_s")]
         rows = [dict.fromkeys(axis.key for axis in axes) | self._row(entry) for entry in self._shown]
-        drawn = parallel_coordinates(rows, axes, self.table.a, self.table.b)
-        if self.coordinates.children:
-            self.coordinates.children[0].chart = drawn
-            return
-        self.coordinates.children = [chart(drawn)]
+        show_chart(self.coordinates, parallel_coordinates(rows, axes, self.table.a, self.table.b))
 
     def _axes(self, runs: list[Entry]) -> list[Axis]:
         found = [Axis("run", "Run")]
@@ -146,9 +145,7 @@ class RunsTab:
         row: dict[str, Any] = {"run": entry.number, "title": entry.title, "workload": entry.workload.name}
         row |= entry.values
         for path in fields():
-            value: Any = entry.machine.spec
-            for part in path.split("."):
-                value = value.get(part) if isinstance(value, Mapping) else None
+            value = value_at(entry.machine.spec, path)
             row[path] = value if value is None or isinstance(value, int | float | str) else str(value)
         return row | self._metrics[entry.number] | {"latency_ns": entry.latency_ns, "took_s": round(entry.seconds, 2)}
 
@@ -184,7 +181,7 @@ class RunsTab:
         if self._refreshing:
             return
         found = [x for x in self._shown if x.number == self.table.a]
-        self._explorer.pin_as(found[0] if found else None)
+        self._explorer.baseline = found[0] if found else None
         self._compare()
         if self._charted is not None:
             self.draw()
@@ -207,10 +204,6 @@ class RunsTab:
             self.comparison.value = self._explorer.compared(b, a)._repr_html_()
         except KernbenchError as error:
             self.comparison.value = message_html(str(error), wrong=True)
-
-
-def _is_number(rows: list[dict[str, Any]], key: str) -> bool:
-    return all(row.get(key) is None or isinstance(row[key], int | float) for row in rows)
 
 
 def _titled(path: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import anywidget
 import ipywidgets as widgets
 
+from kernbench.viz._fields import fields, parameter_label
 from kernbench.viz._picture import shared_js, style_css
 from kernbench.viz.charts import altair
 
@@ -37,33 +38,29 @@ def _chart_widget() -> Any:
     return Chart
 
 
-def chart(drawn: Any) -> Any:
-    made = _chart_widget()(drawn, embed_options={"actions": False, "renderer": "svg"})
-    made.add_class("kb-chart")
-    return made
+def show_chart(box: widgets.Box, drawn: Any) -> None:
+    """Display a chart in a box, in place of the one that is there."""
+    if box.children:
+        box.children[0].chart = drawn
+    else:
+        made = _chart_widget()(drawn, embed_options={"actions": False, "renderer": "svg"})
+        box.children = [made.add_class("kb-chart")]
 
 
 def page(*parts: widgets.Widget, name: str = "kb-page") -> widgets.VBox:
-    inner = widgets.Box(parts)
-    inner.add_class(name)
-    root = widgets.VBox([Frame(), inner])
-    root.add_class("kb-explorer")
-    return root
+    inner = widgets.Box(parts).add_class(name)
+    return widgets.VBox([Frame(), inner]).add_class("kb-explorer")
 
 
 def column(*parts: widgets.Widget, name: str, title: str = "") -> widgets.VBox:
     head = [widgets.HTML(f"<h2>{escape(title)}</h2>")] if title else []
-    box = widgets.VBox([*head, *parts])
-    box.add_class(name)
-    return box
+    return widgets.VBox([*head, *parts]).add_class(name)
 
 
 def row(label: str, *parts: widgets.Widget, tip: str = "", long: bool = False) -> widgets.HBox:
     title = f' title="{escape(tip)}"' if tip else ""
-    head = widgets.HTML(f"<label data-kb{title}>{escape(label)}</label>")
-    head.add_class("kb-label")
-    box = widgets.HBox([head, *parts])
-    box.add_class("kb-row")
+    head = widgets.HTML(f"<label data-kb{title}>{escape(label)}</label>").add_class("kb-label")
+    box = widgets.HBox([head, *parts]).add_class("kb-row")
     if long:
         box.add_class("kb-long")
     return box
@@ -94,9 +91,8 @@ class Input:
             if choices
             else widgets.Text(value=value, placeholder="not set", continuous_update=False, tooltip=tip)
         )
-        self.message = widgets.HTML()
-        self.message.add_class("kb-wrong")
-        head = row(label, self.control, *([_unit(unit)] if unit else []), tip=tip)
+        self.message = widgets.HTML().add_class("kb-wrong")
+        head = row(label, self.control, *([widgets.HTML(escape(unit)).add_class("kb-unit")] if unit else []), tip=tip)
         if value and not choices and not isinstance(value, bool) and _number(value) is None:
             head.add_class("kb-words")  # they need more room than a number
         parts = [head, self.message]
@@ -110,13 +106,11 @@ class Input:
                 value=shown[0] if number is None else number,
                 continuous_update=False,
                 tooltip=f"{label}, as a slider",
-            )
-            self.slider.add_class("kb-slider")
+            ).add_class("kb-slider")
             self.slider.observe(lambda change: self._slid(change["new"]), "value")
             parts.insert(1, self.slider)
         self.control.observe(lambda change: self._changed(change["new"]), "value")
-        self.root = widgets.VBox(parts)
-        self.root.add_class("kb-field")
+        self.root = widgets.VBox(parts).add_class("kb-field")
 
     def refuse(self, text: str) -> None:
         self.message.value = message_html(text, wrong=True)
@@ -146,10 +140,9 @@ def _named(stops: Sequence[float]) -> list[tuple[str, float]]:
     return [(f"{stop:,g}", float(stop)) for stop in stops]
 
 
-def _unit(text: str) -> widgets.HTML:
-    unit = widgets.HTML(escape(text))
-    unit.add_class("kb-unit")
-    return unit
+def label_of(name: str) -> str:
+    """Label of a field of the machine, or of a parameter."""
+    return fields()[name].label if name in fields() else name if "." in name else parameter_label(name)
 
 
 def button(text: str, tip: str, icon: str, action: Callable[[], Any], kind: str = "") -> widgets.Button:

@@ -63,7 +63,7 @@ class TornadoRuns:
         bars = {(field, i): bar for field, found in progress.found.rows for i, bar in enumerate(found) if bar}
         progress = replace(progress, total=len(bars))
         self._report(progress)
-        for (field, i), bar in sorted(bars.items(), key=lambda item: -abs(swing(item[1]))):
+        for place, bar in sorted(bars.items(), key=lambda item: -abs(swing(item[1]))):
             try:
                 machine = self._entry.machine.with_(new_values(bar))
                 exact_ns = self._latency_ns(replace(self._entry, machine=machine))
@@ -72,7 +72,7 @@ class TornadoRuns:
                 break
             if exact_ns is None:
                 break
-            found = _with(progress.found, field, i, exact_ns)
+            found = _with(progress.found, place, exact_ns)
             progress = replace(progress, found=found, done=progress.done + 1)
             self._report(progress)
         self._report(replace(progress, running=False))
@@ -89,13 +89,12 @@ class TornadoRuns:
         return None
 
 
-def _with(found: Tornado, field: str, i: int, exact_ns: float) -> Tornado:
-    def row(name: str, bars: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-        if name != field:
-            return name, bars
-        return name, tuple(replace(bar, exact_ns=exact_ns) if n == i else bar for n, bar in enumerate(bars))
-
-    return replace(found, rows=tuple(row(*each) for each in found.rows))
+def _with(found: Tornado, place: tuple[str, int], exact_ns: float) -> Tornado:
+    rows = (
+        (name, tuple(replace(x, exact_ns=exact_ns) if x and (name, i) == place else x for i, x in enumerate(bars)))
+        for name, bars in found.rows
+    )
+    return replace(found, rows=tuple(rows))
 
 
 def message(progress: Progress, spec: Any) -> dict[str, Any]:

@@ -40,24 +40,22 @@ class Stage:
         self._explorer = explorer
         self._shown: object = None
         self.entry: Entry | None = None  # the run that the picture explains
-        self.subject = widgets.HTML()
-        self.subject.add_class("kb-subject")
+        self.subject = widgets.HTML().add_class("kb-subject")
         self.picture = Picture()
         self.picture.add_class("kb-fades")
         self.picture.answer(**answers)
-        self.refused = widgets.HTML()
-        self.refused.add_class("kb-wrong")
+        self.refused = widgets.HTML().add_class("kb-wrong")
         self.root = column(self.subject, self.refused, self.picture, name="kb-stage")
         self.refresh()
 
     def refresh(self, pair: tuple[Entry, Entry] | None = None) -> None:
         """Show the machine of the form, the last run, or two runs; may be called from any thread."""
         explorer, finished = self._explorer, self._explorer.state.finished
-        live = explorer.state.busy and explorer.state.frame is not None
+        state = explorer.state
+        live = state.busy and state.frame is not None
         stale = finished is not None and bool(explorer.changes) and not live
         (self.root.add_class if stale else self.root.remove_class)("kb-stale")
         self.subject.value = subject_html(explorer, pair)
-        state = explorer.state
         if live and state.frame is not None and state.entry is not None:
             self._show_live(state.entry.machine, state.frame)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -71,12 +71,8 @@ class Parameter:
 
 
 def parameters_of(function: Callable[..., object]) -> list[Parameter]:
-    found = []
-    for given in inspect.signature(function).parameters.values():
-        if given.default is inspect.Parameter.empty or given.kind is inspect.Parameter.VAR_KEYWORD:
-            continue
-        found.append(_parameter(given.name, _annotation(function, given), given.default))
-    return found
+    given = inspect.signature(function).parameters.values()
+    return [_parameter(x.name, _annotation(function, x), x.default) for x in given if x.default is not x.empty]
 
 
 def _annotation(function: Callable[..., object], given: inspect.Parameter) -> Any:
@@ -138,10 +134,7 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
     for bench in registry.benches():
         if not bench.is_milestone:
             source = ("from kernbench.benches.registry import resolve", f"resolve({bench.name!r}).run")
-            parameters = tuple(parameters_of(bench.run))
-            found.append(
-                Workload(f"bench {bench.name}", bench.description, bench.run, parameters, source, kind="Benches")
-            )
+            found.append(_workload(f"bench {bench.name}", bench.run, source, bench.description, kind="Benches"))
     return {workload.name: workload for workload in found}
 
 
@@ -167,11 +160,11 @@ def _own(given: Callable[..., object]) -> Workload:
         raise ArgumentError(f"{name} is a Triton kernel and needs arguments; pass kb.triton.program(kernel, grid, x)")
     if not hasattr(given, "__qualname__"):  # an object: a cell can name it only by a variable
         variables = [key for key, value in vars(sys.modules["__main__"]).items() if value is given and key[0] != "_"]
-        return replace(_workload(name, given, ("", (variables or [""])[0])), kind="Your programs")
+        return _workload(name, given, ("", (variables or [""])[0]), kind="Your programs")
     home = getattr(given, "__module__", "__main__")
     place = "" if home == "__main__" else f"from {home} import {name}"
     if not is_kernel(given) and not is_module(given):
-        return replace(_workload(name, given, (place, name)), kind="Your programs")
+        return _workload(name, given, (place, name), kind="Your programs")
     imports = "\n".join(x for x in ("from kernbench.notebook import program_of", place) if x)
     title = (inspect.getdoc(given) or name).partition("\n")[0]
     kind = "Your modules" if is_module(given) else "Your kernels"
@@ -191,7 +184,7 @@ def _parameters_of(given: Callable[..., object]) -> tuple[Parameter, ...]:
         for x in inspect.signature(call).parameters.values():
             if x.name in tensors and (call is not given or not is_module(given)):
                 found[x.name] = Parameter(x.name, Shape, Shape(SHAPE), "shape of the tensor")
-            elif x.default is not x.empty and x.kind is not x.VAR_KEYWORD:
+            elif x.default is not x.empty:
                 found[x.name] = _parameter(x.name, _annotation(call, x), x.default)
             elif (kind := _annotation(call, x)) in _KINDS:
                 found[x.name] = Parameter(x.name, kind, {int: 64, float: 1.0, bool: False}.get(kind, ""))
@@ -254,6 +247,8 @@ def _system(machine: Machine, values: Mapping[str, Value]) -> list[str]:
     return [f"system.sips.{key}={'null' if value is None else value}" for key, value in found.items()]
 
 
-def _workload(name: str, function: Callable[..., object], source: tuple[str, str], **more: Any) -> Workload:
-    title = (inspect.getdoc(function) or name).partition("\n")[0]
+def _workload(
+    name: str, function: Callable[..., object], source: tuple[str, str], title: str = "", **more: Any
+) -> Workload:
+    title = title or (inspect.getdoc(function) or name).partition("\n")[0]
     return Workload(name, title, function, tuple(parameters_of(function)), source, **more)

@@ -62,7 +62,6 @@ def test_a_finished_run_is_shown_at_once_by_the_next_explorer():
     assert there.result.records.digest() == first.finished.result.records.digest()
     assert [repr(x) for x in state.finished.why] == [repr(x) for x in first.finished.why]
     assert (state.finished.outcome.checks, state.finished.outcome.seconds) == (1, first.finished.outcome.seconds)
-    assert there.history[-1].found
     assert there.history[0].name == there.result.name
 
 
@@ -83,11 +82,11 @@ def test_what_is_in_the_cache_can_be_run_again():
     run(explorer())
     there = explorer()
     assert not there.current
-    run(there)
+    state, _ = run(there)
+    assert state.message.startswith("from the cache")
     assert there.current
     state, _ = run(there, again=there.current)
     assert state.message == ""
-    assert [entry.found for entry in there.history] == [True, False]
     there.set("m", 96)
     assert not there.current
 
@@ -104,13 +103,13 @@ def test_the_button_says_whether_it_simulates():
         assert button.description == label
         button.click()
         assert view.explorer.wait(LONG_S)
-        found.append(view.explorer.history[-1].found)
+        found.append(view.explorer.state.finished.outcome.made > 0)
     for size in ("96", "64"):
         view.workload.inputs["m"].control.value = size
         assert button.description == "Run"
         button.click()
         assert view.explorer.wait(LONG_S)
-        found.append(view.explorer.history[-1].found)
+        found.append(view.explorer.state.finished.outcome.made > 0)
     assert found == [False, False, False, True]
     assert "from the cache" in view.bar.state.value
 
@@ -236,7 +235,7 @@ def test_a_finished_bench_is_found_with_the_same_settings(monkeypatch):
 
 def test_a_log_that_cannot_be_read_is_run_again(cache, monkeypatch):
     run(explorer())
-    monkeypatch.setattr(job, "_packed", lambda _: b"no log")
+    monkeypatch.setattr(job, "written", lambda *_: b"no log")
     run(explorer(), again=True)
     with pytest.warns(RuntimeWarning, match="damaged points are deleted"):
         state, _ = run(explorer())
@@ -310,12 +309,11 @@ def test_the_history_of_an_earlier_process_is_there_and_its_results_are_read_on_
     reads = []
     monkeypatch.setattr(job, "_unpacked", lambda log, unpack=job._unpacked: reads.append(1) or unpack(log))
     there = restored()
-    assert [(x.title, x.latency_ns, x.seconds, x.found) for x in there.history] == [
-        (x.title, x.latency_ns, x.seconds, True) for x in (first.history[0], small.history[0])
+    assert [(x.title, x.latency_ns, x.seconds) for x in there.history] == [
+        (x.title, x.latency_ns, x.seconds) for x in (first.history[0], small.history[0])
     ]
     assert [x.machine.hash for x in there.history] == [first.form.machine.hash, small.form.machine.hash]
     assert there.history[0].overrides == ("cube.hbm.channel_bw_gbs=16",)
-    assert there.history[0].made > 0
     assert there.with_results() == there.history
     assert not reads
     assert there.result_of(there.history[0]).records.digest() == first.result.records.digest()
@@ -334,7 +332,7 @@ def test_runs_are_deleted_from_history_and_cache(cache):
     run(one)
     one.set("m", 96)
     run(one)
-    one.pin_as(one.history[0])
+    one.baseline = one.history[0]
     one.delete(one.history[0])
     assert [x.values["m"] for x in one.history] == [96]
     assert one.baseline is None

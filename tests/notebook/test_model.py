@@ -528,7 +528,7 @@ def test_doubling_the_named_resource_helps_and_one_off_the_path_does_not(preset,
     for field in (*first.fields, *first.together):
         factor = 0.5 if field.endswith("_ns") else 2
         explorer.form.set(field, f"{factor * float(explorer.form.text(field)):g}")
-    assert explorer.form.valid
+    assert not explorer.form.wrong
     run(explorer)
     assert explorer.result.latency_ns < latency - 0.4 * first.ns
     explorer.form.reset()
@@ -563,7 +563,7 @@ def test_old_logs_are_let_go_and_the_baselines_stays(explorer, monkeypatch):
     for _ in range(3):
         run(explorer)
         if len(explorer.history) == 1:
-            explorer.pin_as(explorer.history[-1])
+            explorer.baseline = explorer.history[-1]
     assert [entry.number for entry in explorer.with_results()] == [1, 3]
     with pytest.raises(KernbenchError, match="run 2 is no longer kept"):
         explorer.result_of(explorer.history[1])
