@@ -189,7 +189,8 @@ def _systems(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], m
         places: list[tuple[Row, tuple[float, float]]]
         places = [({"sip": name.removeprefix("sip")}, centre) for name, centre in sips.items()]
         places += [({"link": i, "at": k}, point) for i, points in enumerate(between) for k, point in enumerate(points)]
-        shown += [{"system": system, "x": x, "y": y, **what} for what, (x, y) in places]
+        # Rounded, since a scale that spans only rounding errors would show them.
+        shown += [{"system": system, "x": round(x, 1), "y": round(y, 1), **what} for what, (x, y) in places]
     scale = alt.Scale(zero=False)
     place = {
         "x": alt.X("x:Q", axis=None, scale=scale),
