@@ -212,8 +212,18 @@ def test_the_machine_is_saved_and_offered_as_a_file(view, tmp_path, monkeypatch)
     assert "is there already" in text(view.machine_form.saved)
 
 
-def test_a_page_writes_no_file_and_names_no_code(tmp_path, monkeypatch):
+@pytest.fixture
+def page(monkeypatch):
+    """The process of a served page, whose memory `explore` limits for good."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
     monkeypatch.setenv(PAGE, "1")
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+
+@pytest.mark.usefixtures("page")
+def test_a_page_writes_no_file_and_names_no_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     picker = TopologyPicker("preset:small")
     picker.save.click()
@@ -540,9 +550,9 @@ def test_the_history_is_cleared_after_a_question_that_names_the_cache(monkeypatc
     assert explore("preset:small").explorer.history == []
 
 
+@pytest.mark.usefixtures("page")
 def test_visitors_of_a_page_do_not_delete_from_the_cache_that_they_share(monkeypatch, tmp_path):
     monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path))
-    monkeypatch.setenv(PAGE, "1")
     view = explore("preset:small")
     view.workload.workload.value = "study gemm"
     view.bar.run.click()
