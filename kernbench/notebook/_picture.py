@@ -100,7 +100,8 @@ class Picture(anywidget.AnyWidget):
         Parameters
         ----------
         path : str or Path
-            "run.html" becomes a page with machine view, clock and timeline; "run.svg", a still.
+            "run.html" becomes a page with machine view, clock and timeline, whose address says what is looked at, as in
+            `run.html#t=1200&sel=sip0.cube0&zoom=sip0`; "run.svg", a still.
 
         Returns
         -------

@@ -50,12 +50,12 @@ class Picture {
     this.invite.hidden = Boolean(header.run) || !this.send?.answers.has("run");
   }
 
-  /** Looks at the part of the machine that worked, once it has a size. */
-  lookAtWork() {
+  /** Looks at a part of the machine, once the view has a size: by default the one that worked. */
+  lookAt(place = this.place) {
     const seen = new ResizeObserver(() => {
       if (!this.machine.root.clientWidth || !this.machine.root.clientHeight) return;
       seen.disconnect();
-      const found = this.place && this.machine.locate(this.place);
+      const found = place && this.machine.locate(place);
       if (found) this.machine.lookAt(found.rect, false);
     });
     seen.observe(this.machine.root);
@@ -186,7 +186,7 @@ function render({ model, el }) {
   select();
   if (model.get("small")) {
     picture.root.classList.add("kbp-small");
-    picture.lookAtWork();
+    picture.lookAt();
   }
   return () => {
     model.off("msg:custom", answer);
