@@ -84,7 +84,9 @@ def test_an_address_is_a_link_to_a_moment(page):
     assert (shared(page, "t"), shared(page, "selected")) == (12.5, "sip0.cube1.hbm_ctrl.pe0")
     assert shared(page, "window") == [10, 40]
     page.driver.execute_script("globalThis.__kb_picture.shared.t = 20.25")
-    page.until(lambda: "t=20.25&sel=sip0.cube1.hbm_ctrl.pe0&zoom=sip0.cube1&from=10&to=40" in address(page), "the address")
+    page.until(
+        lambda: "t=20.25&sel=sip0.cube1.hbm_ctrl.pe0&zoom=sip0.cube1&from=10&to=40" in address(page), "the address"
+    )
     page.driver.execute_script("location.hash = '#t=30'")
     page.until(lambda: shared(page, "t") == 30, "the moment of a link in the page")
     assert not page.one(".kbp-refused").text
