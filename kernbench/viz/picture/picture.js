@@ -16,7 +16,6 @@ class Picture {
     this.clock = new Clock(this.root, this.shared);
     this.timeline = new TimelineView(this.root, this.shared, send);
     this.views = [this.machine, this.details, this.timeline, this.why];
-    this.root.dataset.lmSuppressShortcuts = "true"; // JupyterLab leaves our keys to us
     this.invite = node(
       "div.kbp-invite", { hidden: true }, node("span", {}, "Nothing has run yet."),
       node("button.kbp-button.kbp-primary.kbp-run", { type: "button", onclick: () => send?.({ do: "run" }) }, "Run"),
@@ -196,5 +195,10 @@ function render({ model, el }) {
     picture.destroy();
   };
 }
+
+// JupyterLab and Notebook 7 take letters and arrow keys as shortcuts, unless the element with the focus says not to.
+document.addEventListener("focusin", ({ target }) => {
+  if (target.closest(".kb-explorer, .kbp-picture")) target.dataset.lmSuppressShortcuts = "true";
+}, true);
 
 export default { render };

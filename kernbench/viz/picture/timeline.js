@@ -121,8 +121,7 @@ class TimelineView {
     this.areaView = new AreaView(this.place, () => this.#choose(null));
     this.said = node("div.kbp-said", { "aria-live": "polite", role: "status" });
     this.root = node(
-      // JupyterLab's shortcuts are single letters as well.
-      "section.kbp-timeline.kbp-empty", { "aria-label": "Timeline", "data-lm-suppress-shortcuts": "true" },
+      "section.kbp-timeline.kbp-empty", { "aria-label": "Timeline" },
       node("p.kbp-nothing", {}, "The timeline appears here when a run has ended."), this.tools, this.area, this.areaView.root, this.said,
     );
     root.append(this.root);
