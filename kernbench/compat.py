@@ -171,5 +171,6 @@ def deploy_tensor(
 
 # -- kernbench.benches and kernbench probe
 
-BENCHES = {"ipcq-allreduce": "ccl-allreduce"}
+BENCHES = {"ipcq-allreduce": "ccl-allreduce", "matmul-composite": "matmul"}
+BENCH_VARIABLES = {"algorithm": "CCL_ALGORITHM", "n_elem": "CCL_N_ELEM"}  # defaults of these parameters of a bench
 PROBE_CASES = {"pe-local-hbm": "own-slice-read"}

@@ -174,7 +174,7 @@ except KernbenchError as error:
 # %% [markdown]
 # ## Where to go from here
 #
-# - `kernbench list` names benches, milestones, presets and components; `kernbench run --bench gemm-single-pe` runs a
+# - `kernbench list` names benches, milestones, presets and components; `kernbench run gemm-single-pe` runs a
 #   bench.
 # - `kernbench show --view cube` draws a machine; `kernbench new DIR` creates a folder to start from.
 # - The GEMM milestone (`milestones/gemm.ipynb`; full report in `milestones/output/gemm`) asks the same question for

@@ -19,7 +19,7 @@ settings.load_profile("kernbench")
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_user_and_host(monkeypatch):
-    for name in [n for n in os.environ if n.startswith(("KERNBENCH_", "MATMUL_", "MILESTONE_"))]:
+    for name in [n for n in os.environ if n.startswith(("KERNBENCH_", "CCL_", "MILESTONE_"))]:
         if name != build.VARIABLE:  # processes that a test starts use its engine
             monkeypatch.delenv(name)
     # Rows of earlier runs would hide what a change has broken.

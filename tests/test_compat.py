@@ -295,7 +295,7 @@ def test_benches_have_their_names(topology):
     "module", [milestone_1h_gemm, milestone_1h_ccl, milestone_gqa_llama70b], ids=lambda module: module.__name__
 )
 def test_milestones_are_modules(module):
-    assert resolve(module.__name__.rpartition(".")[2]).run is module.run
+    assert resolve(module.__name__.rpartition(".")[2]).function is module.run
     assert isinstance(module._OUTPUT_DIR, Path)
 
 

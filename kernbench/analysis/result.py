@@ -229,7 +229,7 @@ class Result:
         Examples
         --------
         >>> import kernbench as kb
-        >>> run = kb.run("matmul-composite", "preset:small")
+        >>> run = kb.run("matmul", "preset:small")
         >>> run.result.what_if("cube.hbm.channel_bw_gbs=16").ratio > 1
         True
         """
@@ -263,7 +263,7 @@ class Result:
         Examples
         --------
         >>> import kernbench as kb
-        >>> run = lambda changes: kb.run("matmul-composite", kb.load("preset:small", changes)).result
+        >>> run = lambda changes: kb.run("matmul", kb.load("preset:small", changes)).result
         >>> exact = run({}).tornado([2], run)
         >>> max(abs(found.error) for _, (found,) in exact.rows if found) < 0.03
         True

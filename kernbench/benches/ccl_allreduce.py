@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
-from kernbench.benches.registry import bench, env_int, env_text
+from kernbench.benches.registry import bench
 from kernbench.ccl.algorithm import devices
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.config import AUTO
@@ -17,29 +19,29 @@ ALGORITHM = "intercube_allreduce"
 EXACT_IN_F16 = 2048
 
 
-@bench(
-    "ccl-allreduce",
-    f"all-reduce by CCL_ALGORITHM (default {ALGORITHM}), CCL_N_ELEM elements of each participant",
-    takes_algorithm=True,
-)
-def run(torch: RuntimeContext) -> None:
+@bench("ccl-allreduce", "all-reduce over all devices, with its sums checked")
+def run(
+    torch: RuntimeContext,
+    algorithm: Annotated[str, "an entry of ccl.yaml, pkg.mod:algorithm, or auto"] = ALGORITHM,
+    n_elem: Annotated[int | None, "elements of each participant; by default those of ccl.yaml"] = None,
+) -> None:
     """Device r contributes r + 1: once, from every cube or from every PE, by the algorithm's contribution.
 
     The sum is then sum(1..devices) times the contributions of a device: `n_cubes * sum(1..world)` of the intercube
     ones.
     """
     config = torch.engine.machine.config
-    ccl, name = load_ccl_config(machine=config), env_text("CCL_ALGORITHM", ALGORITHM)
+    ccl = load_ccl_config(machine=config)
     # AUTO is resolved by `collective`, once the tensors exist, among the algorithms with torch's meaning.
-    algorithm = None if name == AUTO else resolve_algorithm_config(name, ccl, config)
-    if algorithm is not None and algorithm.collective != "all_reduce":
-        raise ConfigError(f"algorithm {name!r} does {algorithm.collective}; this bench checks an all_reduce")
-    contribution = "rank" if algorithm is None else algorithm.contribution
+    found = None if algorithm == AUTO else resolve_algorithm_config(algorithm, ccl, config)
+    if found is not None and found.collective != "all_reduce":
+        raise ConfigError(f"algorithm {algorithm!r} does {found.collective}; this bench checks an all_reduce")
+    contribution = "rank" if found is None else found.contribution
     cubes = 1 if contribution == "rank" else config.cubes_per_sip
     pes = config.pes_per_cube if contribution == "pe" else 1
     own = [(cube, pe) for cube in range(cubes) for pe in range(pes)]
-    sips = range(config.n_sips) if algorithm is None else devices(algorithm, config, own)
-    n_elem = env_int("CCL_N_ELEM", (algorithm and algorithm.n_elem) or ccl.defaults.n_elem)
+    sips = range(config.n_sips) if found is None else devices(found, config, own)
+    n_elem = n_elem or (found and found.n_elem) or ccl.defaults.n_elem
     total = len(own) * sum(range(1, len(sips) + 1))
     dtype = torch.float16 if total <= EXACT_IN_F16 else torch.float32
     rows = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes, num_pes=pes)
@@ -47,7 +49,7 @@ def run(torch: RuntimeContext) -> None:
         torch.full((len(own), n_elem), r + 1, dtype=dtype, device=f"ahbm:{sip}", dp=rows, name=f"x{r}")
         for r, sip in enumerate(sips)
     ]
-    plan = torch.collective(tensors, algorithm or AUTO, config=ccl)
+    plan = torch.collective(tensors, found or AUTO, config=ccl)
     print(
         f"{plan.algorithm.name}: {plan.world_size} participants on {len(sips)} SIPs, {n_elem} elements of {dtype} "
         f"each; each {contribution}'s shard is one contribution"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from kernbench._dtypes import as_dtype, int8, int32
-from kernbench.benches.registry import bench, env_choice, env_int
+from kernbench.benches.registry import bench
 from kernbench.kernels.gemm import STAGINGS, column_gemm
 from kernbench.kernels.gemm import gemm as kernel
 from kernbench.policy.placement.dp import DPPolicy
@@ -11,8 +13,7 @@ from kernbench.runtime_api.bench_runner import check_product, operand
 from kernbench.runtime_api.context import RuntimeContext
 
 M, K, N = 128, 256, 128
-DTYPES = ("f16", "bf16", "f32", "f8e4m3fn", "f8e5m2", "i8")
-GPT3_D_MODEL = 12288
+Dtype = Literal["f16", "bf16", "f32", "f8e4m3fn", "f8e5m2", "i8"]
 
 
 @bench("gemm-single-pe", "32 x 128 x 32 (M x K x N) in f16 on one PE, both operands streamed")
@@ -21,15 +22,17 @@ def gemm(torch: RuntimeContext) -> None:
     _multiply(torch, "gemm", (32, 128, 32), "f16", "out = a @ b")
 
 
-@bench(
-    "matmul-composite",
-    f"M x K x N on one PE: MATMUL_M (128), _K (256), _N (128), _DTYPE (f16), _VARIANT ({', '.join(STAGINGS)})",
-)
-def matmul(torch: RuntimeContext) -> None:
+@bench("matmul", "M x K x N on one PE, by one composite command")
+def matmul(
+    torch: RuntimeContext,
+    m: Annotated[int, "rows of a"] = 128,
+    k: Annotated[int, "columns of a, rows of b"] = 256,
+    n: Annotated[int, "columns of b"] = 128,
+    dtype: Dtype = "f16",
+    variant: Annotated[Literal[STAGINGS], "operands that are loaded first; others are streamed"] = STAGINGS[0],  # type: ignore[valid-type]
+) -> None:
     """All tensors are in the HBM slice of PE 0 of cube 0; i8 gives i32, other types give their own."""
-    mkn = env_int("MATMUL_M", 128), env_int("MATMUL_K", 256), env_int("MATMUL_N", 128)
-    dtype, variant = env_choice("MATMUL_DTYPE", "f16", DTYPES), env_choice("MATMUL_VARIANT", STAGINGS[0], STAGINGS)
-    _multiply(torch, f"matmul-{variant}", mkn, dtype, f"out = a @ b ({variant}, {as_dtype(dtype).name})", variant)
+    _multiply(torch, f"matmul-{variant}", (m, k, n), dtype, f"out = a @ b ({variant}, {as_dtype(dtype).name})", variant)
 
 
 def _multiply(
@@ -74,9 +77,12 @@ def qkv_gemm_multi_pe(torch: RuntimeContext) -> None:
     project(torch, M, K, N, cubes=1, pes=torch.engine.machine.config.pes_per_cube)
 
 
-@bench("gpt3-qkv", "q, k and v of GPT-3 (GPT3_D_MODEL, default 12288) in f16, columns over all PEs of a SIP")
-def gpt3_qkv(torch: RuntimeContext) -> None:
-    """One layer's projections for GPT3_QKV_TOKENS tokens (default 1: a decode step, bound by the weights' bytes)."""
+@bench("gpt3-qkv", "q, k and v of GPT-3 in f16, columns over all PEs of a SIP")
+def gpt3_qkv(
+    torch: RuntimeContext,
+    d_model: Annotated[int, "size of the hidden state"] = 12288,
+    tokens: Annotated[int, "1 for a decode step, which is bound by the weights' bytes"] = 1,
+) -> None:
+    """Compute one layer's projections."""
     config = torch.engine.machine.config
-    d_model, tokens = env_int("GPT3_D_MODEL", GPT3_D_MODEL), env_int("GPT3_QKV_TOKENS", 1)
     project(torch, tokens, d_model, d_model, cubes=config.cubes_per_sip, pes=config.pes_per_cube)

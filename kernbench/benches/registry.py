@@ -3,97 +3,93 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any
 
 from kernbench import compat
 from kernbench._registry import hint
+from kernbench.benches._parameters import Parameter, Value, parameters_of
 from kernbench.errors import ConfigError
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine._limits import Limits
-from kernbench.topology.builder import Machine
+from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.triton_emu._runner import check_plain
 
-# All environment variables that the package's benches read.
-SETTINGS = (
-    "CCL_ALGORITHM", "CCL_N_ELEM", "GPT3_D_MODEL", "GPT3_QKV_TOKENS", "MATMUL_DTYPE", "MATMUL_K", "MATMUL_M",
-    "MATMUL_N", "MATMUL_VARIANT",
-)  # fmt: skip
-
-
-def env_settings() -> dict[str, str]:
-    return {name: os.environ[name] for name in SETTINGS if name in os.environ}
-
-
-def env_text(name: str, default: str) -> str:
-    """`name` must be in `SETTINGS`, so that results record it."""
-    assert name in SETTINGS, name
-    return os.environ.get(name, default)
-
-
-def env_int(name: str, default: int) -> int:
-    text = env_text(name, str(default))
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise ConfigError(f"environment: {name} = {text!r} must be an integer >= 1")
-    return int(text)
-
-
-@contextmanager
-def env_set(name: str, value: str | None) -> Iterator[None]:
-    """Set an environment variable temporarily; None leaves it unchanged."""
-    before = os.environ.get(name)
-    if value is not None:
-        os.environ[name] = value
-    try:
-        yield
-    finally:
-        if value is not None:
-            if before is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = before
-
-
-def env_choice(name: str, default: str, known: Sequence[str]) -> str:
-    text = env_text(name, default)
-    if text not in known:
-        raise ConfigError(f"environment: {name} = {text!r} is unknown; known: {', '.join(known)}")
-    return text
-
-
-Run = Callable[["RuntimeContext"], object]
+Run = Callable[..., object]
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
     name: str
     description: str
-    run: Run
+    function: Run
     is_milestone: bool = False
-    takes_algorithm: bool = False
+    arguments: Mapping[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_plain(self.run, "bench")
+        check_plain(self.function, "bench")
 
     def __call__(self, torch: RuntimeContext) -> object:
-        return self.run(torch)
+        return self.run(torch, **self.arguments)
+
+    def run(self, torch: RuntimeContext, **options: object) -> object:
+        return self.function(torch, **self.given(torch.engine.machine, options).arguments)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The function's parameters that have a default; the environment may give another default."""
+        found = []
+        for each in parameters_of(self.function):
+            variable = compat.BENCH_VARIABLES.get(each.name, "")
+            text = os.environ.get(variable)
+            found.append(each if text is None else replace(each, default=_of_environment(each, variable, text)))
+        return tuple(found)
+
+    def given(self, machine: Machine, options: Mapping[str, object]) -> Bench:
+        """Return the bench with a value of each parameter: that of `options`, else its default.
+
+        A ConfigError if an option is no parameter or no value of it.
+        """
+        parameters = {each.name: each for each in self.parameters}
+        for name in options:
+            if name not in parameters:
+                said = hint(name, parameters) if parameters else "it has none"
+                raise ConfigError(f"bench {self.name}: {name} is no parameter of it; {said}")
+        try:
+            values = {
+                name: each.parse(options[name], machine) if name in options else each.usual(machine)
+                for name, each in parameters.items()
+            }
+        except ConfigError as error:
+            raise ConfigError(f"bench {self.name}: {error}") from None
+        return replace(self, arguments=values)
 
 
 _benches: dict[str, Bench] = {}
 
 
-def bench(
-    name: str, description: str, *, milestone: bool = False, takes_algorithm: bool = False
-) -> Callable[[Run], Run]:
+def _of_environment(parameter: Parameter, variable: str, text: str) -> Value:
+    try:
+        return parameter.parse(text, resolve_topology("preset:small"))
+    except ConfigError as error:
+        raise ConfigError(f"environment: {variable}: {error}") from None
+
+
+def bench(name: str, description: str, *, milestone: bool = False) -> Callable[[Run], Run]:
     """Register the decorated function `run(torch)` as a bench.
+
+    Its further parameters, which have a default, are options of `kernbench run NAME` and `kb.run`, and fields of the
+    explorer. Their types are int, float, bool, str or a Literal of choices; `Annotated[int, "meaning"]` adds a help
+    text.
 
     Parameters
     ----------
@@ -103,22 +99,21 @@ def bench(
         One line, for `kernbench list`.
     milestone : bool
         Whether it regenerates a milestone's report.
-    takes_algorithm : bool
-        Whether it runs the collective algorithm named by CCL_ALGORITHM, which `kernbench run --algorithm` sets.
 
     Raises
     ------
     ConfigError
-        If the name is not kebab-case, the description is empty, or the name is taken.
+        If the name is not kebab-case, the description is empty, the name is taken, or a parameter has no such type or
+        the name of one of `run`.
     TypeError
         If the function is a generator or a coroutine.
 
     Examples
     --------
     >>> @bench("my-bench", "Adds two vectors")
-    ... def run(torch): ...
-    >>> resolve("my_bench").description
-    'Adds two vectors'
+    ... def add(torch, n: Annotated[int, "elements"] = 1024): ...
+    >>> resolve("my_bench").parameters[0].default
+    1024
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         kebab = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-")
@@ -126,12 +121,14 @@ def bench(
     if not (description or "").strip():
         raise ConfigError(f"@bench: bench {name!r} has no description; give one line, which `kernbench list` shows")
 
-    def register(run: Run) -> Run:
+    def register(given: Run) -> Run:
         known = _benches.get(name)
-        if known is not None and _where(known.run) != _where(run):
-            raise ConfigError(f"bench {name!r} is taken by {_where(known.run)}; give {_where(run)} another name")
-        _benches[name] = Bench(name, description, run, milestone, takes_algorithm)
-        return run
+        if known is not None and _where(known.function) != _where(given):
+            raise ConfigError(f"bench {name!r} is taken by {_where(known.function)}; give {_where(given)} another name")
+        if taken := {each.name for each in parameters_of(given)} & set(inspect.signature(run).parameters):
+            raise ConfigError(f"bench {name!r}: {', '.join(sorted(taken))}: kb.run has this parameter; rename it")
+        _benches[name] = Bench(name, description, given, milestone)
+        return given
 
     return register
 
@@ -163,10 +160,10 @@ def _load() -> None:
     import kernbench.benches as package
 
     for module in pkgutil.iter_modules(package.__path__):
-        if module.name == "registry":
+        if module.name in ("registry", "_parameters"):
             continue
         name = importlib.import_module(f"{package.__name__}.{module.name}").__name__
-        if not any(known.run.__module__ == name for known in _benches.values()):
+        if not any(known.function.__module__ == name for known in _benches.values()):
             raise ConfigError(
                 f'module {name} registers no bench; decorate its function: @bench("name", "what it does"), or move the '
                 "module out of kernbench/benches"
@@ -183,7 +180,7 @@ def _imported(path: str) -> Bench:
         return run
     if not callable(run):
         raise ConfigError(f"bench {path!r} is {run!r}, expected a function run(torch)")
-    registered = next((b for b in _benches.values() if b.run is run), None)
+    registered = next((b for b in _benches.values() if b.function is run), None)
     return registered or Bench(_kebab(path), (run.__doc__ or "").strip().partition("\n")[0], run)
 
 
@@ -203,6 +200,7 @@ def run(
     log: str = "operation",
     device: DeviceSelector | str | None = None,
     limits: Limits | Mapping[str, float] | None = None,
+    **options: object,
 ) -> BenchResult:
     """Run a bench and return its result.
 
@@ -220,14 +218,28 @@ def run(
         "all" or "sip:N": the device that is current at first.
     limits : Limits or mapping, optional
         Limits of the run, as for `kb.session`.
+    **options
+        Parameters of the bench; `kernbench run NAME --help` lists them.
 
     Raises
     ------
+    ConfigError
+        If an option is no parameter of the bench, or no value of it.
     TypeError
         If the bench is a generator or a coroutine.
+
+    Examples
+    --------
+    >>> kb.run("matmul", "preset:small", m=32, k=64, n=32, dtype="i8", data=True)
+    matmul: OK, numbers PASSED
     """
     found = resolve(bench) if isinstance(bench, str) else bench
     check_plain(found, "bench")
+    machine = resolve_topology(machine)
+    if isinstance(found, Bench):
+        found = found.given(machine, options)
+    elif options:
+        found = update_wrapper(partial(found, **options), found)
     return run_bench(
         topology=machine,
         bench_fn=found,

@@ -4,7 +4,7 @@ GPUs are SIPs, in rank order. Thread block t of a GPU runs on the t-th PE of its
 tensor: first those of its cube, then those of the others. Each pair of a peer and a channel has its own queue.
 
 The steps of a thread block are pipelined as those of other collectives are (`kernbench.ccl._schedule`): receives and
-loads are posted some pieces ahead, and a long chunk moves in several messages. A step that another thread block waits
+loads are posted some messages ahead, and a long chunk moves in several messages. A step that another thread block waits
 for (`hasdep`) ends with a message to it, once everything that its thread block has stored is in memory.
 
 Each step is run by its own copies of `_post` and `_do`, whose code carries the name of the step and its line in the XML
@@ -82,7 +82,7 @@ def from_msccl(path: str | Path, *, name: str | None = None, **settings: Any) ->
     )
 
 
-class _Piece(NamedTuple):
+class _Message(NamedTuple):
     """A message's worth of a step: what it waits for, receives, reads, sends, stores and tells."""
 
     size: int
@@ -97,49 +97,49 @@ class _Piece(NamedTuple):
 
 
 def _do(
-    piece: _Piece, arrivals: list[Arrival], tiles: list[Tile] | None, stored: list[Pointer], work: Reduction,
+    message: _Message, arrivals: list[Arrival], tiles: list[Tile] | None, stored: list[Pointer], work: Reduction,
     dtype: Any, tl: TLContext,
 ) -> None:  # fmt: skip
-    for way in piece.waits:
-        tl.recv(way, shape=1, dtype=dtype)
+    for direction in message.waits:
+        tl.recv(direction, shape=1, dtype=dtype)
     if tiles is None:
-        tiles = [tl.load(pointer, shape=(piece.size,)) for pointer in piece.reads]
+        tiles = [tl.load(pointer, shape=(message.size,)) for pointer in message.reads]
     if arrivals:
         received = tl.wait(arrivals[0])
         arrivals.clear()  # or the message would stay in its slot
-        if piece.to is not None and not tiles:
+        if message.to is not None and not tiles:
             received = tl.copy(received)
         tiles.insert(0, received)
-    if piece.confirms:
+    if message.confirms:
         for tile in tiles:
             tl.wait(tile)
     if len(tiles) > 1:
         result = work.combine(tl, tiles, complete=False)
     elif tiles:
         result = tiles[0]
-    if piece.to is not None:
-        if piece.source is None and not piece.confirms:
-            tl.send(piece.to, piece.src, shape=(piece.size,))
+    if message.to is not None:
+        if message.source is None and not message.confirms:
+            tl.send(message.to, message.src, shape=(message.size,))
         else:
-            tl.send(piece.to, result)
-    if piece.dst is not None:
-        tl.store(piece.dst, result)
-        if piece.confirms:
-            stored.append(piece.dst)
-    if piece.tells:
+            tl.send(message.to, result)
+    if message.dst is not None:
+        tl.store(message.dst, result)
+        if message.confirms:
+            stored.append(message.dst)
+    if message.tells:
         token = tl.zeros((1,), dtype)
         seen = [tl.load(pointer, shape=(1,)) for pointer in stored]
         for token in seen:
             tl.wait(token)
         stored.clear()
-        for way in piece.tells:
-            tl.send(way, token)
+        for direction in message.tells:
+            tl.send(direction, token)
 
 
-def _post(piece: _Piece, late: bool, dtype: Any, tl: TLContext) -> tuple[list[Arrival], list[Tile] | None]:
-    sources = [] if piece.source is None else [piece.source]
-    arrivals = [tl.recv_async(source, shape=(piece.size,), dtype=dtype) for source in sources]
-    return arrivals, None if late else [tl.load(pointer, shape=(piece.size,)) for pointer in piece.reads]
+def _post(message: _Message, late: bool, dtype: Any, tl: TLContext) -> tuple[list[Arrival], list[Tile] | None]:
+    sources = [] if message.source is None else [message.source]
+    arrivals = [tl.recv_async(source, shape=(message.size,), dtype=dtype) for source in sources]
+    return arrivals, None if late else [tl.load(pointer, shape=(message.size,)) for pointer in message.reads]
 
 
 def _named(function: Callable[..., Any], where: str, line: int) -> Callable[..., Any]:
@@ -216,25 +216,25 @@ class _Run:
                     to = f"gpu{block.send}.tb{program.receivers[block.send, g, block.chan]}.chan{block.chan}"
                 if step.does("receive"):
                     source = f"gpu{block.recv}.tb{program.senders[block.recv, g, block.chan]}.chan{block.chan}"
-                ways = [tuple(f"tb{w}" for w in known.get((t, i), ())) for known in (waits, tells)]
+                directions = [tuple(f"tb{w}" for w in known.get((t, i), ())) for known in (waits, tells)]
                 if step.type == "cpy" and i and _is_joint(block.steps[i - 1], step) and not actions[-1].tells:
-                    to, ways[0] = actions[-1].to, actions[-1].waits
+                    to, directions[0] = actions[-1].to, actions[-1].waits
                     del actions[-1]
                 code = where(f"step {i} ({step.type})", step.line)
-                actions.append(_Action(step, *code, ways[0], ways[1], to, source))
+                actions.append(_Action(step, *code, directions[0], directions[1], to, source))
             self._actions[g, t] = actions
         pairs = {(d, t) for (t, _), others in waits.items() for d in others}
         return pairs | {(0, t) for t in first}
 
     def _root(self) -> int | None:
         """Return the GPU that only sends in a broadcast, or only receives in a reduction; None of other collectives."""
-        way = {"broadcast": "receive", "reduce": "send"}.get(self.program.coll, "")
+        action = {"broadcast": "receive", "reduce": "send"}.get(self.program.coll, "")
         passive = [
             g
             for g, gpu in enumerate(self.program.gpus)
-            if not any(step.does(way) for block in gpu.blocks for step in block.steps)
+            if not any(step.does(action) for block in gpu.blocks for step in block.steps)
         ]
-        return passive[0] if way and len(passive) == 1 else None
+        return passive[0] if action and len(passive) == 1 else None
 
     def _where(self, block: str, what: str, line: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return the code of a step, which says where it is."""
@@ -350,7 +350,7 @@ class _Run:
         rank, block = divmod(int(tl.program_id(2)), self.program.width)
         actions = self._actions.get((rank, block), [])
         confirms = any(action.tells for action in actions)
-        posted: deque[tuple[_Action, _Piece, list[Arrival], list[Tile] | None]] = deque()
+        posted: deque[tuple[_Action, _Message, list[Arrival], list[Tile] | None]] = deque()
         stored: list[Pointer] = []
         if self.tensors == 1 and self.program.coll in ("reduce_scatter", "reducescatter"):
             o_ptr += rank * self.program.nchunks // self.ranks * self.chunk(n_elem)  # a part of the input
@@ -362,20 +362,20 @@ class _Run:
             action.do(*rest, stored, work, dtype, tl)
 
         chunking = Chunking(dtype.itemsize, 1, chunk_bytes)
-        for action, piece in self._pieces(actions, pointers, n_elem, chunking, confirms):
-            while piece.waits and posted:
+        for action, message in self._messages(actions, pointers, n_elem, chunking, confirms):
+            while message.waits and posted:
                 finish()
-            late = bool(piece.waits) or _is_stale(piece, [each[1] for each in posted])
-            posted.append((action, piece, *action.post(piece, late, dtype, tl)))
-            while posted and (piece.waits or piece.tells or len(posted) > AHEAD):
+            late = bool(message.waits) or _is_stale(message, [each[1] for each in posted])
+            posted.append((action, message, *action.post(message, late, dtype, tl)))
+            while posted and (message.waits or message.tells or len(posted) > AHEAD):
                 finish()
         while posted:
             finish()
 
-    def _pieces(
+    def _messages(
         self, actions: list[_Action], pointers: dict[str, Pointer], n_elem: int, chunking: Chunking, confirms: bool
-    ) -> Iterator[tuple[_Action, _Piece]]:
-        """Yield the pieces of all steps, loop after loop: each loop does a part of the tensor that fits into TCM."""
+    ) -> Iterator[tuple[_Action, _Message]]:
+        """Yield the messages of all steps, loop after loop: each loop does a part of the tensor that fits into TCM."""
         for extent, stride, starts in self._loops(n_elem, chunking):
             for action in actions:
                 step = action.step
@@ -393,7 +393,7 @@ class _Run:
                     reads: tuple[Pointer, ...] = ()
                     if here is not None and (step.type != "s" or confirms):
                         reads = (there, here) if step.type == "re" and there is not None else (here,)
-                    yield action, _Piece(
+                    yield action, _Message(
                         size, action.waits if not n else (), action.source, reads, here, action.to, there,
                         action.tells if n == len(spans) - 1 else (), confirms,
                     )  # fmt: skip
@@ -423,12 +423,12 @@ def _run(program: Program) -> _Run:
     return _Run(program)
 
 
-def _is_stale(piece: _Piece, posted: list[_Piece]) -> bool:
-    """Return whether a posted piece has yet to store what this one reads."""
+def _is_stale(message: _Message, posted: list[_Message]) -> bool:
+    """Return whether a posted message has yet to store what this one reads."""
 
     def reach(pointer: Pointer, size: int) -> tuple[int, int]:
         return pointer.va, pointer.va + size * pointer.dtype.element_ty.itemsize
 
     stores = [reach(before.dst, before.size) for before in posted if before.dst is not None]
-    reads = [reach(pointer, piece.size) for pointer in piece.reads]
+    reads = [reach(pointer, message.size) for pointer in message.reads]
     return any(a < end and start < b for start, end in stores for a, b in reads)

@@ -137,11 +137,11 @@ class Program:
         return max(gpu.chunks[buffer] for gpu in self.gpus)
 
 
-def _ends(program: Program, way: str) -> dict[tuple[int, int, int], int]:
+def _ends(program: Program, side: str) -> dict[tuple[int, int, int], int]:
     found = {}
     for g, gpu in enumerate(program.gpus):
         for t, block in enumerate(gpu.blocks):
-            peer = block.send if way == "send" else block.recv
+            peer = block.send if side == "send" else block.recv
             if peer >= 0:
                 found[g, peer, block.chan] = t
     return found
@@ -269,22 +269,22 @@ class _Reader:
                 raise self._error(child, "id", f"is there twice in GPU {g}; number its thread blocks from 0 on")
             blocks[t] = self._block(child, n, g, chunks)
         found = tuple(block for block in blocks if block is not None)
-        for way in ("send", "recv"):
-            ends = [(block.send if way == "send" else block.recv, block.chan) for block in found]
+        for side in ("send", "recv"):
+            ends = [(block.send if side == "send" else block.recv, block.chan) for block in found]
             for t, (peer, chan) in enumerate(ends):
                 if peer >= 0 and (peer, chan) in ends[:t]:
                     raise ConfigError(
-                        f"{self.name}:{found[t].line}: <tb> {t} of GPU {g}: {way} = {peer} on chan = {chan}, as thread "
-                        f"block {ends.index((peer, chan))}; give one of them another channel"
+                        f"{self.name}:{found[t].line}: <tb> {t} of GPU {g}: {side} = {peer} on chan = {chan}, as "
+                        f"thread block {ends.index((peer, chan))}; give one of them another channel"
                     )
         return Gpu(element.line, chunks, found)
 
     def _block(self, element: _Element, n: int, g: int, chunks: Mapping[str, int]) -> ThreadBlock:
         peers = {}
-        for way in ("send", "recv"):
-            peers[way] = self._number(element, way, default=-1, least=-1, most=n - 1)
-            if peers[way] == g:
-                raise self._error(element, way, f"is GPU {g} itself; name a peer, or -1, and copy with a step cpy")
+        for side in ("send", "recv"):
+            peers[side] = self._number(element, side, default=-1, least=-1, most=n - 1)
+            if peers[side] == g:
+                raise self._error(element, side, f"is GPU {g} itself; name a peer, or -1, and copy with a step cpy")
         chan = self._number(element, "chan", default=0, least=-1)
         steps = []
         for i, child in enumerate(element.children):
@@ -299,9 +299,9 @@ class _Reader:
         if kind not in TYPES:
             raise self._error(element, "type", f"is unknown; {hint(kind, TYPES)}")
         does = TYPES[kind].split()
-        for what, way in (("send", "send"), ("receive", "recv")):
-            if what in does and peers[way] < 0:
-                raise self._error(element, "type", f"does {what}, but its <tb> has {way} = -1; state the peer there")
+        for what, side in (("send", "send"), ("receive", "recv")):
+            if what in does and peers[side] < 0:
+                raise self._error(element, "type", f"does {what}, but its <tb> has {side} = -1; state the peer there")
         cnt = self._number(element, "cnt", default=1, least=0 if kind == "nop" else 1)
         ends = []
         for end, used in (("src", "read" in does), ("dst", "store" in does)):
@@ -322,33 +322,33 @@ class _Reader:
 
     def _check_messages(self, program: Program) -> None:
         """Refuse a peer that is not there, and sends without receives of the same size."""
-        for way, ends, others in (
+        for side, ends, others in (
             ("send", program.senders, program.receivers),
             ("recv", program.receivers, program.senders),
         ):
-            back = "recv" if way == "send" else "send"
+            back = "recv" if side == "send" else "send"
             for (g, peer, chan), t in ends.items():
                 if (peer, g, chan) not in others:
                     raise ConfigError(
-                        f"{self.name}:{program.gpus[g].blocks[t].line}: <tb> {t} of GPU {g}: {way} = {peer} on chan = "
-                        f"{chan}, but no <tb> of GPU {peer} has {back} = {g} on that channel; add it, or correct {way}"
+                        f"{self.name}:{program.gpus[g].blocks[t].line}: <tb> {t} of GPU {g}: {side} = {peer} on chan = "
+                        f"{chan}, but no <tb> of GPU {peer} has {back} = {g} on that channel; add it, or correct {side}"
                     )
         for (g, peer, chan), t in program.senders.items():
             u = program.receivers[peer, g, chan]
             sent = [step for step in program.gpus[g].blocks[t].steps if step.does("send")]
             received = [step for step in program.gpus[peer].blocks[u].steps if step.does("receive")]
-            way = f"GPU {g}, thread block {t}, to GPU {peer}, thread block {u}"
+            sender = f"GPU {g}, thread block {t}, to GPU {peer}, thread block {u}"
             for i, (a, b) in enumerate(zip(sent, received, strict=False)):
                 if a.cnt != b.cnt:
                     raise ConfigError(
-                        f"{self.name}:{b.line}: <step> cnt = {b.cnt}, but message {i} from {way} has {a.cnt} chunks "
+                        f"{self.name}:{b.line}: <step> cnt = {b.cnt}, but message {i} from {sender} has {a.cnt} chunks "
                         f"(line {a.line}); make them equal"
                     )
             if len(sent) != len(received):
                 extra = max(sent, received, key=len)[min(len(sent), len(received))]
                 raise ConfigError(
                     f"{self.name}:{extra.line}: <step> type = {extra.type!r}: {len(sent)} sends, but {len(received)} "
-                    f"receives from {way}; add or delete steps until they match"
+                    f"receives from {sender}; add or delete steps until they match"
                 )
 
     def _check_dependences(self, g: int, gpu: Gpu) -> None:

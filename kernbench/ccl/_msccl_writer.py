@@ -107,7 +107,7 @@ class _Thread(MockBackend):
         self.plan, self.rank = plan, rank
         self.place = plan.subgroups[0].places[rank]
         self.effects: list[_Effect] = []
-        self.ways: dict[str, set[str]] = {"send": set(), "recv": set()}
+        self.directions: dict[str, set[str]] = {"send": set(), "recv": set()}
         self._terms: dict[
             int, frozenset[object]
         ] = {}  # of each value: the message, and the local elements, that it sums
@@ -129,7 +129,7 @@ class _Thread(MockBackend):
         if isinstance(command, Load) and value is not None:
             self._terms[id(value)] = frozenset([self._span(command.runs)])
         elif isinstance(command, Recv) and command.direction is not None:
-            self.ways["recv"].add(command.direction)
+            self.directions["recv"].add(command.direction)
             terms: frozenset[object] = frozenset([self._messages])
             self._messages += 1
             if value is not None:
@@ -137,7 +137,7 @@ class _Thread(MockBackend):
             else:
                 self._store(terms, self._span(command.runs))
         elif isinstance(command, Send):
-            self.ways["send"].add(command.direction)
+            self.directions["send"].add(command.direction)
             if command.inputs:
                 self._send(self._sum_of(command.inputs[0]))
             else:
@@ -237,13 +237,13 @@ class _Thread(MockBackend):
             if span is not None
         ]
 
-    def peer(self, way: str) -> int:
+    def peer(self, side: str) -> int:
         """Return the rank that it sends to, or receives from; -1: none."""
-        ways = sorted(self.ways[way])
-        ranks = {self.plan.programs[self.plan.programs[self.place].neighbours[each][0]].rank for each in ways}
-        if len(ways) > 1:
-            does = "sends to" if way == "send" else "receives from"
-            raise self._fault(f"it {does} {' and '.join(ways)}, and a thread block has one peer each way")
+        directions = sorted(self.directions[side])
+        ranks = {self.plan.programs[self.plan.programs[self.place].neighbours[each][0]].rank for each in directions}
+        if len(directions) > 1:
+            does = "sends to" if side == "send" else "receives from"
+            raise self._fault(f"it {does} {' and '.join(directions)}, and a thread block has one peer each way")
         return ranks.pop() if ranks else -1
 
     def _fault(self, why: str) -> ConfigError:

@@ -1,8 +1,8 @@
 """An alpha-beta model of collectives, with alpha and beta measured on the machine.
 
-For each kind of channel (PE to PE, cube to cube, SIP to SIP), a few messages between two PEs are simulated. The time of
-an algorithm is the sum over its stages of alpha x messages + beta x bytes, where channels in use at the same time share
-links. The tuner ranks algorithms by it, and simulates the best.
+For each kind of connection (PE to PE, cube to cube, SIP to SIP), a few messages between two PEs are simulated. The
+time of an algorithm is the sum over its stages of alpha x messages + beta x bytes, where connections in use at the same
+time share links. The tuner ranks algorithms by it, and simulates the best.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ Places = tuple[tuple[Stage | Pairwise, ...], ...]
 # Of a route, for its cost: latency [ps], bandwidth of the slowest link, number of links.
 Kind = tuple[int, float, int]
 
-MESSAGES = "messages"  # the algorithm that measures a channel
+MESSAGES = "messages"  # the algorithm that measures a connection
 _TURNS, _STREAM, _AMPLE = 5, 8, 64  # messages there and back; messages of a stream; slots that are never a limit
 
 
-class Channel(NamedTuple):
-    """Costs of messages over a channel.
+class Connection(NamedTuple):
+    """Costs of messages over a connection.
 
     Attributes
     ----------
@@ -80,12 +80,12 @@ class Channel(NamedTuple):
 
 
 class AlphaBeta:
-    """The channels of one machine, each kind measured on first use, and the links that they share."""
+    """The connections of one machine, each kind measured on first use, and the links that they share."""
 
     def __init__(self, machine: Machine, simulate: Simulate) -> None:
         self.machine, self._simulate = machine, simulate
         self._router, self._math = router_of(machine.graph), PeMath(machine.config.cube.pe.pe_math)
-        self._channels: dict[tuple[object, ...], Channel] = {}
+        self._connections: dict[tuple[object, ...], Connection] = {}
         self._kinds: dict[tuple[Place, Place], Kind] = {}
         self.ends: dict[Kind, tuple[Place, Place]] = {}
         self._bounds: dict[tuple[object, ...], Bounds] = {}
@@ -104,9 +104,9 @@ class AlphaBeta:
             self.ends.setdefault(kind, (src, dst))
         return self._kinds[src, dst]
 
-    def share_ns(self, channels: Iterable[tuple[Place, Place]], kind: str) -> float:
-        """Time of a byte if all channels are in use, on the link with the most sharers."""
-        users = Counter(link for src, dst in channels for link in self._links(src, dst, kind))
+    def share_ns(self, connections: Iterable[tuple[Place, Place]], kind: str) -> float:
+        """Time of a byte if all connections are in use, on the link with the most sharers."""
+        users = Counter(link for src, dst in connections for link in self._links(src, dst, kind))
         edges = [(self.machine.graph.edge(*link), n) for link, n in users.items()]
         flit = self.machine.config.system.flit_bytes
         return max((n / edge.bw_gbs * (1 + edge.header_bytes / flit) for edge, n in edges), default=0.0)
@@ -117,15 +117,15 @@ class AlphaBeta:
         added = [VectorOp("simple", -(-int(nbytes) // itemsize), 4)]
         return passes * (self.machine.config.cube.pe.pe_cpu.command_ns + self._math.ps(added) / 1000)
 
-    def channel(self, src: Place, dst: Place, algorithm: Algorithm, itemsize: int = 2) -> Channel:
+    def connection(self, src: Place, dst: Place, algorithm: Algorithm, itemsize: int = 2) -> Connection:
         algorithm = algorithm.on(self.machine.config)
         ring = (algorithm.buffer_kind, algorithm.slot_size, algorithm.credit_bytes)
         key = (self.kind(src, dst), ring, itemsize)
-        if key not in self._channels:
-            self._channels[key] = self._measured(src, dst, algorithm, itemsize)
-        return self._channels[key]
+        if key not in self._connections:
+            self._connections[key] = self._measured(src, dst, algorithm, itemsize)
+        return self._connections[key]
 
-    def _measured(self, src: Place, dst: Place, algorithm: Algorithm, itemsize: int) -> Channel:
+    def _measured(self, src: Place, dst: Place, algorithm: Algorithm, itemsize: int) -> Connection:
         slot = algorithm.slot_size
         assert slot is not None
         roles = {src: Role(0, 0, {"to": (dst, "to")}), dst: Role(1, 0, {"to": (src, "to")})}
@@ -152,7 +152,7 @@ class AlphaBeta:
         sizes = tuple(sorted({itemsize, self.machine.config.system.flit_bytes, slot, 4 * slot}))
         copied, ends = zip(*(turn(nbytes, local=False) for nbytes in sizes), strict=True)
         added = tuple(turn(nbytes, local=True)[0] for nbytes in sizes)
-        return Channel(sizes, copied, added, ends, apart(itemsize), apart(slot, 1), apart(slot, local=False) / slot)
+        return Connection(sizes, copied, added, ends, apart(itemsize), apart(slot, 1), apart(slot, local=False) / slot)
 
     def _links(self, src: Place, dst: Place, kind: str) -> Iterable[Link]:
         end = {"tcm": naming.pe_dma(*dst), "sram": naming.sram(*dst[:2]), "hbm": naming.hbm(*dst)}[kind]
@@ -161,7 +161,7 @@ class AlphaBeta:
 
 @lru_cache(maxsize=32)
 def alpha_beta(machine: Machine, simulate: Simulate) -> AlphaBeta:
-    """Cache the model of `machine`, so that its channels are measured once."""
+    """Cache the model of `machine`, so that its connections are measured once."""
     return AlphaBeta(machine, simulate)
 
 
@@ -198,8 +198,8 @@ def _stream(nbytes: int, local: bool) -> Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class StageChannels:
-    """The channels of one stage of all participants.
+class StageConnections:
+    """The connections of one stage of all participants.
 
     Attributes
     ----------
@@ -208,7 +208,7 @@ class StageChannels:
     hops : mapping
         (kind of route, vectors added at its end) to count: around a ring, from the farthest member of a tree to its
         root, or to the farthest peer.
-    channels : int
+    connections : int
         Total number.
     share_ns : float
         Time of a byte on the link with the most sharers, if all are in use.
@@ -216,7 +216,7 @@ class StageChannels:
 
     of: Stage | Pairwise
     hops: Counter[tuple[Kind, int]]
-    channels: int
+    connections: int
     share_ns: float
 
     @property
@@ -232,9 +232,9 @@ class StageChannels:
 
 
 class Sent(NamedTuple):
-    """Traffic of some channels: each carries messages of `nbytes`."""
+    """Traffic of some connections: each carries messages of `nbytes`."""
 
-    channels: int
+    connections: int
     messages: int
     nbytes: int
 
@@ -243,8 +243,8 @@ class Sent(NamedTuple):
 class StageTime:
     """The times of a stage whose messages have `chunk` bytes, in queues of `n_slots`."""
 
-    stage: StageChannels
-    channels: Sequence[tuple[Channel, int, int]]
+    stage: StageConnections
+    connections: Sequence[tuple[Connection, int, int]]
     model: AlphaBeta
     chunk: float
     slot_bytes: int
@@ -255,14 +255,14 @@ class StageTime:
     def message(self, adds: bool) -> float:
         """Time of one chunk: alpha + beta x bytes, behind half of those that share its links."""
         total = 0.0
-        for channel, fan, n in self.channels:
-            each = channel.at(channel.added_ns if adds else channel.copied_ns, self.chunk)
+        for connection, fan, n in self.connections:
+            each = connection.at(connection.added_ns if adds else connection.copied_ns, self.chunk)
             if adds and fan > 1:
                 each += self._sum_ns(fan) - self._sum_ns(1)
             refills = (ceil(self.chunk / self.slot_bytes) - 1) // self.n_slots
-            each += refills * max(0.0, self._round_trip_ns - self._window * channel.beta_ns)
-            each += max(0.0, self.stage.share_ns - channel.beta_ns) * self.chunk / 2
-            total += n * (each + (self.streams - 1) * channel.gap_ns)
+            each += refills * max(0.0, self._round_trip_ns - self._window * connection.beta_ns)
+            each += max(0.0, self.stage.share_ns - connection.beta_ns) * self.chunk / 2
+            total += n * (each + (self.streams - 1) * connection.gap_ns)
         return total / self.stage.hops.total()
 
     def behind(self, nbytes: float, *, adds: bool) -> float:
@@ -277,10 +277,12 @@ class StageTime:
 
     def busy(self, nbytes: float, *, adds: bool) -> float:
         """Time that links, vector engine and commands are busy."""
-        beta_ns = max(self.stage.share_ns, *(channel.beta_ns for channel, _, _ in self.channels))
+        beta_ns = max(self.stage.share_ns, *(connection.beta_ns for connection, _, _ in self.connections))
         if adds:
-            beta_ns = max(beta_ns, self._sum_ns(max(fan for _, fan, _ in self.channels)) / self.chunk)
-        return max(nbytes * beta_ns, nbytes / self.chunk * max(channel.gap_ns for channel, _, _ in self.channels))
+            beta_ns = max(beta_ns, self._sum_ns(max(fan for _, fan, _ in self.connections)) / self.chunk)
+        return max(
+            nbytes * beta_ns, nbytes / self.chunk * max(connection.gap_ns for connection, _, _ in self.connections)
+        )
 
     def _sum_ns(self, adds: int) -> float:
         return self.model.sum_ns(self.chunk, adds, self.itemsize)
@@ -296,7 +298,7 @@ class StageTime:
 
     @property
     def _round_trip_ns(self) -> float:
-        return max(channel.round_trip_of(self._held, self.slot_bytes) for channel, _, _ in self.channels)
+        return max(connection.round_trip_of(self._held, self.slot_bytes) for connection, _, _ in self.connections)
 
 
 class Estimate:
@@ -307,7 +309,7 @@ class Estimate:
         self.known = self.cost is not None
         self._plan, self._model, self._itemsize = plan, model, itemsize
         self._call = {**plan.algorithm.options, **plan.algorithm.facts(plan.subgroups[0])}
-        self._stages: dict[Places, list[StageChannels]] = {}
+        self._stages: dict[Places, list[StageConnections]] = {}
 
     def ns(self, nbytes: int, n_slots: int | None = None) -> float:
         assert self.cost is not None, "ask for what is known only"
@@ -320,12 +322,12 @@ class Estimate:
             self._time(stage, chunk, streams, n_slots or algorithm.n_slots)
             for stage, chunk in zip(stages, chunks, strict=True)
         ]
-        channel = times[0].channels[0][0]
+        connection = times[0].connections[0][0]
         # A ring that ends in memory stores its result, and the next stage loads it.
-        ends = (1 + sum(a != b for a, b in pairwise(chunks))) * channel.at(channel.ends_ns, chunks[-1])
+        ends = (1 + sum(a != b for a, b in pairwise(chunks))) * connection.at(connection.ends_ns, chunks[-1])
         moved = self.cost.moved(plan.world_size) * nbytes / model.machine.config.cube.hbm.slice_gbs
         bound = model.bounds(plan.programs, algorithm.contribution).of(algorithm.collective, nbytes, self._itemsize)
-        return max(ends + self._stages_ns(times, nbytes / streams), channel.ends_ns[0] + moved, bound.ns)
+        return max(ends + self._stages_ns(times, nbytes / streams), connection.ends_ns[0] + moved, bound.ns)
 
     def _stages_ns(self, times: Sequence[StageTime], vector: float) -> float:
         """Time of nested stages, the innermost first; each works on what the previous one leaves of the vector."""
@@ -336,7 +338,7 @@ class Estimate:
         part = vector / stage.n if self.cost.splits else vector
         if isinstance(stage.of, Tree):
             return self._tree_ns(time, inner, vector)
-        if isinstance(stage.of, Pairwise):  # the channels of each participant one after another
+        if isinstance(stage.of, Pairwise):  # the connections of each participant one after another
             return time.message(False) + max(0.0, time.busy((stage.n - 1) * part - time.chunk, adds=False))
         total = self._stages_ns(inner, part)
         for adds in self.cost.ring:
@@ -367,9 +369,9 @@ class Estimate:
         for stage, chunk in zip(stages, self._chunks(stages, streams, nbytes), strict=True):
             vector /= stage.n if self.cost.splits else 1
             turns = stage.steps * len(self.cost.ring) if isinstance(stage.of, Ring) else 1
-            yield Sent(stage.channels, turns * max(1, ceil(vector / chunk)), min(chunk, max(1, ceil(vector))))
+            yield Sent(stage.connections, turns * max(1, ceil(vector / chunk)), min(chunk, max(1, ceil(vector))))
 
-    def stages(self, nbytes: int) -> tuple[list[StageChannels], int]:
+    def stages(self, nbytes: int) -> tuple[list[StageConnections], int]:
         """Stages for shards of `nbytes`, and the number of streams that share the vector."""
         n = self._plan.world_size
         if self.cost is None or n == 1:
@@ -377,7 +379,7 @@ class Estimate:
         first = self._streams(0, nbytes)
         if first not in self._stages:
             places = [self._streams(rank, nbytes) for rank in range(n)]
-            found = [self._channels(places, at) for at in range(len(first[0]))]
+            found = [self._connections(places, at) for at in range(len(first[0]))]
             self._stages[first] = [stage for stage in found if stage.hops]
         return self._stages[first], len(first)
 
@@ -391,17 +393,17 @@ class Estimate:
             raise ConfigError(f"algorithm {name!r}: the stages of participant {rank} of {n} fail: {what}") from error
         return tuple(map(tuple, streams))
 
-    def _time(self, stage: StageChannels, chunk: int, streams: int, n_slots: int | None) -> StageTime:
+    def _time(self, stage: StageConnections, chunk: int, streams: int, n_slots: int | None) -> StageTime:
         algorithm, model = self._plan.algorithm, self._model
         assert n_slots is not None
         assert algorithm.slot_size is not None
-        channels = [
-            (model.channel(*model.ends[kind], algorithm, self._itemsize), fan, n)
+        connections = [
+            (model.connection(*model.ends[kind], algorithm, self._itemsize), fan, n)
             for (kind, fan), n in stage.hops.items()
         ]
-        return StageTime(stage, channels, model, chunk, algorithm.slot_size, n_slots, self._itemsize, streams)
+        return StageTime(stage, connections, model, chunk, algorithm.slot_size, n_slots, self._itemsize, streams)
 
-    def _chunks(self, stages: Sequence[StageChannels], streams: int, nbytes: int) -> list[int]:
+    def _chunks(self, stages: Sequence[StageConnections], streams: int, nbytes: int) -> list[int]:
         """Message size of each stage [B], for what nested rings leave, split as the algorithms do."""
         assert self.cost is not None
         if not stages:
@@ -410,16 +412,16 @@ class Estimate:
         rings = [stage.n if self.cost.splits else 1 for stage in stages]
         parts = [max(1, -(-nbytes // (streams * n * self._itemsize))) for n in accumulate(rings, mul)]
         alone = [chunking.chunks((0, part)) for part in parts]
-        chunks, pieces = [alone[-1][0][1]], len(alone[-1])
-        for n, part, pieces_alone in list(zip(rings, parts, alone, strict=True))[-2::-1]:
-            pieces *= rings[len(parts) - len(chunks)]
-            apart = n > 1 and ends_in_memory(n, pieces, part, chunking)
-            chunks.append(pieces_alone[0][1] if apart else chunks[-1])
-            pieces = len(pieces_alone) if apart else pieces
+        chunks, count = [alone[-1][0][1]], len(alone[-1])
+        for n, part, own in list(zip(rings, parts, alone, strict=True))[-2::-1]:
+            count *= rings[len(parts) - len(chunks)]
+            apart = n > 1 and ends_in_memory(n, count, part, chunking)
+            chunks.append(own[0][1] if apart else chunks[-1])
+            count = len(own) if apart else count
         return [chunk * self._itemsize for chunk in reversed(chunks)]
 
-    def _channels(self, places: Sequence[Places], at: int) -> StageChannels:
-        """Channels of stage `at` of all streams; after a tree, only its root takes part."""
+    def _connections(self, places: Sequence[Places], at: int) -> StageConnections:
+        """Collect the connections of stage `at` of all streams; after a tree, only its root takes part."""
         assert self.cost is not None
         active = {
             rank: [stream[at] for stream in streams]
@@ -441,9 +443,9 @@ class Estimate:
         if isinstance(of, Tree):
             path = list(self._to_root(active))
         hops, share_ns = self._slowest(path), self._share_ns(up + down)
-        if isinstance(of, Pairwise):  # one channel after the other
+        if isinstance(of, Pairwise):  # one connection after the other
             hops, share_ns = Counter([max(hops)]), share_ns / max(1, of.n - 1)
-        return StageChannels(of, hops, len(up + down) * len(self._plan.subgroups), share_ns)
+        return StageConnections(of, hops, len(up + down) * len(self._plan.subgroups), share_ns)
 
     def _to_root(self, active: Mapping[int, Sequence[Stage | Pairwise]]) -> Iterator[tuple[int, int, int]]:
         """Edges from the farthest member of a tree to its root, each with the number of children added at its end."""
@@ -475,8 +477,8 @@ class Estimate:
 
     def _share_ns(self, edges: Iterable[tuple[int, int]]) -> float:
         subgroups = [subgroup.places for subgroup in self._plan.subgroups]
-        channels = ((places[a], places[b]) for a, b in edges for places in subgroups)
-        return self._model.share_ns(channels, self._plan.algorithm.buffer_kind)
+        connections = ((places[a], places[b]) for a, b in edges for places in subgroups)
+        return self._model.share_ns(connections, self._plan.algorithm.buffer_kind)
 
     def _slowest(self, path: Sequence[tuple[int, int, int]]) -> Counter[tuple[Kind, int]]:
         """Kinds of messages of a path, in the subgroup with the largest latency."""

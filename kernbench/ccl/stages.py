@@ -136,49 +136,49 @@ def _ring(
     last: list[Step] = []
     for segment in chunking.segments(*vector, n):
         parts = blocks(*segment, n, chunking.row)
-        apart = bool(rest) and ends_in_memory(n, len(_pieces(rest, parts[0], chunking)[0]), parts[0][1], chunking)
+        apart = bool(rest) and ends_in_memory(n, len(_chunks(rest, parts[0], chunking)[0]), parts[0][1], chunking)
         # The others' parts, in the chunks and in the order in which the next stage takes and returns them.
-        pieces = [(chunking.chunks(part),) * 2 if apart else _pieces(rest, part, chunking) for part in parts]
-        taken, given = [of[0] for of in pieces], [of[1] for of in pieces]
-        yield from (Step(*piece, up, local=True, to=(to,)) for piece in taken[rank])
+        chunks = [(chunking.chunks(part),) * 2 if apart else _chunks(rest, part, chunking) for part in parts]
+        taken, given = [of[0] for of in chunks], [of[1] for of in chunks]
+        yield from (Step(*chunk, up, local=True, to=(to,)) for chunk in taken[rank])
         # The first chunks of this segment leave before the last step of the previous one, so that the ring is never
         # idle.
         yield from last
         for step in range(1, n - 1):
-            for piece in taken[(rank - step) % n]:
-                yield Step(*piece, (*up, source), local=True, to=(to,))
+            for chunk in taken[(rank - step) % n]:
+                yield Step(*chunk, (*up, source), local=True, to=(to,))
         mine = (rank + 1) % n
         if apart:
-            yield from (Step(*piece, (*up, source), local=True, store=True) for piece in taken[mine])
+            yield from (Step(*chunk, (*up, source), local=True, store=True) for chunk in taken[mine])
             yield from all_reduce(rest, parts[mine], chunking)
-            yield from (Step(*piece, local=True, to=(to, *down)) for piece in given[mine])
+            yield from (Step(*chunk, local=True, to=(to, *down)) for chunk in given[mine])
         else:
             yield from all_reduce(rest, parts[mine], chunking, (*up, source), (to, *down))
         for step in range(n - 2):
-            for piece in given[(rank - step) % n]:
-                yield Step(*piece, (source,), to=(to, *down), store=True)
-        last = [Step(*piece, (source,), to=down, store=True) for piece in given[(rank + 2) % n]]
+            for chunk in given[(rank - step) % n]:
+                yield Step(*chunk, (source,), to=(to, *down), store=True)
+        last = [Step(*chunk, (source,), to=down, store=True) for chunk in given[(rank + 2) % n]]
     yield from last
 
 
-def ends_in_memory(n: int, pieces: int, part: int, chunking: Chunking) -> bool:
-    """Whether a ring of `n` stores its sums for the next stage, instead of forwarding its `pieces`.
+def ends_in_memory(n: int, chunks: int, part: int, chunking: Chunking) -> bool:
+    """Whether a ring of `n` stores its sums for the next stage, instead of forwarding its `chunks`.
 
     They would be too short, and too many. `part` is the longest [elements], the same for every member.
     """
-    many = (n - 1) * pieces
-    return many > MANY and pieces > len(chunking.chunks((0, part))) and part * chunking.itemsize < SHORT * many * pieces
+    many = (n - 1) * chunks
+    return many > MANY and chunks > len(chunking.chunks((0, part))) and part * chunking.itemsize < SHORT * many * chunks
 
 
-def _pieces(stages: Sequence[Stage], vector: Span, chunking: Chunking) -> tuple[list[Span], list[Span]]:
+def _chunks(stages: Sequence[Stage], vector: Span, chunking: Chunking) -> tuple[list[Span], list[Span]]:
     """Spans in which stages take a vector, and those in which they return its sum, each in order."""
     start, size = vector
-    taken, given = _pieces_of(tuple(stages), size, chunking)
+    taken, given = _chunks_of(tuple(stages), size, chunking)
     return [(start + at, n) for at, n in taken], [(start + at, n) for at, n in given]
 
 
 @lru_cache(maxsize=10_000)
-def _pieces_of(stages: tuple[Stage, ...], size: int, chunking: Chunking) -> tuple[list[Span], list[Span]]:
+def _chunks_of(stages: tuple[Stage, ...], size: int, chunking: Chunking) -> tuple[list[Span], list[Span]]:
     steps = list(all_reduce(stages, (0, size), chunking, ("taken",), ("given",)))
     taken = [(step.start, step.size) for step in steps if "taken" in step.sources]
     return taken, [(step.start, step.size) for step in steps if "given" in step.to]

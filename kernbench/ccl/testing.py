@@ -82,8 +82,8 @@ def run_kernel_in_mock(
     world = {place: _Participant(plan, place, memory, n_slots, slot_bytes) for place in plan.programs}
     try:
         for participant in world.values():
-            for way, (peer, back) in participant.role.neighbours.items():
-                participant.peers[participant.queues[way]] = world[peer], world[peer].queues[back]
+            for direction, (peer, back) in participant.role.neighbours.items():
+                participant.peers[participant.queues[direction]] = world[peer], world[peer].queues[back]
         pointers = {place: world[place].pointers(given[place]) for place in places}
         shared = {} if plan.algorithm.scratch is None else {place[0]: place for place in places}
         for place, participant in world.items():
@@ -129,8 +129,8 @@ class _Participant(MockBackend):
         # Without limit, a message of any size has a slot.
         size = (UNLIMITED, UNLIMITED) if n_slots is None else (n_slots, slot_bytes)
         self.queues = {
-            way: Queue(way, f"participant {plan.programs[peer].rank}", *size)
-            for way, (peer, _) in self.role.neighbours.items()
+            direction: Queue(direction, f"participant {plan.programs[peer].rank}", *size)
+            for direction, (peer, _) in self.role.neighbours.items()
         }
         self.peers: dict[Queue, tuple[_Participant, Queue]] = {}
         self.inbox = Inbox()

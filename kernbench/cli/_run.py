@@ -8,8 +8,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from kernbench.cli._options import (
     limit_option,
     machine_options,
 )
+from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from kernbench.sim_engine._limits import Limits
@@ -45,10 +46,50 @@ def _by_ending(_context: click.Context, _option: click.Parameter, paths: Sequenc
     return paths
 
 
-@click.command(short_help="Run a bench on a machine; print latency and where the time went.")
-@click.option(
-    "--bench", required=True, metavar="NAME", help="What to run: a name or number of `kernbench list`, or pkg.mod:run."
-)
+class _BenchCommand(click.Command):
+    """A command with options of its own, and those that are parameters of the bench that its arguments name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        name = args[0] if args and not args[0].startswith("-") else None
+        for option, value in pairwise([*args, ""]):
+            if name is None and (option == "--bench" or option.startswith("--bench=")):
+                name = option.partition("=")[2] or value or None
+        ctx.meta[_OF_BENCH] = [] if name is None else _bench_options(name, super().get_params(ctx))
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if options := ctx.meta.pop(_OF_BENCH, []):
+            with formatter.section("Options of this bench"):
+                formatter.write_dl([record for each in options if (record := each.get_help_record(ctx))])
+        super().format_options(ctx, formatter)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), *ctx.meta.get(_OF_BENCH, [])]
+
+
+_OF_BENCH = "kernbench.bench_options"
+
+
+def _bench_options(name: str, others: Sequence[click.Parameter]) -> list[click.Parameter]:
+    from kernbench.benches.registry import resolve
+    from kernbench.topology.builder import resolve_topology
+
+    taken, shown = {flag for each in others for flag in each.opts}, resolve_topology("preset:default")
+    found: list[click.Parameter] = []
+    for each in resolve(name).parameters:
+        flag = f"--{each.name.replace('_', '-')}"
+        if flag in taken:
+            raise ConfigError(f"bench {name}: {each.name}: `kernbench run` has an option {flag}; rename the parameter")
+        default = "" if each.default is None else f" Default: {each.default}."
+        text = f"{each.description[:1].upper()}{each.description[1:]}." if each.description else ""
+        choices = "|".join(each.options(shown)) if each.choices else each.kind.__name__.upper()
+        found.append(click.Option([flag, each.name], metavar=choices, help=f"{text}{default}".strip()))
+    return found
+
+
+@click.command(cls=_BenchCommand, short_help="Run a bench on a machine; print latency and where the time went.")
+@click.argument("name", required=False, metavar="NAME")
+@click.option("--bench", metavar="NAME", help="As NAME.")
 @machine_options
 @click.option("--device", default="all", metavar="all|sip:N", help="Device that is current at first. Default: all.")
 @click.option("--verify-data", is_flag=True, help="Compute values, too, and let the bench check them against numpy.")
@@ -58,9 +99,6 @@ def _by_ending(_context: click.Context, _option: click.Parameter, paths: Sequenc
     default="tile",
     show_default=True,
     help="What to record: nothing, operations, or every stage of every tile (tells where a composite spends its time).",
-)
-@click.option(
-    "--algorithm", metavar="NAME", help="For benches of collectives: an entry of ccl.yaml, or pkg.mod:algorithm."
 )
 @limit_option
 @click.option("--why", "as_why", is_flag=True, help="Print the critical path as well: which resource the time went to.")
@@ -79,12 +117,12 @@ def _by_ending(_context: click.Context, _option: click.Parameter, paths: Sequenc
 @click.option("--trace", type=NewFile(), hidden=True, help="As --out, whatever the ending: the trace.")
 @json_option
 def run(
-    bench: str,
+    name: str | None,
+    bench: str | None,
     machine: Machine,
     device: str,
     verify_data: bool,
     log: str,
-    algorithm: str | None,
     limits: Limits,
     as_why: bool,
     outs: Sequence[Path],
@@ -92,47 +130,43 @@ def run(
     html: Path | None,
     trace: Path | None,
     as_json: bool,
+    **options: str | None,
 ) -> int:
     """Run a bench and print its latency, where the time went, and what was busiest.
 
+    NAME is a name or number of `kernbench list benches`, or pkg.mod:run. A bench has further options:
+    `kernbench run NAME --help` lists them.
+
     Exit status 1 if the bench fails, checks a number that is wrong, or asks nothing of the machine.
     """
-    from kernbench.benches.registry import benches, env_set, env_settings, resolve
+    from kernbench.benches import registry
     from kernbench.config._files import write_text
-    from kernbench.runtime_api.bench_runner import run_bench
     from kernbench.runtime_api.types import resolve_device
 
     try:
         selector = resolve_device(device, machine.config.n_sips)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--device") from error
-    chosen = resolve(bench)
-    if algorithm is not None and not chosen.takes_algorithm:
-        others = ", ".join(each.name for each in benches() if each.takes_algorithm)
-        raise click.BadParameter(
-            f"bench {chosen.name!r} takes none; leave it out, or run {others} (a bench of your own that reads "
-            "CCL_ALGORITHM says so: @bench(..., takes_algorithm=True))",
-            param_hint="--algorithm",
-        )
+    if (chosen := name or bench) is None:
+        raise click.BadParameter("name a bench, as in `kernbench run matmul`, from `kernbench list`", param_hint="NAME")
+    asked = {key: value for key, value in options.items() if value is not None}
     # With --json, stdout holds only the JSON, not the output of the bench.
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
-    with aside, env_set("CCL_ALGORITHM", algorithm):
-        outcome = run_bench(
-            topology=machine, bench_fn=chosen, device=selector, data=verify_data, log=log, limits=limits
-        )
-    settings = {**env_settings(), **({"CCL_ALGORITHM": algorithm} if algorithm else {})}
-    manifest = replace(outcome.result.manifest, parameters=settings)
-    asked = [(_RESULT, save), (_PICTURE, html), (_TRACE, trace), *((out.suffix, out) for out in outs)]
-    for what, path in asked:
+    with aside:
+        outcome = registry.run(chosen, machine, data=verify_data, log=log, device=selector, limits=limits, **asked)
+    files = [(_RESULT, save), (_PICTURE, html), (_TRACE, trace), *((out.suffix, out) for out in outs)]
+    for what, path in files:
         if path is None:
             continue
         if what == _RESULT:
-            replace(outcome.result, manifest=manifest).save(path)
+            outcome.result.save(path)
         elif what == _PICTURE:
             from kernbench.viz._picture import picture_html
             from kernbench.viz._scene import scene_of
 
-            write_text(path, picture_html(scene_of(machine, outcome.result, offline=True), str(manifest)))
+            write_text(
+                path, picture_html(scene_of(machine, outcome.result, offline=True), str(outcome.result.manifest))
+            )
         else:
             outcome.result.trace(path)
     if as_json:

@@ -59,7 +59,8 @@ def code(entry: Entry) -> str:
 
 def manifest(entry: Entry) -> Manifest:
     options = asdict(entry.options)
-    return Manifest(entry.workload.name, entry.values, options, entry.source, entry.overrides)
+    given = {name: value for name, value in entry.values.items() if value is not None}
+    return Manifest(entry.workload.name, given, options, entry.source, entry.overrides)
 
 
 def roofs_of(entry: Entry, pes: int) -> Roofs:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis._records import Records
 from kernbench.analysis.result import Result
-from kernbench.benches.registry import env_settings
 from kernbench.errors import ConfigError, KernbenchError, LimitError
 from kernbench.notebook._live import Watch
 from kernbench.points._cache import Cache, CachedPoint, default_cache
@@ -120,8 +119,8 @@ class CachedRun:
 def cached_run(entry: Entry) -> CachedRun | None:
     """Place of a run in the cache; None if it has none.
 
-    Studies and benches of the package have one, with the packaged ccl.yaml, on machines of built-in components; a
-    bench's settings in the environment are part of it. User-defined code may read anything, so it runs each time.
+    Studies and benches of the package have one, with the packaged ccl.yaml, on machines of built-in components.
+    User-defined code may read anything, so it runs each time.
     """
     cache, workload, options = default_cache(), entry.workload, asdict(entry.options)
     inner: Any = workload.function
@@ -136,8 +135,6 @@ def cached_run(entry: Entry) -> CachedRun | None:
         return None
     version = study_version(fn)
     parameters = complete(fn, {**workload.arguments(entry.values), **options})
-    if module.startswith(BENCHES):
-        parameters["environment"] = env_settings()
     return CachedRun(
         cache, sweep_key(study_name(fn), version, entry.machine, parameters), study_name(fn), version, entry, parameters
     )

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench._registry import hint
 from kernbench.analysis.compare import Comparison, compare, machine_changes, value_text
+from kernbench.benches._parameters import Value
 from kernbench.errors import ConfigError, KernbenchError, StateError
 from kernbench.notebook._job import READING, Job, Options, Outcome, cached_run, read_log
 from kernbench.notebook._machine import MachineForm
-from kernbench.notebook._workloads import Value, Workload, not_here, workloads
+from kernbench.notebook._workloads import Workload, not_here, workloads
 from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, machine_of
 from kernbench.sim_engine._limits import NONE, Limits
@@ -448,9 +449,16 @@ class Explorer:
             self._runs += 1
             self._choose_as(manifest, machine)
             program = self.workloads.get(manifest.program) or not_here(manifest.program or result.name)
-            values, options = dict(manifest.parameters), _options(manifest)
+            options = _options(manifest)
             entry = Entry(
-                self._runs, program, values, machine, machine.source, manifest.overrides, options, result.latency_ns
+                self._runs,
+                program,
+                {**manifest.parameters},
+                machine,
+                machine.source,
+                manifest.overrides,
+                options,
+                result.latency_ns,
             )
             outcome = Outcome(replace(result, name=entry.name))
             self._show(Finished(entry, outcome), f"from {name}: {manifest}")

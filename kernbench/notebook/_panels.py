@@ -37,8 +37,8 @@ from kernbench.viz._page_charts import roofline
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
+    from kernbench.benches._parameters import Parameter
     from kernbench.notebook._model import Entry, Finished
-    from kernbench.notebook._workloads import Parameter
 
 
 class RunBar:
@@ -194,11 +194,11 @@ class WorkloadPanel:
         number = Field(name, "", "", "", low=1, whole=True)
         made = Input(
             parameter_label(name),
-            value if isinstance(value, bool) else str(value),
+            value if isinstance(value, bool) else "" if value is None else str(value),
             lambda given: self._set(name, given),
             tip=f"{name}: {parameter.description}" if parameter.description else name,
             choices=options,
-            stops=number.stops(parameter.default) if parameter.kind is int and not options else (),
+            stops=number.stops(parameter.default) if type(parameter.default) is int and not options else (),
         )
         made.control.add_class(f"kb-param-{name}")
         return made

@@ -18,7 +18,7 @@ from kernbench.viz._picture import module_js, picture_html, style_css
 from kernbench.viz._scene import made_offline, scene, scene_of
 from kernbench.viz._timeline import packed_trace
 from kernbench.viz._why import handle_why
-from kernbench.viz.still import still_svg, title_of
+from kernbench.viz.still import Still, still_svg, title_of
 
 if TYPE_CHECKING:
     from kernbench.analysis._records import Records
@@ -100,7 +100,8 @@ class Picture(anywidget.AnyWidget):
         Parameters
         ----------
         path : str or Path
-            "run.html" becomes a page with machine view, clock and timeline; "run.svg", a still.
+            "run.html" becomes a page with machine view, clock and timeline, whose address says what is looked at, as in
+            `run.html#t=1200&sel=sip0.cube0&zoom=sip0`; "run.svg", a still.
 
         Returns
         -------
@@ -128,7 +129,7 @@ class Picture(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        return {**data, "image/svg+xml": still_svg((self.header, self.buffers))}, metadata
+        return {**data, **Still(still_svg((self.header, self.buffers))).bundle}, metadata
 
     def __repr__(self) -> str:
         return f"Picture of {title_of(self.header)}" if self.header else "Picture"

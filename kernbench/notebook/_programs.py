@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 from kernbench._dtypes import as_dtype
+from kernbench.benches._parameters import Shape
 from kernbench.errors import ConfigError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.tp import parallel_state
 
 SHAPE = "64x64"
-
-
-class Shape(str):
-    __slots__ = ()
-
-    def __new__(cls, text: object) -> Self:
-        found = super().__new__(cls, str(text).strip())
-        if not all(part.strip().isdecimal() and int(part) for part in found.split("x")):
-            raise ValueError(f"{found!r} is no shape")
-        return found
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(int(part) for part in self.split("x"))
 
 
 def is_kernel(given: Callable[..., object]) -> bool:

@@ -22,7 +22,7 @@ from kernbench.notebook._tornado import Progress, TornadoRuns, message
 from kernbench.sim_engine._limits import NONE, Limits
 from kernbench.topology.builder import Machine
 from kernbench.viz._scene import explained, scene, scene_of
-from kernbench.viz.still import still_svg
+from kernbench.viz.still import Still, still_svg
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
@@ -187,8 +187,8 @@ class ExplorerView:
         self.refresh()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        still = {"image/svg+xml": still_svg(scene(self.machine))}
-        return mimebundle(self.root, "The explorer: run this cell to open it") | still
+        still = Still(still_svg(scene(self.machine)))
+        return mimebundle(self.root, "The explorer: run this cell to open it") | still.bundle
 
 
 def explore(

@@ -1,4 +1,4 @@
-"""The parameters of a program, from its signature: names, types, choices, and the meaning of a typed text."""
+"""Workloads: the programs that the explorer offers, each with its parameters."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
-from kernbench._registry import hint
 from kernbench.benches import registry
+from kernbench.benches._parameters import KINDS, Parameter, Shape, Value, annotation, parameter, parameters_of
 from kernbench.ccl.install import load_ccl_config, names
 from kernbench.config import AUTO, COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.notebook._collectives import collective, planned
-from kernbench.notebook._programs import SHAPE, Shape, is_kernel, is_module, program_of, tensors_of
+from kernbench.notebook._programs import SHAPE, is_kernel, is_module, program_of, tensors_of
 from kernbench.studies.best import system_of
 from kernbench.studies.study import Choices, explorations
 from kernbench.triton._bind import is_jit
@@ -24,78 +24,6 @@ if TYPE_CHECKING:
     from kernbench.config import CclConfig, MachineConfig
     from kernbench.runtime_api.context import RuntimeContext
     from kernbench.topology.builder import Machine
-
-
-Value = int | float | bool | str
-_KINDS: dict[type, str] = {
-    int: "a whole number", float: "a number", bool: "yes or no", str: "text", Shape: "a shape such as 64x64",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a program; `on` returns the default on a machine, if it depends on it."""
-
-    name: str
-    kind: type
-    default: Value
-    description: str = ""
-    choices: Choices | None = None
-    on: Callable[[Machine], Value] | None = None
-
-    def usual(self, machine: Machine) -> Value:
-        options = self.options(machine)
-        if options and str(self.default) not in options:
-            return options[0]
-        return self.on(machine) if self.on is not None else self.default
-
-    def options(self, machine: Machine) -> list[str]:
-        return list(self.choices.of(machine)) if self.choices else []
-
-    def parse(self, given: object, machine: Machine) -> Value:
-        text = str(given).strip()
-        options = self.options(machine)
-        if options and text not in options:
-            raise ConfigError(f"{self.name} = {text!r} is unknown; {hint(text, options)}")
-        if self.kind is bool:
-            if text.lower() not in ("true", "false"):
-                raise ConfigError(f"{self.name} = {text!r} must be true or false")
-            return text.lower() == "true"
-        try:
-            value: Value = self.kind(text.replace(",", "") if self.kind in (int, float) else text)
-        except ValueError:
-            raise ConfigError(f"{self.name} = {text!r} must be {_KINDS[self.kind]}") from None
-        if self.kind is int and value < 1:  # type: ignore[operator]
-            raise ConfigError(f"{self.name} = {value} must be >= 1")
-        return value
-
-
-def parameters_of(function: Callable[..., object]) -> list[Parameter]:
-    given = inspect.signature(function).parameters.values()
-    return [_parameter(x.name, _annotation(function, x), x.default) for x in given if x.default is not x.empty]
-
-
-def _annotation(function: Callable[..., object], given: inspect.Parameter) -> Any:
-    """Evaluate an annotation, which is a text after `from __future__ import annotations`."""
-    if isinstance(given.annotation, str):
-        return eval(given.annotation, getattr(inspect.unwrap(function), "__globals__", {}))  # noqa: S307 - as typing does
-    return type(given.default) if given.annotation is inspect.Parameter.empty else given.annotation
-
-
-def _parameter(name: str, kind: Any, default: Any) -> Parameter:
-    description, choices = "", None
-    if get_origin(kind) is Annotated:
-        kind, *notes = get_args(kind)
-        description = next((note for note in notes if isinstance(note, str)), "")
-        choices = next((note for note in notes if isinstance(note, Choices)), None)
-    if get_origin(kind) is Literal:
-        names = [str(value) for value in get_args(kind)]
-        kind, choices = type(get_args(kind)[0]), Choices(lambda _: names)
-    if kind not in _KINDS:
-        raise ConfigError(
-            f"{name}: {kind} has no field in a panel; use {', '.join(k.__name__ for k in _KINDS)}, Literal"
-        )
-    return Parameter(name, kind, default, description, choices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +62,8 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
     for bench in registry.benches():
         if not bench.is_milestone:
             source = ("from kernbench.benches.registry import resolve", f"resolve({bench.name!r}).run")
-            found.append(_workload(f"bench {bench.name}", bench.run, source, bench.description, kind="Benches"))
+            name, parameters = f"bench {bench.name}", bench.parameters
+            found.append(Workload(name, bench.description, bench.function, parameters, source, kind="Benches"))
     return {workload.name: workload for workload in found}
 
 
@@ -185,8 +114,8 @@ def _parameters_of(given: Callable[..., object]) -> tuple[Parameter, ...]:
             if x.name in tensors and (call is not given or not is_module(given)):
                 found[x.name] = Parameter(x.name, Shape, Shape(SHAPE), "shape of the tensor")
             elif x.default is not x.empty:
-                found[x.name] = _parameter(x.name, _annotation(call, x), x.default)
-            elif (kind := _annotation(call, x)) in _KINDS:
+                found[x.name] = parameter(x.name, annotation(call, x), x.default)
+            elif (kind := annotation(call, x)) in KINDS:
                 found[x.name] = Parameter(x.name, kind, {int: 64, float: 1.0, bool: False}.get(kind, ""))
     where = (
         [Parameter("ranks", int, 1, "SIPs that run it, one rank each", _up_to(lambda c: c.n_sips))]

@@ -253,10 +253,10 @@ class Packer:
         self, host: Host, given: Sequence[DeviceTensor], part: DeviceTensor, n: int, *, unpack: bool
     ) -> tuple[DeviceTensor, Sequence[Start]]:
         """Return one tensor in the order of the kernels, and the starts of the copies to it (`unpack`: from it)."""
-        ways = part.dtype, n, unpack, *((t.layout.shape, t.layout.placement) for t in (part, *given))
-        if ways not in self.moves:
-            self.moves[ways] = _moves(given, part, n, unpack)
-        moves = self.moves[ways]
+        key = part.dtype, n, unpack, *((t.layout.shape, t.layout.placement) for t in (part, *given))
+        if key not in self.moves:
+            self.moves[key] = _moves(given, part, n, unpack)
+        moves = self.moves[key]
         if moves is None:
             return given[0], ()
         layout, found = moves

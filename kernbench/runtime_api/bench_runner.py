@@ -187,5 +187,8 @@ def run_bench(
         completion = NO_REQUESTS
         error = StateError(f"{name}: NO_REQUESTS: the bench launched nothing and copied nothing; launch a kernel")
     program = f"bench {name}" if hasattr(bench_fn, "name") else name
-    result = replace(torch.result, manifest=replace(torch.result.manifest, program=program))
+    arguments: Mapping[str, Any] = getattr(bench_fn, "arguments", {})
+    parameters = {name: value for name, value in arguments.items() if value is not None}
+    manifest = replace(torch.result.manifest, program=program, parameters=parameters)
+    result = replace(torch.result, manifest=manifest)
     return BenchResult(name, completion, correctness, result, error)

@@ -64,15 +64,15 @@ class DrainCheck:
 
     def note(self, places: list[Place]) -> None:
         for place in places:
-            for way, queue in self._queues(place).items():
-                self._noted[place, way] = queue.sent, queue.taken
+            for direction, queue in self._queues(place).items():
+                self._noted[place, direction] = queue.sent, queue.taken
         self._left -= 1
         if self._left:
             return
         for place, role in self._plan.programs.items():
-            for way, (peer, back) in role.neighbours.items():
-                parts = self._noted[place, way][0] - self._noted[peer, back][1]
-                ring, queue = self._queues(peer)[back], self._queues(place)[way]
+            for direction, (peer, back) in role.neighbours.items():
+                parts = self._noted[place, direction][0] - self._noted[peer, back][1]
+                ring, queue = self._queues(peer)[back], self._queues(place)[direction]
                 check_read(ring, queue, parts, f"{self._title}: {naming.pe(*peer)}", naming.pe(*place))
 
     def _queues(self, place: Place) -> Mapping[str, QueueState]:
@@ -160,7 +160,7 @@ class Collectives:
             pointers, n = shards[place]
             if not isinstance(pointers[0], Pointer):
                 raise ConfigError(
-                    f"algorithm {plan.algorithm.name!r}: the tensor of {naming.pe(*place)} is not in one piece; give "
+                    f"algorithm {plan.algorithm.name!r}: the tensor of {naming.pe(*place)} is not contiguous; give "
                     "it a contiguous one"
                 )
             kind = pointers[0].dtype.element_ty
@@ -195,14 +195,15 @@ class Collectives:
         rings: dict[tuple[Place, str], int] = {}
         try:
             for place, role in plan.programs.items():
-                for way in role.neighbours:
-                    rings[place, way] = self._ring(a.buffer_kind, place, nbytes)
+                for direction in role.neighbours:
+                    rings[place, direction] = self._ring(a.buffer_kind, place, nbytes)
         except AllocationError as error:
             for (held, _), address in rings.items():
                 self._free(a.buffer_kind, held, address)
             raise OutOfMemoryError(
-                f"algorithm {a.name!r}: no room for the ring of {way!r} of {naming.pe(*place)}, {a.n_slots} slots of "
-                f"{a.slot_size} B in {a.buffer_kind}: {error}; give it fewer or smaller slots, or another buffer_kind"
+                f"algorithm {a.name!r}: no room for the ring of {direction!r} of {naming.pe(*place)}, {a.n_slots} "
+                f"slots of {a.slot_size} B in {a.buffer_kind}: {error}; give it fewer or smaller slots, or another "
+                "buffer_kind"
             ) from error
         return rings
 
@@ -225,9 +226,9 @@ def _wirings(plan: Plan, rings: Mapping[tuple[Place, str], int]) -> dict[int, di
         if role.neighbours:
             found.setdefault(sip, {})[cube, pe] = [
                 QueueSpec(
-                    direction=way,
+                    direction=direction,
                     peer=peer,
-                    ring_pa=rings[(sip, cube, pe), way],
+                    ring_pa=rings[(sip, cube, pe), direction],
                     peer_pa=rings[peer, back],
                     kind=a.buffer_kind,
                     n_slots=a.n_slots or 0,
@@ -235,7 +236,7 @@ def _wirings(plan: Plan, rings: Mapping[tuple[Place, str], int]) -> dict[int, di
                     credit_bytes=a.credit_bytes or 0,
                     chunk_bytes=a.vc_chunk_size,
                 )
-                for way, (peer, back) in role.neighbours.items()
+                for direction, (peer, back) in role.neighbours.items()
             ]
     return found
 

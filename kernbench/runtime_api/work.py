@@ -417,9 +417,9 @@ class Mailbox:
         meeting = Meeting(self._host, title, ranks, devices, stream, prepare)
         return meeting
 
-    def _queues(self, way: tuple[int, int], stream: str, meeting: Meeting) -> int:
+    def _queues(self, pair: tuple[int, int], stream: str, meeting: Meeting) -> int:
         """Return the index of a set of queues in which no other stream has a message in progress."""
-        used = self._used.setdefault(way, [])
+        used = self._used.setdefault(pair, [])
         free = (i for i, (last, message) in enumerate(used) if last == stream or message.is_over)
         found = next(free, len(used))
         used[found : found + 1] = [(stream, meeting)]

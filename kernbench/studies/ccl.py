@@ -116,7 +116,7 @@ class Case:
         programs = len(self.plan.programs)
         if not self.estimate.known:
             return programs * (_PROGRAM + 4 * -(-nbytes // slot))
-        sent = [(x.messages * x.channels, -(-x.nbytes // slot)) for x in self.estimate.sent(nbytes)]
+        sent = [(x.messages * x.connections, -(-x.nbytes // slot)) for x in self.estimate.sent(nbytes)]
         return _PROGRAM * programs + sum(messages * (1 + parts) for messages, parts in sent)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FILES = (
     "shared.js", "loads.js", "machine_part.js", "machine_drawing.js", "machine.js", "details.js", "timeline_run.js",
     "timeline_rows.js", "timeline_place.js", "timeline_comparison.js", "timeline_drawing.js", "timeline_trace.js",
-    "timeline.js", "why.js", "page.js", "picture.js",
+    "timeline_area.js", "timeline.js", "why.js", "page.js", "picture.js",
 )  # fmt: skip
 
 

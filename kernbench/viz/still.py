@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -88,6 +89,11 @@ class Still:
         return packed.getvalue()
 
     _repr_png_ = png
+
+    @property
+    def bundle(self) -> dict[str, str]:
+        """For readers without a kernel: they drop or refuse SVG."""
+        return {"image/png": b64encode(self.png()).decode()}
 
 
 def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, note: str = "") -> Still:

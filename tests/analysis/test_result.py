@@ -162,7 +162,7 @@ def test_a_result_of_version_3_is_read(result, tmp_path, mode, certified):
 
 
 def test_a_log_without_causes_is_read_and_predicts_nothing(tmp_path):
-    run = kb.run("matmul-composite", "preset:small").result
+    run = kb.run("matmul", "preset:small").result
     path = run.save(tmp_path / "old.npz")
     arrays = saved_by_version_9(run, path)
     meta = json.loads(arrays["meta"].tobytes()) | {"schema_version": 5}
@@ -175,7 +175,7 @@ def test_a_log_without_causes_is_read_and_predicts_nothing(tmp_path):
 
 
 def test_a_log_without_waits_is_read_explained_and_predicted(tmp_path):
-    run = kb.run("matmul-composite", "preset:small").result
+    run = kb.run("matmul", "preset:small").result
     with np.load(run.save(path := tmp_path / "old.npz")) as file:
         arrays = {name: file[name] for name in file.files if not name.startswith("wait_") and name not in WAITS}
     meta = json.loads(arrays["meta"].tobytes()) | {"schema_version": 10}

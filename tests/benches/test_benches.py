@@ -19,19 +19,16 @@ with_data = partial(GraphEngine, enable_data=True)
 PROGRAMS = [b.name for b in benches() if not b.is_milestone]
 
 
-@pytest.fixture(autouse=True)
-def _small_model(monkeypatch):
-    for name in ("GPT3_QKV_TOKENS", "GPT3_D_MODEL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("GPT3_D_MODEL", "96")
+def run(name, machine, **more):
+    return kb.run(name, machine, **more, **({"d_model": 96} if name == "gpt3-qkv" else {}))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_runs_and_checks_itself(name):
-    outcome = kb.run(name, small(), data=True)
+    outcome = run(name, small(), data=True)
     assert outcome.error is None
     assert (outcome.completion, outcome.correctness) == ("OK", "PASSED")
-    timing = kb.run(name, small())
+    timing = run(name, small())
     assert (timing.completion, timing.correctness) == ("OK", "NOT_CHECKED")
     assert timing.result.records.digest() == outcome.result.records.digest()
 
@@ -49,14 +46,14 @@ def test_notices_one_wrong_bit(name, monkeypatch):
         return values
 
     monkeypatch.setattr(DeviceTensor, "numpy", flawed)
-    outcome = kb.run(name, small(), data=True)
+    outcome = run(name, small(), data=True)
     assert outcome.correctness == "FAILED"
     assert "1 of " in str(outcome.error)
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "ccl-allreduce"])
 def test_runs_on_another_device(name):
-    outcome = kb.run(name, small(), data=True, device="sip:1")
+    outcome = run(name, small(), data=True, device="sip:1")
     assert outcome.correctness == "PASSED"
     assert {sip for sip, _, _ in outcome.result.records.pes()} == {1}
 
@@ -85,12 +82,12 @@ def test_the_all_reduce_bench_refuses_what_the_machine_does_not_have(monkeypatch
 
 
 def pes_of(name):
-    return {(cube, pe) for _, cube, pe in kb.run(name, small()).result.records.pes()}
+    return {(cube, pe) for _, cube, pe in run(name, small()).result.records.pes()}
 
 
 def test_each_uses_the_pes_that_it_says():
     everyone = {(c, p) for c in range(CUBES) for p in range(PES)}
-    assert pes_of("gemm-single-pe") == pes_of("qkv-gemm") == pes_of("matmul-composite") == {(0, 0)}
+    assert pes_of("gemm-single-pe") == pes_of("qkv-gemm") == pes_of("matmul") == {(0, 0)}
     assert pes_of("qkv-gemm-multi-pe") == {(0, p) for p in range(PES)}
     assert pes_of("gpt3-qkv") == everyone
     assert pes_of("va-offset-verify") == {(c, p) for c in (0, 1) for p in range(PES)}
@@ -105,10 +102,8 @@ def test_four_pes_are_faster_than_one():
 
 
 @pytest.mark.parametrize(("tokens", "d_model"), [(1, 96), (5, 100), (3, 7)])
-def test_gpt3_sizes_come_from_the_environment(monkeypatch, tokens, d_model):
-    monkeypatch.setenv("GPT3_QKV_TOKENS", str(tokens))
-    monkeypatch.setenv("GPT3_D_MODEL", str(d_model))
-    outcome = kb.run("gpt3-qkv", small(), data=True)
+def test_gpt3_has_the_sizes_that_it_is_given(tokens, d_model):
+    outcome = kb.run("gpt3-qkv", small(), data=True, tokens=tokens, d_model=d_model)
     assert outcome.correctness == "PASSED"
     flops = outcome.result.records.of_kind("composite").flops.sum()
     assert flops == 3 * 2 * tokens * d_model * d_model
@@ -116,31 +111,35 @@ def test_gpt3_sizes_come_from_the_environment(monkeypatch, tokens, d_model):
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f8e4m3fn", "f8e5m2", "i8"])
 @pytest.mark.parametrize("variant", ["ref_ref", "load_ref", "load_load"])
-def test_matmul_in_every_type_and_staging(monkeypatch, dtype, variant):
-    for name, value in {"M": 33, "K": 100, "N": 17, "DTYPE": dtype, "VARIANT": variant}.items():
-        monkeypatch.setenv(f"MATMUL_{name}", str(value))
-    assert kb.run("matmul-composite", small(), data=True).correctness == "PASSED"
+def test_matmul_in_every_type_and_staging(dtype, variant):
+    outcome = kb.run("matmul", small(), data=True, m=33, k=100, n=17, dtype=dtype, variant=variant)
+    assert outcome.correctness == "PASSED"
+    assert dict(outcome.result.manifest.parameters) == {"m": 33, "k": 100, "n": 17, "dtype": dtype, "variant": variant}
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "options", "message"),
     [
-        ("MATMUL_M", "0", r"MATMUL_M = '0' must be an integer >= 1"),
-        ("MATMUL_K", "x", r"MATMUL_K = 'x' must be an integer >= 1"),
-        ("MATMUL_N", "-3", r"MATMUL_N = '-3' must be an integer >= 1"),
-        ("MATMUL_DTYPE", "f15", r"MATMUL_DTYPE = 'f15' is unknown; known: f16, bf16"),
-        ("MATMUL_VARIANT", "ref", r"MATMUL_VARIANT = 'ref' is unknown; known: ref_ref, load_ref, load_load"),
-        ("GPT3_QKV_TOKENS", "1.5", r"GPT3_QKV_TOKENS = '1.5' must be an integer >= 1"),
-        ("GPT3_D_MODEL", "", r"GPT3_D_MODEL = '' must be an integer >= 1"),
+        ("matmul", {"m": 0}, r"bench matmul: m = 0 must be >= 1"),
+        ("matmul", {"k": "x"}, r"bench matmul: k = 'x' must be a whole number"),
+        ("matmul", {"dtype": "f15"}, r"bench matmul: dtype = 'f15' is unknown; did you mean f16\? known: f16, bf16"),
+        ("matmul", {"rows": 3}, r"bench matmul: rows is no parameter of it; known: m, k, n, dtype, variant"),
+        ("gpt3-qkv", {"tokens": 1.5}, r"bench gpt3-qkv: tokens = '1.5' must be a whole number"),
+        ("qkv-gemm", {"m": 3}, r"bench qkv-gemm: m is no parameter of it; it has none"),
     ],
 )
-def test_settings_are_checked(monkeypatch, name, value, message):
-    monkeypatch.setenv(name, value)
-    outcome = kb.run("matmul-composite" if name.startswith("MATMUL") else "gpt3-qkv", small())
-    assert isinstance(outcome.error, ConfigError)
-    assert outcome.completion == "FAILED"
+def test_options_are_checked_before_the_run(name, options, message):
     with pytest.raises(ConfigError, match=message):
-        raise outcome.error
+        kb.run(name, small(), **options)
+
+
+def test_a_variable_of_the_environment_is_the_default_of_an_option(monkeypatch):
+    monkeypatch.setenv("CCL_N_ELEM", "24")
+    assert kb.run("ccl-allreduce", small()).result.manifest.parameters["n_elem"] == 24
+    assert kb.run("ccl-allreduce", small(), n_elem=8).result.manifest.parameters["n_elem"] == 8
+    monkeypatch.setenv("CCL_N_ELEM", "1.5")
+    with pytest.raises(ConfigError, match=r"environment: CCL_N_ELEM: n_elem = '1.5' must be a whole number"):
+        kb.run("ccl-allreduce", small())
 
 
 def test_tolerance_is_one_unit_in_the_last_place():

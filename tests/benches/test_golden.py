@@ -11,7 +11,7 @@ SMALL = {
     "ccl-allreduce": "bf9330b3fe26f940",
     "gemm-single-pe": "d8d545ed6ffc63d4",
     "gpt3-qkv": "95e03621487e8736",
-    "matmul-composite": "c935bf1ca1fa8877",
+    "matmul": "c935bf1ca1fa8877",
     "qkv-gemm": "2dc4dd7a45ff2065",
     "qkv-gemm-multi-pe": "396fa8b0361e0e48",
     "va-offset-verify": "f1a02d539fd77f54",
@@ -20,25 +20,21 @@ DEFAULT = {
     "ccl-allreduce": "516d113d95bed667",
     "gemm-single-pe": "3af3ea246fd0adae",
     "gpt3-qkv": "becf3b49b6e628cb",
-    "matmul-composite": "efe6ddc11faec4ae",
+    "matmul": "efe6ddc11faec4ae",
     "qkv-gemm": "458d4ad674032e71",
     "qkv-gemm-multi-pe": "1c99a6c479c3c39b",
     "va-offset-verify": "627f855fa6057f1e",
 }
 
 
-@pytest.fixture(autouse=True)
-def _small_model(monkeypatch):
-    for name in ("GPT3_QKV_TOKENS", "CCL_ALGORITHM", "CCL_N_ELEM"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("GPT3_D_MODEL", "96")
+OPTIONS = {"gpt3-qkv": {"d_model": 96}}
 
 
 @pytest.mark.parametrize(("name", "digest"), SMALL.items())
 def test_on_a_small_machine(name, digest):
-    assert kb.run(name, small()).result.records.digest().startswith(digest)
+    assert kb.run(name, small(), **OPTIONS.get(name, {})).result.records.digest().startswith(digest)
 
 
 @pytest.mark.parametrize(("name", "digest"), DEFAULT.items())
 def test_on_the_default_machine(name, digest):
-    assert kb.run(name, "preset:default").result.records.digest().startswith(digest)
+    assert kb.run(name, "preset:default", **OPTIONS.get(name, {})).result.records.digest().startswith(digest)

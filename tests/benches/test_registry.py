@@ -8,7 +8,7 @@ from kernbench.benches.registry import Bench, bench, benches, resolve
 from kernbench.errors import ConfigError
 
 SHIPPED = {
-    "gemm-single-pe", "qkv-gemm", "qkv-gemm-multi-pe", "gpt3-qkv", "va-offset-verify", "matmul-composite",
+    "gemm-single-pe", "qkv-gemm", "qkv-gemm-multi-pe", "gpt3-qkv", "va-offset-verify", "matmul",
 }  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def test_underscores_are_hyphens():
     assert resolve("gemm_single_pe") is resolve("gemm-single-pe")
     assert bench("my-own-bench", "Mine")(some_bench) is some_bench
     assert resolve("my_own_bench") == Bench("my-own-bench", "Mine", some_bench)
-    assert resolve("my-own-bench")(None) == "done"
+    assert resolve("my-own-bench").function(None) == "done"
 
 
 def test_unknown_names_list_the_known_and_the_nearest():
@@ -49,7 +49,7 @@ def test_unknown_names_list_the_known_and_the_nearest():
 
 def test_a_path_will_do():
     found = resolve("tests.benches.test_registry:some_bench")
-    assert (found("x"), found.description, found.is_milestone) == ("done", "Do something.", False)
+    assert (found.function("x"), found.description, found.is_milestone) == ("done", "Do something.", False)
     assert resolve("kernbench.benches.products:gemm").name == "gemm-single-pe"
 
 

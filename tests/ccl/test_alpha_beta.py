@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import kernbench as kb
 from kernbench.ccl.algorithm import plan
 from kernbench.ccl.algorithms import SHORT_SLICE
-from kernbench.ccl.alpha_beta import AlphaBeta, Estimate, StageChannels, StageTime, alpha_beta
+from kernbench.ccl.alpha_beta import AlphaBeta, Estimate, StageConnections, StageTime, alpha_beta
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.stages import Ring, Tree
 from kernbench.config import default_ccl_path
@@ -41,8 +41,8 @@ def estimate(run, machine):
     return Estimate(run, alpha_beta(machine, simulator(machine)))
 
 
-def channel(model, src, dst, **ring):
-    return model.channel(src, dst, replace(resolve_algorithm_config("ring_allreduce_tcm", CONFIG), **ring))
+def connection(model, src, dst, **ring):
+    return model.connection(src, dst, replace(resolve_algorithm_config("ring_allreduce_tcm", CONFIG), **ring))
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +51,11 @@ def model(machine):
 
 
 def test_long_messages_go_at_the_rate_of_the_slowest_link(model):
-    assert channel(model, (0, 0, 0), (1, 0, 0)).beta_ns == pytest.approx(1 / 128)
+    assert connection(model, (0, 0, 0), (1, 0, 0)).beta_ns == pytest.approx(1 / 128)
 
 
 def test_what_is_farther_takes_longer(model):
-    pe, cube, sip, two_sips = (channel(model, (0, 0, 0), to) for to in ((0, 0, 1), (0, 1, 0), (1, 0, 0), (4, 0, 0)))
+    pe, cube, sip, two_sips = (connection(model, (0, 0, 0), to) for to in ((0, 0, 1), (0, 1, 0), (1, 0, 0), (4, 0, 0)))
     assert pe.copied_ns[0] < cube.copied_ns[0] < sip.copied_ns[0] < two_sips.copied_ns[0]
     assert pe.round_trip_ns < cube.round_trip_ns < sip.round_trip_ns < two_sips.round_trip_ns
 
@@ -63,19 +63,19 @@ def test_what_is_farther_takes_longer(model):
 def test_a_longer_link_takes_its_latency_longer(machine):
     latency = machine.config.system.sip_link.latency_ns
     longer = machine.with_({"system.sip_link.latency_ns": latency + 100})
-    short, long = (channel(AlphaBeta(m, simulator(m)), (0, 0, 0), (1, 0, 0)) for m in (machine, longer))
+    short, long = (connection(AlphaBeta(m, simulator(m)), (0, 0, 0), (1, 0, 0)) for m in (machine, longer))
     assert long.copied_ns[0] - short.copied_ns[0] == pytest.approx(100)
     assert long.round_trip_ns - short.round_trip_ns == pytest.approx(200)
     assert long.beta_ns == pytest.approx(short.beta_ns)
 
 
 def test_memories_of_rings_cost_what_they_say(model):
-    tcm, sram, hbm = (channel(model, (0, 0, 0), (0, 1, 0), buffer_kind=kind) for kind in ("tcm", "sram", "hbm"))
+    tcm, sram, hbm = (connection(model, (0, 0, 0), (0, 1, 0), buffer_kind=kind) for kind in ("tcm", "sram", "hbm"))
     assert tcm.copied_ns[-1] < min(sram.copied_ns[-1], hbm.copied_ns[-1])
     assert tcm.round_trip_ns < min(sram.round_trip_ns, hbm.round_trip_ns)
 
 
-def test_a_kind_of_channel_is_measured_once(machine):
+def test_a_kind_of_connection_is_measured_once(machine):
     asked = []
 
     def counted(*of):
@@ -83,16 +83,16 @@ def test_a_kind_of_channel_is_measured_once(machine):
         return simulator(machine)(*of)
 
     own = AlphaBeta(machine, counted)
-    channel(own, (0, 0, 0), (1, 0, 0))
+    connection(own, (0, 0, 0), (1, 0, 0))
     once = len(asked)
     assert 0 < once < 30
-    channel(own, (3, 0, 0), (4, 0, 0))
+    connection(own, (3, 0, 0), (4, 0, 0))
     assert len(asked) == once
-    channel(own, (0, 0, 0), (0, 1, 0))
+    connection(own, (0, 0, 0), (0, 1, 0))
     assert len(asked) == 2 * once
 
 
-def test_channels_share_a_link(model):
+def test_connections_share_a_link(model):
     # PE 0 of both cubes 1 and 2 send west over connection 0 of the same ports.
     pairs = [((0, 1, 0), (0, 0, 0)), ((0, 2, 0), (0, 0, 0))]
     assert [model.share_ns(pairs[:n], "tcm") for n in (0, 1, 2)] == [0, 1 / 128, 2 / 128]
@@ -108,8 +108,8 @@ def test_a_header_takes_its_share_of_a_link():
 @pytest.mark.parametrize("n_slots", [1, 2, 4])
 def test_a_message_longer_than_its_slots_waits_to_fill_them_again(machine, model, n_slots):
     pair = ((0, 0, 0), (4, 0, 0))
-    found, slot = channel(model, *pair), 4096
-    stage = StageChannels(Ring(0, 2, "E", "W"), Counter({(model.kind(*pair), 1): 1}), 1, found.beta_ns)
+    found, slot = connection(model, *pair), 4096
+    stage = StageConnections(Ring(0, 2, "E", "W"), Counter({(model.kind(*pair), 1): 1}), 1, found.beta_ns)
 
     def time(chunk):
         return StageTime(stage, [(found, 1, 1)], model, chunk, slot, n_slots, 2, 1)
@@ -166,7 +166,7 @@ def test_short_slices_go_over_a_tree_of_cubes(machine):
     form = estimate(planned(machine, "hierarchical_allreduce_sliced"), machine)
     short, long = form.ns(8 * SHORT_SLICE), form.ns(8 * SHORT_SLICE + 16)
     assert short < 0.95 * long
-    messages = sum(sent.channels * sent.messages for sent in form.sent(512))
+    messages = sum(sent.connections * sent.messages for sent in form.sent(512))
     assert messages < 768 * 30  # of 768 PEs; around the cubes alone it would be 30 of each
 
 

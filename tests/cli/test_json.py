@@ -32,7 +32,7 @@ def printed(capsys) -> object:
     ("args", "status", "said"),
     [
         (["run", "--benc", "x"], 2, {"key": "--benc", "remedy": "did you mean --bench?"}),
-        (["run"], 2, {"key": "--bench"}),
+        (["run"], 2, {"key": "NAME"}),
         (["run", "--bench", "gemm-single-pe", "--device", "gpu"], 2, {"key": "--device"}),
         (["show", "preset:smal"], 2, {}),
         (["why", "none.npz"], 2, {"key": "file"}),

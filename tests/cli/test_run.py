@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -81,12 +80,8 @@ def test_debug_shows_the_traceback(capsys):
         ((*bench("copies"), "--set", "cube.hbm.bw_gbs=-1"), "cube.hbm.bw_gbs"),
         ((*bench("copies"), "--set", "cube.hbm.bandwidth=1"), "bw_gbs"),
         ((*bench("copies"), "--log", "all"), "--log"),
-        (
-            ("--bench", "qkv-gemm", "--algorithm", "tree_allreduce"),
-            "--algorithm: bench 'qkv-gemm' takes none",
-        ),
-        ((*bench("copies"), "--algorithm", "tree_allreduce"), "leave it out, or run ccl-allreduce"),
-        ((), "--bench"),
+        (("--bench", "qkv-gemm", "--algorithm", "tree_allreduce"), "No such option '--algorithm'"),
+        ((), "name a bench"),
     ],
 )
 def test_a_wrong_command_line_exits_with_2_and_one_line(args, line, capsys):
@@ -110,14 +105,40 @@ def test_an_override_changes_the_time(capsys):
     assert times[1] > times[0]
 
 
-def test_the_algorithm_of_a_collective(capsys, monkeypatch):
-    monkeypatch.delenv("CCL_ALGORITHM", raising=False)
-    command = ["run", "--bench", "ccl-allreduce", "--topology", "preset:small"]
-    assert main([*command, "--algorithm", "tree_allreduce"]) == 0
+def test_a_bench_has_options_of_its_own(capsys):
+    machine = ["--topology", "preset:small"]
+    assert main(["run", "ccl-allreduce", "--algorithm", "tree_allreduce", *machine]) == 0
     assert "all_reduce by tree_allreduce" in capsys.readouterr().out
-    assert main([*command, "--algorithm", "tree_allreduc"]) == 1
+    assert main(["run", "--bench", "ccl-allreduce", *machine, "--algorithm", "tree_allreduc"]) == 1
     assert "did you mean tree_allreduce?" in capsys.readouterr().err
-    assert "CCL_ALGORITHM" not in os.environ
+    assert main(["run", "--bench=matmul", "--m", "32", *machine]) == 0
+    assert main(["run", "matmul", "--m", "0", *machine]) == 2
+    assert "bench matmul: m = 0 must be >= 1" in capsys.readouterr().err
+    assert main(["run", "gemm-single-pe", "--m", "32", *machine]) == 2
+    assert "No such option '--m'" in capsys.readouterr().err
+
+
+def test_help_on_a_bench_lists_its_options(capsys):
+    assert main(["run", "matmul", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--dtype f16|bf16" in out
+    assert "Rows of a. Default: 128." in out
+    assert main(["run", "--help"]) == 0
+    assert "Rows of a" not in capsys.readouterr().out
+
+
+def test_a_run_without_a_bench_says_how_to_name_one(capsys):
+    assert main(["run"]) == 2
+    assert "name a bench, as in `kernbench run matmul`" in capsys.readouterr().err
+
+
+def clashes(torch, log=3):
+    pass
+
+
+def test_a_parameter_with_the_name_of_an_option_is_refused(capsys):
+    assert main(["run", f"{__name__}:clashes"]) == 2
+    assert "log: `kernbench run` has an option --log; rename the parameter" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("limit", "told"), [("events=5000", "5,000 events"), ("host_s=0.5", "0.5 s of host time")])

@@ -57,6 +57,18 @@ def found_by_axe(page, theme):
     return found
 
 
+def arrows_move(page, css):
+    """Arrow keys move a slider that has the focus, which stays there; no front end takes them away."""
+    from selenium.webdriver.common.keys import Keys
+
+    page.run("document.querySelector(arguments[0]).focus()", css)
+    value = int(page.one(css).get_property("value"))
+    for key, by in ((Keys.ARROW_RIGHT, 1), (Keys.ARROW_UP, 2), (Keys.ARROW_LEFT, 1)):
+        page.driver.switch_to.active_element.send_keys(key)
+        assert int(page.one(css).get_property("value")) == value + by
+        assert page.driver.switch_to.active_element == page.one(css)
+
+
 # All rules in all tabs and both themes: test_browser.py. Here the style sheets of the front ends are added.
 @pytest.mark.parametrize(("name", "path", "theme"), [("notebook", "notebooks", "Light"), ("lab", "lab/tree", "Dark")])
 def test_first_run_in_notebook_7_and_jupyterlab(lab, driver, name, path, theme):
@@ -70,7 +82,7 @@ def test_first_run_in_notebook_7_and_jupyterlab(lab, driver, name, path, theme):
     before = copy.read_bytes() if copy.exists() else b""
     start(page, address, path)
     page.click("button.kb-run")
-    number = 1 if name == "notebook" else 2  # the history of the first front end is in the cache
+    number = 1 if name == "notebook" else 3  # the history of the first front end is in the cache
     named = rf"Run {number} .* [\d,.]+ ns"
     page.until(lambda: re.search(named, page.text(".kb-stage .kb-subject")), "the run, named")
     page.shot("1-run")
@@ -83,6 +95,13 @@ def test_first_run_in_notebook_7_and_jupyterlab(lab, driver, name, path, theme):
         assert [css for css in ANSWER if not page.seen(css)] == [], f"on one screen, {width} wide"
         page.shot(f"{width}")
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    arrows_move(page, ".kbp-why-row input[type=range]")
+    page.until(lambda: page.text(".kb-stage .kb-subject").startswith(f"Run {number + 1} "), "the run of the slider")
+    cells = len(page.all(".jp-Cell"))
+    for css in (".kbp-marks", "button.kb-run"):
+        page.run("document.querySelector(arguments[0]).focus()", css)
+        page.driver.switch_to.active_element.send_keys("abd" + "d")
+    assert len(page.all(".jp-Cell")) == cells, "letters are no commands of the notebook"
     assert not found_by_axe(page, theme)
     page.one(".jp-Notebook .jp-CodeCell .cm-content").send_keys(Keys.CONTROL, "s")
     page.until(lambda: copy.read_bytes() != before, "the copy, saved with what it shows")

@@ -221,14 +221,12 @@ def test_what_is_not_known_to_be_the_same_is_run_each_time(cache, tmp_path, monk
     assert kept_points(cache) == 0
 
 
-def test_a_finished_bench_is_found_with_the_same_settings(monkeypatch):
-    monkeypatch.setenv("MATMUL_M", "32")
-    first, _ = run(explorer("bench matmul-composite"))
-    again, _ = run(explorer("bench matmul-composite"))
+def test_a_finished_bench_is_found_with_the_same_parameters():
+    first, _ = run(explorer("bench matmul", m=32))
+    again, _ = run(explorer("bench matmul", m=32))
     assert again.message.startswith("from the cache")
     assert again.finished.result.records.digest() == first.finished.result.records.digest()
-    monkeypatch.setenv("MATMUL_M", "64")
-    other, _ = run(explorer("bench matmul-composite"))
+    other, _ = run(explorer("bench matmul", m=64))
     assert other.message == ""
     assert other.finished.result.latency_ns > first.finished.result.latency_ns
 

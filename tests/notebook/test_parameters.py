@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 import pytest
 
 import kernbench as kb
+from kernbench.benches._parameters import parameters_of
 from kernbench.errors import ConfigError
-from kernbench.notebook._workloads import parameters_of, workloads
+from kernbench.notebook._workloads import workloads
 from kernbench.studies.study import Choices, explorations
 
 MACHINE = kb.load("preset:small")

@@ -8,6 +8,7 @@ import threading
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import numpy as np
 import pytest
 
 import kernbench as kb
@@ -196,6 +197,75 @@ def test_many_changes_of_a_frame_are_one_redraw(page):
     wheel = "view.marks.dispatchEvent(new WheelEvent('wheel', { deltaY: -1, clientX: 600, cancelable: true }));"
     does(page, f"for (let i = 0; i < 500; i++) {{ shared.t = i; {wheel} }}")
     assert does(page, "return window.__kb_redraws.timeline") - before <= 2
+
+
+AREA = """
+  return [...view.areaView.root.querySelectorAll("table")].map((table) =>
+    Object.fromEntries([...table.querySelectorAll("tbody tr")].map(({ cells: [name, ...cells] }) =>
+      [name.textContent, cells.map((cell) => cell.textContent)])));
+"""
+
+
+def number(text):
+    return float(text.replace(",", ""))
+
+
+def ns_of(text):
+    value, unit = text.split(" ")
+    return number(value) * {"ns": 1, "us": 1000}[unit]
+
+
+def drag(page, start, end):
+    """Drag with Shift from a share (x, y) of the rows of the timeline to another."""
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    marks = page.driver.find_element(By.CSS_SELECTOR, ".kbp-marks")
+    page.driver.execute_script("arguments[0].scrollIntoView({ block: 'center' })", marks)
+    width, height, top = does(page, "return [view.place.width, view.place.height, view.place.top]")
+    (x0, y0), (x1, y1) = ((216 + x * (width - 216), top + y * (height - top)) for x, y in (start, end))
+    act = ActionChains(page.driver).key_down(Keys.SHIFT)
+    act.move_to_element_with_offset(marks, x0 - width / 2, y0 - height / 2).click_and_hold()
+    act.move_by_offset(x1 - x0, y1 - y0).release().key_up(Keys.SHIFT).perform()
+
+
+def test_an_area_says_what_happened_there(page, runs):
+    result = runs[0][1]
+    log, whole = result.to_pandas(), result.latency_ns
+    press(page, "0", "m")
+    work, path = does(page, AREA)
+    for label, kind in (("dma in", "load"), ("dma out", "store"), ("receive", "recv"), ("send", "send")):
+        rows = log[log["kind"] == kind]
+        busy, _, events, nbytes = work[label]
+        assert events == str(len(rows))
+        assert nbytes == f"{rows['nbytes'].sum():,}"
+        assert ns_of(busy) == pytest.approx((rows["end_ns"] - rows["start_ns"]).sum(), abs=0.002)
+    assert sum(ns_of(time) for time, _ in path.values()) == pytest.approx(whole, abs=0.01)
+
+    middle = log[log["kind"] == "send"]["start_ns"].min() + 20
+    does(page, f"shared.window = [{middle}, {middle + 60}];")
+    press(page, "m")
+    work, path = does(page, AREA)
+    sends = log[(log["kind"] == "send") & (log["end_ns"] > middle) & (log["start_ns"] < middle + 60)]
+    inside = np.minimum(sends["end_ns"], middle + 60) - np.maximum(sends["start_ns"], middle)
+    assert ns_of(work["send"][0]) == pytest.approx(inside.sum(), abs=0.01)
+    share = inside / (sends["end_ns"] - sends["start_ns"])
+    assert number(work["send"][3]) == pytest.approx((sends["nbytes"] * share).sum(), abs=1)
+    assert sum(ns_of(time) for time, _ in path.values()) == pytest.approx(60, abs=0.01)
+
+
+def test_an_area_is_dragged_with_shift_and_closed_with_escape(page):
+    from selenium.webdriver.common.keys import Keys
+
+    press(page, "0")
+    drag(page, (0.25, 0.05), (0.5, 0.9))
+    (start, end), (low, high) = does(page, "return [view.areaView.area.window.map((t) => t / 1000), shared.window]")
+    assert [(t - low) / (high - low) for t in (start, end)] == pytest.approx([0.25, 0.5], abs=0.01)
+    assert low == pytest.approx(window(page)[0])  # the window has not moved
+    assert page.driver.execute_script("return !view.areaView.root.hidden".replace("view", "__kb_picture.timeline"))
+    press(page, Keys.ESCAPE)
+    assert does(page, "return view.areaView.root.hidden && view.areaView.area === null")
 
 
 def test_the_trace_opens_in_perfetto(page, address, runs):

@@ -180,7 +180,7 @@ def test_what_is_sent_is_counted_before_it_runs(machine, name, nbytes):
     there = system(machine, 4, "torus_2d", 2, 2)
     case = Case(there, resolve_algorithm_config(name, CONFIG))
     records = run(there, case.plan, nbytes).result.records
-    counted = [(sent.channels * sent.messages, -(-sent.nbytes // 4096)) for sent in case.estimate.sent(nbytes)]
+    counted = [(sent.connections * sent.messages, -(-sent.nbytes // 4096)) for sent in case.estimate.sent(nbytes)]
     assert len(records.of_kind("send")) == sum(messages for messages, _ in counted)
     assert len(records.of_kind("recv")) == sum(messages * parts for messages, parts in counted)
     messages = sum(messages * (1 + parts) for messages, parts in counted)

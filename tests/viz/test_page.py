@@ -70,6 +70,38 @@ def test_it_opens_plays_and_selects_from_disk(page):
     assert not page.severe()
 
 
+def address(page):
+    return page.driver.execute_script("return location.hash")
+
+
+@pytest.mark.slow
+def test_an_address_is_a_link_to_a_moment(page):
+    page.until(lambda: shared(page, "end") > 0, "the scene")
+    url = page.driver.current_url.partition("#")[0]
+    page.driver.get("about:blank")
+    page.open(f"{url}#t=12.5&sel=sip0.cube1.hbm_ctrl.pe0&zoom=sip0.cube1&from=10&to=40")
+    page.until(lambda: shared(page, "focus") == "sip0.cube1", "the camera at the cube")
+    assert (shared(page, "t"), shared(page, "selected")) == (12.5, "sip0.cube1.hbm_ctrl.pe0")
+    assert shared(page, "window") == [10, 40]
+    page.driver.execute_script("globalThis.__kb_picture.shared.t = 20.25")
+    page.until(
+        lambda: "t=20.25&sel=sip0.cube1.hbm_ctrl.pe0&zoom=sip0.cube1&from=10&to=40" in address(page), "the address"
+    )
+    page.driver.execute_script("location.hash = '#t=30'")
+    page.until(lambda: shared(page, "t") == 30, "the moment of a link in the page")
+    assert not page.one(".kbp-refused").text
+
+
+@pytest.mark.slow
+def test_an_address_of_another_machine_says_what_is_not_there(page):
+    page.until(lambda: shared(page, "end") > 0, "the scene")
+    page.driver.execute_script("location.hash = '#t=x&sel=sip9.cube0&zoom=sip0'")
+    refused = page.until(lambda: page.one(".kbp-refused").text, "the message")
+    assert "t=x is no number of nanoseconds" in refused
+    assert "sel=sip9.cube0 is no part of this machine" in refused
+    assert "zoom" not in refused
+
+
 DROP = """
 const send = (message, buffers) => sent.push([message, buffers?.map((buffer) => buffer.byteLength)]);
 const sent = (globalThis.sent = []);

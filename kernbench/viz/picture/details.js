@@ -256,7 +256,7 @@ class FieldRow {
         this.#tell(this.field.stops[this.input.value]);
         drag(this.field.stops[this.input.value]);
       });
-      this.input.addEventListener("change", () => send(this.field.stops[this.input.value]));
+      onRelease(this.input, () => send(this.field.stops[this.input.value]));
     }
     this.reset = node("button.kbp-link", { type: "button", hidden: true, onclick: () => send(this.field.default) }, "reset");
     const label = node(this.input ? "label" : "span", { title: `${path}: ${field.description}`, ...(this.input && { for: id }) }, field.label);

@@ -9,7 +9,52 @@ async function openPage() {
   root.replaceChildren();
   const picture = new Picture(root, null);
   picture.setScene(header, Object.fromEntries(Object.entries(buffers).map(([name, text]) => [name, decoded(text)])));
+  followAddress(picture);
   globalThis.__kb_picture = picture; // for tests
+}
+
+/**
+ * Keeps what is looked at in the address, so that it can be linked to: the moment `t` [ns], the selected component or link
+ * `sel`, the part `zoom` that the camera shows, and the window `from`, `to` of the timeline [ns].
+ */
+function followAddress(picture) {
+  const { shared, machine } = picture;
+  const now = () => {
+    const [from, to] = shared.window;
+    const shown = { t: shared.t, sel: shared.selected, zoom: shared.focus, ...((from > 0 || to < shared.end) && { from, to }) };
+    const given = Object.entries(shown).filter(([, value]) => value !== null && value !== "");
+    return `#${new URLSearchParams(given.map(([name, value]) => [name, typeof value === "number" ? String(Number(value.toFixed(3))) : value]))}`;
+  };
+  let written = "";
+  const apply = () => {
+    if (!location.hash || location.hash === written) return;
+    const asked = new URLSearchParams(location.hash.slice(1));
+    const faults = [];
+    const time = (name) => {
+      const ns = Number(asked.get(name));
+      if (!Number.isFinite(ns)) faults.push(`${name}=${asked.get(name)} is no number of nanoseconds`);
+      return Math.max(0, Math.min(shared.end, ns || 0));
+    };
+    const part = (name) => {
+      if (machine.locate(asked.get(name))) return asked.get(name);
+      faults.push(`${name}=${asked.get(name)} is no part of this machine`);
+      return null;
+    };
+    shared.playing = false;
+    if (asked.has("t")) shared.t = time("t");
+    if (asked.has("sel")) shared.selected = part("sel");
+    if (asked.has("zoom")) picture.lookAt(part("zoom"));
+    if (asked.has("from") && asked.has("to") && time("from") < time("to")) shared.window = [time("from"), time("to")];
+    picture.refused.textContent = faults.length ? `The address of this page: ${[...new Set(faults)].join("; ")}` : "";
+  };
+  apply();
+  addEventListener("hashchange", apply);
+  shared.addEventListener("change", ({ detail: names }) => {
+    if (shared.playing || !["t", "selected", "focus", "window", "playing"].some((name) => names.has(name))) return;
+    const before = written;
+    written = now();
+    if (before && written !== before) history.replaceState(null, "", written);
+  });
 }
 
 function decoded(base64) {

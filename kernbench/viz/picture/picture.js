@@ -16,7 +16,6 @@ class Picture {
     this.clock = new Clock(this.root, this.shared);
     this.timeline = new TimelineView(this.root, this.shared, send);
     this.views = [this.machine, this.details, this.timeline, this.why];
-    this.root.dataset.lmSuppressShortcuts = "true"; // JupyterLab leaves our keys to us
     this.invite = node(
       "div.kbp-invite", { hidden: true }, node("span", {}, "Nothing has run yet."),
       node("button.kbp-button.kbp-primary.kbp-run", { type: "button", onclick: () => send?.({ do: "run" }) }, "Run"),
@@ -50,12 +49,12 @@ class Picture {
     this.invite.hidden = Boolean(header.run) || !this.send?.answers.has("run");
   }
 
-  /** Looks at the part of the machine that worked, once it has a size. */
-  lookAtWork() {
+  /** Looks at a part of the machine, once the view has a size: by default the one that worked. */
+  lookAt(place = this.place) {
     const seen = new ResizeObserver(() => {
       if (!this.machine.root.clientWidth || !this.machine.root.clientHeight) return;
       seen.disconnect();
-      const found = this.place && this.machine.locate(this.place);
+      const found = place && this.machine.locate(place);
       if (found) this.machine.lookAt(found.rect, false);
     });
     seen.observe(this.machine.root);
@@ -186,7 +185,7 @@ function render({ model, el }) {
   select();
   if (model.get("small")) {
     picture.root.classList.add("kbp-small");
-    picture.lookAtWork();
+    picture.lookAt();
   }
   return () => {
     model.off("msg:custom", answer);
@@ -196,5 +195,10 @@ function render({ model, el }) {
     picture.destroy();
   };
 }
+
+// JupyterLab and Notebook 7 take letters and arrow keys as shortcuts, unless the element with the focus says not to.
+document.addEventListener("focusin", ({ target }) => {
+  if (target.closest(".kb-explorer, .kbp-picture")) target.dataset.lmSuppressShortcuts = "true";
+}, true);
 
 export default { render };

@@ -74,6 +74,29 @@ function node(selector, attributes = {}, ...children) {
   return made;
 }
 
+/** Milliseconds after the last arrow key at which a slider counts as released. */
+const RELEASED_MS = 800;
+
+/** Calls `act` when a slider is released: by the pointer, by Enter, or a while after the last arrow key. */
+function onRelease(slider, act) {
+  let byKey = false, timer = 0;
+  const now = () => {
+    clearTimeout(timer);
+    if (timer) act();
+    timer = 0;
+  };
+  slider.addEventListener("pointerdown", () => (byKey = false));
+  slider.addEventListener("keydown", (event) => {
+    byKey = true;
+    if (event.key === "Enter") now();
+  });
+  slider.addEventListener("blur", now);
+  slider.addEventListener("change", () => {
+    clearTimeout(timer);
+    timer = setTimeout(now, byKey ? RELEASED_MS : 0);
+  });
+}
+
 /** Returns the bytes of a buffer as they arrive: a DataView from the kernel, or an array already. */
 function bytes(buffer) {
   if (!buffer) return new Uint8Array(0);

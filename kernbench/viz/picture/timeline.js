@@ -1,6 +1,6 @@
 // The timeline: what every engine, CPU and memory did when. Times are in ps here, in ns in `shared`.
 
-const HINT = "Wheel or W and S zoom, drag or A and D move, 0 shows all. A click selects; arrow keys walk; / searches; F zooms to the selection.";
+const HINT = "Wheel or W and S zoom, drag or A and D move, 0 shows all. Shift and a drag sum up an area, M all rows. A click selects; arrow keys walk; / searches; F zooms to the selection.";
 
 /** Returns a time, in ns to the ps unless it is long. */
 function timeText(ps) {
@@ -23,7 +23,7 @@ class TimelineView {
     Object.assign(this, { shared, trace: new Trace(send), place: new TimelinePlace() });
     this.#build(root);
     this.drawing = new TimelineDrawing(this.area, this.place, shared, () => ({
-      pointer: this.#pointer, picked: this.#picked, focused: this.#focused, match: this.#found[this.at], dragged: this.drag?.what,
+      pointer: this.#pointer, picked: this.#picked, focused: this.#focused, match: this.#found[this.at], dragged: this.drag?.what, area: this.areaView.area,
     }));
     this.onChange = (event) => this.#changed(event.detail);
     shared.addEventListener("change", this.onChange);
@@ -40,6 +40,7 @@ class TimelineView {
     this.buffers = buffers;
     this.root.classList.toggle("kbp-empty", !given?.runs.length);
     this.#picked = this.#pointer = null;
+    this.#choose(null);
     this.trace.packed = buffers.trace ?? null;
     this.perfettoButton.hidden = this.download.hidden = !given || !this.trace.available;
     place.runs = (given?.runs ?? []).map((run, number) => new TimelineRun(run, buffers, number, given.stages));
@@ -117,11 +118,11 @@ class TimelineView {
     });
     this.tip = node("div.kbp-tip", { hidden: true });
     this.area = node("div.kbp-timeline-area", {}, this.rowsCanvas, this.marks, this.tip);
+    this.areaView = new AreaView(this.place, () => this.#choose(null));
     this.said = node("div.kbp-said", { "aria-live": "polite", role: "status" });
     this.root = node(
-      // JupyterLab's shortcuts are single letters as well.
-      "section.kbp-timeline.kbp-empty", { "aria-label": "Timeline", "data-lm-suppress-shortcuts": "true" },
-      node("p.kbp-nothing", {}, "The timeline appears here when a run has ended."), this.tools, this.area, this.said,
+      "section.kbp-timeline.kbp-empty", { "aria-label": "Timeline" },
+      node("p.kbp-nothing", {}, "The timeline appears here when a run has ended."), this.tools, this.area, this.areaView.root, this.said,
     );
     root.append(this.root);
     this.#listen();
@@ -144,7 +145,7 @@ class TimelineView {
       if (event.button) return;
       const [x, y] = at(event);
       marks.setPointerCapture(event.pointerId);
-      this.drag = { x, y, window: [...this.place.window], scroll: this.place.scroll, moved: false, what: this.#grip(x, y) };
+      this.drag = { x, y, window: [...this.place.window], scroll: this.place.scroll, moved: false, what: event.shiftKey && y >= this.place.top && x >= GUTTER ? "area" : this.#grip(x, y) };
       if (this.drag.what === "clock") this.#clockAt(x);
       if (this.drag.what === "overview") this.#centre(x);
     });
@@ -157,6 +158,7 @@ class TimelineView {
       }
       drag.moved ||= Math.hypot(x - drag.x, y - drag.y) > 3;
       if (drag.what === "clock") this.#clockAt(x);
+      else if (drag.what === "area") this.#choose(drag.moved ? this.#areaTo(drag, x, y) : null);
       else if (drag.what === "overview") this.#centre(x);
       else if (drag.what === "bar") this.#scrollTo(drag.scroll + (y - drag.y) * (this.place.bar()?.by ?? 0));
       else if (drag.moved) {
@@ -199,7 +201,8 @@ class TimelineView {
       Home: () => this.#walk(-Infinity), End: () => this.#walk(Infinity),
       Enter: () => this.#toggleFocused(), " ": () => this.#toggleFocused(),
       "/": () => this.search.focus(), n: () => this.#walkFound(1), N: () => this.#walkFound(-1),
-      Escape: () => this.#pick(null),
+      m: () => this.#choose({ window: [...this.place.window], top: 0, bottom: this.place.rows.height }),
+      Escape: () => (this.areaView.area ? this.#choose(null) : this.#pick(null)),
     }[key.length === 1 && key !== "N" ? key.toLowerCase() : key];
   }
 
@@ -241,6 +244,7 @@ class TimelineView {
   /** Fits the timeline to its rows. */
   #measure() {
     const { place, area } = this;
+    this.#choose(null); // its rows have moved
     area.style.height = `${Math.max(200, Math.min(560, place.top + place.rows.height + 8))}px`;
     place.measure(area);
     place.scrollTo(place.scroll);
@@ -282,6 +286,19 @@ class TimelineView {
     const width = this.place.window[1] - this.place.window[0];
     const t = ((x - GUTTER) / (this.place.width - GUTTER)) * this.place.end;
     this.#setWindow([t - width / 2, t + width / 2]);
+  }
+
+  /** Returns the area from where a drag began to a place. */
+  #areaTo(drag, x, y) {
+    const times = [drag.x, x].map((each) => this.place.timeAt(Math.max(GUTTER, Math.min(this.place.width, each)))).sort((a, b) => a - b);
+    const heights = [drag.y, Math.max(this.place.top, y)].map((each) => each - this.place.top + this.place.scroll).sort((a, b) => a - b);
+    return { window: times, top: heights[0], bottom: heights[1] };
+  }
+
+  #choose(area) {
+    if (!area && !this.areaView.area) return;
+    this.areaView.show(area);
+    this.drawing.redraw("marks");
   }
 
   /** Returns what a drag from here moves. */

@@ -432,7 +432,7 @@ class TimelineDrawing {
 
   #drawMarks() {
     const { ratio, shared } = this, { width, height, top } = this.place, colours = this.#colours;
-    const { pointer, picked, focused, match, dragged } = this.marked();
+    const { pointer, picked, focused, match, dragged, area } = this.marked();
     const pen = this.marks.getContext("2d");
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, width, height);
@@ -465,6 +465,7 @@ class TimelineDrawing {
     if (match) this.#outline(pen, match, colours.text, 2);
     if (pointer?.hit) this.#outline(pen, pointer.hit, colours.text, 1);
     if (picked) this.#outline(pen, picked, colours.accent, 2.5);
+    if (area) this.#drawArea(pen, area);
     pen.restore();
     this.comparison.label(pen, this.place, colours);
     this.#drawClock(pen);
@@ -476,6 +477,16 @@ class TimelineDrawing {
     pen.roundRect(width - BAR + 2, bar.y, BAR - 4, bar.height, 3);
     pen.fill();
     pen.globalAlpha = 1;
+  }
+
+  #drawArea(pen, area) {
+    const [x0, x1] = area.window.map((t) => this.place.xOf(t)), y = this.place.top + area.top - this.place.scroll;
+    pen.fillStyle = pen.strokeStyle = this.#colours.accent;
+    pen.lineWidth = 1.5;
+    pen.globalAlpha = 0.14;
+    pen.fillRect(x0, y, x1 - x0, area.bottom - area.top);
+    pen.globalAlpha = 1;
+    pen.strokeRect(x0, y, x1 - x0, area.bottom - area.top);
   }
 
   #drawClock(pen) {

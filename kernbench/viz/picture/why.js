@@ -24,6 +24,7 @@ class WhyView {
     const { why } = header;
     this.root.hidden = !why;
     if (!why || why === this.why) return;
+    const held = this.rows?.find((row) => row.input && row.input === document.activeElement)?.row.fields[0].path;
     this.why = why;
     this.waiting.clear();
     this.next = null;
@@ -43,6 +44,7 @@ class WhyView {
       this.#hostPart(),
       this.tornado.root,
     );
+    this.rows.find((row) => held && row.row.fields?.[0].path === held)?.input.focus({ preventScroll: true });
     this.#mark();
   }
 
@@ -146,7 +148,8 @@ class WhyRow {
     const input = node("input", { id, type: "range", min: String(min), max: String(max), step: "1", value: String(now) });
     const tell = () => this.#tell(Number(input.value), input);
     input.addEventListener("input", tell);
-    input.addEventListener("change", () => {
+    this.input = input;
+    onRelease(input, () => {
       const i = Number(input.value);
       if (!view.send?.answers.has("change") || i === now || this.known.get(i) === null) return;
       const values = row.stops[i];
