@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from kernbench import config
-from kernbench.config._kinds import LARGEST, walk
-from kernbench.config._schema import MachineConfig
+from kernbench.config._kinds import LARGEST
+from kernbench.config._schema import machine_keys
 
 # The parameters of studies, which mean the same in all of them.
 _PARAMETERS = {
@@ -97,7 +97,7 @@ class Field:
 @cache
 def fields() -> dict[str, Field]:
     """Return every value of a machine file, by path, in the order of the file."""
-    schema, labels = config.json_schema()["$defs"], {path: label for path, label, _ in walk(MachineConfig)}
+    schema, labels = config.json_schema()["$defs"], {key.path: key.label for key in machine_keys()}
     return {path: _field(path, labels[path], value) for path, value in _leaves(schema, schema["Machine"], "")}
 
 
