@@ -102,7 +102,7 @@ def fields() -> dict[str, Field]:
 
 
 _SOURCES = {"ref": "reference design", "std": "standard", "chosen": "assumption"}
-_LINE = re.compile(r"( *)(\w+):\s*([^#]*)(?:#.*\((ref|std|chosen)\b[:;]?\s*([^)]*)\))?")
+_LINE = re.compile(r"( *)(\w+):\s*([^#]*)(?:#.*?\((ref|std|chosen)\b[:;]?\s*([^)]*)\))?")
 
 
 @cache
