@@ -12,8 +12,8 @@ from typing import Any
 
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, Records
+from kernbench.analysis._stages import ENGINE_KINDS, STAGE_OF
 from kernbench.analysis._transfer import RouteBreakdown
-from kernbench.analysis.breakdown import ENGINE_KINDS, STAGES, TILE_STAGES
 from kernbench.config._files import write_text
 
 Event = dict[str, Any]
@@ -156,12 +156,6 @@ def _named(what: str, pid: int, tid: int, name: str) -> list[Event]:
     ]
 
 
-# Stages in the order in which a tile passes them, then messages.
-LANES = (*TILE_STAGES, "recv", "send")
-
-_STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}
-
-
 def timeline(records: Records, pe: tuple[int, int, int], window: tuple[int, int] | None = None) -> list[dict[str, Any]]:
     """Return a row for each piece of work of one PE, in order of start.
 
@@ -178,7 +172,7 @@ def timeline(records: Records, pe: tuple[int, int, int], window: tuple[int, int]
         rows = rows.within(*window)
     table = [
         {
-            "stage": _STAGE_OF[op.kind],
+            "stage": STAGE_OF[op.kind],
             "start_ns": op.start_ps / 1000,
             "end_ns": op.end_ps / 1000,
             "tile": op.tile,

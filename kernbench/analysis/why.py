@@ -17,9 +17,9 @@ from kernbench.analysis._critical_path import CriticalPath, critical_path
 from kernbench.analysis._launches import chosen, span
 from kernbench.analysis._records import Launch, Records, Stage, covered_ps
 from kernbench.analysis._resources import Attribution, Reason, attribution
+from kernbench.analysis._stages import ENGINES
 from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis._what_if._advice import Savings, savings
-from kernbench.analysis.breakdown import ENGINES
 from kernbench.analysis.utilization import LinkTraffic
 from kernbench.config._dram import dram
 from kernbench.config._schema import settings

@@ -182,17 +182,11 @@ def described(
 ) -> Any:  # fmt: skip
     """Describe a key, or a group of keys; with `default` or `default_factory` it may be left out.
 
-    Parameters
-    ----------
-    label : str
-        What forms and figures call it; one that begins in lower case follows that of its group.
-    speed : str
-        That the key only tells how fast a part is, and whether more is faster (RATE) or slower (DURATION).
-    sets : str or tuple of str
-        Resources, or limits, whose time it sets: `why` suggests it for those, by these names. A key of a group has the
-        group's, if it states none.
-    parts : tuple of str
-        Kinds of components and links next to which the picture shows it, besides those of its group.
+    `label` is what forms and figures call it; one that begins in lower case follows that of its group. `speed` says
+    that the key only tells how fast a part is, and whether more is faster (RATE) or slower (DURATION). `sets` are the
+    resources whose time it sets, or the limits, by the names under which `why` suggests it; a key has those of its
+    group if it states none. `parts` are the kinds of components and links at which the picture shows it, besides those
+    of its group.
     """
     sets = (sets,) if isinstance(sets, str) else sets
     shown = {"label": label, "description": description, "speed": speed, "sets": sets, "parts": parts}

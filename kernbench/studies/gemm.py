@@ -16,7 +16,8 @@ from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import Records
 from kernbench.analysis._resources import attribution
 from kernbench.analysis._roofline import ideal_gemm, macs_per_ns
-from kernbench.analysis.breakdown import TILE_STAGES, breakdown
+from kernbench.analysis._stages import TILE_STAGES
+from kernbench.analysis.breakdown import breakdown
 from kernbench.analysis.result import Result
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import composite_window, pe_window, utilization

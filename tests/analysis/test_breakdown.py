@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.analysis._records import Launch, Records
-from kernbench.analysis.breakdown import ORDER, STAGES, breakdown
+from kernbench.analysis._stages import ORDER, STAGES
+from kernbench.analysis.breakdown import breakdown
 from tests.analysis.synthetic import records_of
 
 ROW = st.tuples(
