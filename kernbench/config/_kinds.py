@@ -176,10 +176,12 @@ class Key(NamedTuple):
 _FILE = Key("", "", "", (), ())
 
 
+Names = str | tuple[str, ...]
+
+
 def described(
-    label: str = "", description: str = "", *, speed: str = "", sets: str | tuple[str, ...] = (),
-    parts: tuple[str, ...] = (), **default: Any,
-) -> Any:  # fmt: skip
+    label: str = "", description: str = "", sets: Names = (), *, parts: Names = (), speed: str = "", **default: Any
+) -> Any:
     """Describe a key, or a group of keys; with `default` or `default_factory` it may be left out.
 
     `label` is what forms and figures call it; one that begins in lower case follows that of its group. `speed` says
@@ -188,17 +190,17 @@ def described(
     group if it states none. `parts` are the kinds of components and links at which the picture shows it, besides those
     of its group.
     """
-    sets = (sets,) if isinstance(sets, str) else sets
+    sets, parts = ((names,) if isinstance(names, str) else names for names in (sets, parts))
     shown = {"label": label, "description": description, "speed": speed, "sets": sets, "parts": parts}
     return field(metadata=shown, **default)
 
 
-def rate(label: str, description: str, **more: Any) -> Any:
-    return described(label, description, speed=RATE, **more)
+def rate(label: str, description: str, sets: Names = (), **more: Any) -> Any:
+    return described(label, description, sets, speed=RATE, **more)
 
 
-def duration(label: str, description: str, **more: Any) -> Any:
-    return described(label, description, speed=DURATION, **more)
+def duration(label: str, description: str, sets: Names = (), **more: Any) -> Any:
+    return described(label, description, sets, speed=DURATION, **more)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(described, rate, duration))

@@ -125,8 +125,8 @@ class Router(Model):
     overhead_ns: Ns = duration(
         "Router latency",
         "Added to the latency of every flit, with flow: unbounded; occupies nothing",
-        sets="routers",
-        parts=("mesh_link",),
+        "routers",
+        parts="mesh_link",
     )
     flow: Flow = described("Router flow control", _FLOW, default="unbounded")
     vcs: Vcs = described("Router VCs per class", _VCS, default=4)
@@ -172,12 +172,10 @@ class Noc(Model):
     cols: Side = described("Columns of routers", "Columns of routers; column 0 is west")
     pitch_mm: Mm = described("Distance between routers", "Distance between neighbouring routers")
     removed: tuple[Place, ...] = described("Places without a router", "[row, column] of the places without a router")
-    link_bw_gbs: Gbs = rate(
-        "NoC link bandwidth", "Each link between routers, each way", sets="mesh link", parts=("router",)
-    )
-    router: Router = described(parts=("router",))
+    link_bw_gbs: Gbs = rate("NoC link bandwidth", "Each link between routers, each way", "mesh link", parts="router")
+    router: Router = described(parts="router")
     header_bytes: NoBytes = described(
-        "NoC header per flit", "Sent with each flit over every link of a router", sets="mesh link", default=0
+        "NoC header per flit", "Sent with each flit over every link of a router", "mesh link", default=0
     )
 
 
@@ -186,18 +184,13 @@ class Ucie(Model):
 
     impl: Impl = described("UCIe component", _IMPL)
     connections: Side = described("UCIe connections per side", "Connections on each side")
-    bw_gbs: Gbs = rate("UCIe bandwidth per connection", "Each connection from port to port, each way", sets="UCIe link")
-    router_bw_gbs: Gbs = rate(
-        "UCIe port bandwidth", "Between a port and its router, each way", sets="link of a UCIe port"
-    )
+    bw_gbs: Gbs = rate("UCIe bandwidth per connection", "Each connection from port to port, each way", "UCIe link")
+    router_bw_gbs: Gbs = rate("UCIe port bandwidth", "Between a port and its router, each way", "link of a UCIe port")
     port_ns: Ns = duration(
-        "UCIe port latency", "Latency of each port: a crossing passes two", sets="UCIe ports", parts=("ucie_link",)
+        "UCIe port latency", "Latency of each port: a crossing passes two", "UCIe ports", parts="ucie_link"
     )
     efficiency: Share = described(
-        "UCIe efficiency",
-        "Share of bw_gbs that the protocol of the link leaves for flits",
-        sets="UCIe link",
-        default=1.0,
+        "UCIe efficiency", "Share of bw_gbs that the protocol of the link leaves for flits", "UCIe link", default=1.0
     )
 
     @property
@@ -210,11 +203,11 @@ class MCpu(Model):
     """The management CPU of a cube."""
 
     impl: Impl = described("Cube CPU component", _IMPL)
-    service_ns: Ns = duration("Cube CPU time per message", _SERVICE, sets="M_CPU")
+    service_ns: Ns = duration("Cube CPU time per message", _SERVICE, "M_CPU")
     pos_mm: Point = described(
         "Cube CPU position", "From the north-west corner of the die; the nearest router is its own"
     )
-    bw_gbs: Gbs = rate("Cube CPU bandwidth", "To its router, each way", sets="link of M_CPU")
+    bw_gbs: Gbs = rate("Cube CPU bandwidth", "To its router, each way", "link of M_CPU")
 
 
 class Hbm(Model):
@@ -223,7 +216,7 @@ class Hbm(Model):
     impl: Impl = described("HBM component", _IMPL)
     size_gib: Gib = described("HBM capacity", "The whole stack; a slice is size // PEs")
     channels: PowerOfTwo = described("HBM channels per PE", "Pseudo channels of a slice")
-    channel_bw_gbs: Gbs = rate("HBM bandwidth per channel", "Each pseudo channel", sets="HBM slice")
+    channel_bw_gbs: Gbs = rate("HBM bandwidth per channel", "Each pseudo channel", "HBM slice")
     burst_bytes: BurstBytes = described("HBM burst size", "Served as one piece by a channel")
     turnaround_ns: Ns = duration("HBM read/write turnaround", "When a channel changes between reading and writing")
     access_ns: Ns = duration("HBM access latency", "From the service of a burst to its data")
@@ -232,9 +225,7 @@ class Hbm(Model):
         "HBM tile layout", "Layout of a tile in memory: contiguously, or in the lines of the row-major matrix"
     )
     bw_gbs: Gbs = rate(
-        "HBM controller bandwidth",
-        "Between the controller of a slice and its router, each way",
-        sets="link of an HBM slice",
+        "HBM controller bandwidth", "Between the controller of a slice and its router, each way", "link of an HBM slice"
     )
     timing: Literal["simple", "hbm2e", "hbm3"] = described(
         "HBM timing", "One rate for each channel, or the commands, banks and rows of a DRAM standard", default="simple"
@@ -264,7 +255,7 @@ class Sram(Model):
 
     impl: Impl = described("SRAM component", _IMPL)
     size_mib: Mib = described("SRAM capacity per cube", "For each cube")
-    bw_gbs: Gbs = rate("SRAM bandwidth", "To its router, each way", sets=("SRAM", "link of SRAM"))
+    bw_gbs: Gbs = rate("SRAM bandwidth", "To its router, each way", ("SRAM", "link of SRAM"))
     pos_mm: Point = described("SRAM position", "From the north-west corner of the die; the nearest router is its own")
 
 
@@ -272,34 +263,27 @@ class PeCpuConfig(Model):
     """The control processor of a PE."""
 
     impl: Impl = described("PE CPU component", _IMPL)
-    command_ns: Ns = duration(
-        "PE CPU time per command", "For each command issued, and each launch taken", sets="PE_CPU"
-    )
-    bw_gbs: Gbs = rate("PE CPU bandwidth", "To its router, each way", sets="link of PE_CPU")
+    command_ns: Ns = duration("PE CPU time per command", "For each command issued, and each launch taken", "PE_CPU")
+    bw_gbs: Gbs = rate("PE CPU bandwidth", "To its router, each way", "link of PE_CPU")
 
 
 class PeSchedulerConfig(Model):
     """Cuts composite commands into tiles."""
 
     impl: Impl = described("Scheduler component", _IMPL)
-    tile_ns: Ns = duration(
-        "Scheduler time per tile", "For each tile, hidden behind the tile before", sets="PE_SCHEDULER"
-    )
-
-
-_REQUESTS = "the limit of outstanding requests"
+    tile_ns: Ns = duration("Scheduler time per tile", "For each tile, hidden behind the tile before", "PE_SCHEDULER")
 
 
 class PeDmaConfig(Model):
     """Moves data between TCM and other memories."""
 
     impl: Impl = described("DMA component", _IMPL)
-    bw_gbs: Gbs = rate("DMA bandwidth", "To its router, each way", sets="link of PE_DMA")
+    bw_gbs: Gbs = rate("DMA bandwidth", "To its router, each way", "link of PE_DMA")
     outstanding_reads: Count = described(
-        "DMA reads in flight", "Requests of the read channel under way at once", sets=_REQUESTS
+        "DMA reads in flight", "Requests of the read channel under way at once", "the limit of outstanding requests"
     )
     outstanding_writes: Count = described(
-        "DMA writes in flight", "Requests of the write channel under way at once", sets=_REQUESTS
+        "DMA writes in flight", "Requests of the write channel under way at once", "the limit of outstanding requests"
     )
 
 
@@ -341,7 +325,7 @@ class PeGemmConfig(Model):
     """The matrix engine."""
 
     impl: Impl = described("Matrix engine component", _IMPL)
-    clock_ghz: Ghz = rate("Matrix engine clock", "Clock of the matrix engine", sets="matrix engine")
+    clock_ghz: Ghz = rate("Matrix engine clock", "Clock of the matrix engine", "matrix engine")
     macs_per_cycle: MacsPerCycle
     tile: Tile
     model: Literal["rate", "systolic", "table"] = described(
@@ -366,15 +350,12 @@ class PeMathConfig(Model):
     """The vector engine."""
 
     impl: Impl = described("Vector engine component", _IMPL)
-    clock_ghz: Ghz = rate("Vector engine clock", "Clock of the vector engine", sets="vector engine")
+    clock_ghz: Ghz = rate("Vector engine clock", "Clock of the vector engine", "vector engine")
     lanes_16bit: Count = rate("Vector lanes, 16 bit", "Values of up to 16 bits in a cycle")
     lanes_32bit: Count = rate("Vector lanes, 32 bit", "Values of 32 bits in a cycle; accumulators are 32 bits wide")
     slow_op_cycles: Cycles = duration(
         "Cycles of exp, log, sqrt, /", "For exp, log, sqrt, division, sin, cos, per element and lane"
     )
-
-
-_PORTS = ("pe_fetch_store",)  # of TCM
 
 
 class PeTcmConfig(Model):
@@ -387,13 +368,13 @@ class PeTcmConfig(Model):
     tile_buffer_mb: Mib = described("TCM for tile buffers", "Buffers of streamed tiles")
     kernel_scratch_mb: Mib = described("TCM for kernel scratch", "Scratch of kernels")
     scratch_result_kib: Kib = described("Largest result in scratch", "Results up to this size are stored in scratch")
-    read_bw_gbs: Gbs = rate("TCM read bandwidth", "The read port", sets="fetch from TCM", parts=_PORTS)
-    write_bw_gbs: Gbs = rate("TCM write bandwidth", "The write port", sets="store to TCM", parts=_PORTS)
+    read_bw_gbs: Gbs = rate("TCM read bandwidth", "The read port", "fetch from TCM", parts="pe_fetch_store")
+    write_bw_gbs: Gbs = rate("TCM write bandwidth", "The write port", "store to TCM", parts="pe_fetch_store")
     buffers_per_operand: Count = described(
-        "Tiles fetched ahead", "Tiles of each streamed operand that are fetched ahead", sets="a free tile buffer"
+        "Tiles fetched ahead", "Tiles of each streamed operand that are fetched ahead", "a free tile buffer"
     )
     stage_buffers: Count = described(
-        "Tiles between stages", "Tiles between the later stages of the pipeline", sets="a full buffer behind"
+        "Tiles between stages", "Tiles between the later stages of the pipeline", "a full buffer behind"
     )
 
 
@@ -401,15 +382,15 @@ class PeMmuConfig(Model):
     """Address translation of a PE."""
 
     impl: Impl = described("MMU component", _IMPL)
-    lookup_ns: Ns = duration("MMU lookup time", "For each request", sets="PE_MMU")
+    lookup_ns: Ns = duration("MMU lookup time", "For each request", "PE_MMU")
 
 
 class PeIpcqConfig(Model):
     """Queues between PEs."""
 
     impl: Impl = described("Message queue component", _IMPL)
-    n_slots: Count = described("Slots per queue", "Slots of a ring: one ring for each direction", sets="a credit")
-    slot_bytes: Bytes = described("Slot size", "Each slot", sets="a credit")
+    n_slots: Count = described("Slots per queue", "Slots of a ring: one ring for each direction", "a credit")
+    slot_bytes: Bytes = described("Slot size", "Each slot", "a credit")
     credit_bytes: Bytes = described("Credit message size", "The message that gives a slot back to the sender")
     sram_setup_ns: Ns = duration("Set-up time, queue in SRAM", "Once per access to a ring in SRAM")
     hbm_setup_ns: Ns = duration("Set-up time, queue in HBM", "Once per access to a ring in HBM")
@@ -418,29 +399,27 @@ class PeIpcqConfig(Model):
 class Pe(Model):
     """A processing element."""
 
-    pe_cpu: PeCpuConfig = described(parts=("pe_cpu",))
-    pe_scheduler: PeSchedulerConfig = described(parts=("pe_scheduler",))
+    pe_cpu: PeCpuConfig = described(parts="pe_cpu")
+    pe_scheduler: PeSchedulerConfig = described(parts="pe_scheduler")
     pe_dma: PeDmaConfig = described(parts=("pe", "pe_dma"))
     pe_fetch_store: PeFetchStoreConfig
     pe_gemm: PeGemmConfig = described(parts=("pe", "pe_gemm"))
     pe_math: PeMathConfig = described(parts=("pe", "pe_math"))
-    pe_tcm: PeTcmConfig = described(parts=("pe_tcm",))
-    pe_mmu: PeMmuConfig = described(parts=("pe_mmu",))
-    pe_ipcq: PeIpcqConfig = described(parts=("pe_ipcq",))
+    pe_tcm: PeTcmConfig = described(parts="pe_tcm")
+    pe_mmu: PeMmuConfig = described(parts="pe_mmu")
+    pe_ipcq: PeIpcqConfig = described(parts="pe_ipcq")
 
 
 class Cube(Model):
     """An HBM stack with the die under it."""
 
-    propagation_ns_per_mm: NsPerMm = duration(
-        "Wire delay", "Of wires on the die and on the interposer", sets="mesh link"
-    )
+    propagation_ns_per_mm: NsPerMm = duration("Wire delay", "Of wires on the die and on the interposer", "mesh link")
     pe_layout: PeLayout
-    noc: Noc = described(parts=("cube",))
+    noc: Noc = described(parts="cube")
     ucie: Ucie = described(parts=("cube", "ucie"))
-    m_cpu: MCpu = described(parts=("m_cpu",))
+    m_cpu: MCpu = described(parts="m_cpu")
     hbm: Hbm = described(parts=("cube", "hbm", "hbm_ctrl"))
-    sram: Sram = described(parts=("sram",))
+    sram: Sram = described(parts="sram")
     pe: Pe
 
 
@@ -485,38 +464,35 @@ class HostLink(Model):
     latency_ns: Ns = duration("Host latency", "Each way")
 
 
-_LAUNCH = "host, start of launches"
-
-
 class Host(Model):
     """Cost of a launch on the host before its message is sent."""
 
     launch_ns: Ns = duration(
         "Host time per launch",
         "Of the host's program for each launch or graph; hidden by earlier work",
-        sets=_LAUNCH,
+        "host, start of launches",
     )
     collective_ns: Ns = duration(
-        "Host time per collective", "Added to that for each call of a collective", sets=_LAUNCH
+        "Host time per collective", "Added to that for each call of a collective", "host, start of launches"
     )
     doorbell_ns: Ns = duration(
-        "Doorbell latency", "From the host's write until the device sees it; hidden by earlier work", sets="doorbell"
+        "Doorbell latency", "From the host's write until the device sees it; hidden by earlier work", "doorbell"
     )
     descriptor_ns: Ns = duration(
-        "Descriptor fetch", "The device's fetch of a launch or graph, after earlier work", sets="descriptor fetch"
+        "Descriptor fetch", "The device's fetch of a launch or graph, after earlier work", "descriptor fetch"
     )
 
 
 class System(Model):
     """The parts outside the SIPs."""
 
-    sips: Sips = described(parts=("sip",))
+    sips: Sips = described(parts="sip")
     sip_link: SipLink = described(sets="SIP link", parts=("sip", "io"))
-    switch: Transit = described("PCIe switch", sets="PCIe switch", parts=("switch",))
+    switch: Transit = described("PCIe switch", sets="PCIe switch", parts="switch")
     pcie: Pcie = described(sets="PCIe link", parts=("switch", "pcie_ep"))
     host_link: HostLink = described(sets="host link", parts=("host", "switch"))
     host: Host = described(
-        "Host", parts=("host",), default=Host(launch_ns=0.0, collective_ns=0.0, doorbell_ns=0.0, descriptor_ns=0.0)
+        "Host", parts="host", default=Host(launch_ns=0.0, collective_ns=0.0, doorbell_ns=0.0, descriptor_ns=0.0)
     )
     flit_bytes: FlitBytes = described("Flit size", "Unit in which messages are sent over all links", default=FLIT_BYTES)
     command_bytes: NoBytes = described("Read command size", "The command of a read, at most one flit", default=0)
@@ -533,23 +509,23 @@ class IoNoc(Model):
     """The network of an IO chiplet."""
 
     impl: Impl = described("I/O network component", _IMPL)
-    overhead_ns: Ns = duration("I/O network latency", _OVERHEAD, sets="IO NoC", parts=("io_link",))
-    port_bw_gbs: Gbs = rate("I/O bandwidth per port", "Each port, each way", sets="port of the IO NoC")
+    overhead_ns: Ns = duration("I/O network latency", _OVERHEAD, "IO NoC", parts="io_link")
+    port_bw_gbs: Gbs = rate("I/O bandwidth per port", "Each port, each way", "port of the IO NoC")
 
 
 class Io(Model):
     """The IO chiplet of a SIP."""
 
-    pcie_ep: Transit = described("PCIe endpoint", sets="PCIe end point", parts=("pcie_ep",))
-    io_cpu: Cpu = described(sets="IO_CPU", parts=("io_cpu",))
-    noc: IoNoc = described(parts=("io_noc",))
+    pcie_ep: Transit = described("PCIe endpoint", sets="PCIe end point", parts="pcie_ep")
+    io_cpu: Cpu = described(sets="IO_CPU", parts="io_cpu")
+    noc: IoNoc = described(parts="io_noc")
 
 
 class Sip(Model):
     """A SIP: the device that one rank drives."""
 
-    cube_mesh: CubeMesh = described(parts=("sip",))
-    io: Io = described(parts=("io",))
+    cube_mesh: CubeMesh = described(parts="sip")
+    io: Io = described(parts="io")
 
 
 class MachineConfig(Model):
