@@ -167,13 +167,15 @@ class Key(NamedTuple):
     """A key of a machine file as `described` has it, with what it inherits from its groups."""
 
     path: str
+    kind: Any
     label: str
+    description: str
     speed: str
     sets: tuple[str, ...]
     parts: tuple[str, ...]
 
 
-_FILE = Key("", "", "", (), ())
+_FILE = Key("", None, "", "", "", (), ())
 
 
 Names = str | tuple[str, ...]
@@ -249,10 +251,9 @@ def walk(group: type[Model], of: Key = _FILE) -> Iterator[Key]:
     for key in fields(group):
         kind, given, path = keys(group)[key.name], key.metadata, f"{of.path}.{key.name}".lstrip(".")
         label, sets, parts = given.get("label", ""), given.get("sets") or of.sets, of.parts + given.get("parts", ())
-        if is_group(kind):
-            yield from walk(kind, Key(path, label, "", sets, parts))
-        else:
-            yield Key(path, f"{of.label} {label}" if label[:1].islower() else label, given["speed"], sets, parts)
+        label = f"{of.label} {label}" if label[:1].islower() else label
+        found = Key(path, kind, label, given.get("description", ""), given.get("speed", ""), sets, parts)
+        yield from walk(kind, found) if is_group(kind) else (found,)
 
 
 def is_group(kind: Any) -> bool:
