@@ -12,7 +12,7 @@ from typing import Any
 
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, Records
-from kernbench.analysis._stages import ENGINE_KINDS, STAGE_OF
+from kernbench.analysis._stages import ENGINE_KINDS, STAGE_OF, STAGES
 from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.config._files import write_text
 
@@ -71,7 +71,7 @@ def trace_events(records: Records) -> dict[str, Any]:
         name = op.command.name if op.tile < 0 else f"{op.kind} {op.tile}"
         shown = {key: value for key, value in args.items() if value not in (0, -1, "")}
         event = tracks.slice(op.component, name, op.start_ps, op.end_ps, op.kind, **shown)
-        work.setdefault((op.start_ps, op.end_ps, op.nbytes, op.tile, op.kind in ("load", "dma_in")), event)
+        work.setdefault((op.start_ps, op.end_ps, op.nbytes, op.tile, op.kind in STAGES["dma_in"]), event)
     _moves(records, tracks, work)
     if records.spec:
         for step in critical_path(records).steps:
