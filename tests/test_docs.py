@@ -6,10 +6,17 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 
 import pytest
 import yaml
 
+from kernbench.config._schema import machine_keys
+from kernbench.notebook._machine import value_at
+from kernbench.topology.builder import resolve_topology
+from kernbench.viz._fields import _SOURCES as SOURCES
+from kernbench.viz._fields import _UNITS as UNITS
+from kernbench.viz._fields import fields, sources
 from tests.repo import PACKAGE, ROOT, files, notebooks, relative
 
 DOCS = [p for p in files() if p.suffix == ".md"]
@@ -31,49 +38,48 @@ def rules() -> set[str]:
     return set(re.findall(r"^(?:### |- \*\*)(M\d\.\d+)\b", MODEL, re.MULTILINE))
 
 
-def parameter_table() -> dict[str, tuple[object, str]]:
-    """Default and mark of each key."""
+def parameter_table() -> list[list[str]]:
+    """Key, default, unit, mark and reason of each row."""
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in MODEL.splitlines() if line.startswith("| `")]
-    rows = [row for row in rows if len(row) == 5]
-    table = {key.strip("`"): (yaml.safe_load(value.strip("`")), mark) for key, value, _, mark, _ in rows}
-    assert len(rows) == len(table), "duplicate key"
-    return table
+    return [[key.strip("`"), value.strip("`"), *more] for key, value, *more in rows if len(more) == 3]
 
 
-def marks_in(text: str) -> dict[str, str]:
-    """The first mark in the comment of each key of a machine file."""
-    path: list[str] = []
-    found = {}
-    for line in text.splitlines():
-        if key := re.match(r"( *)([a-z_0-9]+):(.*)", line):
-            path[len(key[1]) // 2 :] = [key[2]]
-            if mark := re.search(r"#.*?[( ](ref|std|chosen)\b", key[3]):
-                found[".".join(path)] = mark[1]
-    return found
-
-
-def leaves(tree: object, prefix: str = "") -> dict[str, object]:
+def leaves(tree: object, path: str) -> dict[str, object]:
     if not isinstance(tree, dict):
-        return {prefix: tree}
-    return {k: v for key, sub in tree.items() for k, v in leaves(sub, f"{prefix}.{key}".lstrip(".")).items()}
+        return {path: tree}
+    return {k: v for key, sub in tree.items() for k, v in leaves(sub, f"{path}.{key}").items()}
 
 
-def machine_file() -> dict[str, object]:
-    return yaml.safe_load((ROOT / "topology.yaml").read_text(encoding="utf-8"))
+def rows_by_key() -> Iterator[tuple[str, object, str, str, str]]:
+    """The rows of the table, one for each key: path, default, unit, mark and reason."""
+    for key, value, *more in parameter_table():
+        for path, default in leaves(yaml.safe_load(value), key).items():
+            yield path, default, *more
 
 
 def test_every_parameter_is_documented_with_its_value():
-    written = {}
-    for key, (value, _) in parameter_table().items():
-        written |= leaves(value, key)
-    real = {k: v for k, v in leaves(machine_file()).items() if not k.endswith(".impl")}
-    assert written == real
+    rows = [(path, default) for path, default, *_ in rows_by_key()]
+    spec, paths = resolve_topology("preset:default").spec, [key.path for key in machine_keys()]
+    real = {path: value_at(spec, path) for path in paths if not path.endswith(".impl")}
+    optional = {path for path, value in real.items() if value is None}
+    assert sorted(path for path, _ in rows) == sorted(real.keys() - optional)
+    assert all(f"`{path}`" in MODEL for path in optional)
+    assert dict(rows) == {path: value for path, value in real.items() if path not in optional}
+
+
+def test_every_parameter_is_documented_with_its_unit():
+    units = {field.unit for field in fields().values()} - {""}
+    for path, _, unit, *_ in rows_by_key():
+        if path in fields():  # all but the version
+            written = UNITS.get(unit, unit)  # or what is counted: "cubes", "a side"
+            assert fields()[path].unit == (written if written in units else ""), path
 
 
 def test_every_parameter_carries_the_mark_that_is_documented():
-    marks = marks_in((ROOT / "topology.yaml").read_text(encoding="utf-8"))
-    documented = {key: mark for key, (_, mark) in parameter_table().items() if key != "schema_version"}
-    assert {key: marks.get(key) for key in documented} == documented
+    for path, _, _, mark, reason in rows_by_key():
+        source = sources().get(path, "")
+        assert source.partition(":")[0] == SOURCES.get(mark, ""), path
+        assert source.partition("tried ")[2] == reason.partition("tried ")[2], path
 
 
 def test_every_rule_is_held_by_a_test():

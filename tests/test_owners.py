@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from kernbench import _dtypes
-from kernbench.analysis.breakdown import ENGINES
+from kernbench.analysis._resources import LINKS
+from kernbench.analysis._stages import ENGINES
 from kernbench.ops.matmul import PLACEMENTS
 from tests.repo import PACKAGE, python_files
 
@@ -47,6 +48,12 @@ def names_in(node: ast.AST) -> set[object]:
 def names_stages(node: ast.AST) -> bool:
     """Whether it names all stages of a PE's pipeline, or their components."""
     return set(ENGINES) <= names_in(node) or set(ENGINES.values()) <= names_in(node)
+
+
+def names_links(node: ast.AST) -> bool:
+    """Whether it has a table with the names of four or more kinds of links."""
+    names = {getattr(x, "value", None) for x in ast.walk(node)} if isinstance(node, ast.Tuple | ast.Dict) else set()
+    return len(names & {*LINKS.values()}) >= 4
 
 
 def names_placements(node: ast.AST) -> bool:
@@ -92,18 +99,20 @@ OWNED = [
         ),
     ),
     Owned(
-        "stages of a PE", "analysis/breakdown.py", names_stages,
+        "stages of a PE", "analysis/_stages.py", names_stages,
         (
             "X = ('gemm', 'math', 'fetch', 'store_tcm')",
             "X = {'dma_in': 1, 'fetch': 2, 'gemm': 3, 'math': 4, 'store_tcm': 5}",
             f"X = {[*ENGINES.values()]}",
         ),
         {
-            "sim_engine/_op_log.py": "all kinds of rows, by their numbers in a log",
-            "analysis/result.py": "words for them",
-            "studies/gemm_report.py": "words for the resources behind them",
             "viz/_palette.py": "their colours",
         },
+    ),
+    Owned(
+        "kinds of links", "analysis/_resources.py", names_links,
+        ("X = {'a': 'mesh link', 'b': 'UCIe link', 'c': ('PCIe link', 1), 'd': 'SIP link'}",),
+        {"studies/layers.py": "the parts of a critical path, by what is on it"},
     ),
     Owned(
         "placements of a product", "ops/matmul/_parts.py", names_placements,

@@ -34,7 +34,7 @@ from kernbench.analysis._records import (
     Stage,
     candidates,
 )
-from kernbench.analysis.breakdown import ENGINES
+from kernbench.analysis._stages import ENGINES
 
 _MOST = 1 << 60  # of a time [ps] or a size in bytes
 _DMA = ("dma_in", "dma_out")

@@ -40,8 +40,8 @@ from kernbench.analysis._records import (
     Transfer,
     Wait,
 )
+from kernbench.analysis._stages import COMMAND_KINDS, ENGINES, HOST_KINDS, LABELS
 from kernbench.analysis._transfer import Part, RouteBreakdown, share
-from kernbench.analysis.breakdown import COMMAND_KINDS, ENGINE_PARTS, ENGINES, HOST_KINDS
 from kernbench.errors import StateError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ _BECAUSE = {
     ("cpu", "cpu"): "the message before",
     ("start", "cpu"): "the launch",
 }
-_ENGINE_OF = {part: ENGINES[kind] for kind, part in ENGINE_PARTS.items()}
+_ENGINE_OF = {LABELS[stage]: engine for stage, engine in ENGINES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class _Walk:
         room = int(self.d.causes[row, 1]) >> 32
         if room & HELD:
             return self._because("", room & (HELD - 1), "a full buffer behind")
-        op, part = self.r.op(row), ENGINE_PARTS[kind]
+        op, part = self.r.op(row), LABELS[kind]
         what = f"{part} of {op.command.name}" + (f", tile {op.tile}" if op.tile >= 0 else "")
         self._add(op.start_ps, what, Part(part, op.component, self.t - op.start_ps), row=row)
         return self._begin(row)

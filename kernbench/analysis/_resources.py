@@ -1,4 +1,4 @@
-"""Resources of a machine: the group of each, the fields of the machine file that change it, and why it took time."""
+"""Resources of a machine: what readers call each, the fields that set it, and why it took time."""
 
 from __future__ import annotations
 
@@ -7,59 +7,42 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from kernbench.config._kinds import DURATION
-from kernbench.config._schema import speeds
+from kernbench.config._kinds import DURATION, RATE
+from kernbench.config._schema import settings, speeds
 
 
 class Attribution(NamedTuple):
-    """The group of a resource, and the fields of the machine file that change its time."""
+    """What readers call a resource, and the fields of the machine file that set its time."""
 
     group: str
     fields: tuple[str, ...]
 
 
-_PE_KEY = "cube.pe."
-_COMPONENTS = {
-    "hbm_ctrl": Attribution("HBM slice", ("cube.hbm.channel_bw_gbs",)),
-    "sram": Attribution("SRAM", ("cube.sram.bw_gbs",)),
-    "pe_gemm": Attribution("matrix engine", (f"{_PE_KEY}pe_gemm.clock_ghz",)),
-    "pe_math": Attribution("vector engine", (f"{_PE_KEY}pe_math.clock_ghz",)),
-    "fetch": Attribution("fetch from TCM", (f"{_PE_KEY}pe_tcm.read_bw_gbs",)),
-    "store": Attribution("store to TCM", (f"{_PE_KEY}pe_tcm.write_bw_gbs",)),
-    "pe_scheduler": Attribution("PE_SCHEDULER", (f"{_PE_KEY}pe_scheduler.tile_ns",)),
-    "pe_mmu": Attribution("PE_MMU", (f"{_PE_KEY}pe_mmu.lookup_ns",)),
-    "pe_cpu": Attribution("PE_CPU", (f"{_PE_KEY}pe_cpu.command_ns",)),
-    "m_cpu": Attribution("M_CPU", ("cube.m_cpu.service_ns",)),
-    "io_cpu": Attribution("IO_CPU", ("sip.io.io_cpu.service_ns",)),
-    "router": Attribution("routers", ("cube.noc.router.overhead_ns",)),
-    "ucie": Attribution("UCIe ports", ("cube.ucie.port_ns",)),
-    "switch": Attribution("PCIe switch", ("system.switch.overhead_ns",)),
-    "pcie_ep": Attribution("PCIe end point", ("sip.io.pcie_ep.overhead_ns",)),
-    "noc": Attribution("IO NoC", ("sip.io.noc.overhead_ns",)),
-    "launch": Attribution("host, start of launches", ("system.host.launch_ns", "system.host.collective_ns")),
-    "doorbell": Attribution("doorbell", ("system.host.doorbell_ns",)),
-    "descriptor": Attribution("descriptor fetch", ("system.host.descriptor_ns",)),
-}
-# Links by the kinds of their two ends, in either direction: name, field of the bandwidth, field of the latency.
-_LINKS: dict[frozenset[str], tuple[str, str, str]] = {
-    frozenset(ends): (name, bandwidth, latency)
-    for ends, name, bandwidth, latency in (
-        (("host", "switch"), "host link", "system.host_link.bw_gbs_per_sip", "system.host_link.latency_ns"),
-        (("switch", "pcie_ep"), "PCIe link", "system.pcie.bw_gbs", "system.pcie.latency_ns"),
-        (("noc",), "SIP link", "system.sip_link.bw_gbs", "system.sip_link.latency_ns"),
-        (("ucie",), "UCIe link", "cube.ucie.bw_gbs", ""),
-        (("ucie", "router"), "link of a UCIe port", "cube.ucie.router_bw_gbs", ""),
-        (("router",), "mesh link", "cube.noc.link_bw_gbs", "cube.propagation_ns_per_mm"),
-        (("hbm_ctrl", "router"), "link of an HBM slice", "cube.hbm.bw_gbs", ""),
-        (("sram", "router"), "link of SRAM", "cube.sram.bw_gbs", ""),
-        (("m_cpu", "router"), "link of M_CPU", "cube.m_cpu.bw_gbs", ""),
-        (("pe_dma", "router"), "link of PE_DMA", f"{_PE_KEY}pe_dma.bw_gbs", ""),
-        (("pe_cpu", "router"), "link of PE_CPU", f"{_PE_KEY}pe_cpu.bw_gbs", ""),
-        (("noc", "pcie_ep"), "port of the IO NoC", "sip.io.noc.port_bw_gbs", ""),
-        (("noc", "io_cpu"), "port of the IO NoC", "sip.io.noc.port_bw_gbs", ""),
-        (("noc", "ucie"), "port of the IO NoC", "sip.io.noc.port_bw_gbs", ""),
-    )
-}
+# By the kind of the component.
+COMPONENTS = {
+    "hbm_ctrl": "HBM slice", "sram": "SRAM", "pe_gemm": "matrix engine", "pe_math": "vector engine",
+    "fetch": "fetch from TCM", "store": "store to TCM", "pe_scheduler": "PE_SCHEDULER", "pe_mmu": "PE_MMU",
+    "pe_cpu": "PE_CPU", "m_cpu": "M_CPU", "io_cpu": "IO_CPU", "router": "routers", "ucie": "UCIe ports",
+    "switch": "PCIe switch", "pcie_ep": "PCIe end point", "noc": "IO NoC", "launch": "host, start of launches",
+    "doorbell": "doorbell", "descriptor": "descriptor fetch",
+}  # fmt: skip
+# Kinds of links: what readers call them, and the kinds of their two ends, in either direction.
+_LINKS: tuple[tuple[str, str, tuple[tuple[str, ...], ...]], ...] = (
+    ("host", "host link", (("host", "switch"),)),
+    ("pcie", "PCIe link", (("switch", "pcie_ep"),)),
+    ("sip", "SIP link", (("noc",),)),
+    ("io", "port of the IO NoC", (("noc", "pcie_ep"), ("noc", "io_cpu"), ("noc", "ucie"))),
+    ("ucie", "UCIe link", (("ucie",),)),
+    ("ucie_port", "link of a UCIe port", (("ucie", "router"),)),
+    ("mesh", "mesh link", (("router",),)),
+    ("hbm", "link of an HBM slice", (("hbm_ctrl", "router"),)),
+    ("sram", "link of SRAM", (("sram", "router"),)),
+    ("m_cpu", "link of M_CPU", (("m_cpu", "router"),)),
+    ("pe_dma", "link of PE_DMA", (("pe_dma", "router"),)),
+    ("pe_cpu", "link of PE_CPU", (("pe_cpu", "router"),)),
+)
+LINKS = {kind: name for kind, name, _ in _LINKS}
+_BY_ENDS = {frozenset(ends): name for _, name, pairs in _LINKS for ends in pairs}
 _ROUTER = re.compile(r"r\d+c\d+")
 
 
@@ -89,12 +72,14 @@ def attribution(kind: str, resource: str) -> Attribution:
     Attribution(group='SIP link', fields=('system.sip_link.bw_gbs',))
     """
     src, arrow, dst = resource.partition("->")
+    name = _BY_ENDS.get(frozenset((kind_of(src), kind_of(dst)))) if arrow else COMPONENTS.get(kind_of(src))
+    if name is None:
+        return Attribution(resource, ())
     if not arrow:
-        return _COMPONENTS.get(kind_of(src), Attribution(resource, ()))
-    name, bandwidth, latency = _LINKS.get(frozenset((kind_of(src), kind_of(dst))), (resource, "", ""))
+        return Attribution(name, settings(name, RATE, DURATION))
     if kind == "wire":
-        return Attribution(f"wire of the {name}" if len(name.split()) == 2 else name, (latency,) if latency else ())
-    return Attribution(name, (bandwidth,) if bandwidth else ())
+        return Attribution(f"wire of the {name}" if len(name.split()) == 2 else name, settings(name, DURATION))
+    return Attribution(name, settings(name, RATE))
 
 
 @dataclass(frozen=True, slots=True)

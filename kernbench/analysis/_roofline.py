@@ -13,6 +13,7 @@ from kernbench._dtypes import DType, as_dtype, int8, int32
 from kernbench._registry import COMPONENTS
 from kernbench._units import ACK_BYTES
 from kernbench.analysis._records import Records
+from kernbench.analysis._stages import STAGES
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig, PeGemmConfig
@@ -254,6 +255,6 @@ def point(records: Records, name: str, window: tuple[int, int] | None = None) ->
     start, end = window or (0, records.makespan_ps)
     rows = records.within(start, end)
     flops = int(rows.of_kind("gemm", "math").flops.sum())
-    kinds = {"HBM": ("dma_in", "load", "dma_out", "store"), "TCM": ("fetch",)}
+    kinds = {"HBM": (*STAGES["dma_in"], *STAGES["dma_out"]), "TCM": STAGES["fetch"]}
     nbytes = {level: int(rows.of_kind(*of).nbytes.sum()) for level, of in kinds.items()}
     return Point(name, flops, nbytes, (end - start) / 1000)

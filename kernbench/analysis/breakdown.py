@@ -7,32 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernbench.analysis._records import Records, covered_ps
-
-# The stages of a PE's pipeline in the order in which a tile passes them: kind of their rows, and component.
-ENGINES = {"fetch": "pe_fetch_store.fetch", "gemm": "pe_gemm", "math": "pe_math", "store_tcm": "pe_fetch_store.store"}
-TILE_STAGES = ("dma_in", *ENGINES, "dma_out")
-# Keys are kinds of rows, values kinds of parts of a critical path.
-ENGINE_PARTS = dict(zip(ENGINES, ("fetch", "matrix", "vector", "store"), strict=True))
-HOST_KINDS = ("launch", "h2d", "d2h", "map", "install")
-COMMAND_KINDS = ("load", "store", "composite", "send", "recv", *HOST_KINDS)
-
-# An instant belongs to the first busy stage in this order; work on values comes before their transport.
-STAGES: dict[str, tuple[str, ...]] = {
-    "gemm": ("gemm",),
-    "math": ("math",),
-    "fetch": ("fetch",),
-    "store_tcm": ("store_tcm",),
-    "dma_in": ("dma_in", "load"),
-    "dma_out": ("dma_out", "store"),
-    "recv": ("recv",),
-    "send": ("send",),
-    "composite": ("composite",),  # only composites whose tiles were not logged
-    "host": ("h2d", "d2h", "map", "install"),
-}
-PE_KINDS = tuple(kind for stage, kinds in STAGES.items() if stage != "host" for kind in kinds)
-ENGINE_KINDS = tuple(kind for kind in PE_KINDS if kind != "composite")
-LAUNCH, WAIT = "launch", "wait"
-ORDER = (*STAGES, LAUNCH, WAIT)
+from kernbench.analysis._stages import ORDER, PE_KINDS, STAGES, WAIT
 
 
 @dataclass(frozen=True, slots=True)

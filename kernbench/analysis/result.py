@@ -14,7 +14,8 @@ from kernbench.analysis._domains import validity
 from kernbench.analysis._launches import labels, on
 from kernbench.analysis._manifest import UNKNOWN, Manifest, read_manifest
 from kernbench.analysis._records import Launch, Records
-from kernbench.analysis.breakdown import STAGES, Breakdown, breakdown
+from kernbench.analysis._stages import LABELS, LAUNCH, STAGE_OF, STAGES
+from kernbench.analysis.breakdown import Breakdown, breakdown
 from kernbench.errors import KernbenchError
 
 if TYPE_CHECKING:
@@ -25,17 +26,12 @@ if TYPE_CHECKING:
     from kernbench.analysis.why import Why
 
 
-LABELS = {
-    "gemm": "matrix", "math": "vector", "fetch": "fetch", "store_tcm": "store", "dma_in": "dma in",
-    "dma_out": "dma out", "recv": "receive", "send": "send", "composite": "composite", "host": "host",
-    "launch": "launch", "wait": "wait",
-}  # fmt: skip
-
 SHOWN_LAUNCHES, SHOWN_REASONS = 10, 5
 
 INCOMPLETE = "INCOMPLETE: the run stopped before its end"
 
-_SPANS = ("composite", "launch", "skew", "h2d", "d2h", "map", "install")  # from an order to its completion, not work
+# Kinds of rows that last from an order to its completion, and are not work.
+_SPANS = tuple(kind for kind, stage in STAGE_OF.items() if stage in ("composite", "host", LAUNCH))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, Records
+from kernbench.analysis._stages import ENGINE_KINDS, STAGE_OF, STAGES
 from kernbench.analysis._transfer import RouteBreakdown
-from kernbench.analysis.breakdown import ENGINE_KINDS, STAGES, TILE_STAGES
 from kernbench.config._files import write_text
 
 Event = dict[str, Any]
@@ -71,7 +71,7 @@ def trace_events(records: Records) -> dict[str, Any]:
         name = op.command.name if op.tile < 0 else f"{op.kind} {op.tile}"
         shown = {key: value for key, value in args.items() if value not in (0, -1, "")}
         event = tracks.slice(op.component, name, op.start_ps, op.end_ps, op.kind, **shown)
-        work.setdefault((op.start_ps, op.end_ps, op.nbytes, op.tile, op.kind in ("load", "dma_in")), event)
+        work.setdefault((op.start_ps, op.end_ps, op.nbytes, op.tile, op.kind in STAGES["dma_in"]), event)
     _moves(records, tracks, work)
     if records.spec:
         for step in critical_path(records).steps:
@@ -156,12 +156,6 @@ def _named(what: str, pid: int, tid: int, name: str) -> list[Event]:
     ]
 
 
-# Stages in the order in which a tile passes them, then messages.
-LANES = (*TILE_STAGES, "recv", "send")
-
-_STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds}
-
-
 def timeline(records: Records, pe: tuple[int, int, int], window: tuple[int, int] | None = None) -> list[dict[str, Any]]:
     """Return a row for each piece of work of one PE, in order of start.
 
@@ -178,7 +172,7 @@ def timeline(records: Records, pe: tuple[int, int, int], window: tuple[int, int]
         rows = rows.within(*window)
     table = [
         {
-            "stage": _STAGE_OF[op.kind],
+            "stage": STAGE_OF[op.kind],
             "start_ns": op.start_ps / 1000,
             "end_ns": op.end_ps / 1000,
             "tile": op.tile,

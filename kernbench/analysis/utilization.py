@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernbench.analysis._records import LinkTable, Records
+from kernbench.analysis._stages import PE_KINDS
 from kernbench.analysis._transfer import RouteBreakdown
-from kernbench.analysis.breakdown import PE_KINDS, breakdown
+from kernbench.analysis.breakdown import breakdown
 
 
 def shares(links: LinkTable, span_ps: int) -> dict[str, float]:

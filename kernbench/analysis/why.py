@@ -17,11 +17,12 @@ from kernbench.analysis._critical_path import CriticalPath, critical_path
 from kernbench.analysis._launches import chosen, span
 from kernbench.analysis._records import Launch, Records, Stage, covered_ps
 from kernbench.analysis._resources import Attribution, Reason, attribution
+from kernbench.analysis._stages import ENGINES
 from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis._what_if._advice import Savings, savings
-from kernbench.analysis.breakdown import ENGINES
 from kernbench.analysis.utilization import LinkTraffic
 from kernbench.config._dram import dram
+from kernbench.config._schema import settings
 
 _RATE = ("memory", "matrix", "vector", "fetch", "store", "serialization", "queueing", "fill", "slot")
 _SHOWN = 0.05
@@ -36,12 +37,6 @@ _QUEUED = 2  # bursts per time that a channel becomes busy; with fewer, it canno
 _WAITED = {
     "the limit of outstanding requests": "one of the outstanding requests to complete",
     "a full buffer behind": "room in the buffer of the next stage",
-}
-_LIMITS = {
-    "the limit of outstanding requests": ("cube.pe.pe_dma.outstanding_reads", "cube.pe.pe_dma.outstanding_writes"),
-    "a free tile buffer": ("cube.pe.pe_tcm.buffers_per_operand",),
-    "a full buffer behind": ("cube.pe.pe_tcm.stage_buffers",),
-    "a credit": ("cube.pe.pe_ipcq.n_slots", "cube.pe.pe_ipcq.slot_bytes"),
 }
 
 
@@ -93,7 +88,7 @@ class Why:
 
     def starts(self) -> list[tuple[str, int, tuple[str, ...]]]:
         """Reasons for which steps began, with their number and fields, most frequent first."""
-        return [(why, n, _LIMITS.get(why, ())) for why, n in self.path.because().most_common()]
+        return [(why, n, settings(why)) for why, n in self.path.because().most_common()]
 
     def limits(self) -> list[str]:
         """One line for each limit that several steps waited for, with its fields."""

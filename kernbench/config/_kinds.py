@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 from pydantic_core import PydanticCustomError
 
@@ -163,21 +163,46 @@ Mm2PerGbs = Annotated[float, number("mm2 per GB/s", ge=0)]
 RATE, DURATION = "rate", "duration"
 
 
-def described(label: str, description: str = "", *, speed: str = "", **default: Any) -> Any:
-    """Describe a key; with `default` or `default_factory` it may be left out.
+class Key(NamedTuple):
+    """A key of a machine file as `described` has it, with what it inherits from its groups."""
+
+    path: str
+    kind: Any
+    label: str
+    description: str
+    speed: str
+    sets: tuple[str, ...]
+    parts: tuple[str, ...]
+
+
+_FILE = Key("", None, "", "", "", (), ())
+
+
+Names = str | tuple[str, ...]
+
+
+def described(
+    label: str = "", description: str = "", sets: Names = (), *, parts: Names = (), speed: str = "", **default: Any
+) -> Any:
+    """Describe a key, or a group of keys; with `default` or `default_factory` it may be left out.
 
     `label` is what forms and figures call it; one that begins in lower case follows that of its group. `speed` says
-    that the key only tells how fast a part is, and whether more is faster (RATE) or slower (DURATION).
+    that the key only tells how fast a part is, and whether more is faster (RATE) or slower (DURATION). `sets` are the
+    resources whose time it sets, or the limits, by the names under which `why` suggests it; a key has those of its
+    group if it states none. `parts` are the kinds of components and links at which the picture shows it, besides those
+    of its group.
     """
-    return field(metadata={"label": label, "description": description, "speed": speed}, **default)
+    sets, parts = ((names,) if isinstance(names, str) else names for names in (sets, parts))
+    shown = {"label": label, "description": description, "speed": speed, "sets": sets, "parts": parts}
+    return field(metadata=shown, **default)
 
 
-def rate(label: str, description: str) -> Any:
-    return described(label, description, speed=RATE)
+def rate(label: str, description: str, sets: Names = (), **more: Any) -> Any:
+    return described(label, description, sets, speed=RATE, **more)
 
 
-def duration(label: str, description: str) -> Any:
-    return described(label, description, speed=DURATION)
+def duration(label: str, description: str, sets: Names = (), **more: Any) -> Any:
+    return described(label, description, sets, speed=DURATION, **more)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(described, rate, duration))
@@ -221,14 +246,14 @@ def keys(group: type[Model]) -> dict[str, Any]:
     return _KEYS[group]
 
 
-def walk(group: type[Model], path: str = "", label: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield path, label and speed of each key of a group and of those in it, in the order of the file."""
+def walk(group: type[Model], of: Key = _FILE) -> Iterator[Key]:
+    """Yield each key of a group and of those in it, in the order of the file."""
     for key in fields(group):
-        kind, here, own = keys(group)[key.name], f"{path}.{key.name}".lstrip("."), key.metadata.get("label", "")
-        if is_group(kind):
-            yield from walk(kind, here, own)
-        else:
-            yield here, f"{label} {own}" if own[:1].islower() else own, key.metadata["speed"]
+        kind, given, path = keys(group)[key.name], key.metadata, f"{of.path}.{key.name}".lstrip(".")
+        label, sets, parts = given.get("label", ""), given.get("sets") or of.sets, of.parts + given.get("parts", ())
+        label = f"{of.label} {label}" if label[:1].islower() else label
+        found = Key(path, kind, label, given.get("description", ""), given.get("speed", ""), sets, parts)
+        yield from walk(kind, found) if is_group(kind) else (found,)
 
 
 def is_group(kind: Any) -> bool:

@@ -21,6 +21,7 @@ from kernbench.config._kinds import (
     Ghz,
     Gib,
     Impl,
+    Key,
     Kib,
     Mib,
     Mm,
@@ -122,7 +123,10 @@ class Router(Model):
 
     impl: Impl = described("Router component", _IMPL)
     overhead_ns: Ns = duration(
-        "Router latency", "Added to the latency of every flit, with flow: unbounded; occupies nothing"
+        "Router latency",
+        "Added to the latency of every flit, with flow: unbounded; occupies nothing",
+        "routers",
+        parts="mesh_link",
     )
     flow: Flow = described("Router flow control", _FLOW, default="unbounded")
     vcs: Vcs = described("Router VCs per class", _VCS, default=4)
@@ -168,10 +172,10 @@ class Noc(Model):
     cols: Side = described("Columns of routers", "Columns of routers; column 0 is west")
     pitch_mm: Mm = described("Distance between routers", "Distance between neighbouring routers")
     removed: tuple[Place, ...] = described("Places without a router", "[row, column] of the places without a router")
-    link_bw_gbs: Gbs = rate("NoC link bandwidth", "Each link between routers, each way")
-    router: Router
+    link_bw_gbs: Gbs = rate("NoC link bandwidth", "Each link between routers, each way", "mesh link", parts="router")
+    router: Router = described(parts="router")
     header_bytes: NoBytes = described(
-        "NoC header per flit", "Sent with each flit over every link of a router", default=0
+        "NoC header per flit", "Sent with each flit over every link of a router", "mesh link", default=0
     )
 
 
@@ -180,11 +184,13 @@ class Ucie(Model):
 
     impl: Impl = described("UCIe component", _IMPL)
     connections: Side = described("UCIe connections per side", "Connections on each side")
-    bw_gbs: Gbs = rate("UCIe bandwidth per connection", "Each connection from port to port, each way")
-    router_bw_gbs: Gbs = rate("UCIe port bandwidth", "Between a port and its router, each way")
-    port_ns: Ns = duration("UCIe port latency", "Latency of each port: a crossing passes two")
+    bw_gbs: Gbs = rate("UCIe bandwidth per connection", "Each connection from port to port, each way", "UCIe link")
+    router_bw_gbs: Gbs = rate("UCIe port bandwidth", "Between a port and its router, each way", "link of a UCIe port")
+    port_ns: Ns = duration(
+        "UCIe port latency", "Latency of each port: a crossing passes two", "UCIe ports", parts="ucie_link"
+    )
     efficiency: Share = described(
-        "UCIe efficiency", "Share of bw_gbs that the protocol of the link leaves for flits", default=1.0
+        "UCIe efficiency", "Share of bw_gbs that the protocol of the link leaves for flits", "UCIe link", default=1.0
     )
 
     @property
@@ -197,11 +203,11 @@ class MCpu(Model):
     """The management CPU of a cube."""
 
     impl: Impl = described("Cube CPU component", _IMPL)
-    service_ns: Ns = duration("Cube CPU time per message", _SERVICE)
+    service_ns: Ns = duration("Cube CPU time per message", _SERVICE, "M_CPU")
     pos_mm: Point = described(
         "Cube CPU position", "From the north-west corner of the die; the nearest router is its own"
     )
-    bw_gbs: Gbs = rate("Cube CPU bandwidth", "To its router, each way")
+    bw_gbs: Gbs = rate("Cube CPU bandwidth", "To its router, each way", "link of M_CPU")
 
 
 class Hbm(Model):
@@ -210,7 +216,7 @@ class Hbm(Model):
     impl: Impl = described("HBM component", _IMPL)
     size_gib: Gib = described("HBM capacity", "The whole stack; a slice is size // PEs")
     channels: PowerOfTwo = described("HBM channels per PE", "Pseudo channels of a slice")
-    channel_bw_gbs: Gbs = rate("HBM bandwidth per channel", "Each pseudo channel")
+    channel_bw_gbs: Gbs = rate("HBM bandwidth per channel", "Each pseudo channel", "HBM slice")
     burst_bytes: BurstBytes = described("HBM burst size", "Served as one piece by a channel")
     turnaround_ns: Ns = duration("HBM read/write turnaround", "When a channel changes between reading and writing")
     access_ns: Ns = duration("HBM access latency", "From the service of a burst to its data")
@@ -218,7 +224,9 @@ class Hbm(Model):
     gather: Literal["packed", "strided"] = described(
         "HBM tile layout", "Layout of a tile in memory: contiguously, or in the lines of the row-major matrix"
     )
-    bw_gbs: Gbs = rate("HBM controller bandwidth", "Between the controller of a slice and its router, each way")
+    bw_gbs: Gbs = rate(
+        "HBM controller bandwidth", "Between the controller of a slice and its router, each way", "link of an HBM slice"
+    )
     timing: Literal["simple", "hbm2e", "hbm3"] = described(
         "HBM timing", "One rate for each channel, or the commands, banks and rows of a DRAM standard", default="simple"
     )
@@ -247,7 +255,7 @@ class Sram(Model):
 
     impl: Impl = described("SRAM component", _IMPL)
     size_mib: Mib = described("SRAM capacity per cube", "For each cube")
-    bw_gbs: Gbs = rate("SRAM bandwidth", "To its router, each way")
+    bw_gbs: Gbs = rate("SRAM bandwidth", "To its router, each way", ("SRAM", "link of SRAM"))
     pos_mm: Point = described("SRAM position", "From the north-west corner of the die; the nearest router is its own")
 
 
@@ -255,24 +263,28 @@ class PeCpuConfig(Model):
     """The control processor of a PE."""
 
     impl: Impl = described("PE CPU component", _IMPL)
-    command_ns: Ns = duration("PE CPU time per command", "For each command issued, and each launch taken")
-    bw_gbs: Gbs = rate("PE CPU bandwidth", "To its router, each way")
+    command_ns: Ns = duration("PE CPU time per command", "For each command issued, and each launch taken", "PE_CPU")
+    bw_gbs: Gbs = rate("PE CPU bandwidth", "To its router, each way", "link of PE_CPU")
 
 
 class PeSchedulerConfig(Model):
     """Cuts composite commands into tiles."""
 
     impl: Impl = described("Scheduler component", _IMPL)
-    tile_ns: Ns = duration("Scheduler time per tile", "For each tile, hidden behind the tile before")
+    tile_ns: Ns = duration("Scheduler time per tile", "For each tile, hidden behind the tile before", "PE_SCHEDULER")
 
 
 class PeDmaConfig(Model):
     """Moves data between TCM and other memories."""
 
     impl: Impl = described("DMA component", _IMPL)
-    bw_gbs: Gbs = rate("DMA bandwidth", "To its router, each way")
-    outstanding_reads: Count = described("DMA reads in flight", "Requests of the read channel under way at once")
-    outstanding_writes: Count = described("DMA writes in flight", "Requests of the write channel under way at once")
+    bw_gbs: Gbs = rate("DMA bandwidth", "To its router, each way", "link of PE_DMA")
+    outstanding_reads: Count = described(
+        "DMA reads in flight", "Requests of the read channel under way at once", "the limit of outstanding requests"
+    )
+    outstanding_writes: Count = described(
+        "DMA writes in flight", "Requests of the write channel under way at once", "the limit of outstanding requests"
+    )
 
 
 class PeFetchStoreConfig(Model):
@@ -313,7 +325,7 @@ class PeGemmConfig(Model):
     """The matrix engine."""
 
     impl: Impl = described("Matrix engine component", _IMPL)
-    clock_ghz: Ghz = rate("Matrix engine clock", "Clock of the matrix engine")
+    clock_ghz: Ghz = rate("Matrix engine clock", "Clock of the matrix engine", "matrix engine")
     macs_per_cycle: MacsPerCycle
     tile: Tile
     model: Literal["rate", "systolic", "table"] = described(
@@ -338,7 +350,7 @@ class PeMathConfig(Model):
     """The vector engine."""
 
     impl: Impl = described("Vector engine component", _IMPL)
-    clock_ghz: Ghz = rate("Vector engine clock", "Clock of the vector engine")
+    clock_ghz: Ghz = rate("Vector engine clock", "Clock of the vector engine", "vector engine")
     lanes_16bit: Count = rate("Vector lanes, 16 bit", "Values of up to 16 bits in a cycle")
     lanes_32bit: Count = rate("Vector lanes, 32 bit", "Values of 32 bits in a cycle; accumulators are 32 bits wide")
     slow_op_cycles: Cycles = duration(
@@ -356,27 +368,29 @@ class PeTcmConfig(Model):
     tile_buffer_mb: Mib = described("TCM for tile buffers", "Buffers of streamed tiles")
     kernel_scratch_mb: Mib = described("TCM for kernel scratch", "Scratch of kernels")
     scratch_result_kib: Kib = described("Largest result in scratch", "Results up to this size are stored in scratch")
-    read_bw_gbs: Gbs = rate("TCM read bandwidth", "The read port")
-    write_bw_gbs: Gbs = rate("TCM write bandwidth", "The write port")
+    read_bw_gbs: Gbs = rate("TCM read bandwidth", "The read port", "fetch from TCM", parts="pe_fetch_store")
+    write_bw_gbs: Gbs = rate("TCM write bandwidth", "The write port", "store to TCM", parts="pe_fetch_store")
     buffers_per_operand: Count = described(
-        "Tiles fetched ahead", "Tiles of each streamed operand that are fetched ahead"
+        "Tiles fetched ahead", "Tiles of each streamed operand that are fetched ahead", "a free tile buffer"
     )
-    stage_buffers: Count = described("Tiles between stages", "Tiles between the later stages of the pipeline")
+    stage_buffers: Count = described(
+        "Tiles between stages", "Tiles between the later stages of the pipeline", "a full buffer behind"
+    )
 
 
 class PeMmuConfig(Model):
     """Address translation of a PE."""
 
     impl: Impl = described("MMU component", _IMPL)
-    lookup_ns: Ns = duration("MMU lookup time", "For each request")
+    lookup_ns: Ns = duration("MMU lookup time", "For each request", "PE_MMU")
 
 
 class PeIpcqConfig(Model):
     """Queues between PEs."""
 
     impl: Impl = described("Message queue component", _IMPL)
-    n_slots: Count = described("Slots per queue", "Slots of a ring: one ring for each direction")
-    slot_bytes: Bytes = described("Slot size", "Each slot")
+    n_slots: Count = described("Slots per queue", "Slots of a ring: one ring for each direction", "a credit")
+    slot_bytes: Bytes = described("Slot size", "Each slot", "a credit")
     credit_bytes: Bytes = described("Credit message size", "The message that gives a slot back to the sender")
     sram_setup_ns: Ns = duration("Set-up time, queue in SRAM", "Once per access to a ring in SRAM")
     hbm_setup_ns: Ns = duration("Set-up time, queue in HBM", "Once per access to a ring in HBM")
@@ -385,27 +399,27 @@ class PeIpcqConfig(Model):
 class Pe(Model):
     """A processing element."""
 
-    pe_cpu: PeCpuConfig
-    pe_scheduler: PeSchedulerConfig
-    pe_dma: PeDmaConfig
+    pe_cpu: PeCpuConfig = described(parts="pe_cpu")
+    pe_scheduler: PeSchedulerConfig = described(parts="pe_scheduler")
+    pe_dma: PeDmaConfig = described(parts=("pe", "pe_dma"))
     pe_fetch_store: PeFetchStoreConfig
-    pe_gemm: PeGemmConfig
-    pe_math: PeMathConfig
-    pe_tcm: PeTcmConfig
-    pe_mmu: PeMmuConfig
-    pe_ipcq: PeIpcqConfig
+    pe_gemm: PeGemmConfig = described(parts=("pe", "pe_gemm"))
+    pe_math: PeMathConfig = described(parts=("pe", "pe_math"))
+    pe_tcm: PeTcmConfig = described(parts="pe_tcm")
+    pe_mmu: PeMmuConfig = described(parts="pe_mmu")
+    pe_ipcq: PeIpcqConfig = described(parts="pe_ipcq")
 
 
 class Cube(Model):
     """An HBM stack with the die under it."""
 
-    propagation_ns_per_mm: NsPerMm = duration("Wire delay", "Of wires on the die and on the interposer")
+    propagation_ns_per_mm: NsPerMm = duration("Wire delay", "Of wires on the die and on the interposer", "mesh link")
     pe_layout: PeLayout
-    noc: Noc
-    ucie: Ucie
-    m_cpu: MCpu
-    hbm: Hbm
-    sram: Sram
+    noc: Noc = described(parts="cube")
+    ucie: Ucie = described(parts=("cube", "ucie"))
+    m_cpu: MCpu = described(parts="m_cpu")
+    hbm: Hbm = described(parts=("cube", "hbm", "hbm_ctrl"))
+    sram: Sram = described(parts="sram")
     pe: Pe
 
 
@@ -454,24 +468,32 @@ class Host(Model):
     """Cost of a launch on the host before its message is sent."""
 
     launch_ns: Ns = duration(
-        "Host time per launch", "Of the host's program for each launch or graph; hidden by earlier work"
+        "Host time per launch",
+        "Of the host's program for each launch or graph; hidden by earlier work",
+        "host, start of launches",
     )
-    collective_ns: Ns = duration("Host time per collective", "Added to that for each call of a collective")
+    collective_ns: Ns = duration(
+        "Host time per collective", "Added to that for each call of a collective", "host, start of launches"
+    )
     doorbell_ns: Ns = duration(
-        "Doorbell latency", "From the host's write until the device sees it; hidden by earlier work"
+        "Doorbell latency", "From the host's write until the device sees it; hidden by earlier work", "doorbell"
     )
-    descriptor_ns: Ns = duration("Descriptor fetch", "The device's fetch of a launch or graph, after earlier work")
+    descriptor_ns: Ns = duration(
+        "Descriptor fetch", "The device's fetch of a launch or graph, after earlier work", "descriptor fetch"
+    )
 
 
 class System(Model):
     """The parts outside the SIPs."""
 
-    sips: Sips
-    sip_link: SipLink
-    switch: Transit = described("PCIe switch")
-    pcie: Pcie
-    host_link: HostLink
-    host: Host = described("Host", default=Host(launch_ns=0.0, collective_ns=0.0, doorbell_ns=0.0, descriptor_ns=0.0))
+    sips: Sips = described(parts="sip")
+    sip_link: SipLink = described(sets="SIP link", parts=("sip", "io"))
+    switch: Transit = described("PCIe switch", sets="PCIe switch", parts="switch")
+    pcie: Pcie = described(sets="PCIe link", parts=("switch", "pcie_ep"))
+    host_link: HostLink = described(sets="host link", parts=("host", "switch"))
+    host: Host = described(
+        "Host", parts="host", default=Host(launch_ns=0.0, collective_ns=0.0, doorbell_ns=0.0, descriptor_ns=0.0)
+    )
     flit_bytes: FlitBytes = described("Flit size", "Unit in which messages are sent over all links", default=FLIT_BYTES)
     command_bytes: NoBytes = described("Read command size", "The command of a read, at most one flit", default=0)
 
@@ -487,23 +509,23 @@ class IoNoc(Model):
     """The network of an IO chiplet."""
 
     impl: Impl = described("I/O network component", _IMPL)
-    overhead_ns: Ns = duration("I/O network latency", _OVERHEAD)
-    port_bw_gbs: Gbs = rate("I/O bandwidth per port", "Each port, each way")
+    overhead_ns: Ns = duration("I/O network latency", _OVERHEAD, "IO NoC", parts="io_link")
+    port_bw_gbs: Gbs = rate("I/O bandwidth per port", "Each port, each way", "port of the IO NoC")
 
 
 class Io(Model):
     """The IO chiplet of a SIP."""
 
-    pcie_ep: Transit = described("PCIe endpoint")
-    io_cpu: Cpu
-    noc: IoNoc
+    pcie_ep: Transit = described("PCIe endpoint", sets="PCIe end point", parts="pcie_ep")
+    io_cpu: Cpu = described(sets="IO_CPU", parts="io_cpu")
+    noc: IoNoc = described(parts="io_noc")
 
 
 class Sip(Model):
     """A SIP: the device that one rank drives."""
 
-    cube_mesh: CubeMesh
-    io: Io
+    cube_mesh: CubeMesh = described(parts="sip")
+    io: Io = described(parts="io")
 
 
 class MachineConfig(Model):
@@ -548,6 +570,23 @@ class MachineConfig(Model):
 
 
 @cache
+def machine_keys() -> tuple[Key, ...]:
+    """Every key of a machine file, in its order."""
+    return tuple(walk(MachineConfig))
+
+
+@cache
 def speeds() -> dict[str, str]:
     """Map the path of each key that only tells how fast a part is to RATE or DURATION."""
-    return {path: speed for path, _, speed in walk(MachineConfig) if speed}
+    return {key.path: key.speed for key in machine_keys() if key.speed}
+
+
+@cache
+def settings(resource: str, *speeds: str) -> tuple[str, ...]:
+    """Paths of the keys that set a resource or limit, of all speeds or of some.
+
+    >>> settings("mesh link"), settings("mesh link", "rate")
+    (('cube.propagation_ns_per_mm', 'cube.noc.link_bw_gbs', 'cube.noc.header_bytes'), ('cube.noc.link_bw_gbs',))
+    """
+    keys = (key for key in machine_keys() if resource in key.sets)
+    return tuple(key.path for key in keys if not speeds or key.speed in speeds)

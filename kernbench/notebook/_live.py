@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernbench.analysis.breakdown import ENGINES
+from kernbench.analysis._stages import ENGINES
 from kernbench.sim_engine._observer import Observer
 from kernbench.topology import _naming as naming
 

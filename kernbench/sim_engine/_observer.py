@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from kernbench.analysis.breakdown import ENGINES
+from kernbench.analysis._stages import ENGINES
 
 if TYPE_CHECKING:
     from kernbench.sim_engine._host_requests import Launch

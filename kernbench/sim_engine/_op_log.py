@@ -32,6 +32,7 @@ from kernbench.analysis._records import (
     Stage,
     covered_ps,
 )
+from kernbench.analysis._stages import KINDS
 from kernbench.errors import LimitError
 from kernbench.sim_engine._causes import Cause
 from kernbench.sim_engine._network import ENGINE
@@ -44,10 +45,6 @@ if TYPE_CHECKING:
     from kernbench.topology._graph import Graph
 
 LEVELS = ("off", "operation", "tile")
-KINDS = (
-    "load", "store", "fetch", "gemm", "math", "dma_in", "dma_out", "store_tcm", "composite", "launch", "h2d", "d2h",
-    "map", "skew", "send", "recv", "install",
-)  # fmt: skip
 KIND = {name: i for i, name in enumerate(KINDS)}
 STEP_KIND = {name: i for i, name in enumerate(STEP_KINDS)}
 _ROWS = 16384  # of a block

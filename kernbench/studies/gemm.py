@@ -16,7 +16,7 @@ from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import Records
 from kernbench.analysis._resources import attribution
 from kernbench.analysis._roofline import ideal_gemm, macs_per_ns
-from kernbench.analysis.breakdown import TILE_STAGES, breakdown
+from kernbench.analysis.breakdown import breakdown
 from kernbench.analysis.result import Result
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
@@ -40,7 +40,6 @@ SHAPES = (
 )  # fmt: skip
 GATHERS = ("packed", "strided")
 GATHER = "cube.hbm.gather"
-ENGINES = TILE_STAGES[:-1]
 _PE = (0, 0, 0)
 _STREAMED = {"ref_ref": ("a", "b"), "load_ref": ("b",), "load_load": ()}
 # Resources of the critical path by column; every other one is part of the launch and its completion.
@@ -170,8 +169,8 @@ def product(torch: RuntimeContext, m: int, k: int, n: int, staging: str, dtype: 
 
 def limiters(row: Mapping[str, Any]) -> list[str]:
     """Engines within 2 % of the busiest one while the composite ran."""
-    most = max(float(row[f"occupancy_{engine}"]) for engine in ENGINES)
-    return [engine for engine in ENGINES if float(row[f"occupancy_{engine}"]) >= 0.98 * most]
+    most = max(float(row[f"occupancy_{engine}"]) for engine in report.ENGINES)
+    return [engine for engine in report.ENGINES if float(row[f"occupancy_{engine}"]) >= 0.98 * most]
 
 
 def _counts(records: Records) -> Row:
@@ -189,7 +188,7 @@ def _occupancy(machine: Machine, records: Records, window: tuple[int, int]) -> R
     span = max(1, window[1] - window[0])
     busy = breakdown(records, pe=_PE, window=window).busy_ps
     return {"occupancy_dma_in": slice_ns * 1000 / span} | {
-        f"occupancy_{stage}": busy[stage] / span for stage in ENGINES if stage != "dma_in"
+        f"occupancy_{stage}": busy[stage] / span for stage in report.ENGINES if stage != "dma_in"
     }
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import filterfalse
 from typing import Any
 
-from kernbench.analysis.breakdown import TILE_STAGES
+from kernbench.analysis._resources import COMPONENTS, kind_of
+from kernbench.analysis._stages import ENGINES as PARTS
+from kernbench.analysis._stages import LABELS, TILE_STAGES
 from kernbench.points._keys import Row
 from kernbench.studies.study import Finding, Tables, fastest, groups, over, plain, table
 from kernbench.topology.builder import Machine
@@ -23,14 +25,12 @@ METHOD = (
     "its last write; the PE's window also contains the loads. Every product is compared with numpy's. `layers.md` of "
     "the milestone is about layers of networks over a whole SIP."
 )
-ENGINES = {
-    "dma_in": "HBM slice", "fetch": "TCM read port", "gemm": "matrix engine", "math": "vector engine",
-    "store_tcm": "TCM write port",
-}  # fmt: skip
+# By stage, what limits it.
+ENGINES = {"dma_in": COMPONENTS["hbm_ctrl"]} | {stage: COMPONENTS[kind_of(part)] for stage, part in PARTS.items()}
+_COLOURS = (palette.SKY, palette.BLUE, palette.PURPLE, palette.GREEN)
 PATH = {
-    "hbm": ("HBM slice", palette.ORANGE), "dma": ("links to the slice", palette.VERMILION),
-    "fetch": ("fetch from TCM", palette.SKY), "gemm": ("matrix engine", palette.BLUE),
-    "math": ("vector engine", palette.PURPLE), "store_tcm": ("store to TCM", palette.GREEN),
+    "hbm": (ENGINES["dma_in"], palette.ORANGE), "dma": ("links to the slice", palette.VERMILION),
+    **{stage: (ENGINES[stage], colour) for stage, colour in zip(PARTS, _COLOURS, strict=True)},
     "launch": ("launch and completion", palette.GREY),
 }  # fmt: skip
 COLUMNS = {
@@ -71,14 +71,14 @@ def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], mac
     begin = min(piece["start_ns"] for piece in first)
     boxes: list[Row] = []
     order: list[str] = []
-    for stage, name in LANES.items():
+    for stage in TILE_STAGES:
         lanes: list[list[Row]] = []
         for piece in sorted((x for x in first if x["stage"] == stage), key=lambda x: x["start_ns"]):
             lane = next((lane for lane in lanes if lane[-1]["end_ns"] <= piece["start_ns"]), [])
             lanes += [] if lane else [lane]
             lane.append(piece)
         for i, lane in enumerate(lanes, 1):
-            order.append(f"{name} {i}" if len(lanes) > 1 else name)
+            order.append(f"{LABELS[stage]} {i}" if len(lanes) > 1 else LABELS[stage])
             boxes += [_box(order[-1], piece, begin) for piece in lane]
     base = alt.Chart().encode(y=alt.Y("engine", sort=order, title=None), tooltip=["engine", "tile", "start", "end"])
     bar = base.mark_bar(stroke="white", strokeWidth=1).encode(
@@ -116,7 +116,6 @@ def _matrix_share(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 SHOWN_TILES = 12
-LANES = {"dma_in": "DMA read", **{stage: PATH[stage][0] for stage in TILE_STAGES[1:-1]}, "dma_out": "DMA write"}
 
 
 def _product(row: Mapping[str, Any]) -> str:

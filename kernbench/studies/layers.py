@@ -28,7 +28,7 @@ from kernbench._units import FLIT_BYTES
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._launches import span
 from kernbench.analysis._records import LinkTable
-from kernbench.analysis._resources import attribution
+from kernbench.analysis._resources import LINKS, attribution
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import hottest, pe_window, shares
@@ -133,11 +133,8 @@ TRANSPOSED = {
     TURNED: GRID,
 }  # where an operand is that is stored transposed, for the same elements
 
-# Kinds of links by column: what reasons of a run call them.
-LINK_KINDS = {
-    "mesh": "mesh link", "ucie": "UCIe link", "ucie_port": "link of a UCIe port", "pe_dma": "link of PE_DMA",
-    "hbm": "link of an HBM slice",
-}  # fmt: skip
+# Kinds of links that have a column.
+LINK_KINDS = {kind: LINKS[kind] for kind in ("mesh", "ucie", "ucie_port", "pe_dma", "hbm")}
 VISIBLE = 0.01  # share of the time from which a link is kept for pictures
 
 

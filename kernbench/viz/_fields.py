@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from types import NoneType
+from typing import Annotated, Literal, get_args, get_origin
 
 from kernbench import config
-from kernbench.config._kinds import LARGEST, walk
-from kernbench.config._schema import MachineConfig
+from kernbench.config._kinds import LARGEST, Key, unit_of
+from kernbench.config._schema import machine_keys
 
 # The parameters of studies, which mean the same in all of them.
 _PARAMETERS = {
@@ -97,12 +99,11 @@ class Field:
 @cache
 def fields() -> dict[str, Field]:
     """Return every value of a machine file, by path, in the order of the file."""
-    schema, labels = config.json_schema()["$defs"], {path: label for path, label, _ in walk(MachineConfig)}
-    return {path: _field(path, labels[path], value) for path, value in _leaves(schema, schema["Machine"], "")}
+    return {key.path: _field(key) for key in machine_keys() if key.path != "schema_version"}
 
 
 _SOURCES = {"ref": "reference design", "std": "standard", "chosen": "assumption"}
-_LINE = re.compile(r"( *)(\w+):\s*([^#]*)(?:#.*\((ref|std|chosen)\b[:;]?\s*([^)]*)\))?")
+_LINE = re.compile(r"( *)(\w+):\s*([^#]*)(?:#.*?\((ref|std|chosen)\b[:;]?\s*([^)]*)\))?")
 
 
 @cache
@@ -138,31 +139,12 @@ def parameter_label(name: str) -> str:
     return _PARAMETERS.get(name) or name.replace("_", " ").strip().capitalize()
 
 
-def _leaves(schema: Mapping[str, Any], group: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for name, value in group["properties"].items():
-        here = f"{path}.{name}".lstrip(".")
-        inner = value.get("$ref") or next((x["$ref"] for x in value.get("allOf", ()) if "$ref" in x), "")
-        if here == "schema_version":
-            continue
-        if inner:
-            yield from _leaves(schema, schema[inner.rpartition("/")[2]], here)
-        else:
-            yield here, value
-
-
-def _field(path: str, label: str, value: Mapping[str, Any]) -> Field:
-    kind = next((x for x in value.get("anyOf", ()) if x.get("type") != "null"), value)
-    low = kind.get("exclusiveMinimum", kind.get("minimum"))
-    high = kind.get("maximum", LARGEST)
-    unit = str(kind.get("unit", ""))
-    return Field(
-        path,
-        label,
-        _UNITS.get(unit, unit),
-        str(value.get("description", "")).removesuffix(f"[{unit}]").strip(),
-        tuple(kind.get("enum", ())),
-        low,
-        high if high < LARGEST else None,
-        "exclusiveMinimum" in kind,
-        kind.get("type") == "integer",
-    )
+def _field(key: Key) -> Field:
+    kind = get_args(key.kind)[0] if NoneType in get_args(key.kind) else key.kind  # of an optional key
+    value, *marks = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    limits = ChainMap(*(mark.limits for mark in marks))
+    choices = get_args(value) if get_origin(value) is Literal else ()
+    unit, high = unit_of(kind), limits.get("le", LARGEST)
+    words = key.path, key.label, _UNITS.get(unit, unit), key.description, choices if len(choices) > 1 else ()
+    low = limits.get("gt", limits.get("ge"))
+    return Field(*words, low, high if high < LARGEST else None, "gt" in limits, value is int)

@@ -11,10 +11,9 @@ import numpy as np
 
 from kernbench.analysis._domains import validity
 from kernbench.analysis._launches import labels, on
-from kernbench.analysis.breakdown import PE_KINDS, STAGES
+from kernbench.analysis._stages import LABELS, LANES, PE_KINDS, STAGES
 from kernbench.analysis.compare import ns_text, percent, value_text
-from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, SHOWN_REASONS
-from kernbench.analysis.trace import LANES
+from kernbench.analysis.result import INCOMPLETE, SHOWN_LAUNCHES, SHOWN_REASONS
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import _palette as palette
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench._units import GIB, ps_to_ns
+from kernbench.analysis._resources import LINKS
+from kernbench.config._schema import machine_keys
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import PRESET, resolve_topology
 from kernbench.viz._fields import fields, sources
@@ -22,57 +24,28 @@ if TYPE_CHECKING:
 
 Point = tuple[float, float]
 
-# What a user calls each kind of component and link, and the groups of the machine file that describe it.
-_KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "host": ("Host", ("system.host", "system.host_link")),
-    "switch": ("PCIe switch", ("system.switch", "system.pcie", "system.host_link")),
-    "sip": ("SIP", ("system.sips", "system.sip_link", "sip.cube_mesh")),
-    "io": ("IO chiplet", ("sip.io", "system.sip_link")),
-    "pcie_ep": ("PCIe endpoint", ("sip.io.pcie_ep", "system.pcie")),
-    "io_noc": ("IO network", ("sip.io.noc",)),
-    "io_cpu": ("IO CPU", ("sip.io.io_cpu",)),
-    "cube": ("Cube", ("cube.noc", "cube.hbm", "cube.ucie")),
-    "router": ("Router", ("cube.noc.router", "cube.noc.link_bw_gbs")),
-    "ucie": ("UCIe port", ("cube.ucie",)),
-    "m_cpu": ("Cube CPU", ("cube.m_cpu",)),
-    "sram": ("SRAM", ("cube.sram",)),
-    "hbm": ("HBM stack", ("cube.hbm",)),
-    "hbm_ctrl": ("HBM slice", ("cube.hbm",)),
-    "pe": ("PE", ("cube.pe.pe_gemm", "cube.pe.pe_math", "cube.pe.pe_dma")),
-    "pe_cpu": ("PE CPU", ("cube.pe.pe_cpu",)),
-    "pe_scheduler": ("Scheduler", ("cube.pe.pe_scheduler",)),
-    "pe_dma": ("DMA", ("cube.pe.pe_dma",)),
-    "pe_mmu": ("MMU", ("cube.pe.pe_mmu",)),
-    "pe_tcm": ("TCM", ("cube.pe.pe_tcm",)),
-    "pe_ipcq": ("Message queues", ("cube.pe.pe_ipcq",)),
-    "pe_fetch_store": ("Fetch and store", ("cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs")),
-    "pe_gemm": ("Matrix engine", ("cube.pe.pe_gemm",)),
-    "pe_math": ("Vector engine", ("cube.pe.pe_math",)),
-    "host_link": ("Host link", ("system.host_link",)),
-    "pcie_link": ("PCIe link", ("system.pcie",)),
-    "sip_link": ("SIP link", ("system.sip_link",)),
-    "io_link": ("IO chiplet link", ("sip.io.noc",)),
-    "ucie_link": ("UCIe link", ("cube.ucie.bw_gbs", "cube.ucie.port_ns")),
-    "noc_link": ("NoC link", ("cube.noc.link_bw_gbs", "cube.noc.router.overhead_ns", "cube.propagation_ns_per_mm")),
-    "port_link": ("Link of a UCIe port", ("cube.ucie.router_bw_gbs",)),
-    "hbm_link": ("Link of an HBM slice", ("cube.hbm.bw_gbs",)),
-    "dma_link": ("Link of a DMA", ("cube.pe.pe_dma.bw_gbs",)),
-    "cpu_link": ("Link of a PE CPU", ("cube.pe.pe_cpu.bw_gbs",)),
-    "m_cpu_link": ("Link of the cube CPU", ("cube.m_cpu.bw_gbs",)),
-    "sram_link": ("Link of the SRAM", ("cube.sram.bw_gbs",)),
-}
+# Labels of the kinds of components; those of links are the names of `LINKS`.
+_LABELS = {
+    "host": "Host", "switch": "PCIe switch", "sip": "SIP", "io": "IO chiplet", "pcie_ep": "PCIe endpoint",
+    "io_noc": "IO network", "io_cpu": "IO CPU", "cube": "Cube", "router": "Router", "ucie": "UCIe port",
+    "m_cpu": "Cube CPU", "sram": "SRAM", "hbm": "HBM stack", "hbm_ctrl": "HBM slice", "pe": "PE", "pe_cpu": "PE CPU",
+    "pe_scheduler": "Scheduler", "pe_dma": "DMA", "pe_mmu": "MMU", "pe_tcm": "TCM", "pe_ipcq": "Message queues",
+    "pe_fetch_store": "Fetch and store", "pe_gemm": "Matrix engine", "pe_math": "Vector engine",
+} | {f"{kind}_link": name[0].upper() + name[1:] for kind, name in LINKS.items()}  # fmt: skip
 
 
 def _kinds(machine: Machine, controls: Mapping[str, Any]) -> dict[str, Any]:
     """By kind: label, size and speed in words, and the paths of the fields that have a control."""
     words = _parts(machine) | _links(machine)
+    shown: dict[str, list[str]] = {kind: [] for kind in _LABELS}
+    for key in machine_keys():
+        if key.path in controls:
+            links = [f"{kind}_link" for kind, name in LINKS.items() if name in key.sets]
+            for kind in dict.fromkeys((*key.parts, *links)):
+                shown[kind].append(key.path)
     return {
-        kind: {
-            "label": label,
-            "detail": list(words.get(kind, ())),
-            "fields": [path for path in controls if any(f"{path}.".startswith(f"{group}.") for group in groups)],
-        }
-        for kind, (label, groups) in _KINDS.items()
+        kind: {"label": label, "detail": list(words.get(kind, ())), "fields": shown[kind]}
+        for kind, label in _LABELS.items()
     }
 
 
@@ -120,11 +93,11 @@ def _links(machine: Machine) -> dict[str, tuple[str, ...]]:
         f"{_ns(machine.config.system.pcie.latency_ns)}",
         "io_link": _rate(machine.config.sip.io.noc.port_bw_gbs),
         "ucie_link": f"{_rate(cube.ucie.flit_gbs)}, {cube.ucie.connections} a side, {port} a port",
-        "noc_link": f"{_rate(cube.noc.link_bw_gbs)}, {hop}, {wire}",
-        "port_link": _rate(cube.ucie.router_bw_gbs),
+        "mesh_link": f"{_rate(cube.noc.link_bw_gbs)}, {hop}, {wire}",
+        "ucie_port_link": _rate(cube.ucie.router_bw_gbs),
         "hbm_link": _rate(cube.hbm.bw_gbs),
-        "dma_link": _rate(cube.pe.pe_dma.bw_gbs),
-        "cpu_link": _rate(cube.pe.pe_cpu.bw_gbs),
+        "pe_dma_link": _rate(cube.pe.pe_dma.bw_gbs),
+        "pe_cpu_link": _rate(cube.pe.pe_cpu.bw_gbs),
         "m_cpu_link": _rate(cube.m_cpu.bw_gbs),
         "sram_link": _rate(cube.sram.bw_gbs),
     }
@@ -263,7 +236,7 @@ class _Cube:
                     end = self.router(other)
                     dx, dy = (0.1 * u, 0.0) if side == "e" else (0.0, 0.1 * u)
                     points = ((x + dx, y + dy), (end[0] - dx, end[1] - dy))
-                    lines.append(_line("noc_link", points, name, _local(naming.router(0, 0, *other))))
+                    lines.append(_line("mesh_link", points, name, _local(naming.router(0, 0, *other))))
         taken = {(2 * r + dy, 2 * c + dx) for (r, c), (dx, dy) in zip(layout.pes, self.tiles, strict=True)}
         for pe, (at, (dx, dy)) in enumerate(zip(layout.pes, self.tiles, strict=True)):
             x, y = self.router(at)
@@ -284,7 +257,7 @@ class _Cube:
             rows = {part: top + pe_h * (row + 0.5) / 3 for part, row in (("pe_cpu", 0), ("pe_dma", 1))}
             if dy < 0:
                 rows = {part: 2 * top + pe_h - y_ for part, y_ in rows.items()}
-            kinds = {hbm: "hbm_link", f"{name}.pe_dma": "dma_link", f"{name}.pe_cpu": "cpu_link"}
+            kinds = {hbm: "hbm_link", f"{name}.pe_dma": "pe_dma_link", f"{name}.pe_cpu": "pe_cpu_link"}
             ends = {hbm: hbm_y + slice_h / 2, **{f"{name}.{part}": y_ for part, y_ in rows.items()}}
             for lane, (part, end_y) in enumerate(sorted(ends.items(), key=lambda item: dy * item[1])):
                 lane_x = x + dx * u * (0.085 - 0.025 * lane)
@@ -297,7 +270,7 @@ class _Cube:
             boxes.append(_box(name, "ucie", f"UCIe {side.upper()}{conn}", (x - r, y - r, 2 * r, 2 * r)))
             dx, dy = {"n": (0, -1), "s": (0, 1), "w": (-1, 0), "e": (1, 0)}[side]
             points = ((rx + dx * 0.1 * u, ry + dy * 0.1 * u), (x - dx * r, y - dy * r))
-            lines.append(_line("port_link", points, name, _local(naming.router(0, 0, *at))))
+            lines.append(_line("ucie_port_link", points, name, _local(naming.router(0, 0, *at))))
         for node, at, kind in ((naming.m_cpu(0, 0), layout.m_cpu, "m_cpu"), (naming.sram(0, 0), layout.sram, "sram")):
             dx, dy = self._free(at, taken)
             x, y = self.router(at)

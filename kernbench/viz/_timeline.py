@@ -16,9 +16,8 @@ import numpy as np
 
 from kernbench.analysis._launches import calls, span
 from kernbench.analysis._records import FETCH, MESSAGE, MOVE, PART, READ, STEP, WRITE, Records, candidates
-from kernbench.analysis.breakdown import LAUNCH, STAGES
-from kernbench.analysis.result import LABELS
-from kernbench.analysis.trace import LANES, trace_events
+from kernbench.analysis._stages import LABELS, LANES, LAUNCH, STAGE_OF
+from kernbench.analysis.trace import trace_events
 
 if TYPE_CHECKING:
     from kernbench.analysis._critical_path import CriticalPath, Step
@@ -29,7 +28,6 @@ Scene = tuple[dict[str, Any], dict[str, bytes]]
 # stages.
 _LABELS = {stage: LABELS.get(stage, stage) for stage in ("host", LAUNCH, "messages", "composite", *LANES, "memory")}
 _NUMBER = {stage: number for number, stage in enumerate(_LABELS)}
-_STAGE_OF = {kind: stage for stage, kinds in STAGES.items() for kind in kinds} | {LAUNCH: LAUNCH, "skew": LAUNCH}
 _MOST = 400_000  # intervals of a run; above, short neighbours are merged
 _PLACE = re.compile(r"(?:sip(\d+))?(?:\.cube(\d+))?(?:\.(?:hbm_ctrl\.)?pe(\d+))?")
 _TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "f8")
@@ -137,7 +135,7 @@ class Timeline:
     # The contents of the log, as tables of `_COLUMNS`: components and texts are numbers.
 
     def _work(self, records: Records) -> dict[str, np.ndarray]:
-        stages = np.array([_NUMBER[_STAGE_OF[kind]] for kind in records.kinds] or [0])[records.kind]
+        stages = np.array([_NUMBER[STAGE_OF[kind]] for kind in records.kinds] or [0])[records.kind]
         components = np.array([self._component(name) for name in records.components] or [0])
         texts = [self._text(f"{command.name} {command.tag}".strip()) for command in records.commands]
         on_host = components[records.component] == self._component("host")

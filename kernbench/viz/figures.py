@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from kernbench.analysis.result import LABELS
-from kernbench.analysis.trace import LANES
+from kernbench.analysis._stages import LABELS, LANES
 from kernbench.config._files import replacing
 from kernbench.viz import _palette as palette
 

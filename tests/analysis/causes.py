@@ -21,8 +21,8 @@ from kernbench.analysis._records import (
     STEP,
     STEP_KINDS,
 )
+from kernbench.analysis._stages import COMMAND_KINDS
 from kernbench.analysis._transfer import RouteBreakdown
-from kernbench.analysis.breakdown import COMMAND_KINDS
 
 WHOLE = (*COMMAND_KINDS, "dma_in", "dma_out")
 

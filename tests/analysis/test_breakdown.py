@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.analysis._records import Launch, Records
-from kernbench.analysis.breakdown import ORDER, STAGES, breakdown
+from kernbench.analysis._stages import LANES, ORDER, STAGES
+from kernbench.analysis.breakdown import breakdown
 from tests.analysis.synthetic import records_of
 
 ROW = st.tuples(
@@ -13,6 +14,17 @@ ROW = st.tuples(
     st.integers(0, 15),
     st.integers(0, 2),
 )
+
+
+def test_work_on_values_comes_before_its_transport_and_that_before_waits():
+    reaches = ({"gemm", "math"}, {"fetch", "store_tcm"}, {"dma_in", "dma_out"}, {"recv", "send"})
+    ranks = [{ORDER.index(stage) for stage in reach} for reach in reaches]
+    assert ranks == [{0, 1}, {2, 3}, {4, 5}, {6, 7}]
+    assert ORDER[8:] == ("composite", "host", "launch", "wait")
+
+
+def test_a_tile_passes_its_stages_in_the_order_of_their_lanes():
+    assert LANES == ("dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send")
 
 
 def rows_of(drawn):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kernbench as kb
-from kernbench.analysis.breakdown import ENGINES
+from kernbench.analysis._stages import ENGINES
 from kernbench.errors import KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext

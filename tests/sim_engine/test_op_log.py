@@ -7,8 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from kernbench.analysis._stages import KINDS
 from kernbench.errors import LimitError
-from kernbench.sim_engine._op_log import KINDS, OpLog
+from kernbench.sim_engine._op_log import OpLog
 from tests.components.one_pe import gemm, run
 
 PRODUCT = gemm(64, 128, 64, "ref_ref")

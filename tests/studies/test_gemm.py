@@ -55,7 +55,7 @@ def test_the_path_of_a_large_product_is_what_limits_it():
     [
         ("ref_ref", "dma_in", "cube.hbm.channel_bw_gbs", 16, "HBM slice"),
         ("load_load", "gemm", "cube.pe.pe_gemm.macs_per_cycle.f16", 2048, "matrix engine"),
-        ("load_load", "fetch", "cube.pe.pe_tcm.read_bw_gbs", 256, "TCM read port"),
+        ("load_load", "fetch", "cube.pe.pe_tcm.read_bw_gbs", 256, "fetch from TCM"),
     ],
 )
 def test_halving_the_named_limit_doubles_the_time_and_stays_named(default, variant, limiter, field, half, said):

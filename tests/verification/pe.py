@@ -12,7 +12,7 @@ from kernbench._units import ACK_BYTES, KIB, MIB, decimal_product, ns_to_ps, ser
 from kernbench.analysis import _transfer as transfer
 from kernbench.analysis._records import Op, Records
 from kernbench.analysis._roofline import ideal_gemm
-from kernbench.analysis.breakdown import ENGINES
+from kernbench.analysis._stages import ENGINES
 from kernbench.analysis.utilization import composite_window
 from kernbench.errors import OutOfMemoryError
 from kernbench.kernels.gemm import STAGINGS, gemm

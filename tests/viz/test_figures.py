@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from kernbench.analysis._roofline import Roofs
-from kernbench.analysis.breakdown import ORDER
+from kernbench.analysis._stages import ORDER
 from kernbench.sweeps.sensitivity import pareto
 from kernbench.viz import _palette as palette
 from kernbench.viz import figures

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from kernbench.analysis.breakdown import PE_KINDS, STAGES
+from kernbench.analysis._stages import PE_KINDS, STAGES
 from kernbench.viz import _palette as palette
 from kernbench.viz._picture import style_css
 

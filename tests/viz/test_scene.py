@@ -78,7 +78,7 @@ def test_boxes_of_any_machine_are_within_their_template(machine):
         ("pcie_link", ["64 GB/s, 100 ns"]),
         ("sip_link", ["128 GB/s, 50 ns"]),
         ("ucie_link", ["128 GB/s, 4 a side, 8 ns a port"]),
-        ("noc_link", ["256 GB/s, 1 ns a router, 0.03 ns a wire"]),
+        ("mesh_link", ["256 GB/s, 1 ns a router, 0.03 ns a wire"]),
     ],
 )
 def test_parts_and_links_are_described_in_words(kind, words):

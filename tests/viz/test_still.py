@@ -145,7 +145,7 @@ def test_no_words_are_written_over_others():
     [
         ("system", {"Host", "SIP 0", "SIP 1"}, "SIP link: 128 GB/s, 50 ns"),
         ("sip", {"Cube 0", "Cube 15", "SIP 0"}, "UCIe link: 128 GB/s"),
-        ("cube", {"PE 7", "HBM stack", "48 GiB"}, "NoC link: 256 GB/s"),
+        ("cube", {"PE 7", "HBM stack", "48 GiB"}, "Mesh link: 256 GB/s"),
         ("pe", {"Scheduler", "TCM", "2 ns a command"}, "machine"),
     ],
 )

@@ -17,12 +17,6 @@ from kernbench.errors import ConfigError
 
 # What a prediction can change. Costs of a launch on the host are left out.
 COVERED = tuple(path for path in speeds() if not path.startswith("system.host."))
-# Rates for some types of data.
-_BY_TYPE = tuple(
-    path
-    for path in COVERED
-    if path.startswith(("cube.pe.pe_gemm.macs_per_cycle.", "cube.pe.pe_math.lanes_", "cube.pe.pe_math.slow_"))
-)
 # Errors of predictions for fields up to four times slower or faster, too short and too long, as shares of the exact
 # time, rounded up: random workloads on random machines (tests/fuzz/advice.py, benchmarks/predictions.py). With messages
 # between PEs, each with the slowdown up to which it holds.

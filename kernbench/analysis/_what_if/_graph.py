@@ -38,14 +38,14 @@ from kernbench.analysis._records import (
     Transfer,
     candidates,
 )
+from kernbench.analysis._stages import COMMAND_KINDS, ENGINES, LABELS, TILE_STAGES
 from kernbench.analysis._what_if._quantities import Quantities
 from kernbench.analysis._what_if._retime import retime
-from kernbench.analysis.breakdown import COMMAND_KINDS, ENGINE_PARTS, ENGINES, TILE_STAGES
 
 Term: TypeAlias = tuple[int, float]  # quantity, coefficient
 _COMMAND, _M_CPU, _IO_CPU = "cube.pe.pe_cpu.command_ns", "cube.m_cpu.service_ns", "sip.io.io_cpu.service_ns"
 _FETCH_GBS, _STORE_GBS = "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs"
-_KIND_OF = {part: kind for kind, part in ENGINE_PARTS.items()}
+_KIND_OF = {LABELS[stage]: stage for stage in ENGINES}
 
 
 class Served(NamedTuple):

@@ -6,10 +6,10 @@ over links [ps].
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
-from itertools import pairwise
-from math import ceil
+from itertools import chain, pairwise
+from math import ceil, prod
 from operator import getitem
 from typing import Any
 
@@ -19,6 +19,8 @@ from kernbench._units import decimal_product, flits, ns_to_ps, serialization_ps
 from kernbench.analysis._records import Records
 from kernbench.analysis._resources import attribution, kind_of
 from kernbench.analysis._transfer import flit_bytes_of, flit_ps
+from kernbench.config._kinds import RATE
+from kernbench.config._schema import settings
 
 Hop = int
 _SLICE = ("cube.hbm.channel_bw_gbs", "cube.hbm.efficiency")
@@ -27,7 +29,7 @@ _MATRIX, _MACS, _VECTOR = "cube.pe.pe_gemm", "cube.pe.pe_gemm.macs_per_cycle", "
 _FAMILY = {
     "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8", "float8_e5m2": "f8", "int8": "i8", "float32": "f32",
 }  # fmt: skip
-_CLOCKED = {"router": "cube.noc.link_bw_gbs", "noc": "system.sip_link.bw_gbs"}  # of routers that may have credits
+_CLOCKED = {"router": settings("mesh link", RATE), "noc": settings("SIP link", RATE)}  # that may have credits
 _LANES = ("lanes_16bit", "lanes_32bit", "slow_op_cycles")
 VectorWork = tuple[tuple[str, int, int], ...]
 
@@ -58,15 +60,15 @@ class Quantities:
         self._bursts: tuple[float, int] = self.burst_ps / hbm["channels"], hbm["burst_bytes"]
         self.one = self._enter(("one",), 1.0)
         self.memory = self._enter(("memory",), 1.0)
-        fields = ((attribution(k, name).fields or ("",))[0] for k in ("serialization", "wire") for name in self._names)
-        self._fields = [*fields]
-        self._node_fields = [(attribution("nodes", self._nodes[b]).fields or ("",))[0] for _, b in self._hop]
-        # At routers with credits, the field that sets the cycle of a link, and whether its end is such a router.
+        self._rates = [attribution("serialization", name).fields for name in self._names]
+        self._wires = [attribution("wire", name).fields for name in self._names]
+        self._ends = [attribution("nodes", self._nodes[b]).fields for _, b in self._hop]
+        # At routers with credits, the fields that set the cycle of a link, and whether its end is such a router.
         routers = [[kind_of(self._nodes[end]) in _CLOCKED for end in ends] for ends in self._hop]
         self._clocks = [
-            next((_CLOCKED[kind] for end in ends if (kind := kind_of(self._nodes[end])) in _CLOCKED), "")
+            next((_CLOCKED[kind] for end in ends if (kind := kind_of(self._nodes[end])) in _CLOCKED), ())
             if cycle
-            else ""
+            else ()
             for ends, cycle in zip(self._hop, self._cycle, strict=True)
         ]
         self._stages = np.array([into and bool(clock) for (_, into), clock in zip(routers, self._clocks, strict=True)])
@@ -81,9 +83,9 @@ class Quantities:
         key = "ns", field
         return self._number[key] if key in self._number else self._enter(key, ns_to_ps(float(self.spec(field))))
 
-    def rate(self, field: str) -> int:
-        """Quantity of the slowdown by a rate of the machine file."""
-        key = "rate", field
+    def rate(self, *fields: str) -> int:
+        """Quantity of the slowdown by rates of the machine file."""
+        key = "rate", *fields
         return self._number[key] if key in self._number else self._enter(key, 1.0)
 
     def matrix(self, dtype: str) -> int:
@@ -137,8 +139,8 @@ class Quantities:
     def link_rate(self, hop: Hop) -> int:
         """Slowdown by a link's bandwidth, or by the cycle of routers with credits if that is longer."""
         cycle = int(self._cycle[hop])
-        field = self._clocks[hop] if self.link_ps(hop, self.flit_bytes) <= cycle else self._fields[hop]
-        return self.rate(field) if field else self.one
+        fields = self._clocks[hop] if self.link_ps(hop, self.flit_bytes) <= cycle else self._rates[hop]
+        return self.rate(*fields) if fields else self.one
 
     def transit(
         self, route: int, nbytes: int, *, reverse: bool = False, first: int = 0, last: int | None = None
@@ -185,20 +187,18 @@ class Quantities:
         for (kind, *what), number in self._number.items():
             if kind == "ns" and what[0] in new:
                 values[number] = ns_to_ps(new[what[0]])
-            elif kind == "rate" and what[0] in ratio:
-                values[number] = ratio[what[0]]
+            elif kind == "rate":
+                values[number] = _slower(ratio, what)
             elif kind == "matrix":
                 values[number] = ratio.get(f"{_MATRIX}.clock_ghz", 1.0) * ratio.get(f"{_MACS}.{what[0]}", 1.0)
                 if self.spec(_MATRIX).get("model") == "systolic":  # for f16, as many MACs as positions
                     values[number] /= ratio.get(f"{_MACS}.f16", 1.0)
             elif kind == "vector":
                 values[number] = ratio.get(f"{_VECTOR}.clock_ghz", 1.0) * self._more_cycles(what[0], new)
-        links = len(self._names)
-        if len(self._flat) and ratio.keys() & {*self._fields, *self._node_fields, *self._clocks}:
-            slower = np.array([ratio.get(field, 1.0) for field in self._fields[:links]])
-            longer = np.array([ratio.get(field, 1.0) for field in self._fields[links:]])
-            node = np.array([ratio.get(field, 1.0) for field in self._node_fields])
-            clock = np.array([ratio.get(field, 1.0) for field in self._clocks])
+        of_links = self._rates, self._wires, self._ends, self._clocks
+        slowdown = {fields: _slower(ratio, fields) for fields in set(chain(*of_links))}
+        if len(self._flat) and any(x != 1 for x in slowdown.values()):
+            slower, longer, node, clock = (np.array([slowdown[fields] for fields in each]) for each in of_links)
             longer, node = np.where(self._cycle > 0, clock, longer), np.where(self._stages, clock, node)
             latency = np.round(self._wire * longer) + np.round(self._node * node)
             times = np.ceil(self._sizes * (1000 * slower / self._bw)[self._flat] - 1e-9)
@@ -215,6 +215,10 @@ class Quantities:
         now = [float(self.spec(f"{_VECTOR}.{name}")) for name in _LANES]
         then = [new.get(f"{_VECTOR}.{name}", value) for name, value in zip(_LANES, now, strict=True)]
         return _cycles(work, *then) / _cycles(work, *now)
+
+
+def _slower(ratio: Mapping[str, float], fields: Iterable[str]) -> float:
+    return prod(ratio.get(field, 1.0) for field in fields)
 
 
 def _cycles(work: VectorWork, lanes_16bit: float, lanes_32bit: float, slow_op_cycles: float) -> float:
