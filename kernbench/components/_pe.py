@@ -71,7 +71,7 @@ class AccessOrder:
         self._writes: dict[Command, tuple[int, int]] = {}
 
     def add(self, command: Command, spans: Sequence[Span]) -> list[Command]:
-        """Return the distinct predecessors."""
+        """Return the command's distinct predecessors."""
         self._spans[command] = spans
         lo, hi = min(spans)[0], max([end for _, end, _ in spans])
         if any(writes for _, _, writes in spans):

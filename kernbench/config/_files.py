@@ -82,7 +82,7 @@ for _kind, _form in _NUMBERS.items():
 
 
 def parse_yaml(text: str) -> tuple[Any, list[Fault]]:
-    """Report a fault for each duplicate key, too."""
+    """Parse YAML; the faults are duplicate keys."""
     content, doubles = _parsed(text)
     return deepcopy(content), list(doubles)
 

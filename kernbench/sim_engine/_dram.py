@@ -520,7 +520,7 @@ class DramSlice:
             self._plan(following)
 
     def done(self, request: Request, end: int, channel: Channel) -> None:
-        """Handle the completion of a read's burst at `end` in each of the channel's numbers."""
+        """Handle the completion of a read's burst at `end`, in each pseudo channel of `channel`."""
         txn, ready, count = request.txn, request.ready, len(channel.numbers)
         if end > txn.served_ps:
             txn.served_ps, txn.since_ps, txn.opener = end, channel.since, channel.key

@@ -404,7 +404,7 @@ def dependencies(engine: GraphEngine) -> Dependencies:
         routes.append(tuple(path))
         for at, link in enumerate(route.links):
             if (path[at], path[at + 1]) not in links:
-                # Both ways: a transaction goes out over one and comes back over the other.
+                # Both directions: a transaction uses one for its request and the other for its reply.
                 back = engine.network.link(link.dst, link.src)
                 links[path[at], path[at + 1]] = _times(graph, link)
                 links[path[at + 1], path[at]] = _times(graph, back)

@@ -2,17 +2,17 @@
 
 A machine is a graph of FIFO links. A message is a sequence of flits. A flit that reaches a link at t leaves it at
 max(t, free) + bytes / bandwidth and reaches the next link one latency later. Memories serve bursts by the same rule,
-one server for each channel. There are no shortcuts here: every flit costs one calendar entry for each link. The
+one server for each channel. There are no shortcuts here: every flit costs one calendar entry per link. The
 compiled core (`_core.pyx`) gives the same picoseconds faster, and is tested against this module.
 
-The calendar holds entries (time, priority, key, fn, arg). What happens at one instant happens in this order:
+The calendar holds entries (time, priority, key, fn, arg). Entries of one instant are processed in this order:
 
 - ordinary callbacks and SimPy events (priority 0 and 1), in the order in which they were scheduled;
-- replies that a memory has ready (`ARRIVAL`), by the key of their transaction: node of the asker, then its count;
+- replies that are ready at a memory (`ARRIVAL`), by transaction key: node of the requester, then its count;
 - arrivals over links, by the rank of the link, the node behind it, and the order in which flits left it (M4.4);
-- what was asked to come last (`LAST`).
+- calls of `call_last` (`LAST`).
 
-So the structure of the machine decides ties, never the order in which a program happened to create objects.
+So the structure of the machine decides ties, never the order in which a program creates objects.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class Core:
             return
         memory = flit.links[-1].memory
         if flit.each and memory is not None:
-            memory.on_flit(flit.arg)  # type: ignore[arg-type]  # `each` is asked for with a transaction only
+            memory.on_flit(flit.arg)  # type: ignore[arg-type]  # `each` is set for transactions only
         if flit.fn is not None:
             if flit.wait != UNKNOWN:
                 assert self.waits is not None

@@ -2,12 +2,12 @@
 
 A router has an input for each link into it, with a buffer of `depth` flits for each virtual channel (VC), and an output
 for each link out of it. A packet takes four stages: its route is known after `routing` cycles, a VC of the next buffer
-is allocated to it, each flit is allocated the switch, and crosses it. A flit leaves only if the next buffer has room
-for it, which credits tell: they return over the reverse link. Both allocations are separable, output first, with the
-pointers of iSLIP and one iteration.
+is allocated to it, each flit is allocated the switch, and crosses it. A flit leaves only with a credit, a free place in
+the next buffer; credits return over the reverse link. Both allocations are separable, output first, with the pointers
+of iSLIP and one iteration.
 
-Everything happens at whole cycles. What a router does in a cycle depends only on what reached it by then, and affects
-others in later cycles only: the order in which routers are visited has no effect.
+All events are at whole cycles. A router's actions in a cycle depend only on arrivals up to then, and affect others
+only in later cycles: the order in which routers are visited has no effect.
 """
 
 from __future__ import annotations
