@@ -2,7 +2,7 @@
 """The compiled core: a machine's calendar, links and memories, equal to `_python_core` to the picosecond.
 
 `_python_core` defines the times: every flit takes every link by its own calendar entry. Here the flits of a message
-move as a train until other traffic comes between them.
+move as a train until other traffic comes between them. What both modules define is documented there.
 
 A train reserves a link for all of its flits, and their departures follow by arithmetic. It does so when its first flit
 reaches the link, or earlier if nothing else is in flight towards it. If other traffic reaches the link before a flit of
@@ -131,7 +131,6 @@ cdef inline int insert(Calendar* heap, Entry* entry) except -1:
 
 
 cdef inline void remove(Calendar* heap, Entry* first) noexcept nogil:
-    """Remove the first entry."""
     cdef Entry last
     first[0] = heap.at[0]
     heap.n -= 1
@@ -141,7 +140,6 @@ cdef inline void remove(Calendar* heap, Entry* first) noexcept nogil:
 
 
 cdef inline void replace(Calendar* heap, Entry* entry) noexcept nogil:
-    """Replace the first entry by another."""
     cdef Entry* at = heap.at
     cdef int n = heap.n, i = 0, child = 1, end, j
     while child < n:
@@ -241,7 +239,6 @@ cdef class Link:
         return f"{self.src}->{self.dst}"
 
     cdef int64_t ps(self, int64_t size) except -1:
-        """Service time of a flit of `size` bytes [ps]."""
         if size == self.flit_bytes:
             return self.flit_ps
         if size != self.small_size:
@@ -440,7 +437,6 @@ cdef class Core:
         self.objects.clear()
 
     def peek(self):
-        """Time of the next entry [ps], infinity if there is none."""
         return self.calendar.at[0].place.t if self.calendar.n else float("inf")
 
     cdef int keep(self, object x) except -1:
@@ -502,16 +498,13 @@ cdef class Core:
         self.push(t, NORMAL, self.scheduled, CALL, fn, arg)
 
     cpdef call_last(self, int64_t t, fn, arg=None):
-        """Call `fn(arg)` at time `t` [ps], after everything else of that instant."""
         self.scheduled += 1
         self.push(t, LAST, self.scheduled, CALL, fn, arg)
 
     cpdef call_ordered(self, int64_t t, int64_t key, fn, arg):
-        """Call `fn(arg)` at time `t` [ps], before arrivals over links, in the order of transaction keys."""
         self.push(t, ARRIVAL, key, CALL, fn, arg)
 
     cpdef call_after_turns(self, int64_t t, int64_t order, fn, arg):
-        """Call `fn(arg)` at time `t` [ps], after the calls of `call_last`; `order` is unique at that time."""
         self.push(t, LAST + 1, order, CALL, fn, arg)
 
     cpdef wake_at(self, int64_t t, Callee callee, int what, arg):
@@ -523,10 +516,6 @@ cdef class Core:
         self.push(t, priority, self.scheduled, EVENT, event, None)
 
     def drain(self, int64_t limit, until=None):
-        """Process up to `limit` entries, for some 20 ms of host time; return True if more remain.
-
-        Stops early, and returns False, when `until` has been processed or the calendar is empty.
-        """
         cdef int64_t done = 0
         cdef Entry entry, following
         cdef Leaving* leaving
@@ -623,10 +612,6 @@ cdef class Core:
     # ---------------------------------------------------------------------------------------------------- movement
 
     cpdef put(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each=False):
-        """Send `count` flits of `size` bytes over `links` now; `fn(arg)` is called when the last one arrives.
-
-        With `each` the memory behind the last link is notified of every flit.
-        """
         cdef Flit flit
         cdef int64_t wait
         if count < 1 or size < 0:
@@ -649,7 +634,6 @@ cdef class Core:
         return train
 
     cdef inline int64_t waited(self, Link link, int64_t key, int64_t wait, int64_t arrival, int64_t start) except? -1:
-        """Record the wait of a flit whose service starts at `start`, behind its own message or another one."""
         cdef int64_t front = -1
         if wait != UNKNOWN:
             if link.served_key == key and link.free >= arrival:
@@ -668,7 +652,6 @@ cdef class Core:
         return 0
 
     cdef int turned(self, Link link, int64_t key, int64_t asked, int64_t t) except -1:
-        """Record a message's wait since `asked` for its first turn at an arbiter, at `t`."""
         cdef int64_t wait, front
         if self.waits is not None and asked < t:
             wait = self.waits.of(key)
@@ -724,7 +707,6 @@ cdef class Core:
         return 0
 
     cdef int arrive_at(self, int64_t t, int64_t priority, int64_t base, Flit flit) except -1:
-        """Deliver a flit at time `t` [ps] behind a credit-based network."""
         self.number += 1
         return self.push(t, priority, base + self.number - 1, EMERGE, flit, None)
 
@@ -743,7 +725,6 @@ cdef class Core:
         return 0
 
     cdef int64_t served(self, Link link, Flit flit, int64_t arrival, int64_t start, int64_t least_ps) except -1:
-        """Serve a flit sent at `start`, >= `least_ps` after its arrival at a router; return the service time."""
         cdef int64_t d = link.ps(flit.size)
         if self.live and start > self.now:
             link.idle(self.now, link.free, start - link.free, start - link.free, 1)
@@ -1102,7 +1083,6 @@ cdef class Arbiter:
         self.start(kind, route, count, size, key, fn, arg, each)
 
     cpdef start(self, int kind, Route route, int64_t count, int64_t size, int64_t key, fn, arg, bint each):
-        """Send `count` flits of `size` bytes, now or when their turn comes."""
         cdef Waiting message
         cdef bint idle = self.turn_ps < 0 and self.link.free <= self.core.now and not self.link.pending
         if idle and count <= self.chunk:
@@ -1125,7 +1105,6 @@ cdef class Arbiter:
         return self.queue if kind == QUEUE_ else self.bulk
 
     cdef int schedule(self) except -1:
-        """Schedule the next turn for when the link is free, if a message waits."""
         cdef int64_t t
         if (self.bulk or self.queue) and not self.link.pending:
             t = max(self.link.free, self.core.now)
@@ -1304,12 +1283,10 @@ cdef class HbmSlice:
 
     @property
     def busy_ps(self):
-        """Busy time, averaged over the channels [ps]."""
         self.look()
         return self.served_ps // self.n
 
     def busy_by(self, int64_t now):
-        """Busy time until `now`, averaged over the channels [ps]; live runs only."""
         cdef int i
         cdef int64_t ahead = 0, turn
         self.look()
@@ -1333,7 +1310,6 @@ cdef class HbmSlice:
     # -- reads
 
     def on_read(self, Transaction txn):
-        """Serve a read: all its bursts are requested at once, its flits leave as they become ready."""
         cdef Ready ready = Ready.__new__(Ready)
         self.look()
         ready.txn = txn
@@ -1432,7 +1408,6 @@ cdef class HbmSlice:
         return t + self.turn_ps
 
     cdef int release(self, Ready ready) except -1:
-        """Send the flits that are ready now on the reply route."""
         cdef Transaction txn = ready.txn
         cdef Route back = txn.back
         cdef int64_t count = ready.groups.at[ready.next].d, size = min(txn.nbytes, back.flit_bytes)
@@ -1450,7 +1425,6 @@ cdef class HbmSlice:
     # -- writes
 
     def on_write(self, Transaction txn):
-        """Handle the arrival of a write's last flit; it is acknowledged when its bursts are served."""
         self.look()
         if self.memory is not None and txn.data is not None:
             self.memory.poke(txn.pieces, txn.data)

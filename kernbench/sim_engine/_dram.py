@@ -428,7 +428,6 @@ class DramSlice:
 
     @property
     def busy_ps(self) -> int:
-        """Busy time of its data buses, averaged over the channels [ps]."""
         return sum([channel.served * len(channel.numbers) for channel in self.channels]) // self.n
 
     @property
@@ -443,7 +442,6 @@ class DramSlice:
         return DramActivity(begun, rows, bus_ps // (self.per_burst * self.timing.access), bus_ps, worked_ps)
 
     def busy_by(self, now: int) -> int:
-        """Busy time of its data buses until `now`, averaged over the channels [ps]; live runs only."""
         ahead = 0
         for channel in self.channels:
             channel.ahead = [end for end in channel.ahead if end > now]

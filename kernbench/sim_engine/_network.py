@@ -165,7 +165,6 @@ class Clock(simpy.Environment):
 
     @property
     def events(self) -> int:
-        """Number of calendar entries processed."""
         return self.core.events
 
     def schedule(self, event: Event, priority: int = NORMAL, delay: float = 0) -> None:

@@ -108,7 +108,6 @@ class OpLog:
 
     @property
     def commands(self) -> tuple[CommandInfo, ...]:
-        """Information on each command so far, by id."""
         return tuple(self._commands)
 
     def after(self, command: int, first: int) -> None:

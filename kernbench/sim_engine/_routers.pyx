@@ -64,7 +64,6 @@ cdef class Leg(Callee):
         PyMem_Free(self.high)
 
     cpdef landed(self, flit):
-        """Enqueue a flit at the source."""
         cdef Routers routers = self.routers
         cdef Source* source = &routers.sources[self.source]
         cdef int i = routers.spare, position = self.entered % self.packet_flits, c = self.message_class
@@ -92,7 +91,6 @@ cdef class Leg(Callee):
         routers.wake(self.source)
 
     cdef int leave(self, int i, int64_t t_ps) except -1:
-        """Deliver a flit at `t_ps`, or when all earlier flits of the leg have been delivered."""
         cdef Routers routers = self.routers
         cdef Held* held = &routers.held[i]
         cdef int64_t number = held.number
@@ -169,7 +167,6 @@ cdef class Routers:
         return i
 
     def add_router(self, int inputs, outputs):
-        """Add a router; `outputs` are (link latency [cycles], link). Return its number."""
         cdef int r = self.n_routers, i, room, ports
         cdef Router* router
         self.n_routers += 1
@@ -207,12 +204,10 @@ cdef class Routers:
         return r
 
     def join(self, int src, int output, int dst, int into):
-        """Connect an output of a router to an input of another."""
         self.senders[self.routers[src].output + output].into = self.routers[dst].input + into
         self.inputs[self.routers[dst].input + into].upstream = self.routers[src].output + output
 
     def add_source(self, int router, int into, int wire, link):
-        """Add the source of an input of a router; return its number."""
         cdef int i = self.n_sources, c
         cdef Source* source
         self.n_sources += 1
@@ -229,7 +224,6 @@ cdef class Routers:
     # ------------------------------------------------------------------------------------------------------ calendar
 
     cdef int wake(self, int source) except -1:
-        """Activate a source from the next cycle on, which may begin at this instant."""
         if not self.sources[source].listed:
             self.sources[source].listed = True
             grow(<void**>&self.sending, &self.room_sending, self.n_sending + 1, sizeof(int))
@@ -266,7 +260,6 @@ cdef class Routers:
         return 0
 
     def cycle(self, int64_t t):
-        """Simulate a cycle, after everything else of this instant."""
         cdef int i, j
         cdef Bucket* bucket = &self.wheel[t & (self.span - 1)]
         cdef Event* event
@@ -319,7 +312,6 @@ cdef class Routers:
         return 0
 
     cdef int take(self, int into, int v, int held, int64_t t) except -1:
-        """Buffer a flit that has arrived."""
         cdef int channel = into * self.n + v, r = self.inputs[into].router
         cdef Vc* vc = &self.channels[channel]
         cdef Router* router = &self.routers[r]
@@ -340,7 +332,6 @@ cdef class Routers:
         return 0
 
     cdef int allocate_vcs(self, Router* router, int64_t t) except -1:
-        """Allocate free VCs of the next buffers to waiting packets, by one iteration of iSLIP."""
         cdef int n = self.n, n_in = router.inputs * n, n_out = router.outputs * n
         cdef int first_in = router.input * n, first_out = router.output * n
         cdef int i, j, m = 0, iv, ov, pointer, turn, found, held
@@ -386,7 +377,6 @@ cdef class Routers:
         return 0
 
     cdef int allocate_switch(self, Router* router, int64_t t) except -1:
-        """Match inputs to outputs for a cycle, by one iteration of iSLIP."""
         cdef int n = self.n, n_in = router.inputs, n_out = router.outputs, i, m = 0, q, o, v, found, pointer, channel
         cdef int* offered = self.winner  # by output: the input that it is granted to
         cdef int* chosen = self.winner + self.room_ports  # by input: the output that it accepts
@@ -445,7 +435,6 @@ cdef class Routers:
         return 0
 
     cdef int send(self, int channel, int64_t t) except -1:
-        """Send the first flit of a VC through the switch, and return its credit."""
         cdef int n = self.n, i, upstream = self.inputs[channel // n].upstream
         cdef Vc* vc = &self.channels[channel]
         cdef Sender* sender = &self.senders[vc.out]
@@ -475,10 +464,6 @@ cdef class Routers:
         return 0
 
     cdef int serve(self, int sender, int i, int64_t t, int least) except -1:
-        """Occupy a link with a flit from cycle `t` on; return the cycles beyond the first.
-
-        The flit has spent `least` cycles or more in the router.
-        """
         cdef Flit flit = <Flit>self.flits[i]
         cdef Link link = <Link>self.links[sender]
         cdef int64_t ps = self.core.served(link, flit, self.held[i].since_ps, t * self.cycle_ps, least * self.cycle_ps)
