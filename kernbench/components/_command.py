@@ -201,7 +201,7 @@ class Backend(Protocol):
         """Issue the next command of the program; never waits for its completion."""
 
     def block(self, on: Value | Command) -> None:
-        """Return when `on` is complete (its `done_ps`, and with data its array, are set)."""
+        """Return once `on` is complete (its `done_ps`, and with data its array, are set)."""
 
     def drop(self, value: Value) -> None:
         """Free `value`, which the program no longer references, once no command needs it."""

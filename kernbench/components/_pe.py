@@ -71,7 +71,7 @@ class AccessOrder:
         self._writes: dict[Command, tuple[int, int]] = {}
 
     def add(self, command: Command, spans: Sequence[Span]) -> list[Command]:
-        """Add a command; return its distinct predecessors."""
+        """Return the command's distinct predecessors."""
         self._spans[command] = spans
         lo, hi = min(spans)[0], max([end for _, end, _ in spans])
         if any(writes for _, _, writes in spans):
@@ -230,7 +230,6 @@ class Job:
         return None if compute is None else compute(*[value.array for value in self.command.inputs])
 
     def finish(self, t: int, by: int) -> None:
-        """Complete the command at `t`, with the event `by`: set the output's value and time, and notify the waiters."""
         command = self.command
         output, waiters = command.output, command.waiters
         if output is not None:
@@ -421,14 +420,12 @@ class Program(Callee):
 
     @property
     def is_ordered(self) -> bool:
-        """Whether messages or atomic operations order it with the other programs of its launch."""
         return self.synchronizes or bool(self.queues)
 
     def description(self) -> str:
         return f"{self.pe.name}, kernel {self.launch.name!r}"
 
     def under_way(self, lo: int, hi: int, writes_only: bool) -> bool:
-        """Whether a command in flight accesses (or writes) physical memory from `lo` to `hi`."""
         order, mmu = self.pe.order, self.pe.mmu
         return order is not None and any(
             pa < hi and lo < pa + nbytes
@@ -454,7 +451,6 @@ class Program(Callee):
         return "\n    ".join(lines)
 
     def location(self) -> str:
-        """PE, kernel and, unless the program has ended, the innermost line of user code."""
         frame = user_frame(sys._getframe() if getcurrent() is self._greenlet else self._greenlet.gr_frame)
         line = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
         return f"{self.pe.name}, kernel {self.launch.name!r}{line}"

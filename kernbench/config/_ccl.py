@@ -326,7 +326,6 @@ def ccl_faults(config: CclConfig) -> Iterator[Fault]:
 
 
 def ccl_misfits(config: CclConfig, machine: MachineConfig) -> Iterator[Fault]:
-    """Yield a fault for every value that the machine does not have."""
     cubes = machine.cubes_per_sip
     stated: list[tuple[KeyPath, Any]] = [(("defaults",), config.defaults.root_cube)]
     stated += [(("algorithms", name), entry.root_cube) for name, entry in config.algorithms.items()]

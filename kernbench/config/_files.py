@@ -82,7 +82,7 @@ for _kind, _form in _NUMBERS.items():
 
 
 def parse_yaml(text: str) -> tuple[Any, list[Fault]]:
-    """Return the content of `text`, and a fault for each duplicate key."""
+    """Parse YAML; the faults are duplicate keys."""
     content, doubles = _parsed(text)
     return deepcopy(content), list(doubles)
 
@@ -218,7 +218,7 @@ def replacing(path: Path, remedy: str = _REMEDY) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, remedy: str = _REMEDY) -> Path:
-    """Write a text file atomically, as `replacing`; return its path."""
+    """Write atomically, as `replacing`."""
     with replacing(path, remedy) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
     return path
@@ -234,7 +234,7 @@ def read_json(path: Path, what: str, remedy: str) -> dict[str, Any]:
 
 
 def read_arrays(path: Path, what: str, remedy: str) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file; objects and oversized arrays are refused before memory is allocated."""
+    """Refuse objects and oversized arrays in an .npz file before memory is allocated."""
     import numpy as np
 
     try:
@@ -322,7 +322,7 @@ def _read_table(path: Path) -> list[list[float]]:
 
 
 def find(name: str = "topology.yaml", start: str | Path | None = None) -> Path:
-    """Return the nearest file called `name` in a folder or its parents, else the packaged default."""
+    """Search a folder and its parents, nearest first, for a file called `name`; else the packaged default."""
     folder = Path.cwd() if start is None else Path(start).resolve()
     for place in (folder, *folder.parents):
         # Next to a notebook of the same name, the file holds a milestone's parameters.

@@ -52,7 +52,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def expected(message: str) -> PydanticCustomError:
-    """Make the error of a value; `message` follows "key = value" unchanged."""
+    """`message` follows "key = value" unchanged."""
     return PydanticCustomError(EXPECTED, "{message}", {"message": message})
 
 

@@ -17,7 +17,7 @@ Places = np.ndarray | Affine
 
 
 def load(pointer: Pointer, places: Places, tl: TLContext) -> Tile:
-    """Load the elements at `places`: as a block if they are consecutive, else by a tile of pointers."""
+    """Load consecutive `places` as a block, others by a tile of pointers."""
     first = _start(places)
     return tl.load(pointer + tl.constant(places)) if first is None else tl.load(pointer + first, shape=places.shape)
 
@@ -28,7 +28,7 @@ def store(pointer: Pointer, places: Places, x: Tile, tl: TLContext) -> None:
 
 
 def _start(places: Places) -> int | None:
-    """Return the first place if the places are consecutive, else None."""
+    """First of consecutive places, else None."""
     if isinstance(places, Affine):
         runs = places.runs() if places.ascend else None
         return places.first if runs is not None and len(runs) == 1 else None

@@ -43,7 +43,7 @@ class Routes:
         self._slice_gbs = hbm.slice_gbs
 
     def busiest(self, nbytes: np.ndarray, served_bytes: np.ndarray) -> tuple[float, str]:
-        """Return the time of the busiest link or memory [ns], and its kind.
+        """Time of the busiest link or memory [ns], and its kind.
 
         `nbytes` and `served_bytes`, as the memories serve them, are (reader, holder).
         """

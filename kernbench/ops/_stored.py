@@ -44,14 +44,14 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """Where the elements of a matrix are stored, counted from its pointer."""
+    """The storage of a matrix; places count elements from its pointer."""
 
     shape: tuple[int, int]
     pieces: tuple[Piece, ...]
 
     @classmethod
     def of(cls, config: MachineConfig, shape: tuple[int, int], policy: DPPolicy, *, transposed: bool = False) -> Stored:
-        """Return a matrix placed by a policy; `transposed`: the policy places its transpose."""
+        """With `transposed`, the policy places the transpose."""
         shards = resolve_dp_policy(
             policy, shape=shape[::-1] if transposed else shape, itemsize=1, num_pe=config.pes_per_cube,
             num_cubes=config.cubes_per_sip, target_sip=0,
@@ -72,7 +72,7 @@ class Stored:
         cls, shape: tuple[int, int], strides: tuple[int, int], parts: Iterable[tuple[int, int, tuple[int, ...]]],
         offsets: Sequence[int] = (0,),
     ) -> Stored:  # fmt: skip
-        """Return a stack of matrices whose memory has `parts`: (first element, elements, PEs that hold it).
+        """Place a stack of matrices in memory `parts`: (first element, elements, PEs that hold it).
 
         Elements are counted from the pointer; each matrix begins at one of `offsets`.
         """
@@ -105,7 +105,7 @@ class Stored:
         return cls((matrices[0].shape[0], column), tuple(pieces))
 
     def near(self, rows: Span, columns: Span) -> list[tuple[Piece, Span, Span]]:
-        """Return the pieces with elements of a block, and which rows and columns of the block; cached."""
+        """Pieces that overlap a block, each with its rows and columns in the block; cached."""
         key = rows, columns
         found = self._found.get(key)
         if found is None:
@@ -117,7 +117,7 @@ class Stored:
         return found
 
     def first(self, rows: Span, columns: Span) -> int | None:
-        """Return the place of the first element of a block that is consecutive in row-major order, else None."""
+        """Place of the first element of a block that is consecutive in row-major order, else None."""
         first = after = None
         n = columns[1]
         for piece, lines, part in self.near(rows, columns):
@@ -144,7 +144,7 @@ class Stored:
         return [b - a for a, b in pairwise(sorted(x for x in edges if start <= x <= stop))]
 
     def is_by_rows(self, rows: Span, columns: Span) -> bool:
-        """Return True if the elements of each row of a block are consecutive."""
+        """Whether the elements of each row of a block are consecutive."""
         return all(piece.column_step == 1 for piece, *_ in self.near(rows, columns))
 
     @cached_property
@@ -192,12 +192,12 @@ class Stored:
 
 
 def _nearest(holders: Sequence[int], pe: int, each: int) -> int:
-    """Return `pe` if it is a holder, else the first holder in its cube of `each` PEs, else the first."""
+    """Choose `pe` if it is a holder, else the first holder in its cube of `each` PEs, else the first."""
     return min(holders, key=lambda holder: (holder != pe, holder // each != pe // each))
 
 
 def _inside(shape: tuple[int, int], strides: tuple[int, int], low: int, high: int) -> list[tuple[Span, Span]]:
-    """Return the blocks, as rows and columns, of a strided matrix whose elements have places from `low` to `high`."""
+    """Blocks (rows, columns) of a strided matrix whose elements have places from `low` to `high` (exclusive)."""
     (m, n), (row_step, column_step) = shape, strides
     if row_step < column_step:
         return [(rows, columns) for columns, rows in _inside((n, m), (column_step, row_step), low, high)]

@@ -55,7 +55,7 @@ class Heads:
     held: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
 
     def holder(self, batch: int, head: int, token: int) -> int:
-        """Return the PE that holds the first element of a token; 0 without `held`."""
+        """PE that holds the first element of a token; 0 without `held`."""
         if not self.held:
             return 0
         place = self.offsets[batch] + head * self.strides[0] + token * self.strides[1]
@@ -155,7 +155,7 @@ class Offsets:
         return self._made[key]
 
     def rows(self, pointer: Pointer, at: Heads, batch: int, heads: Span, tokens: Span, width: int) -> PointerTile:
-        """Return pointers to tokens of heads, as a matrix of heads * tokens rows."""
+        """Pointers to tokens of heads, as a matrix of heads * tokens rows."""
         (head, n), (token, m) = heads, tokens
         start = pointer + (at.offsets[batch] + head * at.strides[0] + token * at.strides[1])
         return PointerTile(start, self.get((n, m, width), at.strides, (n * m, width)))
@@ -229,7 +229,7 @@ def merge(
 
 @lru_cache(maxsize=256)
 def parts_of(machine: Machine, sizes: Attention) -> int:
-    """Return the number of parts of the kv tokens: that with the lowest estimate for one query token, else 1."""
+    """Choose the number of parts of the kv tokens: the lowest estimate for one query token, else 1."""
     free = machine.config.pes_per_sip // max(1, sizes.batch * len(sizes.blocks))
     if sizes.q_len > 1 or not sizes.seen or free < 2:
         return 1
@@ -238,7 +238,7 @@ def parts_of(machine: Machine, sizes: Attention) -> int:
 
 
 def estimate(machine: Machine, sizes: Attention, parts: int) -> float:
-    """Estimate the attention of one query token, with its kv tokens in `parts`, by closed form [ns].
+    """Closed-form time of the attention of one query token, with its kv tokens in `parts` [ns].
 
     A part waits for its reads, its two products, the softmax, and the writes of its results; a merge reads the
     results of all parts from its own memory, and sums them.

@@ -21,7 +21,7 @@ def _blocks(rows: np.ndarray, parts: Parts, tl: TLContext) -> Iterator[tuple[int
 
 
 def _largest(x: Tile, tl: TLContext) -> Tile:
-    """Return the largest value of each row; NaN if there is one, as in torch."""
+    """Largest value of each row; NaN if there is one, as in torch."""
     found: Tile = tl.max(x, axis=1)
     if not x.dtype.is_floating_point:
         return found

@@ -1,1 +1,1 @@
-"""The clock, the links and everything that happens on them."""
+"""The simulation engine: clock, links, memories, and the log."""

@@ -1,24 +1,24 @@
-"""Causes: the events that times follow from. Every time of the simulation travels with the event that it is of.
+"""Causes: the events that times follow from. Every simulated time is passed on together with its event.
 
-A decision names its candidates to the log, the one that was decisive first; of equal times, the first that was asked
-about. `analysis._records` has the numbers of events.
+A decision logs its candidate causes, the decisive one first; of equal times, the first one compared. Events are
+numbered as in `analysis._records`.
 """
 
 from __future__ import annotations
 
 from kernbench.analysis._records import NONE
 
-# What the stages of a PE spend time on: `PARTS` of the records.
+# Parts of a command's time in the stages of a PE: `PARTS` of the records.
 PLAN, READING, MEMORY, FETCH, GEMM, MATH, STORE, WRITING = range(8)
-READS, WRITES = 8, 9  # how many requests READING and WRITING are of
+READS, WRITES = 8, 9  # number of requests in READING and WRITING
 _WIDTH = 10
 
 
 class Cause:
-    """What a time follows from: an `event`, or if tiles are not logged, the time by part since the cause `before`.
+    """The cause of a time: an `event` or, if tiles are not logged, a path: the time by part since the cause `before`.
 
-    Such a path is of one `command`. It becomes an event when something that is logged follows from it; `depth` counts
-    the paths before it that are none yet.
+    A path belongs to one `command`. It becomes an event when something logged follows from it; `depth` counts the
+    earlier paths that are not events yet.
     """
 
     __slots__ = ("before", "command", "depth", "event", "parts")
@@ -29,7 +29,7 @@ class Cause:
         self.parts: list[int] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 
     def then(self, command: int, part: int, ps: int) -> Cause:
-        """Return the cause that follows after `ps` in a part of a command."""
+        """Extend the path by `ps` in one part of a command; a path of that command that is no event yet is copied."""
         found = Cause()
         found.command = command
         if self.event or self.command != command:

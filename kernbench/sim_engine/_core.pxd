@@ -8,7 +8,7 @@ from kernbench.sim_engine._transaction cimport Transaction
 from kernbench.sim_engine._waits cimport Waits
 
 
-cdef struct Line:  # flit i of a train comes no earlier than a + i * d, where it has waited at `wait` last
+cdef struct Line:  # flit i of a train arrives no earlier than a + i * d; its last wait is `wait`
     int64_t a
     int64_t d
     int64_t wait
@@ -39,14 +39,14 @@ cdef struct Calendar:  # a binary heap
     int room
 
 
-cdef struct Taken:  # what a train found and did at a link that it has taken
-    int64_t free  # since when the link would be free without it
-    int64_t key  # what the link had served last
+cdef struct Taken:  # a link reserved by a train, and the state before
+    int64_t free  # when the link would be free without the train
+    int64_t key  # of the message that the link served before
     int64_t wait
     int end  # where its lines end in `Train.out`
 
 
-cdef struct Gap:  # `n` times ahead of the clock at which a link is idle for `ps`, each `step` after the one before
+cdef struct Gap:  # `n` idle times of `ps` ahead of the clock, `step` apart
     int64_t begin
     int64_t ps
     int64_t step
@@ -57,7 +57,7 @@ cdef struct Leaving:  # a flit on its way over a link, behind the one that is in
     int64_t t
     int64_t order
     int flit  # its number in `Core.objects`
-    int k  # where it comes to
+    int k  # index of the next link
 
 
 cdef class Arbiter
@@ -91,13 +91,13 @@ cdef class Link:
     cdef int64_t claim_number, last
     cdef list claims
     cdef int64_t backoff
-    # Single flits that have left it or will, in order: the first one is in the calendar.
+    # Single flits that leave it, in order: the first one is in the calendar.
     cdef Leaving* leaving
     cdef int leaves, leaving_first, leaving_room
     cdef int64_t busy_ps
     cdef readonly int64_t number
     cdef int64_t served_key, served_wait
-    # What `busy_by` needs in a live run: from now to `free` it is busy but for these.
+    # In a live run, for `busy_by`: from now to `free` it is busy except in these gaps.
     cdef Gap* gaps
     cdef int n_gaps, gaps_room
     cdef int64_t ps(self, int64_t size) except -1
@@ -139,7 +139,7 @@ cdef class Core:
     cdef int64_t number, scheduled, phase
     cdef Place latest
     cdef Lines scratch
-    # What other modules call comes first: so they need not be compiled again when the rest changes.
+    # Methods called by other modules come first, so that a change of the rest does not recompile those.
     cpdef call_at(self, int64_t t, fn, arg=*)
     cpdef call_last(self, int64_t t, fn, arg=*)
     cpdef call_ordered(self, int64_t t, int64_t key, fn, arg)
@@ -204,7 +204,7 @@ cdef class Arbiter:
 cdef struct Channel:
     int64_t free
     int64_t since  # since when it has been busy without a gap
-    int64_t key  # of the transaction that came then
+    int64_t key  # of the transaction that began the busy period
     int direction
 
 
@@ -223,7 +223,7 @@ cdef class HbmSlice:
     cdef int64_t line_mask, round_bytes
     cdef bint by_rounds
     cdef Channel* channels
-    cdef list turns  # when channels begin to turn around; what `busy_by` needs
+    cdef list turns  # starts of turnarounds, for `busy_by`
     cdef Place* coming
     cdef list what
     cdef int first, count, room

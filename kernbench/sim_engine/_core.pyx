@@ -1,20 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, nonecheck=False
-"""The compiled core: the calendar of a machine, its links and memories, equal to `python_core` to the picosecond.
+"""The compiled core: a machine's calendar, links and memories, equal to `_python_core` to the picosecond.
 
-`python_core` defines the times: every flit takes every link by an entry of the calendar. Here the flits of a message move
-as a train until something comes between them.
+`_python_core` defines the times: every flit takes every link by its own calendar entry. Here the flits of a message
+move as a train until other traffic comes between them. What both modules define is documented there.
 
-A train takes a link for all of its flits, and arithmetic says when each of them leaves. It does so when its first flit
-reaches the link, or earlier where nothing else is under way to it. If something else reaches the link before a flit of
-the train has, the train is split there: its later flits give back that link and the links behind it, and come again as
-a train. So links serve flits in the order in which they come, at a few entries a message. On links where that happens
-often, an entry per link costs less than what would be undone.
+A train reserves a link for all of its flits, and their departures follow by arithmetic. It does so when its first flit
+reaches the link, or earlier if nothing else is in flight towards it. If other traffic reaches the link before a flit of
+the train does, the train is split there: its later flits give back this link and the links behind it, and continue as a
+new train. So links serve flits in order of arrival, at a few entries per message. On links where splits are frequent,
+an entry per link costs less than undoing reservations.
 
-Flit i of a train comes at the latest of a + i * d over its lines (a, d). A link that serves a flit in d ps, and is free
-for the first one at s, has served flit i at the latest of s + (i + 1) * d and its arrival + d: lines again, since the
-latest of lines is convex. A line also says where its flits have waited; of several that agree, the first one counts.
+Flit i of a train arrives at max(a + i * d) over the train's lines (a, d). A link that serves a flit in d ps, and is
+free for the first one at s, has served flit i at the later of s + (i + 1) * d and its arrival + d: again a maximum of
+lines, as it is convex. A line also records where its flits have waited; of several equal lines the first one counts.
 
-Times, sizes and keys are 64-bit integers: what would pass 2**62 ps is an error. Python objects that C arrays refer to
+Times, sizes and keys are 64-bit integers; a time beyond 2**62 ps is an error. Python objects referenced from C arrays
 are kept in lists, where Python's garbage collector sees them.
 """
 
@@ -44,9 +44,9 @@ cdef int64_t LIMIT = <int64_t>1 << 62
 cdef int64_t LAST = <int64_t>1 << 62
 cdef int NUMBER_BITS = 40
 
-# How many have to come to a link before a train may take it ahead again, once one has had to make way there.
+# Arrivals at a link, after a train had to be split there, until a train may reserve it ahead again.
 cdef int BACKOFF = 256
-# After how many entries, and how much host time, `drain` returns.
+# Entries between checks of the host time, and host time after which `drain` returns.
 cdef int LOOK_EVERY = 128
 cdef double SLICE_S = 0.02
 
@@ -56,11 +56,11 @@ cdef enum:
 
 cdef int BULK_ = 0, QUEUE_ = 1
 BULK, QUEUE = 0, 1
-cdef int64_t UNKNOWN = -1  # where a message has waited that is not followed
+cdef int64_t UNKNOWN = -1  # the wait of a message that is not recorded
 cdef int NONE_ = -1, READ_ = 0, WRITE_ = 1
 cdef int ACK = ACK_BYTES
 
-# Whether any link shows its flits to a component: else no route has to be searched for one.
+# Whether any link has a hook: else routes need not be searched for one.
 cdef bint hooked = False
 
 
@@ -86,7 +86,6 @@ cdef inline bint before(Place* x, Place* y) noexcept nogil:
 
 
 cdef int more_room(void** at, int* room, size_t size) except -1:
-    """Double a growable array."""
     cdef int wanted = 2 * room[0] if room[0] else 4
     cdef void* grown = PyMem_Realloc(at[0], wanted * size)
     if grown == NULL:
@@ -96,7 +95,6 @@ cdef int more_room(void** at, int* room, size_t size) except -1:
 
 
 cdef inline void put_at(list objects, int i, x) noexcept:
-    """Replace an entry of a list."""
     cdef PyObject* old = PyList_GET_ITEM(objects, i)
     Py_INCREF(x)
     PyList_SET_ITEM(objects, i, x)
@@ -133,7 +131,6 @@ cdef inline int insert(Calendar* heap, Entry* entry) except -1:
 
 
 cdef inline void remove(Calendar* heap, Entry* first) noexcept nogil:
-    """Take the first entry out."""
     cdef Entry last
     first[0] = heap.at[0]
     heap.n -= 1
@@ -143,7 +140,6 @@ cdef inline void remove(Calendar* heap, Entry* first) noexcept nogil:
 
 
 cdef inline void replace(Calendar* heap, Entry* entry) noexcept nogil:
-    """Put an entry in place of the first one."""
     cdef Entry* at = heap.at
     cdef int n = heap.n, i = 0, child = 1, end, j
     while child < n:
@@ -160,7 +156,7 @@ cdef inline void replace(Calendar* heap, Entry* entry) noexcept nogil:
 
 
 cdef inline int64_t latest(Line* lines, int n, int64_t i) noexcept nogil:
-    """Return when flit `i` comes."""
+    """Arrival of flit `i`."""
     cdef int64_t t = lines[0].a + i * lines[0].d, other
     cdef int j
     for j in range(1, n):
@@ -171,7 +167,7 @@ cdef inline int64_t latest(Line* lines, int n, int64_t i) noexcept nogil:
 
 
 cdef inline int64_t wait_of(Line* lines, int n, int64_t i) noexcept nogil:
-    """Return where flit `i` has waited last."""
+    """The last wait of flit `i`."""
     cdef int64_t t = latest(lines, n, i)
     cdef int j = 0
     while lines[j].a + i * lines[j].d < t:
@@ -180,7 +176,7 @@ cdef inline int64_t wait_of(Line* lines, int n, int64_t i) noexcept nogil:
 
 
 cdef inline int64_t come_before(Line* lines, int m, int64_t n, int64_t t) noexcept nogil:
-    """Return how many of `n` flits come before `t` [ps]."""
+    """Count the flits, of `n`, that arrive before `t` [ps]."""
     cdef int j
     cdef int64_t count
     for j in range(m):
@@ -200,23 +196,23 @@ cdef inline int64_t come_before(Line* lines, int m, int64_t n, int64_t t) noexce
 @cython.final
 @cython.freelist(64)
 cdef class Claim:
-    """Who took a link, with which link of its way this is, its number over the one before, and when its last flit comes."""
+    """A train's reservation of a link: the index of the link in its route, its number there, and its last arrival."""
 
 
 cdef class Link:
-    """A directed link: a FIFO server of flits, and a latency behind it.
+    """A directed link: a FIFO server of flits, followed by a latency.
 
-    `free` is when its last reservation ends. `priority` and `base` order what leaves it among simultaneous arrivals: what
-    leaves it later has a higher number, which counts from `base`. `merges` says that routes reach it over several links,
-    or begin here, or that it has no latency; `hook` is the component behind it, if that wants to see every flit, and
-    `behind` is when the last flit leaves that; `memory` hears of every flit of a write. `leaving` is a ring of the single
-    flits that leave it after the one in the calendar. Of a link at routers with credits, `legs` are those of the routes over
-    it, by the identity of their links; `pending` flits wait in front of the network, and `arbiter` is told when none does.
+    `free` is the end of its last reservation. `priority` and `base` order its output among simultaneous arrivals: later
+    output has higher numbers, counted from `base`. `merges`: routes reach it over several links or begin here, or its
+    latency is 0. `hook` is the component behind it, if that processes every flit, and `behind` is when the last flit
+    leaves that; `memory` is notified of every flit of a write. `leaving` is a ring of the single flits in its latency,
+    except the first, which is in the calendar. With credits, `legs` are the legs of the routes over it, by the identity
+    of their links; `pending` flits wait in front of the network, and `arbiter` is notified when there are none.
 
-    `served_key` and `served_wait` are the message of the last flit that it was asked for, and where that has waited last.
+    `served_key` and `served_wait` are the message of the last flit reserved, and that flit's last wait.
 
-    The train that took it last is `claim_train`, `last` is when the last flit of that comes; `claims` are those before it
-    that may have flits to come, too. `backoff` counts those that may not take it ahead.
+    `claim_train` is the last train that reserved it, `last` the arrival of that train's last flit; `claims` are earlier
+    ones that may still have flits to arrive. `backoff` counts the trains that may not yet reserve it ahead.
     """
 
     def __init__(self, str src, str dst, like, int64_t to, int64_t rank, int64_t extra_ps, hook, bint merges, times, int64_t flit_bytes, int64_t number):
@@ -240,11 +236,9 @@ cdef class Link:
 
     @property
     def name(self):
-        """Return its name: from where to where."""
         return f"{self.src}->{self.dst}"
 
     cdef int64_t ps(self, int64_t size) except -1:
-        """Return how long it serves a flit of `size` bytes."""
         if size == self.flit_bytes:
             return self.flit_ps
         if size != self.small_size:
@@ -253,7 +247,7 @@ cdef class Link:
         return self.small_ps
 
     cdef int idle(self, int64_t now, int64_t begin, int64_t ps, int64_t step, int64_t n) except -1:
-        """Note `n` times of `ps` between what it serves: the first from `begin`, each next one `step` later."""
+        """Record `n` idle gaps of `ps`: the first from `begin`, each next one `step` later."""
         cdef Gap* gap
         cdef int past = 0
         while past < self.n_gaps:
@@ -272,10 +266,10 @@ cdef class Link:
         return 0
 
     cdef int idle_between(self, int64_t now, Line* lines, int m, int64_t n, int64_t d) except -1:
-        """Note when it is idle between `n` flits that it serves in `d` ps each and that come behind it by `lines`."""
+        """Record the gaps between `n` flits that are served in `d` ps each and arrive behind it by `lines`."""
         cdef int64_t i = 0, t, step, low, high, middle
         while i < n - 1:
-            # Ever more slowly: flits i to `low` come at equal distances.
+            # Arrivals are convex: flits i to `low` are equally spaced.
             t, low, high = latest(lines, m, i), i + 1, n - 1
             step = latest(lines, m, low) - t
             while low < high:
@@ -290,7 +284,7 @@ cdef class Link:
         return 0
 
     cdef void forget_idle(self, int64_t t) noexcept:
-        """Forget gaps from `t` on: what it serves from then on is given back."""
+        """Drop gaps from `t` on, as reservations from then on are given back."""
         cdef Gap* gap
         while self.n_gaps:
             gap = &self.gaps[self.n_gaps - 1]
@@ -300,7 +294,7 @@ cdef class Link:
             self.n_gaps -= 1
 
     cdef int64_t busy_by(self, int64_t now) noexcept:
-        """Return how long it has been busy by now: all that it was ever asked for, less what is ahead of the clock."""
+        """Busy time until now [ps]: all reservations, less what is ahead of the clock."""
         cdef int64_t ahead = max(0, self.free - now), past
         cdef Gap* gap
         cdef int i
@@ -319,12 +313,12 @@ cdef class Link:
 cdef class Train:
     """`n` flits of `size` bytes that reach link `k` of `links` by `lines`.
 
-    `fn(arg)` is called at the arrival of the last one. A memory wants to hear of `each` one; `delivered` counts those
-    that it has heard of. `out` says when they are behind each link from `k` on that has been taken, `taken` where the
-    lines of each end and since when the link would have been free, for `stops` links. `key` is that of its message.
-    `number` is greater for what leaves a link later, and that of the last link taken. Where a train has been split,
-    `child` is its part from there on, `rest` what came later there, and `before`, until that continues, what it has
-    been split off from. A single flit has waited at `wait` last.
+    `fn(arg)` is called at the arrival of the last one. With `each`, a memory is notified of every flit; `delivered`
+    counts the notifications so far. `out` holds the arrivals behind each reserved link from `k` on; `taken`, for each
+    of the `stops` reserved links, the end of its lines and the state of the link before. `key` is the message's.
+    `number` orders flits that leave a link, and is that of the last reserved link. After a split, `child` is the part from there
+    on, `rest` are the flits split off, and `before`, until those continue, is the train that they were split off from.
+    `wait` is the last wait of a single flit.
     """
 
     def __dealloc__(self):
@@ -342,14 +336,14 @@ cdef Train new_train(tuple links, int k, int64_t n, int64_t size, int64_t key, i
 
 
 cdef inline Train front_of(Train train):
-    """Return the part of a train that is furthest on its way."""
+    """Find the part of a train that is furthest along its route."""
     while train.child is not None:
         train = train.child
     return train
 
 
 cdef inline Line* view(Train train, int k, int* m) noexcept:
-    """Return the `m` lines by which the flits of a train come to link `k`."""
+    """Get the `m` lines by which the flits of a train arrive at link `k`."""
     cdef int i = k - train.k, begin
     if not i:
         m[0] = train.lines.n
@@ -360,14 +354,14 @@ cdef inline Line* view(Train train, int k, int* m) noexcept:
 
 
 cdef inline int64_t first_wait(Train train, int k) noexcept:
-    """Return where the first flit of a train has waited last that comes to link `k`."""
+    """The last wait of the first flit of a train that arrives at link `k`."""
     cdef int m
     cdef Line* lines = view(train, k, &m)
     return wait_of(lines, m, 0)
 
 
 cdef Train part_from(Train train, int k):
-    """Return the part of a train from link `k` on."""
+    """Split off the part of a train from link `k` on."""
     cdef int first = k - train.k, i, m, begin
     cdef Line* lines
     cdef Link link
@@ -396,7 +390,7 @@ cdef Train part_from(Train train, int k):
 
 
 cdef inline int stop(Train train, int64_t free, int64_t key, int64_t wait, int end) except -1:
-    """Note that a train has taken one more link."""
+    """Record the reservation of one more link."""
     if train.stops == train.room:
         more_room(<void**>&train.taken, &train.room, sizeof(Taken))
     cdef Taken* taken = &train.taken[train.stops]
@@ -408,7 +402,7 @@ cdef inline int stop(Train train, int64_t free, int64_t key, int64_t wait, int e
 @cython.final
 @cython.freelist(64)
 cdef class Flit:
-    """A flit that reaches link `k` of `links` next, where every flit on every link is kept or shown to a component."""
+    """A flit that reaches link `k` of `links` next, where flits are traced or processed by a component one by one."""
 
 
 # --------------------------------------------------------------------------------------------------------- calendar
@@ -417,13 +411,13 @@ cdef class Flit:
 cdef class Core:
     """The calendar of one machine, and the movement of flits.
 
-    `now` is in ps; `events` counts the entries processed, `reservations` the flits served by links. With `hops` (a list)
-    every service of a flit is kept. With `live` links keep an account of what is ahead of the clock, for `busy_by`. `waits`
-    keeps where messages waited.
+    `now` is in ps; `events` counts processed entries, `reservations` the flits served by links. With `hops` (a list)
+    every service of a flit is kept. With `live`, links keep track of gaps ahead of the clock, for `busy_by`. `waits`
+    records where messages waited.
 
     An entry is processed at a place: its time, its priority, and its order among those of the same time and priority
-    (see `python_core`). `latest` is the last place of this instant that anything has reached: what takes no time may come
-    to an earlier one.
+    (see `_python_core`). `latest` is the last place of this instant that anything has reached: a flit without latency
+    may still arrive at an earlier one.
     """
 
     def __cinit__(self):
@@ -439,16 +433,14 @@ cdef class Core:
         return self.calendar.n
 
     def clear(self):
-        """Forget all entries."""
         self.calendar.n = self.n_spare = 0
         self.objects.clear()
 
     def peek(self):
-        """Return the time of the next entry [ps], infinity if there is none."""
         return self.calendar.at[0].place.t if self.calendar.n else float("inf")
 
     cdef int keep(self, object x) except -1:
-        """Keep an object for an entry; return its number."""
+        """Store an object for an entry; return its number."""
         if not self.n_spare:
             self.objects.append(x)
             return len(self.objects) - 1
@@ -460,13 +452,13 @@ cdef class Core:
         return self.spare[self.n_spare]
 
     cdef object give(self, int i):
-        """Return a kept object, and forget it."""
+        """Remove a stored object and return it."""
         x = <object>PyList_GET_ITEM(self.objects, i)
         self.drop(i, x)
         return x
 
     cdef inline int drop(self, int i, x) except -1:
-        """Forget `x`, which is kept as number `i`."""
+        """Remove `x`, which is stored as number `i`."""
         Py_INCREF(None)
         PyList_SET_ITEM(self.objects, i, None)
         Py_DECREF(x)
@@ -489,11 +481,11 @@ cdef class Core:
         return insert(&self.calendar, &entry)
 
     cdef inline int push_train(self, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1:
-        """Push an entry with a number in place of the second object."""
+        """Push an entry with a number as its second object."""
         return self.push_kept(t, priority, order, kind, self.keep(x), y)
 
     cdef inline int push_kept(self, int64_t t, int64_t priority, int64_t order, int kind, int x, int y) except -1:
-        """Push an entry of an object that is kept."""
+        """Push an entry of a stored object."""
         cdef Entry entry
         if t >= LIMIT or t < 0:
             raise _too_late(t)
@@ -502,38 +494,28 @@ cdef class Core:
         return insert(&self.calendar, &entry)
 
     cpdef call_at(self, int64_t t, fn, arg=None):
-        """Call `fn(arg)` at time `t` [ps]."""
         self.scheduled += 1
         self.push(t, NORMAL, self.scheduled, CALL, fn, arg)
 
     cpdef call_last(self, int64_t t, fn, arg=None):
-        """Call `fn(arg)` at time `t` [ps], after everything else that happens then."""
         self.scheduled += 1
         self.push(t, LAST, self.scheduled, CALL, fn, arg)
 
     cpdef call_ordered(self, int64_t t, int64_t key, fn, arg):
-        """Call `fn(arg)` at time `t` [ps], before arrivals over links, in the order of transaction keys."""
         self.push(t, ARRIVAL, key, CALL, fn, arg)
 
     cpdef call_after_turns(self, int64_t t, int64_t order, fn, arg):
-        """Call `fn(arg)` at time `t` [ps], after what was asked to come last; `order` is unique at that time."""
         self.push(t, LAST + 1, order, CALL, fn, arg)
 
     cpdef wake_at(self, int64_t t, Callee callee, int what, arg):
-        """Call `callee.woken(what, arg)` at time `t` [ps]."""
         self.scheduled += 1
         self.push(t, NORMAL, self.scheduled, WAKE + what, callee, arg)
 
     cpdef event_at(self, int64_t t, int64_t priority, event):
-        """Process a SimPy event at time `t` [ps]."""
         self.scheduled += 1
         self.push(t, priority, self.scheduled, EVENT, event, None)
 
     def drain(self, int64_t limit, until=None):
-        """Process up to `limit` entries, for some 20 ms of host time; return True while there is more to do.
-
-        Stops early when `until` has been processed or the calendar is empty, and then returns False.
-        """
         cdef int64_t done = 0
         cdef Entry entry, following
         cdef Leaving* leaving
@@ -555,7 +537,7 @@ cdef class Core:
                 entry = self.calendar.at[0]
                 self.now, self.phase = entry.place.t, entry.place.priority
                 if entry.kind == HOP:
-                    # On links that many share most entries are these, so the flit keeps its place in `objects`.
+                    # On shared links most entries are of this kind, so the flit keeps its place in `objects`.
                     flit = <Train>PyList_GET_ITEM(self.objects, entry.x)
                     link = <Link>flit.links[entry.y - 1]
                     link.leaves -= 1
@@ -618,7 +600,7 @@ cdef class Core:
         return 0
 
     def busy_by(self, links):
-        """Return how long each of `links` has been busy by now [ps], int64, if the core is `live`."""
+        """Busy time of each link until now [ps], int64; the core must be `live`."""
         cdef int i, n = len(links)
         cdef int64_t[::1] busy_ps
         found = np.empty(n, np.int64)
@@ -630,10 +612,6 @@ cdef class Core:
     # ---------------------------------------------------------------------------------------------------- movement
 
     cpdef put(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each=False):
-        """Put `count` flits of `size` bytes on the first of `links` now; `fn(arg)` is called when the last one arrives.
-
-        With `each` the memory behind the last link hears of every flit.
-        """
         cdef Flit flit
         cdef int64_t wait
         if count < 1 or size < 0:
@@ -656,7 +634,6 @@ cdef class Core:
         return train
 
     cdef inline int64_t waited(self, Link link, int64_t key, int64_t wait, int64_t arrival, int64_t start) except? -1:
-        """Note where a flit has waited that a link serves from `start` on: behind its own message, or another one."""
         cdef int64_t front = -1
         if wait != UNKNOWN:
             if link.served_key == key and link.free >= arrival:
@@ -669,13 +646,12 @@ cdef class Core:
         return wait
 
     cdef inline int note(self, int64_t key, int64_t wait) except -1:
-        """Note where a message has waited last that has arrived."""
+        """Record the last wait of a message that has arrived."""
         if wait > 0:
             self.waits.landed(key, wait)
         return 0
 
     cdef int turned(self, Link link, int64_t key, int64_t asked, int64_t t) except -1:
-        """Note that a message waited since `asked` for its first turn in front of a link, at `t`."""
         cdef int64_t wait, front
         if self.waits is not None and asked < t:
             wait = self.waits.of(key)
@@ -685,7 +661,7 @@ cdef class Core:
         return 0
 
     cdef bint singly(self, tuple links) except -1:
-        """Return whether flits take these links one by one: they are kept, shown to a component, or need credits."""
+        """Whether flits take these links one by one: they are traced, processed by a component, or need credits."""
         cdef int i
         if self.hops is not None:
             return True
@@ -696,7 +672,6 @@ cdef class Core:
         return False
 
     cdef int reach(self, Flit flit, int64_t priority, int64_t order) except -1:
-        """Let a link serve a flit that has reached it now."""
         cdef Link link = <Link>flit.links[flit.k]
         cdef int64_t t = self.now, start, end
         if link.legs is not None:
@@ -732,7 +707,6 @@ cdef class Core:
         return 0
 
     cdef int arrive_at(self, int64_t t, int64_t priority, int64_t base, Flit flit) except -1:
-        """Let a flit arrive at time `t` [ps] behind a network of routers with credits."""
         self.number += 1
         return self.push(t, priority, base + self.number - 1, EMERGE, flit, None)
 
@@ -751,7 +725,6 @@ cdef class Core:
         return 0
 
     cdef int64_t served(self, Link link, Flit flit, int64_t arrival, int64_t start, int64_t least_ps) except -1:
-        """Serve a flit that a router or source sends at `start` [ps], `least_ps` or more after it came; return how long."""
         cdef int64_t d = link.ps(flit.size)
         if self.live and start > self.now:
             link.idle(self.now, link.free, start - link.free, start - link.free, 1)
@@ -764,7 +737,7 @@ cdef class Core:
         return d
 
     cdef inline int reached(self, int64_t t, int64_t priority, int64_t order) except -1:
-        """Note that this instant has seen a place."""
+        """Advance `latest` to a place of this instant."""
         cdef Place place
         place.t, place.priority, place.order = t, priority, order
         if self.latest.t != t or before(&self.latest, &place):
@@ -772,7 +745,7 @@ cdef class Core:
         return 0
 
     cdef int make_way(self, Link link, int64_t t, int64_t priority, int64_t order) except -1:
-        """Let `link` serve what comes before this place; what comes later has not taken it any more."""
+        """Serve the reservations of `link` before this place, and cancel those after it."""
         cdef int64_t come
         cdef Train train
         cdef Link previous
@@ -795,7 +768,7 @@ cdef class Core:
         return 0
 
     cdef int requeue(self, Train train, int64_t j, int64_t number) except -1:
-        """Let the flits of a train from `j` on come as another one."""
+        """Requeue the flits of a train from `j` on as another train."""
         cdef Train rest = new_train(
             train.links, train.k, train.n - j, train.size, train.key, number, train.fn, train.arg, train.each
         )
@@ -815,9 +788,9 @@ cdef class Core:
         )
 
     cdef int64_t cut(self, Train train, int64_t keep) except -1:
-        """Forget all but the first `keep` flits of a train and its `rest`; return how many reservations that gives back.
+        """Cancel all but the first `keep` flits of a train and its `rest`; return the number of cancelled reservations.
 
-        What is forgotten has not come yet, here or further on.
+        The cancelled flits have not arrived yet, here or further on.
         """
         cdef Train gone, child
         cdef int i, m, come_m, begin = 0
@@ -866,7 +839,7 @@ cdef class Core:
         return given_back + (self.cut(child, keep) if child is not None else 0)
 
     cdef int advance(self, Train train) except -1:
-        """Take links for a train whose first flit has come to the next one."""
+        """Reserve links for a train whose first flit has reached the next one."""
         cdef int k
         cdef Link link, previous
         cdef int64_t number
@@ -877,8 +850,8 @@ cdef class Core:
         link, previous = <Link>train.links[k], <Link>train.links[k - 1]
         if train.n > 1:
             self.make_way(link, self.now, previous.priority, previous.base + number)
-            # Others come between these flits: they take links one by one, for as long as others do. `before` tells
-            # whether what this has been split off from took the link last, or something else has since.
+            # Other traffic comes between these flits: they take links one by one as long as it does. `before` tells
+            # whether the train that this was split off from took the link last, or something else has since.
             if train.before is not None and not train.stops and link.claim_train is not train.before:
                 train = part_from(train, k)
                 self.requeue(train, 1, number)
@@ -893,7 +866,7 @@ cdef class Core:
         return 0
 
     cdef int take(self, Train train, int k) except -1:
-        """Take link `k`, and those behind it that nothing else is under way to, except over the link before."""
+        """Reserve link `k`, and those behind it that other traffic can reach only over the previous link."""
         cdef tuple links = train.links
         cdef int64_t n = train.n, size = train.size, now = self.now, more = n - 1
         cdef int64_t head, tail, step = 0, free, d, came = train.number, number, start, key, wait, come_wait, served_wait
@@ -915,7 +888,7 @@ cdef class Core:
             free = link.free
             if k and link.merges:
                 if link.last >= now:
-                    # Who took it last has flits to come, and gets it back if this gives it back.
+                    # The previous train has flits to arrive, and regains the link if this one gives it back.
                     if link.claims is None:
                         link.claims = []
                     while link.claims and (<Claim>link.claims[0]).last < now:
@@ -989,9 +962,9 @@ cdef class Core:
         return 0
 
     cdef int leave(self, Link link, int64_t t, int64_t order, int flit, int k) except -1:
-        """Let a flit come to link `k` of its way behind those that have left `link` before it.
+        """Queue a flit to link `k` of its route behind those that have left `link` before it.
 
-        What leaves a link comes in order, so the calendar holds only the first: it is short, however long the queues.
+        Flits leave a link in order, so the calendar holds only the first: it stays short however long the queues are.
         """
         cdef int i, mask
         cdef Leaving* grown
@@ -1016,7 +989,7 @@ cdef class Core:
         return 0
 
     cdef int hop(self, Train train, int k, int64_t priority, int64_t order, int kept) except -1:
-        """Take links for a single flit that has come to link `k` from a place; it is `kept` as a number, -1 if not."""
+        """Reserve links for a single flit that reaches link `k` from a place; `kept` is its object number or -1."""
         cdef tuple links = train.links
         cdef int first = k, n = len(links)
         cdef int64_t size = train.size, t = self.now, now = self.now, start, end
@@ -1054,7 +1027,7 @@ cdef class Core:
                 elif kept >= 0:
                     self.drop(kept, train)
                 break
-            # Nothing can come between before the next entry.
+            # Nothing can intervene before the next entry.
             if (<Link>links[k]).merges and self.calendar.n and t >= self.calendar.at[0].place.t:
                 self.leave(link, t, order, kept if kept >= 0 else self.keep(train), k)
                 break
@@ -1062,7 +1035,7 @@ cdef class Core:
         return 0
 
     cdef int end(self, Train train, bint as_train) except -1:
-        """Call who waits for a train that is at its end, if that is not another one by now; it took the last link so."""
+        """Complete a train at its end, unless it has been replaced; `as_train`: it took the last link as a train."""
         cdef int m
         cdef Line* lines
         if train.fn is not None:
@@ -1072,7 +1045,7 @@ cdef class Core:
             self.note(train.key, train.wait)
             self.call(train.fn, train.arg)
         if not train.each:
-            # All its flits are through; links that it took last still hold on to it.
+            # All its flits have arrived; links that it took last still refer to it.
             train.out.n = train.stops = 0
         return 0
 
@@ -1083,15 +1056,15 @@ cdef class Core:
 @cython.final
 @cython.freelist(64)
 cdef class Waiting:
-    """A message of which `count` flits wait for their turn at an arbiter."""
+    """A message with `count` flits left to send at an arbiter."""
 
 
 cdef class Arbiter:
-    """Two request queues in front of a PE's first link: bulk traffic and queue traffic take turns (M8.6).
+    """Two request queues in front of a PE's first link: bulk traffic and queue traffic alternate (M8.6).
 
-    A turn is a chunk of `chunk_bytes` of one message, at least one flit; what asks for the link at the instant at which a
-    turn begins takes part in it. Nothing else uses the link. While the other queue is empty a message gets the link for
-    all of its flits, and gives back what is behind the chunk under way when the other queue gets something.
+    A turn is a chunk of `chunk_bytes` of one message, at least one flit; requests of the instant at which a turn begins
+    take part in it. Nothing else uses the link. While the other queue is empty a message gets the link for all of its
+    flits, and gives back what is behind the current chunk when a message enters the other queue.
     """
 
     def __init__(self, Core core, Link link, int64_t chunk_bytes):
@@ -1102,7 +1075,6 @@ cdef class Arbiter:
         self.turn_ps, self.last = -1, QUEUE_
 
     cpdef send(self, int kind, Route route, int64_t nbytes, int64_t key, fn, arg, bint each=False):
-        """Send `nbytes` over `route`; `fn(arg)` is called at the arrival of the last flit."""
         cdef int64_t count = 1, size = nbytes
         if nbytes >= route.flit_bytes:
             count, size = flits(nbytes, route), route.flit_bytes
@@ -1111,11 +1083,10 @@ cdef class Arbiter:
         self.start(kind, route, count, size, key, fn, arg, each)
 
     cpdef start(self, int kind, Route route, int64_t count, int64_t size, int64_t key, fn, arg, bint each):
-        """Put `count` flits of `size` bytes on the link, now or when their turn comes."""
         cdef Waiting message
         cdef bint idle = self.turn_ps < 0 and self.link.free <= self.core.now and not self.link.pending
         if idle and count <= self.chunk:
-            # The usual case: nothing waits, and one turn is enough.
+            # The usual case: nothing waits, and one turn suffices.
             self.granted, self.last = None, kind
             self.core.put(route.links, count, size, key, fn, arg, each)
             return
@@ -1134,7 +1105,6 @@ cdef class Arbiter:
         return self.queue if kind == QUEUE_ else self.bulk
 
     cdef int schedule(self) except -1:
-        """Give the next turn when the link is free, if anything waits."""
         cdef int64_t t
         if (self.bulk or self.queue) and not self.link.pending:
             t = max(self.link.free, self.core.now)
@@ -1144,18 +1114,18 @@ cdef class Arbiter:
         return 0
 
     def turn(self, int64_t t):
-        """Give the turn that has been scheduled for now."""
+        """Grant the turn that is scheduled for now."""
         cdef int kind
         if t != self.turn_ps:
             return
         self.turn_ps = -1
-        # All else of this instant has come: what the turn sends may take no time, and overtakes none of it.
+        # Everything else of this instant has arrived, so flits of this turn overtake none of it, even without latency.
         self.core.reached(t, LAST, 0)
         kind = 1 - self.last if self.bulk and self.queue else QUEUE_ if self.queue else BULK_
         self.grant(<Waiting>self.waiting(kind).pop(0))
 
     cdef int grant(self, Waiting message) except -1:
-        """Give the link to a message: for all its flits if nothing of the other kind waits, else for a chunk or in turns."""
+        """Grant the link for all flits if no message of the other kind waits, else for a chunk or alternately."""
         cdef int64_t count = message.count, free = self.link.free, now = self.core.now
         cdef list others = self.waiting(1 - message.kind)
         cdef bint singly = self.core.singly(message.route.links)
@@ -1180,16 +1150,16 @@ cdef class Arbiter:
         return self.schedule()
 
     cdef int first_turn(self, Waiting message, int64_t t) except -1:
-        """Note how long a message has waited for its first turn, at `t`."""
+        """Record a message's wait for its first turn, at `t`."""
         if message.asked >= 0:
             self.core.turned(self.link, message.key, message.asked, t)
             message.asked = -1
         return 0
 
     cdef bint alternate(self, Waiting first, list others) except -1:
-        """Let two messages whose ways part behind the link take turns of a flit until one is through, if they can.
+        """Alternate flits of two messages whose routes differ behind the link until one is complete, if possible.
 
-        Nothing that comes meanwhile changes these turns. Return whether they do.
+        Later arrivals do not change these turns. Return whether it is possible.
         """
         cdef Waiting second = <Waiting>others[0], message
         cdef Link link = self.link
@@ -1209,20 +1179,20 @@ cdef class Arbiter:
                 self.waiting(message.kind).insert(0, message)
             fn = None if message.count else message.fn
             self.core.start(message.route.links, rounds, message.size, message.key, fn, message.arg, message.each, t, both)
-        link.forget_idle(begin)  # between the flits of one come those of the other
+        link.forget_idle(begin)  # the flits of the other message fill the gaps
         self.granted, self.train, self.last = second, None, second.kind
         self.schedule()
         return True
 
     cdef int cut(self) except -1:
-        """Take back what is behind the chunk under way."""
+        """Cancel the reservations behind the current chunk."""
         cdef Waiting message = self.granted
         cdef int64_t d, started, keep, rest, passed
         if self.train is None or self.granted_count <= self.chunk:
             return 0
         d = self.link.ps(message.size)
         passed = self.core.now - self.granted_start
-        # A turn that begins now has yet to be given, unless the turns of this instant are being given.
+        # A turn that begins now is still to be granted, unless the turns of this instant are being granted.
         started = passed // d + 1 if self.core.phase == LAST else (passed + d - 1) // d
         keep = max(1, (started + self.chunk - 1) // self.chunk) * self.chunk
         rest = self.granted_count - keep
@@ -1237,7 +1207,6 @@ cdef class Arbiter:
 
 
 cdef inline int64_t flits(int64_t nbytes, Route route) noexcept:
-    """Return how many flits carry `nbytes`."""
     return (nbytes + route.flit_bytes - 1) // route.flit_bytes or 1
 
 
@@ -1272,7 +1241,7 @@ cdef inline void log(Transaction txn, int64_t arrived, Channel* channel, int64_t
 @cython.final
 @cython.freelist(64)
 cdef class Ready:
-    """The flits of a read that are yet to leave its memory: when, and how many then; `next` of them first."""
+    """The flits of a read that have not left its memory: (time, number) groups; `next` is the first one."""
 
     def __dealloc__(self):
         PyMem_Free(self.groups.at)
@@ -1281,19 +1250,8 @@ cdef class Ready:
 cdef class HbmSlice:
     """One slice of a cube's memory stack: bursts over interleaved channels (M4.5).
 
-    Whole rounds of bursts over idle channels are served by arithmetic. What has come of writes is looked at when it
-    matters: when something else comes, or somebody asks.
-
-    Parameters
-    ----------
-    network
-        The machine's links.
-    link
-        The only link into the memory.
-    hbm
-        The fields of the machine file.
-    memory
-        Where values are kept, None without data.
+    Whole rounds of bursts over idle channels are served by arithmetic. Arrivals of writes are processed lazily, when
+    another request arrives or a time is asked for. `memory` stores values; None without data.
     """
 
     by_flit = True
@@ -1325,25 +1283,23 @@ cdef class HbmSlice:
 
     @property
     def busy_ps(self):
-        """Return how long its channels were busy, on average [ps]."""
         self.look()
         return self.served_ps // self.n
 
     def busy_by(self, int64_t now):
-        """Return how long its channels have been busy by now, on average [ps], in a live run."""
         cdef int i
         cdef int64_t ahead = 0, turn
         self.look()
         for i in range(self.n):
             ahead += max(0, self.channels[i].free - now)
-        # A channel that turns around is not busy, but what is ahead of it includes that.
+        # `free` includes turnarounds ahead, during which a channel is not busy.
         self.turns = [turn for turn in self.turns if turn + self.turn_ps > now]
         for turn in self.turns:
             ahead -= turn + self.turn_ps - max(turn, now)
         return (self.served_ps - ahead) // self.n
 
     def idle_ps(self):
-        """Return since when its channels are free, or when they will be free of everything that has come [ps]."""
+        """Time from which its channels are free of everything that has arrived [ps]."""
         cdef int i
         cdef int64_t t = 0
         self.look()
@@ -1354,7 +1310,6 @@ cdef class HbmSlice:
     # -- reads
 
     def on_read(self, Transaction txn):
-        """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
         cdef Ready ready = Ready.__new__(Ready)
         self.look()
         ready.txn = txn
@@ -1364,7 +1319,7 @@ cdef class HbmSlice:
         self.core.push(ready.groups.at[0].a, ARRIVAL, txn.key, RELEASE, ready, self)
 
     cdef int singly(self, Transaction txn, Lines* groups) except -1:
-        """Serve bursts one by one; find how the flits become ready."""
+        """Serve bursts one by one; collect when the flits become ready."""
         cdef int64_t now = self.core.now, line, t, j, q, m, first
         cdef Burst* done
         cdef Channel* channel
@@ -1397,7 +1352,7 @@ cdef class HbmSlice:
         return 0
 
     cdef bint rounds(self, Transaction txn, Lines* groups) except -1:
-        """Do the same by the round, for whole rounds of consecutive lines over channels that are free at one time."""
+        """Serve whole rounds of consecutive lines if all channels become free together; return whether so."""
         cdef int64_t now = self.core.now, start = 0, least = LIMIT, free, end, count, i, access = self.access_ps
         cdef Channel* channel
         if not self.by_rounds or txn.lines is not None or txn.offset & self.line_mask or txn.nbytes % self.round_bytes:
@@ -1430,7 +1385,7 @@ cdef class HbmSlice:
         return True
 
     cdef int64_t burst(self, int64_t line, int64_t arrival, int direction, int64_t key) except -1:
-        """Serve a burst; return when it is done."""
+        """Serve a burst; return its completion time."""
         cdef Channel* channel = &self.channels[line & (self.n - 1)]
         cdef int64_t end = channel.free
         if end < arrival:
@@ -1447,13 +1402,12 @@ cdef class HbmSlice:
         return end
 
     cdef int64_t turn(self, int64_t t) except -1:
-        """Turn a channel around at `t`; return when that is done."""
+        """Start the turnaround of a channel at `t`; return its end."""
         if self.turn_ps and self.core.live:
             self.turns.append(t)
         return t + self.turn_ps
 
     cdef int release(self, Ready ready) except -1:
-        """Put the flits that are ready now on their way back."""
         cdef Transaction txn = ready.txn
         cdef Route back = txn.back
         cdef int64_t count = ready.groups.at[ready.next].d, size = min(txn.nbytes, back.flit_bytes)
@@ -1471,7 +1425,6 @@ cdef class HbmSlice:
     # -- writes
 
     def on_write(self, Transaction txn):
-        """Take a write whose flits have all arrived; acknowledge it when its bursts are done."""
         self.look()
         if self.memory is not None and txn.data is not None:
             self.memory.poke(txn.pieces, txn.data)
@@ -1488,7 +1441,7 @@ cdef class HbmSlice:
         return 0
 
     cdef int comes(self, int64_t t, int64_t order, what) except -1:
-        """Note that a flit of a write, or (with t < 0) a train of them, is on its way over the last link."""
+        """Register a flit of a write, or (with t < 0) a train of them, in flight over the last link."""
         cdef Place* place
         cdef Place* places
         cdef int i, mask = self.room - 1
@@ -1513,7 +1466,7 @@ cdef class HbmSlice:
         return 0
 
     cdef int look(self) except -1:
-        """Serve what has come by now, in its order."""
+        """Serve all arrivals until now, in order."""
         cdef Place* place
         cdef Place latest_
         cdef Train train
@@ -1551,14 +1504,14 @@ cdef class HbmSlice:
         return 0
 
     cdef int flits(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1:
-        """Serve the bursts that flits `first` to `until` (exclusive) of those that come by `lines` complete."""
+        """Serve the bursts completed by flits `first` to `until` (exclusive) of those that arrive by `lines`."""
         cdef int64_t i
         for i in range(first, until):
             self.several(txn, latest(lines, m, i))
         return 0
 
     cdef int several(self, Transaction txn, int64_t arrival) except -1:
-        """Serve the bursts that a flit completes, however many."""
+        """Serve the bursts that a flit completes, if more than one."""
         cdef int64_t first = txn.offset >> self.line_bits, m, i, line, end, j = txn.arrived
         cdef int64_t q = flits(txn.nbytes, txn.back)
         cdef Channel* channel

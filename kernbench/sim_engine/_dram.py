@@ -1,8 +1,8 @@
 """One slice of a cube's memory stack under the timing of a DRAM standard (M4.10 to M4.13).
 
-A controller fixes commands ahead, for the time of two accesses, so it takes an entry of the calendar for a batch of
-commands of all channels. Channels that are asked for the same bursts at the same times issue the same commands, which
-are found once for all of them. The compiled core and its definition share this module.
+A controller schedules commands ahead, for the time of two accesses, so one calendar entry covers a batch of commands of
+all channels. Channels that get the same bursts at the same times issue the same commands, which are computed once. The
+compiled core and its definition share this module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NUMBERS = attrgetter("numbers")
 
 
 class Timing:
-    """The parameters of a pseudo channel [ps], and its queues [accesses]."""
+    """Timing of a pseudo channel [ps], and sizes and thresholds of its queues [accesses]."""
 
     __slots__ = (
         "access",
@@ -89,9 +89,9 @@ class Group:
 
 
 class Bank:
-    """A bank: its open row, the earliest times of its next commands [ps], and what waits for it.
+    """A bank: its open row, the earliest times of its next commands [ps], and its queued accesses.
 
-    `opener` is the access that its row was opened for, until that is served.
+    `opener` is the access that its row was opened for, until that access is served.
     """
 
     __slots__ = ("act", "group", "opener", "pre", "read", "reads", "row", "write", "writes")
@@ -105,7 +105,7 @@ class Bank:
         self.opener: Access | None = None
 
     def hit(self, queue: list[Access]) -> Access | None:
-        """Return the oldest access of a queue to the open row."""
+        """Find the oldest access in `queue` to the open row."""
         if self.row != CLOSED:
             for access in queue:
                 if access.row == self.row:
@@ -114,7 +114,7 @@ class Bank:
 
 
 class Access:
-    """What a burst reads or writes in one row: `count` columns that are left. `order` tells its age."""
+    """The part of a burst in one row: `count` columns remain to be read or written. `order` is its age."""
 
     __slots__ = ("arrival", "bank", "burst", "count", "kind", "order", "row")
 
@@ -123,7 +123,7 @@ class Access:
         self.arrival = self.order = 0
 
     def copy(self, copies: dict[Any, Any]) -> Access:
-        """Return a copy in the copy of its bank, of the copy of its burst; `copies` are by their originals."""
+        """Copy into the copies of its bank and burst; `copies` maps originals to copies."""
         if self.burst not in copies:
             copies[self.burst] = twin = Burst(self.burst.request)
             twin.left, twin.end = self.burst.left, self.burst.end
@@ -136,7 +136,7 @@ class Access:
 class Burst:
     """A burst of a request, in each channel of a `Channel`.
 
-    `left` accesses of it are not served, or (of a write) not in the queue.
+    `left` counts its accesses that are not served (read) or not queued (write).
     """
 
     __slots__ = ("end", "left", "request")
@@ -147,9 +147,9 @@ class Burst:
 
 
 class Request:
-    """A request in the memory: a read and its bursts that are done, or a write and its bursts that are queued.
+    """A request at the memory; `done` counts the bursts that have been served (read) or queued (write).
 
-    `ready` counts the fixed bursts of a read by the time at which they are done.
+    `ready` counts a read's scheduled bursts by completion time.
     """
 
     __slots__ = ("bursts", "done", "flits", "ready", "sent", "txn")
@@ -161,13 +161,13 @@ class Request:
 
 
 class Channel:
-    """Pseudo channels with the same commands: banks, the earliest times of their next commands [ps], and queues.
+    """Pseudo channels that issue the same commands: banks, the earliest times of their next commands [ps], and queues.
 
-    `numbers` are those of the channels; what follows is about each of them. `clock` is the time of its latest command,
-    `act_1` to `act_4` those of its latest ACT commands. `reads` and `writes` count queued accesses, `opened` those
-    whose rows open for them; `waiting` ones have no room in the queues. `due` is when the next command is due that is
-    not fixed. Of the run so far: `rows` that were opened, times that it began to work, and what it
-    `served` [ps of the data bus] and, until `since`, `worked`.
+    `numbers` are the channels; all else is per channel. `clock` is the time of the latest command, `act_1` to `act_4`
+    are those of the latest ACT commands. `reads` and `writes` count queued accesses, `opened` those whose row is being
+    opened; `waiting` accesses do not fit into the queues. `due` is the time of the next command that is not fixed yet.
+    Statistics: `begun` busy periods, opened `rows`, `served` time of the data bus [ps], and `worked` busy time until
+    `since` [ps].
     """
 
     __slots__ = (
@@ -192,7 +192,7 @@ class Channel:
         self.since, self.key = 0, -1
 
     def split(self, numbers: list[int]) -> Channel:
-        """Return a copy for some of its channels, which is no longer for them."""
+        """Move `numbers` to a copy, as their future commands differ."""
         other = Channel(self.owner, numbers)
         copies: dict[Any, Any] = {None: None}
         self.numbers = [number for number in self.numbers if number not in numbers]
@@ -217,7 +217,7 @@ class Channel:
         return other
 
     def arrive(self, access: Access, t: int, key: int) -> None:
-        """Take an access that arrives at `t`."""
+        """Queue an access that arrives at `t`, or let it wait for room in its queue."""
         self.due = t
         if not (self.reads or self.writes or self.opened) and self.busy <= t:
             self.begun += 1
@@ -229,14 +229,13 @@ class Channel:
             self.admit(access, t)
 
     def has_room(self, access: Access) -> bool:
-        """Return whether the queue of an access has room for it; an empty queue has."""
+        """Whether its queue has room; an empty one accepts an access of any size."""
         queued, size = self.reads, self.timing.read_queue
         if access.kind == WRITE:
             queued, size = self.writes, self.timing.write_queue
         return not queued or queued + access.count <= size
 
     def admit(self, access: Access, t: int) -> None:
-        """Put an access into its queue at `t`."""
         bank, request = access.bank, access.burst.request
         self.orders += 1
         access.order, access.arrival = self.orders, t
@@ -258,9 +257,9 @@ class Channel:
                 self.owner.core.call_ordered(txn.served_ps, txn.key, self.owner._acknowledge, txn)
 
     def schedule(self, now: int, until: int) -> int:
-        """Fix the commands from `now` to `until`; return when the next one is due, `NEVER` if nothing waits.
+        """Fix the commands from `now` to `until`; return when the next one is due, `NEVER` if none is.
 
-        Refreshes of a time without accesses may come before `now`.
+        Refreshes that were due in an idle period may be issued at times before `now`.
         """
         self.skip(now)
         while self.reads or self.writes or self.opened:
@@ -286,7 +285,7 @@ class Channel:
                         t = max(self.read, bank.group.read, bank.read, hit.arrival, soonest)
                     else:
                         t = max(self.write, bank.group.write, bank.write, hit.arrival, soonest)
-                    # A row that a refresh is about to close serves only what it was opened for.
+                    # A row that a refresh is about to close serves only the access that it was opened for.
                     if (t < first or (t == first and (not column or hit.order < order))) and (
                         t < refresh or bank.opener is not None or not (alone or bank is refreshing)
                     ):
@@ -314,7 +313,7 @@ class Channel:
         return NEVER
 
     def skip(self, now: int) -> None:
-        """Pass over refreshes of a time without accesses, except each bank's latest one before `now`."""
+        """Skip refreshes of an idle period, except the latest one of each bank before `now`."""
         every, n = self.timing.ref_every, len(self.banks)
         behind = (now - self.refreshed) // every - n
         if behind >= n and self.busy < self.refreshed + behind * every:
@@ -323,7 +322,7 @@ class Channel:
                 bank.row = CLOSED
 
     def mode(self) -> int:
-        """Return whether to read or to write: writes wait until there are many of them or nothing to read."""
+        """Choose READ or WRITE: writes are drained once the high watermark is passed or no read is queued."""
         if not self.drains:
             self.drains = not self.reads or self.writes > self.timing.write_high
         elif self.reads and self.writes < self.timing.write_low:
@@ -331,7 +330,7 @@ class Channel:
         return WRITE if self.drains else READ
 
     def refresh(self, bank: Bank, t: int) -> None:
-        """Close the row of a bank at `t`, or refresh the bank."""
+        """Precharge the bank at `t` if a row is open, else refresh it."""
         if bank.row != CLOSED:
             bank.row = CLOSED
             bank.act = max(bank.act, t + self.timing.pre_act)
@@ -341,7 +340,7 @@ class Channel:
         self.act = max(self.act, t + self.timing.ref_other)
 
     def row(self, bank: Bank, kind: int, t: int) -> None:
-        """Close the row of a bank at `t`, or open the one that its oldest access needs."""
+        """Precharge the bank at `t` if a row is open, else activate the row of its oldest access."""
         timing = self.timing
         if bank.row != CLOSED:
             bank.row = CLOSED
@@ -357,7 +356,6 @@ class Channel:
         self.taken(bank.opener, t)
 
     def column(self, bank: Bank, kind: int, t: int) -> None:
-        """Read or write a column of the open row of a bank at `t`."""
         timing, group = self.timing, bank.group
         access = bank.opener
         if access is None:
@@ -395,7 +393,7 @@ class Channel:
                     self.owner.done(burst.request, burst.end, self)
 
     def taken(self, access: Access, t: int) -> None:
-        """Take one of an access's columns out of its queue at `t`, as its row opens for it or it is served."""
+        """Remove a column of an access from its queue's count, when its row is opened for it or when it is served."""
         if access.kind == READ:
             self.reads -= 1
         else:
@@ -407,7 +405,7 @@ class Channel:
 class DramSlice:
     """One slice of a cube's memory stack, with the commands, banks and rows of a DRAM standard.
 
-    A write is complete when the queue has all of it. Bytes are read when the last part of a read leaves.
+    A write is complete when it is queued as a whole. A read's bytes are sampled when its last part leaves.
     """
 
     by_flit = False
@@ -430,12 +428,10 @@ class DramSlice:
 
     @property
     def busy_ps(self) -> int:
-        """Return how long its data buses were busy, on average [ps]."""
         return sum([channel.served * len(channel.numbers) for channel in self.channels]) // self.n
 
     @property
     def activity(self) -> DramActivity:
-        """Return what its channels have done."""
         begun = rows = bus_ps = worked_ps = 0
         for channel in self.channels:
             n = len(channel.numbers)
@@ -446,7 +442,6 @@ class DramSlice:
         return DramActivity(begun, rows, bus_ps // (self.per_burst * self.timing.access), bus_ps, worked_ps)
 
     def busy_by(self, now: int) -> int:
-        """Return how long its data buses have been busy by now, on average [ps], in a live run."""
         ahead = 0
         for channel in self.channels:
             channel.ahead = [end for end in channel.ahead if end > now]
@@ -454,12 +449,11 @@ class DramSlice:
         return self.busy_ps - -(-ahead // self.n)
 
     def on_read(self, txn: Transaction) -> None:
-        """Take a read whose command has arrived."""
         txn.back.nbytes += txn.nbytes
         self._take(txn, READ)
 
     def on_write(self, txn: Transaction) -> None:
-        """Take a write whose flits have all arrived; acknowledge it when all of it is in the queues."""
+        """Handle the arrival of a write's last flit; it is acknowledged once all of it is queued."""
         if self.memory is not None and txn.data is not None:
             self.memory.poke(txn.pieces, txn.data)
         self._take(txn, WRITE)
@@ -489,7 +483,7 @@ class DramSlice:
         self._plan(now)
 
     def _separate(self, lines: Sequence[int]) -> None:
-        """Split what is for channels that these lines ask for different bursts."""
+        """Split the channels that these lines access differently."""
         asked: list[list[int]] = [[] for _ in self.of]
         for line in lines:
             asked[line & (self.n - 1)].append(line >> self.channel_bits)
@@ -506,7 +500,7 @@ class DramSlice:
         self.channels.sort(key=_NUMBERS)
 
     def _plan(self, t: int) -> None:
-        """Continue at `t`, after all that arrives then."""
+        """Schedule commands at `t`, after all arrivals of that instant."""
         if self.planned < 0 or t < self.planned:
             self.planned = t
             self.core.call_last(t, self._continue, t)
@@ -524,7 +518,7 @@ class DramSlice:
             self._plan(following)
 
     def done(self, request: Request, end: int, channel: Channel) -> None:
-        """Note that a burst of a read is done at `end`, in each channel."""
+        """Handle the completion of a read's burst at `end`, in each pseudo channel of `channel`."""
         txn, ready, count = request.txn, request.ready, len(channel.numbers)
         if end > txn.served_ps:
             txn.served_ps, txn.since_ps, txn.opener = end, channel.since, channel.key
@@ -535,7 +529,7 @@ class DramSlice:
             self.core.call_ordered(end, txn.key, self._release, request)
 
     def _release(self, request: Request) -> None:
-        """Put the flits that are ready now on the reply route."""
+        """Send the flits that are ready now on the reply route."""
         txn = request.txn
         request.done += request.ready.pop(self.core.now)
         n = request.done * request.flits // request.bursts - request.sent
@@ -558,7 +552,7 @@ class DramSlice:
 
 
 def _patterns(mapping: str, groups: int, banks: int, per_row: int, piece: int) -> list[list[tuple[int, int]]]:
-    """Return the banks, with the number of their accesses, of every aligned piece of the accesses of one row number."""
+    """Map each aligned piece of accesses within a row number to its banks and their numbers of accesses."""
     sizes = {"Ba": banks, "Bg": groups, "Co": per_row // (groups * banks)}
     order = [mapping[i : i + 2] for i in range(len(mapping) - 2, 0, -2)]  # without Ro, the least significant first
     patterns: list[list[tuple[int, int]]] = []

@@ -1,4 +1,4 @@
-"""The networks of routers with credits of a machine, and the legs of routes through them; made when first used."""
+"""The credit-based router networks of a machine, and the legs of routes through them; created on first use."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SIPS = ""  # the network of the IO chiplets
 
 
 class FlowControl:
-    """The networks of routers with credits of one machine; `link` returns the link between two nodes."""
+    """The credit-based router networks of one machine; `link` returns the link between two nodes."""
 
     def __init__(self, core: Any, graph: Graph, link: LinkOf) -> None:
         self._core, self._graph, self._link = core, graph, link
         self._networks: dict[str, RouterNetwork] = {}
 
     def attach(self, path: Sequence[str], links: tuple[Any, ...], message_class: int) -> list[Leg]:
-        """Make the legs of a route through networks of routers with credits; flits find one at the link that enters."""
+        """Create the legs of a route; a flit looks its leg up at the link that enters the network."""
         names = [self.name_of(node_id) for node_id in path]
         if names[0] is not None or names[-1] is not None:
             raise ArgumentError(
@@ -53,14 +53,14 @@ class FlowControl:
         return legs
 
     def name_of(self, node_id: str) -> str | None:
-        """Return the name of the network that a node is a router of, None if it is none."""
+        """Name of the network that a router belongs to; None for a node that is no credit-based router."""
         kind = self._graph.node(node_id).kind
         if kind not in self._graph.clocks:
             return None
         return _SIPS if kind == "io_noc" else node_id.rpartition(".")[0]
 
     def network(self, name: str, node_id: str) -> RouterNetwork:
-        """Return a network; `node_id` is one of its routers."""
+        """Get the network `name`, created on first use; `node_id` is any of its routers."""
         found = self._networks.get(name)
         if found is None:
             clock, number = self._graph.clocks[self._graph.node(node_id).kind], self._graph.index(node_id)
@@ -82,19 +82,19 @@ class RouterNetwork:
         self._sources: dict[tuple[str, str], int] = {}
 
     def leg(self, path: Sequence[str], into: Link, out: Link, message_class: int, k: int) -> Leg:
-        """Make the leg of a route over the routers of `path`, between two links; flits then reach link `k`."""
+        """Create the leg of a route over the routers of `path`; flits continue at link `k` of the route."""
         source = self._sources.get((into.src, into.dst))
         if source is None:
             number, ports = self._router_of(into.dst)
             source = self._routers.add_source(number, ports[into.src], self._wire(into.src, into.dst), into)
             self._sources[into.src, into.dst] = source
         hops = self.hops(path, out.dst, message_class)
-        # What the part at the end adds to the latency: the routers count the cycles of the link alone.
+        # The latency of the component at the end: routers count the cycles of the link alone.
         extra_ps = out.lat - self._graph.edge(out.src, out.dst).latency_ps + self._graph.node(out.dst).overhead_ps
         return Leg(self._routers, source, message_class, hops, k, out.priority, out.base, extra_ps)
 
     def hops(self, path: Sequence[str], out: str, message_class: int) -> list[tuple[int, int, int]]:
-        """Return the output at each router, to `out` at the last one, and the range of VCs that may be taken there."""
+        """For each router, (output port, first VC, end of VCs) of the next buffer; the last output leads to `out`."""
         low, hops = message_class * self._vcs, []
         for (a, b), vc_class in zip(pairwise(path), self._vc_classes(path, message_class), strict=True):
             begin, end = (self._vcs * c // self._classes for c in (vc_class, vc_class + 1))
@@ -103,7 +103,7 @@ class RouterNetwork:
         return [*hops, (self._router_of(path[-1])[1][out], low, low + self._vcs)]
 
     def _vc_classes(self, path: Sequence[str], message_class: int) -> list[int]:
-        """Return the VC class of each step; a reply takes the steps of its request backwards."""
+        """VC class of each hop; a reply traverses the hops of its request in reverse."""
         places = [naming.parse(node_id) for node_id in (path if message_class == REQUEST else path[::-1])]
         sips = self._graph.sips
         if not self._of_sips:
@@ -120,7 +120,7 @@ class RouterNetwork:
         return classes if message_class == REQUEST else classes[::-1]
 
     def _router_of(self, node_id: str) -> tuple[int, dict[str, int]]:
-        """Return the number of a router, and its port towards each neighbour, in the order of their ranks."""
+        """Find a router's number and its port to each neighbour, by rank of their links; added on first use."""
         found = self._ports.get(node_id)
         if found is None:
             near = sorted(
@@ -137,7 +137,7 @@ class RouterNetwork:
         return found
 
     def _wire(self, src: str, dst: str) -> int:
-        """Return the latency of a link [cycles], without the time of a flit."""
+        """Latency of a link [cycles], without the serialization of a flit."""
         edge, clock = self._graph.edge(src, dst), self._clock
         service = edge.service_ps(self._graph.config.system.flit_bytes)
         whole = edge.latency_ps - self._graph.node(dst).overhead_ps + service

@@ -1,4 +1,4 @@
-"""What the host asks of a machine: messages to the PEs of a SIP (launches, maps, queues), and copies."""
+"""Requests of the host: messages to the PEs of a SIP (launches, maps, queues), and copies."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Target = tuple[int, int]
 
 
 class Parcel(Protocol):
-    """A message in a queue, as seen from outside its PE."""
+    """A message in a queue, as its PE exposes it."""
 
     nbytes: int
     parts: int
 
 
 class QueueState(Protocol):
-    """One direction of a PE, as seen from outside: heads and tails of its ring and of its peer's."""
+    """One direction of a PE, as its PE exposes it: heads and tails of its ring and of its peer's ring."""
 
     spec: QueueSpec
     arrived: int
@@ -46,88 +46,73 @@ class QueueState(Protocol):
 
     @property
     def inbox(self) -> Sequence[Parcel]:
-        """Messages that no receive has taken."""
+        """Messages not claimed by a receive."""
 
     @property
     def outbox(self) -> Sequence[Parcel]:
-        """Messages that have not left whole."""
+        """Messages that have not left completely."""
 
     @property
     def acknowledged(self) -> int:
-        """How many slots of the peer's ring have come free."""
+        """Slots of the peer's ring that have become free."""
 
 
 class QueueEngine(Protocol):
-    """The queues of a PE: of each installation, by direction."""
-
     @property
     def sets(self) -> Mapping[str, Mapping[str, QueueState]]:
-        """What each installation brought, by its key."""
+        """Queues by installation key, then by direction."""
 
-    def install(self, key: str, specs: Sequence[QueueSpec]) -> None:
-        """Set up the queues of one installation."""
+    def install(self, key: str, specs: Sequence[QueueSpec]) -> None: ...
 
 
 class Pe(Protocol):
-    """A PE, as seen from outside."""
-
     name: str
     place: tuple[int, int, int]
 
     @property
-    def mmu(self) -> PeMMU:
-        """Its MMU."""
+    def mmu(self) -> PeMMU: ...
 
     @property
-    def ipcq(self) -> QueueEngine:
-        """Its queues."""
+    def ipcq(self) -> QueueEngine: ...
 
 
 class Cpu(Protocol):
-    """The control processor of a PE: it takes the host's messages, and makes its PE when something is asked of it."""
+    """The control processor of a PE: receives the host's messages, and creates its PE on first use."""
 
     name: str
     place: tuple[int, int, int]
 
     @property
-    def mmu(self) -> PeMMU:
-        """The MMU of its PE."""
+    def mmu(self) -> PeMMU: ...
 
     @property
-    def pe(self) -> Pe:
-        """Its PE."""
+    def pe(self) -> Pe: ...
 
-    def start(self, what: tuple[Launch, int]) -> None:
-        """Run the launch's program from now on."""
+    def start(self, what: tuple[Launch, int]) -> None: ...
 
 
 class RunningProgram(Protocol):
-    """A program of a launch."""
-
     @property
-    def pe(self) -> Pe:
-        """The PE that it runs on."""
+    def pe(self) -> Pe: ...
 
     def location(self) -> str:
-        """Return PE, kernel and line."""
+        """PE, kernel and line of code, for messages."""
 
     def describe(self) -> str:
-        """Return what it waits for since when."""
+        """Describe what it waits for, and since when."""
 
-    def receives(self) -> bool:
-        """Return whether it waits for a message."""
+    def receives(self) -> bool: ...
 
-    def stop(self) -> None:
-        """End it."""
+    def stop(self) -> None: ...
 
 
-_LAST_PE = "the launch's last PE"  # what a program waits for that could begin before
+_LAST_PE = "the launch's last PE"  # the place of a start that waited for it
 
 
 class Broadcast(ABC):
-    """One message to PEs of a SIP; `done` succeeds when the host has heard of the last one.
+    """One message to PEs of a SIP; `done` succeeds when the last completion has reached the host.
 
-    It is logged at its end, as a row of its `kind`, if that is not empty.
+    Unless `kind` is empty, it is logged on completion as a row of that kind.
     """
 
     kind = ""
@@ -146,30 +131,29 @@ class Broadcast(ABC):
         self.done.callbacks.append(self._heard_of)
 
     def send(self) -> None:
-        """Send it from the host."""
         by = self.engine.host_by
         self.engine.message(naming.HOST, naming.io_cpu(self.sip), self.nbytes_of(), self, self.id, by)
 
     def _heard_of(self, _: object) -> None:
-        """Let what the host does from now on follow from the end of this."""
+        """Make the end of this message the cause of the host's next actions."""
         self.engine.host_by = self.by
 
     @abstractmethod
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
-        """Return the bytes of the copy for a cube, for one of its PEs, or for all."""
+        """Size of the copy for a cube, for one of its PEs, or for the whole SIP [bytes]."""
 
     def stamp(self, t: int, by: int) -> None:  # noqa: B027  only a launch needs it
-        """Note when the IO chiplet's CPU hands the message on."""
+        """Handle the message's departure from the IO chiplet's CPU at `t`."""
 
     def comes(self, t: int, by: int) -> None:  # noqa: B027  only a launch needs it
-        """Note when a PE will have decoded its copy."""
+        """Handle the arrival of a copy at a PE, which will have decoded it at `t`."""
 
     @abstractmethod
     def taken(self, cpu: Cpu, by: int) -> None:
-        """Do what the message asks of a PE whose CPU has decoded it."""
+        """Execute the message on a PE whose CPU has decoded it."""
 
     def answer(self, place: tuple[int, int, int], by: int) -> None:
-        """Send a PE's completion on its way to the host."""
+        """Send a PE's completion towards the host; M_CPU and IO_CPU combine those of their PEs and cubes."""
         _, cube, pe = place
         self._reply(naming.m_cpu(self.sip, cube), naming.pe_cpu(self.sip, cube, pe), self._pe_done, cube, by)
 
@@ -191,7 +175,6 @@ class Broadcast(ABC):
             self._heard(by)
 
     def _heard(self, by: int) -> None:
-        """Let the host know that all cubes have answered."""
         self._reply(naming.HOST, naming.io_cpu(self.sip), self._all_done, None, by)
 
     def _all_done(self, _: object, by: int) -> None:
@@ -201,7 +184,6 @@ class Broadcast(ABC):
         self.done.succeed()
 
     def log_row(self, kind: str, nbytes: int) -> None:
-        """Log the message as a whole, from its sending until now."""
         log = self.engine.log
         if log.operation:
             row = self.sent_ps, self.engine.env._now, log.component(naming.HOST), KIND[kind], self.id, nbytes, 0, -1
@@ -210,9 +192,9 @@ class Broadcast(ABC):
 
 @dataclass(frozen=True, slots=True)
 class GraphStep:
-    """The place of a launch in a graph, which the host sends in one message and hears of once.
+    """The place of a launch in a graph, which the host sends as one message with one completion.
 
-    `nbytes` are those of that message for the first launch, 0 for the others.
+    `nbytes` is the size of that message for the first launch, 0 for the others.
     """
 
     nbytes: int
@@ -220,7 +202,7 @@ class GraphStep:
 
 
 class LaunchRow(NamedTuple):
-    """What a run keeps of a launch: times in ps, -1 for what has not happened; `queues` is empty for none."""
+    """The record of a launch: times in ps, -1 if not reached; `queues` is empty for none."""
 
     name: str
     queues: str
@@ -233,14 +215,13 @@ class LaunchRow(NamedTuple):
 
 
 class LaunchTable:
-    """The launches of a run, in the order in which they were sent: 64 B each, since a program may launch for hours."""
+    """The launches of a run in the order of sending, packed into 64 B each, as a program may launch for hours."""
 
     def __init__(self) -> None:
         self._texts: dict[str, int] = {"": 0}
         self._numbers = array("q")
 
     def append(self, row: LaunchRow) -> int:
-        """Add a launch; return its number."""
         number = len(self)
         name, queues, *numbers = row
         texts = self._texts
@@ -248,7 +229,7 @@ class LaunchTable:
         return number
 
     def note(self, number: int, target_start_ps: int, start_ps: int, end_ps: int) -> None:
-        """Replace the times of a launch that are not known when it is sent."""
+        """Update the times of a launch, which are unknown when it is sent."""
         end = (number + 1) * len(LaunchRow._fields)
         self._numbers[end - 3 : end] = array("q", (target_start_ps, start_ps, end_ps))
 
@@ -263,7 +244,7 @@ class LaunchTable:
 
 
 class Launch(Broadcast):
-    """A kernel launch: 64 B and 8 B per argument; all PEs start at the time that the IO chiplet's CPU stamps.
+    """A kernel launch: 64 B and 8 B per argument; all PEs start at the time that the IO chiplet's CPU sets.
 
     `args` are those of all programs, or of each by (cube, PE). With `queues`, the key of an installation, programs
     are participants `ranks` of `world`. `step` is the launch's place in a graph.
@@ -297,11 +278,10 @@ class Launch(Broadcast):
         self._number = engine.launches.append(row)
 
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
-        """Return the bytes of a copy, the same for all."""
         return LAUNCH_BYTES + ARGUMENT_BYTES * self._count
 
     def send(self) -> None:
-        """Send it from the host; a later launch of a graph is in the SIP already."""
+        """Send it from the host; later launches of a graph are already at the SIP."""
         if self._step is None:
             super().send()
         elif self._step.nbytes:
@@ -318,17 +298,16 @@ class Launch(Broadcast):
             self._all_done(None, by)
 
     def args_of(self, cube: int, pe: int) -> tuple[Any, ...]:
-        """Return the arguments of one PE's program."""
         return self.args if isinstance(self.args, tuple) else self.args[cube, pe]
 
     def stamp(self, t: int, by: int) -> None:
-        """Set the common start: when the last PE has decoded its copy on an otherwise idle machine."""
+        """Set the common start: the time at which the last PE would have decoded its copy on an idle machine."""
         self._stamped_ps, self._stamped_by = t, by
         self.target_start_ps = t + self.engine.spread_ps(self.cubes, self.nbytes_of())
         self.engine.launches.note(self._number, self.target_start_ps, -1, -1)
 
     def taken(self, cpu: Cpu, by: int) -> None:
-        """Start the program at the stamped time, or now if that has passed (logged as skew)."""
+        """Start the program at the common time, or now if that has passed (logged as skew)."""
         now, log = self.engine.env._now, self.engine.log
         if now > self.target_start_ps and log.operation:
             log.row(self.target_start_ps, now, log.component(cpu.name), KIND["skew"], self.id, 0, 0, -1)
@@ -339,7 +318,7 @@ class Launch(Broadcast):
         self.engine.env.call_at(start, cpu.start, (self, by))
 
     def begins(self, by: int) -> int:
-        """Return the event of a program's start, which is now, as its CPU has decoded the launch (`by`) or all have."""
+        """Log the start of a program now; return the event. `by` is the event of its CPU's decoding."""
         now, log = self.engine.env._now, self.engine.log
         if not log.operation:
             return NONE
@@ -351,17 +330,15 @@ class Launch(Broadcast):
         return log.step(now, now - since, log.place(_LAST_PE), STEP_KIND["start"], self.id, -1, cause, second)
 
     def comes(self, t: int, by: int) -> None:
-        """Note which PE will have decoded its copy last, of those that are in time."""
+        """Track the last PE that decodes its copy before the common start."""
         if self._last_ps < t <= self.target_start_ps:
             self._last_ps, self._last_by = t, by
 
     def program_done(self, program: RunningProgram, by: int) -> None:
-        """Note that a program has ended, its commands complete."""
         self.engine.programs_ended += 1
         self.answer(program.pe.place, by)
 
     def finish(self) -> None:
-        """Note that the host has heard of all."""
         self.end_ps = self.engine.env._now
         self.engine.launches.note(self._number, self.target_start_ps, self.start_ps, self.end_ps)
         self.log_row("launch", 0)
@@ -369,14 +346,14 @@ class Launch(Broadcast):
 
 
 class RangeMap(Broadcast):
-    """Ranges for the MMUs: 32 B per distinct range of the PEs behind a copy."""
+    """Address ranges for the MMUs: 32 B per distinct range of the PEs behind a copy."""
 
     kind = "map"
 
     def __init__(self, engine: GraphEngine, sip: int, ranges: Mapping[Target, Sequence[Range]], owner: str) -> None:
         super().__init__(engine, sip, list(ranges), f"map {owner}")
         self.ranges, self.owner = ranges, owner
-        # Most PEs, often all, receive the same: the content of a copy is counted once for each set of mappings.
+        # Most PEs, often all, receive the same ranges: sizes are cached by the set of distinct mappings.
         self._told = {id(mine): mine for mine in ranges.values()}
         self._tellings: dict[int | None, set[int]] = {None: set(self._told)}
         for (cube, _), mine in ranges.items():
@@ -385,7 +362,6 @@ class RangeMap(Broadcast):
         self._made: dict[int, dict[Table, Table]] = {}
 
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
-        """Return the bytes of the copy for a cube, for one of its PEs, or for all."""
         if cube is None or pe is None:
             tellings = frozenset(self._tellings[cube])
         else:
@@ -397,7 +373,6 @@ class RangeMap(Broadcast):
         return nbytes
 
     def taken(self, cpu: Cpu, by: int) -> None:
-        """Enter the ranges, and answer."""
         _, cube, pe = cpu.place
         mine = self.ranges[cube, pe]
         cpu.mmu.map_all(mine, self.owner, self._made.setdefault(id(mine), {}))
@@ -405,7 +380,7 @@ class RangeMap(Broadcast):
 
 
 class Spread(Broadcast):
-    """A dry run of a launch's copies, to learn when the last PE has decoded its own."""
+    """A dry run of a launch's copies, which measures when the last PE has decoded its copy."""
 
     def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[Target], nbytes: int) -> None:
         super().__init__(engine, sip, targets, "spread")
@@ -413,11 +388,9 @@ class Spread(Broadcast):
         self.last_ps = 0
 
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
-        """Return the bytes of a copy, the same for all."""
         return self._nbytes
 
     def taken(self, cpu: Cpu, by: int) -> None:
-        """Note the time."""
         self.last_ps = self.engine.env._now
 
 
@@ -453,20 +426,18 @@ class QueueInstall(Broadcast):
             self._directions[cube] = self._directions.get(cube, 0) + len(specs)
 
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
-        """Return the bytes of the copy for a cube, for one of its PEs, or for all."""
         if cube is None or pe is None:
             return QUEUE_BYTES * self._directions[cube]
         return QUEUE_BYTES * len(self.wiring[cube, pe])
 
     def taken(self, cpu: Cpu, by: int) -> None:
-        """Set up the queues, and answer."""
         _, cube, pe = cpu.place
         cpu.pe.ipcq.install(self.key, self.wiring[cube, pe])
         self.answer(cpu.place, by)
 
 
 class HostCopy:
-    """A copy of `pieces` (physical address, bytes), one transaction each, all sent at once."""
+    """A copy between the host and `pieces` (physical address, bytes): one transaction each, all sent at once."""
 
     def __init__(
         self, engine: GraphEngine, pieces: Sequence[tuple[int, int]], data: np.ndarray | None, write: bool
@@ -498,7 +469,7 @@ class HostCopy:
             at += nbytes
 
     def _heard_of(self, _: object) -> None:
-        """Let what the host does from now on follow from the end of this."""
+        """Make the end of this copy the cause of the host's next actions."""
         if self.pieces:
             self.engine.host_by = self.by
 

@@ -22,8 +22,8 @@ from kernbench.sim_engine._user_code import place_in, place_of
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
 
-_GRACE_S = 0.25  # the engine looks at the limit itself every few thousand events
-# A loop may catch the exception: it is raised again, ever sooner, until it is noticed; then cleaning up has some time.
+_GRACE_S = 0.25  # the engine checks the limit itself every few thousand events
+# A loop may catch the exception: it is raised again, ever sooner, until it is noticed; then there is time to clean up.
 _FIRST_S, _SHORTEST_S, _CLEAN_UP_S = 0.1, 0.001, 2.0
 _MOST_PROGRAMS = 4
 
@@ -96,7 +96,7 @@ class Limits:
         return cls(**given)
 
     def within(self, other: Limits) -> Limits:
-        """Return the smaller of each limit."""
+        """Combine two sets of limits: the stricter value of each."""
         mine, others = self._given(), other._given()
         least = {name: min(x for x in (mine.get(name), others.get(name)) if x is not None) for name in mine | others}
         return Limits(**least)  # type: ignore[arg-type]
@@ -122,12 +122,12 @@ class Expired(Repeated):
     watchdog: Watchdog
 
     def error(self, running: str) -> LimitError:
-        """Return the message to the user; `running` names what was interrupted."""
+        """Convert to the user's error; `running` names what was interrupted."""
         return self.watchdog.noticed(self.watchdog.tell(running))
 
 
 class Watchdog:
-    """Raises `Expired` in the thread that made it, also while that runs Python code that never returns."""
+    """Raises `Expired` in the thread that created it, even while that runs Python code that never returns."""
 
     def __init__(self, tell: Callable[[str], LimitError]) -> None:
         self.tell = tell
@@ -138,16 +138,16 @@ class Watchdog:
         self._raised: type[Expired] | None = None
 
     def start(self, after_s: float) -> None:
-        """Begin to watch; from any thread."""
+        """Start watching; callable from any thread."""
         threading.Thread(target=self._watch, args=(after_s,), name="kernbench watchdog", daemon=True).start()
 
     def noticed(self, error: LimitError) -> LimitError:
-        """Return `error`, and leave the thread time to clean up."""
+        """Return `error`, and allow the thread some time to clean up."""
         self._noticed = True
         return error
 
     def close(self) -> None:
-        """Stop, in the watched thread: from here on nothing is raised."""
+        """Stop, in the watched thread; nothing is raised afterwards."""
         while not self._is_quiet():
             pass
 
@@ -198,12 +198,12 @@ class Watchdog:
 
 
 def _raise_in(thread_id: int, kind: type[BaseException]) -> None:
-    """Let a thread raise `kind` at its next bytecode that looks for it, in place of what is pending there."""
+    """Raise `kind` in a thread at its next check for asynchronous exceptions; replaces a pending one."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(kind))
 
 
 class Guard(Observer):
-    """Holds one session to its limits."""
+    """Enforces the limits of one session."""
 
     def __init__(self, engine: GraphEngine, limits: Limits, ranks: Callable[[], Sequence[str]]) -> None:
         self.limits = limits.within(_AROUND.get())
@@ -214,19 +214,18 @@ class Guard(Observer):
             engine.observers.append(self)
 
     def start(self) -> None:
-        """Begin to count host time, in the thread of the session."""
+        """Start counting host time, in the thread of the session."""
         self._start = time.monotonic()
         if self.limits.host_s is not None:
             self._watchdog = Watchdog(lambda running: self._host_time([running]))
             self._watchdog.start(self.limits.host_s + _GRACE_S)
 
     def stop(self) -> None:
-        """End the watch."""
         if self._watchdog is not None:
             self._watchdog.close()
 
     def pulse(self, engine: GraphEngine) -> None:
-        """Raise a LimitError if a limit is passed."""
+        """Raise LimitError if a limit is exceeded."""
         limits = self.limits
         # Programs issue commands ahead of the clock.
         if limits.events is not None and engine.env.events + engine.commands > limits.events:
@@ -238,7 +237,7 @@ class Guard(Observer):
             raise error if self._watchdog is None else self._watchdog.noticed(error)
 
     def told(self, error: BaseException | None) -> LimitError | None:
-        """Return what to raise in place of `error` if that is this session's `Expired`."""
+        """Convert this session's `Expired` to the error to raise; None for any other error."""
         if not isinstance(error, Expired) or error.watchdog is not self._watchdog:
             return None
         return error.error(place_of(error.__traceback__))

@@ -1,4 +1,4 @@
-"""What the machine's memories hold: bytes by physical address, in pages made when first written."""
+"""Contents of the machine's memories: bytes by physical address, in pages allocated on first write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Piece = tuple[int, int]
 
 
 class Watch:
-    """Bytes that two programs write: `differs` is called when the second writes other values than the first."""
+    """Bytes that two programs write: `differs` is called if the second writes other values than the first."""
 
     def __init__(self, piece: Piece, differs: Callable[[], NoReturn]) -> None:
         self.piece, self._differs = piece, differs
@@ -22,7 +22,7 @@ class Watch:
         self._known = np.zeros(piece[1], bool)
 
     def see(self, pa: int, data: np.ndarray) -> None:
-        """Compare what is written at `pa` with what was written before."""
+        """Compare a write at `pa` with the bytes written before."""
         start, n = self.piece
         lo, hi = max(pa, start), min(pa + data.size, start + n)
         if lo >= hi:
@@ -42,7 +42,7 @@ class MemoryStore:
         self.watches: dict[int, list[Watch]] = {}
 
     def watch(self, watch: Watch, is_written: bool) -> None:
-        """Compare what is written to the bytes of a watch from now on, and what is there if that `is_written`."""
+        """Compare later writes to the bytes of `watch`; with `is_written`, with the present content."""
         pa, n = watch.piece
         if is_written:
             watch.see(pa, self.peek([watch.piece]))
@@ -50,7 +50,7 @@ class MemoryStore:
             self.watches.setdefault(page, []).append(watch)
 
     def peek(self, pieces: Iterable[Piece]) -> np.ndarray:
-        """Return the bytes of `pieces`, one after the other, as a new uint8 array; no simulated time passes."""
+        """Copy the bytes of `pieces`, concatenated (uint8); no simulated time passes."""
         pieces = list(pieces)
         if len(pieces) == 1:
             pa, nbytes = pieces[0]
@@ -67,7 +67,7 @@ class MemoryStore:
         return np.frombuffer(bytearray().join(parts), np.uint8)
 
     def poke(self, pieces: Iterable[Piece], data: np.ndarray) -> None:
-        """Store `data` (uint8) into `pieces`, in their order; no simulated time passes."""
+        """Store `data` (uint8) into `pieces`, in order; no simulated time passes."""
         at = 0
         for pa, nbytes in pieces:
             for page, offset, n in _split(pa, nbytes):

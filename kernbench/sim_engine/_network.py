@@ -37,7 +37,7 @@ _TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc")
 
 
 class Network:
-    """The links of one machine, made when first used."""
+    """The links and routes of one machine, created on first use."""
 
     def __init__(self, graph: Graph, core: Core, *, trace: bool = False, tie_seed: int | None = None) -> None:
         self.graph, self.core, self.tie_seed = graph, core, tie_seed
@@ -57,18 +57,18 @@ class Network:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the links so far; the same object if there are no more than before."""
+        """Names of the links so far; the identical tuple while no link is added."""
         if len(self._names) != len(self.links):
             self._names = tuple([link.name for link in self.links.values()])
         return self._names
 
     @property
     def hops(self) -> list[Hop] | None:
-        """Return every hop of every flit so far, None without `trace`."""
+        """Every hop of every flit so far; None without `trace`."""
         return self.core.hops
 
     def link(self, src: str, dst: str) -> Link:
-        """Return the link from `src` to `dst`, its latency as the node behind it says."""
+        """Get a link, created on first use; its latency includes that of the node behind it."""
         link = self.links.get((src, dst))
         if link is None:
             like, node = self.graph.like(src, dst), self.graph.node(dst)
@@ -83,24 +83,24 @@ class Network:
         return link
 
     def into(self, node_id: str) -> Link:
-        """Return the one link into a memory."""
+        """Get the only link into a memory."""
         (edge,) = self.graph.out(node_id)
         return self.link(edge.dst, node_id)
 
     def _look_behind(self, node: Node) -> tuple[int, Hook | None]:
-        """Return what a node's transit component adds to the latency of links into it, and its hook."""
+        """Latency that a node's transit component adds to links into it [ps], and its hook."""
         if node.kind not in _TRANSIT:
             return 0, None
         if node.id in self._hooks:
             return self._hooks[node.id]
         part = COMPONENTS.resolve(node.impl)(node)
         extra_ps, hook = part.latency_ps() - node.overhead_ps, getattr(part, "on_head", None)
-        if hook is not None:  # the links into the node share what it keeps in mind
+        if hook is not None:  # the links into the node share its state
             self._hooks[node.id] = extra_ps, hook
         return extra_ps, hook
 
     def route(self, src: str, dst: str) -> Route:
-        """Return the route of the next message from `src` to `dst` (cached)."""
+        """Route of the next message, cached; drawn from equally long routes if there are several."""
         route = self.routes.get((src, dst))
         if route is None:
             ways = [self._make(path) for path in self._router.paths(src, dst)]
@@ -112,7 +112,7 @@ class Network:
         return route.drawn()
 
     def back(self, route: Route) -> Route:
-        """Return the route over the reverse links of `route`: the way of replies, acknowledgements and credits."""
+        """Reverse route, for replies, acknowledgements and credits; cached."""
         if route.reply is None:
             path = (route.links[0].src, *(link.dst for link in route.links))
             route.reply = self._make(reverse(path), REPLY)
@@ -137,16 +137,16 @@ class Network:
         self.core.put(route.links, n, size, key, fn, arg, each)
 
     def train(self, route: Route, n: int, size: int, key: int, fn: Callback | None, arg: object) -> None:
-        """Put `n` flits of `size` bytes on the first link now; `fn(arg)` is called when the last one has arrived."""
+        """Send `n` flits of `size` bytes now; `fn(arg)` is called when the last one has arrived."""
         route.count_flits(n, size)
         self.core.put(route.links, n, size, key, fn, arg)
 
 
 class Clock(simpy.Environment):
-    """A `simpy.Environment` whose events share one calendar with the flits and callbacks of `core`.
+    """A `simpy.Environment` in ps whose events share one calendar with the flits and callbacks of `core`.
 
-    Its unit is the picosecond. A user's processes run on it next to the machine, with either core:
-    `env.process(refresh(env))`, which waits by `yield env.timeout(3_900_000)`. `timeouts` counts those under way.
+    A user's processes run on it next to the machine, with either core: `env.process(refresh(env))`, which waits by
+    `yield env.timeout(3_900_000)`. `timeouts` counts pending timeouts.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,6 @@ class Clock(simpy.Environment):
 
     @property
     def events(self) -> int:
-        """Return how many calendar entries have been processed."""
         return self.core.events
 
     def schedule(self, event: Event, priority: int = NORMAL, delay: float = 0) -> None:
@@ -182,18 +181,17 @@ class Clock(simpy.Environment):
         self.timeouts -= 1
 
     def peek(self) -> float:
-        """Return the time of the next calendar entry [ps], infinity if there is none."""
+        """Time of the next calendar entry [ps], infinity if there is none."""
         return self.core.peek()
 
     def timer(self, t: int, value: object = None) -> Event:
-        """Return an event that succeeds with `value` at time `t` [ps]."""
+        """Create an event that succeeds with `value` at time `t` [ps]."""
         event = Event(self)
         event._ok, event._value = True, value
         self.core.event_at(t, NORMAL, event)
         return event
 
     def step(self) -> None:
-        """Process the next calendar entry."""
         if not len(self.core):
             raise EmptySchedule
         self.core.drain(1)

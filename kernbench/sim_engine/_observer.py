@@ -1,4 +1,4 @@
-"""Watching a run: what an observer hears, ticks of progress, and counters of links and PEs."""
+"""Observers of a run, progress reports, and counters of links and PEs."""
 
 from __future__ import annotations
 
@@ -47,69 +47,59 @@ class QueueEvent:
 
 
 class Observer:
-    """Hears of a run as it goes; override what you need. It must not change the run."""
+    """Base class of observers of a run; override what you need. An observer must not change the run."""
 
     def launch_sent(self, launch: Launch) -> None:
-        """Hear that the host has sent a launch."""
+        """Handle a launch that the host has sent."""
 
     def launch_done(self, launch: Launch) -> None:
-        """Hear that the last completion of a launch has reached the host."""
+        """Handle a launch whose last completion has reached the host."""
 
     def pulse(self, engine: GraphEngine) -> None:
-        """Hear that the engine is at work: every few thousand events, and at the end of each wait.
-
-        An exception ends the run.
-        """
+        """Inspect the run, every few thousand events and at the end of each wait; an exception ends the run."""
 
     def queue(self, event: QueueEvent) -> None:
-        """Hear of a message between PEs."""
+        """Handle a step of a message between PEs."""
 
     def tick(self, tick: Tick) -> None:
-        """Hear how far the run is, some times a second."""
+        """Handle a report of progress, made some times a second."""
 
 
 class QueueTrace(Observer):
-    """Prints every step of the messages between PEs on the error stream: with KERNBENCH_CCL_TRACE=1 in every engine."""
+    """Prints each step of messages between PEs to stderr; every engine has one if KERNBENCH_CCL_TRACE=1."""
 
     def queue(self, event: QueueEvent) -> None:
-        """Print it."""
         print(event, file=sys.stderr)
 
 
 def environment_observers() -> list[Observer]:
-    """Return the observers that the environment asks for."""
     return [QueueTrace()] if os.environ.get("KERNBENCH_CCL_TRACE") == "1" else []
 
 
 class _Stage(Protocol):
-    """A stage of a PE's pipeline."""
-
-    def busy_by(self, now: int) -> int:
-        """Return for how long it has been busy by now [ps]."""
+    def busy_by(self, now: int) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """A snapshot.
-
-    It counts what has happened, and nothing that is reserved or planned: no server is busy for longer than the run.
+    """A snapshot of what has happened; reservations and plans do not count, so no server is busy longer than the run.
 
     Attributes
     ----------
     now_ps : int
         Simulated time.
     links : tuple of str
-        Names of the links that were used so far.
+        Names of the links used so far.
     busy_ps : numpy.ndarray
-        Of each link: time in service [ps].
+        Service time of each link [ps].
     pes : tuple of (sip, cube, pe)
         PEs that have had work.
     engine_busy_ps : numpy.ndarray
-        Of each PE: time in service of each of `ENGINES` [ps], shape (len(pes), 4).
+        Service time of each of `ENGINES` of each PE [ps], shape (len(pes), 4).
     slices : tuple of str
-        Names of the HBM slices that were used so far.
+        Names of the HBM slices used so far.
     slice_busy_ps : numpy.ndarray
-        Of each slice: time in service [ps], the mean over its channels.
+        Service time of each slice, averaged over its channels [ps].
     done, total : int
         Programs that have ended, of those started.
     events : int
@@ -129,7 +119,7 @@ class Counters:
 
 
 def read_counters(engine: GraphEngine) -> Counters:
-    """Return what has happened by now; the time that this takes depends on the machine alone."""
+    """Take a snapshot; its cost depends on the size of the machine, not on the length of the run."""
     core = engine.env.core
     parts = [part for part in engine.parts.values() if getattr(part, "stages", ())]
     stages: list[tuple[_Stage, ...]] = [part.stages for part in parts]

@@ -54,11 +54,11 @@ _STEP_WIDTH, _PATH_WIDTH = len(STEPS), len(STAGE_PATHS)
 
 
 class OpLog:
-    """Rows (start, end, component, kind, command, nbytes, flops, tile), in ps, bytes and ids, and what caused them.
+    """Rows (start, end, component, kind, command, nbytes, flops, tile), in ps, bytes and ids, and their causes.
 
-    `operation` is False when nothing is kept; `tiles` is True when stages of tiles are kept, too. Rows are written to
-    blocks of a fixed size, number by number: so a log costs what its columns hold. Every row, transfer and step has
-    four candidates for its cause, two to a number, the decisive one first (see `_causes`).
+    `operation` is False when nothing is logged; `tiles` is True when stages of tiles are logged, too. Rows are stored
+    in blocks of 64-bit numbers, so a log costs what its columns hold. Every row, transfer and step has four candidate
+    causes, two per number, the decisive one first (see `_causes`).
     """
 
     def __init__(self, level: str = "operation") -> None:
@@ -81,20 +81,19 @@ class OpLog:
         self._path_blocks: list[np.ndarray] = []
         self._rows, self._moves, self._stages = _block(0), _block(0), _block(0)
         self._steps, self._paths, self._after = _block(0), _block(0), _block(0)
-        # Where tiles are not logged: requests that memories began to work with, when they were sent and why; the last.
+        # Unless tiles are logged: (sent [ps], cause), by key, of the latest requests that began a busy period.
         self.openers: dict[int, tuple[int, Cause]] = {}
-        # Numbers for which the last block has room.
+        # Unused numbers of each last block.
         self._free = self._moves_free = self._stages_free = self._steps_free = self._paths_free = self._after_free = 0
 
     def component(self, name: str) -> int:
-        """Return the id of a component's name."""
         return self.components.setdefault(name, len(self.components))
 
     def command(
         self, name: str, sip: int = -1, cube: int = -1, pe: int = -1, shape: tuple[int, ...] = (), tag: str = "",
         dtype: str = "", vector: tuple[tuple[str, int, int], ...] = (),
     ) -> int:  # fmt: skip
-        """Enter a command, with the fields of `CommandInfo`, unless nothing is kept; return its id."""
+        """Add a command, with the fields of `CommandInfo`, if the log is on; return its id."""
         if self.operation:
             fields = (name, sip, cube, pe, shape, tag, dtype, vector)
             known = self._known.get(fields)
@@ -106,11 +105,10 @@ class OpLog:
 
     @property
     def commands(self) -> tuple[CommandInfo, ...]:
-        """Return what is known of each command so far, by id."""
         return tuple(self._commands)
 
     def after(self, command: int, first: int) -> None:
-        """Note that a command comes after another one."""
+        """Record that `command` follows `first`."""
         if not self._after_free:
             self._after_free = 2 * _ROWS
             self._after = _added(self._after_blocks, self._after_free)
@@ -119,21 +117,19 @@ class OpLog:
         self._after_free -= 2
 
     def route(self, route: Route) -> int:
-        """Return the id of a route."""
         if route.logged < 0:
             route.logged = len(self.routes)
             self.routes.append(route)
         return route.logged
 
     def place(self, name: str) -> int:
-        """Return the id of the place of a step."""
         return self.places.setdefault(name, len(self.places))
 
     def row(
         self, start: int, end: int, component: int, kind: int, command: int, nbytes: int, flops: int, tile: int,
         cause: int = NONE, second: int = NONE, third: int = NONE,
     ) -> int:  # fmt: skip
-        """Add a row, and what its beginning followed from (a whole command's: its end); return the event of its end."""
+        """Add a row and the causes of its start (of a whole command: of its end); return the event of its end."""
         if not self._free:
             self._free = _ROWS * _WIDTH
             self._rows = _added(self._blocks, self._free)
@@ -145,14 +141,14 @@ class OpLog:
         return ROW | ((len(self._blocks) - 1) * _ROWS + i // _WIDTH) << 3
 
     def left(self, row: int, room: int, held: bool) -> None:
-        """Note what made room behind the stage of a row, and whether that held it up."""
+        """Record the event that made room behind the stage of a row, and whether the stage was blocked until then."""
         number = row >> 3
         block = number // _ROWS
         rows = self._rows if block == len(self._blocks) - 1 else self._blocks[block]
         rows[number % _ROWS * _WIDTH + 9] |= (room | HELD if held else room) << 32
 
     def sent(self, cause: int = NONE, second: int = NONE, third: int = NONE, fourth: int = NONE) -> int:
-        """Make room for a transaction or message that starts now, and say what it followed from; return its number."""
+        """Reserve the row of a transfer that starts now, with its causes; return its number."""
         if not self._moves_free:
             self._moves_free = _ROWS * _MOVE_WIDTH
             self._moves = _added(self._move_blocks, self._moves_free)
@@ -166,9 +162,9 @@ class OpLog:
         self, number: int, start: int, end: int, route: Route, nbytes: int, command: int, tile: int, kind: int,
         key: int, arrived: int = -1, since: int = -1, opener: int = -1, served: int = -1, held: int = NONE,
     ) -> int:  # fmt: skip
-        """Enter a transaction or message that has ended: a row of `TRANSFERS`; return the event of its end.
+        """Complete the row of a transfer (see `TRANSFERS`); return the event of its end.
 
-        `held` is what the end followed from where that is not the end of the route.
+        `held` is the cause of the end if that is not the end of the route.
         """
         block = number // _ROWS
         moves = self._moves if block == len(self._move_blocks) - 1 else self._move_blocks[block]
@@ -184,7 +180,7 @@ class OpLog:
         self, end: int, ps: int, place: int, kind: int, command: int, of: int = -1,
         cause: int = NONE, second: int = NONE, third: int = NONE,
     ) -> int:  # fmt: skip
-        """Add what took `ps` until `end` and is no operation: a row of `STEPS`; return its event."""
+        """Add a delay of `ps` until `end` that is no operation (see `STEPS`); return its event."""
         if not self._steps_free:
             self._steps_free = _ROWS * _STEP_WIDTH
             self._steps = _added(self._step_blocks, self._steps_free)
@@ -195,20 +191,20 @@ class OpLog:
         return STEP | ((len(self._step_blocks) - 1) * _ROWS + i // _STEP_WIDTH) << 3
 
     def opened(self, key: int, asked: int, cause: Cause) -> None:
-        """Remember a request that a memory began to work with after a gap."""
+        """Record the request that began a busy period of a memory; a full table drops its oldest half."""
         if len(self.openers) == _OPENERS:
             for old in list(self.openers)[: _OPENERS // 2]:
                 del self.openers[old]
         self.openers[key] = asked, cause
 
     def then(self, cause: Cause, command: int, part: int, ps: int) -> Cause:
-        """Return the cause that follows after `ps` in a part of a command; a long chain of paths becomes events."""
+        """Extend a cause by `ps` in a part of a command; a long chain of paths is converted to events."""
         if cause.depth >= _DEEPEST:
             self.event(cause)
         return cause.then(command, part, ps)
 
     def event(self, cause: Cause) -> int:
-        """Return the event that a cause is; if it is a path through stages, that becomes one."""
+        """Event of a cause; a path is logged, with its predecessors, and becomes one."""
         if cause.event == NONE and cause.before is not None:
             before = self.event(cause.before)
             if not self._paths_free:
@@ -226,7 +222,7 @@ class OpLog:
     def stage(
         self, command: int, kind: int, start: int, end: int, busy: int, n: int, nbytes: int = 0, route: int = -1
     ) -> None:
-        """Add what one stage did with all tiles of a command: a `Stage`."""
+        """Add what one stage did with all tiles of a command (see `Stage`)."""
         if not self._stages_free:
             self._stages_free = _ROWS * _STAGE_WIDTH
             self._stages = _added(self._stage_blocks, self._stages_free)
@@ -236,7 +232,7 @@ class OpLog:
         self._stages_free -= _STAGE_WIDTH
 
     def transfer(self, start: int, end: int, txn: Transaction, command: int, tile: int, kind: int) -> int:
-        """Enter a transaction with a memory: when it was asked for and when it was complete at its asker."""
+        """Complete the row of a memory transaction, from its request to its completion at the requester."""
         return self.move(
             txn.number, start, end, txn.back, txn.nbytes, command, tile, kind, txn.key,
             txn.arrived_ps, txn.since_ps, txn.opener, txn.served_ps,
@@ -252,7 +248,7 @@ class OpLog:
         fn: Callable[[Any, int], None],
         cause: int,
     ) -> Callable[[Any], None]:
-        """Return what takes a message that is sent now for `cause`: it is logged then, and `fn` gets its event."""
+        """Wrap `fn` to log the message when it arrives; `fn` also gets its event."""
         if not self.operation:
             return lambda arg: fn(arg, NONE)
         core = clock.core
@@ -267,31 +263,28 @@ class OpLog:
         return arrived
 
     def moves(self) -> dict[str, np.ndarray]:
-        """Return all transactions and messages so far as columns; those under way start at -1."""
+        """All transfers so far as columns; those in flight start at -1."""
         return _columns(self._move_blocks, self._moves_free, TRANSFERS, _MOVE_WIDTH)
 
     def steps(self) -> dict[str, np.ndarray]:
-        """Return all steps so far as columns."""
         return _columns(self._step_blocks, self._steps_free, STEPS, _STEP_WIDTH)
 
     def paths(self) -> dict[str, np.ndarray]:
-        """Return the paths through stages so far as columns."""
         return _columns(self._path_blocks, self._paths_free, STAGE_PATHS, _PATH_WIDTH)
 
     def stages(self) -> np.ndarray:
-        """Return what the stages did with each tiled command so far."""
+        """Rows of `Stage` so far."""
         return _table(self._stage_blocks, self._stages_free, _STAGE_WIDTH)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return all rows so far as columns."""
         return _columns(self._blocks, self._free, COLUMNS, _WIDTH)
 
     def order(self) -> np.ndarray:
-        """Return the commands so far that come after others, each with one of these."""
+        """(command, predecessor) of each pair so far."""
         return _table(self._after_blocks, self._after_free, 2)
 
     def causes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the candidates of every row and of every transfer so far, two to a number."""
+        """Candidate causes of every row and of every transfer so far, two per number."""
         rows, moves = _table(self._blocks, self._free, _WIDTH), _table(self._move_blocks, self._moves_free, _MOVE_WIDTH)
         return rows[:, -2:], moves[:, -2:]
 
@@ -301,13 +294,7 @@ def _block(n: int) -> memoryview:
 
 
 def _added(blocks: list[np.ndarray], n: int) -> memoryview:
-    """Return another block of `n` numbers.
-
-    Raises
-    ------
-    LimitError
-        If rows would get larger numbers than causes can name.
-    """
+    """Append a block of `n` numbers; raise LimitError if row numbers would exceed what causes can hold."""
     if (len(blocks) + 1) * _ROWS << 3 > HELD:
         raise LimitError(
             f'the log holds {len(blocks) * _ROWS:,} rows of one kind, the most; run with log="operation" or "off"'
@@ -318,7 +305,7 @@ def _added(blocks: list[np.ndarray], n: int) -> memoryview:
 
 
 def _columns(blocks: list[np.ndarray], free: int, types: Mapping[str, type], width: int) -> dict[str, np.ndarray]:
-    """Return the columns of rows in `blocks`, of which the last one has room for `free` numbers."""
+    """Columns of the rows in `blocks`; the last block has `free` unused numbers."""
     table = _table(blocks, free, width)
     return {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(types.items())}
 
@@ -329,7 +316,7 @@ def _table(blocks: list[np.ndarray], free: int, width: int) -> np.ndarray:
 
 
 def busy_by_component(engine: GraphEngine) -> dict[str, int]:
-    """Return the busy time of every server that keeps count [ps]: pipeline stages, memories."""
+    """Busy time [ps] of every server that counts it: pipeline stages, memories."""
     busy: dict[str, int] = {}
     for name, part in engine.parts.items():
         if hasattr(part, "busy_ps"):
@@ -340,12 +327,11 @@ def busy_by_component(engine: GraphEngine) -> dict[str, int]:
 
 
 def _by_name(engine: GraphEngine) -> list[Link]:
-    """Return the links in the order of their table."""
     return sorted(engine.network.links.values(), key=attrgetter("name"))
 
 
 def _link_numbers(engine: GraphEngine) -> np.ndarray:
-    """Return the place in the table of each link by its number; that of number -1 is -1."""
+    """Map link numbers to places in the link table; -1 maps to -1."""
     places = np.full(len(engine.network.links) + 1, -1)
     for place, link in enumerate(_by_name(engine)):
         places[link.number] = place
@@ -353,10 +339,10 @@ def _link_numbers(engine: GraphEngine) -> np.ndarray:
 
 
 def link_table(engine: GraphEngine) -> LinkTable:
-    """Return traffic and busy time of every link, from what was sent over each route."""
+    """Derive traffic and busy time of every link from the flits counted per route."""
     ordered = _by_name(engine)
     number = {link: i for i, link in enumerate(ordered)}
-    # For each link of each route: the link, the route's bytes, and by size of flit how many the route carried.
+    # For each link of each route: the link, the route's bytes, and its number of flits by size.
     at: list[int] = []
     nbytes: list[int] = []
     flits: dict[int, tuple[list[int], list[int]]] = {}
@@ -382,7 +368,7 @@ def link_table(engine: GraphEngine) -> LinkTable:
 
 
 def _sums(at: list[int], values: list[int], n: int) -> np.ndarray:
-    """Return the sum of the `values` at each of `n` places."""
+    """Sum `values` by their index in `at`."""
     sums = np.zeros(n, np.int64)
     np.add.at(sums, np.array(at, np.int64), np.array(values, np.int64))
     return sums
@@ -392,20 +378,19 @@ LinkTimes = tuple[int, int, float, int, int]
 
 
 def _times(graph: Graph, link: Link) -> LinkTimes:
-    """Return the latencies of a link and of the node behind it, its bandwidth, header, and cycle."""
+    """Latencies of a link and of the node behind it, its bandwidth, header, and cycle."""
     wire, cycle, behind = link.edge_ps, 0, graph.node(link.dst)
     wire -= behind.overhead_ps
     node = link.lat - wire
     if graph.clocks:
         clock = graph.clocks.get(behind.kind, graph.clocks.get(graph.node(link.src).kind))
-        if clock is not None:  # the latency makes a whole flit take whole cycles: these are of the link
+        if clock is not None:  # latencies are rounded so that a whole flit takes whole cycles: report the link's own
             service, cycle = link.times[link.flit_bytes], clock.cycle_ps
             wire -= clock.cycles(service) * cycle - service
     return wire, node, link.bw_gbs, link.header_bytes, cycle
 
 
 def dependencies(engine: GraphEngine) -> Dependencies:
-    """Return what the log keeps of moves and of the order of commands."""
     log, graph = engine.log, engine.machine.graph
     nodes: dict[str, int] = {}
     routes = []
@@ -415,7 +400,7 @@ def dependencies(engine: GraphEngine) -> Dependencies:
         routes.append(tuple(path))
         for at, link in enumerate(route.links):
             if (path[at], path[at + 1]) not in links:
-                # Both ways: a transaction goes out over one and comes back over the other.
+                # Both directions: a transaction uses one for its request and the other for its reply.
                 back = engine.network.link(link.dst, link.src)
                 links[path[at], path[at + 1]] = _times(graph, link)
                 links[path[at + 1], path[at]] = _times(graph, back)
@@ -452,7 +437,7 @@ def dependencies(engine: GraphEngine) -> Dependencies:
 
 
 def _kept(waits: dict[str, np.ndarray], last: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the waits that lead to the `last` ones, and these by their new numbers: flits in between had others."""
+    """Keep the waits that lead to the `last` ones; return them and `last`, renumbered."""
     used = np.zeros(len(waits["ps"]), bool)
     used[0] = True
     at = last[last > 0]
@@ -467,7 +452,7 @@ def _kept(waits: dict[str, np.ndarray], last: np.ndarray) -> tuple[dict[str, np.
 
 
 def _numbers(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the place of each wanted key among unordered ones, -1 for what is not there."""
+    """Index of each wanted key in unsorted `keys`, -1 if absent."""
     if not len(keys):
         return np.full(len(wanted), -1)
     order = np.argsort(keys)
@@ -476,7 +461,7 @@ def _numbers(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _renumbered(causes: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Return causes whose events of transfers have new numbers; of those under way (-1) nothing is known."""
+    """Renumber the transfers in causes; those in flight (-1) have no event."""
     pairs = np.ascontiguousarray(causes, np.int64).view(np.uint32)
     kept, event = pairs & np.uint32(HELD), pairs & np.uint32(HELD - 1)
     tag = event & 7
@@ -487,7 +472,6 @@ def _renumbered(causes: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def collect(engine: GraphEngine) -> Records:
-    """Return the records of a run so far."""
     log = engine.log
     columns = log.columns()
     counted = busy_by_component(engine)

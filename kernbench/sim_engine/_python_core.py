@@ -2,17 +2,17 @@
 
 A machine is a graph of FIFO links. A message is a sequence of flits. A flit that reaches a link at t leaves it at
 max(t, free) + bytes / bandwidth and reaches the next link one latency later. Memories serve bursts by the same rule,
-one server for each channel. There are no shortcuts here: every flit costs one calendar entry for each link. The
+one server for each channel. There are no shortcuts here: every flit costs one calendar entry per link. The
 compiled core (`_core.pyx`) gives the same picoseconds faster, and is tested against this module.
 
-The calendar holds entries (time, priority, key, fn, arg). What happens at one instant happens in this order:
+The calendar holds entries (time, priority, key, fn, arg). Entries of one instant are processed in this order:
 
 - ordinary callbacks and SimPy events (priority 0 and 1), in the order in which they were scheduled;
-- replies that a memory has ready (`ARRIVAL`), by the key of their transaction: node of the asker, then its count;
+- replies that are ready at a memory (`ARRIVAL`), by transaction key: node of the requester, then its count;
 - arrivals over links, by the rank of the link, the node behind it, and the order in which flits left it (M4.4);
-- what was asked to come last (`LAST`).
+- calls of `call_last` (`LAST`).
 
-So the structure of the machine decides ties, never the order in which a program happened to create objects.
+So the structure of the machine decides ties, never the order in which a program creates objects.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NUMBER_BITS = 40
 
 
 class Hop(NamedTuple):
-    """One flit on one link: `key` names its transaction; it waited from `arrival_ps` and was served until `end_ps`."""
+    """One flit on one link: it waited from `arrival_ps`, service ended at `end_ps`; `key` is its transaction's."""
 
     key: int
     link: str
@@ -63,14 +63,14 @@ class Hop(NamedTuple):
 
 
 class Link:
-    """A directed link: a FIFO server of flits, and a latency behind it.
+    """A directed link: a FIFO server of flits, followed by a latency.
 
-    `edge_ps` is the part of its latency that the graph gives. `free` is when the last flit so far will have left it.
-    `priority` and `base` order what leaves it among simultaneous arrivals. `hook(nbytes, t_ps) -> extra_ps` is the
-    component behind it, if that wants to see every flit: it is FIFO, too, and its last flit so far leaves it at
-    `behind`. `memory` hears of every flit of a write. Of a link at routers with credits, `legs` are those of the routes
-    over it, by the identity of their links; `pending` flits wait in front of the network, and `arbiter` is told when
-    none does. `served_key` and `served_wait` are the message of the last flit so far, and where that has waited last.
+    `edge_ps` is the part of its latency that the graph gives. `free` is the end of its last service. `priority` and
+    `base` order its output among simultaneous arrivals. `hook(nbytes, t_ps) -> extra_ps` is the component behind it, if
+    that processes every flit: it is FIFO, too, and its last flit so far leaves it at `behind`. `memory` is notified of
+    every flit of a write. With credits, `legs` are the legs of the routes over it, by the identity of their links;
+    `pending` flits wait in front of the network, and `arbiter` is notified when there are none. `served_key` and
+    `served_wait` are the message of the last flit so far and that flit's last wait.
     """
 
     __slots__ = (
@@ -97,11 +97,10 @@ class Link:
 
     @property
     def name(self) -> str:
-        """Return its name: from where to where."""
         return f"{self.src}->{self.dst}"
 
     def take(self, t: int, nbytes: int) -> int:
-        """Serve a flit that arrives at `t`; return when it has left."""
+        """Serve a flit that arrives at `t`; return the end of its service."""
         service = self.times[nbytes]
         self.free = end = max(t, self.free) + service
         self.busy_ps += service
@@ -109,9 +108,9 @@ class Link:
 
 
 class _Flit:
-    """A flit that reaches link `k` of `links` next, and has waited at `wait` last.
+    """A flit that reaches link `k` of `links` next; its last wait is `wait`.
 
-    `fn(arg)` is called at the end, `each` tells the memory there.
+    `fn(arg)` is called at the end; with `each`, the memory there is notified, too.
     """
 
     __slots__ = ("arg", "each", "fn", "k", "key", "links", "size", "wait")
@@ -126,9 +125,9 @@ class _Flit:
 class Core:
     """The calendar of one machine, and the movement of flits.
 
-    `now` is in ps; `events` counts the entries processed, `reservations` the flits served by links. With `hops` (a
-    list) every service of a flit is kept. `live` asks for `busy_by` during a run, which here needs no account.
-    `waits` keeps where messages waited.
+    `now` is in ps; `events` counts processed entries, `reservations` the flits served by links. With `hops` (a list)
+    every service of a flit is kept. `live` enables `busy_by` during a run, which needs no bookkeeping here. `waits`
+    records where messages waited.
     """
 
     def __init__(self) -> None:
@@ -144,11 +143,10 @@ class Core:
         return len(self._calendar)
 
     def call_at(self, t: int, fn: Callback, arg: Any = None) -> None:
-        """Call `fn(arg)` at time `t` [ps]."""
         heappush(self._calendar, (t, NORMAL, next(self._scheduled), fn, arg))
 
     def call_last(self, t: int, fn: Callback, arg: Any = None) -> None:
-        """Call `fn(arg)` at time `t` [ps], after everything else that happens then."""
+        """Call `fn(arg)` at time `t` [ps], after everything else of that instant."""
         heappush(self._calendar, (t, LAST, next(self._scheduled), fn, arg))
 
     def call_ordered(self, t: int, key: int, fn: Callback, arg: Any) -> None:
@@ -156,15 +154,15 @@ class Core:
         heappush(self._calendar, (t, ARRIVAL, key, fn, arg))
 
     def call_after_turns(self, t: int, order: int, fn: Callback, arg: Any) -> None:
-        """Call `fn(arg)` at time `t` [ps], after what was asked to come last; `order` is unique at that time."""
+        """Call `fn(arg)` at time `t` [ps], after the calls of `call_last`; `order` is unique at that time."""
         heappush(self._calendar, (t, LAST + 1, order, fn, arg))
 
     def arrive_at(self, t: int, priority: int, base: int, flit: _Flit) -> None:
-        """Let a flit arrive at time `t` [ps] behind a network of routers with credits."""
+        """Deliver a flit at time `t` [ps] behind a credit-based network."""
         heappush(self._calendar, (t, priority, base + next(self._left), self._arrive, flit))
 
     def served(self, link: Link, flit: _Flit, arrival: int, start: int, least_ps: int) -> int:
-        """Serve a flit that a router sends at `start` [ps], `least_ps` or more after it came; return how long."""
+        """Serve a flit that a router sends at `start`, >= `least_ps` after its arrival; return the service time."""
         self._waited(link, flit, arrival + least_ps, start)
         end = link.take(start, flit.size)
         self.reservations += 1
@@ -173,11 +171,9 @@ class Core:
         return end - start
 
     def wake_at(self, t: int, callee: Callee, what: int, arg: Any) -> None:
-        """Call `callee.woken(what, arg)` at time `t` [ps]."""
         self.call_at(t, lambda arg: callee.woken(what, arg), arg)
 
     def event_at(self, t: int, priority: int, event: simpy.Event) -> None:
-        """Process a SimPy event at time `t` [ps]."""
         heappush(self._calendar, (t, priority, next(self._scheduled), self._process, event))
 
     def _process(self, event: simpy.Event) -> None:
@@ -188,17 +184,16 @@ class Core:
             raise event._value
 
     def peek(self) -> float:
-        """Return the time of the next entry [ps], infinity if there is none."""
+        """Time of the next entry [ps], infinity if there is none."""
         return self._calendar[0][0] if self._calendar else float("inf")
 
     def clear(self) -> None:
-        """Forget all entries."""
         self._calendar.clear()
 
     def drain(self, limit: int, until: simpy.Event | None = None) -> bool:
-        """Process up to `limit` entries, for some 20 ms of host time; return True while there is more to do.
+        """Process up to `limit` entries, for some 20 ms of host time; return True if more remain.
 
-        Stops early when `until` has been processed or the calendar is empty, and then returns False.
+        Stops early, and returns False, when `until` has been processed or the calendar is empty.
         """
         calendar, done, deadline = self._calendar, 0, monotonic() + SLICE_S
         try:
@@ -213,7 +208,7 @@ class Core:
             self.events += done
 
     def busy_by(self, links: Sequence[Link]) -> np.ndarray:
-        """Return how long each of `links` has been busy by now [ps]: without a gap until `free`."""
+        """Busy time of each link until now [ps]; a link has no gap between now and `free`."""
         return np.array([link.busy_ps - max(0, link.free - self.now) for link in links], np.int64)
 
     def put(
@@ -226,16 +221,16 @@ class Core:
         arg: object,
         each: bool = False,
     ) -> None:
-        """Put `n` flits of `size` bytes on the first of `links` now; `fn(arg)` is called when the last one arrives.
+        """Send `n` flits of `size` bytes over `links` now; `fn(arg)` is called when the last one arrives.
 
-        With `each` the memory behind the last link hears of every flit.
+        With `each` the memory behind the last link is notified of every flit.
         """
         wait = UNKNOWN if self.waits is None else self.waits.of(key)
         for last in (False,) * (n - 1) + (True,):
             self._reach(_Flit(links, size, key, fn if last else None, arg, each, wait))
 
     def _waited(self, link: Link, flit: _Flit, arrival: int, start: int) -> None:
-        """Note where a flit has waited that a link serves from `start` on: behind its own message, or another one."""
+        """Record the wait of a flit whose service starts at `start`, behind its own message or another one."""
         if self.waits is not None and flit.wait != UNKNOWN:
             front, since = -1, arrival
             if link.served_key == flit.key and link.free >= arrival:
@@ -247,7 +242,6 @@ class Core:
         link.served_key, link.served_wait = flit.key, flit.wait
 
     def _reach(self, flit: _Flit) -> None:
-        """Let a link serve a flit that has reached it now."""
         link, now = flit.links[flit.k], self.now
         if link.legs is not None:
             link.legs[id(flit.links)].landed(flit)
@@ -269,7 +263,7 @@ class Core:
             return
         memory = flit.links[-1].memory
         if flit.each and memory is not None:
-            memory.on_flit(flit.arg)  # type: ignore[arg-type]  # `each` is asked for with a transaction only
+            memory.on_flit(flit.arg)  # type: ignore[arg-type]  # `each` is set for transactions only
         if flit.fn is not None:
             if flit.wait != UNKNOWN:
                 assert self.waits is not None
@@ -277,14 +271,14 @@ class Core:
             flit.fn(flit.arg)
 
     def turned(self, link: Link, key: int, asked: int) -> None:
-        """Note that a message waited since `asked` for its first turn in front of a link."""
+        """Record a message's wait since `asked` for its first turn at an arbiter."""
         if self.waits is not None and asked < self.now and (wait := self.waits.of(key)) != UNKNOWN:
             front = link.served_key if link.free > asked else -1
             self.waits.landed(key, self.waits.add(wait, link.number, front, self.now - asked))
 
 
 class _Waiting:
-    """A message of which `count` flits wait for their turn at an arbiter since `asked`, -1 after the first turn."""
+    """A message with `count` flits left to send at an arbiter; it waits since `asked`, -1 after its first turn."""
 
     __slots__ = ("arg", "asked", "count", "each", "fn", "key", "kind", "route", "size")
 
@@ -305,7 +299,7 @@ class _Waiting:
 
 
 class Arbiter:
-    """Two request queues in front of a PE's first link: bulk traffic and queue traffic take turns (M8.6).
+    """Two request queues in front of a PE's first link: bulk traffic and queue traffic alternate (M8.6).
 
     A turn is a chunk of `chunk_bytes` of one message, at least one flit. Nothing else uses the link.
     """
@@ -321,13 +315,12 @@ class Arbiter:
     def send(
         self, kind: int, route: Route, nbytes: int, key: int, fn: Callback, arg: object, each: bool = False
     ) -> None:
-        """Send `nbytes` over `route`; `fn(arg)` is called at the arrival of the last flit."""
         self.start(kind, route, *route.count(nbytes), key, fn, arg, each)
 
     def start(
         self, kind: int, route: Route, count: int, size: int, key: int, fn: Callback, arg: object, each: bool
     ) -> None:
-        """Put `count` flits of `size` bytes on the link, now or when their turn comes."""
+        """Send `count` flits of `size` bytes, now or when their turn comes."""
         message = _Waiting(kind, route, count, size, key, fn, arg, each, self.core.now)
         if self._turn_ps is None and self.link.free <= self.core.now and not self.link.pending:
             self._grant(message)
@@ -336,12 +329,12 @@ class Arbiter:
             self.schedule()
 
     def schedule(self) -> None:
-        """Give the next turn when the link is free, if anything waits."""
+        """Schedule the next turn for when the link is free, if a message waits."""
         if any(self._waiting) and not self.link.pending:
             t = max(self.link.free, self.core.now)
             if t != self._turn_ps:
                 self._turn_ps = t
-                self.core.call_last(t, self._turn, t)  # what asks in this very picosecond takes part
+                self.core.call_last(t, self._turn, t)  # requests of this picosecond take part
 
     def _turn(self, t: int) -> None:
         if t != self._turn_ps:
@@ -352,7 +345,7 @@ class Arbiter:
         self._grant(self._waiting[kind].popleft())
 
     def _grant(self, message: _Waiting) -> None:
-        """Give the link to a message for one chunk."""
+        """Grant one chunk to a message."""
         if message.asked >= 0:
             self.core.turned(self.link, message.key, message.asked)
             message.asked = -1
@@ -369,8 +362,8 @@ class Arbiter:
 class HbmSlice:
     """One slice of a cube's memory stack: bursts over interleaved channels (M4.5).
 
-    A burst, any part of which costs a whole one, is served by its channel in order of arrival; a change of direction
-    costs the turnaround first. A read returns its bursts in the order in which they finish, then by address.
+    A channel serves whole bursts in order of arrival; a change of direction costs the turnaround first. A read returns
+    its bursts in the order in which they finish, then by address.
     """
 
     by_flit = True
@@ -391,18 +384,18 @@ class HbmSlice:
 
     @property
     def busy_ps(self) -> int:
-        """Return how long its channels were busy, on average [ps]."""
+        """Busy time, averaged over the channels [ps]."""
         return self.served_ps // self.n
 
     def busy_by(self, now: int) -> int:
-        """Return how long its channels have been busy by now, on average [ps], in a live run."""
-        # A channel that turns around is not busy, but what is ahead of it includes that.
+        """Busy time until `now`, averaged over the channels [ps]; live runs only."""
+        # `free` includes turnarounds ahead, during which a channel is not busy.
         self._turns = [turn for turn in self._turns if turn + self.turn_ps > now]
         turning = sum(turn + self.turn_ps - max(turn, now) for turn in self._turns)
         return (self.served_ps - sum(max(0, end - now) for end in self.free) + turning) // self.n
 
     def on_read(self, txn: Transaction) -> None:
-        """Serve a read: all its bursts are asked for at once, its flits leave as they are done."""
+        """Serve a read: all its bursts are requested at once, its flits leave as they become ready."""
         done = sorted(self._serve(self._lines(txn), READ, txn.key))
         q, m = flits(txn.nbytes, txn.back.flit_bytes), len(done)
         groups: list[tuple[int, int]] = []  # (when, flits that are ready then), the last first
@@ -419,7 +412,7 @@ class HbmSlice:
         self.core.call_ordered(groups[-1][0], txn.key, self._release, txn)
 
     def _release(self, txn: Transaction) -> None:
-        """Put the flits that are ready now on the reply route."""
+        """Send the flits that are ready now on the reply route."""
         _, n = txn.pending.pop()
         size = min(txn.nbytes, txn.back.flit_bytes)
         if txn.pending:
@@ -431,7 +424,7 @@ class HbmSlice:
         self.network.train(txn.back, n, size, txn.key, txn.fn, txn)
 
     def on_flit(self, txn: Transaction) -> None:
-        """Serve the bursts of a write that its next flit, which has arrived now, completes."""
+        """Serve the bursts of a write that are completed by its next flit, which arrives now."""
         lines = self._lines(txn)
         q, m, j = flits(txn.nbytes, txn.back.flit_bytes), len(lines), txn.arrived
         txn.arrived += 1
@@ -442,7 +435,7 @@ class HbmSlice:
                 txn.since_ps, txn.opener = self._since[line & (self.n - 1)]
 
     def on_write(self, txn: Transaction) -> None:
-        """Take a write whose flits have all arrived; acknowledge it when its bursts are done."""
+        """Handle the arrival of a write's last flit; it is acknowledged when its bursts are served."""
         if self.memory is not None and txn.data is not None:
             self.memory.poke(txn.pieces, txn.data)
         self.core.call_ordered(txn.end, txn.key, self._acknowledge, txn)
@@ -454,14 +447,14 @@ class HbmSlice:
             self.network.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
 
     def _lines(self, txn: Transaction) -> Sequence[int]:
-        """Return the lines, of a burst each, that a transaction touches."""
+        """Lines (bursts) that a transaction touches."""
         if txn.lines is not None:
             return txn.lines
         first = txn.offset >> self.line_bits
         return range(first, (txn.offset + txn.nbytes - 1 >> self.line_bits) + 1)
 
     def _serve(self, lines: Sequence[int], direction: int, key: int) -> list[tuple[int, int]]:
-        """Serve bursts that arrive now; return when each is done, and its line."""
+        """Serve bursts that arrive now; return (completion time, line) of each."""
         now, done = self.core.now, []
         for line in lines:
             channel = line & (self.n - 1)

@@ -2,12 +2,12 @@
 
 A router has an input for each link into it, with a buffer of `depth` flits for each virtual channel (VC), and an output
 for each link out of it. A packet takes four stages: its route is known after `routing` cycles, a VC of the next buffer
-is allocated to it, each flit is allocated the switch, and crosses it. A flit leaves only if the next buffer has room
-for it, which credits tell: they return over the reverse link. Both allocations are separable, output first, with the
-pointers of iSLIP and one iteration.
+is allocated to it, each flit is allocated the switch, and crosses it. A flit leaves only with a credit, a free place in
+the next buffer; credits return over the reverse link. Both allocations are separable, output first, with the pointers
+of iSLIP and one iteration.
 
-Everything happens at whole cycles. What a router does in a cycle depends only on what reached it by then, and affects
-others in later cycles only: the order in which routers are visited has no effect.
+All events are at whole cycles. A router's actions in a cycle depend only on arrivals up to then, and affect others
+only in later cycles: the order in which routers are visited has no effect.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ _IDLE, _WAITS, _ACTIVE = range(3)
 
 
 class Arbiter(Protocol):
-    """What lets messages take turns in front of a network."""
+    """Notified when no flit waits in front of a network."""
 
-    def schedule(self) -> None:
-        """Give the next turn."""
+    def schedule(self) -> None: ...
 
 
 class Flit(Protocol):
-    """A flit on its way: it reaches link `k` next."""
+    """A flit in transit; it reaches link `k` next."""
 
     size: int
     k: int
 
 
 class Link(Protocol):
-    """A link that enters a network, leaves it, or is inside."""
+    """A link that enters, leaves, or is inside a network."""
 
     src: str
     dst: str
@@ -48,22 +47,19 @@ class Link(Protocol):
 
 
 class Core(Protocol):
-    """The calendar, and the account of what links do."""
+    """The calendar, and the bookkeeping of links; see `_python_core.Core`."""
 
     now: int
 
-    def call_after_turns(self, t: int, order: int, fn: Callable[[int], None], arg: int) -> None:
-        """Call `fn(arg)` at time `t` [ps]."""
+    def call_after_turns(self, t: int, order: int, fn: Callable[[int], None], arg: int) -> None: ...
 
-    def arrive_at(self, t: int, priority: int, base: int, flit: Any) -> None:
-        """Let a flit arrive at time `t` [ps]."""
+    def arrive_at(self, t: int, priority: int, base: int, flit: Any) -> None: ...
 
-    def served(self, link: Any, flit: Any, arrival: int, start: int, least_ps: int) -> int:
-        """Send a flit over a link; return how long that serves it [ps]."""
+    def served(self, link: Any, flit: Any, arrival: int, start: int, least_ps: int) -> int: ...
 
 
 class _Held:
-    """A flit inside the network: at router `hop` of its leg, since `since_ps` where it is now."""
+    """A flit inside the network, at router `hop` of its leg, in its present buffer since `since_ps`."""
 
     __slots__ = ("first", "flit", "hop", "last", "leg", "number", "since_ps")
 
@@ -73,7 +69,7 @@ class _Held:
 
 
 class _Vc:
-    """A virtual channel of an input: its flits, and what its packet has been allocated."""
+    """A virtual channel of an input: its flits, and the output and VC allocated to its packet."""
 
     __slots__ = ("accept", "flits", "out", "out_vc", "ready", "state")
 
@@ -93,7 +89,7 @@ class _Input:
 
 
 class _Sender:
-    """What fills a buffer: an output of a router, or a source. `wire` is the latency of its link [cycles]."""
+    """The sender into a buffer: an output of a router, or a source. `wire` is the latency of its link [cycles]."""
 
     __slots__ = ("credits", "free", "into", "link", "wire")
 
@@ -112,7 +108,7 @@ class _Output(_Sender):
 
 
 class _Source(_Sender):
-    """A queue without limit for each class, in front of a router; it sends a flit a cycle."""
+    """Unbounded injection queues, one per class, in front of a router; sends a flit per cycle."""
 
     __slots__ = ("last_class", "queues", "vcs")
 
@@ -131,9 +127,9 @@ class _Router:
 
 
 class Leg:
-    """The way of one route through the network: outputs, one at each router, and the VCs that it may take there.
+    """The path of one route through the network: an output and a range of VCs at each router.
 
-    Flits leave in the order in which they entered, unless `ordered` is cleared. `packet_flits` of them form a packet.
+    Flits leave in order of entry unless `ordered` is cleared. `packet_flits` of them form a packet.
     """
 
     def __init__(
@@ -147,7 +143,7 @@ class Leg:
         self.early: dict[int, tuple[int, Flit]] = {}
 
     def landed(self, flit: Flit) -> None:
-        """Put a flit in the source's queue now."""
+        """Enqueue a flit at the source."""
         i = self.entered % self.packet_flits
         held = _Held(flit, self, self.entered, i == 0, i == self.packet_flits - 1, self.routers.core.now)
         self.entered += 1
@@ -156,7 +152,7 @@ class Leg:
         self.routers.wake(self.source)
 
     def leave(self, held: _Held, t_ps: int) -> None:
-        """Let a flit go on at `t_ps`, or when those before it have."""
+        """Deliver a flit at `t_ps`, or when all earlier flits of the leg have been delivered."""
         t_ps += self.extra_ps
         if not self.ordered:
             self.routers.deliver(self, held.flit, t_ps)
@@ -172,18 +168,9 @@ class Leg:
 class Routers:
     """The routers of one network.
 
-    Parameters
-    ----------
-    core
-        The calendar.
-    number
-        Of this network, among those of the machine: networks of one instant are visited in this order.
-    cycle_ps
-        The time of a cycle: that of a whole flit on a link between routers.
-    vcs, depth
-        Virtual channels for each class of messages, and flits in the buffer of each.
-    stages
-        Cycles of route computation, VC allocation, switch allocation and switch traversal.
+    Networks are processed in the order of `number` within an instant. `cycle_ps` is the time of a whole flit on a link
+    between routers. Each class of messages has `vcs` virtual channels with buffers of `depth` flits. `stages` are the
+    cycles of route computation, VC allocation, switch allocation and switch traversal.
     """
 
     def __init__(self, core: Core, number: int, cycle_ps: int, vcs: int, depth: int, stages: Sequence[int]) -> None:
@@ -199,7 +186,7 @@ class Routers:
         self._scheduled: set[int] = set()
 
     def add_router(self, inputs: int, outputs: Iterable[tuple[int, Link]]) -> int:
-        """Add a router with so many inputs, and for each output the latency of its link [cycles]; return its number."""
+        """Add a router; `outputs` are (link latency [cycles], link). Return its number."""
         router = _Router()
         router.inputs = [_Input(router, self.n) for _ in range(inputs)]
         router.outputs = [_Output(self.n, self.depth, wire, link) for wire, link in outputs]
@@ -207,7 +194,7 @@ class Routers:
         return len(self.routers) - 1
 
     def join(self, src: int, output: int, dst: int, into: int) -> None:
-        """Lead an output of a router to an input of another one."""
+        """Connect an output of a router to an input of another."""
         sender, to = self.routers[src].outputs[output], self.routers[dst].inputs[into]
         sender.into, to.upstream = to, sender
 
@@ -219,7 +206,7 @@ class Routers:
         return len(self.sources) - 1
 
     def wake(self, source: _Source) -> None:
-        """Let a source send at the next cycle, which may be this instant."""
+        """Activate a source from the next cycle on, which may begin at this instant."""
         self._sending[source] = None
         self._schedule(-(-self.core.now // self.cycle_ps))
 
@@ -229,7 +216,7 @@ class Routers:
             self.core.call_after_turns(t * self.cycle_ps, self.number, self._cycle, t)
 
     def _cycle(self, t: int) -> None:
-        """Do what happens in a cycle, after everything else of this instant."""
+        """Simulate a cycle, after everything else of this instant."""
         self._scheduled.remove(t)
         for into, vc, held in self._arriving.pop(t, ()):
             self._take(into, vc, held, t)
@@ -248,7 +235,7 @@ class Routers:
             self._schedule(min((*self._arriving, *self._returning)))
 
     def _take(self, into: _Input, vc: int, held: _Held, t: int) -> None:
-        """Put a flit that has arrived in its buffer."""
+        """Buffer a flit that has arrived."""
         channel = into.vcs[vc]
         channel.flits.append(held)
         held.since_ps = t * self.cycle_ps
@@ -257,14 +244,14 @@ class Routers:
         self._busy.setdefault(into.router, set()).add((into.router.inputs.index(into), vc))
 
     def _allocate_vcs(self, router: _Router, t: int) -> None:
-        """Allocate free VCs of the next buffers to packets that wait for one."""
+        """Allocate free VCs of the next buffers to waiting packets, by one iteration of iSLIP."""
         n, inputs, outputs = self.n, router.inputs, router.outputs
         waiting = [
             (q, v)
             for q, v in sorted(self._busy[router])
             if inputs[q].vcs[v].state == _WAITS and inputs[q].vcs[v].ready <= t
         ]
-        granted: dict[tuple[int, int], tuple[int, int]] = {}  # the input VC that an output VC is offered to
+        granted: dict[tuple[int, int], tuple[int, int]] = {}  # by output VC: the input VC that it is granted to
         for q, v in waiting:
             held = inputs[q].vcs[v].flits[0]
             o, low, high = held.leg.hops[held.hop]
@@ -287,9 +274,9 @@ class Routers:
                 outputs[o].vc_grants[out_vc] = (q * n + v + 1) % (len(inputs) * n)
 
     def _allocate_switch(self, router: _Router, t: int) -> None:
-        """Allocate the switch for a cycle: an input to an output at most once."""
+        """Match inputs to outputs for a cycle, by one iteration of iSLIP."""
         inputs, outputs = router.inputs, router.outputs
-        asked: dict[tuple[int, int], int] = {}  # the VC with which an input asks for an output
+        asked: dict[tuple[int, int], int] = {}  # by (input, output): the VC that requests it
         for q, v in sorted(self._busy[router]):
             channel = inputs[q].vcs[v]
             if channel.state != _ACTIVE or channel.ready > t:
@@ -314,7 +301,7 @@ class Routers:
             self._send(router, q, v, t)
 
     def _send(self, router: _Router, q: int, v: int, t: int) -> None:
-        """Let the first flit of a VC cross the switch, and give its place back."""
+        """Send the first flit of a VC through the switch, and return its credit."""
         source = router.inputs[q]
         channel = source.vcs[v]
         held, output = channel.flits.popleft(), router.outputs[channel.out]
@@ -340,9 +327,9 @@ class Routers:
             self._busy[router].discard((q, v))
 
     def _serve(self, sender: _Sender, held: _Held, t: int, least: int) -> int:
-        """Keep a link busy with a flit from cycle `t` on; return how many cycles it takes beyond the first.
+        """Occupy a link with a flit from cycle `t` on; return the cycles beyond the first.
 
-        It left no earlier than `least` cycles after it came.
+        The flit has spent `least` cycles or more in the router.
         """
         ps = self.core.served(sender.link, held.flit, held.since_ps, t * self.cycle_ps, least * self.cycle_ps)
         cycles = max(1, -(-ps // self.cycle_ps))
@@ -350,7 +337,7 @@ class Routers:
         return cycles - 1
 
     def _send_from(self, source: _Source, t: int) -> None:
-        """Send a flit of a source, if a buffer has room for it; the classes take turns."""
+        """Send one flit of a source if it has a credit; classes alternate."""
         if source.free > t:
             return
         each = self.vcs
@@ -379,6 +366,5 @@ class Routers:
             del self._sending[source]
 
     def deliver(self, leg: Leg, flit: Flit, t_ps: int) -> None:
-        """Let a flit continue behind the network at `t_ps`."""
         flit.k = leg.k
         self.core.arrive_at(t_ps, leg.priority, leg.base, flit)

@@ -1,9 +1,9 @@
 """Races: accesses to the same bytes, at least one of them a write, that nothing orders.
 
-A task is what a stream of a device runs as a whole: a launch, a copy, one device's part of a collective. Tasks of one
-stream follow each other, a task follows all that its stream waits for, and all that was complete when the
-program asked for it. Programs of a launch are unordered, unless they have queues or use atomic operations: these order
-them, so that only accesses that are under way at the same time count. Two atomic accesses of a launch never race.
+A task is an operation of a device's stream: a launch, a copy, one device's part of a collective. Tasks of one stream
+follow each other, a task follows all that its stream waits for, and all that was complete when the program submitted
+it. Programs of a launch are unordered, unless they have queues or use atomic operations: these order them, so that only
+accesses in flight at the same time count. Two atomic accesses of a launch never race.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 
 class Task:
-    """One operation in a stream: `number` counts those of the stream, `submitted` and `finished` those of all.
+    """One operation of a stream. `number` counts within the stream, `submitted` and `finished` over all streams.
 
-    `after` holds how many tasks of other streams come before it.
+    `after` maps other streams to the number of their tasks that precede this one.
     """
 
     __slots__ = ("after", "device", "finished", "line", "number", "stream", "submitted")
@@ -39,7 +39,7 @@ class Task:
         self.finished: int | None = None
 
     def follows(self, other: Task) -> bool:
-        """Return whether `other` is complete before this one begins, or was when it was asked for."""
+        """Whether `other` completes before this task begins, or had completed when this one was submitted."""
         if self.stream is other.stream:
             return self.number > other.number
         if other.finished is not None and other.finished < self.submitted:
@@ -47,7 +47,7 @@ class Task:
         return other.number <= self.after.get(other.stream, 0)
 
     def run(self, start: Callable[[], T]) -> T:
-        """Call `start`; what it starts belongs to this task."""
+        """Call `start` with this as the current task of its device."""
         before, self.device.task = self.device.task, self
         try:
             return start()
@@ -55,33 +55,30 @@ class Task:
             self.device.task = before
 
     def begin(self) -> None:
-        """Forget what can race with nothing any more."""
+        """Drop recorded accesses that can no longer race."""
         self.device.begin(self)
 
     def finish(self) -> None:
-        """Note that it is complete."""
         self.device.finish(self)
 
 
 class Actor(Protocol):
-    """Who accesses memory: one program of a launch, or the host."""
+    """The source of an access: one program of a launch, or the host."""
 
     @property
-    def task(self) -> Any:
-        """The task that it is a part of."""
+    def task(self) -> Any: ...
 
     @property
     def is_ordered(self) -> bool:
         """Whether messages or atomic operations order it with the others of its task."""
 
-    def description(self) -> str:
-        """Return who it is, for messages."""
+    def description(self) -> str: ...
 
     def under_way(self, lo: int, hi: int, writes_only: bool) -> bool:
-        """Return whether it is accessing some of the bytes now, or writing them."""
+        """Whether it accesses (or writes) some of the bytes at this moment."""
 
     def owner(self, pa: int) -> str:
-        """Return the tensor that an address is in, for messages."""
+        """Name of the tensor at an address, for messages."""
 
 
 class HostActor:
@@ -93,21 +90,16 @@ class HostActor:
         self.task = task
 
     def description(self) -> str:
-        """Return who it is, for messages."""
         return "the host"
 
     def under_way(self, lo: int, hi: int, writes_only: bool) -> bool:
-        """Return whether the copy is not complete."""
         return self.task.finished is None
 
     def owner(self, pa: int) -> str:
-        """Return nothing: the host's copy knows addresses alone."""
         return ""
 
 
 class _Access:
-    """An access of an actor: to which bytes, and from which line."""
-
     __slots__ = ("actor", "atomic", "line", "pieces", "writes")
 
     def __init__(
@@ -116,7 +108,7 @@ class _Access:
         self.actor, self.pieces, self.writes, self.line, self.atomic = actor, pieces, writes, line, atomic
 
     def overlap(self, other: _Access) -> Piece | None:
-        """Return the first bytes that both touch."""
+        """First bytes that both access, if any."""
         for pa, n in self.pieces:
             for at, m in other.pieces:
                 if pa < at + m and at < pa + n:
@@ -126,7 +118,7 @@ class _Access:
 
 
 class _Cell:
-    """The accesses to a stretch of memory: of one actor alone (`sole`), or of several."""
+    """Accesses to a page: by one actor (`sole`), or by several."""
 
     __slots__ = ("accesses", "sole", "wrote")
 
@@ -137,9 +129,9 @@ class _Cell:
 
 
 class DeviceRaces:
-    """The accesses to the memory of one SIP since they could last race with anything.
+    """Accesses to the memory of one SIP that may still race.
 
-    Small accesses are kept by stretches of 4 KiB, those that reach over more than 64 KiB by stretches of 1 MiB.
+    Small accesses are recorded in pages of 4 KiB, those of 64 KiB and more in pages of 1 MiB.
     """
 
     def __init__(self, memory: MemoryStore) -> None:
@@ -149,24 +141,23 @@ class DeviceRaces:
         self._ticks = 0
         self._live: dict[object, int] = {}
         self._streams: set[object] = set()  # those whose accesses are kept
-        self._foreign = 0  # when a task last ended while another stream's was under way
+        self._foreign = 0  # when a task last ended while a task of another stream was in flight
         self.copies: dict[int, list[Copies]] = {}
         self.task: Task | None = None
 
     # -- tasks
 
     def tick(self) -> int:
-        """Return the next number of an event."""
+        """Advance the clock of submissions and completions."""
         self._ticks += 1
         return self._ticks
 
     def submit(self, stream: object, number: int, after: dict[object, int]) -> Task:
-        """Return the task of what a stream has just been asked for."""
         self._live[stream] = self._live.get(stream, 0) + 1
         return Task(self, stream, number, after)
 
     def begin(self, task: Task) -> None:
-        """Forget all accesses if none can race with those of `task` and of the tasks behind it."""
+        """Drop all accesses if none can race with those of `task` or of later tasks."""
         if len(self._live) == 1 and (self._streams <= {task.stream} or self._foreign < task.submitted):
             self._fine.clear()
             self._coarse.clear()
@@ -175,7 +166,6 @@ class DeviceRaces:
         self._streams.add(task.stream)
 
     def finish(self, task: Task) -> None:
-        """Note that a task is complete."""
         task.finished = self.tick()
         left = self._live[task.stream] - 1
         if left:
@@ -188,14 +178,14 @@ class DeviceRaces:
     # -- accesses
 
     def host(self, pieces: Sequence[Piece], write: bool) -> None:
-        """Take note of a copy of the host, which begins now as a part of the current task."""
+        """Record a copy of the host, which begins now as part of the current task."""
         task = self.task
         if task is None:
             return
         if write and self.copies:
             self._host_wrote(pieces)
         if len(self._live) == 1 and not self._fine and not self._coarse:
-            return  # alone: whatever is asked for from now on comes after it
+            return  # nothing else is in flight, and later tasks follow it
         self.accesses(HostActor(task), [((piece,), write) for piece in pieces], task.line)
 
     def accesses(
@@ -205,7 +195,7 @@ class DeviceRaces:
         line: Line | None,
         atomic: bool = False,
     ) -> None:
-        """Take note of accesses, which begin now: each to some pieces, as a read or as a write."""
+        """Record accesses that begin now: (pieces, whether they are written) of each."""
         for pieces, writes in touched:
             lo, n = pieces[0]
             hi = lo + n
@@ -270,7 +260,7 @@ class DeviceRaces:
 
     def _report(self, mine: _Access, other: _Access, shared: Piece) -> None:
         if mine.writes and other.writes and mine.actor.task is other.actor.task:
-            # Whoever comes first, the values are the same as long as both write the same.
+            # The order does not matter if both write the same values.
             in_flight = other.actor.under_way(shared[0], shared[0] + shared[1], False)
             self._memory.watch(Watch(shared, lambda: self._raise(mine, other, shared)), not in_flight)
             return
@@ -289,7 +279,7 @@ class DeviceRaces:
     # -- copies of replicated parts
 
     def replicate(self, copies: Copies) -> Callable[[], None]:
-        """Watch the copies of a replicated part; call what is returned when its memory is freed."""
+        """Watch the copies of a replicated part; return a function to call when its memory is freed."""
         pages = [page for pa in copies.starts for page in range(pa >> _COARSE, (pa + copies.nbytes - 1 >> _COARSE) + 1)]
         for page in pages:
             self.copies.setdefault(page, []).append(copies)
@@ -311,9 +301,9 @@ class DeviceRaces:
 
 
 class Copies:
-    """The copies of a part of a tensor that is replicated: `starts` are their addresses, the host reads the first.
+    """The copies of a replicated part of a tensor: `starts` are their addresses; the host reads the first.
 
-    Each PE writes its own, and the host reads one: where kernels have written different values, there is no value.
+    Each PE writes its own copy. If kernels have written different values, the tensor has no defined value.
     """
 
     def __init__(self, name: str, starts: Sequence[int], nbytes: int) -> None:
@@ -323,7 +313,7 @@ class Copies:
         self._is_checked = True
 
     def wrote(self, access: _Access) -> None:
-        """Take note of what a program writes to one of them."""
+        """Record a program's writes to any of the copies."""
         for pa, n in access.pieces:
             for written, start in zip(self._written, self.starts, strict=True):
                 if start <= pa < start + self.nbytes:
@@ -332,14 +322,14 @@ class Copies:
                     self._is_checked = False
 
     def host_wrote(self, pa: int, nbytes: int) -> None:
-        """Take note of what the host writes: to all copies, the same."""
+        """Forget earlier writes: the host writes the same to all copies."""
         for written, start in zip(self._written, self.starts, strict=True):
             lo, hi = pa - start, pa - start + nbytes
             for at, n in [piece for piece in written if lo <= piece[0] and piece[0] + piece[1] <= hi]:
                 del written[at, n]
 
     def check(self, memory: MemoryStore) -> None:
-        """Compare the copies, if kernels have written any since the last time."""
+        """Compare the copies if kernels have written any since the last check."""
         if self._is_checked:
             return
         first = memory.peek([(self.starts[0], self.nbytes)])

@@ -22,7 +22,7 @@ cdef struct Input:
     int router, upstream, next_vc, accept
 
 
-cdef struct Sender:  # an output of a router, or a source: what fills a buffer
+cdef struct Sender:  # into a buffer: an output of a router, or a source
     int router, into, wire, grant  # `into` is an input, -1 outside
     int64_t free
 

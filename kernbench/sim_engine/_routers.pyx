@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, nonecheck=False
-"""The compiled form of `python_routers`: the same cycles, in C arrays.
+"""The compiled form of `_python_routers`: the same cycles, in C arrays.
 
-An input VC has the number `input * n + vc`, as has a VC of a sender: its credits, whether a packet has it, and the pointer
-of its grants. Only routers that hold flits and sources that have some are visited, and no cycle without either.
+An input VC has the number `input * n + vc`, as has a VC of a sender: its credits, whether a packet has it, and its
+grant pointer. Only routers and sources that hold flits are visited, and cycles without any are skipped.
 """
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
@@ -18,7 +18,7 @@ cdef enum:
 
 
 cdef int grow(void** at, int* room, int n, size_t size) except -1:
-    """Enlarge an array, if need be, so that it has room for `n`; what is new is zero."""
+    """Grow an array to at least `n` elements, the new ones zero."""
     cdef int wanted = room[0] if room[0] else 8
     if n <= room[0]:
         return 0
@@ -41,7 +41,7 @@ cdef void* array(size_t n, size_t size) except NULL:
 
 
 cdef class Leg(Callee):
-    """The way of one route through the network, as in `python_routers`."""
+    """The path of one route through the network, as in `_python_routers`."""
 
     def __init__(self, Routers routers, int source, int message_class, hops, int k, int64_t priority, int64_t base, int64_t extra_ps):
         cdef int i, router
@@ -64,7 +64,6 @@ cdef class Leg(Callee):
         PyMem_Free(self.high)
 
     cpdef landed(self, flit):
-        """Put a flit in the source's queue now."""
         cdef Routers routers = self.routers
         cdef Source* source = &routers.sources[self.source]
         cdef int i = routers.spare, position = self.entered % self.packet_flits, c = self.message_class
@@ -92,7 +91,6 @@ cdef class Leg(Callee):
         routers.wake(self.source)
 
     cdef int leave(self, int i, int64_t t_ps) except -1:
-        """Let a flit go on at `t_ps`, or when those before it have."""
         cdef Routers routers = self.routers
         cdef Held* held = &routers.held[i]
         cdef int64_t number = held.number
@@ -116,7 +114,7 @@ cdef class Leg(Callee):
 
 
 cdef class Routers:
-    """The routers of one network, as in `python_routers`."""
+    """The routers of one network, as in `_python_routers`."""
 
     def __init__(self, Core core, int number, int64_t cycle_ps, int vcs, int depth, stages):
         self.core, self.number, self.cycle_ps, self.vcs, self.depth = core, number, cycle_ps, vcs, depth
@@ -169,7 +167,6 @@ cdef class Routers:
         return i
 
     def add_router(self, int inputs, outputs):
-        """Add a router with so many inputs, and for each output the latency of its link [cycles]; return its number."""
         cdef int r = self.n_routers, i, room, ports
         cdef Router* router
         self.n_routers += 1
@@ -207,12 +204,10 @@ cdef class Routers:
         return r
 
     def join(self, int src, int output, int dst, int into):
-        """Lead an output of a router to an input of another one."""
         self.senders[self.routers[src].output + output].into = self.routers[dst].input + into
         self.inputs[self.routers[dst].input + into].upstream = self.routers[src].output + output
 
     def add_source(self, int router, int into, int wire, link):
-        """Add the source of an input of a router; return its number."""
         cdef int i = self.n_sources, c
         cdef Source* source
         self.n_sources += 1
@@ -229,7 +224,6 @@ cdef class Routers:
     # ------------------------------------------------------------------------------------------------------ calendar
 
     cdef int wake(self, int source) except -1:
-        """Let a source send at the next cycle, which may be this instant."""
         if not self.sources[source].listed:
             self.sources[source].listed = True
             grow(<void**>&self.sending, &self.room_sending, self.n_sending + 1, sizeof(int))
@@ -244,7 +238,7 @@ cdef class Routers:
         return 0
 
     cdef int post(self, int64_t t, int to, int vc, int held) except -1:
-        """Let a flit or a credit arrive in cycle `t`."""
+        """Schedule the arrival of a flit or a credit in cycle `t`."""
         cdef int span = self.span, i
         cdef Bucket* wheel
         cdef Bucket* bucket
@@ -253,7 +247,7 @@ cdef class Routers:
                 self.span *= 2
             wheel = <Bucket*>array(self.span, sizeof(Bucket))
             for i in range(span):
-                # What is in a bucket is due at the only cycle of the next `span` that it is for.
+                # All events of a bucket are due in one cycle: the only one of the next `span` that maps to it.
                 wheel[(self.now + ((i - self.now) & (span - 1))) & (self.span - 1)] = self.wheel[i]
             PyMem_Free(self.wheel)
             self.wheel = wheel
@@ -266,7 +260,6 @@ cdef class Routers:
         return 0
 
     def cycle(self, int64_t t):
-        """Do what happens in a cycle, after everything else of this instant."""
         cdef int i, j
         cdef Bucket* bucket = &self.wheel[t & (self.span - 1)]
         cdef Event* event
@@ -311,7 +304,7 @@ cdef class Routers:
     # ------------------------------------------------------------------------------------------------------- routers
 
     cdef int begin(self, int channel, int64_t ready) except -1:
-        """Let the packet at the head of a VC wait for a VC of the next buffer."""
+        """Route the packet at the head of a VC; it then waits for a VC of the next buffer."""
         cdef Vc* vc = &self.channels[channel]
         cdef int held = self.fifo[channel * self.depth + vc.head]
         vc.state, vc.ready = WAITS, ready
@@ -319,7 +312,6 @@ cdef class Routers:
         return 0
 
     cdef int take(self, int into, int v, int held, int64_t t) except -1:
-        """Put a flit that has arrived in its buffer."""
         cdef int channel = into * self.n + v, r = self.inputs[into].router
         cdef Vc* vc = &self.channels[channel]
         cdef Router* router = &self.routers[r]
@@ -340,7 +332,6 @@ cdef class Routers:
         return 0
 
     cdef int allocate_vcs(self, Router* router, int64_t t) except -1:
-        """Allocate free VCs of the next buffers to packets that wait for one."""
         cdef int n = self.n, n_in = router.inputs * n, n_out = router.outputs * n
         cdef int first_in = router.input * n, first_out = router.output * n
         cdef int i, j, m = 0, iv, ov, pointer, turn, found, held
@@ -386,10 +377,9 @@ cdef class Routers:
         return 0
 
     cdef int allocate_switch(self, Router* router, int64_t t) except -1:
-        """Allocate the switch for a cycle: an input to an output at most once."""
         cdef int n = self.n, n_in = router.inputs, n_out = router.outputs, i, m = 0, q, o, v, found, pointer, channel
-        cdef int* offered = self.winner  # by output: the input that it is offered to
-        cdef int* chosen = self.winner + self.room_ports  # by input: the output that it takes
+        cdef int* offered = self.winner  # by output: the input that it is granted to
+        cdef int* chosen = self.winner + self.room_ports  # by input: the output that it accepts
         cdef Vc* vc
         cdef Sender* sender
         for i in range(router.n_busy):
@@ -445,7 +435,6 @@ cdef class Routers:
         return 0
 
     cdef int send(self, int channel, int64_t t) except -1:
-        """Let the first flit of a VC cross the switch, and give its place back."""
         cdef int n = self.n, i, upstream = self.inputs[channel // n].upstream
         cdef Vc* vc = &self.channels[channel]
         cdef Sender* sender = &self.senders[vc.out]
@@ -475,10 +464,6 @@ cdef class Routers:
         return 0
 
     cdef int serve(self, int sender, int i, int64_t t, int least) except -1:
-        """Keep a link busy with a flit from cycle `t` on; return how many cycles it takes beyond the first.
-
-        It left no earlier than `least` cycles after it came.
-        """
         cdef Flit flit = <Flit>self.flits[i]
         cdef Link link = <Link>self.links[sender]
         cdef int64_t ps = self.core.served(link, flit, self.held[i].since_ps, t * self.cycle_ps, least * self.cycle_ps)
@@ -487,7 +472,7 @@ cdef class Routers:
         return cycles - 1
 
     cdef int send_from(self, Source* source, int64_t t) except -1:
-        """Send a flit of a source, if a buffer has room for it; return whether it has more."""
+        """Send one flit of a source if it has a credit; return whether more are queued."""
         cdef int n = self.n, each = self.vcs, i, j, c, vc, low, turn, held, at = source.sender
         cdef Link link
         cdef int64_t arrival

@@ -27,7 +27,7 @@ class Terminal(Callee):
         self.woken(0, None)
 
     def woken(self, what: int, arg: Any) -> None:
-        """Send the next packet, and wait for the time of the one after it."""
+        """Send the next packet, and schedule the one after it."""
         i = self._next
         if i >= 0:
             route = self._routes[self._to[i]].drawn()
@@ -38,6 +38,5 @@ class Terminal(Callee):
             self._core.wake_at(int(self._sent[i]), self, 0, None)
 
     def landed(self, arg: Any) -> None:
-        """Take a packet."""
         i = arg
         self._arrived[i] = self._core.now

@@ -1,4 +1,4 @@
-"""What crosses the network: routes, the transactions over them, and what is called at their ends."""
+"""Routes, transactions and completion callbacks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ if TYPE_CHECKING:
 
 
 class Callee:
-    """What is called at the arrival of a message, or at a time it asked for."""
+    """Base class of callbacks that compiled code calls directly: on arrivals, and at requested times."""
 
     __slots__ = ()
 
     def landed(self, arg: Any) -> None:
-        """Take a message that has arrived."""
+        """Handle an arrival."""
         raise TypeError(f"{type(self).__name__} takes no messages")
 
     def woken(self, what: int, arg: Any) -> None:
-        """Continue with step `what` at the time asked for."""
+        """Continue with step `what` at the requested time."""
         raise TypeError(f"{type(self).__name__} is not to be woken")
 
     def __call__(self, arg: Any) -> None:
-        """Take a message that has arrived."""
         self.landed(arg)
 
 
@@ -40,9 +39,9 @@ COUNT_BITS = 34  # of messages from one node; the rest of 63 bits numbers the no
 class Route:
     """The links from one node to another.
 
-    `base` and `counter` make the keys of the source's transactions. `flits` counts whole flits, `small` messages of
-    less by size: every link's bytes and busy time follow from these, so that nothing has to be counted hop by hop.
-    `ways` are the equally long routes that messages are drawn from, this one among them; empty if it is the only one.
+    `base` and `counter` make the keys of the source's transactions. `flits` counts whole flits, `small` counts smaller
+    messages by size: bytes and busy time of links follow from these, so nothing is counted per hop. `ways` are the
+    equally long routes that messages are drawn from, including this one; empty if it is the only one.
     """
 
     __slots__ = ("base", "counter", "flit_bytes", "flits", "links", "logged", "nbytes", "reply", "small", "ways")
@@ -56,13 +55,13 @@ class Route:
         self.ways: tuple[Route, ...] = ()
 
     def key(self) -> int:
-        """Return a new transaction key: the source's place in the machine, then its count."""
+        """Create a transaction key: the source's number, then its count."""
         count = self.counter[0]
         self.counter[0] = count + 1
         return self.base | count
 
     def drawn(self) -> Route:
-        """Return the way of the message that gets the next key."""
+        """Choose among `ways` for the message that gets the next key."""
         ways = self.ways
         if not ways:
             return self
@@ -70,14 +69,13 @@ class Route:
         return ways[blake2b(b"%d" % key, digest_size=1).digest()[0] % len(ways)]
 
     def count(self, nbytes: int) -> tuple[int, int]:
-        """Count a message of `nbytes` (>= 0); return how many flits it is, and the bytes of each."""
+        """Count a message of `nbytes` (>= 0); return its number of flits, and the bytes of each."""
         self.nbytes += nbytes
         n, size = flits(nbytes, self.flit_bytes), min(nbytes, self.flit_bytes)
         self.count_flits(n, size)
         return n, size
 
     def count_flits(self, n: int, size: int) -> None:
-        """Count `n` flits of `size` bytes."""
         if size == self.flit_bytes:
             self.flits += n
         else:
@@ -85,31 +83,30 @@ class Route:
 
 
 class Memory(Protocol):
-    """What serves transactions at the end of a route; `by_flit` if it has to hear of every flit of a write."""
+    """Serves transactions at the end of a route; `by_flit` if it handles every flit of a write."""
 
     by_flit: bool
 
     @property
     def busy_ps(self) -> int:
-        """How long it has been busy by now [ps]."""
+        """Busy time until now [ps]."""
 
     def on_read(self, txn: Transaction) -> None:
         """Serve a read whose command has arrived."""
 
     def on_write(self, txn: Transaction) -> None:
-        """Take a write whose last flit has arrived."""
+        """Handle the arrival of a write's last flit."""
 
 
 class Transaction:
     """One read or write of `nbytes` >= 1 in one memory, from `src`'s place in the machine.
 
-    `offset` counts from the start of that memory; `lines`, if given, are the 256 B lines that it touches (else
-    they follow from `offset` and `nbytes`). `pieces` are the physical (address, bytes) behind it, for the data.
-    `fn(txn)` is called at the end: a read's `data` are then there, a write's are in the memory. A `posted` write ends
-    there, without an acknowledgement. A memory with queues says what the log keeps: when the request arrived, since
-    when the memory was busy then, `opener`, the key of the transaction that came first in that time, and the end of
-    service.
-    `asked_ps`, `tile` and `cause` are its asker's: when it asked, for which tile, and why; `number` is the log's.
+    `offset` counts from the start of that memory; `lines`, if given, are the 256 B lines touched (else they follow from
+    `offset` and `nbytes`). `pieces` are the physical (address, bytes) of the data. `fn(txn)` is called at the end, when
+    a read has its `data` and a write's data are in memory. A `posted` write ends there, without an acknowledgement.
+    For the log, a memory with queues sets the arrival of the request, the start of the busy period at that time,
+    `opener` (the key of the transaction that began it), and the end of service. `asked_ps`, `tile` and `cause` are the
+    requester's: time, tile and reason of the request; `number` is the log's.
     """
 
     __slots__ = (
@@ -140,25 +137,23 @@ class Transaction:
         self.arrived_ps = self.since_ps = self.opener = self.served_ps = -1
 
     def read(self, network: Network, route: Route, memory: Memory) -> None:
-        """Start as a read over `route`."""
         self.back = network.back(route)
         self.key = route.key()
         self.follow(network.core.waits)
         network.send(route, network.command_bytes, self.key, memory.on_read, self)
 
     def begin_write(self, network: Network, route: Route) -> None:
-        """Become a write over `route`, which has yet to be sent."""
+        """Prepare a write over `route`, which is sent later."""
         self.arrived = self.end = 0
         self.back = network.back(route)
         self.key = route.key()
         self.follow(network.core.waits)
 
     def follow(self, waits: Waits | None) -> None:
-        """Keep where it waits for links, if the log has it."""
+        """Record where it waits for links, if the log does so."""
         if self.number >= 0 and waits is not None:
             waits.follow(self.key)
 
     def write(self, network: Network, route: Route, memory: Memory) -> None:
-        """Start as a write over `route`."""
         self.begin_write(network, route)
         network.send(route, self.nbytes, self.key, memory.on_write, self, memory.by_flit)

@@ -1,4 +1,4 @@
-"""Lines of the user's code: which one is calling the package now, or did when an error began."""
+"""Lines of the user's code that call the package, now or at the origin of an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import CodeType, FrameType, TracebackType
 
 Line = tuple[CodeType, int]
 
-# What a program calls; kernels, studies and benches of the package are programs themselves.
+# Machinery that programs call; kernels, studies and benches of the package are programs themselves.
 _MACHINERY = (
     *(
         f"kernbench.{name}."
@@ -21,23 +21,23 @@ _MACHINERY = (
 _PYTHON = ("<frozen ", str(Path(os.__file__).parent) + os.sep)
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-# Whether the code of a file is machinery, by its name.
+# Cache by file name: whether its code is machinery.
 _ours: dict[str, bool] = {}
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Return whether a frame is the package's own: neither the user's code nor a kernel."""
+    """Whether a frame belongs to the package's machinery: neither to user code nor to a kernel."""
     file = frame.f_code.co_filename
     found = _ours.get(file)
     if found is None:
         found = str(frame.f_globals.get("__name__", "")).startswith((*_MACHINERY, "simpy."))
-        if not file.startswith("<"):  # the name of a file, not of any text that was executed
+        if not file.startswith("<"):  # a file's name, not executed text
             _ours[file] = found
     return found
 
 
 def is_library(frame: FrameType) -> bool:
-    """Return whether a frame belongs to Python or an installed package other than this one: not a line to mend."""
+    """Whether a frame belongs to Python or to another installed package: not a line that the user can fix."""
     file = frame.f_code.co_filename
     if not file.startswith(_PYTHON) and not any(part in file for part in _INSTALLED):
         return False
@@ -45,14 +45,14 @@ def is_library(frame: FrameType) -> bool:
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost of `frame` and its callers that is the user's, or a kernel's."""
+    """Find the innermost frame of user code or a kernel among `frame` and its callers."""
     while frame is not None and is_ours(frame):
         frame = frame.f_back
     return frame
 
 
 def user_line() -> Line | None:
-    """Return the line that is calling the package now, as `line_text` takes it: found at hardly any cost."""
+    """Find the line that calls the package, to be formatted by `line_text`; cheap."""
     frame: FrameType | None = sys._getframe(1)
     known = _ours.get
     while frame is not None and (known(frame.f_code.co_filename) or is_ours(frame)):
@@ -61,19 +61,18 @@ def user_line() -> Line | None:
 
 
 def line_text(line: Line | None) -> str:
-    """Return a line as messages name it: file:line."""
+    """Format a line as file:line."""
     return "an unknown line" if line is None else f"{line[0].co_filename}:{line_number(line)}"
 
 
 def line_number(line: Line) -> int:
-    """Return the number of a line in its file."""
     code, instruction = line
     number = next((n for start, end, n in code.co_lines() if start <= instruction < end), None)
     return number or code.co_firstlineno
 
 
 def place_of(trace: TracebackType | None) -> str:
-    """Return file, line and function of the user's code that a traceback comes from; empty if there is none."""
+    """File, line and function of the user's code that a traceback comes from; empty if there is none."""
     place = ""
     while trace is not None:
         if not is_ours(trace.tb_frame) and not (place and is_library(trace.tb_frame)):
@@ -83,7 +82,7 @@ def place_of(trace: TracebackType | None) -> str:
 
 
 def place_in(frame: FrameType | None) -> str:
-    """Return file, line and function of the innermost frame of the user's code; empty if there is none."""
+    """File, line and function of the innermost frame of the user's code; empty if there is none."""
     frame = user_frame(frame)
     return "" if frame is None else _place(frame, frame.f_lineno)
 

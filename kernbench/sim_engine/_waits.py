@@ -6,43 +6,41 @@ import numpy as np
 
 from kernbench.analysis._records import WAITS
 
-UNKNOWN, NOWHERE = -1, 0  # of a message that is not followed; of one that has not waited yet
+UNKNOWN, NOWHERE = -1, 0  # a message that is not recorded; one that has not waited yet
 _ROWS = 16384  # of a block
 _WIDTH = len(WAITS)
 
 
 class Waits:
-    """The waits of messages for links: for each the wait before it, the link, the message in front, and the time [ps].
+    """Waits of messages for links, as a linked list: previous wait, link, message in front, and time [ps].
 
-    A message is named by the key of its transaction, and arrives with its last flit. A flit that follows another one of
-    its message on a link without a gap has the waits of that one (docs/model.md, M9.3).
+    A message is identified by its transaction key, and arrives with its last flit. A flit that follows another flit of
+    its message on a link without a gap inherits the waits of that flit (docs/model.md, M9.3).
     """
 
     def __init__(self) -> None:
-        self.last: dict[int, int] = {}  # the last wait of each message that is followed
+        self.last: dict[int, int] = {}  # the last wait of each recorded message
         self._blocks: list[np.ndarray] = []
         self._rows = np.zeros(0, np.int64).data
         self._free = 0
         self.add(0, -1, -1, 0)  # NOWHERE
 
     def follow(self, key: int) -> None:
-        """Keep the waits of a message that is sent now."""
+        """Start recording the waits of a message that is sent now."""
         self.last[key] = NOWHERE
 
     def of(self, key: int) -> int:
-        """Return the last wait of a message."""
         return self.last.get(key, UNKNOWN)
 
     def landed(self, key: int, wait: int) -> None:
-        """Set the last wait of a message."""
         self.last[key] = wait
 
     def forget(self, key: int) -> int:
-        """Return the last wait of a message that is complete."""
+        """Stop recording; return the last wait of the complete message."""
         return self.last.pop(key, UNKNOWN)
 
     def add(self, before: int, link: int, front: int, ps: int) -> int:
-        """Add a wait that comes after the wait `before`; return its number."""
+        """Add a wait after the wait `before`; return its number."""
         if not self._free:
             self._free = _ROWS * _WIDTH
             block = np.empty(self._free, np.int64).data
@@ -54,6 +52,5 @@ class Waits:
         return (len(self._blocks) - 1) * _ROWS + i // _WIDTH
 
     def table(self) -> np.ndarray:
-        """Return all rows so far."""
         filled = [*self._blocks[:-1], self._blocks[-1][: len(self._rows) - self._free]]
         return np.concatenate(filled).reshape(-1, _WIDTH)

@@ -1,4 +1,4 @@
-"""The engine: the clock, the network and the components of one machine, and what the host asks of them."""
+"""The engine: clock, network and components of one machine, and the host's requests to them."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _thresholds: tuple[int, int, int] = (0, 0, 0)
 
 @contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """Let the cycle collector look rarely during the with-block.
+    """Raise the threshold of the cycle collector during the with-block.
 
-    A run, and what it needs, are millions of objects and hardly a cycle. Blocks in other threads share the setting; the
-    last one to end sets it back.
+    A run creates millions of objects but hardly any cycles. Blocks in other threads share the setting; the last one to
+    end restores it.
     """
     global _runs, _thresholds  # noqa: PLW0603  the interpreter has one collector
     with _lock:
@@ -74,7 +74,7 @@ def collecting_rarely() -> Iterator[None]:
 
 @contextmanager
 def running() -> Iterator[None]:
-    """Collect rarely, and lose no interrupt, during the with-block."""
+    """Collect rarely, and defer interrupts to safe points, during the with-block."""
     with collecting_rarely():
         hold()
         try:
@@ -84,26 +84,11 @@ def running() -> Iterator[None]:
 
 
 class GraphEngine:
-    """A simulated machine at work, on the clock `env`: a `simpy.Environment` in ps, for a user's processes, too.
+    """A simulated machine in operation, on the clock `env`: a `simpy.Environment` in ps, also for a user's processes.
 
-    Parameters
-    ----------
-    topology
-        The machine.
-    enable_data
-        Move and compute values, too. Times are the same with and without.
-    log
-        Level of the op log: "off", "operation" or "tile".
-    trace
-        Keep every hop of every flit in `network.hops`.
-    observers
-        Who hears of launches and progress.
-    tie_seed
-        Permute the ranks that decide between simultaneous arrivals.
-    live
-        Keep what `counters` needs to tell what the engines of a PE have done from what is planned ahead.
-    races
-        With data, look for accesses to the same bytes that nothing orders.
+    `enable_data` moves and computes values; times are the same without. `log` is "off", "operation" or "tile"; `trace`
+    keeps every hop of every flit in `network.hops`. `tie_seed` permutes the ranks that decide between simultaneous
+    arrivals. `live` enables `counters`. `races`, with data, detects unordered accesses to the same bytes.
     """
 
     def __init__(
@@ -143,10 +128,10 @@ class GraphEngine:
         self._spreads: dict[tuple[Any, int], int] = {}
         self._memories: dict[int, str] = {}
         self.programs_started = self.programs_ended = 0
-        self.host_by = NONE  # what the host does follows from: the last operation whose end it has heard of
+        self.host_by = NONE  # cause of the host's next action: the last operation whose completion it has received
 
     def races(self, sip: int) -> DeviceRaces | None:
-        """Return what looks for races in the memory of a SIP; None in a run that does not."""
+        """Get the race detector of a SIP; None if the run has none."""
         if self._races is None:
             return None
         found = self._races.get(sip)
@@ -156,19 +141,17 @@ class GraphEngine:
 
     @property
     def now_ns(self) -> float:
-        """Return the simulated time."""
         return self.env.now / 1000
 
     def pe(self, sip: int, cube: int, pe: int) -> Pe:
-        """Return a PE, made when first asked for."""
+        """Get a PE, created on first use."""
         return self._cpu(sip, cube, pe).pe
 
     def pes(self) -> list[Pe]:
-        """Return the PEs of which something has been asked so far."""
+        """List the PEs used so far."""
         return [part.pe for part in self.parts.values() if getattr(part, "stages", ())]
 
     def memory_at(self, node_id: str) -> Memory:
-        """Return the memory at a node."""
         memory: Memory = self._part(node_id)
         return memory
 
@@ -177,7 +160,7 @@ class GraphEngine:
         return cpu
 
     def _part(self, node_id: str) -> Any:
-        """Return the component at a node, made when first asked for."""
+        """Get the component at a node, created on first use."""
         part = self.parts.get(node_id)
         if part is None:
             cls = COMPONENTS.resolve(self.machine.graph.node(node_id).impl)
@@ -185,7 +168,7 @@ class GraphEngine:
         return part
 
     def locate(self, pa: int) -> tuple[str, int]:
-        """Return the memory that a physical address is in, and the offset in it."""
+        """(memory node, offset in it) of a physical address."""
         place = self.addresses.locate(pa)
         start = pa - place.offset
         node_id = self._memories.get(start)
@@ -202,14 +185,14 @@ class GraphEngine:
         return node_id, place.offset
 
     def message(self, src: str, dst: str, nbytes: int, arg: object, command: int, by: int) -> None:
-        """Send a control message of `command`, because of `by`; `dst` gets `on_broadcast(arg, event)`."""
+        """Send a control message of `command` with cause `by`; `dst` gets `on_broadcast(arg, event)`."""
         route = self.network.route(src, dst)
         key = route.key()
         heard = self.log.heard(self.env, route, nbytes, key, command, self._part(dst).on_broadcast, by)
         self.network.send(route, nbytes, key, heard, arg)
 
     def begin(self, node_id: str, arg: object) -> None:
-        """Let a component take a control message that it has already."""
+        """Deliver a control message locally."""
         self._part(node_id).on_broadcast(arg, self.host_by)
 
     def write(self, pieces: Sequence[tuple[int, int]], data: np.ndarray | None) -> simpy.Event:
@@ -230,13 +213,13 @@ class GraphEngine:
         return message.done
 
     def unmap(self, sip: int, targets: Sequence[Target], va: int, nbytes: int) -> None:
-        """Forget the ranges in `va` .. `va + nbytes` on PEs; takes no simulated time (not modelled)."""
+        """Remove the ranges in `va` .. `va + nbytes` from PEs; takes no simulated time (not modelled)."""
         made: dict[Table, Table] = {}
         for cube, pe in targets:
             self._cpu(sip, cube, pe).mmu.unmap(va, nbytes, made)
 
     def install(self, sip: int, wiring: Mapping[Target, Sequence[QueueSpec]], key: str) -> simpy.Event:
-        """Send queues to PEs (cube, pe) of a SIP; launches name them by `key`. Rings are the caller's to reserve."""
+        """Send queues to PEs (cube, pe) of a SIP; launches name them by `key`. The caller reserves the rings."""
         self._usable()
         message = QueueInstall(self, sip, wiring, key)
         message.send()
@@ -256,24 +239,8 @@ class GraphEngine:
     ) -> Launch:
         """Send a kernel to PEs (cube, pe) of a SIP; its `done` succeeds with the last completion at the host.
 
-        Parameters
-        ----------
-        sip
-            The SIP.
-        targets
-            Its PEs, as (cube, PE).
-        kernel
-            The program of each.
-        args
-            The arguments of all, or of each by (cube, PE).
-        name
-            What the launch is called.
-        queues
-            Key of the installation whose queues the programs use.
-        ranks, world
-            Number of each among the participants of a collective, and how many there are, on all SIPs.
-        step
-            Its place in a graph.
+        `args` are those of all programs, or of each by (cube, pe). With `queues`, the key of an installation, they are
+        participants `ranks` of `world`, over all SIPs. `step` is the place in a graph.
         """
         self._usable()
         launch = Launch(self, sip, targets, kernel, args, name, queues, ranks, world, step)
@@ -290,7 +257,7 @@ class GraphEngine:
             observer.launch_done(launch)
 
     def spread_ps(self, cubes: Mapping[int, Sequence[int]], nbytes: int) -> int:
-        """Return how long the copies of a launch take from the IO chiplet's CPU to the last PE, nothing else on."""
+        """Time from the IO chiplet's CPU to the last PE's decoding of a launch on an idle machine [ps]; cached."""
         key = (tuple((cube, *pes) for cube, pes in cubes.items()), nbytes)
         if key not in self._spreads:
             idle = GraphEngine(self.machine, log="off")
@@ -303,19 +270,8 @@ class GraphEngine:
     def wait(self, event: simpy.Event, what: object = "a transfer") -> Any:
         """Run until `event` has happened; return its value.
 
-        While `waiter` is set, it decides who runs the clock meanwhile, and what else runs.
-
-        Parameters
-        ----------
-        event : simpy.Event
-            What the host waits for.
-        what : object
-            Its str() says so in the message of a deadlock.
-
-        Raises
-        ------
-        DeadlockError
-            If the event can no longer happen; the message names who waits for what.
+        `waiter`, if set, decides who runs the clock meanwhile, and what else runs. Raises DeadlockError if the event
+        can no longer happen; the message names all waiters, the host by `what`.
         """
         if self.waiter is not None:
             self.waiter(event, what)
@@ -324,24 +280,23 @@ class GraphEngine:
         return event.value
 
     def advance(self, event: simpy.Event) -> bool:
-        """Run until `event` has happened; return False if nothing is left to do before."""
+        """Run until `event` has happened; return False if the calendar empties before."""
         for _ in self._slices(event):
             pass
         return event.processed
 
     def run(self) -> None:
-        """Run until nothing is left to do."""
+        """Run to the end; raise DeadlockError if programs still wait."""
         for _ in self._slices(None):
             pass
         if self.programs:
             self.deadlock([])
 
     def step(self) -> None:
-        """Process one event."""
         self.guarded(self.env.step)
 
     def ticks(self, every_ms: float = 50, until: simpy.Event | None = None) -> Iterator[Tick]:
-        """Run (until `until`, or to the end), and yield its progress every `every_ms` of host time."""
+        """Run (until `until`, or to the end), and yield the progress every `every_ms` of host time."""
         due = time.perf_counter() + every_ms / 1000
         for _ in self._slices(until):
             if time.perf_counter() >= due:
@@ -363,18 +318,17 @@ class GraphEngine:
                     yield
 
     def ahead(self, commands: int, now_ps: int) -> None:
-        """Note that a program has issued so many commands, up to `now_ps` of its clock; it may never wait."""
+        """Count commands that a program has issued up to `now_ps`: one that never waits must reach limits, too."""
         self.commands += commands
         self.ahead_ps = max(self.ahead_ps, now_ps)
         self.pulse()
 
     def pulse(self) -> None:
-        """Let observers look at the run."""
         for observer in self.observers:
             observer.pulse(self)
 
     def guarded(self, action: Callable[[], Any]) -> Any:
-        """Return what `action` does; an error of it ends the run."""
+        """Call `action`; an error ends the run."""
         self._usable()
         try:
             return action()
@@ -391,7 +345,6 @@ class GraphEngine:
             raise StateError(f"this run ended with an error ({self.failure}); open a new session")
 
     def deadlock(self, hosts: Sequence[str]) -> NoReturn:
-        """End the run with an error that names who waits: the programs, and `hosts`."""
         waiters = "\n".join(f"  {who}" for who in [*(p.describe() for p in self.programs), *hosts])
         kind = IpcqDeadlock if any(p.receives() for p in self.programs) else DeadlockError
         error = kind(f"deadlock at {self.now_ns:,.2f} ns; waiting:\n{waiters}")
@@ -400,7 +353,7 @@ class GraphEngine:
         raise error
 
     def stop(self) -> None:
-        """End all programs, and forget what is under way."""
+        """Stop all programs and clear the calendar."""
         for program in list(self.programs):
             program.stop()
         self.programs.clear()
@@ -418,22 +371,15 @@ class GraphEngine:
 
     @property
     def complete(self) -> bool:
-        """Return whether nothing that was asked for is left undone; timeouts of a user's processes may be under way."""
+        """Whether no requested work is pending; timeouts of a user's processes may be."""
         return not (self.interrupted or self.failure or self.programs or len(self.env.core) > self.env.timeouts)
 
     def counters(self) -> Counters:
-        """Return what links and PEs have done by now; takes as long however much has happened.
-
-        Raises
-        ------
-        StateError
-            If the engine was not opened with `live`.
-        """
+        """Snapshot of links and PEs; takes the same time however long the run. Raises StateError without `live`."""
         if not self.live:
             raise StateError("counters need GraphEngine(..., live=True): other runs keep no account of what is ahead")
         return read_counters(self)
 
     def records(self) -> Records:
-        """Return what happened so far, in columns."""
         with collecting_rarely():
             return collect(self)

@@ -217,7 +217,6 @@ def _join(
 
 
 def _touch(lines: list[int], offset: int, nbytes: int, bits: int) -> None:
-    """Append the lines that bytes touch, without repeating the last one."""
     first, last = offset >> bits, offset + nbytes - 1 >> bits
     if lines and lines[-1] == first:
         first += 1

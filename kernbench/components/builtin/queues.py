@@ -64,7 +64,6 @@ class Queue:
 
     @property
     def acknowledged(self) -> int:
-        """Slots of the peer's ring that have become free."""
         return self.sent - self.n_slots + self.credits
 
     def release(self, slot: Slot) -> list[Any]:

@@ -86,7 +86,7 @@ def near(machine: Machine, product: Product, fixed: bool, uses: float) -> list[C
 def _ranked(
     machine: Machine, product: Product, placement: Placement | None, fixed: bool, uses: float
 ) -> list[tuple[float, Choice]]:
-    """Return the choices with their estimates [ns], lowest first, of all placements or of the one requested."""
+    """Choices with their estimates [ns], lowest first, of all placements or of the requested one."""
     if placement in SPLITS and not product.k:
         raise ArgumentError(f"placement {placement!r}: k = 0, so there is no sum to split; leave the placement out")
     estimates: dict[str, float] = {}
@@ -120,7 +120,7 @@ class _Moves:
         self._found: dict[tuple[int, DPPolicy], Way] = {}
 
     def of(self, placement: Placement, operand: int) -> list[Way]:
-        """Return the moves of A (0) or B (1): none, or to a placement that suits the reads."""
+        """List moves of A (0) or B (1): none, or to a placement that suits the reads."""
         product = self._product
         matrix = (product.a, product.b)[operand]
         ways: list[Way] = [((), matrix, 0.0)]

@@ -34,7 +34,7 @@ class Work:
 
 
 def _reads(config: MachineConfig, product: Product, task: Task) -> tuple[int, int]:
-    """Return how often a task reads its part of A, and of B."""
+    """How often a task reads its part of A, and of B."""
     (rows, _, depth), tile, space = task.hull, config.cube.pe.pe_gemm.tile, room(config)
     if task.inner == "a":
         return len(task.columns), len(task.rows) if task.streamed else 1
@@ -47,7 +47,7 @@ def _reads(config: MachineConfig, product: Product, task: Task) -> tuple[int, in
 
 
 def traffic(config: MachineConfig, product: Product, placement: Placement, line_bytes: int = 1) -> list[np.ndarray]:
-    """Return per launch the bytes that each PE (row) reads from and writes to each PE's memory (column).
+    """Per launch, the bytes between each PE (row), as reader and writer, and each PE's memory (column).
 
     With `line_bytes`, the bytes that the memories serve, in lines of this size.
     """
@@ -139,7 +139,7 @@ def work(config: MachineConfig, product: Product, placement: Placement) -> Work:
 
 
 def estimate(machine: Machine, product: Product, placement: Placement) -> tuple[float, str]:
-    """Estimate the time of a product by closed form [ns]; return the largest contribution, too.
+    """Closed-form time of a product [ns], and its largest contribution.
 
     A launch takes the time of an empty one, of the busiest link, memory or matrix engine, and the latency of its reads.
     """
@@ -162,7 +162,7 @@ def estimate(machine: Machine, product: Product, placement: Placement) -> tuple[
 
 
 def pieces_of(config: MachineConfig, target: Stored) -> dict[Pe, Piece]:
-    """Map each PE to its only piece of a matrix placed by a policy."""
+    """For policies that give each PE a single piece."""
     return {divmod(pe, config.pes_per_cube): piece for piece in target.pieces for pe in piece.holders}
 
 

@@ -134,7 +134,7 @@ def _bias(pointer: Pointer, product: Product, rows: Span, columns: Span, tl: TLC
 
 
 def _read(pointer: Pointer, matrix: Stored, rows: Span, columns: Span, room: int, tl: TLContext) -> Ref | Tile:
-    """Load a block into TCM; if it is consecutive and larger than `room` bytes, return it as streamed."""
+    """Load a block into TCM, or stream it if it is consecutive and larger than `room` bytes."""
     shape, first = (rows[1], columns[1]), matrix.first(rows, columns)
     if first is None:
         return tl.load(pointer + tl.constant(matrix.places(rows, columns)))

@@ -51,7 +51,7 @@ def named(placement: Placement) -> str:
 
 
 def policy_of(placement: Placement) -> DPPolicy:
-    """Return the policy that assigns each PE its part of C; raise ArgumentError for an unknown name."""
+    """Find the policy that assigns each PE its part of C; raise ArgumentError for an unknown name."""
     if isinstance(placement, DPPolicy):
         return placement
     if placement not in PLACEMENTS:
@@ -60,7 +60,7 @@ def policy_of(placement: Placement) -> DPPolicy:
 
 
 def read_from(config: MachineConfig, m: int, placement: Placement) -> tuple[tuple[DPPolicy, ...], tuple[DPPolicy, ...]]:
-    """Return the policies of A and of B that suit a placement's reads, best first; A has m rows."""
+    """Policies of A and of B that suit a placement's reads, best first; A has m rows."""
     if placement == "columns":  # few rows are read from one PE per cube, not all from one PE
         few = m <= config.cube.pe.pe_gemm.tile.m
         return (*((GRID, ROWS) if few else (ROWS, GRID)), COLUMNS_IN_CUBES), (COLUMNS,)
@@ -144,7 +144,7 @@ def fitting(k: int, itemsize: int, room: int) -> int:
 
 
 def column_blocks(widths: Sequence[int], fits: int, scattered: bool) -> list[Span]:
-    """Return the blocks of columns by which consecutive shards are read.
+    """Blocks of columns by which consecutive shards are read.
 
     Narrow shards of B are read together, up to NARROW columns; `fits` columns fit into TCM. A scattered
     shard that does not fit is read in parts; others are streamed.
@@ -187,7 +187,7 @@ class Split(NamedTuple):
 
 
 def _splits(config: MachineConfig, product: Product, placement: Placement) -> list[Split]:
-    """Return the partial sums of the PEs: over all columns, or over the columns of their cube."""
+    """Partial sums of the PEs: over all columns, or over the columns of their cube."""
     pes, size = config.pes_per_cube, product.batch * product.m * split_columns(config, product, placement)
     if placement == SPLIT_K:
         depths = spans(product.k, config).tolist()
@@ -231,7 +231,7 @@ Block = tuple[Pe, int, Span, Span, int]
 
 
 def _blocks(config: MachineConfig, product: Product, placement: Placement) -> Iterator[Block]:
-    """Yield the PE, matrix, rows, columns and place of each block of C.
+    """(PE, matrix, rows, columns, place) of each block of C.
 
     A policy splits each matrix over all PEs. By name, the PEs are divided among the matrices of a batch.
     """
@@ -267,7 +267,7 @@ def _cut(placement: str, m: int, n: int, i: int, parts: int) -> tuple[Span, Span
 def _in_flight(
     config: MachineConfig, product: Product, of_b: Span, columns: Span, depth: Span
 ) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
-    """Return the blocks of columns and parts of K by which B is loaded, each while the previous one is multiplied."""
+    """Blocks of columns and parts of K by which B is loaded, each while the previous one is multiplied."""
     tile, nbytes = config.cube.pe.pe_gemm.tile, depth[1] * columns[1] * product.itemsize
     parts = max(1, min(IN_FLIGHT, nbytes // PART), nbytes // LARGE)
     if not product.b.is_by_rows(of_b, columns):
@@ -284,7 +284,7 @@ def task_of(
     config: MachineConfig, product: Product, placement: Placement, pe: Pe, matrix: int, rows: Span, columns: Span,
     place: int | None,
 ) -> Task:  # fmt: skip
-    """Return a PE's task for rows and columns of C; `place` is that of the first element if C is not stored."""
+    """`place` is that of the first element if C is not stored."""
     a, b, c, whole = product.a, product.b, product.c, (0, product.k)
     of_b = matrix * product.k, product.k
     widths = b.widths(of_b, columns)
@@ -331,12 +331,11 @@ _X = TypeVar("_X")
 
 
 def turn(things: Sequence[_X], first: int) -> tuple[_X, ...]:
-    """Rotate a sequence to begin with element `first`."""
     return (*things[first:], *things[:first])
 
 
 def spans(n: int, config: MachineConfig) -> np.ndarray:
-    """Return (start, size) of each PE's part of `n`, split over cubes and then over the PEs of each."""
+    """(start, size) of each PE's part of `n`, split over cubes and then over the PEs of each."""
     return np.array(
         [
             (start + inner, size)
