@@ -44,7 +44,7 @@ class RouteBreakdown:
 
     def links(self, route: int) -> list[str]:
         path = self._dependencies.routes[route]
-        return [hop[0] for way in (path, path[::-1]) for hop in self._hops(way)]
+        return [hop[0] for direction in (path, path[::-1]) for hop in self._hops(direction)]
 
     def slowest(self, route: int) -> tuple[str, float]:
         hops = self._hops(self._dependencies.routes[route])

@@ -56,8 +56,8 @@ def joined(
     for tensor, start, size in parts:
         source = on_device(tensor)
         of, to = along(source.layout, dim, start, start + size), along(out.layout, dim, at, at + size)
-        way = checked_runs(of, to, MOST_RUNS)
-        routes.append(Route(0, 0, source, out, way))
+        runs = checked_runs(of, to, MOST_RUNS)
+        routes.append(Route(0, 0, source, out, runs))
         handles.append(source._handle)
         at += size
     if any(route.runs for route in routes):

@@ -27,18 +27,18 @@ class Routes:
         for i, reader in enumerate(places):
             for j, holder in enumerate(places):
                 path = router.path(naming.pe_dma(0, *reader), naming.hbm(0, *holder))
-                for way, (pairs, links) in ((path, asking), (reverse(path), carrying)):
-                    used = [number.setdefault(link, len(number)) for link in pairwise(way)]
+                for route, (pairs, links) in ((path, asking), (reverse(path), carrying)):
+                    used = [number.setdefault(link, len(number)) for link in pairwise(route)]
                     pairs += [i * len(places) + j] * len(used)
                     links += used
         edges = [graph.edge(*link) for link in number]
         latency_ps = np.array([edge.latency_ps for edge in edges])
-        ways = np.bincount(asking[0], weights=latency_ps[asking[1]], minlength=len(places) ** 2)
+        one_way = np.bincount(asking[0], weights=latency_ps[asking[1]], minlength=len(places) ** 2)
         self._pairs, self._links = map(np.array, carrying)
         self._names = [f"{src}->{dst}" for src, dst in number]
         self._bw_gbs = np.array([edge.bw_gbs for edge in edges])
         hbm = config.cube.hbm
-        there_and_back = 2 * ways.reshape(len(places), -1) / 1000
+        there_and_back = 2 * one_way.reshape(len(places), -1) / 1000
         self._latency_ns = (there_and_back + hbm.access_ns) / config.cube.pe.pe_dma.outstanding_reads
         self._slice_gbs = hbm.slice_gbs
 
@@ -70,8 +70,8 @@ def cubes_near_io(machine: Machine) -> tuple[int, ...]:
     graph, router = machine.graph, router_of(machine.graph)
 
     def latency_ps(cube: int) -> int:
-        way = pairwise(router.path(naming.io_cpu(0), naming.m_cpu(0, cube)))
-        return sum(graph.edge(*link).latency_ps for link in way)
+        links = pairwise(router.path(naming.io_cpu(0), naming.m_cpu(0, cube)))
+        return sum(graph.edge(*link).latency_ps for link in links)
 
     return tuple(sorted(range(machine.config.cubes_per_sip), key=latency_ps))
 

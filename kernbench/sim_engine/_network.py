@@ -103,12 +103,12 @@ class Network:
         """Route of the next message, cached; drawn from equally long routes if there are several."""
         route = self.routes.get((src, dst))
         if route is None:
-            ways = [self._make(path) for path in self._router.paths(src, dst)]
-            for i, way in enumerate(ways):
-                self.routes[f"way {i} {src}" if i else src, dst] = way
-                if len(ways) > 1:
-                    way.ways = tuple(ways)
-            route = ways[0]
+            alternatives = [self._make(path) for path in self._router.paths(src, dst)]
+            for i, each in enumerate(alternatives):
+                self.routes[f"alternative {i} {src}" if i else src, dst] = each
+                if len(alternatives) > 1:
+                    each.alternatives = tuple(alternatives)
+            route = alternatives[0]
         return route.drawn()
 
     def back(self, route: Route) -> Route:
@@ -116,10 +116,10 @@ class Network:
         if route.reply is None:
             path = (route.links[0].src, *(link.dst for link in route.links))
             route.reply = self._make(reverse(path), REPLY)
-            number = route.ways.index(route) if route.ways else 0
+            number = route.alternatives.index(route) if route.alternatives else 0
             self.routes[f"reply {number} {path[0]}", path[-1]] = route.reply
-            if route.ways:
-                route.reply.ways = tuple([self.back(way) for way in route.ways])
+            if route.alternatives:
+                route.reply.alternatives = tuple([self.back(each) for each in route.alternatives])
         return route.reply
 
     def _make(self, path: tuple[str, ...], message_class: int = REQUEST) -> Route:

@@ -14,7 +14,7 @@ cdef class Callee:
 cdef class Route:
     cdef public int64_t base, flit_bytes, nbytes, flits, logged
     cdef public list counter
-    cdef public tuple links, ways
+    cdef public tuple links, alternatives
     cdef public dict small
     cdef public Route reply
     @cython.locals(count=int64_t)

@@ -40,11 +40,22 @@ class Route:
     """The links from one node to another.
 
     `base` and `counter` make the keys of the source's transactions. `flits` counts whole flits, `small` counts smaller
-    messages by size: bytes and busy time of links follow from these, so nothing is counted per hop. `ways` are the
-    equally long routes that messages are drawn from, including this one; empty if it is the only one.
+    messages by size: bytes and busy time of links follow from these, so nothing is counted per hop. `alternatives` are
+    the equally long routes that messages are drawn from, including this one; empty if it is the only one.
     """
 
-    __slots__ = ("base", "counter", "flit_bytes", "flits", "links", "logged", "nbytes", "reply", "small", "ways")
+    __slots__ = (
+        "alternatives",
+        "base",
+        "counter",
+        "flit_bytes",
+        "flits",
+        "links",
+        "logged",
+        "nbytes",
+        "reply",
+        "small",
+    )
 
     def __init__(self, links: tuple[Link, ...], base: int, counter: list[int], flit_bytes: int) -> None:
         self.links, self.base, self.counter, self.flit_bytes = links, base, counter, flit_bytes
@@ -52,7 +63,7 @@ class Route:
         self.nbytes = self.flits = 0
         self.logged = -1  # its id in the log
         self.small: dict[int, int] = {}
-        self.ways: tuple[Route, ...] = ()
+        self.alternatives: tuple[Route, ...] = ()
 
     def key(self) -> int:
         """Create a transaction key: the source's number, then its count."""
@@ -61,12 +72,12 @@ class Route:
         return self.base | count
 
     def drawn(self) -> Route:
-        """Choose among `ways` for the message that gets the next key."""
-        ways = self.ways
-        if not ways:
+        """Choose among `alternatives` for the message that gets the next key."""
+        alternatives = self.alternatives
+        if not alternatives:
             return self
         key = self.base | self.counter[0]
-        return ways[blake2b(b"%d" % key, digest_size=1).digest()[0] % len(ways)]
+        return alternatives[blake2b(b"%d" % key, digest_size=1).digest()[0] % len(alternatives)]
 
     def count(self, nbytes: int) -> tuple[int, int]:
         """Count a message of `nbytes` (>= 0); return its number of flits, and the bytes of each."""

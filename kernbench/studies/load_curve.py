@@ -284,10 +284,10 @@ class _Traffic:
         busy_ps: defaultdict[Link, float] = defaultdict(float)  # for a flit of every terminal
         for src, dst in np.argwhere(shares).tolist():
             route = run.route(src, dst)
-            ways = route.ways or (route,)
-            for way in ways:
-                for link in way.links:
-                    busy_ps[link] += float(shares[src, dst]) * link.times[self.flit_bytes] / len(ways)
+            alternatives = route.alternatives or (route,)
+            for each in alternatives:
+                for link in each.links:
+                    busy_ps[link] += float(shares[src, dst]) * link.times[self.flit_bytes] / len(alternatives)
         return self.cycle_ps / max(busy_ps.values())
 
     def _shares(self) -> np.ndarray:
@@ -391,10 +391,10 @@ class _Run:
     def route(self, src: int, dst: int) -> Route:
         ends = self.traffic.ends
         route = self.network.route(ends[src][0], ends[dst][1])
-        for way in route.ways or (route,):
-            legs = way.links[0].legs
+        for each in route.alternatives or (route,):
+            legs = each.links[0].legs
             if legs is not None:  # every packet of synthetic traffic arrives by itself
-                leg = legs[id(way.links)]
+                leg = legs[id(each.links)]
                 leg.ordered, leg.packet_flits = False, self.traffic.packet
         return route
 

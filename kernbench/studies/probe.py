@@ -174,7 +174,7 @@ class Probe:
     nbytes: int
     parts: list[Parts]
     alone: list[Parts]
-    ways: list[dict[Hashable, float]]
+    paths: list[dict[Hashable, float]]
     result: Result
 
 
@@ -183,15 +183,15 @@ def run(machine: Machine, case: Case, nbytes: int) -> Probe:
     engine = GraphEngine(machine, log="off")
     ends = start(engine, case, nbytes)
     engine.run()
-    parts, alone, ways = [], [], []
+    parts, alone, paths = [], [], []
     for (src, memory), offset, end in zip(case.ends, _offsets(case, nbytes), ends, strict=True):
         alone.append(closed_form(machine, case.kind, src, memory, nbytes, offset))
         parts.append(alone[-1].measured(end))
-        ways.append(data_way(engine, case.kind, src, memory))
-    return Probe(case, nbytes, parts, alone, ways, Result(engine.records(), case.name))
+        paths.append(data_path(engine, case.kind, src, memory))
+    return Probe(case, nbytes, parts, alone, paths, Result(engine.records(), case.name))
 
 
-def data_way(engine: GraphEngine, kind: str, src: str, memory: str) -> dict[Hashable, float]:
+def data_path(engine: GraphEngine, kind: str, src: str, memory: str) -> dict[Hashable, float]:
     """Links and memory that the data of a read or write occupy, with their bandwidths [GB/s]."""
     there = engine.network.route(src, memory)
     links = (engine.network.back(there) if kind == "read" else there).links
@@ -327,8 +327,8 @@ def row(found: Probe) -> Row:
     """Columns of one probe; times of a pattern are means over its transfers unless their names say otherwise."""
     case, n, records = found.case, found.nbytes, found.result.records
     ends = [parts.total / 1000 for parts in found.parts]
-    slowest = [min(way.values()) for way in found.ways]
-    drained = max(drain([list(way) for way in found.ways], dict(ChainMap(*found.ways)), n))
+    slowest = [min(path.values()) for path in found.paths]
+    drained = max(drain([list(path) for path in found.paths], dict(ChainMap(*found.paths)), n))
     share = shares(records.links, records.makespan_ps)
     first = hottest(share)
     out = {

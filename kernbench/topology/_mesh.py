@@ -69,8 +69,8 @@ class CubeLayout:
         ends = {*self.pes, *self.ports.values(), self.m_cpu, self.sram}
         found: set[tuple[At | None, At, At | None]] = set()
         for walk in (self.walk(a, b) for a in ends for b in ends):
-            for way in (walk, walk[::-1]):
-                found.update(zip((None, *way[:-1]), way, (*way[1:], None), strict=True))
+            for order in (walk, walk[::-1]):
+                found.update(zip((None, *order[:-1]), order, (*order[1:], None), strict=True))
         return frozenset(found)
 
     @cached_property

@@ -23,7 +23,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.studies.probe import closed_form, data_way
+from kernbench.studies.probe import closed_form, data_path
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine, resolve_topology
 from tests.reference.simulator import Reference
@@ -178,8 +178,8 @@ def _steady(machine: Machine, ends: Sequence[tuple[str, str]]) -> tuple[list[flo
         for slot in range(4):  # enough under way that no way's latency limits
             ask(i, (i * 4 + slot) * 65_536)
     sim.run()
-    ways = [data_way(sim.engine, "read", *pair) for pair in ends]
-    fair = max_min_rates([list(way) for way in ways], dict(ChainMap(*ways)))
+    paths = [data_path(sim.engine, "read", *pair) for pair in ends]
+    fair = max_min_rates([list(path) for path in paths], dict(ChainMap(*paths)))
     return fair, [nbytes / ((stop - start) / 1000) for nbytes in moved]
 
 

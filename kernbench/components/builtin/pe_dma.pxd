@@ -34,7 +34,7 @@ cdef int _LOAD, _STORE, _LOOKUP, _DMA_IN, _DMA_OUT, _READ, _WRITE
 @cython.locals(cause=Cause)
 cdef sent(Transaction txn, Channel channel, OpLog log, int64_t now, Cause other)
 @cython.locals(cause=Cause, there=Cause, since=int64_t, asked=int64_t, served=int64_t)
-cdef Cause _landed(int64_t command, int way, int count, Transaction txn, int64_t now, OpLog log)
+cdef Cause _landed(int64_t command, int transit, int count, Transaction txn, int64_t now, OpLog log)
 
 
 cdef class Source:

@@ -355,7 +355,7 @@ def sent(txn: Transaction, channel: Channel, log: OpLog, now: int, other: Cause)
     channel.before_ps, channel.before = now, cause
 
 
-def _landed(command: int, way: int, count: int, txn: Transaction, now: int, log: OpLog) -> Cause:
+def _landed(command: int, transit: int, count: int, txn: Transaction, now: int, log: OpLog) -> Cause:
     """Cause of a request's end in a log without tiles: time in memory, and on the way there and back.
 
     If the memory has been busy without a gap, it limits since the request with which its busy period began.
@@ -363,7 +363,7 @@ def _landed(command: int, way: int, count: int, txn: Transaction, now: int, log:
     served, cause = txn.served_ps, txn.cause
     assert cause is not None
     if served < 0:
-        return log.then(cause, command, count, 1).then(command, way, now - txn.asked_ps)
+        return log.then(cause, command, count, 1).then(command, transit, now - txn.asked_ps)
     since, asked = txn.arrived_ps, txn.asked_ps
     if txn.opener == txn.key:
         since = txn.since_ps
@@ -371,8 +371,8 @@ def _landed(command: int, way: int, count: int, txn: Transaction, now: int, log:
     elif txn.opener in log.openers:
         since = txn.since_ps
         asked, cause = log.openers[txn.opener]
-    there = log.then(cause, command, count, 1).then(command, way, since - asked)
-    return there.then(command, MEMORY, served - since).then(command, way, now - served)
+    there = log.then(cause, command, count, 1).then(command, transit, since - asked)
+    return there.then(command, MEMORY, served - since).then(command, transit, now - served)
 
 
 _READ, _WRITE = READ, WRITE

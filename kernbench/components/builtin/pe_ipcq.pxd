@@ -36,7 +36,7 @@ cdef class PeQueue(Queue):
     cdef public bint in_tcm
     cdef public list leaving
     cdef public dict written
-    cdef public Route way, way_back
+    cdef public Route route, credit_route
 
 
 cdef class PeIpcq(Callee):

@@ -56,16 +56,16 @@ class Part(Slot):
 
 
 class PeQueue(Queue):
-    """A queue of the machine: parts take the route `way` if rings are in TCM, credits for its own ring `way_back`.
+    """A queue of the machine: parts take `route` if rings are in TCM, credits for its own ring `credit_route`.
 
     The other times and events are for causes: the last slot given to a part from memory (`given`), the last departure
     (`left`), the last match of a receive (`matched`), and the credit of each slot of the peer's ring (`credited`).
     """
 
     __slots__ = (
-        "credit_bytes", "credited_by", "credited_ps", "given_by", "given_ps", "in_tcm", "leaving",
-        "left_by", "left_ps", "matched_by", "matched_ps", "peer", "peer_pa", "ring_pa", "spec", "wake_ps", "way",
-        "way_back", "written",
+        "credit_bytes", "credit_route", "credited_by", "credited_ps", "given_by", "given_ps", "in_tcm", "leaving",
+        "left_by", "left_ps", "matched_by", "matched_ps", "peer", "peer_pa", "ring_pa", "route", "spec", "wake_ps",
+        "written",
     )  # fmt: skip
 
     def __init__(self, owner: PeIpcq, spec: QueueSpec) -> None:
@@ -74,7 +74,7 @@ class PeQueue(Queue):
         self.spec, self.in_tcm, self.credit_bytes = spec, spec.kind == "tcm", spec.credit_bytes
         self.peer_pa, self.ring_pa = spec.peer_pa, spec.ring_pa
         self.peer = cast("PeIpcq", owner.engine.pe(*spec.peer).ipcq)
-        self.way, self.way_back = network.route(mine, theirs), network.back(network.route(theirs, mine))
+        self.route, self.credit_route = network.route(mine, theirs), network.back(network.route(theirs, mine))
         self.leaving: list[Part] = []
         self.written: dict[int, Part] = {}
         self.wake_ps = -1
@@ -249,7 +249,7 @@ class PeIpcq(Callee):
             if self.observers:
                 self.tell("send", queue, slot.nbytes)
             if queue.in_tcm:
-                slot.route = route = queue.way.drawn()
+                slot.route = route = queue.route.drawn()
                 slot.key = route.key()
                 if self.log.operation:
                     self.log.waits.follow(slot.key)
@@ -488,7 +488,7 @@ class PeIpcq(Callee):
         queue, arbiter = slot.queue, self.pe.dma.arbiter
         assert arbiter is not None
         for first in queue.release(slot):
-            back = queue.way_back.drawn()
+            back = queue.credit_route.drawn()
             key = back.key()
             if self.observers:
                 self.tell("credit", queue, queue.credit_bytes)

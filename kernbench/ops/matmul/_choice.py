@@ -109,7 +109,7 @@ def candidates(product: Product) -> list[Placement]:
     return [name for name in PLACEMENTS if one or name not in SPLITS]
 
 
-Way = tuple[tuple[DPPolicy, ...], Stored, float]  # moves in order, the storage after them, their time [ns]
+Moves = tuple[tuple[DPPolicy, ...], Stored, float]  # moves in order, the storage after them, their time [ns]
 
 
 class _Moves:
@@ -117,25 +117,25 @@ class _Moves:
 
     def __init__(self, machine: Machine, product: Product, uses: float) -> None:
         self._machine, self._product, self._uses = machine, product, uses
-        self._found: dict[tuple[int, DPPolicy], Way] = {}
+        self._found: dict[tuple[int, DPPolicy], Moves] = {}
 
-    def of(self, placement: Placement, operand: int) -> list[Way]:
+    def of(self, placement: Placement, operand: int) -> list[Moves]:
         """List moves of A (0) or B (1): none, or to a placement that suits the reads."""
         product = self._product
         matrix = (product.a, product.b)[operand]
-        ways: list[Way] = [((), matrix, 0.0)]
+        found: list[Moves] = [((), matrix, 0.0)]
         stays = product.batch > 1 or not product.k or (operand == 1 and not self._uses)
         if not stays and placement not in ("rows", "replicated"):
             targets = read_from(self._machine.config, product.m, placement)[operand]
-            ways += [way for target in targets if (way := self._to(operand, matrix, target))[1] != matrix]
-        return ways
+            found += [moves for target in targets if (moves := self._to(operand, matrix, target))[1] != matrix]
+        return found
 
-    def _to(self, operand: int, matrix: Stored, target: DPPolicy) -> Way:
+    def _to(self, operand: int, matrix: Stored, target: DPPolicy) -> Moves:
         if (operand, target) not in self._found:
             machine, at = self._machine, Stored.of(self._machine.config, matrix.shape, target)
-            ways: list[Way] = [((target,), at, move_ns(machine, matrix, at))]
+            found: list[Moves] = [((target,), at, move_ns(machine, matrix, at))]
             if target != ROWS:  # elements on one PE are first spread by rows, in whole lines
                 rows = Stored.of(machine.config, matrix.shape, ROWS)
-                ways.append(((ROWS, target), at, move_ns(machine, matrix, rows) + move_ns(machine, rows, at)))
-            self._found[operand, target] = min(ways, key=lambda way: way[2])
+                found.append(((ROWS, target), at, move_ns(machine, matrix, rows) + move_ns(machine, rows, at)))
+            self._found[operand, target] = min(found, key=lambda moves: moves[2])
         return self._found[operand, target]
