@@ -20,13 +20,11 @@ from kernbench.analysis.breakdown import TILE_STAGES, breakdown
 from kernbench.analysis.result import Result
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
-from kernbench.components.builtin.pe_scheduler import cuts
-from kernbench.errors import ConfigError
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import check_product, operand, run_program
-from kernbench.studies.study import MACHINE, SESSION_US, Parameter, Study, fits_slice
+from kernbench.studies.study import MACHINE, Parameter, Study, fits_slice
 from kernbench.sweeps._measure import row_of
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
@@ -138,16 +136,10 @@ class GemmStudy(Study):
         out["limiter"] = " + ".join(limiters(out))
         return out | ({"timeline": _tiles(records)} if timeline else {})
 
-    def cost(self, machine: Machine, data: bool, *, m: int, k: int, n: int, staging: str, dtype: str) -> float:
+    def faults(self, machine: Machine, *, m: int, k: int, n: int, staging: str, dtype: str) -> list[str]:
         itemsize = as_dtype(dtype).itemsize
-        faults = fits_slice(machine, "m", m, m * k * itemsize)
-        faults = faults or fits_slice(machine, "n", n, (m * k + k * n) * itemsize)
-        if faults:
-            raise ConfigError(faults)
-        tile = machine.config.cube.pe.pe_gemm.tile
-        tiles = cuts(m, tile.m) * cuts(k, tile.k) * cuts(n, tile.n)
-        values = 0.35 * (m * k + k * n + m * n) + 5e-5 * m * k * n if data else 0.0
-        return SESSION_US + 75 * tiles + values
+        too_large = fits_slice(machine, "m", m, m * k * itemsize)
+        return too_large or fits_slice(machine, "n", n, (m * k + k * n) * itemsize)
 
 
 def run(machine: Machine, mkn: Sequence[int], staging: str, *, dtype: str = "f16", log: str = "tile") -> Result:

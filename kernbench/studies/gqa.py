@@ -34,7 +34,7 @@ from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_conf
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
 from kernbench.config._files import write_text
-from kernbench.errors import ArgumentError, ConfigError, KernbenchError, VerificationError
+from kernbench.errors import ArgumentError, KernbenchError, VerificationError
 from kernbench.kernels import ring_attention
 from kernbench.kernels.attention import tiles
 from kernbench.kernels.ring_attention import EXTRA, exchanged_attention, merge, merged_attention
@@ -47,7 +47,6 @@ from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import (
     LABELS,
     MACHINE,
-    SESSION_US,
     Choices,
     Finding,
     Parameter,
@@ -575,7 +574,7 @@ class GqaStudy(Study):
         limits = ", ".join(f"{name} {ns:,.0f} ns" for name, ns in bounds.items())
         return f"{setting.n_lanes} x {ranks} ranks; no run is faster than: {limits}"
 
-    def cost(self, machine: Machine, data: bool, **values: Any) -> float:
+    def faults(self, machine: Machine, **values: Any) -> list[str]:
         setting = _explored(**values)
         itemsize, prefill = as_dtype(setting.dtype).itemsize, setting.phase == "prefill"
         faults = at_most(machine, cubes=setting.cubes, pes=setting.pes)
@@ -586,18 +585,12 @@ class GqaStudy(Study):
         if setting.programs % setting.ranks:
             faults.append(f"ranks = {setting.ranks} must divide cubes x pes = {setting.programs}")
         if faults:
-            raise ConfigError(faults)
+            return faults
         try:
             plan(algorithm_of(setting), machine.config, [0], list(product(range(setting.cubes), range(setting.pes))))
         except KernbenchError as error:
-            raise ConfigError(f"merge = {setting.merge!r} does not run here: {error}") from error
-        tile = machine.config.cube.pe.pe_gemm.tile
-        rows, steps = setting.queries * setting.group, setting.ranks if prefill else 1
-        tiles = -(-rows // tile.m) * -(-setting.tokens // tile.n) * -(-setting.head_dim // tile.k)
-        seen = 0.5 if setting.causal else 1.0
-        each = 20_000 + setting.items * steps * (2000 + 60 * setting.tokens + 400 * seen * tiles)
-        macs = 3 * setting.items * rows * setting.tokens * setting.ranks * setting.head_dim
-        return SESSION_US + setting.programs * (each + (2e-4 * macs if data else 0.0))
+            return [f"merge = {setting.merge!r} does not run here: {error}"]
+        return []
 
     def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
         return report.tables(rows, steps(rows))

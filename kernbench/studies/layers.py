@@ -33,7 +33,7 @@ from kernbench.analysis._roofline import macs_per_ns
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import hottest, pe_window, shares
 from kernbench.config import MachineConfig
-from kernbench.errors import ArgumentError, ConfigError, VerificationError
+from kernbench.errors import ArgumentError, VerificationError
 from kernbench.kernels.partition import chunk
 from kernbench.ops import matmul
 from kernbench.ops._routes import host_ns
@@ -55,7 +55,7 @@ from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.bench_runner import operand, run_program
 from kernbench.sim_engine._op_log import link_table
-from kernbench.studies.study import SESSION_US, Parameter, Study, Tables, table
+from kernbench.studies.study import Parameter, Study, Tables, table
 from kernbench.sweeps._measure import counters
 from kernbench.topology.builder import Machine
 from kernbench.viz.charts import Column
@@ -306,13 +306,10 @@ class LayersStudy(Study):
         asked = work(torch.engine.machine.config, product)
         return f"no run is faster than {asked.bound_ns:,.0f} ns ({asked.limiter})"
 
-    def cost(self, machine: Machine, data: bool, **point: Any) -> float:
+    def faults(self, machine: Machine, **point: Any) -> list[str]:
         product = Product(**point)
         fault = obstacle(machine, product)
-        if fault:
-            raise ConfigError([f"k = {product.k}: {fault}"])
-        values = 5e-5 * product.m * product.n * product.k if data else 0.0
-        return SESSION_US + _host_us(machine, product) + values
+        return [f"k = {product.k}: {fault}"] if fault else []
 
     def tables(self, rows: Sequence[Row]) -> Tables:
         here = {row["layer"] for row in rows}

@@ -188,13 +188,9 @@ class Study:
         """Return how long a point takes compared with others: the longest start first, and the time left follows."""
         return 0.0
 
-    def cost(self, machine: Machine, data: bool, *_: Any, **point: Any) -> float | None:
-        """Return the host time of `program` [us]; None if it is not known.
-
-        The unit is that of the host on which the weights were fitted. A point that the machine cannot run raises a
-        `ConfigError`, each fault of which begins with `field = value`.
-        """
-        return None
+    def faults(self, machine: Machine, *_: Any, **point: Any) -> list[str]:
+        """Return why the machine cannot run `program` at a point; each fault begins with `field = value`."""
+        return []
 
     def check(self, machine: Machine, *_: Any, **parameters: Any) -> list[str]:
         """Return what is wrong with parameters, a sentence for each fault; nothing has run then."""
@@ -621,9 +617,6 @@ def _simulated(path: Path, row: Row) -> Row:
     if row.get("certified") is False or ", more than " in str(row.get("left_out")):
         raise ConfigError(f"{path}: it holds estimates, or points left out for their size; run the study again")
     return {name: value for name, value in row.items() if name not in _TRUST}
-
-
-SESSION_US = 80_000.0  # to open a session, run one launch and collect its records
 
 
 @dataclass(frozen=True, slots=True)
