@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.analysis._records import LinkTable
 from kernbench.analysis._roofline import matrix_ns, rate_key
 from kernbench.config import MachineConfig
-from kernbench.points._keys import Row, Study
+from kernbench.points._keys import Row, StudyFn
 from kernbench.topology._mesh import SipNetwork
 from kernbench.topology._naming import parse
 from kernbench.topology.builder import Machine
@@ -159,13 +159,13 @@ def row_of(result: Result, machine: Machine, returned: object, dtype: object) ->
     }
 
 
-def complete(study: Study, parameters: Row) -> Row:
+def complete(study: StudyFn, parameters: Row) -> Row:
     """Add the study's defaults for missing parameters, so that both forms are the same point."""
     usual = {name: p.default for name, p in parameters_of(study).items() if p.default is not p.empty}
     return {name: value for name, value in usual.items() if _is_plain(value)} | parameters
 
 
-def parameters_of(study: Study) -> dict[str, inspect.Parameter]:
+def parameters_of(study: StudyFn) -> dict[str, inspect.Parameter]:
     """Parameters of a study by name: those of its program, if it is one, and of the measurement."""
     owner: Any = getattr(study, "__self__", None)
     if hasattr(owner, "fields"):

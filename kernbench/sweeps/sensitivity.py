@@ -11,7 +11,7 @@ import numpy as np
 
 from kernbench._registry import hint
 from kernbench.errors import ArgumentError, ConfigError, StateError
-from kernbench.points._keys import Study
+from kernbench.points._keys import StudyFn
 from kernbench.sweeps._plan import Plan, make_plan
 from kernbench.sweeps._sweep import Sweep, run_plan
 from kernbench.topology.builder import Machine, resolve_topology
@@ -147,7 +147,7 @@ class Sensitivity:
 
 def sensitivity(
     machine: Machine | str | None,
-    study: Study | str,
+    study: StudyFn | str,
     factors: Factors,
     *,
     parameters: Mapping[str, Any] | None = None,
@@ -177,7 +177,7 @@ def sensitivity(
 
 def sensitivity_plan(
     machine: Machine | str | None,
-    study: Study | str,
+    study: StudyFn | str,
     factors: Factors,
     parameters: Mapping[str, Any] | None = None,
     change: float = 0.2,
