@@ -22,7 +22,8 @@ from kernbench.points._keys import Row, key_of, study_version
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, attend
+from kernbench.studies.attention import Setting, attend
+from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS
 from kernbench.studies.layers import Product, select
 from kernbench.studies.layers import run as run_layer
 from kernbench.studies.study import Parameter, Study
