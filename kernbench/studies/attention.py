@@ -33,6 +33,20 @@ from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Machine
 
+# Llama-3 70B, from its published configuration.
+LAYERS, HEADS, KV_HEADS, HEAD_DIM = 80, 64, 8, 128
+HIDDEN, FFN, VOCABULARY = 8192, 28672, 128256
+GROUP = HEADS // KV_HEADS
+# The linear layers: inputs and outputs of those of one layer, and of the last one.
+_LAYER = {
+    "qkv": (HIDDEN, (HEADS + 2 * KV_HEADS) * HEAD_DIM), "o": (HEADS * HEAD_DIM, HIDDEN),
+    "gate and up": (HIDDEN, 2 * FFN), "down": (FFN, HIDDEN),
+}  # fmt: skip
+PRODUCTS = _LAYER | {"head": (HIDDEN, VOCABULARY)}
+TIMES = {name: LAYERS if name in _LAYER else 1 for name in PRODUCTS}  # in one step
+STREAMED = sum(TIMES[name] * k * n for name, (k, n) in PRODUCTS.items())  # weights that a step reads
+WEIGHTS = STREAMED + VOCABULARY * HIDDEN  # and the embedding, of which it reads a row for each token
+
 PHASES = ("prefill", "decode")
 ACROSS = ("pe", "cube")
 # Counters of commands: their names.

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
-from math import isqrt
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ from kernbench.studies._answers import CollectiveChoice, PlacementCandidate, Pro
 from kernbench.studies._stages import Explanation, Simulation, Simulations, Stage, explained, last
 from kernbench.studies.ccl import case_of
 from kernbench.studies.layers import LayersStudy, Product, obstacle, run, simulated_ns, work
-from kernbench.studies.study import scaled, table
+from kernbench.studies.study import scaled, squarest, table
 from kernbench.sweeps.sensitivity import BASE, ranked, sensitivity_plan
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -544,8 +543,8 @@ def system_of(machine: Machine, sips: int | str | None, network: str | None) -> 
     count = w if h is None else w * h
     values: dict[str, Any] = {"count": count, "topology": name, "w": None, "h": None}
     if name in _GRIDS and count:
-        rows = h or next(r for r in range(isqrt(count), 0, -1) if count % r == 0)
-        values |= {"w": count // rows, "h": rows}
+        w, h = squarest(count) if h is None else (w, h)
+        values |= {"w": w, "h": h}
     return machine.with_({f"system.sips.{key}": value for key, value in values.items()})
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib.resources import files
 from itertools import product
-from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -36,7 +35,7 @@ from kernbench.points._keys import Row, machine_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.collective import check, run, simulator, tuner_of
-from kernbench.studies.study import LABELS, MACHINE, Choices, Parameter, Study, at_most, fits_slice, scaled
+from kernbench.studies.study import LABELS, MACHINE, Choices, Parameter, Study, at_most, fits_slice, scaled, squarest
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:
@@ -491,8 +490,7 @@ def _marks(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
 
 
 def _system(n: int, topology: str) -> System:
-    rows = next(r for r in range(isqrt(n), 0, -1) if n % r == 0)
-    return (n, topology, n // rows, rows) if topology in ("torus_2d", "mesh_2d_no_wrap") and n > 1 else (n, topology)
+    return (n, topology, *squarest(n)) if topology in ("torus_2d", "mesh_2d_no_wrap") and n > 1 else (n, topology)
 
 
 def _point(

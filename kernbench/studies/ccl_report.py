@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isqrt, log
+from math import log
 from re import fullmatch
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from kernbench.points._keys import Row
-from kernbench.studies.study import Finding, Tables, as_csv, fastest, first_upper, groups, over, size_name, table
+from kernbench.studies.study import (
+    Finding,
+    Tables,
+    as_csv,
+    fastest,
+    first_upper,
+    groups,
+    over,
+    size_name,
+    squarest,
+    table,
+)
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz._machine import machine_section
@@ -211,9 +222,9 @@ def _systems(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], m
 
 def _as_square_as_possible(count: int, topology: str) -> dict[str, Any]:
     """Machine changes that give `count` SIPs; rows have the number of a grid's SIPs, not its sides."""
-    h = max(n for n in range(1, isqrt(count) + 1) if count % n == 0)
-    sides = {"w": count // h, "h": h} if "2d" in topology else {"w": None, "h": None}
-    return {f"system.sips.{key}": value for key, value in {"count": count, "topology": topology, **sides}.items()}
+    w, h = squarest(count) if "2d" in topology else (None, None)
+    sips = {"count": count, "topology": topology, "w": w, "h": h}
+    return {f"system.sips.{key}": value for key, value in sips.items()}
 
 
 def _against_published(rows: list[Row]) -> list[Row]:

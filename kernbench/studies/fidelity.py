@@ -37,7 +37,7 @@ from kernbench.studies.fidelity_report import REFERENCES, SENSITIVITY, TOGETHER
 from kernbench.studies.gemm import product
 from kernbench.studies.gqa import GqaStudy
 from kernbench.studies.load_curve import PATTERNS, latency_cycles, saturation
-from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, cell, scaled, size_name
+from kernbench.studies.study import LABELS, MACHINE, Parameter, Study, cell, scaled, size_name
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
@@ -408,6 +408,7 @@ class FidelityStudy(Study):
 
     name, title = "fidelity", "The model and the outside world"
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
+    tables, findings = staticmethod(report.tables), staticmethod(report.findings)
     parameters: ClassVar = {
         "files": Parameter([], f"results of other tools: {TOOLS}"),
         "figures": Parameter([], "figures whose sensitivity to defaults is ranked", known=FIGURES),
@@ -444,12 +445,6 @@ class FidelityStudy(Study):
         if workload in FIGURES:
             return {"ours": FIGURES[workload][1](machine)}
         return {"ours": WORKLOADS[workload].run(machine, **dict(given or {"m": 64, "k": 64, "n": 64}))}
-
-    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        return report.tables(rows)
-
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return list(report.findings(rows))
 
     def _compared(
         self, machine: Machine, *, files: Sequence[str], most_bytes: int, **_: Any

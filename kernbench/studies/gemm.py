@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import kernbench.studies.gemm_report as report
 from kernbench._dtypes import as_dtype, int8, int32
-from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import Records
-from kernbench.analysis._resources import attribution
 from kernbench.analysis._roofline import ideal_gemm, macs_per_ns
 from kernbench.analysis.breakdown import TILE_STAGES, breakdown
 from kernbench.analysis.result import Result
@@ -25,7 +23,7 @@ from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import check_product, operand, run_program
 from kernbench.studies.study import MACHINE, Parameter, Study, fits_slice
-from kernbench.sweeps._measure import row_of
+from kernbench.sweeps._measure import path_columns, row_of
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 
@@ -132,7 +130,8 @@ class GemmStudy(Study):
             out[f"{name}_window_ns"] = (window[1] - window[0]) / 1000
             out[f"{name}_useful"], out[f"{name}_issued"] = used.useful, used.issued
         out |= breakdown(records, pe=_PE, window=windows["pe"]).columns()
-        out |= _counts(records) | _occupancy(machine, records, windows["composite"]) | _path(records)
+        out |= _counts(records) | _occupancy(machine, records, windows["composite"])
+        out |= path_columns(records, records.launches[-1:], report.PATH, _PATH)
         out["limiter"] = " + ".join(limiters(out))
         return out | ({"timeline": _tiles(records)} if timeline else {})
 
@@ -183,14 +182,6 @@ def _occupancy(machine: Machine, records: Records, window: tuple[int, int]) -> R
     return {"occupancy_dma_in": slice_ns * 1000 / span} | {
         f"occupancy_{stage}": busy[stage] / span for stage in ENGINES if stage != "dma_in"
     }
-
-
-def _path(records: Records) -> Row:
-    """Time of each resource on the critical path of the launch; the columns sum to `latency_ns`."""
-    found = dict.fromkeys((*_PATH.values(), "launch"), 0)
-    for (kind, resource), ps in critical_path(records, records.launches[-1:]).parts().items():
-        found[_PATH.get(attribution(kind, resource).group, "launch")] += ps
-    return {f"path_{stage}_ns": ps / 1000 for stage, ps in found.items()}
 
 
 def _tiles(records: Records) -> list[Row]:

@@ -26,27 +26,24 @@ from kernbench.points._keys import Row
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies import attention
 from kernbench.studies._start_of_work import HOSTS, KERNELS, SERIES, fits_tcm, short_kernels
-from kernbench.studies.attention import COUNTED, Setting, algorithm_of
+from kernbench.studies.attention import (
+    COUNTED,
+    GROUP,
+    HEAD_DIM,
+    KV_HEADS,
+    LAYERS,
+    PRODUCTS,
+    STREAMED,
+    WEIGHTS,
+    Setting,
+    algorithm_of,
+)
 from kernbench.studies.layers import LayersStudy
-from kernbench.studies.study import LABELS, MACHINE, Choices, Finding, Parameter, Study, at_most, fits_slice, scaled
+from kernbench.studies.study import LABELS, MACHINE, Choices, Parameter, Study, at_most, fits_slice, scaled
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-# Llama-3 70B, from its published configuration.
-LAYERS, HEADS, KV_HEADS, HEAD_DIM = 80, 64, 8, 128
-HIDDEN, FFN, VOCABULARY = 8192, 28672, 128256
-GROUP = HEADS // KV_HEADS
-# The linear layers: inputs and outputs of those of one layer, and of the last one.
-_LAYER = {
-    "qkv": (HIDDEN, (HEADS + 2 * KV_HEADS) * HEAD_DIM), "o": (HEADS * HEAD_DIM, HIDDEN),
-    "gate and up": (HIDDEN, 2 * FFN), "down": (FFN, HIDDEN),
-}  # fmt: skip
-PRODUCTS = _LAYER | {"head": (HIDDEN, VOCABULARY)}
-TIMES = {name: LAYERS if name in _LAYER else 1 for name in PRODUCTS}  # in one step
-STREAMED = sum(TIMES[name] * k * n for name, (k, n) in PRODUCTS.items())  # weights that a step reads
-WEIGHTS = STREAMED + VOCABULARY * HIDDEN  # and the embedding, of which it reads a row for each token
+    pass
 
 
 def memory(config: MachineConfig, sips: int, kv_elements: int, dtype: str) -> tuple[Row, str]:
@@ -192,6 +189,7 @@ class GqaStudy(Study):
         "dtype": Parameter("f16", "type of q, k, v and the result"),
     }
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
+    tables, findings = staticmethod(report.tables), staticmethod(report.findings)
 
     def points(
         self, machine: Machine, *, halvings: Sequence[Sequence[Any]], kernel_bytes: Sequence[int], **parameters: Any
@@ -314,12 +312,6 @@ class GqaStudy(Study):
             return [f"merge = {setting.merge!r} does not run here: {error}"]
         return []
 
-    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        return report.tables(rows, steps(rows))
-
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return report.findings(rows, steps(rows))
-
 
 def _linear(machine: Machine, asked: Case) -> Row:
     """Row of a linear layer, with the time of its weights at the bandwidth of HBM."""
@@ -409,16 +401,3 @@ def _explored(phase: str, *, causal: bool, order: str, **values: Any) -> Setting
     """Decode has no mask and no order of tokens."""
     prefill = phase == "prefill"
     return Setting(phase, causal=causal and prefill, order=order if prefill else "contiguous", **values)
-
-
-def steps(rows: Sequence[Row]) -> list[Row]:
-    """Decode rows of one SIP whose linear layers were all simulated, with the time of a whole step."""
-    took = {(row["batch"], row["product"]): float(row["makespan_ns"]) for row in report.simulated(rows, "linear")}
-    found: list[Row] = []
-    for row in report.simulated(rows, "decode context", "decode batch"):
-        linear = [TIMES[name] * took[row["batch"], name] for name in PRODUCTS if (row["batch"], name) in took]
-        if row["sips"] == 1 and len(linear) == len(PRODUCTS):
-            step_ns = LAYERS * row["makespan_ns"] + sum(linear)
-            rate = round(row["batch"] * 1e9 / step_ns, 1)
-            found.append({**row, "linear_share": sum(linear) / step_ns, report.WITH_LINEAR: rate})
-    return found

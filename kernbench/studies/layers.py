@@ -25,7 +25,6 @@ import numpy as np
 import kernbench.studies.layers_report as report
 from kernbench._dtypes import as_dtype
 from kernbench._units import FLIT_BYTES
-from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._launches import span
 from kernbench.analysis._records import LinkTable
 from kernbench.analysis._resources import attribution
@@ -56,7 +55,7 @@ from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.bench_runner import operand, run_program
 from kernbench.sim_engine._op_log import link_table
 from kernbench.studies.study import Parameter, Study, Tables, table
-from kernbench.sweeps._measure import counters
+from kernbench.sweeps._measure import counters, path_columns
 from kernbench.topology.builder import Machine
 from kernbench.viz.charts import Column
 
@@ -433,18 +432,10 @@ def _measured(machine: Machine, product: Product, keep: bool) -> Row:
         "intensity": flops / counts["hbm_bytes"],
         "hottest_link": first,
         "hottest_busy": share[first],
-        **_path(result),
+        **path_columns(result.records, result.launches, report.PATH, _PATH),
         **{f"busy_{kind}": busy for kind, busy in busiest.items()},
         **links,
     }
-
-
-def _path(result: Result) -> Row:
-    """Time of each resource on the critical path of the launches; the columns sum to `makespan_ns`."""
-    found = dict.fromkeys(report.PATH, 0)
-    for (kind, resource), ps in critical_path(result.records, result.launches).parts().items():
-        found[_PATH.get(attribution(kind, resource).group, "launch")] += ps
-    return {f"path_{part}_ns": ps / 1000 for part, ps in found.items()}
 
 
 def _difference(before: LinkTable, after: LinkTable) -> LinkTable:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from html import escape
 from importlib.metadata import version
-from math import isnan
+from math import isnan, isqrt
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
@@ -201,7 +201,7 @@ class Study:
         """Return what was asked for and is not among the points, each with the reason."""
         return {}
 
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+    def findings(self, rows: Sequence[Row]) -> Iterable[Finding]:
         """Return what the rows say. A finding that rests on points that were not run must not be made."""
         return []
 
@@ -570,7 +570,6 @@ def cell(value: object) -> str:
 
 SCHEMA_VERSION = 2
 _FINDINGS = "_findings.json"
-_TRUST = ("mode", "certified", "certificate")  # columns of version 1, whose engine could also estimate
 
 
 def write_results(path: Path, rows: Sequence[Row], **more: Any) -> Path:
@@ -593,11 +592,10 @@ def read_results(path: Path) -> dict[str, Any]:
     what, remedy = "file of results", "run the study again"
     content = read_json(path, what, remedy)
     version = content.get("schema_version")
-    if version not in (1, SCHEMA_VERSION):
+    if version != SCHEMA_VERSION:
         raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the study again")
     with damaged(path, what, remedy):
-        rows = [dict(row.items()) for row in content["rows"]]
-    content["rows"] = [_simulated(path, row) for row in rows] if version == 1 else rows
+        content["rows"] = [dict(row.items()) for row in content["rows"]]
     return content
 
 
@@ -606,13 +604,6 @@ def findings(folder: Path) -> dict[str, list[Row]]:
         path.name.removesuffix(_FINDINGS): read_json(path, "file of findings", "run the study again")["findings"]
         for path in sorted(folder.glob(f"*{_FINDINGS}"))
     }
-
-
-def _simulated(path: Path, row: Row) -> Row:
-    """Drop the columns in which version 1 said how exact a row is; refuse rows of estimates."""
-    if row.get("certified") is False or ", more than " in str(row.get("left_out")):
-        raise ConfigError(f"{path}: it holds estimates, or points left out for their size; run the study again")
-    return {name: value for name, value in row.items() if name not in _TRUST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -687,6 +678,16 @@ def over(
     """
     times = {key(row): row[time] for row in base}
     return [{**row, ratio: row[time] / times[key(row)]} for row in rows if key(row) in times]
+
+
+def squarest(count: int) -> tuple[int, int]:
+    """Sides of the squarest grid, columns and rows.
+
+    >>> squarest(6), squarest(7)
+    ((3, 2), (7, 1))
+    """
+    rows = next(n for n in range(isqrt(count), 0, -1) if count % n == 0)
+    return count // rows, rows
 
 
 def size_name(nbytes: int) -> str:

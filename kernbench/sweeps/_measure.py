@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernbench.analysis._records import LinkTable
+from kernbench.analysis._critical_path import critical_path
+from kernbench.analysis._records import Launch, LinkTable, Records
+from kernbench.analysis._resources import attribution
 from kernbench.analysis._roofline import matrix_ns, rate_key
 from kernbench.config import MachineConfig
 from kernbench.points._keys import Row, StudyFn
@@ -157,6 +159,17 @@ def row_of(result: Result, machine: Machine, returned: object, dtype: object) ->
         **counts,
         **(returned if isinstance(returned, dict) else {}),
     }
+
+
+def path_columns(records: Records, launches: Sequence[Launch], parts: Iterable[str], of: Mapping[str, str]) -> Row:
+    """Time of each part on the critical path of launches; the columns sum to it.
+
+    `of` has the part of each resource, as `why` calls it; what it does not name is of the launches.
+    """
+    found = dict.fromkeys(parts, 0)
+    for (kind, resource), ps in critical_path(records, launches).parts().items():
+        found[of.get(attribution(kind, resource).group, "launch")] += ps
+    return {f"path_{part}_ns": ps / 1000 for part, ps in found.items()}
 
 
 def complete(study: StudyFn, parameters: Row) -> Row:

@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -223,14 +223,6 @@ class Plan:
         """Return what runs the task of a point, in any process."""
         return partial(run_study, self.study, dict(self.machine.spec))
 
-    def relabelled(self, fn: Callable[[Row], Row]) -> Plan:
-        """Plan with other columns in place of the varied ones, made from these by `fn`."""
-        points = tuple(replace(point, shown=fn(point.shown)) for point in self.points)
-        invalid = tuple(replace(point, shown=fn(point.shown)) for point in self.invalid)
-        shown = [*(point.shown for point in points), *(point.shown for point in invalid)]
-        axes = tuple(dict.fromkeys(name for columns in shown for name in columns))
-        return replace(self, points=points, invalid=invalid, axes=axes)
-
     def __len__(self) -> int:
         return len(self.points)
 
@@ -272,16 +264,25 @@ def make_plan(
     if samples is not None:
         checks.whole("samples", samples, 1)
     checks.whole("seed", seed, 0)
-    base, fn = resolve_topology(machine), resolve_study(study)
     made = [Axis.of(name, given) for name, given in axes.items()]
     choices = (grid(made) if samples is None else latin_hypercube(made, samples, seed)) if made else []
     choices += [(dict(point), dict(point)) for point in points]
     if not choices:
         raise ConfigError("the plan has no points: give axes, or a list of points")
-    common = dict(parameters or {})
+    return plan_of(resolve_topology(machine), study, choices, dict(parameters or {}), where)
+
+
+def plan_of(
+    base: Machine,
+    study: StudyFn | str,
+    choices: Sequence[Choice],
+    common: Row,
+    where: Constraint | Sequence[Constraint] = (),
+) -> Plan:
+    fn, shown_names = resolve_study(study), dict.fromkeys(name for shown, _ in choices for name in shown)
     names = [name for _, settings in choices for name in settings]
     _check_names(fn, {*names, *common})
-    reserved = sorted({*axes, *names, *common} & set(RESERVED))
+    reserved = sorted({*shown_names, *names, *common} & set(RESERVED))
     if reserved:
         raise ConfigError(
             [f"{x} is a column of the table itself: name the axis or parameter otherwise" for x in reserved]
@@ -298,8 +299,7 @@ def make_plan(
         else:
             invalid.append(found)
     keep, refused = _constrained(valid, where)
-    columns = tuple(dict.fromkeys(name for shown, _ in choices for name in shown))
-    return Plan(fn, base, tuple(keep), columns, (*invalid, *refused))
+    return Plan(fn, base, tuple(keep), tuple(shown_names), (*invalid, *refused))
 
 
 def _check_names(fn: StudyFn, names: set[str]) -> None:

@@ -13,8 +13,8 @@ from kernbench.errors import ConfigError, KernbenchError
 from kernbench.runtime_api.context import session
 from kernbench.studies import attention, gqa, gqa_report
 from kernbench.studies._start_of_work import HOSTS, KERNELS
-from kernbench.studies.attention import run, work
-from kernbench.studies.gqa import WEIGHTS, Case, GqaStudy, memory
+from kernbench.studies.attention import WEIGHTS, run, work
+from kernbench.studies.gqa import Case, GqaStudy, memory
 from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import Report, explorations, scaled
 from kernbench.topology.builder import resolve_topology
@@ -193,7 +193,7 @@ def test_a_linear_layer_is_the_one_of_the_study_of_layers():
 
 def linear_rows(**more):
     """A decode step of 4 sequences that takes 10 us a layer, linear layers of 20, 20, 30, 40 and the head of 1,000."""
-    took = dict(zip(gqa.PRODUCTS, (20_000.0, 20_000.0, 30_000.0, 40_000.0, 1_000_000.0), strict=True))
+    took = dict(zip(attention.PRODUCTS, (20_000.0, 20_000.0, 30_000.0, 40_000.0, 1_000_000.0), strict=True))
     common = {"batch": 4, "sips": 1, "left_out": ""}
     layers = [
         {"series": "linear", "product": name, "makespan_ns": ns, "over_hbm": 2.0, "hottest_link": "a->b",
@@ -204,17 +204,17 @@ def linear_rows(**more):
 
 
 def test_a_whole_step_is_80_layers_and_the_head():
-    [step] = gqa.steps(linear_rows())
+    [step] = gqa_report.steps(linear_rows())
     assert step["with_linear_tokens_per_s_per_sip"] == round(4 / (80 * 120e-6 + 1e-3), 1)
     assert step["linear_share"] == pytest.approx((80 * 110 + 1000) / (80 * 120 + 1000))
     table = GqaStudy().tables(linear_rows())
     assert list(table["Tokens per second of decode"]["with_linear_tokens_per_s_per_sip"]) == [377.4]
-    assert list(table["Linear layers of one decode step"]["product"]) == list(gqa.PRODUCTS)
+    assert list(table["Linear layers of one decode step"]["product"]) == list(attention.PRODUCTS)
 
 
 @pytest.mark.parametrize("rows", [linear_rows()[:-1], linear_rows(batch=2), linear_rows(sips=2)])
 def test_no_tokens_per_second_without_all_linear_layers(rows):
-    assert gqa.steps(rows) == []
+    assert gqa_report.steps(rows) == []
     assert not GqaStudy().findings(rows)
 
 
