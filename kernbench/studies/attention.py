@@ -275,7 +275,8 @@ def work(config: MachineConfig, setting: Setting) -> Work:
     pe, item = config.cube.pe, as_dtype(setting.dtype).itemsize
     lanes, context = setting.n_lanes * setting.items, setting.tokens * setting.ranks
     queries = setting.queries * (setting.ranks if setting.phase == "prefill" else 1)
-    pairs = queries * (context + 1) // 2 if setting.causal else queries * context
+    masked = setting.causal and setting.phase == "prefill"
+    pairs = queries * (context + 1) // 2 if masked else queries * context
     scores = lanes * pairs * setting.group
     macs = 2 * scores * setting.head_dim
     tile, (q, kv) = pe.pe_gemm.tile, tiles(setting.group, setting.queries)

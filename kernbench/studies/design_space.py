@@ -22,7 +22,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies.attention import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, attend
-from kernbench.studies.layers import Product, select
+from kernbench.studies.layers import Product, select, simulated_ns
 from kernbench.studies.layers import run as run_layer
 from kernbench.studies.study import Parameter, Study, squarest
 from kernbench.sweeps._measure import counters, energy_columns, machine_columns
@@ -304,9 +304,8 @@ def _all_reduce_by(machine: Machine, *, hidden: int, algorithm: str, log: str, t
 
 def _row(machine: Machine, result: Result, traffic: LinkTable) -> Row:
     """Time from the first launch leaving the host to the last completion, and counts."""
-    launches, records = result.launches, result.records
-    latency = (max(x.end_ps for x in launches) - min(x.start_ps for x in launches)) / 1000
-    return {LATENCY: latency, **counters(machine.config, traffic, records.busy_by_component())}
+    counts = counters(machine.config, traffic, result.records.busy_by_component())
+    return {LATENCY: simulated_ns(result), **counts}
 
 
 def _why(part: str, result: Result) -> list[Row]:

@@ -38,7 +38,6 @@ METHOD = (
 COLUMNS = {
     "what": Column("case"),
     "source": Column("reference"),
-    "where": Column("file"),
     "expected": Column("reference value"),
     "ours": Column("our value"),
     "unit": Column("unit"),

@@ -285,7 +285,7 @@ class GqaStudy(Study):
         dtype: Annotated[Literal["f16", "bf16"], "of q, k, v and the result"] = "f16",
     ) -> str:
         """Attention with keys and values spread over ranks, from q, k, v in HBM to the result there."""
-        setting = _explored(
+        setting = Setting(
             phase, causal=causal, order=order, tokens=tokens, ranks=ranks, across=across, cubes=cubes, pes=pes,
             items=items, group=group, head_dim=head_dim, ring=ring, merge=merge, dtype=dtype,
         )  # fmt: skip
@@ -295,7 +295,7 @@ class GqaStudy(Study):
         return f"{setting.n_lanes} x {ranks} ranks; no run is faster than: {limits}"
 
     def faults(self, machine: Machine, **values: Any) -> list[str]:
-        setting = _explored(**values)
+        setting = Setting(**values)
         itemsize, prefill = as_dtype(setting.dtype).itemsize, setting.phase == "prefill"
         faults = at_most(machine, cubes=setting.cubes, pes=setting.pes)
         row_bytes = setting.items * setting.head_dim * itemsize * 2 * (1 + prefill * setting.group)
@@ -395,9 +395,3 @@ def write_panels(rows: Sequence[Row], folder: Path) -> Path:
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     return write_text(folder / PANEL_FILE, json.dumps(content, indent=1) + "\n")
-
-
-def _explored(phase: str, *, causal: bool, order: str, **values: Any) -> Setting:
-    """Decode has no mask and no order of tokens."""
-    prefill = phase == "prefill"
-    return Setting(phase, causal=causal and prefill, order=order if prefill else "contiguous", **values)

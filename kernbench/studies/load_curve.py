@@ -34,6 +34,7 @@ _BATCHES = 20
 _DRAIN = 0.5  # of the time in which packets are sent
 _PRECISION = 0.005  # of the saturation load
 _MARGIN = 1.1  # of the next load that is expected to saturate, to one that was and does not
+_CYCLES = 12_000  # in which packets are sent, to compare a latency
 _PACKETS = 50_000  # so that a mean over routes of any length is good to a quarter of a percent
 
 
@@ -215,15 +216,14 @@ def latency_cycles(
     packet: int,
     network: str,
     others: bool = False,
-    cycles: int = 12_000,
 ) -> float:
     """Mean latency of packets at one load [cycles]; with `others`, of those that do not go to the hot spot.
 
-    At a low load, packets are sent for more than `cycles`.
+    At a low load, packets are sent for longer.
     """
-    _check(pattern, packet, [load], network, cycles)
+    _check(pattern, packet, [load], network, _CYCLES)
     traffic = _traffic(machine, pattern, packet, network)
-    point = traffic.point(load, max(cycles, math.ceil(_PACKETS * packet / load / len(traffic.ends))))
+    point = traffic.point(load, max(_CYCLES, math.ceil(_PACKETS * packet / load / len(traffic.ends))))
     return (point.others_ns if others else point.latency_ns) * 1000 / traffic.cycle_ps
 
 
