@@ -114,14 +114,8 @@ def gemm(
     >>> gemm(32, 32, 4096, machine="preset:small").best.placement
     'split-K in cubes'
     """
-    question: dict[str, Any] = {
-        "machine": machine,
-        "dtype": dtype,
-        "trans_a": trans_a,
-        "trans_b": trans_b,
-        "placements": placements,
-    }
-    return last(gemm_stages(m, n, k, **question, workers=workers, limit_s=limit_s), progress)
+    asked: dict[str, Any] = {"machine": machine, "dtype": dtype, "trans_a": trans_a, "trans_b": trans_b}
+    return last(gemm_stages(m, n, k, **asked, placements=placements, workers=workers, limit_s=limit_s), progress)
 
 
 def gemm_stages(

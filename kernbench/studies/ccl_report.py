@@ -181,7 +181,10 @@ def _systems(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], m
     alt = kinds.altair()
     shown: list[Row] = []
     for system, own in groups(rows, "system").items():
-        other = machine.with_(_as_square_as_possible(own[0]["n_sips"], own[0]["sip_topology"]))
+        count, topology = own[0]["n_sips"], own[0]["sip_topology"]  # rows do not have the sides of a grid
+        w, h = squarest(count) if "2d" in topology else (None, None)
+        sips = {"count": count, "topology": topology, "w": w, "h": h}
+        other = machine.with_({f"system.sips.{key}": value for key, value in sips.items()})
         view = machine_section(other)["templates"]["system"]
         sips = {
             box["id"]: (box["at"][0] + box["at"][2] / 2, box["at"][1] + box["at"][3] / 2)
@@ -218,13 +221,6 @@ def _systems(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], m
     drawn = alt.layer(*layers, data=table(shown)).properties(width=180, height=140)
     panel = alt.Facet("system:N", sort=list(groups(rows, "system")), header=alt.Header(title=None))
     return drawn.facet(facet=panel, columns=4).resolve_scale(x="independent", y="independent")
-
-
-def _as_square_as_possible(count: int, topology: str) -> dict[str, Any]:
-    """Machine changes that give `count` SIPs; rows have the number of a grid's SIPs, not its sides."""
-    w, h = squarest(count) if "2d" in topology else (None, None)
-    sips = {"count": count, "topology": topology, "w": w, "h": h}
-    return {f"system.sips.{key}": value for key, value in sips.items()}
 
 
 def _against_published(rows: list[Row]) -> list[Row]:

@@ -6,7 +6,7 @@ loads A into TCM first, `load_load` both. Every product is compared with numpy's
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -132,7 +132,8 @@ class GemmStudy(Study):
         out |= breakdown(records, pe=_PE, window=windows["pe"]).columns()
         out |= _counts(records) | _occupancy(machine, records, windows["composite"])
         out |= path_columns(records, records.launches[-1:], report.PATH, _PATH)
-        out["limiter"] = " + ".join(limiters(out))
+        most = max(float(out[f"occupancy_{engine}"]) for engine in ENGINES)
+        out["limiter"] = " + ".join(x for x in ENGINES if float(out[f"occupancy_{x}"]) >= 0.98 * most)
         return out | ({"timeline": _tiles(records)} if timeline else {})
 
     def faults(self, machine: Machine, *, m: int, k: int, n: int, staging: str, dtype: str) -> list[str]:
@@ -157,12 +158,6 @@ def product(torch: RuntimeContext, m: int, k: int, n: int, staging: str, dtype: 
     c = torch.empty(m, n, dtype=kind, dp=here, device="ahbm", name="c")
     torch.launch(f"gemm {m}x{k}x{n} {staging}", gemm, a, b, c, m, k, n, staging)
     check_product(torch, f"{m}x{k}x{n} {staging}", c, a_values, b_values)
-
-
-def limiters(row: Mapping[str, Any]) -> list[str]:
-    """Engines within 2 % of the busiest one while the composite ran."""
-    most = max(float(row[f"occupancy_{engine}"]) for engine in ENGINES)
-    return [engine for engine in ENGINES if float(row[f"occupancy_{engine}"]) >= 0.98 * most]
 
 
 def _counts(records: Records) -> Row:

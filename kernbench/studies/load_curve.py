@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from html import escape
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -302,7 +303,8 @@ class _Traffic:
         sent = run.offer(load, cycles)
         run.drain(round(cycles * (1 + _DRAIN)))
         made, ended, took, hot = run.arrived()
-        batches = [took[(made >= a) & (made < b)] for a, b in _batches(cycles)]
+        ends = [i * cycles // _BATCHES for i in range(_BATCHES + 1)]
+        batches = [took[(made >= a) & (made < b)] for a, b in pairwise(ends)]
         means = [float(batch.mean()) if len(batch) else math.nan for batch in batches]
         skipped = warm_up(means)
         start = skipped * cycles // _BATCHES
@@ -320,11 +322,6 @@ class _Traffic:
             warmup_cycles=start,
             saturated=len(made) < sent or mean > SATURATED * self.alone_ns,
         )
-
-
-def _batches(cycles: int) -> Iterator[tuple[int, int]]:
-    for i in range(_BATCHES):
-        yield i * cycles // _BATCHES, (i + 1) * cycles // _BATCHES
 
 
 def warm_up(means: Sequence[float]) -> int:
