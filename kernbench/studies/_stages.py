@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -13,7 +13,7 @@ from kernbench.analysis._resources import Reason
 from kernbench.analysis.why import Why
 from kernbench.errors import ArgumentError, PointError, quote
 from kernbench.points._cache import default_cache
-from kernbench.points._keys import Row, StudyFn, machine_of, only_ours
+from kernbench.points._keys import Row, StudyFn, only_ours
 from kernbench.sweeps._argument_checks import is_number, whole
 from kernbench.sweeps._plan import Plan, Point
 from kernbench.sweeps._runner import Progress, run
@@ -45,18 +45,8 @@ class Stage(Generic[A]):
     progress: Progress | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Simulation(Generic[K]):
-    """One simulation: keywords of the study, changes of the machine, and its expected time on the host [s]."""
-
-    name: K
-    values: Row
-    changes: Row
-    host_s: float
-
-
 class Simulations:
-    """Runs the simulations of a question in processes.
+    """Runs the simulations of a question in processes; their `work` is their expected time on the host [s].
 
     `study(machine, **values)` returns a row. `limit_s` counts from now; what has not ended by then is given up.
     `tick` is called with the progress while processes run. `workers` is by default one per core.
@@ -88,17 +78,15 @@ class Simulations:
     def over(self) -> bool:
         return self._deadline is not None and time.monotonic() >= self._deadline
 
-    def run(self, simulations: Sequence[Simulation[K]]) -> Iterator[tuple[K, Row]]:
+    def run(self, points: Mapping[K, Point]) -> Iterator[tuple[K, Row]]:
         """Yield names and rows as simulations end; the longest start first."""
-        if not simulations or self.over:
+        if not points or self.over:
             return
-        spec = self._machine.spec
-        points = (Point({}, machine_of(spec, x.changes), x.changes, x.values, x.host_s) for x in simulations)
-        plan = Plan(self._study, self._machine, tuple(points))
-        names = {key: x.name for key, x in zip(plan.keys, simulations, strict=True)}
+        plan = Plan(self._study, self._machine, tuple(points.values()))
+        names = dict(zip(plan.keys, points, strict=True))
         self._todo = {key: point.work for key, point in plan.distinct.items()}
         self._done, stage_start = [], time.monotonic()
-        small = sum(x.host_s for x in simulations) < _HERE_S
+        small = sum(self._todo.values()) < _HERE_S
         outcomes = run(
             plan,
             cache=self._cache,
