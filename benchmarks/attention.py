@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import kernbench as kb
 from benchmarks.table import Row, best
-from kernbench.studies import gqa, milestone
+from kernbench.studies import attention, gqa, milestone
 from kernbench.topology.builder import resolve_topology
 
 
@@ -37,8 +37,8 @@ def panels() -> Row:
 def decoded(context: int) -> Row:
     """Return one decode step of one sequence over the PEs of a SIP, timing alone."""
     machine = resolve_topology("preset:default")
-    setting = gqa.Point("decode", context).setting(machine.config)
-    seconds, result = best(lambda: gqa.run(machine, setting))
+    setting = gqa.Case("decode", context).setting(machine.config)
+    seconds, result = best(lambda: attention.run(machine, setting))
     rate = f"{len(result.records.commands) / seconds / 1000:.0f} k commands/s"
     return Row(
         f"Llama-3 70B, decode of one token at {context:,} on {setting.programs} PEs",

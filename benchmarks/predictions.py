@@ -24,7 +24,7 @@ from kernbench.errors import ConfigError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.collective import run as run_collective
-from kernbench.studies import gemm, gqa
+from kernbench.studies import attention, gemm, gqa
 from kernbench.studies.ccl import Case
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.tp import ModelParallelConfig, parallel_state
@@ -135,7 +135,7 @@ def _product(staging: str, m: int, k: int, n: int) -> Run:
 
 
 def _attention(phase: str, context: int) -> Run:
-    return lambda machine: gqa.run(machine, gqa.Point(phase, context).setting(machine.config), log="tile")
+    return lambda machine: attention.run(machine, gqa.Case(phase, context).setting(machine.config), log="tile")
 
 
 def _summed(machine: Machine, algorithm: str, n: int) -> Result:

@@ -12,7 +12,7 @@ REPORT = "Reliability, in the documentation"
 
 
 class Domain(NamedTuple):
-    """A part of the machine whose model was compared where `field` has one of `values`.
+    """A part of the machine whose model is validated where `field` has one of `values`.
 
     `median` is ours over the reference, `within` the factor that nine of ten references keep; as the report says.
     """
@@ -43,9 +43,13 @@ def validity(records: Records) -> str:
     used = [domain for domain in DOMAINS if domain.kinds & busy]
     inside = [domain for domain in used if _value(records.spec, domain.field) in domain.values]
     compared = [f"{x.part} {x.median:.2f}x of {x.tool} (nine of ten within {x.within:.2f}x)" for x in inside]
-    outside = [f"{x.part} ({x.field}: {_value(records.spec, x.field)})" for x in used if x not in inside]
+    outside = [
+        f"{x.part} ({x.field} = {_value(records.spec, x.field)}; validated: {' or '.join(x.values)})"
+        for x in used
+        if x not in inside
+    ]
     clauses = [f"validated: {', '.join(compared)}"] if compared else []
-    clauses += [f"not compared with other tools: {', '.join(outside)}"] if outside else []
+    clauses += [f"not validated: {', '.join(outside)}"] if outside else []
     return "; ".join([*clauses, REPORT])
 
 

@@ -22,7 +22,7 @@ from kernbench.analysis.result import Result
 from kernbench.errors import ConfigError, KernbenchError, LimitError
 from kernbench.notebook._live import Watch
 from kernbench.points._cache import Cache, CachedPoint, default_cache
-from kernbench.points._keys import Row, Study, only_ours, study_name, study_version, sweep_key
+from kernbench.points._keys import Row, StudyFn, only_ours, study_name, study_version, sweep_key
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine._limits import NONE, Expired, Limits, Watchdog, limited
 from kernbench.sim_engine.engine import GraphEngine
@@ -130,7 +130,7 @@ def cached_run(entry: Entry) -> CachedRun | None:
     if cache is None or not module.startswith((STUDIES, BENCHES, COLLECTIVES)) or not only_ours(entry.machine):
         return None
     try:
-        fn: Study = resolve_study(workload.function)
+        fn: StudyFn = resolve_study(workload.function)
     except ConfigError:  # its parameters conflict with those of the run
         return None
     version = study_version(fn)

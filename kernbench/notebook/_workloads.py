@@ -17,7 +17,7 @@ from kernbench.errors import ArgumentError, ConfigError
 from kernbench.notebook._collectives import collective, planned
 from kernbench.notebook._programs import SHAPE, is_kernel, is_module, program_of, tensors_of
 from kernbench.studies.best import system_of
-from kernbench.studies.study import Choices, explorations
+from kernbench.studies.study import Choices, Study, explorations
 from kernbench.triton._bind import is_jit
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
     for name, study in explorations().items():
         package, _, module = type(study).__module__.rpartition(".")
         source = (f"from {package} import {module}", f"{module}.{type(study).__name__}().program")
-        found.append(_workload(f"study {name}", study.program, source, check=partial(study.cost, data=False)))
+        found.append(_workload(f"study {name}", study.program, source, check=partial(_check, study)))
     ccl = load_ccl_config()
     found += [_collective(name, ccl) for name in COLLECTIVES if names(ccl, name)]
     for bench in registry.benches():
@@ -65,6 +65,11 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
             name, parameters = f"bench {bench.name}", bench.parameters
             found.append(Workload(name, bench.description, bench.function, parameters, source, kind="Benches"))
     return {workload.name: workload for workload in found}
+
+
+def _check(study: Study, machine: Machine, **values: Value) -> None:
+    if faults := study.faults(machine, **values):
+        raise ConfigError(faults)
 
 
 def not_here(name: str) -> Workload:

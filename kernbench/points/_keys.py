@@ -21,7 +21,7 @@ from kernbench.errors import ConfigError
 from kernbench.topology.builder import Machine, resolve_topology
 
 Row = dict[str, Any]
-Study = Callable[..., Row]
+StudyFn = Callable[..., Row]
 
 _CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
 _STUDIES = "kernbench.studies"
@@ -88,19 +88,19 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-def study_name(fn: Study) -> str:
+def study_name(fn: StudyFn) -> str:
     fn, _ = _inner(fn)
     if ismethod(fn):
         return f"{_owner(fn).__module__}:{_owner(fn).__qualname__}.{fn.__name__}"
     return f"{fn.__module__}:{getattr(fn, '__qualname__', type(fn).__name__)}"
 
 
-def _owner(fn: Study) -> Any:
+def _owner(fn: StudyFn) -> Any:
     """Return the function, or the class of the object whose method this is."""
     return type(fn.__self__) if ismethod(fn) else fn
 
 
-def study_version(fn: Study) -> str:
+def study_version(fn: StudyFn) -> str:
     """Return the version of a study's code: that of the package, and for a study from elsewhere also of its file.
 
     A function of a notebook or script, or one made by another function, is pickled with the values that it uses, and so
@@ -124,7 +124,7 @@ def study_version(fn: Study) -> str:
     return f"{package}+{own}" if parts else package
 
 
-def own_module(fn: Study) -> ModuleType | None:
+def own_module(fn: StudyFn) -> ModuleType | None:
     """Return the module of a user's study: a file that is not installed; else None."""
     fn, _ = _inner(fn)
     name: str = _owner(fn).__module__
@@ -177,7 +177,7 @@ def _collectives() -> tuple[bytes, bytes]:
     return nearest, packaged
 
 
-def _inner(fn: Study) -> tuple[Study, list[Any]]:
+def _inner(fn: StudyFn) -> tuple[StudyFn, list[Any]]:
     """Return the function behind partials, or the program that a partial measures, and the bound values."""
     bound: list[Any] = []
     while isinstance(fn, partial):

@@ -133,6 +133,12 @@ def routes(calls: Sequence[Exchange]) -> list[Route]:
                     f"all_to_all_single: rank {r} of the group sends {sent[j]} rows to rank {j}, which expects "
                     f"{got[r]}; input_split_sizes = {sent}, output_split_sizes there = {got}"
                 )
+            of, to = part.tensor, receives[r].tensor
+            if part.n is None and (of.numel(), of.dtype) != (to.numel(), to.dtype):
+                raise CollectiveMismatchError(
+                    f"all_to_all: input_tensor_list[{j}] of rank {r} of the group is {tuple(of.shape)} {of.dtype}, but "
+                    f"output_tensor_list[{r}] of rank {j} is {tuple(to.shape)} {to.dtype}; give both one size and type"
+                )
             if part.n != 0:
                 found.append(route(r, part, j, receives[r]))
     return found

@@ -353,7 +353,7 @@ class Distributed(DistributedNames):
         self, output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: GroupLike = None,
         async_op: bool = False,
     ) -> Work | None:  # fmt: skip
-        """Send `input_tensor_list[i]` to rank i; receive from rank i in `output_tensor_list[i]`."""
+        """Send `input_tensor_list[i]` to rank i; receive from rank i in `output_tensor_list[i]`, which is as large."""
         if (found := self._enter(group, "all_to_all")) is None:
             return None
         sent = _parts(self._list(found, "all_to_all", "input_tensor_list", input_tensor_list, None))

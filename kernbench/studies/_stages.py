@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from kernbench.analysis._resources import Reason
 from kernbench.analysis.why import Why
 from kernbench.errors import ArgumentError, PointError, quote
 from kernbench.points._cache import default_cache
-from kernbench.points._keys import Row, machine_of, only_ours, study_name, study_version, sweep_key
+from kernbench.points._keys import Row, StudyFn, only_ours
 from kernbench.sweeps._argument_checks import is_number, whole
-from kernbench.sweeps._runner import Job, Progress, run
+from kernbench.sweeps._plan import Plan, Point
+from kernbench.sweeps._runner import Progress, run
 from kernbench.sweeps._worker import OK
 
 if TYPE_CHECKING:
@@ -45,18 +45,8 @@ class Stage(Generic[A]):
     progress: Progress | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Simulation(Generic[K]):
-    """One simulation: keywords of the study, changes of the machine, and its expected time on the host [s]."""
-
-    name: K
-    values: Row
-    changes: Row = field(default_factory=dict)
-    host_s: float = 0.0
-
-
 class Simulations:
-    """Runs the simulations of a question in processes.
+    """Runs the simulations of a question in processes; their `work` is their expected time on the host [s].
 
     `study(machine, **values)` returns a row. `limit_s` counts from now; what has not ended by then is given up.
     `tick` is called with the progress while processes run. `workers` is by default one per core.
@@ -65,7 +55,7 @@ class Simulations:
     def __init__(
         self,
         machine: Machine,
-        study: Callable[..., Row],
+        study: StudyFn,
         workers: int | None = None,
         limit_s: float | None = None,
         tick: Callable[[Progress], object] | None = None,
@@ -88,24 +78,17 @@ class Simulations:
     def over(self) -> bool:
         return self._deadline is not None and time.monotonic() >= self._deadline
 
-    def run(self, simulations: Sequence[Simulation[K]]) -> Iterator[tuple[K, Row]]:
+    def run(self, points: Mapping[K, Point]) -> Iterator[tuple[K, Row]]:
         """Yield names and rows as simulations end; the longest start first."""
-        if not simulations or self.over:
+        if not points or self.over:
             return
-        name, version = study_name(self._study), study_version(self._study)
-        keys = {}
-        for x in sorted(simulations, key=lambda x: -x.host_s):
-            where = machine_of(self._machine.spec, x.changes)
-            keys[sweep_key(name, version, where, x.values)] = x, where.hash
-        points = {key: {"changes": x.changes, "values": x.values} for key, (x, _) in keys.items()}
-        hashes = {key: machine for key, (_, machine) in keys.items()}
-        work = {key: x.host_s or 1.0 for key, (x, _) in keys.items()}
-        job = Job(partial(_simulate, self._study, dict(self._machine.spec)), points, name, version, hashes, work)
-        self._todo = dict(work)
+        plan = Plan(self._study, self._machine, tuple(points.values()))
+        names = dict(zip(plan.keys, points, strict=True))
+        self._todo = {key: point.work for key, point in plan.distinct.items()}
         self._done, stage_start = [], time.monotonic()
-        small = sum(x.host_s for x in simulations) < _HERE_S
+        small = sum(self._todo.values()) < _HERE_S
         outcomes = run(
-            job,
+            plan,
             cache=self._cache,
             workers=1 if small else self._workers,
             deadline=self._deadline,
@@ -118,7 +101,7 @@ class Simulations:
             if not kept:
                 self._done.append(took)
                 self._ran_s = time.monotonic() - stage_start
-            yield keys[key][0].name, outcome.row
+            yield names[key], outcome.row
 
     @property
     def progress(self) -> Progress:
@@ -127,10 +110,6 @@ class Simulations:
         left = self._ran_s / done * todo if self._done else todo / self._workers
         n = len(self._done)
         return Progress(n, n + len(self._todo), 0, 0, time.monotonic() - self._start, left)
-
-
-def _simulate(study: Callable[..., Row], spec: Row, point: Row) -> Row:
-    return study(machine_of(spec, point["changes"]), **point["values"])
 
 
 def last(stages: Iterator[Stage[A]], show: bool | Callable[[A], object]) -> A:

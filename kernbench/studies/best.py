@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
-from math import isqrt
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +25,11 @@ from kernbench.ops.matmul import NEAR, PLACEMENTS, estimate
 from kernbench.points._keys import Row
 from kernbench.runtime_api import collective as collectives
 from kernbench.studies._answers import CollectiveChoice, PlacementCandidate, ProductChoice, Spread
-from kernbench.studies._stages import Explanation, Simulation, Simulations, Stage, explained, last
+from kernbench.studies._stages import Explanation, Simulations, Stage, explained, last
 from kernbench.studies.ccl import case_of
 from kernbench.studies.layers import LayersStudy, Product, obstacle, run, simulated_ns, work
-from kernbench.studies.study import scaled, table
+from kernbench.studies.study import scaled, squarest, table
+from kernbench.sweeps._plan import Point
 from kernbench.sweeps.sensitivity import BASE, ranked, sensitivity_plan
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -115,14 +115,8 @@ def gemm(
     >>> gemm(32, 32, 4096, machine="preset:small").best.placement
     'split-K in cubes'
     """
-    question: dict[str, Any] = {
-        "machine": machine,
-        "dtype": dtype,
-        "trans_a": trans_a,
-        "trans_b": trans_b,
-        "placements": placements,
-    }
-    return last(gemm_stages(m, n, k, **question, workers=workers, limit_s=limit_s), progress)
+    asked: dict[str, Any] = {"machine": machine, "dtype": dtype, "trans_a": trans_a, "trans_b": trans_b}
+    return last(gemm_stages(m, n, k, **asked, placements=placements, workers=workers, limit_s=limit_s), progress)
 
 
 def gemm_stages(
@@ -203,16 +197,13 @@ def _demanded(kind: str, given: Sequence[str] | None, known: Iterable[str], wron
 
 def _products(
     machine: Machine, asked: Mapping[str, Product], candidates: Iterable[PlacementCandidate]
-) -> list[Simulation[str]]:
-    found = []
-    for x in candidates:
-        values = asdict(asked[x.placement])
-        found.append(Simulation(x.placement, {"what": "product", **values}, {}, _PRODUCT_S * _work(machine, values)))
-    return found
-
-
-def _work(machine: Machine, product: Mapping[str, Any]) -> float:
-    return LayersStudy().work(machine, **product)
+) -> dict[str, Point]:
+    values = {x.placement: asdict(asked[x.placement]) for x in candidates}
+    work = LayersStudy().work
+    return {
+        name: Point({}, machine, {}, {"what": "product", **product}, _PRODUCT_S * work(machine, **product))
+        for name, product in values.items()
+    }
 
 
 def _with_product(
@@ -364,7 +355,7 @@ def choose_stages(
     yield Stage(answer)
     near = found if demanded else _near(found)
     left = [x.algorithm for x in near]
-    for name, row in simulations.run([_collective(where, x, size) for x in near]):
+    for name, row in simulations.run({x.algorithm: _collective(where, x, size) for x in near}):
         left.remove(name)
         found = [replace(x, simulated_ns=row["latency_ns"]) if x.algorithm == name else x for x in found]
         decision = decided(asked, found, refused, (bound.ns, bound.by))
@@ -385,7 +376,8 @@ def _rest(
     size, host_s = decision.nbytes, _host_s(machine, best, decision.nbytes)
     winner = _collective(machine, best, size)
     # Simulated again: the time of the winner does not wait for the analysis.
-    todo: list[Simulation[tuple[str, ...]]] = [Simulation((), winner.values | {"why": True}, {}, 2 * host_s)]
+    todo: dict[tuple[str, ...], Point] = {}
+    todo[()] = replace(winner, parameters=winner.parameters | {"why": True}, work=2 * host_s)
     asked: dict[str, tuple[int, int]] = {}
     for held_by, (cubes, pes) in _spreads(machine).items():
         each, rest = divmod(size, cubes * pes)
@@ -396,13 +388,13 @@ def _rest(
             "what": "spread", "collective": decision.collective, "algorithms": list(known), "nbytes": each,
             "cubes": cubes, "pes": pes, "faster_than_ns": answer.simulated_ns,
         }  # fmt: skip
-        todo.append(Simulation((held_by,), values, {}, _RANK_S * machine.config.n_sips * cubes * pes))
+        todo[held_by,] = Point({}, machine, {}, values, _RANK_S * machine.config.n_sips * cubes * pes)
     spreads = [Spread("one PE", 1, size, best.algorithm, best.n_slots, best.estimate_ns, best.simulated_ns)]
     spreads = [replace(spreads[0], where=next(iter(_spreads(machine))))]
     rows = [{"factor": BASE, "direction": "", "latency_ns": answer.simulated_ns}]
     if changes:
-        todo += _changed(machine, answer, host_s)
-    left = {x.name for x in todo}
+        todo |= _changed(machine, answer, host_s)
+    left = set(todo)
     for name, row in simulations.run(todo):
         left.remove(name)
         if not name:
@@ -454,11 +446,11 @@ def _host_s(machine: Machine, candidate: Candidate, nbytes: int) -> float:
     return _SEND_S * case.work(nbytes)
 
 
-def _collective(machine: Machine, candidate: Candidate, nbytes: int) -> Simulation[str]:
+def _collective(machine: Machine, candidate: Candidate, nbytes: int) -> Point:
     values = {
         "what": "collective", "algorithm": candidate.algorithm, "n_slots": candidate.n_slots, "nbytes": nbytes,
     }  # fmt: skip
-    return Simulation(candidate.algorithm, values, {}, _host_s(machine, candidate, nbytes))
+    return Point({}, machine, {}, values, _host_s(machine, candidate, nbytes))
 
 
 def simulate_collective(
@@ -544,8 +536,8 @@ def system_of(machine: Machine, sips: int | str | None, network: str | None) -> 
     count = w if h is None else w * h
     values: dict[str, Any] = {"count": count, "topology": name, "w": None, "h": None}
     if name in _GRIDS and count:
-        rows = h or next(r for r in range(isqrt(count), 0, -1) if count % r == 0)
-        values |= {"w": count // rows, "h": rows}
+        w, h = squarest(count) if h is None else (w, h)
+        values |= {"w": w, "h": h}
     return machine.with_({f"system.sips.{key}": value for key, value in values.items()})
 
 
@@ -560,7 +552,7 @@ def _spreads(machine: Machine) -> dict[str, tuple[int, int]]:
     return {name: shape for name, shape in found.items() if first[shape] == name}
 
 
-def _changed(machine: Machine, answer: CollectiveChoice, host_s: float) -> list[Simulation[tuple[str, ...]]]:
+def _changed(machine: Machine, answer: CollectiveChoice, host_s: float) -> dict[tuple[str, ...], Point]:
     """Return simulations of the winner with each resource halved and doubled, where that is a valid machine."""
     decision, config = answer.decision, machine.config
     used = case_of(machine, algorithm=decision.algorithm, n_slots=decision.n_slots).plan.algorithm
@@ -578,13 +570,8 @@ def _changed(machine: Machine, answer: CollectiveChoice, host_s: float) -> list[
     }
     fixed = {"algorithm": decision.algorithm, "nbytes": decision.nbytes, **slots}
     plan = sensitivity_plan(machine, simulate_collective, factors, fixed)
-    return [
-        Simulation(
-            (str(point.shown["factor"]), str(point.shown["direction"])),
-            {"what": "collective", **point.parameters},
-            point.overrides,
-            host_s,
-        )
-        for point in plan.points
-        if point.shown["factor"] != BASE
-    ]
+    return {
+        tuple(x.shown.values()): replace(x, parameters={"what": "collective", **x.parameters}, work=host_s)
+        for x in plan.points
+        if x.shown["factor"] != BASE
+    }

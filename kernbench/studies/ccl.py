@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib.resources import files
 from itertools import product
-from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -29,14 +28,14 @@ from kernbench.ccl.algorithm import Algorithm, plan
 from kernbench.ccl.alpha_beta import Estimate, alpha_beta
 from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.tuner import SHORT_LIST, Decision
+from kernbench.ccl.tuner import Decision
 from kernbench.config import AUTO, CclConfig, MachineConfig, default_ccl_path
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 from kernbench.points._keys import Row, machine_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.collective import check, run, simulator, tuner_of
-from kernbench.studies.study import LABELS, MACHINE, SESSION_US, Choices, Parameter, Study, at_most, fits_slice, scaled
+from kernbench.studies.study import LABELS, MACHINE, Choices, Parameter, Study, at_most, fits_slice, scaled, squarest
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:
@@ -309,31 +308,22 @@ class CclStudy(Study):
             torch.checks += 1
         return _decision(torch.engine.machine, tensors) if algorithm == AUTO else repr(planned).strip("<>")
 
-    def cost(
-        self, machine: Machine, data: bool, *, algorithm: str, elements: int, cubes: int, pes: int, dtype: str
-    ) -> float:
-        config, itemsize, shards = machine.config, as_dtype(dtype).itemsize, cubes * pes
+    def faults(self, machine: Machine, *, algorithm: str, elements: int, cubes: int, pes: int, dtype: str) -> list[str]:
+        shards = cubes * pes
         faults = at_most(machine, cubes=cubes, pes=pes)
-        if config.n_sips < 2:
+        if machine.config.n_sips < 2:
             faults.append("system.sips.count = 1 must be >= 2: an all-reduce over SIPs needs two")
-        faults += fits_slice(machine, "elements", elements, -(-elements // shards) * itemsize)
-        if faults:
-            raise ConfigError(faults)
-        lane, slot = config.n_sips, config.cube.pe.pe_ipcq.slot_bytes
-        if algorithm != AUTO:
-            chosen = resolve_algorithm_config(algorithm, load_ccl_config())
-            if chosen.contribution != "rank" and elements % shards:
-                raise ConfigError(f"elements = {elements} must be a multiple of cubes x pes = {shards} for {algorithm}")
-            try:
-                lane = Case(machine, chosen, list(product(range(cubes), range(pes)))).plan.world_size
-            except ConfigError as error:
-                raise ConfigError(f"algorithm = {algorithm!r} does not run here: {error}") from error
-            slot = chosen.slot_size or slot
-        programs = config.n_sips * shards
-        parts = 1 + elements * itemsize // shards // lane // slot
-        values = 0.1 * elements * config.n_sips if data else 0.0
-        runs = 1 + SHORT_LIST * (algorithm == AUTO)
-        return 3 * SESSION_US + runs * programs * (4000 + 60 * lane * parts) + values
+        faults += fits_slice(machine, "elements", elements, -(-elements // shards) * as_dtype(dtype).itemsize)
+        if faults or algorithm == AUTO:
+            return faults
+        chosen = resolve_algorithm_config(algorithm, load_ccl_config())
+        if chosen.contribution != "rank" and elements % shards:
+            return [f"elements = {elements} must be a multiple of cubes x pes = {shards} for {algorithm}"]
+        try:
+            Case(machine, chosen, list(product(range(cubes), range(pes))))
+        except ConfigError as error:
+            return [f"algorithm = {algorithm!r} does not run here: {error}"]
+        return []
 
 
 def _admitted(machine: Machine, parameters: Mapping[str, Any]) -> tuple[list[Row], dict[str, str]]:
@@ -500,8 +490,7 @@ def _marks(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
 
 
 def _system(n: int, topology: str) -> System:
-    rows = next(r for r in range(isqrt(n), 0, -1) if n % r == 0)
-    return (n, topology, n // rows, rows) if topology in ("torus_2d", "mesh_2d_no_wrap") and n > 1 else (n, topology)
+    return (n, topology, *squarest(n)) if topology in ("torus_2d", "mesh_2d_no_wrap") and n > 1 else (n, topology)
 
 
 def _point(

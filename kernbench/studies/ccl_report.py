@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isqrt, log
+from math import log
 from re import fullmatch
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from kernbench.points._keys import Row
-from kernbench.studies.study import Finding, Tables, as_csv, fastest, first_upper, groups, over, size_name, table
+from kernbench.studies.study import (
+    Finding,
+    Tables,
+    as_csv,
+    fastest,
+    first_upper,
+    groups,
+    over,
+    size_name,
+    squarest,
+    table,
+)
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz._machine import machine_section
@@ -170,7 +181,10 @@ def _systems(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], m
     alt = kinds.altair()
     shown: list[Row] = []
     for system, own in groups(rows, "system").items():
-        other = machine.with_(_as_square_as_possible(own[0]["n_sips"], own[0]["sip_topology"]))
+        count, topology = own[0]["n_sips"], own[0]["sip_topology"]  # rows do not have the sides of a grid
+        w, h = squarest(count) if "2d" in topology else (None, None)
+        sips = {"count": count, "topology": topology, "w": w, "h": h}
+        other = machine.with_({f"system.sips.{key}": value for key, value in sips.items()})
         view = machine_section(other)["templates"]["system"]
         sips = {
             box["id"]: (box["at"][0] + box["at"][2] / 2, box["at"][1] + box["at"][3] / 2)
@@ -207,13 +221,6 @@ def _systems(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], m
     drawn = alt.layer(*layers, data=table(shown)).properties(width=180, height=140)
     panel = alt.Facet("system:N", sort=list(groups(rows, "system")), header=alt.Header(title=None))
     return drawn.facet(facet=panel, columns=4).resolve_scale(x="independent", y="independent")
-
-
-def _as_square_as_possible(count: int, topology: str) -> dict[str, Any]:
-    """Machine changes that give `count` SIPs; rows have the number of a grid's SIPs, not its sides."""
-    h = max(n for n in range(1, isqrt(count) + 1) if count % n == 0)
-    sides = {"w": count // h, "h": h} if "2d" in topology else {"w": None, "h": None}
-    return {f"system.sips.{key}": value for key, value in {"count": count, "topology": topology, **sides}.items()}
 
 
 def _against_published(rows: list[Row]) -> list[Row]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import isqrt
 from typing import Any, ClassVar
 
 import kernbench.studies.design_space_report as report
@@ -22,10 +21,10 @@ from kernbench.points._keys import Row, key_of, study_version
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.studies.gqa import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, attend
-from kernbench.studies.layers import Product, select
+from kernbench.studies.attention import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, attend
+from kernbench.studies.layers import Product, select, simulated_ns
 from kernbench.studies.layers import run as run_layer
-from kernbench.studies.study import Parameter, Study
+from kernbench.studies.study import Parameter, Study, squarest
 from kernbench.sweeps._measure import counters, energy_columns, machine_columns
 from kernbench.sweeps._plan import Plan, make_plan
 from kernbench.sweeps.sensitivity import Factors, sensitivity_plan
@@ -154,8 +153,8 @@ def _grid(topology: str, sips: int) -> dict[str, int]:
     """Sides of a two-sided topology, as near to a square as possible."""
     if topology in {"ring_1d", "fully_connected"}:
         return {}
-    h = max(side for side in range(1, isqrt(sips) + 1) if sips % side == 0)
-    return {"system.sips.w": sips // h, "system.sips.h": h}
+    w, h = squarest(sips)
+    return {"system.sips.w": w, "system.sips.h": h}
 
 
 def _hbm(scale: float) -> dict[str, float]:
@@ -305,9 +304,8 @@ def _all_reduce_by(machine: Machine, *, hidden: int, algorithm: str, log: str, t
 
 def _row(machine: Machine, result: Result, traffic: LinkTable) -> Row:
     """Time from the first launch leaving the host to the last completion, and counts."""
-    launches, records = result.launches, result.records
-    latency = (max(x.end_ps for x in launches) - min(x.start_ps for x in launches)) / 1000
-    return {LATENCY: latency, **counters(machine.config, traffic, records.busy_by_component())}
+    counts = counters(machine.config, traffic, result.records.busy_by_component())
+    return {LATENCY: simulated_ns(result), **counts}
 
 
 def _why(part: str, result: Result) -> list[Row]:

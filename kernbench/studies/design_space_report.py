@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernbench.studies.study import Finding, Tables, first_upper, plain, table
@@ -167,17 +168,11 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     for i, name in enumerate(_workloads(rows)):
         grid = frame(rows, f"{name} grid")
         said = [*_cubes(name, grid, rows), *_buy(name, grid), _change(name, rows), *_share(name, grid)]
-        found += [
-            Finding(text, f"{name}_{chart}", weight - 0.5 * i, values, detail)
-            for text, chart, weight, values, detail in said
-        ]
+        found += [replace(x, chart=f"{name}_{x.chart}", weight=x.weight - 0.5 * i) for x in said]
     return found
 
 
-Said = tuple[str, str, float, Mapping[str, Any], str]  # text, chart, weight, values and detail
-
-
-def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Said]:
+def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Finding]:
     """Where more cubes do not pay, and which resource of which part takes the time."""
     if MESH not in axes_of(grid):
         return
@@ -196,10 +191,10 @@ def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Said]
         )
     change = f"{abs(worst[GAIN]):.1f} % {'less' if worst[GAIN] > 0 else 'more'}"
     text = f"{NAMES[name]}: {after} cubes take {change} time than {before}, for {worst['cost_pct']:.0f} % more silicon."
-    yield text, "map", 10, _stated(worst), cause
+    yield Finding(text, "map", 10, _stated(worst), cause)
 
 
-def _buy(name: str, grid: pd.DataFrame) -> Iterator[Said]:
+def _buy(name: str, grid: pd.DataFrame) -> Iterator[Finding]:
     table = steps(grid, axes_of(grid), TIME, AREA)
     ordered = sorted((row for row in _records(table) if row["cost_pct"] > 0), key=lambda row: -float(row[GAIN]))
     if not ordered:
@@ -207,7 +202,7 @@ def _buy(name: str, grid: pd.DataFrame) -> Iterator[Said]:
     best, *rest = ordered
     other = f" Next, {_step(rest[0])} saves {rest[0][GAIN]:.1f} %." if rest else ""
     text = f"{NAMES[name]}: {_step(best)} saves most, {best[GAIN]:.1f} % of the time."
-    yield text, "front", 9, _stated(best), f"It takes {best['cost_pct']:.1f} % more silicon.{other}"
+    yield Finding(text, "front", 9, _stated(best), f"It takes {best['cost_pct']:.1f} % more silicon.{other}")
 
 
 def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,16 +219,16 @@ def _step(row: Mapping[str, Any]) -> str:
     return f"{axis} from {row['step']} {unit}".rstrip()
 
 
-def _change(name: str, rows: Sequence[Row]) -> Said:
+def _change(name: str, rows: Sequence[Row]) -> Finding:
     better = [row for row in _records(first(rows, name)) if row[GAIN] > 0]
     if not better:
-        return f"{NAMES[name]}: no factor alone makes it faster.", "factors", 8, {"gain_pct": 0.0}, ""
+        return Finding(f"{NAMES[name]}: no factor alone makes it faster.", "factors", 8, {"gain_pct": 0.0})
     best, *rest = better
     values = {key: best[key] for key in ("factor", "first", GAIN, "area_pct")}
     text = f"{NAMES[name]}: the best change is {_factor(best)}, {best[GAIN]:.1f} % less time."
     other = f" Next, {_factor(rest[0])} saves {rest[0][GAIN]:.1f} % for {rest[0]['area_pct']:.1f} %." if rest else ""
     detail = f"It takes {best['area_pct']:.1f} % more silicon.{other}{_hot(name, rows)}"
-    return text, "factors", 8, values, detail
+    return Finding(text, "factors", 8, values, detail)
 
 
 def _factor(row: Mapping[str, Any]) -> str:
@@ -252,7 +247,7 @@ def _hot(name: str, rows: Sequence[Row]) -> str:
     return f" {first_upper(str(longest.idxmax()))} takes {longest.max() / total:.0%} of the critical paths."
 
 
-def _share(name: str, grid: pd.DataFrame) -> Iterator[Said]:
+def _share(name: str, grid: pd.DataFrame) -> Iterator[Finding]:
     if name == "decode":
         fast = min(_records(grid), key=lambda row: float(row[TIME]))
         shares = {part: fast[f"{part}_ns"] / fast["latency_ns"] for part in ("attention", "products", "allreduce")}
@@ -260,4 +255,5 @@ def _share(name: str, grid: pd.DataFrame) -> Iterator[Said]:
         machine = ", ".join(f"{axis.partition(' [')[0]} {fast[axis]}" for axis in axes_of(grid))
         text = f"The fastest of {len(grid)} machines in decode takes {fast[TIME]:,.1f} us on {fast[AREA]:,.0f} mm2."
         detail = f"{first_upper(machine)}: {parts}. Its silicon is that of {fast[DIES]} dies."
-        yield text, "front", 6, {"machines": len(grid), "time_us": fast[TIME], "shares": shares}, detail
+        values = {"machines": len(grid), "time_us": fast[TIME], "shares": shares}
+        yield Finding(text, "front", 6, values, detail)

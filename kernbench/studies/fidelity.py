@@ -37,7 +37,7 @@ from kernbench.studies.fidelity_report import REFERENCES, SENSITIVITY, TOGETHER
 from kernbench.studies.gemm import product
 from kernbench.studies.gqa import GqaStudy
 from kernbench.studies.load_curve import PATTERNS, latency_cycles, saturation
-from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, cell, scaled, size_name
+from kernbench.studies.study import LABELS, MACHINE, Parameter, Study, cell, scaled, size_name
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
@@ -150,10 +150,6 @@ def _refuse_collective(
     return ""
 
 
-def _collective_host_s(config: MachineConfig, *, bytes: int, **_: Any) -> float:
-    return (1 + 10 * bytes / MIB) * (5 if config.cube.noc.router.flow == "credits" else 1)
-
-
 def _start(_: MachineConfig, given: Values) -> Values:
     """Launch costs of the preset gpu_launch; a host thread prepares those of its devices in turn."""
     host = load_yaml(preset_path("gpu_launch"))["system"]["host"]
@@ -179,7 +175,9 @@ _COLLECTIVES = {
     name: Workload(
         ("ns",), ("bytes", "ranks"), ("dtype", "algorithm", "cubes", "pes", "devices_per_thread"),
         partial(_collective, name), mechanisms=(_START, _LINKS, _DETAIL), refuse=_refuse_collective,
-        host_s=_collective_host_s,
+        host_s=lambda config, **given: (
+            (1 + 10 * given["bytes"] / MIB) * (5 if config.cube.noc.router.flow == "credits" else 1)
+        ),
     )
     for name in _CALLS
 }  # fmt: skip
@@ -193,10 +191,6 @@ def _gemm(machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", stagi
     program = partial(product, m=m, k=k, n=n, staging=staging, dtype=dtype)
     launch = run_program(machine, program, log="operation", data=False).launches[-1]
     return (launch.end_ps - launch.start_ps) / 1000
-
-
-def _gemm_host_s(_: MachineConfig, *, m: int, k: int, n: int, **__: Any) -> float:
-    return 0.05 + 4e-9 * m * k * n
 
 
 def _tile(machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", **_: Any) -> float:
@@ -249,10 +243,6 @@ def _hbm(machine: Machine, **given: Any) -> float:
         if not access.write:
             waits.append(end_ns + hbm.access_ns - arrival_ns)
     return requests * itemsize / end_ns if given["metric"] == "throughput" else sum(waits) / len(waits)
-
-
-def _hbm_host_s(config: MachineConfig, *, requests: int, **_: Any) -> float:
-    return requests * (2e-6 if config.cube.hbm.timing == "simple" else 13e-6)
 
 
 _DRAM = Mechanism(
@@ -336,9 +326,12 @@ WORKLOADS: dict[str, Workload] = {
     "hbm": Workload(
         ("GB/s", "ns"), ("timing", "pattern", "requests", "metric", "channel_bw_gbs"),
         ("load", "stride", "reads", "seed", "mapping", "refresh"), _hbm, mechanisms=(_DRAM,),
-        host_s=_hbm_host_s,
+        host_s=lambda config, *, requests, **_: requests * (2e-6 if config.cube.hbm.timing == "simple" else 13e-6),
     ),
-    "gemm": Workload(("ns",), ("m", "k", "n"), ("dtype", "staging"), _gemm, host_s=_gemm_host_s),
+    "gemm": Workload(
+        ("ns",), ("m", "k", "n"), ("dtype", "staging"), _gemm,
+        host_s=lambda config, *, m, k, n, **_: 0.05 + 4e-9 * m * k * n,
+    ),
     "tile": Workload(
         ("cycles",), ("m", "k", "n", "rows", "cols", "dataflow"), ("dtype",), _tile,
         machine=_one_tile,
@@ -408,6 +401,7 @@ class FidelityStudy(Study):
 
     name, title = "fidelity", "The model and the outside world"
     method, columns, charts = report.METHOD, report.COLUMNS, report.CHARTS
+    tables, findings = staticmethod(report.tables), staticmethod(report.findings)
     parameters: ClassVar = {
         "files": Parameter([], f"results of other tools: {TOOLS}"),
         "figures": Parameter([], "figures whose sensitivity to defaults is ranked", known=FIGURES),
@@ -444,12 +438,6 @@ class FidelityStudy(Study):
         if workload in FIGURES:
             return {"ours": FIGURES[workload][1](machine)}
         return {"ours": WORKLOADS[workload].run(machine, **dict(given or {"m": 64, "k": 64, "n": 64}))}
-
-    def tables(self, rows: Sequence[Row]) -> dict[str, pd.DataFrame]:
-        return report.tables(rows)
-
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
-        return list(report.findings(rows))
 
     def _compared(
         self, machine: Machine, *, files: Sequence[str], most_bytes: int, **_: Any

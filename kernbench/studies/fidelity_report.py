@@ -38,7 +38,6 @@ METHOD = (
 COLUMNS = {
     "what": Column("case"),
     "source": Column("reference"),
-    "where": Column("file"),
     "expected": Column("reference value"),
     "ours": Column("our value"),
     "unit": Column("unit"),
@@ -186,11 +185,6 @@ def _together(row: Row) -> float | None:
     return None if row["together_pct"] is None else row["expected"] * (1 + row["together_pct"] / 100)
 
 
-def _colour(column: str, title: str) -> Any:
-    alt = kinds.altair()
-    return alt.Color(column, type="nominal", title=title, scale=alt.Scale(range=list(palette.SERIES)))
-
-
 def _ranking(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
     base = {row["figure"]: row["ours"] for row in rows if not row["factor"]}
     ranked = [one["factor"] for one in sensitivity(rows)[:SHOWN]]
@@ -210,7 +204,7 @@ def _ranking(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machin
         .encode(
             x=alt.X("change_pct", type="quantitative", title=columns["change_pct"].title),
             y=alt.Y("factor", type="nominal", sort=ranked, title=None),
-            color=_colour("value", "value"),
+            color=alt.Color("value", type="nominal", title="value", scale=alt.Scale(range=list(palette.SERIES))),
             shape=alt.Shape("value", type="nominal", title="value"),
             facet=alt.Facet("figure", type="nominal", title=None, columns=2),
             tooltip=["factor", "figure", "tried", "change_pct"],

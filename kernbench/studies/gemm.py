@@ -6,28 +6,24 @@ loads A into TCM first, `load_load` both. Every product is compared with numpy's
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import kernbench.studies.gemm_report as report
 from kernbench._dtypes import as_dtype, int8, int32
-from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import Records
-from kernbench.analysis._resources import attribution
 from kernbench.analysis._roofline import ideal_gemm, macs_per_ns
 from kernbench.analysis.breakdown import breakdown
 from kernbench.analysis.result import Result
 from kernbench.analysis.trace import timeline
 from kernbench.analysis.utilization import composite_window, pe_window, utilization
-from kernbench.components.builtin.pe_scheduler import cuts
-from kernbench.errors import ConfigError
 from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import check_product, operand, run_program
-from kernbench.studies.study import MACHINE, SESSION_US, Parameter, Study, fits_slice
-from kernbench.sweeps._measure import row_of
+from kernbench.studies.study import MACHINE, Parameter, Study, fits_slice
+from kernbench.sweeps._measure import path_columns, row_of
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 
@@ -133,20 +129,16 @@ class GemmStudy(Study):
             out[f"{name}_window_ns"] = (window[1] - window[0]) / 1000
             out[f"{name}_useful"], out[f"{name}_issued"] = used.useful, used.issued
         out |= breakdown(records, pe=_PE, window=windows["pe"]).columns()
-        out |= _counts(records) | _occupancy(machine, records, windows["composite"]) | _path(records)
-        out["limiter"] = " + ".join(limiters(out))
+        out |= _counts(records) | _occupancy(machine, records, windows["composite"])
+        out |= path_columns(records, records.launches[-1:], report.PATH, _PATH)
+        most = max(float(out[f"occupancy_{engine}"]) for engine in report.ENGINES)
+        out["limiter"] = " + ".join(x for x in report.ENGINES if float(out[f"occupancy_{x}"]) >= 0.98 * most)
         return out | ({"timeline": _tiles(records)} if timeline else {})
 
-    def cost(self, machine: Machine, data: bool, *, m: int, k: int, n: int, staging: str, dtype: str) -> float:
+    def faults(self, machine: Machine, *, m: int, k: int, n: int, staging: str, dtype: str) -> list[str]:
         itemsize = as_dtype(dtype).itemsize
-        faults = fits_slice(machine, "m", m, m * k * itemsize)
-        faults = faults or fits_slice(machine, "n", n, (m * k + k * n) * itemsize)
-        if faults:
-            raise ConfigError(faults)
-        tile = machine.config.cube.pe.pe_gemm.tile
-        tiles = cuts(m, tile.m) * cuts(k, tile.k) * cuts(n, tile.n)
-        values = 0.35 * (m * k + k * n + m * n) + 5e-5 * m * k * n if data else 0.0
-        return SESSION_US + 75 * tiles + values
+        too_large = fits_slice(machine, "m", m, m * k * itemsize)
+        return too_large or fits_slice(machine, "n", n, (m * k + k * n) * itemsize)
 
 
 def run(machine: Machine, mkn: Sequence[int], staging: str, *, dtype: str = "f16", log: str = "tile") -> Result:
@@ -167,12 +159,6 @@ def product(torch: RuntimeContext, m: int, k: int, n: int, staging: str, dtype: 
     check_product(torch, f"{m}x{k}x{n} {staging}", c, a_values, b_values)
 
 
-def limiters(row: Mapping[str, Any]) -> list[str]:
-    """Engines within 2 % of the busiest one while the composite ran."""
-    most = max(float(row[f"occupancy_{engine}"]) for engine in report.ENGINES)
-    return [engine for engine in report.ENGINES if float(row[f"occupancy_{engine}"]) >= 0.98 * most]
-
-
 def _counts(records: Records) -> Row:
     kinds = ("load", "dma_in", "fetch", "gemm", "store_tcm", "dma_out")
     rows = {kind: records.of_kind(kind) for kind in kinds}
@@ -190,14 +176,6 @@ def _occupancy(machine: Machine, records: Records, window: tuple[int, int]) -> R
     return {"occupancy_dma_in": slice_ns * 1000 / span} | {
         f"occupancy_{stage}": busy[stage] / span for stage in report.ENGINES if stage != "dma_in"
     }
-
-
-def _path(records: Records) -> Row:
-    """Time of each resource on the critical path of the launch; the columns sum to `latency_ns`."""
-    found = dict.fromkeys((*_PATH.values(), "launch"), 0)
-    for (kind, resource), ps in critical_path(records, records.launches[-1:]).parts().items():
-        found[_PATH.get(attribution(kind, resource).group, "launch")] += ps
-    return {f"path_{stage}_ns": ps / 1000 for stage, ps in found.items()}
 
 
 def _tiles(records: Records) -> list[Row]:

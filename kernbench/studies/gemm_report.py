@@ -259,17 +259,13 @@ def _strided(rows: Sequence[Row]) -> list[Finding]:
         return []
     most, least = (choose(slow, key=lambda row: row["ratio"]) for choose in (max, min))
     text = f"Operands stored row after row take up to {most['ratio']:.1f}x the time of packed ones."
-    detail = f"Most at {_product(most)} ({_most_of_path(most)}), least at {_product(least)} ({least['ratio']:.2f}x)."
+    stage = max(PATH, key=lambda stage: float(most[f"path_{stage}_ns"]))
+    path = f"{PATH[stage][0]} {most[f'path_{stage}_ns'] / most['latency_ns']:.0%} of its critical path"
+    detail = f"Most at {_product(most)} ({path}), least at {_product(least)} ({least['ratio']:.2f}x)."
     values = {
         "most": _product(most), "most_ratio": most["ratio"], "least": _product(least), "least_ratio": least["ratio"],
     }  # fmt: skip
     return [Finding(text, "gemm_strided", 4, values, detail)]
-
-
-def _most_of_path(row: Mapping[str, Any]) -> str:
-    stage = max(PATH, key=lambda stage: float(row[f"path_{stage}_ns"]))
-    share = row[f"path_{stage}_ns"] / row["latency_ns"]
-    return f"{PATH[stage][0]} {share:.0%} of its critical path"
 
 
 def _padding(rows: Sequence[Row]) -> list[Finding]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.studies._start_of_work import KERNELS, SERIES
+from kernbench.studies.attention import LAYERS, PRODUCTS, TIMES
 from kernbench.studies.study import Finding, Tables, first_upper, groups, over, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
@@ -288,9 +289,22 @@ def _run(row: Row) -> tuple[str, int]:
     return row["phase"], row["context"]
 
 
-def tables(rows: Sequence[Row], steps: Sequence[Row]) -> Tables:
+def steps(rows: Sequence[Row]) -> list[Row]:
+    """Decode rows of one SIP whose linear layers were all simulated, with the time of a whole step."""
+    took = {(row["batch"], row["product"]): float(row["makespan_ns"]) for row in simulated(rows, "linear")}
+    found: list[Row] = []
+    for row in simulated(rows, "decode context", "decode batch"):
+        linear = [TIMES[name] * took[row["batch"], name] for name in PRODUCTS if (row["batch"], name) in took]
+        if row["sips"] == 1 and len(linear) == len(PRODUCTS):
+            step_ns = LAYERS * row["makespan_ns"] + sum(linear)
+            rate = round(row["batch"] * 1e9 / step_ns, 1)
+            found.append({**row, "linear_share": sum(linear) / step_ns, WITH_LINEAR: rate})
+    return found
+
+
+def tables(rows: Sequence[Row]) -> Tables:
     rates = [name for name in COLUMNS if name.endswith("_per_sip")] + ["attention_of_bound_ratio"]
-    whole = {(row["context"], row["batch"]): row for row in steps}
+    whole = {(row["context"], row["batch"]): row for row in steps(rows)}
     decode = [
         whole.get((row["context"], row["batch"]), row)
         for row in rows
@@ -325,9 +339,9 @@ def starts(rows: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-def findings(rows: Sequence[Row], steps: Sequence[Row]) -> list[Finding]:
-    of_rows = (_limits, _context, _starts, _orders, _chunks, _merges, _copies, _more)
-    return [*_linear(rows, steps), *(finding for find in of_rows for finding in find(rows))]
+def findings(rows: Sequence[Row]) -> list[Finding]:
+    of_rows = (_linear, _limits, _context, _starts, _orders, _chunks, _merges, _copies, _more)
+    return [finding for find in of_rows for finding in find(rows)]
 
 
 def _limits(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -396,12 +410,13 @@ def _starts(rows: Sequence[Row]) -> Iterator[Finding]:
     )
 
 
-def _linear(rows: Sequence[Row], steps: Sequence[Row]) -> Iterator[Finding]:
+def _linear(rows: Sequence[Row]) -> Iterator[Finding]:
     """Compare the fewest and the most sequences whose whole step was simulated, at their shortest context."""
-    if not steps:
+    whole = steps(rows)
+    if not whole:
         return
-    few = min(steps, key=lambda row: (row["batch"], row["context"]))
-    many = max((row for row in steps if row["context"] == few["context"]), key=lambda row: row["batch"])
+    few = min(whole, key=lambda row: (row["batch"], row["context"]))
+    many = max((row for row in whole if row["context"] == few["context"]), key=lambda row: row["batch"])
     ends = list({few["batch"]: few, many["batch"]: many}.values())
     said = " and ".join(f"{row['linear_share']:.0%} of a decode step with {_sequences(row)}" for row in ends)
     rates = " and ".join(f"{row[WITH_LINEAR]:,.0f} tokens/s with {_sequences(row)}" for row in ends)

@@ -25,7 +25,6 @@ import numpy as np
 import kernbench.studies.layers_report as report
 from kernbench._dtypes import as_dtype
 from kernbench._units import FLIT_BYTES
-from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._launches import span
 from kernbench.analysis._records import LinkTable
 from kernbench.analysis._resources import LINKS, attribution
@@ -33,7 +32,7 @@ from kernbench.analysis._roofline import macs_per_ns
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import hottest, pe_window, shares
 from kernbench.config import MachineConfig
-from kernbench.errors import ArgumentError, ConfigError, VerificationError
+from kernbench.errors import ArgumentError, VerificationError
 from kernbench.kernels.partition import chunk
 from kernbench.ops import matmul
 from kernbench.ops._routes import host_ns
@@ -55,8 +54,8 @@ from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.bench_runner import operand, run_program
 from kernbench.sim_engine._op_log import link_table
-from kernbench.studies.study import SESSION_US, Parameter, Study, Tables, table
-from kernbench.sweeps._measure import counters
+from kernbench.studies.study import Parameter, Study, Tables, table
+from kernbench.sweeps._measure import counters, path_columns
 from kernbench.topology.builder import Machine
 from kernbench.viz.charts import Column
 
@@ -303,13 +302,10 @@ class LayersStudy(Study):
         asked = work(torch.engine.machine.config, product)
         return f"no run is faster than {asked.bound_ns:,.0f} ns ({asked.limiter})"
 
-    def cost(self, machine: Machine, data: bool, **point: Any) -> float:
+    def faults(self, machine: Machine, **point: Any) -> list[str]:
         product = Product(**point)
         fault = obstacle(machine, product)
-        if fault:
-            raise ConfigError([f"k = {product.k}: {fault}"])
-        values = 5e-5 * product.m * product.n * product.k if data else 0.0
-        return SESSION_US + _host_us(machine, product) + values
+        return [f"k = {product.k}: {fault}"] if fault else []
 
     def tables(self, rows: Sequence[Row]) -> Tables:
         here = {row["layer"] for row in rows}
@@ -433,18 +429,10 @@ def _measured(machine: Machine, product: Product, keep: bool) -> Row:
         "intensity": flops / counts["hbm_bytes"],
         "hottest_link": first,
         "hottest_busy": share[first],
-        **_path(result),
+        **path_columns(result.records, result.launches, report.PATH, _PATH),
         **{f"busy_{kind}": busy for kind, busy in busiest.items()},
         **links,
     }
-
-
-def _path(result: Result) -> Row:
-    """Time of each resource on the critical path of the launches; the columns sum to `makespan_ns`."""
-    found = dict.fromkeys(report.PATH, 0)
-    for (kind, resource), ps in critical_path(result.records, result.launches).parts().items():
-        found[_PATH.get(attribution(kind, resource).group, "launch")] += ps
-    return {f"path_{part}_ns": ps / 1000 for part, ps in found.items()}
 
 
 def _difference(before: LinkTable, after: LinkTable) -> LinkTable:

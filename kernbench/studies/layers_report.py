@@ -284,7 +284,7 @@ def _winners(compared: Mapping[str, Sequence[Row]]) -> list[Finding]:
         return []
     worst = max(compared.values(), key=lambda runs: runs[-1]["makespan_ns"] / runs[0]["makespan_ns"])
     ratio = worst[-1]["makespan_ns"] / worst[0]["makespan_ns"]
-    text = f"Of {len(compared)} layers {_wins(compared)}."
+    text = f"Of {len(compared)} layers {fastest(runs[0]['placement'] for runs in compared.values())}."
     detail = (
         f"The wrong placement costs up to {ratio:.0f}x: {worst[0]['layer']} with {worst[-1]['placement']} instead of "
         f"{worst[0]['placement']} has {_reasons(worst[-1], worst[0])}."
@@ -294,10 +294,6 @@ def _winners(compared: Mapping[str, Sequence[Row]]) -> list[Finding]:
         "layer": worst[0]["layer"], "fast": worst[0]["placement"], "slow": worst[-1]["placement"],
     }  # fmt: skip
     return [Finding(text, "layers_over_bound", 7, values, detail)]
-
-
-def _wins(ranked: Mapping[str, Sequence[Row]]) -> str:
-    return fastest(runs[0]["placement"] for runs in ranked.values())
 
 
 def _examples(compared: Mapping[str, Sequence[Row]]) -> list[Sequence[Row]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from html import escape
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,7 @@ _BATCHES = 20
 _DRAIN = 0.5  # of the time in which packets are sent
 _PRECISION = 0.005  # of the saturation load
 _MARGIN = 1.1  # of the next load that is expected to saturate, to one that was and does not
+_CYCLES = 12_000  # in which packets are sent, to compare a latency
 _PACKETS = 50_000  # so that a mean over routes of any length is good to a quarter of a percent
 
 
@@ -215,15 +217,14 @@ def latency_cycles(
     packet: int,
     network: str,
     others: bool = False,
-    cycles: int = 12_000,
 ) -> float:
     """Mean latency of packets at one load [cycles]; with `others`, of those that do not go to the hot spot.
 
-    At a low load, packets are sent for more than `cycles`.
+    At a low load, packets are sent for longer.
     """
-    _check(pattern, packet, [load], network, cycles)
+    _check(pattern, packet, [load], network, _CYCLES)
     traffic = _traffic(machine, pattern, packet, network)
-    point = traffic.point(load, max(cycles, math.ceil(_PACKETS * packet / load / len(traffic.ends))))
+    point = traffic.point(load, max(_CYCLES, math.ceil(_PACKETS * packet / load / len(traffic.ends))))
     return (point.others_ns if others else point.latency_ns) * 1000 / traffic.cycle_ps
 
 
@@ -302,7 +303,8 @@ class _Traffic:
         sent = run.offer(load, cycles)
         run.drain(round(cycles * (1 + _DRAIN)))
         made, ended, took, hot = run.arrived()
-        batches = [took[(made >= a) & (made < b)] for a, b in _batches(cycles)]
+        ends = [i * cycles // _BATCHES for i in range(_BATCHES + 1)]
+        batches = [took[(made >= a) & (made < b)] for a, b in pairwise(ends)]
         means = [float(batch.mean()) if len(batch) else math.nan for batch in batches]
         skipped = warm_up(means)
         start = skipped * cycles // _BATCHES
@@ -320,11 +322,6 @@ class _Traffic:
             warmup_cycles=start,
             saturated=len(made) < sent or mean > SATURATED * self.alone_ns,
         )
-
-
-def _batches(cycles: int) -> Iterator[tuple[int, int]]:
-    for i in range(_BATCHES):
-        yield i * cycles // _BATCHES, (i + 1) * cycles // _BATCHES
 
 
 def warm_up(means: Sequence[float]) -> int:

@@ -400,9 +400,3 @@ class ProbeStudy(Study):
         torch.engine.run()
         rate = len(ends) * nbytes / max(ends) * 1000
         return f"{chosen.says}: {len(ends)} transfers of {nbytes:,} B, {rate:,.1f} GB/s in total"
-
-    def cost(self, machine: Machine, data: bool, *, case: str, nbytes: int) -> float:
-        [chosen] = select(machine, [case])
-        meeting = len(chosen.ends) if chosen.pattern and not chosen.name.startswith("all-own") else 0
-        flits = meeting * nbytes / machine.config.system.flit_bytes
-        return 3000 + 300 * len(chosen.ends) + 45 * flits

@@ -9,13 +9,13 @@ from __future__ import annotations
 import inspect
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from html import escape
 from importlib.metadata import version
-from math import isnan
+from math import isnan, isqrt
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
@@ -25,9 +25,10 @@ from kernbench._units import KIB, MIB
 from kernbench.config._files import damaged, read_json, write_text
 from kernbench.errors import ArgumentError, ConfigError, MissingFileError, PointError, StateError
 from kernbench.points._cache import default_cache
-from kernbench.points._keys import Row, code_version, machine_of, study_name, study_version, sweep_key
+from kernbench.points._keys import Row, code_version, machine_of
 from kernbench.runtime_api.bench_runner import run_program
-from kernbench.sweeps._runner import Job, Watch, run
+from kernbench.sweeps._plan import Plan, Point
+from kernbench.sweeps._runner import run
 from kernbench.sweeps._worker import OK
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.viz.charts import Chart, Column
@@ -186,15 +187,11 @@ class Study:
 
     def work(self, machine: Machine, *_: Any, **point: Any) -> float:
         """Return how long a point takes compared with others: the longest start first, and the time left follows."""
-        return 0.0
+        return 1.0
 
-    def cost(self, machine: Machine, data: bool, *_: Any, **point: Any) -> float | None:
-        """Return the host time of `program` [us]; None if it is not known.
-
-        The unit is that of the host on which the weights were fitted. A point that the machine cannot run raises a
-        `ConfigError`, each fault of which begins with `field = value`.
-        """
-        return None
+    def faults(self, machine: Machine, *_: Any, **point: Any) -> list[str]:
+        """Return why the machine cannot run `program` at a point; each fault begins with `field = value`."""
+        return []
 
     def check(self, machine: Machine, *_: Any, **parameters: Any) -> list[str]:
         """Return what is wrong with parameters, a sentence for each fault; nothing has run then."""
@@ -204,7 +201,7 @@ class Study:
         """Return what was asked for and is not among the points, each with the reason."""
         return {}
 
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+    def findings(self, rows: Sequence[Row]) -> Iterable[Finding]:
         """Return what the rows say. A finding that rests on points that were not run must not be made."""
         return []
 
@@ -237,6 +234,28 @@ class Study:
         if unknown:
             raise ConfigError(unknown)
         return {name: parameters.get(name, parameter.default) for name, parameter in self.parameters.items()}
+
+    def plan(self, machine: Machine | str | Mapping[str, Any] | None = None, **parameters: Any) -> Plan:
+        """Return the points as sweeps run them; raises as `run`."""
+        base, given = resolve_topology(machine), self.complete(parameters)
+        faults = [
+            f"{name}: {value!r} is unknown; {hint(value, parameter.known)}"
+            for name, parameter in self.parameters.items()
+            if parameter.known
+            for value in given[name]
+            if value not in parameter.known
+        ]
+        faults += self.check(base, **given)
+        if faults:
+            raise ConfigError([f"{self.name}: {fault}" for fault in faults])
+        points = tuple(self._planned(base, **point) for point in self.points(base, **given))
+        if not points:
+            raise ConfigError(f"{self.name}: {json.dumps(given)} gives no point; leave out what is empty")
+        return Plan(self.simulate, base, points)
+
+    def _planned(self, base: Machine, *, machine: Row | None = None, labels: Row | None = None, **values: Any) -> Point:
+        where = machine_of(base.spec, machine)
+        return Point(labels or {}, where, machine or {}, values, self.work(where, **values))
 
     def run(
         self,
@@ -278,59 +297,36 @@ class Study:
         PointError
             If a point fails; the others that were finished before are kept.
         """
-        base, given = resolve_topology(machine), self.complete(parameters)
-        faults = [
-            f"{name}: {value!r} is unknown; {hint(value, parameter.known)}"
-            for name, parameter in self.parameters.items()
-            if parameter.known
-            for value in given[name]
-            if value not in parameter.known
-        ]
-        faults += self.check(base, **given)
-        if faults:
-            raise ConfigError([f"{self.name}: {fault}" for fault in faults])
-        points = self.points(base, **given)
-        if not points:
-            raise ConfigError(f"{self.name}: {json.dumps(given)} gives no point; leave out what is empty")
-        machines = [machine_of(base.spec, point.get(MACHINE)) for point in points]
-        values = [{name: value for name, value in point.items() if name not in (MACHINE, LABELS)} for point in points]
-        name, code = study_name(self.simulate), study_version(self.simulate)
-        keys = [sweep_key(name, code, where, value) for where, value in zip(machines, values, strict=True)]
-        work = [self.work(machine, **value) for machine, value in zip(machines, values, strict=True)]
-        sign = -1 if each is None else 1
-        order = sorted(range(len(points)), key=lambda i: (sign * work[i], i))
-        job = Job(
-            partial(_simulate, self, dict(base.spec)),
-            {keys[i]: {MACHINE: points[i].get(MACHINE), "values": values[i]} for i in order},
-            name,
-            code,
-            {keys[i]: machines[i].hash for i in order},
-            {keys[i]: work[i] or 1.0 for i in order},
-        )
+        plan = self.plan(machine, **parameters)
         found: dict[str, Row] = {}
         outcomes = run(
-            job,
+            plan,
             folder=folder,
             cache=default_cache(),
             workers=workers,
             client=client,
             keep_failed=False,
             deadline=deadline,
+            progress=progress,
+            shortest_first=each is not None,
         )
 
-        def row(i: int) -> Row:
-            return {**points[i].get(LABELS, {}), **found[keys[i]], "machine": machines[i].hash, "code_version": code}
+        def rows(keys: Container[str]) -> list[Row]:
+            return [
+                {**x.shown, **found[key], "machine": x.machine.hash, "code_version": plan.version}
+                for key, x in zip(plan.keys, plan.points, strict=True)
+                if key in keys
+            ]
 
-        with closing(Watch(job.work, progress)) as watch:
-            for key, outcome, kept in outcomes:
-                watch.point(key, ok=outcome.status == OK, found=kept)
+        with closing(outcomes):
+            for key, outcome, _ in outcomes:
                 if outcome.status != OK:
                     raise PointError(f"{self.name}: a point failed: {outcome.error}\n{outcome.trace}".rstrip())
                 found[key] = outcome.row
                 if each is not None:
-                    for i in (i for i, own in enumerate(keys) if own == key):
-                        each(row(i))
-        return [row(i) for i, key in enumerate(keys) if key in found]
+                    for row in rows({key}):
+                        each(row)
+        return rows(found)
 
     def report(
         self,
@@ -373,10 +369,6 @@ class Study:
 
 def _fields(method: Callable[..., object], skipped: int = 1) -> dict[str, inspect.Parameter]:
     return dict(list(inspect.signature(method).parameters.items())[skipped:])
-
-
-def _simulate(study: Study, spec: Row, point: Row) -> Row:
-    return study.simulate(machine_of(spec, point[MACHINE]), **point["values"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -578,7 +570,6 @@ def cell(value: object) -> str:
 
 SCHEMA_VERSION = 2
 _FINDINGS = "_findings.json"
-_TRUST = ("mode", "certified", "certificate")  # columns of version 1, whose engine could also estimate
 
 
 def write_results(path: Path, rows: Sequence[Row], **more: Any) -> Path:
@@ -601,11 +592,10 @@ def read_results(path: Path) -> dict[str, Any]:
     what, remedy = "file of results", "run the study again"
     content = read_json(path, what, remedy)
     version = content.get("schema_version")
-    if version not in (1, SCHEMA_VERSION):
+    if version != SCHEMA_VERSION:
         raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the study again")
     with damaged(path, what, remedy):
-        rows = [dict(row.items()) for row in content["rows"]]
-    content["rows"] = [_simulated(path, row) for row in rows] if version == 1 else rows
+        content["rows"] = [dict(row.items()) for row in content["rows"]]
     return content
 
 
@@ -614,16 +604,6 @@ def findings(folder: Path) -> dict[str, list[Row]]:
         path.name.removesuffix(_FINDINGS): read_json(path, "file of findings", "run the study again")["findings"]
         for path in sorted(folder.glob(f"*{_FINDINGS}"))
     }
-
-
-def _simulated(path: Path, row: Row) -> Row:
-    """Drop the columns in which version 1 said how exact a row is; refuse rows of estimates."""
-    if row.get("certified") is False or ", more than " in str(row.get("left_out")):
-        raise ConfigError(f"{path}: it holds estimates, or points left out for their size; run the study again")
-    return {name: value for name, value in row.items() if name not in _TRUST}
-
-
-SESSION_US = 80_000.0  # to open a session, run one launch and collect its records
 
 
 @dataclass(frozen=True, slots=True)
@@ -698,6 +678,16 @@ def over(
     """
     times = {key(row): row[time] for row in base}
     return [{**row, ratio: row[time] / times[key(row)]} for row in rows if key(row) in times]
+
+
+def squarest(count: int) -> tuple[int, int]:
+    """Sides of the squarest grid, columns and rows.
+
+    >>> squarest(6), squarest(7)
+    ((3, 2), (7, 1))
+    """
+    rows = next(n for n in range(isqrt(count), 0, -1) if count % n == 0)
+    return count // rows, rows
 
 
 def size_name(nbytes: int) -> str:

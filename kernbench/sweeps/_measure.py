@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernbench.analysis._records import LinkTable
+from kernbench.analysis._critical_path import critical_path
+from kernbench.analysis._records import Launch, LinkTable, Records
+from kernbench.analysis._resources import attribution
 from kernbench.analysis._roofline import matrix_ns, rate_key
 from kernbench.config import MachineConfig
-from kernbench.points._keys import Row, Study
+from kernbench.points._keys import Row, StudyFn
 from kernbench.topology._mesh import SipNetwork
 from kernbench.topology._naming import parse
 from kernbench.topology.builder import Machine
@@ -159,13 +161,24 @@ def row_of(result: Result, machine: Machine, returned: object, dtype: object) ->
     }
 
 
-def complete(study: Study, parameters: Row) -> Row:
+def path_columns(records: Records, launches: Sequence[Launch], parts: Iterable[str], of: Mapping[str, str]) -> Row:
+    """Time of each part on the critical path of launches; the columns sum to it.
+
+    `of` has the part of each resource, as `why` calls it; what it does not name is of the launches.
+    """
+    found = dict.fromkeys(parts, 0)
+    for (kind, resource), ps in critical_path(records, launches).parts().items():
+        found[of.get(attribution(kind, resource).group, "launch")] += ps
+    return {f"path_{part}_ns": ps / 1000 for part, ps in found.items()}
+
+
+def complete(study: StudyFn, parameters: Row) -> Row:
     """Add the study's defaults for missing parameters, so that both forms are the same point."""
     usual = {name: p.default for name, p in parameters_of(study).items() if p.default is not p.empty}
     return {name: value for name, value in usual.items() if _is_plain(value)} | parameters
 
 
-def parameters_of(study: Study) -> dict[str, inspect.Parameter]:
+def parameters_of(study: StudyFn) -> dict[str, inspect.Parameter]:
     """Parameters of a study by name: those of its program, if it is one, and of the measurement."""
     owner: Any = getattr(study, "__self__", None)
     if hasattr(owner, "fields"):

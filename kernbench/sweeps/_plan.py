@@ -6,8 +6,8 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,11 @@ import numpy as np
 from kernbench._registry import STUDIES, hint
 from kernbench.config import load_yaml
 from kernbench.errors import ConfigError, quote
-from kernbench.points._keys import Row, Study, machine_of, study_name, study_version, sweep_key
+from kernbench.points._keys import Row, StudyFn, machine_of, study_name, study_version, sweep_key
 from kernbench.sim_engine._limits import Limits
 from kernbench.sweeps import _argument_checks as checks
 from kernbench.sweeps._argument_checks import is_number, mapping
 from kernbench.sweeps._measure import HOW, complete, machine_columns, measured, parameters_of
-from kernbench.sweeps._runner import Job
 from kernbench.sweeps._worker import PointLimits
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
 from kernbench.triton_emu._runner import check_plain
@@ -151,10 +150,10 @@ def _choice(axes: Sequence[Axis], picks: Sequence[tuple[Any, Settings]]) -> Choi
 PROGRAM = "torch"  # the first parameter of a program
 
 
-def resolve_study(study: Callable[..., Any] | str) -> Study:
+def resolve_study(study: Callable[..., Any] | str) -> StudyFn:
     found: Any = STUDIES.resolve(study) if isinstance(study, str) else study
     if hasattr(found, "simulate"):
-        simulate: Study = (found() if isinstance(found, type) else found).simulate
+        simulate: StudyFn = (found() if isinstance(found, type) else found).simulate
         return simulate
     fn: Callable[..., Any] = found
     check_plain(fn, "study")
@@ -173,12 +172,17 @@ RESERVED = ("status", "error")  # columns of the table itself
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A valid point: its columns of the table, its machine, and the arguments of the study."""
+    """A valid point: its columns of the table, its machine, the arguments of the study, and its relative duration."""
 
     shown: Row
     machine: Machine
     overrides: Row
     parameters: Row
+    work: float = 1.0
+
+    @property
+    def task(self) -> Row:
+        return {"set": self.overrides, "parameters": self.parameters}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,46 +193,41 @@ class Invalid:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Points of a sweep, all valid, and the invalid ones with their reasons."""
+    """Points of a study, all valid, and the invalid ones with their reasons; `axes` are columns that vary."""
 
-    study: Study
+    study: StudyFn
     machine: Machine
-    axes: tuple[str, ...]
     points: tuple[Point, ...]
+    axes: tuple[str, ...] = ()
     invalid: tuple[Invalid, ...] = ()
-    keys: tuple[str, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        name, version = study_name(self.study), study_version(self.study)
+    @property
+    def name(self) -> str:
+        return study_name(self.study)
+
+    @cached_property
+    def version(self) -> str:
+        return study_version(self.study)
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
         usual = complete(self.study, {})
-        keys = (sweep_key(name, version, point.machine, usual | point.parameters) for point in self.points)
-        object.__setattr__(self, "keys", tuple(keys))
+        return tuple(sweep_key(self.name, self.version, p.machine, usual | p.parameters) for p in self.points)
 
-    def job(self) -> Job:
-        """Points as the runner takes them; equal points are merged."""
-        points = zip(self.keys, self.points, strict=True)
-        return Job(
-            fn=partial(run_study, self.study, dict(self.machine.spec)),
-            points={key: {"set": p.overrides, "parameters": p.parameters} for key, p in points},
-            study=study_name(self.study),
-            version=study_version(self.study),
-            machines={key: p.machine.hash for key, p in zip(self.keys, self.points, strict=True)},
-            work=dict.fromkeys(self.keys, 1.0),
-        )
+    @property
+    def distinct(self) -> dict[str, Point]:
+        """Points by key; of equal points, one."""
+        return dict(zip(self.keys, self.points, strict=True))
 
-    def relabelled(self, fn: Callable[[Row], Row]) -> Plan:
-        """Plan with other columns in place of the varied ones, made from these by `fn`."""
-        points = tuple(replace(point, shown=fn(point.shown)) for point in self.points)
-        invalid = tuple(replace(point, shown=fn(point.shown)) for point in self.invalid)
-        shown = [*(point.shown for point in points), *(point.shown for point in invalid)]
-        axes = tuple(dict.fromkeys(name for columns in shown for name in columns))
-        return replace(self, points=points, invalid=invalid, axes=axes)
+    def fn(self) -> Callable[[Row], Row]:
+        """Return what runs the task of a point, in any process."""
+        return partial(run_study, self.study, dict(self.machine.spec))
 
     def __len__(self) -> int:
         return len(self.points)
 
     def __repr__(self) -> str:
-        lines = [f"{len(self.points)} points of {study_name(self.study)} over {', '.join(self.axes)}"]
+        lines = [f"{len(self.points)} points of {self.name} over {', '.join(self.axes)}"]
         if self.invalid:
             lines.append(f"{len(self.invalid)} {'more ' if self.points else ''}cannot be:")
         return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons())])
@@ -239,7 +238,7 @@ class Plan:
         return lines + ([f"... and {more} more"] if more > 0 else [])
 
 
-def run_study(study: Study, spec: Row, point: Row) -> Row:
+def run_study(study: StudyFn, spec: Row, point: Row) -> Row:
     row: Any = study(machine_of(spec, point["set"]), **point["parameters"])
     taken = [name for name in RESERVED if isinstance(row, dict) and name in row]
     if taken:
@@ -250,7 +249,7 @@ def run_study(study: Study, spec: Row, point: Row) -> Row:
 
 def make_plan(
     machine: Machine | str | Mapping[str, Any] | None,
-    study: Study | str,
+    study: StudyFn | str,
     axes: Mapping[str, object],
     *,
     parameters: Mapping[str, Any] | None = None,
@@ -265,16 +264,25 @@ def make_plan(
     if samples is not None:
         checks.whole("samples", samples, 1)
     checks.whole("seed", seed, 0)
-    base, fn = resolve_topology(machine), resolve_study(study)
     made = [Axis.of(name, given) for name, given in axes.items()]
     choices = (grid(made) if samples is None else latin_hypercube(made, samples, seed)) if made else []
     choices += [(dict(point), dict(point)) for point in points]
     if not choices:
         raise ConfigError("the plan has no points: give axes, or a list of points")
-    common = dict(parameters or {})
+    return plan_of(resolve_topology(machine), study, choices, dict(parameters or {}), where)
+
+
+def plan_of(
+    base: Machine,
+    study: StudyFn | str,
+    choices: Sequence[Choice],
+    common: Row,
+    where: Constraint | Sequence[Constraint] = (),
+) -> Plan:
+    fn, shown_names = resolve_study(study), dict.fromkeys(name for shown, _ in choices for name in shown)
     names = [name for _, settings in choices for name in settings]
     _check_names(fn, {*names, *common})
-    reserved = sorted({*axes, *names, *common} & set(RESERVED))
+    reserved = sorted({*shown_names, *names, *common} & set(RESERVED))
     if reserved:
         raise ConfigError(
             [f"{x} is a column of the table itself: name the axis or parameter otherwise" for x in reserved]
@@ -291,11 +299,10 @@ def make_plan(
         else:
             invalid.append(found)
     keep, refused = _constrained(valid, where)
-    columns = tuple(dict.fromkeys(name for shown, _ in choices for name in shown))
-    return Plan(fn, base, columns, tuple(keep), (*invalid, *refused))
+    return Plan(fn, base, tuple(keep), tuple(shown_names), (*invalid, *refused))
 
 
-def _check_names(fn: Study, names: set[str]) -> None:
+def _check_names(fn: StudyFn, names: set[str]) -> None:
     """Refuse unknown and missing parameters, which would fail at every point."""
     taken = parameters_of(fn)
     if any(p.kind is p.VAR_KEYWORD for p in taken.values()):

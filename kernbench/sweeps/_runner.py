@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,8 @@ from kernbench.sweeps._worker import (
 
 if TYPE_CHECKING:
     from distributed import Client
+
+    from kernbench.sweeps._plan import Plan, Point
 
 
 FIRST = 5  # points until the remaining time is estimated
@@ -235,20 +237,8 @@ TO_DO = "to_do"  # in the first line of each run: keys and work of the points th
 FOUND = "found"  # in the same line: keys of the points that it need not run
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Points to run, in this order, by their keys; `work` is the relative duration of each."""
-
-    fn: Callable[[Row], Row]
-    points: Mapping[str, Row]
-    study: str
-    version: str
-    machines: Mapping[str, str]
-    work: Mapping[str, float]
-
-
 def run(
-    job: Job,
+    plan: Plan,
     *,
     folder: Path | None = None,
     cache: Cache | None = None,
@@ -258,34 +248,42 @@ def run(
     keep_failed: bool = True,
     deadline: float | None = None,
     tick: Callable[[], object] | None = None,
-) -> Iterator[tuple[str, Outcome, bool]]:
-    """Yield (key, outcome, whether it was stored before) of every point as it ends.
+    progress: bool | Callable[[Progress], object] = False,
+    shortest_first: bool = False,
+) -> Generator[tuple[str, Outcome, bool]]:
+    """Yield (key, outcome, whether it was stored before) of every point as it ends; the longest start first.
 
     With a `deadline` (of `time.monotonic`), only those that have ended by then; `tick` is called regularly while
     processes run.
     """
     limits = limits or PointLimits()
+    sign = 1 if shortest_first else -1
+    points = dict(sorted(plan.distinct.items(), key=lambda item: sign * item[1].work))
+    work = {key: point.work for key, point in points.items()}
     with ExitStack() as stack:
+        watch = stack.enter_context(closing(Watch(work, progress)))
         store = stack.enter_context(Store(folder)) if folder is not None else None
-        kept = _kept(store, job, limits)
+        kept = _kept(store, points, limits)
         if cache is not None:
-            missing = [key for key in job.points if key not in kept]
+            missing = [key for key in points if key not in kept]
             cached = {key: Outcome(OK, row, seconds=s) for key, (row, s) in cache.timed(missing).items()}
             if store is not None:
                 for key, outcome in cached.items():
-                    store.append(_entry(job, key, outcome, limits))
+                    store.append(_entry(plan, points[key], key, outcome, limits))
             kept |= cached
         for key, outcome in kept.items():
+            watch.point(key, ok=outcome.status == OK, found=True)
             yield key, outcome, True
-        todo = {key: point for key, point in job.points.items() if key not in kept}
+        todo = {key: point.task for key, point in points.items() if key not in kept}
         if store is not None:
-            store.append({TO_DO: {key: job.work[key] for key in todo}, FOUND: list(kept)})
+            store.append({TO_DO: {key: work[key] for key in todo}, FOUND: list(kept)})
         put = stack.enter_context(cache.writer()) if cache is not None and todo else None
-        for key, outcome in _engine(job.fn, todo, workers, client, limits, deadline, tick):
+        for key, outcome in _engine(plan.fn(), todo, workers, client, limits, deadline, tick):
             if put is not None and outcome.status == OK:
-                put(key, outcome.row, job.study, job.machines[key], job.version, outcome.seconds)
+                put(key, outcome.row, plan.name, points[key].machine.hash, plan.version, outcome.seconds)
             if store is not None and (keep_failed or outcome.status == OK):
-                store.append(_entry(job, key, outcome, limits))
+                store.append(_entry(plan, points[key], key, outcome, limits))
+            watch.point(key, ok=outcome.status == OK, found=False)
             yield key, outcome, False
 
 
@@ -307,8 +305,8 @@ def _engine(
     return here(fn, points, limits)
 
 
-def _entry(job: Job, key: str, outcome: Outcome, limits: PointLimits) -> dict[str, Any]:
-    made_of = {"study": job.study, "code": job.version, "machine": job.machines[key], "point": job.points[key]}
+def _entry(plan: Plan, point: Point, key: str, outcome: Outcome, limits: PointLimits) -> dict[str, Any]:
+    made_of = {"study": plan.name, "code": plan.version, "machine": point.machine.hash, "point": point.task}
     if outcome.status == OK:
         return {"key": key, "row": outcome.row, "seconds": round(outcome.seconds, 6), "made_of": made_of}
     return {"key": key, **asdict(outcome), "limit": _limit(outcome.status, limits), "made_of": made_of}
@@ -318,12 +316,12 @@ def _limit(status: str, limits: PointLimits) -> float | None:
     return {TIME: limits.seconds, MEMORY: limits.mib}.get(status)
 
 
-def _kept(store: Store | None, job: Job, limits: PointLimits) -> dict[str, Outcome]:
+def _kept(store: Store | None, points: Mapping[str, Point], limits: PointLimits) -> dict[str, Outcome]:
     """Outcomes of points that need not be run: rows, errors of the study, limits not raised since."""
     found: dict[str, Outcome] = {}
     for entry in store.entries() if store is not None else ():
         key, status = str(entry.get("key")), entry.get("status", OK)
-        if key not in job.points:
+        if key not in points:
             continue
         allowed = _limit(status, limits)
         again = status not in {OK, ERROR} and not (allowed is not None and allowed <= (entry.get("limit") or 0))

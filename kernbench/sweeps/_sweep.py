@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from kernbench.config._files import replacing, write_text
 from kernbench.errors import HostError, MissingModuleError
 from kernbench.points._cache import Cache, default_cache
-from kernbench.points._keys import Row, Study, study_name, study_version
+from kernbench.points._keys import Row, StudyFn
 from kernbench.sim_engine._limits import Limits
 from kernbench.sweeps._argument_checks import folder_of, whole
 from kernbench.sweeps._measure import energy_columns, machine_columns, parameters_of
 from kernbench.sweeps._plan import Constraint, Plan, make_plan
-from kernbench.sweeps._runner import Progress, Watch, run
+from kernbench.sweeps._runner import Progress, run
 from kernbench.sweeps._worker import OK, Outcome, PointLimits
 from kernbench.topology.builder import Machine
 
@@ -80,8 +81,7 @@ class Sweep:
             and not pd.api.types.is_bool_dtype(table[name])
         ]  # fmt: skip
         invalid = pd.DataFrame([_plain(x.shown) | {"reason": x.reason} for x in plan.invalid])
-        study, version = study_name(plan.study), study_version(plan.study)
-        about = {"study": study, "code_version": version, "machine": plan.machine.hash}
+        about = {"study": plan.name, "code_version": plan.version, "machine": plan.machine.hash}
         return cls(table, plan.axes, tuple(metrics), invalid, about)
 
     @property
@@ -155,7 +155,7 @@ def _plain(values: Mapping[str, Any]) -> Row:
 
 def sweep(
     machine: Machine | str | Mapping[str, Any] | None = None,
-    study: Study | str = "gemm",
+    study: StudyFn | str = "gemm",
     axes: Mapping[str, object] | None = None,
     *,
     parameters: Mapping[str, Any] | None = None,
@@ -246,16 +246,12 @@ def run_plan(
         whole("workers", workers, 1)
     shared = cache if isinstance(cache, Cache) else default_cache() if cache else None
     client, close = _client(scheduler)
-    job = plan.job()
-    watch = Watch(job.work, progress)
-    outcomes: dict[str, Outcome] = {}
     cores = workers or os.cpu_count() or 1
+    how: dict[str, Any] = {"folder": folder, "cache": shared, "workers": cores, "client": client, "limits": limits}
     try:
-        for key, outcome, found in run(job, folder=folder, cache=shared, workers=cores, client=client, limits=limits):
-            outcomes[key] = outcome
-            watch.point(key, ok=outcome.status == OK, found=found)
+        with closing(run(plan, progress=progress, **how)) as ended:
+            outcomes = {key: outcome for key, outcome, _ in ended}
     finally:
-        watch.close()
         if close and client is not None:
             client.close()
     return Sweep.of(plan, outcomes)

@@ -29,7 +29,6 @@ from kernbench.sweeps import _argument_checks as checks
 _LONG_S = 1
 
 OK, ERROR, TIME, MEMORY, SESSION, DIED = "ok", "error", "time limit", "memory limit", "session limit", "worker died"
-STATUSES = (OK, ERROR, TIME, MEMORY, SESSION, DIED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import numpy as np
 
 from kernbench._registry import hint
 from kernbench.errors import ArgumentError, ConfigError, StateError
-from kernbench.points._keys import Study
-from kernbench.sweeps._plan import Plan, make_plan
+from kernbench.points._keys import StudyFn
+from kernbench.sweeps._plan import Choice, Plan, plan_of
 from kernbench.sweeps._sweep import Sweep, run_plan
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -147,7 +147,7 @@ class Sensitivity:
 
 def sensitivity(
     machine: Machine | str | None,
-    study: Study | str,
+    study: StudyFn | str,
     factors: Factors,
     *,
     parameters: Mapping[str, Any] | None = None,
@@ -177,14 +177,14 @@ def sensitivity(
 
 def sensitivity_plan(
     machine: Machine | str | None,
-    study: Study | str,
+    study: StudyFn | str,
     factors: Factors,
     parameters: Mapping[str, Any] | None = None,
     change: float = 0.2,
 ) -> Plan:
     base, fixed = resolve_topology(machine), dict(parameters or {})
     named = factors if isinstance(factors, Mapping) else {name: [name] for name in factors}
-    axis: dict[str, Mapping[str, Any]] = {f"{BASE}/": {}}
+    choices: list[Choice] = [({"factor": BASE, "direction": ""}, {})]
     for name, given in named.items():
         for direction, scale in ((DOWN, 1 - change), (UP, 1 + change)):
             if isinstance(given, Mapping):
@@ -192,9 +192,8 @@ def sensitivity_plan(
             else:
                 settings = {field: _scaled(base, fixed, field, scale) for field in given}
             if settings:
-                axis[f"{name}/{direction}"] = settings
-    plan = make_plan(base, study, {"point": axis}, parameters=fixed)
-    return plan.relabelled(lambda shown: dict(zip(("factor", "direction"), shown["point"].rsplit("/", 1), strict=True)))
+                choices.append(({"factor": name, "direction": direction}, settings))
+    return plan_of(base, study, choices, fixed)
 
 
 def ranked(table: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kernbench.analysis._critical_path import critical_path
-from kernbench.studies.gqa import Setting, run
+from kernbench.studies.attention import Setting, run
 from kernbench.topology.builder import resolve_topology
 from tests.analysis.paths import checked
 

@@ -84,7 +84,7 @@ def test_results_name_a_page_of_the_documentation(result):
     assert f" {title}: docs/" in (ROOT / "mkdocs.yml").read_text()
 
 
-def test_a_result_says_which_of_its_parts_were_compared_with_other_tools(result):
+def test_a_result_says_which_of_its_parts_are_validated_and_which_field_validates_the_others(result):
     def on(timing, component):
         records = replace(result.records, spec={"cube": {"hbm": {"timing": timing}}})
         return validity(replace(records, components=(component, *records.components[1:])))
@@ -94,7 +94,7 @@ def test_a_result_says_which_of_its_parts_were_compared_with_other_tools(result)
     assert "HBM" not in on("hbm3", first)
     slice_ = "sip0.cube0.hbm_ctrl.pe0"
     assert "validated: HBM 1.00x of Ramulator 2.1.0 (nine of ten within 1.02x); " in on("hbm3", slice_)
-    assert "not compared with other tools: HBM (cube.hbm.timing: simple)" in on("simple", slice_)
+    assert "not validated: HBM (cube.hbm.timing = simple; validated: hbm2e or hbm3), " in on("simple", slice_)
 
 
 def test_the_text_names_what_it_shows(result):

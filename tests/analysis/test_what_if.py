@@ -20,7 +20,7 @@ from kernbench.errors import KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.collective import run as run_collective
-from kernbench.studies import gemm, gqa
+from kernbench.studies import attention, gemm, gqa
 from kernbench.studies.ccl import Case
 from kernbench.topology.builder import resolve_topology
 from tests.analysis.test_critical_path import FOUR
@@ -126,7 +126,7 @@ RUNS = {
     "streamed": lambda machine: gemm.run(machine, (64, 256, 64), "ref_ref"),
     "in TCM": lambda machine: gemm.run(machine, (64, 512, 64), "load_load"),
     "several PEs": lambda machine: run_bench("qkv-gemm-multi-pe", machine, log="tile").result,
-    "attention": lambda machine: gqa.run(machine, gqa.Point("prefill", 256).setting(machine.config), log="tile"),
+    "attention": lambda machine: attention.run(machine, gqa.Case("prefill", 256).setting(machine.config), log="tile"),
     "ring": ring,
 }
 

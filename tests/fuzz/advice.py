@@ -15,7 +15,7 @@ from kernbench.config import default_ccl_path, read_ccl
 from kernbench.errors import ConfigError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
-from kernbench.studies import gemm, gqa
+from kernbench.studies import attention, gemm, gqa
 from kernbench.topology.builder import Machine, resolve_topology
 from tests.fuzz.report import Report
 
@@ -82,7 +82,7 @@ class Drawn:
 
     def _attention(self) -> tuple[str, Callable[[Machine], Result]]:
         phase, tokens = self.chosen.choice([("prefill", 128), ("prefill", 256), ("decode", 1024)])
-        return f"{phase} of {tokens}", lambda x: gqa.run(x, gqa.Point(phase, tokens).setting(x.config), log="tile")
+        return f"{phase} of {tokens}", lambda x: attention.run(x, gqa.Case(phase, tokens).setting(x.config), log="tile")
 
     def changes(self, result: Result, n: int) -> list[Prediction]:
         """Return predictions that matter: what the named fields save, and some random changes of more than 2 %."""

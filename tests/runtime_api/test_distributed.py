@@ -259,6 +259,20 @@ def test_all_to_all_with_sizes_of_its_own(three):
         assert np.array_equal(got, np.concatenate([parts[rank] for parts in sent]))
 
 
+def test_all_to_all_of_a_list_with_a_size_for_each_pair(three):
+    rows = [[1, 2, 4], [2, 3, 6], [8, 5, 1]]  # rows[i][j] go from rank i to rank j
+
+    def program(torch, rank):
+        x = [device(torch, values(10 * rank + i, (rows[rank][i], 4)), ROWS) for i in range(3)]
+        y = [torch.zeros(rows[source][rank], 4, device="ahbm", dp=COLUMNS) for source in range(3)]
+        torch.distributed.all_to_all(y, x)
+        return [t.numpy() for t in y]
+
+    for rank, got in enumerate(on_ranks(program, 3, torch=three)):
+        for source in range(3):
+            assert np.array_equal(got[source], values(10 * source + rank, (rows[source][rank], 4)))
+
+
 @everywhere
 def test_lists_of_tensors(three, dp):
     def program(torch, rank):

@@ -290,6 +290,22 @@ def test_sizes_of_parts_have_to_agree():
     assert "rank 0 of the group sends 1 rows to rank 0, which expects 2" in str(error.__cause__)
 
 
+@pytest.mark.parametrize(("rows", "dtype"), [(3, "float32"), (5, "float32"), (4, "float16")])
+def test_lists_of_tensors_that_do_not_agree_are_not_cut_off(rows, dtype):
+    def program(torch, rank):
+        x = [torch.zeros(4, 8, device="ahbm", dp=ROWS) for _ in range(2)]
+        kinds = [(4, "float32") if i == rank else (rows, dtype) for i in range(2)]
+        y = [torch.zeros(n, 8, dtype=kind, device="ahbm", dp=ROWS) for n, kind in kinds]
+        torch.distributed.all_to_all(y, x)
+
+    error = failure(program)
+    assert isinstance(error.__cause__, CollectiveMismatchError)
+    assert (
+        "input_tensor_list[1] of rank 0 of the group is (4, 8) torch.float32, but output_tensor_list[0] of rank 1 is "
+        f"({rows}, 8) torch.{dtype}; give both one size and type"
+    ) in str(error.__cause__)
+
+
 def test_an_algorithm_that_does_not_run_says_why_and_ends_all():
     def program(torch, rank):
         torch.distributed.all_reduce(torch.zeros(4, 8, device="ahbm", dp=ROWS))

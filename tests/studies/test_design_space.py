@@ -151,11 +151,11 @@ def made(times, workload="gpt2"):
 def test_more_cubes_that_do_not_pay_are_explained_by_the_resource_that_takes_longer():
     rows = made([("2x2", 100.0, 2000.0, 500.0), ("4x2", 200.0, 1000.0, 400.0), ("4x4", 400.0, 1200.0, 900.0)])
     grid = design_space_report.frame(rows, "gpt2 grid")
-    [(text, *_, values, detail)] = design_space_report._cubes("gpt2", grid, rows)
-    assert text == "GPT-2: 4x4 cubes take 20.0 % more time than 4x2, for 100 % more silicon."
-    assert detail == "In product, HBM slice takes 900 ns instead of 400, most at hbm of 4x4."
+    [said] = design_space_report._cubes("gpt2", grid, rows)
+    assert said.text == "GPT-2: 4x4 cubes take 20.0 % more time than 4x2, for 100 % more silicon."
+    assert said.detail == "In product, HBM slice takes 900 ns instead of 400, most at hbm of 4x4."
     assert set(grid["dies"]) == {9}
-    assert values == {
+    assert said.values == {
         "step": "cube mesh from 4x2 to 4x4",
         "gain_pct": pytest.approx(-20),
         "cost_pct": pytest.approx(100),

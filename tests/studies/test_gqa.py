@@ -11,9 +11,10 @@ import pytest
 import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.runtime_api.context import session
-from kernbench.studies import gqa, gqa_report
+from kernbench.studies import attention, gqa, gqa_report
 from kernbench.studies._start_of_work import HOSTS, KERNELS
-from kernbench.studies.gqa import WEIGHTS, GqaStudy, Point, memory, run, work
+from kernbench.studies.attention import WEIGHTS, run, work
+from kernbench.studies.gqa import Case, GqaStudy, memory
 from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import Report, explorations, scaled
 from kernbench.topology.builder import resolve_topology
@@ -26,7 +27,7 @@ SMALL = {
     "prompts": [[32, "contiguous", True], [32, "zigzag", True], [32, "zigzag", False]], "chunks": [4, 8],
     "halvings": [["decode", 128], ["prefill", 32]], "context": 64, "cubes": 2, "linear": [],
 }  # fmt: skip
-PATHS = [f"path_{name}_ns" for name in (*gqa.PATH, "control")]
+PATHS = [f"path_{name}_ns" for name in (*attention.PATH, "control")]
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +54,8 @@ def test_the_critical_path_is_the_whole_makespan(rows):
 
 
 def test_the_log_of_tiles_changes_no_other_column():
-    setting = Point("decode", 64, cubes=2).setting(MACHINE.config)
-    coarse, fine = (gqa.measured(run(MACHINE, setting, log=log)) for log in ("operation", "tile"))
+    setting = Case("decode", 64, cubes=2).setting(MACHINE.config)
+    coarse, fine = (attention.measured(run(MACHINE, setting, log=log)) for log in ("operation", "tile"))
     assert coarse == fine
 
 
@@ -62,15 +63,15 @@ def test_ranks_on_every_sip_are_run_on_every_sip(rows):
     """Two SIPs: a lane that spans them runs on both; where each has its own items, one is run for both."""
     [spanning] = [row for row in rows if row["span"]]
     assert (spanning["sips"], spanning["cubes"], spanning["pes"], spanning["ranks"]) == (2, 2, 32, 4)
-    alone = Point("decode", 64, sips=2, cubes=2).setting(MACHINE.config)
+    alone = Case("decode", 64, sips=2, cubes=2).setting(MACHINE.config)
     assert (alone.sips, alone.programs, alone.ranks) == (1, 16, 4)
 
 
 def test_a_batch_is_dealt_to_lanes():
     """Prefill of 4 sequences: 32 kv heads on 32 PEs are 32 lanes of one rank, of which one is run."""
-    one = Point("prefill", 64, 4, lane_of=32).setting(MACHINE.config)
+    one = Case("prefill", 64, 4, lane_of=32).setting(MACHINE.config)
     assert (one.ranks, one.items, one.programs, one.tokens) == (1, 1, 1, 64)
-    many = Point("prefill", 64, 16, lane_of=32).setting(MACHINE.config)
+    many = Case("prefill", 64, 16, lane_of=32).setting(MACHINE.config)
     assert (many.ranks, many.items) == (1, 4)
     shown = GqaStudy().points(MACHINE, **GqaStudy().complete(SMALL | {"batch": 2}))
     assert {p["batch"] for p in shown if p["labels"]["series"] not in ("panel", "decode batch")} == {2}
@@ -192,7 +193,7 @@ def test_a_linear_layer_is_the_one_of_the_study_of_layers():
 
 def linear_rows(**more):
     """A decode step of 4 sequences that takes 10 us a layer, linear layers of 20, 20, 30, 40 and the head of 1,000."""
-    took = dict(zip(gqa.PRODUCTS, (20_000.0, 20_000.0, 30_000.0, 40_000.0, 1_000_000.0), strict=True))
+    took = dict(zip(attention.PRODUCTS, (20_000.0, 20_000.0, 30_000.0, 40_000.0, 1_000_000.0), strict=True))
     common = {"batch": 4, "sips": 1, "left_out": ""}
     layers = [
         {"series": "linear", "product": name, "makespan_ns": ns, "over_hbm": 2.0, "hottest_link": "a->b",
@@ -203,17 +204,17 @@ def linear_rows(**more):
 
 
 def test_a_whole_step_is_80_layers_and_the_head():
-    [step] = gqa.steps(linear_rows())
+    [step] = gqa_report.steps(linear_rows())
     assert step["with_linear_tokens_per_s_per_sip"] == round(4 / (80 * 120e-6 + 1e-3), 1)
     assert step["linear_share"] == pytest.approx((80 * 110 + 1000) / (80 * 120 + 1000))
     table = GqaStudy().tables(linear_rows())
     assert list(table["Tokens per second of decode"]["with_linear_tokens_per_s_per_sip"]) == [377.4]
-    assert list(table["Linear layers of one decode step"]["product"]) == list(gqa.PRODUCTS)
+    assert list(table["Linear layers of one decode step"]["product"]) == list(attention.PRODUCTS)
 
 
 @pytest.mark.parametrize("rows", [linear_rows()[:-1], linear_rows(batch=2), linear_rows(sips=2)])
 def test_no_tokens_per_second_without_all_linear_layers(rows):
-    assert gqa.steps(rows) == []
+    assert gqa_report.steps(rows) == []
     assert not GqaStudy().findings(rows)
 
 
@@ -226,7 +227,7 @@ def test_the_finding_about_linear_layers():
 
 def test_bounds_of_a_decode_step_by_hand():
     """8 kv heads of 8,192 tokens over 128 PEs: 256 KiB a PE at 256 GB/s; 8 query heads fill 8 of 32 rows of a tile."""
-    bound = work(DEFAULT.config, Point("decode", 8192).setting(DEFAULT.config))
+    bound = work(DEFAULT.config, Case("decode", 8192).setting(DEFAULT.config))
     assert (bound.kv_bytes, bound.flops) == (2 * 8 * 8192 * 128 * 2, 2 * 2 * 64 * 8192 * 128)
     assert (bound.hbm_ns, bound.useful) == (1024, 0.25)
     assert bound.matrix_ns == bound.flops / 2 / 0.25 / 4096 / 128 == 1024
@@ -236,10 +237,10 @@ def test_bounds_of_a_decode_step_by_hand():
 
 
 def test_bounds_know_groups_and_masks():
-    whole = Point("prefill", 64, cubes=1, lane_of=8).setting(MACHINE.config)
+    whole = Case("prefill", 64, cubes=1, lane_of=8).setting(MACHINE.config)
     masked = work(MACHINE.config, replace(whole, causal=True))
     assert masked.flops < 0.51 * work(MACHINE.config, whole).flops
-    few, all_heads = (Point("decode", 64, query_heads=n, cubes=2).setting(MACHINE.config) for n in (4, 8))
+    few, all_heads = (Case("decode", 64, query_heads=n, cubes=2).setting(MACHINE.config) for n in (4, 8))
     assert work(MACHINE.config, few).kv_bytes == 2 * work(MACHINE.config, all_heads).kv_bytes
 
 

@@ -13,9 +13,10 @@ from kernbench.ccl._group import Group
 from kernbench.errors import KernbenchError, VerificationError
 from kernbench.kernels import ring_attention
 from kernbench.runtime_api.bench_runner import run_bench
-from kernbench.studies import gqa as study
+from kernbench.studies import attention as study
 from kernbench.studies import milestone
-from kernbench.studies.gqa import PANELS, lanes
+from kernbench.studies.attention import lanes
+from kernbench.studies.gqa import PANELS
 from kernbench.topology.builder import resolve_topology
 from tests.slow import slow_after
 

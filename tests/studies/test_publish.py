@@ -100,7 +100,7 @@ def test_rows_that_take_long_are_kept_and_reused_until_all_is_simulated_again(tm
     made, simulated = report(again=True)
     assert made.unkept == 0
     entries = [json.loads(line) for line in kept.read_text().splitlines()]
-    assert sorted(entry["made_of"]["point"]["values"]["nbytes"] for entry in entries) == [256, 512]
+    assert sorted(entry["made_of"]["point"]["parameters"]["nbytes"] for entry in entries) == [256, 512]
     assert {entry["made_of"]["code"] for entry in entries} == {study_version(ProbeStudy().simulate)}
 
     for entry in entries:

@@ -10,6 +10,7 @@ import pytest
 import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.studies import Chart, Column, Finding, GemmStudy, LayersStudy, Parameter, Report, Study
+from kernbench.sweeps._plan import make_plan
 from kernbench.viz.charts import bars
 from tests.repo import ROOT
 
@@ -49,6 +50,15 @@ def test_points_come_back_in_their_order_with_their_stamps():
     assert [row["nbytes"] for row in rows] == [4096, 256]
     assert rows[0]["time_ns"] > rows[1]["time_ns"]
     assert {row["machine"] for row in rows} == {kb.load("preset:small").hash}
+
+
+def test_a_study_and_a_sweep_of_it_run_the_same_points():
+    own = Copies().plan("preset:small", sizes=[256, 4096], slow=True)
+    swept = make_plan("preset:small", Copies(), {"nbytes": [256, 4096]}, parameters={"system.pcie.bw_gbs": 32})
+    usual = make_plan("preset:small", Copies(), {"system.pcie.bw_gbs": [32, 64]})
+    assert own.keys == swept.keys
+    assert own.keys[1] == usual.keys[0] != usual.keys[1], "a default and the same value are one point"
+    assert Copies().plan("preset:small", sizes=[256]).keys[0] not in own.keys
 
 
 def test_fields_are_those_of_the_program_and_what_row_or_simulate_adds():

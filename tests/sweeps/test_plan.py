@@ -93,7 +93,7 @@ def test_a_plan_that_is_wrong_says_so(options, said):
 def test_settings_that_are_the_same_point_are_run_once():
     got = plan({"x": [1, 1], "label": {"a": {"y": 1}, "b": {"y": 1}}})
     assert len(got) == 4
-    assert len(got.job().points) == 1
+    assert len(got.distinct) == 1
 
 
 @settings(max_examples=20)
