@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -11,12 +11,12 @@ import numpy as np
 
 from kernbench.analysis._domains import validity
 from kernbench.analysis._launches import labels, on
-from kernbench.analysis.breakdown import PE_KINDS, STAGES
 from kernbench.analysis.compare import ns_text, percent, value_text
-from kernbench.analysis.result import INCOMPLETE, LABELS, SHOWN_LAUNCHES, SHOWN_REASONS
-from kernbench.analysis.trace import LANES
+from kernbench.analysis.result import INCOMPLETE, SHOWN_LAUNCHES, SHOWN_REASONS
+from kernbench.analysis.trace import last_pe, timeline
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import _palette as palette
+from kernbench.viz.figures import WIDTH, timeline_svg
 
 if TYPE_CHECKING:
     from kernbench.analysis._records import Records
@@ -29,7 +29,6 @@ _SHOWN, _SHOWN_ROWS, _BARS = 8, 12, 6  # reasons, rows of the log, segments of t
 _LEFT = "text-align:left;white-space:nowrap"
 _NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
 _WARNING = f"border-left:3px solid {palette.VERMILION};padding-left:6px"
-_WIDTH, _LABELS, _LANE = 640, 64, 16  # [px]
 _COLOURS = [*dict.fromkeys(palette.STAGES.values())]
 
 
@@ -133,7 +132,7 @@ def result_html(result: Result) -> str:
         parts.append(_table([title, "start [ns]", "latency [ns]"], rows))
     parts.append(_busiest("busiest components", result.busiest_components(), links=False))
     parts.append(_busiest("busiest links", result.busiest_links(), links=True))
-    return f'<div style="max-width:{_WIDTH + 80}px">{"".join(parts)}</div>'
+    return f'<div style="max-width:{WIDTH + 80}px">{"".join(parts)}</div>'
 
 
 def model_html(
@@ -182,68 +181,33 @@ def _bar_svg(named: Sequence[tuple[str, float, str]], label: str) -> str:
         if not share:
             continue
         pieces.append(
-            f'<rect x="{x:.2f}" width="{share * _WIDTH:.2f}" height="22" fill="{colour}">'
+            f'<rect x="{x:.2f}" width="{share * WIDTH:.2f}" height="22" fill="{colour}">'
             f"<title>{name}: {ns:,.2f} ns, {share:.1%}</title></rect>"
         )
         legend.append(
             f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:.8em;'
             f'height:.8em;background:{colour}"></span> {name} {share:.0%}</span>'
         )
-        x += share * _WIDTH
+        x += share * WIDTH
     bar = (
-        f'<svg viewBox="0 0 {_WIDTH} 22" width="100%" height="22" preserveAspectRatio="none" role="img" '
+        f'<svg viewBox="0 0 {WIDTH} 22" width="100%" height="22" preserveAspectRatio="none" role="img" '
         f'aria-label="{label}">{"".join(pieces)}</svg>'
     )
     return f'<div style="margin:6px 0">{bar}<div style="font-size:85%">{"".join(legend)}</div></div>'
 
 
-def timeline_svg(records: Records, pe: tuple[int, int, int]) -> str:
-    """Timeline of one PE, a lane per stage; intervals closer than half a pixel are merged."""
-    start, end = pe_window(records, pe)
-    scale = (_WIDTH - _LABELS) / max(1, end - start)
-    lanes: list[str] = []
-    for stage, rows in _stages(records, pe):
-        order = np.argsort(rows.start_ps, kind="stable")
-        low = _LABELS + (rows.start_ps[order] - start) * scale
-        high = np.maximum.accumulate(_LABELS + (rows.end_ps[order] - start) * scale)
-        breaks = np.flatnonzero(low[1:] > high[:-1] + 0.5)
-        low, high = low[np.concatenate([[0], breaks + 1])], high[np.concatenate([breaks, [-1]])]
-        y = len(lanes) * _LANE
-        boxes = "".join(
-            f"M{a:.1f} {y + 2}h{max(b - a, 0.3):.1f}v{_LANE - 4}H{a:.1f}z" for a, b in zip(low, high, strict=True)
-        )
-        lanes.append(
-            f'<text x="0" y="{y + 12}" font-size="11" fill="currentColor">{LABELS[stage]}</text>'
-            f'<path d="{boxes}" fill="{palette.STAGES[stage]}"/>'
-        )
-    height = len(lanes) * _LANE
-    view = f'viewBox="0 0 {_WIDTH} {height + 16}" width="100%" role="img" aria-label="timeline of one PE"'
-    return f"<svg {view}>{''.join(lanes)}{_ends(_LABELS, _WIDTH, height + 12, start, end)}</svg>"
-
-
-def _stages(records: Records, pe: tuple[int, int, int]) -> Iterator[tuple[str, Records]]:
-    mine = records.of_pe(*pe)
-    for stage in (*LANES, "composite"):
-        rows = mine.of_kind(*STAGES[stage])
-        if len(rows):
-            yield stage, rows
-
-
-def _ends(left: int, right: int, y: int, start_ps: int, end_ps: int) -> str:
-    look = 'font-size="11" fill="currentColor"'
-    return "".join(
-        f'<text x="{x}" y="{y}" {look} text-anchor="{anchor}">{ns_text(ps / 1000)} ns</text>'
-        for x, anchor, ps in ((left, "start", start_ps), (right, "end", end_ps))
-    )
-
-
 def _last_timeline(records: Records) -> str:
-    work = records.of_kind(*PE_KINDS)
-    if not len(work):
+    pe = last_pe(records)
+    if pe is None:
         return ""
-    last = min(map(tuple, work.location[work.end_ps == work.end_ps.max()].tolist()))
-    where = "sip{}.cube{}.pe{}".format(*last)
-    return f"<div>{where}{', which finished last' if len(records.pes()) > 1 else ''}</div>{timeline_svg(records, last)}"
+    where = "sip{}.cube{}.pe{}".format(*pe)
+    start, end = pe_window(records, pe)
+    lanes, height = timeline_svg(timeline(records, pe), start / 1000, end / 1000)
+    view = f'viewBox="0 0 {WIDTH} {height:g}" width="100%" role="img" aria-label="timeline of one PE"'
+    return (
+        f"<div>{where}{', which finished last' if len(records.pes()) > 1 else ''}</div>"
+        f'<svg {view} fill="currentColor">{lanes}</svg>'
+    )
 
 
 def _path_table(result: Result) -> str:

@@ -14,4 +14,3 @@ STAGES = {
 }  # fmt: skip
 
 SERIES = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, DARK_GREY)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")

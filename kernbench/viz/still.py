@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench.analysis.result import INCOMPLETE
+from kernbench.config._files import replacing
+from kernbench.errors import ArgumentError
 from kernbench.viz._machine import machine_section
 
 if TYPE_CHECKING:
@@ -89,6 +92,15 @@ class Still:
 
     _repr_png_ = png
 
+    def save(self, path: str | Path) -> Path:
+        """Write an SVG or a PNG, by the end of the file's name; equal drawings give equal bytes."""
+        path, makers = Path(path), {".svg": self.svg.encode, ".png": self.png}
+        if path.suffix not in makers:
+            raise ArgumentError(f"{path}: the name must end in {' or '.join(makers)}")
+        with replacing(path) as part:
+            part.write_bytes(makers[path.suffix]())
+        return path
+
 
 def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, note: str = "") -> Still:
     """Draw the share of time that each link was busy, in the smallest part of the machine that contains these links.
@@ -120,19 +132,22 @@ def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, no
 
 def _page(title: str, drawing: _Drawing, foot: Sequence[str], legend: str = "") -> str:
     drawing.draw()
-    below = _HEAD + drawing.height
+    return page(title, "".join(drawing.parts), drawing.height, foot, legend)
+
+
+def page(title: str, drawn: str, height: float, foot: Sequence[str], legend: str = "") -> str:
+    """Frame of a still around what is drawn, `height` [px] high: title, legend and lines of a caption."""
+    below = _HEAD + height
     lines = below + (44 if legend else 8)
-    height = lines + 8 + 16 * len(foot)
-    shape = f'viewBox="0 0 {_WIDTH:g} {height:.0f}" width="{_WIDTH:g}" style="max-width:100%;height:auto"'
+    whole = lines + 8 + 16 * len(foot)
+    shape = f'viewBox="0 0 {_WIDTH:g} {whole:.0f}" width="{_WIDTH:g}" style="max-width:100%;height:auto"'
     return "".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="kb-still" role="img" {shape}>',
             f"<title>{escape(title)}</title>",
             _STYLE,
             f'<rect class="b" width="100%" height="100%" rx="4"/><text class="t" x="12" y="20">{escape(title)}</text>',
-            f'<svg y="{_HEAD:g}" width="{_WIDTH:g}" height="{drawing.height:.1f}">',
-            *drawing.parts,
-            "</svg>",
+            f'<svg y="{_HEAD:g}" width="{_WIDTH:g}" height="{height:.1f}">{drawn}</svg>',
             f'<g transform="translate(0 {below + 18:.0f})">{legend}</g>' if legend else "",
             *(
                 f'<text class="m" x="12" y="{lines + 16 * (i + 1) - 4:.0f}">{escape(text)}</text>'
@@ -160,7 +175,7 @@ def _style() -> str:
             for i, colour in enumerate(_ramp(stops))
         )
         return (
-            f".kb-still .b,.kb-still .i{{fill:{background}}}.kb-still .p{{fill:{part}}}"
+            f".kb-still{{color:{text}}}.kb-still .b,.kb-still .i{{fill:{background}}}.kb-still .p{{fill:{part}}}"
             f".kb-still text{{fill:{text}}}.kb-still .m{{fill:{muted}}}"
             f".kb-still .i,.kb-still .p,.kb-still .o{{stroke:{outline}}}.kb-still .c{{stroke:{path}}}{ramp}"
         )
