@@ -15,6 +15,7 @@ import numpy as np
 from kernbench.analysis.result import INCOMPLETE
 from kernbench.config._files import replacing
 from kernbench.errors import ArgumentError
+from kernbench.viz import _palette as palette
 from kernbench.viz._machine import machine_section
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ _WIDTH, _HEIGHT, _HEAD = 680.0, 480.0, 30.0  # [px]
 _INSIDE = {"sip": 80.0, "cube": 80.0, "pe": 200.0}  # smallest width at which the inside of a part is drawn [px]
 _TEXT = 11.0  # [px]
 _LEVELS = 6
-# As in tokens.css: background, parts, text, muted text, outline, critical path, load from nearly idle to always busy.
-_LIGHT = ("#fff", "#f1f3f5", "#1b1f24", "#57606a", "#767f88", "#b35900", "#4a7db8", "#7a5bb5", "#b0286e", "#7a0616")
-_DARK = ("#14171c", "#22262d", "#e6e9ee", "#a3abb6", "#7d8793", "#ffa657", "#5f87d8", "#a884e8", "#f0828c", "#ffd84d")
+_PARTS = {"light": "#f1f3f5", "dark": "#22262d"}
 _PE = re.compile(r"sip\d+\.cube\d+\.pe\d+")
 _PART = re.compile(r"(sip\d+)(?:\.(cube\d+)(?:\.(?:hbm_ctrl\.)?(pe\d+))?)?")
 _ENGINE = re.compile(r"(sip\d+\.cube\d+\.pe\d+)\.(?:pe_dma|pe_fetch_store\.\w+|pe_gemm|pe_math)$")
@@ -168,29 +167,32 @@ def title_of(header: Mapping[str, Any]) -> str:
 
 
 def _style() -> str:
-    def colours(theme: Sequence[str]) -> str:
-        background, part, text, muted, outline, path, *stops = theme
+    def colours(name: str) -> str:
+        theme = palette.THEMES[name]
         ramp = "".join(
             f".kb-still .f{i}{{fill:{colour}}}.kb-still .s{i}{{stroke:{colour}}}"
-            for i, colour in enumerate(_ramp(stops))
+            for i, colour in enumerate(_ramp(theme))
         )
         return (
-            f".kb-still{{color:{text}}}.kb-still .b,.kb-still .i{{fill:{background}}}.kb-still .p{{fill:{part}}}"
-            f".kb-still text{{fill:{text}}}.kb-still .m{{fill:{muted}}}"
-            f".kb-still .i,.kb-still .p,.kb-still .o{{stroke:{outline}}}.kb-still .c{{stroke:{path}}}{ramp}"
+            f".kb-still{{color:{theme['text']}}}.kb-still .b,.kb-still .i{{fill:{theme['bg']}}}"
+            f".kb-still .p{{fill:{_PARTS[name]}}}.kb-still text{{fill:{theme['text']}}}"
+            f".kb-still .m{{fill:{theme['muted']}}}.kb-still .i,.kb-still .p,.kb-still .o{{stroke:{theme['outline']}}}"
+            f".kb-still .c{{stroke:{theme['path']}}}{ramp}"
         )
 
+    light, dark = map(colours, palette.THEMES)
     return (
         f"<style>.kb-still text{{font:{_TEXT:g}px system-ui,sans-serif}}"
         ".kb-still .t{font:600 13px system-ui,sans-serif}"
         ".kb-still .o,.kb-still .c,.kb-still .w{fill:none}.kb-still .i,.kb-still .p,.kb-still .o{stroke-width:.8}"
         ".kb-still .w{stroke-width:2.4}"
-        f".kb-still .c{{stroke-width:1.6;stroke-dasharray:5 3}}{colours(_LIGHT)}"
-        f"@media(prefers-color-scheme:dark){{{colours(_DARK)}}}</style>"
+        f".kb-still .c{{stroke-width:1.6;stroke-dasharray:5 3}}{light}"
+        f"@media(prefers-color-scheme:dark){{{dark}}}</style>"
     )
 
 
-def _ramp(stops: Sequence[str]) -> Iterator[str]:
+def _ramp(theme: Mapping[str, str]) -> Iterator[str]:
+    stops = [theme[f"load-{i}"] for i in range(4)]
     rgb = np.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in stops])
     for at in np.linspace(0, len(stops) - 1, _LEVELS):
         mixed = [round(float(np.interp(at, range(len(stops)), rgb[:, channel]))) for channel in range(3)]
