@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -65,8 +65,8 @@ def records_html(records: Records) -> str:
     more = len(records) - len(first)
     return (
         f"<div>{escape(repr(records))}</div>"
-        + _table(["kind", "rows", "time in all [ns]", "bytes"], kinds, 1)
-        + _table(["component", "kind", "command", "start [ns]", "end [ns]", "bytes", "tile"], first, 3)
+        + _table(["kind", "rows", "time in all [ns]", "bytes"], kinds)
+        + _table(["component", "kind", "command", "start [ns]", "end [ns]", "bytes", "tile"], first, range(3))
         + (f"<div>... and {more:,} more</div>" if more > 0 else "")
     )
 
@@ -79,20 +79,16 @@ def why_html(why: Why) -> str:
         for i, cell in enumerate(("on the critical path", "time [ns]", "share", "spent on", "to change"))
     )
     rows = []
-    for title, host in (("on the device", False), ("host copies and launches", True)):
-        own = [x for x in why if x.host is host]
-        ns = sum(x.ns for x in own)
-        if not own:
-            continue
+    for title, ns, shown, rest in why.parts(_SHOWN):
         rows.append(_why_row(f"<b>{title}</b>", f"<b>{ns:,.2f}</b>", f"<b>{ns / total:.1%} of all</b>"))
-        for x in own[:_SHOWN]:
+        for x in shown:
             more = f" and {x.others} more" if x.others else ""
             bar = f";background:linear-gradient(90deg,rgba(0,114,178,.3) {x.share:.1%},transparent {x.share:.1%})"
             advice = "<br>".join(escape(text.removeprefix("-> ").strip()) for text in why.advice(x))
             last = f'<td>{escape(x.kind)}</td><td style="text-align:left">{advice}</td>'
             what = f"{escape(x.what)} <code>{escape(x.resource)}</code>{more}"
             rows.append(_why_row(what, f"{x.ns:,.2f}", f"{x.share:.1%}", f"{bar};min-width:80px", last))
-        if rest := own[_SHOWN:]:
+        if rest:
             left = sum(x.ns for x in rest)
             rows.append(_why_row(f"{len(rest)} more", f"{left:,.2f}", f"{left / ns:.1%}"))
     rows.append(_why_row("<b>sum</b>", f"<b>{total:,.2f}</b>", ""))
@@ -149,14 +145,8 @@ def model_html(
 def _named_table(rows: Sequence[Mapping[str, str]]) -> str:
     """Table that scrolls if it is too wide; the first column and "limit" are text."""
     names = list(rows[0]) if rows else []
-    look = [_LEFT if i == 0 or name == "limit" else _NUMBER for i, name in enumerate(names)]
-    lines = [
-        "".join(f'<{tag} style="{style}">{escape(x)}</{tag}>' for style, x in zip(look, cells, strict=True))
-        for tag, cells in (("th", names), *(("td", list(row.values())) for row in rows))
-    ]
-    body = "".join(f"<tr>{line}</tr>" for line in lines[1:])
-    table = f'<table style="margin:8px 0"><thead><tr>{lines[0]}</tr></thead><tbody>{body}</tbody></table>'
-    return f'<div style="overflow-x:auto">{table}</div>'
+    text = [i for i, name in enumerate(names) if i == 0 or name == "limit"]
+    return f'<div style="overflow-x:auto">{_table(names, [list(row.values()) for row in rows], text)}</div>'
 
 
 def _path_bar(result: Result) -> str:
@@ -215,12 +205,10 @@ def _path_table(result: Result) -> str:
     if isinstance(why, str):
         return ""
     rows = []
-    for title, host in (("on the device", False), ("host copies and launches", True)):
-        own = [x for x in why if x.host is host]
-        rest = sum(x.ns for x in own[SHOWN_REASONS:])
-        whole = sum(x.ns for x in own)
-        rows += [[title, ns_text(whole), f"{whole / result.latency_ns:.1%} of all"]] if own else []
-        rows += [[x.what, ns_text(x.ns), f"{x.share:.1%}"] for x in own[:SHOWN_REASONS]]
+    for title, whole, shown, others in why.parts(SHOWN_REASONS):
+        rest = sum(x.ns for x in others)
+        rows.append([title, ns_text(whole), f"{whole / result.latency_ns:.1%} of all"])
+        rows += [[x.what, ns_text(x.ns), f"{x.share:.1%}"] for x in shown]
         rows += [["other", ns_text(rest), f"{rest / whole:.1%}"]] if rest else []
     return _table(["critical path", "time [ns]", "share"], rows)
 
@@ -241,12 +229,12 @@ def _busiest(title: str, busiest: Sequence[Busy], *, links: bool) -> str:
     return _table(head, rows)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1) -> str:
-    """Table whose first `text` columns are left-aligned, and whose others are numbers."""
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[int] = (0,)) -> str:
+    """Table whose columns `text` are left-aligned, and whose others are numbers."""
 
     def line(tag: str, cells: Sequence[str]) -> str:
         return "".join(
-            f'<{tag} style="{_LEFT if i < text else _NUMBER}">{escape(x)}</{tag}>' for i, x in enumerate(cells)
+            f'<{tag} style="{_LEFT if i in text else _NUMBER}">{escape(x)}</{tag}>' for i, x in enumerate(cells)
         )
 
     body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
