@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kernbench._dtypes import DType, as_dtype, int8, int32
 from kernbench._registry import COMPONENTS
 from kernbench._units import ACK_BYTES
 from kernbench.analysis._records import Records
 from kernbench.analysis._stages import STAGES
+from kernbench.analysis.utilization import pe_window
+from kernbench.config import read_machine
+from kernbench.errors import StateError
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig, PeGemmConfig
@@ -230,6 +233,21 @@ class Roofs:
         """Intensity [flop/B] from which on `level` no longer limits."""
         return self.peak_gflops / self.levels_gbs[level]
 
+    def lines(self, intensities: Iterable[float]) -> dict[str, list[tuple[float, float]]]:
+        """Corners (intensity, Gflop/s) of the roof of each level, over a range that contains `intensities`."""
+        ridges = [self.ridge(level) for level in self.levels_gbs]
+        inside = [*intensities, *ridges]
+        return {
+            level: [(x, self.attainable_gflops(x, level)) for x in (min(inside) / 2, ridge, max(inside) * 4)]
+            for level, ridge in zip(self.levels_gbs, ridges, strict=True)
+        }
+
+    def reached(self, at: Point) -> str:
+        """Return the rate of a run as a share of its bound, in words."""
+        bound, limit = self.bound(at.intensities)
+        allows = "the peak" if limit == "peak" else f"what its intensity allows of {limit}"
+        return f"{at.gflops / bound:.0%} of {allows}"
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -248,6 +266,31 @@ class Point:
     def gflops(self) -> float:
         """Achieved rate; 1 flop/ns is 1 Gflop/s."""
         return self.flops / self.time_ns if self.time_ns else 0.0
+
+    def levels(self) -> list[dict[str, Any]]:
+        """Return its place on a roofline, for each memory level."""
+        return [{"level": level, "intensity": x, "gflops": self.gflops} for level, x in self.intensities.items()]
+
+
+def placed(records: Records, name: str) -> tuple[Point, Roofs]:
+    """Point of a run while PEs worked, and the roofs of the PEs that did, for the type that they multiplied most.
+
+    Raises
+    ------
+    StateError
+        If the run computed nothing or moved no bytes.
+    """
+    at = point(records, name, pe_window(records))
+    if not (at.intensities and at.gflops):
+        raise StateError(f"{name} computed nothing, or moved no bytes, so that it has no place on a roofline")
+    by_dtype: Counter[str] = Counter()
+    products = records.of_kind("gemm")
+    for command, flops in zip(products.command.tolist(), products.flops.tolist(), strict=True):
+        by_dtype[records.commands[command].dtype] += flops
+    dtype = max(by_dtype, key=by_dtype.__getitem__, default="")
+    config, pes = read_machine(records.spec), len(records.pes())
+    levels = {"HBM": config.cube.hbm.slice_gbs * pes, "TCM": config.cube.pe.pe_tcm.read_bw_gbs * pes}
+    return at, Roofs(2 * macs_per_ns(config, dtype or "f16") * pes, levels)
 
 
 def point(records: Records, name: str, window: tuple[int, int] | None = None) -> Point:

@@ -71,8 +71,7 @@ def breakdown(
     for stage, kinds in STAGES.items():
         chosen = records.is_kind(*kinds)
         if stage == "composite":
-            tiled = set(records.command[records.tile >= 0].tolist())
-            chosen &= records.per_row((i not in tiled for i in range(len(records.commands))), True)
+            chosen = whole_composites(records)
         if stage == "host":
             low, high = records.start_ps[chosen], records.end_ps[chosen]
             intervals.append(_on_every_lane(low, high, len(pes), start, end))
@@ -85,6 +84,14 @@ def breakdown(
     exclusive, busy = _sweep(intervals, span * len(pes))
     busy[WAIT] = exclusive[WAIT]
     return Breakdown(span, len(pes), exclusive, busy)
+
+
+def whole_composites(records: Records) -> np.ndarray:
+    """Mask of the composites whose tiles were not logged."""
+    tiled = set(records.command[records.tile >= 0].tolist())
+    whole: np.ndarray = records.per_row((i not in tiled for i in range(len(records.commands))), True)
+    whole &= records.is_kind("composite")
+    return whole
 
 
 def _lanes(records: Records, pes: list[tuple[int, int, int]]) -> np.ndarray:

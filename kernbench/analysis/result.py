@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from kernbench._registry import html_of
+from kernbench._registry import PLOTS, html_of
 from kernbench.analysis._domains import validity
 from kernbench.analysis._launches import labels, on
 from kernbench.analysis._manifest import UNKNOWN, Manifest, read_manifest
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kernbench.analysis._what_if import Prediction, Tornado
     from kernbench.analysis.why import Why
 
+
+AxesT = TypeVar("AxesT")  # matplotlib's, which nothing here imports
 
 SHOWN_LAUNCHES, SHOWN_REASONS = 10, 5
 
@@ -294,6 +296,40 @@ class Result:
         command = {"command": records.per_row([command.name for command in records.commands], "")}
         place = dict(zip(("sip", "cube", "pe"), records.location.T, strict=True))
         return pd.DataFrame({**columns, **times, **plain, **command, **place})
+
+    def plot(self, kind: str = "stages", *, ax: AxesT) -> AxesT:
+        """Draw the run into axes of a matplotlib figure, which you arrange, label and save as your paper needs it.
+
+        Parameters
+        ----------
+        kind : {"stages", "timeline", "roofline"}
+            How long each stage was busy, as `summary` returns it; the work of the PE that finished last, by stage; or
+            the run's rate under the roofs of the PEs that worked.
+        ax : matplotlib.axes.Axes
+            It is filled, and its axes are labelled with their units.
+
+        Returns
+        -------
+        Axes
+            `ax`.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such kind of plot.
+        StateError
+            If the run has nothing of this kind: no PE worked, or none computed.
+
+        Examples
+        --------
+        >>> import kernbench as kb
+        >>> from matplotlib.figure import Figure
+        >>> result = kb.run("gemm-single-pe", "preset:small").result
+        >>> result.plot("roofline", ax=Figure().subplots()).get_ylabel()
+        'rate [Gflop/s]'
+        """
+        PLOTS.resolve(kind)(self, ax)
+        return ax
 
     def trace(self, path: str | Path) -> Path:
         """Write the run as Chrome trace events, for ui.perfetto.dev: a track per component, transfers as flows."""

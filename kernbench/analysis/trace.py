@@ -6,17 +6,20 @@ Overlapping work of a component (outstanding requests, launches) is spread over 
 from __future__ import annotations
 
 import json
-from heapq import heapreplace
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heappush, heapreplace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, Records
-from kernbench.analysis._stages import ENGINE_KINDS, STAGE_OF, STAGES
+from kernbench.analysis._stages import ENGINE_KINDS, LANES, PE_KINDS, STAGE_OF, STAGES
 from kernbench.analysis._transfer import RouteBreakdown
+from kernbench.analysis.breakdown import whole_composites
 from kernbench.config._files import write_text
 
 Event = dict[str, Any]
+T = TypeVar("T")
 PATH = "critical path"
 
 
@@ -45,7 +48,7 @@ class Tracks:
                 pids[process] = len(pids) + 1
                 found += _named("process", pids[process], 0, process)
             pid = pids[process]
-            for lane, events in enumerate(_lanes(self._slices[component])):
+            for lane, events in enumerate(spread(self._slices[component], lambda x: (x["ts"], x["ts"] + x["dur"]))):
                 tid = tids[pid] = tids.get(pid, 0) + 1
                 found += _named("thread", pid, tid, f"{thread} #{lane}" if lane else thread)
                 for event in events:
@@ -116,21 +119,21 @@ def _moves(records: Records, tracks: Tracks, work: dict[tuple[int, int, int, int
             tracks.flow(event, onward, "message")
 
 
-def _lanes(events: list[Event]) -> list[list[Event]]:
-    """Spread slices over the fewest tracks on which none overlap."""
-    lanes: list[list[Event]] = []
-    free: list[tuple[int, int]] = []
-    for event in sorted(events, key=lambda e: (e["ts"], e["dur"])):
-        if free and free[0][0] <= event["ts"]:
-            lane = free[0][1]
-            heapreplace(free, (event["ts"] + event["dur"], lane))
+def spread(pieces: Iterable[T], span: Callable[[T], tuple[float, float]]) -> list[list[T]]:
+    """Spread pieces, each with its (start, end), over the fewest tracks on which none overlap."""
+    tracks: list[list[T]] = []
+    free: list[tuple[float, int]] = []
+    for piece in sorted(pieces, key=span):
+        start, end = span(piece)
+        if free and free[0][0] <= start:
+            track = free[0][1]
+            heapreplace(free, (end, track))
         else:
-            lane = len(lanes)
-            lanes.append([])
-            free.append((event["ts"] + event["dur"], lane))
-            free.sort()
-        lanes[lane].append(event)
-    return lanes
+            track = len(tracks)
+            tracks.append([])
+            heappush(free, (end, track))
+        tracks[track].append(piece)
+    return tracks
 
 
 def _names(component: str) -> tuple[str, str]:
@@ -167,17 +170,35 @@ def timeline(records: Records, pe: tuple[int, int, int], window: tuple[int, int]
     window : (start_ps, end_ps), optional
         Only work that overlaps it.
     """
-    rows = records.of_pe(*pe).of_kind(*ENGINE_KINDS)
+    own = records.of_pe(*pe)
+    rows = own.where(own.is_kind(*ENGINE_KINDS) | whole_composites(own))
     if window:
         rows = rows.within(*window)
+    stages, commands = [STAGE_OF.get(kind, "") for kind in rows.kinds], [command.name for command in rows.commands]
+    columns = (rows.kind, rows.start_ps, rows.end_ps, rows.tile, rows.command)
     table = [
         {
-            "stage": STAGE_OF[op.kind],
-            "start_ns": op.start_ps / 1000,
-            "end_ns": op.end_ps / 1000,
-            "tile": op.tile,
-            "command": op.command.name,
+            "stage": stages[kind],
+            "start_ns": start / 1000,
+            "end_ns": end / 1000,
+            "tile": tile,
+            "command": commands[command] if command >= 0 else "",
         }
-        for op in rows
+        for kind, start, end, tile, command in zip(*(column.tolist() for column in columns), strict=True)
     ]
     return sorted(table, key=lambda row: (row["start_ns"], row["end_ns"], row["stage"]))
+
+
+def last_pe(records: Records) -> tuple[int, int, int] | None:
+    """Return the PE that finished last, of several the first; None if none worked."""
+    work = records.of_kind(*PE_KINDS)
+    last = work.location[work.end_ps == work.end_ps.max(initial=0)]
+    return min(map(tuple, last.tolist()), default=None)
+
+
+def lanes(pieces: Iterable[Mapping[str, Any]]) -> dict[str, list[list[Mapping[str, Any]]]]:
+    """Rows of `timeline` by stage, in the order of `LANES`, each stage on the fewest tracks without overlap."""
+    of: dict[str, list[Mapping[str, Any]]] = {stage: [] for stage in (*LANES, "composite")}
+    for piece in pieces:
+        of[piece["stage"]].append(piece)
+    return {stage: spread(own, lambda x: (x["start_ns"], x["end_ns"])) for stage, own in of.items() if own}

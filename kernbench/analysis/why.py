@@ -122,21 +122,26 @@ class Why:
         saved = self.savings.of(reason)
         return [f"-> {self.savings.borne_out(reason).advice()}", *([f"   {saved}"] if saved else [])]
 
+    def parts(self, listed: int) -> list[tuple[str, float, list[Reason], list[Reason]]]:
+        """Title, time [ns], the first reasons and the others: of the device, and of the host."""
+        found = []
+        for title, host in (("on the device", False), ("host copies and launches", True)):
+            if own := [x for x in self.reasons if x.host is host]:
+                found.append((title, sum(x.ns for x in own), own[:listed], own[listed:]))
+        return found
+
     def lines(self, listed: int, *, advice: bool = False) -> list[str]:
-        total = self.path.makespan_ps / 1000
+        total, parts = self.path.makespan_ps / 1000, self.parts(listed)
         texts = {x: f"{x.what} {x.resource}" + (f" and {x.others} more" if x.others else "") for x in self.reasons}
-        blocks = [[x for x in self.reasons if x.host is host] for host in (False, True)]
-        width = max((len(texts[x]) for block in blocks for x in block[:listed]), default=0)
+        width = max((len(texts[x]) for _, _, shown, _ in parts for x in shown), default=0)
         lines = []
-        for title, block in zip(("on the device", "host copies and launches"), blocks, strict=True):
-            whole = sum(x.ns for x in block)
-            if block:
-                lines.append(f"{title}: {whole:,.2f} ns, {whole / total:.1%} of the time")
-            for i, x in enumerate(block[:listed], 1):
+        for title, whole, shown, rest in parts:
+            lines.append(f"{title}: {whole:,.2f} ns, {whole / total:.1%} of the time")
+            for i, x in enumerate(shown, 1):
                 lines.append(f"{i:>3}. {texts[x]:<{width}}{x.ns:>14,.2f} ns {x.share:>6.1%}  {x.kind}")
                 if advice:
                     lines += [f"     {text}" for text in self.advice(x)]
-            if rest := block[listed:]:
+            if rest:
                 ns = sum(x.ns for x in rest)
                 lines.append(f"     {f'{len(rest)} more':<{width}}{ns:>14,.2f} ns {ns / whole:>6.1%}")
         return lines

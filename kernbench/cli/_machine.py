@@ -98,7 +98,7 @@ VIEWS = ("system", "sip", "cube", "pe")
 @click.argument("file", required=False, metavar="[FILE|preset:NAME]")
 @click.option("--view", type=click.Choice(VIEWS), help="Only this view. Default: all in words; system in a drawing.")
 @click.option(
-    "--out", type=NewFile(), help="Draw into this file, by its ending an .svg or a .png, instead of printing words."
+    "--out", type=NewFile(".svg", ".png"), help="Draw into this file, by its ending, instead of printing words."
 )
 @machine_option
 @set_option
@@ -114,8 +114,6 @@ def show(
     """Show a machine: the nearest topology.yaml upward, a FILE, or a preset."""
     if file is not None and source is not None:
         raise click.UsageError(f"give {file} or --machine {source}, not both")
-    if out and out.suffix not in (".svg", ".png"):
-        raise click.BadParameter(f"{out} must end in .svg or .png", param_hint="--out")
     machine = load_machine(file or source, overrides)
     if out:
         _draw(machine, view or "system", out)
@@ -127,16 +125,10 @@ def show(
 
 
 def _draw(machine: Machine, name: str, out: Path) -> None:
-    from kernbench.config._files import replacing, write_text
     from kernbench.viz._machine import machine_section
     from kernbench.viz.still import Still, view_svg
 
-    svg = view_svg(machine_section(machine), name)
-    if out.suffix == ".svg":
-        write_text(out, svg)
-    else:
-        with replacing(out) as part:
-            part.write_bytes(Still(svg).png())
+    Still(view_svg(machine_section(machine), name)).save(out)
 
 
 def _describe(machine: Machine, names: tuple[str, ...]) -> None:

@@ -66,15 +66,18 @@ json_option = click.option(
 
 
 class NewFile(click.Path):
-    """A file to write, in an existing folder; checked before a run, not after it."""
+    """A file to write, in an existing folder, with one of some endings if given; checked before a run, not after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *endings: str) -> None:
         super().__init__(dir_okay=False, writable=True)
+        self._endings = endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = Path(str(super().convert(value, param, ctx)))
         if not path.parent.is_dir():
             self.fail(f"{path}: folder {path.parent} does not exist; make it first, or name another", param, ctx)
+        if self._endings and path.suffix not in self._endings:
+            self.fail(f"{path} must end in {' or '.join(self._endings)}", param, ctx)
         return path
 
 

@@ -231,9 +231,7 @@ def _load_curves(
             if not as_json:
                 click.echo(f"\n{curve!r}" if len(curves) > 1 else f"{machine!r}\n\n{curve!r}")
     if file is not None:
-        from kernbench.viz.figures import save
-
-        save(figure(curves), file)
+        figure(curves).save(file)
     if as_json:
         echo_json([curve.to_dict() for curve in curves])
 
@@ -270,7 +268,7 @@ OVERVIEW, OVERVIEW_MESSAGES = [4096], [128, 4096, 10240]
     "--cycles", type=click.IntRange(200), default=10_000, help="With --load: time of each load. Default: 10000."
 )
 @click.option(
-    "--out", "--figure", "file", cls=Aliased, type=NewFile(), help="With --load: write the figure, PNG or SVG."
+    "--out", "--figure", "file", cls=Aliased, type=NewFile(".svg", ".png"), help="With --load: write the figure."
 )
 @machine_options
 @json_option

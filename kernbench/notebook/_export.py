@@ -8,21 +8,20 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernbench.analysis._manifest import Manifest
-from kernbench.analysis._roofline import Roofs, macs_per_ns, point
 from kernbench.analysis.result import INCOMPLETE
-from kernbench.analysis.trace import timeline
-from kernbench.analysis.utilization import pe_window, shares
-from kernbench.errors import ArgumentError, KernbenchError, StateError
+from kernbench.analysis.trace import last_pe, timeline
+from kernbench.analysis.utilization import shares
+from kernbench.errors import ArgumentError, KernbenchError
 from kernbench.notebook._job import written
 from kernbench.notebook._machine import machine_yaml
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
+from kernbench.viz.figures import roofline, tile_timeline
 from kernbench.viz.still import link_heatmap
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.notebook._model import Entry
-    from kernbench.viz.figures import Figure
 
 
 class Export(NamedTuple):
@@ -63,33 +62,6 @@ def manifest(entry: Entry) -> Manifest:
     return Manifest(entry.workload.name, given, options, entry.source, entry.overrides)
 
 
-def roofs_of(entry: Entry, pes: int) -> Roofs:
-    """Peak of `pes` matrix engines for the run's type, and the bandwidths of their memories."""
-    config = entry.machine.config
-    levels = {"HBM": config.cube.hbm.slice_gbs * pes, "TCM": config.cube.pe.pe_tcm.read_bw_gbs * pes}
-    return Roofs(2 * macs_per_ns(config, entry.dtype) * pes, levels)
-
-
-def roofline_figure(entry: Entry, result: Result) -> Figure:
-    """Draw the run under the roofs of the PEs that did work."""
-    from kernbench.viz.figures import roofline  # matplotlib, which takes a while to import
-
-    pes = max(1, len(result.records.pes()))
-    at = point(result.records, entry.workload.name, pe_window(result.records))
-    if not (at.intensities and at.gflops):
-        raise StateError(
-            f"run {entry.number} computed nothing, or moved no bytes, so that it has no place on a roofline"
-        )
-    roofs = roofs_of(entry, pes)
-    bound, limit = roofs.bound(at.intensities)
-    rows = [
-        {"name": f"run {entry.number}, bytes of {level}", "series": level, "intensity": x, "gflops": at.gflops}
-        for level, x in at.intensities.items()
-    ]
-    title = f"{entry.workload.name}: {at.gflops / bound:.0%} of the bound of {pes} PEs, set by {limit}"
-    return roofline(rows, roofs, machine=entry.machine.hash, title=title)
-
-
 def _links(entry: Entry, result: Result) -> bytes:
     share = shares(result.records.links, result.records.makespan_ps)
     note = "" if result.complete else INCOMPLETE
@@ -97,10 +69,13 @@ def _links(entry: Entry, result: Result) -> bytes:
 
 
 def _timeline(entry: Entry, result: Result) -> bytes:
-    from kernbench.viz.figures import tile_timeline
+    pe = last_pe(result.records) or (0, 0, 0)
+    title = f"{entry.name}: sip{pe[0]}.cube{pe[1]}.pe{pe[2]}"
+    return tile_timeline(timeline(result.records, pe), machine=entry.machine.hash, title=title).png()
 
-    pe = next(iter(result.records.pes()), (0, 0, 0))
-    return tile_timeline(timeline(result.records, pe), machine=entry.machine.hash, title=entry.name).png()
+
+def _roofline(entry: Entry, result: Result) -> bytes:
+    return roofline(result.records, name=entry.name).png()
 
 
 def _result(entry: Entry, result: Result) -> bytes:
@@ -128,7 +103,7 @@ EXPORTS: dict[str, tuple[str, str, Callable[[Entry, Result], bytes]]] = {
     "machine file": ("-topology.yaml", "application/yaml", lambda entry, _: machine_yaml(entry.machine).encode()),
     "figure of the timeline": ("-timeline.png", "image/png", _timeline),
     "figure of the links": ("-links.png", "image/png", _links),
-    "figure of the roofline": ("-roofline.png", "image/png", lambda entry, x: roofline_figure(entry, x).png()),
+    "figure of the roofline": ("-roofline.png", "image/png", _roofline),
     "result and why (JSON)": (".json", "application/json", _json),
     "trace for ui.perfetto.dev": ("-trace.json", "application/json", lambda _, x: written(x.trace, "trace.json")),
 }

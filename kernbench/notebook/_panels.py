@@ -13,11 +13,11 @@ import ipywidgets as widgets
 
 from kernbench.analysis._launches import calls
 from kernbench.analysis._resources import Reason
-from kernbench.analysis._roofline import macs_per_ns, point
-from kernbench.analysis.utilization import pe_window, utilization
+from kernbench.analysis._roofline import macs_per_ns, placed
+from kernbench.analysis.utilization import utilization
 from kernbench.analysis.why import Why
-from kernbench.errors import KernbenchError
-from kernbench.notebook._export import EXPORTS, export, roofs_of
+from kernbench.errors import KernbenchError, StateError
+from kernbench.notebook._export import EXPORTS, export
 from kernbench.notebook._live import SIMULATING
 from kernbench.notebook._model import DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer
 from kernbench.notebook._runs import RunsTab
@@ -297,15 +297,14 @@ class ResultTabs:
 
     def _draw_roofline(self, finished: Finished) -> None:
         entry, result = finished.entry, finished.result
-        at, pes = point(result.records, entry.workload.name, pe_window(result.records)), len(result.records.pes())
         self.roofline_note.value = escape(utilization_line(entry, result))
-        if not (at.intensities and at.gflops):
+        try:
+            at, roofs = placed(result.records, f"run {entry.number}")
+        except StateError:
             self.roofline.children = []
             return
-        drawn = roofline(
-            f"run {entry.number}", at.intensities, at.gflops, roofs_of(entry, pes), f"Roofline of {pes} PEs"
-        )
-        show_chart(self.roofline, drawn)
+        pes = len(result.records.pes())
+        show_chart(self.roofline, roofline(at, roofs, f"Roofline of {pes} PE{'s' * (pes > 1)}"))
 
     def _forget(self) -> None:
         """Remove the offered file, because the run or the kind of file has changed."""

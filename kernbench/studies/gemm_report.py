@@ -10,13 +10,13 @@ from typing import Any
 
 from kernbench.analysis._resources import COMPONENTS, kind_of
 from kernbench.analysis._stages import ENGINES as PARTS
-from kernbench.analysis._stages import LABELS, TILE_STAGES
 from kernbench.points._keys import Row
 from kernbench.studies.study import Finding, Tables, fastest, groups, over, plain, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, Column
+from kernbench.viz.figures import tile_timeline
 
 METHOD = (
     "Each product is one composite command of PE 0. A and B are in the PE's HBM slice, and C is written back there. "
@@ -66,36 +66,7 @@ def _over_ideal(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _tiles(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    alt = kinds.altair()
-    first = _first_tiles(rows)
-    begin = min(piece["start_ns"] for piece in first)
-    boxes: list[Row] = []
-    order: list[str] = []
-    for stage in TILE_STAGES:
-        lanes: list[list[Row]] = []
-        for piece in sorted((x for x in first if x["stage"] == stage), key=lambda x: x["start_ns"]):
-            lane = next((lane for lane in lanes if lane[-1]["end_ns"] <= piece["start_ns"]), [])
-            lanes += [] if lane else [lane]
-            lane.append(piece)
-        for i, lane in enumerate(lanes, 1):
-            order.append(f"{LABELS[stage]} {i}" if len(lanes) > 1 else LABELS[stage])
-            boxes += [_box(order[-1], piece, begin) for piece in lane]
-    base = alt.Chart().encode(y=alt.Y("engine", sort=order, title=None), tooltip=["engine", "tile", "start", "end"])
-    bar = base.mark_bar(stroke="white", strokeWidth=1).encode(
-        x=alt.X("start:Q", title="time since the first read [ns]", axis=alt.Axis(grid=False)),
-        x2="end:Q",
-        color=alt.Color("fill:N", scale=None),
-    )
-    number = base.mark_text().encode(x="middle:Q", text="tile:Q", color=alt.Color("ink:N", scale=None))
-    return alt.layer(bar, number, data=table(boxes)).properties(width=720, height=24 * len(order))
-
-
-def _box(engine: str, piece: Row, begin: float) -> Row:
-    start, end, even = piece["start_ns"] - begin, piece["end_ns"] - begin, piece["tile"] % 2 == 0
-    return {
-        "engine": engine, "tile": piece["tile"], "start": start, "end": end, "middle": (start + end) / 2,
-        "fill": palette.BLUE if even else palette.SKY, "ink": "white" if even else "black",
-    }  # fmt: skip
+    return tile_timeline(_first_tiles(rows), machine=machine.hash, title=_matrix_share(rows))
 
 
 def _busiest(rows: Sequence[Mapping[str, Any]]) -> str:

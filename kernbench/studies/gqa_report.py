@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kernbench.analysis._roofline import macs_per_ns
+from kernbench.analysis._roofline import Roofs, macs_per_ns
 from kernbench.studies._start_of_work import KERNELS, SERIES
 from kernbench.studies.attention import LAYERS, PRODUCTS, TIMES
 from kernbench.studies.study import Finding, Tables, first_upper, groups, over, table
@@ -44,7 +44,7 @@ COLUMNS = {
     PES: Column("PEs"),
     "longer_pct": Column("longer at half the speed of one part", "%"),
     "intensity": Column("useful operations per byte from HBM", "flop/B"),
-    "gflops": Column("useful operations of a PE", "Gflop/s"),
+    "rate": Column("useful operations of a PE"),
     "sent_bytes": Column("sent between PEs", "B"),
     "path_matrix_ns": Column("matrix engines"),
     "path_vector_ns": Column("vector engines"),
@@ -139,7 +139,6 @@ def _stages(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine
 
 
 def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    alt = kinds.altair()
     peak, gbs = 2 * macs_per_ns(machine.config, "f16"), machine.config.cube.hbm.slice_gbs
     shown = []
     for row in rows:
@@ -149,11 +148,7 @@ def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machi
         own = sorted((row for row in shown if row["phase"] == phase), key=lambda row: float(row["gflops"]))
         shortest, longest = (choose(row["context"] for row in own) for choose in (min, max))
         own[-1][RUN] = f"{phase}, {shortest:,} to {longest:,} tokens" if longest > shortest else phase
-    found = kinds.points("intensity", "gflops", by="phase", label=RUN, log_x=True, log_y=True)(shown, columns, machine)
-    ends = [min(row["intensity"] for row in shown) / 2, peak / gbs, 2 * max(row["intensity"] for row in shown)]
-    roof = [{"intensity": x, "gflops": min(peak, x * gbs)} for x in ends]
-    line = alt.Chart(table(roof)).mark_line(color=palette.DARK_GREY)
-    return found + line.encode(x="intensity:Q", y="gflops:Q")
+    return kinds.roofline(shown, Roofs(peak, {"HBM slice": gbs}), by="phase", label=RUN, columns=columns)
 
 
 def _by_context(rows: Sequence[Row]) -> list[Row]:

@@ -99,37 +99,10 @@ def _over_bound(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
 
 
 def _roofline(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], machine: Machine) -> Any:
-    alt = kinds.altair()
-    config, level = machine.config, "HBM of the SIP"
-    peak, gbs = 2 * macs_per_ns(config, rows[0]["dtype"]), config.cube.hbm.slice_gbs * config.pes_per_sip
-    roofs = Roofs(peak * config.pes_per_sip, {level: gbs})
-    fastest = _fastest(rows)
-    data = table(
-        [
-            {
-                "list": row["list"], "layer": row["layer"], "intensity": row["intensity"],
-                "tflops": row["gflops"] / 1000,
-            }
-            for row in fastest
-        ]
-    )  # fmt: skip
-    low, high = data["intensity"].min() / 1.5, max(data["intensity"].max(), roofs.ridge(level)) * 2
-    corners = [low, roofs.ridge(level), high]
-    roof = table({"intensity": x, "tflops": roofs.attainable_gflops(x, level) / 1000} for x in corners)
-    log = alt.Scale(type="log", domain=[low, high], nice=False)
-    x = alt.X("intensity:Q", title="flop / B of HBM", scale=log, axis=kinds.log_axis(corners))
-    y = alt.Y("tflops:Q", title="rate [Tflop/s]", scale=alt.Scale(type="log"), axis=kinds.log_axis(data["tflops"]))
-    names = list(dict.fromkeys(data["list"]))
-    said = f"{level} {gbs / 1000:,.1f} TB/s, matrix engines {roofs.peak_gflops / 1000:,.0f} Tflop/s"
-    line = alt.Chart(roof).mark_line(color=palette.DARK_GREY).encode(x=x, y=y)
-    label = alt.Chart(roof.tail(1)).mark_text(align="right", dy=-8).encode(x=x, y=y, text=alt.value(said))
-    base = alt.Chart(data).encode(x=x, y=y)
-    dots = base.mark_point(filled=True, size=60, opacity=1).encode(
-        color=alt.Color("list:N", title=None, scale=alt.Scale(domain=names, range=list(palette.SERIES))),
-        shape=alt.Shape("list:N", title=None, scale=alt.Scale(domain=names)),
-        tooltip=["layer", "intensity", "tflops"],
-    )
-    return alt.layer(line, label, dots).properties(width=520, height=320)
+    config = machine.config
+    peak, gbs = 2 * macs_per_ns(config, rows[0]["dtype"]), config.cube.hbm.slice_gbs
+    roofs = Roofs(peak * config.pes_per_sip, {"HBM of the SIP": gbs * config.pes_per_sip})
+    return kinds.roofline(_fastest(rows), roofs, by="list", columns={"list": Column("")})
 
 
 def _title(row: Mapping[str, Any]) -> str:

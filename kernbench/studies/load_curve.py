@@ -24,7 +24,7 @@ from kernbench.topology.builder import Machine, resolve_topology
 if TYPE_CHECKING:
     from kernbench.sim_engine._network import Link
     from kernbench.sim_engine._transaction import Route
-    from kernbench.viz.figures import Figure
+    from kernbench.viz.still import Still
 
 PATTERNS = ("uniform", "transpose", "tornado", "hotspot")
 NETWORKS = ("cube", "sips")
@@ -89,12 +89,16 @@ class LoadCurve:
 
     @property
     def name(self) -> str:
-        return f"{self.pattern}, {self.packet} flit{'s' * (self.packet > 1)}"
+        return f"{self.pattern}, {self.flits}"
+
+    @property
+    def flits(self) -> str:
+        return f"{self.packet} flit{'s' * (self.packet > 1)}"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def figure(self) -> Figure:
+    def figure(self) -> Still:
         return figure([self])
 
     def __repr__(self) -> str:
@@ -118,12 +122,18 @@ class LoadCurve:
         return f"<pre>{escape(repr(self))}</pre>"
 
 
-def figure(curves: Sequence[LoadCurve]) -> Figure:
+def figure(curves: Sequence[LoadCurve]) -> Still:
     from kernbench.viz.figures import load_curves
 
     first = curves[0]
     lines = [
-        (c.name, [(p.load, p.latency_ns) for p in c.points if not p.saturated], c.zero_load_ns, c.saturation)
+        (
+            c.pattern,
+            c.flits,
+            [(p.load, p.latency_ns) for p in c.points if not p.saturated],
+            c.zero_load_ns,
+            c.saturation,
+        )
         for c in curves
     ]
     under = (

@@ -335,7 +335,7 @@ def _progress(name: str, store: Path) -> Iterator[None]:
 
 STAMP = "made_of.json"
 _APART = (STAMP, "running.lock")
-_DRAWN_BY = ("matplotlib", "numpy", "pandas")
+_DRAWN_BY = ("altair", "numpy", "pandas", "vl-convert-python")
 
 
 def read_cells(notebook: Path) -> list[str]:

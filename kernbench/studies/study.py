@@ -425,7 +425,7 @@ class Report:
         return self._named(name).image(self.rows, self.study.columns, self.machine, self._drawn.get(name, b""))
 
     def chart(self, name: str) -> Any:
-        """Return a chart of the rows: Altair's, or a matplotlib figure.
+        """Return a chart of the rows: Altair's, or a still.
 
         Raises
         ------

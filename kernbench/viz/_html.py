@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -11,11 +11,12 @@ import numpy as np
 
 from kernbench.analysis._domains import validity
 from kernbench.analysis._launches import labels, on
-from kernbench.analysis._stages import LABELS, LANES, PE_KINDS, STAGES
 from kernbench.analysis.compare import ns_text, percent, value_text
 from kernbench.analysis.result import INCOMPLETE, SHOWN_LAUNCHES, SHOWN_REASONS
+from kernbench.analysis.trace import last_pe, timeline
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import _palette as palette
+from kernbench.viz.figures import WIDTH, timeline_svg
 
 if TYPE_CHECKING:
     from kernbench.analysis._records import Records
@@ -28,7 +29,6 @@ _SHOWN, _SHOWN_ROWS, _BARS = 8, 12, 6  # reasons, rows of the log, segments of t
 _LEFT = "text-align:left;white-space:nowrap"
 _NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
 _WARNING = f"border-left:3px solid {palette.VERMILION};padding-left:6px"
-_WIDTH, _LABELS, _LANE = 640, 64, 16  # [px]
 _COLOURS = [*dict.fromkeys(palette.STAGES.values())]
 
 
@@ -65,8 +65,8 @@ def records_html(records: Records) -> str:
     more = len(records) - len(first)
     return (
         f"<div>{escape(repr(records))}</div>"
-        + _table(["kind", "rows", "time in all [ns]", "bytes"], kinds, 1)
-        + _table(["component", "kind", "command", "start [ns]", "end [ns]", "bytes", "tile"], first, 3)
+        + _table(["kind", "rows", "time in all [ns]", "bytes"], kinds)
+        + _table(["component", "kind", "command", "start [ns]", "end [ns]", "bytes", "tile"], first, range(3))
         + (f"<div>... and {more:,} more</div>" if more > 0 else "")
     )
 
@@ -79,20 +79,16 @@ def why_html(why: Why) -> str:
         for i, cell in enumerate(("on the critical path", "time [ns]", "share", "spent on", "to change"))
     )
     rows = []
-    for title, host in (("on the device", False), ("host copies and launches", True)):
-        own = [x for x in why if x.host is host]
-        ns = sum(x.ns for x in own)
-        if not own:
-            continue
+    for title, ns, shown, rest in why.parts(_SHOWN):
         rows.append(_why_row(f"<b>{title}</b>", f"<b>{ns:,.2f}</b>", f"<b>{ns / total:.1%} of all</b>"))
-        for x in own[:_SHOWN]:
+        for x in shown:
             more = f" and {x.others} more" if x.others else ""
             bar = f";background:linear-gradient(90deg,rgba(0,114,178,.3) {x.share:.1%},transparent {x.share:.1%})"
             advice = "<br>".join(escape(text.removeprefix("-> ").strip()) for text in why.advice(x))
             last = f'<td>{escape(x.kind)}</td><td style="text-align:left">{advice}</td>'
             what = f"{escape(x.what)} <code>{escape(x.resource)}</code>{more}"
             rows.append(_why_row(what, f"{x.ns:,.2f}", f"{x.share:.1%}", f"{bar};min-width:80px", last))
-        if rest := own[_SHOWN:]:
+        if rest:
             left = sum(x.ns for x in rest)
             rows.append(_why_row(f"{len(rest)} more", f"{left:,.2f}", f"{left / ns:.1%}"))
     rows.append(_why_row("<b>sum</b>", f"<b>{total:,.2f}</b>", ""))
@@ -132,7 +128,7 @@ def result_html(result: Result) -> str:
         parts.append(_table([title, "start [ns]", "latency [ns]"], rows))
     parts.append(_busiest("busiest components", result.busiest_components(), links=False))
     parts.append(_busiest("busiest links", result.busiest_links(), links=True))
-    return f'<div style="max-width:{_WIDTH + 80}px">{"".join(parts)}</div>'
+    return f'<div style="max-width:{WIDTH + 80}px">{"".join(parts)}</div>'
 
 
 def model_html(
@@ -149,14 +145,8 @@ def model_html(
 def _named_table(rows: Sequence[Mapping[str, str]]) -> str:
     """Table that scrolls if it is too wide; the first column and "limit" are text."""
     names = list(rows[0]) if rows else []
-    look = [_LEFT if i == 0 or name == "limit" else _NUMBER for i, name in enumerate(names)]
-    lines = [
-        "".join(f'<{tag} style="{style}">{escape(x)}</{tag}>' for style, x in zip(look, cells, strict=True))
-        for tag, cells in (("th", names), *(("td", list(row.values())) for row in rows))
-    ]
-    body = "".join(f"<tr>{line}</tr>" for line in lines[1:])
-    table = f'<table style="margin:8px 0"><thead><tr>{lines[0]}</tr></thead><tbody>{body}</tbody></table>'
-    return f'<div style="overflow-x:auto">{table}</div>'
+    text = [i for i, name in enumerate(names) if i == 0 or name == "limit"]
+    return f'<div style="overflow-x:auto">{_table(names, [list(row.values()) for row in rows], text)}</div>'
 
 
 def _path_bar(result: Result) -> str:
@@ -181,68 +171,33 @@ def _bar_svg(named: Sequence[tuple[str, float, str]], label: str) -> str:
         if not share:
             continue
         pieces.append(
-            f'<rect x="{x:.2f}" width="{share * _WIDTH:.2f}" height="22" fill="{colour}">'
+            f'<rect x="{x:.2f}" width="{share * WIDTH:.2f}" height="22" fill="{colour}">'
             f"<title>{name}: {ns:,.2f} ns, {share:.1%}</title></rect>"
         )
         legend.append(
             f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:.8em;'
             f'height:.8em;background:{colour}"></span> {name} {share:.0%}</span>'
         )
-        x += share * _WIDTH
+        x += share * WIDTH
     bar = (
-        f'<svg viewBox="0 0 {_WIDTH} 22" width="100%" height="22" preserveAspectRatio="none" role="img" '
+        f'<svg viewBox="0 0 {WIDTH} 22" width="100%" height="22" preserveAspectRatio="none" role="img" '
         f'aria-label="{label}">{"".join(pieces)}</svg>'
     )
     return f'<div style="margin:6px 0">{bar}<div style="font-size:85%">{"".join(legend)}</div></div>'
 
 
-def timeline_svg(records: Records, pe: tuple[int, int, int]) -> str:
-    """Timeline of one PE, a lane per stage; intervals closer than half a pixel are merged."""
-    start, end = pe_window(records, pe)
-    scale = (_WIDTH - _LABELS) / max(1, end - start)
-    lanes: list[str] = []
-    for stage, rows in _stages(records, pe):
-        order = np.argsort(rows.start_ps, kind="stable")
-        low = _LABELS + (rows.start_ps[order] - start) * scale
-        high = np.maximum.accumulate(_LABELS + (rows.end_ps[order] - start) * scale)
-        breaks = np.flatnonzero(low[1:] > high[:-1] + 0.5)
-        low, high = low[np.concatenate([[0], breaks + 1])], high[np.concatenate([breaks, [-1]])]
-        y = len(lanes) * _LANE
-        boxes = "".join(
-            f"M{a:.1f} {y + 2}h{max(b - a, 0.3):.1f}v{_LANE - 4}H{a:.1f}z" for a, b in zip(low, high, strict=True)
-        )
-        lanes.append(
-            f'<text x="0" y="{y + 12}" font-size="11" fill="currentColor">{LABELS[stage]}</text>'
-            f'<path d="{boxes}" fill="{palette.STAGES[stage]}"/>'
-        )
-    height = len(lanes) * _LANE
-    view = f'viewBox="0 0 {_WIDTH} {height + 16}" width="100%" role="img" aria-label="timeline of one PE"'
-    return f"<svg {view}>{''.join(lanes)}{_ends(_LABELS, _WIDTH, height + 12, start, end)}</svg>"
-
-
-def _stages(records: Records, pe: tuple[int, int, int]) -> Iterator[tuple[str, Records]]:
-    mine = records.of_pe(*pe)
-    for stage in (*LANES, "composite"):
-        rows = mine.of_kind(*STAGES[stage])
-        if len(rows):
-            yield stage, rows
-
-
-def _ends(left: int, right: int, y: int, start_ps: int, end_ps: int) -> str:
-    look = 'font-size="11" fill="currentColor"'
-    return "".join(
-        f'<text x="{x}" y="{y}" {look} text-anchor="{anchor}">{ns_text(ps / 1000)} ns</text>'
-        for x, anchor, ps in ((left, "start", start_ps), (right, "end", end_ps))
-    )
-
-
 def _last_timeline(records: Records) -> str:
-    work = records.of_kind(*PE_KINDS)
-    if not len(work):
+    pe = last_pe(records)
+    if pe is None:
         return ""
-    last = min(map(tuple, work.location[work.end_ps == work.end_ps.max()].tolist()))
-    where = "sip{}.cube{}.pe{}".format(*last)
-    return f"<div>{where}{', which finished last' if len(records.pes()) > 1 else ''}</div>{timeline_svg(records, last)}"
+    where = "sip{}.cube{}.pe{}".format(*pe)
+    start, end = pe_window(records, pe)
+    lanes, height = timeline_svg(timeline(records, pe), start / 1000, end / 1000)
+    view = f'viewBox="0 0 {WIDTH} {height:g}" width="100%" role="img" aria-label="timeline of one PE"'
+    return (
+        f"<div>{where}{', which finished last' if len(records.pes()) > 1 else ''}</div>"
+        f'<svg {view} fill="currentColor">{lanes}</svg>'
+    )
 
 
 def _path_table(result: Result) -> str:
@@ -250,12 +205,10 @@ def _path_table(result: Result) -> str:
     if isinstance(why, str):
         return ""
     rows = []
-    for title, host in (("on the device", False), ("host copies and launches", True)):
-        own = [x for x in why if x.host is host]
-        rest = sum(x.ns for x in own[SHOWN_REASONS:])
-        whole = sum(x.ns for x in own)
-        rows += [[title, ns_text(whole), f"{whole / result.latency_ns:.1%} of all"]] if own else []
-        rows += [[x.what, ns_text(x.ns), f"{x.share:.1%}"] for x in own[:SHOWN_REASONS]]
+    for title, whole, shown, others in why.parts(SHOWN_REASONS):
+        rest = sum(x.ns for x in others)
+        rows.append([title, ns_text(whole), f"{whole / result.latency_ns:.1%} of all"])
+        rows += [[x.what, ns_text(x.ns), f"{x.share:.1%}"] for x in shown]
         rows += [["other", ns_text(rest), f"{rest / whole:.1%}"]] if rest else []
     return _table(["critical path", "time [ns]", "share"], rows)
 
@@ -276,12 +229,12 @@ def _busiest(title: str, busiest: Sequence[Busy], *, links: bool) -> str:
     return _table(head, rows)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1) -> str:
-    """Table whose first `text` columns are left-aligned, and whose others are numbers."""
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], text: Collection[int] = (0,)) -> str:
+    """Table whose columns `text` are left-aligned, and whose others are numbers."""
 
     def line(tag: str, cells: Sequence[str]) -> str:
         return "".join(
-            f'<{tag} style="{_LEFT if i < text else _NUMBER}">{escape(x)}</{tag}>' for i, x in enumerate(cells)
+            f'<{tag} style="{_LEFT if i in text else _NUMBER}">{escape(x)}</{tag}>' for i, x in enumerate(cells)
         )
 
     body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)

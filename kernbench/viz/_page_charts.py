@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kernbench.viz import charts
 from kernbench.viz.charts import altair
 
 if TYPE_CHECKING:
-    from kernbench.analysis._roofline import Roofs
+    from kernbench.analysis._roofline import Point, Roofs
 
 _TEXT, _MUTED, _EDGE = "var(--kbp-text)", "var(--kbp-muted)", "var(--kbp-border)"
 _ACCENT, _SECOND, _QUIET = "var(--kbp-accent)", "var(--kbp-path)", "var(--kbp-outline)"
@@ -89,61 +90,13 @@ def value_text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def roofline(name: str, intensities: Mapping[str, float], gflops: float, roofs: Roofs, title: str) -> Any:
-    """Draw one run below one roof for each memory level, with a point at its intensity of each, and name the limit.
-
-    `intensities` are its flops for each byte that it moved at a level.
-    """
+def roofline(at: Point, roofs: Roofs, title: str) -> Any:
+    """Draw one run below one roof for each memory level, with a point at its intensity of each, and name the limit."""
     alt = altair()
-    ridges = {level: roofs.ridge(level) for level in roofs.levels_gbs}
-    low = min([*intensities.values(), *ridges.values()]) / 4
-    high = max([*intensities.values(), *ridges.values()]) * 8
-    bound, limit = roofs.bound(intensities)
-    lines = [
-        {"level": level, "x": at, "y": roofs.attainable_gflops(at, level)}
-        for level, ridge in ridges.items()
-        for at in (low, ridge, high)
-    ]
-    labels = [
-        {"x": low * 1.15, "y": roofs.attainable_gflops(low * 1.15, level), "text": f"{level} {bw:,g} GB/s"}
-        for level, bw in roofs.levels_gbs.items()
-    ]
-    peak = {"x": high, "y": roofs.peak_gflops, "text": f"peak {roofs.peak_gflops:,.0f} Gflop/s"}
-    # At the peak, the level that would limit next.
-    nearest = min(intensities, key=lambda level: intensities[level] * roofs.levels_gbs[level])
-    allows = "the peak" if limit == "peak" else f"what its intensity allows of {limit}"
-    run = {
-        "x": intensities[nearest],
-        "y": gflops,
-        "text": f"{name}, {nearest}: {gflops:,.0f} Gflop/s",
-        "below": f"{gflops / bound:.0%} of {allows}",
-    }
-    others = [
-        {"x": at, "y": gflops, "text": f"{name}, {level}"} for level, at in intensities.items() if level != nearest
-    ]
-    across = alt.Scale(type="log", domain=[low, high], nice=False)
-    at = {
-        "x": alt.X(
-            "x:Q",
-            scale=across,
-            title="flop per byte moved at the memory level",
-            axis=alt.Axis(tickCount=8, format="~g"),
-        ),
-        "y": alt.Y("y:Q", scale=alt.Scale(type="log"), title="Gflop/s", axis=alt.Axis(tickCount=6, format=",~g")),
-    }
-    roof = _of(alt, lines).mark_line(color=_QUIET, strokeWidth=1.5).encode(**at, detail="level:N")
-    names = _of(alt, labels).mark_text(color=_MUTED, align="left", dy=12).encode(**at, text="text:N")
-    top = _of(alt, [peak]).mark_text(color=_MUTED, align="right", dy=-8).encode(**at, text="text:N")
-    to_roof = [{"x": run["x"], "y": gflops, "y2": bound}]
-    drop = _of(alt, to_roof).mark_rule(color=_ACCENT, strokeDash=[3, 3]).encode(**at, y2="y2:Q")
-    dot = _of(alt, [run]).mark_point(color=_ACCENT, filled=True, size=90, opacity=1).encode(**at)
-    said = _of(alt, [run]).mark_text(color=_TEXT, align="left", dx=9, fontWeight="bold").encode(**at, text="text:N")
-    below = _of(alt, [run]).mark_text(color=_MUTED, align="left", dx=9, dy=14).encode(**at, text="below:N")
-    layers = [roof, names, top, drop, dot, said, below]
-    if others:
-        layers.append(_of(alt, others).mark_point(color=_MUTED, filled=True, size=50, opacity=1).encode(**at))
-        layers.append(_of(alt, others).mark_text(color=_MUTED, align="left", dx=9, dy=-9).encode(**at, text="text:N"))
-    return _styled(alt.layer(*layers).properties(width="container", height=280, title=title))
+    chart = charts.roofline(at.levels(), roofs, label="level")
+    under = f"{at.name}: {at.gflops:,.0f} Gflop/s, {roofs.reached(at)}"
+    heading = alt.TitleParams(title, subtitle=under, subtitleColor=_MUTED)
+    return _styled(chart.properties(width="container", height=280, title=heading))
 
 
 def _of(alt: Any, values: list[dict[str, Any]]) -> Any:
@@ -159,5 +112,7 @@ def _styled(chart: Any) -> Any:
             labelColor=_TEXT, titleColor=_MUTED, tickColor=_EDGE, domainColor=_EDGE, gridColor=_EDGE, gridOpacity=0.5,
             labelFontSize=11, titleFontSize=11, titleFontWeight="normal",
         )
-        .configure_text(fontSize=11)
+        .configure_text(fontSize=11, color=_TEXT)
+        .configure_line(color=_QUIET)
+        .configure_point(color=_ACCENT)
     )  # fmt: skip

@@ -14,4 +14,17 @@ STAGES = {
 }  # fmt: skip
 
 SERIES = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, DARK_GREY)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+# Of the picture and of stills: load from nearly idle to always busy, which is at least 3:1 on the background.
+THEMES = {
+    "light": {
+        "bg": "#ffffff", "text": "#1b1f24", "muted": "#57606a", "border": "#d0d7de", "outline": "#767f88",
+        "accent": "#0b5cad", "on-accent": "#ffffff", "path": "#b35900", "good": "#00724f", "warn": "#8a5a00",
+        "bad": "#b13f00", "load-0": "#4a7db8", "load-1": "#7a5bb5", "load-2": "#b0286e", "load-3": "#7a0616",
+    },
+    "dark": {
+        "bg": "#14171c", "text": "#e6e9ee", "muted": "#a3abb6", "border": "#3a414b", "outline": "#7d8793",
+        "accent": "#6cb2f7", "on-accent": "#0b1016", "path": "#ffa657", "good": "#3fc79a", "warn": "#e6b04d",
+        "bad": "#ff8a57", "load-0": "#5f87d8", "load-1": "#a884e8", "load-2": "#f0828c", "load-3": "#ffd84d",
+    },
+}  # fmt: skip

@@ -10,6 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from kernbench.viz import _palette as palette
 from kernbench.viz.still import still_svg, title_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,19 @@ def module_js() -> str:
 
 @cache
 def style_css() -> str:
-    return _read("tokens.css")
+    """Style sheet of the picture, which begins with the colours of themes and stages."""
+    page, root = "var(--jp-layout-color1, var(--vscode-editor-background, {}))", ":where(.kbp-picture, .kbp-tokens)"
+    blocks = {
+        f'{root}[data-kbp-theme="{name}"]' if name == "dark" else root: theme | {"bg": page.format(theme["bg"])}
+        for name, theme in palette.THEMES.items()
+    }
+    stages = palette.STAGES | {"messages": palette.STAGES["host"], "memory": palette.GREY, "load": palette.GREY}
+    blocks[".kbp-picture"] = {f"stage-{name.replace('_', '-')}": colour.lower() for name, colour in stages.items()}
+    rules = (
+        f"{selector} {{{' '.join(f'--kbp-{name}: {colour};' for name, colour in colours.items())}}}\n"
+        for selector, colours in blocks.items()
+    )
+    return "".join(rules) + _read("tokens.css")
 
 
 def shared_js() -> str:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from kernbench.config._files import replacing, write_text
+from kernbench.config._files import write_text
 from kernbench.errors import ArgumentError
 from kernbench.viz import _palette as palette
 from kernbench.viz.still import Still
@@ -24,6 +24,7 @@ from kernbench.viz.still import Still
 if TYPE_CHECKING:
     import pandas as pd
 
+    from kernbench.analysis._roofline import Roofs
     from kernbench.topology.builder import Machine
 
 
@@ -34,6 +35,8 @@ SHOWN_SHARE = 0.06  # parts of a bar that are smaller have no label
 MOST_TICKS = 10
 TEXT = 12  # the smallest text of a figure [px]
 _WIDTH, _HEIGHT = 440, 250
+_LABEL = 40  # room for the label of a bar to the left [px]
+_TFLOPS = 100_000  # peak [Gflop/s] from which on rates are in Tflop/s
 _TITLE, _CAPTION = 100, 125  # characters of a line
 _DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4])
 
@@ -51,6 +54,7 @@ class Column:
 
 
 Draw = Callable[[Sequence[Row], Mapping[str, Column], "Machine"], Any]
+Kind = Callable[..., Any]  # a `Draw` that needs no machine
 _NONE = Column("")
 
 
@@ -99,8 +103,7 @@ class Chart:
             raise ArgumentError(f"chart {self.name!r}: {error}") from error
         if isinstance(picture, Still):
             return picture
-        count = f"n = {len(taken)}; machine {machine.hash[:12]}"
-        return themed(picture, self.heading(rows), [*wrap(self.caption, _CAPTION), count])
+        return themed(picture, self.heading(rows), self.caption, count(len(taken), machine.hash))
 
     def finding(self, claim: str, rows: Sequence[Row]) -> Chart:
         """Use a finding as the title; what the chart shows then begins the caption."""
@@ -129,24 +132,32 @@ class Chart:
             return []
         finished = self.show(rows, columns, machine)
         svg, png, vl = (folder / f"{self.name}.{suffix}" for suffix in ("svg", "png", "vl.json"))
-        still, spec = finished, None
-        if not isinstance(finished, Still):
-            import vl_convert
-
-            spec = finished.to_dict()
-            still = Still(vl_convert.vegalite_to_svg(spec, vl_version=altair().SCHEMA_VERSION.rpartition(".")[0]))
-        write_text(svg, still.svg)
-        with replacing(png) as part:
-            part.write_bytes(still.png())
-        return [svg, png, *([write_text(vl, json.dumps(spec, sort_keys=True) + "\n")] if spec else [])]
+        still = finished if isinstance(finished, Still) else drawn(finished)
+        still.save(svg)
+        still.save(png)
+        if still is finished:
+            return [svg, png]
+        return [svg, png, write_text(vl, json.dumps(finished.to_dict(), sort_keys=True) + "\n")]
 
 
-def themed(chart: Any, title: str, under: Sequence[str] = ()) -> Any:
+def drawn(chart: Any) -> Still:
+    import vl_convert
+
+    return Still(vl_convert.vegalite_to_svg(chart.to_dict(), vl_version=altair().SCHEMA_VERSION.rpartition(".")[0]))
+
+
+def count(n: int, machine: str) -> str:
+    """Last line of a caption: the number of points, and the hash of the machine."""
+    return f"n = {n}; machine {machine[:12]}"
+
+
+def themed(chart: Any, title: str, *under: str) -> Any:
+    """Chart with a title, paragraphs of a caption under it, and the look of a report."""
     alt = altair()
 
     heading = alt.TitleParams(
-        wrap(title, _TITLE), subtitle=list(under), anchor="start", fontSize=15, subtitleFontSize=TEXT,
-        subtitleColor=palette.DARK_GREY, offset=12,
+        wrap(title, _TITLE), subtitle=[line for text in under for line in wrap(text, _CAPTION)], anchor="start",
+        fontSize=15, subtitleFontSize=TEXT, subtitleColor=palette.DARK_GREY, offset=12,
     )  # fmt: skip
     sizes = {"labelFontSize": TEXT, "titleFontSize": TEXT}
     return (
@@ -157,6 +168,7 @@ def themed(chart: Any, title: str, under: Sequence[str] = ()) -> Any:
         .configure_header(**sizes)
         .configure_legend(**sizes, orient="top", labelLimit=0, columns=4)
         .configure_text(fontSize=TEXT)
+        .configure_line(color=palette.DARK_GREY)
     )
 
 
@@ -221,14 +233,14 @@ def lines(
     log_y: bool = False,
     rule: float | None = None,
     rank: Callable[[Sequence[float]], float] = min,
-) -> Draw:
+) -> Kind:
     """Return a kind of chart: one line for each value of `by`, labelled at its end, in a panel for each of `panel`.
 
     A panel shows at most five lines: those whose `rank` of `y` is smallest; the caption of the chart says what the rest
     is. `rule` is a horizontal reference. Series also differ by dash and shape, so that they differ in grey.
     """
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], _: object = None) -> Any:
         plot = _Plot([row for row in rows if row.get(y) is not None], columns)
         alt = plot.alt
         plot.data = _best_lines(plot.data, by, y, panel, rank)
@@ -277,28 +289,35 @@ def _with_labels(data: pd.DataFrame, x: str, y: str, by: str, panel: str, log_y:
     return data
 
 
-def bars(x: str, y: str, *, by: str = "", panel: str = "", label: str = ",.3~r", rule: float | None = None) -> Draw:
+def bars(x: str, y: str, *, by: str = "", panel: str = "", label: str = ",.3~r", rule: float | None = None) -> Kind:
     """Return a kind of chart: horizontal bars of `x` from zero for each `y`, labelled with their values.
 
     Rows that share `y` are distinguished by `by`, in one panel, or by `panel`.
     """
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], _: object = None) -> Any:
         plot = _Plot(rows, columns)
         alt = plot.alt
         plot.one_row_each(*filter(None, (y, by, panel)))
+        negative = bool((plot.data[x] < 0).any())
+        scale = alt.Scale(zero=True, padding=_LABEL if negative else alt.Undefined)
         position = {"yOffset": alt.YOffset(by, type="nominal", sort=plot.values(by))} if by else {}
         base = alt.Chart().encode(
-            x=alt.X(x, type="quantitative", title=plot.title(x), scale=alt.Scale(zero=True)),
+            x=alt.X(x, type="quantitative", title=plot.title(x), scale=scale),
             y=alt.Y(y, type="nominal", title=None, sort=plot.values(y), axis=alt.Axis(ticks=False)),
             **position,
         )
         colour = plot.colour(by) if by else alt.value(palette.BLUE)
-        layers = [
-            base.mark_bar().encode(color=colour, tooltip=plot.tips(y, by, x)),
-            base.mark_text(align="left", dx=4).encode(text=alt.Text(x, format=label)),
-        ]
-        return plot.panels([*layers, *plot.rule(x=rule)], panel, columns=3)
+        bar = base.mark_bar().encode(color=colour, tooltip=plot.tips(y, by, x))
+        texts = [base.mark_text(align="left", dx=4)]
+        if negative:
+            known, left = base.transform_filter(alt.expr.isNumber(alt.datum[x])), {"align": "right", "dx": -4}
+            texts = [
+                known.transform_filter(alt.datum[x] >= 0).mark_text(align="left", dx=4),
+                known.transform_filter(alt.datum[x] < 0).mark_text(**left),
+            ]
+        labelled = [text.encode(text=alt.Text(x, format=label)) for text in texts]
+        return plot.panels([bar, *labelled, *plot.rule(x=rule)], panel, columns=3)
 
     return draw
 
@@ -311,19 +330,19 @@ def parts(
     title: str = "",
     colours: Mapping[str, str] | None = None,
     rule: float | None = None,
-) -> Draw:
+) -> Kind:
     """Return a kind of chart: a bar for each `y`, cut into the columns `names`.
 
     Bars reach from 0 to 100 %, or with a `title` of the axis as far as the parts sum to; `rule` is a reference on it.
     """
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], _: object = None) -> Any:
         keep = [y, panel] if panel else [y]
         used = [(colours or {}).get(part, _series_colour(i)) for i, part in enumerate(names)]
         titles = [columns[part].title if part in columns else part for part in names]
         cut = [
             {name: row[name] for name in keep}
-            | {"part": titles[i], "value": row[part] or 0, "rank": i, "ink": _ink(used[i])}
+            | {"part": titles[i], "value": row[part] or 0, "rank": i, "ink": ink(used[i])}
             for row in rows
             for i, part in enumerate(names)
         ]
@@ -362,10 +381,10 @@ def parts(
 
 def points(
     x: str, y: str, *, by: str = "", label: str = "", panel: str = "", log_x: bool = False, log_y: bool = False
-) -> Draw:
+) -> Kind:
     """Return a kind of chart: a dot for each row, labelled with the column `label`."""
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], _: object = None) -> Any:
         plot = _Plot(rows, columns)
         alt = plot.alt
         logs = [axis for axis, is_log in ((x, log_x), (y, log_y)) if is_log]
@@ -387,10 +406,52 @@ def points(
     return draw
 
 
-def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") -> Draw:
+def roofline(
+    rows: Sequence[Row], roofs: Roofs, *, by: str = "", label: str = "", columns: Mapping[str, Column] | None = None
+) -> Any:
+    """Draw the roof of each memory level, and a dot for each row at its `intensity` [flop/B] and `gflops`."""
+    alt = altair()
+    unit, size = ("Tflop/s", 1000) if roofs.peak_gflops >= _TFLOPS else ("Gflop/s", 1)
+    titles = {"intensity": Column("flop per byte moved at the memory level"), "rate": Column("rate"), **(columns or {})}
+    titles["rate"] = replace(titles["rate"], unit=unit)
+    corners: list[dict[str, Any]] = [
+        {"level": level, "intensity": x, "rate": y / size}
+        for level, line in roofs.lines(row["intensity"] for row in rows).items()
+        for x, y in line
+    ]
+    low, high, peak = corners[0]["intensity"], corners[-1]["intensity"], roofs.peak_gflops / size
+    shown = [{**row, "rate": row["gflops"] / size} for row in rows]
+    labelled = [row for row in shown if label and row[label]]
+    # Texts, each with its look: bandwidths under the lines, the peak over its line, and points so that none overlap.
+    texts: list[tuple[Row, dict[str, Any]]] = [
+        ({"intensity": low, "rate": low * gbs / size, "text": f"{level} {gbs:,g} GB/s"}, {"dx": 4, "dy": 12})
+        for level, gbs in roofs.levels_gbs.items()
+    ]
+    top = {"intensity": high, "rate": peak, "text": f"peak {peak:,.0f} {unit}"}
+    texts.append((top, {"align": "right", "dy": -8}))
+    texts += [({**row, "text": row[label]}, {"dx": 8, "dy": -8 - 14 * i}) for i, row in enumerate(labelled)]
+    place = {
+        "x": alt.X("intensity:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False)),
+        "y": alt.Y("rate:Q", scale=alt.Scale(type="log")),
+    }
+    lines = alt.Chart(alt.Data(values=corners)).mark_line(strokeWidth=1.5).encode(**place, detail="level:N")
+    said = [
+        alt.Chart(alt.Data(values=[row])).mark_text(**{"align": "left", **look}).encode(**place, text="text:N")
+        for row, look in texts
+    ]
+    return over(lines, *said, points("intensity", "rate", by=by, log_x=True, log_y=True)(shown, titles))
+
+
+def over(*layers: Any) -> Any:
+    """Layers, of which the last is a chart of one of the kinds, on top."""
+    *below, top = layers
+    return altair().layer(*below, *top.layer, data=top.data).properties(width=top.width, height=top.height)
+
+
+def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") -> Kind:
     """Return a kind of chart: a matrix of cells coloured by `value`, with the number in each."""
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    def draw(rows: Sequence[Row], columns: Mapping[str, Column], _: object = None) -> Any:
         plot = _Plot(rows, columns)
         alt, cells = plot.alt, plot.data[value]
         down = alt.Axis(labelAngle=0)
@@ -440,7 +501,7 @@ def _bytes_axis(values: pd.Series) -> Any:
     )
 
 
-def _ink(colour: str) -> str:
+def ink(colour: str) -> str:
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else "black"
 

@@ -1,164 +1,34 @@
-"""Figures by matplotlib: roofline, timeline of a PE, and those of a design space. Charts of reports: `viz.charts`."""
+"""Figures as stills: the timeline of a PE, the roofline of a run, load curves, and those of a design space."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from io import BytesIO
-from pathlib import Path
-from textwrap import fill
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
-import matplotlib.figure
-import numpy as np
-import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-from kernbench.analysis._stages import LABELS, LANES
-from kernbench.config._files import replacing
+from kernbench.analysis._roofline import placed
+from kernbench.analysis._stages import LABELS
+from kernbench.analysis.trace import lanes
 from kernbench.viz import _palette as palette
+from kernbench.viz import charts as kinds
+from kernbench.viz.charts import Column
+from kernbench.viz.still import Still, page
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    import pandas as pd
 
-    from kernbench.analysis._roofline import Roofs
+    from kernbench.analysis._records import Records
 
-Table = Iterable[Mapping[str, Any]]
+Row = Mapping[str, Any]
+Table = Iterable[Row]
 _UNITS = {"mm2": "mm2", "uj": "uJ", "gbs": "GB/s", "pct": "%", "mib": "MiB", "bytes": "B"}
-TEXT = 9  # the smallest text [pt]
-_LETTERS = 13  # characters of it per inch
-_TITLE = 60  # characters over the narrowest figure
 _UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}
+WIDTH = 640  # of a timeline [px], as all sizes
+_NAMES, _LANE, _TRACK, _GAP, _DIGIT = 64, 60, 15, 3, 7
 
 
-class Figure(matplotlib.figure.Figure):
-    """A figure that displays itself in a notebook, even if pyplot was never imported there."""
-
-    def png(self) -> bytes:
-        png = BytesIO()
-        self.savefig(png, format="png", metadata={"Software": None})
-        return png.getvalue()
-
-    _repr_png_ = png
-
-
-def frame_of(table: Table | pd.DataFrame) -> pd.DataFrame:
-    """Convert rows to a DataFrame with a fresh index; a ValueError without rows."""
-    given: Any = table
-    rows = pd.DataFrame(given).reset_index(drop=True)
-    if rows.empty:
-        raise ValueError("no rows to draw; give at least one")
-    return rows
-
-
-def caption(n: int, machine: str, note: str = "") -> str:
-    return "   ".join(part for part in (f"n = {n}", f"machine {machine[:12]}", note) if part)
-
-
-def new_figure(width: float, height: float, title: str, under: str) -> Figure:
-    """Empty figure [inches] with its title and its caption line."""
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
-    figure.supxlabel(fill(under, int(_LETTERS * width)), fontsize=TEXT, x=0.01, ha="left", color="#4D4D4D")
-    return figure
-
-
-def tidy(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=TEXT)
-    axes.xaxis.label.set_fontsize(TEXT)
-    axes.yaxis.label.set_fontsize(TEXT)
-
-
-def save(figure: matplotlib.figure.Figure, path: str | Path) -> Path:
-    """Write a figure as PNG or SVG, by the file's suffix; equal figures give equal bytes."""
-    path = Path(path)
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # a second layout would start from this one and shift it a little
-    undated = {"Software": None} if path.suffix == ".png" else {"Date": None, "Creator": None}
-    with mpl.rc_context({"svg.hashsalt": "kernbench", "svg.fonttype": "path"}), replacing(path) as part:
-        figure.savefig(part, format=path.suffix.removeprefix("."), metadata=undated)
-    return path
-
-
-def roofline(table: Table | pd.DataFrame, roofs: Roofs, *, machine: str, title: str = "Roofline") -> Figure:
-    """Draw measured points, model points where there are any, and one roof per memory level.
-
-    Parameters
-    ----------
-    table : list of dict or DataFrame
-        Columns name, series (one colour each, optional), intensity [flop/B], gflops, model_gflops (optional). A run
-        that moves bytes at several levels has a row for each.
-    roofs : Roofs
-        Peak rate and bandwidths.
-    machine : str
-        Hash of the machine.
-    title : str
-    """
-    rows = frame_of(table)
-    rows = rows[np.isfinite(rows["intensity"])]
-    models = rows.dropna(subset="model_gflops") if "model_gflops" in rows else rows[:0]
-    under = "dotted: ridge of each memory level"
-    if len(models):
-        under = f"filled: measured; hollow: model; {under}"
-    figure = new_figure(8, 5.4, title, caption(len(rows), machine, under))
-    axes = figure.subplots()
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-
-    ridges = [roofs.ridge(level) for level in roofs.levels_gbs]
-    low = min([*rows["intensity"], *ridges]) / 2
-    high = max([*rows["intensity"], *ridges]) * 4
-    x = np.geomspace(low, high, 200)
-    for level, bw in roofs.levels_gbs.items():
-        axes.plot(x, [roofs.attainable_gflops(at, level) for at in x], color=palette.DARK_GREY, linewidth=1.2)
-        axes.text(
-            low * 1.2, low * 1.2 * bw * 1.12, f"{level} {bw:g} GB/s", fontsize=TEXT,
-            rotation=np.degrees(np.arctan(bw)), rotation_mode="anchor", transform_rotates_text=True,
-        )  # fmt: skip
-        axes.axvline(roofs.ridge(level), color=palette.GREY, linewidth=0.8, linestyle=":")
-    peak = f"peak {roofs.peak_gflops:,.0f} Gflop/s"
-    axes.text(high / 1.1, roofs.peak_gflops * 1.08, peak, fontsize=TEXT, ha="right")
-
-    series_of = rows["series"].fillna("measured") if "series" in rows else pd.Series("measured", rows.index)
-    for i, series in enumerate(series_of.unique()):
-        chosen, model = rows[series_of == series], models[series_of[models.index] == series]
-        colour, marker = palette.SERIES[i % len(palette.SERIES)], palette.MARKERS[i % len(palette.MARKERS)]
-        axes.plot(chosen["intensity"], chosen["gflops"], marker, color=colour, markersize=6, label=series)
-        if len(model):
-            axes.plot(model["intensity"], model["model_gflops"], marker, mfc="none", mec=colour, markersize=9)
-    names = list(rows["name"].unique())
-    sizes = np.log2(rows[["intensity", "gflops"]].to_numpy(float)) / (0.3, 0.2)  # size of a label, in octaves
-    for cloud in _overlapping(sizes):
-        lowest = rows.iloc[min(cloud, key=lambda i: rows["gflops"].iloc[i])]
-        numbers = sorted({names.index(rows["name"].iloc[i]) + 1 for i in cloud})
-        spot = (lowest["intensity"], lowest["gflops"])
-        axes.annotate(", ".join(map(str, numbers)), spot, (5, -3), textcoords="offset points", fontsize=TEXT, va="top")
-    key = "\n".join(f"{i}  {name}" for i, name in enumerate(names, 1))
-    axes.text(1.02, 1, key, transform=axes.transAxes, fontsize=TEXT, va="top")
-    axes.set_xlim(low, high)
-    axes.set_xlabel("arithmetic intensity [flop / B moved at the memory level]")
-    axes.set_ylabel("rate [Gflop/s]")
-    axes.legend(fontsize=TEXT, frameon=False, loc="lower right")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_major_formatter("{x:,g}")
-    tidy(axes)
-    axes.grid(visible=True, which="major", color=palette.LIGHT_GREY, linewidth=0.5)
-    return figure
-
-
-def _overlapping(places: np.ndarray) -> list[list[int]]:
-    """Group points, in units of a label's size, that are closer than a label to each other."""
-    groups: list[list[int]] = []
-    for i, place in enumerate(places):
-        near = [group for group in groups if (abs(places[group] - place) < 1).all(axis=1).any()]
-        groups = [group for group in groups if group not in near]
-        groups.append([*(j for group in near for j in group), i])
-    return groups
-
-
-def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom_ns: float | None = None) -> Figure:
+def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom_ns: float | None = None) -> Still:
     """Draw the activity of each engine of a PE over time; consecutive tiles alternate in shade.
 
     Parameters
@@ -172,65 +42,120 @@ def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom
     zoom_ns : float, optional
         A second panel shows this much time from the first tile on.
     """
-    rows = frame_of(table)
+    rows = _frame(table)
     rows[["start_ns", "end_ns"]] -= rows["start_ns"].min()
-    under = caption(len(rows), machine, "each box: one tile or transfer")
-    figure = new_figure(11, 5.2 if zoom_ns else 2.9, title, under)
-    panels = figure.subplots(2 if zoom_ns else 1, 1, squeeze=False)[:, 0]
-    for axes in panels:
-        _gantt(axes, rows)
-    panels[0].set_xlim(0, rows["end_ns"].max())
+    pieces = _rows(rows)
+    end = max(piece["end_ns"] for piece in pieces)
+    panels = [("everything that the PE did" if zoom_ns else "", 0.0, end)]
     if zoom_ns:
-        tiles = rows["start_ns"][rows["tile"] >= 0]
-        first = tiles.min() if len(tiles) else 0.0
-        panels[0].axvspan(first, first + zoom_ns, color=palette.LIGHT_GREY, alpha=0.5, zorder=0)
-        panels[0].set_title("everything the PE did (shaded: the part below)", fontsize=TEXT, loc="left")
-        panels[1].set_xlim(first, first + zoom_ns)
-        panels[1].set_title(f"{zoom_ns:g} ns from the first tile on", fontsize=TEXT, loc="left")
-    panels[-1].set_xlabel("time since the PE's first work [ns]")
-    return figure
+        first = min((piece["start_ns"] for piece in pieces if piece["tile"] >= 0), default=0.0)
+        panels.append((f"{zoom_ns:g} ns from the first tile on", first, first + zoom_ns))
+    drawn, y = "", 0.0
+    for name, start, stop in panels:
+        inside, height = timeline_svg(pieces, start, stop)
+        drawn += (
+            f'<text class="m" x="12" y="{y + 11:g}">{name}</text><g transform="translate(12 {y + 18:g})">{inside}</g>'
+        )
+        y += height + 26
+    under = f"Time since the PE's first work; each box: one tile or transfer; {kinds.count(len(pieces), machine)}"
+    return Still(page(title, drawn, y, [under]))
 
 
-def _gantt(axes: Axes, rows: pd.DataFrame) -> None:
-    lanes = [stage for stage in LANES if (rows["stage"] == stage).any()]
-    for y, stage in enumerate(lanes):
-        boxes = rows[rows["stage"] == stage].sort_values("start_ns", kind="stable")
-        tracks = _tracks(boxes)
-        height = 0.84 / (max(tracks) + 1)
-        parity, width = boxes["tile"].clip(lower=0) % 2, boxes["end_ns"] - boxes["start_ns"]
-        for odd, alpha in ((0, 1.0), (1, 0.55)):
-            for track in range(max(tracks) + 1):
-                chosen = (tracks == track) & (parity == odd)
-                spans = list(zip(boxes["start_ns"][chosen], width[chosen], strict=True))
-                at = (y - 0.42 + track * height, height)
-                axes.broken_barh(spans, at, facecolor=palette.STAGES[stage], alpha=alpha, linewidth=0)
-    axes.set_yticks(range(len(lanes)), [LABELS[stage] for stage in lanes])
-    axes.set_ylim(len(lanes) - 0.5, -0.5)
-    tidy(axes)
+def timeline_svg(pieces: Table, start_ns: float, end_ns: float) -> tuple[str, float]:
+    """Lanes of a timeline in a window, and below them the time, as a part of an SVG; and its height [px].
+
+    Boxes that are together narrower than a pixel are drawn as one.
+    """
+    scale = (WIDTH - _NAMES) / max(1e-3, end_ns - start_ns)
+    drawn, grid, y = [], [], 0.0
+    inside = [piece for piece in pieces if piece["end_ns"] > start_ns and piece["start_ns"] < end_ns]
+    for stage, tracks in lanes(inside).items():
+        each, colour = min(_TRACK, _LANE / len(tracks)), palette.STAGES[stage]
+        shades: tuple[list[str], list[str]] = [], []
+        inks, numbers = (kinds.ink(colour), "currentColor"), []
+        for i, track in enumerate(tracks):
+            top = y + i * each
+            for tile, start, end in _boxes(track, 1 / scale):
+                left, right = (_NAMES + (min(max(at, start_ns), end_ns) - start_ns) * scale for at in (start, end))
+                wide = max(right - left - (0.5 if right - left > 2 else 0), 0.3)
+                box = f"M{left:.1f} {top:.1f}h{wide:.1f}v{0.92 * each:.1f}H{left:.1f}z"
+                shades[odd := max(0, tile) % 2].append(box)
+                if tile >= 0 and each == _TRACK and right - left > _DIGIT * (len(str(tile)) + 0.5):
+                    middle = f'x="{(left + right) / 2:.1f}" y="{top + 11:.1f}" text-anchor="middle"'
+                    numbers.append(f'<text {middle} style="fill:{inks[odd]}">{tile}</text>')
+        name = y + each * len(tracks) / 2 + 4
+        drawn.append(f'<text y="{name:.1f}" fill="currentColor">{escape(LABELS[stage])}</text>')
+        drawn += [
+            f'<path d="{"".join(boxes)}" fill="{colour}" fill-opacity="{opacity}"/>'
+            for boxes, opacity in zip(shades, (1, 0.55), strict=True)
+            if boxes
+        ]
+        drawn += numbers
+        y += each * len(tracks) + _GAP
+    for at in _ticks(start_ns, end_ns):
+        x = _NAMES + (at - start_ns) * scale
+        anchor = "middle" if x < WIDTH - 30 else "end"
+        grid.append(f'<path d="M{x:.1f} 0V{y:.1f}" stroke="currentColor" stroke-opacity=".2" fill="none"/>')
+        drawn.append(
+            f'<text x="{x:.1f}" y="{y + 11:.1f}" text-anchor="{anchor}" fill="currentColor">{at:,.10g} ns</text>'
+        )
+    return f'<g font-size="11">{"".join(grid + drawn)}</g>', y + 14
 
 
-def _tracks(boxes: pd.DataFrame) -> np.ndarray:
-    """First free track of each box, in order of start, so that overlapping work is drawn on several."""
-    ends: list[float] = []
-    tracks = []
-    for start, end in zip(boxes["start_ns"], boxes["end_ns"], strict=True):
-        track = next((i for i, busy_until in enumerate(ends) if busy_until <= start), len(ends))
-        ends[track : track + 1] = [end]
-        tracks.append(track)
-    return np.array(tracks)
+def _boxes(track: Iterable[Row], pixel_ns: float) -> Iterator[tuple[int, float, float]]:
+    """Tile, start and end of each box of a track."""
+    box = None
+    for piece in track:
+        if box and piece["end_ns"] - box[1] < pixel_ns:
+            box = (*box[:2], piece["end_ns"])
+            continue
+        if box:
+            yield box
+        box = (piece["tile"], piece["start_ns"], piece["end_ns"])
+    if box:
+        yield box
 
 
-Curve = tuple[str, Sequence[tuple[float, float]], float, float]
+def _ticks(start: float, end: float) -> list[float]:
+    """Round times in a window, at most seven."""
+    least = max(end - start, 1e-3) / 6
+    decade = 10.0 ** floor(log10(least))
+    step = next(x * decade for x in (1, 2, 5, 10) if x * decade >= least)
+    return [i * step for i in range(ceil(start / step), floor(end / step) + 1)]
 
 
-def load_curves(curves: Sequence[Curve], *, machine: str, n: int, note: str) -> Figure:
+def roofline(records: Records, *, name: str) -> Still:
+    """Draw a run under the roofs of the PEs that did work, with a dot at its intensity for each memory level.
+
+    Parameters
+    ----------
+    records : Records
+        Logged at tile level.
+    name : str
+        What ran.
+
+    Raises
+    ------
+    StateError
+        If the run computed nothing or moved no bytes.
+    """
+    at, roofs = placed(records, name)
+    title, pes = f"{name}: {at.gflops:,.0f} Gflop/s, {roofs.reached(at)}", len(records.pes())
+    under = f"Roofs of {pes} PE{'s' * (pes > 1)}."
+    return _still(kinds.roofline(at.levels(), roofs, label="level"), title, 1, records.machine, under)
+
+
+Curve = tuple[str, str, Sequence[tuple[float, float]], float, float]
+
+
+def load_curves(curves: Sequence[Curve], *, machine: str, n: int, note: str) -> Still:
     """Draw mean latency against load, and the load at which each curve saturates.
 
     Parameters
     ----------
     curves : sequence of tuple
-        Name, (load [flits per cycle and terminal], latency [ns]) of loads that do not saturate, latency without load
-        [ns], and load of saturation.
+        Name, panel, (load [flits per cycle and terminal], latency [ns]) of loads that do not saturate, latency without
+        load [ns], and load of saturation.
     machine : str
         Hash of the machine.
     n : int
@@ -238,25 +163,17 @@ def load_curves(curves: Sequence[Curve], *, machine: str, n: int, note: str) -> 
     note : str
         What else the caption says.
     """
-    figure = new_figure(6, 4, "Latency against load", caption(n, machine, note))
-    axes = figure.subplots()
-    top = 3.2 * max(alone for _, _, alone, _ in curves)
-    for i, (name, points, alone, saturation) in enumerate(curves):
-        colour = palette.SERIES[i % len(palette.SERIES)]
-        xs, ys = zip((0.0, alone), *points, strict=True)
-        axes.plot(xs, ys, color=colour, marker=palette.MARKERS[i % len(palette.MARKERS)], markersize=3, linewidth=1.2)
-        axes.axvline(saturation, color=colour, linewidth=0.8, linestyle="--", alpha=0.7)
-        axes.plot([], [], color=colour, label=f"{name}: {alone:.1f} ns alone, saturates at {saturation:.2f}")
-    axes.set_ylim(0, top)
-    axes.set_xlim(0, min(1.0, 1.25 * max(saturation for *_, saturation in curves)))
-    axes.set_xlabel("load [flits per cycle and terminal]")
-    axes.set_ylabel("mean latency [ns]")
-    tidy(axes)
-    axes.legend(fontsize=TEXT, frameon=False, loc="upper left")
-    return figure
+    rows = [
+        {"curve": f"{name}, saturates at {saturation:.2f}", "panel": panel, "load": load, "latency": latency}
+        for name, panel, points, alone, saturation in curves
+        for load, latency in ((0.0, alone), *points)
+    ]
+    columns = {"load": Column("load", "flits per cycle and terminal"), "latency": Column("mean latency", "ns")}
+    chart = kinds.lines("load", "latency", "curve", panel="panel", log_x=False, log_y=True)(rows, columns)
+    return _still(chart, "Latency against load", n, machine, note)
 
 
-def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: float = 0.2, of: str = "") -> Figure:
+def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: float = 0.2, of: str = "") -> Still:
     """Draw the effect of each factor on a metric, down and up, the strongest on top.
 
     Parameters
@@ -272,24 +189,19 @@ def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: f
     of : str
         What ran, for the title.
     """
-    rows = frame_of(table)
-    sides = rows[["down_pct", "up_pct"]].astype(float).fillna(0)
-    order = sides.abs().max(axis=1).argsort(kind="stable")
-    rows, sides = rows.iloc[order], sides.iloc[order]
-    note = f"one factor at a time, +-{change:.0%} or the nearest step; less is better"
-    name, places = quantity(metric)[0], range(len(rows))
-    figure = new_figure(8, 1.5 + 0.36 * len(rows), f"What moves the {name}{_of(of)}", caption(len(rows), machine, note))
-    axes = figure.subplots()
-    for column, colour, label in (("down_pct", palette.ORANGE, "less of it"), ("up_pct", palette.BLUE, "more of it")):
-        axes.barh(places, sides[column], 0.7, color=colour, alpha=0.85, label=label)
-    axes.axvline(0, color=palette.DARK_GREY, linewidth=0.8)
-    axes.set_yticks(places, rows["factor"])
-    axes.set_xlabel(f"change of {name} [%]")
-    widest = sides.abs().to_numpy().max() or 1
-    axes.set_xlim(-1.15 * widest, 1.15 * widest)
-    tidy(axes)
-    axes.legend(fontsize=TEXT, frameon=False, loc="lower right")
-    return figure
+    rows = _frame(table)
+    sides = {"down_pct": "less of it", "up_pct": "more of it"}
+    order = rows[list(sides)].astype(float).abs().max(axis=1).sort_values(ascending=False, kind="stable").index
+    bars = [
+        {"factor": row["factor"], "side": side, "pct": row[column]}
+        for row in _rows(rows.loc[order])
+        for column, side in sides.items()
+    ]
+    name = quantity(metric).description
+    columns = {"pct": Column(f"change of {name}", "%"), "side": Column("")}
+    chart = kinds.bars("pct", "factor", by="side", label="+.1f", rule=0)(bars, columns)
+    note = f"One factor at a time, +-{change:.0%} or the nearest step; less is better."
+    return _still(chart, f"What moves the {name}{_of(of)}", len(rows), machine, note)
 
 
 def pareto_front(
@@ -300,7 +212,7 @@ def pareto_front(
     machine: str,
     label: Sequence[str] = (),
     of: str = "",
-) -> Figure:
+) -> Still:
     """Draw all points in two metrics, and the front that no other point dominates.
 
     Parameters
@@ -317,38 +229,22 @@ def pareto_front(
         What ran, for the title.
     """
     x, y = metrics
-    rows = frame_of(table).dropna(subset=[x, y])
-    best = frame_of(front).sort_values([x, y])
-    note = f"{len(best)} on the front; less is better in both"
-    title = f"{_first_upper(quantity(y)[0])} against {quantity(x)[0]}{_of(of)}"
-    figure = new_figure(9, 5, title, caption(len(rows), machine, note))
-    axes = figure.subplots()
-    axes.plot(rows[x], rows[y], "o", color=palette.GREY, markersize=4, alpha=0.6)
-    axes.step(best[x], best[y], where="post", color=palette.BLUE, linewidth=1)
-    axes.plot(best[x], best[y], "o", color=palette.BLUE, markersize=6)
-    spans = rows[[x, y]].max() - rows[[x, y]].min()
-    for cloud in _overlapping((best[[x, y]] / (0.03 * spans.replace(0, 1))).to_numpy()):
-        numbers = ", ".join(str(i + 1) for i in sorted(cloud))
-        axes.annotate(numbers, tuple(best[[x, y]].iloc[min(cloud)]), (4, 4), textcoords="offset points", fontsize=TEXT)
-    if label:
-        names = [", ".join(map(_value, row)) for row in best[list(label)].itertuples(index=False)]
-        head = f"front: {', '.join('.'.join(column.split('.')[-2:]) for column in label)}"
-        key = "\n".join([head, *(f"{i}  {name}" for i, name in enumerate(names, 1))])
-        axes.text(1.02, 1, key, transform=axes.transAxes, fontsize=TEXT, va="top")
-    for column, scale, axis, label_of in (
-        (x, axes.set_xscale, axes.xaxis, axes.set_xlabel),
-        (y, axes.set_yscale, axes.yaxis, axes.set_ylabel),
-    ):
-        if rows[column].min() > 0 and rows[column].max() > 20 * rows[column].min():
-            scale("log")
-        label_of(_label(column))
-        axis.set_major_formatter("{x:,g}")
-    tidy(axes)
-    axes.grid(visible=True, color=palette.LIGHT_GREY, linewidth=0.5)
-    return figure
+    rows, best = _frame(table).dropna(subset=[x, y]), _frame(front).sort_values([x, y])
+    columns = {"x": quantity(x), "y": quantity(y), "which": Column("")}
+    numbers = {tuple(place): str(i) for i, place in enumerate(best[[x, y]].to_numpy().tolist(), 1)}
+    shown = [{"x": at[0], "y": at[1], "which": "on the front", "number": number} for at, number in numbers.items()]
+    others = [tuple(place) for place in rows[[x, y]].to_numpy().tolist()]
+    shown += [{"x": at[0], "y": at[1], "which": "other", "number": ""} for at in others if at not in numbers]
+    log_x, log_y = (0 < 20 * rows[column].min() < rows[column].max() for column in metrics)
+    dots = kinds.points("x", "y", by="which", label="number", log_x=log_x, log_y=log_y)(shown, columns)
+    line = dots.layer[0].transform_filter("datum.number != ''").mark_line(interpolate="step-after")
+    title = f"{_first_upper(columns['y'].description)} against {columns['x'].description}{_of(of)}"
+    names = [f"{i}: {', '.join(map(str, row))}" for i, row in enumerate(best[list(label)].itertuples(index=False), 1)]
+    front_is = f"Front by {', '.join(label)}. {'; '.join(names)}." if label else ""
+    return _still(kinds.over(line, dots), title, len(rows), machine, "Less is better in both.", front_is)
 
 
-def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *, machine: str, of: str = "") -> Figure:
+def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *, machine: str, of: str = "") -> Still:
     """Draw a metric over two axes; each cell is the minimum over the settings of the others.
 
     Parameters
@@ -364,48 +260,43 @@ def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *,
     of : str
         What ran, for the title.
     """
-    rows = frame_of(table).dropna(subset=[metric])
-    across, up = (list(rows[axis].unique()) for axis in axes)
-    least = rows.pivot_table(metric, index=axes[1], columns=axes[0], aggfunc="min")
-    grid = least.reindex(index=up, columns=across).to_numpy(float)
-    note = "of several settings of other axes the least; empty: no result"
-    figure = new_figure(
-        max(6.5, 2.4 + 1.1 * len(across)),
-        1.9 + 0.55 * len(up),
-        fill(f"{_first_upper(_label(metric))} by {axes[1]} and {axes[0]}{_of(of)}", _TITLE),
-        caption(len(rows), machine, note),
+    rows = _frame(table).dropna(subset=[metric])
+    least = (
+        rows.groupby(list(axes), sort=False)[metric].min().reset_index().set_axis(["x", "y", "value"], axis="columns")
     )
-    canvas = figure.subplots()
-    image = canvas.imshow(grid, origin="lower", aspect="auto", cmap="viridis_r")
-    middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
-    for (i, j), value in np.ndenumerate(grid):
-        if not np.isnan(value):
-            colour = "white" if value > middle else "black"
-            canvas.text(j, i, _digits(value), ha="center", va="center", fontsize=TEXT, color=colour)
-    canvas.set_xticks(range(len(across)), [_value(value) for value in across])
-    canvas.set_yticks(range(len(up)), [_value(value) for value in up])
-    canvas.set_xlabel(axes[0])
-    canvas.set_ylabel(axes[1])
-    canvas.tick_params(labelsize=TEXT)
-    bar = figure.colorbar(image, ax=canvas, format="{x:,g}")
-    bar.set_label(_label(metric), fontsize=TEXT)
-    bar.ax.tick_params(labelsize=TEXT)
-    return figure
+    columns = {"x": Column(axes[0]), "y": Column(axes[1])}
+    title = f"{_first_upper(quantity(metric).title)} by {axes[1]} and {axes[0]}{_of(of)}"
+    note = "Of several settings of other axes the least; empty: no result."
+    return _still(kinds.heat("x", "y", "value", label=",.4~r")(_rows(least), columns), title, len(rows), machine, note)
 
 
-def quantity(column: str) -> tuple[str, str]:
+def quantity(column: str) -> Column:
     """Return the quantity and the unit of a column, whose name ends with the unit.
 
-    >>> quantity("run_ns"), quantity("cube mesh")
-    (('run', 'ns'), ('cube mesh', ''))
+    >>> quantity("run_ns").title, quantity("cube mesh").title
+    ('run [ns]', 'cube mesh')
     """
     name, _, unit = column.rpartition("_")
-    return (name.replace("_", " "), _UNITS[unit]) if name and unit in _UNITS else (column, "")
+    return Column(name.replace("_", " "), _UNITS[unit]) if name and unit in _UNITS else Column(column)
 
 
-def _label(column: str) -> str:
-    name, unit = quantity(column)
-    return f"{name} [{unit}]" if unit else name
+def _still(chart: Any, title: str, n: int, machine: str, *under: str) -> Still:
+    return kinds.drawn(kinds.themed(chart, title, *filter(None, under), kinds.count(n, machine)))
+
+
+def _frame(table: Table | pd.DataFrame) -> pd.DataFrame:
+    """Table with a fresh index; a ValueError without rows."""
+    import pandas as pd
+
+    given: Any = table
+    rows = pd.DataFrame(given).reset_index(drop=True)
+    if rows.empty:
+        raise ValueError("no rows to draw; give at least one")
+    return rows
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
 
 def _first_upper(text: str) -> str:
@@ -414,11 +305,3 @@ def _first_upper(text: str) -> str:
 
 def _of(what: str) -> str:
     return f": {what}" if what else ""
-
-
-def _digits(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
-
-
-def _value(value: object) -> str:
-    return f"{value:,g}" if isinstance(value, float) else str(value)

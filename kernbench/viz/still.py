@@ -8,11 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench.analysis.result import INCOMPLETE
+from kernbench.config._files import replacing
+from kernbench.errors import ArgumentError
+from kernbench.viz import _palette as palette
 from kernbench.viz._machine import machine_section
 
 if TYPE_CHECKING:
@@ -23,9 +27,7 @@ _WIDTH, _HEIGHT, _HEAD = 680.0, 480.0, 30.0  # [px]
 _INSIDE = {"sip": 80.0, "cube": 80.0, "pe": 200.0}  # smallest width at which the inside of a part is drawn [px]
 _TEXT = 11.0  # [px]
 _LEVELS = 6
-# As in tokens.css: background, parts, text, muted text, outline, critical path, load from nearly idle to always busy.
-_LIGHT = ("#fff", "#f1f3f5", "#1b1f24", "#57606a", "#767f88", "#b35900", "#4a7db8", "#7a5bb5", "#b0286e", "#7a0616")
-_DARK = ("#14171c", "#22262d", "#e6e9ee", "#a3abb6", "#7d8793", "#ffa657", "#5f87d8", "#a884e8", "#f0828c", "#ffd84d")
+_PARTS = {"light": "#f1f3f5", "dark": "#22262d"}
 _PE = re.compile(r"sip\d+\.cube\d+\.pe\d+")
 _PART = re.compile(r"(sip\d+)(?:\.(cube\d+)(?:\.(?:hbm_ctrl\.)?(pe\d+))?)?")
 _ENGINE = re.compile(r"(sip\d+\.cube\d+\.pe\d+)\.(?:pe_dma|pe_fetch_store\.\w+|pe_gemm|pe_math)$")
@@ -95,6 +97,15 @@ class Still:
         """For readers without a kernel: they drop or refuse SVG."""
         return {"image/png": b64encode(self.png()).decode()}
 
+    def save(self, path: str | Path) -> Path:
+        """Write an SVG or a PNG, by the end of the file's name; equal drawings give equal bytes."""
+        path, makers = Path(path), {".svg": self.svg.encode, ".png": self.png}
+        if path.suffix not in makers:
+            raise ArgumentError(f"{path}: the name must end in {' or '.join(makers)}")
+        with replacing(path) as part:
+            part.write_bytes(makers[path.suffix]())
+        return path
+
 
 def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, note: str = "") -> Still:
     """Draw the share of time that each link was busy, in the smallest part of the machine that contains these links.
@@ -126,19 +137,22 @@ def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, no
 
 def _page(title: str, drawing: _Drawing, foot: Sequence[str], legend: str = "") -> str:
     drawing.draw()
-    below = _HEAD + drawing.height
+    return page(title, "".join(drawing.parts), drawing.height, foot, legend)
+
+
+def page(title: str, drawn: str, height: float, foot: Sequence[str], legend: str = "") -> str:
+    """Frame of a still around what is drawn, `height` [px] high: title, legend and lines of a caption."""
+    below = _HEAD + height
     lines = below + (44 if legend else 8)
-    height = lines + 8 + 16 * len(foot)
-    shape = f'viewBox="0 0 {_WIDTH:g} {height:.0f}" width="{_WIDTH:g}" style="max-width:100%;height:auto"'
+    whole = lines + 8 + 16 * len(foot)
+    shape = f'viewBox="0 0 {_WIDTH:g} {whole:.0f}" width="{_WIDTH:g}" style="max-width:100%;height:auto"'
     return "".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="kb-still" role="img" {shape}>',
             f"<title>{escape(title)}</title>",
             _STYLE,
             f'<rect class="b" width="100%" height="100%" rx="4"/><text class="t" x="12" y="20">{escape(title)}</text>',
-            f'<svg y="{_HEAD:g}" width="{_WIDTH:g}" height="{drawing.height:.1f}">',
-            *drawing.parts,
-            "</svg>",
+            f'<svg y="{_HEAD:g}" width="{_WIDTH:g}" height="{height:.1f}">{drawn}</svg>',
             f'<g transform="translate(0 {below + 18:.0f})">{legend}</g>' if legend else "",
             *(
                 f'<text class="m" x="12" y="{lines + 16 * (i + 1) - 4:.0f}">{escape(text)}</text>'
@@ -159,29 +173,32 @@ def title_of(header: Mapping[str, Any]) -> str:
 
 
 def _style() -> str:
-    def colours(theme: Sequence[str]) -> str:
-        background, part, text, muted, outline, path, *stops = theme
+    def colours(name: str) -> str:
+        theme = palette.THEMES[name]
         ramp = "".join(
             f".kb-still .f{i}{{fill:{colour}}}.kb-still .s{i}{{stroke:{colour}}}"
-            for i, colour in enumerate(_ramp(stops))
+            for i, colour in enumerate(_ramp(theme))
         )
         return (
-            f".kb-still .b,.kb-still .i{{fill:{background}}}.kb-still .p{{fill:{part}}}"
-            f".kb-still text{{fill:{text}}}.kb-still .m{{fill:{muted}}}"
-            f".kb-still .i,.kb-still .p,.kb-still .o{{stroke:{outline}}}.kb-still .c{{stroke:{path}}}{ramp}"
+            f".kb-still{{color:{theme['text']}}}.kb-still .b,.kb-still .i{{fill:{theme['bg']}}}"
+            f".kb-still .p{{fill:{_PARTS[name]}}}.kb-still text{{fill:{theme['text']}}}"
+            f".kb-still .m{{fill:{theme['muted']}}}.kb-still .i,.kb-still .p,.kb-still .o{{stroke:{theme['outline']}}}"
+            f".kb-still .c{{stroke:{theme['path']}}}{ramp}"
         )
 
+    light, dark = map(colours, palette.THEMES)
     return (
         f"<style>.kb-still text{{font:{_TEXT:g}px system-ui,sans-serif}}"
         ".kb-still .t{font:600 13px system-ui,sans-serif}"
         ".kb-still .o,.kb-still .c,.kb-still .w{fill:none}.kb-still .i,.kb-still .p,.kb-still .o{stroke-width:.8}"
         ".kb-still .w{stroke-width:2.4}"
-        f".kb-still .c{{stroke-width:1.6;stroke-dasharray:5 3}}{colours(_LIGHT)}"
-        f"@media(prefers-color-scheme:dark){{{colours(_DARK)}}}</style>"
+        f".kb-still .c{{stroke-width:1.6;stroke-dasharray:5 3}}{light}"
+        f"@media(prefers-color-scheme:dark){{{dark}}}</style>"
     )
 
 
-def _ramp(stops: Sequence[str]) -> Iterator[str]:
+def _ramp(theme: Mapping[str, str]) -> Iterator[str]:
+    stops = [theme[f"load-{i}"] for i in range(4)]
     rgb = np.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for stop in stops])
     for at in np.linspace(0, len(stops) - 1, _LEVELS):
         mixed = [round(float(np.interp(at, range(len(stops)), rgb[:, channel]))) for channel in range(3)]

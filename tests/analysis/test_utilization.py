@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernbench.analysis._roofline import Roofs, point
@@ -18,8 +20,8 @@ def records():
         [
             ("load", 0, 40, 0, {"nbytes": 8192}),
             ("composite", 42, 100, 0, {}),
-            ("gemm", 50, 66, 0, {"flops": 2 * full}),
-            ("gemm", 66, 82, 0, {"flops": full}),
+            ("gemm", 50, 66, 0, {"flops": 2 * full, "tile": 0}),
+            ("gemm", 66, 82, 0, {"flops": full, "tile": 1}),
             ("dma_out", 86, 100, 0, {"nbytes": 2048}),
         ]
     )
@@ -83,3 +85,8 @@ def test_the_timeline_has_a_row_for_each_piece_of_work_of_one_pe(records):
     ]
     assert [row["start_ns"] for row in timeline(records, (0, 0, 0), (60_000, 67_000))] == [50, 66]
     assert timeline(records, (0, 0, 1)) == []
+
+
+def test_a_composite_has_a_row_in_the_timeline_only_without_its_tiles(records):
+    untiled = replace(records, tile=records.tile * 0 - 1)
+    assert "composite" in [row["stage"] for row in timeline(untiled, (0, 0, 0))]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import kernbench as kb
+from kernbench.analysis._roofline import placed
 from kernbench.errors import KernbenchError
-from kernbench.notebook._export import EXPORTS, code, export, roofs_of
+from kernbench.notebook._export import EXPORTS, code, export
 from kernbench.notebook._model import Explorer
 from kernbench.notebook._panels import sentence, utilization_line
 from tests.notebook import programs
@@ -117,9 +118,10 @@ def test_a_figure_without_rows_is_refused_in_words():
 
 
 def test_roofs_are_those_of_the_machine_file(run):
-    roofs = roofs_of(run[0], 2)
-    assert roofs.peak_gflops == 2 * 2 * 4096
-    assert roofs.levels_gbs["HBM"] == 2 * 8 * 16
+    pes = len(run[1].records.pes())
+    _, roofs = placed(run[1].records, "a run")
+    assert roofs.peak_gflops == pes * 2 * 4096
+    assert roofs.levels_gbs["HBM"] == pes * 8 * 16
     assert "useful work" in utilization_line(*run)
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -8,7 +7,7 @@ import pytest
 
 from kernbench.analysis._records import Launch
 from kernbench.analysis.result import Result
-from kernbench.viz._html import _bar_svg, timeline_svg
+from kernbench.viz._html import _bar_svg
 from tests.analysis.synthetic import records_of
 
 
@@ -55,20 +54,6 @@ def test_the_bar_fills_its_width_in_proportion():
     svg = _bar_svg([("HBM slice", 30.0, "red"), ("other", 10.0, "blue")], "time")
     assert 'x="0.00" width="480.00"' in svg
     assert 'x="480.00" width="160.00"' in svg
-
-
-def test_a_timeline_has_a_lane_per_stage_and_joins_what_an_eye_cannot_part():
-    rows = [
-        ("dma_in", 0, 16, 0, {}),
-        *(("gemm", 100 + i, 101 + i, 0, {}) for i in range(50)),
-        ("gemm", 500, 600, 0, {}),
-    ]
-    svg = timeline_svg(records_of(rows), (0, 0, 0))
-    lanes = re.findall(r'<path d="([^"]*)"', svg)
-    assert [lane.count("M") for lane in lanes] == [1, 2]  # matrix: 50 joined ones, and the late one
-    first, second = re.findall(r"M([\d.]+) 18h([\d.]+)", lanes[1])
-    assert float(first[0]) == pytest.approx(64 + 576 * 100 / 600, abs=0.1)
-    assert float(second[1]) == pytest.approx(576 * 100 / 600, abs=0.1)
 
 
 def test_the_timeline_shown_is_that_of_the_pe_that_finished_last():

@@ -29,10 +29,10 @@ def test_a_run_is_compared_with_the_roof_that_binds(staging, changes, limit, sha
     roofs = Roofs(peak, levels | {"TCM": config.cube.pe.pe_tcm.read_bw_gbs})
     bound = min(peak, *(at.intensities[level] * gbs for level, gbs in roofs.levels_gbs.items()))
     assert share < at.gflops / bound <= 1
-    layers = roofline("run 1", at.intensities, at.gflops, roofs, "Roofline").to_dict()["layer"]
-    said = [row.get("below") for layer in layers for row in layer["data"]["values"]]
-    (text,) = {x for x in said if x}
-    assert text.startswith(f"{at.gflops / bound:.0%} of ")
+    drawn = roofline(at, roofs, "Roofline").to_dict()
+    text = drawn["title"]["subtitle"]
+    assert text.startswith(f"run: {at.gflops:,.0f} Gflop/s, {at.gflops / bound:.0%} of ")
     assert text.endswith(limit)
-    points = {row["x"] for layer in layers if layer["mark"]["type"] == "point" for row in layer["data"]["values"]}
-    assert points == set(at.intensities.values())
+    (dots,) = (layer for layer in drawn["layer"] if layer["mark"]["type"] == "point")
+    rows = drawn["datasets"][dots.get("data", drawn["data"])["name"]]
+    assert {row["intensity"] for row in rows} == set(at.intensities.values())

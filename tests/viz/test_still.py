@@ -12,6 +12,7 @@ import pytest
 import kernbench as kb
 from kernbench.analysis._records import LinkTable
 from kernbench.analysis.utilization import hottest, pe_window, shares
+from kernbench.viz import _palette as palette
 from kernbench.viz import still
 from kernbench.viz._scene import scene
 from kernbench.viz.still import still_svg
@@ -113,12 +114,13 @@ def contrast(a, b):
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("theme", [still._LIGHT, still._DARK], ids=["light", "dark"])
-def test_every_colour_is_seen(theme):
-    background, part, text, muted, _, path, *stops = theme
+@pytest.mark.parametrize("name", palette.THEMES)
+def test_every_colour_is_seen(name):
+    theme, part = palette.THEMES[name], still._PARTS[name]
+    background, text, muted, path = (theme[of] for of in ("bg", "text", "muted", "path"))
     assert min(contrast(text, x) for x in (background, part)) >= 7
     assert contrast(muted, background) >= 4.5
-    shown = [*still._ramp(stops), path]
+    shown = [*still._ramp(theme), path]
     assert min(contrast(x, y) for x in shown for y in (background, part)) >= 3
 
 

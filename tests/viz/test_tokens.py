@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from kernbench.viz._picture import style_css
+from kernbench.viz import _palette as palette
 
 # The backgrounds of pages: a plain one, JupyterLab's, and that of editors in VS Code.
 BACKGROUNDS = {"light": ("#ffffff",), "dark": ("#14171c", "#111111", "#1e1e1e")}
 DEPTHS = (0, 0.13)  # how much of the text's colour machine_drawing.js mixes into the background of the innermost boxes
-
-
-def tokens(theme):
-    """The custom properties of a theme."""
-    light, dark = re.findall(r"\.kbp-picture(?:\[[^]]*\])?(?:,[^{]*)?\s*\{([^}]*--kbp-load-0[^}]*)\}", style_css())
-    found = dict(re.findall(r"(--kbp-[\w-]+):\s*(#[0-9a-f]{6})", light))
-    return found | dict(re.findall(r"(--kbp-[\w-]+):\s*(#[0-9a-f]{6})", dark)) if theme == "dark" else found
 
 
 def rgb(colour):
@@ -36,20 +27,20 @@ def contrast(a, b):
 
 @pytest.mark.parametrize("theme", BACKGROUNDS)
 def test_every_load_has_a_contrast_of_three_to_one(theme):
-    found = tokens(theme)
+    found = palette.THEMES[theme]
     for page in BACKGROUNDS[theme]:
         for depth in DEPTHS:
-            behind = [a + (b - a) * depth for a, b in zip(rgb(page), rgb(found["--kbp-text"]), strict=True)]
+            behind = [a + (b - a) * depth for a, b in zip(rgb(page), rgb(found["text"]), strict=True)]
             for name in ("load-0", "load-1", "load-2", "load-3", "outline", "path", "accent"):
-                assert contrast(rgb(found[f"--kbp-{name}"]), behind) >= 3, (name, page, depth)
+                assert contrast(rgb(found[name]), behind) >= 3, (name, page, depth)
             for name in ("text", "muted"):
-                assert contrast(rgb(found[f"--kbp-{name}"]), behind) >= 4.5, (name, page, depth)
+                assert contrast(rgb(found[name]), behind) >= 4.5, (name, page, depth)
 
 
 @pytest.mark.parametrize(("theme", "sign"), [("light", -1), ("dark", 1)])
 def test_lightness_alone_tells_a_load(theme, sign):
     """So that it can be read without telling colours apart."""
-    found = tokens(theme)
-    steps = [sign * luminance(rgb(found[f"--kbp-load-{i}"])) for i in range(4)]
+    found = palette.THEMES[theme]
+    steps = [sign * luminance(rgb(found[f"load-{i}"])) for i in range(4)]
     assert steps == sorted(steps)
-    assert contrast(rgb(found["--kbp-load-0"]), rgb(found["--kbp-load-3"])) > 2.5
+    assert contrast(rgb(found["load-0"]), rgb(found["load-3"])) > 2.5
