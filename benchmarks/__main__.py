@@ -22,7 +22,7 @@ from benchmarks import (
     table,
     transfers,
 )
-from kernbench.points._cache import OFF, VARIABLE
+from kernbench.points._cache import CACHE_VARIABLE, OFF
 
 PARTS = {
     "transfers": transfers,
@@ -48,7 +48,7 @@ def main(parts: tuple[str, ...]) -> None:
 
     A run of everything writes the table of benchmarks/README.md.
     """
-    os.environ[VARIABLE] = OFF  # a study must be run, not found in the cache
+    os.environ[CACHE_VARIABLE] = OFF  # a study must be run, not found in the cache
     rows = list(table.chain(*(PARTS[part].measure for part in parts or PARTS)))
     if not parts:
         table.write(rows)

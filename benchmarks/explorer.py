@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from benchmarks.table import Row, best
-from kernbench.notebook._job import Job, Options
-from kernbench.notebook._live import Watch
+from kernbench.notebook._job import Options, RunJob
+from kernbench.notebook._live import FrameObserver
 from kernbench.runtime_api.bench_runner import check_product
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine
@@ -33,7 +33,7 @@ def live() -> Iterator[Row]:
 
     def once(watched: bool) -> None:
         shown.clear()
-        watch = Watch(lambda _: shown.append(time.perf_counter()))
+        watch = FrameObserver(lambda _: shown.append(time.perf_counter()))
         engine = GraphEngine(machine, log="tile", observers=[watch] if watched else [], live=watched)
         with RuntimeContext(engine) as torch:
             CclStudy().program(torch, algorithm="hierarchical_allreduce", elements=1 << 22, cubes=16, pes=8)
@@ -103,7 +103,7 @@ def cancelled(phase: Callable[[Callable[[], None]], Callable[[RuntimeContext], o
     longest = 0.0
     for delay in (0.05, 0.11, 0.23, 0.37, 2.0):
         there = threading.Event()
-        job = Job(
+        job = RunJob(
             resolve_topology("preset:small"),
             phase(there.set),
             "cancelled",

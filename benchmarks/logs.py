@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.table import Row, best
 from kernbench._units import KIB
-from kernbench.analysis._records import COLUMNS, Records
+from kernbench.analysis._records import LOG_COLUMNS, Records
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine._op_log import LEVELS
 from kernbench.sim_engine.engine import GraphEngine
@@ -58,5 +58,5 @@ def all_reduce(machine: Machine, log: str) -> GraphEngine:
 def held(records: Records) -> str:
     """Return the bytes that the columns hold for each row and transfer; empty without a log."""
     n = len(records) + len(records.dependencies.transfers["kind"])
-    columns = [getattr(records, name) for name in COLUMNS] + list(records.dependencies.arrays().values())
+    columns = [getattr(records, name) for name in LOG_COLUMNS] + list(records.dependencies.arrays().values())
     return f"{n:,} rows and transfers, {sum(x.nbytes for x in columns) / n:.0f} B each" if n else ""

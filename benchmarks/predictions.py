@@ -25,7 +25,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.collective import run as run_collective
 from kernbench.studies import attention, gemm, gqa
-from kernbench.studies.ccl import Case
+from kernbench.studies.ccl import PlannedCollective
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.tp import ModelParallelConfig, parallel_state
 from kernbench.tp.llama import LlamaBlock, LlamaConfig
@@ -99,7 +99,7 @@ def _collectives(chosen: random.Random) -> list[tuple[Machine, Run]]:
         name, kind = chosen.choice(known), chosen.choice(("tcm", "sram", "hbm"))
         nbytes = chosen.choice((64, 4096, 65536, 1 << 18))
         algorithm = replace(resolve_algorithm_config(name, default_ccl_path()), buffer_kind=kind, world_size=None)
-        return lambda machine: run_collective(machine, Case(machine, algorithm).plan, nbytes).result
+        return lambda machine: run_collective(machine, PlannedCollective(machine, algorithm).plan, nbytes).result
 
     return [(machine, draw()) for _ in range(20)]
 

@@ -127,7 +127,7 @@ FORMATTERS = Registry(
     },
 )
 PLOTS = Registry("plot", {name: f"kernbench.viz._axes:{name}" for name in ("stages", "timeline", "roofline")})
-RUNNERS = Registry("kernel runner", {"tl": "kernbench.triton_emu._runner:run_program"})
+RUNNERS = Registry("kernel runner", {"tl": "kernbench.triton_emu._runner:run_kernel_program"})
 PROGRAMS = Registry("check of an MSCCL program", {".xml": "kernbench.ccl._msccl_program:entry_faults"})
 STUDIES = Registry(
     "study",

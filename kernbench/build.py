@@ -22,7 +22,7 @@ CORE, DEFINITION = "core", "definition"
 PACKAGE = Path(__file__).parent
 SUFFIX = EXTENSION_SUFFIXES[0]  # of files built for this interpreter
 RECORD = "core" + SUFFIX.rpartition(".")[0] + ".built"
-REMEDY = "run `make core`, or install kernbench again where there is a C compiler"
+_REMEDY = "run `make core`, or install kernbench again where there is a C compiler"
 
 
 def modules() -> dict[str, Path]:
@@ -58,9 +58,9 @@ def fault(package: Path = PACKAGE) -> str:
     """Why the core in `package` cannot be used; empty if it can."""
     record = read_record(package)
     if not record:
-        return f"the compiled core is not built for this Python; {REMEDY}"
+        return f"the compiled core is not built for this Python; {_REMEDY}"
     changed = next((path for path, digest in record.items() if not is_built(package / path, digest)), "")
-    return f"the compiled core was built before {package.name}/{changed} changed; {REMEDY}" if changed else ""
+    return f"the compiled core was built before {package.name}/{changed} changed; {_REMEDY}" if changed else ""
 
 
 def is_built(source: Path, digest: str) -> bool:
@@ -101,7 +101,7 @@ class SourceFinder:
 
 _WANTED = os.environ.get(VARIABLE, "")
 _FAULT = "" if _WANTED == DEFINITION else fault()
-ENGINE = DEFINITION if _FAULT or _WANTED == DEFINITION else CORE
+_ENGINE = DEFINITION if _FAULT or _WANTED == DEFINITION else CORE
 
 
 @cache
@@ -123,8 +123,8 @@ def engine() -> str:
         warnings.warn_explicit(
             f"{_FAULT}. The slower definition in Python simulates, with equal results", RuntimeWarning, "kernbench", 1
         )
-    return ENGINE
+    return _ENGINE
 
 
-if ENGINE == DEFINITION:
+if _ENGINE == DEFINITION:
     sys.meta_path.insert(0, SourceFinder(__package__))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kernbench.policy.placement.dp import ShardSpec
     from kernbench.sim_engine.engine import GraphEngine
 
-Place = tuple[int, int, int]
+_Place = tuple[int, int, int]
 
 # -- kernbench.ccl.install
 
@@ -100,7 +100,7 @@ def _defaults(cfg: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in cfg.items() if (key in known or key in queues) and key != "algorithm"}
 
 
-def _ring(engine: GraphEngine, kind: str, place: Place, nbytes: int) -> int:
+def _ring(engine: GraphEngine, kind: str, place: _Place, nbytes: int) -> int:
     if kind == "sram":
         return engine.allocators.sram(*place[:2]).reserve_ipcq_sram(nbytes)
     memory = engine.allocators.pe(*place)
@@ -146,7 +146,7 @@ class DeployedTensor:
 
 def deploy_tensor(
     *, shape: Sequence[int], dtype: DType | str, placement: Sequence[ShardSpec],
-    allocators: Mapping[Place, PEMemAllocator], name: str = "tensor", mem_kind: str = "hbm",
+    allocators: Mapping[_Place, PEMemAllocator], name: str = "tensor", mem_kind: str = "hbm",
 ) -> DeployedTensor:  # fmt: skip
     """Allocate memory for each shard of a placement; AllocationError, and nothing allocated, if one does not fit."""
     if mem_kind not in ("hbm", "tcm"):

@@ -12,7 +12,7 @@ import kernbench as kb
 from kernbench import errors
 from kernbench.cli.main import main
 from kernbench.errors import KernbenchError
-from kernbench.points._cache import Cache, Store
+from kernbench.points._cache import Cache, PointStore
 from kernbench.studies.probe import ProbeStudy
 from kernbench.studies.study import Report, read_results
 from kernbench.sweeps._plan import read_plan
@@ -81,7 +81,7 @@ def test_what_the_host_refuses_is_an_os_error(tmp_path):
 
 
 def test_a_folder_in_use_is_a_runtime_error(tmp_path):
-    with Store(tmp_path), pytest.raises(RuntimeError, match="another run is writing"):
+    with PointStore(tmp_path), pytest.raises(RuntimeError, match="another run is writing"):
         kb.sweep("preset:small", studies.square, {"x": [1]}, folder=tmp_path, progress=False)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from kernbench import _dtypes
 from kernbench.analysis._resources import LINKS
-from kernbench.analysis._stages import ENGINES
+from kernbench.analysis._stages import STAGE_ENGINES
 from kernbench.ops.matmul import PLACEMENTS
 from tests.repo import PACKAGE, python_files
 
@@ -47,7 +47,7 @@ def names_in(node: ast.AST) -> set[object]:
 
 def names_stages(node: ast.AST) -> bool:
     """Whether it names all stages of a PE's pipeline, or their components."""
-    return set(ENGINES) <= names_in(node) or set(ENGINES.values()) <= names_in(node)
+    return set(STAGE_ENGINES) <= names_in(node) or set(STAGE_ENGINES.values()) <= names_in(node)
 
 
 def names_links(node: ast.AST) -> bool:
@@ -103,7 +103,7 @@ OWNED = [
         (
             "X = ('gemm', 'math', 'fetch', 'store_tcm')",
             "X = {'dma_in': 1, 'fetch': 2, 'gemm': 3, 'math': 4, 'store_tcm': 5}",
-            f"X = {[*ENGINES.values()]}",
+            f"X = {[*STAGE_ENGINES.values()]}",
         ),
         {
             "viz/_palette.py": "their colours",

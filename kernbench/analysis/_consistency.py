@@ -12,9 +12,9 @@ from kernbench.analysis._records import (
     _LINK_COLUMNS,
     ARRIVED,
     BEGIN,
-    COLUMNS,
     CREDIT,
     FETCH,
+    LOG_COLUMNS,
     MESSAGE,
     MOVE,
     NONE,
@@ -31,10 +31,10 @@ from kernbench.analysis._records import (
     WAITS,
     WRITE,
     Records,
-    Stage,
+    StageWork,
     candidates,
 )
-from kernbench.analysis._stages import ENGINES
+from kernbench.analysis._stages import STAGE_ENGINES
 
 _MOST = 1 << 60  # of a time [ps] or a size in bytes
 _DMA = ("dma_in", "dma_out")
@@ -42,7 +42,7 @@ _COPIES, _ORDERS = ("h2d", "d2h"), ("launch", "map", "install")
 _CPUS = ("host", "io_cpu", "m_cpu", "pe_cpu")
 
 
-def check(records: Records) -> None:
+def check_records(records: Records) -> None:
     """Raise a ValueError or TypeError if records contradict themselves."""
     _check_tables(records)
     n, commands, links = len(records), len(records.commands), records.links
@@ -50,7 +50,7 @@ def check(records: Records) -> None:
         "component": (0, len(records.components)), "kind": (0, len(records.kinds)),
         "command": (-1, commands), "tile": (-1, _MOST),
     }  # fmt: skip
-    for name, dtype in COLUMNS.items():
+    for name, dtype in LOG_COLUMNS.items():
         _check_column(name, getattr(records, name), dtype, (n,), *ends.get(name, (0, _MOST)))
     _check_order("rows", records.start_ps, records.end_ps)
     for name, of_link in _LINK_COLUMNS.items():
@@ -63,7 +63,7 @@ def check(records: Records) -> None:
     _check_waits(records)
     _check_causes(records)
     _check_commands(records)
-    for kind, engine in ENGINES.items():
+    for kind, engine in STAGE_ENGINES.items():
         there = np.isin(records.component, [i for i, x in enumerate(records.components) if x.endswith(f".{engine}")])
         if not np.isin(records.kind[there], _ids(records.kinds, kind)).all():
             raise ValueError(f"a row of {engine} is no {kind}")
@@ -208,7 +208,7 @@ def _check_commands(records: Records) -> None:
     x, commands = records.dependencies, len(records.commands)
     tables = (
         ("after", x.after, 2, (0, 1)), ("begin", x.begin, 2, (0,)),
-        ("stages", x.stages, len(Stage._fields), (0,)),
+        ("stages", x.stages, len(StageWork._fields), (0,)),
     )  # fmt: skip
     for name, table, width, ids in tables:
         _check_column(f"command_{name}", table, np.int64, (len(table), width), -1)
@@ -228,7 +228,7 @@ def _check_commands(records: Records) -> None:
     if wrong.any():
         raise ValueError("a transfer is of another kind of command")
     _, kind, start, end, busy, n, nbytes, route = x.stages.T
-    if not np.isin(kind, _ids(records.kinds, *_DMA, *ENGINES)).all():
+    if not np.isin(kind, _ids(records.kinds, *_DMA, *STAGE_ENGINES)).all():
         raise ValueError("a stage is of another kind")
     _check_order("stages", np.zeros_like(start), start, end)
     _check_order("stages", np.zeros_like(n), np.minimum(np.minimum(n, nbytes), busy))

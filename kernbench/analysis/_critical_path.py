@@ -36,18 +36,18 @@ from kernbench.analysis._records import (
     WRITE,
     Launch,
     Records,
-    Stage,
+    StageWork,
     Transfer,
     Wait,
 )
-from kernbench.analysis._stages import COMMAND_KINDS, ENGINES, HOST_KINDS, LABELS
-from kernbench.analysis._transfer import Part, RouteBreakdown, share
+from kernbench.analysis._stages import COMMAND_KINDS, HOST_KINDS, STAGE_ENGINES, STAGE_LABELS
+from kernbench.analysis._transfer import RouteBreakdown, TimePart, cut_to
 from kernbench.errors import StateError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-UNKNOWN = "the log does not say"
+_UNKNOWN = "the log does not say"
 
 # The reason why something began, by (what began, what it followed from).
 _BECAUSE = {
@@ -92,17 +92,17 @@ _BECAUSE = {
     ("cpu", "cpu"): "the message before",
     ("start", "cpu"): "the launch",
 }
-_ENGINE_OF = {LABELS[stage]: engine for stage, engine in ENGINES.items()}
+_ENGINE_OF = {STAGE_LABELS[stage]: engine for stage, engine in STAGE_ENGINES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PathStep:
     """A step of the path: its `parts` sum to its time, `because` says why it began then, `row` is its log row."""
 
     start_ps: int
     end_ps: int
     what: str
-    parts: tuple[Part, ...]
+    parts: tuple[TimePart, ...]
     because: str = ""
     host: bool = False  # one of the host's copies and messages
     row: int = -1
@@ -112,10 +112,10 @@ class Step:
 class CriticalPath:
     """A chain of steps; their times sum to `makespan_ps`, the latency of the run or launch."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
     makespan_ps: int
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[PathStep]:
         return iter(self.steps)
 
     def __len__(self) -> int:
@@ -189,21 +189,21 @@ class _Walk:
     def __init__(self, records: Records) -> None:
         self.r, self.d, self.t = records, records.dependencies, records.makespan_ps
         self.routes = RouteBreakdown(records)
-        self._found: list[Step] = []
+        self._found: list[PathStep] = []
         self._component = -1
         self._methods = {
             ROW: self._row, BEGIN: self._begin, MOVE: self._transfer, SENT: self._sent, ARRIVED: self._arrived,
             STEP: self._step, STAGES: self._stages,
         }  # fmt: skip
 
-    def steps(self, start: int = 0, last: Launch | None = None) -> tuple[Step, ...]:
+    def steps(self, start: int = 0, last: Launch | None = None) -> tuple[PathStep, ...]:
         """Walk back from the end of the run, or of a launch, to `start` [ps]; return the steps in order of time."""
         event = self._run_end() if last is None else self._launch_end(last)
         seen: set[tuple[int, int]] = set()  # a damaged file may contain a cycle
         while event != NONE and self.t > start and (event, self.t) not in seen:
             seen.add((event, self.t))
             event = self._methods[event & 7](event >> 3)
-        self._add(start, "the program", Part("wait", UNKNOWN, self.t - start))
+        self._add(start, "the program", TimePart("wait", _UNKNOWN, self.t - start))
         return tuple(_cut(step, start) for step in reversed(self._found) if step.end_ps > start)
 
     # Where the walk begins.
@@ -227,14 +227,14 @@ class _Walk:
             return NONE
         row = int(rows[np.argmax(self.r.end_ps[rows])])
         end = int(self.r.end_ps[row])
-        self._add(end, "after the last operation", Part("wait", "host", self.t - end), host=True)
+        self._add(end, "after the last operation", TimePart("wait", "host", self.t - end), host=True)
         return ROW | row << 3
 
     # Steps and causes.
 
-    def _add(self, start: int, what: str, *parts: Part, host: bool = False, row: int = -1) -> None:
+    def _add(self, start: int, what: str, *parts: TimePart, host: bool = False, row: int = -1) -> None:
         if start < self.t:
-            self._found.append(Step(start, self.t, what, parts, host=host, row=row))
+            self._found.append(PathStep(start, self.t, what, parts, host=host, row=row))
             self.t = start
 
     def _because(self, effect: str, event: int, reason: str = "") -> int:
@@ -286,9 +286,9 @@ class _Walk:
         room = int(self.d.causes[row, 1]) >> 32
         if room & HELD:
             return self._because("", room & (HELD - 1), "a full buffer behind")
-        op, part = self.r.op(row), LABELS[kind]
+        op, part = self.r.op(row), STAGE_LABELS[kind]
         what = f"{part} of {op.command.name}" + (f", tile {op.tile}" if op.tile >= 0 else "")
-        self._add(op.start_ps, what, Part(part, op.component, self.t - op.start_ps), row=row)
+        self._add(op.start_ps, what, TimePart(part, op.component, self.t - op.start_ps), row=row)
         return self._begin(row)
 
     def _begin(self, row: int) -> int:
@@ -300,7 +300,7 @@ class _Walk:
         self._because(effect, event)
         if tile >= 0 and self._kind(event) == "lookup":
             base, command = (int(self.d.steps[name][event >> 3]) for name in ("end_ps", "command"))
-            self._add(base, "planning of tiles", Part("plan", f"{self._pe(command)}.pe_scheduler", self.t - base))
+            self._add(base, "planning of tiles", TimePart("plan", f"{self._pe(command)}.pe_scheduler", self.t - base))
         return event
 
     # Steps that are no operations.
@@ -312,7 +312,7 @@ class _Walk:
         part, what = _STEPS[name]
         of = self.r.commands[command].name if command >= 0 else ""
         host = self._is_host(command)
-        self._add(self.t - ps, what.format(of=of, where=where), Part(part, where, ps), host=host)
+        self._add(self.t - ps, what.format(of=of, where=where), TimePart(part, where, ps), host=host)
         if name == "lookup":  # after all tiles of the previous command are planned
             return self._planned(name, cause, 0)
         if host and name == "cpu" and cause & 7 != MOVE:  # of a graph: the SIP already has the launch
@@ -329,25 +329,25 @@ class _Walk:
             if ps and name in ("read", "memory", "write"):
                 parts += self._of_dma(command, name, ps, path["writes" if name == "write" else "reads"])
             elif ps:
-                parts.append(Part(name, f"{pe}.{_ENGINE_OF.get(name, 'pe_scheduler')}", ps))
+                parts.append(TimePart(name, f"{pe}.{_ENGINE_OF.get(name, 'pe_scheduler')}", ps))
         start = self.t - sum(part.ps for part in parts)
         self._add(start, f"{self.r.commands[command].name} of {pe}, all tiles", *parts)
         return self._because("stages", path["before"])
 
     @cached_property
-    def _dma(self) -> dict[tuple[int, str], Stage]:
+    def _dma(self) -> dict[tuple[int, str], StageWork]:
         """The DMA's stages, by command and kind."""
-        found = map(Stage._make, self.d.stages.tolist())
+        found = map(StageWork._make, self.d.stages.tolist())
         return {(stage.command, self.r.kinds[stage.kind]): stage for stage in found if stage.route >= 0}
 
-    def _of_dma(self, command: int, name: str, ps: int, requests: int) -> list[Part]:
+    def _of_dma(self, command: int, name: str, ps: int, requests: int) -> list[TimePart]:
         stage = self._dma.get((command, "dma_out" if name == "write" else "dma_in"))
         if stage is None and name == "memory":
             stage = self._dma.get((command, "dma_out"))
         if stage is None:
-            return [Part("wait", f"{self._pe(command)}.pe_dma", ps)]
+            return [TimePart("wait", f"{self._pe(command)}.pe_dma", ps)]
         if name == "memory":
-            return [Part("memory", self.routes.ends(stage.route)[0], ps)]
+            return [TimePart("memory", self.routes.ends(stage.route)[0], ps)]
         nbytes = stage.nbytes // max(stage.n, 1)
         return self.routes.parts(stage.route, nbytes, ps, reverse=name == "write", count=requests)
 
@@ -372,7 +372,7 @@ class _Walk:
         src, dst = self.routes.ends(transfer.route)
         took, waits = self.t - transfer.start_ps, self._waits(transfer)
         if transfer.kind == PART and waits is not None and ".hbm_ctrl." in dst:
-            parts = share(took, self.routes.leg(transfer.route, transfer.nbytes, waits=waits), "memory", dst)
+            parts = cut_to(took, self.routes.leg(transfer.route, transfer.nbytes, waits=waits), "memory", dst)
         else:
             parts = self.routes.parts(transfer.route, transfer.nbytes, took, waits=waits)
         self._add(transfer.start_ps, what.format(src, dst), *parts, host=host)
@@ -395,7 +395,7 @@ class _Walk:
         if served < 0:
             leg = partial(routes.leg, route, waits=waits or ())
             legs = [*leg(carried, reverse=True), *leg(nbytes if read else ACK_BYTES)]
-            self._add(start, what, *share(self.t - start, legs, "memory", memory), host=host)
+            self._add(start, what, *cut_to(self.t - start, legs, "memory", memory), host=host)
             return self._sent(i)
         known = transfer.opener in self._by_key  # false for a request of a tile that was not logged
         first, since = (self._by_key[transfer.opener], transfer.since_ps) if known else (i, arrived)
@@ -407,7 +407,7 @@ class _Walk:
             return self._sent(i)
         back = routes.parts(route, nbytes if read else ACK_BYTES, self.t - served, waits=waits)
         self._add(served, f"{what}: way back", *back, host=host)
-        self._add(since, f"{memory} at work", Part("memory", memory, self.t - since), host=host)
+        self._add(since, f"{memory} at work", TimePart("memory", memory, self.t - since), host=host)
         self._because("", NONE, "its request")
         took, reverse = self.t - opener.start_ps, opener.kind != PART
         parts = routes.parts(opener.route, self._carried(opener), took, reverse=reverse, waits=self._waits(opener))
@@ -442,14 +442,14 @@ class _Walk:
         parts = self._start_of_work(self.t - end) if command in self._launches else []
         self._because("", event, "the operation before")
         what = "start of the launch" if parts else "the program"
-        self._add(end, what, *(parts or [Part("wait", "host", self.t - end)]), host=True)
+        self._add(end, what, *(parts or [TimePart("wait", "host", self.t - end)]), host=True)
         return event
 
     @cached_property
     def _launches(self) -> set[int]:
         return set(self.d.begin[:, 0].tolist())
 
-    def _start_of_work(self, ps: int) -> list[Part]:
+    def _start_of_work(self, ps: int) -> list[TimePart]:
         """Split the time before a launch left the host, last part first; empty if a launch costs nothing."""
         spent = {name: ns_to_ps(ns) for name, ns in self.r.spec["system"].get("host", {}).items()}
         if not any(spent.values()):
@@ -458,8 +458,8 @@ class _Walk:
         bell = min(ps - fetch, spent["doorbell_ns"])
         rest = ps - fetch - bell
         busy = spent["launch_ns"] or spent["collective_ns"]
-        first = Part("cpu", "host.launch", rest) if busy else Part("wait", "host", rest)
-        parts = Part("start", "host.descriptor", fetch), Part("start", "host.doorbell", bell), first
+        first = TimePart("cpu", "host.launch", rest) if busy else TimePart("wait", "host", rest)
+        parts = TimePart("start", "host.descriptor", fetch), TimePart("start", "host.doorbell", bell), first
         return [part for part in parts if part.ps]
 
 
@@ -475,7 +475,7 @@ _STEPS = {
 _ENDS = {"launch": "the last completion", "map": "the last completion", "install": "the last completion"}
 
 
-def _cut(step: Step, start: int) -> Step:
+def _cut(step: PathStep, start: int) -> PathStep:
     if step.start_ps >= start:
         return step
     left, parts = step.end_ps - start, []

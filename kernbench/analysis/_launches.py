@@ -52,11 +52,11 @@ def span(launches: Sequence[Launch]) -> tuple[int, int]:
     return min(x.start_ps for x in launches), max(x.end_ps for x in launches)
 
 
-def on(launch: Launch) -> str:
+def on_sip(launch: Launch) -> str:
     return f" on sip{launch.sip}" if launch.sip >= 0 else ""
 
 
-def chosen(launches: Sequence[Launch], which: str | Launch | Sequence[Launch]) -> tuple[str, list[Launch]]:
+def chosen_launches(launches: Sequence[Launch], which: str | Launch | Sequence[Launch]) -> tuple[str, list[Launch]]:
     """Resolve a label, a launch or several launches to (title, launches)."""
     if not isinstance(which, (str, Launch)):
         return f"{len(which)} launches", list(which)
@@ -64,8 +64,8 @@ def chosen(launches: Sequence[Launch], which: str | Launch | Sequence[Launch]) -
     if isinstance(which, Launch):
         for label, each in called.items():
             if which in each:
-                return label + on(which), [which]
-        what = f"{which.name}{on(which)} from {which.start_ps / 1000:,.2f} ns on"
+                return label + on_sip(which), [which]
+        what = f"{which.name}{on_sip(which)} from {which.start_ps / 1000:,.2f} ns on"
     elif which in called:
         return which, called[which]
     else:

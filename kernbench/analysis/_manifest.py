@@ -81,7 +81,7 @@ class Manifest:
     def of(cls, comment: bytes) -> tuple[Manifest, str]:
         """Manifest in the comment of a file and the digest of its arrays; UNKNOWN and "" without a comment."""
         if not comment:
-            return UNKNOWN, ""
+            return UNKNOWN_MANIFEST, ""
         digest, _, text = comment.partition(b" ")
         if digest != _digest(text):
             raise ValueError("the manifest was changed")
@@ -95,7 +95,7 @@ class Manifest:
         return found, arrays
 
 
-UNKNOWN = Manifest(versions={})
+UNKNOWN_MANIFEST = Manifest(versions={})
 
 
 def read_manifest(path: Path) -> tuple[Manifest, str]:

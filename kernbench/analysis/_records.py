@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernbench._registry import html_of
-from kernbench.analysis._manifest import UNKNOWN, Manifest, digest_of, read_manifest
+from kernbench.analysis._manifest import UNKNOWN_MANIFEST, Manifest, digest_of, read_manifest
 from kernbench.config import read_machine
 from kernbench.config._files import damaged, read_arrays, replacing
 from kernbench.errors import ConfigError
@@ -68,7 +68,7 @@ class Wait(NamedTuple):
     ps: int
 
 
-class Stage(NamedTuple):
+class StageWork(NamedTuple):
     """The work of one stage of a PE on all tiles of a command; `kind` as in the log. A row of `Dependencies.stages`.
 
     `busy_ps` is the busy time from the first of `n` tiles to the end of the last. For DMA, `n` counts requests,
@@ -130,7 +130,7 @@ class Dependencies:
     links: dict[tuple[int, int], tuple[int, int, float, int, int]] = field(default_factory=dict)
     after: np.ndarray = field(default_factory=partial(_no_rows, 2))
     begin: np.ndarray = field(default_factory=partial(_no_rows, 2))
-    stages: np.ndarray = field(default_factory=partial(_no_rows, len(Stage._fields)))
+    stages: np.ndarray = field(default_factory=partial(_no_rows, len(StageWork._fields)))
     steps: dict[str, np.ndarray] = field(default_factory=lambda: _none(STEPS))
     places: tuple[str, ...] = ()
     paths: dict[str, np.ndarray] = field(default_factory=lambda: _none(STAGE_PATHS))
@@ -209,15 +209,15 @@ class Dependencies:
         )
 
 
-SCHEMA_VERSION = 11
-COLUMNS = {
+_SCHEMA_VERSION = 11
+LOG_COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
 }  # fmt: skip
 FILE, REMEDY = "result of kernbench", "save the result again, with result.save() or kernbench run --out"
 _LINK_COLUMNS = {"nbytes": np.int64, "busy_ps": np.int64, "bw_gbs": np.float64}
 _TYPES = {
-    **COLUMNS,
+    **LOG_COLUMNS,
     **{f"link_{name}": dtype for name, dtype in _LINK_COLUMNS.items()},
     **{f"move_{name}": dtype for name, dtype in TRANSFERS.items()},
     **{f"hop_{name}": dtype for name, dtype in _LINKS.items()},
@@ -332,9 +332,9 @@ class Records:
     engine: str = ""  # "core" or "definition"; both give the same records, so no digest contains it
 
     def __post_init__(self) -> None:
-        for name, dtype in COLUMNS.items():
+        for name, dtype in LOG_COLUMNS.items():
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype))
-        lengths = {name: len(getattr(self, name)) for name in COLUMNS}
+        lengths = {name: len(getattr(self, name)) for name in LOG_COLUMNS}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns of records differ in length: {lengths}")
 
@@ -352,7 +352,7 @@ class Records:
 
     @classmethod
     def empty(cls, **meta: Any) -> Records:
-        columns: dict[str, Any] = {name: np.zeros(0, dtype) for name, dtype in COLUMNS.items()}
+        columns: dict[str, Any] = {name: np.zeros(0, dtype) for name, dtype in LOG_COLUMNS.items()}
         return cls(**columns, **{"components": (), "kinds": (), "commands": (), **meta})
 
     def op(self, i: int) -> Op:
@@ -386,7 +386,7 @@ class Records:
 
     def where(self, mask: np.ndarray) -> Records:
         """Select rows by a mask (bool, or indices); tables and totals remain those of the run."""
-        return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
+        return replace(self, **{name: getattr(self, name)[mask] for name in LOG_COLUMNS})
 
     def of_kind(self, *kinds: str) -> Records:
         return self.where(self.is_kind(*kinds))
@@ -428,17 +428,17 @@ class Records:
         digest.update(np.ascontiguousarray(rows, "<i8").tobytes())
         return digest.hexdigest()
 
-    def save(self, path: str | Path, manifest: Manifest = UNKNOWN) -> Path:
+    def save(self, path: str | Path, manifest: Manifest = UNKNOWN_MANIFEST) -> Path:
         """Write everything to one file; an existing file is replaced only when the new one is complete."""
         path = Path(path)
         meta = {
-            "schema_version": SCHEMA_VERSION, "components": self.components, "kinds": self.kinds,
+            "schema_version": _SCHEMA_VERSION, "components": self.components, "kinds": self.kinds,
             "commands": [[*_fields(c), c.dtype, c.vector] for c in self.commands], "links": self.links.names,
             "makespan_ps": int(self.makespan_ps), "launches": [astuple(x) for x in self.launches],
             "machine": self.machine, "complete": self.complete, "engine": self.engine, "spec": dict(self.spec),
             "nodes": self.dependencies.nodes, "places": self.dependencies.places, "drams": self.drams,
         }  # fmt: skip
-        arrays = {name: getattr(self, name) for name in COLUMNS}
+        arrays = {name: getattr(self, name) for name in LOG_COLUMNS}
         arrays |= {f"link_{name}": np.asarray(getattr(self.links, name), dt) for name, dt in _LINK_COLUMNS.items()}
         if self.component_busy_ps is not None:
             arrays["component_busy_ps"] = np.asarray(self.component_busy_ps, np.int64)
@@ -459,14 +459,14 @@ class Records:
         A ConfigError if it cannot be read or is damaged, was written with a schema version before 3, or holds the
         estimate of a mode that no longer exists.
         """
-        from kernbench.analysis._consistency import check
+        from kernbench.analysis._consistency import check_records
 
         path = Path(path)
         arrays = read_arrays(path, FILE, REMEDY)
         with damaged(path, FILE, REMEDY):
             _, digest = read_manifest(path)
             found = cls._of(path, arrays, digest)
-            check(found)
+            check_records(found)
         if found.spec:
             try:
                 read_machine(found.spec)
@@ -482,16 +482,16 @@ class Records:
                 raise TypeError(f"array {name} is of type {array.dtype}")
         meta = json.loads(arrays.pop("meta").tobytes())
         version = meta.pop("schema_version")
-        if changed and (digest or version == SCHEMA_VERSION):
+        if changed and (digest or version == _SCHEMA_VERSION):
             raise ValueError("its arrays are not those that were saved: their digest differs")
         if version == 3:  # the only difference: engines had modes, and mode "fast" could be an estimate
             mode, certified = meta.pop("mode"), meta.pop("certified")
             if mode == "fast" and not certified:
                 raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
-        elif version not in (4, 5, 6, 7, 8, 9, 10, SCHEMA_VERSION):
-            raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the bench again")
+        elif version not in (4, 5, 6, 7, 8, 9, 10, _SCHEMA_VERSION):
+            raise ConfigError(f"{path}: schema_version = {version} must be {_SCHEMA_VERSION}; run the bench again")
         if version < 5:
-            arrays["stages"] = _no_rows(len(Stage._fields))
+            arrays["stages"] = _no_rows(len(StageWork._fields))
         if version < 7:
             arrays["hop_header_bytes"] = np.zeros(len(arrays["hop_ends"]), np.int64)
         if version < 10:  # without causes

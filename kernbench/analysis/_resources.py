@@ -19,7 +19,7 @@ class Attribution(NamedTuple):
 
 
 # By the kind of the component.
-COMPONENTS = {
+RESOURCES = {
     "hbm_ctrl": "HBM slice", "sram": "SRAM", "pe_gemm": "matrix engine", "pe_math": "vector engine",
     "fetch": "fetch from TCM", "store": "store to TCM", "pe_scheduler": "PE_SCHEDULER", "pe_mmu": "PE_MMU",
     "pe_cpu": "PE_CPU", "m_cpu": "M_CPU", "io_cpu": "IO_CPU", "router": "routers", "ucie": "UCIe ports",
@@ -72,7 +72,7 @@ def attribution(kind: str, resource: str) -> Attribution:
     Attribution(group='SIP link', fields=('system.sip_link.bw_gbs',))
     """
     src, arrow, dst = resource.partition("->")
-    name = _BY_ENDS.get(frozenset((kind_of(src), kind_of(dst)))) if arrow else COMPONENTS.get(kind_of(src))
+    name = _BY_ENDS.get(frozenset((kind_of(src), kind_of(dst)))) if arrow else RESOURCES.get(kind_of(src))
     if name is None:
         return Attribution(resource, ())
     if not arrow:

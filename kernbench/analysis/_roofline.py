@@ -13,7 +13,7 @@ from kernbench._dtypes import DType, as_dtype, int8, int32
 from kernbench._registry import COMPONENTS
 from kernbench._units import ACK_BYTES
 from kernbench.analysis._records import Records
-from kernbench.analysis._stages import STAGES
+from kernbench.analysis._stages import STAGE_KINDS
 from kernbench.analysis.utilization import pe_window
 from kernbench.config import read_machine
 from kernbench.errors import StateError
@@ -242,7 +242,7 @@ class Roofs:
             for level, ridge in zip(self.levels_gbs, ridges, strict=True)
         }
 
-    def reached(self, at: Point) -> str:
+    def reached(self, at: RoofPoint) -> str:
         """Return the rate of a run as a share of its bound, in words."""
         bound, limit = self.bound(at.intensities)
         allows = "the peak" if limit == "peak" else f"what its intensity allows of {limit}"
@@ -250,7 +250,7 @@ class Roofs:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RoofPoint:
     """One run: useful flops, bytes moved at each memory level, and time [ns]."""
 
     name: str
@@ -272,7 +272,7 @@ class Point:
         return [{"level": level, "intensity": x, "gflops": self.gflops} for level, x in self.intensities.items()]
 
 
-def placed(records: Records, name: str) -> tuple[Point, Roofs]:
+def placed(records: Records, name: str) -> tuple[RoofPoint, Roofs]:
     """Point of a run while PEs worked, and the roofs of the PEs that did, for the type that they multiplied most.
 
     Raises
@@ -293,11 +293,11 @@ def placed(records: Records, name: str) -> tuple[Point, Roofs]:
     return at, Roofs(2 * macs_per_ns(config, dtype or "f16") * pes, levels)
 
 
-def point(records: Records, name: str, window: tuple[int, int] | None = None) -> Point:
+def point(records: Records, name: str, window: tuple[int, int] | None = None) -> RoofPoint:
     """Measured point of a run in `window` [ps]; HBM bytes are those of DMA, TCM bytes those of fetch."""
     start, end = window or (0, records.makespan_ps)
     rows = records.within(start, end)
     flops = int(rows.of_kind("gemm", "math").flops.sum())
-    kinds = {"HBM": (*STAGES["dma_in"], *STAGES["dma_out"]), "TCM": STAGES["fetch"]}
+    kinds = {"HBM": (*STAGE_KINDS["dma_in"], *STAGE_KINDS["dma_out"]), "TCM": STAGE_KINDS["fetch"]}
     nbytes = {level: int(rows.of_kind(*of).nbytes.sum()) for level, of in kinds.items()}
-    return Point(name, flops, nbytes, (end - start) / 1000)
+    return RoofPoint(name, flops, nbytes, (end - start) / 1000)

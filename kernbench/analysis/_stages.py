@@ -31,17 +31,17 @@ _STAGES = {
     WAIT: _Stage("wait", (), 8),
 }
 # The labels of engines are kinds of parts of a critical path, too.
-LABELS = {name: stage.label for name, stage in _STAGES.items()}
+STAGE_LABELS = {name: stage.label for name, stage in _STAGES.items()}
 STAGE_OF = {kind: name for name, stage in _STAGES.items() for kind in stage.kinds}
-KINDS = tuple(STAGE_OF)
-ENGINES = {name: stage.engine for name, stage in _STAGES.items() if stage.engine}
-TILE_STAGES = ("dma_in", *ENGINES, "dma_out")
+ROW_KINDS = tuple(STAGE_OF)
+STAGE_ENGINES = {name: stage.engine for name, stage in _STAGES.items() if stage.engine}
+TILE_STAGES = ("dma_in", *STAGE_ENGINES, "dma_out")
 LANES = (*TILE_STAGES, "recv", "send")
 
 ORDER = tuple(sorted(_STAGES, key=lambda name: _STAGES[name].reach))
 # Kinds of rows by stage; the time of launches is that without work on PEs, and that of waits without anything.
-STAGES = {name: _STAGES[name].kinds for name in ORDER if name not in (LAUNCH, WAIT)}
-HOST_KINDS = (LAUNCH, *STAGES["host"])
+STAGE_KINDS = {name: _STAGES[name].kinds for name in ORDER if name not in (LAUNCH, WAIT)}
+HOST_KINDS = (LAUNCH, *STAGE_KINDS["host"])
 COMMAND_KINDS = ("load", "store", "composite", "send", "recv", *HOST_KINDS)
-PE_KINDS = tuple(kind for name, kinds in STAGES.items() if name != "host" for kind in kinds)
+PE_KINDS = tuple(kind for name, kinds in STAGE_KINDS.items() if name != "host" for kind in kinds)
 ENGINE_KINDS = tuple(kind for kind in PE_KINDS if kind != "composite")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TimePart:
     """A part of a step's time: its kind, its component or link, and for a wait what was in front."""
 
     kind: str
@@ -53,7 +53,7 @@ class RouteBreakdown:
     def parts(
         self, route: int, nbytes: int, ps: int, *, reverse: bool = False, count: int = 1,
         waits: Sequence[Wait] | None = None,
-    ) -> list[Part]:  # fmt: skip
+    ) -> list[TimePart]:  # fmt: skip
         """Split the `ps` that `nbytes`, `count` times, took over a route or its reverse; the parts sum to `ps`.
 
         What latencies, times on links and `waits` do not explain is queueing: for its turn at a PE's first link, or
@@ -63,12 +63,12 @@ class RouteBreakdown:
         links = [part.resource for _, part in leg if part.kind in ("fill", "serialization")]
         turns = waits is not None and ".pe_dma->" in links[0]
         at = links[0] if turns else max(links, key=lambda link: self._busy.get(link, 0))
-        return share(ps, leg, "queueing", at)
+        return cut_to(ps, leg, "queueing", at)
 
     def leg(
         self, route: int, nbytes: int, *, reverse: bool = False, count: int = 1, waits: Sequence[Wait] = ()
-    ) -> list[tuple[int, Part]]:
-        """Nominal parts of `nbytes`, `count` times, over a route or its reverse, each with its rank for `share`.
+    ) -> list[tuple[int, TimePart]]:
+        """Nominal parts of `nbytes`, `count` times, over a route or its reverse, each with its rank for `cut_to`.
 
         Each link adds its wait, a flit's time, and its latency; the slowest one adds the time of all flits. A wait
         before the slowest link may be hidden, because earlier flits are still on that link meanwhile.
@@ -78,7 +78,7 @@ class RouteBreakdown:
         size = min(nbytes, self._flit_bytes)
         times = [flit_ps(size, bw, header, cycle) for *_, bw, header, cycle in hops]
         slowest = times.index(max(times))
-        found: list[tuple[int, Part]] = []
+        found: list[tuple[int, TimePart]] = []
         for i, (link, node, wire_ps, node_ps, *_) in enumerate(hops):
             found += [
                 (2, self._wait(wait, bool(hops[i][-1])))
@@ -86,19 +86,19 @@ class RouteBreakdown:
                 if self._records.links.names[wait.link] == link
             ]
             if i == slowest:
-                found.append((1, Part("serialization", link, times[i] * flits(nbytes, self._flit_bytes) * count)))
+                found.append((1, TimePart("serialization", link, times[i] * flits(nbytes, self._flit_bytes) * count)))
             else:
-                found.append((0, Part("fill", link, times[i] * count)))
-            found += [(0, Part("wire", link, wire_ps * count)), (0, Part("nodes", node, node_ps * count))]
+                found.append((0, TimePart("fill", link, times[i] * count)))
+            found += [(0, TimePart("wire", link, wire_ps * count)), (0, TimePart("nodes", node, node_ps * count))]
         return found
 
-    def _wait(self, wait: Wait, credits: bool) -> Part:
+    def _wait(self, wait: Wait, credits: bool) -> TimePart:
         behind = "a full buffer or what the log leaves out" if credits else "what the log leaves out"
         if wait.front >= 0:
             kind, command = (int(self._dependencies.transfers[name][wait.front]) for name in ("kind", "command"))
             of = self._records.commands[command]
             behind = f"{TRANSFER_KINDS[kind]} of {of.name}" + (f" of {of.place}" if of.pe >= 0 else "")
-        return Part("queueing", self._records.links.names[wait.link], wait.ps, behind)
+        return TimePart("queueing", self._records.links.names[wait.link], wait.ps, behind)
 
     def _hops(self, path: Sequence[int]) -> list[tuple[str, str, int, int, float, int, int]]:
         """For each hop: link, node at its end, and the link's numbers from the records."""
@@ -106,13 +106,13 @@ class RouteBreakdown:
         return [(f"{nodes[a]}->{nodes[b]}", nodes[b], *links.get((a, b), (0, 0, 0.0, 0, 0))) for a, b in pairwise(path)]
 
 
-def share(ps: int, wanted: Sequence[tuple[int, Part]], kind: str, resource: str) -> list[Part]:
+def cut_to(ps: int, wanted: Sequence[tuple[int, TimePart]], kind: str, resource: str) -> list[TimePart]:
     """Cut parts to a total of `ps`, lowest rank first; the remainder becomes another part, the first."""
     left, parts = ps, [part for _, part in wanted]
     for i in sorted(range(len(wanted)), key=lambda i: wanted[i][0]):
         parts[i] = replace(parts[i], ps=min(parts[i].ps, left))
         left -= parts[i].ps
-    return [part for part in (Part(kind, resource, left), *parts) if part.ps]
+    return [part for part in (TimePart(kind, resource, left), *parts) if part.ps]
 
 
 def flit_bytes_of(spec: Mapping[str, Any]) -> int:
@@ -126,11 +126,11 @@ def flit_ps(nbytes: int, bw_gbs: float, header_bytes: int, cycle_ps: int) -> int
     return -(-ps // cycle_ps) * cycle_ps if cycle_ps else ps
 
 
-PARTS = ("wire", "nodes", "fill", "serialization", "memory", "queueing")
+TRANSFER_PARTS = ("wire", "nodes", "fill", "serialization", "memory", "queueing")
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
+class TransferLeg:
     """One link of a route."""
 
     bw_gbs: float
@@ -155,7 +155,7 @@ class Channels:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class TransferParts:
     """The parts of a transfer's time [ps]; they sum to it exactly."""
 
     wire: int = 0
@@ -169,18 +169,18 @@ class Parts:
     def total(self) -> int:
         return self.wire + self.nodes + self.fill + self.serialization + self.memory + self.queueing
 
-    def __add__(self, other: Parts) -> Parts:
-        return Parts(*(getattr(self, name) + getattr(other, name) for name in PARTS))
+    def __add__(self, other: TransferParts) -> TransferParts:
+        return TransferParts(*(getattr(self, name) + getattr(other, name) for name in TRANSFER_PARTS))
 
-    def measured(self, total_ps: int) -> Parts:
+    def measured(self, total_ps: int) -> TransferParts:
         """Parts of a transfer that took `total_ps` under load: the excess is queueing."""
         return replace(self, queueing=self.queueing + total_ps - self.total)
 
     def columns(self) -> dict[str, float]:
-        return {f"{name}_ns": getattr(self, name) / 1000 for name in PARTS}
+        return {f"{name}_ns": getattr(self, name) / 1000 for name in TRANSFER_PARTS}
 
 
-def message(legs: Sequence[Leg], nbytes: int, flit_bytes: int = FLIT_BYTES) -> Parts:
+def message_parts(legs: Sequence[TransferLeg], nbytes: int, flit_bytes: int = FLIT_BYTES) -> TransferParts:
     """Parts of one message over `legs`.
 
     Notes
@@ -195,7 +195,7 @@ def message(legs: Sequence[Leg], nbytes: int, flit_bytes: int = FLIT_BYTES) -> P
     """
     times = [serialization_ps(min(nbytes, flit_bytes) + leg.header_bytes, leg.bw_gbs) for leg in legs]
     slowest = max(times)
-    return Parts(
+    return TransferParts(
         wire=sum(leg.wire_ps for leg in legs),
         nodes=sum(leg.node_ps for leg in legs),
         fill=sum(times) - slowest,
@@ -203,27 +203,27 @@ def message(legs: Sequence[Leg], nbytes: int, flit_bytes: int = FLIT_BYTES) -> P
     )
 
 
-def read(
-    there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0, *,
+def read_parts(
+    there: Sequence[TransferLeg], back: Sequence[TransferLeg], nbytes: int, memory: Channels, offset: int = 0, *,
     flit_bytes: int = FLIT_BYTES, command_bytes: int = 0,
-) -> Parts:  # fmt: skip
+) -> TransferParts:  # fmt: skip
     """Parts of a read without load: command, memory, data on the way back."""
-    data = message(back, nbytes, flit_bytes)
+    data = message_parts(back, nbytes, flit_bytes)
     q, m = flits(nbytes, flit_bytes), _bursts(nbytes, offset, memory)
     d = data.serialization // q
     late = 0
     for j in range(q):
         bursts = _ceil((j + 1) * m, q)
         late = max(late, _ceil(bursts, memory.count) * memory.burst_ps - j * d)
-    return message(there, command_bytes, flit_bytes) + data + Parts(memory=late + memory.access_ps)
+    return message_parts(there, command_bytes, flit_bytes) + data + TransferParts(memory=late + memory.access_ps)
 
 
-def write(
-    there: Sequence[Leg], back: Sequence[Leg], nbytes: int, memory: Channels, offset: int = 0, *,
+def write_parts(
+    there: Sequence[TransferLeg], back: Sequence[TransferLeg], nbytes: int, memory: Channels, offset: int = 0, *,
     flit_bytes: int = FLIT_BYTES,
-) -> Parts:  # fmt: skip
+) -> TransferParts:  # fmt: skip
     """Parts of a write without load: data, memory, an acknowledgement of 16 B."""
-    data = message(there, nbytes, flit_bytes)
+    data = message_parts(there, nbytes, flit_bytes)
     q, m = flits(nbytes, flit_bytes), _bursts(nbytes, offset, memory)
     d = data.serialization // q
     free: dict[int, int] = {}
@@ -231,7 +231,7 @@ def write(
         arrival = (_ceil((i + 1) * q, m) - 1) * d
         channel = i % memory.count
         free[channel] = max(free.get(channel, 0), arrival) + memory.burst_ps
-    return data + Parts(memory=max(free.values()) - (q - 1) * d) + message(back, ACK_BYTES, flit_bytes)
+    return data + TransferParts(memory=max(free.values()) - (q - 1) * d) + message_parts(back, ACK_BYTES, flit_bytes)
 
 
 def _ceil(a: int, b: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernbench.analysis._records import Records, covered_ps
-from kernbench.analysis._stages import ORDER, PE_KINDS, STAGES, WAIT
+from kernbench.analysis._stages import ORDER, PE_KINDS, STAGE_KINDS, WAIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def breakdown(
     lane = _lanes(records, pes)
 
     intervals = []
-    for stage, kinds in STAGES.items():
+    for stage, kinds in STAGE_KINDS.items():
         chosen = records.is_kind(*kinds)
         if stage == "composite":
             chosen = whole_composites(records)

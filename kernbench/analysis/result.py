@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kernbench._registry import PLOTS, html_of
 from kernbench.analysis._domains import validity
-from kernbench.analysis._launches import labels, on
-from kernbench.analysis._manifest import UNKNOWN, Manifest, read_manifest
+from kernbench.analysis._launches import labels, on_sip
+from kernbench.analysis._manifest import UNKNOWN_MANIFEST, Manifest, read_manifest
 from kernbench.analysis._records import Launch, Records
-from kernbench.analysis._stages import LABELS, LAUNCH, STAGE_OF, STAGES
+from kernbench.analysis._stages import LAUNCH, STAGE_KINDS, STAGE_LABELS, STAGE_OF
 from kernbench.analysis.breakdown import Breakdown, breakdown
 from kernbench.errors import KernbenchError
 
@@ -62,7 +62,7 @@ class Result:
 
     records: Records
     name: str = "run"
-    manifest: Manifest = UNKNOWN
+    manifest: Manifest = UNKNOWN_MANIFEST
 
     @property
     def latency_ns(self) -> float:
@@ -146,8 +146,8 @@ class Result:
         """
         busy, whole = self.breakdown.busy_ns(), self.latency_ns
         return [
-            {"stage": LABELS[stage], "busy_ns": busy[stage], "share": busy[stage] / whole}
-            for stage in STAGES
+            {"stage": STAGE_LABELS[stage], "busy_ns": busy[stage], "share": busy[stage] / whole}
+            for stage in STAGE_KINDS
             if busy[stage]
         ]
 
@@ -266,9 +266,9 @@ class Result:
         >>> max(abs(found.error) for _, (found,) in exact.rows if found) < 0.03
         True
         """
-        from kernbench.analysis._what_if import tornado
+        from kernbench.analysis._what_if import tornado_of
 
-        return tornado(
+        return tornado_of(
             self.records, factors, self.name, None if run is None else lambda changes: run(changes).latency_ns
         )
 
@@ -356,7 +356,7 @@ class Result:
             validity(self.records),
         ]
         shown = list(zip(labels(self.launches), self.launches, strict=True))[:SHOWN_LAUNCHES]
-        lines += [f"launch {label}{on(x)}: {(x.end_ps - x.start_ps) / 1000:,.2f} ns" for label, x in shown]
+        lines += [f"launch {label}{on_sip(x)}: {(x.end_ps - x.start_ps) / 1000:,.2f} ns" for label, x in shown]
         if len(self.launches) > len(shown):
             lines.append(f"... and {len(self.launches) - len(shown)} more launches")
         lines += ["", "critical path"]

@@ -13,33 +13,33 @@ from typing import Any, TypeVar
 
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, Records
-from kernbench.analysis._stages import ENGINE_KINDS, LANES, PE_KINDS, STAGE_OF, STAGES
+from kernbench.analysis._stages import ENGINE_KINDS, LANES, PE_KINDS, STAGE_KINDS, STAGE_OF
 from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis.breakdown import whole_composites
 from kernbench.config._files import write_text
 
-Event = dict[str, Any]
-T = TypeVar("T")
-PATH = "critical path"
+_Event = dict[str, Any]
+_T = TypeVar("_T")
+_PATH = "critical path"
 
 
 class Tracks:
     """Slices by component and the flows between them; slices are assigned to tracks at the end, in `events`."""
 
     def __init__(self) -> None:
-        self._slices: dict[str, list[Event]] = {}
-        self._flows: list[tuple[Event, Event, str]] = []
+        self._slices: dict[str, list[_Event]] = {}
+        self._flows: list[tuple[_Event, _Event, str]] = []
 
-    def slice(self, component: str, name: str, start_ps: int, end_ps: int, kind: str, **args: Any) -> Event:
+    def slice(self, component: str, name: str, start_ps: int, end_ps: int, kind: str, **args: Any) -> _Event:
         event = {"ph": "X", "name": name, "cat": kind, "ts": start_ps, "dur": end_ps - start_ps, "args": args}
         self._slices.setdefault(component, []).append(event)
         return event
 
-    def flow(self, src: Event, dst: Event, name: str) -> None:
+    def flow(self, src: _Event, dst: _Event, name: str) -> None:
         self._flows.append((src, dst, name))
 
-    def events(self) -> list[Event]:
-        found: list[Event] = []
+    def events(self) -> list[_Event]:
+        found: list[_Event] = []
         pids: dict[str, int] = {}
         tids: dict[int, int] = {}
         for component in sorted(self._slices, key=_order):
@@ -66,7 +66,7 @@ class Tracks:
 def trace_events(records: Records) -> dict[str, Any]:
     """Trace of a run in the JSON object format of trace events; times in microseconds, with picosecond resolution."""
     tracks = Tracks()
-    work: dict[tuple[int, int, int, int, bool], Event] = {}
+    work: dict[tuple[int, int, int, int, bool], _Event] = {}
     for op in records:
         args = {"command": op.command.name, "nbytes": op.nbytes, "flops": op.flops, "tile": op.tile}
         if op.command.shape:
@@ -74,12 +74,12 @@ def trace_events(records: Records) -> dict[str, Any]:
         name = op.command.name if op.tile < 0 else f"{op.kind} {op.tile}"
         shown = {key: value for key, value in args.items() if value not in (0, -1, "")}
         event = tracks.slice(op.component, name, op.start_ps, op.end_ps, op.kind, **shown)
-        work.setdefault((op.start_ps, op.end_ps, op.nbytes, op.tile, op.kind in STAGES["dma_in"]), event)
+        work.setdefault((op.start_ps, op.end_ps, op.nbytes, op.tile, op.kind in STAGE_KINDS["dma_in"]), event)
     _moves(records, tracks, work)
     if records.spec:
         for step in critical_path(records).steps:
             parts = {f"{part.kind} at {part.resource}": part.ps / 1000 for part in step.parts}
-            tracks.slice(PATH, step.what, step.start_ps, step.end_ps, PATH, because=step.because, ns=parts)
+            tracks.slice(_PATH, step.what, step.start_ps, step.end_ps, _PATH, because=step.because, ns=parts)
     about = {"machine": records.machine, "makespan_ns": records.makespan_ps / 1000}
     return {"traceEvents": tracks.events(), "displayTimeUnit": "ns", "otherData": about}
 
@@ -88,11 +88,11 @@ def write_trace(records: Records, path: str | Path) -> Path:
     return write_text(Path(path), json.dumps(trace_events(records), separators=(",", ":")) + "\n")
 
 
-def _moves(records: Records, tracks: Tracks, work: dict[tuple[int, int, int, int, bool], Event]) -> None:
+def _moves(records: Records, tracks: Tracks, work: dict[tuple[int, int, int, int, bool], _Event]) -> None:
     """Add the work of memories and the messages between CPUs, with flows to the requests."""
     routes = RouteBreakdown(records)
-    sent: dict[tuple[int, str], Event] = {}
-    arrived: list[tuple[int, str, Event]] = []
+    sent: dict[tuple[int, str], _Event] = {}
+    arrived: list[tuple[int, str, _Event]] = []
     for move in records.dependencies.at(slice(None)):
         start, end, nbytes = move.start_ps, move.end_ps, move.nbytes
         src, dst = routes.ends(move.route)
@@ -119,9 +119,9 @@ def _moves(records: Records, tracks: Tracks, work: dict[tuple[int, int, int, int
             tracks.flow(event, onward, "message")
 
 
-def spread(pieces: Iterable[T], span: Callable[[T], tuple[float, float]]) -> list[list[T]]:
+def spread(pieces: Iterable[_T], span: Callable[[_T], tuple[float, float]]) -> list[list[_T]]:
     """Spread pieces, each with its (start, end), over the fewest tracks on which none overlap."""
-    tracks: list[list[T]] = []
+    tracks: list[list[_T]] = []
     free: list[tuple[float, int]] = []
     for piece in sorted(pieces, key=span):
         start, end = span(piece)
@@ -138,8 +138,8 @@ def spread(pieces: Iterable[T], span: Callable[[T], tuple[float, float]]) -> lis
 
 def _names(component: str) -> tuple[str, str]:
     """Process (cube or IO chiplet) and thread (rest of the id) of a component."""
-    if component == PATH:
-        return PATH, PATH
+    if component == _PATH:
+        return _PATH, _PATH
     place = component.split(".")
     return (".".join(place[:2]), ".".join(place[2:])) if len(place) > 2 else ("host", component)
 
@@ -147,10 +147,10 @@ def _names(component: str) -> tuple[str, str]:
 def _order(component: str) -> tuple[Any, ...]:
     words = "".join(c if c.isdigit() else f" {c} " if c == "." else c for c in component).split()
     number = [int("".join(filter(str.isdigit, word)) or -1) for word in words]
-    return (component != PATH, component != "host", number[:2], component)
+    return (component != _PATH, component != "host", number[:2], component)
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> list[Event]:
+def _named(what: str, pid: int, tid: int, name: str) -> list[_Event]:
     meta = {"ph": "M", "pid": pid, "tid": tid}
     order = {"sort_index": tid or pid}
     return [

@@ -60,10 +60,10 @@ def _natural(name: str) -> list[str | int]:
     return [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", name)]
 
 
-Flow = Sequence[Hashable]
+_Flow = Sequence[Hashable]
 
 
-def max_min_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> list[float]:
+def max_min_rates(flows: Sequence[_Flow], capacity: Mapping[Hashable, float]) -> list[float]:
     """Max-min fair rate of each flow, a sequence of resources, in the unit of their capacity.
 
     Notes
@@ -95,7 +95,7 @@ def max_min_rates(flows: Sequence[Flow], capacity: Mapping[Hashable, float]) -> 
     return rates
 
 
-def drain(flows: Sequence[Flow], capacity: Mapping[Hashable, float], amount: float) -> list[float]:
+def drain(flows: Sequence[_Flow], capacity: Mapping[Hashable, float], amount: float) -> list[float]:
     """When each flow has moved `amount`, if all start at 0 and share fairly the capacity that finished ones leave.
 
     Examples

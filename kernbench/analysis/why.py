@@ -14,10 +14,10 @@ import numpy as np
 from kernbench._registry import html_of
 from kernbench._units import decimal_product
 from kernbench.analysis._critical_path import CriticalPath, critical_path
-from kernbench.analysis._launches import chosen, span
-from kernbench.analysis._records import Launch, Records, Stage, covered_ps
+from kernbench.analysis._launches import chosen_launches, span
+from kernbench.analysis._records import Launch, Records, StageWork, covered_ps
 from kernbench.analysis._resources import Attribution, Reason, attribution
-from kernbench.analysis._stages import ENGINES
+from kernbench.analysis._stages import STAGE_ENGINES
 from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis._what_if._advice import Savings, savings
 from kernbench.analysis.utilization import LinkTraffic
@@ -158,7 +158,7 @@ def why(records: Records, name: str = "run", launch: str | Launch | Sequence[Lau
     launches: Sequence[Launch] = ()
     looked_at, window = records, (0, records.makespan_ps)
     if launch is not None:
-        label, launches = chosen(records.launches, launch)
+        label, launches = chosen_launches(records.launches, launch)
         start, end = window = span(launches)
         name = f"{label}, {start / 1000:,.2f} to {end / 1000:,.2f} ns"
         looked_at = replace(records, links=LinkTraffic(records).between(start, end))
@@ -287,8 +287,8 @@ def _together(records: Records, path: CriticalPath, fields: tuple[str, ...], par
 def _of_stages(records: Records, pes: Collection[str], low: np.ndarray, high: np.ndarray) -> Counter[str]:
     """Busy time of some PEs' engines within intervals, if the tiles of each command are spread evenly."""
     found: Counter[str] = Counter()
-    for stage in map(Stage._make, records.dependencies.stages.tolist() if pes and len(low) else ()):
-        engine, place = ENGINES.get(records.kinds[stage.kind]), records.commands[stage.command].place
+    for stage in map(StageWork._make, records.dependencies.stages.tolist() if pes and len(low) else ()):
+        engine, place = STAGE_ENGINES.get(records.kinds[stage.kind]), records.commands[stage.command].place
         if engine is not None and place in pes and stage.end_ps > stage.start_ps:
             within = np.minimum(high, stage.end_ps) - np.maximum(low, stage.start_ps)
             share = int(within[within > 0].sum()) / (stage.end_ps - stage.start_ps)

@@ -15,10 +15,10 @@ from kernbench.studies.study import Choices
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
-Value = int | float | bool | str | None
+ParameterValue = int | float | bool | str | None
 
 
-class Shape(str):
+class ShapeText(str):
     __slots__ = ()
 
     def __new__(cls, text: object) -> Self:
@@ -32,13 +32,13 @@ class Shape(str):
         return tuple(int(part) for part in self.split("x"))
 
 
-KINDS: dict[type, str] = {
-    int: "a whole number", float: "a number", bool: "yes or no", str: "text", Shape: "a shape such as 64x64",
+PARAMETER_KINDS: dict[type, str] = {
+    int: "a whole number", float: "a number", bool: "yes or no", str: "text", ShapeText: "a shape such as 64x64",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ProgramParameter:
     """A parameter of a program; `on` returns the default on a machine, if it depends on it.
 
     None is the default of what the program finds itself, and an empty text means it.
@@ -46,12 +46,12 @@ class Parameter:
 
     name: str
     kind: type
-    default: Value
+    default: ParameterValue
     description: str = ""
     choices: Choices | None = None
-    on: Callable[[Machine], Value] | None = None
+    on: Callable[[Machine], ParameterValue] | None = None
 
-    def usual(self, machine: Machine) -> Value:
+    def usual(self, machine: Machine) -> ParameterValue:
         options = self.options(machine)
         if options and str(self.default) not in options:
             return options[0]
@@ -60,7 +60,7 @@ class Parameter:
     def options(self, machine: Machine) -> list[str]:
         return list(self.choices.of(machine)) if self.choices else []
 
-    def parse(self, given: object, machine: Machine) -> Value:
+    def parse(self, given: object, machine: Machine) -> ParameterValue:
         text = "" if given is None else str(given).strip()
         if not text and self.default is None:
             return None
@@ -72,15 +72,15 @@ class Parameter:
                 raise ConfigError(f"{self.name} = {text!r} must be true or false")
             return text.lower() == "true"
         try:
-            value: Value = self.kind(text.replace(",", "") if self.kind in (int, float) else text)
+            value: ParameterValue = self.kind(text.replace(",", "") if self.kind in (int, float) else text)
         except ValueError:
-            raise ConfigError(f"{self.name} = {text!r} must be {KINDS[self.kind]}") from None
+            raise ConfigError(f"{self.name} = {text!r} must be {PARAMETER_KINDS[self.kind]}") from None
         if self.kind is int and value < 1:  # type: ignore[operator]
             raise ConfigError(f"{self.name} = {value} must be >= 1")
         return value
 
 
-def parameters_of(function: Callable[..., object]) -> list[Parameter]:
+def signature_parameters(function: Callable[..., object]) -> list[ProgramParameter]:
     given = inspect.signature(function).parameters.values()
     return [parameter(x.name, annotation(function, x), x.default) for x in given if x.default is not x.empty]
 
@@ -92,7 +92,7 @@ def annotation(function: Callable[..., object], given: inspect.Parameter) -> Any
     return type(given.default) if given.annotation is inspect.Parameter.empty else given.annotation
 
 
-def parameter(name: str, kind: Any, default: Any) -> Parameter:
+def parameter(name: str, kind: Any, default: Any) -> ProgramParameter:
     description, choices = "", None
     if get_origin(kind) is Annotated:
         kind, *notes = get_args(kind)
@@ -103,8 +103,9 @@ def parameter(name: str, kind: Any, default: Any) -> Parameter:
     if get_origin(kind) is Literal:
         names = [str(value) for value in get_args(kind)]
         kind, choices = type(get_args(kind)[0]), Choices(lambda _: names)
-    if kind not in KINDS:
+    if kind not in PARAMETER_KINDS:
         raise ConfigError(
-            f"{name}: {kind} has no field in a panel and no option; use {', '.join(k.__name__ for k in KINDS)}, Literal"
+            f"{name}: {kind} has no field in a panel and no option; use "
+            f"{', '.join(k.__name__ for k in PARAMETER_KINDS)}, Literal"
         )
-    return Parameter(name, kind, default, description, choices)
+    return ProgramParameter(name, kind, default, description, choices)

@@ -20,7 +20,7 @@ EXACT_IN_F16 = 2048
 
 
 @bench("ccl-allreduce", "all-reduce over all devices, with its sums checked")
-def run(
+def _run(
     torch: RuntimeContext,
     algorithm: Annotated[str, "an entry of ccl.yaml, pkg.mod:algorithm, or auto"] = ALGORITHM,
     n_elem: Annotated[int | None, "elements of each participant; by default those of ccl.yaml"] = None,

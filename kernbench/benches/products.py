@@ -12,8 +12,8 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import check_product, operand
 from kernbench.runtime_api.context import RuntimeContext
 
-M, K, N = 128, 256, 128
-Dtype = Literal["f16", "bf16", "f32", "f8e4m3fn", "f8e5m2", "i8"]
+M, _K, N = 128, 256, 128
+_Dtype = Literal["f16", "bf16", "f32", "f8e4m3fn", "f8e5m2", "i8"]
 
 
 @bench("gemm-single-pe", "32 x 128 x 32 (M x K x N) in f16 on one PE, both operands streamed")
@@ -28,7 +28,7 @@ def matmul(
     m: Annotated[int, "rows of a"] = 128,
     k: Annotated[int, "columns of a, rows of b"] = 256,
     n: Annotated[int, "columns of b"] = 128,
-    dtype: Dtype = "f16",
+    dtype: _Dtype = "f16",
     variant: Annotated[Literal[STAGINGS], "operands that are loaded first; others are streamed"] = STAGINGS[0],  # type: ignore[valid-type]
 ) -> None:
     """All tensors are in the HBM slice of PE 0 of cube 0; i8 gives i32, other types give their own."""
@@ -65,16 +65,16 @@ def project(torch: RuntimeContext, m: int, k: int, n: int, cubes: int, pes: int)
         check_product(torch, title, out, x_values, w_values)
 
 
-@bench("qkv-gemm", f"q, k and v of {M} x {K} x {N} (M x K x N) each in f16 on one PE")
+@bench("qkv-gemm", f"q, k and v of {M} x {_K} x {N} (M x K x N) each in f16 on one PE")
 def qkv_gemm(torch: RuntimeContext) -> None:
     """All tensors are in the HBM slice of PE 0 of cube 0."""
-    project(torch, M, K, N, cubes=1, pes=1)
+    project(torch, M, _K, N, cubes=1, pes=1)
 
 
-@bench("qkv-gemm-multi-pe", f"q, k and v of {M} x {K} x {N} (M x K x N) each in f16, columns over the PEs of a cube")
+@bench("qkv-gemm-multi-pe", f"q, k and v of {M} x {_K} x {N} (M x K x N) each in f16, columns over the PEs of a cube")
 def qkv_gemm_multi_pe(torch: RuntimeContext) -> None:
     """Each PE of cube 0 has the input, and its columns of weights and results, in its HBM slice."""
-    project(torch, M, K, N, cubes=1, pes=torch.engine.machine.config.pes_per_cube)
+    project(torch, M, _K, N, cubes=1, pes=torch.engine.machine.config.pes_per_cube)
 
 
 @bench("gpt3-qkv", "q, k and v of GPT-3 in f16, columns over all PEs of a SIP")

@@ -15,7 +15,7 @@ from typing import Any
 
 from kernbench import compat
 from kernbench._registry import hint
-from kernbench.benches._parameters import Parameter, Value, parameters_of
+from kernbench.benches._parameters import ParameterValue, ProgramParameter, signature_parameters
 from kernbench.errors import ConfigError
 from kernbench.runtime_api.bench_runner import BenchResult, run_bench
 from kernbench.runtime_api.context import RuntimeContext
@@ -24,16 +24,16 @@ from kernbench.sim_engine._limits import Limits
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.triton_emu._runner import check_plain
 
-Run = Callable[..., object]
+_Run = Callable[..., object]
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
     name: str
     description: str
-    function: Run
+    function: _Run
     is_milestone: bool = False
-    arguments: Mapping[str, Value] = field(default_factory=dict)
+    arguments: Mapping[str, ParameterValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_plain(self.function, "bench")
@@ -45,10 +45,10 @@ class Bench:
         return self.function(torch, **self.given(torch.engine.machine, options).arguments)
 
     @property
-    def parameters(self) -> tuple[Parameter, ...]:
+    def parameters(self) -> tuple[ProgramParameter, ...]:
         """The function's parameters that have a default; the environment may give another default."""
         found = []
-        for each in parameters_of(self.function):
+        for each in signature_parameters(self.function):
             variable = compat.BENCH_VARIABLES.get(each.name, "")
             text = os.environ.get(variable)
             found.append(each if text is None else replace(each, default=_of_environment(each, variable, text)))
@@ -77,14 +77,14 @@ class Bench:
 _benches: dict[str, Bench] = {}
 
 
-def _of_environment(parameter: Parameter, variable: str, text: str) -> Value:
+def _of_environment(parameter: ProgramParameter, variable: str, text: str) -> ParameterValue:
     try:
         return parameter.parse(text, resolve_topology("preset:small"))
     except ConfigError as error:
         raise ConfigError(f"environment: {variable}: {error}") from None
 
 
-def bench(name: str, description: str, *, milestone: bool = False) -> Callable[[Run], Run]:
+def bench(name: str, description: str, *, milestone: bool = False) -> Callable[[_Run], _Run]:
     """Register the decorated function `run(torch)` as a bench.
 
     Its further parameters, which have a default, are options of `kernbench run NAME` and `kb.run`, and fields of the
@@ -121,11 +121,11 @@ def bench(name: str, description: str, *, milestone: bool = False) -> Callable[[
     if not (description or "").strip():
         raise ConfigError(f"@bench: bench {name!r} has no description; give one line, which `kernbench list` shows")
 
-    def register(given: Run) -> Run:
+    def register(given: _Run) -> _Run:
         known = _benches.get(name)
         if known is not None and _where(known.function) != _where(given):
             raise ConfigError(f"bench {name!r} is taken by {_where(known.function)}; give {_where(given)} another name")
-        if taken := {each.name for each in parameters_of(given)} & set(inspect.signature(run).parameters):
+        if taken := {each.name for each in signature_parameters(given)} & set(inspect.signature(run).parameters):
             raise ConfigError(f"bench {name!r}: {', '.join(sorted(taken))}: kb.run has this parameter; rename it")
         _benches[name] = Bench(name, description, given, milestone)
         return given
@@ -188,7 +188,7 @@ def _kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _where(run: Run) -> str:
+def _where(run: _Run) -> str:
     return f"{run.__module__}:{getattr(run, '__qualname__', run)}"
 
 

@@ -14,7 +14,7 @@ from kernbench.runtime_api.context import RuntimeContext
 if TYPE_CHECKING:
     from kernbench.triton_emu.tl_context import TLContext
 
-ELEMENTS = 512  # per PE
+_ELEMENTS = 512  # per PE
 
 
 def take_next(src: Any, dst: Any, n: int, *, tl: TLContext) -> None:
@@ -25,12 +25,12 @@ def take_next(src: Any, dst: Any, n: int, *, tl: TLContext) -> None:
 
 
 @bench("va-offset-verify", "every PE of two cubes copies the next PE's shard, addressed as base + shard offset")
-def run(torch: RuntimeContext) -> None:
+def _run(torch: RuntimeContext) -> None:
     """One row for each PE; the result is the input moved up by a row."""
     config = torch.engine.machine.config
     cubes, pes = min(2, config.cubes_per_sip), config.pes_per_cube
     rows = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=cubes, num_pes=pes)
-    src, values = operand(torch, "src", (cubes * pes, ELEMENTS), torch.float16, rows)
-    dst = torch.zeros(cubes * pes, ELEMENTS, dtype=torch.float16, dp=rows, name="dst")
-    torch.launch("take-next", take_next, src, dst, ELEMENTS)
+    src, values = operand(torch, "src", (cubes * pes, _ELEMENTS), torch.float16, rows)
+    dst = torch.zeros(cubes * pes, _ELEMENTS, dtype=torch.float16, dp=rows, name="dst")
+    torch.launch("take-next", take_next, src, dst, _ELEMENTS)
     check(torch, "dst = src moved up by a row", dst, None if values is None else np.roll(values, -1, axis=0))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kernbench.config import MachineConfig
 
 Place = tuple[int, int, int]
-Target = tuple[int, int]
+PeId = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Group:
     shards: tuple[tuple[Place, ...], ...]
     sip_grid: Grid
     cube_columns: int = 1
-    targets: tuple[Target, ...] = ()
+    targets: tuple[PeId, ...] = ()
 
     @classmethod
     def of(
-        cls, machine: MachineConfig, sips: Sequence[int], places: Sequence[Target] | Mapping[int, Sequence[Target]]
+        cls, machine: MachineConfig, sips: Sequence[int], places: Sequence[PeId] | Mapping[int, Sequence[PeId]]
     ) -> Group:
         missing = [sip for sip in sips if not 0 <= sip < machine.n_sips]
         if missing or not sips or len(set(sips)) != len(sips):
@@ -75,7 +75,7 @@ class Group:
         return tuple(shards[0][0] for shards in self.shards)
 
     @classmethod
-    def line(cls, n_sips: int, places: Sequence[Target] = ((0, 0),), cube_columns: int = 1) -> Group:
+    def line(cls, n_sips: int, places: Sequence[PeId] = ((0, 0),), cube_columns: int = 1) -> Group:
         """Group of `n_sips` devices in a ring, on no particular machine."""
         shards = tuple(tuple((sip, cube, pe) for cube, pe in sorted(places)) for sip in range(n_sips))
         return cls(shards, Grid(n_sips, 1, wraps=True), cube_columns)

@@ -23,7 +23,7 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from kernbench.ccl._group import Group, Place, Subgroup, single_shard_per_rank
-from kernbench.ccl._msccl_program import COLLECTIVES, Program, Step, read_program
+from kernbench.ccl._msccl_program import MSCCL_COLLECTIVES, MscclProgram, MscclStep, read_program
 from kernbench.ccl._schedule import AHEAD, Chunking, Operator, Reduction
 from kernbench.ccl.algorithm import Algorithm, Neighbours, algorithm
 from kernbench.errors import ConfigError
@@ -68,7 +68,7 @@ def from_msccl(path: str | Path, *, name: str | None = None, **settings: Any) ->
     file = Path(path).resolve()
     program = read_program(file)
     run = _run(program)  # the same for the same program: ranks compare their algorithms
-    settings.setdefault("collective", COLLECTIVES.get(program.coll, "custom"))
+    settings.setdefault("collective", MSCCL_COLLECTIVES.get(program.coll, "custom"))
     return algorithm(
         run.kernel,
         run.kernel_args,
@@ -159,7 +159,7 @@ def _named(function: Callable[..., Any], where: str, line: int) -> Callable[...,
 class _Action:
     """A step with its queues, and the code that runs it."""
 
-    step: Step
+    step: MscclStep
     post: Callable[..., tuple[list[Arrival], list[Tile] | None]]
     do: Callable[..., None]
     waits: tuple[str, ...]
@@ -171,7 +171,7 @@ class _Action:
 class _Run:
     """Runs the thread blocks of a program; its methods are those of an algorithm."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: MscclProgram) -> None:
         self.program = program
         self.ranks = len(program.gpus)
         both = program.most("i") and program.most("o")
@@ -205,7 +205,7 @@ class _Run:
             where = partial(self._where, f"gpu {g}, tb {t}")
             actions = []
             if self.own and (not t or t in first):
-                copy = Step(block.line, "nop" if t else "cpy", ("i", 0), ("o", g * self.own), self.own)
+                copy = MscclStep(block.line, "nop" if t else "cpy", ("i", 0), ("o", g * self.own), self.own)
                 told = () if t else tuple(f"tb{w}" for w in first)
                 actions.append(
                     _Action(copy, *where("copy of the input", block.line), ("tb0",) * bool(t), told, None, None)
@@ -413,13 +413,13 @@ class _Run:
             yield size, chunk, dict.fromkeys("ios", start)
 
 
-def _is_joint(send: Step, copy: Step) -> bool:
+def _is_joint(send: MscclStep, copy: MscclStep) -> bool:
     """Return whether what is sent is then copied: it is read once."""
     return send.type == "s" and copy.dep is None and (send.src, send.cnt) == (copy.src, copy.cnt)
 
 
 @lru_cache(maxsize=32)
-def _run(program: Program) -> _Run:
+def _run(program: MscclProgram) -> _Run:
     return _Run(program)
 
 

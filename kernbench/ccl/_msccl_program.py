@@ -22,7 +22,7 @@ from kernbench.config._kinds import Fault, KeyPath, dotted
 from kernbench.errors import ConfigError, quote
 
 # Each type of step, by what it does: receive, combine with or read local elements, send, store.
-TYPES = {
+_TYPES = {
     "s": "read send",
     "r": "receive store",
     "rcs": "receive send store",
@@ -33,7 +33,7 @@ TYPES = {
     "re": "read store",
     "nop": "",
 }
-COLLECTIVES = {
+MSCCL_COLLECTIVES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
     "reduce_scatter": "reduce_scatter",
@@ -45,11 +45,11 @@ COLLECTIVES = {
 # Whether torch's collective writes its result to its input. An all-gather in place can be run out of place.
 IN_PLACE = {"all_reduce": True, "broadcast": True, "reduce": True, "reduce_scatter": False, "all_to_all": False}
 BUFFERS = {"i": "input", "o": "output", "s": "scratch"}
-MOST_BYTES = 64 * MIB
+_MOST_BYTES = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MscclStep:
     """`cnt` chunks from `src` on, to `dst` on, both (buffer, chunk).
 
     `dep` is the (thread block, step) that it waits for; others wait for it only if it `hasdep`.
@@ -65,7 +65,7 @@ class Step:
 
     def does(self, what: str) -> bool:
         """Return whether it does one of "receive", "read", "send", "store"."""
-        return what in TYPES[self.type].split()
+        return what in _TYPES[self.type].split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ThreadBlock:
     send: int
     recv: int
     chan: int
-    steps: tuple[Step, ...]
+    steps: tuple[MscclStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Program:
+class MscclProgram:
     """An MSCCL program.
 
     Attributes
@@ -137,7 +137,7 @@ class Program:
         return max(gpu.chunks[buffer] for gpu in self.gpus)
 
 
-def _ends(program: Program, side: str) -> dict[tuple[int, int, int], int]:
+def _ends(program: MscclProgram, side: str) -> dict[tuple[int, int, int], int]:
     found = {}
     for g, gpu in enumerate(program.gpus):
         for t, block in enumerate(gpu.blocks):
@@ -161,7 +161,7 @@ def entry_faults(path: KeyPath, entry: CclEntry) -> Iterator[Fault]:
     for key, value in STATED.items():
         if (stated := {"topology": entry.topology, "mapper": entry.mapper, "validator": entry.validator}[key]) != value:
             yield fault(key, f"= {quote(stated)} is the MSCCL program's to state; leave it out")
-    does = COLLECTIVES.get(program.coll)
+    does = MSCCL_COLLECTIVES.get(program.coll)
     if does not in (None, entry.collective):
         yield fault("collective", f"= {entry.collective!r}, but the program does {does}; write collective: {does}")
     if does in IN_PLACE and program.inplace is not IN_PLACE[does]:
@@ -181,9 +181,9 @@ def entry_faults(path: KeyPath, entry: CclEntry) -> Iterator[Fault]:
             yield fault("options", f"{name} = {quote(value)} is unknown; {hint(name, ('op', 'chunk_bytes'))}")
 
 
-def read_program(path: str | Path) -> Program:
+def read_program(path: str | Path) -> MscclProgram:
     """Return the program of an XML file; ConfigError with file, line, element and attribute if it is wrong."""
-    text = read_text(Path(path), MOST_BYTES, "write it with msccl-tools, or with kernbench.ccl.to_msccl")
+    text = read_text(Path(path), _MOST_BYTES, "write it with msccl-tools, or with kernbench.ccl.to_msccl")
     return _Reader(str(path)).program(text)
 
 
@@ -202,7 +202,7 @@ class _Reader:
         self.file = file
         self.name = Path(file).name
 
-    def program(self, text: str) -> Program:
+    def program(self, text: str) -> MscclProgram:
         algo = self._parsed(text)
         self._tag(algo, "algo")
         n = self._number(algo, "ngpus", least=1)
@@ -221,14 +221,14 @@ class _Reader:
         if nchunks < most:
             raise self._error(algo, "nchunksperloop", f"but a GPU uses {most} chunks; write nchunksperloop={most}")
         coll = algo.attributes.get("coll", "custom")
-        if coll not in (*COLLECTIVES, "custom"):
-            raise self._error(algo, "coll", f"is unknown; {hint(coll, (*COLLECTIVES, 'custom'))}")
-        if nchunks % n and COLLECTIVES.get(coll) in ("all_gather", "reduce_scatter", "all_to_all"):
+        if coll not in (*MSCCL_COLLECTIVES, "custom"):
+            raise self._error(algo, "coll", f"is unknown; {hint(coll, (*MSCCL_COLLECTIVES, 'custom'))}")
+        if nchunks % n and MSCCL_COLLECTIVES.get(coll) in ("all_gather", "reduce_scatter", "all_to_all"):
             raise self._error(algo, "nchunksperloop", f"must be a multiple of ngpus = {n}: each rank has an equal part")
         inplace = bool(self._number(algo, "inplace", default=1, most=1))
         name = algo.attributes.get("name", Path(self.file).stem)
         arguments = self._number(algo, "arguments", default=0, most=64)
-        found = Program(self.file, name, coll, inplace, nchunks, gpus, arguments)
+        found = MscclProgram(self.file, name, coll, inplace, nchunks, gpus, arguments)
         self._check_messages(found)
         for g, gpu in enumerate(gpus):
             self._check_dependences(g, gpu)
@@ -294,11 +294,11 @@ class _Reader:
             steps.append(self._step(child, peers, chunks))
         return ThreadBlock(element.line, peers["send"], peers["recv"], chan, tuple(steps))
 
-    def _step(self, element: _Element, peers: Mapping[str, int], chunks: Mapping[str, int]) -> Step:
+    def _step(self, element: _Element, peers: Mapping[str, int], chunks: Mapping[str, int]) -> MscclStep:
         kind = element.attributes.get("type", "")
-        if kind not in TYPES:
-            raise self._error(element, "type", f"is unknown; {hint(kind, TYPES)}")
-        does = TYPES[kind].split()
+        if kind not in _TYPES:
+            raise self._error(element, "type", f"is unknown; {hint(kind, _TYPES)}")
+        does = _TYPES[kind].split()
         for what, side in (("send", "send"), ("receive", "recv")):
             if what in does and peers[side] < 0:
                 raise self._error(element, "type", f"does {what}, but its <tb> has {side} = -1; state the peer there")
@@ -318,9 +318,9 @@ class _Reader:
             ends.append((buffer, offset))
         block, step = (self._number(element, key, default=-1, least=-1) for key in ("depid", "deps"))
         hasdep = bool(self._number(element, "hasdep", default=1, most=1))
-        return Step(element.line, kind, ends[0], ends[1], cnt, None if block < 0 else (block, step), hasdep)
+        return MscclStep(element.line, kind, ends[0], ends[1], cnt, None if block < 0 else (block, step), hasdep)
 
-    def _check_messages(self, program: Program) -> None:
+    def _check_messages(self, program: MscclProgram) -> None:
         """Refuse a peer that is not there, and sends without receives of the same size."""
         for side, ends, others in (
             ("send", program.senders, program.receivers),

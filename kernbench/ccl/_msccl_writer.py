@@ -17,14 +17,14 @@ from xml.etree import ElementTree as ET
 
 from kernbench._dtypes import float32
 from kernbench.ccl._group import Group
-from kernbench.ccl._msccl_program import COLLECTIVES, read_program
-from kernbench.ccl.algorithm import Plan, plan_group
+from kernbench.ccl._msccl_program import MSCCL_COLLECTIVES, read_program
+from kernbench.ccl.algorithm import CollectivePlan, plan_group
 from kernbench.ccl.install import AlgorithmLike, CclLike, resolve_algorithm_config
 from kernbench.components._command import Command, Load, Recv, Run, Send, Store, Value, Vector
 from kernbench.config._files import write_text
 from kernbench.errors import ConfigError
 from kernbench.triton_emu._handles import Pointer
-from kernbench.triton_emu._runner import run_program
+from kernbench.triton_emu._runner import run_kernel_program
 from kernbench.triton_emu.testing import MockBackend
 
 _EACH = 64  # elements for each participant: a block of any algorithm is then one message
@@ -78,7 +78,7 @@ def to_msccl(
     return file
 
 
-def _inexpressible(plan: Plan, why: str) -> ConfigError:
+def _inexpressible(plan: CollectivePlan, why: str) -> ConfigError:
     return ConfigError(f"algorithm {plan.algorithm.name!r} cannot be written as an MSCCL program: {why}")
 
 
@@ -92,7 +92,7 @@ class _Effect:
     stores: list[tuple[bool, tuple[str, int, int]]] = field(default_factory=list)
 
 
-def _elements(plan: Plan) -> tuple[int, int]:
+def _elements(plan: CollectivePlan) -> tuple[int, int]:
     """Return the elements of a participant's tensor, and of its result if that is another tensor."""
     whole = _EACH * plan.world_size
     out = {"all_gather": (_EACH, whole), "reduce_scatter": (whole, _EACH), "all_to_all": (whole, whole)}
@@ -102,7 +102,7 @@ def _elements(plan: Plan) -> tuple[int, int]:
 class _Thread(MockBackend):
     """One participant: the effects of its kernel, in order, and its peers."""
 
-    def __init__(self, plan: Plan, rank: int, call: dict[str, Any]) -> None:
+    def __init__(self, plan: CollectivePlan, rank: int, call: dict[str, Any]) -> None:
         super().__init__(data=False)
         self.plan, self.rank = plan, rank
         self.place = plan.subgroups[0].places[rank]
@@ -117,7 +117,7 @@ class _Thread(MockBackend):
         n_elem, result = _elements(plan)
         pointers = [Pointer(start * _FAR, float32) for start in ((1, 2) if result else (1,))]
         self.args = (*pointers, *plan.args(self.place, n_elem, **call))
-        run_program(plan.algorithm.kernel, self.args, self, (0, 0), (1, 1), (rank, plan.world_size))
+        run_kernel_program(plan.algorithm.kernel, self.args, self, (0, 0), (1, 1), (rank, plan.world_size))
 
     def submit(self, command: Command) -> None:
         """Take note of a command."""
@@ -250,10 +250,10 @@ class _Thread(MockBackend):
         return _inexpressible(self.plan, f"participant {self.rank}: {why}")
 
 
-def _text(plan: Plan, threads: Sequence[_Thread]) -> str:
+def _text(plan: CollectivePlan, threads: Sequence[_Thread]) -> str:
     """Return the XML of the threads."""
     n, collective = plan.world_size, plan.algorithm.collective
-    names = {does: name for name, does in reversed(COLLECTIVES.items())}
+    names = {does: name for name, does in reversed(MSCCL_COLLECTIVES.items())}
     peers = [(thread.peer("send"), thread.peer("recv")) for thread in threads]
     spans = [span for thread in threads for span in thread.spans()]
     if collective not in names or not spans:

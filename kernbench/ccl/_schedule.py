@@ -36,7 +36,7 @@ AHEAD = 4
 BLOCK_BYTES = 256 * KIB
 SMALLEST_CHUNK, LARGEST_CHUNK, CHUNKS = 4 * KIB, 32 * KIB, 8
 
-Span = tuple[int, int]
+ElementSpan = tuple[int, int]
 # An associative and commutative operator on two tiles of shape (rows, row).
 Operator = Callable[[Tile, Tile, TLContext], Tile]
 
@@ -157,24 +157,24 @@ class Chunking:
     chunk_bytes: int | None = None
     streams: int = 1
 
-    def segments(self, start: int, size: int, parts: int) -> Iterator[Span]:
+    def segments(self, start: int, size: int, parts: int) -> Iterator[ElementSpan]:
         """Split a vector so that one block of `parts` fits into the memory of a participant."""
         block = max(BLOCK_BYTES // self.streams, 4 * (self.chunk_bytes or 0))
-        yield from spans(start, size, self._rows(block) * parts)
+        yield from _spans(start, size, self._rows(block) * parts)
 
-    def chunks(self, block: Span) -> list[Span]:
+    def chunks(self, block: ElementSpan) -> list[ElementSpan]:
         start, size = block
         chunk = self.chunk_bytes
         if chunk is None:
             chunk = max(SMALLEST_CHUNK, min(LARGEST_CHUNK, -(-size * self.itemsize // CHUNKS)))
             chunk = -(-chunk // SMALLEST_CHUNK) * SMALLEST_CHUNK
-        return list(spans(start, size, self._rows(chunk)))
+        return list(_spans(start, size, self._rows(chunk)))
 
     def _rows(self, nbytes: int) -> int:
         return max(1, nbytes // (self.itemsize * self.row)) * self.row
 
 
-def spans(start: int, size: int, largest: int) -> Iterator[Span]:
+def _spans(start: int, size: int, largest: int) -> Iterator[ElementSpan]:
     """Split elements into spans of `largest`, the last one smaller.
 
     >>> list(spans(10, 7, 3))
@@ -184,7 +184,7 @@ def spans(start: int, size: int, largest: int) -> Iterator[Span]:
         yield at, min(largest, start + size - at)
 
 
-def blocks(start: int, size: int, parts: int, row: int = 1) -> list[Span]:
+def row_blocks(start: int, size: int, parts: int, row: int = 1) -> list[ElementSpan]:
     """Split elements into `parts` blocks of whole rows, as equal as possible; some are empty where rows are few.
 
     >>> blocks(0, 7, 3)
@@ -199,7 +199,7 @@ def blocks(start: int, size: int, parts: int, row: int = 1) -> list[Span]:
     return found
 
 
-def interleave(*streams: Iterator[Step]) -> Iterator[Step]:
+def take_turns(*streams: Iterator[Step]) -> Iterator[Step]:
     left = list(streams)
     while len(left) > 1:
         for stream in list(left):

@@ -8,14 +8,14 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
-from kernbench.ccl._group import Grid, Group, Place, Subgroup, Target
+from kernbench.ccl._group import Grid, Group, PeId, Place, Subgroup
 from kernbench.ccl.algorithms import Collective
-from kernbench.config._ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID
+from kernbench.config._ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID_SIZES
 from kernbench.errors import ConfigError, quote
 from kernbench.triton_emu._runner import check_plain
 
 if TYPE_CHECKING:
-    from kernbench.ccl.stages import Cost
+    from kernbench.ccl.stages import CostTerms
     from kernbench.config import MachineConfig
 
 # For each participant: direction -> (peer, the peer's direction back).
@@ -92,7 +92,7 @@ class Algorithm:
     root_cube: int | str = "corner"
     world_size: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    cost: Cost | None = None
+    cost: CostTerms | None = None
     scratch: Callable[[int], int] | None = None
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ class Algorithm:
         takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in names.values())
         theirs = ("n_elem", "world_size", *FACTS)
         known = [name for name, p in names.items() if name not in theirs and p.kind is not Parameter.VAR_KEYWORD]
-        options = {**{name: value for name, value in self.options.items() if name not in GRID}, **call}
+        options = {**{name: value for name, value in self.options.items() if name not in GRID_SIZES}, **call}
         refused = [name for name in options if name not in known and (name in theirs or not takes_all)]
         if refused:
             raise ConfigError(
@@ -240,7 +240,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Plan:
+class CollectivePlan:
     """An algorithm on a group.
 
     Attributes
@@ -274,7 +274,7 @@ class Plan:
         each = f" in each of {subgroups} subgroups" if subgroups > 1 else ""
         return f"<Plan of {a.name}: {a.collective}, {self.world_size} participants{each}, SIPs {list(self.sips)}>"
 
-    def on(self, sip: int) -> dict[Target, Role]:
+    def on(self, sip: int) -> dict[PeId, Role]:
         return {(cube, pe): role for (s, cube, pe), role in self.programs.items() if s == sip}
 
     def args(self, place: Place, n_elem: int, /, **call: Any) -> tuple[Any, ...]:
@@ -285,12 +285,12 @@ def plan(
     algorithm: Algorithm,
     machine: MachineConfig,
     sips: Sequence[int],
-    places: Sequence[Target] | Mapping[int, Sequence[Target]],
-) -> Plan:
+    places: Sequence[PeId] | Mapping[int, Sequence[PeId]],
+) -> CollectivePlan:
     return plan_group(algorithm.on(machine), Group.of(machine, sips, places))
 
 
-def devices(algorithm: Algorithm, machine: MachineConfig, places: Sequence[Target]) -> range:
+def devices(algorithm: Algorithm, machine: MachineConfig, places: Sequence[PeId]) -> range:
     """Default devices of an algorithm: the first ones that make up its `world_size`, or all."""
     if algorithm.world_size is None:
         return range(machine.n_sips)
@@ -304,7 +304,7 @@ def devices(algorithm: Algorithm, machine: MachineConfig, places: Sequence[Targe
     return range(n)
 
 
-def plan_group(algorithm: Algorithm, group: Group) -> Plan:
+def plan_group(algorithm: Algorithm, group: Group) -> CollectivePlan:
     """ConfigError with the reason if the algorithm does not run on the group."""
     try:
         algorithm.validator(group)
@@ -326,7 +326,7 @@ def plan_group(algorithm: Algorithm, group: Group) -> Plan:
                 programs[place] = Role(rank, number, neighbours)
     except ConfigError as error:
         raise ConfigError(f"algorithm {algorithm.name!r}: {error}") from error
-    return Plan(algorithm, subgroups[0].world_size, programs, subgroups)
+    return CollectivePlan(algorithm, subgroups[0].world_size, programs, subgroups)
 
 
 def _subgroup(algorithm: Algorithm, group: Group, places: tuple[Place, ...]) -> Subgroup:

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl._schedule import (
     Chunking,
+    ElementSpan,
     Operator,
     Reduction,
-    Span,
     Step,
-    blocks,
-    interleave,
     reduction,
+    row_blocks,
     run_schedule,
+    take_turns,
 )  # fmt: skip
 from kernbench.ccl.stages import (
     COPY,
     SUM,
-    Cost,
+    CostTerms,
     Directions,
     Pairwise,
     Ring,
@@ -69,7 +69,7 @@ class Collective:
 
     kernel: Callable[..., object]
     kernel_args: Callable[..., tuple[Any, ...]]
-    cost: Cost | None = None
+    cost: CostTerms | None = None
 
 
 def all_reduce(
@@ -85,7 +85,7 @@ def all_reduce(
     schedule : callable
         Returns the steps of one participant: `schedule(streams, n_elem, chunking, n)`.
     **costs
-        Fields of `kernbench.ccl.stages.Cost`, for a user-defined schedule.
+        Fields of `kernbench.ccl.stages.CostTerms`, for a user-defined schedule.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def all_reduce(
         _sign(kernel_args, named)
         *pointer, _, tl = signature(kernel).parameters.values()
         _sign(kernel, [*pointer, *(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in added), tl])
-        return Collective(kernel, kernel_args, Cost(streams, **costs))
+        return Collective(kernel, kernel_args, CostTerms(streams, **costs))
 
     return decorate
 
@@ -227,7 +227,7 @@ def _in_height_order(streams: Streams, n_elem: int, chunking: Chunking, n: int) 
     """
     top = in_order_height(n)
 
-    def steps(tree: Stage, chunks: list[Span]) -> Iterator[tuple[int, Step]]:
+    def steps(tree: Stage, chunks: list[ElementSpan]) -> Iterator[tuple[int, Step]]:
         assert isinstance(tree, Tree)
         children, parent = tree.children, tree.parent
         if parent is None:
@@ -239,7 +239,7 @@ def _in_height_order(streams: Streams, n_elem: int, chunking: Chunking, n: int) 
         down = ((i + late, Step(*at, (parent,), to=children, store=True)) for i, at in enumerate(chunks))
         yield from merge(up, down, key=lambda step: step[0])
 
-    halves = blocks(0, n_elem, 2, chunking.row)
+    halves = row_blocks(0, n_elem, 2, chunking.row)
     both = [steps(stages[0], chunking.chunks(half)) for stages, half in zip(streams, halves, strict=True)]
     return (step for _, step in merge(*both, key=lambda step: step[0]))
 
@@ -395,7 +395,7 @@ def _send_down(tree: Tree, t_ptr: Pointer, n_elem: int, chunk_bytes: int | None,
     run_schedule(steps, t_ptr, t_ptr, Reduction(), tl)
 
 
-broadcast = Collective(_broadcast, _root_args, Cost(_heap, tree=COPY, moved=_sent_down))
+broadcast = Collective(_broadcast, _root_args, CostTerms(_heap, tree=COPY, moved=_sent_down))
 
 
 def _away(rank: int, n: int) -> Tree:
@@ -414,7 +414,7 @@ def _broadcast_ring(t_ptr: Pointer, n_elem: int, n: int, root: int, chunk_bytes:
 
 broadcast_ring = Collective(
     _broadcast_ring, _root_args,
-    Cost(lambda call, rank, n, *vector: [[_away(rank, n)]], tree=COPY, moved=_sent_down),
+    CostTerms(lambda call, rank, n, *vector: [[_away(rank, n)]], tree=COPY, moved=_sent_down),
 )  # fmt: skip
 
 
@@ -438,7 +438,7 @@ def _reduce(t_ptr: Pointer, n_elem: int, work: Reduction, root: int, chunk_bytes
     run_schedule(steps, t_ptr, t_ptr, work, tl)
 
 
-reduce = Collective(_reduce, _reduce_args, Cost(_heap, tree=SUM))
+reduce = Collective(_reduce, _reduce_args, CostTerms(_heap, tree=SUM))
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,9 +446,9 @@ class _Around:
     """A vector of n equal parts that travels around a ring in one direction; `parts` are numbered along it."""
 
     ring: Ring
-    parts: list[Span]
+    parts: list[ElementSpan]
 
-    def segments(self, chunking: Chunking) -> Iterator[list[list[Span]]]:
+    def segments(self, chunking: Chunking) -> Iterator[list[list[ElementSpan]]]:
         first = self.parts[0][0]
         for at, size in chunking.segments(*self.parts[0], 1):
             yield [chunking.chunks((start + at - first, size)) for start, _ in self.parts]
@@ -456,7 +456,7 @@ class _Around:
 
 def _around(rank: int, n: int, part: int, row: int, both_ways: bool) -> list[_Around]:
     """Split the vector by direction; it has n parts of `part` elements."""
-    spans = [[(r * part + start, size) for r in range(n)] for start, size in blocks(0, part, 1 + both_ways, row)]
+    spans = [[(r * part + start, size) for r in range(n)] for start, size in row_blocks(0, part, 1 + both_ways, row)]
     east = Ring(rank, n, "E", "W")
     return [_Around(east, spans[0]), *([_Around(east.reversed, spans[1][::-1])] if both_ways else [])]
 
@@ -502,12 +502,12 @@ def _reduce_scatter(
     rank = tl.program_id(2)
     chunking = Chunking(t_ptr.dtype.element_ty.itemsize, work.row, chunk_bytes, 1 + both_ways)
     streams = [steps(around) for around in _around(rank, work.count, part, work.row, both_ways)]
-    run_schedule(interleave(*streams), t_ptr, out_ptr - rank * part, work, tl)
+    run_schedule(take_turns(*streams), t_ptr, out_ptr - rank * part, work, tl)
 
 
 reduce_scatter = Collective(
     _reduce_scatter, _reduce_scatter_args,
-    Cost(_ring_streams, ring=SUM, moved=lambda n: 1 + 1 / n),
+    CostTerms(_ring_streams, ring=SUM, moved=lambda n: 1 + 1 / n),
 )  # fmt: skip
 
 
@@ -534,12 +534,12 @@ def _all_gather(
     rank = tl.program_id(2)
     chunking = Chunking(t_ptr.dtype.element_ty.itemsize, 1, chunk_bytes, 1 + both_ways)
     streams = [steps(around) for around in _around(rank, n, part, 1, both_ways)]
-    run_schedule(interleave(*streams), t_ptr - rank * part, out_ptr, Reduction(), tl)
+    run_schedule(take_turns(*streams), t_ptr - rank * part, out_ptr, Reduction(), tl)
 
 
 all_gather = Collective(
     _all_gather, _all_gather_args,
-    Cost(_ring_streams, ring=COPY, moved=lambda n: 1 + 2 / n),
+    CostTerms(_ring_streams, ring=COPY, moved=lambda n: 1 + 2 / n),
 )  # fmt: skip
 
 
@@ -561,7 +561,7 @@ def _all_to_all(t_ptr: Pointer, out_ptr: Pointer, part: int, n: int, chunk_bytes
 
 all_to_all = Collective(
     _all_to_all, _all_to_all_args,
-    Cost(lambda call, rank, n, *vector: [[Pairwise(n, tuple(f"to{peer}" for peer in range(n)))]]),
+    CostTerms(lambda call, rank, n, *vector: [[Pairwise(n, tuple(f"to{peer}" for peer in range(n)))]]),
 )  # fmt: skip
 
 
@@ -582,16 +582,18 @@ def _barrier(*_pointers: Pointer, tl: TLContext) -> None:
         tl.send(child, token)
 
 
-barrier = Collective(_barrier, _barrier_args, Cost(_heap, tree=COPY * 2, moved=lambda n: 0))
+barrier = Collective(_barrier, _barrier_args, CostTerms(_heap, tree=COPY * 2, moved=lambda n: 0))
 
 
 # -- messages without a regular pattern
 
-Message = tuple[int, Pointer, int]
+PeerMessage = tuple[int, Pointer, int]
 Copy = tuple[Pointer, Pointer, int]
 
 
-def exchange(sends: Sequence[Message], receives: Sequence[Message], copies: Sequence[Copy], *, tl: TLContext) -> None:
+def exchange(
+    sends: Sequence[PeerMessage], receives: Sequence[PeerMessage], copies: Sequence[Copy], *, tl: TLContext
+) -> None:
     """Send and receive (participant, pointer, elements), and copy (from, to, elements) inside the device.
 
     Queues: `to<participant>`. Everything is sent, and every receive posted, before the first wait, so no order of

@@ -21,7 +21,7 @@ import numpy as np
 from kernbench._registry import hint
 from kernbench.ccl._group import Grid, Place, Subgroup
 from kernbench.ccl._schedule import AHEAD, Chunking, Reduction, Step, run_schedule
-from kernbench.ccl.algorithm import Algorithm, Plan, Role
+from kernbench.ccl.algorithm import Algorithm, CollectivePlan, Role
 from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.stages import COPY, LAG, SUM, Pairwise, Ring, Stage, Tree, ends_in_memory
 from kernbench.components._command import VectorOp
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from kernbench.triton_emu._handles import Pointer
     from kernbench.triton_emu.tl_context import TLContext
 
-Simulate = Callable[[Plan, int, int], float]  # (plan, bytes of a shard, bytes of an element) -> ns
-Kernel = Callable[..., None]
-Link = tuple[str, str]
+Simulate = Callable[[CollectivePlan, int, int], float]  # (plan, bytes of a shard, bytes of an element) -> ns
+_Kernel = Callable[..., None]
+_Link = tuple[str, str]
 # Of one participant: for each stream, its stages, the innermost first.
-Places = tuple[tuple[Stage | Pairwise, ...], ...]
+_Places = tuple[tuple[Stage | Pairwise, ...], ...]
 # Of a route, for its cost: latency [ps], bandwidth of the slowest link, number of links.
-Kind = tuple[int, float, int]
+_Kind = tuple[int, float, int]
 
-MESSAGES = "messages"  # the algorithm that measures a connection
+_MESSAGES = "messages"  # the algorithm that measures a connection
 _TURNS, _STREAM, _AMPLE = 5, 8, 64  # messages there and back; messages of a stream; slots that are never a limit
 
 
@@ -86,8 +86,8 @@ class AlphaBeta:
         self.machine, self._simulate = machine, simulate
         self._router, self._math = router_of(machine.graph), PeMath(machine.config.cube.pe.pe_math)
         self._connections: dict[tuple[object, ...], Connection] = {}
-        self._kinds: dict[tuple[Place, Place], Kind] = {}
-        self.ends: dict[Kind, tuple[Place, Place]] = {}
+        self._kinds: dict[tuple[Place, Place], _Kind] = {}
+        self.ends: dict[_Kind, tuple[Place, Place]] = {}
         self._bounds: dict[tuple[object, ...], Bounds] = {}
 
     def bounds(self, places: Iterable[Place], contribution: str) -> Bounds:
@@ -96,7 +96,7 @@ class AlphaBeta:
             self._bounds[key] = Bounds(self.machine, *key)
         return self._bounds[key]
 
-    def kind(self, src: Place, dst: Place) -> Kind:
+    def kind(self, src: Place, dst: Place) -> _Kind:
         if (src, dst) not in self._kinds:
             edges = [self.machine.graph.edge(*link) for link in self._links(src, dst, "tcm")]
             kind = sum(e.latency_ps for e in edges), min(e.bw_gbs for e in edges), len(edges)
@@ -131,12 +131,14 @@ class AlphaBeta:
         roles = {src: Role(0, 0, {"to": (dst, "to")}), dst: Role(1, 0, {"to": (src, "to")})}
         pair = (Subgroup((src, dst), Grid(2, 1)),)
         ring = replace(
-            algorithm, name=MESSAGES, kernel_args=_elements, collective="broadcast", world_size=None, options={},
+            algorithm, name=_MESSAGES, kernel_args=_elements, collective="broadcast", world_size=None, options={},
             cost=None,
         )  # fmt: skip
 
-        def took(kernel: Kernel, nbytes: int, n_slots: int = _AMPLE) -> float:
-            return self._simulate(Plan(replace(ring, kernel=kernel, n_slots=n_slots), 2, roles, pair), nbytes, itemsize)
+        def took(kernel: _Kernel, nbytes: int, n_slots: int = _AMPLE) -> float:
+            return self._simulate(
+                CollectivePlan(replace(ring, kernel=kernel, n_slots=n_slots), 2, roles, pair), nbytes, itemsize
+            )
 
         def turn(nbytes: int, *, local: bool) -> tuple[float, float]:
             """Time of a message one way, and of the work before the first and after the last."""
@@ -154,7 +156,7 @@ class AlphaBeta:
         added = tuple(turn(nbytes, local=True)[0] for nbytes in sizes)
         return Connection(sizes, copied, added, ends, apart(itemsize), apart(slot, 1), apart(slot, local=False) / slot)
 
-    def _links(self, src: Place, dst: Place, kind: str) -> Iterable[Link]:
+    def _links(self, src: Place, dst: Place, kind: str) -> Iterable[_Link]:
         end = {"tcm": naming.pe_dma(*dst), "sram": naming.sram(*dst[:2]), "hbm": naming.hbm(*dst)}[kind]
         return pairwise(self._router.path(naming.pe_dma(*src), end))
 
@@ -169,7 +171,7 @@ def _elements(*, n_elem: int, world_size: int) -> tuple[int]:
     return (n_elem,)
 
 
-def _there_and_back(turns: int, local: bool) -> Kernel:
+def _there_and_back(turns: int, local: bool) -> _Kernel:
     """Kernel that sends a vector there and back, `turns` messages in all, and adds the local one if `local`."""
 
     def kernel(t_ptr: Pointer, n_elem: int, *, tl: TLContext) -> None:
@@ -183,7 +185,7 @@ def _there_and_back(turns: int, local: bool) -> Kernel:
     return kernel
 
 
-def _stream(nbytes: int, local: bool) -> Kernel:
+def _stream(nbytes: int, local: bool) -> _Kernel:
     """Kernel that sends a vector one way, in messages of `nbytes`, added to the local one if `local`."""
 
     def kernel(t_ptr: Pointer, n_elem: int, *, tl: TLContext) -> None:
@@ -215,7 +217,7 @@ class StageConnections:
     """
 
     of: Stage | Pairwise
-    hops: Counter[tuple[Kind, int]]
+    hops: Counter[tuple[_Kind, int]]
     connections: int
     share_ns: float
 
@@ -304,12 +306,12 @@ class StageTime:
 class Estimate:
     """The time of a plan by the model, for any size; `known` is False for an algorithm of unknown stages."""
 
-    def __init__(self, plan: Plan, model: AlphaBeta, itemsize: int = 2) -> None:
+    def __init__(self, plan: CollectivePlan, model: AlphaBeta, itemsize: int = 2) -> None:
         self.cost = plan.algorithm.cost
         self.known = self.cost is not None
         self._plan, self._model, self._itemsize = plan, model, itemsize
         self._call = {**plan.algorithm.options, **plan.algorithm.facts(plan.subgroups[0])}
-        self._stages: dict[Places, list[StageConnections]] = {}
+        self._stages: dict[_Places, list[StageConnections]] = {}
 
     def ns(self, nbytes: int, n_slots: int | None = None) -> float:
         assert self.cost is not None, "ask for what is known only"
@@ -383,7 +385,7 @@ class Estimate:
             self._stages[first] = [stage for stage in found if stage.hops]
         return self._stages[first], len(first)
 
-    def _streams(self, rank: int, nbytes: int) -> Places:
+    def _streams(self, rank: int, nbytes: int) -> _Places:
         assert self.cost is not None
         n_elem, n = -(-nbytes // self._itemsize), self._plan.world_size
         try:
@@ -420,7 +422,7 @@ class Estimate:
             count = len(own) if apart else count
         return [chunk * self._itemsize for chunk in reversed(chunks)]
 
-    def _connections(self, places: Sequence[Places], at: int) -> StageConnections:
+    def _connections(self, places: Sequence[_Places], at: int) -> StageConnections:
         """Collect the connections of stage `at` of all streams; after a tree, only its root takes part."""
         assert self.cost is not None
         active = {
@@ -480,7 +482,7 @@ class Estimate:
         connections = ((places[a], places[b]) for a, b in edges for places in subgroups)
         return self._model.share_ns(connections, self._plan.algorithm.buffer_kind)
 
-    def _slowest(self, path: Sequence[tuple[int, int, int]]) -> Counter[tuple[Kind, int]]:
+    def _slowest(self, path: Sequence[tuple[int, int, int]]) -> Counter[tuple[_Kind, int]]:
         """Kinds of messages of a path, in the subgroup with the largest latency."""
         each = [
             Counter((self._model.kind(subgroup.places[a], subgroup.places[b]), fan) for a, b, fan in path)

@@ -15,11 +15,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernbench._registry import hint
-from kernbench.ccl._group import Place, Target
+from kernbench.ccl._group import PeId, Place
 from kernbench.components._command import VectorOp
 from kernbench.components.builtin.pe_units import PeMath
 from kernbench.errors import ArgumentError
-from kernbench.policy._routing import Router
+from kernbench.policy._routing import RouteTable
 from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _larger_part(m: int, n: int) -> float:
     return max(m, n - m) / n
 
 
-NEEDS = {
+_NEEDS = {
     # Patarasuk and Yuan (2009): every rank but one sends a vector's worth before, and one after, it is summed.
     "all_reduce": Needs(lambda m, n: 1, lambda ms, n: 2 * (len(ms) - 1), lambda n: n - 1, lambda n: 2),
     "reduce_scatter": Needs(_larger_part, _once, lambda n: n - 1, lambda n: 1 + 1 / n),
@@ -94,7 +94,7 @@ class Bound:
         }  # fmt: skip
 
 
-class Region(NamedTuple):
+class _Region(NamedTuple):
     """Some of the PEs, and the bandwidth across the border of their area, in one direction."""
 
     name: str
@@ -130,11 +130,11 @@ class Bounds:
             raise ArgumentError(f"contribution {contribution!r} is unknown; {hint(contribution, shards)}")
         self._shard = shards[contribution]
         self._graph = machine.graph
-        self._router = Router(machine.graph)
+        self._router = RouteTable(machine.graph)
         self._links: dict[int, set[tuple[str, str]]] = {}
         self._bw_gbs: dict[object, float] = {}
         self._sips = sorted({place[0] for place in self.places})
-        self._in_cube: dict[Target, list[Place]] = defaultdict(list)
+        self._in_cube: dict[PeId, list[Place]] = defaultdict(list)
         self._in_sip: dict[int, list[Place]] = defaultdict(list)
         for place in self.places:
             self._in_cube[place[:2]].append(place)
@@ -151,15 +151,15 @@ class Bounds:
 
     def of(self, collective: str, nbytes: int, itemsize: int = 2) -> Bound:
         """Bounds of `collective` on shards of `nbytes` (the larger side of a gather or scatter)."""
-        if collective not in NEEDS:
-            raise ArgumentError(f"collective {collective!r} is unknown; {hint(collective, NEEDS)}")
+        if collective not in _NEEDS:
+            raise ArgumentError(f"collective {collective!r} is unknown; {hint(collective, _NEEDS)}")
         asked = (collective, nbytes, itemsize)
         if asked not in self._found:
             self._found[asked] = self._bound(*asked)
         return self._found[asked]
 
     def _bound(self, collective: str, nbytes: int, itemsize: int) -> Bound:
-        needs = NEEDS[collective]
+        needs = _NEEDS[collective]
         cuts = {region.name: self._cut_ns(needs, region, nbytes) for region in self._regions}
         where = max(cuts, key=lambda name: cuts[name], default="")
         n = min(self._counts.values())
@@ -174,12 +174,12 @@ class Bounds:
             where=where,
         )
 
-    def _cut_ns(self, needs: Needs, region: Region, nbytes: int) -> float:
+    def _cut_ns(self, needs: Needs, region: _Region, nbytes: int) -> float:
         inside = self._inside(region)
         crossing = sum(needs.crossing(m, self._counts[shard]) for shard, m in inside.items() if m < self._counts[shard])
         return crossing * nbytes / region.bw_gbs
 
-    def _traffic_ns(self, needs: Needs, regions: Sequence[Region], nbytes: int) -> float:
+    def _traffic_ns(self, needs: Needs, regions: Sequence[_Region], nbytes: int) -> float:
         by_shard: dict[Hashable, list[int]] = defaultdict(list)
         for region in regions:
             for shard, m in self._inside(region).items():
@@ -187,7 +187,7 @@ class Bounds:
         sent = sum(needs.sent(ms, self._counts[shard]) for shard, ms in by_shard.items())
         return sent * nbytes / sum(region.bw_gbs for region in regions)
 
-    def _inside(self, region: Region) -> dict[Hashable, int]:
+    def _inside(self, region: _Region) -> dict[Hashable, int]:
         found: dict[Hashable, int] = defaultdict(int)
         for place in region.places:
             found[self._shard(place)] += 1
@@ -195,22 +195,22 @@ class Bounds:
 
     # -- regions
 
-    def _pes(self) -> list[Region]:
+    def _pes(self) -> list[_Region]:
         first = self._sips[0]
         bw = {at: self._graph.out(naming.pe_dma(first, *at))[0].bw_gbs for at in {place[1:] for place in self.places}}
-        return [Region(naming.pe(*place), [place], bw[place[1:]]) for place in self.places]
+        return [_Region(naming.pe(*place), [place], bw[place[1:]]) for place in self.places]
 
-    def _cubes(self) -> list[Region]:
+    def _cubes(self) -> list[_Region]:
         return [self._region(naming.cube(*cube), [cube]) for cube in sorted({place[:2] for place in self.places})]
 
-    def _whole_sips(self) -> list[Region]:
+    def _whole_sips(self) -> list[_Region]:
         """Each SIP; data that leave it cross the border of its IO chiplet, and the links between SIPs."""
         cubes = range(self.machine.config.cubes_per_sip)
         shores = [self._region(naming.sip(sip), [(sip, cube) for cube in cubes]) for sip in self._sips]
         borders = [self._sip_region(naming.sip(sip), [sip]) for sip in self._sips]
         return [min(pair, key=lambda region: region.bw_gbs) for pair in zip(shores, borders, strict=True)]
 
-    def _slabs(self) -> Iterator[Region]:
+    def _slabs(self) -> Iterator[_Region]:
         """First rows and columns of SIPs, and of the cubes of the first SIP."""
         sips, mesh = self._graph.sips, self.machine.config.sip.cube_mesh
         for name, members in _prefixes(sips.w, sips.h, "SIPs"):
@@ -223,7 +223,7 @@ class Bounds:
             if region.bw_gbs:
                 yield region
 
-    def _region(self, name: str, cubes: Sequence[Target]) -> Region:
+    def _region(self, name: str, cubes: Sequence[PeId]) -> _Region:
         """Region of some cubes of one SIP; its border is the UCIe links that routes use."""
         sip, inside = cubes[0][0], {cube for _, cube in cubes}
         key = self._members[sip], frozenset(inside)
@@ -231,7 +231,7 @@ class Bounds:
             ends = [(src, dst, naming.parse(src).cube, naming.parse(dst).cube) for src, dst in self._used(sip)]
             out = [self._graph.edge(src, dst).bw_gbs for src, dst, a, b in ends if a in inside and b not in inside]
             self._bw_gbs[key] = sum(out)
-        return Region(name, [place for cube in cubes for place in self._in_cube.get(cube, ())], self._bw_gbs[key])
+        return _Region(name, [place for cube in cubes for place in self._in_cube.get(cube, ())], self._bw_gbs[key])
 
     def _used(self, sip: int) -> set[tuple[str, str]]:
         """Links between UCIe ports of a SIP on routes between the PEs, in both directions."""
@@ -248,14 +248,14 @@ class Bounds:
             self._links[sip] = ports | {(b, a) for a, b in ports}
         return self._links[sip]
 
-    def _sip_region(self, name: str, sips: Sequence[int]) -> Region:
+    def _sip_region(self, name: str, sips: Sequence[int]) -> _Region:
         """Region of whole SIPs; its border is the links between IO chiplets."""
         bw_gbs = 0.0
         for sip in sips:
             for edge in self._graph.out(naming.io_noc(sip)):
                 at = naming.parse(edge.dst)
                 bw_gbs += edge.bw_gbs * (at.kind == "io_noc" and at.sip not in sips)
-        return Region(name, [place for sip in sips for place in self._in_sip[sip]], bw_gbs)
+        return _Region(name, [place for sip in sips for place in self._in_sip[sip]], bw_gbs)
 
     # -- latency
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint, locate
 from kernbench.ccl.algorithm import Algorithm, algorithm
 from kernbench.ccl.algorithms import Collective
-from kernbench.ccl.stages import Cost
+from kernbench.ccl.stages import CostTerms
 from kernbench.config import AUTO, CclConfig, find, read_ccl
 from kernbench.config._ccl import PROGRAM
 from kernbench.errors import ConfigError, quote
@@ -141,7 +141,7 @@ def _named(name: str | None, config: CclLike | None, machine: MachineConfig | No
         validator=VALIDATORS.resolve(entry.validator),
         collective=entry.collective,
         contribution=entry.contribution,
-        cost=cost if isinstance(cost, Cost) else None,
+        cost=cost if isinstance(cost, CostTerms) else None,
         **settings,
     )
 

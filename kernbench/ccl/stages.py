@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from kernbench.ccl._schedule import Chunking, Span, Step, blocks, interleave
+from kernbench.ccl._schedule import Chunking, ElementSpan, Step, row_blocks, take_turns
 
 Directions = tuple[str, ...]
 
@@ -84,7 +84,7 @@ Streams = Sequence[Sequence[Stage]]
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class CostTerms:
     """Properties of a collective for the alpha-beta model.
 
     Attributes
@@ -108,12 +108,12 @@ class Cost:
 
 def pipeline(streams: Streams, n_elem: int, chunking: Chunking, n: int) -> Iterator[Step]:
     """Alternate between the steps of a participant's streams; no two streams may use the same queue."""
-    parts = blocks(0, n_elem, len(streams), chunking.row)
-    return interleave(*(all_reduce(stages, part, chunking) for stages, part in zip(streams, parts, strict=True)))
+    parts = row_blocks(0, n_elem, len(streams), chunking.row)
+    return take_turns(*(all_reduce_steps(stages, part, chunking) for stages, part in zip(streams, parts, strict=True)))
 
 
-def all_reduce(
-    stages: Sequence[Stage], vector: Span, chunking: Chunking, up: Directions = (), down: Directions = ()
+def all_reduce_steps(
+    stages: Sequence[Stage], vector: ElementSpan, chunking: Chunking, up: Directions = (), down: Directions = ()
 ) -> Iterator[Step]:
     """Yield the steps of one participant; `up` and `down` are further sources and targets of each."""
     if not stages:
@@ -124,18 +124,20 @@ def all_reduce(
     if isinstance(stage, Ring):
         yield from _ring(stage, rest, vector, chunking, up, down)
     elif stage.parent is None:
-        yield from all_reduce(rest, vector, chunking, (*up, *stage.children), (*stage.children, *down))
+        yield from all_reduce_steps(rest, vector, chunking, (*up, *stage.children), (*stage.children, *down))
     else:
-        yield from _below(stage, stage.parent, all_reduce(rest, vector, chunking, ("taken",), ("given",)), up, down)
+        yield from _below(
+            stage, stage.parent, all_reduce_steps(rest, vector, chunking, ("taken",), ("given",)), up, down
+        )
 
 
 def _ring(
-    ring: Ring, rest: Sequence[Stage], vector: Span, chunking: Chunking, up: Directions, down: Directions
+    ring: Ring, rest: Sequence[Stage], vector: ElementSpan, chunking: Chunking, up: Directions, down: Directions
 ) -> Iterator[Step]:
     rank, n, to, source = ring.rank, ring.n, ring.to, ring.source
     last: list[Step] = []
     for segment in chunking.segments(*vector, n):
-        parts = blocks(*segment, n, chunking.row)
+        parts = row_blocks(*segment, n, chunking.row)
         apart = bool(rest) and ends_in_memory(n, len(_chunks(rest, parts[0], chunking)[0]), parts[0][1], chunking)
         # The others' parts, in the chunks and in the order in which the next stage takes and returns them.
         chunks = [(chunking.chunks(part),) * 2 if apart else _chunks(rest, part, chunking) for part in parts]
@@ -150,10 +152,10 @@ def _ring(
         mine = (rank + 1) % n
         if apart:
             yield from (Step(*chunk, (*up, source), local=True, store=True) for chunk in taken[mine])
-            yield from all_reduce(rest, parts[mine], chunking)
+            yield from all_reduce_steps(rest, parts[mine], chunking)
             yield from (Step(*chunk, local=True, to=(to, *down)) for chunk in given[mine])
         else:
-            yield from all_reduce(rest, parts[mine], chunking, (*up, source), (to, *down))
+            yield from all_reduce_steps(rest, parts[mine], chunking, (*up, source), (to, *down))
         for step in range(n - 2):
             for chunk in given[(rank - step) % n]:
                 yield Step(*chunk, (source,), to=(to, *down), store=True)
@@ -170,7 +172,9 @@ def ends_in_memory(n: int, chunks: int, part: int, chunking: Chunking) -> bool:
     return many > MANY and chunks > len(chunking.chunks((0, part))) and part * chunking.itemsize < SHORT * many * chunks
 
 
-def _chunks(stages: Sequence[Stage], vector: Span, chunking: Chunking) -> tuple[list[Span], list[Span]]:
+def _chunks(
+    stages: Sequence[Stage], vector: ElementSpan, chunking: Chunking
+) -> tuple[list[ElementSpan], list[ElementSpan]]:
     """Spans in which stages take a vector, and those in which they return its sum, each in order."""
     start, size = vector
     taken, given = _chunks_of(tuple(stages), size, chunking)
@@ -178,8 +182,8 @@ def _chunks(stages: Sequence[Stage], vector: Span, chunking: Chunking) -> tuple[
 
 
 @lru_cache(maxsize=10_000)
-def _chunks_of(stages: tuple[Stage, ...], size: int, chunking: Chunking) -> tuple[list[Span], list[Span]]:
-    steps = list(all_reduce(stages, (0, size), chunking, ("taken",), ("given",)))
+def _chunks_of(stages: tuple[Stage, ...], size: int, chunking: Chunking) -> tuple[list[ElementSpan], list[ElementSpan]]:
+    steps = list(all_reduce_steps(stages, (0, size), chunking, ("taken",), ("given",)))
     taken = [(step.start, step.size) for step in steps if "taken" in step.sources]
     return taken, [(step.start, step.size) for step in steps if "given" in step.to]
 

@@ -10,20 +10,20 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from kernbench.ccl._group import Group, Place
-from kernbench.ccl.algorithm import Plan, plan_group
+from kernbench.ccl.algorithm import CollectivePlan, plan_group
 from kernbench.ccl.install import AlgorithmLike, resolve_algorithm_config
 from kernbench.components._command import Command, Recv, Send, Stopped, Value
 from kernbench.components.builtin.queues import UNLIMITED, Inbox, Queue, Receive, Slot, check_read
 from kernbench.errors import IpcqDeadlock, KernelError
 from kernbench.triton_emu._handles import Pointer
-from kernbench.triton_emu._runner import run_program
-from kernbench.triton_emu.testing import Memory, MockBackend
+from kernbench.triton_emu._runner import run_kernel_program
+from kernbench.triton_emu.testing import MockBackend, MockMemory
 
 Arrays = np.ndarray | tuple[np.ndarray, ...]
 
 
 def run_kernel_in_mock(
-    kernel: AlgorithmLike | Plan,
+    kernel: AlgorithmLike | CollectivePlan,
     tensors: Sequence[Arrays] | Mapping[Place, Arrays],
     *,
     group: Group | None = None,
@@ -71,14 +71,14 @@ def run_kernel_in_mock(
     strange = [given for given in arrays if not isinstance(given, np.ndarray | tuple)]
     if strange or not tensors:
         raise KernelError(f"{strange[0] if strange else tensors!r}: expected a numpy array for each participant")
-    if not isinstance(kernel, Plan):
+    if not isinstance(kernel, CollectivePlan):
         kernel = plan_group(resolve_algorithm_config(kernel), group or Group.line(len(tensors)))
     plan = kernel
     places = [place for shards in plan.shards for place in shards]
     if len(places) != len(tensors):
         raise KernelError(f"{len(tensors)} tensors for {len(places)} participants; give one for each")
     given = tensors if isinstance(tensors, Mapping) else dict(zip(places, tensors, strict=True))
-    memory = Memory()
+    memory = MockMemory()
     world = {place: _Participant(plan, place, memory, n_slots, slot_bytes) for place in plan.programs}
     try:
         for participant in world.values():
@@ -123,7 +123,9 @@ def _run(participants: list[_Participant]) -> None:
 class _Participant(MockBackend):
     """One program: its commands complete at once, except receives."""
 
-    def __init__(self, plan: Plan, place: Place, memory: Memory, n_slots: int | None, slot_bytes: int) -> None:
+    def __init__(
+        self, plan: CollectivePlan, place: Place, memory: MockMemory, n_slots: int | None, slot_bytes: int
+    ) -> None:
         super().__init__(memory)
         self.plan, self.place, self.role = plan, place, plan.programs[place]
         # Without limit, a message of any size has a slot.
@@ -162,7 +164,7 @@ class _Participant(MockBackend):
         _, cube, pe = self.place
         subgroup = self.plan.subgroups[self.role.subgroup]
         participant = (self.role.rank, self.plan.world_size)
-        run_program(
+        run_kernel_program(
             self.plan.algorithm.kernel, self.args, self, (pe, cube), (subgroup.n_pes, subgroup.n_cubes), participant
         )
         while self._receives:

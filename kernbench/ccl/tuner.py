@@ -15,9 +15,9 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.ccl._group import Group, Target
+from kernbench.ccl._group import Group, PeId
 from kernbench.ccl._schedule import LARGEST_CHUNK
-from kernbench.ccl.algorithm import Algorithm, Plan, plan, plan_group
+from kernbench.ccl.algorithm import Algorithm, CollectivePlan, plan, plan_group
 from kernbench.ccl.alpha_beta import Estimate, Simulate, alpha_beta
 from kernbench.config._files import damaged, read_json, write_text
 from kernbench.errors import ConfigError
@@ -25,14 +25,14 @@ from kernbench.errors import ConfigError
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
-SCHEMA_VERSION = 1
-SLOTS = (2, 4, 8, 16, 32)
+_SCHEMA_VERSION = 1
+_SLOTS = (2, 4, 8, 16, 32)
 # In all rows of the collectives report, one of the four best by the model is within 2 % of the best.
 SHORT_LIST = 4
 # More slots must gain at least this share: each takes room in TCM, on every PE and for every direction.
-WORTH = 0.1
+_WORTH = 0.1
 # Factor of the model's best time within which the all-reduce with the fewest events is used (chosen).
-NEAR = 1.01
+MODEL_TOLERANCE = 1.01
 _COLUMNS = ("algorithm", "slots", "model [ns]", "simulated [ns]")
 
 
@@ -209,7 +209,7 @@ class Tuner:
         *,
         simulate: Simulate,
         refine: int = SHORT_LIST,
-        slots: Sequence[int] = SLOTS,
+        slots: Sequence[int] = _SLOTS,
         near: float = 1.0,
         folder: Path | None = None,
         version: str = "",
@@ -227,7 +227,7 @@ class Tuner:
         nbytes: int,
         *,
         sips: Sequence[int] | None = None,
-        places: Sequence[Target] = ((0, 0),),
+        places: Sequence[PeId] = ((0, 0),),
         itemsize: int = 2,
         contribution: str = "rank",
     ) -> Decision:
@@ -263,10 +263,10 @@ class Tuner:
             self._write()
         return self.table[key]
 
-    def plan(self, decision: Decision, sips: Sequence[int], places: Sequence[Target] = ((0, 0),)) -> Plan:
+    def plan(self, decision: Decision, sips: Sequence[int], places: Sequence[PeId] = ((0, 0),)) -> CollectivePlan:
         return self._planned(decision.best, sips, places)
 
-    def _planned(self, candidate: Candidate, sips: Sequence[int], places: Sequence[Target]) -> Plan:
+    def _planned(self, candidate: Candidate, sips: Sequence[int], places: Sequence[PeId]) -> CollectivePlan:
         chosen = replace(self.algorithms[candidate.algorithm], n_slots=candidate.n_slots)
         return plan(chosen, self.machine.config, sips, places)
 
@@ -276,7 +276,7 @@ class Tuner:
         collective: str,
         nbytes: int,
         sips: Sequence[int],
-        places: Sequence[Target],
+        places: Sequence[PeId],
         itemsize: int,
         contribution: str,
     ) -> Decision:
@@ -301,7 +301,7 @@ class Tuner:
         return replace(decision, candidates=(first, *rest))
 
     def ranked(
-        self, names: Iterable[str], nbytes: int, sips: Sequence[int], places: Sequence[Target], itemsize: int = 2
+        self, names: Iterable[str], nbytes: int, sips: Sequence[int], places: Sequence[PeId], itemsize: int = 2
     ) -> tuple[list[Candidate], dict[str, str]]:
         """Candidates by the model, the best first, and the reasons why other algorithms do not run.
 
@@ -318,7 +318,7 @@ class Tuner:
                 refused[name] = str(error).removeprefix(f"algorithm {name!r}: ")
         return sorted(found, key=lambda c: (c.ns, c.algorithm)), refused
 
-    def _estimated(self, planned: Plan, nbytes: int, itemsize: int) -> Candidate:
+    def _estimated(self, planned: CollectivePlan, nbytes: int, itemsize: int) -> Candidate:
         """Use the stated slots, else the fewest that are worth it."""
         name, stated = planned.algorithm.name, self.algorithms[planned.algorithm.name].n_slots
         estimate = Estimate(planned, self.model, itemsize)
@@ -329,13 +329,13 @@ class Tuner:
             for slots in (self.slots if stated is None else (stated,))
         ]
         least = min(c.ns for c in tried)
-        return next(c for c in tried if c.ns <= (1 + WORTH) * least)
+        return next(c for c in tried if c.ns <= (1 + _WORTH) * least)
 
     def _write(self) -> None:
         if self.path is None:
             return
         content = {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": _SCHEMA_VERSION,
             "machine": self.machine.hash,
             "decisions": {key: asdict(d) for key, d in self.table.items()},
         }
@@ -357,7 +357,7 @@ def _read(path: Path | None) -> dict[str, Decision]:
     what, remedy = "table of algorithms", "its choices are made again"
     try:
         content = read_json(path, what, remedy)
-        if content.get("schema_version") != SCHEMA_VERSION:
+        if content.get("schema_version") != _SCHEMA_VERSION:
             return {}
         with damaged(path, what, remedy):
             return {key: _decision(fields) for key, fields in content["decisions"].items()}

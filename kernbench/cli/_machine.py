@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
 
-def benches() -> dict[str, str]:
+def _benches() -> dict[str, str]:
     from kernbench.benches import registry
 
     return {bench.name: bench.description for bench in registry.benches()}
@@ -42,7 +42,7 @@ def milestones() -> dict[str, str]:
     try:
         return {
             name: f"{title} ({needed})" if (needed := milestone.lacking(name)) else title
-            for name, title in milestone.names().items()
+            for name, title in milestone.titles().items()
         }
     except ConfigError:
         return {}
@@ -56,7 +56,7 @@ def _registered(kind: str) -> dict[str, str]:
     return {name: doc.strip().partition("\n")[0] for name, doc in docs.items()}
 
 
-def presets() -> dict[str, str]:
+def _presets() -> dict[str, str]:
     from kernbench import config
     from kernbench.topology.builder import resolve_topology
 
@@ -64,21 +64,21 @@ def presets() -> dict[str, str]:
     return {name: f"{c.n_sips} SIP{'s' if c.n_sips > 1 else ''}, {c.n_pes} PEs" for name, c in machines.items()}
 
 
-KINDS: dict[str, Callable[[], dict[str, str]]] = {
-    "benches": benches,
+_KINDS: dict[str, Callable[[], dict[str, str]]] = {
+    "benches": _benches,
     "milestones": milestones,
     "studies": partial(_registered, "studies"),
-    "presets": presets,
+    "presets": _presets,
     "components": partial(_registered, "components"),
 }
 
 
 @click.command("list", short_help="Names that other commands take: benches, milestones, studies, presets, components.")
-@click.argument("kinds", nargs=-1, metavar="[KIND]...", type=click.Choice(list(KINDS)))
+@click.argument("kinds", nargs=-1, metavar="[KIND]...", type=click.Choice(list(_KINDS)))
 @json_option
 def list_(kinds: tuple[str, ...], as_json: bool) -> None:
     """List benches, milestones, studies, presets and components (all, or the KINDs named)."""
-    table = {kind: KINDS[kind]() for kind in kinds or KINDS}
+    table = {kind: _KINDS[kind]() for kind in kinds or _KINDS}
     if as_json:
         echo_json(table)
         return
@@ -250,7 +250,7 @@ def why(file: str, launch: str | None, as_json: bool) -> int:
     return 0
 
 
-NOTEBOOK = "first_steps"
+_NOTEBOOK = "first_steps"
 
 
 @click.command(short_help="Write a starter folder: machine file and first notebook.")
@@ -280,7 +280,7 @@ def new(folder: Path, as_json: bool) -> None:
         echo_json({"folder": str(folder), "files": list(contents)})
         return
     click.echo(f"wrote {', '.join(contents)} to {folder}")
-    click.echo(f"next: kernbench show {folder / 'topology.yaml'}; jupyter lab {folder / NOTEBOOK}.ipynb")
+    click.echo(f"next: kernbench show {folder / 'topology.yaml'}; jupyter lab {folder / _NOTEBOOK}.ipynb")
 
 
 def _contents() -> dict[str, str]:
@@ -293,7 +293,7 @@ def _contents() -> dict[str, str]:
         raise click.UsageError("notebooks need more packages: pip install 'kernbench[notebook]'") from error
 
     write: Callable[..., str] = nbformat.writes
-    script = (resources.files("kernbench.cli") / "templates" / f"{NOTEBOOK}.py.txt").read_text(encoding="utf-8")
+    script = (resources.files("kernbench.cli") / "templates" / f"{_NOTEBOOK}.py.txt").read_text(encoding="utf-8")
     notebook = jupytext.reads(script, fmt="py:percent")
     for i, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{i}"  # jupytext draws random ones; equal folders are easier to compare
@@ -302,6 +302,6 @@ def _contents() -> dict[str, str]:
         "topology.yaml": config.preset_path("default").read_text(encoding="utf-8"),
         "ccl.yaml": config.default_ccl_path().read_text(encoding="utf-8"),
         "jupytext.toml": '# Saving one half of a notebook in Jupyter writes the other.\nformats = "ipynb,py:percent"\n',
-        f"{NOTEBOOK}.py": script,
-        f"{NOTEBOOK}.ipynb": write(notebook) + "\n",
+        f"{_NOTEBOOK}.py": script,
+        f"{_NOTEBOOK}.ipynb": write(notebook) + "\n",
     }

@@ -79,12 +79,12 @@ def milestone(
     run are kept. A report that is there, made of the same code, machine and parameters, is left as it is.
     """
     from kernbench.studies import milestone as milestones
-    from kernbench.studies.study import Study, findings
+    from kernbench.studies.study import Study, saved_findings
 
     if every == bool(names):
-        raise click.UsageError(f"give NAMEs or --all; known: {', '.join(milestones.names())}")
+        raise click.UsageError(f"give NAMEs or --all; known: {', '.join(milestones.titles())}")
     chosen = (
-        tuple(milestones.shortest_first(again=again)) if every else tuple(milestones.resolve(name) for name in names)
+        tuple(milestones.shortest_first(again=again)) if every else tuple(milestones.known_name(name) for name in names)
     )
     if out and len(chosen) > 1:
         raise click.UsageError("--out is one folder: give one NAME with it")
@@ -121,7 +121,7 @@ def milestone(
             if report.unkept:
                 unkept[name] = report.unkept
             record = {"name": name, "folder": str(report.folder), "made": not report.found, "unkept": report.unkept}
-            made.append(record | {"findings": findings(report.folder)} if as_json else record)
+            made.append(record | {"findings": saved_findings(report.folder)} if as_json else record)
             found = "there already, made of the same code, machine and parameters (--again runs it):"
             if not as_json:
                 click.echo(f"{name}: {found if report.found else 'wrote'} {report.folder / Study.page}")

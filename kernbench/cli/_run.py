@@ -30,8 +30,8 @@ from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from kernbench.sim_engine._limits import Limits
-    from kernbench.studies._stages import Stage
-    from kernbench.studies.probe import Case
+    from kernbench.studies._stages import PartialAnswer
+    from kernbench.studies.probe import ProbeCase
     from kernbench.studies.study import Study
     from kernbench.topology.builder import Machine
 
@@ -299,19 +299,19 @@ def probe(
     if file is not None:
         raise click.UsageError("--out needs --load")
     from kernbench.compat import PROBE_CASES
-    from kernbench.studies.probe import MESSAGES, SIZES, ProbeStudy, select
+    from kernbench.studies.probe import MESSAGE_SIZES, TRANSFER_SIZES, ProbeStudy, select
     from kernbench.studies.probe_report import side_by_side
-    from kernbench.studies.study import plain
+    from kernbench.studies.study import scalars
 
     names = tuple(PROBE_CASES.get(name, name) for name in names)
     chosen = select(machine, names)
     if listing:
         _list_cases(chosen, as_json)
         return
-    sizes, messages = (SIZES, MESSAGES) if names else (OVERVIEW, OVERVIEW_MESSAGES)
+    sizes, messages = (TRANSFER_SIZES, MESSAGE_SIZES) if names else (OVERVIEW, OVERVIEW_MESSAGES)
     rows = ProbeStudy().run(machine, cases=list(names), sizes=sizes, messages=messages)
     if as_json:
-        echo_json(rows if names else [plain(row) for row in rows])
+        echo_json(rows if names else [scalars(row) for row in rows])
         return
     click.echo(repr(machine))
     transfers, pairs = [row for row in rows if "transfers" in row], side_by_side(rows)
@@ -323,7 +323,7 @@ def probe(
         _details(chosen, transfers)
 
 
-def _list_cases(chosen: Sequence[Case], as_json: bool) -> None:
+def _list_cases(chosen: Sequence[ProbeCase], as_json: bool) -> None:
     if as_json:
         echo_json({case.name: case.says for case in chosen})
         return
@@ -331,15 +331,15 @@ def _list_cases(chosen: Sequence[Case], as_json: bool) -> None:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> None:
-    from kernbench.analysis._transfer import PARTS
+    from kernbench.analysis._transfer import TRANSFER_PARTS
     from kernbench.studies.study import size_name
 
     click.echo("")
     shown = []
     for row in rows:
-        times = (f"{row[f'{name}_ns']:,.2f}" for name in ("last_end", "mean", *PARTS))
+        times = (f"{row[f'{name}_ns']:,.2f}" for name in ("last_end", "mean", *TRANSFER_PARTS))
         shown.append((row["case"], size_name(row["nbytes"]), row["transfers"], *times))
-    echo_table(["times in ns", "size", "transfers", "last end", "mean", *PARTS], shown)
+    echo_table(["times in ns", "size", "transfers", "last end", "mean", *TRANSFER_PARTS], shown)
     click.echo("mean and its parts are over the transfers of a case; the parts sum to it\n")
 
 
@@ -356,7 +356,7 @@ def _pair_table(pairs: Sequence[Mapping[str, Any]]) -> None:
     click.echo("from PE 0 of cube 0, from the start of the command on\n")
 
 
-def _details(chosen: Sequence[Case], rows: Sequence[dict[str, Any]]) -> None:
+def _details(chosen: Sequence[ProbeCase], rows: Sequence[dict[str, Any]]) -> None:
     from kernbench.studies.study import size_name
 
     for case in chosen:
@@ -561,7 +561,7 @@ class _Status:
             sys.stderr.flush()
 
 
-def _answered(stages: Callable[..., Iterator[Stage[Any]]], limit_s: float | None, as_json: bool) -> int:
+def _answered(stages: Callable[..., Iterator[PartialAnswer[Any]]], limit_s: float | None, as_json: bool) -> int:
     """Print each section of an answer once it is complete, and at the end what is known of the others."""
     status, printed, answer, interrupted = _Status(), set[str](), None, False
     try:
@@ -606,7 +606,7 @@ def _list(
 ) -> int:
     """Run a study of a list, the smallest points first, and write each row of its table as it ends."""
     from kernbench.errors import InterruptedRun
-    from kernbench.studies.study import Report, cell, is_number, plain
+    from kernbench.studies.study import Report, cell, is_numeric, scalars
 
     deadline, path = None if limit_s is None else time.monotonic() + limit_s, folder / f"{study.name}.csv"
     with contextlib.ExitStack() as stack:
@@ -641,12 +641,12 @@ def _list(
         report = Report(study, rows, machine, dict(parameters))
         report.write(folder)
     if as_json:
-        echo_json([plain(row) for row in rows])
+        echo_json([scalars(row) for row in rows])
     elif rows:
         echo(repr(report))
         # Text columns are left-aligned, numbers right-aligned.
         shown = report.table[[name for name in _SHOWN if name in report.table]]
-        right = {str(name): is_number(column) for name, column in shown.items()}
+        right = {str(name): is_numeric(column) for name, column in shown.items()}
         names = sorted(right, key=right.__getitem__)
         texts = [[cell(value) for value in row] for row in shown[names].itertuples(index=False)]
         echo_table(names, texts, left=len(right) - sum(right.values()))

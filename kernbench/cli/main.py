@@ -79,7 +79,7 @@ def completion(shell: str) -> None:
     click.echo(script(cli, {}, "kernbench", "_KERNBENCH_COMPLETE").source())
 
 
-OK, FAILED, BAD_INPUT = 0, 1, 2
+_OK, _FAILED, BAD_INPUT = 0, 1, 2
 # Former options and their present names.
 _RENAMED = {"--output": "--out", "--folder": "--out"}
 _RENAMED_IN = {("probe", "--network"): "--level"}
@@ -105,7 +105,7 @@ class _Commands(click.Group):
                 click.echo()  # fails as well, unless it was another pipe
             except BrokenPipeError:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                return OK
+                return _OK
             raise
         return status
 
@@ -165,13 +165,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ArgumentError as error:
         return _fail(error, args, str(error).splitlines(), BAD_INPUT)
     except (KernbenchError, OSError) as error:
-        return _fail(error, args, str(error).splitlines(), FAILED)
+        return _fail(error, args, str(error).splitlines(), _FAILED)
     except (click.Abort, KeyboardInterrupt) as error:
-        return _fail(error, args, ["interrupted"], FAILED)
+        return _fail(error, args, ["interrupted"], _FAILED)
     except Exception as error:  # noqa: BLE001 - whatever a bench raises
         hint = "" if "--debug" in args else "; kernbench --debug ... shows where"
-        return _fail(error, args, [f"{type(error).__name__}: {error}{hint}"], FAILED)
-    return status if isinstance(status, int) else OK
+        return _fail(error, args, [f"{type(error).__name__}: {error}{hint}"], _FAILED)
+    return status if isinstance(status, int) else _OK
 
 
 def _show_warnings() -> None:

@@ -17,7 +17,7 @@ from greenlet import GreenletExit
 from kernbench._dtypes import DType
 
 Waiters = tuple[Any, ...]  # programs, and callbacks of (time, event)
-Span = tuple[int, int, bool]
+AccessSpan = tuple[int, int, bool]
 
 
 class Value:
@@ -95,7 +95,7 @@ class Command:
     releases: bool = field(default=False, init=False)
     writes: ClassVar[bool] = False
 
-    def touches(self) -> Sequence[Span]:
+    def touches(self) -> Sequence[AccessSpan]:
         """Virtual memory that the command accesses, as (start, end, whether it writes)."""
         return [(run.va, run.va + run.nbytes, self.writes) for run in self.runs] if self.runs else ()
 
@@ -156,7 +156,7 @@ class Composite(Command):
     epilogue: tuple[VectorOp, ...] = ()
     writes: ClassVar[bool] = True
 
-    def touches(self) -> Sequence[Span]:
+    def touches(self) -> Sequence[AccessSpan]:
         operands = (self.a, self.b, *[operand for _, operand in self.extra])
         found = [(x.va, x.va + x.nbytes, False) for x in operands if isinstance(x, Ref)]
         return found if self.out is None else [*found, (self.out.va, self.out.va + self.out.nbytes, True)]

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 
 cdef class Job
 cdef class Pe
-cdef class Program
+cdef class PeProgram
 
 from kernbench.components._command cimport Command, Load, Recv, Send, Store, Value
 from kernbench.sim_engine._core cimport Core
@@ -21,11 +21,11 @@ cdef class Request:
 cdef class Job:
     cdef public Pe pe
     cdef public Command command
-    cdef public Program program
+    cdef public PeProgram program
     cdef public int64_t ready, ready_by, issued_by, id
     cdef public int waiting
     cdef public bint loaded, stays
-    cpdef begins(self, Pe pe, Command command, Program program)
+    cpdef begins(self, Pe pe, Command command, PeProgram program)
     cpdef enter(self)
     cpdef go(self)
     @cython.locals(done=object)
@@ -40,7 +40,7 @@ cdef class Job:
 
 # These modules derive classes from Job, so it is declared first.
 from kernbench.components.builtin.pe_dma cimport PeDma
-from kernbench.components.builtin.pe_ipcq cimport PeIpcq, Part
+from kernbench.components.builtin.pe_ipcq cimport PeIpcq, QueuePart
 from kernbench.components.builtin.pe_scheduler cimport Pipeline, PeScheduler
 from kernbench.components.builtin.pe_units cimport PeMath, PeTcm
 
@@ -48,7 +48,7 @@ from kernbench.components.builtin.pe_units cimport PeMath, PeTcm
 cdef int _ISSUE, _END
 
 
-cdef class Program(Callee):
+cdef class PeProgram(Callee):
     cdef public object launch, engine, task, races, waits_for, _greenlet, _hub
     cdef public Pe pe
     cdef public Core core
@@ -88,13 +88,13 @@ cdef class Pe:
     cdef public dict placed
     @cython.locals(output=Value, value=Value)
     cpdef completed(self, Command command, int64_t t)
-    cpdef Job job(self, Command command, Program program=*)
+    cpdef Job job(self, Command command, PeProgram program=*)
     @cython.locals(command=Command, value=Value)
     cpdef add(self, Job job, int64_t issued)
     cpdef _order(self, Job job, mine)
-    @cython.locals(command=Command, log=OpLog, program=Program, other=Command, value=Value, made_by=int64_t)
+    @cython.locals(command=Command, log=OpLog, program=PeProgram, other=Command, value=Value, made_by=int64_t)
     cpdef _log(self, Job job, int64_t issued, list first)
     @cython.locals(scheduler=PeScheduler, dma=PeDma)
     cpdef progress(self)
-    @cython.locals(slot=Part)
+    @cython.locals(slot=QueuePart)
     cpdef free(self, Value value, int64_t t, int64_t by)

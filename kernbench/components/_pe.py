@@ -13,6 +13,7 @@ from greenlet import getcurrent, greenlet
 from kernbench._registry import COMPONENTS, RUNNERS
 from kernbench.analysis._records import NONE
 from kernbench.components._command import (
+    AccessSpan,
     Command,
     Composite,
     Dot,
@@ -21,7 +22,6 @@ from kernbench.components._command import (
     Ref,
     Run,
     Send,
-    Span,
     Stopped,
     Store,
     Value,
@@ -29,7 +29,7 @@ from kernbench.components._command import (
     VectorOp,
 )
 from kernbench.errors import KernbenchError, KernelError, LimitError
-from kernbench.sim_engine._host_requests import Launch
+from kernbench.sim_engine._host_requests import LaunchBroadcast
 from kernbench.sim_engine._op_log import STEP_KIND
 from kernbench.sim_engine._transaction import Callee
 from kernbench.sim_engine._user_code import user_frame, user_line
@@ -66,11 +66,11 @@ class AccessOrder:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._pieces: list[_Piece] = []
-        self._spans: dict[Command, Sequence[Span]] = {}
+        self._spans: dict[Command, Sequence[AccessSpan]] = {}
         self._reads: dict[Command, tuple[int, int]] = {}
         self._writes: dict[Command, tuple[int, int]] = {}
 
-    def add(self, command: Command, spans: Sequence[Span]) -> list[Command]:
+    def add(self, command: Command, spans: Sequence[AccessSpan]) -> list[Command]:
         """Return the command's distinct predecessors."""
         self._spans[command] = spans
         lo, hi = min(spans)[0], max([end for _, end, _ in spans])
@@ -87,7 +87,7 @@ class AccessOrder:
             return []
         return self._enter(command, spans)
 
-    def _enter(self, command: Command, spans: Sequence[Span]) -> list[Command]:
+    def _enter(self, command: Command, spans: Sequence[AccessSpan]) -> list[Command]:
         first: dict[Command, None] = {}
         pieces = self._pieces
         for start, end, writes in spans:
@@ -114,7 +114,7 @@ class AccessOrder:
         first.pop(command, None)
         return list(first)
 
-    def under_way(self) -> list[Span]:
+    def under_way(self) -> list[AccessSpan]:
         return [span for spans in self._spans.values() for span in spans]
 
     def remove(self, command: Command) -> None:
@@ -177,10 +177,10 @@ class Job:
 
     __slots__ = ("command", "id", "issued_by", "loaded", "pe", "program", "ready", "ready_by", "stays", "waiting")
 
-    def __init__(self, pe: Pe, command: Command, program: Program | None) -> None:
+    def __init__(self, pe: Pe, command: Command, program: PeProgram | None) -> None:
         self.begins(pe, command, program)
 
-    def begins(self, pe: Pe, command: Command, program: Program | None) -> None:
+    def begins(self, pe: Pe, command: Command, program: PeProgram | None) -> None:
         self.pe, self.program = pe, program
         self.command: Any = command
         self.ready = self.ready_by = self.issued_by = self.waiting = 0
@@ -244,7 +244,7 @@ class Job:
         if self.program is not None:
             self.program.completed(t, by)
         for tell in waiters:
-            if isinstance(tell, Program):
+            if isinstance(tell, PeProgram):
                 tell._wake(t, by)
             else:
                 tell(t, by)
@@ -254,7 +254,7 @@ _ISSUE, _END = STEP_KIND["issue"], STEP_KIND["end"]
 _PULSE_EVERY = 256  # a program may issue commands without ever waiting for the clock
 
 
-class Program(Callee):
+class PeProgram(Callee):
     """One program of a launch: the backend for its kernel's commands. `issued` is PE_CPU's own clock [ps].
 
     It `waits_for` a completion or, if it is `short` of TCM, for space.
@@ -262,7 +262,7 @@ class Program(Callee):
 
     data: bool
 
-    def __init__(self, pe: Pe, launch: Launch, command_ps: int, by: int) -> None:
+    def __init__(self, pe: Pe, launch: LaunchBroadcast, command_ps: int, by: int) -> None:
         self.pe, self.launch, self.command_ps = pe, launch, command_ps
         self.engine, self.core = pe.engine, pe.core
         self.data = self.engine.data
@@ -498,9 +498,9 @@ class Pe:
         self.scheduler: PeScheduler = part("pe_scheduler")(self, f"{self.name}.pe_scheduler")
         self.pipeline = self.scheduler.pipeline
         self.order: AccessOrder | None = None
-        self.placed: dict[Value, Program] = {}
+        self.placed: dict[Value, PeProgram] = {}
 
-    def job(self, command: Command, program: Program | None = None) -> Job:
+    def job(self, command: Command, program: PeProgram | None = None) -> Job:
         queues = {} if program is None else program.queues
         job: Job
         if isinstance(command, Send):
@@ -530,7 +530,7 @@ class Pe:
                 job.ready_by = job.issued_by
         job.enter()
 
-    def _order(self, job: Job, mine: Sequence[Span]) -> list[Command]:
+    def _order(self, job: Job, mine: Sequence[AccessSpan]) -> list[Command]:
         if self.order is None:
             self.order = AccessOrder()
         first = self.order.add(job.command, mine)

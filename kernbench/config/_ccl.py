@@ -24,12 +24,12 @@ COLLECTIVES = (
 )  # fmt: skip
 CONTRIBUTIONS = ("rank", "cube", "pe")
 BUFFER_KINDS = ("tcm", "sram", "hbm")
-ROOTS = ("corner", "centre")
+_ROOTS = ("corner", "centre")
 # Facts about the participants that `kernel_args` gets if it names them; options may state the grid.
 FACTS = (
     "n_sips", "n_cubes", "n_pes", "sip_w", "sip_h", "sip_wraps", "cube_w", "cube_h", "root_cube", "grid_w", "grid_h",
 )  # fmt: skip
-GRID = ("grid_w", "grid_h")
+GRID_SIZES = ("grid_w", "grid_h")
 PROGRAM = ".xml"
 # Keys that an MSCCL program states itself; its entry leaves them out.
 STATED = {"topology": "none", "mapper": "leader_only", "validator": "single_shard_per_rank"}
@@ -56,14 +56,14 @@ def _named(registry: Registry) -> Callable[[str], str]:
 
 
 def _root(value: object) -> object:
-    if value in ROOTS or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+    if value in _ROOTS or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
-    raise expected(f"must be {', '.join(ROOTS)}, or the number of a cube")
+    raise expected(f"must be {', '.join(_ROOTS)}, or the number of a cube")
 
 
 BufferKind = Literal[BUFFER_KINDS]  # type: ignore[valid-type]
 Backpressure = Literal["credit"]
-Root = Annotated[Any, Kind(before=_root)]
+_Root = Annotated[Any, Kind(before=_root)]
 
 
 # Descriptions of keys: the fallback comes after the semicolon.
@@ -98,7 +98,7 @@ class CclDefaults(Model, _Readable):
     backpressure: Backpressure = described("How a sender knows that a slot is free")
     vc_chunk_size: Bytes = described("Between turns of bulk and queue traffic at a PE's source link")
     n_elem: Count = described("Elements of each participant, for benches")
-    root_cube: Root = described("The cube that represents its SIP: corner, centre, or its number")
+    root_cube: _Root = described("The cube that represents its SIP: corner, centre, or its number")
 
 
 class CclEntry(Model, _Readable):
@@ -118,7 +118,7 @@ class CclEntry(Model, _Readable):
     backpressure: Backpressure | None = described("How a sender knows that a slot is free", default=None)
     vc_chunk_size: Bytes | None = described("Between turns of bulk and queue traffic", default=None)
     n_elem: Count | None = described("Elements of each participant, for benches", default=None)
-    root_cube: Root | None = described("The cube that represents its SIP", default=None)
+    root_cube: _Root | None = described("The cube that represents its SIP", default=None)
     options: dict[str, Any] = described("Passed to the module's kernel_args", default_factory=dict)
 
 
@@ -137,7 +137,7 @@ _LONGEST_CHAIN = 8  # of modules that import a name from one another
 Takes = tuple[tuple[str, ...], bool]  # names of parameters, and whether any other name is taken
 
 
-class MissingModuleError(Exception):
+class _MissingModuleError(Exception):
     """The module does not exist, or its source cannot be read; the text gives the reason."""
 
 
@@ -171,7 +171,7 @@ class Outline:
             (origin,) = (alias.name for alias in node.names if (alias.asname or alias.name) == name)
             try:
                 return Outline(node.module).takes(origin, depth + 1)
-            except (MissingModuleError, AttributeError):
+            except (_MissingModuleError, AttributeError):
                 return None
         return None
 
@@ -183,7 +183,7 @@ class Outline:
         try:
             return locate(self.name)
         except ImportError as error:
-            raise MissingModuleError(f"{type(error).__name__}: {error}") from error
+            raise _MissingModuleError(f"{type(error).__name__}: {error}") from error
 
     @cached_property
     def _tree(self) -> ast.Module | None:
@@ -197,15 +197,15 @@ class Outline:
                 if i and i == len(parts) - 1 and parts[i] in Outline(".".join(parts[:i]))._bound:
                     return None  # only running the module decides what the object has
                 if i and i == len(parts) - 1:
-                    raise MissingModuleError(f"{'.'.join(parts[:i])} has no {parts[i]!r}")
-                raise MissingModuleError(f"ModuleNotFoundError: No module named {here!r}")
+                    raise _MissingModuleError(f"{'.'.join(parts[:i])} has no {parts[i]!r}")
+                raise _MissingModuleError(f"ModuleNotFoundError: No module named {here!r}")
             path = list(spec.submodule_search_locations or ())
         source = getattr(spec.loader, "get_source", None) if spec is not None else None
         try:
             text = source(self.name) if source is not None else None
             return None if text is None else ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError, OSError, ImportError) as error:
-            raise MissingModuleError(f"{type(error).__name__}: {error}") from error
+            raise _MissingModuleError(f"{type(error).__name__}: {error}") from error
 
     @cached_property
     def _bound(self) -> dict[str, ast.stmt]:
@@ -259,7 +259,7 @@ _TREE = "kernbench.ccl.algorithms."
 _UNMODELLED = ("sleep", "poll")
 
 
-def complete(content: dict[str, Any], packaged: Mapping[str, Any]) -> list[str]:
+def fill_in(content: dict[str, Any], packaged: Mapping[str, Any]) -> list[str]:
     """Fill in missing keys from `packaged`; return a note for each value that is replaced by another."""
     notes: list[str] = []
     defaults = content.setdefault("defaults", {})
@@ -389,7 +389,7 @@ def _missing(path: KeyPath, value: str, name: str, functions: Sequence[str], wha
     """Yield why a module cannot be read, or which functions it lacks; it is not run. It has to define `what`."""
     try:
         missing = [f for f in functions if not Outline(name).has(f)]
-    except MissingModuleError as error:
+    except _MissingModuleError as error:
         yield _fault(path, f"= {quote(value)} cannot be imported: {error}; correct it, or put it on the Python path")
         return
     if missing:
@@ -398,28 +398,28 @@ def _missing(path: KeyPath, value: str, name: str, functions: Sequence[str], wha
 
 def _options(path: KeyPath, entry: CclEntry, kernel_args: Takes) -> Iterator[Fault]:
     takes, takes_all = kernel_args
-    has_grid = entry.topology in _ON_A_GRID or ":" in entry.topology or any(name in takes for name in GRID)
-    known = [name for name in takes if name not in ("n_elem", "world_size", *FACTS)] + [*GRID] * has_grid
+    has_grid = entry.topology in _ON_A_GRID or ":" in entry.topology or any(name in takes for name in GRID_SIZES)
+    known = [name for name in takes if name not in ("n_elem", "world_size", *FACTS)] + [*GRID_SIZES] * has_grid
     for name, value in entry.options.items():
         said = None
         if name in ("n_elem", "world_size", "root_cube"):
             said = "is a key of the entry; write it next to options, not in it"
-        elif name in FACTS and name not in GRID:
+        elif name in FACTS and name not in GRID_SIZES:
             said = "is the machine's to say; leave it out"
-        elif name not in known and (name in GRID or not takes_all):
+        elif name not in known and (name in GRID_SIZES or not takes_all):
             said = f"is not an option of {entry.module}; {hint(name, known or ['none'])}"
         if said:
             yield _fault((*path, name), f"= {quote(value)} {said}")
 
 
 def _grid(path: KeyPath, entry: CclEntry) -> Iterator[Fault]:
-    given = {name: entry.options[name] for name in GRID if name in entry.options}
+    given = {name: entry.options[name] for name in GRID_SIZES if name in entry.options}
     for name, value in given.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             yield _fault((*path, "options", name), f"= {quote(value)} must be a whole number >= 1")
             return
     if len(given) == 1:
-        [(name, value)], other = given.items(), next(name for name in GRID if name not in given)
+        [(name, value)], other = given.items(), next(name for name in GRID_SIZES if name not in given)
         yield _fault((*path, "options", name), f"= {value} says half of the grid of participants; add {other}")
     elif given and entry.world_size not in (None, given["grid_w"] * given["grid_h"]):
         w, h = given["grid_w"], given["grid_h"]

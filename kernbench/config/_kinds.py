@@ -144,10 +144,10 @@ Depth = Annotated[int, number(ge=1, le=4096)]
 Side = Annotated[int, number(ge=1, le=LONGEST_SIDE)]
 Index = Annotated[int, number(ge=0)]
 Coordinate = Annotated[float, Kind(before=_plain_number)]
-Place = Annotated[tuple[Index, Index], Kind(before=_row("[row, column]"))]
-Stage = Annotated[int, number("cycles", ge=0, le=1000)]
-Pipeline = Annotated[tuple[Stage, Stage, Stage, Stage], Kind("cycles", before=_four_stages, after=_stages)]
-Point = Annotated[tuple[Coordinate, Coordinate], Kind("mm", before=_row("[x, y]"))]
+MeshPlace = Annotated[tuple[Index, Index], Kind(before=_row("[row, column]"))]
+_Stage = Annotated[int, number("cycles", ge=0, le=1000)]
+PipelineCycles = Annotated[tuple[_Stage, _Stage, _Stage, _Stage], Kind("cycles", before=_four_stages, after=_stages)]
+Position = Annotated[tuple[Coordinate, Coordinate], Kind("mm", before=_row("[x, y]"))]
 Efficiency = Annotated[tuple[Count, Count, Count, Share], Kind(before=_row("[m, k, n, efficiency]", 4))]
 Version = Annotated[Literal[1], Kind(before=_plain_number)]
 Impl = Annotated[str, Kind(after=_component)]
@@ -178,11 +178,11 @@ class Key(NamedTuple):
 _FILE = Key("", None, "", "", "", (), ())
 
 
-Names = str | tuple[str, ...]
+_Names = str | tuple[str, ...]
 
 
 def described(
-    label: str = "", description: str = "", sets: Names = (), *, parts: Names = (), speed: str = "", **default: Any
+    label: str = "", description: str = "", sets: _Names = (), *, parts: _Names = (), speed: str = "", **default: Any
 ) -> Any:
     """Describe a key, or a group of keys; with `default` or `default_factory` it may be left out.
 
@@ -197,11 +197,11 @@ def described(
     return field(metadata=shown, **default)
 
 
-def rate(label: str, description: str, sets: Names = (), **more: Any) -> Any:
+def rate(label: str, description: str, sets: _Names = (), **more: Any) -> Any:
     return described(label, description, sets, speed=RATE, **more)
 
 
-def duration(label: str, description: str, sets: Names = (), **more: Any) -> Any:
+def duration(label: str, description: str, sets: _Names = (), **more: Any) -> Any:
     return described(label, description, sets, speed=DURATION, **more)
 
 

@@ -13,7 +13,7 @@ import yaml
 from pydantic_core import SchemaValidator, ValidationError
 
 from kernbench._registry import hint
-from kernbench.config._ccl import CclConfig, ccl_faults, ccl_misfits, complete, complete_programs
+from kernbench.config._ccl import CclConfig, ccl_faults, ccl_misfits, complete_programs, fill_in
 from kernbench.config._files import (
     complete_table,
     default_ccl_path,
@@ -29,7 +29,7 @@ from kernbench.config._rules import machine_faults
 from kernbench.config._schema import MachineConfig
 from kernbench.errors import ConfigError, quote
 
-BASE = "base"
+_BASE = "base"
 NEW_FILES = "the complete file that `kernbench new DIR` writes"
 _LONGEST_VALUE = 60
 
@@ -65,7 +65,7 @@ def read_ccl(source: str | Path | Mapping[str, Any] | CclConfig, machine: Machin
         return source
     draft = Draft.of(source, "ccl")
     complete_programs(draft.content, Path() if isinstance(source, Mapping) else Path(source).parent)
-    for note in complete(draft.content, load_yaml(default_ccl_path())):
+    for note in fill_in(draft.content, load_yaml(default_ccl_path())):
         warnings.warn(f"{draft.name}: {note}", UserWarning, stacklevel=2)
 
     def example() -> dict[str, Any]:
@@ -108,11 +108,11 @@ class Draft:
 
     def rest_on_base(self) -> None:
         """Merge the content into its base, if it names one."""
-        if BASE not in self.content:
+        if _BASE not in self.content:
             return
-        base = self.content.pop(BASE)
+        base = self.content.pop(_BASE)
         if base not in presets():
-            self.faults.append(Fault(f"{BASE} = {quote(base)} is not a preset; {hint(base, presets())}", ((BASE,),)))
+            self.faults.append(Fault(f"{_BASE} = {quote(base)} is not a preset; {hint(base, presets())}", ((_BASE,),)))
             # Go on with a base, to report the faults of the given keys, too.
             base = "default"
         below = Draft.of(preset_path(base), base)
@@ -382,7 +382,7 @@ def json_schema() -> dict[str, Any]:
             named.pop("title", None)  # repeats the name
     partial = {name + _PARTIAL: _without_required(group) for name, group in groups.items()}
     top = partial.pop("Machine" + _PARTIAL)
-    top["properties"][BASE] = {
+    top["properties"][_BASE] = {
         "enum": presets(),
         "description": "Preset that supplies every key that is left out",
     }
@@ -390,7 +390,7 @@ def json_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **top,
         "title": "kernbench machine",
-        "if": {"not": {"required": [BASE]}},
+        "if": {"not": {"required": [_BASE]}},
         "then": {"$ref": "#/$defs/Machine"},
         "$defs": groups | partial,
     }

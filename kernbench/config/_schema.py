@@ -23,6 +23,7 @@ from kernbench.config._kinds import (
     Impl,
     Key,
     Kib,
+    MeshPlace,
     Mib,
     Mm,
     Mm2,
@@ -32,12 +33,11 @@ from kernbench.config._kinds import (
     NoBytes,
     Ns,
     NsPerMm,
-    Pipeline,
+    PipelineCycles,
     Pj,
     PjPerBit,
     PjPerBitMm,
-    Place,
-    Point,
+    Position,
     PowerOfTwo,
     Share,
     Side,
@@ -131,7 +131,7 @@ class Router(Model):
     flow: Flow = described("Router flow control", _FLOW, default="unbounded")
     vcs: Vcs = described("Router VCs per class", _VCS, default=4)
     vc_flits: Depth = described("Router VC depth", _VC_FLITS, default=8)
-    pipeline: Pipeline = described("Router pipeline", _PIPELINE, default=(1, 1, 1, 1))
+    pipeline: PipelineCycles = described("Router pipeline", _PIPELINE, default=(1, 1, 1, 1))
     allocator: Literal["islip"] = described("Router allocator", _ALLOCATOR, default="islip")
 
 
@@ -141,7 +141,7 @@ class SipRouter(Model):
     flow: Flow = described("SIP router flow control", _FLOW, default="unbounded")
     vcs: Vcs = described("SIP router VCs per class", _VCS, default=4)
     vc_flits: Depth = described("SIP router VC depth", _VC_FLITS, default=64)
-    pipeline: Pipeline = described("SIP router pipeline", _PIPELINE, default=(1, 1, 1, 1))
+    pipeline: PipelineCycles = described("SIP router pipeline", _PIPELINE, default=(1, 1, 1, 1))
     allocator: Literal["islip"] = described("SIP router allocator", _ALLOCATOR, default="islip")
     ties: Literal["parity", "random"] = described("Equally long ways between SIPs", _TIES, default="parity")
 
@@ -160,7 +160,7 @@ class PeLayout(Model):
     corners: Annotated[tuple[Literal["NW", "NE", "SW", "SE"], ...], NOT_EMPTY] = described(
         "Corners with PEs", "Corners with PEs: NW on row 0, NE on row 1, SW on row rows-2, SE on row rows-1"
     )
-    pe_routers: Annotated[tuple[Place, ...], NOT_EMPTY] | None = described(
+    pe_routers: Annotated[tuple[MeshPlace, ...], NOT_EMPTY] | None = described(
         "Router of each PE", "[row, column] of the router of each PE; takes the place of the corners", default=None
     )
 
@@ -171,7 +171,9 @@ class Noc(Model):
     rows: Side = described("Rows of routers", "Rows of routers; row 0 is north")
     cols: Side = described("Columns of routers", "Columns of routers; column 0 is west")
     pitch_mm: Mm = described("Distance between routers", "Distance between neighbouring routers")
-    removed: tuple[Place, ...] = described("Places without a router", "[row, column] of the places without a router")
+    removed: tuple[MeshPlace, ...] = described(
+        "Places without a router", "[row, column] of the places without a router"
+    )
     link_bw_gbs: Gbs = rate("NoC link bandwidth", "Each link between routers, each way", "mesh link", parts="router")
     router: Router = described(parts="router")
     header_bytes: NoBytes = described(
@@ -204,7 +206,7 @@ class MCpu(Model):
 
     impl: Impl = described("Cube CPU component", _IMPL)
     service_ns: Ns = duration("Cube CPU time per message", _SERVICE, "M_CPU")
-    pos_mm: Point = described(
+    pos_mm: Position = described(
         "Cube CPU position", "From the north-west corner of the die; the nearest router is its own"
     )
     bw_gbs: Gbs = rate("Cube CPU bandwidth", "To its router, each way", "link of M_CPU")
@@ -256,7 +258,9 @@ class Sram(Model):
     impl: Impl = described("SRAM component", _IMPL)
     size_mib: Mib = described("SRAM capacity per cube", "For each cube")
     bw_gbs: Gbs = rate("SRAM bandwidth", "To its router, each way", ("SRAM", "link of SRAM"))
-    pos_mm: Point = described("SRAM position", "From the north-west corner of the die; the nearest router is its own")
+    pos_mm: Position = described(
+        "SRAM position", "From the north-west corner of the die; the nearest router is its own"
+    )
 
 
 class PeCpuConfig(Model):

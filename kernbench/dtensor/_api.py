@@ -12,7 +12,7 @@ from kernbench._dtypes import DType, float32
 from kernbench.dtensor import _ops as ops
 from kernbench.dtensor._device_mesh import DeviceMesh
 from kernbench.dtensor._placements import Partial, Placement, Replicate, Shard, box, local_part, normalized
-from kernbench.dtensor._redistribute import empty as empty_part
+from kernbench.dtensor._redistribute import allocate as empty_part
 from kernbench.dtensor._redistribute import on_device, padded_parts, redistribute, trimmed
 from kernbench.errors import PlacementError
 from kernbench.kernels.partition import chunk

@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from kernbench.dtensor._placements import Partial, Placement, Replicate, Shard
-from kernbench.dtensor._redistribute import empty, on_device
+from kernbench.dtensor._redistribute import allocate, on_device
 from kernbench.errors import PlacementError, quote
 from kernbench.ops.matmul import ROWS
 from kernbench.runtime_api import _operators as operators
@@ -20,34 +20,41 @@ if TYPE_CHECKING:
 
 Rule = tuple[tuple[Placement, ...], Placement]  # placements of the operands, and that of the result
 
-R, P = Replicate(), Partial()
+_R, P = Replicate(), Partial()
 
 
-def products(ndim: int) -> tuple[Rule, ...]:
+def _products(ndim: int) -> tuple[Rule, ...]:
     """Rules of the product of a tensor of `ndim` dims with a matrix."""
     last = ndim - 1
-    rows = tuple(((Shard(dim), R), Shard(dim)) for dim in range(last))
-    return (((R, R), R), *rows, ((R, Shard(1)), Shard(last)), ((Shard(last), Shard(0)), P), ((P, R), P), ((R, P), P))
+    rows = tuple(((Shard(dim), _R), Shard(dim)) for dim in range(last))
+    return (
+        ((_R, _R), _R),
+        *rows,
+        ((_R, Shard(1)), Shard(last)),
+        ((Shard(last), Shard(0)), P),
+        ((P, _R), P),
+        ((_R, P), P),
+    )
 
 
-MATMUL = products(2)
+MATMUL = _products(2)
 
 
-def elementwise(ndim: int, operands: int, linear: bool) -> tuple[Rule, ...]:
+def _elementwise(ndim: int, operands: int, linear: bool) -> tuple[Rule, ...]:
     """Rules of an elementwise operation on `operands` tensors of one shape.
 
     `linear`: f(sum of a_i, sum of b_i) = sum of f(a_i, b_i), as for addition.
     """
-    same: list[Placement] = [R, *(Shard(dim) for dim in range(ndim)), *([P] if linear else [])]
+    same: list[Placement] = [_R, *(Shard(dim) for dim in range(ndim)), *([P] if linear else [])]
     return tuple(((placement,) * operands, placement) for placement in same)
 
 
-def multiply(ndim: int) -> tuple[Rule, ...]:
+def _multiply(ndim: int) -> tuple[Rule, ...]:
     """Rules of an elementwise product: one factor may be `Partial`."""
-    return (*elementwise(ndim, 2, linear=False), ((P, R), P), ((R, P), P))
+    return (*_elementwise(ndim, 2, linear=False), ((P, _R), P), ((_R, P), P))
 
 
-def moved(source: Placement, target: Placement, nbytes: float, ranks: int) -> float:
+def _moved(source: Placement, target: Placement, nbytes: float, ranks: int) -> float:
     """Bytes that a rank sends to redistribute an operand of `nbytes` in total; infinite where it is impossible.
 
     Local steps are free; collectives count as rings.
@@ -65,7 +72,7 @@ def moved(source: Placement, target: Placement, nbytes: float, ranks: int) -> fl
     return share
 
 
-def choose(
+def _choose(
     rules: Sequence[Rule], operands: Sequence[Placement], nbytes: Sequence[float], ranks: int
 ) -> tuple[tuple[Placement, ...], Placement]:
     """Return the rule for which the fewest bytes move; the first of equals.
@@ -75,7 +82,7 @@ def choose(
     """
 
     def cost(rule: Rule) -> float:
-        return sum(moved(a, b, n, ranks) for a, b, n in zip(operands, rule[0], nbytes, strict=True))
+        return sum(_moved(a, b, n, ranks) for a, b, n in zip(operands, rule[0], nbytes, strict=True))
 
     exact = [rule for rule in rules if rule[0] == tuple(operands)]
     return exact[0] if exact else min(rules, key=cost)
@@ -86,10 +93,10 @@ def matmul(a: DTensor, b: DTensor, bias: Tensor | None = None) -> DTensor:
     _check_operand("@", a, b)
     if not a.dim() or b.dim() != 2 or a.shape[-1] != b.shape[0]:
         raise PlacementError(f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit; b is a matrix")
-    (x, y), result = _aligned([a, b], products(a.dim()))
-    out = empty(x, (*x.shape[:-1], y.shape[1]), ROWS)
+    (x, y), result = _aligned([a, b], _products(a.dim()))
+    out = allocate(x, (*x.shape[:-1], y.shape[1]), ROWS)
     if x.numel() and y.numel():
-        operators.product(x, y, bias, out, None)
+        operators.biased_matmul(x, y, bias, out, None)
     elif not y.shape[0]:
         out.fill_(0.0)  # a sum over zero elements
     return _wrapped(out, a, result, (*a.shape[:-1], b.shape[1]))
@@ -100,19 +107,19 @@ def add(a: DTensor, b: DTensor | SupportsFloat) -> DTensor:
     if isinstance(b, Real):
         whole = a.redistribute(placements=[Replicate() if isinstance(p, Partial) else p for p in a.placements])
         return _scalar("add", whole, b)
-    return _binary("add", "+", a, b, elementwise(a.dim(), 2, linear=True))
+    return _binary("add", "+", a, b, _elementwise(a.dim(), 2, linear=True))
 
 
 def mul(a: DTensor, b: DTensor | SupportsFloat) -> DTensor:
     """Multiply; a number leaves the placements unchanged: `Partial` times a number is `Partial`."""
     if isinstance(b, Real):
         return _scalar("mul", a, b)
-    return _binary("mul", "*", a, b, multiply(a.dim()))
+    return _binary("mul", "*", a, b, _multiply(a.dim()))
 
 
 def unary(name: str, a: DTensor) -> DTensor:
-    (x,), result = _aligned([a], elementwise(a.dim(), 1, linear=False))
-    return _wrapped(operators.unary(name, x), a, result, a.shape)
+    (x,), result = _aligned([a], _elementwise(a.dim(), 1, linear=False))
+    return _wrapped(operators.activation(name, x), a, result, a.shape)
 
 
 def _scalar(name: str, a: DTensor, value: Any) -> DTensor:
@@ -146,7 +153,7 @@ def _aligned(tensors: Sequence[DTensor], allowed: Sequence[Rule]) -> tuple[list[
         raise PlacementError(f"operands on different meshes: {', '.join(str(t.device_mesh) for t in tensors)}")
     nbytes = [float(t.dtype.itemsize * t.shape.numel()) for t in tensors]
     chosen = [
-        choose(allowed, [t.placements[axis] for t in tensors], nbytes, mesh.shape[axis]) for axis in range(mesh.ndim)
+        _choose(allowed, [t.placements[axis] for t in tensors], nbytes, mesh.shape[axis]) for axis in range(mesh.ndim)
     ]
     aligned = [t.redistribute(placements=[rule[0][i] for rule in chosen]) for i, t in enumerate(tensors)]
     return [on_device(t.to_local()) for t in aligned], tuple(rule[1] for rule in chosen)

@@ -114,7 +114,7 @@ COLUMN_PARALLEL = LinearStyle(Shard(0), Shard(0), Replicate(), Shard(-1))
 ROW_PARALLEL = LinearStyle(Shard(1), Replicate(), Shard(-1), Partial())
 
 
-def plan(source: Sequence[Placement], target: Sequence[Placement]) -> list[Move]:
+def plan_moves(source: Sequence[Placement], target: Sequence[Placement]) -> list[Move]:
     """Return the moves from `source` to `target`, in execution order.
 
     If an outer axis changes its sharding of a dim that an inner axis shards, too, the inner one is gathered first:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernbench.dtensor._device_mesh import DeviceMesh
-from kernbench.dtensor._placements import Move, Partial, Placement, Replicate, Shard, local_part, plan
+from kernbench.dtensor._placements import Move, Partial, Placement, Replicate, Shard, local_part, plan_moves
 from kernbench.errors import PlacementError
 from kernbench.kernels.partition import chunk
 from kernbench.ops.matmul import ROWS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor, deploy
 from kernbench.runtime_api._layout import along
-from kernbench.runtime_api._process_group import Route, checked_runs, copying
+from kernbench.runtime_api._process_group import CopyRoute, checked_runs, copying
 from kernbench.runtime_api.tensor import Tensor
 
-MOST_RUNS = 1 << 15  # rows of a tensor split by rows, and then along its last dim (chosen: seconds of host time)
+_MOST_RUNS = 1 << 15  # rows of a tensor split by rows, and then along its last dim (chosen: seconds of host time)
 
 
 def on_device(tensor: Tensor) -> DeviceTensor:
@@ -33,7 +33,7 @@ def on_device(tensor: Tensor) -> DeviceTensor:
     return tensor
 
 
-def empty(like: DeviceTensor, shape: Sequence[int], dp: DPPolicy | None = None) -> DeviceTensor:
+def allocate(like: DeviceTensor, shape: Sequence[int], dp: DPPolicy | None = None) -> DeviceTensor:
     """Allocate a tensor with the type and device of `like`, placed by `dp` or by the policy of `like`.
 
     A part of a tensor has no policy; it is placed by rows then.
@@ -46,18 +46,18 @@ def joined(
 ) -> DeviceTensor:
     """Concatenate parts of tensors, as (tensor, start, size) along `dim`.
 
-    The result has `room` indices along `dim` (default: as many as the parts), and is placed as by `empty`.
+    The result has `room` indices along `dim` (default: as many as the parts), and is placed as by `allocate`.
     """
     first = on_device(parts[0][0])
     shape = [*first.shape]
     shape[dim] = sum(size for *_, size in parts) if room is None else room
-    out, at = empty(first, shape, dp), 0
+    out, at = allocate(first, shape, dp), 0
     routes, handles = [], [out._handle]
     for tensor, start, size in parts:
         source = on_device(tensor)
         of, to = along(source.layout, dim, start, start + size), along(out.layout, dim, at, at + size)
-        runs = checked_runs(of, to, MOST_RUNS)
-        routes.append(Route(0, 0, source, out, runs))
+        runs = checked_runs(of, to, _MOST_RUNS)
+        routes.append(CopyRoute(0, 0, source, out, runs))
         handles.append(source._handle)
         at += size
     if any(route.runs for route in routes):
@@ -66,7 +66,7 @@ def joined(
     return out
 
 
-def cut(tensor: Tensor, dim: int, start: int, size: int, room: int | None = None) -> DeviceTensor:
+def _cut(tensor: Tensor, dim: int, start: int, size: int, room: int | None = None) -> DeviceTensor:
     """Copy indices start..start+size-1 along `dim` to the front of a tensor with `room` indices."""
     return joined([(tensor, start, size)], dim, room)
 
@@ -86,7 +86,7 @@ def redistribute(
     `in_place`: an all-reduce leaves the sum in `local`.
     """
     now = list(source)
-    for move in plan(source, target):
+    for move in plan_moves(source, target):
         now[move.axis] = Replicate()
         whole, _ = local_part(shape, mesh.shape, mesh.coordinate(), now)
         now[move.axis] = move.target
@@ -101,23 +101,23 @@ def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move, in
     n, rank = group.size(), group.rank()
     match move.source, move.target:
         case Shard(0), Replicate() if whole[0] % n == 0:
-            joint = empty(on_device(local), whole)
+            joint = allocate(on_device(local), whole)
             dist.all_gather_into_tensor(joint, local, group=group)
             return joint
         case Shard(dim), Replicate():
             # Smaller parts are padded for the collective.
-            sizes = [size for _, size in chunks(whole[dim], n)]
-            own = local if local.shape[dim] == sizes[0] else cut(local, dim, 0, local.shape[dim], sizes[0])
-            parts = [empty(on_device(own), own.shape) for _ in sizes]
+            sizes = [size for _, size in _chunks(whole[dim], n)]
+            own = local if local.shape[dim] == sizes[0] else _cut(local, dim, 0, local.shape[dim], sizes[0])
+            parts = [allocate(on_device(own), own.shape) for _ in sizes]
             dist.all_gather(parts, own, group=group)
             return joined([(part, 0, size) for part, size in zip(parts, sizes, strict=True)], dim)
         case Shard(dim), Shard(to):
-            spans = chunks(whole[to], n)
-            sent: list[Tensor] = [cut(local, to, start, size) for start, size in spans]
+            spans = _chunks(whole[to], n)
+            sent: list[Tensor] = [_cut(local, to, start, size) for start, size in spans]
             shapes = [[*whole] for _ in range(n)]
-            for shape, (_, size) in zip(shapes, chunks(whole[dim], n), strict=True):
+            for shape, (_, size) in zip(shapes, _chunks(whole[dim], n), strict=True):
                 shape[dim], shape[to] = size, spans[rank][1]
-            got = [empty(on_device(local), shape) for shape in shapes]
+            got = [allocate(on_device(local), shape) for shape in shapes]
             dist.all_to_all(got, sent, group=group)
             return joined([(part, 0, part.shape[dim]) for part in got], dim)
         case Partial(), Replicate():
@@ -125,31 +125,31 @@ def _moved(local: Tensor, whole: Sequence[int], mesh: DeviceMesh, move: Move, in
             dist.all_reduce(total, group=group)
             return total
         case Partial(), Shard(0) if whole[0] % n == 0:
-            out = empty(on_device(local), (whole[0] // n, *whole[1:]))
+            out = allocate(on_device(local), (whole[0] // n, *whole[1:]))
             dist.reduce_scatter_tensor(out, local, group=group)
             return out
         case Partial(), Shard(dim):
             padded = padded_parts(local, dim, n)
-            out = empty(padded[0], padded[0].shape)
+            out = allocate(padded[0], padded[0].shape)
             dist.reduce_scatter(out, padded, group=group)
             return trimmed(out, dim, chunk(whole[dim], n, rank)[1])
         case Replicate(), Shard(dim):
-            return cut(local, dim, *chunk(whole[dim], n, rank))
+            return _cut(local, dim, *chunk(whole[dim], n, rank))
         case _:
             # Replicate to Partial: the first rank keeps the tensor, the others have zeros.
             return local if rank == 0 else mesh.torch.zeros_like(local)
 
 
-def chunks(n: int, parts: int) -> list[tuple[int, int]]:
+def _chunks(n: int, parts: int) -> list[tuple[int, int]]:
     """Split `n` as torch.chunk does: the first part is the largest."""
     return [chunk(n, parts, i) for i in range(parts)]
 
 
 def padded_parts(whole: Tensor, dim: int, n: int) -> list[DeviceTensor]:
     """Split along `dim` into `n` parts, padded to equal sizes, as torch does for collectives."""
-    parts = chunks(whole.shape[dim], n)
-    return [cut(whole, dim, start, size, parts[0][1]) for start, size in parts]
+    parts = _chunks(whole.shape[dim], n)
+    return [_cut(whole, dim, start, size, parts[0][1]) for start, size in parts]
 
 
 def trimmed(part: DeviceTensor, dim: int, size: int) -> DeviceTensor:
-    return part if part.shape[dim] == size else cut(part, dim, 0, size)
+    return part if part.shape[dim] == size else _cut(part, dim, 0, size)

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from kernbench.kernels.partition import program, programs
+from kernbench.kernels.partition import program_number, programs
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 NEG = -(2.0**100)  # a masked score; exact when scaled, so that masked scores stay equal
-ROWS = 64
+_ROWS = 64
 RESULT_BYTES = 32 * 1024
 KV_TOKENS = 512
 
@@ -29,12 +29,12 @@ def tiles(group: int, q_len: int) -> tuple[int, int]:
     >>> tiles(8, 1), tiles(8, 4096), tiles(1, 4096)
     ((1, 512), (8, 128), (64, 128))
     """
-    tokens = max(1, min(q_len, ROWS // group))
+    tokens = max(1, min(q_len, _ROWS // group))
     return tokens, max(32, min(KV_TOKENS, RESULT_BYTES // 4 // (tokens * group) // 32 * 32))
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TokenSpan:
     """Consecutive tokens in memory: `size` tokens from `start`, at the positions first, first + step, ..."""
 
     start: int
@@ -46,23 +46,23 @@ class Span:
     def last(self) -> int:
         return self.first + (self.size - 1) * self.step
 
-    def cut(self, block: int) -> list[Span]:
+    def cut(self, block: int) -> list[TokenSpan]:
         return [
-            Span(self.start + at, min(block, self.size - at), self.first + at * self.step, self.step)
+            TokenSpan(self.start + at, min(block, self.size - at), self.first + at * self.step, self.step)
             for at in range(0, self.size, block)
         ]
 
 
-def seen_by(q: Span, kv: Span) -> Span:
+def seen_by(q: TokenSpan, kv: TokenSpan) -> TokenSpan:
     """Return the part of `kv` at positions up to that of the last token of `q`."""
-    return Span(kv.start, max(0, min(kv.size, (q.last - kv.first) // kv.step + 1)), kv.first, kv.step)
+    return TokenSpan(kv.start, max(0, min(kv.size, (q.last - kv.first) // kv.step + 1)), kv.first, kv.step)
 
 
-def visible(q: Span, kv: Span, causal: bool) -> bool:
+def visible(q: TokenSpan, kv: TokenSpan, causal: bool) -> bool:
     return not causal or kv.first <= q.last
 
 
-def causal_mask(q: Span, group: int, kv: Span, tl: TLContext) -> Tile | None:
+def causal_mask(q: TokenSpan, group: int, kv: TokenSpan, tl: TLContext) -> Tile | None:
     """Return the causal mask (kv tokens x rows), or None if it masks nothing."""
     if kv.last <= q.first:
         return None
@@ -129,11 +129,11 @@ class Flash:
             self._states[i] = Running(m, total, tl.dot(weights, v))
             return
         alpha = tl.exp((state.m - m) * self._scale)
-        o = tl.dot(weights, v, state.o * column(alpha))
+        o = tl.dot(weights, v, state.o * to_column(alpha))
         self._states[i] = Running(m, tl.fma(state.l, alpha, total), o)
 
 
-def column(x: Tile) -> Tile:
+def to_column(x: Tile) -> Tile:
     """Reshape a row (1 x rows) to a column: the same bytes."""
     turned: Tile = x.reshape(x.shape[1], 1)
     return turned
@@ -172,15 +172,15 @@ def attention(
     ds = (head_dim + 4) 2^-24 times the largest sum |q| |k| / sqrt(head_dim) bounds the error of f32 scores.
     """
     behind = kv_len - q_len if causal else 0
-    blocks = Span(0, q_len, behind).cut(tiles(group, q_len)[0])
+    blocks = TokenSpan(0, q_len, behind).cut(tiles(group, q_len)[0])
     units = [(head, block) for head in range(kv_heads) for block in blocks]
     for head, block in deal(units, tl):
         at = (head * q_len + block.start) * group * head_dim
         q = tl.load(q_ptr + at, shape=(block.size * group, head_dim))
         row = head * kv_len * head_dim
-        state = over_memory(q, block, k_ptr + row, v_ptr + row, Span(0, kv_len, 0), group, causal, tl)
+        state = over_memory(q, block, k_ptr + row, v_ptr + row, TokenSpan(0, kv_len, 0), group, causal, tl)
         assert state is not None
-        out = state.o / column(state.l)
+        out = state.o / to_column(state.l)
         if by_token:
             heads, width = out.reshape(block.size, group * head_dim), group * head_dim
             token = block.start + tl.arange(0, block.size)[:, None]
@@ -190,7 +190,7 @@ def attention(
 
 
 def over_memory(
-    q: Tile, block: Span, k_ptr: Pointer, v_ptr: Pointer, kv: Span, group: int, causal: bool, tl: TLContext
+    q: Tile, block: TokenSpan, k_ptr: Pointer, v_ptr: Pointer, kv: TokenSpan, group: int, causal: bool, tl: TLContext
 ) -> Running | None:
     flash = Flash([q], tl)
     for part in (seen_by(block, kv) if causal else kv).cut(tiles(group, block.size)[1]):
@@ -199,14 +199,14 @@ def over_memory(
     return flash.states()[0]
 
 
-def load_kv(k_ptr: Pointer, v_ptr: Pointer, part: Span, head_dim: int, tl: TLContext) -> tuple[Tile, Tile]:
+def load_kv(k_ptr: Pointer, v_ptr: Pointer, part: TokenSpan, head_dim: int, tl: TLContext) -> tuple[Tile, Tile]:
     at, shape = part.start * head_dim, (part.size, head_dim)
     return tl.load(k_ptr + at, shape=shape), tl.load(v_ptr + at, shape=shape)
 
 
-def deal(units: list[tuple[int, Span]], tl: TLContext) -> Iterator[tuple[int, Span]]:
+def deal(units: list[tuple[int, TokenSpan]], tl: TLContext) -> Iterator[tuple[int, TokenSpan]]:
     """Yield this program's units, assigned in alternating order over the programs of the launch."""
-    number, count = program(tl), programs(tl)
+    number, count = program_number(tl), programs(tl)
     for turn, start in enumerate(range(0, len(units), count)):
         at = start + (count - 1 - number if turn % 2 else number)
         if at < len(units):

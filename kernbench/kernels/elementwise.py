@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from kernbench.kernels.partition import blocks, program, programs
+from kernbench.kernels.partition import blocks, program_number, programs
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
-BLOCK = 4096
+_BLOCK = 4096
 
 
-def add(x_ptr: Pointer, y_ptr: Pointer, out_ptr: Pointer, n: int, block: int = BLOCK, *, tl: TLContext) -> None:
+def add(x_ptr: Pointer, y_ptr: Pointer, out_ptr: Pointer, n: int, block: int = _BLOCK, *, tl: TLContext) -> None:
     """Write x + y to out."""
     for start, size in blocks(n, block, tl):
         tl.store(out_ptr + start, tl.load(x_ptr + start, shape=(size,)) + tl.load(y_ptr + start, shape=(size,)))
@@ -39,7 +39,7 @@ def rotary(
     """
     half = head_dim // 2
     units = [(start, head) for start in range(0, tokens, block) for head in range(heads)]
-    for start, head in units[program(tl) :: programs(tl)]:
+    for start, head in units[program_number(tl) :: programs(tl)]:
         size = min(block, tokens - start)
         cos = tl.load(cos_ptr + start * half, shape=(size, half)).to(tl.float32)
         sin = tl.load(sin_ptr + start * half, shape=(size, half)).to(tl.float32)

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernbench.components._command import Ref
 from kernbench.errors import KernelError
-from kernbench.kernels.partition import program, programs, share
+from kernbench.kernels.partition import program_number, programs, share
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -53,7 +53,7 @@ def tiled_gemm(
     `activation` is "", "relu" or "silu". Matrices are row-major; ragged edges are masked.
     """
     columns = tl.cdiv(N, BLOCK_N)
-    for tile in range(program(tl), tl.cdiv(M, BLOCK_M) * columns, programs(tl)):
+    for tile in range(program_number(tl), tl.cdiv(M, BLOCK_M) * columns, programs(tl)):
         rm = (tile // columns) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
         rn = (tile % columns) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
         rk = tl.arange(0, BLOCK_K)

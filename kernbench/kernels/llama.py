@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernbench.kernels.elementwise import rotate
-from kernbench.kernels.partition import blocks, program, programs
+from kernbench.kernels.partition import blocks, program_number, programs
 from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -64,4 +64,4 @@ def _units(
         for head in range(kv_heads)
         for part in range(parts)
     ]
-    yield from units[program(tl) :: programs(tl)]
+    yield from units[program_number(tl) :: programs(tl)]

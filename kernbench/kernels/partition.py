@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from kernbench.triton_emu.tl_context import TLContext
 
-Pe = tuple[int, int]  # (cube, PE)
-Parts = Mapping[Pe, Sequence[tuple[int, int]]]  # to (first element, elements)
+PeId = tuple[int, int]  # (cube, PE)
+Parts = Mapping[PeId, Sequence[tuple[int, int]]]  # to (first element, elements)
 
 _Task = TypeVar("_Task")
 
@@ -24,19 +24,19 @@ def chunk(n: int, parts: int, i: int) -> tuple[int, int]:
     return start, min(size, n - start)
 
 
-def split(n: int, parts: int) -> list[tuple[int, int]]:
+def nonempty_parts(n: int, parts: int) -> list[tuple[int, int]]:
     """Return (start, size) of the parts of n that are not empty."""
     return [part for part in (chunk(n, parts, i) for i in range(parts)) if part[1]]
 
 
-def cut(span: tuple[int, int], size: int) -> list[tuple[int, int]]:
+def cut_span(span: tuple[int, int], size: int) -> list[tuple[int, int]]:
     start, n = span
     return [(start + at, min(size, n - at)) for at in range(0, n, size)]
 
 
-def dealt(tasks: Sequence[_Task], pes: Sequence[Pe]) -> dict[Pe, list[_Task]]:
+def dealt(tasks: Sequence[_Task], pes: Sequence[PeId]) -> dict[PeId, list[_Task]]:
     """Assign tasks to PEs in alternating order, so that each gets small and large ones of a sorted list."""
-    found: dict[Pe, list[_Task]] = {}
+    found: dict[PeId, list[_Task]] = {}
     for i, task in enumerate(tasks):
         turn, at = divmod(i, len(pes))
         found.setdefault(pes[len(pes) - 1 - at if turn % 2 else at], []).append(task)
@@ -57,7 +57,7 @@ def blocks(n: int, block: int, tl: TLContext) -> Iterator[tuple[int, int]]:
         yield start + at, min(block, size - at)
 
 
-def program(tl: TLContext) -> int:
+def program_number(tl: TLContext) -> int:
     return tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
 
 
@@ -65,7 +65,7 @@ def programs(tl: TLContext) -> int:
     return tl.num_programs(0) * tl.num_programs(1)
 
 
-def mine(tasks: Mapping[Pe, Sequence[_Task]], tl: TLContext) -> Sequence[_Task]:
+def mine(tasks: Mapping[PeId, Sequence[_Task]], tl: TLContext) -> Sequence[_Task]:
     return tasks.get((int(tl.program_id(1)), int(tl.program_id(0))), ())
 
 

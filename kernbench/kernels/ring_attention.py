@@ -17,19 +17,19 @@ from kernbench.kernels.attention import (
     NEG,
     Flash,
     Running,
-    Span,
+    TokenSpan,
     causal_mask,
-    column,
     load_kv,
     over_memory,
     tiles,
+    to_column,
     visible,
 )
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
 EXTRA = 2  # m and l
-BLOCK = 32
+_BLOCK = 32
 HELD_BYTES = 256 * 1024  # bytes of running states in TCM at a time: a quarter of the kernel's scratch
 
 
@@ -57,8 +57,8 @@ def store_part(ptr: Pointer, state: Running | None, rows: int, head_dim: int, tl
         tl.store(ptr, tl.where(tl.arange(0, width)[None, :] == 0, tl.full((rows, width), NEG, tl.float32), 0.0))
         return
     at = tl.arange(0, rows)[:, None] * width
-    tl.store(ptr + at, column(state.m) * (1 / sqrt(head_dim)))
-    tl.store(ptr + (at + 1), column(state.l))
+    tl.store(ptr + at, to_column(state.m) * (1 / sqrt(head_dim)))
+    tl.store(ptr + (at + 1), to_column(state.l))
     tl.store(ptr + (at + EXTRA + tl.arange(0, head_dim)[None, :]), state.o)
 
 
@@ -80,9 +80,9 @@ def attend(
     q is [kv_heads, q_len, group, head_dim], k and v [kv_heads, kv_len, head_dim], part [kv_heads, q_len, group,
     head_dim + 2].
     """
-    blocks = Span(0, q_len, kv_len).cut(tiles(group, q_len)[0])
+    blocks = TokenSpan(0, q_len, kv_len).cut(tiles(group, q_len)[0])
     for head in range(kv_heads):
-        row, kv = head * kv_len * head_dim, Span(0, kv_len, 0)
+        row, kv = head * kv_len * head_dim, TokenSpan(0, kv_len, 0)
         for block in blocks:
             first, rows = (head * q_len + block.start) * group, block.size * group
             q = tl.load(q_ptr + first * head_dim, shape=(rows, head_dim))
@@ -102,8 +102,8 @@ def merged_attention(
     attend(q_ptr, k_ptr, v_ptr, part_ptr, kv_heads, group, q_len, kv_len, head_dim, tl=tl)
     collective(part_ptr, *collective_args, tl=tl)
     rows = kv_heads * q_len * group
-    for start in range(0, rows, BLOCK):
-        size = min(BLOCK, rows - start)
+    for start in range(0, rows, _BLOCK):
+        size = min(_BLOCK, rows - start)
         part = tl.load(part_ptr + start * (head_dim + EXTRA), shape=(size, head_dim + EXTRA))
         store_normal(out_ptr + start * head_dim, part, tl)
 
@@ -118,7 +118,7 @@ def exchanged_attention(
     theirs to a partner first and get the result from it. Memory is read for q, k and v, and written for out only.
     """
     tokens = tiles(group, q_len)[0]
-    units = [(head, block) for head in range(kv_heads) for block in Span(0, q_len, kv_len).cut(tokens)]
+    units = [(head, block) for head in range(kv_heads) for block in TokenSpan(0, q_len, kv_len).cut(tokens)]
     at_once = max(1, HELD_BYTES // (4 * tokens * group * (head_dim + EXTRA)))
     for first in range(0, len(units), at_once):
         held = units[first : first + at_once]
@@ -126,14 +126,14 @@ def exchanged_attention(
         for head, block in held:
             row = head * kv_len * head_dim
             q = tl.load(q_ptr + _first(head, block, q_len, group) * head_dim, shape=(block.size * group, head_dim))
-            state = over_memory(q, block, k_ptr + row, v_ptr + row, Span(0, kv_len, 0), group, False, tl)
+            state = over_memory(q, block, k_ptr + row, v_ptr + row, TokenSpan(0, kv_len, 0), group, False, tl)
             assert state is not None
             states.append(Running(state.m * (1 / sqrt(head_dim)), state.l, state.o))
-        for (head, block), state in zip(held, exchange(states, tl), strict=True):
-            tl.store(out_ptr + _first(head, block, q_len, group) * head_dim, state.o / column(state.l))
+        for (head, block), state in zip(held, _exchange(states, tl), strict=True):
+            tl.store(out_ptr + _first(head, block, q_len, group) * head_dim, state.o / to_column(state.l))
 
 
-def exchange(states: list[Running], tl: TLContext) -> list[Running]:
+def _exchange(states: list[Running], tl: TLContext) -> list[Running]:
     """Merge `states`, with scaled m, with those of all other ranks: bit-identical on every rank."""
     rank, n = tl.program_id(2), tl.num_programs(2)
     power = 1 << n.bit_length() - 1
@@ -160,7 +160,7 @@ def _merged(direction: str, own: Running, tl: TLContext) -> Running:
     """Merge `own` with the state received from `direction`; each message leaves its slot before the next one."""
     m, of_own, of_other = _weights(own.m, _received_part(direction, own.m, tl), tl)
     total = own.l * of_own + _received_part(direction, own.l, tl) * of_other
-    return Running(m, total, own.o * column(of_own) + _received_part(direction, own.o, tl) * column(of_other))
+    return Running(m, total, own.o * to_column(of_own) + _received_part(direction, own.o, tl) * to_column(of_other))
 
 
 def _received_part(direction: str, like: Tile, tl: TLContext) -> Tile:
@@ -169,7 +169,7 @@ def _received_part(direction: str, like: Tile, tl: TLContext) -> Tile:
     return got
 
 
-def _first(head: int, block: Span, q_len: int, group: int) -> int:
+def _first(head: int, block: TokenSpan, q_len: int, group: int) -> int:
     return (head * q_len + block.start) * group
 
 
@@ -178,7 +178,7 @@ BLOCKS = 4
 SLOT_BYTES = 4096
 
 
-def tokens_of(order: str, rank: int, world: int, tokens: int) -> list[Span]:
+def tokens_of(order: str, rank: int, world: int, tokens: int) -> list[TokenSpan]:
     """Return the positions of the `tokens` tokens of a rank; under a causal mask "contiguous" leaves ranks idle.
 
     "zigzag": of 2 x world chunks, the rank-th from the front and from the back; "striped": every world-th token.
@@ -187,15 +187,15 @@ def tokens_of(order: str, rank: int, world: int, tokens: int) -> list[Span]:
     [[(0, 2), (6, 2)], [(2, 2), (4, 2)]]
     """
     if order == "contiguous":
-        return [Span(0, tokens, rank * tokens)]
+        return [TokenSpan(0, tokens, rank * tokens)]
     if order == "striped":
-        return [Span(0, tokens, rank, world)]
+        return [TokenSpan(0, tokens, rank, world)]
     if order != "zigzag":
         raise KernelError(f"order of tokens {order!r} is unknown; known: {', '.join(ORDERS)}")
     if tokens % 2:
         raise KernelError(f"zigzag cuts the tokens of a rank into halves; {tokens} is odd")
     half = tokens // 2
-    return [Span(0, half, rank * half), Span(half, half, (2 * world - 1 - rank) * half)]
+    return [TokenSpan(0, half, rank * half), TokenSpan(half, half, (2 * world - 1 - rank) * half)]
 
 
 def kernel_args(
@@ -252,11 +252,11 @@ def ring_attention(
                     del k, v
             for a, state in zip(where, flash.states(), strict=True):
                 assert state is not None
-                tl.store(out_ptr + a, state.o / column(state.l))
+                tl.store(out_ptr + a, state.o / to_column(state.l))
 
 
 def _tile(
-    k_ptr: Pointer, v_ptr: Pointer, tile: Span, head_dim: int, came: str | None, slot_bytes: int, tl: TLContext
+    k_ptr: Pointer, v_ptr: Pointer, tile: TokenSpan, head_dim: int, came: str | None, slot_bytes: int, tl: TLContext
 ) -> tuple[Tile, Tile]:
     if came is None:
         return load_kv(k_ptr, v_ptr, tile, head_dim, tl)
@@ -264,22 +264,22 @@ def _tile(
     return k, v
 
 
-def _received(came: str, ptr: Pointer, tile: Span, head_dim: int, slot_bytes: int, tl: TLContext) -> Tile:
+def _received(came: str, ptr: Pointer, tile: TokenSpan, head_dim: int, slot_bytes: int, tl: TLContext) -> Tile:
     got = tl.recv(came, shape=(tile.size, head_dim), dtype=ptr.dtype.element_ty)
     assert got is not None
     return tl.copy(got) if tile.size * head_dim * ptr.dtype.element_ty.itemsize <= slot_bytes else got
 
 
-Step = tuple[int, str | None, list[str]]  # owner of the tiles, direction of arrival, directions to send on
+_Step = tuple[int, str | None, list[str]]  # owner of the tiles, direction of arrival, directions to send on
 
 
-def _round(rank: int, world: int) -> Iterator[Step]:
+def _round(rank: int, world: int) -> Iterator[_Step]:
     """Yield the steps on a ring: own tiles first, then those of the previous rank, ..."""
     for step in range(world):
         yield (rank - step) % world, "W" if step else None, ["E"] if step < world - 1 else []
 
 
-def _both_ways(rank: int, world: int) -> Iterator[Step]:
+def _both_ways(rank: int, world: int) -> Iterator[_Step]:
     """Yield the steps on an open chain: own tiles, then those of the neighbours at distance 1, 2, ..."""
     west, east = ["W"] if rank > 0 else [], ["E"] if rank < world - 1 else []
     yield rank, None, west + east

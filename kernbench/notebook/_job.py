@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from kernbench.analysis._records import Records
 from kernbench.analysis.result import Result
 from kernbench.errors import ConfigError, KernbenchError, LimitError
-from kernbench.notebook._live import Watch
+from kernbench.notebook._live import FrameObserver
 from kernbench.points._cache import Cache, CachedPoint, default_cache
 from kernbench.points._keys import Row, StudyFn, only_ours, study_name, study_version, sweep_key
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine._limits import NONE, Expired, Limits, Watchdog, limited
+from kernbench.sim_engine._limits import NO_LIMITS, Expired, Limits, Watchdog, limited
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sweeps import _worker as rows
 from kernbench.sweeps._measure import complete, row_of
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
 
-STUDIES, BENCHES, COLLECTIVES = "kernbench.studies.", "kernbench.benches.", "kernbench.notebook._collectives"
+_STUDIES, _BENCHES, _COLLECTIVES = "kernbench.studies.", "kernbench.benches.", "kernbench.notebook._collectives"
 _NOTES = {"checks": int, "printed": str, "events": int}
-FINDING, BUILDING, READING = "looking in the cache", "building the machine", "reading the result"
+FINDING, BUILDING, READING_RESULT = "looking in the cache", "building the machine", "reading the result"
 _BEAT_S = 0.4
 LOG_ROWS = 300_000  # some 10 MB; of a longer run only the row is stored
 
@@ -62,7 +62,7 @@ class CachedRun:
     entry: Entry
     parameters: Row
 
-    def find(self) -> Outcome | Row | None:
+    def find(self) -> RunOutcome | Row | None:
         """Look up the outcome; only the row if the log was not stored, as for points of a sweep."""
         found = self.cache.find(self.key)
         if found is None:
@@ -77,13 +77,13 @@ class CachedRun:
             warnings.warn(f"the log of a run in the cache is not read: {error}", RuntimeWarning, stacklevel=2)
         return None
 
-    def _outcome(self, found: CachedPoint, log: bytes) -> Outcome:
+    def _outcome(self, found: CachedPoint, log: bytes) -> RunOutcome:
         notes: Any = dict(found.notes)
         shown = notes.pop("shown")
         notes.pop("run", None)
         if {name: type(value) for name, value in notes.items()} != _NOTES:
             raise TypeError("not the notes on a run")
-        return Outcome(
+        return RunOutcome(
             Result(_unpacked(log), self.entry.name),
             shown=Shown(str(shown["html"])) if isinstance(shown, dict) else shown,
             seconds=found.seconds,
@@ -91,7 +91,7 @@ class CachedRun:
             **notes,
         )
 
-    def keep(self, outcome: Outcome) -> bool:
+    def keep(self, outcome: RunOutcome) -> bool:
         """Store the outcome for later runs of the same point; return whether its log is stored, too."""
         result, entry = outcome.result, self.entry
         assert result is not None
@@ -106,7 +106,7 @@ class CachedRun:
         self.cache.put_log(self.key, log, {**_notes(outcome), "run": _said(entry, result.latency_ns)})
         return log is not None
 
-    def keep_row(self, outcome: Outcome) -> bool:
+    def keep_row(self, outcome: RunOutcome) -> bool:
         result, machine = outcome.result, self.entry.machine
         assert result is not None
         row = rows.attempt(lambda _: row_of(result, machine, outcome.shown, self.parameters.get("dtype", "f16")), {})
@@ -127,7 +127,7 @@ def cached_run(entry: Entry) -> CachedRun | None:
     while isinstance(inner, partial):
         inner = inner.func
     module = getattr(inner, "__module__", "")
-    if cache is None or not module.startswith((STUDIES, BENCHES, COLLECTIVES)) or not only_ours(entry.machine):
+    if cache is None or not module.startswith((_STUDIES, _BENCHES, _COLLECTIVES)) or not only_ours(entry.machine):
         return None
     try:
         fn: StudyFn = resolve_study(workload.function)
@@ -159,7 +159,7 @@ def read_log(key: str, name: str) -> Result | None:
     return None if found is None or found.log is None else Result(_unpacked(found.log), name)
 
 
-def _notes(outcome: Outcome) -> Row:
+def _notes(outcome: RunOutcome) -> Row:
     """Everything that the panel displays in addition to the result."""
     shown, html = outcome.shown, getattr(outcome.shown, "_repr_html_", None)
     return {
@@ -190,7 +190,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     result: Result | None = None
     error: str = ""
     cancelled: bool = False
@@ -203,7 +203,7 @@ class Outcome:
 
 
 @dataclass(eq=False)
-class Job:
+class RunJob:
     """A run in progress; `on_beat` is called more than twice a second from start to end, even without frames."""
 
     machine: Machine
@@ -211,19 +211,19 @@ class Job:
     name: str
     options: Options
     on_frame: Callable[[Frame], None] | None
-    on_end: Callable[[Outcome], None]
-    before: Callable[[], Outcome | None] = lambda: None
-    limits: Limits = NONE
+    on_end: Callable[[RunOutcome], None]
+    before: Callable[[], RunOutcome | None] = lambda: None
+    limits: Limits = NO_LIMITS
     on_beat: Callable[[], None] = lambda: None
     _begin: float = field(default_factory=time.perf_counter, init=False)
     _phase: str = field(default=FINDING, init=False)
-    _watch: Watch | None = field(default=None, init=False)
+    _watch: FrameObserver | None = field(default=None, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
     _over: threading.Event = field(default_factory=threading.Event, init=False)
     _watchdog: Watchdog | None = field(default=None, init=False)
 
-    def start(self, after: Job | None = None) -> None:
+    def start(self, after: RunJob | None = None) -> None:
         """Start when `after` has ended, because the output of two concurrent threads cannot be separated."""
         threading.Thread(target=self._to_the_end, args=(after,), name="kernbench run", daemon=True).start()
         if self.on_frame is not None:
@@ -256,7 +256,7 @@ class Job:
     def wait(self, timeout_s: float | None = None) -> bool:
         return self._over.wait(timeout_s)
 
-    def _to_the_end(self, after: Job | None) -> None:
+    def _to_the_end(self, after: RunJob | None) -> None:
         if after is not None:
             after.wait()
         try:
@@ -276,40 +276,40 @@ class Job:
         # An engine is full of cycles, and large. That of a short run is still in the youngest generation.
         gc.collect(2 if seconds > 1 else 1)
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> RunOutcome:
         watchdog = self._watchdog = Watchdog(lambda _: LimitError("cancelled"))
         try:
             outcome = self._attempt()
         except Expired:
-            outcome = Outcome(cancelled=True)
+            outcome = RunOutcome(cancelled=True)
         while True:
             try:
                 watchdog.close()
                 break
             except Expired:
                 continue
-        return Outcome(cancelled=True) if self._stop.is_set() else outcome
+        return RunOutcome(cancelled=True) if self._stop.is_set() else outcome
 
-    def _attempt(self) -> Outcome:
+    def _attempt(self) -> RunOutcome:
         try:
             if self._stop.is_set():
-                return Outcome(cancelled=True)
+                return RunOutcome(cancelled=True)
             return self.before() or self._run()
         except KernbenchError as error:
-            return Outcome(error=str(error))
+            return RunOutcome(error=str(error))
         except BaseException as error:  # noqa: BLE001 - whatever a user's program raises is shown to its user
-            return Outcome(error=_describe(error))
+            return RunOutcome(error=_describe(error))
 
-    def _run(self) -> Outcome:
+    def _run(self) -> RunOutcome:
         options, self._phase = self.options, BUILDING
-        self._watch = Watch(self.on_frame) if self.on_frame is not None else None
+        self._watch = FrameObserver(self.on_frame) if self.on_frame is not None else None
         watched = [self._watch] if self._watch is not None else []
         engine = GraphEngine(self.machine, options.data, log=options.log, observers=watched, live=bool(watched))
         with limited(self.limits), RuntimeContext(engine, correlation_id=self.name) as torch:
             self._phase = ""
             shown = self.program(torch)
-        self._phase = READING
-        return Outcome(torch.result, checks=torch.checks, shown=shown, events=engine.env.events)
+        self._phase = READING_RESULT
+        return RunOutcome(torch.result, checks=torch.checks, shown=shown, events=engine.env.events)
 
 
 def _describe(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernbench.analysis._stages import ENGINES
+from kernbench.analysis._stages import STAGE_ENGINES
 from kernbench.sim_engine._observer import Observer
 from kernbench.topology import _naming as naming
 
@@ -59,7 +59,7 @@ class Frames:
         events, self._events = self._events, counters.events
         if (counters.pes, counters.slices) != self._known:
             self._known = counters.pes, counters.slices
-            engines = [f"{naming.pe(*place)}.{part}" for place in counters.pes for part in ENGINES.values()]
+            engines = [f"{naming.pe(*place)}.{part}" for place in counters.pes for part in STAGE_ENGINES.values()]
             self._names = (*engines, *counters.slices)
         span = counters.now_ps - since
         self._links.add(counters.links, counters.busy_ps, span)
@@ -93,7 +93,7 @@ class _Loads:
             self._busy_ps, self.load = busy_ps, np.rint(_FULL * share).astype(np.uint8)
 
 
-class Watch(Observer):
+class FrameObserver(Observer):
     """Reports frames of a run, some times a second."""
 
     def __init__(self, report: Callable[[Frame], None]) -> None:

@@ -132,7 +132,7 @@ def value_at(spec: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def groups() -> dict[str, list[Field]]:
+def field_groups() -> dict[str, list[Field]]:
     found: dict[str, list[Field]] = {name: [] for name in (*GROUPS, OTHER)}
     for path, field in fields().items():
         found[_group(path)].append(field)

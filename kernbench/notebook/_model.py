@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench._registry import hint
 from kernbench.analysis.compare import Comparison, compare, machine_changes, value_text
-from kernbench.benches._parameters import Value
+from kernbench.benches._parameters import ParameterValue
 from kernbench.errors import ConfigError, KernbenchError, StateError
-from kernbench.notebook._job import READING, Job, Options, Outcome, cached_run, read_log
+from kernbench.notebook._job import READING_RESULT, Options, RunJob, RunOutcome, cached_run, read_log
 from kernbench.notebook._machine import MachineForm
 from kernbench.notebook._workloads import Workload, not_here, workloads
 from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, machine_of
-from kernbench.sim_engine._limits import NONE, Limits
+from kernbench.sim_engine._limits import NO_LIMITS, Limits
 from kernbench.sweeps._saved import read_content
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -43,7 +43,7 @@ class Entry:
 
     number: int
     workload: Workload
-    values: dict[str, Value]
+    values: dict[str, ParameterValue]
     machine: Machine = field(repr=False)
     source: str
     overrides: tuple[str, ...]
@@ -70,7 +70,7 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Finished:
     entry: Entry
-    outcome: Outcome
+    outcome: RunOutcome
     why: Why | str | None = None
 
     @property
@@ -100,7 +100,7 @@ class State:
         return self.busy and self.finished is not None and self.finished.entry is self.entry
 
 
-OPTIONS: dict[str, tuple[Any, ...]] = {"data": (True, False), "log": ("tile", "operation", "off")}
+_OPTIONS: dict[str, tuple[Any, ...]] = {"data": (True, False), "log": ("tile", "operation", "off")}
 AUTO_RUN_S = 1.0
 KEPT_ROWS = 1_000_000
 HISTORY = 100  # runs
@@ -113,7 +113,7 @@ class Explorer:
         machine: str | Path | Machine | None = None,
         own: Iterable[Callable[..., object]] = (),
         *,
-        limits: Limits = NONE,
+        limits: Limits = NO_LIMITS,
         page: bool = False,
         quota: Quota | None = None,
     ) -> None:
@@ -127,8 +127,8 @@ class Explorer:
         self.auto = True
         self.on_change: list[Callable[[], None]] = []
         self.on_beat: list[Callable[[], None]] = []  # called more than twice a second during a run
-        self._job: Job | None = None
-        self._behind: Job | None = None
+        self._job: RunJob | None = None
+        self._behind: RunJob | None = None
         self._took_s: dict[str, float] = {}  # by the last run of each workload
         self._runs = 0
         self._again = False
@@ -148,7 +148,7 @@ class Explorer:
         self._unread: dict[str, str] = {}
         self._checked: tuple[object, dict[str, str]] = (None, {})
         self._usual = {x.name: x.usual(self.form.machine) for x in self.workload.parameters}
-        self.values: dict[str, Value] = dict(self._usual)
+        self.values: dict[str, ParameterValue] = dict(self._usual)
 
     def settle(self) -> None:
         """Update parameters that still have the previous machine's default to that of the new machine."""
@@ -196,10 +196,10 @@ class Explorer:
         return self._checked[1]
 
     def set_option(self, name: str, value: Any) -> None:
-        if name not in OPTIONS:
-            raise ConfigError(f"option {name!r} is unknown; {hint(name, OPTIONS)}")
-        if value not in OPTIONS[name]:
-            raise ConfigError(f"{name} = {value!r} is unknown; {hint(value, map(str, OPTIONS[name]))}")
+        if name not in _OPTIONS:
+            raise ConfigError(f"option {name!r} is unknown; {hint(name, _OPTIONS)}")
+        if value not in _OPTIONS[name]:
+            raise ConfigError(f"{name} = {value!r} is unknown; {hint(value, map(str, _OPTIONS[name]))}")
         self.options = replace(self.options, **{name: value})
 
     @property
@@ -256,7 +256,7 @@ class Explorer:
 
     @property
     def phase(self) -> str:
-        return READING if self.state.ending or self._job is None else self._job.phase
+        return READING_RESULT if self.state.ending or self._job is None else self._job.phase
 
     @property
     def seconds(self) -> float:
@@ -279,7 +279,7 @@ class Explorer:
             overrides = (*form.overrides(), *self.workload.changes(form.machine, values))
             entry = Entry(self._runs, self.workload, values, machine, machine.source, overrides, self.options)
             before = (lambda: None) if again else partial(self._found, entry)
-            self._job = Job(
+            self._job = RunJob(
                 entry.machine,
                 self.workload.program(values),
                 entry.name,
@@ -307,8 +307,8 @@ class Explorer:
         row = place.cache.get([place.key]).get(place.key) if place is not None else None
         if row is not None:
             return float(row["run_ns"])
-        ended: list[Outcome] = []
-        job = Job(
+        ended: list[RunOutcome] = []
+        job = RunJob(
             entry.machine, entry.workload.program(entry.values), entry.name, entry.options, None, ended.append,
             limits=self.limits,
         )  # fmt: skip
@@ -354,7 +354,7 @@ class Explorer:
     def wait(self, timeout_s: float | None = None) -> bool:
         return self._job is None or self._job.wait(timeout_s)
 
-    def _found(self, entry: Entry) -> Outcome | None:
+    def _found(self, entry: Entry) -> RunOutcome | None:
         """Look up a run in the cache; for a point of a sweep, whose log was not stored, display only the time."""
         place = cached_run(entry)
         found = place.find() if place is not None else None
@@ -380,7 +380,7 @@ class Explorer:
         self._changed()
         return True
 
-    def _ended(self, entry: Entry, outcome: Outcome) -> None:
+    def _ended(self, entry: Entry, outcome: RunOutcome) -> None:
         name = entry.workload.name
         least = self._took_s.get(name, inf) if outcome.result is None else 0.0  # a run without a result ended early
         self._took_s[name] = max(outcome.seconds, least)
@@ -392,7 +392,7 @@ class Explorer:
         if self._again:
             self.touched()
 
-    def _done(self, entry: Entry, outcome: Outcome) -> None:
+    def _done(self, entry: Entry, outcome: RunOutcome) -> None:
         result = outcome.result
         assert result is not None
         entry_done = replace(entry, latency_ns=result.latency_ns, seconds=outcome.seconds)
@@ -460,7 +460,7 @@ class Explorer:
                 options,
                 result.latency_ns,
             )
-            outcome = Outcome(replace(result, name=entry.name))
+            outcome = RunOutcome(replace(result, name=entry.name))
             self._show(Finished(entry, outcome), f"from {name}: {manifest}")
         self._explain()
 
@@ -553,11 +553,11 @@ class Explorer:
 
 
 def _options(manifest: Manifest) -> Options:
-    given: dict[str, Any] = {name: value for name, value in manifest.options.items() if value in OPTIONS.get(name, ())}
+    given: dict[str, Any] = {name: value for name, value in manifest.options.items() if value in _OPTIONS.get(name, ())}
     return replace(Options(), **given)
 
 
-def _origin(outcome: Outcome) -> str:
+def _origin(outcome: RunOutcome) -> str:
     if not outcome.made:
         return ""
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(outcome.made))

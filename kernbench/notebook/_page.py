@@ -15,7 +15,7 @@ from tornado.web import HTTPError, RequestHandler
 from kernbench.notebook._serve import PAGE_RUNS
 
 PROTOCOL = "v1.kernel.websocket.jupyter.org"
-MOST_KERNELS, MOST_OF_A_VISITOR, MOST_RUNS = 16, 3, 500
+MOST_KERNELS, MOST_OF_A_VISITOR, _MOST_RUNS = 16, 3, 500
 _visitor: ContextVar[str] = ContextVar("visitor", default="")
 
 
@@ -37,7 +37,7 @@ class PageKernels(AsyncMappingKernelManager):
     """One kernel for each open page.
 
     A visitor who opens more than `MOST_OF_A_VISITOR` loses the oldest one. With `MOST_KERNELS` the server is full. All
-    pages of a visitor together start `MOST_RUNS` runs in an hour.
+    pages of a visitor together start `_MOST_RUNS` runs in an hour.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -54,7 +54,7 @@ class PageKernels(AsyncMappingKernelManager):
         if len(self) + self._starting >= MOST_KERNELS:
             raise HTTPError(503, reason=f"{MOST_KERNELS} pages are open, no more fit on this server; try later")
         counted = Path(self.connection_dir) / f"{sha256(visitor.encode()).hexdigest()[:16]}.runs"
-        kwargs["env"] = {**kwargs.get("env", os.environ), PAGE_RUNS: f"{MOST_RUNS} {counted}"}
+        kwargs["env"] = {**kwargs.get("env", os.environ), PAGE_RUNS: f"{_MOST_RUNS} {counted}"}
         self._starting += 1
         try:
             kernel_id: str = await super().start_kernel(**kwargs)

@@ -22,22 +22,22 @@ from kernbench.notebook._live import SIMULATING
 from kernbench.notebook._model import DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer
 from kernbench.notebook._runs import RunsTab
 from kernbench.notebook._style import (
-    NOTHING,
+    NOTHING_RAN,
     Input,
     button,
     column,
     download,
     label_of,
+    labelled_row,
     message_html,
-    row,
     show_chart,
 )  # fmt: skip
 from kernbench.viz._fields import Field, parameter_label
-from kernbench.viz._page_charts import roofline
+from kernbench.viz._page_charts import roofline_chart
 
 if TYPE_CHECKING:
     from kernbench.analysis.result import Result
-    from kernbench.benches._parameters import Parameter
+    from kernbench.benches._parameters import ProgramParameter
     from kernbench.notebook._model import Entry, Finished
 
 
@@ -147,10 +147,10 @@ class WorkloadPanel:
             control.observe(lambda change, name=name: self._option(name, change["new"]), "value")
         self._show()
         self.root = column(
-            row("Run", self.workload, long=True), self.title, self.fields, self.message, name="kb-panel",
+            labelled_row("Run", self.workload, long=True), self.title, self.fields, self.message, name="kb-panel",
             title="Workload",
         )  # fmt: skip
-        self.options = column(row("Record", self.log, long=True), self.data, name="kb-panel", title="Options")
+        self.options = column(labelled_row("Record", self.log, long=True), self.data, name="kb-panel", title="Options")
 
     def refresh(self) -> None:
         for parameter in self._explorer.workload.parameters:
@@ -185,7 +185,7 @@ class WorkloadPanel:
         self.fields.children = [x.root for x in self.inputs.values()]
         self._mark()
 
-    def _input(self, parameter: Parameter) -> Input:
+    def _input(self, parameter: ProgramParameter) -> Input:
         name, options = parameter.name, parameter.options(self._explorer.form.machine)
         value = self._explorer.values[name]
         if options and str(value) not in options:
@@ -221,7 +221,7 @@ class ResultTabs:
         self.of = widgets.Dropdown(options=[WHOLE], tooltip="what took the time: all, or one launch or collective")
         self.of.observe(lambda _: self._draw(), "value")
         self._draw_by: dict[str, Callable[[Finished], str]] = {"Why": self._why, "Stages": _stages, "Output": _output}
-        self.html = {name: widgets.HTML(NOTHING) for name in self._draw_by}
+        self.html = {name: widgets.HTML(NOTHING_RAN) for name in self._draw_by}
         for name, html in self.html.items():
             html.add_class(f"kb-{name.lower()}")
         self.what = widgets.Dropdown(options=list(EXPORTS), tooltip="what to make a file of")
@@ -229,11 +229,11 @@ class ResultTabs:
         self.prepare = button("Prepare", "Make the file, to be downloaded", "download", self._export)
         self.prepare.add_class("kb-prepare")
         self.file = widgets.HTML().add_class("kb-file")
-        export_row = row("File", self.what, self.prepare, long=True)
-        self.roofline, self.roofline_note = widgets.Box(), widgets.HTML(NOTHING)
+        export_row = labelled_row("File", self.what, self.prepare, long=True)
+        self.roofline, self.roofline_note = widgets.Box(), widgets.HTML(NOTHING_RAN)
         parts: dict[str, widgets.Widget] = {"Runs": self.runs.root}
         parts |= {name: self._of_a_run(html) for name, html in self.html.items()}
-        parts["Why"] = self._of_a_run(row("Of", self.of, long=True), self.html["Why"])
+        parts["Why"] = self._of_a_run(labelled_row("Of", self.of, long=True), self.html["Why"])
         parts["Roofline"] = self._of_a_run(self.roofline_note, self.roofline)
         parts["Export"] = self._of_a_run(export_row, self.file)
         self._names = list(parts)
@@ -293,7 +293,7 @@ class ResultTabs:
             why = finished.result.why(self.of.value)
         if why is None:
             return "<p>looking for the critical path ...</p>"
-        return message_html(why, wrong=True) if isinstance(why, str) else why_html(why)
+        return message_html(why, wrong=True) if isinstance(why, str) else _why_html(why)
 
     def _draw_roofline(self, finished: Finished) -> None:
         entry, result = finished.entry, finished.result
@@ -304,7 +304,7 @@ class ResultTabs:
             self.roofline.children = []
             return
         pes = len(result.records.pes())
-        show_chart(self.roofline, roofline(at, roofs, f"Roofline of {pes} PE{'s' * (pes > 1)}"))
+        show_chart(self.roofline, roofline_chart(at, roofs, f"Roofline of {pes} PE{'s' * (pes > 1)}"))
 
     def _forget(self) -> None:
         """Remove the offered file, because the run or the kind of file has changed."""
@@ -368,7 +368,7 @@ def sentence(reason: Reason) -> str:
     )
 
 
-def why_html(why: Why) -> str:
+def _why_html(why: Why) -> str:
     """First reasons as sentences; then all of them as a table, followed by the limits that steps waited for."""
     items = "".join(f"<li>{escape(sentence(reason))}</li>" for reason in why.reasons[:_REASONS])
     return f'<ol class="kb-reasons">{items}</ol>{why._repr_html_()}'

@@ -12,10 +12,20 @@ import ipywidgets as widgets
 
 from kernbench.analysis.compare import value_text
 from kernbench.errors import ConfigError, HostError
-from kernbench.notebook._machine import MachineForm, groups, machine_yaml
+from kernbench.notebook._machine import MachineForm, field_groups, machine_yaml
 from kernbench.notebook._picture import Picture
 from kernbench.notebook._serve import is_page
-from kernbench.notebook._style import Input, button, column, download, label_of, message_html, mimebundle, page, row
+from kernbench.notebook._style import (
+    Input,
+    button,
+    column,
+    download,
+    label_of,
+    labelled_row,
+    message_html,
+    mimebundle,
+    page,
+)
 from kernbench.topology.builder import Machine
 from kernbench.viz._fields import Field
 from kernbench.viz._scene import scene
@@ -54,7 +64,7 @@ class TopologyPicker:
             value=given,
             tooltip="the machine file to begin with",
         ).add_class("kb-source")
-        self.group = widgets.Dropdown(options=list(groups()), tooltip="which part of the machine is shown")
+        self.group = widgets.Dropdown(options=list(field_groups()), tooltip="which part of the machine is shown")
         self.group.add_class("kb-group")
         self.inputs: dict[str, Input] = {}
         self.fields = widgets.VBox().add_class("kb-fields")
@@ -70,12 +80,12 @@ class TopologyPicker:
         self._show_group()
         own_file = [] if self.form.page else [self._own_file()]
         self.controls = column(
-            row("Preset", self.source, long=True),
+            labelled_row("Preset", self.source, long=True),
             *own_file,
-            row("Part", self.group, long=True),
+            labelled_row("Part", self.group, long=True),
             self.fields,
             widgets.HBox([self.summary, self.reset]).add_class("kb-changes"),
-            row("Save as", self.path, self.save, long=True),
+            labelled_row("Save as", self.path, self.save, long=True),
             self.saved,
             name="kb-panel",
             title="Machine",
@@ -105,7 +115,7 @@ class TopologyPicker:
             self.form.set(path, text)
         self._changed_last = next(iter(values))
         self.group.value = next(
-            name for name, found in groups().items() if any(x.path == self._changed_last for x in found)
+            name for name, found in field_groups().items() if any(x.path == self._changed_last for x in found)
         )
         self._show_group()
         self._changed()
@@ -118,7 +128,7 @@ class TopologyPicker:
             continuous_update=False,
         ).add_class("kb-file-path")
         other.observe(lambda change: self._load(change["new"]), "value")
-        return row("Or a file", other, long=True)
+        return labelled_row("Or a file", other, long=True)
 
     def _load(self, source: str) -> None:
         if not source:
@@ -148,7 +158,7 @@ class TopologyPicker:
 
     def _show_group(self) -> None:
         allowed = self.form.fields()
-        self.inputs = {x.path: self._input(x) for x in groups()[self.group.value] if x.path in allowed}
+        self.inputs = {x.path: self._input(x) for x in field_groups()[self.group.value] if x.path in allowed}
         self.fields.children = [x.root for x in self.inputs.values()]
         self._refresh()
 

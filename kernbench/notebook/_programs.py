@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernbench._dtypes import as_dtype
-from kernbench.benches._parameters import Shape
+from kernbench.benches._parameters import ShapeText
 from kernbench.errors import ConfigError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
@@ -70,11 +70,11 @@ def program_of(given: Callable[..., object]) -> Callable[..., object]:
     if is_module(given):
         return lambda torch, **values: run_module(torch, given, **values)
     if is_kernel(given):
-        return lambda torch, **values: run_kernel(torch, given, **values)
+        return lambda torch, **values: _run_kernel(torch, given, **values)
     raise ConfigError(f"{given!r} is neither a kernel, with a parameter tl, nor a class with a method forward")
 
 
-def run_kernel(
+def _run_kernel(
     torch: RuntimeContext, kernel: Callable[..., object], *, dtype: str = "f16", cubes: int = 1, pes: int = 1,
     **values: Any,
 ) -> None:  # fmt: skip
@@ -109,4 +109,4 @@ def run_module(
 
 def _random(torch: RuntimeContext, name: str, shape: str, dtype: str, dp: DPPolicy | None = None) -> Any:
     where = {"dp": dp} if dp else {}
-    return torch.randn(*Shape(shape).sizes, dtype=as_dtype(dtype), device="ahbm", name=name, **where)
+    return torch.randn(*ShapeText(shape).sizes, dtype=as_dtype(dtype), device="ahbm", name=name, **where)

@@ -13,10 +13,10 @@ import traitlets
 from kernbench.analysis.compare import machine_changes
 from kernbench.errors import KernbenchError
 from kernbench.notebook._machine import value_at
-from kernbench.notebook._style import HERE, NOTHING, button, column, message_html, show_chart
+from kernbench.notebook._style import HERE, NOTHING_RAN, button, column, message_html, show_chart
 from kernbench.sweeps._measure import energy_columns, machine_columns, row_of
 from kernbench.viz._fields import fields, parameter_label
-from kernbench.viz._page_charts import Axis, parallel_coordinates, value_text
+from kernbench.viz._page_charts import Axis, axis_text, parallel_coordinates
 
 if TYPE_CHECKING:
     from kernbench.notebook._model import Entry, Explorer
@@ -45,7 +45,7 @@ class RunsTab:
         self._refreshing = False
         self.table = RunsTable()
         self.table.add_class("kb-history")
-        self.hint = widgets.HTML(NOTHING)
+        self.hint = widgets.HTML(NOTHING_RAN)
         self.comparison = widgets.HTML().add_class("kb-comparison")
         self.coordinates = widgets.Box().add_class("kb-parallel")
         self.both = widgets.Checkbox(
@@ -100,7 +100,7 @@ class RunsTab:
                     "run": row["run"],
                     "kept": row["run"] in kept,
                     "sort": {axis.key: row.get(axis.key) for axis in axes},
-                    "text": {axis.key: value_text(row.get(axis.key)) for axis in axes},
+                    "text": {axis.key: axis_text(row.get(axis.key)) for axis in axes},
                 }
                 for row in rows
             ]
@@ -112,7 +112,7 @@ class RunsTab:
         self._refreshing = False
         self._compare()
         again = "<p>Change something and run again: the runs are compared here.</p>"
-        self.hint.value = NOTHING if not runs else again if len(runs) == 1 else ""
+        self.hint.value = NOTHING_RAN if not runs else again if len(runs) == 1 else ""
 
     def draw(self) -> None:
         seen = (len(self._shown), self.table.a, self.table.b)

@@ -16,11 +16,11 @@ from typing import Any
 
 from kernbench.config._files import damaged, read_json, write_text
 from kernbench.errors import ConfigError, MissingModuleError
-from kernbench.sim_engine._limits import NONE, Limits
+from kernbench.sim_engine._limits import NO_LIMITS, Limits
 
-NOTEBOOK = "explorer.ipynb"
+_NOTEBOOK = "explorer.ipynb"
 LAB = "lab"
-PAGE, PAGE_RUNS = "KERNBENCH_PAGE", "KERNBENCH_PAGE_RUNS"
+_PAGE, PAGE_RUNS = "KERNBENCH_PAGE", "KERNBENCH_PAGE_RUNS"
 PAGE_LIMITS = Limits(events=100_000_000, host_s=120)
 PAGE_MEMORY_BYTES = 4 << 30
 PAGE_IDLE_S = 1800
@@ -32,10 +32,10 @@ def notebook() -> Path:
     """Find the explorer's notebook: in `notebooks`, nearest upward, else next to the package or in it (a wheel)."""
     here = Path.cwd().resolve()
     for folder in (here, *here.parents, Path(__file__).resolve().parents[2], _SHARE):
-        if (folder / "notebooks" / NOTEBOOK).is_file():
-            return folder / "notebooks" / NOTEBOOK
+        if (folder / "notebooks" / _NOTEBOOK).is_file():
+            return folder / "notebooks" / _NOTEBOOK
     raise ConfigError(
-        f"no notebooks/{NOTEBOOK} in or above {here}; run this in a checkout of kernbench, or call "
+        f"no notebooks/{_NOTEBOOK} in or above {here}; run this in a checkout of kernbench, or call "
         "kernbench.notebook.explore() in a notebook of your own"
     )
 
@@ -101,7 +101,7 @@ def _cells(notebook: dict[str, Any]) -> str:
 def lab_arguments(folder: Path, port: int | None = None, browser: bool = True) -> list[str]:
     _needs("jupyterlab", "notebook")
     arguments = [
-        f"--LabApp.default_url=/lab/tree/notebooks/{NOTEBOOK}",
+        f"--LabApp.default_url=/lab/tree/notebooks/{_NOTEBOOK}",
         f"--ServerApp.root_dir={folder}",
         "--ServerApp.ip=127.0.0.1",
         f"--LabApp.app_settings_dir={_SHARE / 'lab'}",
@@ -142,7 +142,7 @@ def web_arguments(
 def serve_page(arguments: list[str]) -> None:
     paths = [str(_SHARE / "jupyter"), os.environ.get("JUPYTER_PATH", "")]
     os.environ["JUPYTER_PATH"] = os.pathsep.join(x for x in paths if x)
-    os.environ[PAGE] = "1"  # its kernels inherit it
+    os.environ[_PAGE] = "1"  # its kernels inherit it
     from traitlets.config import Config
     from voila.app import Voila
 
@@ -153,13 +153,13 @@ def serve_page(arguments: list[str]) -> None:
 
 def is_page() -> bool:
     """On a page, files are downloaded, not written, and no code can be named."""
-    return os.environ.get(PAGE) == "1"
+    return os.environ.get(_PAGE) == "1"
 
 
 def page_limits() -> Limits:
     """Limits on the runs of this kernel; on a page, also limit its memory from now on."""
     if not is_page():
-        return NONE
+        return NO_LIMITS
     if sys.platform == "linux":
         import resource
 

@@ -16,11 +16,11 @@ from kernbench.viz._fields import fields, parameter_label
 from kernbench.viz._picture import shared_js, style_css
 from kernbench.viz.charts import altair
 
-NOTHING = "<p>Nothing has run yet: press Run, and it is shown here.</p>"
+NOTHING_RAN = "<p>Nothing has run yet: press Run, and it is shown here.</p>"
 HERE = Path(__file__).parent
 
 
-class Frame(anywidget.AnyWidget):
+class _Frame(anywidget.AnyWidget):
     """The style sheet of a page of panels, its theme, and the names of its controls for screen readers."""
 
     _esm = f"{shared_js()}\n{(HERE / 'frame.js').read_text('utf-8')}"
@@ -49,7 +49,7 @@ def show_chart(box: widgets.Box, drawn: Any) -> None:
 
 def page(*parts: widgets.Widget, name: str = "kb-page") -> widgets.VBox:
     inner = widgets.Box(parts).add_class(name)
-    return widgets.VBox([Frame(), inner]).add_class("kb-explorer")
+    return widgets.VBox([_Frame(), inner]).add_class("kb-explorer")
 
 
 def column(*parts: widgets.Widget, name: str, title: str = "") -> widgets.VBox:
@@ -57,7 +57,7 @@ def column(*parts: widgets.Widget, name: str, title: str = "") -> widgets.VBox:
     return widgets.VBox([*head, *parts]).add_class(name)
 
 
-def row(label: str, *parts: widgets.Widget, tip: str = "", long: bool = False) -> widgets.HBox:
+def labelled_row(label: str, *parts: widgets.Widget, tip: str = "", long: bool = False) -> widgets.HBox:
     title = f' title="{escape(tip)}"' if tip else ""
     head = widgets.HTML(f"<label data-kb{title}>{escape(label)}</label>").add_class("kb-label")
     box = widgets.HBox([head, *parts]).add_class("kb-row")
@@ -92,7 +92,9 @@ class Input:
             else widgets.Text(value=value, placeholder="not set", continuous_update=False, tooltip=tip)
         )
         self.message = widgets.HTML().add_class("kb-wrong")
-        head = row(label, self.control, *([widgets.HTML(escape(unit)).add_class("kb-unit")] if unit else []), tip=tip)
+        head = labelled_row(
+            label, self.control, *([widgets.HTML(escape(unit)).add_class("kb-unit")] if unit else []), tip=tip
+        )
         if value and not choices and not isinstance(value, bool) and _number(value) is None:
             head.add_class("kb-words")  # they need more room than a number
         parts = [head, self.message]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kernbench.analysis._what_if import Tornado, new_values, swing, tornado
+from kernbench.analysis._what_if import Tornado, new_values, swing, tornado_of
 from kernbench.errors import KernbenchError
 from kernbench.viz._why import tornado_rows
 
@@ -21,7 +21,7 @@ _PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TornadoProgress:
     """A tornado with the bars simulated so far: `done` of `total` runs; `error` is why no more follow."""
 
     found: Tornado
@@ -38,7 +38,9 @@ class TornadoRuns:
     called for each bar, from another thread.
     """
 
-    def __init__(self, explorer: Explorer, entry: Entry, result: Result, report: Callable[[Progress], None]) -> None:
+    def __init__(
+        self, explorer: Explorer, entry: Entry, result: Result, report: Callable[[TornadoProgress], None]
+    ) -> None:
         self._explorer, self._entry, self._result, self._report = explorer, entry, result, report
         self._stopped = threading.Event()
         self._quiet = 0.0
@@ -59,7 +61,7 @@ class TornadoRuns:
         return not self._thread.is_alive()
 
     def _fill(self) -> None:
-        progress = Progress(tornado(self._result.records, name=self._result.name), 0, 0, running=True)
+        progress = TornadoProgress(tornado_of(self._result.records, name=self._result.name), 0, 0, running=True)
         bars = {(field, i): bar for field, found in progress.found.rows for i, bar in enumerate(found) if bar}
         progress = replace(progress, total=len(bars))
         self._report(progress)
@@ -97,7 +99,7 @@ def _with(found: Tornado, place: tuple[str, int], exact_ns: float) -> Tornado:
     return replace(found, rows=tuple(rows))
 
 
-def message(progress: Progress, spec: Any) -> dict[str, Any]:
+def message(progress: TornadoProgress, spec: Any) -> dict[str, Any]:
     errors = [abs(x.error) for _, bars in progress.found.rows for x in bars if x and x.error is not None]
     return {
         "do": "tornado", "rows": tornado_rows(progress.found, spec), "done": progress.done, "total": progress.total,

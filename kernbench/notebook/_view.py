@@ -18,8 +18,8 @@ from kernbench.notebook._picker import TopologyPicker
 from kernbench.notebook._picture import Picture
 from kernbench.notebook._serve import is_page, page_limits, page_quota
 from kernbench.notebook._style import column, message_html, mimebundle, page
-from kernbench.notebook._tornado import Progress, TornadoRuns, message
-from kernbench.sim_engine._limits import NONE, Limits
+from kernbench.notebook._tornado import TornadoProgress, TornadoRuns, message
+from kernbench.sim_engine._limits import NO_LIMITS, Limits
 from kernbench.topology.builder import Machine
 from kernbench.viz._scene import explained, scene, scene_of
 from kernbench.viz.still import Still, still_svg
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kernbench.notebook._model import Entry
 
 
-class Stage:
+class _Stage:
     """The picture of the machine, with the last run on it or two compared runs, below its title.
 
     `answers` are the callbacks of the picture's messages, by name.
@@ -101,7 +101,7 @@ class ExplorerView:
         answers = {"set": self._set, "change": self._change, "open_file": self._open}
         if not explorer.form.page:  # a page counts the runs of its visitors
             answers |= {"exact": self._exact, "what_if": self._dragged}
-        self.stage = Stage(explorer, run=lambda _: explorer.run(), **answers)
+        self.stage = _Stage(explorer, run=lambda _: explorer.run(), **answers)
         self.tabs = ResultTabs(explorer, self.refresh)
         forms = column(self.workload.root, self.machine_form.controls, self.workload.options, name="kb-forms")
         self.root = page(self.bar.root, forms, self.stage.root, self.tabs.root)
@@ -159,7 +159,7 @@ class ExplorerView:
             picture.send({"do": "tornado", "error": str(error)})
             return
 
-        def report(progress: Progress) -> None:
+        def report(progress: TornadoProgress) -> None:
             if self.stage.entry is entry:
                 picture.send(message(progress, entry.machine.spec))
 
@@ -194,7 +194,7 @@ class ExplorerView:
 def explore(
     machine: str | Path | Machine | Callable[..., object] | None = None,
     *own: Callable[..., object],
-    limits: Limits = NONE,
+    limits: Limits = NO_LIMITS,
 ) -> ExplorerView:
     """Return the explorer, which shows itself in a notebook.
 
@@ -247,7 +247,7 @@ class LiveRun:
 
     def __init__(self, program: Callable[..., object], machine: str | Path | Machine | None = None) -> None:
         self.explorer = Explorer(machine, [program])
-        self.bar, self.stage = RunBar(self.explorer), Stage(self.explorer, run=lambda _: self.explorer.run(again=True))
+        self.bar, self.stage = RunBar(self.explorer), _Stage(self.explorer, run=lambda _: self.explorer.run(again=True))
         self.explorer.on_change += [self.bar.refresh, self.stage.refresh]
         self.explorer.on_beat.append(self.bar.refresh)
         self.root = page(self.bar.root, self.stage.root, name="kb-single")

@@ -10,7 +10,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernbench.benches import registry
-from kernbench.benches._parameters import KINDS, Parameter, Shape, Value, annotation, parameter, parameters_of
+from kernbench.benches._parameters import (
+    PARAMETER_KINDS,
+    ParameterValue,
+    ProgramParameter,
+    ShapeText,
+    annotation,
+    parameter,
+    signature_parameters,
+)
 from kernbench.ccl.install import load_ccl_config, names
 from kernbench.config import AUTO, COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
@@ -37,17 +45,17 @@ class Workload:
     name: str
     title: str
     function: Callable[..., object]
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ProgramParameter, ...]
     source: tuple[str, str]
     check: Callable[..., object] = lambda _machine, **_values: None
     of_machine: tuple[str, ...] = ()
-    changes: Callable[[Machine, Mapping[str, Value]], list[str]] = lambda _machine, _values: []
+    changes: Callable[[Machine, Mapping[str, ParameterValue]], list[str]] = lambda _machine, _values: []
     kind: str = "Studies"
 
-    def arguments(self, values: Mapping[str, Value]) -> dict[str, Value]:
+    def arguments(self, values: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
         return {name: value for name, value in values.items() if name not in self.of_machine}
 
-    def program(self, values: Mapping[str, Value]) -> Callable[[RuntimeContext], object]:
+    def program(self, values: Mapping[str, ParameterValue]) -> Callable[[RuntimeContext], object]:
         return partial(self.function, **self.arguments(values))
 
 
@@ -67,7 +75,7 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
     return {workload.name: workload for workload in found}
 
 
-def _check(study: Study, machine: Machine, **values: Value) -> None:
+def _check(study: Study, machine: Machine, **values: ParameterValue) -> None:
     if faults := study.faults(machine, **values):
         raise ConfigError(faults)
 
@@ -106,28 +114,28 @@ def _own(given: Callable[..., object]) -> Workload:
 
 
 _DTYPES = Choices(lambda _: ["f16", "bf16", "f32"])
-_DTYPE = Parameter("dtype", str, "f16", "of the tensors", _DTYPES)
+_DTYPE = ProgramParameter("dtype", str, "f16", "of the tensors", _DTYPES)
 
 
-def _parameters_of(given: Callable[..., object]) -> tuple[Parameter, ...]:
+def _parameters_of(given: Callable[..., object]) -> tuple[ProgramParameter, ...]:
     """Parameters of a kernel or a module: shapes of its tensors, its own ones, and the PEs or ranks that run it."""
     calls = [given.forward, given] if is_module(given) else [given]  # type: ignore[attr-defined]
-    found: dict[str, Parameter] = {}
+    found: dict[str, ProgramParameter] = {}
     for call in calls:
         tensors = tensors_of(call)
         for x in inspect.signature(call).parameters.values():
             if x.name in tensors and (call is not given or not is_module(given)):
-                found[x.name] = Parameter(x.name, Shape, Shape(SHAPE), "shape of the tensor")
+                found[x.name] = ProgramParameter(x.name, ShapeText, ShapeText(SHAPE), "shape of the tensor")
             elif x.default is not x.empty:
                 found[x.name] = parameter(x.name, annotation(call, x), x.default)
-            elif (kind := annotation(call, x)) in KINDS:
-                found[x.name] = Parameter(x.name, kind, {int: 64, float: 1.0, bool: False}.get(kind, ""))
+            elif (kind := annotation(call, x)) in PARAMETER_KINDS:
+                found[x.name] = ProgramParameter(x.name, kind, {int: 64, float: 1.0, bool: False}.get(kind, ""))
     where = (
-        [Parameter("ranks", int, 1, "SIPs that run it, one rank each", _up_to(lambda c: c.n_sips))]
+        [ProgramParameter("ranks", int, 1, "SIPs that run it, one rank each", _up_to(lambda c: c.n_sips))]
         if is_module(given)
         else [
-            Parameter("cubes", int, 1, "of SIP 0 that run it", _up_to(lambda c: c.cubes_per_sip)),
-            Parameter("pes", int, 1, "of each cube that run it", _up_to(lambda c: c.pes_per_cube)),
+            ProgramParameter("cubes", int, 1, "of SIP 0 that run it", _up_to(lambda c: c.cubes_per_sip)),
+            ProgramParameter("pes", int, 1, "of each cube that run it", _up_to(lambda c: c.pes_per_cube)),
         ]
     )
     return tuple(({x.name: x for x in (_DTYPE, *where)} | found).values())
@@ -149,15 +157,15 @@ def _collective(name: str, ccl: CclConfig) -> Workload:
         f"{name} over all SIPs, a rank on each, by an algorithm of ccl.yaml",
         partial(collective, collective=name),
         (
-            Parameter("algorithm", str, (auto or names(ccl, name))[0], "of ccl.yaml",
+            ProgramParameter("algorithm", str, (auto or names(ccl, name))[0], "of ccl.yaml",
                       Choices(lambda _: [*auto, *names(load_ccl_config(), name)])),
-            Parameter("nbytes", int, 65536, "of each rank's tensor"),
-            Parameter(
+            ProgramParameter("nbytes", int, 65536, "of each rank's tensor"),
+            ProgramParameter(
                 "sips", str, _SAME, 'a number, or a grid such as "4x2"',
                 on=lambda machine: _SAME if machine.config.n_sips > 1 else "2",
             ),
-            Parameter("topology", str, _SAME, "of the SIPs", Choices(lambda _: [_SAME, *_TOPOLOGIES])),
-            Parameter("dtype", str, "f16", "of the elements", _DTYPES),
+            ProgramParameter("topology", str, _SAME, "of the SIPs", Choices(lambda _: [_SAME, *_TOPOLOGIES])),
+            ProgramParameter("dtype", str, "f16", "of the elements", _DTYPES),
         ),
         ("from kernbench.notebook import collective", f"collective, collective={name!r}"),
         lambda machine, **given: planned(machine, name, given["algorithm"], given["nbytes"], given["dtype"]),
@@ -167,7 +175,7 @@ def _collective(name: str, ccl: CclConfig) -> Workload:
     )  # fmt: skip
 
 
-def _system(machine: Machine, values: Mapping[str, Value]) -> list[str]:
+def _system(machine: Machine, values: Mapping[str, ParameterValue]) -> list[str]:
     sips, topology = (None if values[name] == _SAME else str(values[name]) for name in ("sips", "topology"))
     if sips is None and topology is None:
         return []
@@ -185,4 +193,4 @@ def _workload(
     name: str, function: Callable[..., object], source: tuple[str, str], title: str = "", **more: Any
 ) -> Workload:
     title = title or (inspect.getdoc(function) or name).partition("\n")[0]
-    return Workload(name, title, function, tuple(parameters_of(function)), source, **more)
+    return Workload(name, title, function, tuple(signature_parameters(function)), source, **more)

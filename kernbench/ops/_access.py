@@ -13,21 +13,21 @@ from kernbench.triton_emu.tl_context import TLContext
 
 BLOCK = 4096  # elements of a tile
 
-Places = np.ndarray | Affine
+_Places = np.ndarray | Affine
 
 
-def load(pointer: Pointer, places: Places, tl: TLContext) -> Tile:
+def load_places(pointer: Pointer, places: _Places, tl: TLContext) -> Tile:
     """Load consecutive `places` as a block, others by a tile of pointers."""
     first = _start(places)
     return tl.load(pointer + tl.constant(places)) if first is None else tl.load(pointer + first, shape=places.shape)
 
 
-def store(pointer: Pointer, places: Places, x: Tile, tl: TLContext) -> None:
+def store_places(pointer: Pointer, places: _Places, x: Tile, tl: TLContext) -> None:
     first = _start(places)
     tl.store(pointer + (tl.constant(places) if first is None else first), x)
 
 
-def _start(places: Places) -> int | None:
+def _start(places: _Places) -> int | None:
     """First of consecutive places, else None."""
     if isinstance(places, Affine):
         runs = places.runs() if places.ascend else None

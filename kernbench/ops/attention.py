@@ -18,21 +18,21 @@ import numpy as np
 from kernbench._dtypes import as_dtype, bool_
 from kernbench.analysis._roofline import matrix_ns
 from kernbench.config import MachineConfig
-from kernbench.kernels.attention import NEG, Flash, column, tiles
-from kernbench.kernels.partition import Pe, cut, dealt, mine, split
+from kernbench.kernels.attention import NEG, Flash, tiles, to_column
+from kernbench.kernels.partition import PeId, cut_span, dealt, mine, nonempty_parts
 from kernbench.ops._routes import launch_ns, routes_of
 from kernbench.ops._stored import Span, overlaps
 from kernbench.ops.matmul import ROWS as ON_EACH_PE
-from kernbench.ops.matmul import Step
+from kernbench.ops.matmul import KernelLaunch
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology.builder import Machine
 from kernbench.triton_emu._handles import Pointer, PointerTile, Tile
 from kernbench.triton_emu._places import Affine
 from kernbench.triton_emu.tl_context import TLContext
 
-ROWS = 64  # rows of scores at a time: query tokens times query heads (chosen)
+_ROWS = 64  # rows of scores at a time: query tokens times query heads (chosen)
 FEWER_ROWS = 32  # used where PEs would be idle (chosen: the width of a tile of the matrix engine)
-PART_BYTES = 4  # bytes per element of the result of a part
+_PART_BYTES = 4  # bytes per element of the result of a part
 PASSES = 5  # simple operations per score in the softmax, without the exponential (chosen: as in `Flash`)
 
 
@@ -102,7 +102,7 @@ class Attention:
     @property
     def together(self) -> int:
         """Maximum query heads of a unit."""
-        return max(1, min(self.group, ROWS))
+        return max(1, min(self.group, _ROWS))
 
     @property
     def flops(self) -> int:
@@ -115,7 +115,7 @@ class Attention:
 
     @property
     def blocks(self) -> list[Span]:
-        return [x for kv in range(self.kv_heads) for x in cut((kv * self.group, self.group), self.together)]
+        return [x for kv in range(self.kv_heads) for x in cut_span((kv * self.group, self.group), self.together)]
 
 
 class Unit(NamedTuple):
@@ -170,7 +170,7 @@ class Offsets:
 
 def attention(
     q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, *rest: Any, sizes: Attention,
-    units: Mapping[Pe, Sequence[Unit]], tl: TLContext,
+    units: Mapping[PeId, Sequence[Unit]], tl: TLContext,
 ) -> None:  # fmt: skip
     """Write attention to out, each program its units, with the running softmax of flash attention.
 
@@ -185,7 +185,7 @@ def attention(
         start, end = unit.kv[0], sum(unit.kv)
         if behind is not None:
             end = min(end, token + n + behind)
-        for at, size in cut((start, end - start), tiles(heads, n)[1]):
+        for at, size in cut_span((start, end - start), tiles(heads, n)[1]):
             seen = bias = None
             if mask is not None:
                 by_head, by_token, step = mask.strides
@@ -200,10 +200,10 @@ def attention(
             vt = cache.load(v_ptr, sizes.v, unit.batch, kv_head, (at, size), sizes.width)
             flash.fold(0, kt, vt, seen, bias)
         state = flash.states()[0]
-        result = tl.zeros((heads * n, sizes.width), tl.float32) if state is None else state.o / column(state.l)
+        result = tl.zeros((heads * n, sizes.width), tl.float32) if state is None else state.o / to_column(state.l)
         may_see_nothing = masks or (behind is not None and token + behind < 0)
         if state is not None and may_see_nothing:  # masked rows are 0
-            result = tl.where(column(state.m) > NEG, result, 0.0)
+            result = tl.where(to_column(state.m) > NEG, result, 0.0)
         if not unit.places:
             tl.store(cache.rows(out_ptr, sizes.out, unit.batch, unit.heads, unit.tokens, sizes.width), result)
             continue
@@ -213,8 +213,8 @@ def attention(
         tl.store(out_ptr + tl.constant(logarithms[None, :]), tl.fma(state.m, sizes.scale, tl.log(state.l)))
 
 
-def merge(
-    parts_ptr: Pointer, out_ptr: Pointer, parts: int, *, sizes: Attention, merges: Mapping[Pe, Sequence[Merge]],
+def _merge(
+    parts_ptr: Pointer, out_ptr: Pointer, parts: int, *, sizes: Attention, merges: Mapping[PeId, Sequence[Merge]],
     tl: TLContext,
 ) -> None:  # fmt: skip
     """Combine results over parts of the kv tokens into the attention of one query token, each program some heads."""
@@ -233,11 +233,11 @@ def parts_of(machine: Machine, sizes: Attention) -> int:
     free = machine.config.pes_per_sip // max(1, sizes.batch * len(sizes.blocks))
     if sizes.q_len > 1 or not sizes.seen or free < 2:
         return 1
-    counts = {len(split(sizes.seen, n)) for n in (free, *(2**i for i in range(free.bit_length())))}
-    return min(sorted(counts), key=lambda parts: estimate(machine, sizes, parts))
+    counts = {len(nonempty_parts(sizes.seen, n)) for n in (free, *(2**i for i in range(free.bit_length())))}
+    return min(sorted(counts), key=lambda parts: _estimate(machine, sizes, parts))
 
 
-def estimate(machine: Machine, sizes: Attention, parts: int) -> float:
+def _estimate(machine: Machine, sizes: Attention, parts: int) -> float:
     """Closed-form time of the attention of one query token, with its kv tokens in `parts` [ns].
 
     A part waits for its reads, its two products, the softmax, and the writes of its results; a merge reads the
@@ -263,12 +263,12 @@ def estimate(machine: Machine, sizes: Attention, parts: int) -> float:
     if parts > 1:
         own = max(map(len, merges.values())) * parts * (width + 1)
         ns += routes.latency_ns(results) + launch_ns(machine, False) + sizes.host_ns
-        ns += own * PART_BYTES / pe.pe_dma.bw_gbs + 2 * own / lanes
+        ns += own * _PART_BYTES / pe.pe_dma.bw_gbs + 2 * own / lanes
     return ns
 
 
 def _traffic(
-    config: MachineConfig, sizes: Attention, parts: int, units: Mapping[Pe, Sequence[Unit]]
+    config: MachineConfig, sizes: Attention, parts: int, units: Mapping[PeId, Sequence[Unit]]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Bytes of keys and values, and of q, that each PE (row) reads from each (column), and of results written to it."""
     total, pes_per_cube, columns = config.pes_per_sip, config.pes_per_cube, _columns(config, sizes, parts)
@@ -290,7 +290,7 @@ def _traffic(
             np.add.at(moved, (numbers, holders), common[:, i] * item)
     for number, unit in own:
         for place, _ in unit.places:
-            results[number, place // columns] += sizes.width * PART_BYTES
+            results[number, place // columns] += sizes.width * _PART_BYTES
     return keys, queries, results
 
 
@@ -305,32 +305,34 @@ def _columns(config: MachineConfig, sizes: Attention, parts: int) -> int:
     return -(-sizes.batch * sizes.heads // config.pes_per_sip) * parts * (sizes.width + 1)
 
 
-def steps(machine: Machine, sizes: Attention) -> list[Step]:
+def steps(machine: Machine, sizes: Attention) -> list[KernelLaunch]:
     parts, masks = parts_of(machine, sizes), () if sizes.mask is None else ("mask",)
     units, merges = _work(machine.config, sizes, parts)
     if not units:
         return []
     kernel = partial(attention, sizes=sizes, units=units)
     numbers = sizes.heads, sizes.q_len, sizes.kv_len, sizes.head_dim
-    found = [Step(kernel, ("q", "k", "v", "out" if parts == 1 else "parts", *masks), numbers, sorted(units))]
+    found = [KernelLaunch(kernel, ("q", "k", "v", "out" if parts == 1 else "parts", *masks), numbers, sorted(units))]
     if parts > 1:
-        kernel = partial(merge, sizes=sizes, merges=merges)
-        found.append(Step(kernel, ("parts", "out"), (parts,), sorted(merges)))
+        kernel = partial(_merge, sizes=sizes, merges=merges)
+        found.append(KernelLaunch(kernel, ("parts", "out"), (parts,), sorted(merges)))
     return found
 
 
 @lru_cache(maxsize=64)
-def _work(config: MachineConfig, sizes: Attention, parts: int) -> tuple[dict[Pe, list[Unit]], dict[Pe, list[Merge]]]:
+def _work(
+    config: MachineConfig, sizes: Attention, parts: int
+) -> tuple[dict[PeId, list[Unit]], dict[PeId, list[Merge]]]:
     if sizes.q_len != 1:
-        spans, whole = _spans(sizes, ROWS), (0, sizes.kv_len)
+        spans, whole = _spans(sizes, _ROWS), (0, sizes.kv_len)
         if 2 * sizes.batch * len(sizes.blocks) * len(spans) <= config.pes_per_sip:  # half of the PEs would be idle
             spans = _spans(sizes, FEWER_ROWS)
         units = [Unit(b, h, t, whole) for b in range(sizes.batch) for h in sizes.blocks for t in spans]
         return dealt(units, [divmod(i, config.pes_per_cube) for i in range(config.pes_per_sip)]), {}
-    cuts, width = split(sizes.seen, parts) or [(0, 0)], sizes.width
+    cuts, width = nonempty_parts(sizes.seen, parts) or [(0, 0)], sizes.width
     groups = [(b, heads) for b in range(sizes.batch) for heads in sizes.blocks]
     near = [[sizes.k.holder(b, h[0] // sizes.group, at) for at, _ in cuts] for b, h in groups]
-    merges, places = dict[Pe, list[Merge]](), dict[tuple[int, int], list[tuple[int, int]]]()
+    merges, places = dict[PeId, list[Merge]](), dict[tuple[int, int], list[tuple[int, int]]]()
     if parts > 1:
         single = [(b, h) for b, heads in groups for h in range(*_range(heads))]
         # The heads of a unit are merged near different keys of it.
@@ -345,14 +347,14 @@ def _work(config: MachineConfig, sizes: Attention, parts: int) -> tuple[dict[Pe,
         Unit(b, heads, (0, 1), kv, tuple(places[b, h][i] for h in range(*_range(heads)) if parts > 1))
         for b, heads in groups for i, kv in enumerate(cuts)
     ]  # fmt: skip
-    found: dict[Pe, list[Unit]] = {}
+    found: dict[PeId, list[Unit]] = {}
     for unit, pe in zip(units, _near([x for keys in near for x in keys], config), strict=True):
         found.setdefault(divmod(pe, config.pes_per_cube), []).append(unit)
     return found, merges
 
 
 def _spans(sizes: Attention, rows: int) -> list[Span]:
-    return cut((0, sizes.q_len), max(1, rows // sizes.together))
+    return cut_span((0, sizes.q_len), max(1, rows // sizes.together))
 
 
 def _range(span: Span) -> Span:

@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernbench.kernels.partition import Parts, Pe, mine, part_blocks, program, programs
-from kernbench.ops._access import BLOCK, load, store
+from kernbench.kernels.partition import Parts, PeId, mine, part_blocks, program_number, programs
+from kernbench.ops._access import BLOCK, load_places, store_places
 from kernbench.ops._stored import Piece, Stored
 from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
-TOGETHER = 16  # pieces of a matrix read at a time (chosen)
-ELEMENTS = 1 << 18  # elements of a matrix at a time (chosen)
+_TOGETHER = 16  # pieces of a matrix read at a time (chosen)
+_ELEMENTS = 1 << 18  # elements of a matrix at a time (chosen)
 
-Move = tuple[int, np.ndarray, np.ndarray]  # index of the source, places in it, and places in the target
+_Move = tuple[int, np.ndarray, np.ndarray]  # index of the source, places in it, and places in the target
 
 
 class Strided(NamedTuple):
@@ -27,7 +27,7 @@ class Strided(NamedTuple):
     target: tuple[int, ...]
     parts: Parts
 
-    def moves(self, tl: TLContext) -> Iterator[Move]:
+    def moves(self, tl: TLContext) -> Iterator[_Move]:
         for at, n in part_blocks(self.parts, BLOCK, tl):
             index = np.unravel_index(np.arange(at, at + n), self.shape) if self.shape else ()
             read, written = (
@@ -44,7 +44,7 @@ class Joined(NamedTuple):
     places: np.ndarray
     parts: Parts
 
-    def moves(self, tl: TLContext) -> Iterator[Move]:
+    def moves(self, tl: TLContext) -> Iterator[_Move]:
         for first, n in mine(self.parts, tl):
             own = self.source[first : first + n]
             for i in np.unique(own).tolist():
@@ -57,29 +57,29 @@ class Matrix(NamedTuple):
     """A stored matrix, and each PE's one piece of the target; a PE reads TOGETHER pieces of the source at a time."""
 
     source: Stored
-    parts: Mapping[Pe, Piece]
+    parts: Mapping[PeId, Piece]
 
-    def moves(self, tl: TLContext) -> Iterator[Move]:
+    def moves(self, tl: TLContext) -> Iterator[_Move]:
         target = self.parts[int(tl.program_id(1)), int(tl.program_id(0))]
         (row, _), (column, n), place, *_ = target
         spread = self.source.near(target.rows, target.columns)
         # Programs begin with different pieces, so that they read from different PEs.
-        first = program(tl) * len(spread) // programs(tl)
+        first = program_number(tl) * len(spread) // programs(tl)
         spread = spread[first:] + spread[:first]
-        for at in range(0, len(spread), TOGETHER):
+        for at in range(0, len(spread), _TOGETHER):
             found, targets = [], []
-            for piece, rows, columns in spread[at : at + TOGETHER]:
+            for piece, rows, columns in spread[at : at + _TOGETHER]:
                 found.append(piece.places(rows, columns).array().reshape(-1))
                 lines = (np.arange(rows[1]) + rows[0] - row)[:, None] * n + np.arange(columns[1]) + columns[0] - column
                 targets.append(place + lines.reshape(-1))
             read, written = np.concatenate(found), np.concatenate(targets)
-            for start in range(0, read.size, ELEMENTS):
-                yield 0, read[start : start + ELEMENTS], written[start : start + ELEMENTS]
+            for start in range(0, read.size, _ELEMENTS):
+                yield 0, read[start : start + _ELEMENTS], written[start : start + _ELEMENTS]
 
 
 def copy(out_ptr: Pointer, sources: Sequence[Pointer], plan: Strided | Joined | Matrix, *, tl: TLContext) -> None:
     for source, read, written in plan.moves(tl):
-        store(out_ptr, written, load(sources[source], read, tl), tl)
+        store_places(out_ptr, written, load_places(sources[source], read, tl), tl)
 
 
 def fill(out_ptr: Pointer, value: float, parts: Parts, *, tl: TLContext) -> None:

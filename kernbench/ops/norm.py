@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kernbench.kernels.partition import Parts, mine
-from kernbench.ops._access import BLOCK, load
+from kernbench.ops._access import BLOCK, load_places
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -20,7 +20,7 @@ def _centred(x: Tile, tl: TLContext) -> Tile:
     return x - tl.sum(x, axis=1, keep_dims=True) * (1 / x.shape[1])
 
 
-FUNCTIONS: dict[str, Callable[[TLContext, Tile, float], Tile]] = {
+_FUNCTIONS: dict[str, Callable[[TLContext, Tile, float], Tile]] = {
     "softmax": lambda tl, x, _eps: tl.softmax(x, dim=1),
     "rms_norm": lambda tl, x, eps: _normalized(x, eps, tl),
     "layer_norm": lambda tl, x, eps: _normalized(_centred(x, tl), eps, tl),
@@ -40,6 +40,6 @@ def norm(
         held |= (targets >= first) & (targets < first + n)
     rows, step = np.flatnonzero(held.any(axis=1)), max(1, BLOCK // targets.shape[1])
     for own in (rows[at : at + step] for at in range(0, rows.size, step)):
-        y = FUNCTIONS[name](tl, load(pointer, places[own], tl).to(tl.float32), eps)
+        y = _FUNCTIONS[name](tl, load_places(pointer, places[own], tl).to(tl.float32), eps)
         mask = None if held[own].all() else tl.constant(held[own]) != 0
         tl.store(out_ptr + tl.constant(targets[own]), y, mask=mask)

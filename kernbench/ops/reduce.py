@@ -8,7 +8,7 @@ import numpy as np
 
 from kernbench._dtypes import DType
 from kernbench.kernels.partition import Parts, part_blocks
-from kernbench.ops._access import BLOCK, load
+from kernbench.ops._access import BLOCK, load_places
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -34,7 +34,7 @@ def reduce(out_ptr: Pointer, x: Rows, name: str, compute: DType, scale: float, p
     for at, rows in _blocks(places, parts, tl):
         total: Tile | None = None
         for start in range(0, rows.shape[1], BLOCK):
-            part = load(pointer, rows[:, start : start + BLOCK], tl).to(compute)
+            part = load_places(pointer, rows[:, start : start + BLOCK], tl).to(compute)
             found = tl.sum(part, axis=1) if name == "sum" else _largest(part, tl)
             if total is None:
                 total = found
@@ -52,7 +52,7 @@ def index_of_max(out_ptr: Pointer, x: Rows, parts: Parts, *, tl: TLContext) -> N
     """Write the index of the first largest value of each row, or of its first NaN."""
     pointer, places = x
     for at, rows in _blocks(places, parts, tl):
-        values = load(pointer, rows, tl)
+        values = load_places(pointer, rows, tl)
         if values.dtype.itemsize < 4:
             values = values.to(tl.float32 if values.dtype.is_floating_point else tl.int32)
         found = (values == tl.max(values, axis=1, keep_dims=True)).to(tl.int32)

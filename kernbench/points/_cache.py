@@ -24,10 +24,10 @@ from kernbench.points._keys import Row
 FINISHED = "points.jsonl"
 LOCK = "running.lock"
 
-Entry = dict[str, Any]
+_Entry = dict[str, Any]
 
 
-class Store:
+class PointStore:
     """The finished points of one folder, locked by one run at a time.
 
     A context manager: inside, the folder is locked, and `append` writes.
@@ -57,10 +57,10 @@ class Store:
         os.close(self._file)
         self._lock.release()
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: _Entry) -> None:
         self._write(json.dumps(entry).encode() + b"\n")
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[_Entry]:
         return entries(self.path)
 
     def _ends_line(self, size: int) -> bool:
@@ -84,7 +84,7 @@ class Store:
             ) from error
 
 
-def entries(path: Path) -> list[Entry]:
+def entries(path: Path) -> list[_Entry]:
     """Return the complete lines of a file of points; empty without a file."""
     found = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
@@ -99,8 +99,8 @@ def entries(path: Path) -> list[Entry]:
 
 Put = Callable[[str, Row, str, str, str, float], None]
 
-FILE = "points.sqlite"
-VARIABLE = "KERNBENCH_CACHE"
+_FILE = "points.sqlite"
+CACHE_VARIABLE = "KERNBENCH_CACHE"
 OFF = "off"
 _WAIT_S = 10.0  # for other writing processes
 
@@ -115,7 +115,7 @@ _LOGS = "CREATE TABLE IF NOT EXISTS logs (key TEXT PRIMARY KEY, notes TEXT NOT N
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class _Group:
     """Rows of one study by one version of its code: number, bytes, time to compute them [s], time of the last one."""
 
     study: str
@@ -146,7 +146,7 @@ class Cache:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / FILE
+        self.path = folder / _FILE
 
     def get(self, keys: Iterable[str]) -> dict[str, Row]:
         return {key: row for key, (row, _) in self.timed(keys).items()}
@@ -230,7 +230,7 @@ class Cache:
 
             yield put
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[_Group]:
         if not self.path.is_file():
             return []
         with self._told(), self._open() as database:
@@ -241,7 +241,7 @@ class Cache:
                 "MAX(MIN(MAX(COALESCE(CAST(made AS REAL), 0), 0), 4102444800)) "
                 "FROM points LEFT JOIN logs USING (key) GROUP BY study, version ORDER BY MAX(made) DESC"
             )
-            return [Group(*row) for row in rows]
+            return [_Group(*row) for row in rows]
 
     def prune(
         self, *, keep: Collection[str] | None = None, older_than_days: float | None = None, study: str | None = None
@@ -338,7 +338,7 @@ def _object(text: object) -> Row:
 
 def default_cache() -> Cache | None:
     """Return the user's cache, in the folder of KERNBENCH_CACHE or the system's default; None if it is "off"."""
-    where = os.environ.get(VARIABLE)
+    where = os.environ.get(CACHE_VARIABLE)
     if where == OFF:
         return None
     return Cache(Path(where) if where else user_cache_path("kernbench"))

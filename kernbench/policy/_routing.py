@@ -13,7 +13,7 @@ from kernbench.errors import ArgumentError
 from kernbench.topology import _naming as naming
 from kernbench.topology._graph import Graph
 from kernbench.topology._mesh import OPPOSITE, At
-from kernbench.topology._naming import Place
+from kernbench.topology._naming import ParsedId
 
 _IN_CUBE = ("pe_cpu", "pe_dma", "router", "hbm_ctrl", "m_cpu", "sram")
 _IN_IO = ("pcie_ep", "io_cpu", "io_noc")
@@ -25,12 +25,12 @@ def reverse(path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4)
-def router_of(graph: Graph) -> Router:
+def router_of(graph: Graph) -> RouteTable:
     """Share the router of a machine while it is in use."""
-    return Router(graph)
+    return RouteTable(graph)
 
 
-class Router:
+class RouteTable:
     """The routes of one machine, each computed once.
 
     Examples
@@ -117,7 +117,7 @@ class Router:
         between = [naming.io_noc(sip) for sip in self._graph.sips.path(first, last)]
         return (*up, *between[1:-1], *(down if up[-1] != down[0] else down[1:]))
 
-    def _end(self, node_id: str) -> Place:
+    def _end(self, node_id: str) -> ParsedId:
         self._graph.node(node_id)
         place = naming.parse(node_id)
         if place.kind not in (naming.HOST, *_IN_IO, *_IN_CUBE):
@@ -126,7 +126,7 @@ class Router:
             )
         return place
 
-    def _at(self, place: Place) -> At:
+    def _at(self, place: ParsedId) -> At:
         if place.row is not None and place.col is not None:
             return place.row, place.col
         if place.pe is not None:
@@ -149,7 +149,7 @@ class Router:
             cube, at = cube + steps[side], self._layout.ports[back, conn]
         return nodes + [naming.router(sip, cube, *here) for here in self._layout.walk(at, end)]
 
-    def _up(self, src: str, a: Place, sip: int, conn: int) -> tuple[str, ...]:
+    def _up(self, src: str, a: ParsedId, sip: int, conn: int) -> tuple[str, ...]:
         """Path from `src` to the network of its SIP's IO chiplet (of `sip` for the host)."""
         noc = naming.io_noc(sip)
         if a.cube is None:
@@ -159,7 +159,7 @@ class Router:
         shore = naming.ucie(sip, row * self._w, "w", conn)
         return (*_own(src, a), *walk, shore, naming.io_ucie(sip, row, conn), noc)
 
-    def _down(self, dst: str, b: Place, sip: int, conn: int) -> tuple[str, ...]:
+    def _down(self, dst: str, b: ParsedId, sip: int, conn: int) -> tuple[str, ...]:
         """Path from the network of the IO chiplet of `dst` (of `sip` for the host) to it."""
         if b.cube is None:
             return _down_in_io(dst, b, sip)
@@ -170,19 +170,19 @@ class Router:
         return (naming.io_noc(sip), naming.io_ucie(sip, row, conn), shore, *walk, *reverse(_own(dst, b)))
 
 
-def _down_in_io(dst: str, b: Place, sip: int) -> tuple[str, ...]:
+def _down_in_io(dst: str, b: ParsedId, sip: int) -> tuple[str, ...]:
     noc = naming.io_noc(sip)
     if b.kind == naming.HOST:
         return noc, naming.pcie_ep(sip), naming.SWITCH, dst
     return (noc,) if dst == noc else (noc, dst)
 
 
-def _own(node_id: str, place: Place) -> tuple[str, ...]:
+def _own(node_id: str, place: ParsedId) -> tuple[str, ...]:
     """Node before its router; empty if it is the router."""
     return () if place.kind == "router" else (node_id,)
 
 
-def _connection(a: Place, b: Place) -> int:
+def _connection(a: ParsedId, b: ParsedId) -> int:
     """UCIe connection of a route, before it wraps: the initiating PE's, else the target PE's."""
     if "m_cpu" in (a.kind, b.kind):
         return 0

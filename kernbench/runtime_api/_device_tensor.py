@@ -23,10 +23,10 @@ from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu._runner import check_plain
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api._devices import Host
+    from kernbench.runtime_api._devices import HostProgram
 
 
-def parse(key: Any, shape: Sequence[int]) -> tuple[tuple[slice, ...], list[int], set[int]]:
+def _parse(key: Any, shape: Sequence[int]) -> tuple[tuple[slice, ...], list[int], set[int]]:
     """Resolve `key` to (a slice for every dim, the result's shape, the dims that it drops)."""
     keys = list(key) if isinstance(key, tuple) else [key]
     taken = sum(k is not None and k is not Ellipsis for k in keys)
@@ -77,7 +77,8 @@ class DeviceTensor(Tensor):
     """
 
     def __init__(
-        self, host: Host, handle: TensorHandle, layout: Layout, offset: int = 0, shape: Sequence[int] | None = None,
+        self, host: HostProgram, handle: TensorHandle, layout: Layout, offset: int = 0,
+        shape: Sequence[int] | None = None,
         stride: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self._host = host
@@ -235,7 +236,7 @@ class DeviceTensor(Tensor):
         return DeviceTensor(self._host, self._handle, self._layout, self._offset, shape, stride)
 
     def __getitem__(self, key: Any) -> Tensor:
-        box, shape, dropped = parse(key, self.shape)
+        box, shape, dropped = _parse(key, self.shape)
         if not self.is_contiguous():
             raise IndexError(f"{self.name}: index a device tensor before transposing it, or copy it: .contiguous()")
         if tuple(self.shape) == self._layout.shape:
@@ -298,7 +299,7 @@ class DeviceTensor(Tensor):
 
 
 def deploy(
-    host: Host, shape: Sequence[int], dtype: DType, device: DeviceLike, dp: DPPolicy | None = None,
+    host: HostProgram, shape: Sequence[int], dtype: DType, device: DeviceLike, dp: DPPolicy | None = None,
     name: str | None = None,
 ) -> DeviceTensor:  # fmt: skip
     """Allocate a tensor, on one PE without a policy; its contents are undefined."""
@@ -311,12 +312,12 @@ def deploy(
     return DeviceTensor(host, handle, handle.layout)
 
 
-def deploy_like(host: Host, layout: Layout, device: Device, name: str | None = None) -> DeviceTensor:
+def deploy_like(host: HostProgram, layout: Layout, device: Device, name: str | None = None) -> DeviceTensor:
     handle = host.allocate(host.index(device), layout.shape, layout.dtype, layout.shards, layout.dp, name)
     return DeviceTensor(host, handle, handle.layout)
 
 
-def launch(host: Host, sip: int, name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:
+def queue_launch(host: HostProgram, sip: int, name: str, kernel: Callable[..., object], args: Sequence[object]) -> None:
     """Queue `kernel` on the PEs of a SIP that hold a shard of a tensor among `args`."""
     _check_signature(name, kernel, args)
     tensors = []

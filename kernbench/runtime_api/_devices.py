@@ -19,7 +19,7 @@ from kernbench._dtypes import DType
 from kernbench._units import ns_to_ps
 from kernbench.errors import AllocationError
 from kernbench.policy.placement.dp import DPPolicy, ShardSpec
-from kernbench.runtime_api._layout import Span, TensorShard
+from kernbench.runtime_api._layout import ByteSpan, TensorShard
 from kernbench.runtime_api._memory import DeviceMemory, TensorHandle, map_ranges
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
 from kernbench.sim_engine._host_requests import ARGUMENT_BYTES, LAUNCH_BYTES, GraphStep
@@ -51,7 +51,7 @@ class StartOfWork:
 
 
 # The targets of a launch, as (cube, PE), its kernel, arguments and name.
-Call = tuple[Sequence[tuple[int, int]], Callable[..., object], tuple[object, ...], str]
+_Call = tuple[Sequence[tuple[int, int]], Callable[..., object], tuple[object, ...], str]
 
 
 class Later:
@@ -198,19 +198,19 @@ class Event:
         return f"<Event, {state}>"
 
 
-def _begin(engine: GraphEngine, sip: int, call: Call, step: GraphStep | None = None) -> simpy.Event:
+def _begin(engine: GraphEngine, sip: int, call: _Call, step: GraphStep | None = None) -> simpy.Event:
     return engine.launch(sip, *call, step=step).done
 
 
-class Graph:
+class LaunchGraph:
     """Launches on one device that the host sends in one message; `torch.ahbm.graph()` captures them.
 
     The device's IO CPU starts each launch when it learns of the end of the previous one, without the host.
     """
 
-    def __init__(self, host: Host, sip: int) -> None:
+    def __init__(self, host: HostProgram, sip: int) -> None:
         self._host, self._sip = host, sip
-        self._steps: list[Call] = []
+        self._steps: list[_Call] = []
         self._handles: list[Sequence[TensorHandle]] = []
 
     def __len__(self) -> int:
@@ -243,7 +243,7 @@ class _Rank:
     busy_until_ps: int = 0  # preparing launches
 
 
-class Host:
+class HostProgram:
     """Shared by a program's tensors and launches.
 
     The program takes no simulated time: requests to a device are queued in the device's stream, and time passes while
@@ -265,7 +265,7 @@ class Host:
         self.at_ranks_end: list[Callable[[], None]] = []
         self._first = selector.first
         self._streams: dict[tuple[int, str], Stream] = {}
-        self._graphs: dict[int, Graph] = {}  # those that are capturing, by SIP
+        self._graphs: dict[int, LaunchGraph] = {}  # those that are capturing, by SIP
         self._handles: weakref.WeakSet[TensorHandle] = weakref.WeakSet()
         self._moved: weakref.WeakSet[TensorHandle] = weakref.WeakSet()  # those that operators have moved
         self._ranks: weakref.WeakKeyDictionary[greenlet, _Rank] = weakref.WeakKeyDictionary()
@@ -392,7 +392,7 @@ class Host:
 
     # -- operations
 
-    def read(self, handle: TensorHandle, pieces: list[Span]) -> np.ndarray | None:
+    def read(self, handle: TensorHandle, pieces: list[ByteSpan]) -> np.ndarray | None:
         """Return the bytes of `pieces` once everything queued before is complete; None in a session without data."""
         self._check_alive(handle)
         self._check_no_capture(handle.sip)
@@ -405,7 +405,7 @@ class Host:
             self.engine.guarded(partial(copies.check, self.engine.memory))
         return data
 
-    def write(self, handle: TensorHandle, pieces: list[Span], data: np.ndarray | None) -> None:
+    def write(self, handle: TensorHandle, pieces: list[ByteSpan], data: np.ndarray | None) -> None:
         self._check_alive(handle)
         self._check_no_capture(handle.sip)
         handle.moved.clear()
@@ -462,9 +462,9 @@ class Host:
         return sip in self._graphs
 
     @contextmanager
-    def capture(self, sip: int) -> Iterator[Graph]:
+    def capture(self, sip: int) -> Iterator[LaunchGraph]:
         self._check_no_capture(sip)
-        self._graphs[sip] = graph = Graph(self, sip)
+        self._graphs[sip] = graph = LaunchGraph(self, sip)
         try:
             yield graph
         finally:

@@ -14,9 +14,9 @@ from kernbench._dtypes import DType
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._parts import assign
 
-Box = tuple[slice, ...]
-Place = tuple[int, int]  # (cube, PE)
-Span = tuple[int, int]  # (physical address, bytes)
+_Box = tuple[slice, ...]
+_Place = tuple[int, int]  # (cube, PE)
+ByteSpan = tuple[int, int]  # (physical address, bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class TensorShard:
     pa: int
     offset_bytes: int
     nbytes: int
-    index: Box
+    index: _Box
 
 
 class Layout:
@@ -76,11 +76,11 @@ class Layout:
         return prod(self.shape) * self.dtype.itemsize
 
     @property
-    def read_pieces(self) -> list[Span]:
+    def read_pieces(self) -> list[ByteSpan]:
         return _pieces(self.parts)
 
     @property
-    def write_pieces(self) -> list[Span]:
+    def write_pieces(self) -> list[ByteSpan]:
         return _pieces(self.shards)
 
     @cached_property
@@ -112,14 +112,14 @@ class Layout:
             start += s.nbytes
         return found
 
-    def cut(self, box: Box) -> tuple[int, Layout] | None:
+    def cut(self, box: _Box) -> tuple[int, Layout] | None:
         """Return (offset of its first byte, layout) of a part, or None if it is not one run of bytes."""
         found = []
         for shard in self.shards:
             inner = _overlap(shard.index, box)
             if any(s.start >= s.stop for s in inner):
                 continue
-            run = _run(_within(inner, shard.index), sizes(shard.index))
+            run = _run(_within(inner, shard.index), _sizes(shard.index))
             if run is None:
                 return None
             start, size = (n * self.dtype.itemsize for n in run)
@@ -128,7 +128,7 @@ class Layout:
                 replace(shard, pa=shard.pa + start, offset_bytes=shard.offset_bytes + start, nbytes=size, index=index)
             )
         first = min((s.offset_bytes for s in found), default=0)
-        shape = sizes(box)
+        shape = _sizes(box)
         dp = self.dp if prod(shape) in (0, prod(self.shape)) else None  # all or nothing of it
         layout = Layout(shape, self.dtype, (replace(s, offset_bytes=s.offset_bytes - first) for s in found), dp)
         end = 0
@@ -198,9 +198,9 @@ def _run(box: Sequence[slice], shape: Sequence[int]) -> tuple[int, int] | None:
     return first, size
 
 
-def _pieces(shards: Iterable[TensorShard]) -> list[Span]:
+def _pieces(shards: Iterable[TensorShard]) -> list[ByteSpan]:
     """Return the spans of `shards`, merged where they are adjacent in one PE's memory."""
-    out: list[Span] = []
+    out: list[ByteSpan] = []
     holder = None
     for s in shards:
         if holder == (s.cube, s.pe) and out[-1][0] + out[-1][1] == s.pa:
@@ -212,32 +212,32 @@ def _pieces(shards: Iterable[TensorShard]) -> list[Span]:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class _Piece:
     """The part of a region in one shard; `first` and `strides` count elements."""
 
-    box: Box
+    box: _Box
     first: int
     strides: tuple[int, ...]
-    holders: tuple[Place, ...]
+    holders: tuple[_Place, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CopyRun:
     """`n` consecutive elements copied from `source` to `target`, each counted from its tensor's pointer."""
 
     source: int
     target: int
     n: int
-    holders: tuple[Place, ...]
+    holders: tuple[_Place, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
     shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[_Piece, ...]
 
 
-def whole(layout: Layout) -> Region:
+def whole_region(layout: Layout) -> Region:
     return _region(layout, everything(layout.shape))
 
 
@@ -260,7 +260,7 @@ def chunks(layout: Layout, n: int, shape: Sequence[int]) -> list[Region] | None:
     if layout.shape == (n, *shape):
         layers = [along(layout, 0, i, i + 1).pieces for i in range(n)]
         return [
-            Region(tuple(shape), tuple(Piece(p.box[1:], p.first, p.strides[1:], p.holders) for p in pieces))
+            Region(tuple(shape), tuple(_Piece(p.box[1:], p.first, p.strides[1:], p.holders) for p in pieces))
             for pieces in layers
         ]
     return None
@@ -275,17 +275,17 @@ def stacked(layout: Layout, n: int) -> Layout:
     return Layout((n, *layout.shape), layout.dtype, parts)
 
 
-def runs(source: Region, target: Region) -> list[Run]:
+def runs(source: Region, target: Region) -> list[CopyRun]:
     """Return the runs that copy `source` to `target`, of the same shape; their holders are those of the target."""
     assert source.shape == target.shape, f"a region of {source.shape} cannot become one of {target.shape}"
-    found: list[Run] = []
+    found: list[CopyRun] = []
     for i, j in _meetings([p.box for p in target.pieces], [p.box for p in source.pieces]):
         to, of = target.pieces[i], source.pieces[j]
         found += _cut(of, to, _overlap(of.box, to.box))
     return found
 
 
-def _meetings(a: Sequence[Box], b: Sequence[Box]) -> Iterator[tuple[int, int]]:
+def _meetings(a: Sequence[_Box], b: Sequence[_Box]) -> Iterator[tuple[int, int]]:
     """Yield the index pairs of boxes that overlap."""
     if a and b:
         (a_first, a_last), (b_first, b_last) = (
@@ -296,9 +296,9 @@ def _meetings(a: Sequence[Box], b: Sequence[Box]) -> Iterator[tuple[int, int]]:
         yield from zip(*(side.tolist() for side in np.nonzero(both.all(axis=-1))), strict=True)
 
 
-def _cut(of: Piece, to: Piece, box: Box) -> Iterator[Run]:
+def _cut(of: _Piece, to: _Piece, box: _Box) -> Iterator[CopyRun]:
     """Split the overlap of two pieces into runs that are consecutive in both."""
-    shape = sizes(box)
+    shape = _sizes(box)
     first, n = len(shape), 1
     while first and all(n == p.strides[first - 1] or shape[first - 1] == 1 for p in (of, to)):
         first -= 1
@@ -312,37 +312,37 @@ def _cut(of: Piece, to: Piece, box: Box) -> Iterator[Run]:
             start + sum(i * step for i, step in zip(at, p.strides, strict=False))
             for start, p in zip(starts, (of, to), strict=True)
         )
-        yield Run(source, target, n, to.holders)
+        yield CopyRun(source, target, n, to.holders)
 
 
-def _region(layout: Layout, box: Box) -> Region:
-    holders: dict[int, list[Place]] = {}
+def _region(layout: Layout, box: _Box) -> Region:
+    holders: dict[int, list[_Place]] = {}
     for shard in layout.shards:
         holders.setdefault(shard.offset_bytes, []).append((shard.cube, shard.pe))
     pieces = []
     for i, _ in _meetings([part.index for part in layout.parts], [box]):
         part = layout.parts[i]
-        inner, strides = _overlap(part.index, box), row_major(sizes(part.index))
+        inner, strides = _overlap(part.index, box), row_major(_sizes(part.index))
         into = sum(at.start * step for at, step in zip(_within(inner, part.index), strides, strict=True))
         first = part.offset_bytes // layout.dtype.itemsize + into
-        pieces.append(Piece(_within(inner, box), first, strides, tuple(holders[part.offset_bytes])))
-    return Region(sizes(box), tuple(pieces))
+        pieces.append(_Piece(_within(inner, box), first, strides, tuple(holders[part.offset_bytes])))
+    return Region(_sizes(box), tuple(pieces))
 
 
-def _overlap(a: Box, b: Box) -> Box:
+def _overlap(a: _Box, b: _Box) -> _Box:
     return tuple(slice(max(x.start, y.start), min(x.stop, y.stop)) for x, y in zip(a, b, strict=True))
 
 
-def _within(box: Box, outer: Box) -> Box:
+def _within(box: _Box, outer: _Box) -> _Box:
     """Translate a box to the origin of `outer`."""
     return tuple(slice(b.start - o.start, b.stop - o.start) for b, o in zip(box, outer, strict=True))
 
 
-def sizes(box: Box) -> tuple[int, ...]:
+def _sizes(box: _Box) -> tuple[int, ...]:
     return tuple(b.stop - b.start for b in box)
 
 
-def everything(shape: Sequence[int]) -> Box:
+def everything(shape: Sequence[int]) -> _Box:
     return tuple(slice(0, n) for n in shape)
 
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from kernbench.config import MachineConfig
 
 
-Range = tuple[int, int, int]
+_Range = tuple[int, int, int]
 
 
 def map_ranges(
     va: int, shards: Sequence[TensorShard], pes: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int], Sequence[Range]]:
+) -> dict[tuple[int, int], Sequence[_Range]]:
     """Return the MMU entries (va, nbytes, pa) of each of `pes`, as (cube, pe), for a tensor at `va`.
 
     Of a replicated part a PE maps its own copy, else one in its cube (the lowest PE's), else the first. Entries that
@@ -48,8 +48,8 @@ def map_ranges(
     }
 
 
-def _ranges(va: int, shards: Iterable[TensorShard]) -> Sequence[Range]:
-    out: list[Range] = []
+def _ranges(va: int, shards: Iterable[TensorShard]) -> Sequence[_Range]:
+    out: list[_Range] = []
     for s in shards:
         start = va + s.offset_bytes
         if out and out[-1][0] + out[-1][1] == start and out[-1][2] + out[-1][1] == s.pa:

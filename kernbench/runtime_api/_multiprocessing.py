@@ -18,7 +18,7 @@ from kernbench.sim_engine._user_code import place_in, place_of
 from kernbench.triton_emu._runner import check_plain, check_ran
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api._devices import Host
+    from kernbench.runtime_api._devices import HostProgram
 
 
 class Rank:
@@ -112,7 +112,7 @@ class SpawnContext:
     While ranks are running, the engine passes every wait of the host to `wait`.
     """
 
-    def __init__(self, host: Host, programs: Sequence[Callable[[], object]]) -> None:
+    def __init__(self, host: HostProgram, programs: Sequence[Callable[[], object]]) -> None:
         self._host, self._engine = host, host.engine
         self.is_joined = False
         self.ranks = [Rank(i, program) for i, program in enumerate(programs)]
@@ -246,7 +246,7 @@ class Multiprocessing:
     ProcessExitedException = ProcessExitedException
     ProcessRaisedException = ProcessRaisedException
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: HostProgram) -> None:
         self._host = host
 
     def spawn(

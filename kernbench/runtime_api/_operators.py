@@ -24,14 +24,14 @@ from kernbench.ops._stored import Piece, Stored
 from kernbench.ops.attention import Attention, Heads
 from kernbench.ops.copy import Joined, copy
 from kernbench.ops.elementwise import elementwise
-from kernbench.ops.matmul import ONE_PE, ROWS, Placement, Product
+from kernbench.ops.matmul import ONE_PE, ROWS, PlacementLike, Product
 from kernbench.ops.norm import norm as normalize
 from kernbench.ops.reduce import index_of_max
 from kernbench.ops.reduce import reduce as reduce_rows
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor, deploy
 from kernbench.runtime_api._layout import row_major
-from kernbench.runtime_api._products import chosen, is_alone, launch
+from kernbench.runtime_api._products import chosen_placement, is_alone, launch_product
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.triton_emu._promotion import kind, promote
 
@@ -78,7 +78,7 @@ def _type_of(name: str, x: TensorLike, y: TensorLike) -> DType:
     return dtype
 
 
-def unary(name: str, x: Tensor) -> Tensor:
+def activation(name: str, x: Tensor) -> Tensor:
     """`name` is "relu", "silu" or "gelu" (the tanh form)."""
     return _elementwise(name, (x,), _one(name, x).dtype)
 
@@ -107,18 +107,20 @@ def _elementwise(
 # -- products
 
 
-def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None, placement: Placement | None = None) -> Tensor:
+def matmul(
+    input: Tensor, other: Tensor, *, out: Tensor | None = None, placement: PlacementLike | None = None
+) -> Tensor:
     """Return torch's matrix product: of vectors, matrices, or batches of matrices, which broadcast.
 
     `placement` says which PE computes which part of the result; by default, the one with the lowest estimate is used;
     with "best", those with the lowest estimates are simulated, once and cached on disk, for the fastest. `choice`
     of the result says which, and why. `out` receives the result, and must have its shape.
     """
-    return product(input, other, None, out, placement)
+    return biased_matmul(input, other, None, out, placement)
 
 
-def product(
-    input: Tensor, other: Tensor, bias: Tensor | None, out: Tensor | None, placement: Placement | None
+def biased_matmul(
+    input: Tensor, other: Tensor, bias: Tensor | None, out: Tensor | None, placement: PlacementLike | None
 ) -> Tensor:
     """As `matmul`, plus a bias for each row."""
     a, b = _checked("matmul", (input, other))
@@ -151,7 +153,7 @@ def product(
 
 def _launched(
     a: DeviceTensor, b: DeviceTensor, bias: DeviceTensor | None, out: DeviceTensor | None, batch: tuple[int, ...],
-    shape: tuple[int, ...], placement: Placement | None,
+    shape: tuple[int, ...], placement: PlacementLike | None,
 ) -> Tensor:  # fmt: skip
     """Compute a @ b (+ bias) in the placement requested or the cheapest by estimate; move operands if that pays."""
     host, dtype, config, machine = a._host, a.dtype, a._host.config, a._host.engine.machine
@@ -165,12 +167,12 @@ def _launched(
         at = given
     ns = 0.0 if host.is_capturing(a.sip) else host_ns(config)
     asked = Product(rows // count, n, k, dtype.name, left, right, at, count, added, host_ns=ns)
-    choice = chosen(machine, asked, placement)
+    choice = chosen_placement(machine, asked, placement)
     alone = is_alone(asked, choice, out is not None)
     if alone:
         asked = replace(asked, c=Stored.of(config, (rows, n), ONE_PE))
     c = deploy(host, (rows, n), dtype, a.device, ONE_PE if alone else ROWS) if out is None else out
-    launch(asked, choice, {"a": a, "b": b, "c": c} | ({} if bias is None else {"bias": bias}))
+    launch_product(asked, choice, {"a": a, "b": b, "c": c} | ({} if bias is None else {"bias": bias}))
     result = c if tuple(c.shape) == shape else c.view(*shape)
     result.choice = choice
     return result
@@ -242,7 +244,7 @@ def _stored(x: DeviceTensor, batch: tuple[int, ...], as_rows: bool) -> Stored | 
 _ATTENTION = "scaled_dot_product_attention"
 
 
-def attend(
+def _attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, behind: int | None, scale: float | None,
     enable_gqa: bool,
 ) -> Tensor:  # fmt: skip
@@ -412,7 +414,7 @@ def softmax(input: Tensor, dim: int | None = None, dtype: DType | str | None = N
     return _by_rows("softmax", given, given._dim(dim), out, 0.0)
 
 
-def norm(name: str, x: Tensor, size: int | Sequence[int], eps: float) -> Tensor:
+def _norm(name: str, x: Tensor, size: int | Sequence[int], eps: float) -> Tensor:
     """`name` is "rms_norm" or "layer_norm"; `size` is the last dim, the only one that is normalized."""
     given = _one(name, x)
     sizes = (size,) if isinstance(size, int) else tuple(size)
@@ -563,34 +565,34 @@ class Functional:
 
     @staticmethod
     def relu(input: Tensor) -> Tensor:
-        return unary("relu", input)
+        return activation("relu", input)
 
     @staticmethod
     def silu(input: Tensor) -> Tensor:
-        return unary("silu", input)
+        return activation("silu", input)
 
     @staticmethod
     def gelu(input: Tensor, approximate: str = "none") -> Tensor:
         """Return gelu(x) in its tanh form, which PE_MATH computes; requires `approximate="tanh"`."""
         if approximate != "tanh":
             raise ArgumentError(f'gelu: approximate = {approximate!r}; only "tanh" has a kernel')
-        return unary("gelu", input)
+        return activation("gelu", input)
 
     softmax = staticmethod(softmax)
 
     @staticmethod
     def linear(
-        input: Tensor, weight: Tensor, bias: Tensor | None = None, *, placement: Placement | None = None
+        input: Tensor, weight: Tensor, bias: Tensor | None = None, *, placement: PlacementLike | None = None
     ) -> Tensor:
         """Return x w^T (+ bias); `placement` as of `matmul`."""
-        return product(input, weight.t(), bias, None, placement)
+        return biased_matmul(input, weight.t(), bias, None, placement)
 
     @staticmethod
     def rms_norm(
         input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
     ) -> Tensor:
         """Return x / sqrt(mean(x^2) + eps) (* weight) over the last dim; the default eps is that of float32."""
-        y = norm("rms_norm", input, normalized_shape, 1.1920929e-07 if eps is None else eps)
+        y = _norm("rms_norm", input, normalized_shape, 1.1920929e-07 if eps is None else eps)
         return y if weight is None else y * weight
 
     @staticmethod
@@ -599,7 +601,7 @@ class Functional:
         eps: float = 1e-5,
     ) -> Tensor:  # fmt: skip
         """Return (x - mean) / sqrt(var + eps) (* weight) (+ bias) over the last dim."""
-        y = norm("layer_norm", input, normalized_shape, eps)
+        y = _norm("layer_norm", input, normalized_shape, eps)
         y = y if weight is None else y * weight
         return y if bias is None else y + bias
 
@@ -642,7 +644,7 @@ class Functional:
             raise ArgumentError(f"{_ATTENTION}: dropout_p = {dropout_p}; there is no dropout: use 0.0")
         if is_causal and attn_mask is not None:
             raise RuntimeError(f"{_ATTENTION}: attn_mask and is_causal=True; let the mask say which keys are seen")
-        return attend(query, key, value, attn_mask, 0 if is_causal else None, scale, enable_gqa)
+        return _attend(query, key, value, attn_mask, 0 if is_causal else None, scale, enable_gqa)
 
 
 class Nn:

@@ -11,39 +11,39 @@ from typing import TYPE_CHECKING
 import simpy
 
 from kernbench._registry import hint
-from kernbench.ccl._group import Subgroup, Target
-from kernbench.ccl.algorithm import Algorithm, Neighbours, Plan, algorithm, plan
-from kernbench.ccl.algorithms import Copy, Message, exchange
+from kernbench.ccl._group import PeId, Subgroup
+from kernbench.ccl.algorithm import Algorithm, CollectivePlan, Neighbours, algorithm, plan
+from kernbench.ccl.algorithms import Copy, PeerMessage, exchange
 from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve_algorithm_config
 from kernbench.config import AUTO, CclConfig
 from kernbench.config._ccl import COLLECTIVES
 from kernbench.errors import CollectiveMismatchError, ConfigError, PlacementError, quote
 from kernbench.runtime_api._device_tensor import DeviceTensor, deploy_like
 from kernbench.runtime_api._devices import Start
-from kernbench.runtime_api._layout import Layout, Region, Run, along, chunks, elements, runs, stacked, whole
-from kernbench.runtime_api.collective import Collectives, Shard, title
-from kernbench.runtime_api.work import Call, Exchange, Launch, Mailbox, Meeting, Part
+from kernbench.runtime_api._layout import CopyRun, Layout, Region, along, chunks, elements, runs, stacked, whole_region
+from kernbench.runtime_api.collective import Collectives, ShardArguments, title
+from kernbench.runtime_api.work import Call, Exchange, LaunchCall, Mailbox, Meeting, TensorPart
 
 if TYPE_CHECKING:
     from kernbench.ccl._group import Place
-    from kernbench.runtime_api._devices import Host
+    from kernbench.runtime_api._devices import HostProgram
     from kernbench.runtime_api.work import Work
     from kernbench.triton_emu.tl_context import TLContext
 
-MOST_RUNS = 4096
+_MOST_RUNS = 4096
 
-Key = tuple[object, ...]
+_Key = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class CopyRoute:
     """The runs that copy a part of a tensor of member `source` to one of member `target`."""
 
     source: int
     target: int
     of: DeviceTensor
     to: DeviceTensor
-    runs: Sequence[Run]
+    runs: Sequence[CopyRun]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ def direct(name: str, pairs: frozenset[tuple[int, int]]) -> Algorithm:
     return algorithm(exchange, no_args, name="exchange", topology=Pairs(pairs), mapper="by_shard", collective=name)
 
 
-def tasks(routes: Sequence[Route], members: int) -> list[dict[Target, tuple[object, ...]]]:
+def _tasks(routes: Sequence[CopyRoute], members: int) -> list[dict[PeId, tuple[object, ...]]]:
     """Return the arguments of `exchange` on the PEs of each member: all members use the same PEs, some of them idle."""
     places = sorted({place for route in routes for run in route.runs for place in run.holders})
-    found: list[dict[Target, tuple[list[Message], list[Message], list[Copy]]]] = [
+    found: list[dict[PeId, tuple[list[PeerMessage], list[PeerMessage], list[Copy]]]] = [
         {place: ([], [], []) for place in places} for _ in range(members)
     ]
     for route in routes:
@@ -94,7 +94,7 @@ def tasks(routes: Sequence[Route], members: int) -> list[dict[Target, tuple[obje
     ]
 
 
-def checked_runs(part: Region, other: Region, most: int = MOST_RUNS) -> list[Run]:
+def checked_runs(part: Region, other: Region, most: int = _MOST_RUNS) -> list[CopyRun]:
     found = runs(part, other)
     if len(found) > most:
         raise PlacementError(
@@ -104,14 +104,14 @@ def checked_runs(part: Region, other: Region, most: int = MOST_RUNS) -> list[Run
     return found
 
 
-def route(source: int, of: Part, target: int, to: Part) -> Route:
+def route(source: int, of: TensorPart, target: int, to: TensorPart) -> CopyRoute:
     """Copy a part of one member's tensor to a part of another's: by dims if their shapes agree, else in order."""
     a, b = of.tensor, to.tensor
     placed = (tuple(a.shape), tuple(b.shape)) == (a.layout.shape, b.layout.shape)
     part: Region | None
     other: Region | None
     if of.n is None and a.layout.shape == b.layout.shape and a.shape == b.shape:
-        part, other = whole(a.layout), whole(b.layout)
+        part, other = whole_region(a.layout), whole_region(b.layout)
     elif of.n is not None and placed and a.shape[1:] == b.shape[1:]:
         part, other = along(a.layout, 0, of.first, of.first + of.n), along(b.layout, 0, to.first, to.first + of.n)
     else:
@@ -119,10 +119,10 @@ def route(source: int, of: Part, target: int, to: Part) -> Route:
         part, other = (elements(p.tensor.layout, p.first * row, (p.first + n) * row) for p in (of, to))
     if part is None or other is None:
         raise out_of_order(a, b)
-    return Route(source, target, a, b, checked_runs(part, other))
+    return CopyRoute(source, target, a, b, checked_runs(part, other))
 
 
-def routes(calls: Sequence[Exchange]) -> list[Route]:
+def routes(calls: Sequence[Exchange]) -> list[CopyRoute]:
     found = []
     for r, sender in enumerate(calls):
         for j, part in sender.sends.items():
@@ -151,16 +151,16 @@ def out_of_order(of: DeviceTensor, to: DeviceTensor) -> PlacementError:
     )
 
 
-def copying(host: Host, routes: Sequence[Route], name: str) -> Start:
+def copying(host: HostProgram, routes: Sequence[CopyRoute], name: str) -> Start:
     """Return a function that starts device-local copies; it keeps the tensors alive."""
-    (args,) = tasks(routes, 1)
+    (args,) = _tasks(routes, 1)
     return lambda: host.engine.launch(routes[0].of.sip, list(args), exchange, args, name).done
 
 
 class Transport:
     """Maps a group's collectives to launches on the machine."""
 
-    def __init__(self, host: Host, collectives: Collectives) -> None:
+    def __init__(self, host: HostProgram, collectives: Collectives) -> None:
         self._host = host
         self._collectives = collectives
 
@@ -181,14 +181,14 @@ class Transport:
 
         `key` names the queues: on one device, collectives with the same key run one after another.
         """
-        launches = [call for call in calls if isinstance(call, Launch)]
+        launches = [call for call in calls if isinstance(call, LaunchCall)]
         if launches:
             return self._launch(group, launches, key)
         return self._exchange([group.devices[m] for m in members], [c for c in calls if isinstance(c, Exchange)], key)
 
     def _exchange(self, sips: Sequence[int], calls: Sequence[Exchange], key: str) -> list[Start]:
         moves = routes(calls)
-        todo = tasks(moves, len(sips))
+        todo = _tasks(moves, len(sips))
         if not todo[0]:
             return [self._nothing] * len(sips)
         pairs = frozenset((move.source, move.target) for move in moves if move.source != move.target)
@@ -196,7 +196,7 @@ class Transport:
         given = {(sip, *at): (args, 0) for sip, own in zip(sips, todo, strict=True) for at, args in own.items()}
         return self._starts(key, planned, given, {})
 
-    def _launch(self, group: ProcessGroup, calls: Sequence[Launch], key: str) -> list[Start]:
+    def _launch(self, group: ProcessGroup, calls: Sequence[LaunchCall], key: str) -> list[Start]:
         """Start the kernel of a plan on the shards of each member; on several shards of one PE, one after another."""
         shards = [call.shards() for call in calls]
         if not any(shards):
@@ -212,7 +212,9 @@ class Transport:
         }
         return self._starts(key, replace(planned, algorithm=several), args, {})
 
-    def _plan(self, group: ProcessGroup, call: Launch, shards: Sequence[Mapping[Target, Sequence[Shard]]]) -> Plan:
+    def _plan(
+        self, group: ProcessGroup, call: LaunchCall, shards: Sequence[Mapping[PeId, Sequence[ShardArguments]]]
+    ) -> CollectivePlan:
         """Select the algorithm: the group's, else that of ccl.yaml, else the best."""
         places, sips, config = list(shards[0]), group.devices, self._config
         named = group.algorithms.get(call.name)
@@ -233,7 +235,7 @@ class Transport:
         return load_ccl_config(machine=self._host.config)
 
     def _starts(
-        self, key: str, planned: Plan, shards: Mapping[Place, Shard], options: Mapping[str, object]
+        self, key: str, planned: CollectivePlan, shards: Mapping[Place, ShardArguments], options: Mapping[str, object]
     ) -> list[Start]:
         starts = self._collectives.starts(planned, key, shards, title(planned.algorithm), options)
         self._host.requests += len(starts)
@@ -252,11 +254,11 @@ def _each(kernel: Callable[..., object], calls: Sequence[tuple[object, ...]], *,
 class Packer:
     """The buffers and runs of one rank's calls in a group, cached for later calls."""
 
-    moves: dict[Key, tuple[Layout, list[list[Run]]] | None] = field(default_factory=dict)
-    tensors: dict[Key, DeviceTensor] = field(default_factory=dict)
+    moves: dict[_Key, tuple[Layout, list[list[CopyRun]]] | None] = field(default_factory=dict)
+    tensors: dict[_Key, DeviceTensor] = field(default_factory=dict)
 
     def packed(
-        self, host: Host, given: Sequence[DeviceTensor], part: DeviceTensor, n: int, *, unpack: bool
+        self, host: HostProgram, given: Sequence[DeviceTensor], part: DeviceTensor, n: int, *, unpack: bool
     ) -> tuple[DeviceTensor, Sequence[Start]]:
         """Return one tensor in the order of the kernels, and the starts of the copies to it (`unpack`: from it)."""
         key = part.dtype, n, unpack, *((t.layout.shape, t.layout.placement) for t in (part, *given))
@@ -271,13 +273,13 @@ class Packer:
             self.tensors[place] = deploy_like(host, layout, given[0].device, f"packed {given[0].name}")
         pack = self.tensors[place]
         ends = zip([given[0]] * n if len(given) == 1 else given, found, strict=True)
-        routes = [Route(0, 0, pack, t, own) if unpack else Route(0, 0, t, pack, own) for t, own in ends]
+        routes = [CopyRoute(0, 0, pack, t, own) if unpack else CopyRoute(0, 0, t, pack, own) for t, own in ends]
         return pack, (copying(host, routes, "unpack" if unpack else "pack"),)
 
 
 def _moves(
     given: Sequence[DeviceTensor], part: DeviceTensor, n: int, unpack: bool
-) -> tuple[Layout, list[list[Run]]] | None:
+) -> tuple[Layout, list[list[CopyRun]]] | None:
     """Return the layout of a packed tensor and the runs between it and the ranks' parts; None if they are in place."""
     base, regions = _regions(given, part, n)
     layout = stacked(base, n)
@@ -297,7 +299,7 @@ def _regions(given: Sequence[DeviceTensor], part: DeviceTensor, n: int) -> tuple
     if len(given) == 1:
         found = chunks(given[0].layout, n, base.shape)
     elif all(t.layout.shape == base.shape for t in given):
-        found = [whole(t.layout) for t in given]
+        found = [whole_region(t.layout) for t in given]
     if found is not None:
         return base, found
     flat = base.flat()
@@ -334,7 +336,7 @@ class ProcessGroup:
     """
 
     def __init__(
-        self, host: Host, ranks: Sequence[int], devices: Sequence[int], name: str, title: str,
+        self, host: HostProgram, ranks: Sequence[int], devices: Sequence[int], name: str, title: str,
         algorithms: Mapping[str, Algorithm], transport: Transport,
     ) -> None:  # fmt: skip
         self.ranks, self.devices, self.name, self.title = tuple(ranks), tuple(devices), name, title
@@ -418,7 +420,7 @@ class _Scope:
 class Groups:
     """The process groups of a session: the world of each rank, and the groups made in it."""
 
-    def __init__(self, host: Host, collectives: Collectives) -> None:
+    def __init__(self, host: HostProgram, collectives: Collectives) -> None:
         self._host = host
         self._transport = Transport(host, collectives)
         self._outside, self._spawned = _Scope(), _Scope()

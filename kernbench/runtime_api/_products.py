@@ -14,9 +14,9 @@ from kernbench.ops.matmul import (
     ONE_PE,
     USES,
     Choice,
-    Placement,
+    PlacementLike,
     Product,
-    choose,
+    choose_placement,
     named,
     near,
     partial_sums,
@@ -27,7 +27,7 @@ from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, code_version, key_of, only_ours
 from kernbench.policy.placement.dp import DPPolicy, ShardSpec
 from kernbench.runtime_api._device_tensor import DeviceTensor, deploy
-from kernbench.runtime_api._devices import Host
+from kernbench.runtime_api._devices import HostProgram
 from kernbench.runtime_api.types import DeviceSelector
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Machine
@@ -38,16 +38,16 @@ def is_alone(product: Product, choice: Choice, fixed: bool) -> bool:
     return choice.placement == "replicated" and product.batch == 1 and not fixed
 
 
-def chosen(
-    machine: Machine, product: Product, placement: Placement | None, fixed: bool = False, uses: float = USES
+def chosen_placement(
+    machine: Machine, product: Product, placement: PlacementLike | None, fixed: bool = False, uses: float = USES
 ) -> Choice:
     """Return the placement requested, the cheapest by estimate, or for "best" the fastest by simulation.
 
-    `fixed` and `uses` as for `ops.matmul.choose`.
+    `fixed` and `uses` as for `ops.matmul.choose_placement`.
     """
     if placement == BEST:
         return _best(machine, product, fixed, uses)
-    return choose(machine, product, placement, fixed, uses)
+    return choose_placement(machine, product, placement, fixed, uses)
 
 
 @lru_cache(maxsize=256)
@@ -71,14 +71,14 @@ def _best(machine: Machine, product: Product, fixed: bool, uses: float) -> Choic
 
 
 def _simulated_ns(machine: Machine, product: Product, choice: Choice, uses: float) -> float:
-    host = Host(GraphEngine(machine, log="off"), DeviceSelector())
+    host = HostProgram(GraphEngine(machine, log="off"), DeviceSelector())
     stored = {"a": product.a, "b": product.b, "c": product.c, "bias": product.bias}
     placed = {name: _laid_out(host, at, product.dtype) for name, at in stored.items() if at is not None}
     asked = replace(product, **{name: at for name, (_, at) in placed.items()})  # type: ignore[arg-type]
     tensors = {name: tensor for name, (tensor, _) in placed.items()}
     times: list[float] = []
     for _ in range(2):
-        launch(asked, choice, tensors)
+        launch_product(asked, choice, tensors)
         host.synchronize()
         ran = host.engine.records().launches
         times.append(sum((x.end_ps - x.start_ps) / 1000 + product.host_ns for x in ran) - sum(times))
@@ -88,7 +88,7 @@ def _simulated_ns(machine: Machine, product: Product, choice: Choice, uses: floa
     return times[-1] + ((times[0] - times[-1]) / uses if choice.b else 0)
 
 
-def _laid_out(host: Host, at: Stored, dtype: str) -> tuple[DeviceTensor, Stored]:
+def _laid_out(host: HostProgram, at: Stored, dtype: str) -> tuple[DeviceTensor, Stored]:
     """Allocate a matrix with the strides and holders of `at`; return it, and `at` relative to its first byte."""
     base, item = min((0, *(piece.place for piece in at.pieces))), as_dtype(dtype).itemsize
     at = Stored(at.shape, tuple(piece._replace(place=piece.place - base) for piece in at.pieces))
@@ -107,7 +107,7 @@ def _laid_out(host: Host, at: Stored, dtype: str) -> tuple[DeviceTensor, Stored]
     return DeviceTensor(host, handle, handle.layout), at
 
 
-def launch(product: Product, choice: Choice, tensors: Mapping[str, DeviceTensor]) -> None:
+def launch_product(product: Product, choice: Choice, tensors: Mapping[str, DeviceTensor]) -> None:
     """Move A and B to where the placement reads them, and compute C, on the device of the tensors."""
     a, b, c = (tensors[name] for name in "abc")
     host, config = a._host, a._host.config

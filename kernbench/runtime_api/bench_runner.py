@@ -17,7 +17,7 @@ from kernbench._dtypes import DType
 from kernbench.analysis.result import Result
 from kernbench.errors import KernbenchError, StateError, VerificationError
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api._parts import assign, largest, parts, product
+from kernbench.runtime_api._parts import assign, largest_absolute, part_slices, product_in_parts
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.types import DeviceSelector, resolve_device
@@ -44,7 +44,7 @@ def operand(
 
 def _drawn(rng: np.random.Generator, n: int, dtype: DType) -> np.ndarray:
     values = np.empty(n, dtype.numpy)
-    for where in parts(n):
+    for where in part_slices(n):
         part = values[where]
         drawn = rng.standard_normal(part.size) if dtype.is_floating_point else rng.integers(-8, 8, part.size)
         part[:] = drawn.astype(np.float32).astype(dtype.numpy)
@@ -56,8 +56,8 @@ def check_product(torch: RuntimeContext, name: str, got: Tensor, a: np.ndarray |
     atol = 0.0
     expected = None
     if a is not None and b is not None:
-        expected = product(a, b)
-        atol = a.shape[-1] * 2.0**-24 * largest(a) * largest(b)
+        expected = product_in_parts(a, b)
+        atol = a.shape[-1] * 2.0**-24 * largest_absolute(a) * largest_absolute(b)
     exact = not got.dtype.is_floating_point
     check(torch, name, got, expected, rtol=0.0 if exact else _eps(got.dtype), atol=0.0 if exact else atol)
 
@@ -73,7 +73,7 @@ def check(
     shape, expected = values.shape, np.broadcast_to(expected, values.shape)
     values, expected = values.reshape(-1), expected.reshape(-1)
     count, worst, largest_error = 0, 0, -np.inf
-    for where in parts(values.size):
+    for where in part_slices(values.size):
         value = values[where].astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             wanted = expected[where].astype(got.dtype.numpy).astype(np.float64)
@@ -112,10 +112,10 @@ class Completion(str):
 
     @property
     def ok(self) -> bool:
-        return self == OK
+        return self == _OK
 
 
-OK, FAILED, NO_REQUESTS = map(Completion, ("OK", "FAILED", "NO_REQUESTS"))
+_OK, _FAILED, NO_REQUESTS = map(Completion, ("OK", "FAILED", "NO_REQUESTS"))
 PASSED, WRONG, NOT_CHECKED = "PASSED", "FAILED", "NOT_CHECKED"
 
 
@@ -179,11 +179,11 @@ def run_bench(
             error = StateError(f"{name}: INCOMPLETE: not all that it asked for was done; its times are not valid")
     except KernbenchError as caught:
         error = caught
-    completion = OK if error is None else FAILED
-    correctness = PASSED if torch.checks and completion == OK else NOT_CHECKED
+    completion = _OK if error is None else _FAILED
+    correctness = PASSED if torch.checks and completion == _OK else NOT_CHECKED
     if isinstance(error, VerificationError):
         correctness = WRONG
-    if completion == OK and not torch.requests and not getattr(bench_fn, "is_milestone", False):
+    if completion == _OK and not torch.requests and not getattr(bench_fn, "is_milestone", False):
         completion = NO_REQUESTS
         error = StateError(f"{name}: NO_REQUESTS: the bench launched nothing and copied nothing; launch a kernel")
     program = f"bench {name}" if hasattr(bench_fn, "name") else name

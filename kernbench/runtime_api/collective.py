@@ -17,10 +17,10 @@ import simpy
 from kernbench._dtypes import DType, as_dtype
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import hottest, pe_window
-from kernbench.ccl.algorithm import Plan, plan
+from kernbench.ccl.algorithm import CollectivePlan, plan
 from kernbench.ccl.alpha_beta import Simulate
 from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.tuner import NEAR, Tuner, with_variants
+from kernbench.ccl.tuner import MODEL_TOLERANCE, Tuner, with_variants
 from kernbench.components.builtin.queues import check_read
 from kernbench.config import AUTO
 from kernbench.errors import (
@@ -42,10 +42,10 @@ from kernbench.triton_emu._handles import Pointer
 
 if TYPE_CHECKING:
     from kernbench.analysis._records import LinkTable
-    from kernbench.ccl._group import Place, Target
+    from kernbench.ccl._group import PeId, Place
     from kernbench.ccl.algorithm import Algorithm
     from kernbench.config import CclConfig
-    from kernbench.runtime_api._devices import Host
+    from kernbench.runtime_api._devices import HostProgram
     from kernbench.sim_engine._host_requests import QueueState
     from kernbench.topology.builder import Machine
 
@@ -57,7 +57,7 @@ class DrainCheck:
     each device's program, and not as they are when the last device ends.
     """
 
-    def __init__(self, engine: GraphEngine, plan: Plan, key: str, title: str) -> None:
+    def __init__(self, engine: GraphEngine, plan: CollectivePlan, key: str, title: str) -> None:
         self._engine, self._plan, self._key, self._title = engine, plan, key, title
         self._left = len(plan.sips)
         self._noted: dict[tuple[Place, str], tuple[int, int]] = {}
@@ -85,7 +85,7 @@ _TYPES = {1: "i8", 2: "f16", 4: "f32", 8: "f64"}  # itemsize: a type of this siz
 
 
 # The pointers (or arguments) and the number of elements of a kernel on one shard.
-Shard = tuple[Sequence[object], int]
+ShardArguments = tuple[Sequence[object], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,14 @@ class Collectives:
 
     def chosen(
         self, config: CclConfig, collective: str, nbytes: int, itemsize: int, sips: Sequence[int],
-        places: Sequence[Target], *, by_model: bool = False,
-    ) -> Plan:  # fmt: skip
+        places: Sequence[PeId], *, by_model: bool = False,
+    ) -> CollectivePlan:  # fmt: skip
         """Return the plan of `algorithm: auto` for a collective with torch's meaning; `by_model` as for `tuner_of`."""
         tuner = tuner_of(self._engine.machine, config, by_model=by_model)
         decision = tuner.choose(collective, nbytes, sips=sips, places=places, itemsize=itemsize)
         return tuner.plan(decision, sips, places)
 
-    def install(self, plan: Plan, key: str) -> Queues:
+    def install(self, plan: CollectivePlan, key: str) -> Queues:
         """Return the queues of a plan for the user `key`; at first use, send them to the PEs."""
         a = plan.algorithm
         sizes = (a.buffer_kind, a.n_slots, a.slot_size, a.credit_bytes, a.vc_chunk_size)
@@ -124,7 +124,12 @@ class Collectives:
         return self._installed[identity]
 
     def starts(
-        self, plan: Plan, key: str, shards: Mapping[Place, Shard], name: str, options: Mapping[str, object]
+        self,
+        plan: CollectivePlan,
+        key: str,
+        shards: Mapping[Place, ShardArguments],
+        name: str,
+        options: Mapping[str, object],
     ) -> dict[int, Start]:
         """Return a function per device that starts a collective and returns the event of the device's completion."""
         if plan.algorithm.scratch is not None:
@@ -152,10 +157,12 @@ class Collectives:
 
         return {sip: partial(start, sip) for sip in plan.sips}
 
-    def _shared(self, plan: Plan, key: str, shards: Mapping[Place, Shard]) -> dict[Place, Shard]:
+    def _shared(
+        self, plan: CollectivePlan, key: str, shards: Mapping[Place, ShardArguments]
+    ) -> dict[Place, ShardArguments]:
         """Give all programs of a device its one shard, and scratch memory, which is kept for the next call."""
         assert plan.algorithm.scratch is not None
-        shared: dict[int, Shard] = {}
+        shared: dict[int, ShardArguments] = {}
         for sip, place in {place[0]: place for place in shards}.items():
             pointers, n = shards[place]
             if not isinstance(pointers[0], Pointer):
@@ -179,7 +186,7 @@ class Collectives:
             self._scratches[key, holder, places, nbytes] = found
         return found or 0
 
-    def _send(self, plan: Plan, key: str) -> Queues:
+    def _send(self, plan: CollectivePlan, key: str) -> Queues:
         engine, a = self._engine, plan.algorithm
         rings = self._reserve(plan)
         if not rings:
@@ -189,7 +196,7 @@ class Collectives:
         installed = [engine.install(sip, wiring, name) for sip, wiring in _wirings(plan, rings).items()]
         return Queues(name, simpy.AllOf(engine.env, installed))
 
-    def _reserve(self, plan: Plan) -> dict[tuple[Place, str], int]:
+    def _reserve(self, plan: CollectivePlan) -> dict[tuple[Place, str], int]:
         a = plan.algorithm
         nbytes = (a.n_slots or 0) * (a.slot_size or 0)
         rings: dict[tuple[Place, str], int] = {}
@@ -219,9 +226,9 @@ class Collectives:
         (allocators.sram(*place[:2]) if kind == "sram" else allocators.pe(*place)).free(address)
 
 
-def _wirings(plan: Plan, rings: Mapping[tuple[Place, str], int]) -> dict[int, dict[Target, list[QueueSpec]]]:
+def _wirings(plan: CollectivePlan, rings: Mapping[tuple[Place, str], int]) -> dict[int, dict[PeId, list[QueueSpec]]]:
     a = plan.algorithm
-    found: dict[int, dict[Target, list[QueueSpec]]] = {}
+    found: dict[int, dict[PeId, list[QueueSpec]]] = {}
     for (sip, cube, pe), role in plan.programs.items():
         if role.neighbours:
             found.setdefault(sip, {})[cube, pe] = [
@@ -262,7 +269,7 @@ class CollectiveRun:
 
 
 def run(
-    machine: Machine, planned: Plan, nbytes: int, *, dtype: object = "f16", data: bool = False, **call: Any,
+    machine: Machine, planned: CollectivePlan, nbytes: int, *, dtype: object = "f16", data: bool = False, **call: Any,
 ) -> CollectiveRun:  # fmt: skip
     """Run a collective once, alone on an idle machine.
 
@@ -277,7 +284,7 @@ def run(
     shards = {place: _shard(engine, place, nbytes, kind, planned) for place in holders}
     values = _fill(engine, shards, nbytes, kind) if data else {}
     ends = shards
-    given: dict[Place, Shard] = {place: ([at], n_elem) for place, at in shards.items()}
+    given: dict[Place, ShardArguments] = {place: ([at], n_elem) for place, at in shards.items()}
     if planned.algorithm.collective in OUT_OF_PLACE:
         ends = {place: _shard(engine, place, nbytes, kind, planned) for place in holders}
         given = {place: ([at, ends[place]], n_elem) for place, at in shards.items()}
@@ -290,7 +297,7 @@ def run(
     engine.run()  # the last credits
     result = Result(engine.records(), planned.algorithm.name)
     if values:
-        check(engine, planned, {place: end.va for place, end in ends.items()}, values, kind)
+        check_results(engine, planned, {place: end.va for place, end in ends.items()}, values, kind)
     start, end = pe_window(result.records)
     busy = {link: ps - before.get(link, 0) for link, ps in _busy_ps(result.records.links).items()}
     # A single participant does nothing.
@@ -302,7 +309,7 @@ def run(
 def simulator(machine: Machine) -> Simulate:
     """Return the function by which a tuner simulates a plan [ns]; cached, so that a machine is measured once."""
 
-    def simulate(planned: Plan, nbytes: int, itemsize: int) -> float:
+    def simulate(planned: CollectivePlan, nbytes: int, itemsize: int) -> float:
         return run(machine, planned, nbytes, dtype=_TYPES[itemsize]).latency_ns
 
     return simulate
@@ -323,11 +330,11 @@ def _tuner(machine: Machine, spec: str, by_model: bool) -> Tuner:
     config = load_ccl_config(json.loads(spec))
     known = [resolve_algorithm_config(name, config) for name in names(config, contribution="rank")]
     if by_model:
-        return Tuner(machine, with_variants(known), simulate=simulator(machine), refine=0, near=NEAR)
+        return Tuner(machine, with_variants(known), simulate=simulator(machine), refine=0, near=MODEL_TOLERANCE)
     return Tuner(machine, known, simulate=simulator(machine))
 
 
-def _shard(engine: GraphEngine, place: Place, nbytes: int, kind: DType, plan: Plan) -> Pointer:
+def _shard(engine: GraphEngine, place: Place, nbytes: int, kind: DType, plan: CollectivePlan) -> Pointer:
     """Allocate in the slice of a PE, mapped at the physical address on the PEs that work on the shard only."""
     pa = engine.allocators.pe(*place).alloc_hbm(nbytes)
     sip = place[0]
@@ -351,8 +358,12 @@ def _fill(engine: GraphEngine, shards: Mapping[Place, Pointer], nbytes: int, kin
     return values
 
 
-def check(
-    engine: GraphEngine, plan: Plan, ends: Mapping[Place, int], values: Mapping[Place, np.ndarray], kind: DType
+def check_results(
+    engine: GraphEngine,
+    plan: CollectivePlan,
+    ends: Mapping[Place, int],
+    values: Mapping[Place, np.ndarray],
+    kind: DType,
 ) -> None:
     for places in plan.shards:
         given = [values[place] for place in places]
@@ -387,15 +398,15 @@ def _expected(collective: str, given: list[np.ndarray], rank: int) -> np.ndarray
 Given = Tensor | Sequence[Tensor]
 
 
-def collective(
-    host: Host, collectives: Collectives, tensors: Sequence[Given], algorithm: AlgorithmLike | None,
+def queue_collective(
+    host: HostProgram, collectives: Collectives, tensors: Sequence[Given], algorithm: AlgorithmLike | None,
     config: CclLike | None, name: str | None, n_slots: int | None, call: dict[str, object], by_model: bool = False,
-) -> Plan:  # fmt: skip
+) -> CollectivePlan:  # fmt: skip
     """Queue a collective on the devices of `tensors`, and return its plan; `by_model` as for `tuner_of`."""
     given = _checked(tensors)
     firsts = [own[0] for own in given]
     planned = _planned(host, collectives, firsts, algorithm, config, n_slots, by_model)
-    shards: dict[Place, Shard] = {
+    shards: dict[Place, ShardArguments] = {
         (own[0].sip, *pe): ([_shard_of(tensor, *pe)[0] for tensor in own], _shard_of(own[0], *pe)[1])
         for own in given
         for pe in own[0].pes
@@ -441,9 +452,9 @@ def _checked(tensors: object) -> list[tuple[DeviceTensor, ...]]:
 
 
 def _planned(
-    host: Host, collectives: Collectives, tensors: Sequence[DeviceTensor], algorithm: AlgorithmLike | None,
+    host: HostProgram, collectives: Collectives, tensors: Sequence[DeviceTensor], algorithm: AlgorithmLike | None,
     config: CclLike | None, n_slots: int | None, by_model: bool,
-) -> Plan:  # fmt: skip
+) -> CollectivePlan:  # fmt: skip
     sips = [tensor.sip for tensor in tensors]
     if algorithm is None:
         config = load_ccl_config(config, host.config)

@@ -23,8 +23,8 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api import _devices as devices
 from kernbench.runtime_api import _operators as operators
 from kernbench.runtime_api import tensor, types
-from kernbench.runtime_api._device_tensor import DeviceTensor, deploy, launch
-from kernbench.runtime_api._devices import Host, warn
+from kernbench.runtime_api._device_tensor import DeviceTensor, deploy, queue_launch
+from kernbench.runtime_api._devices import HostProgram, warn
 from kernbench.runtime_api._multiprocessing import Multiprocessing
 from kernbench.runtime_api.tensor import CPU, HostTensor, Tensor, as_shape
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector, resolve_device
@@ -36,7 +36,7 @@ from kernbench.topology.builder import Machine, resolve_topology
 if TYPE_CHECKING:
     from typing import Self
 
-    from kernbench.ccl.algorithm import Plan
+    from kernbench.ccl.algorithm import CollectivePlan
     from kernbench.ccl.install import AlgorithmLike, CclLike
     from kernbench.runtime_api.collective import Collectives
     from kernbench.runtime_api.distributed import Distributed
@@ -66,17 +66,17 @@ class TypeNames:
 
 
 SizeLike = int | Sequence[int]
-Values = Callable[[tuple[int, ...]], Any]
+_Values = Callable[[tuple[int, ...]], Any]
 
 
-class Options(TypedDict, total=False):
+class _Options(TypedDict, total=False):
     dtype: DType | str | None
     device: DeviceLike | None
     dp: DPPolicy | None
     name: str | None
 
 
-def _all(value: float) -> Values:
+def _all(value: float) -> _Values:
     """Return a factory of broadcast constants, which take no memory."""
     return lambda shape: np.broadcast_to(np.asarray(value), shape)
 
@@ -88,7 +88,7 @@ def _default(values: np.ndarray) -> DType:
 class _Devices:
     """Common to both names of the device module: a device is a SIP."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: HostProgram) -> None:
         self._host = host
 
     def is_available(self) -> bool:
@@ -121,7 +121,7 @@ class Ahbm(_Devices):
         """Return the queue of `device` (default: the current one); each device has one."""
         return self._host.stream(self._host.index(device))
 
-    def graph(self) -> AbstractContextManager[devices.Graph]:
+    def graph(self) -> AbstractContextManager[devices.LaunchGraph]:
         """Capture the launches on the current device inside the with-block; `replay()` of the graph queues them.
 
         The host sends a graph in one message, and the device starts each launch at the end of the previous one without
@@ -130,7 +130,7 @@ class Ahbm(_Devices):
         Returns
         -------
         context manager
-            Of the `Graph`.
+            Of the `LaunchGraph`.
 
         Raises
         ------
@@ -242,7 +242,7 @@ class RuntimeContext(TypeNames):
         self.target_device = resolve_device(target_device, engine.machine.config.n_sips)
         self.correlation_id = correlation_id
         self.spec = engine.machine.spec if spec is None else spec
-        self._host = Host(engine, self.target_device)
+        self._host = HostProgram(engine, self.target_device)
         self._random: dict[Device, np.random.Generator] = {}
         self._seed = 0
         self.ahbm = Ahbm(self._host)
@@ -255,24 +255,24 @@ class RuntimeContext(TypeNames):
 
     # -- new tensors
 
-    def empty(self, *size: SizeLike, **options: Unpack[Options]) -> Tensor:
+    def empty(self, *size: SizeLike, **options: Unpack[_Options]) -> Tensor:
         """Return a tensor whose values are undefined."""
         return self._new(as_shape(size), float32, None, **options)
 
-    def zeros(self, *size: SizeLike, **options: Unpack[Options]) -> Tensor:
+    def zeros(self, *size: SizeLike, **options: Unpack[_Options]) -> Tensor:
         """Return a tensor of zeros."""
         return self._new(as_shape(size), float32, _all(0.0), **options)
 
-    def ones(self, *size: SizeLike, **options: Unpack[Options]) -> Tensor:
+    def ones(self, *size: SizeLike, **options: Unpack[_Options]) -> Tensor:
         """Return a tensor of ones."""
         return self._new(as_shape(size), float32, _all(1.0), **options)
 
-    def full(self, size: SizeLike, fill_value: float, **options: Unpack[Options]) -> Tensor:
+    def full(self, size: SizeLike, fill_value: float, **options: Unpack[_Options]) -> Tensor:
         """Return a tensor filled with `fill_value`, whose type is the default type."""
         default = _default(np.asarray(fill_value))
         return self._new(as_shape((size,)), default, _all(fill_value), **options)
 
-    def arange(self, start: float, end: float | None = None, step: float = 1, **options: Unpack[Options]) -> Tensor:
+    def arange(self, start: float, end: float | None = None, step: float = 1, **options: Unpack[_Options]) -> Tensor:
         """Return start, start + step, ... below end; `arange(end)` begins at 0."""
         first, last = (0, start) if end is None else (start, end)
         if step == 0 or (last - first) / step < 0:
@@ -280,11 +280,11 @@ class RuntimeContext(TypeNames):
         values = np.arange(first, last, step)
         return self._new(values.shape, _default(values), lambda _: values, **options)
 
-    def rand(self, *size: SizeLike, **options: Unpack[Options]) -> Tensor:
+    def rand(self, *size: SizeLike, **options: Unpack[_Options]) -> Tensor:
         """Return random numbers, uniform in [0, 1)."""
         return self._drawn(as_shape(size), np.random.Generator.random, **options)
 
-    def randn(self, *size: SizeLike, **options: Unpack[Options]) -> Tensor:
+    def randn(self, *size: SizeLike, **options: Unpack[_Options]) -> Tensor:
         """Return random numbers of the standard normal distribution."""
         return self._drawn(as_shape(size), np.random.Generator.standard_normal, **options)
 
@@ -293,7 +293,7 @@ class RuntimeContext(TypeNames):
         self._seed = seed
         self._random.clear()
 
-    def tensor(self, data: Any, **options: Unpack[Options]) -> Tensor:
+    def tensor(self, data: Any, **options: Unpack[_Options]) -> Tensor:
         """Return a tensor with a copy of `data`: numbers, nested sequences, or an array, which keeps its type."""
         values = np.asarray(data)
         default = as_dtype(values.dtype) if hasattr(data, "dtype") else _default(values)
@@ -305,25 +305,25 @@ class RuntimeContext(TypeNames):
             raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
         return HostTensor(self._host, array)
 
-    def zeros_like(self, input: Tensor, **options: Unpack[Options]) -> Tensor:
+    def zeros_like(self, input: Tensor, **options: Unpack[_Options]) -> Tensor:
         """Return zeros with the shape, type, device and placement of `input`."""
         return self._like(input, _all(0.0), **options)
 
-    def empty_like(self, input: Tensor, **options: Unpack[Options]) -> Tensor:
+    def empty_like(self, input: Tensor, **options: Unpack[_Options]) -> Tensor:
         """Return a tensor with the shape, type, device and placement of `input`; its values are undefined."""
         return self._like(input, None, **options)
 
-    def _like(self, input: Tensor, values: Values | None, **options: Unpack[Options]) -> Tensor:
+    def _like(self, input: Tensor, values: _Values | None, **options: Unpack[_Options]) -> Tensor:
         dtype = options.get("dtype")
         kind = input.dtype if dtype is None else as_dtype(dtype)
         device = options.get("device")
         where = None if device is None else self._host.device(device)
         if isinstance(input, DeviceTensor) and where in (None, input.device) and options.get("dp") is None:
             return self._filled(input._like(kind, options.get("name")), values)
-        placed: Options = {**options, "dtype": kind, "device": input.device if device is None else device}
+        placed: _Options = {**options, "dtype": kind, "device": input.device if device is None else device}
         return self._new(tuple(input.shape), kind, values, **placed)
 
-    def _drawn(self, shape: tuple[int, ...], draw: Callable[..., Any], **options: Unpack[Options]) -> Tensor:
+    def _drawn(self, shape: tuple[int, ...], draw: Callable[..., Any], **options: Unpack[_Options]) -> Tensor:
         dtype = options.get("dtype")
         if dtype is not None and not as_dtype(dtype).is_floating_point:
             raise RuntimeError(f"random numbers have a floating point type, not {as_dtype(dtype)}")
@@ -339,7 +339,7 @@ class RuntimeContext(TypeNames):
         return self._random[device]
 
     def _new(
-        self, shape: tuple[int, ...], default: DType, values: Values | None, *, dtype: DType | str | None = None,
+        self, shape: tuple[int, ...], default: DType, values: _Values | None, *, dtype: DType | str | None = None,
         device: DeviceLike | None = None, dp: DPPolicy | None = None, name: str | None = None,
     ) -> Tensor:  # fmt: skip
         if min(shape, default=0) < 0:
@@ -353,7 +353,7 @@ class RuntimeContext(TypeNames):
             return HostTensor(self._host, array)
         return self._filled(deploy(self._host, shape, kind, place, dp, name), values)
 
-    def _filled(self, tensor: DeviceTensor, values: Values | None) -> Tensor:
+    def _filled(self, tensor: DeviceTensor, values: _Values | None) -> Tensor:
         if values is not None and self._host.engine.data:
             tensor.poke(np.asarray(values(tuple(tensor.shape))))
         return tensor
@@ -421,12 +421,12 @@ class RuntimeContext(TypeNames):
         *args
             Tensors on the current device, and values.
         """
-        launch(self._host, self._host.current, name, kernel, args)
+        queue_launch(self._host, self._host.current, name, kernel, args)
 
     def collective(
         self, tensors: Sequence[Tensor | Sequence[Tensor]], algorithm: AlgorithmLike | None = None, *,
         config: CclLike | None = None, name: str | None = None, n_slots: int | None = None, **call: Any,
-    ) -> Plan:  # fmt: skip
+    ) -> CollectivePlan:  # fmt: skip
         """Queue a collective over several devices: by default an all-reduce of one tensor per device.
 
         Returns at once, like `launch`. A program that drives every device by itself uses this; one program for each
@@ -454,9 +454,9 @@ class RuntimeContext(TypeNames):
         Plan
             The algorithm, and its participants.
         """
-        from kernbench.runtime_api.collective import collective
+        from kernbench.runtime_api.collective import queue_collective
 
-        return collective(self._host, self._collectives, tensors, algorithm, config, name, n_slots, call)
+        return queue_collective(self._host, self._collectives, tensors, algorithm, config, name, n_slots, call)
 
     @property
     def is_open(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import StateError, quote
 from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api._devices import Host, Start, warn
+from kernbench.runtime_api._devices import HostProgram, Start, warn
 from kernbench.runtime_api._process_group import (
     NON_GROUP_MEMBER,
     Algorithms,
@@ -19,14 +19,14 @@ from kernbench.runtime_api._process_group import (
     ProcessGroup,
 )
 from kernbench.runtime_api.tensor import Tensor
-from kernbench.runtime_api.work import Call, Coalesced, Exchange, Launch, P2POp, Part, ReduceOp, Work
+from kernbench.runtime_api.work import Call, Coalesced, Exchange, LaunchCall, P2POp, ReduceOp, TensorPart, Work
 
 if TYPE_CHECKING:
     from kernbench.ccl.install import AlgorithmLike
     from kernbench.runtime_api.collective import Collectives
 
 GroupLike = ProcessGroup | int | None
-Root = tuple[str, int | None, int | None] | tuple[str, int | None, int | None, int]  # src or dst, and a default
+_Root = tuple[str, int | None, int | None] | tuple[str, int | None, int | None, int]  # src or dst, and a default
 
 
 BACKEND = "ahbm"
@@ -55,7 +55,7 @@ class Distributed(DistributedNames):
     A collective starts when its last rank has called it, and on each device after the device's earlier work.
     """
 
-    def __init__(self, host: Host, collectives: Collectives) -> None:
+    def __init__(self, host: HostProgram, collectives: Collectives) -> None:
         self._host = host
         self._groups = Groups(host, collectives)
         self._coalescing: dict[int, Coalesced] = {}
@@ -307,7 +307,7 @@ class Distributed(DistributedNames):
     ) -> Work | None:
         """Wait for all ranks: one PE of each device notifies the others. `device_ids` and `timeout` are ignored."""
         found = self._enter(group, "barrier")
-        return None if found is None else self._done(found.call(Launch("barrier")), async_op)
+        return None if found is None else self._done(found.call(LaunchCall("barrier")), async_op)
 
     def monitored_barrier(self, group: GroupLike = None, timeout: object = None, wait_all_ranks: bool = False) -> None:
         """Wait for all ranks, on the host: it takes no simulated time.
@@ -392,7 +392,7 @@ class Distributed(DistributedNames):
         target = self._peer_of(found, "dst", dst, group_dst)
         own = self._checked(found, "isend", tensor)
         return found.mailbox.send(
-            Exchange("message", _kind(own), label="send", sends={1: Part(own)}), target, tag
+            Exchange("message", _kind(own), label="send", sends={1: TensorPart(own)}), target, tag
         ).detach()
 
     def irecv(
@@ -509,7 +509,7 @@ class Distributed(DistributedNames):
 
     def _collective(
         self, name: str, group: GroupLike, async_op: bool, tensor: Tensor, op: ReduceOp | str | None = None,
-        root: Root | None = None,
+        root: _Root | None = None,
     ) -> Work | None:  # fmt: skip
         if (found := self._enter(group, name)) is None:
             return None
@@ -518,7 +518,7 @@ class Distributed(DistributedNames):
         return self._launch(found, async_op, name, {"tensor": own}, [(own, 1)], op, member)
 
     def _rooted(
-        self, name: str, group: GroupLike, async_op: bool, tensor: Tensor, root: Root, what: str,
+        self, name: str, group: GroupLike, async_op: bool, tensor: Tensor, root: _Root, what: str,
         given: Sequence[Tensor] | None,
     ) -> Work | None:  # fmt: skip
         """Gather or scatter: the root also passes a list, one tensor for each rank."""
@@ -526,7 +526,10 @@ class Distributed(DistributedNames):
             return None
         own, member = self._checked(found, name, tensor), self._member(found, *root)
         self._check_root(found, f"{name}: {what}", given, member)
-        mine, listed = {member: Part(own)}, _parts([] if given is None else self._list(found, name, what, given, own))
+        mine, listed = (
+            {member: TensorPart(own)},
+            _parts([] if given is None else self._list(found, name, what, given, own)),
+        )
         sends, receives = (mine, listed) if name == "gather" else (listed, mine)
         call = Exchange(name, _terms(found, root=member), {"tensor": own}, sends=sends, receives=receives)
         return self._done(found.call(call), async_op)
@@ -570,7 +573,7 @@ class Distributed(DistributedNames):
         if root is not None:
             options["root"] = root
         terms = _terms(group, kind, root)
-        call = Launch(name, terms, tensors, args=args, options=options, before=before, after=after)
+        call = LaunchCall(name, terms, tensors, args=args, options=options, before=before, after=after)
         return self._done(group.call(call), async_op)
 
     def _receive(
@@ -580,7 +583,7 @@ class Distributed(DistributedNames):
             return None
         source = None if src is None and group_src is None else self._peer_of(found, "src", src, group_src)
         own = self._checked(found, name, tensor)
-        call = Exchange("message", _kind(own), label="recv", receives={0: Part(own)})
+        call = Exchange("message", _kind(own), label="recv", receives={0: TensorPart(own)})
         return found.mailbox.receive(call, source, tag)
 
     # -- arguments
@@ -690,8 +693,8 @@ def _kind(tensor: DeviceTensor) -> dict[str, object]:
     return {"shape": tuple(tensor.shape), "dtype": str(tensor.dtype)}
 
 
-def _parts(tensors: Sequence[DeviceTensor]) -> dict[int, Part]:
-    return {i: Part(tensor) for i, tensor in enumerate(tensors)}
+def _parts(tensors: Sequence[DeviceTensor]) -> dict[int, TensorPart]:
+    return {i: TensorPart(tensor) for i, tensor in enumerate(tensors)}
 
 
 def _fill(what: str, target: list[Any], objects: Sequence[Any]) -> None:
@@ -700,7 +703,7 @@ def _fill(what: str, target: list[Any], objects: Sequence[Any]) -> None:
     target[:] = objects
 
 
-def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequence[int] | None) -> dict[int, Part]:
+def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequence[int] | None) -> dict[int, TensorPart]:
     n, size = tensor.shape[0] if tensor.dim() else 0, group.size()
     if sizes is None:
         if not tensor.dim() or n % size:
@@ -714,4 +717,4 @@ def _splits(group: ProcessGroup, what: str, tensor: DeviceTensor, sizes: Sequenc
             f"all_to_all_single: {what}_split_sizes = {quote(list(sizes))}: expected {size} sizes whose sum is {n}, "
             f"dim 0 of {tuple(tensor.shape)}"
         )
-    return {i: Part(tensor, sum(sizes[:i]), rows) for i, rows in enumerate(sizes)}
+    return {i: TensorPart(tensor, sum(sizes[:i]), rows) for i, rows in enumerate(sizes)}

@@ -20,8 +20,8 @@ from kernbench.runtime_api.types import Device, DeviceLike
 
 if TYPE_CHECKING:
     from kernbench.compat import DeployedTensor
-    from kernbench.ops.matmul import Choice, Placement
-    from kernbench.runtime_api._devices import Host
+    from kernbench.ops.matmul import Choice, PlacementLike
+    from kernbench.runtime_api._devices import HostProgram
 
 __all__ = ["Size", "Tensor", "TensorHandle", "TensorShard", "deploy_tensor"]
 
@@ -79,7 +79,7 @@ class Tensor(ABC):
     dtype: DType
     device: Device
     _stride: tuple[int, ...]
-    _host: Host
+    _host: HostProgram
 
     # -- shape
 
@@ -190,7 +190,7 @@ class Tensor(ABC):
     def __matmul__(self, other: Any) -> Any:
         return self.matmul(other) if isinstance(other, Tensor) else NotImplemented
 
-    def matmul(self, other: Tensor, *, placement: Placement | None = None) -> Tensor:
+    def matmul(self, other: Tensor, *, placement: PlacementLike | None = None) -> Tensor:
         """Return torch's matrix product: of vectors, matrices, or batches of matrices, which broadcast."""
         from kernbench.runtime_api._operators import matmul
 
@@ -410,7 +410,7 @@ class HostTensor(Tensor):
 
     device = CPU
 
-    def __init__(self, host: Host, array: np.ndarray) -> None:
+    def __init__(self, host: HostProgram, array: np.ndarray) -> None:
         self._host = host
         self._array = array
         self.dtype = as_dtype(array.dtype)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernbench.errors import quote
 
-TYPES = ("ahbm", "cpu")
+_TYPES = ("ahbm", "cpu")
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -55,7 +55,7 @@ class Device:
 
 
 def _parsed(text: str, index: int | None) -> tuple[str, int | None]:
-    match = re.fullmatch(rf"({'|'.join(TYPES)})(?::(\d+))?", text)
+    match = re.fullmatch(rf"({'|'.join(_TYPES)})(?::(\d+))?", text)
     if match is None or (match[2] and index is not None):
         raise RuntimeError(f"device = {quote(text)} is not a device; expected one of: ahbm, ahbm:<index>, cpu")
     return match[1], int(match[2]) if match[2] else index

@@ -15,13 +15,13 @@ from kernbench._registry import hint
 from kernbench.errors import CollectiveMismatchError, KernbenchError, quote
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._devices import Later, Start, StartOfWork
-from kernbench.runtime_api.collective import Shard
+from kernbench.runtime_api.collective import ShardArguments
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine._user_code import user_line
 
 if TYPE_CHECKING:
-    from kernbench.ccl._group import Target
-    from kernbench.runtime_api._devices import Host
+    from kernbench.ccl._group import PeId
+    from kernbench.runtime_api._devices import HostProgram
     from kernbench.runtime_api._process_group import ProcessGroup, Transport
 
 
@@ -60,7 +60,7 @@ class Work:
     Of a receive, `source` is the sender's number in the group, once it is known.
     """
 
-    def __init__(self, host: Host, what: Callable[[], str]) -> None:
+    def __init__(self, host: HostProgram, what: Callable[[], str]) -> None:
         self._host = host
         self._what = what
         self.event = simpy.Event(host.engine.env)
@@ -139,7 +139,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch(Call):
+class LaunchCall(Call):
     """An algorithm's kernel on the shards of `args`: tensors, each with how many ranks' parts lie in a shard."""
 
     runs = True
@@ -152,10 +152,10 @@ class Launch(Call):
     def steps(self, begin: Start) -> Sequence[Start]:
         return (*self.before, begin, *self.after)
 
-    def shards(self) -> dict[Target, list[Shard]]:
+    def shards(self) -> dict[PeId, list[ShardArguments]]:
         if not self.args:
             return {(0, 0): [((), 1)]}
-        found: dict[Target, list[Shard]] = {}
+        found: dict[PeId, list[ShardArguments]] = {}
         part, _ = min(self.args, key=lambda arg: arg[1])
         for pe, own in sorted(part._parts().items()):
             found[pe] = [(tuple(t.pointer + first * k for t, k in self.args), n * self.args[0][1]) for first, n in own]
@@ -163,7 +163,7 @@ class Launch(Call):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorPart:
     """A whole tensor, or `n` rows of it (dim 0) from row `first`."""
 
     tensor: DeviceTensor
@@ -177,8 +177,8 @@ class Exchange(Call):
 
     runs = True
 
-    sends: Mapping[int, Part] = field(default_factory=dict)
-    receives: Mapping[int, Part] = field(default_factory=dict)
+    sends: Mapping[int, TensorPart] = field(default_factory=dict)
+    receives: Mapping[int, TensorPart] = field(default_factory=dict)
 
 
 class Coalesced:
@@ -197,7 +197,7 @@ class Meeting:
     """
 
     def __init__(
-        self, host: Host, title: str, members: Sequence[int], devices: Sequence[int], stream: str,
+        self, host: HostProgram, title: str, members: Sequence[int], devices: Sequence[int], stream: str,
         prepare: Callable[[list[Call]], list[Start]],
     ) -> None:  # fmt: skip
         self._host, self.title, self.members, self._devices = host, title, members, devices
@@ -354,7 +354,7 @@ class Mailbox:
     does not follow. Streams use queues that contain no messages of another stream.
     """
 
-    def __init__(self, host: Host, group: ProcessGroup, transport: Transport) -> None:
+    def __init__(self, host: HostProgram, group: ProcessGroup, transport: Transport) -> None:
         self._host, self._group, self._transport = host, group, transport
         self._open: list[_Post] = []
         # (source, target): for each set of queues, the stream that used it last, and its message.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from kernbench.analysis._records import NONE
 
 # Parts of a command's time in the stages of a PE: `PARTS` of the records.
-PLAN, READING, MEMORY, FETCH, GEMM, MATH, STORE, WRITING = range(8)
+PLAN, READING, MEMORY, FETCHING, GEMM, MATH, STORE, WRITING = range(8)
 READS, WRITES = 8, 9  # number of requests in READING and WRITING
 _WIDTH = 10
 

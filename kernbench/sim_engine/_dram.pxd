@@ -7,11 +7,11 @@ from kernbench.sim_engine._transaction cimport Transaction
 cdef int READ, WRITE, CLOSED
 cdef int64_t NEVER
 
-cdef class Access
+cdef class DramAccess
 cdef class Burst
 cdef class Channel
 cdef class DramSlice
-cdef class Request
+cdef class DramRequest
 
 
 cdef class Timing:
@@ -22,38 +22,38 @@ cdef class Timing:
 
 
 @cython.final
-cdef class Group:
+cdef class BankGroup:
     cdef public int64_t act, read, write
 
 
 @cython.final
 cdef class Bank:
     cdef public int64_t act, pre, read, row, write
-    cdef public Group group
+    cdef public BankGroup group
     cdef public list reads, writes
-    cdef public Access opener
-    @cython.locals(access=Access)
-    cpdef Access hit(self, list queue)
+    cdef public DramAccess opener
+    @cython.locals(access=DramAccess)
+    cpdef DramAccess hit(self, list queue)
 
 
 @cython.final
-cdef class Access:
+cdef class DramAccess:
     cdef public Burst burst
     cdef public Bank bank
     cdef public int64_t arrival, count, order, row
     cdef public int kind
-    @cython.locals(burst=Burst, twin=Burst, other=Access)
-    cpdef Access copy(self, dict copies)
+    @cython.locals(burst=Burst, twin=Burst, other=DramAccess)
+    cpdef DramAccess copy(self, dict copies)
 
 
 @cython.final
 cdef class Burst:
-    cdef public Request request
+    cdef public DramRequest request
     cdef public int64_t left, end
 
 
 @cython.final
-cdef class Request:
+cdef class DramRequest:
     cdef public Transaction txn
     cdef public int64_t bursts, done, flits, sent
     cdef public dict ready
@@ -67,16 +67,16 @@ cdef class Channel:
     cdef public object waiting
     cdef public int64_t act, act_1, act_2, act_3, act_4, begun, served, rows, worked, read, write, clock, orders, busy, reads, writes, opened, refreshed, since, due, key
     cdef public bint drains
-    @cython.locals(other=Channel, copies=dict, group=Group, its=Group, bank=Bank, twin=Bank, access=Access)
+    @cython.locals(other=Channel, copies=dict, group=BankGroup, its=BankGroup, bank=Bank, twin=Bank, access=DramAccess)
     cpdef Channel split(self, list numbers)
-    cpdef arrive(self, Access access, int64_t t, int64_t key)
+    cpdef arrive(self, DramAccess access, int64_t t, int64_t key)
     @cython.locals(queued=int64_t, size=int64_t)
-    cpdef bint has_room(self, Access access)
-    @cython.locals(bank=Bank, request=Request, txn=Transaction)
-    cpdef admit(self, Access access, int64_t t)
+    cpdef bint has_room(self, DramAccess access)
+    @cython.locals(bank=Bank, request=DramRequest, txn=Transaction)
+    cpdef admit(self, DramAccess access, int64_t t)
     @cython.locals(
         kind=int, timing=Timing, first=int64_t, chosen=Bank, column=bint, refresh=int64_t, refreshing=Bank, t=int64_t,
-        order=int64_t, soonest=int64_t, alone=bint, bank=Bank, hit=Access, head=Access, queue=list,
+        order=int64_t, soonest=int64_t, alone=bint, bank=Bank, hit=DramAccess, head=DramAccess, queue=list,
     )
     cpdef int64_t schedule(self, int64_t now, int64_t until)
     @cython.locals(every=int64_t, n=int64_t, behind=int64_t, bank=Bank)
@@ -85,9 +85,9 @@ cdef class Channel:
     cpdef refresh(self, Bank bank, int64_t t)
     @cython.locals(timing=Timing)
     cpdef row(self, Bank bank, int kind, int64_t t)
-    @cython.locals(timing=Timing, group=Group, access=Access, burst=Burst)
+    @cython.locals(timing=Timing, group=BankGroup, access=DramAccess, burst=Burst)
     cpdef column(self, Bank bank, int kind, int64_t t)
-    cpdef taken(self, Access access, int64_t t)
+    cpdef taken(self, DramAccess access, int64_t t)
 
 
 cdef class DramSlice:
@@ -100,8 +100,8 @@ cdef class DramSlice:
     cpdef on_read(self, Transaction txn)
     cpdef on_write(self, Transaction txn)
     @cython.locals(
-        now=int64_t, request=Request, line=int64_t, channel=Channel, first=int64_t, burst=Burst, start=int64_t,
-        row=int64_t, bank=int64_t, count=int64_t, access=Access, accesses=list,
+        now=int64_t, request=DramRequest, line=int64_t, channel=Channel, first=int64_t, burst=Burst, start=int64_t,
+        row=int64_t, bank=int64_t, count=int64_t, access=DramAccess, accesses=list,
     )
     cdef _take(self, Transaction txn, int kind)
     @cython.locals(asked=list, line=int64_t, channel=Channel, bursts=list, others=list, number=int64_t)
@@ -110,7 +110,7 @@ cdef class DramSlice:
     @cython.locals(following=int64_t, channel=Channel)
     cpdef _continue(self, int64_t t)
     @cython.locals(txn=Transaction, ready=dict, count=int64_t)
-    cdef done(self, Request request, int64_t end, Channel channel)
+    cdef done(self, DramRequest request, int64_t end, Channel channel)
     @cython.locals(txn=Transaction, n=int64_t, now=int64_t, size=int64_t)
-    cpdef _release(self, Request request)
+    cpdef _release(self, DramRequest request)
     cpdef _acknowledge(self, Transaction txn)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 READ, WRITE = 0, 1
 CLOSED = -1
 NEVER = 1 << 62
-AHEAD = 2  # accesses
+_AHEAD = 2  # accesses
 _NUMBERS = attrgetter("numbers")
 
 
@@ -79,7 +79,7 @@ class Timing:
         self.write_low = round(queues.write_low * queues.write_queue)
 
 
-class Group:
+class BankGroup:
     """A bank group: the earliest times of its next commands [ps]."""
 
     __slots__ = ("act", "read", "write")
@@ -96,15 +96,15 @@ class Bank:
 
     __slots__ = ("act", "group", "opener", "pre", "read", "reads", "row", "write", "writes")
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: BankGroup) -> None:
         self.group = group
         self.row = CLOSED
         self.act = self.pre = self.read = self.write = 0
-        self.reads: list[Access] = []
-        self.writes: list[Access] = []
-        self.opener: Access | None = None
+        self.reads: list[DramAccess] = []
+        self.writes: list[DramAccess] = []
+        self.opener: DramAccess | None = None
 
-    def hit(self, queue: list[Access]) -> Access | None:
+    def hit(self, queue: list[DramAccess]) -> DramAccess | None:
         """Find the oldest access in `queue` to the open row."""
         if self.row != CLOSED:
             for access in queue:
@@ -113,7 +113,7 @@ class Bank:
         return None
 
 
-class Access:
+class DramAccess:
     """The part of a burst in one row: `count` columns remain to be read or written. `order` is its age."""
 
     __slots__ = ("arrival", "bank", "burst", "count", "kind", "order", "row")
@@ -122,13 +122,13 @@ class Access:
         self.burst, self.bank, self.row, self.count, self.kind = burst, bank, row, count, kind
         self.arrival = self.order = 0
 
-    def copy(self, copies: dict[Any, Any]) -> Access:
+    def copy(self, copies: dict[Any, Any]) -> DramAccess:
         """Copy into the copies of its bank and burst; `copies` maps originals to copies."""
         if self.burst not in copies:
             copies[self.burst] = twin = Burst(self.burst.request)
             twin.left, twin.end = self.burst.left, self.burst.end
         burst = copies[self.burst]
-        other = copies[self] = Access(burst, copies[self.bank], self.row, self.count, self.kind)
+        other = copies[self] = DramAccess(burst, copies[self.bank], self.row, self.count, self.kind)
         other.arrival, other.order = self.arrival, self.order
         return other
 
@@ -141,12 +141,12 @@ class Burst:
 
     __slots__ = ("end", "left", "request")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: DramRequest) -> None:
         self.request = request
         self.left = self.end = 0
 
 
-class Request:
+class DramRequest:
     """A request at the memory; `done` counts the bursts that have been served (read) or queued (write).
 
     `ready` counts a read's scheduled bursts by completion time.
@@ -179,13 +179,13 @@ class Channel:
     def __init__(self, owner: DramSlice, numbers: list[int]) -> None:
         self.owner, self.numbers = owner, numbers
         self.timing = timing = owner.timing
-        self.groups = [Group() for _ in range(owner.groups)]
+        self.groups = [BankGroup() for _ in range(owner.groups)]
         self.banks = [Bank(group) for group in self.groups for _ in range(owner.banks)]
         self.active: list[Bank] = []
         self.act_1 = self.act_2 = self.act_3 = self.act_4 = -timing.faw
         self.act = self.read = self.write = self.clock = self.orders = self.busy = 0
         self.reads = self.writes = self.opened = self.refreshed = 0
-        self.waiting: deque[Access] = deque()
+        self.waiting: deque[DramAccess] = deque()
         self.drains, self.due = False, NEVER
         self.begun = self.rows = self.served = self.worked = 0
         self.ahead: list[int] = []  # ends of accesses, in a live run
@@ -216,7 +216,7 @@ class Channel:
         other.since, other.key = self.since, self.key
         return other
 
-    def arrive(self, access: Access, t: int, key: int) -> None:
+    def arrive(self, access: DramAccess, t: int, key: int) -> None:
         """Queue an access that arrives at `t`, or let it wait for room in its queue."""
         self.due = t
         if not (self.reads or self.writes or self.opened) and self.busy <= t:
@@ -228,14 +228,14 @@ class Channel:
         else:
             self.admit(access, t)
 
-    def has_room(self, access: Access) -> bool:
+    def has_room(self, access: DramAccess) -> bool:
         """Whether its queue has room; an empty one accepts an access of any size."""
         queued, size = self.reads, self.timing.read_queue
         if access.kind == WRITE:
             queued, size = self.writes, self.timing.write_queue
         return not queued or queued + access.count <= size
 
-    def admit(self, access: Access, t: int) -> None:
+    def admit(self, access: DramAccess, t: int) -> None:
         bank, request = access.bank, access.burst.request
         self.orders += 1
         access.order, access.arrival = self.orders, t
@@ -392,7 +392,7 @@ class Channel:
                 if not burst.left:
                     self.owner.done(burst.request, burst.end, self)
 
-    def taken(self, access: Access, t: int) -> None:
+    def taken(self, access: DramAccess, t: int) -> None:
         """Remove a column of an access from its queue's count, when its row is opened for it or when it is served."""
         if access.kind == READ:
             self.reads -= 1
@@ -422,7 +422,7 @@ class DramSlice:
         self.per_row = standard.row_bytes // standard.access_bytes * groups * banks
         self.piece = min(self.per_burst, self.per_row)
         self.patterns = _patterns(hbm.mapping, groups, banks, self.per_row, self.piece)
-        self.window = AHEAD * self.timing.col_other
+        self.window = _AHEAD * self.timing.col_other
         self.live = self.core.live
         self.planned = -1
 
@@ -464,7 +464,7 @@ class DramSlice:
         lines = txn.lines
         if lines is None:
             lines = range(txn.offset >> self.line_bits, (txn.offset + txn.nbytes - 1 >> self.line_bits) + 1)
-        request = Request(txn, len(lines))
+        request = DramRequest(txn, len(lines))
         if len(self.channels) < self.n:
             self._separate(lines)
         for line in lines:
@@ -476,7 +476,7 @@ class DramSlice:
             for start in range(first, first + self.per_burst, self.piece):
                 row = start // self.per_row
                 for bank, count in self.patterns[start % self.per_row // self.piece]:
-                    accesses.append(Access(burst, channel.banks[bank], row, count, kind))
+                    accesses.append(DramAccess(burst, channel.banks[bank], row, count, kind))
             burst.left = len(accesses)
             for access in accesses:
                 channel.arrive(access, now, txn.key)
@@ -517,7 +517,7 @@ class DramSlice:
         if following != NEVER:
             self._plan(following)
 
-    def done(self, request: Request, end: int, channel: Channel) -> None:
+    def done(self, request: DramRequest, end: int, channel: Channel) -> None:
         """Handle the completion of a read's burst at `end`, in each pseudo channel of `channel`."""
         txn, ready, count = request.txn, request.ready, len(channel.numbers)
         if end > txn.served_ps:
@@ -528,7 +528,7 @@ class DramSlice:
             ready[end] = count
             self.core.call_ordered(end, txn.key, self._release, request)
 
-    def _release(self, request: Request) -> None:
+    def _release(self, request: DramRequest) -> None:
         """Send the flits that are ready now on the reply route."""
         txn = request.txn
         request.done += request.ready.pop(self.core.now)

@@ -10,7 +10,7 @@ from kernbench.build import CORE, engine
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.sim_engine import _python_routers
 from kernbench.topology import _naming as naming
-from kernbench.topology._graph import Clock, Graph
+from kernbench.topology._graph import Graph, RouterClock
 from kernbench.topology._mesh import vc_classes
 
 if TYPE_CHECKING or engine() != CORE:
@@ -20,7 +20,7 @@ else:
 
 REQUEST, REPLY = 0, 1
 
-Link = _python_routers.Link
+_Link = _python_routers.NetworkLink
 LinkOf = Callable[[str, str], Any]
 _SIPS = ""  # the network of the IO chiplets
 
@@ -72,7 +72,9 @@ class FlowControl:
 class RouterNetwork:
     """One network: the routers of a cube, or those of all SIPs."""
 
-    def __init__(self, core: Any, graph: Graph, link: LinkOf, clock: Clock, number: int, *, of_sips: bool) -> None:
+    def __init__(
+        self, core: Any, graph: Graph, link: LinkOf, clock: RouterClock, number: int, *, of_sips: bool
+    ) -> None:
         self._graph, self._link, self._clock, self._of_sips = graph, link, clock, of_sips
         self._router = graph.config.system.sip_link.router if of_sips else graph.config.cube.noc.router
         self._classes = (graph.sips if of_sips else graph.layout).vc_classes
@@ -81,7 +83,7 @@ class RouterNetwork:
         self._ports: dict[str, tuple[int, dict[str, int]]] = {}
         self._sources: dict[tuple[str, str], int] = {}
 
-    def leg(self, path: Sequence[str], into: Link, out: Link, message_class: int, k: int) -> Leg:
+    def leg(self, path: Sequence[str], into: _Link, out: _Link, message_class: int, k: int) -> Leg:
         """Create the leg of a route over the routers of `path`; flits continue at link `k` of the route."""
         source = self._sources.get((into.src, into.dst))
         if source is None:

@@ -25,7 +25,7 @@ LAUNCH_BYTES = 64
 ARGUMENT_BYTES = 8
 RANGE_BYTES = 32
 
-Target = tuple[int, int]
+PeId = tuple[int, int]
 
 
 class Parcel(Protocol):
@@ -65,7 +65,7 @@ class QueueEngine(Protocol):
     def install(self, key: str, specs: Sequence[QueueSpec]) -> None: ...
 
 
-class Pe(Protocol):
+class PeView(Protocol):
     name: str
     place: tuple[int, int, int]
 
@@ -76,7 +76,7 @@ class Pe(Protocol):
     def ipcq(self) -> QueueEngine: ...
 
 
-class Cpu(Protocol):
+class CpuView(Protocol):
     """The control processor of a PE: receives the host's messages, and creates its PE on first use."""
 
     name: str
@@ -86,14 +86,14 @@ class Cpu(Protocol):
     def mmu(self) -> PeMMU: ...
 
     @property
-    def pe(self) -> Pe: ...
+    def pe(self) -> PeView: ...
 
-    def start(self, what: tuple[Launch, int]) -> None: ...
+    def start(self, what: tuple[LaunchBroadcast, int]) -> None: ...
 
 
 class RunningProgram(Protocol):
     @property
-    def pe(self) -> Pe: ...
+    def pe(self) -> PeView: ...
 
     def location(self) -> str:
         """PE, kernel and line of code, for messages."""
@@ -117,7 +117,7 @@ class Broadcast(ABC):
 
     kind = ""
 
-    def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[Target], name: str) -> None:
+    def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[PeId], name: str) -> None:
         self.engine, self.sip = engine, sip
         self.id = engine.log.command(name, sip)
         self.cubes: dict[int, list[int]] = {}
@@ -149,7 +149,7 @@ class Broadcast(ABC):
         """Handle the arrival of a copy at a PE, which will have decoded it at `t`."""
 
     @abstractmethod
-    def taken(self, cpu: Cpu, by: int) -> None:
+    def taken(self, cpu: CpuView, by: int) -> None:
         """Execute the message on a PE whose CPU has decoded it."""
 
     def answer(self, place: tuple[int, int, int], by: int) -> None:
@@ -243,7 +243,7 @@ class LaunchTable:
             yield LaunchRow(texts[name], texts[queues], *numbers)
 
 
-class Launch(Broadcast):
+class LaunchBroadcast(Broadcast):
     """A kernel launch: 64 B and 8 B per argument; all PEs start at the time that the IO chiplet's CPU sets.
 
     `args` are those of all programs, or of each by (cube, PE). With `queues`, the key of an installation, programs
@@ -254,12 +254,12 @@ class Launch(Broadcast):
         self,
         engine: GraphEngine,
         sip: int,
-        targets: Sequence[Target],
+        targets: Sequence[PeId],
         kernel: Callable[..., Any],
-        args: tuple[Any, ...] | Mapping[Target, tuple[Any, ...]],
+        args: tuple[Any, ...] | Mapping[PeId, tuple[Any, ...]],
         name: str,
         queues: str | None = None,
-        ranks: Mapping[Target, int] | None = None,
+        ranks: Mapping[PeId, int] | None = None,
         world: int = 1,
         step: GraphStep | None = None,
     ) -> None:
@@ -306,7 +306,7 @@ class Launch(Broadcast):
         self.target_start_ps = t + self.engine.spread_ps(self.cubes, self.nbytes_of())
         self.engine.launches.note(self._number, self.target_start_ps, -1, -1)
 
-    def taken(self, cpu: Cpu, by: int) -> None:
+    def taken(self, cpu: CpuView, by: int) -> None:
         """Start the program at the common time, or now if that has passed (logged as skew)."""
         now, log = self.engine.env._now, self.engine.log
         if now > self.target_start_ps and log.operation:
@@ -350,7 +350,7 @@ class RangeMap(Broadcast):
 
     kind = "map"
 
-    def __init__(self, engine: GraphEngine, sip: int, ranges: Mapping[Target, Sequence[Range]], owner: str) -> None:
+    def __init__(self, engine: GraphEngine, sip: int, ranges: Mapping[PeId, Sequence[Range]], owner: str) -> None:
         super().__init__(engine, sip, list(ranges), f"map {owner}")
         self.ranges, self.owner = ranges, owner
         # Most PEs, often all, receive the same ranges: sizes are cached by the set of distinct mappings.
@@ -372,17 +372,17 @@ class RangeMap(Broadcast):
             nbytes = self._nbytes[tellings] = RANGE_BYTES * len(distinct)
         return nbytes
 
-    def taken(self, cpu: Cpu, by: int) -> None:
+    def taken(self, cpu: CpuView, by: int) -> None:
         _, cube, pe = cpu.place
         mine = self.ranges[cube, pe]
         cpu.mmu.map_all(mine, self.owner, self._made.setdefault(id(mine), {}))
         self.answer(cpu.place, by)
 
 
-class Spread(Broadcast):
+class DryLaunch(Broadcast):
     """A dry run of a launch's copies, which measures when the last PE has decoded its copy."""
 
-    def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[Target], nbytes: int) -> None:
+    def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[PeId], nbytes: int) -> None:
         super().__init__(engine, sip, targets, "spread")
         self._nbytes = nbytes
         self.last_ps = 0
@@ -390,7 +390,7 @@ class Spread(Broadcast):
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
         return self._nbytes
 
-    def taken(self, cpu: Cpu, by: int) -> None:
+    def taken(self, cpu: CpuView, by: int) -> None:
         self.last_ps = self.engine.env._now
 
 
@@ -418,7 +418,7 @@ class QueueInstall(Broadcast):
 
     kind = "install"
 
-    def __init__(self, engine: GraphEngine, sip: int, wiring: Mapping[Target, Sequence[QueueSpec]], key: str) -> None:
+    def __init__(self, engine: GraphEngine, sip: int, wiring: Mapping[PeId, Sequence[QueueSpec]], key: str) -> None:
         super().__init__(engine, sip, list(wiring), f"install {key}")
         self.wiring, self.key = wiring, key
         self._directions: dict[int | None, int] = {None: sum(map(len, wiring.values()))}
@@ -430,7 +430,7 @@ class QueueInstall(Broadcast):
             return QUEUE_BYTES * self._directions[cube]
         return QUEUE_BYTES * len(self.wiring[cube, pe])
 
-    def taken(self, cpu: Cpu, by: int) -> None:
+    def taken(self, cpu: CpuView, by: int) -> None:
         _, cube, pe = cpu.place
         cpu.pe.ipcq.install(self.key, self.wiring[cube, pe])
         self.answer(cpu.place, by)

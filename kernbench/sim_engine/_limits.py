@@ -102,8 +102,8 @@ class Limits:
         return Limits(**least)  # type: ignore[arg-type]
 
 
-NONE = Limits()
-_AROUND: ContextVar[Limits] = ContextVar("limits", default=NONE)
+NO_LIMITS = Limits()
+_AROUND: ContextVar[Limits] = ContextVar("limits", default=NO_LIMITS)
 
 
 @contextmanager

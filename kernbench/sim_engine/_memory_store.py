@@ -10,13 +10,13 @@ import numpy as np
 _PAGE_BITS = 18
 _PAGE = 1 << _PAGE_BITS
 
-Piece = tuple[int, int]
+ByteRange = tuple[int, int]
 
 
 class Watch:
     """Bytes that two programs write: `differs` is called if the second writes other values than the first."""
 
-    def __init__(self, piece: Piece, differs: Callable[[], NoReturn]) -> None:
+    def __init__(self, piece: ByteRange, differs: Callable[[], NoReturn]) -> None:
         self.piece, self._differs = piece, differs
         self._values = np.zeros(piece[1], np.uint8)
         self._known = np.zeros(piece[1], bool)
@@ -49,7 +49,7 @@ class MemoryStore:
         for page in range(pa >> _PAGE_BITS, (pa + n - 1 >> _PAGE_BITS) + 1):
             self.watches.setdefault(page, []).append(watch)
 
-    def peek(self, pieces: Iterable[Piece]) -> np.ndarray:
+    def peek(self, pieces: Iterable[ByteRange]) -> np.ndarray:
         """Copy the bytes of `pieces`, concatenated (uint8); no simulated time passes."""
         pieces = list(pieces)
         if len(pieces) == 1:
@@ -66,7 +66,7 @@ class MemoryStore:
                 parts.append(bytes(n) if held is None else held.data[offset : offset + n])
         return np.frombuffer(bytearray().join(parts), np.uint8)
 
-    def poke(self, pieces: Iterable[Piece], data: np.ndarray) -> None:
+    def poke(self, pieces: Iterable[ByteRange], data: np.ndarray) -> None:
         """Store `data` (uint8) into `pieces`, in order; no simulated time passes."""
         at = 0
         for pa, nbytes in pieces:

@@ -30,8 +30,8 @@ else:
 
 __all__ = ["Arbiter", "BULK", "Clock", "Core", "ENGINE", "HbmSlice", "Hop", "Link", "Network", "QUEUE"]  # noqa: RUF022  as a test sorts
 
-Callback = Callable[[Any], None]
-Hook = Callable[[int, int], int]
+_Callback = Callable[[Any], None]
+_Hook = Callable[[int, int], int]
 
 _TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc")
 
@@ -46,7 +46,7 @@ class Network:
         self.routes: dict[tuple[str, str], Route] = {}
         self._router = router_of(graph)
         self._counts: dict[int, list[int]] = {}
-        self._hooks: dict[str, tuple[int, Hook]] = {}
+        self._hooks: dict[str, tuple[int, _Hook]] = {}
         self.flow = None
         if graph.clocks:
             self.flow = FlowControl(core, graph, self.link)
@@ -87,7 +87,7 @@ class Network:
         (edge,) = self.graph.out(node_id)
         return self.link(edge.dst, node_id)
 
-    def _look_behind(self, node: Node) -> tuple[int, Hook | None]:
+    def _look_behind(self, node: Node) -> tuple[int, _Hook | None]:
         """Latency that a node's transit component adds to links into it [ps], and its hook."""
         if node.kind not in _TRANSIT:
             return 0, None
@@ -131,12 +131,12 @@ class Network:
         node = self.graph.index(path[0])
         return Route(links, node << COUNT_BITS, self._counts.setdefault(node, [0]), self.flit_bytes)
 
-    def send(self, route: Route, nbytes: int, key: int, fn: Callback, arg: object, each: bool = False) -> None:
+    def send(self, route: Route, nbytes: int, key: int, fn: _Callback, arg: object, each: bool = False) -> None:
         """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""
         n, size = route.count(nbytes)
         self.core.put(route.links, n, size, key, fn, arg, each)
 
-    def train(self, route: Route, n: int, size: int, key: int, fn: Callback | None, arg: object) -> None:
+    def train(self, route: Route, n: int, size: int, key: int, fn: _Callback | None, arg: object) -> None:
         """Send `n` flits of `size` bytes now; `fn(arg)` is called when the last one has arrived."""
         route.count_flits(n, size)
         self.core.put(route.links, n, size, key, fn, arg)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from kernbench.analysis._stages import ENGINES
+from kernbench.analysis._stages import STAGE_ENGINES
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine._host_requests import Launch
+    from kernbench.sim_engine._host_requests import LaunchBroadcast
     from kernbench.sim_engine.engine import GraphEngine
 
 
@@ -49,10 +49,10 @@ class QueueEvent:
 class Observer:
     """Base class of observers of a run; override what you need. An observer must not change the run."""
 
-    def launch_sent(self, launch: Launch) -> None:
+    def launch_sent(self, launch: LaunchBroadcast) -> None:
         """Handle a launch that the host has sent."""
 
-    def launch_done(self, launch: Launch) -> None:
+    def launch_done(self, launch: LaunchBroadcast) -> None:
         """Handle a launch whose last completion has reached the host."""
 
     def pulse(self, engine: GraphEngine) -> None:
@@ -130,7 +130,7 @@ def read_counters(engine: GraphEngine) -> Counters:
         links=engine.network.names,
         busy_ps=core.busy_by(list(engine.network.links.values())),
         pes=tuple([part.place for part in parts]),
-        engine_busy_ps=np.array(engine_busy, np.int64).reshape(-1, len(ENGINES)),
+        engine_busy_ps=np.array(engine_busy, np.int64).reshape(-1, len(STAGE_ENGINES)),
         slices=tuple([part.name for part in slices]),
         slice_busy_ps=np.array([part.busy_by(core.now) for part in slices], np.int64),
         done=engine.programs_ended,

@@ -10,8 +10,8 @@ import numpy as np
 
 from kernbench.analysis._records import (
     ARRIVED,
-    COLUMNS,
     HELD,
+    LOG_COLUMNS,
     MESSAGE,
     MOVE,
     NONE,
@@ -29,10 +29,10 @@ from kernbench.analysis._records import (
     Launch,
     LinkTable,
     Records,
-    Stage,
+    StageWork,
     covered_ps,
 )
-from kernbench.analysis._stages import KINDS
+from kernbench.analysis._stages import ROW_KINDS
 from kernbench.errors import LimitError
 from kernbench.sim_engine._causes import Cause
 from kernbench.sim_engine._network import ENGINE
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from kernbench.topology._graph import Graph
 
 LEVELS = ("off", "operation", "tile")
-KIND = {name: i for i, name in enumerate(KINDS)}
+KIND = {name: i for i, name in enumerate(ROW_KINDS)}
 STEP_KIND = {name: i for i, name in enumerate(STEP_KINDS)}
 _ROWS = 16384  # of a block
 _OPENERS, _DEEPEST = 8192, 64
-_WIDTH, _MOVE_WIDTH, _STAGE_WIDTH = len(COLUMNS) + 2, len(TRANSFERS) + 2, len(Stage._fields)
+_WIDTH, _MOVE_WIDTH, _STAGE_WIDTH = len(LOG_COLUMNS) + 2, len(TRANSFERS) + 2, len(StageWork._fields)
 _STEP_WIDTH, _PATH_WIDTH = len(STEPS), len(STAGE_PATHS)
 
 
@@ -277,7 +277,7 @@ class OpLog:
         return _table(self._stage_blocks, self._stages_free, _STAGE_WIDTH)
 
     def columns(self) -> dict[str, np.ndarray]:
-        return _columns(self._blocks, self._free, COLUMNS, _WIDTH)
+        return _columns(self._blocks, self._free, LOG_COLUMNS, _WIDTH)
 
     def order(self) -> np.ndarray:
         """(command, predecessor) of each pair so far."""
@@ -491,7 +491,7 @@ def collect(engine: GraphEngine) -> Records:
     return Records(
         **columns,
         components=names,
-        kinds=KINDS,
+        kinds=ROW_KINDS,
         commands=log.commands,
         links=link_table(engine),
         component_busy_ps=busy,

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from kernbench.sim_engine._transaction import Route, Transaction
     from kernbench.topology._graph import Edge
 
-Callback = Callable[[Any], None]
-Hook = Callable[[int, int], int]
+_Callback = Callable[[Any], None]
+_Hook = Callable[[int, int], int]
 
 ARRIVAL = 2
 LAST = 1 << 62
 BULK, QUEUE = 0, 1
-READ, WRITE = 0, 1
+_READ, _WRITE = 0, 1
 SLICE_S = 0.02  # host time after which `drain` returns, so that a run can be watched and interrupted
 _NUMBER_BITS = 40
 
@@ -80,7 +80,7 @@ class Link:
     )  # fmt: skip
 
     def __init__(
-        self, src: str, dst: str, like: Edge, to: int, rank: int, extra_ps: int, hook: Hook | None, merges: bool,
+        self, src: str, dst: str, like: Edge, to: int, rank: int, extra_ps: int, hook: _Hook | None, merges: bool,
         times: ServiceTimes, flit_bytes: int, number: int,
     ) -> None:  # fmt: skip
         self.src, self.dst = src, dst
@@ -116,7 +116,7 @@ class _Flit:
     __slots__ = ("arg", "each", "fn", "k", "key", "links", "size", "wait")
 
     def __init__(
-        self, links: tuple[Link, ...], size: int, key: int, fn: Callback | None, arg: object, each: bool, wait: int
+        self, links: tuple[Link, ...], size: int, key: int, fn: _Callback | None, arg: object, each: bool, wait: int
     ) -> None:
         self.links, self.size, self.key, self.fn, self.arg, self.each = links, size, key, fn, arg, each
         self.k, self.wait = 0, wait
@@ -135,25 +135,25 @@ class Core:
         self.live = self.credits = False
         self.hops: list[Hop] | None = None
         self.waits: Waits | None = None
-        self._calendar: list[tuple[int, int, int, Callback, Any]] = []
+        self._calendar: list[tuple[int, int, int, _Callback, Any]] = []
         self._scheduled = count(1)
         self._left = count(1)
 
     def __len__(self) -> int:
         return len(self._calendar)
 
-    def call_at(self, t: int, fn: Callback, arg: Any = None) -> None:
+    def call_at(self, t: int, fn: _Callback, arg: Any = None) -> None:
         heappush(self._calendar, (t, NORMAL, next(self._scheduled), fn, arg))
 
-    def call_last(self, t: int, fn: Callback, arg: Any = None) -> None:
+    def call_last(self, t: int, fn: _Callback, arg: Any = None) -> None:
         """Call `fn(arg)` at time `t` [ps], after everything else of that instant."""
         heappush(self._calendar, (t, LAST, next(self._scheduled), fn, arg))
 
-    def call_ordered(self, t: int, key: int, fn: Callback, arg: Any) -> None:
+    def call_ordered(self, t: int, key: int, fn: _Callback, arg: Any) -> None:
         """Call `fn(arg)` at time `t` [ps], before arrivals over links, in the order of transaction keys."""
         heappush(self._calendar, (t, ARRIVAL, key, fn, arg))
 
-    def call_after_turns(self, t: int, order: int, fn: Callback, arg: Any) -> None:
+    def call_after_turns(self, t: int, order: int, fn: _Callback, arg: Any) -> None:
         """Call `fn(arg)` at time `t` [ps], after the calls of `call_last`; `order` is unique at that time."""
         heappush(self._calendar, (t, LAST + 1, order, fn, arg))
 
@@ -217,7 +217,7 @@ class Core:
         n: int,
         size: int,
         key: int,
-        fn: Callback | None,
+        fn: _Callback | None,
         arg: object,
         each: bool = False,
     ) -> None:
@@ -289,7 +289,7 @@ class _Waiting:
         count: int,
         size: int,
         key: int,
-        fn: Callback,
+        fn: _Callback,
         arg: object,
         each: bool,
         asked: int,
@@ -313,12 +313,12 @@ class Arbiter:
         self._turn_ps: int | None = None
 
     def send(
-        self, kind: int, route: Route, nbytes: int, key: int, fn: Callback, arg: object, each: bool = False
+        self, kind: int, route: Route, nbytes: int, key: int, fn: _Callback, arg: object, each: bool = False
     ) -> None:
         self.start(kind, route, *route.count(nbytes), key, fn, arg, each)
 
     def start(
-        self, kind: int, route: Route, count: int, size: int, key: int, fn: Callback, arg: object, each: bool
+        self, kind: int, route: Route, count: int, size: int, key: int, fn: _Callback, arg: object, each: bool
     ) -> None:
         """Send `count` flits of `size` bytes, now or when their turn comes."""
         message = _Waiting(kind, route, count, size, key, fn, arg, each, self.core.now)
@@ -396,7 +396,7 @@ class HbmSlice:
 
     def on_read(self, txn: Transaction) -> None:
         """Serve a read: all its bursts are requested at once, its flits leave as they become ready."""
-        done = sorted(self._serve(self._lines(txn), READ, txn.key))
+        done = sorted(self._serve(self._lines(txn), _READ, txn.key))
         q, m = flits(txn.nbytes, txn.back.flit_bytes), len(done)
         groups: list[tuple[int, int]] = []  # (when, flits that are ready then), the last first
         for j in range(q, 0, -1):
@@ -428,7 +428,7 @@ class HbmSlice:
         lines = self._lines(txn)
         q, m, j = flits(txn.nbytes, txn.back.flit_bytes), len(lines), txn.arrived
         txn.arrived += 1
-        for end, line in self._serve(lines[j * m // q : (j + 1) * m // q], WRITE, txn.key):
+        for end, line in self._serve(lines[j * m // q : (j + 1) * m // q], _WRITE, txn.key):
             if end >= txn.end:
                 txn.arrived_ps, txn.end = self.core.now, end
                 txn.served_ps = end

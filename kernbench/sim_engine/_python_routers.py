@@ -20,7 +20,7 @@ CLASSES = 2  # requests and replies use separate VCs
 _IDLE, _WAITS, _ACTIVE = range(3)
 
 
-class Arbiter(Protocol):
+class _Arbiter(Protocol):
     """Notified when no flit waits in front of a network."""
 
     def schedule(self) -> None: ...
@@ -33,7 +33,7 @@ class Flit(Protocol):
     k: int
 
 
-class Link(Protocol):
+class NetworkLink(Protocol):
     """A link that enters, leaves, or is inside a network."""
 
     src: str
@@ -42,11 +42,11 @@ class Link(Protocol):
     base: int
     lat: int
     pending: int
-    arbiter: Arbiter | None
+    arbiter: _Arbiter | None
     legs: dict[int, Any] | None
 
 
-class Core(Protocol):
+class _Core(Protocol):
     """The calendar, and the bookkeeping of links; see `_python_core.Core`."""
 
     now: int
@@ -93,7 +93,7 @@ class _Sender:
 
     __slots__ = ("credits", "free", "into", "link", "wire")
 
-    def __init__(self, n: int, depth: int, wire: int, link: Link) -> None:
+    def __init__(self, n: int, depth: int, wire: int, link: NetworkLink) -> None:
         self.credits = [depth] * n
         self.free, self.wire, self.link = 0, wire, link
         self.into: _Input | None = None
@@ -102,7 +102,7 @@ class _Sender:
 class _Output(_Sender):
     __slots__ = ("grant", "taken", "vc_grants")
 
-    def __init__(self, n: int, depth: int, wire: int, link: Link) -> None:
+    def __init__(self, n: int, depth: int, wire: int, link: NetworkLink) -> None:
         super().__init__(n, depth, wire, link)
         self.taken, self.vc_grants, self.grant = [False] * n, [0] * n, 0
 
@@ -112,7 +112,7 @@ class _Source(_Sender):
 
     __slots__ = ("last_class", "queues", "vcs")
 
-    def __init__(self, n: int, depth: int, wire: int, link: Link) -> None:
+    def __init__(self, n: int, depth: int, wire: int, link: NetworkLink) -> None:
         super().__init__(n, depth, wire, link)
         self.queues: tuple[deque[_Held], ...] = tuple(deque() for _ in range(CLASSES))
         self.vcs, self.last_class = [n // CLASSES * c for c in range(CLASSES)], CLASSES - 1
@@ -173,7 +173,7 @@ class Routers:
     cycles of route computation, VC allocation, switch allocation and switch traversal.
     """
 
-    def __init__(self, core: Core, number: int, cycle_ps: int, vcs: int, depth: int, stages: Sequence[int]) -> None:
+    def __init__(self, core: _Core, number: int, cycle_ps: int, vcs: int, depth: int, stages: Sequence[int]) -> None:
         self.core, self.number, self.cycle_ps, self.vcs, self.depth = core, number, cycle_ps, vcs, depth
         self.n = CLASSES * vcs
         self.routing, self.vc_allocation, self.switch_allocation, self.traversal = stages
@@ -185,7 +185,7 @@ class Routers:
         self._returning: dict[int, list[tuple[_Sender, int]]] = {}
         self._scheduled: set[int] = set()
 
-    def add_router(self, inputs: int, outputs: Iterable[tuple[int, Link]]) -> int:
+    def add_router(self, inputs: int, outputs: Iterable[tuple[int, NetworkLink]]) -> int:
         """Add a router; `outputs` are (link latency [cycles], link). Return its number."""
         router = _Router()
         router.inputs = [_Input(router, self.n) for _ in range(inputs)]
@@ -198,7 +198,7 @@ class Routers:
         sender, to = self.routers[src].outputs[output], self.routers[dst].inputs[into]
         sender.into, to.upstream = to, sender
 
-    def add_source(self, router: int, into: int, wire: int, link: Link) -> int:
+    def add_source(self, router: int, into: int, wire: int, link: NetworkLink) -> int:
         """Add the source of an input of a router; return its number."""
         source, to = _Source(self.n, self.depth, wire, link), self.routers[router].inputs[into]
         source.into, to.upstream = to, source

@@ -16,15 +16,15 @@ from kernbench.sim_engine._memory_store import Watch
 from kernbench.sim_engine._user_code import Line, line_text, user_line
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine._memory_store import MemoryStore, Piece
+    from kernbench.sim_engine._memory_store import ByteRange, MemoryStore
 
 _FINE, _COARSE = 12, 20
 _LARGE = 1 << 16
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-class Task:
+class _Task:
     """One operation of a stream. `number` counts within the stream, `submitted` and `finished` over all streams.
 
     `after` maps other streams to the number of their tasks that precede this one.
@@ -38,7 +38,7 @@ class Task:
         self.submitted = device.tick()
         self.finished: int | None = None
 
-    def follows(self, other: Task) -> bool:
+    def follows(self, other: _Task) -> bool:
         """Whether `other` completes before this task begins, or had completed when this one was submitted."""
         if self.stream is other.stream:
             return self.number > other.number
@@ -46,7 +46,7 @@ class Task:
             return True
         return other.number <= self.after.get(other.stream, 0)
 
-    def run(self, start: Callable[[], T]) -> T:
+    def run(self, start: Callable[[], _T]) -> _T:
         """Call `start` with this as the current task of its device."""
         before, self.device.task = self.device.task, self
         try:
@@ -86,7 +86,7 @@ class HostActor:
 
     is_ordered = False
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: _Task) -> None:
         self.task = task
 
     def description(self) -> str:
@@ -103,11 +103,11 @@ class _Access:
     __slots__ = ("actor", "atomic", "line", "pieces", "writes")
 
     def __init__(
-        self, actor: Actor, pieces: Sequence[Piece], writes: bool, line: Line | None, atomic: bool = False
+        self, actor: Actor, pieces: Sequence[ByteRange], writes: bool, line: Line | None, atomic: bool = False
     ) -> None:
         self.actor, self.pieces, self.writes, self.line, self.atomic = actor, pieces, writes, line, atomic
 
-    def overlap(self, other: _Access) -> Piece | None:
+    def overlap(self, other: _Access) -> ByteRange | None:
         """First bytes that both access, if any."""
         for pa, n in self.pieces:
             for at, m in other.pieces:
@@ -143,7 +143,7 @@ class DeviceRaces:
         self._streams: set[object] = set()  # those whose accesses are kept
         self._foreign = 0  # when a task last ended while a task of another stream was in flight
         self.copies: dict[int, list[Copies]] = {}
-        self.task: Task | None = None
+        self.task: _Task | None = None
 
     # -- tasks
 
@@ -152,11 +152,11 @@ class DeviceRaces:
         self._ticks += 1
         return self._ticks
 
-    def submit(self, stream: object, number: int, after: dict[object, int]) -> Task:
+    def submit(self, stream: object, number: int, after: dict[object, int]) -> _Task:
         self._live[stream] = self._live.get(stream, 0) + 1
-        return Task(self, stream, number, after)
+        return _Task(self, stream, number, after)
 
-    def begin(self, task: Task) -> None:
+    def begin(self, task: _Task) -> None:
         """Drop all accesses if none can race with those of `task` or of later tasks."""
         if len(self._live) == 1 and (self._streams <= {task.stream} or self._foreign < task.submitted):
             self._fine.clear()
@@ -165,7 +165,7 @@ class DeviceRaces:
             self._memory.watches.clear()
         self._streams.add(task.stream)
 
-    def finish(self, task: Task) -> None:
+    def finish(self, task: _Task) -> None:
         task.finished = self.tick()
         left = self._live[task.stream] - 1
         if left:
@@ -177,7 +177,7 @@ class DeviceRaces:
 
     # -- accesses
 
-    def host(self, pieces: Sequence[Piece], write: bool) -> None:
+    def host(self, pieces: Sequence[ByteRange], write: bool) -> None:
         """Record a copy of the host, which begins now as part of the current task."""
         task = self.task
         if task is None:
@@ -191,7 +191,7 @@ class DeviceRaces:
     def accesses(
         self,
         actor: Actor,
-        touched: Sequence[tuple[Sequence[Piece], bool]],
+        touched: Sequence[tuple[Sequence[ByteRange], bool]],
         line: Line | None,
         atomic: bool = False,
     ) -> None:
@@ -248,7 +248,7 @@ class DeviceRaces:
                 if shared is not None and self._unordered(access, other, shared):
                     self._report(access, other, shared)
 
-    def _unordered(self, mine: _Access, other: _Access, shared: Piece) -> bool:
+    def _unordered(self, mine: _Access, other: _Access, shared: ByteRange) -> bool:
         task, before = mine.actor.task, other.actor.task
         if task is not before:
             return not task.follows(before)
@@ -258,7 +258,7 @@ class DeviceRaces:
             return other.actor.under_way(shared[0], shared[0] + shared[1], not mine.writes)
         return True
 
-    def _report(self, mine: _Access, other: _Access, shared: Piece) -> None:
+    def _report(self, mine: _Access, other: _Access, shared: ByteRange) -> None:
         if mine.writes and other.writes and mine.actor.task is other.actor.task:
             # The order does not matter if both write the same values.
             in_flight = other.actor.under_way(shared[0], shared[0] + shared[1], False)
@@ -266,7 +266,7 @@ class DeviceRaces:
             return
         self._raise(mine, other, shared)
 
-    def _raise(self, mine: _Access, other: _Access, shared: Piece) -> NoReturn:
+    def _raise(self, mine: _Access, other: _Access, shared: ByteRange) -> NoReturn:
         tensor = mine.actor.owner(shared[0]) or other.actor.owner(shared[0])
         what = f"{shared[1]} B of tensor {tensor!r}" if tensor else f"{shared[1]} B at {shared[0]:#x}"
         remedy = (
@@ -293,7 +293,7 @@ class DeviceRaces:
 
         return forget
 
-    def _host_wrote(self, pieces: Sequence[Piece]) -> None:
+    def _host_wrote(self, pieces: Sequence[ByteRange]) -> None:
         for pa, nbytes in pieces:
             for page in range(pa >> _COARSE, (pa + nbytes - 1 >> _COARSE) + 1):
                 for copies in self.copies.get(page, ()):
@@ -308,7 +308,7 @@ class Copies:
 
     def __init__(self, name: str, starts: Sequence[int], nbytes: int) -> None:
         self.name, self.starts, self.nbytes = name, tuple(starts), nbytes
-        self._written: list[dict[Piece, tuple[int, _Access]]] = [{} for _ in starts]
+        self._written: list[dict[ByteRange, tuple[int, _Access]]] = [{} for _ in starts]
         self._count = 0
         self._is_checked = True
 

@@ -19,18 +19,18 @@ from kernbench.errors import ArgumentError, DeadlockError, IpcqDeadlock, StateEr
 from kernbench.policy.address.allocator import AddressConfig, Allocators
 from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.sim_engine._host_requests import (
-    Cpu,
+    CpuView,
+    DryLaunch,
     GraphStep,
     HostCopy,
-    Launch,
+    LaunchBroadcast,
     LaunchTable,
-    Pe,
+    PeId,
+    PeView,
     QueueInstall,
     QueueSpec,
     RangeMap,
     RunningProgram,
-    Spread,
-    Target,
 )
 from kernbench.sim_engine._memory_store import MemoryStore
 from kernbench.sim_engine._network import Clock, Network
@@ -143,11 +143,11 @@ class GraphEngine:
     def now_ns(self) -> float:
         return self.env.now / 1000
 
-    def pe(self, sip: int, cube: int, pe: int) -> Pe:
+    def pe(self, sip: int, cube: int, pe: int) -> PeView:
         """Get a PE, created on first use."""
         return self._cpu(sip, cube, pe).pe
 
-    def pes(self) -> list[Pe]:
+    def pes(self) -> list[PeView]:
         """List the PEs used so far."""
         return [part.pe for part in self.parts.values() if getattr(part, "stages", ())]
 
@@ -155,8 +155,8 @@ class GraphEngine:
         memory: Memory = self._part(node_id)
         return memory
 
-    def _cpu(self, sip: int, cube: int, pe: int) -> Cpu:
-        cpu: Cpu = self._part(naming.pe_cpu(sip, cube, pe))
+    def _cpu(self, sip: int, cube: int, pe: int) -> CpuView:
+        cpu: CpuView = self._part(naming.pe_cpu(sip, cube, pe))
         return cpu
 
     def _part(self, node_id: str) -> Any:
@@ -205,20 +205,20 @@ class GraphEngine:
         self._usable()
         return HostCopy(self, pieces, None, write=False).done
 
-    def map(self, sip: int, ranges: Mapping[Target, Sequence[Range]], owner: str) -> simpy.Event:
+    def map(self, sip: int, ranges: Mapping[PeId, Sequence[Range]], owner: str) -> simpy.Event:
         """Send (va, nbytes, pa) ranges of the tensor `owner` to the MMUs of PEs, by (cube, pe)."""
         self._usable()
         message = RangeMap(self, sip, ranges, owner)
         message.send()
         return message.done
 
-    def unmap(self, sip: int, targets: Sequence[Target], va: int, nbytes: int) -> None:
+    def unmap(self, sip: int, targets: Sequence[PeId], va: int, nbytes: int) -> None:
         """Remove the ranges in `va` .. `va + nbytes` from PEs; takes no simulated time (not modelled)."""
         made: dict[Table, Table] = {}
         for cube, pe in targets:
             self._cpu(sip, cube, pe).mmu.unmap(va, nbytes, made)
 
-    def install(self, sip: int, wiring: Mapping[Target, Sequence[QueueSpec]], key: str) -> simpy.Event:
+    def install(self, sip: int, wiring: Mapping[PeId, Sequence[QueueSpec]], key: str) -> simpy.Event:
         """Send queues to PEs (cube, pe) of a SIP; launches name them by `key`. The caller reserves the rings."""
         self._usable()
         message = QueueInstall(self, sip, wiring, key)
@@ -228,22 +228,22 @@ class GraphEngine:
     def launch(
         self,
         sip: int,
-        targets: Sequence[Target],
+        targets: Sequence[PeId],
         kernel: Callable[..., Any],
-        args: tuple[Any, ...] | Mapping[Target, tuple[Any, ...]],
+        args: tuple[Any, ...] | Mapping[PeId, tuple[Any, ...]],
         name: str,
         queues: str | None = None,
-        ranks: Mapping[Target, int] | None = None,
+        ranks: Mapping[PeId, int] | None = None,
         world: int = 1,
         step: GraphStep | None = None,
-    ) -> Launch:
+    ) -> LaunchBroadcast:
         """Send a kernel to PEs (cube, pe) of a SIP; its `done` succeeds with the last completion at the host.
 
         `args` are those of all programs, or of each by (cube, pe). With `queues`, the key of an installation, they are
         participants `ranks` of `world`, over all SIPs. `step` is the place in a graph.
         """
         self._usable()
-        launch = Launch(self, sip, targets, kernel, args, name, queues, ranks, world, step)
+        launch = LaunchBroadcast(self, sip, targets, kernel, args, name, queues, ranks, world, step)
         launch.done.callbacks.append(lambda _: self._launched(launch))
         self.programs_started += len(targets)
         launch.send()
@@ -251,7 +251,7 @@ class GraphEngine:
             observer.launch_sent(launch)
         return launch
 
-    def _launched(self, launch: Launch) -> None:
+    def _launched(self, launch: LaunchBroadcast) -> None:
         launch.finish()
         for observer in self.observers:
             observer.launch_done(launch)
@@ -261,7 +261,7 @@ class GraphEngine:
         key = (tuple((cube, *pes) for cube, pes in cubes.items()), nbytes)
         if key not in self._spreads:
             idle = GraphEngine(self.machine, log="off")
-            dry = Spread(idle, 0, [(cube, pe) for cube, pes in cubes.items() for pe in pes], nbytes)
+            dry = DryLaunch(idle, 0, [(cube, pe) for cube, pes in cubes.items() for pe in pes], nbytes)
             idle._part(naming.io_cpu(0)).forward(dry, NONE)
             idle.run()
             self._spreads[key] = dry.last_ps

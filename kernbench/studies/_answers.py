@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from kernbench.ccl.tuner import Candidate, Decision
 from kernbench.errors import StateError
 from kernbench.points._keys import Row
-from kernbench.studies.study import Tables, cell, is_number, table
+from kernbench.studies.study import Tables, cell, is_numeric, table
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from kernbench.studies._stages import Explanation
-    from kernbench.studies.layers import Product
+    from kernbench.studies.layers import StoredProduct
 
 _IDLE = 0.5  # a placement that leaves more of the PEs idle is warned about
 
@@ -67,7 +67,7 @@ class ProductChoice:
     what is not known yet, in words.
     """
 
-    product: Product  # in the fastest placement
+    product: StoredProduct  # in the fastest placement
     machine: str
     all_pes: int
     macs_per_ns: float  # of all matrix engines of the SIP
@@ -300,7 +300,7 @@ def text_table(shown: pd.DataFrame) -> list[str]:
     columns = []
     for name in shown:
         texts = [str(name), *map(cell, shown[name])]
-        width, pad = max(map(len, texts)), str.rjust if is_number(shown[name]) else str.ljust
+        width, pad = max(map(len, texts)), str.rjust if is_numeric(shown[name]) else str.ljust
         columns.append([pad(text, width) for text in texts])
     return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
 

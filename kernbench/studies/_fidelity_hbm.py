@@ -18,7 +18,7 @@ FULL = "full"
 _NEVER_PS = 1 << 60
 
 
-class Arrival(NamedTuple):
+class _Arrival(NamedTuple):
     clock: int
     write: bool
     address: int
@@ -26,7 +26,7 @@ class Arrival(NamedTuple):
 
 def stream(
     pattern: str, requests: int, access_bytes: int, *, stride: int, reads: float, load: str, seed: int
-) -> Iterator[Arrival]:
+) -> Iterator[_Arrival]:
     """Yield accesses, each of which takes two clocks of the data bus.
 
     `load` is the share of the channel's bandwidth, with random gaps between arrivals, or `full`: all arrive at once.
@@ -41,7 +41,7 @@ def stream(
         write = rng.random() >= reads
         if load != FULL:
             t += rng.expovariate(float(load) / 2)
-        yield Arrival(int(t), write, address)
+        yield _Arrival(int(t), write, address)
 
 
 class _Replies:

@@ -18,12 +18,12 @@ from kernbench._units import MIB
 from kernbench.config._files import parse_yaml, problem, read_text
 from kernbench.errors import ConfigError, quote
 
-Values = dict[str, Any]
+_Values = dict[str, Any]
 Faults = list[str]
 
-COLUMNS = ("workload", "parameters", "value", "unit", "source")
-MOST_BYTES = 64 * MIB
-TOOLS = f"nccl-tests output, or a CSV with the header {','.join(COLUMNS)}"
+_COLUMNS = ("workload", "parameters", "value", "unit", "source")
+_MOST_BYTES = 64 * MIB
+TOOLS = f"nccl-tests output, or a CSV with the header {','.join(_COLUMNS)}"
 # To the unit in which values are compared.
 UNITS = {
     "ps": ("ns", 1e-3), "ns": ("ns", 1.0), "us": ("ns", 1e3), "ms": ("ns", 1e6), "s": ("ns", 1e9),
@@ -53,7 +53,7 @@ def read_references(paths: Sequence[str | Path]) -> list[Reference]:
 
     A ConfigError has a fault for each problem, with file, line and remedy.
     """
-    texts = {Path(path): read_text(Path(path), MOST_BYTES, "pass files of results") for path in paths}
+    texts = {Path(path): read_text(Path(path), _MOST_BYTES, "pass files of results") for path in paths}
     faults: Faults = []
     found: list[Reference] = []
     for path, text in texts.items():
@@ -111,14 +111,14 @@ def _csv(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
             continue
         if not header:
             header = [cell.strip().lower() for cell in cells]
-            if sorted(header) != sorted(COLUMNS):
-                missing, extra = [c for c in COLUMNS if c not in header], [c for c in header if c not in COLUMNS]
+            if sorted(header) != sorted(_COLUMNS):
+                missing, extra = [c for c in _COLUMNS if c not in header], [c for c in header if c not in _COLUMNS]
                 what = [f"column {c} is missing" for c in missing] + [f"column {quote(c)} is unknown" for c in extra]
-                faults.append(f"{at}: {'; '.join(what) or 'a column is repeated'}; write {','.join(COLUMNS)}")
+                faults.append(f"{at}: {'; '.join(what) or 'a column is repeated'}; write {','.join(_COLUMNS)}")
                 return
             continue
-        if len(cells) != len(COLUMNS):
-            faults.append(f"{at}: has {len(cells)} cells, expected {len(COLUMNS)}; quote values that contain a comma")
+        if len(cells) != len(_COLUMNS):
+            faults.append(f"{at}: has {len(cells)} cells, expected {len(_COLUMNS)}; quote values that contain a comma")
             continue
         row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
         row["unit"] = re.sub("^[\u00b5\u03bc]s$", "us", row["unit"])  # the micro sign, and the letter mu
@@ -130,11 +130,11 @@ def _csv(path: Path, text: str, faults: Faults) -> Iterator[Reference]:
             unit, scale = UNITS[row["unit"]]
             yield Reference(row["workload"], parameters, value * scale, unit, row["source"], f"{path}:{rows.line_num}")
     if not header:
-        faults.append(f"{path}: is empty; write the header {','.join(COLUMNS)} and a row for each result")
+        faults.append(f"{path}: is empty; write the header {','.join(_COLUMNS)} and a row for each result")
 
 
-def _parameters(at: str, text: str, faults: Faults) -> Values | None:
-    found: Values = {}
+def _parameters(at: str, text: str, faults: Faults) -> _Values | None:
+    found: _Values = {}
     pairs = text.split(";") if ";" in text else re.sub(r"\s*=\s*", "=", text).split()
     for pair in filter(None, (part.strip() for part in pairs)):
         name, equals, value = (part.strip() for part in pair.partition("="))

@@ -16,7 +16,7 @@ from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, StudyFn, only_ours
 from kernbench.sweeps._argument_checks import is_number, whole
 from kernbench.sweeps._plan import Plan, Point
-from kernbench.sweeps._runner import Progress, run
+from kernbench.sweeps._runner import Progress, run_points
 from kernbench.sweeps._worker import OK
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Stage(Generic[A]):
+class PartialAnswer(Generic[A]):
     answer: A
     progress: Progress | None = None
 
@@ -87,7 +87,7 @@ class Simulations:
         self._todo = {key: point.work for key, point in plan.distinct.items()}
         self._done, stage_start = [], time.monotonic()
         small = sum(self._todo.values()) < _HERE_S
-        outcomes = run(
+        outcomes = run_points(
             plan,
             cache=self._cache,
             workers=1 if small else self._workers,
@@ -112,7 +112,7 @@ class Simulations:
         return Progress(n, n + len(self._todo), 0, 0, time.monotonic() - self._start, left)
 
 
-def last(stages: Iterator[Stage[A]], show: bool | Callable[[A], object]) -> A:
+def last(stages: Iterator[PartialAnswer[A]], show: bool | Callable[[A], object]) -> A:
     """Return the last answer; show each one in a notebook (True), or pass it to the function `show`.
 
     After an interrupt, a notebook still displays the latest answer.
@@ -188,6 +188,6 @@ class Explanation:
         return self.html
 
 
-def explained(why: Why) -> Row:
+def path_row(why: Why) -> Row:
     """Return a critical path as a row that `Explanation.of` reads."""
     return {"values": why.to_dict(), "text": repr(why), "html": why._repr_html_()}

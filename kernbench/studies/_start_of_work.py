@@ -14,7 +14,7 @@ from kernbench.topology.builder import Machine
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
 
-SERIES = "start of work"
+START_OF_WORK = "start of work"
 KERNELS = 8  # one after another
 _MEASURED: dict[str, float] = load_yaml(preset_path("gpu_launch"))["system"]["host"]
 HOSTS: dict[str, dict[str, float]] = {"none": dict.fromkeys(_MEASURED, 0), "gpu_launch": _MEASURED}
@@ -57,7 +57,7 @@ def short_kernels(machine: Machine, nbytes: int, graph: bool) -> Row:
     n, took = nbytes // 2, list[float]()
     run_program(machine, run_all, log="off")
     return {
-        "phase": SERIES,
+        "phase": START_OF_WORK,
         "batch": 1,
         "sips": 1,
         "nbytes": nbytes,

@@ -18,7 +18,7 @@ from kernbench.analysis._roofline import matrix_ns
 from kernbench.analysis.breakdown import breakdown, overlap
 from kernbench.analysis.result import Result
 from kernbench.ccl._group import Group, Place
-from kernbench.ccl.algorithm import Algorithm, Mapper, Plan, algorithm
+from kernbench.ccl.algorithm import Algorithm, CollectivePlan, Mapper, algorithm
 from kernbench.ccl.algorithms import recursive_doubling
 from kernbench.ccl.install import resolve_algorithm_config
 from kernbench.components.builtin.pe_scheduler import cuts
@@ -55,7 +55,7 @@ COUNTED = {
     "dma_read_count": ("load",), "dma_write_count": ("store",),
 }  # fmt: skip
 # What the time of a critical path went to, by kinds of its parts; "control" is the rest.
-PATH = {
+PATH_COLUMNS = {
     "hbm": ("memory",), "matrix": ("matrix",), "vector": ("vector",), "tcm": ("fetch", "store", "slot"),
     "links": ("wire", "nodes", "fill", "serialization", "queueing"),
 }  # fmt: skip
@@ -63,7 +63,7 @@ PATH = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is run: `ranks`, in the order `across` (see `lanes`), share the tokens of each lane's items."""
+    """What is run: `ranks`, in the order `across` (see `subgroups`), share the tokens of each lane's items."""
 
     phase: str  # "prefill" or "decode"
     ranks: int  # of each lane
@@ -104,7 +104,7 @@ class Setting:
 
 def algorithm_of(setting: Setting) -> Algorithm:
     common: Row = {
-        "mapper": lanes(setting.ranks, setting.across), "n_slots": setting.n_slots, "slot_size": setting.slot_size,
+        "mapper": subgroups(setting.ranks, setting.across), "n_slots": setting.n_slots, "slot_size": setting.slot_size,
     }  # fmt: skip
     if setting.phase == "prefill":
         options = {
@@ -143,10 +143,10 @@ def _in_tcm(setting: Setting) -> bool:
 
 def run(machine: Machine, setting: Setting, *, data: bool = False, log: str = "operation") -> Result:
     """Run a setting; with `data`, compare its values with numpy in f64."""
-    return run_program(machine, lambda torch: attend(torch, setting), data=data, log=log)
+    return run_program(machine, lambda torch: run_setting(torch, setting), data=data, log=log)
 
 
-def attend(torch: RuntimeContext, setting: Setting) -> None:
+def run_setting(torch: RuntimeContext, setting: Setting) -> None:
     """Run a setting in a session; tensors have a row for each PE."""
     dtype, here = as_dtype(setting.dtype), (setting.cubes * setting.pes, setting.items)
     q, kv = (*here, setting.queries, setting.group, setting.head_dim), (*here, setting.tokens, setting.head_dim)
@@ -170,7 +170,7 @@ def attend(torch: RuntimeContext, setting: Setting) -> None:
     torch.ahbm.synchronize()
     if given:
         torch.checks += 1
-        check(setting, plan, given, np.stack([own[-1].numpy() for own in tensors]))
+        _check(setting, plan, given, np.stack([own[-1].numpy() for own in tensors]))
 
 
 def _values(setting: Setting, shapes: Mapping[str, tuple[int, ...]], dtype: DType) -> dict[str, np.ndarray]:
@@ -185,7 +185,7 @@ def _values(setting: Setting, shapes: Mapping[str, tuple[int, ...]], dtype: DTyp
     return found
 
 
-def check(setting: Setting, plan: Plan, given: Mapping[str, np.ndarray], out: np.ndarray) -> None:
+def _check(setting: Setting, plan: CollectivePlan, given: Mapping[str, np.ndarray], out: np.ndarray) -> None:
     q, k, v, got = (x.reshape(-1, *x.shape[2:]) for x in (*given.values(), out))  # the PEs of all SIPs
     rows = {place: i for i, place in enumerate(sorted(place for each in plan.subgroups for place in each.places))}
     order = setting.order if setting.phase == "prefill" else "contiguous"
@@ -224,7 +224,7 @@ def _compare(
         )
 
 
-def lanes(ranks: int, across: str) -> Mapper:
+def subgroups(ranks: int, across: str) -> Mapper:
     """Mapper that makes lanes of `ranks` PEs that hold a shard, as many lanes from each SIP."""
     if across not in ACROSS:
         raise ArgumentError(f"across = {across!r} is unknown; known: {', '.join(ACROSS)}")
@@ -255,7 +255,7 @@ def _along(place: Place, columns: int, pes: int) -> tuple[int, int, bool, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class _Work:
     """Counts of one setting, of all PEs together; bounds of the busiest PE [ns]."""
 
     flops: int
@@ -271,7 +271,7 @@ class Work:
         return {"HBM": self.hbm_ns, "matrix engine": self.matrix_ns, "vector engine": self.vector_ns}
 
 
-def work(config: MachineConfig, setting: Setting) -> Work:
+def work(config: MachineConfig, setting: Setting) -> _Work:
     pe, item = config.cube.pe, as_dtype(setting.dtype).itemsize
     lanes, context = setting.n_lanes * setting.items, setting.tokens * setting.ranks
     queries = setting.queries * (setting.ranks if setting.phase == "prefill" else 1)
@@ -289,7 +289,7 @@ def work(config: MachineConfig, setting: Setting) -> Work:
     passes = (4 + pe.pe_math.slow_op_cycles) / pe.pe_math.lanes_32bit + 1 / pe.pe_math.lanes_16bit
     cycles = scores / setting.programs * passes
     kv_bytes = 2 * lanes * context * setting.head_dim * item
-    return Work(
+    return _Work(
         flops=2 * macs, kv_bytes=kv_bytes, hbm_ns=kv_bytes / (config.cube.hbm.slice_gbs * setting.programs),
         matrix_ns=scores / (rows * kv) * block_ns / setting.programs,
         vector_ns=cycles / pe.pe_math.clock_ghz, useful=useful, scores=scores,
@@ -324,8 +324,8 @@ def path(result: Result) -> Row:
     launch = result.launches[-1]
     total: Counter[str] = Counter()
     for (kind, _), ps in critical_path(result.records, [launch]).parts().items():
-        total[next((name for name, kinds in PATH.items() if kind in kinds), "control")] += ps
-    found = {f"path_{name}_ns": total[name] / 1000 for name in (*PATH, "control")}
+        total[next((name for name, kinds in PATH_COLUMNS.items() if kind in kinds), "control")] += ps
+    found = {f"path_{name}_ns": total[name] / 1000 for name in (*PATH_COLUMNS, "control")}
     busy = breakdown(result.records, window=(launch.start_ps, launch.end_ps)).busy_ns()
     return found | {"busy_matrix_ns": busy["gemm"]}
 

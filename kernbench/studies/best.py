@@ -25,9 +25,9 @@ from kernbench.ops.matmul import NEAR, PLACEMENTS, estimate
 from kernbench.points._keys import Row
 from kernbench.runtime_api import collective as collectives
 from kernbench.studies._answers import CollectiveChoice, PlacementCandidate, ProductChoice, Spread
-from kernbench.studies._stages import Explanation, Simulations, Stage, explained, last
+from kernbench.studies._stages import Explanation, PartialAnswer, Simulations, last, path_row
 from kernbench.studies.ccl import case_of
-from kernbench.studies.layers import LayersStudy, Product, obstacle, run, simulated_ns, work
+from kernbench.studies.layers import LayersStudy, StoredProduct, layer_work, obstacle, run, simulated_ns
 from kernbench.studies.study import scaled, squarest, table
 from kernbench.sweeps._plan import Point
 from kernbench.sweeps.sensitivity import BASE, ranked, sensitivity_plan
@@ -36,7 +36,7 @@ from kernbench.topology.builder import Machine, resolve_topology
 if TYPE_CHECKING:
     from kernbench.sweeps._runner import Progress
 
-Tick = Callable[["Progress"], object]
+_Tick = Callable[["Progress"], object]
 
 SIMULATED = 3  # algorithms: the best by the alpha-beta model
 _FAR = 1.4  # 95 % of the estimates of algorithms are within this factor of the simulated time
@@ -131,8 +131,8 @@ def gemm_stages(
     placements: Sequence[str] | None = None,
     workers: int | None = None,
     limit_s: float | None = None,
-    tick: Tick | None = None,
-) -> Iterator[Stage[ProductChoice]]:
+    tick: _Tick | None = None,
+) -> Iterator[PartialAnswer[ProductChoice]]:
     sizes: dict[str, Any] = {"m": m, "n": n, "k": k}
     bad = {name: x for name, x in sizes.items() if not isinstance(x, int) or isinstance(x, bool) or x < 1}
     wrong = [f"{name} = {size!r} must be a whole number >= 1" for name, size in bad.items()]
@@ -142,12 +142,12 @@ def gemm_stages(
     if wrong:
         raise ArgumentError("\n".join(wrong))
     where = resolve_topology(machine)
-    simulations = Simulations(where, simulated, workers, limit_s, tick)
-    asked = {x: Product(m, n, k, x, dtype, trans_a, trans_b) for x in demanded or PLACEMENTS}
+    simulations = Simulations(where, _simulated, workers, limit_s, tick)
+    asked = {x: StoredProduct(m, n, k, x, dtype, trans_a, trans_b) for x in demanded or PLACEMENTS}
     pes = where.config.pes_per_sip
     rate = macs_per_ns(where.config, dtype) * pes
     answer = ProductChoice(next(iter(asked.values())), where.hash, pes, rate, (), missing=_ESTIMATES | _TIMES)
-    yield Stage(answer)
+    yield PartialAnswer(answer)
     found = sorted(
         (_candidate(where, product) for product in asked.values()),
         key=lambda x: (x.estimate_ns is None, x.estimate_ns or 0.0),  # those that do not fit last
@@ -156,12 +156,12 @@ def gemm_stages(
     if least is None:
         raise ConfigError([f"{m} x {n} x {k}: no placement fits: {found[0].limiter}"])
     answer = replace(answer, product=asked[found[0].placement], candidates=tuple(found), missing=_TIMES)
-    yield Stage(answer)
+    yield PartialAnswer(answer)
     near = [x for x in found if x.estimate_ns is not None and (demanded or x.estimate_ns <= NEAR * least)]
     if not demanded:  # the estimate of those behind is a bound, within a few percent, of their time
         for placement, row in simulations.run(_products(where, asked, near[:1])):
             answer = _with_product(answer, asked, placement, row, [x.placement for x in near[1:]])
-            yield Stage(answer, simulations.progress)
+            yield PartialAnswer(answer, simulations.progress)
         if answer.best.simulated_ns is None:
             return
         near = [x for x in near[1:] if x.estimate_ns is not None and x.estimate_ns < answer.simulated_ns]
@@ -170,8 +170,8 @@ def gemm_stages(
     for placement, row in simulations.run(_products(where, asked, near)):
         left.remove(placement)
         answer = _with_product(answer, asked, placement, row, left)
-        yield Stage(answer, simulations.progress)
-    yield Stage(answer)
+        yield PartialAnswer(answer, simulations.progress)
+    yield PartialAnswer(answer)
 
 
 # What is missing, by section, until it is known.
@@ -196,7 +196,7 @@ def _demanded(kind: str, given: Sequence[str] | None, known: Iterable[str], wron
 
 
 def _products(
-    machine: Machine, asked: Mapping[str, Product], candidates: Iterable[PlacementCandidate]
+    machine: Machine, asked: Mapping[str, StoredProduct], candidates: Iterable[PlacementCandidate]
 ) -> dict[str, Point]:
     values = {x.placement: asdict(asked[x.placement]) for x in candidates}
     work = LayersStudy().work
@@ -207,7 +207,7 @@ def _products(
 
 
 def _with_product(
-    answer: ProductChoice, asked: Mapping[str, Product], placement: str, row: Row, left: Sequence[str]
+    answer: ProductChoice, asked: Mapping[str, StoredProduct], placement: str, row: Row, left: Sequence[str]
 ) -> ProductChoice:
     candidates = [
         replace(x, simulated_ns=row["simulated_ns"]) if x.placement == placement else x for x in answer.candidates
@@ -219,7 +219,7 @@ def _with_product(
     return replace(answer, product=asked[best], candidates=tuple(candidates), why=why, missing=_times_of(left))
 
 
-def simulated(machine: Machine, *, what: str, **values: Any) -> Row:
+def _simulated(machine: Machine, *, what: str, **values: Any) -> Row:
     kinds: dict[str, Callable[..., Row]] = {
         "product": _simulate_product,
         "collective": simulate_collective,
@@ -229,18 +229,18 @@ def simulated(machine: Machine, *, what: str, **values: Any) -> Row:
 
 
 def _simulate_product(machine: Machine, **product: Any) -> Row:
-    asked = Product(**product)
-    log = "tile" if work(machine.config, asked).tiles <= _TILES else "operation"
+    asked = StoredProduct(**product)
+    log = "tile" if layer_work(machine.config, asked).tiles <= _TILES else "operation"
     result = run(machine, asked, log=log)[0]
     longest = max(result.launches, key=lambda launch: launch.end_ps - launch.start_ps)
-    return {"simulated_ns": simulated_ns(result), "why": explained(result.why(longest))}
+    return {"simulated_ns": simulated_ns(result), "why": path_row(result.why(longest))}
 
 
-def _candidate(machine: Machine, product: Product) -> PlacementCandidate:
+def _candidate(machine: Machine, product: StoredProduct) -> PlacementCandidate:
     fault = obstacle(machine, product)
     if fault:
         return PlacementCandidate(product.placement, None, fault, 0, 0)
-    asked = work(machine.config, product)
+    asked = layer_work(machine.config, product)
     ns, limiter = estimate(machine, product.placed(machine.config), product.placement)
     return PlacementCandidate(product.placement, ns, limiter, asked.pes, asked.remote_bytes)
 
@@ -324,14 +324,14 @@ def choose_stages(
     changes: bool = True,
     workers: int | None = None,
     limit_s: float | None = None,
-    tick: Tick | None = None,
-) -> Iterator[Stage[CollectiveChoice]]:
+    tick: _Tick | None = None,
+) -> Iterator[PartialAnswer[CollectiveChoice]]:
     size = bytes_of(nbytes)
     if collective not in COLLECTIVES:
         raise ArgumentError(f"collective {collective!r} is unknown; {hint(collective, COLLECTIVES)}")
     where = system_of(resolve_topology(machine), sips, network)
     check_sips(where)
-    simulations = Simulations(where, simulated, workers, limit_s, tick)
+    simulations = Simulations(where, _simulated, workers, limit_s, tick)
     config = load_ccl_config(machine=where.config)
     known, wrong = names(config, collective, "rank"), list[str]()
     demanded = _demanded("algorithm", algorithms, known, wrong)
@@ -343,7 +343,7 @@ def choose_stages(
     rest = _OTHERS | (_CHANGES if changes else {})
     unknown = Decision(*asked, (), {}, 0.0, "")
     answer = CollectiveChoice(system, unknown, missing=_ESTIMATES | _TIMES | rest)
-    yield Stage(answer)
+    yield PartialAnswer(answer)
     tuner = _tuner(where, demanded or known)
     found, refused = tuner.ranked(demanded or known, size, range(n), _ONE, _ITEMSIZE)
     bound = tuner.model.bounds([(sip, *_ONE[0]) for sip in range(n)], "rank").of(collective, size, _ITEMSIZE)
@@ -352,7 +352,7 @@ def choose_stages(
         decision=decided(asked, found, refused, (bound.ns, bound.by)),
         missing=_TIMES | rest,
     )
-    yield Stage(answer)
+    yield PartialAnswer(answer)
     near = found if demanded else _near(found)
     left = [x.algorithm for x in near]
     for name, row in simulations.run({x.algorithm: _collective(where, x, size) for x in near}):
@@ -362,7 +362,7 @@ def choose_stages(
         answer = replace(answer, decision=decision, missing=_times_of(left) | rest)
         if decision.algorithm == name:
             answer = replace(answer, launched_ns=row["launched_ns"])
-        yield Stage(answer, simulations.progress)
+        yield PartialAnswer(answer, simulations.progress)
     if left:
         return
     yield from _rest(where, answer, demanded or known, simulations, changes)
@@ -370,7 +370,7 @@ def choose_stages(
 
 def _rest(
     machine: Machine, answer: CollectiveChoice, known: Sequence[str], simulations: Simulations, changes: bool
-) -> Iterator[Stage[CollectiveChoice]]:
+) -> Iterator[PartialAnswer[CollectiveChoice]]:
     """Yield the answer with the same bytes on other PEs, then with each resource halved and doubled."""
     decision, best = answer.decision, answer.decision.best
     size, host_s = decision.nbytes, _host_s(machine, best, decision.nbytes)
@@ -404,8 +404,8 @@ def _rest(
         elif len(name) > 1:
             rows.append({"factor": name[0], "direction": name[1], "latency_ns": row["latency_ns"]})
         answer = _with_rest(answer, spreads, rows, left)
-        yield Stage(answer, simulations.progress)
-    yield Stage(_with_rest(answer, spreads, rows, left))
+        yield PartialAnswer(answer, simulations.progress)
+    yield PartialAnswer(_with_rest(answer, spreads, rows, left))
 
 
 def _with_rest(
@@ -459,7 +459,7 @@ def simulate_collective(
     planned = case_of(machine, algorithm=algorithm, n_slots=n_slots, slot_size=slot_size).plan
     ran = collectives.run(machine, planned, nbytes)
     row: Row = {"latency_ns": ran.latency_ns, "launched_ns": simulated_ns(ran.result)}
-    return row | {"why": explained(ran.result.why(algorithm))} if why else row
+    return row | {"why": path_row(ran.result.why(algorithm))} if why else row
 
 
 def _simulate_spread(

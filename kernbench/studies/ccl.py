@@ -23,7 +23,7 @@ import numpy as np
 import kernbench.studies.ccl_report as report
 from kernbench._dtypes import as_dtype
 from kernbench._registry import hint
-from kernbench.ccl._group import Target
+from kernbench.ccl._group import PeId
 from kernbench.ccl.algorithm import Algorithm, plan
 from kernbench.ccl.alpha_beta import Estimate, alpha_beta
 from kernbench.ccl.bounds import Bounds
@@ -34,7 +34,7 @@ from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 from kernbench.points._keys import Row, machine_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api.collective import check, run, simulator, tuner_of
+from kernbench.runtime_api.collective import check_results, run, simulator, tuner_of
 from kernbench.studies.study import LABELS, MACHINE, Choices, Parameter, Study, at_most, fits_slice, scaled, squarest
 from kernbench.topology.builder import Machine
 
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
 
 # (count, topology) or (count, topology, w, h), as `system.sips` of a machine file has them.
-System = Sequence[Any]
+_System = Sequence[Any]
 
 SIX = (6, "torus_2d", 3, 2)
 INTERCUBE = "intercube_allreduce"
-RING = "ring_allreduce_tcm"
-ONE_EACH = (RING, "torus_allreduce", "halving_doubling_allreduce", "tree_allreduce", "double_tree_allreduce")
-LISTED = (RING, "torus_allreduce", "halving_doubling_allreduce", "tree_allreduce")
+_RING = "ring_allreduce_tcm"
+ONE_EACH = (_RING, "torus_allreduce", "halving_doubling_allreduce", "tree_allreduce", "double_tree_allreduce")
+LISTED = (_RING, "torus_allreduce", "halving_doubling_allreduce", "tree_allreduce")
 CHUNK, LONG = 32 << 10, 128 << 10  # of lists; long vectors go in chunks twice as long
 SMALL_SLOT = 1024
 
 # Packaged lists, and the types in which they count bytes.
 _FILES = {"deepbench": "deepbench_allreduce.csv", "llama3-70b": "llama3_70b_allreduce.csv"}
 _TYPES = {"deepbench": "f32", "llama3-70b": "bf16"}
-VISIBLE = 0.01  # links busy for less are not kept
+_VISIBLE = 0.01  # links busy for less are not kept
 _PROGRAM = 10  # a program, with its launch and its queues, takes about as long to simulate as so many sends
 _SETTINGS = ("n_slots", "slot_size", "buffer_kind", "root_cube", "options")  # what a point changes in an algorithm
 
@@ -86,12 +86,10 @@ _HALVED: dict[str, dict[str, float]] = {
 }
 
 
-class Case:
+class PlannedCollective:
     """A planned collective, before it runs."""
 
-    def __init__(
-        self, machine: Machine, algorithm: Algorithm, targets: Sequence[Target] = (), itemsize: int = 2
-    ) -> None:
+    def __init__(self, machine: Machine, algorithm: Algorithm, targets: Sequence[PeId] = (), itemsize: int = 2) -> None:
         config = machine.config
         cubes = 1 if algorithm.contribution == "rank" else config.cubes_per_sip
         pes = config.pes_per_cube if algorithm.contribution == "pe" else 1
@@ -129,7 +127,7 @@ def case_of(
     entry: Mapping[str, Any] | None = None,
     own: Mapping[str, str] | None = None,
     **settings: Any,
-) -> Case:
+) -> PlannedCollective:
     """Cache cases per process, for all sizes of a point."""
     changed = {name: value for name, value in settings.items() if value is not None}
     entry = load_ccl_config().to_spec() if entry is None and own is None else entry
@@ -137,11 +135,11 @@ def case_of(
 
 
 @lru_cache(maxsize=256)
-def _case(machine: Machine, text: str) -> Case:
+def _case(machine: Machine, text: str) -> PlannedCollective:
     algorithm, dtype, cubes, pes, entry, own, changed = json.loads(text)
     found = _resolved(algorithm, entry, own)
     targets = list(product(range(cubes or 1), range(pes or 1))) if cubes or pes else []
-    return Case(machine, replace(found, **changed), targets, as_dtype(dtype).itemsize)
+    return PlannedCollective(machine, replace(found, **changed), targets, as_dtype(dtype).itemsize)
 
 
 def _resolved(algorithm: str, entry: Mapping[str, Any] | None, own: Mapping[str, str] | None) -> Algorithm:
@@ -218,7 +216,7 @@ class CclStudy(Study):
         self,
         machine: Machine,
         *,
-        algorithm: str = RING,
+        algorithm: str = _RING,
         nbytes: int = 16384,
         dtype: str = "f16",
         cubes: int = 0,
@@ -268,7 +266,7 @@ class CclStudy(Study):
             return row | {"failed": str(error).splitlines()[0]}
         algbw = nbytes * shards / n / ran.latency_ns  # a contribution is on so many PEs
         link, busy = ran.hottest
-        kept = {name: round(share, 4) for name, share in ran.links.items() if share >= VISIBLE} if links else {}
+        kept = {name: round(share, 4) for name, share in ran.links.items() if share >= _VISIBLE} if links else {}
         times = {"latency_ns": ran.latency_ns, "busbw_gbs": algbw * bus_factor(used.collective, n)}
         row |= {"algbw_gbs": algbw, "hottest_link": link, "hottest_busy": busy}
         return times | row | ({"links": kept} if kept else {})
@@ -304,7 +302,7 @@ class CclStudy(Study):
         if torch.engine.data:
             shards = {(shard.sip, shard.cube, shard.pe): shard for tensor in tensors for shard in tensor.shards}
             given = {place: values[place[0]][shard.index] for place, shard in shards.items()}
-            check(torch.engine, planned, {place: shard.pa for place, shard in shards.items()}, given, kind)
+            check_results(torch.engine, planned, {place: shard.pa for place, shard in shards.items()}, given, kind)
             torch.checks += 1
         return _decision(torch.engine.machine, tensors) if algorithm == AUTO else repr(planned).strip("<>")
 
@@ -320,7 +318,7 @@ class CclStudy(Study):
         if chosen.contribution != "rank" and elements % shards:
             return [f"elements = {elements} must be a multiple of cubes x pes = {shards} for {algorithm}"]
         try:
-            Case(machine, chosen, list(product(range(cubes), range(pes))))
+            PlannedCollective(machine, chosen, list(product(range(cubes), range(pes))))
         except ConfigError as error:
             return [f"algorithm = {algorithm!r} does not run here: {error}"]
         return []
@@ -380,7 +378,7 @@ def _asked(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], 
         *_roots(machine, given),
         *_scaling(**given["more_sips"]),
         *(
-            _point(report.SLOTS, SIX, RING, given["more_slots"]["nbytes"], n_slots=n)
+            _point(report.SLOTS, SIX, _RING, given["more_slots"]["nbytes"], n_slots=n)
             for n in given["more_slots"]["counts"]
         ),
         *_limits(machine, given["halved"]),
@@ -419,7 +417,7 @@ def _others(config: CclConfig, own: Sequence[Algorithm], grid: Mapping[str, Any]
 def _kinds(sizes: Sequence[int]) -> list[Row]:
     return [
         _point(report.KINDS, SIX, name, nbytes, buffer_kind=kind)
-        for name in (INTERCUBE, RING)
+        for name in (INTERCUBE, _RING)
         for kind in ("tcm", "sram", "hbm")
         for nbytes in sizes
     ]
@@ -447,7 +445,7 @@ def _scaling(counts: Sequence[int], topology: str, sizes: Sequence[int]) -> list
 def _limits(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
     return [
         _point(report.LIMITS, SIX, name, nbytes, what=what, changes=scaled(machine, factors))
-        for name in (RING, "tree_allreduce")
+        for name in (_RING, "tree_allreduce")
         for nbytes in sizes
         for what, factors in _HALVED.items()
     ]
@@ -489,13 +487,13 @@ def _marks(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
     ]
 
 
-def _system(n: int, topology: str) -> System:
+def _system(n: int, topology: str) -> _System:
     return (n, topology, *squarest(n)) if topology in ("torus_2d", "mesh_2d_no_wrap") and n > 1 else (n, topology)
 
 
 def _point(
     slice_name: str,
-    system: System,
+    system: _System,
     algorithm: str,
     nbytes: int,
     *,
@@ -516,7 +514,7 @@ def _point(
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class _Size:
     """An all-reduce of a list: `nbytes` of every rank, in elements of `dtype`."""
 
     list: str
@@ -525,7 +523,7 @@ class Size:
     dtype: str
 
 
-def sizes(name: str) -> list[Size]:
+def sizes(name: str) -> list[_Size]:
     """Sizes of a list: "deepbench", or "llama3-70b" (tensor parallelism, by tokens in flight).
 
     >>> sizes("llama3-70b")[0]
@@ -535,7 +533,7 @@ def sizes(name: str) -> list[Size]:
         raise ArgumentError(f"list {name!r} is unknown; {hint(name, _FILES)}")
     text = (files("kernbench.studies") / "data" / _FILES[name]).read_text(encoding="utf-8")
     rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-    return [Size(name, _title(row), int(row["bytes"]), _TYPES[name]) for row in rows]
+    return [_Size(name, _title(row), int(row["bytes"]), _TYPES[name]) for row in rows]
 
 
 def _title(row: dict[str, str]) -> str:

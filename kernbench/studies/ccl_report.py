@@ -110,7 +110,7 @@ def seen(rows: Iterable[Mapping[str, Any]], *slices: str) -> list[Row]:
     ]
 
 
-def complete(rows: Sequence[Row], by: str, *columns: str) -> dict[Any, list[Row]]:
+def _complete(rows: Sequence[Row], by: str, *columns: str) -> dict[Any, list[Row]]:
     """Return groups by `columns` in which every value of `by` that occurs with the same first column ran."""
     known = {key: {row[by] for row in own} for key, own in groups(rows, columns[0]).items()}
     grouped = groups(rows, *columns).items()
@@ -434,7 +434,7 @@ def _bounds(ran: Sequence[Row]) -> list[Finding]:
 def _winners(rows: Sequence[Row]) -> list[Finding]:
     """All-reduces by rank that win at the smallest and at the largest size that all of a system ran."""
     systems: dict[str, list[list[Row]]] = {}
-    ran = complete([row for row in rows if row["contribution"] == "rank"], "short", "system", "bytes_per_pe")
+    ran = _complete([row for row in rows if row["contribution"] == "rank"], "short", "system", "bytes_per_pe")
     for (system, _), own in sorted(ran.items(), key=lambda item: item[0][1]):
         if len(own) > 1:
             systems.setdefault(system, []).append(own)
@@ -487,7 +487,7 @@ def _slots(rows: Sequence[Row]) -> list[Finding]:
 def _scaling(rows: Sequence[Row]) -> list[Finding]:
     """Algorithms on the most SIPs, compared at the smallest size at which all of them ran there."""
     counts = sorted({row["n_sips"] for row in rows})
-    ran = complete(rows, "short", "bytes_per_pe", "n_sips")
+    ran = _complete(rows, "short", "bytes_per_pe", "n_sips")
     sizes = [size for size in sorted({row["bytes_per_pe"] for row in rows}) if (size, counts[-1]) in ran]
     if len(counts) < 2 or not sizes:
         return []
@@ -601,7 +601,7 @@ def files(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
 
 def _fastest(rows: Sequence[Row]) -> list[Row]:
     """Return the fastest algorithm for each system and each size at which all its algorithms ran."""
-    ran = complete(rows, "short", "system", "bytes_per_pe")
+    ran = _complete(rows, "short", "system", "bytes_per_pe")
     best = {key: min(own, key=_time) for key, own in ran.items()}
     sizes = sorted({nbytes for _, nbytes in best})
     return [

@@ -21,8 +21,8 @@ from kernbench.points._keys import Row, key_of, study_version
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.studies.attention import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, attend
-from kernbench.studies.layers import Product, select, simulated_ns
+from kernbench.studies.attention import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, run_setting
+from kernbench.studies.layers import StoredProduct, select_layers, simulated_ns
 from kernbench.studies.layers import run as run_layer
 from kernbench.studies.study import Parameter, Study, squarest
 from kernbench.sweeps._measure import counters, energy_columns, machine_columns
@@ -30,14 +30,14 @@ from kernbench.sweeps._plan import Plan, make_plan
 from kernbench.sweeps.sensitivity import Factors, sensitivity_plan
 from kernbench.topology.builder import Machine
 
-MESH, UCIE, HBM, SIPS = report.AXES
+_MESH, _UCIE, _HBM_AXIS, _SIPS = report.AXES
 LATENCY = "latency_ns"
-REASONS = 3  # of each part, longest first
+_REASONS = 3  # of each part, longest first
 CHANNELS, CHANNEL_GBS = 8, 32.0
 
 _HBM = ("cube.hbm.channel_bw_gbs", "cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
 # What is changed one at a time. The link of a slice and that of its PE are at least as wide as the slice.
-FACTORS: Factors = {
+_FACTORS: Factors = {
     "HBM bandwidth, with the PE's link": _HBM,
     "UCIe bandwidth": ("cube.ucie.bw_gbs",),
     "UCIe latency": ("cube.ucie.port_ns",),
@@ -92,8 +92,8 @@ class DesignSpaceStudy(Study):
 
     def check(self, machine: Machine, **parameters: Any) -> list[str]:
         names = parameters["factors"]
-        if unknown := [name for name in names if name not in FACTORS]:
-            return [f"factors: {name} is unknown; {hint(name, FACTORS)}" for name in unknown]
+        if unknown := [name for name in names if name not in _FACTORS]:
+            return [f"factors: {name} is unknown; {hint(name, _FACTORS)}" for name in unknown]
         faults = []
         for table, plan in _plans(machine, parameters).items():
             faults += plan.reasons()
@@ -105,7 +105,7 @@ class DesignSpaceStudy(Study):
         return machine.config.pes_per_sip * (1 if workload == "decode" else 16)
 
     def simulate(self, machine: Machine, *, workload: str = "decode", **parameters: Any) -> Row:
-        found = WORKLOADS[workload](machine, **parameters)
+        found = _WORKLOADS[workload](machine, **parameters)
         shown = _plain({name: value for name, value in parameters.items() if name != "why"})
         row = {**shown, **machine_columns(machine.config), **energy_columns(machine.config, found), **found}
         return {name: round(value, 10) if isinstance(value, float) else value for name, value in row.items()}
@@ -113,8 +113,8 @@ class DesignSpaceStudy(Study):
 
 def _plans(base: Machine, given: Row) -> dict[str, Plan]:
     """Points of each table: for each workload its grid, one factor at a time, and other orders of ties."""
-    assert isinstance(FACTORS, Mapping)
-    chosen = {name: FACTORS[name] for name in given["factors"] or FACTORS}
+    assert isinstance(_FACTORS, Mapping)
+    chosen = {name: _FACTORS[name] for name in given["factors"] or _FACTORS}
     size = {name: given[name] for name in ("context", "hidden", "ffn")}
     layers = {"layer_list": given["gpt2"], "placements": list(given["placements"])}
     plans = {}
@@ -122,7 +122,7 @@ def _plans(base: Machine, given: Row) -> dict[str, Plan]:
         ("decode", size, given["hbm_scale"], given["topologies"]),
         ("gpt2", layers, given["gpt2_hbm_scale"], ()),
     ):
-        study = WORKLOADS[name]
+        study = _WORKLOADS[name]
         grid = axes(given["meshes"], given["ucie_gbs"], scales, topologies, base.config.n_sips)
         plans[f"{name} grid"] = make_plan(base, study, grid, parameters=parameters)
         plans[f"{name} factors"] = sensitivity_plan(base, study, chosen, parameters, given["change"])
@@ -141,11 +141,11 @@ def axes(
 ) -> dict[str, dict[str, Mapping[str, Any]]]:
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     if topologies:  # first, so that machines that differ in other parts of a row run at the same time
-        found[SIPS] = {name: {"system.sips.topology": name} | _grid(name, sips) for name in topologies}
+        found[_SIPS] = {name: {"system.sips.topology": name} | _grid(name, sips) for name in topologies}
     return found | {
-        MESH: {f"{w}x{h}": {"sip.cube_mesh": {"w": w, "h": h}} for w, h in meshes},
-        UCIE: {f"{bw:g}": {"cube.ucie.bw_gbs": bw} for bw in ucie_gbs},
-        HBM: {f"{scale * CHANNELS * CHANNEL_GBS:g}": _hbm(scale) for scale in hbm_scale},
+        _MESH: {f"{w}x{h}": {"sip.cube_mesh": {"w": w, "h": h}} for w, h in meshes},
+        _UCIE: {f"{bw:g}": {"cube.ucie.bw_gbs": bw} for bw in ucie_gbs},
+        _HBM_AXIS: {f"{scale * CHANNELS * CHANNEL_GBS:g}": _hbm(scale) for scale in hbm_scale},
     }
 
 
@@ -214,7 +214,7 @@ def gpt2_layers(
     `layer_list` is as for `layers.layers`: "gpt2 QKT" is one of them. `tie_seed`, `why`: as for `llama3_70b_decode`.
     """
     one, best = _single(machine), []
-    for layer in select([layer_list]):
+    for layer in select_layers([layer_list]):
         tried = [
             _part(one, layer.name, {"shape": (layer.m, layer.n, layer.k), "placement": p}, _product, tie_seed, why)
             for p in placements
@@ -223,7 +223,7 @@ def gpt2_layers(
     return {LATENCY: sum(part[LATENCY] for part in best), **_summed(best)} | _reasons(best)
 
 
-WORKLOADS: dict[str, Callable[..., Row]] = {"decode": llama3_70b_decode, "gpt2": gpt2_layers}
+_WORKLOADS: dict[str, Callable[..., Row]] = {"decode": llama3_70b_decode, "gpt2": gpt2_layers}
 
 
 def _uneven(machine: Machine, context: int) -> str:
@@ -268,7 +268,7 @@ def _attention(machine: Machine, *, context: int, tp: int, log: str, tie_seed: i
         "decode", ranks, cubes=config.cubes_per_sip, pes=config.pes_per_cube, items=KV_HEADS // tp, group=GROUP,
         head_dim=HEAD_DIM, tokens=context // ranks,
     )  # fmt: skip
-    return _run(machine, lambda torch: attend(torch, setting), log, tie_seed)
+    return _run(machine, lambda torch: run_setting(torch, setting), log, tie_seed)
 
 
 def _run(machine: Machine, program: Callable[[RuntimeContext], None], log: str, tie_seed: int | None) -> Ran:
@@ -277,7 +277,7 @@ def _run(machine: Machine, program: Callable[[RuntimeContext], None], log: str, 
 
 
 def _product(machine: Machine, *, shape: tuple[int, int, int], placement: str, log: str, tie_seed: int | None) -> Ran:
-    return run_layer(machine, Product(*shape, placement), log=log, tie_seed=tie_seed)
+    return run_layer(machine, StoredProduct(*shape, placement), log=log, tie_seed=tie_seed)
 
 
 def _all_reduce(machine: Machine, hidden: int, run: Callable[..., Row]) -> Row:
@@ -309,7 +309,7 @@ def _row(machine: Machine, result: Result, traffic: LinkTable) -> Row:
 
 
 def _why(part: str, result: Result) -> list[Row]:
-    reasons = list(result.why(result.launches[-1]))[:REASONS]
+    reasons = list(result.why(result.launches[-1]))[:_REASONS]
     names = ("what", "resource", "kind", "ns", "share")
     return [{"part": part, **{name: getattr(reason, name) for name in names}} for reason in reasons]
 

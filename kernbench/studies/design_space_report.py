@@ -6,21 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kernbench.studies.study import Finding, Tables, first_upper, plain, table
-from kernbench.sweeps.sensitivity import BASE, pareto, ranked, steps
+from kernbench.studies.study import Finding, Tables, first_upper, scalars, table
+from kernbench.sweeps.sensitivity import BASE, pareto, ranked, steps_along
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
-from kernbench.viz.charts import Chart, Column, Row
+from kernbench.viz.charts import Chart, ChartRow, Column
 
 if TYPE_CHECKING:
     import pandas as pd
 
-AXES = MESH, UCIE, HBM, SIPS = "cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]", "SIP topology"
-AREA, ENERGY, TIME, LABEL, GAIN, DIES = "area_mm2", "energy_uj", "latency_us", "label", "gain_pct", "dies"
-NAMES = {"decode": "Decode", "gpt2": "GPT-2"}
+AXES = _MESH, _UCIE, _HBM, _SIPS = "cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]", "SIP topology"
+AREA, ENERGY, _TIME, LABEL, GAIN, _DIES = "area_mm2", "energy_uj", "latency_us", "label", "gain_pct", "dies"
+_NAMES = {"decode": "Decode", "gpt2": "GPT-2"}
 WHAT = {"decode": "a layer of Llama-3 70B in decode", "gpt2": "the products of GPT-2"}
 MORE = {"down": "less", "up": "more"}
-WORTH = 0.05  # a numbered machine of the front is faster than the one before by this share
+_WORTH = 0.05  # a numbered machine of the front is faster than the one before by this share
 
 METHOD = (
     "Decode: one token of one user through a layer of Llama-3 70B. Attention, four products and two all-reduces run "
@@ -33,9 +33,9 @@ METHOD = (
 COLUMNS = {
     "table": Column("table"),
     AREA: Column("silicon of all dies", "mm2"),
-    DIES: Column("dies"),
+    _DIES: Column("dies"),
     ENERGY: Column("energy", "uJ"),
-    TIME: Column("time", "us"),
+    _TIME: Column("time", "us"),
     "latency_ns": Column("time", "ns"),
     GAIN: Column("less time", "%"),
     "least_pct": Column("least", "%"),
@@ -48,10 +48,10 @@ COLUMNS = {
 }
 
 
-def frame(rows: Sequence[Row], name: str) -> pd.DataFrame:
+def frame(rows: Sequence[ChartRow], name: str) -> pd.DataFrame:
     """Rows of one table ("decode grid", "gpt2 ties"), with the columns it has, time [us] and dies."""
     mine = [
-        {**plain(row), TIME: row["latency_ns"] / 1000, DIES: row["cubes"] + row["sips"]}
+        {**scalars(row), _TIME: row["latency_ns"] / 1000, _DIES: row["cubes"] + row["sips"]}
         for row in rows
         if row["table"] == name
     ]
@@ -67,35 +67,35 @@ def axes_of(grid: pd.DataFrame) -> list[str]:
 
 
 def front(grid: pd.DataFrame) -> pd.DataFrame:
-    """Pareto front of area and time, smallest first; each machine is faster than the last by `WORTH`."""
-    best, kept = pareto(grid, [AREA, TIME]), list[bool]()
+    """Pareto front of area and time, smallest first; each machine is faster than the last by `_WORTH`."""
+    best, kept = pareto(grid, [AREA, _TIME]), list[bool]()
     least = float("inf")
-    for time in best[TIME]:
-        kept.append(time <= (1 - WORTH) * least)
+    for time in best[_TIME]:
+        kept.append(time <= (1 - _WORTH) * least)
         least = time if kept[-1] else least
     return best[kept]
 
 
-def first(rows: Sequence[Row], workload: str) -> pd.DataFrame:
-    return ranked(frame(rows, f"{workload} factors"), TIME)
+def first(rows: Sequence[ChartRow], workload: str) -> pd.DataFrame:
+    return ranked(frame(rows, f"{workload} factors"), _TIME)
 
 
-def _front(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+def _front(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Area against time by mesh; machines of the front are numbered as in their table."""
     grid = frame(rows, rows[0]["table"])
     numbers = {index: str(i) for i, index in enumerate(front(grid).index, 1)}
     grid[LABEL] = [numbers.get(index, "") for index in grid.index]
-    return kinds.points(AREA, TIME, by=MESH, label=LABEL)(_records(grid), columns, machine)
+    return kinds.points(AREA, _TIME, by=_MESH, label=LABEL)(_records(grid), columns, machine)
 
 
-def _map(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
-    least = frame(rows, rows[0]["table"]).groupby([UCIE, MESH], sort=False)[TIME].min().reset_index()
-    least = least.rename(columns={UCIE: "ucie", MESH: "mesh"})
+def _map(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
+    least = frame(rows, rows[0]["table"]).groupby([_UCIE, _MESH], sort=False)[_TIME].min().reset_index()
+    least = least.rename(columns={_UCIE: "ucie", _MESH: "mesh"})
     named = {"ucie": Column("UCIe connection", "GB/s"), "mesh": Column("cubes of a SIP")}
-    return kinds.heat("ucie", "mesh", TIME)(_records(least), named, machine)
+    return kinds.heat("ucie", "mesh", _TIME)(_records(least), named, machine)
 
 
-def _factors(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+def _factors(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
     table = first(rows, rows[0]["table"].split()[0])
     table[LABEL] = [f"{r['factor']}: {MORE[r['first']] if r[GAIN] > 0 else 'neither'}" for r in _records(table)]
     table[GAIN] = table[GAIN].clip(lower=0)
@@ -103,16 +103,16 @@ def _factors(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machin
 
 
 def _charts(name: str) -> list[Chart]:
-    label = NAMES[name]
+    label = _NAMES[name]
 
-    def on_grid(row: Row) -> bool:
+    def on_grid(row: ChartRow) -> bool:
         return bool(row["table"] == f"{name} grid")
 
     return [
         Chart(
             f"{name}_front", _front, f"{label}: time against silicon", where=on_grid,
             caption="Each dot is a machine; its silicon is that of all its dies: cubes, and the IO chiplets of SIPs. "
-            f"Numbered: none is smaller and faster, and each is at least {WORTH:.0%} "
+            f"Numbered: none is smaller and faster, and each is at least {_WORTH:.0%} "
             "faster than the one before; the table of the machines worth their silicon says what they are.",
         ),
         Chart(
@@ -130,24 +130,24 @@ def _charts(name: str) -> list[Chart]:
 CHARTS = (*_charts("decode"), *_charts("gpt2"))
 
 
-def tables(rows: Sequence[Row]) -> Tables:
+def tables(rows: Sequence[ChartRow]) -> Tables:
     found: Tables = {}
     for name in _workloads(rows):
-        label, grid = NAMES[name], frame(rows, f"{name} grid")
-        shown = [*axes_of(grid), "pes", DIES, AREA, TIME, *([ENERGY] if ENERGY in grid else [])]
+        label, grid = _NAMES[name], frame(rows, f"{name} grid")
+        shown = [*axes_of(grid), "pes", _DIES, AREA, _TIME, *([ENERGY] if ENERGY in grid else [])]
         best = front(grid)[shown].round(2)
         best.insert(0, "number", range(1, len(best) + 1))
         found[f"{label}: machines worth their silicon"] = best
-        found[f"{label}: what each step buys"] = steps(grid, axes_of(grid), TIME, AREA).round(2)
+        found[f"{label}: what each step buys"] = steps_along(grid, axes_of(grid), _TIME, AREA).round(2)
         found[f"{label}: one factor at a time"] = first(rows, name).round(2)
-        found[f"{label}: why"] = table(why(rows, name))
+        found[f"{label}: why"] = table(_why(rows, name))
     ties = [row for row in rows if row["table"].endswith(" ties") or row.get("factor") == BASE]
     orders = [{"workload": row["table"].split()[0], "order": row.get("tie_seed") or "usual", **row} for row in ties]
     found["Orders of simultaneous arrivals"] = table(orders, ["workload", "order", "latency_ns"])
     return found
 
 
-def why(rows: Sequence[Row], workload: str) -> list[dict[str, str]]:
+def _why(rows: Sequence[ChartRow], workload: str) -> list[dict[str, str]]:
     """Return the longest resource on the critical path of each part, a column for each mesh."""
     found: dict[str, dict[str, str]] = {}
     for row in rows:
@@ -155,15 +155,15 @@ def why(rows: Sequence[Row], workload: str) -> list[dict[str, str]]:
             for reason in reversed(row.get("why") or []):  # the longest comes first, so it is set last
                 ns, share = f"{reason['ns']:,.0f} ns", f"{reason['share']:.0%}"
                 text = f"{reason['what']}: {ns} ({share}), most at {reason['resource']}"
-                found.setdefault(reason["part"], {})[row[MESH]] = text
+                found.setdefault(reason["part"], {})[row[_MESH]] = text
     return [{"part": part, **by_mesh} for part, by_mesh in reversed(found.items())]
 
 
-def _workloads(rows: Sequence[Row]) -> list[str]:
-    return [name for name in NAMES if any(row["table"] == f"{name} grid" for row in rows)]
+def _workloads(rows: Sequence[ChartRow]) -> list[str]:
+    return [name for name in _NAMES if any(row["table"] == f"{name} grid" for row in rows)]
 
 
-def findings(rows: Sequence[Row]) -> list[Finding]:
+def findings(rows: Sequence[ChartRow]) -> list[Finding]:
     found = []
     for i, name in enumerate(_workloads(rows)):
         grid = frame(rows, f"{name} grid")
@@ -172,14 +172,14 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     return found
 
 
-def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Finding]:
+def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[ChartRow]) -> Iterator[Finding]:
     """Where more cubes do not pay, and which resource of which part takes the time."""
-    if MESH not in axes_of(grid):
+    if _MESH not in axes_of(grid):
         return
-    table = steps(grid, axes_of(grid), TIME, AREA)
-    worst = min(_records(table[table["axis"] == MESH]), key=lambda row: float(row[GAIN]))
+    table = steps_along(grid, axes_of(grid), _TIME, AREA)
+    worst = min(_records(table[table["axis"] == _MESH]), key=lambda row: float(row[GAIN]))
     before, after = worst["step"].split(" to ")
-    by_mesh = {row[MESH]: row["why"] for row in rows if row["table"] == f"{name} grid" and row.get("why")}
+    by_mesh = {row[_MESH]: row["why"] for row in rows if row["table"] == f"{name} grid" and row.get("why")}
     cause = ""
     if before in by_mesh and after in by_mesh:
         was, now = ({(r["part"], r["what"]): r for r in by_mesh[mesh]} for mesh in (before, after))
@@ -190,18 +190,20 @@ def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[Row]) -> Iterator[Findi
             f"{now[key]['resource']}."
         )
     change = f"{abs(worst[GAIN]):.1f} % {'less' if worst[GAIN] > 0 else 'more'}"
-    text = f"{NAMES[name]}: {after} cubes take {change} time than {before}, for {worst['cost_pct']:.0f} % more silicon."
+    text = (
+        f"{_NAMES[name]}: {after} cubes take {change} time than {before}, for {worst['cost_pct']:.0f} % more silicon."
+    )
     yield Finding(text, "map", 10, _stated(worst), cause)
 
 
 def _buy(name: str, grid: pd.DataFrame) -> Iterator[Finding]:
-    table = steps(grid, axes_of(grid), TIME, AREA)
+    table = steps_along(grid, axes_of(grid), _TIME, AREA)
     ordered = sorted((row for row in _records(table) if row["cost_pct"] > 0), key=lambda row: -float(row[GAIN]))
     if not ordered:
         return
     best, *rest = ordered
     other = f" Next, {_step(rest[0])} saves {rest[0][GAIN]:.1f} %." if rest else ""
-    text = f"{NAMES[name]}: {_step(best)} saves most, {best[GAIN]:.1f} % of the time."
+    text = f"{_NAMES[name]}: {_step(best)} saves most, {best[GAIN]:.1f} % of the time."
     yield Finding(text, "front", 9, _stated(best), f"It takes {best['cost_pct']:.1f} % more silicon.{other}")
 
 
@@ -219,13 +221,13 @@ def _step(row: Mapping[str, Any]) -> str:
     return f"{axis} from {row['step']} {unit}".rstrip()
 
 
-def _change(name: str, rows: Sequence[Row]) -> Finding:
+def _change(name: str, rows: Sequence[ChartRow]) -> Finding:
     better = [row for row in _records(first(rows, name)) if row[GAIN] > 0]
     if not better:
-        return Finding(f"{NAMES[name]}: no factor alone makes it faster.", "factors", 8, {"gain_pct": 0.0})
+        return Finding(f"{_NAMES[name]}: no factor alone makes it faster.", "factors", 8, {"gain_pct": 0.0})
     best, *rest = better
     values = {key: best[key] for key in ("factor", "first", GAIN, "area_pct")}
-    text = f"{NAMES[name]}: the best change is {_factor(best)}, {best[GAIN]:.1f} % less time."
+    text = f"{_NAMES[name]}: the best change is {_factor(best)}, {best[GAIN]:.1f} % less time."
     other = f" Next, {_factor(rest[0])} saves {rest[0][GAIN]:.1f} % for {rest[0]['area_pct']:.1f} %." if rest else ""
     detail = f"It takes {best['area_pct']:.1f} % more silicon.{other}{_hot(name, rows)}"
     return Finding(text, "factors", 8, values, detail)
@@ -235,7 +237,7 @@ def _factor(row: Mapping[str, Any]) -> str:
     return f"{MORE[row['first']]} {row['factor']}"
 
 
-def _hot(name: str, rows: Sequence[Row]) -> str:
+def _hot(name: str, rows: Sequence[ChartRow]) -> str:
     """Sentence on the largest resource of the critical paths of the machine whose factors are changed, or empty."""
     base = next(row["machine"] for row in rows if row["table"] == f"{name} factors" and row["factor"] == BASE)
     why_of = {row["machine"]: row["why"] for row in rows if row["table"] == f"{name} grid" and row.get("why")}
@@ -249,11 +251,11 @@ def _hot(name: str, rows: Sequence[Row]) -> str:
 
 def _share(name: str, grid: pd.DataFrame) -> Iterator[Finding]:
     if name == "decode":
-        fast = min(_records(grid), key=lambda row: float(row[TIME]))
+        fast = min(_records(grid), key=lambda row: float(row[_TIME]))
         shares = {part: fast[f"{part}_ns"] / fast["latency_ns"] for part in ("attention", "products", "allreduce")}
         parts = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
         machine = ", ".join(f"{axis.partition(' [')[0]} {fast[axis]}" for axis in axes_of(grid))
-        text = f"The fastest of {len(grid)} machines in decode takes {fast[TIME]:,.1f} us on {fast[AREA]:,.0f} mm2."
-        detail = f"{first_upper(machine)}: {parts}. Its silicon is that of {fast[DIES]} dies."
-        values = {"machines": len(grid), "time_us": fast[TIME], "shares": shares}
+        text = f"The fastest of {len(grid)} machines in decode takes {fast[_TIME]:,.1f} us on {fast[AREA]:,.0f} mm2."
+        detail = f"{first_upper(machine)}: {parts}. Its silicon is that of {fast[_DIES]} dies."
+        values = {"machines": len(grid), "time_us": fast[_TIME], "shares": shares}
         yield Finding(text, "front", 6, values, detail)

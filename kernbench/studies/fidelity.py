@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from kernbench.config import MachineConfig
     from kernbench.runtime_api.context import RuntimeContext
 
-Values = Mapping[str, Any]
+_Values = Mapping[str, Any]
 MOST_BYTES = 4 * MIB  # of a collective: larger ones take minutes to simulate
 _SPREAD = 64 * KIB  # bytes of each cube from which on a rank's tensor is spread over all cubes
 _TYPES = ("f16", "bf16", "f32")
@@ -57,11 +57,11 @@ class Mechanism:
     """An effect that a reference contains and a machine may leave out: overrides that enable it, and their source."""
 
     name: str
-    changes: Callable[[MachineConfig, Values], Values]
+    changes: Callable[[MachineConfig, _Values], _Values]
 
 
 @dataclass(frozen=True)
-class Workload:
+class _Workload:
     """What references measure, and our counterpart.
 
     `run` returns our value on a machine, `machine` the overrides for the parameters, `refuse` why a case cannot run (or
@@ -73,7 +73,7 @@ class Workload:
     required: tuple[str, ...]
     optional: tuple[str, ...]
     run: Callable[..., float]
-    machine: Callable[[Values], Values] = field(default=lambda parameters: {})
+    machine: Callable[[_Values], _Values] = field(default=lambda parameters: {})
     mechanisms: tuple[Mechanism, ...] = ()
     refuse: Callable[..., str] = field(default=lambda config, **parameters: "")
     host_s: Callable[..., float] = field(default=lambda config, **parameters: 0.01)
@@ -150,7 +150,7 @@ def _refuse_collective(
     return ""
 
 
-def _start(_: MachineConfig, given: Values) -> Values:
+def _start(_: MachineConfig, given: _Values) -> _Values:
     """Launch costs of the preset gpu_launch; a host thread prepares those of its devices in turn."""
     host = load_yaml(preset_path("gpu_launch"))["system"]["host"]
     devices = given.get("devices_per_thread", 1)
@@ -172,7 +172,7 @@ _DETAIL = Mechanism(
     },
 )  # fmt: skip
 _COLLECTIVES = {
-    name: Workload(
+    name: _Workload(
         ("ns",), ("bytes", "ranks"), ("dtype", "algorithm", "cubes", "pes", "devices_per_thread"),
         partial(_collective, name), mechanisms=(_START, _LINKS, _DETAIL), refuse=_refuse_collective,
         host_s=lambda config, **given: (
@@ -199,7 +199,7 @@ def _tile(machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", **_: 
     return matrix_engine(gemm).tile_ps(m, k, n, as_dtype(dtype)) * gemm.clock_ghz / 1000
 
 
-def _one_tile(given: Values) -> Values:
+def _one_tile(given: _Values) -> _Values:
     """Make the product a single tile, in a TCM with room for it: the engine alone never waits."""
     m, k, n = (given[name] for name in ("m", "k", "n"))
     room = 16 * (m * k + k * n) // MIB + 1
@@ -282,7 +282,7 @@ _ABOUT_SATURATED = {"uniform": 0.45, "transpose": 0.18, "tornado": 0.22, "hotspo
 _NETWORKS = {"mesh": "cube", "torus": "sips"}
 
 
-def _network(given: Values) -> Values:
+def _network(given: _Values) -> _Values:
     """Square network of terminals: the routers of a cube with a PE each, or a torus of SIPs."""
     k = given["k"]
     one: dict[str, Any] = {"sip.cube_mesh.w": 1, "sip.cube_mesh.h": 1}
@@ -301,7 +301,7 @@ def _refuse_network(_: MachineConfig, *, traffic: str, n: int = 2, packets: str 
     return "" if n == 2 else f"n = {n}: networks of two dimensions are compared"
 
 
-def _credits(_: MachineConfig, given: Values) -> Values:
+def _credits(_: MachineConfig, given: _Values) -> _Values:
     router = {"mesh": "cube.noc.router", "torus": "system.sip_link.router"}[given["topology"]]
     sizes = {f"{router}.{name}": given[name] for name in ("vcs", "vc_flits") if name in given}
     return {f"{router}.flow": "credits", **sizes}
@@ -313,26 +313,26 @@ _TIES = Mechanism(
     lambda config, given: {"system.sip_link.router.ties": "random"} if given["topology"] == "torus" else {},
 )
 
-WORKLOADS: dict[str, Workload] = {
+WORKLOADS: dict[str, _Workload] = {
     **_COLLECTIVES,
-    "noc": Workload(
+    "noc": _Workload(
         ("cycles",), ("topology", "k", "traffic", "load"), ("n", "packet", "packets", "vcs", "vc_flits"), _noc,
         machine=_network, mechanisms=(_CREDITS, _TIES), refuse=_refuse_network, host_s=_network_host_s,
     ),
-    "saturation": Workload(
+    "saturation": _Workload(
         ("flits/node/cycle",), ("topology", "k", "traffic"), ("n", "packet", "vcs", "vc_flits"), _saturation,
         machine=_network, mechanisms=(_CREDITS, _TIES), refuse=_refuse_network, host_s=_network_host_s,
     ),
-    "hbm": Workload(
+    "hbm": _Workload(
         ("GB/s", "ns"), ("timing", "pattern", "requests", "metric", "channel_bw_gbs"),
         ("load", "stride", "reads", "seed", "mapping", "refresh"), _hbm, mechanisms=(_DRAM,),
         host_s=lambda config, *, requests, **_: requests * (2e-6 if config.cube.hbm.timing == "simple" else 13e-6),
     ),
-    "gemm": Workload(
+    "gemm": _Workload(
         ("ns",), ("m", "k", "n"), ("dtype", "staging"), _gemm,
         host_s=lambda config, *, m, k, n, **_: 0.05 + 4e-9 * m * k * n,
     ),
-    "tile": Workload(
+    "tile": _Workload(
         ("cycles",), ("m", "k", "n", "rows", "cols", "dataflow"), ("dtype",), _tile,
         machine=_one_tile,
         mechanisms=(_SYSTOLIC,),
@@ -353,7 +353,7 @@ def _decode(machine: Machine) -> float:
 
 _SIX = {f"system.sips.{key}": value for key, value in {"count": 6, "topology": "torus_2d", "w": 3, "h": 2}.items()}
 # Name of a figure of the reports: what it changes in the machine, and how to compute it [ns].
-FIGURES: dict[str, tuple[Values, Callable[[Machine], float]]] = {
+FIGURES: dict[str, tuple[_Values, Callable[[Machine], float]]] = {
     "GEMM 256^3, ref_ref": ({}, partial(_gemm, m=256, k=256, n=256)),
     "GEMM 256^3, load_ref": ({}, partial(_gemm, m=256, k=256, n=256, staging="load_ref")),
     "all-reduce 96 KiB": (_SIX, _all_reduce),
@@ -375,7 +375,7 @@ _TOGETHER = {
     "cube.pe.pe_dma.outstanding_reads": ("cube.pe.pe_dma.outstanding_writes",),
 }
 # Defaults that times are made of.
-FACTORS = (
+_FACTORS = (
     "system.flit_bytes", "system.sip_link.bw_gbs", "system.sip_link.latency_ns", "system.switch.overhead_ns",
     "system.pcie.latency_ns", "sip.io.pcie_ep.overhead_ns", "sip.io.io_cpu.service_ns", "sip.io.noc.port_bw_gbs",
     "cube.propagation_ns_per_mm", "cube.noc.pitch_mm", "cube.noc.link_bw_gbs", "cube.noc.router.overhead_ns",
@@ -411,9 +411,9 @@ class FidelityStudy(Study):
 
     def check(self, machine: Machine, *, files: Sequence[str], factors: Sequence[str], **_: Any) -> list[str]:
         faults = [
-            f"factors: {name} is unknown; {hint(name, (*FACTORS, *ZEROS))}"
+            f"factors: {name} is unknown; {hint(name, (*_FACTORS, *ZEROS))}"
             for name in factors
-            if name not in (*FACTORS, *ZEROS)
+            if name not in (*_FACTORS, *ZEROS)
         ]
         try:
             references = read_references(files) if files else []
@@ -424,11 +424,11 @@ class FidelityStudy(Study):
     def points(self, machine: Machine, **given: Any) -> list[Row]:
         compared = (points for _, points in self._compared(machine, **given) if not isinstance(points, str))
         found = [point for points in compared for point in points]
-        return found + list(_sensitivity(machine, given["figures"], given["factors"] or (*FACTORS, *ZEROS)))
+        return found + list(_sensitivity(machine, given["figures"], given["factors"] or (*_FACTORS, *ZEROS)))
 
     def refused(self, machine: Machine, **given: Any) -> dict[str, str]:
         compared = self._compared(machine, **given)
-        return {f"{title(reference)} ({reference.where})": why for reference, why in compared if isinstance(why, str)}
+        return {f"{_title(reference)} ({reference.where})": why for reference, why in compared if isinstance(why, str)}
 
     def work(self, machine: Machine, *, workload: str, given: Mapping[str, Any] | None = None) -> float:
         return 0.2 if workload in FIGURES else WORKLOADS[workload].host_s(machine.config, **dict(given or {}))
@@ -446,7 +446,7 @@ class FidelityStudy(Study):
             yield reference, _points(machine, number, reference, most_bytes)
 
 
-def title(reference: Reference) -> str:
+def _title(reference: Reference) -> str:
     given = {key: value for key, value in reference.parameters.items() if "." not in key}
     nbytes = given.pop("bytes", None)
     words = [size_name(nbytes)] if isinstance(nbytes, int) else []
@@ -551,7 +551,7 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
     if why := workload.refuse(config, **given, most_bytes=most_bytes):
         return why
     shown = {
-        "table": REFERENCES, "reference": number, "kind": kind, "what": title(reference),
+        "table": REFERENCES, "reference": number, "kind": kind, "what": _title(reference),
         "expected": reference.value, "unit": reference.unit, "source": reference.source, "where": reference.where,
     }  # fmt: skip
     tried, together, joined = {"": own}, own, 0
@@ -582,7 +582,7 @@ def _sensitivity(machine: Machine, figures: Sequence[str], factors: Sequence[str
             yield {MACHINE: {**own, **changes}, LABELS: shown, "workload": figure}
 
 
-def _changes(machine: Machine, own: Values, factors: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _changes(machine: Machine, own: _Values, factors: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each factor with its changes, without the machines that the rules refuse."""
     config = machine_of(machine.spec, own).config
     for factor in factors:

@@ -13,13 +13,13 @@ from kernbench.studies.study import Finding, Tables, first_upper, groups, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
-from kernbench.viz.charts import Chart, Column, Row
+from kernbench.viz.charts import Chart, ChartRow, Column
 
 REFERENCES, SENSITIVITY = "references", "sensitivity"
 COMPARED, SENSITIVE = "References", "Sensitivity to defaults"
 DEFAULT, WITH = "by default", "with all mechanisms"
 # Kinds of references in the order of the page: what was measured on a device comes first.
-DOMAINS = {
+_DOMAINS = {
     "all_reduce": "all-reduce", "hbm": "HBM", "noc": "network latency", "saturation": "network saturation",
     "tile": "systolic array",
 }  # fmt: skip
@@ -63,7 +63,7 @@ COLUMNS = {
 }
 
 
-def compared(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def compared(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
     """Return a row for each reference: both values, the signed error, what explains most of it, and what remains."""
     found = []
     for each in groups([row for row in rows if row["table"] == REFERENCES], "reference").values():
@@ -89,7 +89,7 @@ def compared(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return found
 
 
-def sensitivity(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _sensitivity(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
     """Return a row for each default: the change of each figure in percent, the most influential default first."""
     taken = [row for row in rows if row["table"] == SENSITIVITY]
     base = {row["figure"]: row["ours"] for row in taken if not row["factor"]}
@@ -109,7 +109,7 @@ def _percent(value: float, base: float) -> float:
     return 100 * (value / base - 1)
 
 
-def domains(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def domains(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
     """Return a row for each kind of reference, devices first: ratios of ours to it, without and with all mechanisms."""
     found = []
     for kind, each in groups(compared(rows), "kind").items():
@@ -120,7 +120,7 @@ def domains(rows: Sequence[Row]) -> list[dict[str, Any]]:
         explained = Counter(row["explained_by"] for row in each if row["share_pct"] is not None)
         found.append(
             {
-                "domain": DOMAINS.get(kind, kind),
+                "domain": _DOMAINS.get(kind, kind),
                 "tool": split(r" \(|, | -", each[0]["source"])[0],
                 "n": len(each),
                 "median": median(default),
@@ -130,7 +130,7 @@ def domains(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 "mechanism": next((name for name, _ in explained.most_common(1)), ""),
             }
         )
-    order = [*DOMAINS.values()]
+    order = [*_DOMAINS.values()]
     return sorted(found, key=lambda one: order.index(one["domain"]) if one["domain"] in order else len(order))
 
 
@@ -140,12 +140,12 @@ def _within(ratios: Sequence[float]) -> float:
     return factors[ceil(0.9 * len(factors)) - 1]
 
 
-def _scatter(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+def _scatter(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
     alt = kinds.altair()
     points = []
     for row in rows:
         shown = {"as": DEFAULT, "value": row["ours"]}, {"as": WITH, "value": _together(row)}
-        panel = f"{DOMAINS.get(row['kind'], row['kind'])} [{row['unit']}]"
+        panel = f"{_DOMAINS.get(row['kind'], row['kind'])} [{row['unit']}]"
         points += [{**row, **one, "panel": panel} for one in shown if one["value"] is not None]
     lines = []
     for panel, own in groups(points, "panel").items():
@@ -176,18 +176,18 @@ def _scatter(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machin
     ]
     drawn = alt.layer(*layers, data=table([*lines, *points])).properties(width=200, height=180)
     header = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start")
-    order = [panel for name in DOMAINS.values() for panel in groups(points, "panel") if panel.startswith(f"{name} [")]
+    order = [panel for name in _DOMAINS.values() for panel in groups(points, "panel") if panel.startswith(f"{name} [")]
     facet = alt.Facet("panel:N", header=header, sort=order)
     return drawn.facet(facet=facet, columns=3).resolve_scale(x="independent", y="independent")
 
 
-def _together(row: Row) -> float | None:
+def _together(row: ChartRow) -> float | None:
     return None if row["together_pct"] is None else row["expected"] * (1 + row["together_pct"] / 100)
 
 
-def _ranking(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+def _ranking(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
     base = {row["figure"]: row["ours"] for row in rows if not row["factor"]}
-    ranked = [one["factor"] for one in sensitivity(rows)[:SHOWN]]
+    ranked = [one["factor"] for one in _sensitivity(rows)[:_SHOWN]]
     long = [
         {
             **row,
@@ -212,7 +212,7 @@ def _ranking(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machin
     )
 
 
-SHOWN = 12
+_SHOWN = 12
 
 
 CHARTS = (
@@ -224,12 +224,12 @@ CHARTS = (
     Chart(
         "fidelity_sensitivity", _ranking, "What the defaults decide",
         where=lambda row: row["table"] == SENSITIVITY,
-        caption=f"One default changed at a time, simulated exactly; the {SHOWN} with the largest effect.",
+        caption=f"One default changed at a time, simulated exactly; the {_SHOWN} with the largest effect.",
     ),
 )  # fmt: skip
 
 
-def tables(rows: Sequence[Row]) -> Tables:
+def tables(rows: Sequence[ChartRow]) -> Tables:
     shown = [
         "what",
         "expected",
@@ -245,12 +245,12 @@ def tables(rows: Sequence[Row]) -> Tables:
     return {
         "Domains": table(domains(rows)),
         COMPARED: table(compared(rows), shown),
-        SENSITIVE: table(sensitivity(rows)),
+        SENSITIVE: table(_sensitivity(rows)),
     }
 
 
-def findings(rows: Sequence[Row]) -> Iterator[Finding]:
-    each_of = {DOMAINS.get(kind, kind): each for kind, each in groups(compared(rows), "kind").items()}
+def findings(rows: Sequence[ChartRow]) -> Iterator[Finding]:
+    each_of = {_DOMAINS.get(kind, kind): each for kind, each in groups(compared(rows), "kind").items()}
     for place, domain in enumerate(domains(rows)):
         each = each_of[domain["domain"]]
         worst = max(each, key=lambda row: abs(row["error_pct"]))
@@ -273,7 +273,7 @@ def findings(rows: Sequence[Row]) -> Iterator[Finding]:
             values["unexplained"] = unexplained
             detail += f". For {unexplained}, no mechanism removes a tenth of the error"
         yield Finding(f"{text}.", "fidelity_errors", 500 - place, values, f"{detail}.")
-    ranked = sensitivity(rows)
+    ranked = _sensitivity(rows)
     for figure in dict.fromkeys(row["figure"] for row in rows if row["table"] == SENSITIVITY):
         names = [name for name in (ranked[0] if ranked else {}) if name.startswith(f"{figure}, ")]
         most = sorted(ranked, key=lambda one: -max(abs(one.get(name) or 0.0) for name in names))[:2]

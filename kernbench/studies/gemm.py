@@ -45,9 +45,9 @@ _PATH = {
 }  # fmt: skip
 
 Sizes = Sequence[int]
-Names = Sequence[str]
+_Names = Sequence[str]
 Staging = Annotated[Literal["ref_ref", "load_ref", "load_load"], "stream both operands, only B, or load both first"]
-Dtype = Annotated[Literal["f16", "bf16", "f32", "f8e4m3fn", "f8e5m2", "i8"], "type of A and B"]
+_Dtype = Annotated[Literal["f16", "bf16", "f32", "f8e4m3fn", "f8e5m2", "i8"], "type of A and B"]
 
 
 class GemmStudy(Study):
@@ -75,7 +75,14 @@ class GemmStudy(Study):
         ]
 
     def points(
-        self, machine: Machine, *, shapes: Sequence[Sizes], variants: Names, gathers: Names, dtype: str, timeline: Sizes
+        self,
+        machine: Machine,
+        *,
+        shapes: Sequence[Sizes],
+        variants: _Names,
+        gathers: _Names,
+        dtype: str,
+        timeline: Sizes,
     ) -> list[Row]:
         kept = (gathers[0], *timeline, variants[0]) if gathers and variants else ()
         return [
@@ -97,7 +104,7 @@ class GemmStudy(Study):
         k: Annotated[int, "columns of A, rows of B"] = 512,
         n: Annotated[int, "columns of B and C"] = 512,
         staging: Staging = "ref_ref",
-        dtype: Dtype = "f16",
+        dtype: _Dtype = "f16",
     ) -> None:
         """C = A @ B on one PE."""
         product(torch, m, k, n, staging, dtype)
@@ -130,7 +137,7 @@ class GemmStudy(Study):
             out[f"{name}_useful"], out[f"{name}_issued"] = used.useful, used.issued
         out |= breakdown(records, pe=_PE, window=windows["pe"]).columns()
         out |= _counts(records) | _occupancy(machine, records, windows["composite"])
-        out |= path_columns(records, records.launches[-1:], report.PATH, _PATH)
+        out |= path_columns(records, records.launches[-1:], report.PATH_PARTS, _PATH)
         most = max(float(out[f"occupancy_{engine}"]) for engine in report.ENGINES)
         out["limiter"] = " + ".join(x for x in report.ENGINES if float(out[f"occupancy_{x}"]) >= 0.98 * most)
         return out | ({"timeline": _tiles(records)} if timeline else {})

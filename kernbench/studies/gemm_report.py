@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import filterfalse
 from typing import Any
 
-from kernbench.analysis._resources import COMPONENTS, kind_of
-from kernbench.analysis._stages import ENGINES as PARTS
+from kernbench.analysis._resources import RESOURCES, kind_of
+from kernbench.analysis._stages import STAGE_ENGINES as PARTS
 from kernbench.points._keys import Row
-from kernbench.studies.study import Finding, Tables, fastest, groups, over, plain, table
+from kernbench.studies.study import Finding, Tables, fastest, groups, over, scalars, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
@@ -26,9 +26,9 @@ METHOD = (
     "the milestone is about layers of networks over a whole SIP."
 )
 # By stage, what limits it.
-ENGINES = {"dma_in": COMPONENTS["hbm_ctrl"]} | {stage: COMPONENTS[kind_of(part)] for stage, part in PARTS.items()}
+ENGINES = {"dma_in": RESOURCES["hbm_ctrl"]} | {stage: RESOURCES[kind_of(part)] for stage, part in PARTS.items()}
 _COLOURS = (palette.SKY, palette.BLUE, palette.PURPLE, palette.GREEN)
-PATH = {
+PATH_PARTS = {
     "hbm": (ENGINES["dma_in"], palette.ORANGE), "dma": ("links to the slice", palette.VERMILION),
     **{stage: (ENGINES[stage], colour) for stage, colour in zip(PARTS, _COLOURS, strict=True)},
     "launch": ("launch and completion", palette.GREY),
@@ -50,7 +50,7 @@ COLUMNS = {
     "window": Column(""),
     "engine": Column(""),
     "limiter": Column("busiest engine"),
-    **{f"path_{stage}_ns": Column(name) for stage, (name, _) in PATH.items()},
+    **{f"path_{stage}_ns": Column(name) for stage, (name, _) in PATH_PARTS.items()},
 }
 
 
@@ -119,9 +119,9 @@ CHARTS = (
         "gemm_stage_breakdown",
         kinds.parts(
             "shape",
-            [f"path_{stage}_ns" for stage in PATH],
+            [f"path_{stage}_ns" for stage in PATH_PARTS],
             panel="variant",
-            colours={f"path_{stage}_ns": colour for stage, (_, colour) in PATH.items()},
+            colours={f"path_{stage}_ns": colour for stage, (_, colour) in PATH_PARTS.items()},
         ),
         "What the time from launch to completion is made of",
         where=_packed,
@@ -230,8 +230,8 @@ def _strided(rows: Sequence[Row]) -> list[Finding]:
         return []
     most, least = (choose(slow, key=lambda row: row["ratio"]) for choose in (max, min))
     text = f"Operands stored row after row take up to {most['ratio']:.1f}x the time of packed ones."
-    stage = max(PATH, key=lambda stage: float(most[f"path_{stage}_ns"]))
-    path = f"{PATH[stage][0]} {most[f'path_{stage}_ns'] / most['latency_ns']:.0%} of its critical path"
+    stage = max(PATH_PARTS, key=lambda stage: float(most[f"path_{stage}_ns"]))
+    path = f"{PATH_PARTS[stage][0]} {most[f'path_{stage}_ns'] / most['latency_ns']:.0%} of its critical path"
     detail = f"Most at {_product(most)} ({path}), least at {_product(least)} ({least['ratio']:.2f}x)."
     values = {
         "most": _product(most), "most_ratio": most["ratio"], "least": _product(least), "least_ratio": least["ratio"],
@@ -276,6 +276,6 @@ def files(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
     """File of the reference design's bench: the rows, with the tile of the matrix engine."""
     tile = machine.config.cube.pe.pe_gemm.tile
     content = {
-        "version": 1, "tile_sizes": {"m": tile.m, "k": tile.k, "n": tile.n}, "rows": [plain(row) for row in rows],
+        "version": 1, "tile_sizes": {"m": tile.m, "k": tile.k, "n": tile.n}, "rows": [scalars(row) for row in rows],
     }  # fmt: skip
     return {"gemm_sweep.json": json.dumps(content, indent=1) + "\n"}

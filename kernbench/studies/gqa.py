@@ -25,7 +25,7 @@ from kernbench.errors import ArgumentError, KernbenchError
 from kernbench.points._keys import Row
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies import attention
-from kernbench.studies._start_of_work import HOSTS, KERNELS, SERIES, fits_tcm, short_kernels
+from kernbench.studies._start_of_work import HOSTS, KERNELS, START_OF_WORK, fits_tcm, short_kernels
 from kernbench.studies.attention import (
     COUNTED,
     GROUP,
@@ -203,8 +203,8 @@ class GqaStudy(Study):
             found.append({LABELS: {"series": name}, **more, **asdict(point)})
         for nbytes, (host, costs), graph in product(kernel_bytes, HOSTS.items(), (False, True)):
             change = {f"system.host.{name}": value for name, value in costs.items()}
-            point = Case(SERIES, nbytes=nbytes, graph=graph)
-            found.append({LABELS: {"series": SERIES, "host": host}, MACHINE: change, **asdict(point)})
+            point = Case(START_OF_WORK, nbytes=nbytes, graph=graph)
+            found.append({LABELS: {"series": START_OF_WORK, "host": host}, MACHINE: change, **asdict(point)})
         for point in _whole([point for _, point in series], halvings):
             for part in ("", *HALVES):
                 change = scaled(config, HALVES.get(part, {}))
@@ -216,7 +216,7 @@ class GqaStudy(Study):
         for point in self.points(machine, **parameters):
             asked = Case(**{name: value for name, value in point.items() if name not in (MACHINE, LABELS)})
             try:
-                if asked.phase == SERIES:
+                if asked.phase == START_OF_WORK:
                     faults += fits_tcm(machine.config, asked.nbytes)
                 else:
                     _ = asked.layer if asked.phase == LINEAR else algorithm_of(asked.setting(machine.config))
@@ -231,7 +231,7 @@ class GqaStudy(Study):
         asked = Case(**point)
         if asked.phase == LINEAR:
             return 50 * LayersStudy().work(machine, **asked.layer)
-        if asked.phase == SERIES:
+        if asked.phase == START_OF_WORK:
             return float(KERNELS * machine.config.pes_per_cube * (50_000 + asked.nbytes))
         setting = asked.setting(machine.config)
         return 1_500_000 * setting.programs + attention.work(machine.config, setting).scores
@@ -240,7 +240,7 @@ class GqaStudy(Study):
         asked, config = Case(**point), machine.config
         if asked.phase == LINEAR:
             return _linear(machine, asked)
-        if asked.phase == SERIES:
+        if asked.phase == START_OF_WORK:
             return short_kernels(machine, asked.nbytes, asked.graph)
         setting, copies = asked.setting(config), asked.group // asked.query_heads
         counted = attention.work(config, setting)
@@ -289,7 +289,7 @@ class GqaStudy(Study):
             phase, causal=causal, order=order, tokens=tokens, ranks=ranks, across=across, cubes=cubes, pes=pes,
             items=items, group=group, head_dim=head_dim, ring=ring, merge=merge, dtype=dtype,
         )  # fmt: skip
-        attention.attend(torch, setting)
+        attention.run_setting(torch, setting)
         bounds = attention.work(torch.engine.machine.config, setting).bounds
         limits = ", ".join(f"{name} {ns:,.0f} ns" for name, ns in bounds.items())
         return f"{setting.n_lanes} x {ranks} ranks; no run is faster than: {limits}"
@@ -376,7 +376,7 @@ def panels(torch: RuntimeContext) -> list[Row]:
     rows, seen = [], len(torch.engine.records().commands)
     for panel, point in PANELS.items():
         setting = point.setting(torch.engine.machine.config)
-        attention.attend(torch, setting)
+        attention.run_setting(torch, setting)
         commands = torch.engine.records().commands
         rows.append({"panel": panel, "ranks": setting.ranks, **attention.counts(commands[seen:])})
         seen = len(commands)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernbench.analysis._roofline import Roofs, macs_per_ns
-from kernbench.studies._start_of_work import KERNELS, SERIES
+from kernbench.studies._start_of_work import KERNELS, START_OF_WORK
 from kernbench.studies.attention import LAYERS, PRODUCTS, TIMES
 from kernbench.studies.study import Finding, Tables, first_upper, groups, over, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
-from kernbench.viz.charts import Chart, Column, Row
+from kernbench.viz.charts import Chart, ChartRow, Column
 
 METHOD = (
     "One layer's attention runs from q, k and v in HBM to the result there; the makespan is that of its launch, from "
@@ -29,9 +29,9 @@ METHOD = (
     f"a cube reads its slice, {KERNELS} times; the time is that from the calls to the last completion, over {KERNELS}."
 )
 
-RUN, TIME_US, PES, LINE = "run", "time_us", "all_pes", "line"
+RUN, TIME_US, _PES, _LINE = "run", "time_us", "all_pes", "line"
 WITH_LINEAR = "with_linear_tokens_per_s_per_sip"
-RING, MERGED = "K/V around a ring", "parts merged"
+_RING, MERGED = "K/V around a ring", "parts merged"
 COLUMNS = {
     RUN: Column("run"),
     "context": Column("context", "tokens"),
@@ -41,7 +41,7 @@ COLUMNS = {
     "bound_ns": Column("lower bound", "ns"),
     "left_out": Column("not simulated because"),
     TIME_US: Column("time of one layer's attention", "us"),
-    PES: Column("PEs"),
+    _PES: Column("PEs"),
     "longer_pct": Column("longer at half the speed of one part", "%"),
     "intensity": Column("useful operations per byte from HBM", "flop/B"),
     "rate": Column("useful operations of a PE"),
@@ -86,16 +86,16 @@ _OVERLAP = {
 CLOSE = 0.1  # slowdowns within this range count as equal
 
 
-def simulated(rows: Sequence[Row], *series: str) -> list[Row]:
+def _simulated(rows: Sequence[ChartRow], *series: str) -> list[ChartRow]:
     """Return the rows of some series that were simulated, each requested point once."""
     return [row for row in rows if row["series"] in series and not row["left_out"]]
 
 
-def _of(*series: str, has: str = "makespan_ns") -> Callable[[Row], bool]:
+def _of(*series: str, has: str = "makespan_ns") -> Callable[[ChartRow], bool]:
     return lambda row: row["series"] in series and row.get(has) is not None
 
 
-def _name(row: Row) -> str:
+def _name(row: ChartRow) -> str:
     if row["queries"]:
         return f"{row['queries']:.0f} queries on {row['context']:,}, {_way(row)}"
     name = f"{row['phase']} {row['context']:,}"
@@ -110,23 +110,23 @@ def _name(row: Row) -> str:
     return ", ".join([name, *filter(None, parts)])
 
 
-def _way(row: Row) -> str:
-    return RING if row["phase"] == "prefill" else MERGED
+def _way(row: ChartRow) -> str:
+    return _RING if row["phase"] == "prefill" else MERGED
 
 
-def _us(row: Row) -> str:
+def _us(row: ChartRow) -> str:
     return f"{row['makespan_ns'] / 1000:,.2f} us"
 
 
-def _named(rows: Iterable[Row]) -> list[Row]:
+def _named(rows: Iterable[ChartRow]) -> list[ChartRow]:
     return [{**row, RUN: _name(row)} for row in rows]
 
 
-def _timed(row: Row, line: str, column: str = "makespan_ns") -> Row:
-    return {**row, LINE: line, TIME_US: row[column] / 1000}
+def _timed(row: ChartRow, line: str, column: str = "makespan_ns") -> ChartRow:
+    return {**row, _LINE: line, TIME_US: row[column] / 1000}
 
 
-def _stages(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+def _stages(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
     named = _named(rows)
     path = kinds.parts(RUN, list(_PATH), colours=_PATH)(named, columns, machine)
     busy = [
@@ -138,7 +138,7 @@ def _stages(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine
     return path.properties(title="Share of the critical path") & engines.properties(title="Busy, mean of all PEs [%]")
 
 
-def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+def _roofline(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
     peak, gbs = 2 * macs_per_ns(machine.config, "f16"), machine.config.cube.hbm.slice_gbs
     shown = []
     for row in rows:
@@ -151,7 +151,7 @@ def _roofline(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machi
     return kinds.roofline(shown, Roofs(peak, {"HBM slice": gbs}), by="phase", label=RUN, columns=columns)
 
 
-def _by_context(rows: Sequence[Row]) -> list[Row]:
+def _by_context(rows: Sequence[ChartRow]) -> list[ChartRow]:
     lines = {("decode", "contiguous"): "decode of one token", ("prefill", "zigzag"): "prefill"}
     return [
         _timed(row, *point)
@@ -161,11 +161,11 @@ def _by_context(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _by_pes(rows: Sequence[Row]) -> list[Row]:
+def _by_pes(rows: Sequence[ChartRow]) -> list[ChartRow]:
     """Decode steps by PEs of all SIPs; those whose lanes span SIPs have the same bound."""
     shown = []
     for row in rows:
-        placed = {**row, PES: row["pes"] * (1 if row["span"] else row["sips"])}
+        placed = {**row, _PES: row["pes"] * (1 if row["span"] else row["sips"])}
         if row["span"]:
             shown.append(_timed(placed, "tokens over SIPs"))
         else:
@@ -173,36 +173,36 @@ def _by_pes(rows: Sequence[Row]) -> list[Row]:
     return shown
 
 
-def _bars(name: Callable[[Row], str]) -> Callable[[Sequence[Row]], list[Row]]:
+def _bars(name: Callable[[ChartRow], str]) -> Callable[[Sequence[ChartRow]], list[ChartRow]]:
     return lambda rows: [{**row, RUN: name(row), TIME_US: row["makespan_ns"] / 1000} for row in _ascending(rows)]
 
 
-def _ascending(rows: Sequence[Row]) -> list[Row]:
+def _ascending(rows: Sequence[ChartRow]) -> list[ChartRow]:
     return sorted(rows, key=lambda row: float(row["makespan_ns"]))
 
 
-def _sequences(row: Row) -> str:
+def _sequences(row: ChartRow) -> str:
     return f"{row['batch']} sequence{'s' * (row['batch'] > 1)}"
 
 
-def _heads(row: Row) -> str:
+def _heads(row: ChartRow) -> str:
     copies, sips = row["group"] // row["query_heads"], row["sips"]
     stored = "K/V stored once" if copies == 1 else f"{copies} copies of K/V"
     return f"{sips} SIP{'s' * (sips > 1)}, {stored}, tokens over {row['ranks']} PEs"
 
 
-def _at(rows: Sequence[Row]) -> str:
+def _at(rows: Sequence[ChartRow]) -> str:
     return f"{rows[0]['context']:,} tokens"
 
 
-def _longest_part(rows: Sequence[Row]) -> str:
+def _longest_part(rows: Sequence[ChartRow]) -> str:
     part, n = Counter(max(_PATH, key=lambda name: float(row[name])) for row in rows).most_common(1)[0]
     return (
         f"{first_upper(COLUMNS[part].description)} are the largest part of the critical path of {n} of {len(rows)} runs"
     )
 
 
-def _highest_rate(rows: Sequence[Row]) -> str:
+def _highest_rate(rows: Sequence[ChartRow]) -> str:
     most = {
         phase: max(row["flops"] / row["pes"] / row["makespan_ns"] for row in own)
         for phase, own in groups(rows, "phase").items()
@@ -237,7 +237,7 @@ CHARTS = (
         "matrix engine. Tile padding and softmax do not count as useful operations.",
     ),
     Chart(
-        "gqa_latency_by_context", kinds.lines("context", TIME_US, LINE, log_y=True), "Time by context",
+        "gqa_latency_by_context", kinds.lines("context", TIME_US, _LINE, log_y=True), "Time by context",
         where=_of("decode context", "prefill"), derive=_by_context,
         caption="Prefill: the whole context, zigzag order, around a ring. Bound: the longest of the HBM, "
         "matrix engine and vector engine bounds.",
@@ -249,13 +249,13 @@ CHARTS = (
         derive=lambda rows: [{**row, RUN: _sequences(row)} for row in sorted(rows, key=lambda row: int(row["batch"]))],
     ),
     Chart(
-        "gqa_ring_against_merge", kinds.lines("queries", TIME_US, LINE),
+        "gqa_ring_against_merge", kinds.lines("queries", TIME_US, _LINE),
         lambda rows: f"A chunk of a prompt that sees {_at(rows)}: let K and V travel, or merge parts",
         where=_of("chunk"), derive=lambda rows: [_timed(row, _way(row)) for row in rows],
         caption="Around a ring each rank keeps its queries; merged, every rank has all queries of the chunk.",
     ),
     Chart(
-        "gqa_scaling", kinds.lines(PES, TIME_US, LINE, log_y=True),
+        "gqa_scaling", kinds.lines(_PES, TIME_US, _LINE, log_y=True),
         lambda rows: f"One decode step at {_at(rows)}, by PEs", where=_of("decode ranks"), derive=_by_pes,
         caption="The lower bound is inversely proportional to the PEs.",
     ),
@@ -273,22 +273,24 @@ CHARTS = (
 )  # fmt: skip
 
 
-def slowdowns(rows: Sequence[Row]) -> list[Row]:
+def slowdowns(rows: Sequence[ChartRow]) -> list[ChartRow]:
     """Halvings of whole rows with `slowdown` and `longer_pct`, against the unchanged run."""
-    whole, halved = ([row for row in simulated(rows, "halving") if bool(row["part"]) is part] for part in (False, True))
+    whole, halved = (
+        [row for row in _simulated(rows, "halving") if bool(row["part"]) is part] for part in (False, True)
+    )
     found = over(halved, whole, _run, "makespan_ns", "slowdown")
     return [{**row, "longer_pct": 100 * (row["slowdown"] - 1)} for row in found]
 
 
-def _run(row: Row) -> tuple[str, int]:
+def _run(row: ChartRow) -> tuple[str, int]:
     return row["phase"], row["context"]
 
 
-def steps(rows: Sequence[Row]) -> list[Row]:
+def steps(rows: Sequence[ChartRow]) -> list[ChartRow]:
     """Decode rows of one SIP whose linear layers were all simulated, with the time of a whole step."""
-    took = {(row["batch"], row["product"]): float(row["makespan_ns"]) for row in simulated(rows, "linear")}
-    found: list[Row] = []
-    for row in simulated(rows, "decode context", "decode batch"):
+    took = {(row["batch"], row["product"]): float(row["makespan_ns"]) for row in _simulated(rows, "linear")}
+    found: list[ChartRow] = []
+    for row in _simulated(rows, "decode context", "decode batch"):
         linear = [TIMES[name] * took[row["batch"], name] for name in PRODUCTS if (row["batch"], name) in took]
         if row["sips"] == 1 and len(linear) == len(PRODUCTS):
             step_ns = LAYERS * row["makespan_ns"] + sum(linear)
@@ -297,7 +299,7 @@ def steps(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def tables(rows: Sequence[Row]) -> Tables:
+def tables(rows: Sequence[ChartRow]) -> Tables:
     rates = [name for name in COLUMNS if name.endswith("_per_sip")] + ["attention_of_bound_ratio"]
     whole = {(row["context"], row["batch"]): row for row in steps(rows)}
     decode = [
@@ -324,23 +326,23 @@ def tables(rows: Sequence[Row]) -> Tables:
     }
 
 
-def starts(rows: Sequence[Row]) -> list[Row]:
+def starts(rows: Sequence[ChartRow]) -> list[ChartRow]:
     """Short kernels: a row for each size and host, launched one by one and as a graph."""
     found: dict[tuple[int, str], dict[str, Any]] = {}
-    for row in simulated(rows, SERIES):
+    for row in _simulated(rows, START_OF_WORK):
         key = row["nbytes"], row["host"]
         times = found.setdefault(key, {"nbytes": row["nbytes"], "host": row["host"]})
         times["graph_ns" if row["graph"] else "launches_ns"] = row["kernel_ns"]
     return list(found.values())
 
 
-def findings(rows: Sequence[Row]) -> list[Finding]:
+def findings(rows: Sequence[ChartRow]) -> list[Finding]:
     of_rows = (_linear, _limits, _context, _starts, _orders, _chunks, _merges, _copies, _more)
     return [finding for find in of_rows for finding in find(rows)]
 
 
-def _limits(rows: Sequence[Row]) -> Iterator[Finding]:
-    for whole in (row for row in simulated(rows, "halving") if not row["part"]):
+def _limits(rows: Sequence[ChartRow]) -> Iterator[Finding]:
+    for whole in (row for row in _simulated(rows, "halving") if not row["part"]):
         halved = [row for row in slowdowns(rows) if _run(row) == _run(whole)]
         worst, *rest = sorted(halved, key=lambda row: -float(row["slowdown"]))
         binding = [row for row in rest if row["slowdown"] > worst["slowdown"] - CLOSE]
@@ -355,12 +357,12 @@ def _limits(rows: Sequence[Row]) -> Iterator[Finding]:
         )
 
 
-def _slowdown(row: Row) -> str:
+def _slowdown(row: ChartRow) -> str:
     return f"{row['part']} {row['slowdown']:.2f}x"
 
 
-def _context(rows: Sequence[Row]) -> Iterator[Finding]:
-    runs = sorted(simulated(rows, "decode context"), key=lambda row: row["context"])
+def _context(rows: Sequence[ChartRow]) -> Iterator[Finding]:
+    runs = sorted(_simulated(rows, "decode context"), key=lambda row: row["context"])
     if len(runs) < 2:
         return
     first, last = runs[0], runs[-1]
@@ -380,7 +382,7 @@ def _context(rows: Sequence[Row]) -> Iterator[Finding]:
     )
 
 
-def _starts(rows: Sequence[Row]) -> Iterator[Finding]:
+def _starts(rows: Sequence[ChartRow]) -> Iterator[Finding]:
     """Compare the shortest and the longest kernel, launched one by one and as a graph."""
     times = starts(rows)
     free, paid = ([row for row in times if row["host"] == host] for host in ("none", "gpu_launch"))
@@ -405,7 +407,7 @@ def _starts(rows: Sequence[Row]) -> Iterator[Finding]:
     )
 
 
-def _linear(rows: Sequence[Row]) -> Iterator[Finding]:
+def _linear(rows: Sequence[ChartRow]) -> Iterator[Finding]:
     """Compare the fewest and the most sequences whose whole step was simulated, at their shortest context."""
     whole = steps(rows)
     if not whole:
@@ -415,7 +417,7 @@ def _linear(rows: Sequence[Row]) -> Iterator[Finding]:
     ends = list({few["batch"]: few, many["batch"]: many}.values())
     said = " and ".join(f"{row['linear_share']:.0%} of a decode step with {_sequences(row)}" for row in ends)
     rates = " and ".join(f"{row[WITH_LINEAR]:,.0f} tokens/s with {_sequences(row)}" for row in ends)
-    layers = [row for row in simulated(rows, "linear") if row["batch"] == few["batch"]]
+    layers = [row for row in _simulated(rows, "linear") if row["batch"] == few["batch"]]
     slow = max(layers, key=lambda row: float(row["over_hbm"]))
     yield Finding(
         f"Linear layers take {said}.",
@@ -434,9 +436,9 @@ def _linear(rows: Sequence[Row]) -> Iterator[Finding]:
     )
 
 
-def _orders(rows: Sequence[Row]) -> Iterator[Finding]:
+def _orders(rows: Sequence[ChartRow]) -> Iterator[Finding]:
     """Compare the orders of tokens at the shortest prompt that ran in several, and the chain against the ring."""
-    several = {n: runs for n, runs in groups(simulated(rows, "prefill"), "context").items() if len(runs) > 1}
+    several = {n: runs for n, runs in groups(_simulated(rows, "prefill"), "context").items() if len(runs) > 1}
     if not several:
         return
     context = min(several)
@@ -454,17 +456,17 @@ def _orders(rows: Sequence[Row]) -> Iterator[Finding]:
     )
 
 
-def _kind(row: Row) -> str:
+def _kind(row: ChartRow) -> str:
     return "ring" if row["ring"] else "chain"
 
 
 _COMPARED = ("makespan_ns", "sent_bytes")
 
 
-def _chunks(rows: Sequence[Row]) -> Iterator[Finding]:
-    by_queries = sorted(groups(simulated(rows, "chunk"), "queries").items())
+def _chunks(rows: Sequence[ChartRow]) -> Iterator[Finding]:
+    by_queries = sorted(groups(_simulated(rows, "chunk"), "queries").items())
     ways = {int(n): {_way(row): row for row in runs} for n, runs in by_queries}
-    pairs = {n: (runs[MERGED], runs[RING]) for n, runs in ways.items() if len(runs) == 2}
+    pairs = {n: (runs[MERGED], runs[_RING]) for n, runs in ways.items() if len(runs) == 2}
     if not pairs:
         return
     n, (merged, ring) = next(iter(pairs.items()))
@@ -486,8 +488,8 @@ def _chunks(rows: Sequence[Row]) -> Iterator[Finding]:
     )
 
 
-def _merges(rows: Sequence[Row]) -> Iterator[Finding]:
-    runs = _ascending(simulated(rows, "decode merge"))
+def _merges(rows: Sequence[ChartRow]) -> Iterator[Finding]:
+    runs = _ascending(_simulated(rows, "decode merge"))
     if len(runs) > 1:
         best, worst = runs[0], runs[-1]
         yield Finding(
@@ -500,8 +502,8 @@ def _merges(rows: Sequence[Row]) -> Iterator[Finding]:
         )
 
 
-def _copies(rows: Sequence[Row]) -> Iterator[Finding]:
-    runs = simulated(rows, "query heads")
+def _copies(rows: Sequence[ChartRow]) -> Iterator[Finding]:
+    runs = _simulated(rows, "query heads")
     pairs = [
         (few, whole)
         for whole in runs
@@ -523,8 +525,8 @@ def _copies(rows: Sequence[Row]) -> Iterator[Finding]:
     )
 
 
-def _more(rows: Sequence[Row]) -> Iterator[Finding]:
-    runs = simulated(rows, "decode ranks")
+def _more(rows: Sequence[ChartRow]) -> Iterator[Finding]:
+    runs = _simulated(rows, "decode ranks")
     apart = sorted((row for row in runs if not row["span"]), key=lambda row: row["sips"] * row["cubes"])
     if len(apart) < 2:
         return
@@ -541,7 +543,7 @@ def _more(rows: Sequence[Row]) -> Iterator[Finding]:
     yield Finding(text, "gqa_scaling", 5, values, detail)
 
 
-def _cause(slow: Row, fast: Row) -> str:
+def _cause(slow: ChartRow, fast: ChartRow) -> str:
     """Sentence on the part of the critical path that is most of the difference; empty if unknown."""
     if slow.get("path_hbm_ns") is None or fast.get("path_hbm_ns") is None:
         return ""
@@ -550,7 +552,7 @@ def _cause(slow: Row, fast: Row) -> str:
     return f" {more[part] / 1000:,.2f} us more of the critical path go to {part}."
 
 
-def _most(row: Row) -> str:
+def _most(row: ChartRow) -> str:
     if row.get("path_hbm_ns") is None:
         return ""
     name = max(_PATH, key=lambda name: float(row[name]))

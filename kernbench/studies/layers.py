@@ -62,7 +62,7 @@ from kernbench.viz.charts import Column
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
 
-LISTS = {
+_LISTS = {
     "deepbench": "deepbench_gemm_inference_device.csv",
     "gpt2": "scalesim_gemm_gpt2.csv",
     "vit-s": "scalesim_gemm_vit_s.csv",
@@ -83,8 +83,8 @@ class Layer:
     def label(self) -> str:
         return f"{self.list} {self.name}".strip()
 
-    def product(self, placement: str, dtype: str) -> Product:
-        return Product(self.m, self.n, self.k, placement, dtype)
+    def product(self, placement: str, dtype: str) -> StoredProduct:
+        return StoredProduct(self.m, self.n, self.k, placement, dtype)
 
 
 def layers(name: str) -> list[Layer]:
@@ -94,8 +94,8 @@ def layers(name: str) -> list[Layer]:
     [Layer(list='gpt2', name='QKT', m=1024, n=1024, k=64, tp=1)]
     """
     title, *narrowed = name.split()
-    if title not in LISTS:
-        raise ArgumentError(f"layer list {title!r} is unknown; known: {', '.join(LISTS)}")
+    if title not in _LISTS:
+        raise ArgumentError(f"layer list {title!r} is unknown; known: {', '.join(_LISTS)}")
     found = [_layer(title, row) for row in _read(title)[1]]
     found = [layer for layer in found if set(narrowed) <= set(layer.name.split())]
     if not found:
@@ -103,7 +103,7 @@ def layers(name: str) -> list[Layer]:
     return found
 
 
-def select(names: Sequence[str]) -> list[Layer]:
+def select_layers(names: Sequence[str]) -> list[Layer]:
     return list(dict.fromkeys(layer for name in names for layer in layers(name)))
 
 
@@ -112,7 +112,7 @@ def source(name: str) -> str:
 
 
 def _read(name: str) -> tuple[str, list[dict[str, str]]]:
-    lines = (files("kernbench.studies") / "data" / LISTS[name]).read_text(encoding="utf-8").splitlines()
+    lines = (files("kernbench.studies") / "data" / _LISTS[name]).read_text(encoding="utf-8").splitlines()
     comment = " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
     return comment, list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
@@ -134,11 +134,11 @@ TRANSPOSED = {
 
 # Kinds of links that have a column.
 LINK_KINDS = {kind: LINKS[kind] for kind in ("mesh", "ucie", "ucie_port", "pe_dma", "hbm")}
-VISIBLE = 0.01  # share of the time from which a link is kept for pictures
+_VISIBLE = 0.01  # share of the time from which a link is kept for pictures
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class StoredProduct:
     """C[m, n] = A[m, k] B[k, n] over all PEs of a SIP; A and B may be stored transposed."""
 
     m: int = 512
@@ -167,7 +167,7 @@ class Product:
 
 
 @lru_cache(maxsize=64)
-def _placed(config: MachineConfig, product: Product) -> matmul.Product:
+def _placed(config: MachineConfig, product: StoredProduct) -> matmul.Product:
     (a, at_a), (b, at_b), _ = product.stored(config)
     stored_a, stored_b = (
         Stored.of(config, shape[::-1] if trans else shape, at, transposed=trans)
@@ -176,11 +176,11 @@ def _placed(config: MachineConfig, product: Product) -> matmul.Product:
     return matmul.Product(product.m, product.n, product.k, product.dtype, stored_a, stored_b, host_ns=host_ns(config))
 
 
-def work(config: MachineConfig, product: Product) -> matmul.Work:
-    return matmul.work(config, product.placed(config), product.placement)
+def layer_work(config: MachineConfig, product: StoredProduct) -> matmul.ProductWork:
+    return matmul.product_work(config, product.placed(config), product.placement)
 
 
-def _fullest(config: MachineConfig, product: Product) -> int:
+def _fullest(config: MachineConfig, product: StoredProduct) -> int:
     """Bytes of all tensors in the fullest slice."""
     tensors = [(*stored, product.itemsize) for stored in product.stored(config)]
     sums = matmul.partial_sums(config, product.placed(config), product.placement)
@@ -217,8 +217,8 @@ _PATH = {
     "link of a UCIe port": "links", "fetch from TCM": "fetch", "matrix engine": "gemm", "vector engine": "math",
     "store to TCM": "store",
 }  # fmt: skip
-Placement = Annotated[PlacementName, "of C, and with it what PEs read from each other"]
-Dtype = Annotated[Literal["f16", "bf16"], "type of A, B and C"]
+_Placement = Annotated[PlacementName, "of C, and with it what PEs read from each other"]
+_Dtype = Annotated[Literal["f16", "bf16"], "type of A, B and C"]
 
 
 class LayersStudy(Study):
@@ -236,11 +236,13 @@ class LayersStudy(Study):
     method, charts, findings = report.METHOD, report.CHARTS, staticmethod(report.findings)
 
     def check(self, machine: Machine, *, layers: Sequence[str], **_: Any) -> list[str]:
-        select(layers)
+        select_layers(layers)
         return []
 
     def points(self, machine: Machine, *, layers: Sequence[str], placements: Sequence[str], dtype: str) -> list[Row]:
-        chosen = {x: [p for p in placements if not _far(machine, x, p, placements, dtype)] for x in select(layers)}
+        chosen = {
+            x: [p for p in placements if not _far(machine, x, p, placements, dtype)] for x in select_layers(layers)
+        }
         # The links of the largest of those that are simulated in every placement are kept.
         whole = [x for x, near in chosen.items() if len(near) == len(placements)]
         fitting = [x for x in whole if not any(obstacle(machine, x.product(p, dtype)) for p in placements)]
@@ -254,14 +256,14 @@ class LayersStudy(Study):
     def refused(
         self, machine: Machine, *, layers: Sequence[str], placements: Sequence[str], dtype: str
     ) -> dict[str, str]:
-        found = itertools.product(select(layers), placements)
+        found = itertools.product(select_layers(layers), placements)
         reasons = {f"{x.label} in {p}": _far(machine, x, p, placements, dtype) for x, p in found}
         return {name: why for name, why in reasons.items() if why}
 
     def work(
         self, machine: Machine, *, list: str = "", name: str = "", tp: int = 1, links: bool = False, **point: Any
     ) -> float:
-        return _host_us(machine, Product(**point))
+        return _host_us(machine, StoredProduct(**point))
 
     def simulate(
         self,
@@ -273,13 +275,13 @@ class LayersStudy(Study):
         links: Annotated[bool, "keep how busy each link is"] = False,
         **point: Any,
     ) -> Row:
-        product = Product(**point)
+        product = StoredProduct(**point)
         m, n, k = product.m, product.n, product.k
         layer = Layer(list, name or f"{m}x{k}x{n}", m, n, k, tp)
         out: Row = {
             **asdict(layer), "layer": layer.label, "shape": f"{m}x{k}x{n}", "placement": product.placement,
             "dtype": product.dtype, "trans_a": product.trans_a, "trans_b": product.trans_b,
-            **asdict(work(machine.config, product)), "slice_bytes": _fullest(machine.config, product),
+            **asdict(layer_work(machine.config, product)), "slice_bytes": _fullest(machine.config, product),
             "left_out": obstacle(machine, product),
         }  # fmt: skip
         return out if out["left_out"] else out | _measured(machine, product, links)
@@ -291,19 +293,19 @@ class LayersStudy(Study):
         m: Annotated[int, "rows of A and C"] = 512,
         n: Annotated[int, "columns of B and C"] = 512,
         k: Annotated[int, "columns of A, rows of B"] = 512,
-        placement: Placement = "2-D",
-        dtype: Dtype = "f16",
+        placement: _Placement = "2-D",
+        dtype: _Dtype = "f16",
         trans_a: Annotated[bool, "A is stored as [k, m]"] = False,
         trans_b: Annotated[bool, "B is stored as [n, k]"] = False,
     ) -> str:
         """C = A @ B over all PEs of a SIP."""
-        product = Product(m, n, k, placement, dtype, trans_a, trans_b)
-        multiply(torch, product)
-        asked = work(torch.engine.machine.config, product)
+        product = StoredProduct(m, n, k, placement, dtype, trans_a, trans_b)
+        _multiply(torch, product)
+        asked = layer_work(torch.engine.machine.config, product)
         return f"no run is faster than {asked.bound_ns:,.0f} ns ({asked.limiter})"
 
     def faults(self, machine: Machine, **point: Any) -> list[str]:
-        product = Product(**point)
+        product = StoredProduct(**point)
         fault = obstacle(machine, product)
         return [f"k = {product.k}: {fault}"] if fault else []
 
@@ -318,8 +320,8 @@ class LayersStudy(Study):
         return report.tables(rows) | {"Lists": table(lists)}
 
 
-def _host_us(machine: Machine, product: Product) -> float:
-    asked = work(machine.config, product)
+def _host_us(machine: Machine, product: StoredProduct) -> float:
+    asked = layer_work(machine.config, product)
     return _FLIT_US * asked.remote_bytes / FLIT_BYTES + _TILE_US * asked.tiles
 
 
@@ -330,32 +332,32 @@ def _far(machine: Machine, layer: Layer, placement: str, placements: Sequence[st
         return ""
     others = [layer.product(other, dtype) for other in placements]
     estimates = {x.placement: matmul.estimate(machine, x.placed(config), x.placement)[0] for x in others}
-    near, bound_ns = min(estimates, key=lambda x: estimates[x]), work(config, product).bound_ns
+    near, bound_ns = min(estimates, key=lambda x: estimates[x]), layer_work(config, product).bound_ns
     if bound_ns < FAR * estimates[near]:
         return ""
     return f"no run is faster than {bound_ns / 1000:,.0f} us; estimate in {near}: {estimates[near] / 1000:,.0f} us"
 
 
-def obstacle(machine: Machine, product: Product) -> str:
+def obstacle(machine: Machine, product: StoredProduct) -> str:
     asked, config = _fullest(machine.config, product), machine.config
     room = config.cube.hbm.slice_bytes(config.pes_per_cube)
     return f"does not fit: {asked:,} B in one HBM slice of {room:,} B" if asked > room else ""
 
 
 def run(
-    machine: Machine, product: Product, *, data: bool = False, log: str = "operation", tie_seed: int | None = None
+    machine: Machine, product: StoredProduct, *, data: bool = False, log: str = "operation", tie_seed: int | None = None
 ) -> tuple[Result, LinkTable]:
     """Run on SIP 0; the traffic is that of the launches alone."""
     traffic: list[LinkTable] = []
 
     def program(torch: RuntimeContext) -> None:
-        traffic.append(multiply(torch, product))
+        traffic.append(_multiply(torch, product))
 
     result = run_program(machine, program, data=data, log=log, tie_seed=tie_seed)
     return result, traffic[0]
 
 
-def multiply(torch: RuntimeContext, product: Product) -> LinkTable:
+def _multiply(torch: RuntimeContext, product: StoredProduct) -> LinkTable:
     m, n, k, placement = product.m, product.n, product.k, product.placement
     config, kind = torch.engine.machine.config, as_dtype(product.dtype)
     *stored, (c_size, at_c) = product.stored(config)
@@ -384,7 +386,7 @@ def multiply(torch: RuntimeContext, product: Product) -> LinkTable:
     return traffic
 
 
-def in_order(config: MachineConfig, product: Product, c: np.ndarray) -> np.ndarray:
+def in_order(config: MachineConfig, product: StoredProduct, c: np.ndarray) -> np.ndarray:
     """Assemble the matrix C from the parts of its PEs, stored block of columns after block of columns."""
     if product.placement == SPLIT_K:
         return c
@@ -404,7 +406,7 @@ def in_order(config: MachineConfig, product: Product, c: np.ndarray) -> np.ndarr
     return out
 
 
-def _measured(machine: Machine, product: Product, keep: bool) -> Row:
+def _measured(machine: Machine, product: StoredProduct, keep: bool) -> Row:
     result, traffic = run(machine, product)
     begin, done = span(result.launches)
     makespan = (done - begin) / 1000
@@ -419,7 +421,7 @@ def _measured(machine: Machine, product: Product, keep: bool) -> Row:
         kind = _KIND.get(attribution("serialization", link).group)
         if kind is not None:
             busiest[kind] = max(busiest[kind], busy)
-    links = {"links": {link: round(value, 4) for link, value in share.items() if value >= VISIBLE}} if keep else {}
+    links = {"links": {link: round(value, 4) for link, value in share.items() if value >= _VISIBLE}} if keep else {}
     return {
         "makespan_ns": makespan,
         "pe_window_ns": (end - start) / 1000,
@@ -429,7 +431,7 @@ def _measured(machine: Machine, product: Product, keep: bool) -> Row:
         "intensity": flops / counts["hbm_bytes"],
         "hottest_link": first,
         "hottest_busy": share[first],
-        **path_columns(result.records, result.launches, report.PATH, _PATH),
+        **path_columns(result.records, result.launches, report.PATH_RESOURCES, _PATH),
         **{f"busy_{kind}": busy for kind, busy in busiest.items()},
         **links,
     }

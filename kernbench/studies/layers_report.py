@@ -30,7 +30,7 @@ METHOD = (
     "their sum. What takes long to simulate and has a bound far over another placement's estimate is refused."
 )
 # Parts of the critical path, and their colours.
-PATH = {
+PATH_RESOURCES = {
     "hbm": ("HBM slices", palette.ORANGE), "dma": ("links to slices", palette.VERMILION),
     "links": ("links between PEs", palette.DARK_GREY),
     "fetch": ("fetch from TCM", palette.SKY), "gemm": ("matrix engine", palette.BLUE),
@@ -49,12 +49,12 @@ COLUMNS = {
     "issued": Column("useful share of tiles"),
     "hottest_link": Column("hottest link"),
     "hottest_busy": Column("busy"),
-    **{f"path_{part}_ns": Column(title) for part, (title, _) in PATH.items()},
+    **{f"path_{part}_ns": Column(title) for part, (title, _) in PATH_RESOURCES.items()},
     "macs_per_pe": Column("multiply-accumulates for each PE of the SIP"),
     "percent": Column("useful share of the SIP's matrix rate", "%"),
 }
 _COLOURS = (palette.ORANGE, palette.SKY, palette.BLUE, palette.PURPLE, palette.GREEN, palette.VERMILION, palette.GREY)
-SHOWN = 12  # layers with the busiest links
+_SHOWN = 12  # layers with the busiest links
 PLACEMENT_COLOURS = dict(zip(PLACEMENTS, _COLOURS, strict=True))
 
 
@@ -123,7 +123,7 @@ def _link_kinds(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column]
     names = {"hbm": "HBM slice", "pe_dma": "PE_DMA", "mesh": "mesh", "ucie_port": "UCIe port", "ucie": "UCIe"}
     cells = [
         {"layer": f"{row['layer']}, {row['placement']}", "link": name, "percent": 100 * row[f"busy_{kind}"]}
-        for row in sorted(_fastest(rows), key=lambda row: -row["hottest_busy"])[:SHOWN]
+        for row in sorted(_fastest(rows), key=lambda row: -row["hottest_busy"])[:_SHOWN]
         for kind, name in names.items()
     ]
     titles = {"layer": Column(""), "link": Column("busiest link of"), "percent": Column("busy", "%")}
@@ -217,8 +217,8 @@ CHARTS = (
         "layers_path",
         kinds.parts(
             "layer",
-            [f"path_{part}_ns" for part in PATH],
-            colours={f"path_{part}_ns": colour for part, (_, colour) in PATH.items()},
+            [f"path_{part}_ns" for part in PATH_RESOURCES],
+            colours={f"path_{part}_ns": colour for part, (_, colour) in PATH_RESOURCES.items()},
         ),
         "What the time of a layer is made of",
         where=_ran,
@@ -231,7 +231,7 @@ CHARTS = (
         _link_kinds,
         "How busy the busiest link of each kind is",
         where=_ran,
-        caption=f"Percent of the makespan, in the fastest placement, for the {SHOWN} layers with the busiest links.",
+        caption=f"Percent of the makespan, in the fastest placement, for the {_SHOWN} layers with the busiest links.",
     ),
     Chart(
         "layers_links",
@@ -340,13 +340,19 @@ def _on_path(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
     rows = [runs[0] for runs in ranked.values()]
     if not rows:
         return []
-    first = [max(PATH, key=lambda part: float(row[f"path_{part}_ns"])) for row in rows]
+    first = [max(PATH_RESOURCES, key=lambda part: float(row[f"path_{part}_ns"])) for row in rows]
     (part, n), *_ = Counter(first).most_common(1)
     shares = {row["layer"]: row[f"path_{part}_ns"] / row["makespan_ns"] for row in rows}
     most = max(shares, key=lambda layer: shares[layer])
-    text = f"The largest part of the critical path is {PATH[part][0]} for {n} of {len(rows)} layers."
+    text = f"The largest part of the critical path is {PATH_RESOURCES[part][0]} for {n} of {len(rows)} layers."
     detail = f"In the fastest placement; the largest share is {shares[most]:.0%}, for {most}."
-    values = {"part": PATH[part][0], "part_layers": n, "layers": len(rows), "layer": most, "share": shares[most]}
+    values = {
+        "part": PATH_RESOURCES[part][0],
+        "part_layers": n,
+        "layers": len(rows),
+        "layer": most,
+        "share": shares[most],
+    }
     return [Finding(text, "layers_path", 5.5, values, detail)]
 
 

@@ -17,7 +17,7 @@ from kernbench.errors import ArgumentError, ConfigError
 from kernbench.ops.matmul import NEAR
 from kernbench.points._keys import Row
 from kernbench.studies.best import SIMULATED, check_sips, choose, gemm, parsed_bytes, parsed_sips, system_of
-from kernbench.studies.layers import Product
+from kernbench.studies.layers import StoredProduct
 from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, fastest
 from kernbench.topology.builder import Machine
 from kernbench.viz.charts import Column
@@ -56,7 +56,7 @@ class ProductsStudy(Study):
         return 5e8 + (m + 64) * n * k  # an element of B takes the host as long as 64 of its products (estimate)
 
     def simulate(self, machine: Machine, **product: Any) -> Row:
-        asked = asdict(Product(**product))
+        asked = asdict(StoredProduct(**product))
         row: Row = {name: asked[name] for name in ("m", "n", "k", "trans_a", "trans_b", "dtype")}
         try:
             chosen = gemm(**row, machine=machine, progress=False, workers=1)

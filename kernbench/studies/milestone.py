@@ -22,17 +22,17 @@ from kernbench._registry import hint
 from kernbench.config import load_yaml
 from kernbench.config._files import damaged, read_json, write_text
 from kernbench.errors import ConfigError, InterruptedRun, MissingModuleError
-from kernbench.points._cache import FINISHED, LOCK, OFF, VARIABLE, entries
+from kernbench.points._cache import CACHE_VARIABLE, FINISHED, LOCK, OFF, entries
 from kernbench.points._keys import code_version, only_ours
 from kernbench.sweeps._runner import BAR, FOUND, TO_DO, Progress, left_s, show_bar
 from kernbench.topology.builder import Machine, resolve_topology
 
-REPORT = "report.ipynb"
+_REPORT = "report.ipynb"
 KEPT = "kept"  # folder of rows that take long, each with what made it: reused for as long as that is unchanged
 KEPT_S = 2.0
 PACKAGED = Path(__file__).resolve().parents[1] / "notebook" / "share" / "milestones"  # in a wheel
 # What a milestone needs besides the package, to simulate: its report can be drawn again without.
-NEEDS = {"models": ("torch", "triton", "transformers")}
+_NEEDS = {"models": ("torch", "triton", "transformers")}
 
 
 class MilestoneReport(NamedTuple):
@@ -59,7 +59,7 @@ def reports() -> Path:
     return (folder() if folder() != PACKAGED else Path.cwd() / "milestones") / "output"
 
 
-def names() -> dict[str, str]:
+def titles() -> dict[str, str]:
     found = {}
     for path in sorted(folder().glob("*.ipynb")):
         first = read_cells(path)[0]
@@ -69,7 +69,7 @@ def names() -> dict[str, str]:
 
 def lacking(name: str) -> str:
     """Return the packages that a milestone needs and lacks, and how to install them; empty if none."""
-    missing = [module for module in NEEDS.get(name, ()) if find_spec(module) is None]
+    missing = [module for module in _NEEDS.get(name, ()) if find_spec(module) is None]
     if not missing:
         return ""
     install = f"make frontends, then build/frontends/bin/python -m kernbench milestone {name}"
@@ -92,13 +92,13 @@ def shortest_first(*, again: bool = False) -> list[str]:
         rows = reports() / stem / f"{stem}.json"
         return sum(changed), rows.stat().st_size if rows.is_file() else 0
 
-    return sorted(names(), key=work)
+    return sorted(titles(), key=work)
 
 
-def resolve(name: str) -> str:
+def known_name(name: str) -> str:
     kebab = name.replace("_", "-")
-    if kebab not in names():
-        raise ConfigError(f"milestone {name!r} is unknown; {hint(name, names())}")
+    if kebab not in titles():
+        raise ConfigError(f"milestone {name!r} is unknown; {hint(name, titles())}")
     return kebab
 
 
@@ -128,7 +128,7 @@ def run(
     """
     import papermill
 
-    stem = resolve(name).replace("-", "_")
+    stem = known_name(name).replace("-", "_")
     notebook = folder() / f"{stem}.ipynb"
     usual = (reports() / stem).resolve()
     out = (output or usual).resolve()
@@ -165,7 +165,7 @@ def run(
     key = None if code else made_of(notebook, followed, machine)
     if is_made(out, key) and not (again or store or values["rerender"]):
         return MilestoneReport(out, found=True)
-    if not values["rerender"] and (needed := lacking(resolve(name))):
+    if not values["rerender"] and (needed := lacking(known_name(name))):
         raise MissingModuleError(f"{stem}: {needed}")
     kept = folder() / KEPT / f"{stem}.jsonl"
     if kept.is_file() and not again and not (work / FINISHED).exists():
@@ -229,15 +229,15 @@ def _recover(out: Path) -> None:
 
 @contextlib.contextmanager
 def _without_cache() -> Iterator[None]:
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = OFF
+    before = os.environ.get(CACHE_VARIABLE)
+    os.environ[CACHE_VARIABLE] = OFF
     try:
         yield
     finally:
         if before is None:
-            del os.environ[VARIABLE]
+            del os.environ[CACHE_VARIABLE]
         else:
-            os.environ[VARIABLE] = before
+            os.environ[CACHE_VARIABLE] = before
 
 
 def _unkept(finished: Path, kept: Path, *, write: bool) -> int:
@@ -265,7 +265,7 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
     from papermill.exceptions import PapermillExecutionError
 
     with TemporaryDirectory() as aside, _progress(notebook.stem, out / FINISHED):
-        report = Path(aside) / REPORT
+        report = Path(aside) / _REPORT
         build.engine()  # warns here if there is no core, not in the notebook, whose process then has an engine selected
         try:
             papermill.execute_notebook(
@@ -284,13 +284,13 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
                 raise InterruptedRun(
                     f"{notebook.stem}: interrupted; finished points are kept in {out}; run the same command to continue"
                 ) from error
-            kept = f"; finished points are kept, the notebook up to there is {out / REPORT}" if _begun(out) else ""
+            kept = f"; finished points are kept, the notebook up to there is {out / _REPORT}" if _begun(out) else ""
             raise ConfigError(
                 f"{notebook.stem}: cell {error.exec_count} failed: {error.ename}: {error.evalue}{kept}"
             ) from error
         finally:
             if _begun(out) and report.is_file():
-                shutil.move(report, out / REPORT)
+                shutil.move(report, out / _REPORT)
             elif not _begun(out):
                 shutil.rmtree(out, ignore_errors=True)
 
@@ -387,7 +387,7 @@ def _files(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-class Finished(NamedTuple):
+class _Finished(NamedTuple):
     """Points of the latest of `runs`: how many are finished, how many it had to run, and their work."""
 
     runs: int
@@ -397,7 +397,7 @@ class Finished(NamedTuple):
     left: float
 
 
-def progress(store: Path) -> Finished:
+def progress(store: Path) -> _Finished:
     runs, todo, ran = 0, dict[str, float](), set[str]()
     for entry in entries(store):
         if TO_DO in entry:
@@ -405,4 +405,4 @@ def progress(store: Path) -> Finished:
         else:
             ran.add(str(entry.get("key")))
     done = [work for key, work in todo.items() if key in ran]
-    return Finished(runs, len(done), len(todo), sum(done), sum(todo.values()) - sum(done))
+    return _Finished(runs, len(done), len(todo), sum(done), sum(todo.values()) - sum(done))

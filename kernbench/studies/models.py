@@ -21,14 +21,14 @@ from kernbench.topology.builder import Machine, resolve_topology
 if TYPE_CHECKING:
     from kernbench.analysis.why import Why
     from kernbench.torch._models import Calls
-    from kernbench.torch._result import ModelResult, Part
+    from kernbench.torch._result import CallPart, ModelResult
 
 WIDTH = 8192  # of Llama-3 70B
 KV_WIDTH = 1024  # of it for each kv head: 8 query heads of 128
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class _Model:
     """A model: its name in text, the parameters of the study that are its sizes, whether it runs over several SIPs."""
 
     title: str
@@ -37,12 +37,12 @@ class Model:
 
 
 MODELS = {
-    "llama3-70b-decode": Model("Llama-3 70B layer, decode", ("hidden", "context"), spread=True),
-    "llama3-70b-prefill": Model("Llama-3 70B layer, prefill", ("hidden", "prompt"), spread=True),
-    "gpt2": Model("GPT-2 block", ("tokens",), spread=False),
-    "vit": Model("ViT-B/16 block", (), spread=False),
+    "llama3-70b-decode": _Model("Llama-3 70B layer, decode", ("hidden", "context"), spread=True),
+    "llama3-70b-prefill": _Model("Llama-3 70B layer, prefill", ("hidden", "prompt"), spread=True),
+    "gpt2": _Model("GPT-2 block", ("tokens",), spread=False),
+    "vit": _Model("ViT-B/16 block", (), spread=False),
 }
-PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "grouped_mm"))
+_PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "grouped_mm"))
 
 
 class ModelsStudy(Study):
@@ -163,7 +163,7 @@ def _same_sip(machine: Machine, presets: Sequence[str], on: str) -> str:
 def _times(result: ModelResult) -> Row:
     """Split the time of a call by kind of launch; with the time between launches, the parts sum to the call."""
     row: Row = {"latency_ns": result.latency_ns, "launches": len(result.launches)}
-    kinds = dict.fromkeys(report.KINDS, 0.0)
+    kinds = dict.fromkeys(report.TIME_COLUMNS, 0.0)
     for part in result.launches:
         kinds[_kind(part)] += part.ns
     kinds["between_ns"] = max(0.0, round(result.latency_ns - sum(kinds.values()), 3))
@@ -173,12 +173,12 @@ def _times(result: ModelResult) -> Row:
     }  # fmt: skip
 
 
-def _kind(part: Part) -> str:
+def _kind(part: CallPart) -> str:
     if part.operators == ("all_reduce",):
         return "all_reduce_ns"
     if part.operators[0].startswith("attention"):
         return "attention_ns"
-    return "products_ns" if part.operators[0] in PRODUCTS else "other_ns"
+    return "products_ns" if part.operators[0] in _PRODUCTS else "other_ns"
 
 
 def _bound(machine: Machine, nbytes: int, result: ModelResult) -> Row:

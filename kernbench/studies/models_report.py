@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernbench.points._keys import Row
-from kernbench.studies.study import Finding, Tables, groups, plain, table
+from kernbench.studies.study import Finding, Tables, groups, scalars, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, Column
 
-KINDS = ("products_ns", "attention_ns", "all_reduce_ns", "other_ns")
+TIME_COLUMNS = ("products_ns", "attention_ns", "all_reduce_ns", "other_ns")
 GRAPH = "launches of a call, sent as one graph"
 REASONS = 6
 
@@ -87,7 +87,7 @@ def _nested(rows: Sequence[Mapping[str, Any]], column: str) -> list[Row]:
         for item in row[column]:
             shares = {"share_pct": "share", "roofline_pct": "of_roofline", "saved_pct": "saved"}
             percent = {name: 100 * item[key] for name, key in shares.items() if key in item}
-            found.append({**plain(row), **item, **percent, "time_us": item["ns"] / 1000})
+            found.append({**scalars(row), **item, **percent, "time_us": item["ns"] / 1000})
     return found
 
 

@@ -14,7 +14,7 @@ from kernbench._dtypes import int8
 from kernbench._registry import hint
 from kernbench._units import ACK_BYTES, KIB, MIB
 from kernbench.analysis import _transfer as transfer
-from kernbench.analysis._transfer import PARTS, Channels, Leg, Parts
+from kernbench.analysis._transfer import TRANSFER_PARTS, Channels, TransferLeg, TransferParts
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import drain, hottest, shares
 from kernbench.config._rules import pe_places
@@ -37,33 +37,33 @@ from kernbench.triton_emu.tl_context import TLContext
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
 
-MESSAGES = [128, 256, 512, KIB, 2 * KIB, 4 * KIB, 8 * KIB, 10 * KIB]
-SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB]
+MESSAGE_SIZES = [128, 256, 512, KIB, 2 * KIB, 4 * KIB, 8 * KIB, 10 * KIB]
+TRANSFER_SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB]
 
-Pe = tuple[int, int, int]  # (sip, cube, pe)
+_Pe = tuple[int, int, int]  # (sip, cube, pe)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ProbeCase:
     """Transfers that start at the same instant on an idle machine, one for each asking node."""
 
     name: str
     kind: str
     ends: tuple[tuple[str, str], ...]
     says: str
-    pair: tuple[Pe, Pe] | None = None
+    pair: tuple[_Pe, _Pe] | None = None
 
     @property
     def pattern(self) -> bool:
         return len(self.ends) > 1
 
 
-def cases(machine: Machine) -> dict[str, Case]:
+def cases(machine: Machine) -> dict[str, ProbeCase]:
     """All cases that the machine has the parts for, by name."""
     host = ((naming.HOST, naming.hbm(0, 0, 0)),)
     found = [
-        Case("h2d-write", "write", host, "host to the slice of PE 0, cube 0, SIP 0"),
-        Case("d2h-read", "read", host, "the same slice to the host"),
+        ProbeCase("h2d-write", "write", host, "host to the slice of PE 0, cube 0, SIP 0"),
+        ProbeCase("d2h-read", "read", host, "the same slice to the host"),
         *_single(machine),
         *_patterns(machine),
         *_pairs(machine),
@@ -71,7 +71,7 @@ def cases(machine: Machine) -> dict[str, Case]:
     return {case.name: case for case in found}
 
 
-def select(machine: Machine, names: Sequence[str] = ()) -> list[Case]:
+def select(machine: Machine, names: Sequence[str] = ()) -> list[ProbeCase]:
     known = cases(machine)
     for name in names:
         if name not in known:
@@ -79,7 +79,7 @@ def select(machine: Machine, names: Sequence[str] = ()) -> list[Case]:
     return [known[name] for name in names or known]
 
 
-def _single(machine: Machine) -> Iterator[Case]:
+def _single(machine: Machine) -> Iterator[ProbeCase]:
     """Return reads and writes of PE 0 of cube 0 of SIP 0, the nearest slice first."""
     config = machine.config
     last_pe, last_cube = config.pes_per_cube - 1, config.cubes_per_sip - 1
@@ -95,10 +95,10 @@ def _single(machine: Machine) -> Iterator[Case]:
         for name, exists, place, says in slices:
             if exists:
                 ends = ((naming.pe_dma(0, 0, 0), naming.hbm(*place)),)
-                yield Case(f"{name}-{kind}", kind, ends, f"PE 0 of cube 0 {kind}s {says}")
+                yield ProbeCase(f"{name}-{kind}", kind, ends, f"PE 0 of cube 0 {kind}s {says}")
 
 
-def _patterns(machine: Machine) -> Iterator[Case]:
+def _patterns(machine: Machine) -> Iterator[ProbeCase]:
     config, mesh = machine.config, machine.config.sip.cube_mesh
     pes = range(config.pes_per_cube)
     sip = [(0, cube, pe) for cube in range(config.cubes_per_sip) for pe in pes]
@@ -128,16 +128,16 @@ def _patterns(machine: Machine) -> Iterator[Case]:
         for name, exists, asking, slices, says in patterns:
             if exists:
                 ends = tuple((naming.pe_dma(*a), naming.hbm(*b)) for a, b in zip(asking, slices, strict=True))
-                yield Case(f"{name}-{kind}", kind, ends, f"{kind}s: {says}")
+                yield ProbeCase(f"{name}-{kind}", kind, ends, f"{kind}s: {says}")
 
 
-def _pairs(machine: Machine) -> Iterator[Case]:
+def _pairs(machine: Machine) -> Iterator[ProbeCase]:
     """Yield transfers of data of PE 0 of cube 0 that the next PE, and the next cube of its row and column, need."""
     mesh, places = machine.config.sip.cube_mesh, pe_places(machine.config)
     row, column = places[0]
     east = min(((c, pe) for pe, (r, c) in enumerate(places) if r == row and c > column), default=None)
     south = min(((r, pe) for pe, (r, c) in enumerate(places) if c == column and r > row), default=None)
-    peers: dict[str, Pe | None] = {
+    peers: dict[str, _Pe | None] = {
         "pe-east": (0, 0, east[1]) if east else None,
         "pe-south": (0, 0, south[1]) if south else None,
         "cube-east": (0, 1, 0) if mesh.w > 1 else None,
@@ -153,7 +153,7 @@ def _pairs(machine: Machine) -> Iterator[Case]:
             "store": f"PE 0 of cube 0 stores to the slice of {there}",
         }
         for kind in PAIR_KINDS:
-            yield Case(f"{name}-{kind}", kind, (), says[kind], ((0, 0, 0), peer))
+            yield ProbeCase(f"{name}-{kind}", kind, (), says[kind], ((0, 0, 0), peer))
 
 
 def _transfers(machine: Machine) -> list[str]:
@@ -170,15 +170,15 @@ _ASKED = {"message": "send", "load": "load", "store": "store"}  # the command wh
 class Probe:
     """Measurements of one case at one size, in the order of its transfers."""
 
-    case: Case
+    case: ProbeCase
     nbytes: int
-    parts: list[Parts]
-    alone: list[Parts]
+    parts: list[TransferParts]
+    alone: list[TransferParts]
     paths: list[dict[Hashable, float]]
     result: Result
 
 
-def run(machine: Machine, case: Case, nbytes: int) -> Probe:
+def run(machine: Machine, case: ProbeCase, nbytes: int) -> Probe:
     """Run with `nbytes` for each transfer; transfers to one memory use consecutive ranges."""
     engine = GraphEngine(machine, log="off")
     ends = start(engine, case, nbytes)
@@ -198,22 +198,24 @@ def data_path(engine: GraphEngine, kind: str, src: str, memory: str) -> dict[Has
     return {**{link.name: link.bw_gbs for link in links}, memory: engine.machine.config.cube.hbm.slice_gbs}
 
 
-def closed_form(machine: Machine, kind: str, src: str, dst: str, nbytes: int, offset: int = 0) -> Parts:
+def closed_form(machine: Machine, kind: str, src: str, dst: str, nbytes: int, offset: int = 0) -> TransferParts:
     """Latency of a message ("send"), or of a "read" or "write" of a memory, on an idle machine, by part."""
     path = router_of(machine.graph).path(src, dst)
     there, back = legs(machine.graph, path), legs(machine.graph, reverse(path))
     system, hbm = machine.config.system, machine.config.cube.hbm
     if kind == "send":
-        return transfer.message(there, nbytes, system.flit_bytes)
+        return transfer.message_parts(there, nbytes, system.flit_bytes)
     out, home = (system.command_bytes, nbytes) if kind == "read" else (nbytes, ACK_BYTES)
-    messages = transfer.message(there, out, system.flit_bytes) + transfer.message(back, home, system.flit_bytes)
+    messages = transfer.message_parts(there, out, system.flit_bytes) + transfer.message_parts(
+        back, home, system.flit_bytes
+    )
     if machine.graph.node(dst).kind == "sram":
         return messages
     if hbm.timing == "simple" and kind == "read":
         sizes = {"flit_bytes": system.flit_bytes, "command_bytes": system.command_bytes}
-        return transfer.read(there, back, nbytes, Channels.of(hbm), offset, **sizes)
+        return transfer.read_parts(there, back, nbytes, Channels.of(hbm), offset, **sizes)
     if hbm.timing == "simple":
-        return transfer.write(there, back, nbytes, Channels.of(hbm), offset, flit_bytes=system.flit_bytes)
+        return transfer.write_parts(there, back, nbytes, Channels.of(hbm), offset, flit_bytes=system.flit_bytes)
     # Commands have no closed form: the memory takes what an idle machine takes besides the messages.
     return replace(messages, memory=_alone_ps(machine, kind, src, dst, nbytes, offset) - messages.total)
 
@@ -228,12 +230,12 @@ def _alone_ps(machine: Machine, kind: str, src: str, dst: str, nbytes: int, offs
     return ends[0]
 
 
-def legs(graph: Graph, path: Sequence[str]) -> list[Leg]:
+def legs(graph: Graph, path: Sequence[str]) -> list[TransferLeg]:
     edges = [(graph.edge(a, b), graph.node(b).overhead_ps) for a, b in pairwise(path)]
-    return [Leg(edge.bw_gbs, edge.latency_ps - over_ps, over_ps, edge.header_bytes) for edge, over_ps in edges]
+    return [TransferLeg(edge.bw_gbs, edge.latency_ps - over_ps, over_ps, edge.header_bytes) for edge, over_ps in edges]
 
 
-def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
+def hops(machine: Machine, case: ProbeCase, nbytes: int) -> list[Row]:
     """Return the times at which the first and the last flit crossed each link [ns], in that order."""
     engine = GraphEngine(machine, log="off", trace=True)
     start(engine, case, nbytes)
@@ -260,7 +262,7 @@ def hops(machine: Machine, case: Case, nbytes: int) -> list[Row]:
     return sorted(rows, key=lambda row: (row["first_arrival_ns"], row["first_end_ns"], place[row["link"]]))
 
 
-def pair_ns(machine: Machine, case: Case, nbytes: int) -> float:
+def pair_ns(machine: Machine, case: ProbeCase, nbytes: int) -> float:
     """Time of a message, load or store between two PEs, from the start of its command."""
     assert case.pair is not None
     engine, (src, dst) = GraphEngine(machine), case.pair
@@ -302,7 +304,7 @@ def _pair_program(kind: str, nbytes: int, *, tl: TLContext) -> None:
         tl.recv("peer", shape=nbytes, dtype=int8)
 
 
-def start(engine: GraphEngine, case: Case, nbytes: int) -> list[int]:
+def start(engine: GraphEngine, case: ProbeCase, nbytes: int) -> list[int]:
     """Send all transfers of a case; the returned list will contain their end times [ps]."""
     ends = [0] * len(case.ends)
 
@@ -316,7 +318,7 @@ def start(engine: GraphEngine, case: Case, nbytes: int) -> list[int]:
     return ends
 
 
-def _offsets(case: Case, nbytes: int) -> Iterator[int]:
+def _offsets(case: ProbeCase, nbytes: int) -> Iterator[int]:
     used: dict[str, int] = {}
     for _, memory in case.ends:
         yield used.get(memory, 0)
@@ -335,7 +337,7 @@ def row(found: Probe) -> Row:
         "case": case.name, "route": case.name.rsplit("-", 1)[0], "kind": case.kind, "transfers": len(ends), "nbytes": n,
         "first_end_ns": min(ends), "mean_ns": fmean(ends), "last_end_ns": max(ends),
         "alone_ns": fmean(alone.total for alone in found.alone) / 1000,
-        **{f"{part}_ns": fmean(getattr(parts, part) for parts in found.parts) / 1000 for part in PARTS},
+        **{f"{part}_ns": fmean(getattr(parts, part) for parts in found.parts) / 1000 for part in TRANSFER_PARTS},
         "bandwidth_gbs": len(ends) * n / max(ends), "path_gbs": fmean(slowest), "fair_gbs": len(ends) * n / drained,
         "path_utilization": fmean(n / end / bw for end, bw in zip(ends, slowest, strict=True)),
         "fair_utilization": drained / max(ends), "hottest_link": first, "hottest_share": share[first],
@@ -354,8 +356,8 @@ class ProbeStudy(Study):
     tables, findings = staticmethod(report.tables), staticmethod(report.findings)
     parameters: ClassVar = {
         "cases": Parameter([], "names of cases; all that the machine has the components for by default"),
-        "sizes": Parameter(SIZES, "bytes of each transfer", "B"),
-        "messages": Parameter(MESSAGES, "bytes of each message, load and store from PE to PE", "B"),
+        "sizes": Parameter(TRANSFER_SIZES, "bytes of each transfer", "B"),
+        "messages": Parameter(MESSAGE_SIZES, "bytes of each message, load and store from PE to PE", "B"),
     }
 
     def check(self, machine: Machine, *, cases: Sequence[str], **sizes: Sequence[int]) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kernbench.analysis._transfer import PARTS
+from kernbench.analysis._transfer import TRANSFER_PARTS
 from kernbench.studies.study import Finding, Tables, groups, size_name, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
-from kernbench.viz.charts import Chart, Column, Row
+from kernbench.viz.charts import Chart, ChartRow, Column
 from kernbench.viz.still import Still, link_heatmap
 
 METHOD = (
@@ -38,18 +38,18 @@ COLUMNS = {
     "bandwidth_gbs": Column("total bandwidth", "GB/s"),
     "path_utilization": Column("share of its slowest link's bandwidth"),
     "fair_utilization": Column("share of fair streams' bandwidth"),
-} | {f"{part}_ns": Column(part) for part in PARTS if part != "queueing"}
+} | {f"{part}_ns": Column(part) for part in TRANSFER_PARTS if part != "queueing"}
 
 
-def _single(row: Row) -> bool:
+def _single(row: ChartRow) -> bool:
     return row.get("transfers") == 1
 
 
-def _pattern(row: Row) -> bool:
+def _pattern(row: ChartRow) -> bool:
     return bool(row.get("transfers", 1) > 1)
 
 
-def _between_pes(row: Row) -> bool:
+def _between_pes(row: ChartRow) -> bool:
     return row["kind"] in PAIR_KINDS
 
 
@@ -58,24 +58,24 @@ def _links(case: str) -> str:
 
 
 def _map(case: str) -> Chart:
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Still:
+    def draw(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Still:
         row = rows[-1]
         busy = f"the busiest links carry flits {row['hottest_share']:.0%} of {row['last_end_ns']:,.0f} ns"
         note = f"links busy for less than {VISIBLE:.2%} of the time are left out"
         return link_heatmap(row["links"], machine, title=f"{_name(row)}: {busy}", note=note)
 
-    def drawn(row: Row) -> bool:
+    def drawn(row: ChartRow) -> bool:
         return bool(row["case"] == case and row.get("links"))
 
     return Chart(_links(case), draw, f"Busy links of {case}", where=drawn)
 
 
-def _smallest(rows: Sequence[Row]) -> list[Row]:
+def _smallest(rows: Sequence[ChartRow]) -> list[ChartRow]:
     least = min(row["nbytes"] for row in rows)
     return [row for row in rows if row["nbytes"] == least]
 
 
-def _name(row: Row) -> str:
+def _name(row: ChartRow) -> str:
     return f"{row['case']}, {row['transfers']} x {size_name(row['nbytes'])}"
 
 
@@ -109,8 +109,8 @@ CHARTS = (
 )  # fmt: skip
 
 
-def tables(rows: Sequence[Row]) -> Tables:
-    parts = [f"{part}_ns" for part in PARTS]
+def tables(rows: Sequence[ChartRow]) -> Tables:
+    parts = [f"{part}_ns" for part in TRANSFER_PARTS]
     single = ["case", "nbytes", "last_end_ns", *parts, "path_utilization"]
     pattern = [
         "case", "transfers", "nbytes", "last_end_ns", "mean_ns", "alone_ns", "queueing_ns", "bandwidth_gbs",
@@ -123,12 +123,12 @@ def tables(rows: Sequence[Row]) -> Tables:
     }
 
 
-def findings(rows: Sequence[Row]) -> list[Finding]:
+def findings(rows: Sequence[ChartRow]) -> list[Finding]:
     alone, together = list(filter(_single, rows)), list(filter(_pattern, rows))
     return [*_latency(alone), *_congestion(together), *_directions(together), *_messages(side_by_side(rows))]
 
 
-def side_by_side(rows: Sequence[Row]) -> list[Row]:
+def side_by_side(rows: Sequence[ChartRow]) -> list[ChartRow]:
     pairs = groups(filter(_between_pes, rows), "route", "nbytes")
     return [
         {"route": route, "nbytes": nbytes, **{row["kind"]: row["time_ns"] for row in same}}
@@ -136,7 +136,7 @@ def side_by_side(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _messages(pairs: Sequence[Row]) -> Iterator[Finding]:
+def _messages(pairs: Sequence[ChartRow]) -> Iterator[Finding]:
     """Compare the smallest and the largest message with a load, and where a message gains most and least."""
     whole = sorted(
         (pair for pair in pairs if {"message", "load"} <= pair.keys()), key=lambda pair: pair["message"] / pair["load"]
@@ -159,14 +159,14 @@ def _messages(pairs: Sequence[Row]) -> Iterator[Finding]:
     yield Finding(text, "probe_pe_to_pe", 2.7, values, detail)
 
 
-def _latency(single: Sequence[Row]) -> Iterator[Finding]:
+def _latency(single: Sequence[ChartRow]) -> Iterator[Finding]:
     if not single:
         return
     off = max(abs(row["queueing_ns"]) for row in single)
     agreed = f"the largest error is {off:,.3f} ns" if off else "all equal their closed form to the picosecond"
     small, most = _smallest(single), max(row["nbytes"] for row in single)
     near, far = (choose(small, key=lambda row: row["last_end_ns"]) for choose in (min, max))
-    part, least = max(PARTS, key=lambda name: far[f"{name}_ns"]), near["nbytes"]
+    part, least = max(TRANSFER_PARTS, key=lambda name: far[f"{name}_ns"]), near["nbytes"]
     ends = (("near", near), ("far", far))
     yield Finding(
         f"{size_name(least)} take {near['last_end_ns']:,.0f} to {far['last_end_ns']:,.0f} ns.",
@@ -194,7 +194,7 @@ def _latency(single: Sequence[Row]) -> Iterator[Finding]:
         )
 
 
-def _congestion(patterns: Sequence[Row]) -> Iterator[Finding]:
+def _congestion(patterns: Sequence[ChartRow]) -> Iterator[Finding]:
     """Find the pattern that is furthest below fair streams, at its largest size."""
     largest = list({row["case"]: row for row in sorted(patterns, key=lambda row: row["nbytes"])}.values())
     if not largest:
@@ -218,7 +218,7 @@ def _congestion(patterns: Sequence[Row]) -> Iterator[Finding]:
     )
 
 
-def _directions(patterns: Sequence[Row]) -> Iterator[Finding]:
+def _directions(patterns: Sequence[ChartRow]) -> Iterator[Finding]:
     """Find the pattern that depends most on whether it reads or writes."""
     same = [{row["kind"]: row for row in rows} for rows in groups(patterns, "route", "nbytes").values()]
     pairs = [(both["read"], both["write"]) for both in same if len(both) == 2]

@@ -28,7 +28,7 @@ from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, code_version, machine_of
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.sweeps._plan import Plan, Point
-from kernbench.sweeps._runner import run
+from kernbench.sweeps._runner import run_points
 from kernbench.sweeps._worker import OK
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.viz.charts import Chart, Column
@@ -46,7 +46,7 @@ Tables: TypeAlias = "dict[str, pd.DataFrame]"  # by heading
 R = TypeVar("R", bound=Mapping[str, Any])  # a row
 MOST_FINDINGS = 7
 MOST_ROWS = 100  # of a table on the page
-ROW = "row"
+_ROW = "row"
 MACHINE = "machine"  # in a point: what it changes in the machine, path by path
 LABELS = "labels"  # in a point: columns of its row that the simulation does not depend on
 
@@ -299,7 +299,7 @@ class Study:
         """
         plan = self.plan(machine, **parameters)
         found: dict[str, Row] = {}
-        outcomes = run(
+        outcomes = run_points(
             plan,
             folder=folder,
             cache=default_cache(),
@@ -361,8 +361,8 @@ class Study:
             with damaged(path, "table of rows", "run the study again"):
                 table = pd.read_csv(path)
                 text = table.select_dtypes(exclude="number").columns
-                for i, group in table.fillna(dict.fromkeys(text, "")).groupby(ROW):
-                    items = group.drop(columns=ROW).to_dict("records")
+                for i, group in table.fillna(dict.fromkeys(text, "")).groupby(_ROW):
+                    items = group.drop(columns=_ROW).to_dict("records")
                     rows[int(str(i))][column] = {x["key"]: x["value"] for x in items} if "key" in group else items
         return rows
 
@@ -396,7 +396,7 @@ class Report:
     @property
     def table(self) -> pd.DataFrame:
         """All rows as a table, without nested values."""
-        return table([plain(row) for row in self.rows])
+        return table([scalars(row) for row in self.rows])
 
     @property
     def findings(self) -> list[Finding]:
@@ -447,7 +447,7 @@ class Report:
         """
         study, name = self.study, self.study.name
         folder.mkdir(parents=True, exist_ok=True)
-        flat = [plain(row) for row in self.rows]
+        flat = [scalars(row) for row in self.rows]
         found = json.dumps({"findings": [asdict(finding) for finding in self.findings]}, indent=1)
         written = [write_results(folder / f"{name}.json", flat, parameters=self.parameters)]
         written.append(write_text(folder / f"{name}{_FINDINGS}", f"{found}\n"))
@@ -526,9 +526,9 @@ def nested(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Row]]:
     for i, row in enumerate(rows):
         for column, value in row.items():
             if isinstance(value, dict):
-                found.setdefault(column, []).extend({ROW: i, "key": k, "value": v} for k, v in value.items())
+                found.setdefault(column, []).extend({_ROW: i, "key": k, "value": v} for k, v in value.items())
             elif isinstance(value, list):
-                found.setdefault(column, []).extend({ROW: i, **item} for item in value)
+                found.setdefault(column, []).extend({_ROW: i, **item} for item in value)
     return found
 
 
@@ -538,7 +538,7 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = Non
     return pd.DataFrame(list(rows), columns=None if columns is None else list(columns))
 
 
-def plain(row: Mapping[str, Any]) -> Row:
+def scalars(row: Mapping[str, Any]) -> Row:
     return {name: value for name, value in row.items() if not isinstance(value, (dict, list))}
 
 
@@ -549,11 +549,11 @@ def _figure(chart: Chart, rows: Sequence[Row]) -> list[str]:
 
 def _markdown(table: pd.DataFrame, columns: Mapping[str, Column]) -> list[str]:
     names = [columns[name].title if name in columns else str(name) for name in table.columns]
-    lines = [f"| {' | '.join(names)} |", f"|{'|'.join(' ---: ' if is_number(table[c]) else ' --- ' for c in table)}|"]
+    lines = [f"| {' | '.join(names)} |", f"|{'|'.join(' ---: ' if is_numeric(table[c]) else ' --- ' for c in table)}|"]
     return [*lines, *(f"| {' | '.join(map(cell, values))} |" for values in table.itertuples(index=False))]
 
 
-def is_number(column: pd.Series) -> bool:
+def is_numeric(column: pd.Series) -> bool:
     import pandas as pd
 
     return bool(pd.api.types.is_numeric_dtype(column))
@@ -568,7 +568,7 @@ def cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-SCHEMA_VERSION = 2
+_SCHEMA_VERSION = 2
 _FINDINGS = "_findings.json"
 
 
@@ -576,7 +576,7 @@ def write_results(path: Path, rows: Sequence[Row], **more: Any) -> Path:
     """Write `more`, then `rows`, as JSON; an earlier file stays until the new one is complete."""
     first = rows[0]
     content = {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": _SCHEMA_VERSION,
         "machine": first["machine"],
         "code_version": first["code_version"],
         **more,
@@ -592,14 +592,14 @@ def read_results(path: Path) -> dict[str, Any]:
     what, remedy = "file of results", "run the study again"
     content = read_json(path, what, remedy)
     version = content.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise ConfigError(f"{path}: schema_version = {version} must be {SCHEMA_VERSION}; run the study again")
+    if version != _SCHEMA_VERSION:
+        raise ConfigError(f"{path}: schema_version = {version} must be {_SCHEMA_VERSION}; run the study again")
     with damaged(path, what, remedy):
         content["rows"] = [dict(row.items()) for row in content["rows"]]
     return content
 
 
-def findings(folder: Path) -> dict[str, list[Row]]:
+def saved_findings(folder: Path) -> dict[str, list[Row]]:
     return {
         path.name.removesuffix(_FINDINGS): read_json(path, "file of findings", "run the study again")["findings"]
         for path in sorted(folder.glob(f"*{_FINDINGS}"))

@@ -65,7 +65,7 @@ def _touched(src: str, dst: str) -> list[str]:
     return touched
 
 
-PARTS = ("sram", "hbm", "ucie", "sip_link", "pcie")
+_PARTS = ("sram", "hbm", "ucie", "sip_link", "pcie")
 
 
 def machine_columns(config: MachineConfig) -> Row:
@@ -118,14 +118,14 @@ def energy_columns(config: MachineConfig, row: Mapping[str, Any]) -> Row:
             if name.startswith(MACS)
         )
     }
-    for part in ("tcm", *PARTS):
+    for part in ("tcm", *_PARTS):
         pj[part] = 8 * float(row.get(f"{part}{BYTES}", 0)) * getattr(energy, f"{part}_pj_per_bit")
     pj["mesh"] = 8 * float(row.get(f"router{BYTES}", 0)) * energy.router_pj_per_bit
     pj["mesh"] += 8 * float(row[WIRE]) * energy.wire_pj_per_bit_mm
     return {f"energy_{part}_uj": value * 1e-6 for part, value in pj.items()} | {"energy_uj": sum(pj.values()) * 1e-6}
 
 
-def measured(
+def program_row(
     program: Callable[..., Any],
     machine: Machine,
     *,
@@ -184,9 +184,9 @@ def parameters_of(study: StudyFn) -> dict[str, inspect.Parameter]:
     if hasattr(owner, "fields"):
         fields: dict[str, inspect.Parameter] = owner.fields()
         return fields
-    if isinstance(study, partial) and study.func is measured:
+    if isinstance(study, partial) and study.func is program_row:
         own = dict(list(inspect.signature(study.args[0]).parameters.items())[1:])
-        return own | {name: inspect.signature(measured).parameters[name] for name in HOW}
+        return own | {name: inspect.signature(program_row).parameters[name] for name in HOW}
     return dict(list(inspect.signature(study).parameters.items())[1:])
 
 

@@ -21,7 +21,7 @@ from kernbench.points._keys import Row, StudyFn, machine_of, study_name, study_v
 from kernbench.sim_engine._limits import Limits
 from kernbench.sweeps import _argument_checks as checks
 from kernbench.sweeps._argument_checks import is_number, mapping
-from kernbench.sweeps._measure import HOW, complete, machine_columns, measured, parameters_of
+from kernbench.sweeps._measure import HOW, complete, machine_columns, parameters_of, program_row
 from kernbench.sweeps._worker import PointLimits
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
 from kernbench.triton_emu._runner import check_plain
@@ -30,7 +30,7 @@ Settings = Mapping[str, Any]  # machine fields (with dots) and study parameters 
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class NumberRange:
     """A range of numbers, for a Latin hypercube.
 
     Parameters
@@ -64,23 +64,23 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class _Axis:
     """An axis: its name, its values as in the table, and the settings of each."""
 
     name: str
     values: tuple[Any, ...] = ()
     settings: tuple[Settings, ...] = ()
-    span: Span | None = None
+    span: NumberRange | None = None
 
     @classmethod
-    def of(cls, name: str, given: object) -> Axis:
-        if isinstance(given, Span):
+    def of(cls, name: str, given: object) -> _Axis:
+        if isinstance(given, NumberRange):
             return cls(name, span=_checked(name, given))
         if isinstance(given, Mapping) and {"low", "high"} <= set(given):
             unknown = set(given) - {"low", "high", "log", "step"}
             if unknown:
                 raise ConfigError(f"axis {name}: {min(unknown)} is unknown; known: low, high, log, step")
-            return cls(name, span=_checked(name, Span(**given)))
+            return cls(name, span=_checked(name, NumberRange(**given)))
         if isinstance(given, Mapping) and given:
             wrong = [label for label, settings in given.items() if not isinstance(settings, Mapping)]
             if wrong:
@@ -102,7 +102,7 @@ class Axis:
         return self.values[place], self.settings[place]
 
 
-def _checked(name: str, span: Span) -> Span:
+def _checked(name: str, span: NumberRange) -> NumberRange:
     for end, value in (("low", span.low), ("high", span.high)):
         if not is_number(value):
             raise ConfigError(f"axis {name}: {end} = {quote(value)} must be a number")
@@ -120,10 +120,10 @@ def _checked(name: str, span: Span) -> Span:
     return span
 
 
-Choice = tuple[dict[str, Any], dict[str, Any]]  # columns of the table, settings
+ChoiceAxis = tuple[dict[str, Any], dict[str, Any]]  # columns of the table, settings
 
 
-def grid(axes: Sequence[Axis]) -> list[Choice]:
+def grid(axes: Sequence[_Axis]) -> list[ChoiceAxis]:
     """Every combination of the values, the last axis varying fastest."""
     ranges = [axis.name for axis in axes if axis.span is not None]
     if ranges:
@@ -132,7 +132,7 @@ def grid(axes: Sequence[Axis]) -> list[Choice]:
     return [_choice(axes, picks) for picks in combinations]
 
 
-def latin_hypercube(axes: Sequence[Axis], samples: int, seed: int) -> list[Choice]:
+def latin_hypercube(axes: Sequence[_Axis], samples: int, seed: int) -> list[ChoiceAxis]:
     """Each axis is divided into `samples` equal parts, and each part is used once."""
     rng = np.random.default_rng(seed)
     shares = [(rng.permutation(samples) + rng.random(samples)) / samples for _ in axes]
@@ -142,12 +142,12 @@ def latin_hypercube(axes: Sequence[Axis], samples: int, seed: int) -> list[Choic
     ]
 
 
-def _choice(axes: Sequence[Axis], picks: Sequence[tuple[Any, Settings]]) -> Choice:
+def _choice(axes: Sequence[_Axis], picks: Sequence[tuple[Any, Settings]]) -> ChoiceAxis:
     shown = {axis.name: value for axis, (value, _) in zip(axes, picks, strict=True)}
     return shown, {name: value for _, settings in picks for name, value in settings.items()}
 
 
-PROGRAM = "torch"  # the first parameter of a program
+_PROGRAM = "torch"  # the first parameter of a program
 
 
 def resolve_study(study: Callable[..., Any] | str) -> StudyFn:
@@ -158,12 +158,12 @@ def resolve_study(study: Callable[..., Any] | str) -> StudyFn:
     fn: Callable[..., Any] = found
     check_plain(fn, "study")
     names = list(inspect.signature(fn).parameters)
-    if names[:1] != [PROGRAM]:
+    if names[:1] != [_PROGRAM]:
         return fn
     taken = [name for name in HOW if name in names]
     if taken:
         raise ConfigError(f"parameter {taken[0]} of {study_name(fn)} is one of how it is run: name it otherwise")
-    return partial(measured, fn)
+    return partial(program_row, fn)
 
 
 Constraint = str | Callable[[Row], bool]
@@ -264,7 +264,7 @@ def make_plan(
     if samples is not None:
         checks.whole("samples", samples, 1)
     checks.whole("seed", seed, 0)
-    made = [Axis.of(name, given) for name, given in axes.items()]
+    made = [_Axis.of(name, given) for name, given in axes.items()]
     choices = (grid(made) if samples is None else latin_hypercube(made, samples, seed)) if made else []
     choices += [(dict(point), dict(point)) for point in points]
     if not choices:
@@ -275,7 +275,7 @@ def make_plan(
 def plan_of(
     base: Machine,
     study: StudyFn | str,
-    choices: Sequence[Choice],
+    choices: Sequence[ChoiceAxis],
     common: Row,
     where: Constraint | Sequence[Constraint] = (),
 ) -> Plan:

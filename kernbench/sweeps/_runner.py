@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench.errors import StateError
-from kernbench.points._cache import Cache, Store
+from kernbench.points._cache import Cache, PointStore
 from kernbench.points._keys import Row, code_version, own_module
 from kernbench.sweeps._worker import (
     DIED,
     ERROR,
-    MEMORY,
+    MEMORY_LIMIT,
     OK,
     TIME,
     Outcome,
@@ -57,7 +57,7 @@ class Progress:
         return ", ".join(parts)
 
 
-class Watch:
+class ProgressCounter:
     """Counts points as they end, and reports progress; `work` is the relative duration of each point."""
 
     def __init__(self, work: Mapping[str, float], show: bool | Callable[[Progress], object]) -> None:
@@ -183,7 +183,7 @@ def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) ->
     if other:
         lines = [f"{where}: its kernbench is {found}, this one is {version}" for where, found in other.items()]
         raise StateError("\n".join([*lines, "install the same kernbench on all workers, and start them again"]))
-    task = client.scatter(Task(packed(fn, own_module(fn)), limits, version), broadcast=True, hash=False)
+    task = client.scatter(_Task(packed(fn, own_module(fn)), limits, version), broadcast=True, hash=False)
     futures: dict[Any, str] = {client.submit(_run, task, point, pure=False): key for key, point in points.items()}
     try:
         for future in as_done(futures):
@@ -192,15 +192,15 @@ def cluster(fn: PointFn, points: Points, client: Client, limits: PointLimits) ->
         client.cancel(list(futures))
 
 
-class Task:
+class _Task:
     """A study in the form in which it is sent to the workers of a cluster."""
 
     def __init__(self, fn: bytes, limits: PointLimits, version: str) -> None:
         self.fn, self.limits, self.version = fn, limits, version
         self._local = threading.local()
 
-    def __reduce__(self) -> tuple[type[Task], tuple[bytes, PointLimits, str]]:
-        return Task, (self.fn, self.limits, self.version)
+    def __reduce__(self) -> tuple[type[_Task], tuple[bytes, PointLimits, str]]:
+        return _Task, (self.fn, self.limits, self.version)
 
     def run(self, point: Row) -> Outcome:
         if code_version() != self.version:
@@ -221,7 +221,7 @@ def _version_there() -> str:
     return code_version()
 
 
-def _run(task: Task, point: Row) -> Outcome:
+def _run(task: _Task, point: Row) -> Outcome:
     return task.run(point)
 
 
@@ -237,7 +237,7 @@ TO_DO = "to_do"  # in the first line of each run: keys and work of the points th
 FOUND = "found"  # in the same line: keys of the points that it need not run
 
 
-def run(
+def run_points(
     plan: Plan,
     *,
     folder: Path | None = None,
@@ -261,8 +261,8 @@ def run(
     points = dict(sorted(plan.distinct.items(), key=lambda item: sign * item[1].work))
     work = {key: point.work for key, point in points.items()}
     with ExitStack() as stack:
-        watch = stack.enter_context(closing(Watch(work, progress)))
-        store = stack.enter_context(Store(folder)) if folder is not None else None
+        watch = stack.enter_context(closing(ProgressCounter(work, progress)))
+        store = stack.enter_context(PointStore(folder)) if folder is not None else None
         kept = _kept(store, points, limits)
         if cache is not None:
             missing = [key for key in points if key not in kept]
@@ -313,10 +313,10 @@ def _entry(plan: Plan, point: Point, key: str, outcome: Outcome, limits: PointLi
 
 
 def _limit(status: str, limits: PointLimits) -> float | None:
-    return {TIME: limits.seconds, MEMORY: limits.mib}.get(status)
+    return {TIME: limits.seconds, MEMORY_LIMIT: limits.mib}.get(status)
 
 
-def _kept(store: Store | None, points: Mapping[str, Point], limits: PointLimits) -> dict[str, Outcome]:
+def _kept(store: PointStore | None, points: Mapping[str, Point], limits: PointLimits) -> dict[str, Outcome]:
     """Outcomes of points that need not be run: rows, errors of the study, limits not raised since."""
     found: dict[str, Outcome] = {}
     for entry in store.entries() if store is not None else ():

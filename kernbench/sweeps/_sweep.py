@@ -19,7 +19,7 @@ from kernbench.sim_engine._limits import Limits
 from kernbench.sweeps._argument_checks import folder_of, whole
 from kernbench.sweeps._measure import energy_columns, machine_columns, parameters_of
 from kernbench.sweeps._plan import Constraint, Plan, make_plan
-from kernbench.sweeps._runner import Progress, run
+from kernbench.sweeps._runner import Progress, run_points
 from kernbench.sweeps._worker import OK, Outcome, PointLimits
 from kernbench.topology.builder import Machine
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-CSV, PARQUET, PLAN = "table.csv", "table.parquet", "plan.json"
+CSV, PARQUET, _PLAN = "table.csv", "table.parquet", "plan.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class Sweep:
         folder.mkdir(parents=True, exist_ok=True)
         self.to_csv(folder / CSV)
         invalid = json.loads(self.invalid.to_json(orient="records"))
-        write_text(folder / PLAN, json.dumps({**self.about, "axes": self.axes, "invalid": invalid}, indent=1))
+        write_text(folder / _PLAN, json.dumps({**self.about, "axes": self.axes, "invalid": invalid}, indent=1))
         if find_spec("pyarrow") is None:
             return folder
         # Columns of a file have one type; those with other values than numbers are text.
@@ -182,8 +182,8 @@ def sweep(
         `study(machine, **parameters)` giving a row of plain values, units in their names; or `program(torch,
         **parameters)`, which is measured; or the name of either (`kernbench list studies`); or a dotted path.
     axes : mapping
-        For each name a list of values, a mapping of labels to settings, or a `Span`. A name with a dot is a field of
-        the machine, another a parameter of the study.
+        For each name a list of values, a mapping of labels to settings, or a `NumberRange`. A name with a dot is a
+        field of the machine, another a parameter of the study.
     parameters : mapping
         Parameters and fields that every point has.
     points : sequence of mapping
@@ -249,7 +249,7 @@ def run_plan(
     cores = workers or os.cpu_count() or 1
     how: dict[str, Any] = {"folder": folder, "cache": shared, "workers": cores, "client": client, "limits": limits}
     try:
-        with closing(run(plan, progress=progress, **how)) as ended:
+        with closing(run_points(plan, progress=progress, **how)) as ended:
             outcomes = {key: outcome for key, outcome, _ in ended}
     finally:
         if close and client is not None:

@@ -22,13 +22,20 @@ from typing import IO, Any
 
 from kernbench.errors import ArgumentError, ConfigError, LimitError, StateError, quote
 from kernbench.points._keys import Row
-from kernbench.sim_engine._limits import NONE, Limits, limited
+from kernbench.sim_engine._limits import NO_LIMITS, Limits, limited
 from kernbench.sweeps import _argument_checks as checks
 
 # An engine is full of cycles. The engine of a long point takes gigabytes, which the next point needs.
 _LONG_S = 1
 
-OK, ERROR, TIME, MEMORY, SESSION, DIED = "ok", "error", "time limit", "memory limit", "session limit", "worker died"
+OK, ERROR, TIME, MEMORY_LIMIT, SESSION, DIED = (
+    "ok",
+    "error",
+    "time limit",
+    "memory limit",
+    "session limit",
+    "worker died",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ class PointLimits:
 
     seconds: float | None = None
     mib: int | None = None
-    session: Limits = NONE
+    session: Limits = NO_LIMITS
 
     def __post_init__(self) -> None:
         if self.seconds is not None and not (checks.is_number(self.seconds) and self.seconds > 0):
@@ -72,12 +79,12 @@ def attempt(fn: Callable[[Row], Row], point: Row, limits: Limits | None = None) 
 def _attempt(fn: Callable[[Row], Row], point: Row, limits: Limits | None) -> Outcome:
     start = time.perf_counter()
     try:
-        with limited(limits or NONE):
+        with limited(limits or NO_LIMITS):
             row = json.loads(json.dumps(fn(point), default=_plain))
         if not isinstance(row, dict):
             raise TypeError(f"a study returns a dict of names to values, not {type(row).__name__}")
     except MemoryError:
-        return Outcome(MEMORY, {}, "out of memory", traceback.format_exc(), time.perf_counter() - start)
+        return Outcome(MEMORY_LIMIT, {}, "out of memory", traceback.format_exc(), time.perf_counter() - start)
     except Exception as error:  # noqa: BLE001 - whatever a study raises is its point's alone
         text = f"{type(error).__name__}: {error}"
         status = SESSION if _is_limit(error) else ERROR
@@ -117,7 +124,7 @@ class Worker:
 
     def run(self, point: Row) -> Outcome:
         outcome = self._run(point)
-        if outcome.status == MEMORY:
+        if outcome.status == MEMORY_LIMIT:
             # Earlier points of this process may have left too much in memory.
             again = self._served > 1
             self._end()

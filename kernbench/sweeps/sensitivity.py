@@ -12,7 +12,7 @@ import numpy as np
 from kernbench._registry import hint
 from kernbench.errors import ArgumentError, ConfigError, StateError
 from kernbench.points._keys import StudyFn
-from kernbench.sweeps._plan import Choice, Plan, plan_of
+from kernbench.sweeps._plan import ChoiceAxis, Plan, plan_of
 from kernbench.sweeps._sweep import Sweep, run_plan
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -82,7 +82,7 @@ def effects(table: pd.DataFrame, axes: Sequence[str], metric: str) -> pd.DataFra
     return pd.DataFrame(found).sort_values("factor", ascending=False, kind="stable", ignore_index=True)
 
 
-def steps(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "area_mm2") -> pd.DataFrame:
+def steps_along(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str = "area_mm2") -> pd.DataFrame:
     import pandas as pd
 
     check_columns(table, [*axes, metric, cost])
@@ -184,7 +184,7 @@ def sensitivity_plan(
 ) -> Plan:
     base, fixed = resolve_topology(machine), dict(parameters or {})
     named = factors if isinstance(factors, Mapping) else {name: [name] for name in factors}
-    choices: list[Choice] = [({"factor": BASE, "direction": ""}, {})]
+    choices: list[ChoiceAxis] = [({"factor": BASE, "direction": ""}, {})]
     for name, given in named.items():
         for direction, scale in ((DOWN, 1 - change), (UP, 1 + change)):
             if isinstance(given, Mapping):

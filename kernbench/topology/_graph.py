@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kernbench._units import decimal_product, ns_to_ps, serialization_ps
 from kernbench.errors import ArgumentError
 from kernbench.topology import _naming as naming
-from kernbench.topology._mesh import OPPOSITE, SIDES, STEP, At, CubeLayout, SipNetwork
+from kernbench.topology._mesh import OFFSETS, OPPOSITE, SIDES, At, CubeLayout, SipNetwork
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
@@ -42,7 +42,7 @@ class Edge(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class RouterClock:
     """Cycle time of a network of routers with credits [ps], and the cycles of a router's stages."""
 
     cycle_ps: int
@@ -56,14 +56,14 @@ class Clock:
         return (self.cycles(wire_ps) + self.cycles(service_ps) - 1 + enters) * self.cycle_ps - service_ps
 
 
-def clocks_of(config: MachineConfig) -> dict[str, Clock]:
+def clocks_of(config: MachineConfig) -> dict[str, RouterClock]:
     noc, sip_link = config.cube.noc, config.system.sip_link
     links = (
         ("router", noc.link_bw_gbs, noc.header_bytes, noc.router),
         ("io_noc", sip_link.bw_gbs, sip_link.header_bytes, sip_link.router),
     )
     return {
-        kind: Clock(serialization_ps(config.system.flit_bytes + header_bytes, bw_gbs), router.pipeline)
+        kind: RouterClock(serialization_ps(config.system.flit_bytes + header_bytes, bw_gbs), router.pipeline)
         for kind, bw_gbs, header_bytes, router in links
         if router.flow == "credits"
     }
@@ -207,7 +207,7 @@ class Graph:
     def _peer(self, sip: int, cube: int, side: str, conn: int) -> str | None:
         """Find the port connected to a cube's UCIe port; None at the edge of the SIP."""
         row, col = divmod(cube, self.w)
-        to_row, to_col = row + STEP[side][0], col + STEP[side][1]
+        to_row, to_col = row + OFFSETS[side][0], col + OFFSETS[side][1]
         if 0 <= to_row < self.h and 0 <= to_col < self.w:
             return naming.ucie(sip, to_row * self.w + to_col, OPPOSITE[side], conn)
         return naming.io_ucie(sip, row, conn) if side == "w" else None
@@ -345,7 +345,11 @@ def _both_ways(a: str, b: str, bw_gbs: float, *, latency_ns: float = 0.0) -> lis
 
 
 def _ranked(
-    wires: Iterable[_Wire], overhead_ps: dict[str, int], ns_per_mm: float, clocks: dict[str, Clock], flit_bytes: int
+    wires: Iterable[_Wire],
+    overhead_ps: dict[str, int],
+    ns_per_mm: float,
+    clocks: dict[str, RouterClock],
+    flit_bytes: int,
 ) -> list[Edge]:
     """Rank the links among those into the same node; links into nodes outside `overhead_ps` are dropped.
 

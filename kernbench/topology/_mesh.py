@@ -22,7 +22,7 @@ At = tuple[int, int]  # (row, column)
 
 # The order of the sides breaks all ties: between arrivals, and between shortest walks.
 SIDES = ("e", "w", "n", "s")
-STEP = {"e": (0, 1), "w": (0, -1), "n": (-1, 0), "s": (1, 0)}
+OFFSETS = {"e": (0, 1), "w": (0, -1), "n": (-1, 0), "s": (1, 0)}
 OPPOSITE = {"e": "w", "w": "e", "n": "s", "s": "n"}
 
 
@@ -48,7 +48,7 @@ class CubeLayout:
         return (at[1] + 0.5) * self.pitch_mm, (at[0] + 0.5) * self.pitch_mm
 
     def neighbour(self, at: At, side: str) -> At | None:
-        found = (at[0] + STEP[side][0], at[1] + STEP[side][1])
+        found = (at[0] + OFFSETS[side][0], at[1] + OFFSETS[side][1])
         return found if found in self._present else None
 
     def walk(self, src: At, dst: At) -> tuple[At, ...]:
@@ -205,7 +205,7 @@ class SipNetwork:
         wrapped = self.topology != "mesh_2d_no_wrap"
         sides: dict[int, str] = {}
         for side in SIDES:
-            r, c = row + STEP[side][0], col + STEP[side][1]
+            r, c = row + OFFSETS[side][0], col + OFFSETS[side][1]
             if wrapped:
                 r, c = r % self.h, c % self.w
             if 0 <= r < self.h and 0 <= c < self.w and (r, c) != (row, col):

@@ -88,7 +88,7 @@ def pe_ipcq(sip: int, cube: int, pe: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ParsedId:
     """A parsed id: the kind, and the coordinates that apply (the others are None).
 
     `row` is the router's row, or the cube row of an IO chiplet's UCIe port.
@@ -104,7 +104,7 @@ class Place:
     conn: int | None = None
 
 
-_TRUNK = {HOST: Place("host"), SWITCH: Place("switch")}
+_TRUNK = {HOST: ParsedId("host"), SWITCH: ParsedId("switch")}
 _NUMBER = r"(0|[1-9]\d*)"
 _PATTERN = re.compile(
     rf"sip(?P<sip>{_NUMBER})\."
@@ -119,7 +119,7 @@ _PATTERN = re.compile(
 
 
 @lru_cache(maxsize=1 << 16)
-def parse(node_id: str) -> Place:
+def parse(node_id: str) -> ParsedId:
     """Parse a node id; ArgumentError if it has the form of none. The machine need not have the node.
 
     >>> parse("sip0.cube5.hbm_ctrl.pe3")
@@ -140,18 +140,18 @@ def parse(node_id: str) -> Place:
 
     at, cube_at = number("sip"), number("cube")
     if part["io"]:
-        return Place("io_noc" if part["io"] == "noc" else part["io"], at)
+        return ParsedId("io_noc" if part["io"] == "noc" else part["io"], at)
     if part["shore"] is not None:
-        return Place("ucie", at, row=number("shore"), conn=number("shore_conn"))
+        return ParsedId("ucie", at, row=number("shore"), conn=number("shore_conn"))
     if part["single"]:
-        return Place(part["single"], at, cube_at)
+        return ParsedId(part["single"], at, cube_at)
     if part["row"] is not None:
-        return Place("router", at, cube_at, row=number("row"), col=number("col"))
+        return ParsedId("router", at, cube_at, row=number("row"), col=number("col"))
     if part["side"]:
-        return Place("ucie", at, cube_at, side=part["side"], conn=number("conn"))
+        return ParsedId("ucie", at, cube_at, side=part["side"], conn=number("conn"))
     if part["slice"] is not None:
-        return Place("hbm_ctrl", at, cube_at, number("slice"))
-    return Place(part["part"], at, cube_at, number("pe"))
+        return ParsedId("hbm_ctrl", at, cube_at, number("slice"))
+    return ParsedId(part["part"], at, cube_at, number("pe"))
 
 
 @lru_cache(maxsize=1 << 12)

@@ -11,9 +11,9 @@ from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsuppor
 
 from kernbench._registry import hint
 from kernbench.errors import ArgumentError, KernbenchError, StateError
-from kernbench.ops.matmul import Placement
+from kernbench.ops.matmul import PlacementLike
 from kernbench.torch import _inductor as inductor
-from kernbench.torch._device import Device
+from kernbench.torch._device import ModelDevice
 from kernbench.torch._parallel import Ranks
 from kernbench.torch._result import ModelResult
 
@@ -43,7 +43,7 @@ def _whole() -> Iterator[None]:
 class CompiledModel:
     """A model on a simulated machine: call it as the model; it returns torch's outputs."""
 
-    def __init__(self, model: Any, device: Device, plan: Mapping[str, Any]) -> None:
+    def __init__(self, model: Any, device: ModelDevice, plan: Mapping[str, Any]) -> None:
         self.model, self._device = model, device
         self._ranks = Ranks(model, device.tp, plan) if device.tp > 1 else None
         own = model
@@ -82,7 +82,7 @@ class CompiledModel:
 
 def compile(
     model: Any, machine: Any = "preset:default", *, data: bool = True, graph: bool = False,
-    placement: Mapping[str, Placement] | None = None, tp: int = 1, plan: Mapping[str, Any] | None = None,
+    placement: Mapping[str, PlacementLike] | None = None, tp: int = 1, plan: Mapping[str, Any] | None = None,
     fuse: bool = False,
 ) -> CompiledModel:  # fmt: skip
     """Compile a model for a simulated machine.
@@ -133,11 +133,11 @@ def compile(
     >>> y = compiled(torch.randn(8, 64).half())  # doctest: +SKIP
     >>> compiled.result.why()  # doctest: +SKIP
     """
-    return CompiledModel(model, Device(machine, data, graph, placement, tp, fuse), plan or {})
+    return CompiledModel(model, ModelDevice(machine, data, graph, placement, tp, fuse), plan or {})
 
 
-OPTIONS = ("machine", "data", "graph", "placement", "fuse")
-_devices: dict[str, Device] = {}
+_OPTIONS = ("machine", "data", "graph", "placement", "fuse")
+_devices: dict[str, ModelDevice] = {}
 
 
 def backend(
@@ -165,14 +165,14 @@ def backend(
     for name in given:
         if name in ("tp", "plan"):
             raise ArgumentError(f"options: {name!r} needs the whole model: kb.torch.compile(model, {name}=...)")
-        if name not in OPTIONS:
-            raise ArgumentError(f"options: {name!r} is unknown; {hint(name, OPTIONS)}")
+        if name not in _OPTIONS:
+            raise ArgumentError(f"options: {name!r} is unknown; {hint(name, _OPTIONS)}")
     why = inductor.graph_break(gm)
     if why:
         raise ArgumentError(f"the model cannot be compiled as one graph: {why}; what follows would run on the host")
     key = repr(sorted(given.items(), key=str))
     if key not in _devices:
-        _devices[key] = Device(**given)
+        _devices[key] = ModelDevice(**given)
     _devices["last"] = _devices[key]
     return _devices[key].compile(gm, inputs)
 

@@ -17,16 +17,16 @@ from kernbench.analysis._records import Records
 from kernbench.config import AUTO
 from kernbench.errors import ArgumentError, KernelError
 from kernbench.ops._routes import host_ns
-from kernbench.ops.matmul import Placement
+from kernbench.ops.matmul import PlacementLike
 from kernbench.runtime_api._device_tensor import deploy_like
-from kernbench.runtime_api.collective import collective
+from kernbench.runtime_api.collective import queue_collective
 from kernbench.runtime_api.context import RuntimeContext, session
 from kernbench.runtime_api.types import Device as DeviceName
 from kernbench.torch import _inductor as inductor
 from kernbench.torch import _ops as ops
-from kernbench.torch._inductor import Kernel, Program
-from kernbench.torch._memory import Memory, Place, is_host, typed
-from kernbench.torch._steps import Recorder, Step
+from kernbench.torch._inductor import InductorProgram, Kernel
+from kernbench.torch._memory import TensorMemory, TensorPlace, is_host_tensor, typed
+from kernbench.torch._steps import ModelStep, Recorder
 from kernbench.torch._types import check_types
 
 _QUIET = frozenset((
@@ -49,13 +49,13 @@ def collector_paused() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Call:
+class GraphCall:
     """One run of a compiled graph: its steps, and when it began and ended [ps].
 
     `first` maps a SIP to the index of the call's first launch there.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[ModelStep, ...]
     start_ps: int
     end_ps: int
     first: Mapping[int, int]
@@ -63,12 +63,12 @@ class Call:
     is_backward: bool
 
 
-class Device:
+class ModelDevice:
     """A simulated machine for compiled models."""
 
     def __init__(
         self, machine: Any = "preset:default", data: bool = True, graph: bool = False,
-        placement: Mapping[str, Placement] | None = None, tp: int = 1, fuse: bool = False,
+        placement: Mapping[str, PlacementLike] | None = None, tp: int = 1, fuse: bool = False,
     ) -> None:  # fmt: skip
         self.tp, self._own = tp, None if isinstance(machine, RuntimeContext) else session(machine, data=data)
         self.use(machine if self._own is None else self._own.__enter__())
@@ -85,8 +85,8 @@ class Device:
             raise ArgumentError(f"tp = {self.tp}: the machine has {sips} SIPs; use at most that, or enlarge it")
         self.session = torch
         # Without values, all ranks do the same at the same time: simulate one of them, and collectives over all.
-        self.memories = [Memory(torch, sip) for sip in range(self.tp if data else 1)]
-        self.calls: list[Call] = []
+        self.memories = [TensorMemory(torch, sip) for sip in range(self.tp if data else 1)]
+        self.calls: list[GraphCall] = []
         self._records: tuple[tuple[int, int], Records] | None = None
 
     @property
@@ -138,7 +138,9 @@ class Device:
 
         inputs_of: list[int] = []  # the storages of the forward pass, in gradient order
 
-        def inner(program: Program, graph: Any, example: Sequence[Any], options: dict[str, Any]) -> Callable[..., Any]:
+        def inner(
+            program: InductorProgram, graph: Any, example: Sequence[Any], options: dict[str, Any]
+        ) -> Callable[..., Any]:
             is_backward = bool(options.get("is_backward"))
             named = {**modules, **modules_of(graph, "fwd_nn_module_stack")} if is_backward else modules
 
@@ -179,7 +181,9 @@ class Device:
 
     # -- running
 
-    def _run(self, program: Program, modules: Mapping[str, str], args: list[Any], is_backward: bool) -> list[list[Any]]:
+    def _run(
+        self, program: InductorProgram, modules: Mapping[str, str], args: list[Any], is_backward: bool
+    ) -> list[list[Any]]:
         self.session._host.check_open()
         runs = []
         for rank, memory in enumerate(self.memories):
@@ -194,7 +198,7 @@ class Device:
         with collector_paused(), self._named(len(engine.launches)):
             self._start([recorder.steps for _, _, recorder, _ in runs])
             self.session._host.synchronize()
-        self.calls.append(Call(tuple(runs[0][2].steps), start, int(engine.env.now), first, len(runs), is_backward))
+        self.calls.append(GraphCall(tuple(runs[0][2].steps), start, int(engine.env.now), first, len(runs), is_backward))
         for memory, (given, twins, recorder, _) in zip(self.memories, runs, strict=True):
             for x, twin in zip(given, twins, strict=True):
                 # Includes a buffer that the program reuses for a result: its values are returned.
@@ -215,7 +219,7 @@ class Device:
             raise type(error)(f"{running}: {error}" if running else str(error)) from error
 
     def _record(
-        self, program: Program, modules: Mapping[str, str], memory: Memory, args: list[Any]
+        self, program: InductorProgram, modules: Mapping[str, str], memory: TensorMemory, args: list[Any]
     ) -> tuple[list[Any], list[Any], Recorder, Sequence[Any]]:
         """Run a program on tensors without values; return its inputs, their twins, the steps and the outputs."""
         twins = [memory.twin(x) if isinstance(x, torch.Tensor) else x for x in args]
@@ -236,7 +240,7 @@ class Device:
             self._recorder = None
         return args, twins, recorder, outputs
 
-    def _start(self, ranks: Sequence[Sequence[Step]]) -> None:
+    def _start(self, ranks: Sequence[Sequence[ModelStep]]) -> None:
         """Queue the steps of all ranks.
 
         With `graph`, a rank's launches between two collectives, or operators of the host, are one graph.
@@ -256,17 +260,17 @@ class Device:
                     for step in steps:
                         step.start()
 
-    def _sum(self, places: Sequence[Place], name: str) -> None:
+    def _sum(self, places: Sequence[TensorPlace], name: str) -> None:
         """Queue an all-reduce over the ranks; ranks that are not simulated join when the first one does."""
         tensors, host = [typed(place) for place in places], self.session._host
         for sip in range(len(tensors), self.tp):
             tensors.append(deploy_like(host, tensors[0].layout, DeviceName("ahbm", sip)))
             host.stream(sip).wait_stream(host.stream(0))
         if len(tensors) > 1:
-            collective(host, self.session._collectives, tensors, AUTO, None, name, None, {}, by_model=True)
+            queue_collective(host, self.session._collectives, tensors, AUTO, None, name, None, {}, by_model=True)
 
-    def _output(self, x: Any, inputs: Mapping[int, torch.Tensor], memory: Memory) -> Any:
-        if not isinstance(x, torch.Tensor) or is_host(x):
+    def _output(self, x: Any, inputs: Mapping[int, torch.Tensor], memory: TensorMemory) -> Any:
+        if not isinstance(x, torch.Tensor) or is_host_tensor(x):
             return x
         source = inputs.get(x.untyped_storage()._cdata)
         if source is not None:
@@ -277,7 +281,7 @@ class Device:
                 whole.fill_(float("nan"))
             return memory.peek(x, whole).as_strided(x.size(), x.stride(), x.storage_offset())
 
-    def _placement_of(self, module: str) -> Placement | None:
+    def _placement_of(self, module: str) -> PlacementLike | None:
         return self.placement.get(module)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from kernbench.torch._memory import Place
+from kernbench.torch._memory import TensorPlace
 
 TILE = 8192  # elements of a tile, at most
 
 
-def holders(place: Place) -> list[tuple[int, int]]:
+def holders(place: TensorPlace) -> list[tuple[int, int]]:
     first, nbytes = place.extent
     parts = place.buffer.layout.parts
     return list(
@@ -20,7 +20,7 @@ def holders(place: Place) -> list[tuple[int, int]]:
     )
 
 
-def owners(place: Place, count: int) -> tuple[list[tuple[int, int]], list[Sequence[int]]]:
+def grid_owners(place: TensorPlace, count: int) -> tuple[list[tuple[int, int]], list[Sequence[int]]]:
     """Return the PEs of a grid and the programs of each: a program runs where the middle of its result is."""
     parts, (first, nbytes) = place.buffer.layout.parts, place.extent
     starts = [s.offset_bytes for s in parts]
@@ -37,7 +37,7 @@ def _power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def blocks(sizes: dict[str, int], reduced: int, holders: int, names: Sequence[str]) -> dict[str, int]:
+def block_sizes(sizes: dict[str, int], reduced: int, holders: int, names: Sequence[str]) -> dict[str, int]:
     """Choose block sizes such that each PE gets the rows or elements that it holds."""
     found: dict[str, int] = {}
     if "R0_BLOCK" in names:

@@ -190,7 +190,7 @@ def _writing_triton(launch: Callable[[Kernel, Sequence[Any]], None]) -> Iterator
 
 
 @dataclass(frozen=True)
-class Program:
+class InductorProgram:
     """A graph compiled by Inductor: its function, and its source."""
 
     call: Callable[[list[Any]], Sequence[Any]]
@@ -212,7 +212,7 @@ class Program:
         return (), ()
 
 
-Inner = Callable[[Program, Any, Sequence[Any], dict[str, Any]], Callable[[list[Any]], Any]]
+Inner = Callable[[InductorProgram, Any, Sequence[Any], dict[str, Any]], Callable[[list[Any]], Any]]
 
 
 def compiled(
@@ -243,17 +243,17 @@ def compiled(
         return compile_fx(gm, list(inputs), inner_compile=compile_inner, decompositions=table)
 
 
-def _program(code: Any, allocate: Callable[..., Any]) -> Program:
+def _program(code: Any, allocate: Callable[..., Any]) -> InductorProgram:
     if isinstance(code, FunctionType):  # a graph without operators
-        return Program(code, (), "")
+        return InductorProgram(code, (), "")
     call: Any = getattr(code, "current_callable", None)
     function = getattr(call, "__func__", call)
     while not isinstance(function, FunctionType) or ALLOCATION not in function.__globals__:
         function = getattr(function, "__wrapped__", None)
         if function is None:
-            raise StateError(f"Inductor of torch {torch.__version__} makes programs of another form; {versions()}")
+            raise StateError(f"Inductor of torch {torch.__version__} makes programs of another form; {_versions()}")
     function.__globals__[ALLOCATION] = allocate
-    return Program(call, code.source_code.splitlines(), function.__code__.co_filename)
+    return InductorProgram(call, code.source_code.splitlines(), function.__code__.co_filename)
 
 
 def graph_break(gm: Any) -> str:
@@ -265,7 +265,7 @@ def graph_break(gm: Any) -> str:
     return f"{last.filename}:{last.lineno}: {reason.reason.strip().splitlines()[0]}"
 
 
-def versions() -> str:
+def _versions() -> str:
     return 'it is made for those of `pip install "kernbench[torch]"`'
 
 

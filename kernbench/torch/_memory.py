@@ -27,11 +27,11 @@ from kernbench.triton_emu._handles import Pointer
 
 COPIES = DPPolicy()
 LINE = 2048  # minimum bytes per PE: smaller parts cost their readers a round trip each (chosen)
-SMALL = 64 * 1024  # bytes: 1-d weights up to this size are replicated on every PE (chosen)
+_SMALL = 64 * 1024  # bytes: 1-d weights up to this size are replicated on every PE (chosen)
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorPlace:
     """The place of a tensor on the device: memory, address of the first element, shape and strides in elements."""
 
     buffer: DeviceTensor
@@ -51,7 +51,7 @@ class Place:
         return self.va - self.buffer.data_ptr(), (last + 1) * self.dtype.itemsize
 
     @property
-    def row(self) -> Place:
+    def row(self) -> TensorPlace:
         return replace(self, shape=(1, self.shape[-1]), strides=(0, self.strides[-1]))
 
     @property
@@ -75,17 +75,17 @@ class Place:
         return tuple(((at - first) // item, nbytes // item, pes) for at, nbytes, pes in held)
 
 
-Key = tuple[int, int, DType, DPPolicy]  # shape of the memory, its type and placement
+_Key = tuple[int, int, DType, DPPolicy]  # shape of the memory, its type and placement
 
 
 @dataclass
 class _Block:
     ref: Any
     buffer: DeviceTensor
-    key: Key
+    key: _Key
 
 
-class Memory:
+class TensorMemory:
     """Finds or allocates the memory of a tensor; that of dead storages is reused."""
 
     def __init__(self, session: RuntimeContext, sip: int) -> None:
@@ -93,7 +93,7 @@ class Memory:
         self.parts = len(session._host.pes)
         self._blocks: dict[int, _Block] = {}  # by storage without values
         self._twins: dict[int, tuple[Any, torch.Tensor]] = {}  # by storage on the host; a weak reference to it
-        self._free: dict[Key, list[DeviceTensor]] = {}
+        self._free: dict[_Key, list[DeviceTensor]] = {}
         self._constants: dict[Any, tuple[list[Any], torch.Tensor]] = {}
 
     def type_of(self, dtype: torch.dtype) -> DType:
@@ -112,7 +112,7 @@ class Memory:
             self._twins = {k: v for k, v in self._twins.items() if not v[0].expired()}
             whole = torch.empty(-(-storage.nbytes() // 8) * 8, dtype=torch.uint8, device="meta")
             known = self._twins[key] = storage_ref(x), whole
-            small = x.dim() <= 1 and 0 < storage.nbytes() <= SMALL
+            small = x.dim() <= 1 and 0 < storage.nbytes() <= _SMALL
             spread = self._spread(x, storage.nbytes())
             self._take(known[1], (*spread[:3], COPIES) if small and isinstance(x, torch.nn.Parameter) else spread)
         empty = torch.empty(0, dtype=x.dtype, device="meta")
@@ -164,14 +164,14 @@ class Memory:
             buffer.poke(_bytes(torch.cat(columns, 1)).view(buffer.dtype.numpy).reshape(buffer.shape))
         return found
 
-    def place(self, x: torch.Tensor) -> Place:
+    def place(self, x: torch.Tensor) -> TensorPlace:
         dtype = self.type_of(x.dtype)
         block = self._blocks.get(x.untyped_storage()._cdata)
         if block is None or block.ref.expired():
             self._take(x, self._spread(x, x.untyped_storage().nbytes()))
             block = self._blocks[x.untyped_storage()._cdata]
         va = block.buffer.data_ptr() + x.storage_offset() * x.element_size()
-        return Place(block.buffer, va, dtype, tuple(x.shape), tuple(x.stride()))
+        return TensorPlace(block.buffer, va, dtype, tuple(x.shape), tuple(x.stride()))
 
     def move(self, x: torch.Tensor, to: torch.Tensor) -> None:
         """Give the memory of a tensor to another one of its form; the first gets new memory at its next use."""
@@ -201,7 +201,7 @@ class Memory:
         assert isinstance(made, DeviceTensor)
         return made
 
-    def _spread(self, x: torch.Tensor, nbytes: int, most: int = 1 << 30) -> Key:
+    def _spread(self, x: torch.Tensor, nbytes: int, most: int = 1 << 30) -> _Key:
         """Spread a tensor over `most` cubes at most: in rows if each PE gets one, else in lines of `LINE` bytes."""
         width = x.shape[-1] * x.element_size() if x.dim() > 1 and x.stride(-1) == 1 else 0
         units, unit = max(1, -(-nbytes // LINE)), LINE
@@ -212,7 +212,7 @@ class Memory:
         cubes = min(most, -(-units // self.session._host.config.pes_per_cube))
         return units, unit, uint8, ROWS if cubes >= len(near) else replace(ROWS, cubes=near[:cubes])
 
-    def _take(self, x: torch.Tensor, key: Key) -> None:
+    def _take(self, x: torch.Tensor, key: _Key) -> None:
         for storage, block in list(self._blocks.items()):
             if block.ref.expired():
                 del self._blocks[storage]
@@ -222,7 +222,7 @@ class Memory:
         self._blocks[x.untyped_storage()._cdata] = _Block(storage_ref(x), buffer, key)
 
 
-def typed(place: Place) -> DeviceTensor:
+def typed(place: TensorPlace) -> DeviceTensor:
     layout, size = place.buffer.layout, place.dtype.itemsize
     rows, width = layout.shape
     shards = [replace(s, index=(s.index[0], slice(0, width // size))) for s in layout.shards]
@@ -237,5 +237,5 @@ def _bytes(x: torch.Tensor) -> np.ndarray:
     return raw
 
 
-def is_host(x: object) -> bool:
+def is_host_tensor(x: object) -> bool:
     return isinstance(x, torch.Tensor) and (isinstance(x, FakeTensor) or x.device.type == "cpu")

@@ -17,15 +17,15 @@ from kernbench.errors import ArgumentError
 from kernbench.runtime_api.context import session
 from kernbench.topology.builder import Machine
 from kernbench.torch._compile import CompiledModel
-from kernbench.torch._device import Device, collector_paused
+from kernbench.torch._device import ModelDevice, collector_paused
 from kernbench.torch._result import ModelResult
 
-HEAD, GROUP, FFN = (
+HEAD, _GROUP, _FFN = (
     128,
     8,
     3.5,
 )  # of Llama-3 70B: elements of a head, query heads per kv head, feed-forward width over hidden width
-PLAN = {
+_PLAN = {
     **{f"*.{name}_proj": "columns" for name in ("q", "k", "v", "gate", "up")},
     **{f"*.{name}_proj": "rows" for name in ("o", "down")},
 }
@@ -36,20 +36,20 @@ class Llama(torch.nn.Module):
 
     def __init__(self, hidden: int, tokens: int, context: int, tp: int) -> None:
         super().__init__()
-        if hidden % (HEAD * GROUP * tp):
+        if hidden % (HEAD * _GROUP * tp):
             raise ArgumentError(
-                f"hidden = {hidden} with tp = {tp}: a SIP has groups of {GROUP} query heads of {HEAD} elements, so use "
-                f"a multiple of {HEAD * GROUP * tp}"
+                f"hidden = {hidden} with tp = {tp}: a SIP has groups of {_GROUP} query heads of {HEAD} elements, so "
+                f"use a multiple of {HEAD * _GROUP * tp}"
             )
         heads = hidden // HEAD
         config = hf.LlamaConfig(
-            hidden_size=hidden, intermediate_size=int(FFN * hidden), num_attention_heads=heads,
-            num_key_value_heads=heads // GROUP, attn_implementation="sdpa",
+            hidden_size=hidden, intermediate_size=int(_FFN * hidden), num_attention_heads=heads,
+            num_key_value_heads=heads // _GROUP, attn_implementation="sdpa",
         )  # fmt: skip
         self.layer, self.rotary = LlamaDecoderLayer(config, 0), LlamaRotaryEmbedding(config)
         self.before = context - tokens
         if self.before:
-            size = (1, heads // GROUP // tp, context, HEAD)
+            size = (1, heads // _GROUP // tp, context, HEAD)
             self.keys, self.values = (torch.nn.Buffer(torch.empty(size)) for _ in "kv")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -130,9 +130,9 @@ class Calls:
     def __init__(self, machine: Machine, name: str, tp: int, **sizes: Any) -> None:
         torch.compiler.reset()  # rows must not depend on earlier compilations
         model, self._x = make(name, tp, **sizes)
-        self._device = Device(machine, data=False, tp=tp)
+        self._device = ModelDevice(machine, data=False, tp=tp)
         with catch_warnings(action="ignore"):  # torch warns about copies of parameters without values
-            self._call = CompiledModel(model, self._device, PLAN if tp > 1 else {})
+            self._call = CompiledModel(model, self._device, _PLAN if tp > 1 else {})
         self._device.close()
         self.nbytes = _bytes_read(model if self._call._ranks is None else self._call._ranks.models[0])
 

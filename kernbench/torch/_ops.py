@@ -15,7 +15,7 @@ NATIVE = (torch.float16, torch.bfloat16, torch.float32)  # types of PE_GEMM
 
 
 @torch.library.custom_op("kernbench::attention", mutates_args=())
-def attention(
+def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, behind: int | None, scale: float
 ) -> torch.Tensor:
     """softmax(q k^T scale + mask) v; the number of kv heads divides that of query heads.
@@ -26,7 +26,7 @@ def attention(
     return functional.scaled_dot_product_attention(q, k, v, seen, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
 
 
-@attention.register_fake
+@_attention.register_fake
 def _(q: Any, k: Any, v: Any, mask: Any, behind: int | None, scale: float) -> torch.Tensor:
     batch, heads, tokens, _ = q.shape
     return q.new_empty(batch, tokens, heads, v.shape[3]).transpose(1, 2)
@@ -74,7 +74,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     return *_gradients(grad, q, k, v, mask, ctx.behind, ctx.scale), None, None, None
 
 
-attention.register_autograd(_backward, setup_context=_setup)
+_attention.register_autograd(_backward, setup_context=_setup)
 
 
 def flash_attention(
@@ -87,7 +87,7 @@ def flash_attention(
     scale = 1 / sqrt(query.shape[-1]) if scale is None else scale
     behind = 0 if is_causal else None
     scores = _scores(query, key, attn_mask, behind, scale)
-    return attention(query, key, value, attn_mask, behind, scale), scores.logsumexp(-1)
+    return _attention(query, key, value, attn_mask, behind, scale), scores.logsumexp(-1)
 
 
 def flash_attention_backward(
@@ -124,7 +124,7 @@ def _replacement(
         mask = mask.expand(*lead, heads, query.shape[-2], key.shape[-2])
         mask = mask.reshape(-1, *mask.shape[-3:])
     behind = 0 if is_causal else behind
-    out: torch.Tensor = attention(*four, mask, behind, 1 / sqrt(query.shape[-1]) if scale is None else scale)
+    out: torch.Tensor = _attention(*four, mask, behind, 1 / sqrt(query.shape[-1]) if scale is None else scale)
     return out.reshape(*lead, *out.shape[1:]) if query.dim() > 2 else out[0, 0]
 
 
@@ -152,11 +152,11 @@ def _lower_right(attention: torch.fx.Node) -> int | None:
 
 
 @torch.library.custom_op("kernbench::products", mutates_args=())
-def products(x: torch.Tensor, weights: list[torch.Tensor]) -> list[torch.Tensor]:
+def _products(x: torch.Tensor, weights: list[torch.Tensor]) -> list[torch.Tensor]:
     return [x @ weight for weight in weights]
 
 
-@products.register_fake
+@_products.register_fake
 def _(x: Any, weights: Any) -> list[torch.Tensor]:
     return [x.new_empty(x.shape[0], weight.shape[1]) for weight in weights]
 
@@ -295,7 +295,7 @@ def convolution(
     return out if bias is None else out + bias.reshape(-1, *([1] * dims))
 
 
-def topk(input: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+def _topk(input: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     if not input.dim():
         return NotImplemented
     values, places = torch.sort(input, dim=dim, descending=largest, stable=True)
@@ -314,7 +314,7 @@ def histc(input: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.bmm.default: outer_products,
     torch.ops.aten.convolution.default: convolution,
-    torch.ops.aten.topk.default: topk,
+    torch.ops.aten.topk.default: _topk,
     torch.ops.aten.histc.default: histc,
 }
 # The native kernel lacks the second result, which torch's own backward pass reads.

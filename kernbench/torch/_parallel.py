@@ -31,17 +31,17 @@ STYLES = dict.fromkeys(("columns", "colwise", "ColwiseParallel"), COLUMN_PARALLE
 
 
 @torch.library.custom_op("kernbench::all_reduce", mutates_args=())
-def all_reduce(x: torch.Tensor) -> torch.Tensor:
+def _all_reduce(x: torch.Tensor) -> torch.Tensor:
     """Sum over the ranks; outside a machine there is one."""
     return x.clone()
 
 
-@all_reduce.register_fake
+@_all_reduce.register_fake
 def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-all_reduce.register_autograd(lambda _, grad: grad)  # later layers are identical on all ranks
+_all_reduce.register_autograd(lambda _, grad: grad)  # later layers are identical on all ranks
 
 
 class _Shared(torch.autograd.Function):
@@ -53,7 +53,7 @@ class _Shared(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, grad: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = all_reduce(grad)
+        found: torch.Tensor = _all_reduce(grad)
         return found
 
 
@@ -71,7 +71,7 @@ class _Part(torch.nn.Module):
         """Return this rank's columns of the output, or the sum of the ranks' products, plus the bias."""
         if not self.is_summed:
             return functional.linear(_Shared.apply(x), self.weight, self.bias)
-        y: torch.Tensor = all_reduce(functional.linear(x, self.weight))
+        y: torch.Tensor = _all_reduce(functional.linear(x, self.weight))
         return y if self.bias is None else y + self.bias
 
 

@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Any
 from torch import no_grad
 
 from kernbench.torch._compile import CompiledModel
-from kernbench.torch._device import Device
+from kernbench.torch._device import ModelDevice
 from kernbench.torch._result import ModelResult
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
 
 
-class Program:
+class _Program:
     """A call of a model as a program; made by `kb.torch.program`."""
 
     def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._given = model, args, kwargs
-        self._made: tuple[Device, CompiledModel] | None = None
+        self._made: tuple[ModelDevice, CompiledModel] | None = None
         self.__name__ = getattr(model, "__name__", type(model).__name__)
         self.__doc__ = f"The PyTorch model {self.__name__}, called once."
 
     def __call__(self, torch: RuntimeContext, graph: bool = False) -> ModelResult:
         model, args, kwargs = self._given
         if self._made is None:
-            device = Device(torch)
+            device = ModelDevice(torch)
             self._made = device, CompiledModel(model, device, {})
         device, compiled = self._made
         device.use(torch)
@@ -36,10 +36,10 @@ class Program:
         return compiled.result
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Program, self._given
+        return _Program, self._given
 
 
-def program(model: Any, *args: Any, **kwargs: Any) -> Program:
+def program(model: Any, *args: Any, **kwargs: Any) -> _Program:
     """Return the call of a model as a program, for `kb.run`, `kb.sweep` and `kb.explore`.
 
     The model is compiled at the first run, and reused on other machines. Gradients are not computed.
@@ -64,4 +64,4 @@ def program(model: Any, *args: Any, **kwargs: Any) -> Program:
     >>> kb.explore("preset:small", call)  # doctest: +SKIP
     >>> kb.sweep("preset:small", call, {"cube.hbm.channel_bw_gbs": [16, 32]})  # doctest: +SKIP
     """
-    return Program(model, args, kwargs)
+    return _Program(model, args, kwargs)

@@ -23,19 +23,19 @@ from kernbench.ops.matmul import named
 
 if TYPE_CHECKING:
     from kernbench.analysis._what_if import Prediction, Tornado
-    from kernbench.torch._device import Call, Device
-    from kernbench.torch._steps import Step
+    from kernbench.torch._device import GraphCall, ModelDevice
+    from kernbench.torch._steps import ModelStep
 
 
 @dataclass(frozen=True)
-class Part:
+class CallPart:
     """A launch, or an operator on the host, in a call: its step, times, FLOPs and bytes.
 
     With several ranks it begins when the slowest rank has finished the previous part, so that no time is counted twice,
     and a collective begins when the last rank arrives. `wait_ps` is how long the first rank waited for it.
     """
 
-    step: Step
+    step: ModelStep
     start_ps: int
     end_ps: int
     flops: int
@@ -73,11 +73,11 @@ class ModelResult:
         Launches and operators on the host, in order, with the names of modules and operators.
     """
 
-    def __init__(self, records: Records, launches: Sequence[Part], window: tuple[int, int]) -> None:
+    def __init__(self, records: Records, launches: Sequence[CallPart], window: tuple[int, int]) -> None:
         self.records, self.launches, self._window = records, tuple(launches), window
 
     @classmethod
-    def of(cls, device: Device) -> ModelResult:
+    def of(cls, device: ModelDevice) -> ModelResult:
         """Return the result of the last call; if that was a backward pass, together with its forward pass."""
         if not device.calls:
             raise StateError("the model has not been called; its result is that of a call")
@@ -131,7 +131,7 @@ class ModelResult:
         return pd.DataFrame(rows)
 
     @property
-    def host_fallbacks(self) -> list[Part]:
+    def host_fallbacks(self) -> list[CallPart]:
         return [part for part in self.launches if part.on_host]
 
     @property
@@ -145,7 +145,7 @@ class ModelResult:
         """Exclusive and busy time of each stage in the call, over all PEs that did work."""
         return breakdown(self.records.within(*self._window), window=self._window)
 
-    def why(self, launch: str | Part | None = None) -> Why:
+    def why(self, launch: str | CallPart | None = None) -> Why:
         """Return the critical path of the call, or of one launch, by resource.
 
         Parameters
@@ -194,11 +194,11 @@ class ModelResult:
         KernbenchError
             If the call was not logged.
         """
-        from kernbench.analysis._what_if import tornado
+        from kernbench.analysis._what_if import tornado_of
 
-        return tornado(self.records, factors, "call", window=self._window)
+        return tornado_of(self.records, factors, "call", window=self._window)
 
-    def limit(self, part: Part) -> str:
+    def limit(self, part: CallPart) -> str:
         """Return the resource with most of a launch's time on the critical path of the call on the device."""
         if part.on_host:
             return "host"
@@ -226,7 +226,7 @@ class ModelResult:
 
         return write_trace(self.records, path)
 
-    def _of_roofline(self, parts: Sequence[Part]) -> float:
+    def _of_roofline(self, parts: Sequence[CallPart]) -> float:
         """Achieved FLOPs per ns over those that matrix engines and HBM allow at the parts' intensity; 0 if unknown."""
         flops, nbytes, ns = sum(p.flops for p in parts), sum(p.nbytes for p in parts), sum(p.ns for p in parts)
         if not (flops and nbytes and ns and self.records.spec):
@@ -288,20 +288,20 @@ def quantity(x: float, unit: str) -> str:
     return f"{x:.0f} {unit}" if x else ""
 
 
-def _parts(records: Records, call: Call) -> list[Part]:
+def _parts(records: Records, call: GraphCall) -> list[CallPart]:
     """Return the steps of a call with their times; FLOPs and bytes are those of the log, summed over the ranks."""
     own: dict[int, list[Launch]] = {}
     for launch in records.launches:
         own.setdefault(launch.sip, []).append(launch)
     counted = {sip: _counts(records, sip, launches) for sip, launches in own.items()}
     next_of = dict.fromkeys(own, 0) | dict(call.first)
-    found: list[Part] = []
+    found: list[CallPart] = []
     at = call.start_ps
     for step in call.steps:
         if step.on_host:
             later = own[0][next_of[0] : next_of[0] + 1] if own else []
             until = later[0].start_ps if later else call.end_ps
-            found.append(Part(step, at, until, step.flops, 0, ()))
+            found.append(CallPart(step, at, until, step.flops, 0, ()))
             at = until
             continue
         here = [(sip, next_of[sip]) for sip in own if sip < call.ranks or step.summed is not None]
@@ -314,7 +314,7 @@ def _parts(records: Records, call: Call) -> list[Part]:
         collective = step.summed is not None
         begin, end = max(at, (max if collective else min)(starts)), max(at, *(launch.end_ps for launch in launches))
         waited = max(starts) - min(starts) if collective else 0
-        found.append(Part(step, begin, end, max(step.flops, flops), nbytes, tuple(launches), waited))
+        found.append(CallPart(step, begin, end, max(step.flops, flops), nbytes, tuple(launches), waited))
         at = end
     return found
 

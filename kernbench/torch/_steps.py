@@ -14,23 +14,23 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from kernbench.errors import ArgumentError
-from kernbench.kernels.partition import dealt, split
+from kernbench.kernels.partition import dealt, nonempty_parts
 from kernbench.ops import attention
 from kernbench.ops._stored import Stored
 from kernbench.ops.attention import Attention
 from kernbench.ops.copy import Matrix, Strided, copy
-from kernbench.ops.matmul import Choice, Placement, Product, grouped, partial_sums, pieces_of, tasks, traffic
+from kernbench.ops.matmul import Choice, PlacementLike, Product, grouped, partial_sums, pieces_of, tasks, traffic
 from kernbench.ops.matmul import steps as ops_steps
 from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api._products import chosen
+from kernbench.runtime_api._products import chosen_placement
 from kernbench.runtime_api.collective import tuner_of
-from kernbench.torch._grid import blocks as blocks_of
+from kernbench.torch._grid import block_sizes as blocks_of
+from kernbench.torch._grid import grid_owners
 from kernbench.torch._grid import holders as holders_of
-from kernbench.torch._grid import owners
 from kernbench.torch._inductor import Kernel
-from kernbench.torch._memory import LINE, Memory, Place, is_host
-from kernbench.triton._bind import check
-from kernbench.triton._session import program_of
+from kernbench.torch._memory import LINE, TensorMemory, TensorPlace, is_host_tensor
+from kernbench.triton._bind import check_names
+from kernbench.triton._session import tl_program
 from kernbench.triton_emu._handles import Pointer
 
 aten = torch.ops.aten
@@ -40,7 +40,7 @@ GROUPED = ("aten::_grouped_mm", "transformers::grouped_mm_fallback")
 
 
 @dataclass
-class Step:
+class ModelStep:
     name: str
     module: str
     operators: tuple[str, ...]
@@ -49,7 +49,7 @@ class Step:
     flops: int = 0
     nbytes: int = 0  # per rank; of streamed operands, which a log of operations does not count
     choice: Choice | None = None
-    summed: Place | None = None  # the tensor that a collective sums over the ranks
+    summed: TensorPlace | None = None  # the tensor that a collective sums over the ranks
 
     @property
     def is_launch(self) -> bool:
@@ -64,7 +64,7 @@ class Recorder(TorchDispatchMode):
     """Converts the operators of a generated program, called with tensors without values, into steps."""
 
     def __init__(
-        self, memory: Memory, locate: Locate, placement: Callable[[str], Placement | None],
+        self, memory: TensorMemory, locate: Locate, placement: Callable[[str], PlacementLike | None],
         inputs: Mapping[int, torch.Tensor], host_ns: float, ranks: int,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -73,7 +73,7 @@ class Recorder(TorchDispatchMode):
         self.inputs = inputs  # host tensors, by the storage of their twins
         self.memory, self.session, self._locate, self._placement = memory, memory.session, locate, placement
         self._host = self.session._host
-        self.steps: list[Step] = []
+        self.steps: list[ModelStep] = []
         self.written: set[int] = set()  # storages written by launches and by operators on the host
         self._native: dict[Any, Callable[..., None]] = {
             aten.mm: self._mm, aten.bmm: self._mm, aten.addmm: self._addmm, aten.baddbmm: self._addmm,
@@ -118,7 +118,7 @@ class Recorder(TorchDispatchMode):
         self.memory.move(x, out)
         module, _ = self._locate(1)
         name = f"{module}/all_reduce" if module else "all_reduce"
-        self.steps.append(Step(name, module, ("all_reduce",), lambda: None, summed=self._at(out)))
+        self.steps.append(ModelStep(name, module, ("all_reduce",), lambda: None, summed=self._at(out)))
         return out
 
     def _item(self, x: torch.Tensor) -> Any:
@@ -154,17 +154,17 @@ class Recorder(TorchDispatchMode):
         blocks = blocks_of(sizes, reduced, min(len(holders), lines), names)
         grid = tuple(-(-sizes[axis] // blocks.get(f"{axis.upper()}BLOCK", 1)) for axis in ("x", "y", "z"))
         count = prod(grid)
-        targets, shares = owners(largest, count)
+        targets, shares = grid_owners(largest, count)
         values |= {k: Pointer(place.va, place.dtype) for k, place in places.items()}
-        check(kernel.function)
-        program = program_of(
+        check_names(kernel.function)
+        program = tl_program(
             kernel.function, {**values, **blocks}, known, (grid[0], grid[1], grid[2]), targets, shares
         )  # fmt: skip
         self._launch(targets, program, (), list(places.values()), 0, None)
 
     def _launch(
         self, targets: Sequence[tuple[int, int]], program: Callable[..., object], args: tuple[Any, ...],
-        places: Sequence[Place], flops: int, choice: Choice | None, operator: str = "", nodes: int = 1,
+        places: Sequence[TensorPlace], flops: int, choice: Choice | None, operator: str = "", nodes: int = 1,
         nbytes: int = 0,
     ) -> None:  # fmt: skip
         module, operators = self._locate(nodes if operator else 0)
@@ -176,11 +176,11 @@ class Recorder(TorchDispatchMode):
         def start() -> None:
             host.launch(sip, targets, program, args, name, handles)
 
-        self.steps.append(Step(name, module, operators, start, False, flops, nbytes, choice))
+        self.steps.append(ModelStep(name, module, operators, start, False, flops, nbytes, choice))
 
-    def _at(self, x: torch.Tensor) -> Place:
+    def _at(self, x: torch.Tensor) -> TensorPlace:
         """Return the place of a tensor; a host tensor is a constant of the program."""
-        if is_host(x):
+        if is_host_tensor(x):
             with _disable_current_modes():  # creating the twin must not be recorded
                 twin = self.memory.twin(x)
                 self.memory.poke(x)
@@ -241,7 +241,7 @@ class Recorder(TorchDispatchMode):
             m, n, k, x.dtype.name, x.stored, of_b, of_c, batch, of_bias, float(alpha), float(beta), self._host_ns
         )
         uses = inf if all(self._is_constant(t) for t in b) else 0
-        found = chosen(machine, product, self._placement(module), fixed=True, uses=uses)
+        found = chosen_placement(machine, product, self._placement(module), fixed=True, uses=uses)
         held: list[torch.Tensor] = []  # keeps memory alive: a freed buffer is reused by the next allocation
         places = {"a": [x], "b": ys, "c": zs} | ({} if w is None else {"bias": [w]})
         for policy in found.a:
@@ -278,7 +278,7 @@ class Recorder(TorchDispatchMode):
         x, y, w, z = (self._at(t) for t in (a, b, ends, out))
         (rows, k), (groups, _, n), config = a.shape, b.shape, self._host.config
         known = None if self.session.engine.data else [rows * (i + 1) // groups for i in range(groups)]
-        cuts = split(n, max(1, len(self._host.pes) // groups))
+        cuts = nonempty_parts(n, max(1, len(self._host.pes) // groups))
         parts = dealt([(i, columns) for i in range(groups) for columns in cuts], self._host.pes)
         product = Product(rows, n, k, x.dtype.name, x.stored, y.stored, z.stored)
         kernel = partial(grouped, product=product, groups=parts, known=known, config=config)
@@ -324,7 +324,9 @@ class Recorder(TorchDispatchMode):
         of, to = self._at(source.expand(target.shape)), self._at(target)
         holders = holders_of(to)
         lines = -(-target.numel() * to.dtype.itemsize // LINE)
-        spans = dict(zip(holders, ([x] for x in split(target.numel(), min(len(holders), lines))), strict=False))
+        spans = dict(
+            zip(holders, ([x] for x in nonempty_parts(target.numel(), min(len(holders), lines))), strict=False)
+        )
         if spans:
             args = to.pointer, (of.pointer,), Strided(to.shape, of.strides, to.strides, spans)
             self._launch(sorted(spans), copy, args, [of, to], 0, None, "copy")
@@ -360,7 +362,7 @@ class Recorder(TorchDispatchMode):
                 values = inputs[id(x)].buffer.numpy()
                 if not session.engine.data:
                     return x
-                if is_host(x):
+                if is_host_tensor(x):
                     return x
                 whole = torch.from_numpy(values.reshape(-1)).view(x.dtype)
                 host[id(x)] = whole.as_strided(x.size(), x.stride(), x.storage_offset())
@@ -377,7 +379,7 @@ class Recorder(TorchDispatchMode):
 
         operator = func.overloadpacket.__name__
         name = f"{module}/{operator} on the host" if module else f"{operator} on the host"
-        self.steps.append(Step(name, module, (operator,), start, True, _host_flops(func, args, kwargs, made)))
+        self.steps.append(ModelStep(name, module, (operator,), start, True, _host_flops(func, args, kwargs, made)))
         return made
 
 

@@ -25,7 +25,7 @@ from kernbench.errors import ArgumentError
 from kernbench.ops.matmul import COLUMNS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.tp import parallel_state
-from kernbench.tp._mappings import moved, share
+from kernbench.tp._mappings import moved, rank_share
 
 if TYPE_CHECKING:
     from kernbench.runtime_api._process_group import ProcessGroup
@@ -66,7 +66,7 @@ class _ParallelLinear:
         self.mesh = _mesh(torch, group)
         self._style, self._given, self._returned, self._sizes, self._dp = style, given, returned, sizes, dp
         size, dim = ("output_size", "input_size")[style.w.dim], style.w.dim
-        share(sizes[dim], self.mesh, f"{type(self).__name__}: {size}")
+        rank_share(sizes[dim], self.mesh, f"{type(self).__name__}: {size}")
         self._place(  # the whole weight is drawn, so that it does not depend on the number of ranks
             lambda: np.random.default_rng(sizes).standard_normal(sizes, np.float32) / np.sqrt(sizes[1]),
             np.zeros(sizes[0], np.float32) if has_bias else None,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor
 
 
-def share(n: int, mesh: DeviceMesh, what: str) -> int:
+def rank_share(n: int, mesh: DeviceMesh, what: str) -> int:
     if n % mesh.size():
         raise ArgumentError(
             f"{what} = {n} is not divisible by the tensor model parallel size {mesh.size()}; pad it, or use another "
@@ -38,7 +38,7 @@ def moved(x: Tensor, mesh: DeviceMesh, source: Placement, target: Placement) -> 
             shape[placement.dim] *= mesh.size()
     for placement in then:
         if isinstance(placement, Shard):
-            share(shape[placement.dim], mesh, f"size of dim {placement.dim}")
+            rank_share(shape[placement.dim], mesh, f"size of dim {placement.dim}")
     return redistribute(x, shape, mesh, now, then, in_place=True)
 
 

@@ -17,7 +17,7 @@ from kernbench.ops.matmul import ROWS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.tp._layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear
-from kernbench.tp._mappings import share
+from kernbench.tp._mappings import rank_share
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor
@@ -124,7 +124,7 @@ class LlamaBlock:
 
         self.qkv, self.gate, self.up = column("qkv"), column("gate"), column("up")
         self.o, self.down = row("o"), row("down")
-        self.kv_heads = share(sizes.kv_heads, self.qkv.mesh, "LlamaBlock: kv_heads")
+        self.kv_heads = rank_share(sizes.kv_heads, self.qkv.mesh, "LlamaBlock: kv_heads")
         self._torch: Any = self.qkv.mesh.torch
         self.norm1, self.norm2 = (self._weight(np.ones(sizes.hidden)) for _ in range(2))
 

@@ -16,11 +16,11 @@ from kernbench.errors import ArgumentError, StateError
 from kernbench.runtime_api._process_group import ProcessGroup
 from kernbench.runtime_api.context import RuntimeContext, current_session
 
-AXES = ("tp", "cp", "ep", "dp", "pp")
-ORDER = "tp-cp-ep-dp-pp"
+_AXES = ("tp", "cp", "ep", "dp", "pp")
+_ORDER = "tp-cp-ep-dp-pp"
 
 
-def rank_groups(sizes: Mapping[str, int], axes: str, order: str = ORDER) -> list[list[int]]:
+def rank_groups(sizes: Mapping[str, int], axes: str, order: str = _ORDER) -> list[list[int]]:
     """Return the groups of ranks that differ only along `axes`.
 
     Parameters
@@ -49,9 +49,9 @@ def rank_groups(sizes: Mapping[str, int], axes: str, order: str = ORDER) -> list
     """
     names = check_order(order, sizes)
     wanted = axes.split("-")
-    unknown = [axis for axis in wanted if axis not in AXES]
+    unknown = [axis for axis in wanted if axis not in _AXES]
     if unknown:
-        raise ArgumentError(f"axes = {axes!r}: {unknown[0]!r} is unknown; known: {', '.join(AXES)}")
+        raise ArgumentError(f"axes = {axes!r}: {unknown[0]!r} is unknown; known: {', '.join(_AXES)}")
     shape = [sizes.get(name, 1) for name in names]
     grid = np.arange(prod(shape)).reshape(shape[::-1]).transpose()
     inside = [i for i, name in enumerate(names) if name in wanted]
@@ -65,8 +65,8 @@ def check_order(order: str, sizes: Mapping[str, int]) -> list[str]:
     """Split an order string into axes; raise for an unknown or duplicate axis, or if one of size > 1 is missing."""
     names = order.split("-")
     for name in names:
-        if name not in AXES:
-            raise ArgumentError(f"order = {order!r}: {name!r} is unknown; known: {', '.join(AXES)}")
+        if name not in _AXES:
+            raise ArgumentError(f"order = {order!r}: {name!r} is unknown; known: {', '.join(_AXES)}")
         if names.count(name) > 1:
             raise ArgumentError(f"order = {order!r}: {name!r} is a duplicate")
     for name, size in sizes.items():
@@ -96,7 +96,7 @@ _states: WeakKeyDictionary[greenlet, ParallelState] = WeakKeyDictionary()
 
 def initialize_model_parallel(
     tensor_model_parallel_size: int = 1, pipeline_model_parallel_size: int = 1, *, context_parallel_size: int = 1,
-    order: str = ORDER, torch: RuntimeContext | None = None,
+    order: str = _ORDER, torch: RuntimeContext | None = None,
 ) -> None:  # fmt: skip
     """Create the groups of all axes; called by every rank of the world, or by the program once before `spawn`.
 

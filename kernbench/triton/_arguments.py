@@ -15,14 +15,14 @@ import numpy as np
 from kernbench._dtypes import DType, as_dtype
 from kernbench.errors import quote
 from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api._devices import Host
+from kernbench.runtime_api._devices import HostProgram
 from kernbench.triton._bind import Binder, maybe_dtype
 from kernbench.triton._language import Language
 from kernbench.triton_emu._blocks import tensor_descriptor
 from kernbench.triton_emu._handles import Pointer
 
 # Options of Triton's compiler, without effect here.
-OPTIONS = frozenset((
+_OPTIONS = frozenset((
     "num_warps", "num_stages", "num_ctas", "maxnreg", "warmup", "grid", "stream", "device", "debug", "launch_pdl",
     "launch_cooperative_grid", "enable_fp_fusion", "allow_fp8e4nv", "waves_per_eu", "matrix_instr_nonkdim", "kpack",
     "minRegAutoWS", "maxRegAutoWS", "ir_override", "sanitize_overflow", "num_buffers_warp_spec",
@@ -79,7 +79,7 @@ def is_pointer(x: object) -> bool:
     return hasattr(x, "data_ptr") and hasattr(x, "dtype")
 
 
-def span(x: Any) -> range:
+def _span(x: Any) -> range:
     """Addresses of a tensor's storage; empty if it has no memory."""
     if isinstance(x, DeviceTensor):
         return range(x._handle.va, x._handle.va + x._handle.nbytes)
@@ -94,12 +94,12 @@ def first_address(x: Any) -> int:
     return int(x.ctypes.data if isinstance(x, np.ndarray) else x.data_ptr())
 
 
-def tensor_at(address: int, *sessions: Host) -> Any:
+def tensor_at(address: int, *sessions: HostProgram) -> Any:
     """Find a live tensor (of torch's CPU, or of `sessions`) whose memory contains an address; None if there is none."""
     kinds = (*([DeviceTensor] if sessions else []), *([sys.modules["torch"].Tensor] if "torch" in sys.modules else []))
     for x in gc.get_objects() if kinds else ():
         # isinstance() would read each object's __class__, for which a proxy may import a module or warn.
-        if not issubclass(type(x), kinds) or address not in span(x):
+        if not issubclass(type(x), kinds) or address not in _span(x):
             continue
         # Addresses repeat among sessions, and are reused after a free.
         if not isinstance(x, DeviceTensor) or (x._host in sessions and x._handle.is_alive):
@@ -107,7 +107,7 @@ def tensor_at(address: int, *sessions: Host) -> Any:
     return None
 
 
-def tensor_of(x: Any, where: str, session: Host) -> Any:
+def tensor_of(x: Any, where: str, session: HostProgram) -> Any:
     """Find the tensor that a pointer argument points into: one that it holds, else any of the session or of the CPU."""
     try:
         as_dtype(x.dtype)
@@ -116,7 +116,7 @@ def tensor_of(x: Any, where: str, session: Host) -> Any:
     address = x.data_ptr()
     for held in getattr(x, "__dict__", {}).values():
         held = getattr(held, "_array", held)  # of a tensor of the session's host
-        if (isinstance(held, DeviceTensor) or is_host(held)) and address in span(held):
+        if (isinstance(held, DeviceTensor) or is_host(held)) and address in _span(held):
             return held
     found = tensor_at(address, session)
     if found is None:
@@ -139,7 +139,7 @@ def bind(
 ) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the arguments of a kernel by name, and the names of its compile-time constants."""
     signature = inspect.signature(function)
-    unknown = [k for k in kwargs if k not in signature.parameters and k not in OPTIONS]
+    unknown = [k for k in kwargs if k not in signature.parameters and k not in _OPTIONS]
     if unknown:
         raise TypeError(f"launch of {name!r}: kernel {name}{signature} has no argument {unknown[0]!r}")
     try:

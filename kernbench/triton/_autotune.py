@@ -14,7 +14,7 @@ from kernbench.runtime_api.context import RuntimeContext, current_session
 from kernbench.triton._arguments import TypedPointer, is_host, is_pointer, tensor_of
 from kernbench.triton._bind import decoration, raw
 from kernbench.triton._language import StaticAssertError
-from kernbench.triton._owner import UNKNOWN
+from kernbench.triton._owner import TIMES_ONLY
 from kernbench.triton._session import On, computed
 
 
@@ -131,7 +131,7 @@ def _trial(on: On, fn: Any, config: Any, grid: Any, args: Sequence[Any], kwargs:
         except (OutOfMemoryError, StaticAssertError) as error:
             return Trial(config, inf, str(error))
         except KernelError as error:
-            if values or UNKNOWN not in str(error):
+            if values or TIMES_ONLY not in str(error):
                 raise
             continue
         launch = torch.result.launches[-1]
@@ -170,7 +170,7 @@ def _key(on: On, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return (on.torch.engine.machine.hash, on.placement, str(on.dp), *chosen_by, *types)
 
 
-def chosen(on: On, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any], grid: Any) -> dict[str, Any]:
+def fastest_arguments(on: On, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any], grid: Any) -> dict[str, Any]:
     """Return the arguments of the fastest configuration; trials are cached by the tuner's key."""
     known = on.tuned.setdefault(id(tuner), {})
     key = _key(on, tuner, args, kwargs)

@@ -109,8 +109,8 @@ class Binder:
         kind, module = type(value), getattr(value, "__module__", None) or ""
         if kind.__name__ == "ConstexprFunction":
             return raw(value)
-        if (isinstance(value, FunctionType) or is_jit(value)) and _is_language(module_of(value)):
-            return getattr(self._namespace(module_of(value)), name_of(value))
+        if (isinstance(value, FunctionType) or is_jit(value)) and _is_language(_module_of(value)):
+            return getattr(self._namespace(_module_of(value)), name_of(value))
         if is_jit(value) or isinstance(value, FunctionType):
             return self.function(raw(value))
         if _is_language(kind.__module__) or _is_language(module):
@@ -157,7 +157,7 @@ def name_of(value: Any) -> str:
     return str(getattr(value, "__name__", None) or getattr(getattr(value, "fn", None), "__name__", ""))
 
 
-def module_of(value: Any) -> str:
+def _module_of(value: Any) -> str:
     return str(getattr(getattr(value, "fn", value), "__module__", None) or getattr(value, "__module__", None) or "")
 
 
@@ -197,7 +197,7 @@ def _chains(code: CodeType) -> Iterator[tuple[int, list[str]]]:
 _checked: dict[CodeType, bool] = {}
 
 
-def check(fn: Any) -> bool:
+def check_names(fn: Any) -> bool:
     """Refuse unsupported names of Triton in a kernel and the functions that it calls.
 
     The KernelError names file, line and name. Returns whether one of the functions has a `static_assert`.
@@ -230,7 +230,7 @@ def check(fn: Any) -> bool:
 def _follow(binder: Binder, function: FunctionType, line: int, value: Any, chain: list[str]) -> list[FunctionType]:
     """Resolve `a.b.c` step by step; return the user's jit function that it names, if any."""
     place = f"{function.__code__.co_filename}:{line}: kernel {function.__name__}"
-    if is_jit(value) and not _is_language(module_of(value)):
+    if is_jit(value) and not _is_language(_module_of(value)):
         return [raw(value)]
     if isinstance(value, FunctionType) and not _is_language(value.__module__ or ""):
         return []
@@ -239,7 +239,7 @@ def _follow(binder: Binder, function: FunctionType, line: int, value: Any, chain
         for name in chain[1:]:
             if isinstance(bound, _ModuleOf):
                 inner = getattr(bound._module, name, None)
-                if is_jit(inner) and not _is_language(module_of(inner)):
+                if is_jit(inner) and not _is_language(_module_of(inner)):
                     return [raw(inner)]
             if not isinstance(bound, (Language, Namespace, _TritonModule, _ModuleOf)):
                 return []

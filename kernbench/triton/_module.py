@@ -14,7 +14,7 @@ from typing import Any
 from kernbench._dtypes import TRITON, BlockType, DType, PointerType
 from kernbench.errors import KernelError
 from kernbench.triton._session import Driver, do_bench, launch
-from kernbench.triton_emu._math_ops import NAMES
+from kernbench.triton_emu._math_ops import MATH_NAMES
 from kernbench.triton_emu.tl_context import TLContext
 
 _numbers = count()
@@ -44,7 +44,7 @@ class constexpr:
         return f"constexpr[{self.value}]"
 
 
-class Function:
+class _Function:
     """A function of Triton's language, as seen outside of a kernel."""
 
     def __init__(self, name: str) -> None:
@@ -55,7 +55,7 @@ class Function:
         raise KernelError(f"tl.{self.__name__} works inside of a kernel only; launch it with kernel[grid](...)")
 
 
-Function.__module__ = "triton.language"
+_Function.__module__ = "triton.language"
 
 
 class Launchable:
@@ -167,9 +167,9 @@ class _Language(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name not in NAMES and not hasattr(TLContext, name) and self.__name__ == "triton.language":
+        if name not in MATH_NAMES and not hasattr(TLContext, name) and self.__name__ == "triton.language":
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return Function(name)
+        return _Function(name)
 
 
 def _modules() -> dict[str, ModuleType]:

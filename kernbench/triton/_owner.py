@@ -13,14 +13,14 @@ from kernbench.errors import KernelError, OutOfBoundsError
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.triton._arguments import tensor_at
 from kernbench.triton._language import StaticAssertError
-from kernbench.triton_emu._runner import run_program
-from kernbench.triton_emu.testing import Memory, MockBackend
+from kernbench.triton_emu._runner import run_kernel_program
+from kernbench.triton_emu.testing import MockBackend, MockMemory
 from kernbench.triton_emu.tl_context import TLContext
 
-Target = tuple[int, int]
+_Target = tuple[int, int]
 Body = Callable[[TLContext], Callable[[int], None]]
 _ATOMICS, _COMMANDS = 2_000, 100_000  # of one program: more counts as an endless wait
-UNKNOWN = "this run computes times only"  # in the error of a program that needs missing values
+TIMES_ONLY = "this run computes times only"  # in the error of a program that needs missing values
 
 
 class _Endless(Exception):  # noqa: N818 : it becomes an error
@@ -31,7 +31,7 @@ class _Found(Exception):  # noqa: N818 : it is none
     """A program has reached its first store."""
 
 
-class _Snapshot(Memory):
+class _Snapshot(MockMemory):
     """Copy-on-read memory of tensors: trial programs write to the copy only."""
 
     def __init__(self, tensors: Sequence[DeviceTensor]) -> None:
@@ -54,7 +54,7 @@ class _Snapshot(Memory):
 class _Finder(MockBackend):
     """Records where a program stores first; an atomic operation counts if there is no other store."""
 
-    def __init__(self, memory: Memory | None) -> None:
+    def __init__(self, memory: MockMemory | None) -> None:
         super().__init__(memory, data=memory is not None)
         self.begin()
 
@@ -87,7 +87,7 @@ def holder(va: int, tensors: Sequence[DeviceTensor]) -> DeviceTensor | None:
     return found if isinstance(found, DeviceTensor) else None
 
 
-def _place(va: int, tensors: Sequence[DeviceTensor]) -> Target | None:
+def _place(va: int, tensors: Sequence[DeviceTensor]) -> _Target | None:
     x = holder(va, tensors)
     if x is None:
         return None
@@ -116,7 +116,7 @@ def check_constants(program: Callable[..., None]) -> None:
     """
     with redirect_stdout(StringIO()):
         try:
-            run_program(program, (), _Finder(None), (0, 0), (1, 1))
+            run_kernel_program(program, (), _Finder(None), (0, 0), (1, 1))
         except StaticAssertError:
             raise
         except Exception:  # noqa: BLE001, S110 : the launch itself tells what else is wrong with the kernel
@@ -124,7 +124,7 @@ def check_constants(program: Callable[..., None]) -> None:
 
 
 def owners(
-    name: str, body: Body, count: int, targets: Sequence[Target], tensors: Sequence[DeviceTensor],
+    name: str, body: Body, count: int, targets: Sequence[_Target], tensors: Sequence[DeviceTensor],
     settle: Callable[[], bool],
 ) -> list[Sequence[int]]:  # fmt: skip
     """Assign programs to PEs by their first store; programs that store nothing, or elsewhere, are dealt out in turn.
@@ -138,7 +138,7 @@ def owners(
         try:
             first = _run(body, count, _Finder(None))
         except Exception as error:  # noqa: BLE001 : the launch itself tells what is wrong with the kernel
-            if UNKNOWN in str(error):
+            if TIMES_ONLY in str(error):
                 if not settle():
                     raise KernelError(f'{refusal} ({error}); use "round-robin" or "blocks"') from None
                 try:
@@ -147,7 +147,7 @@ def owners(
                     raise KernelError(f'{refusal} ({endless}); use "round-robin" or "blocks"') from None
                 except Exception:  # noqa: BLE001, S110
                     pass
-    shares: dict[Target, list[int]] = {pe: [] for pe in targets}
+    shares: dict[_Target, list[int]] = {pe: [] for pe in targets}
     for number, va in enumerate(first):
         place = None if va is None else _place(va, tensors)
         shares[targets[number % len(targets)] if place is None or place not in shares else place].append(number)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from kernbench.errors import ArgumentError
 from kernbench.triton._arguments import known_names, unwrapped
 from kernbench.triton._bind import raw
-from kernbench.triton._session import PLACEMENTS, On
+from kernbench.triton._session import ASSIGNMENTS, On
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
 
 
-class Program:
+class _Program:
     """A kernel launch as a program; made by `kb.triton.program`."""
 
     def __init__(self, kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -26,7 +26,7 @@ class Program:
         self.__name__, self.__doc__ = function.__name__, inspect.getdoc(function)
         self.__signature__ = Signature([
             Parameter("torch", Parameter.POSITIONAL_OR_KEYWORD),
-            Parameter("placement", Parameter.KEYWORD_ONLY, default=PLACEMENTS[0], annotation=Literal[PLACEMENTS]),
+            Parameter("placement", Parameter.KEYWORD_ONLY, default=ASSIGNMENTS[0], annotation=Literal[ASSIGNMENTS]),
             *(
                 Parameter(k, Parameter.KEYWORD_ONLY, default=unwrapped(v))
                 for k, v in given.items()
@@ -34,7 +34,7 @@ class Program:
             ),
         ])  # fmt: skip
 
-    def __call__(self, torch: RuntimeContext, placement: str = PLACEMENTS[0], **constants: Any) -> None:
+    def __call__(self, torch: RuntimeContext, placement: str = ASSIGNMENTS[0], **constants: Any) -> None:
         """Launch the kernel on the machine of a session."""
         kernel, grid, arguments = self._launch
         with On(torch, placement) as on:
@@ -47,7 +47,7 @@ class Program:
         )
 
 
-def program(kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> Program:
+def program(kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> _Program:
     """Return the launch of a kernel as a program, for `kb.run` and `kb.explore`.
 
     Parameters
@@ -80,4 +80,4 @@ def program(kernel: Any, grid: Any, *args: Any, **kwargs: Any) -> Program:
     >>> kb.explore("preset:small", add)  # doctest: +SKIP
     >>> kb.run(partial(add, BLOCK=256), "preset:small")  # doctest: +SKIP
     """
-    return Program(kernel, grid, args, kwargs)
+    return _Program(kernel, grid, args, kwargs)

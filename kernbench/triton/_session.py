@@ -23,7 +23,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.triton import _arguments as arguments
-from kernbench.triton._bind import Binder, check, decoration, names_of, raw
+from kernbench.triton._bind import Binder, check_names, decoration, names_of, raw
 from kernbench.triton._cuda import CAPABILITY, Cuda, replace
 from kernbench.triton._language import Language
 from kernbench.triton._owner import check_constants, owners
@@ -31,11 +31,11 @@ from kernbench.triton_emu._blocks import tensor_descriptor
 from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 
-PLACEMENTS = ("round-robin", "blocks", "owner")
-PES = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=1)
+ASSIGNMENTS = ("round-robin", "blocks", "owner")
+_PES = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=1)
 
-Target = tuple[int, int]
-Grid = tuple[int, int, int]
+_Target = tuple[int, int]
+_Grid = tuple[int, int, int]
 
 
 class _Open(threading.local):
@@ -65,7 +65,7 @@ class _Buffers:
         # By address: the memory, its copy on the device, and whether that is to be written back.
         self._taken: dict[int, tuple[arguments.HostMemory, DeviceTensor, bool]] = {}
 
-    def pes(self) -> list[Target]:
+    def pes(self) -> list[_Target]:
         """PEs over which host tensors are distributed."""
         whole = self.torch.empty(self.torch.engine.machine.config.n_pes, dtype="f32", dp=self.dp)
         assert isinstance(whole, DeviceTensor)
@@ -131,9 +131,9 @@ class On:
     def __init__(
         self, torch: RuntimeContext, placement: str = "round-robin", dp: DPPolicy | None = None, cuda: bool = False
     ) -> None:  # fmt: skip
-        if placement not in PLACEMENTS:
-            raise ValueError(f"placement = {placement!r} is unknown; {hint(placement, PLACEMENTS)}")
-        self.torch, self.placement, self.dp = torch, placement, PES if dp is None else dp
+        if placement not in ASSIGNMENTS:
+            raise ValueError(f"placement = {placement!r} is unknown; {hint(placement, ASSIGNMENTS)}")
+        self.torch, self.placement, self.dp = torch, placement, _PES if dp is None else dp
         self.cuda = cuda
         self._buffers = _Buffers(torch, self.dp)
         self._replaced = ExitStack()
@@ -160,9 +160,9 @@ class On:
         fn, given = kernel, dict(kwargs)
         while decoration(fn):
             if decoration(fn) == "Autotuner":
-                from kernbench.triton._autotune import chosen
+                from kernbench.triton._autotune import fastest_arguments
 
-                given |= chosen(self, fn, args, given, grid)
+                given |= fastest_arguments(self, fn, args, given, grid)
             else:
                 given |= computed(fn, args, given)
             fn = fn.fn
@@ -176,7 +176,7 @@ class On:
         name = function.__name__
         values, known = arguments.bind(function, name, args, kwargs)
         sizes = arguments.grid_of(grid, values, name)
-        asserts = check(kernel)
+        asserts = check_names(kernel)
         if not prod(sizes):
             return
         tensors: list[DeviceTensor] = []
@@ -190,8 +190,8 @@ class On:
             if not targets:
                 raise TypeError(f"launch of {name!r}: no argument is a tensor; a kernel runs where its tensors are")
             if asserts:
-                check_constants(program_of(function, placed, known, sizes, [(0, 0)], [[0]]))
-            program = program_of(function, placed, known, sizes, targets, self._shares(function, placed, known, sizes,
+                check_constants(tl_program(function, placed, known, sizes, [(0, 0)], [[0]]))
+            program = tl_program(function, placed, known, sizes, targets, self._shares(function, placed, known, sizes,
                 targets, tensors + buffers))  # fmt: skip
             host = self.torch._host
             handles = [x._handle for x in (*tensors, *buffers)]
@@ -228,7 +228,7 @@ class On:
         return x
 
     def _shares(
-        self, function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid, targets: list[Target],
+        self, function: Any, values: dict[str, Any], known: frozenset[str], sizes: _Grid, targets: list[_Target],
         tensors: list[DeviceTensor],
     ) -> list[Sequence[int]]:  # fmt: skip
         count, n = prod(sizes), len(targets)
@@ -257,7 +257,7 @@ def computed(heuristics: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def body_of(
-    function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid, tl: TLContext
+    function: Any, values: dict[str, Any], known: frozenset[str], sizes: _Grid, tl: TLContext
 ) -> Callable[[int], None]:
     """Return a function that runs one program of the grid, by its number."""
     lang = Language(tl, sizes)
@@ -273,8 +273,8 @@ def body_of(
     return run
 
 
-def program_of(
-    function: Any, values: dict[str, Any], known: frozenset[str], sizes: Grid, targets: list[Target],
+def tl_program(
+    function: Any, values: dict[str, Any], known: frozenset[str], sizes: _Grid, targets: list[_Target],
     shares: list[Sequence[int]],
 ) -> Callable[..., None]:  # fmt: skip
     def program(*, tl: TLContext) -> None:

@@ -12,7 +12,7 @@ from kernbench.components._command import Load, Store, Value
 from kernbench.errors import KernelError
 from kernbench.triton_emu._handles import PointerTile, Tile
 from kernbench.triton_emu._memory_ops import Access, access_of, as_pointer, block
-from kernbench.triton_emu._program import Program, broadcast
+from kernbench.triton_emu._program import Program, broadcast_shape
 
 Function = Callable[..., np.ndarray]
 
@@ -60,7 +60,7 @@ def _atomic(
     tiles = [tl.cast(value, dt) for value in values]
     tl._own(*tiles)
     for tile in tiles:
-        if broadcast(name, shape, tile.shape) != shape:
+        if broadcast_shape(name, shape, tile.shape) != shape:
             raise KernelError(f"{name}: {tile!r} does not broadcast to {pointers!r}")
     access = access_of(tl, name, pointers, mask)
     if not access.runs:

@@ -12,7 +12,7 @@ import numpy as np
 from kernbench._dtypes import DType, float32, float64, int32
 
 ArrayFunction = Callable[..., np.ndarray]
-Function = tuple[tuple[str, ...], ArrayFunction]
+LibraryFunction = tuple[tuple[str, ...], ArrayFunction]
 
 _SLOW, _SIMPLE = ("slow",), ("simple",)
 _ROOT_HALF = math.sqrt(0.5)
@@ -180,8 +180,8 @@ def _norm(*x: np.ndarray) -> np.ndarray:
     return found
 
 
-# As `MATH`: functions of floats, whose results have their type.
-FLOATS: dict[str, Function] = {
+# As `_MATH`: functions of floats, whose results have their type.
+FLOATS: dict[str, LibraryFunction] = {
     "erfinv": (_SLOW, each(erfinv)), "erfcinv": (_SLOW, each(erfcinv)), "erfcx": (_SLOW, each(erfcx)),
     "normcdf": (("slow", "simple", "simple"), each(lambda x: math.erfc(-x * _ROOT_HALF) / 2)),
     "normcdfinv": (("slow", "simple", "simple"), each(lambda p: -erfcinv(2 * p) / _ROOT_HALF)),

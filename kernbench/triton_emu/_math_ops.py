@@ -15,7 +15,7 @@ from kernbench.errors import KernelError
 from kernbench.sim_engine._user_code import line_text, user_line
 from kernbench.triton_emu import _libdevice
 from kernbench.triton_emu._handles import Tile
-from kernbench.triton_emu._program import Program, broadcast, when_complete
+from kernbench.triton_emu._program import Program, broadcast_shape, when_complete
 from kernbench.triton_emu._promotion import wide
 
 
@@ -75,7 +75,7 @@ def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 # Work on PE_MATH, function of arrays.
-MATH: dict[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
+_MATH: dict[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
     "acos": (_SLOW, np.arccos), "acosh": (_SLOW, np.arccosh), "asin": (_SLOW, np.arcsin),
     "asinh": (_SLOW, np.arcsinh), "atan": (_SLOW, np.arctan), "atanh": (_SLOW, np.arctanh), "cbrt": (_SLOW, np.cbrt),
     "cosh": (_SLOW, np.cosh), "sinh": (_SLOW, np.sinh), "tan": (_SLOW, np.tan),
@@ -133,7 +133,7 @@ REFUSED = {
 }
 
 
-NAMES = frozenset((*MATH, *OTHER_RESULTS, *CASTS, *BITS, *ALIASES, *REFUSED))
+MATH_NAMES = frozenset((*_MATH, *OTHER_RESULTS, *CASTS, *BITS, *ALIASES, *REFUSED))
 MODULES = ("math", "libdevice", "extra", "cuda", "hip")
 
 
@@ -143,7 +143,7 @@ def function(tl: Program, name: str, module: str) -> Any:
         return dtypes.TRITON[name]
     if name in ALIASES:
         return getattr(tl, ALIASES[name])
-    if name in MATH:
+    if name in _MATH:
         return partial(_math, tl, name)
     if name in OTHER_RESULTS:
         return partial(_result, tl, name)
@@ -155,25 +155,25 @@ def function(tl: Program, name: str, module: str) -> Any:
         return Namespace(tl, name if name == "libdevice" else f"{module}.{name}")
     if name in REFUSED:
         raise AttributeError(f"{module}.{name} is not supported: {REFUSED[name]}", name=name)
-    known = [*MATH, *OTHER_RESULTS, *CASTS, *BITS, *ALIASES]
+    known = [*_MATH, *OTHER_RESULTS, *CASTS, *BITS, *ALIASES]
     if module == "tl":
         known = [*(n for n in dir(type(tl)) if not n.startswith("_")), *dtypes.TRITON]
     raise AttributeError(f"{module}.{name} is not supported; {hint(name, sorted(known))}", name=name)
 
 
 def _math(tl: Program, name: str, *operands: Any) -> Tile:
-    kinds, compute = MATH[name]
+    kinds, compute = _MATH[name]
     tiles, common = tl._unify(name, operands)
     if not common.is_floating_point:
         raise KernelError(f"tl.{name} takes floats, got {common}; convert them first: x.to(tl.float32)")
-    shape = broadcast(name, *(tile.shape for tile in tiles))
+    shape = broadcast_shape(name, *(tile.shape for tile in tiles))
     return tl._vector(name, kinds, compute, tiles, shape, common, common)
 
 
 def _result(tl: Program, name: str, *operands: Any) -> Tile:
     dtype, compute = OTHER_RESULTS[name]
     tiles, taken = tl._unify(name, [tl._constant(x) for x in operands])
-    shape = broadcast(name, *(tile.shape for tile in tiles))
+    shape = broadcast_shape(name, *(tile.shape for tile in tiles))
     return tl._vector(name, _SIMPLE, compute, tiles, shape, dtype or taken, taken)
 
 
@@ -186,7 +186,7 @@ def ldexp(tl: Program, x: Any, n: Any) -> Tile:
         found: np.ndarray = np.ldexp(a, exponent.astype(np.intc))
         return found
 
-    return tl._vector("ldexp", _SIMPLE, scaled, (x, n), broadcast("ldexp", x.shape, n.shape), x.dtype, None)
+    return tl._vector("ldexp", _SIMPLE, scaled, (x, n), broadcast_shape("ldexp", x.shape, n.shape), x.dtype, None)
 
 
 def assert_of_values(tl: Program, condition: Callable[..., Any], values: Sequence[Any], message: str) -> None:

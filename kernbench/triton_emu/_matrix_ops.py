@@ -47,7 +47,7 @@ WITH_OPERAND: dict[str, Function] = {"bias": np.add, "add": np.add, "scale": np.
 _FORMS = '"relu", "silu", "gelu", "exp", ("bias", pointer), ("add", pointer), ("scale", number)'
 
 
-def parse(item: Any) -> tuple[str, Any]:
+def _parse(item: Any) -> tuple[str, Any]:
     name, operand = item if isinstance(item, (tuple, list)) and len(item) == 2 else (item, None)
     if not isinstance(name, str) or name not in (*PLAIN, *WITH_OPERAND):
         raise KernelError(f"unknown epilogue item {item!r}; {hint(name, sorted((*PLAIN, *WITH_OPERAND)))}")
@@ -56,13 +56,13 @@ def parse(item: Any) -> tuple[str, Any]:
     return name, operand
 
 
-Operand = Ref | Tile
+_Operand = Ref | Tile
 # A function and its operand: None, a number, or the shape of the next extra operand.
-Step = tuple[Function, Shape | float | None]
+_Step = tuple[Function, Shape | float | None]
 _MATRIX = (float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, float32)
 
 
-def multiply(a: np.ndarray, b: np.ndarray, acc: np.ndarray | None) -> np.ndarray:
+def _multiply(a: np.ndarray, b: np.ndarray, acc: np.ndarray | None) -> np.ndarray:
     """Return a @ b (+ acc): f32, or i32 for i8."""
     product: np.ndarray
     if a.dtype == np.int8:
@@ -77,7 +77,7 @@ def multiply(a: np.ndarray, b: np.ndarray, acc: np.ndarray | None) -> np.ndarray
     return product
 
 
-def _what(x: Operand) -> str:
+def _what(x: _Operand) -> str:
     return f"{shape_text(x.shape)} {x.dtype.name}"
 
 
@@ -124,7 +124,7 @@ def dot(
     out = Value((m, n), dtype)
 
     def compute(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray:
-        return multiply(a.reshape(m, k), b.reshape(k, n), None if c is None else c.reshape(m, n))
+        return _multiply(a.reshape(m, k), b.reshape(k, n), None if c is None else c.reshape(m, n))
 
     tl._backend.submit(Dot("dot", tuple(inputs), out, compute, 2 * m * k * n, f"{m}x{k}x{n}", mkn=(m, k, n)))
     result = tl._tile(out)
@@ -147,8 +147,8 @@ def _stacked(tl: Program, input: Tile, other: Tile, acc: Any, out_dtype: DTypeLi
 def composite(
     tl: Program,
     op: str,
-    a: Operand,
-    b: Operand | None = None,
+    a: _Operand,
+    b: _Operand | None = None,
     out_ptr: Any = None,
     epilogue: Sequence[Any] = (),
     acc: Tile | None = None,
@@ -220,12 +220,12 @@ def composite(
 
 def _epilogue(
     tl: Program, items: Sequence[Any], shape: Shape
-) -> tuple[tuple[str, ...], list[tuple[str, Operand]], list[Step]]:
+) -> tuple[tuple[str, ...], list[tuple[str, _Operand]], list[_Step]]:
     """Return (operations of PE_MATH, memory or TCM operands, functions) of an epilogue."""
     kinds: list[str] = []
-    extra: list[tuple[str, Operand]] = []
-    steps: list[Step] = []
-    for name, operand in map(parse, [items] if isinstance(items, str) else items):
+    extra: list[tuple[str, _Operand]] = []
+    steps: list[_Step] = []
+    for name, operand in map(_parse, [items] if isinstance(items, str) else items):
         if name in PLAIN:
             more, function = PLAIN[name]
             kinds += more
@@ -248,7 +248,7 @@ def _epilogue(
     return tuple(kinds), extra, steps
 
 
-def _product(name: str, a: Operand, b: Operand) -> tuple[tuple[int, int, int], DType]:
+def _product(name: str, a: _Operand, b: _Operand) -> tuple[tuple[int, int, int], DType]:
     """Return ((M, K, N), accumulator type) of a product, or raise a KernelError."""
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise KernelError(f"{name} takes matrices, got {_what(a)} and {_what(b)}; use [:, None], [None, :] or reshape")
@@ -269,7 +269,7 @@ def _check_acc(name: str, acc: Any, shape: Shape, dtype: DType) -> None:
         raise KernelError(f"{name}: acc must be a tile {shape_text(shape)} {dtype.name}, got {got}")
 
 
-def _operand(x: Operand) -> Ref | Value:
+def _operand(x: _Operand) -> Ref | Value:
     return x if isinstance(x, Ref) else _seen(x)
 
 
@@ -289,7 +289,7 @@ def _seen(x: Tile) -> Value:
     return view
 
 
-def _compute(op: str, two: bool, steps: list[Step], dtype: DType) -> Callable[..., np.ndarray]:
+def _compute(op: str, two: bool, steps: list[_Step], dtype: DType) -> Callable[..., np.ndarray]:
     """Return the function of a composite: arrays of a, b (if `two`), the extras in order, acc (if any) -> result."""
     count = sum(isinstance(operand, tuple) for _, operand in steps)
 
@@ -299,7 +299,7 @@ def _compute(op: str, two: bool, steps: list[Step], dtype: DType) -> Callable[..
         with np.errstate(all="ignore"):
             if op == "gemm":
                 assert b is not None
-                x = multiply(a, b, acc)
+                x = _multiply(a, b, acc)
             else:
                 x = a if b is None else np.add(_exact(a), _exact(b))
             if steps:

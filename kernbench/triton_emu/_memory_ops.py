@@ -16,7 +16,7 @@ from kernbench.errors import KernelError
 from kernbench.triton_emu._blocks import Block
 from kernbench.triton_emu._handles import Pointer, PointerTile, Shape, Tile, shape_text
 from kernbench.triton_emu._places import Affine, Inside, Pieces, Runs
-from kernbench.triton_emu._program import Program, broadcast, shape_of
+from kernbench.triton_emu._program import Program, broadcast_shape, shape_of
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ def access_of(tl: Program, name: str, pointers: PointerTile, mask: Any) -> Acces
     tl._own(offsets, mask)
     if mask is not None:
         mask = tl._constant(mask)
-        if broadcast(f"{name}: mask", offsets.shape, mask.shape) != offsets.shape:
+        if broadcast_shape(f"{name}: mask", offsets.shape, mask.shape) != offsets.shape:
             raise KernelError(f"{name}: the mask {mask!r} does not broadcast to {pointers!r}")
         inside = mask._places
         if isinstance(inside, Inside):
@@ -324,7 +324,7 @@ def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype:
         raise KernelError("load: other= is for masked-off elements; give a mask too")
     access = access_of(tl, "load", pointers, mask)
     fill = tl._constant(0 if other is None else other)
-    if broadcast("load: other", shape, fill.shape) != shape:
+    if broadcast_shape("load: other", shape, fill.shape) != shape:
         raise KernelError(f"load: other {fill!r} does not broadcast to {pointers!r}")
     filling = access.masked
     if filling and not fill._constant:
@@ -354,7 +354,7 @@ def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype:
 def _store_tile(tl: Program, pointers: PointerTile, value: Tile, mask: Any, dtype: DTypeLike | None) -> None:
     dt: DType = pointers.element_ty if dtype is None else as_dtype(dtype)
     shape = pointers.shape
-    if broadcast("store", shape, value.shape) != shape:
+    if broadcast_shape("store", shape, value.shape) != shape:
         raise KernelError(f"store: {value!r} does not broadcast to {pointers!r}, of shape {shape_text(shape)}")
     access = access_of(tl, "store", pointers, mask)
     if not access.runs:

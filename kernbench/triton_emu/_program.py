@@ -65,7 +65,7 @@ def shape_of(shape: int | Sequence[int]) -> Shape:
 
 
 @lru_cache(maxsize=4096)
-def broadcast(name: str, *shapes: Shape) -> Shape:
+def broadcast_shape(name: str, *shapes: Shape) -> Shape:
     if len(set(shapes)) == 1:
         return shapes[0]
     wide = [shape for shape in shapes if shape]
@@ -392,7 +392,7 @@ class Program:
             dtype = float32
         if name in _INTEGER and dtype.is_floating_point:
             raise KernelError(f"{name} takes integers, got {first!r} and {second!r}")
-        shape = first.shape if first.shape == second.shape else broadcast(name, first.shape, second.shape)
+        shape = first.shape if first.shape == second.shape else broadcast_shape(name, first.shape, second.shape)
         if name in _KNOWN and not dtype.is_floating_point and (first._places is not None or second._places is not None):
             found = combined(name, _places_of(first), _places_of(second), shape, limits(dtype))
             if found is not None:
@@ -528,7 +528,7 @@ class Program:
         if condition.dtype is not bool_:
             condition = self._binary("ne", condition, 0)
         (x, y), dtype = self._unify("where", (x, y))
-        shape = broadcast("where", condition.shape, x.shape, y.shape)
+        shape = broadcast_shape("where", condition.shape, x.shape, y.shape)
 
         def choose(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             return np.where(c, dtype.round(a), dtype.round(b))
@@ -576,7 +576,7 @@ class Program:
 
     def _mixed(self, name: str, kinds: tuple[str, ...], function: Function, operands: Sequence[Any]) -> Tile:
         tiles, dtype = self._unify(name, operands)
-        shape = broadcast(name, *[t.shape for t in tiles])
+        shape = broadcast_shape(name, *[t.shape for t in tiles])
         return self._by_element(name, kinds, function, tiles, shape, dtype, dtype)
 
     # --- shape
@@ -641,7 +641,7 @@ class Program:
         tile, sizes = self._constant(input), shape_of(shape[0] if len(shape) == 1 else shape)
         if tile.shape == sizes:
             return tile
-        if broadcast("broadcast_to", tile.shape, sizes) != sizes:
+        if broadcast_shape("broadcast_to", tile.shape, sizes) != sizes:
             raise KernelError(f"broadcast_to: {tile!r} does not broadcast to {shape_text(sizes)}")
         if tile._places is not None and not isinstance(tile._places, Pieces):
             return self._placed(tile._places.spread(sizes), tile.dtype, _SIMPLE)
@@ -651,7 +651,7 @@ class Program:
 
     def broadcast(self, input: Any, other: Any) -> tuple[Any, Any]:
         """Broadcast both tiles to their common shape."""
-        shape = broadcast("broadcast", self.to_tensor(input).shape, self.to_tensor(other).shape)
+        shape = broadcast_shape("broadcast", self.to_tensor(input).shape, self.to_tensor(other).shape)
         return self.broadcast_to(input, shape), self.broadcast_to(other, shape)
 
     # --- reductions

@@ -14,10 +14,10 @@ from kernbench.sim_engine._limits import Expired
 from kernbench.sim_engine._user_code import is_library, is_ours
 from kernbench.triton_emu.tl_context import TLContext
 
-PLAIN = "use a plain function: calls that wait, such as tl.load or x.numpy(), suspend it by themselves"
+_PLAIN = "use a plain function: calls that wait, such as tl.load or x.numpy(), suspend it by themselves"
 
 
-def run_program(
+def run_kernel_program(
     kernel: Callable[..., Any],
     args: Sequence[Any],
     backend: Backend,
@@ -49,7 +49,7 @@ def run_program(
 def check_plain(function: Callable[..., Any], what: str = "kernel") -> None:
     """Refuse a generator function or a coroutine function: calling it would do nothing."""
     if not callable(function):
-        raise TypeError(f"{what} {quote(function)} cannot be called; {PLAIN}")
+        raise TypeError(f"{what} {quote(function)} cannot be called; {_PLAIN}")
     while isinstance(function, partial):
         function = function.func
     if not inspect.isroutine(function):
@@ -58,7 +58,7 @@ def check_plain(function: Callable[..., Any], what: str = "kernel") -> None:
     if is_generator or inspect.iscoroutinefunction(function):
         code = inspect.unwrap(function).__code__
         kind = "generator: it contains yield" if is_generator else "coroutine: it is defined with async def"
-        raise TypeError(f"{code.co_filename}:{code.co_firstlineno}: {what} {code.co_name} is a {kind}; {PLAIN}")
+        raise TypeError(f"{code.co_filename}:{code.co_firstlineno}: {what} {code.co_name} is a {kind}; {_PLAIN}")
 
 
 def check_ran(result: object) -> None:
@@ -72,7 +72,7 @@ def check_ran(result: object) -> None:
         result.close()  # or Python warns that it was never awaited
     else:
         return
-    raise TypeError(f"{code.co_filename}:{code.co_firstlineno}: it returned a {kind} and did nothing; {PLAIN}")
+    raise TypeError(f"{code.co_filename}:{code.co_firstlineno}: it returned a {kind} and did nothing; {_PLAIN}")
 
 
 def _text_of(error: BaseException) -> str:

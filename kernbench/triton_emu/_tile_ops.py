@@ -12,7 +12,7 @@ import numpy as np
 from kernbench._dtypes import DType, DTypeLike, float32, int32, uint32, uint64
 from kernbench.errors import KernelError
 from kernbench.triton_emu._handles import Shape, Tile
-from kernbench.triton_emu._program import Program, broadcast
+from kernbench.triton_emu._program import Program, broadcast_shape
 from kernbench.triton_emu._promotion import kind, sum_dtype, wide
 
 _PHILOX = {
@@ -256,7 +256,7 @@ def gather(tl: Program, src: Any, index: Any, axis: int) -> Tile:
 def join(tl: Program, a: Any, b: Any) -> Tile:
     """Stack two tiles along a new last axis of size 2: one simple operation on each value."""
     (x, y), dtype = tl._unify("join", (a, b))
-    shape = broadcast("join", x.shape, y.shape)
+    shape = broadcast_shape("join", x.shape, y.shape)
 
     def compute(*arrays: np.ndarray) -> np.ndarray:
         return np.stack([np.broadcast_to(array, shape) for array in arrays], axis=-1)
@@ -450,7 +450,7 @@ def philox(tl: Program, seed: Any, c0: Any, c1: Any, c2: Any, c3: Any, n_rounds:
     rounds = _rounds("philox", n_rounds)
     tiles = [tl._constant(x) for x in (c0, c1, c2, c3)]
     dtype = uint64 if tiles[0].dtype.itemsize == 8 else uint32
-    shape = broadcast("philox", *(tile.shape for tile in tiles))
+    shape = broadcast_shape("philox", *(tile.shape for tile in tiles))
 
     def words(s: np.ndarray, *counters: np.ndarray) -> list[np.ndarray]:
         spread = [np.broadcast_to(c.astype(dtype.numpy), shape) for c in counters]

@@ -13,12 +13,12 @@ from kernbench._dtypes import as_dtype
 from kernbench.components._command import Command, Composite, Load, Recv, Ref, Run, Send, Store, Value
 from kernbench.errors import IpcqInvalidDirection, OutOfBoundsError
 from kernbench.triton_emu._handles import Pointer
-from kernbench.triton_emu._runner import run_program
+from kernbench.triton_emu._runner import run_kernel_program
 
 _PAGE = 1 << 20
 
 
-class Memory:
+class MockMemory:
     """Arrays by virtual address. Each starts on a new page and is followed by at least one unmapped page."""
 
     def __init__(self) -> None:
@@ -62,8 +62,8 @@ class Memory:
 class MockBackend:
     """Completes every command at once. With `data` False it has no values, as a machine without data."""
 
-    def __init__(self, memory: Memory | None = None, data: bool = True) -> None:
-        self.memory, self.data = memory or Memory(), data
+    def __init__(self, memory: MockMemory | None = None, data: bool = True) -> None:
+        self.memory, self.data = memory or MockMemory(), data
 
     def submit(self, command: Command) -> None:
         if isinstance(command, (Send, Recv)):
@@ -149,7 +149,7 @@ def run_kernel(kernel: Callable[..., Any], *args: Any, grid: tuple[int, int] = (
     >>> x
     array([0., 2., 4., 6.], dtype=float16)
     """
-    memory = Memory()
+    memory = MockMemory()
     names = [*inspect.signature(kernel).parameters] + [f"argument {i}" for i in range(len(args))]
     passed = [memory.add(name, x) if isinstance(x, np.ndarray) else x for name, x in zip(names, args, strict=False)]
     backend = MockBackend(memory)
@@ -157,6 +157,6 @@ def run_kernel(kernel: Callable[..., Any], *args: Any, grid: tuple[int, int] = (
     try:
         for cube in range(cubes):
             for pe in range(pes):
-                run_program(kernel, passed, backend, (pe, cube), grid)
+                run_kernel_program(kernel, passed, backend, (pe, cube), grid)
     finally:
         memory.write_back()

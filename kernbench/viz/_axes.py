@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernbench.analysis._roofline import placed
-from kernbench.analysis._stages import LABELS
+from kernbench.analysis._stages import STAGE_LABELS
 from kernbench.analysis.trace import lanes, last_pe
 from kernbench.analysis.trace import timeline as pieces_of
 from kernbench.errors import StateError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kernbench.analysis.result import Result
 
-_COLOURS = {LABELS[stage]: colour for stage, colour in palette.STAGES.items()}
+_COLOURS = {STAGE_LABELS[stage]: colour for stage, colour in palette.STAGE_COLOURS.items()}
 
 
 def stages(result: Result, ax: Axes) -> None:
@@ -37,8 +37,8 @@ def timeline(result: Result, ax: Axes) -> None:
             for odd, alpha in ((0, 1.0), (1, 0.55)):
                 spans = [(x["start_ns"], x["end_ns"] - x["start_ns"]) for x in track if max(0, x["tile"]) % 2 == odd]
                 low = y - 0.42 + i * height
-                ax.broken_barh(spans, (low, height), facecolor=palette.STAGES[stage], alpha=alpha, linewidth=0)
-    ax.set_yticks(range(len(found)), [LABELS[stage] for stage in found])
+                ax.broken_barh(spans, (low, height), facecolor=palette.STAGE_COLOURS[stage], alpha=alpha, linewidth=0)
+    ax.set_yticks(range(len(found)), [STAGE_LABELS[stage] for stage in found])
     ax.set_ylim(len(found) - 0.5, -0.5)
     ax.set_xlabel("time [ns]")
 

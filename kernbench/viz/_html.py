@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernbench.analysis._domains import validity
-from kernbench.analysis._launches import labels, on
+from kernbench.analysis._launches import labels, on_sip
 from kernbench.analysis.compare import ns_text, percent, value_text
 from kernbench.analysis.result import INCOMPLETE, SHOWN_LAUNCHES, SHOWN_REASONS
 from kernbench.analysis.trace import last_pe, timeline
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import _palette as palette
-from kernbench.viz.figures import WIDTH, timeline_svg
+from kernbench.viz.figures import TIMELINE_WIDTH, timeline_svg
 
 if TYPE_CHECKING:
     from kernbench.analysis._records import Records
@@ -29,7 +29,7 @@ _SHOWN, _SHOWN_ROWS, _BARS = 8, 12, 6  # reasons, rows of the log, segments of t
 _LEFT = "text-align:left;white-space:nowrap"
 _NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
 _WARNING = f"border-left:3px solid {palette.VERMILION};padding-left:6px"
-_COLOURS = [*dict.fromkeys(palette.STAGES.values())]
+_COLOURS = [*dict.fromkeys(palette.STAGE_COLOURS.values())]
 
 
 def compare_html(comparison: Comparison) -> str:
@@ -120,7 +120,7 @@ def result_html(result: Result) -> str:
     ]
     if result.launches:
         rows = [
-            [label + on(x), ns_text(x.start_ps / 1000), ns_text((x.end_ps - x.start_ps) / 1000)]
+            [label + on_sip(x), ns_text(x.start_ps / 1000), ns_text((x.end_ps - x.start_ps) / 1000)]
             for label, x in zip(labels(result.launches), result.launches, strict=True)
         ][:SHOWN_LAUNCHES]
         more = len(result.launches) - len(rows)
@@ -128,7 +128,7 @@ def result_html(result: Result) -> str:
         parts.append(_table([title, "start [ns]", "latency [ns]"], rows))
     parts.append(_busiest("busiest components", result.busiest_components(), links=False))
     parts.append(_busiest("busiest links", result.busiest_links(), links=True))
-    return f'<div style="max-width:{WIDTH + 80}px">{"".join(parts)}</div>'
+    return f'<div style="max-width:{TIMELINE_WIDTH + 80}px">{"".join(parts)}</div>'
 
 
 def model_html(
@@ -171,16 +171,16 @@ def _bar_svg(named: Sequence[tuple[str, float, str]], label: str) -> str:
         if not share:
             continue
         pieces.append(
-            f'<rect x="{x:.2f}" width="{share * WIDTH:.2f}" height="22" fill="{colour}">'
+            f'<rect x="{x:.2f}" width="{share * TIMELINE_WIDTH:.2f}" height="22" fill="{colour}">'
             f"<title>{name}: {ns:,.2f} ns, {share:.1%}</title></rect>"
         )
         legend.append(
             f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:.8em;'
             f'height:.8em;background:{colour}"></span> {name} {share:.0%}</span>'
         )
-        x += share * WIDTH
+        x += share * TIMELINE_WIDTH
     bar = (
-        f'<svg viewBox="0 0 {WIDTH} 22" width="100%" height="22" preserveAspectRatio="none" role="img" '
+        f'<svg viewBox="0 0 {TIMELINE_WIDTH} 22" width="100%" height="22" preserveAspectRatio="none" role="img" '
         f'aria-label="{label}">{"".join(pieces)}</svg>'
     )
     return f'<div style="margin:6px 0">{bar}<div style="font-size:85%">{"".join(legend)}</div></div>'
@@ -193,7 +193,7 @@ def _last_timeline(records: Records) -> str:
     where = "sip{}.cube{}.pe{}".format(*pe)
     start, end = pe_window(records, pe)
     lanes, height = timeline_svg(timeline(records, pe), start / 1000, end / 1000)
-    view = f'viewBox="0 0 {WIDTH} {height:g}" width="100%" role="img" aria-label="timeline of one PE"'
+    view = f'viewBox="0 0 {TIMELINE_WIDTH} {height:g}" width="100%" role="img" aria-label="timeline of one PE"'
     return (
         f"<div>{where}{', which finished last' if len(records.pes()) > 1 else ''}</div>"
         f'<svg {view} fill="currentColor">{lanes}</svg>'

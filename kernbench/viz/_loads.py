@@ -16,7 +16,7 @@ from kernbench.analysis._records import FETCH, READ, WRITE, Records
 from kernbench.topology import _naming as naming
 
 
-class Load(NamedTuple):
+class _Load(NamedTuple):
     """The busy share, and the mean amount of outstanding work: float64 of shape (servers, bins)."""
 
     busy: np.ndarray
@@ -32,7 +32,7 @@ def used_nodes(records: Records) -> dict[str, int]:
     return {name: ps for name, ps in records.busy_by_component().items() if ps and name != naming.HOST}
 
 
-def link_loads(records: Records, bins: int) -> Load:
+def link_loads(records: Records, bins: int) -> _Load:
     busy_ps = records.links.busy_ps[records.links.busy_ps > 0]
     early, late, queues = (_Work(len(busy_ps), records.makespan_ps, bins) for _ in range(3))
     moves, hops = records.dependencies.transfers, _Hops(records)
@@ -51,10 +51,10 @@ def link_loads(records: Records, bins: int) -> Load:
     early.add(np.where(before, link, -1), low, low + length, work)
     late.add(np.where(before, -1, link), high - length, high, work)
     queues.add(link, low, high, high - low)
-    return Load(_shares(early, late, busy_ps, records), queues.rates())
+    return _Load(_shares(early, late, busy_ps, records), queues.rates())
 
 
-def node_loads(records: Records, bins: int) -> Load:
+def node_loads(records: Records, bins: int) -> _Load:
     busy = used_nodes(records)
     row_of = {name: i for i, name in enumerate(busy)}
     done, queues = (_Work(len(busy), records.makespan_ps, bins) for _ in range(2))
@@ -67,7 +67,7 @@ def node_loads(records: Records, bins: int) -> Load:
     done.add(rows, *_disjoint(rows, moves["since_ps"], moves["served_ps"]))
     queues.add(rows, moves["arrived_ps"], moves["served_ps"], moves["served_ps"] - moves["arrived_ps"])
     none = _Work(len(busy), records.makespan_ps, bins)
-    return Load(_shares(done, none, np.array(list(busy.values()), np.int64), records), queues.rates())
+    return _Load(_shares(done, none, np.array(list(busy.values()), np.int64), records), queues.rates())
 
 
 def _shares(early: _Work, late: _Work, busy_ps: np.ndarray, records: Records) -> np.ndarray:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kernbench.topology._mesh import At
     from kernbench.topology.builder import Machine
 
-Point = tuple[float, float]
+_Point = tuple[float, float]
 
 # Labels of the kinds of components; those of links are the names of `LINKS`.
 _LABELS = {
@@ -176,7 +176,7 @@ def _box(
     return {"id": id_, "kind": kind, "label": label, "at": place, "detail": list(detail), **more}
 
 
-def _line(kind: str, points: Sequence[Point], a: str = "", b: str = "", **more: Any) -> dict[str, Any]:
+def _line(kind: str, points: Sequence[_Point], a: str = "", b: str = "", **more: Any) -> dict[str, Any]:
     """If `a` and `b` are nodes, the line is the links in both directions between them."""
     return {"kind": kind, "p": [round(v, 4) for point in points for v in point], "a": a, "b": b, **more}
 
@@ -194,10 +194,10 @@ class _Cube:
         below = any(r == rows - 1 and dy > 0 for (r, _), (_, dy) in zip(self.layout.pes, self.tiles, strict=True))
         self.w, self.h = (cols + 0.6 * right) * self.u, (rows + 0.6 * below) * self.u
 
-    def router(self, at: At) -> Point:
+    def router(self, at: At) -> _Point:
         return self.layout.position_mm(at)
 
-    def port(self, side: str, conn: int) -> Point:
+    def port(self, side: str, conn: int) -> _Point:
         x, y = self.router(self.layout.ports[side, conn])
         inset = 0.12 * self.u
         return {"n": (x, inset), "s": (x, self.h - inset), "w": (inset, y), "e": (self.w - inset, y)}[side]
@@ -225,7 +225,7 @@ class _Cube:
         """Lay out the die: routers on their mesh, each PE and its HBM slice next to its router, ports on the edges."""
         layout, u = self.layout, self.u
         boxes, lines = _stack(self), []
-        points: Sequence[Point]
+        points: Sequence[_Point]
         for at in layout.routers:
             x, y = self.router(at)
             name = _local(naming.router(0, 0, *at))
@@ -308,7 +308,7 @@ def _sip(machine: Machine, cube: _Cube) -> dict[str, Any]:
     west = margin + io_w + 1.2 * u
     boxes = [_box("io", "io", "IO chiplet", (margin, margin, io_w, height - 2 * margin))]
 
-    def corner(number: int) -> Point:
+    def corner(number: int) -> _Point:
         return west + number % w * (cube.w + gap), margin + number // w * (cube.h + gap)
 
     connections = machine.config.cube.ucie.connections
@@ -405,7 +405,7 @@ def _system(machine: Machine, sip: Mapping[str, Any], kinds: Mapping[str, Any]) 
     return {"w": width, "h": height, "boxes": boxes, "lines": lines}
 
 
-def _corners(graph: Graph, pitch_x: float, pitch_y: float) -> list[Point]:
+def _corners(graph: Graph, pitch_x: float, pitch_y: float) -> list[_Point]:
     """Corner of each SIP: rings are folded into rows, fully connected SIPs are on a circle."""
     sips = graph.sips
     if sips.topology == "fully_connected" and sips.count > 2:
@@ -424,7 +424,7 @@ def _corners(graph: Graph, pitch_x: float, pitch_y: float) -> list[Point]:
     return at
 
 
-def _sip_route(a: Point, b: Point, size: Point, gap: float, grid: bool) -> tuple[Point, ...]:
+def _sip_route(a: _Point, b: _Point, size: _Point, gap: float, grid: bool) -> tuple[_Point, ...]:
     """Line from a package to a later one: straight to a neighbour, else around those between them."""
     (ax, ay), (bx, by), (w, h) = a, b, size
     if not grid:
@@ -447,7 +447,7 @@ def _sip_route(a: Point, b: Point, size: Point, gap: float, grid: bool) -> tuple
     return (ax, ay + h / 3), (west, ay + h / 3), (west, under), (bx + w / 3, under), (bx + w / 3, by + h)
 
 
-def _cut(centre: Point, towards: Point, size: Point) -> Point:
+def _cut(centre: _Point, towards: _Point, size: _Point) -> _Point:
     """Where the line from the middle of a box leaves it."""
     dx, dy = towards[0] - centre[0], towards[1] - centre[1]
     reach = min(half / 2 / abs(d) for half, d in zip(size, (dx, dy), strict=True) if d)

@@ -10,7 +10,7 @@ from kernbench.viz import charts
 from kernbench.viz.charts import altair
 
 if TYPE_CHECKING:
-    from kernbench.analysis._roofline import Point, Roofs
+    from kernbench.analysis._roofline import RoofPoint, Roofs
 
 _TEXT, _MUTED, _EDGE = "var(--kbp-text)", "var(--kbp-muted)", "var(--kbp-border)"
 _ACCENT, _SECOND, _QUIET = "var(--kbp-accent)", "var(--kbp-path)", "var(--kbp-outline)"
@@ -38,7 +38,7 @@ def parallel_coordinates(rows: Sequence[Mapping[str, Any]], axes: Sequence[Axis]
                 which = "A" if row["run"] == a else "B" if row["run"] == b else "other"
                 points.append({
                     "run": row["run"], "name": row["title"], "which": which, "axis": axis.title, "place": place,
-                    "value": value_text(row[axis.key]), "at": scale.at(row[axis.key]),
+                    "value": axis_text(row[axis.key]), "at": scale.at(row[axis.key]),
                 })  # fmt: skip
         ends += [{"axis": axis.title, "place": place, "at": at, "text": text} for text, at in scale.ticks()]
     order = [axis.title for axis in axes]
@@ -79,10 +79,10 @@ class _Scale:
 
     def ticks(self) -> list[tuple[str, float]]:
         shown = self._known if not self._numbers else sorted({self._known[0], self._known[-1]})
-        return [(value_text(value), self.at(value)) for value in shown]
+        return [(axis_text(value), self.at(value)) for value in shown]
 
 
-def value_text(value: Any) -> str:
+def axis_text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -90,7 +90,7 @@ def value_text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def roofline(at: Point, roofs: Roofs, title: str) -> Any:
+def roofline_chart(at: RoofPoint, roofs: Roofs, title: str) -> Any:
     """Draw one run below one roof for each memory level, with a point at its intensity of each, and name the limit."""
     alt = altair()
     chart = charts.roofline(at.levels(), roofs, label="level")

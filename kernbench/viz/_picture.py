@@ -36,7 +36,11 @@ def style_css() -> str:
         f'{root}[data-kbp-theme="{name}"]' if name == "dark" else root: theme | {"bg": page.format(theme["bg"])}
         for name, theme in palette.THEMES.items()
     }
-    stages = palette.STAGES | {"messages": palette.STAGES["host"], "memory": palette.GREY, "load": palette.GREY}
+    stages = palette.STAGE_COLOURS | {
+        "messages": palette.STAGE_COLOURS["host"],
+        "memory": palette.GREY,
+        "load": palette.GREY,
+    }
     blocks[".kbp-picture"] = {f"stage-{name.replace('_', '-')}": colour.lower() for name, colour in stages.items()}
     rules = (
         f"{selector} {{{' '.join(f'--kbp-{name}: {colour};' for name, colour in colours.items())}}}\n"

@@ -16,17 +16,19 @@ import numpy as np
 
 from kernbench.analysis._launches import calls, span
 from kernbench.analysis._records import FETCH, MESSAGE, MOVE, PART, READ, STEP, WRITE, Records, candidates
-from kernbench.analysis._stages import LABELS, LANES, LAUNCH, STAGE_OF
+from kernbench.analysis._stages import LANES, LAUNCH, STAGE_LABELS, STAGE_OF
 from kernbench.analysis.trace import trace_events
 
 if TYPE_CHECKING:
-    from kernbench.analysis._critical_path import CriticalPath, Step
+    from kernbench.analysis._critical_path import CriticalPath, PathStep
 
-Scene = tuple[dict[str, Any], dict[str, bytes]]
+_Scene = tuple[dict[str, Any], dict[str, bytes]]
 
 # From the host to the stages of a PE, in the order in which a tile passes them. Memories and messages of CPUs are not
 # stages.
-_LABELS = {stage: LABELS.get(stage, stage) for stage in ("host", LAUNCH, "messages", "composite", *LANES, "memory")}
+_LABELS = {
+    stage: STAGE_LABELS.get(stage, stage) for stage in ("host", LAUNCH, "messages", "composite", *LANES, "memory")
+}
 _NUMBER = {stage: number for number, stage in enumerate(_LABELS)}
 _MOST = 400_000  # intervals of a run; above, short neighbours are merged
 _PLACE = re.compile(r"(?:sip(\d+))?(?:\.cube(\d+))?(?:\.(?:hbm_ctrl\.)?pe(\d+))?")
@@ -34,7 +36,7 @@ _TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "f8")
 _COLUMNS = ("start", "end", "component", "stage", "sip", "text", "nbytes", "flops", "tile")
 
 
-def timeline_sections(runs: Sequence[tuple[str, Records]]) -> Scene:
+def timeline_sections(runs: Sequence[tuple[str, Records]]) -> _Scene:
     """Section `timeline` of a scene, with its buffers, for one run, or for two to be compared.
 
     The last run is the one that the rest of the scene shows.
@@ -113,7 +115,7 @@ class Timeline:
             steps.append([step.start_ps, step.end_ps, *self._place(step, rows_of), step.what, step.because, parts])
         return {"resources": list(resources), "steps": steps}
 
-    def _place(self, step: Step, rows_of: dict[str, list[int]]) -> tuple[int, int]:
+    def _place(self, step: PathStep, rows_of: dict[str, list[int]]) -> tuple[int, int]:
         """Row and interval of a step: the shortest interval on one of its resources that contains it."""
         names = [name for part in step.parts for name in part.resource.split("->")]
         for part in step.parts:  # a send occupies the links of PE_DMA, a receive a port of TCM

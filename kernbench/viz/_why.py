@@ -9,16 +9,16 @@ from typing import Any
 
 from kernbench.analysis._records import Records
 from kernbench.analysis._resources import Reason
-from kernbench.analysis._what_if import COVERED, Prediction, Tornado, is_time, swing, tornado, what_if
+from kernbench.analysis._what_if import COVERED, Prediction, Tornado, is_time, swing, tornado_of, what_if
 from kernbench.analysis.why import Why
 from kernbench.errors import KernbenchError, StateError
 from kernbench.viz._fields import fields
 
-Message = Mapping[str, Any]
+_Message = Mapping[str, Any]
 
 # Stops of a slider. A kernel answers predictions for all; a scene without a kernel contains those in the middle.
-FACTORS = (*(step * 2.0**octave for octave in range(-4, 4) for step in (1.0, 1.25, 1.5, 1.75)), 16.0)
-PREDICTED = slice(FACTORS.index(0.25), FACTORS.index(4.0) + 1)
+_FACTORS = (*(step * 2.0**octave for octave in range(-4, 4) for step in (1.0, 1.25, 1.5, 1.75)), 16.0)
+PREDICTED = slice(_FACTORS.index(0.25), _FACTORS.index(4.0) + 1)
 _ROWS = 8
 _SMALLEST = 0.01  # share of a row
 SMALLEST_BAR = 0.001
@@ -44,7 +44,7 @@ def predicted(section: Mapping[str, Any], records: Records) -> dict[str, Any]:
         else row
         for row in section["rows"]
     ]
-    return {**section, "rows": rows, "tornado": tornado_rows(tornado(records), records.spec)}
+    return {**section, "rows": rows, "tornado": tornado_rows(tornado_of(records), records.spec)}
 
 
 def tornado_rows(found: Tornado, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def tornado_rows(found: Tornado, spec: Mapping[str, Any]) -> list[dict[str, Any]
     ]
 
 
-def handle_why(message: Message, records: Records) -> dict[str, Any] | None:
+def handle_why(message: _Message, records: Records) -> dict[str, Any] | None:
     """Answer a question of the view; None for any other message.
 
     The questions are `{"do": "tornado"}` and `{"do": "what_if", "id": number, "values": {path: value}, "latency_ns":
@@ -69,7 +69,7 @@ def handle_why(message: Message, records: Records) -> dict[str, Any] | None:
     what = message.get("do")
     try:
         if what == "tornado":
-            return {"do": what, "rows": tornado_rows(tornado(records), records.spec)}
+            return {"do": what, "rows": tornado_rows(tornado_of(records), records.spec)}
         if what == "what_if":
             if message["latency_ns"] != records.makespan_ps / 1000:
                 raise StateError("another run is shown now")
@@ -89,7 +89,7 @@ def _row(reason: Reason, records: Records) -> dict[str, Any]:
         return row
     return row | {
         "fields": [_field(path, records.spec) for path in together],
-        "stops": [_scaled(records.spec, together, factor) for factor in FACTORS],
+        "stops": [_scaled(records.spec, together, factor) for factor in _FACTORS],
         "first": PREDICTED.start,
     }
 

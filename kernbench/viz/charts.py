@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
 
-Row = Mapping[str, Any]
+ChartRow = Mapping[str, Any]
 FONT = "Liberation Sans"  # bundled with the renderer, so that a figure has the same bytes everywhere
 MOST_LINES = 5
 SHOWN_SHARE = 0.06  # parts of a bar that are smaller have no label
@@ -53,8 +53,8 @@ class Column:
         return f"{self.description} [{self.unit}]" if self.unit else self.description
 
 
-Draw = Callable[[Sequence[Row], Mapping[str, Column], "Machine"], Any]
-Kind = Callable[..., Any]  # a `Draw` that needs no machine
+Draw = Callable[[Sequence[ChartRow], Mapping[str, Column], "Machine"], Any]
+_Kind = Callable[..., Any]  # a `Draw` that needs no machine
 _NONE = Column("")
 
 
@@ -81,19 +81,19 @@ class Chart:
 
     name: str
     draw: Draw
-    title: str | Callable[[Sequence[Row]], str]
-    where: Callable[[Row], bool] = field(default=lambda row: True)
+    title: str | Callable[[Sequence[ChartRow]], str]
+    where: Callable[[ChartRow], bool] = field(default=lambda row: True)
     caption: str = ""
-    derive: Callable[[Sequence[Row]], Sequence[Row]] = field(default=lambda rows: rows)
+    derive: Callable[[Sequence[ChartRow]], Sequence[ChartRow]] = field(default=lambda rows: rows)
 
-    def heading(self, rows: Sequence[Row]) -> str:
+    def heading(self, rows: Sequence[ChartRow]) -> str:
         taken = self.taken(rows)
         return self.title(taken) if callable(self.title) else self.title
 
-    def taken(self, rows: Sequence[Row]) -> list[Row]:
+    def taken(self, rows: Sequence[ChartRow]) -> list[ChartRow]:
         return [row for row in rows if self.where(row)]
 
-    def show(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+    def show(self, rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
         taken = self.taken(rows)
         if not taken:
             raise ArgumentError(f"{self.name}: no row to draw")
@@ -105,11 +105,11 @@ class Chart:
             return picture
         return themed(picture, self.heading(rows), self.caption, count(len(taken), machine.hash))
 
-    def finding(self, claim: str, rows: Sequence[Row]) -> Chart:
+    def finding(self, claim: str, rows: Sequence[ChartRow]) -> Chart:
         """Use a finding as the title; what the chart shows then begins the caption."""
         return replace(self, title=claim.rstrip("."), caption=f"{self.heading(rows)}. {self.caption}".rstrip())
 
-    def image(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine, png: bytes = b"") -> Any:
+    def image(self, rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine, png: bytes = b"") -> Any:
         """Picture for a notebook cell, which needs no kernel; a sentence if no row is for it.
 
         `png` is the picture, where it is already drawn.
@@ -123,7 +123,9 @@ class Chart:
                 png = self.save(rows, columns, machine, Path(folder))[1].read_bytes()
         return display.Image(png, width=720)
 
-    def save(self, rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine, folder: Path) -> list[Path]:
+    def save(
+        self, rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine, folder: Path
+    ) -> list[Path]:
         """Write the figure and return the paths, SVG and PNG first, none without rows.
 
         A chart is also written as its specification for interactive pages (`NAME.vl.json`).
@@ -175,7 +177,7 @@ def themed(chart: Any, title: str, *under: str) -> Any:
 class _Plot:
     """The rows of a picture as a table, and the encodings that the kinds of charts share."""
 
-    def __init__(self, rows: Sequence[Row], columns: Mapping[str, Column]) -> None:
+    def __init__(self, rows: Sequence[ChartRow], columns: Mapping[str, Column]) -> None:
         import pandas as pd
 
         if not rows:
@@ -233,14 +235,14 @@ def lines(
     log_y: bool = False,
     rule: float | None = None,
     rank: Callable[[Sequence[float]], float] = min,
-) -> Kind:
+) -> _Kind:
     """Return a kind of chart: one line for each value of `by`, labelled at its end, in a panel for each of `panel`.
 
     A panel shows at most five lines: those whose `rank` of `y` is smallest; the caption of the chart says what the rest
     is. `rule` is a horizontal reference. Series also differ by dash and shape, so that they differ in grey.
     """
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column], _: object = None) -> Any:
+    def draw(rows: Sequence[ChartRow], columns: Mapping[str, Column], _: object = None) -> Any:
         plot = _Plot([row for row in rows if row.get(y) is not None], columns)
         alt = plot.alt
         plot.data = _best_lines(plot.data, by, y, panel, rank)
@@ -289,13 +291,13 @@ def _with_labels(data: pd.DataFrame, x: str, y: str, by: str, panel: str, log_y:
     return data
 
 
-def bars(x: str, y: str, *, by: str = "", panel: str = "", label: str = ",.3~r", rule: float | None = None) -> Kind:
+def bars(x: str, y: str, *, by: str = "", panel: str = "", label: str = ",.3~r", rule: float | None = None) -> _Kind:
     """Return a kind of chart: horizontal bars of `x` from zero for each `y`, labelled with their values.
 
     Rows that share `y` are distinguished by `by`, in one panel, or by `panel`.
     """
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column], _: object = None) -> Any:
+    def draw(rows: Sequence[ChartRow], columns: Mapping[str, Column], _: object = None) -> Any:
         plot = _Plot(rows, columns)
         alt = plot.alt
         plot.one_row_each(*filter(None, (y, by, panel)))
@@ -330,13 +332,13 @@ def parts(
     title: str = "",
     colours: Mapping[str, str] | None = None,
     rule: float | None = None,
-) -> Kind:
+) -> _Kind:
     """Return a kind of chart: a bar for each `y`, cut into the columns `names`.
 
     Bars reach from 0 to 100 %, or with a `title` of the axis as far as the parts sum to; `rule` is a reference on it.
     """
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column], _: object = None) -> Any:
+    def draw(rows: Sequence[ChartRow], columns: Mapping[str, Column], _: object = None) -> Any:
         keep = [y, panel] if panel else [y]
         used = [(colours or {}).get(part, _series_colour(i)) for i, part in enumerate(names)]
         titles = [columns[part].title if part in columns else part for part in names]
@@ -381,10 +383,10 @@ def parts(
 
 def points(
     x: str, y: str, *, by: str = "", label: str = "", panel: str = "", log_x: bool = False, log_y: bool = False
-) -> Kind:
+) -> _Kind:
     """Return a kind of chart: a dot for each row, labelled with the column `label`."""
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column], _: object = None) -> Any:
+    def draw(rows: Sequence[ChartRow], columns: Mapping[str, Column], _: object = None) -> Any:
         plot = _Plot(rows, columns)
         alt = plot.alt
         logs = [axis for axis, is_log in ((x, log_x), (y, log_y)) if is_log]
@@ -407,7 +409,12 @@ def points(
 
 
 def roofline(
-    rows: Sequence[Row], roofs: Roofs, *, by: str = "", label: str = "", columns: Mapping[str, Column] | None = None
+    rows: Sequence[ChartRow],
+    roofs: Roofs,
+    *,
+    by: str = "",
+    label: str = "",
+    columns: Mapping[str, Column] | None = None,
 ) -> Any:
     """Draw the roof of each memory level, and a dot for each row at its `intensity` [flop/B] and `gflops`."""
     alt = altair()
@@ -423,7 +430,7 @@ def roofline(
     shown = [{**row, "rate": row["gflops"] / size} for row in rows]
     labelled = [row for row in shown if label and row[label]]
     # Texts, each with its look: bandwidths under the lines, the peak over its line, and points so that none overlap.
-    texts: list[tuple[Row, dict[str, Any]]] = [
+    texts: list[tuple[ChartRow, dict[str, Any]]] = [
         ({"intensity": low, "rate": low * gbs / size, "text": f"{level} {gbs:,g} GB/s"}, {"dx": 4, "dy": 12})
         for level, gbs in roofs.levels_gbs.items()
     ]
@@ -439,19 +446,19 @@ def roofline(
         alt.Chart(alt.Data(values=[row])).mark_text(**{"align": "left", **look}).encode(**place, text="text:N")
         for row, look in texts
     ]
-    return over(lines, *said, points("intensity", "rate", by=by, log_x=True, log_y=True)(shown, titles))
+    return layered(lines, *said, points("intensity", "rate", by=by, log_x=True, log_y=True)(shown, titles))
 
 
-def over(*layers: Any) -> Any:
+def layered(*layers: Any) -> Any:
     """Layers, of which the last is a chart of one of the kinds, on top."""
     *below, top = layers
     return altair().layer(*below, *top.layer, data=top.data).properties(width=top.width, height=top.height)
 
 
-def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") -> Kind:
+def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") -> _Kind:
     """Return a kind of chart: a matrix of cells coloured by `value`, with the number in each."""
 
-    def draw(rows: Sequence[Row], columns: Mapping[str, Column], _: object = None) -> Any:
+    def draw(rows: Sequence[ChartRow], columns: Mapping[str, Column], _: object = None) -> Any:
         plot = _Plot(rows, columns)
         alt, cells = plot.alt, plot.data[value]
         down = alt.Axis(labelAngle=0)

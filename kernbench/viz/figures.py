@@ -8,27 +8,27 @@ from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis._roofline import placed
-from kernbench.analysis._stages import LABELS
+from kernbench.analysis._stages import STAGE_LABELS
 from kernbench.analysis.trace import lanes
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Column
-from kernbench.viz.still import Still, page
+from kernbench.viz.still import Still, still_page
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from kernbench.analysis._records import Records
 
-Row = Mapping[str, Any]
-Table = Iterable[Row]
+_Row = Mapping[str, Any]
+_Table = Iterable[_Row]
 _UNITS = {"mm2": "mm2", "uj": "uJ", "gbs": "GB/s", "pct": "%", "mib": "MiB", "bytes": "B"}
 _UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}
-WIDTH = 640  # of a timeline [px], as all sizes
+TIMELINE_WIDTH = 640  # of a timeline [px], as all sizes
 _NAMES, _LANE, _TRACK, _GAP, _DIGIT = 64, 60, 15, 3, 7
 
 
-def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom_ns: float | None = None) -> Still:
+def tile_timeline(table: _Table | pd.DataFrame, *, machine: str, title: str, zoom_ns: float | None = None) -> Still:
     """Draw the activity of each engine of a PE over time; consecutive tiles alternate in shade.
 
     Parameters
@@ -58,19 +58,19 @@ def tile_timeline(table: Table | pd.DataFrame, *, machine: str, title: str, zoom
         )
         y += height + 26
     under = f"Time since the PE's first work; each box: one tile or transfer; {kinds.count(len(pieces), machine)}"
-    return Still(page(title, drawn, y, [under]))
+    return Still(still_page(title, drawn, y, [under]))
 
 
-def timeline_svg(pieces: Table, start_ns: float, end_ns: float) -> tuple[str, float]:
+def timeline_svg(pieces: _Table, start_ns: float, end_ns: float) -> tuple[str, float]:
     """Lanes of a timeline in a window, and below them the time, as a part of an SVG; and its height [px].
 
     Boxes that are together narrower than a pixel are drawn as one.
     """
-    scale = (WIDTH - _NAMES) / max(1e-3, end_ns - start_ns)
+    scale = (TIMELINE_WIDTH - _NAMES) / max(1e-3, end_ns - start_ns)
     drawn, grid, y = [], [], 0.0
     inside = [piece for piece in pieces if piece["end_ns"] > start_ns and piece["start_ns"] < end_ns]
     for stage, tracks in lanes(inside).items():
-        each, colour = min(_TRACK, _LANE / len(tracks)), palette.STAGES[stage]
+        each, colour = min(_TRACK, _LANE / len(tracks)), palette.STAGE_COLOURS[stage]
         shades: tuple[list[str], list[str]] = [], []
         inks, numbers = (kinds.ink(colour), "currentColor"), []
         for i, track in enumerate(tracks):
@@ -84,7 +84,7 @@ def timeline_svg(pieces: Table, start_ns: float, end_ns: float) -> tuple[str, fl
                     middle = f'x="{(left + right) / 2:.1f}" y="{top + 11:.1f}" text-anchor="middle"'
                     numbers.append(f'<text {middle} style="fill:{inks[odd]}">{tile}</text>')
         name = y + each * len(tracks) / 2 + 4
-        drawn.append(f'<text y="{name:.1f}" fill="currentColor">{escape(LABELS[stage])}</text>')
+        drawn.append(f'<text y="{name:.1f}" fill="currentColor">{escape(STAGE_LABELS[stage])}</text>')
         drawn += [
             f'<path d="{"".join(boxes)}" fill="{colour}" fill-opacity="{opacity}"/>'
             for boxes, opacity in zip(shades, (1, 0.55), strict=True)
@@ -94,7 +94,7 @@ def timeline_svg(pieces: Table, start_ns: float, end_ns: float) -> tuple[str, fl
         y += each * len(tracks) + _GAP
     for at in _ticks(start_ns, end_ns):
         x = _NAMES + (at - start_ns) * scale
-        anchor = "middle" if x < WIDTH - 30 else "end"
+        anchor = "middle" if x < TIMELINE_WIDTH - 30 else "end"
         grid.append(f'<path d="M{x:.1f} 0V{y:.1f}" stroke="currentColor" stroke-opacity=".2" fill="none"/>')
         drawn.append(
             f'<text x="{x:.1f}" y="{y + 11:.1f}" text-anchor="{anchor}" fill="currentColor">{at:,.10g} ns</text>'
@@ -102,7 +102,7 @@ def timeline_svg(pieces: Table, start_ns: float, end_ns: float) -> tuple[str, fl
     return f'<g font-size="11">{"".join(grid + drawn)}</g>', y + 14
 
 
-def _boxes(track: Iterable[Row], pixel_ns: float) -> Iterator[tuple[int, float, float]]:
+def _boxes(track: Iterable[_Row], pixel_ns: float) -> Iterator[tuple[int, float, float]]:
     """Tile, start and end of each box of a track."""
     box = None
     for piece in track:
@@ -173,7 +173,7 @@ def load_curves(curves: Sequence[Curve], *, machine: str, n: int, note: str) -> 
     return _still(chart, "Latency against load", n, machine, note)
 
 
-def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: float = 0.2, of: str = "") -> Still:
+def tornado(table: _Table | pd.DataFrame, metric: str, *, machine: str, change: float = 0.2, of: str = "") -> Still:
     """Draw the effect of each factor on a metric, down and up, the strongest on top.
 
     Parameters
@@ -197,7 +197,7 @@ def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: f
         for row in _rows(rows.loc[order])
         for column, side in sides.items()
     ]
-    name = quantity(metric).description
+    name = _quantity(metric).description
     columns = {"pct": Column(f"change of {name}", "%"), "side": Column("")}
     chart = kinds.bars("pct", "factor", by="side", label="+.1f", rule=0)(bars, columns)
     note = f"One factor at a time, +-{change:.0%} or the nearest step; less is better."
@@ -205,8 +205,8 @@ def tornado(table: Table | pd.DataFrame, metric: str, *, machine: str, change: f
 
 
 def pareto_front(
-    table: Table | pd.DataFrame,
-    front: Table | pd.DataFrame,
+    table: _Table | pd.DataFrame,
+    front: _Table | pd.DataFrame,
     metrics: tuple[str, str],
     *,
     machine: str,
@@ -230,7 +230,7 @@ def pareto_front(
     """
     x, y = metrics
     rows, best = _frame(table).dropna(subset=[x, y]), _frame(front).sort_values([x, y])
-    columns = {"x": quantity(x), "y": quantity(y), "which": Column("")}
+    columns = {"x": _quantity(x), "y": _quantity(y), "which": Column("")}
     numbers = {tuple(place): str(i) for i, place in enumerate(best[[x, y]].to_numpy().tolist(), 1)}
     shown = [{"x": at[0], "y": at[1], "which": "on the front", "number": number} for at, number in numbers.items()]
     others = [tuple(place) for place in rows[[x, y]].to_numpy().tolist()]
@@ -241,10 +241,10 @@ def pareto_front(
     title = f"{_first_upper(columns['y'].description)} against {columns['x'].description}{_of(of)}"
     names = [f"{i}: {', '.join(map(str, row))}" for i, row in enumerate(best[list(label)].itertuples(index=False), 1)]
     front_is = f"Front by {', '.join(label)}. {'; '.join(names)}." if label else ""
-    return _still(kinds.over(line, dots), title, len(rows), machine, "Less is better in both.", front_is)
+    return _still(kinds.layered(line, dots), title, len(rows), machine, "Less is better in both.", front_is)
 
 
-def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *, machine: str, of: str = "") -> Still:
+def heat_map(table: _Table | pd.DataFrame, axes: tuple[str, str], metric: str, *, machine: str, of: str = "") -> Still:
     """Draw a metric over two axes; each cell is the minimum over the settings of the others.
 
     Parameters
@@ -265,12 +265,12 @@ def heat_map(table: Table | pd.DataFrame, axes: tuple[str, str], metric: str, *,
         rows.groupby(list(axes), sort=False)[metric].min().reset_index().set_axis(["x", "y", "value"], axis="columns")
     )
     columns = {"x": Column(axes[0]), "y": Column(axes[1])}
-    title = f"{_first_upper(quantity(metric).title)} by {axes[1]} and {axes[0]}{_of(of)}"
+    title = f"{_first_upper(_quantity(metric).title)} by {axes[1]} and {axes[0]}{_of(of)}"
     note = "Of several settings of other axes the least; empty: no result."
     return _still(kinds.heat("x", "y", "value", label=",.4~r")(_rows(least), columns), title, len(rows), machine, note)
 
 
-def quantity(column: str) -> Column:
+def _quantity(column: str) -> Column:
     """Return the quantity and the unit of a column, whose name ends with the unit.
 
     >>> quantity("run_ns").title, quantity("cube mesh").title
@@ -284,7 +284,7 @@ def _still(chart: Any, title: str, n: int, machine: str, *under: str) -> Still:
     return kinds.drawn(kinds.themed(chart, title, *filter(None, under), kinds.count(n, machine)))
 
 
-def _frame(table: Table | pd.DataFrame) -> pd.DataFrame:
+def _frame(table: _Table | pd.DataFrame) -> pd.DataFrame:
     """Table with a fresh index; a ValueError without rows."""
     import pandas as pd
 

@@ -137,10 +137,10 @@ def link_heatmap(share: Mapping[str, float], machine: Machine, *, title: str, no
 
 def _page(title: str, drawing: _Drawing, foot: Sequence[str], legend: str = "") -> str:
     drawing.draw()
-    return page(title, "".join(drawing.parts), drawing.height, foot, legend)
+    return still_page(title, "".join(drawing.parts), drawing.height, foot, legend)
 
 
-def page(title: str, drawn: str, height: float, foot: Sequence[str], legend: str = "") -> str:
+def still_page(title: str, drawn: str, height: float, foot: Sequence[str], legend: str = "") -> str:
     """Frame of a still around what is drawn, `height` [px] high: title, legend and lines of a caption."""
     below = _HEAD + height
     lines = below + (44 if legend else 8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from kernbench.analysis._critical_path import UNKNOWN, critical_path
+from kernbench.analysis._critical_path import _UNKNOWN, critical_path
 from kernbench.analysis._launches import calls, span
 from tests.components.one_pe import pointer
 
@@ -33,7 +33,9 @@ def chain(records, launches, start_ps, end_ps):
         assert all(part.ps > 0 for part in step.parts), step
     for a, b in pairwise(path.steps):
         assert a.end_ps == b.start_ps
-    unknown = [step for step in path.steps if step.because == UNKNOWN or any(p.resource == UNKNOWN for p in step.parts)]
+    unknown = [
+        step for step in path.steps if step.because == _UNKNOWN or any(p.resource == _UNKNOWN for p in step.parts)
+    ]
     assert not unknown
     return path
 

@@ -4,12 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.analysis._records import Launch, Records
-from kernbench.analysis._stages import LANES, ORDER, STAGES
+from kernbench.analysis._stages import LANES, ORDER, STAGE_KINDS
 from kernbench.analysis.breakdown import breakdown
 from tests.analysis.synthetic import records_of
 
 ROW = st.tuples(
-    st.sampled_from([kind for stage, kinds in STAGES.items() if stage not in ("composite", "host") for kind in kinds]),
+    st.sampled_from(
+        [kind for stage, kinds in STAGE_KINDS.items() if stage not in ("composite", "host") for kind in kinds]
+    ),
     st.integers(0, 40),
     st.integers(0, 15),
     st.integers(0, 2),
@@ -36,7 +38,7 @@ def by_the_instant(rows, pe, start, end):
     exclusive = dict.fromkeys(ORDER, 0)
     for t in range(start, end):
         busy = {row[0] for row in rows if row[3] == pe and row[1] <= t < row[2]}
-        stage = next((stage for stage, kinds in STAGES.items() if busy & set(kinds)), "wait")
+        stage = next((stage for stage, kinds in STAGE_KINDS.items() if busy & set(kinds)), "wait")
         exclusive[stage] += 1000
     return exclusive
 

@@ -18,7 +18,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.collective import run as run_collective
 from kernbench.studies import gemm
-from kernbench.studies.ccl import Case
+from kernbench.studies.ccl import PlannedCollective
 from tests.analysis.causes import wrong
 from tests.analysis.paths import STEPS, program
 from tests.analysis.test_critical_path import FOUR, MACHINE, overrides
@@ -69,7 +69,7 @@ def test_many_pes_maps_copies_and_launches(bench, log):
 @pytest.mark.parametrize("name", names(load_ccl_config(default_ccl_path())))
 def test_collectives(name, kind):
     algorithm = replace(resolve_algorithm_config(name, default_ccl_path()), buffer_kind=kind, world_size=None)
-    assert not wrong(run_collective(FOUR, Case(FOUR, algorithm).plan, 65536).result.records)
+    assert not wrong(run_collective(FOUR, PlannedCollective(FOUR, algorithm).plan, 65536).result.records)
 
 
 @pytest.mark.parametrize("variant", ["ref_ref", "load_ref", "load_load"])

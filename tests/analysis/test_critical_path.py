@@ -19,7 +19,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.collective import run as run_collective
 from kernbench.studies import gemm
-from kernbench.studies.ccl import Case
+from kernbench.studies.ccl import PlannedCollective
 from kernbench.topology.builder import resolve_topology
 from tests.analysis.paths import STEPS, checked, program
 from tests.components.one_pe import engine_of, launch, pointer
@@ -192,4 +192,4 @@ def test_messages_between_pes(exchange, n_slots, kind):
 def test_collectives_with_queues_in_memory(name, kind):
     """A memory's busy time may begin with a part of a message, which is sent as parts are."""
     algorithm = replace(resolve_algorithm_config(name, default_ccl_path()), buffer_kind=kind, world_size=None)
-    checked(run_collective(FOUR, Case(FOUR, algorithm).plan, 65536).result.records)
+    checked(run_collective(FOUR, PlannedCollective(FOUR, algorithm).plan, 65536).result.records)

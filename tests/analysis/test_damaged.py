@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import kernbench as kb
-from kernbench.analysis._manifest import UNKNOWN, digest_of
+from kernbench.analysis._manifest import UNKNOWN_MANIFEST, digest_of
 from kernbench.config._files import MOST_SMALL_ARRAYS
 from kernbench.errors import ConfigError
 from kernbench.runtime_api.context import session
@@ -103,7 +103,7 @@ def rewritten(data, path, change):
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     np.savez_compressed(path, **arrays)
     with zipfile.ZipFile(path, "a") as file:
-        file.comment = UNKNOWN.comment(digest_of(arrays))
+        file.comment = UNKNOWN_MANIFEST.comment(digest_of(arrays))
     return path
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernbench.analysis._launches import calls, chosen, labels
+from kernbench.analysis._launches import calls, chosen_launches, labels
 from kernbench.analysis._records import Launch
 from kernbench.errors import KernbenchError
 
@@ -31,16 +31,16 @@ def test_no_two_calls_have_one_label():
 
 def test_a_label_means_the_call_and_a_launch_itself():
     found = launches(("sum", 0, "q"), ("sum", 1, "q"), ("gemm", 0, ""))
-    assert chosen(found, "sum") == ("sum", found[:2])
-    assert chosen(found, found[1]) == ("sum on sip1", [found[1]])
+    assert chosen_launches(found, "sum") == ("sum", found[:2])
+    assert chosen_launches(found, found[1]) == ("sum on sip1", [found[1]])
 
 
 def test_an_unknown_launch_is_answered_with_those_that_there_are():
     found = launches(("sum", 0, ""), ("sum", 0, ""), ("gemm", 0, ""))
     with pytest.raises(KernbenchError) as error:
-        chosen(found, "gem")
+        chosen_launches(found, "gem")
     assert str(error.value) == "no launch of this run is 'gem'; did you mean gemm? known: sum, gemm; up to sum #2"
     with pytest.raises(KernbenchError, match=r"no launch of this run is 'gemm on sip3 from 0.50 ns on'; .*known: sum"):
-        chosen(found, Launch("gemm", 500, 900, 3))
+        chosen_launches(found, Launch("gemm", 500, 900, 3))
     with pytest.raises(KernbenchError, match=r"'sum'; it launched nothing$"):
-        chosen([], "sum")
+        chosen_launches([], "sum")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.analysis._records import COLUMNS, CommandInfo, DramActivity, Launch, LinkTable, Records
+from kernbench.analysis._records import LOG_COLUMNS, CommandInfo, DramActivity, Launch, LinkTable, Records
 from tests.analysis.synthetic import records_of
 
 
@@ -59,7 +59,7 @@ def test_a_file_holds_everything(records, tmp_path):
     again = Records.load(path)
     assert again.drams == records.drams
     assert again.digest() == records.digest()
-    for name, dtype in COLUMNS.items():
+    for name, dtype in LOG_COLUMNS.items():
         assert getattr(again, name).dtype == dtype
     assert (again.commands, again.launches, again.machine) == (records.commands, records.launches, records.machine)
     assert again.links.bw_gbs.tolist() == [256.0]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.analysis._records import Records, Stage
+from kernbench.analysis._records import Records, StageWork
 from kernbench.kernels.gemm import STAGINGS
 from kernbench.studies import gemm
 from kernbench.topology.builder import resolve_topology
@@ -19,7 +19,7 @@ DMA = ("dma_in", "dma_out")
 
 
 def stages_of(records):
-    return sorted(Stage._make(row) for row in records.dependencies.stages.tolist())
+    return sorted(StageWork._make(row) for row in records.dependencies.stages.tolist())
 
 
 def summed(records):

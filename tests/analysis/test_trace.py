@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernbench.analysis._records import CREDIT, PART
-from kernbench.analysis.trace import PATH, trace_events
+from kernbench.analysis.trace import _PATH, trace_events
 from kernbench.benches.registry import run
 from kernbench.topology.builder import resolve_topology
 
@@ -56,7 +56,7 @@ def test_times_are_those_of_the_records_to_the_picosecond(trace, result):
     for op in records:
         assert kept[op.start_ps, op.end_ps, op.kind] >= 1
     assert sum(n for (_, _, kind), n in kept.items() if kind in records.kinds) == len(records)
-    path = slices(trace, PATH)
+    path = slices(trace, _PATH)
     assert sum(round(e["dur"] * 1e6) for e in path) == records.makespan_ps
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from kernbench.analysis._transfer import Leg, message
+from kernbench.analysis._transfer import TransferLeg, message_parts
 from kernbench.analysis._what_if import COVERED, leaves
 from kernbench.analysis._what_if._quantities import Quantities
 from kernbench.benches.registry import run as run_bench
@@ -21,7 +21,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.collective import run as run_collective
 from kernbench.studies import attention, gemm, gqa
-from kernbench.studies.ccl import Case
+from kernbench.studies.ccl import PlannedCollective
 from kernbench.topology.builder import resolve_topology
 from tests.analysis.test_critical_path import FOUR
 
@@ -200,7 +200,7 @@ def test_messages_may_overtake():
     """Where a memory is slower, what does not need it is no longer behind what does."""
     algorithm = replace(resolve_algorithm_config("ring_allreduce_hbm", default_ccl_path()), world_size=None)
     result, exact = (
-        run_collective(machine, Case(machine, algorithm).plan, 65536).result
+        run_collective(machine, PlannedCollective(machine, algorithm).plan, 65536).result
         for machine in (FOUR, FOUR.with_(["cube.hbm.channel_bw_gbs=8"]))
     )
     assert result.what_if("cube.hbm.channel_bw_gbs=8").predicted_ns == pytest.approx(exact.latency_ns, rel=0.05)
@@ -337,7 +337,7 @@ def test_a_message_takes_its_time_alone_down_to_the_last_flit(nbytes):
     route = int(dependencies.transfers["route"][row])
     path = [dependencies.nodes[i] for i in dependencies.routes[route]]
     edges = [machine.graph.edge(*ends) for ends in pairwise(path)]
-    alone = message([Leg(e.bw_gbs, e.latency_ps, 0, e.header_bytes) for e in edges], nbytes).total
+    alone = message_parts([TransferLeg(e.bw_gbs, e.latency_ps, 0, e.header_bytes) for e in edges], nbytes).total
     quantities = Quantities(records)
     number = quantities.transit(route, nbytes)
     assert quantities.now(number) == alone
@@ -347,8 +347,8 @@ def test_a_message_takes_its_time_alone_down_to_the_last_flit(nbytes):
             e.bw_gbs / (ratio if "router" in {machine.graph.node(e.src).kind, machine.graph.node(e.dst).kind} else 1)
             for e in edges
         ]
-        alone = message(
-            [Leg(bw, e.latency_ps, 0, e.header_bytes) for bw, e in zip(slower, edges, strict=True)], nbytes
+        alone = message_parts(
+            [TransferLeg(bw, e.latency_ps, 0, e.header_bytes) for bw, e in zip(slower, edges, strict=True)], nbytes
         ).total
         fields = ("cube.noc.link_bw_gbs", "cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
         assert quantities.on(dict.fromkeys(fields, ratio), {})[number] == alone

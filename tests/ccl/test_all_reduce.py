@@ -9,7 +9,7 @@ import pytest
 
 from kernbench.ccl import algorithms
 from kernbench.ccl._schedule import Chunking
-from kernbench.ccl.stages import Ring, all_reduce, cycle
+from kernbench.ccl.stages import Ring, all_reduce_steps, cycle
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.errors import ConfigError
 from tests.ccl.cases import DTYPES, OPS, OVER_GRIDS, OVER_LEVELS, OVER_RANKS, built, check, grid
@@ -102,7 +102,7 @@ PES_OF_8_CUBES = [(cube, pe) for cube in range(8) for pe in range(8)]
 
 def test_messages_are_no_more_than_steps_where_they_are_short():
     def sent(levels, n):
-        return sum(len(step.to) for step in all_reduce(levels, (0, n), Chunking(itemsize=2)))
+        return sum(len(step.to) for step in all_reduce_steps(levels, (0, n), Chunking(itemsize=2)))
 
     pes, cubes, sips = Ring(3, 8, "local_E", "local_W"), cycle(5, 4, 4), Ring(2, 6, "global_E", "global_W")
     assert sent([pes, cubes, sips], 1024) == 2 * (7 + 15 + 5)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 import kernbench as kb
-from kernbench.ccl.bounds import NEEDS, Bounds
+from kernbench.ccl.bounds import _NEEDS, Bounds
 from kernbench.errors import KernbenchError
 
 S = 1 << 20
@@ -56,7 +56,7 @@ def test_latency_grows_with_the_distance_of_sips():
     assert [b - a for a, b in pairwise(latencies)] == pytest.approx([50, 100])
 
 
-@pytest.mark.parametrize("collective", NEEDS)
+@pytest.mark.parametrize("collective", _NEEDS)
 def test_what_a_collective_takes(collective):
     bound = Bounds(kb.load("preset:default", {"system.sips.count": 4}), leaders(4)).of(collective, S)
     sent = {"all_reduce": 6, "barrier": 0}.get(collective, 3)

@@ -10,7 +10,7 @@ import pytest
 import kernbench as kb
 from kernbench.ccl.algorithm import algorithm
 from kernbench.ccl.algorithms import all_reduce
-from kernbench.ccl.alpha_beta import MESSAGES
+from kernbench.ccl.alpha_beta import _MESSAGES
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.stages import Ring
 from kernbench.ccl.tuner import Tuner
@@ -40,7 +40,7 @@ def measured_on(machine, simulate):
     """Return a function that measures messages on a machine, and takes candidates to `simulate`."""
 
     def either(plan, *of):
-        return (simulator(machine) if plan.algorithm.name == MESSAGES else simulate)(plan, *of)
+        return (simulator(machine) if plan.algorithm.name == _MESSAGES else simulate)(plan, *of)
 
     return either
 

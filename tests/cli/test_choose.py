@@ -151,7 +151,7 @@ def test_an_interrupt_keeps_what_is_known(asked, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(best, "simulated", interrupted)
+    monkeypatch.setattr(best, "_simulated", interrupted)
     assert main([*asked, "--workers", "1", *SMALL]) == 1
     text, error = capsys.readouterr()
     assert "estimates, not simulated" in text

@@ -275,7 +275,7 @@ def test_all_milestones_are_announced_and_the_smallest_runs_first(capsys, monkey
         return milestone.MilestoneReport(milestone.folder(), found=False)
 
     monkeypatch.setattr(milestone, "run", run)
-    monkeypatch.setattr(milestone, "NEEDS", {})
+    monkeypatch.setattr(milestone, "_NEEDS", {})
     assert main(["milestone", "--all"]) == 0
     said = capsys.readouterr()
     assert said.err == f"making 7 reports: {', '.join(ran)}\n"
@@ -313,7 +313,7 @@ def test_a_milestone_whose_packages_are_missing_is_left_out_of_all_and_listed_wi
         return milestone.MilestoneReport(milestone.folder(), found=False)
 
     monkeypatch.setattr(milestone, "run", run)
-    monkeypatch.setattr(milestone, "NEEDS", {"models": ("numpy", "no_such_module")})
+    monkeypatch.setattr(milestone, "_NEEDS", {"models": ("numpy", "no_such_module")})
     assert main(["milestone", "--all"]) == 0
     assert "models: left out; it needs no_such_module: make frontends" in capsys.readouterr().out
     assert len(ran) == 6
@@ -325,7 +325,7 @@ def test_a_milestone_whose_packages_are_missing_is_left_out_of_all_and_listed_wi
 
 
 def test_a_milestone_whose_packages_are_missing_is_an_error_by_name(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(milestone, "NEEDS", {"probe": ("no_such_module",)})
+    monkeypatch.setattr(milestone, "_NEEDS", {"probe": ("no_such_module",)})
     assert main(["milestone", "probe", "--out", str(tmp_path / "out")]) == 2
     assert "probe: needs no_such_module: make frontends" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.analysis._records import CREDIT, PART
-from kernbench.analysis._transfer import Leg, message
+from kernbench.analysis._transfer import TransferLeg, message_parts
 from kernbench.policy.address.phyaddr import PhysAddr
 from kernbench.sim_engine._host_requests import QueueSpec
 from kernbench.sim_engine.engine import GraphEngine
@@ -88,18 +88,18 @@ def launch(engine: GraphEngine, programs: Mapping[Place, Callable[[Any], None]],
         )  # fmt: skip
 
 
-def legs(engine: GraphEngine, src: str, dst: str) -> list[Leg]:
+def legs(engine: GraphEngine, src: str, dst: str) -> list[TransferLeg]:
     """Return the links from a node to another."""
     graph, found = engine.machine.graph, []
     for link in engine.network.route(src, dst).links:
         edge, node = graph.edge(link.src, link.dst), graph.node(link.dst).overhead_ps
-        found.append(Leg(edge.bw_gbs, edge.latency_ps - node, node))
+        found.append(TransferLeg(edge.bw_gbs, edge.latency_ps - node, node))
     return found
 
 
 def way_ps(engine: GraphEngine, src: Place, dst: Place, nbytes: int) -> int:
     """Return the closed form of a message from a PE to another, the machine being idle."""
-    return message(legs(engine, naming.pe_dma(*src), naming.pe_dma(*dst)), nbytes).total
+    return message_parts(legs(engine, naming.pe_dma(*src), naming.pe_dma(*dst)), nbytes).total
 
 
 def moves(engine: GraphEngine, kind: int) -> list[dict[str, int]]:

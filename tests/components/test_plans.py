@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kernbench as kb
-from kernbench.components.builtin.pe_scheduler import Grid
+from kernbench.components.builtin.pe_scheduler import TileGrid
 from kernbench.kernels.gemm import gemm
 from kernbench.policy.placement.dp import DPPolicy
 
@@ -56,7 +56,7 @@ def test_equal_commands_of_a_pe_are_kept_once():
 
 
 def test_a_ragged_grid_counts_its_true_elements():
-    grid = Grid(3, 5, 2, 4, itemsize=2)
+    grid = TileGrid(3, 5, 2, 4, itemsize=2)
     assert sum(grid.elements(r, c) for r in range(2) for c in range(2)) == 15
     packed = sorted(grid.packed(r, c) for r in range(2) for c in range(2))
     assert packed[0][0] == 0

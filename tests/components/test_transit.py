@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernbench.errors import ConfigError
-from kernbench.policy._routing import Router
+from kernbench.policy._routing import RouteTable
 from kernbench.topology._naming import hbm, pe_dma
 from kernbench.topology.builder import resolve_topology
 from tests.components.slow_parts import CountingRouter, StallingRouter
@@ -24,7 +24,7 @@ def end(nbytes=256, src=PE, dst=FAR, **overrides) -> int:
 
 def routers(src=PE, dst=FAR) -> int:
     machine = resolve_topology("preset:default")
-    return sum(machine.graph.node(n).kind == "router" for n in Router(machine.graph).path(src, dst))
+    return sum(machine.graph.node(n).kind == "router" for n in RouteTable(machine.graph).path(src, dst))
 
 
 def test_a_slower_router_by_dotted_path():
@@ -38,7 +38,8 @@ def test_routers_in_the_same_place_of_two_cubes_may_differ():
     machine = resolve_topology("preset:default")
     ends = {"src": pe_dma(0, 4, 0), "dst": hbm(0, 7, 0)}  # over the same routers of cubes 5 and 6
     slower = sum(
-        machine.graph.node(n).kind == "router" and ".cube6." in n for n in Router(machine.graph).path(*ends.values())
+        machine.graph.node(n).kind == "router" and ".cube6." in n
+        for n in RouteTable(machine.graph).path(*ends.values())
     )
     assert 0 < slower < routers(**ends)
     assert (

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from kernbench.analysis._critical_path import _BECAUSE, _ENDS
-from kernbench.analysis._resources import COMPONENTS, LINKS
+from kernbench.analysis._resources import LINKS, RESOURCES
 from kernbench.config._kinds import DURATION
 from kernbench.config._schema import machine_keys, settings
 from kernbench.topology.builder import resolve_topology
@@ -138,7 +138,7 @@ def test_a_sensitivity_study_changes_it(said):
 
 
 def test_every_resource_has_the_keys_that_set_it():
-    resources = {*COMPONENTS.values(), *LINKS.values()}
+    resources = {*RESOURCES.values(), *LINKS.values()}
     named = {name for key in machine_keys() for name in key.sets}
     assert resources <= named
     assert {part for key in machine_keys() for part in key.parts} <= set(_LABELS)
@@ -149,5 +149,5 @@ def test_every_resource_has_the_keys_that_set_it():
 
 
 def test_a_prediction_knows_one_latency_of_each_link_and_component():
-    several = [name for name in (*COMPONENTS.values(), *LINKS.values()) if len(settings(name, DURATION)) > 1]
+    several = [name for name in (*RESOURCES.values(), *LINKS.values()) if len(settings(name, DURATION)) > 1]
     assert several == ["host, start of launches"]  # which predictions leave out

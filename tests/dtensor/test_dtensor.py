@@ -12,7 +12,7 @@ from kernbench import dtensor as dt
 from kernbench._dtypes import float32
 from kernbench.dtensor import Partial, Replicate, Shard
 from kernbench.dtensor._placements import local_part
-from kernbench.dtensor._redistribute import empty, relaid
+from kernbench.dtensor._redistribute import allocate, relaid
 from kernbench.errors import KernbenchError, PlacementError
 from tests.slow import slow_after
 from tests.tp.test_layers import machine
@@ -307,7 +307,7 @@ def test_what_is_made_of_a_part_of_a_tensor_is_placed_by_rows():
     def program(torch, mesh):
         x = torch.tensor(np.arange(12, dtype=np.float32).reshape(4, 3), device="ahbm", dp=COLUMNS)
         for whole in (x[0:0], x[:], x.to(torch.float16)):
-            assert empty(whole, (4, 3)).layout.dp == COLUMNS
+            assert allocate(whole, (4, 3)).layout.dp == COLUMNS
         part = torch.tensor(x.numpy(), device="ahbm", dp=ROWS)[1:]
         moved = dt.DTensor.from_local(part, mesh, [Shard(0)]).redistribute(placements=[Shard(1)])
         assert moved.to_local().layout.dp == ROWS

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.dtensor import _ops as ops
-from kernbench.dtensor._placements import Partial, Replicate, Shard, local_part, normalized, plan
+from kernbench.dtensor._placements import Partial, Replicate, Shard, local_part, normalized, plan_moves
 from kernbench.errors import PlacementError
 
 PLACEMENT = st.sampled_from([Replicate(), Shard(0), Shard(1), Partial()])
@@ -60,19 +60,19 @@ def moved(held, mesh, move):
 def test_planned_moves_give_the_target(shape, mesh, source, target):
     if any(isinstance(b, Partial) and isinstance(a, Shard) for a, b in zip(source, target, strict=True)):
         with pytest.raises(PlacementError, match="a part is not a summand"):
-            plan(source, target)
+            plan_moves(source, target)
         return
     whole = np.arange(1.0, 1 + shape[0] * shape[1]).reshape(shape)
     held = parts(whole, mesh, source)
-    for move in plan(source, target):
+    for move in plan_moves(source, target):
         held = moved(held, mesh, move)
     for at, want in parts(whole, mesh, target).items():
         np.testing.assert_allclose(held[at], want, rtol=1e-12)
 
 
 def test_nothing_is_moved_for_nothing():
-    assert plan([Shard(0), Partial()], [Shard(0), Partial()]) == []
-    [move] = plan([Shard(0), Replicate()], [Shard(1), Replicate()])
+    assert plan_moves([Shard(0), Partial()], [Shard(0), Partial()]) == []
+    [move] = plan_moves([Shard(0), Replicate()], [Shard(1), Replicate()])
     assert (move.axis, move.source, move.target) == (0, Shard(0), Shard(1))
 
 
@@ -95,7 +95,7 @@ def test_wrong_placements_are_refused():
 def test_matmul_rules_hold_for_values(a, b):
     rng = np.random.default_rng(0)
     x, y, mesh = rng.standard_normal((6, 5)), rng.standard_normal((5, 7)), (3,)
-    inputs, result = ops.choose(ops.MATMUL, (a, b), (x.nbytes, y.nbytes), 3)
+    inputs, result = ops._choose(ops.MATMUL, (a, b), (x.nbytes, y.nbytes), 3)
     left, right = (parts(z, mesh, [placement]) for z, placement in zip((x, y), inputs, strict=True))
     for at, want in parts(x @ y, mesh, [result]).items():
         got = left[at] @ right[at]
@@ -106,12 +106,12 @@ def test_matmul_rules_hold_for_values(a, b):
 
 def test_rules_that_apply_are_taken_as_they_are():
     for operands, result in ops.MATMUL:
-        assert ops.choose(ops.MATMUL, operands, (1, 1), 4) == (operands, result)
-    assert ops.choose(ops.elementwise(2, 2, True), (Partial(), Partial()), (1, 1), 2)[1] == Partial()
+        assert ops._choose(ops.MATMUL, operands, (1, 1), 4) == (operands, result)
+    assert ops._choose(ops._elementwise(2, 2, True), (Partial(), Partial()), (1, 1), 2)[1] == Partial()
 
 
 def test_other_placements_are_changed_where_least_is_moved():
-    free = ops.choose(ops.elementwise(2, 2, False), (Shard(0), Replicate()), (1, 1), 4)
+    free = ops._choose(ops._elementwise(2, 2, False), (Shard(0), Replicate()), (1, 1), 4)
     assert free == ((Shard(0), Shard(0)), Shard(0))
-    assert ops.choose(ops.elementwise(2, 1, False), (Partial(),), (1,), 4)[1] == Shard(0)
-    assert ops.choose(ops.MATMUL, (Shard(0), Shard(1)), (8, 1), 4) == ((Shard(0), Replicate()), Shard(0))
+    assert ops._choose(ops._elementwise(2, 1, False), (Partial(),), (1,), 4)[1] == Shard(0)
+    assert ops._choose(ops.MATMUL, (Shard(0), Shard(1)), (8, 1), 4) == ((Shard(0), Replicate()), Shard(0))

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from kernbench.notebook._job import Job, Options
+from kernbench.notebook._job import Options, RunJob
 from kernbench.sim_engine._limits import Limits
 from kernbench.topology.builder import resolve_topology
 
@@ -41,7 +41,7 @@ def catches(*_):
 
 def job(program, **more):
     ends = []
-    made = Job(resolve_topology("preset:small"), program, "mine", Options(), lambda _: None, ends.append, **more)
+    made = RunJob(resolve_topology("preset:small"), program, "mine", Options(), lambda _: None, ends.append, **more)
     made.start()
     return made, ends
 

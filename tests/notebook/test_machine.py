@@ -8,7 +8,7 @@ import yaml
 import kernbench as kb
 from kernbench import config
 from kernbench.errors import ConfigError, HostError
-from kernbench.notebook._machine import MachineForm, groups, machine_yaml
+from kernbench.notebook._machine import MachineForm, field_groups, machine_yaml
 from kernbench.viz._fields import fields
 
 
@@ -24,7 +24,7 @@ def test_every_value_of_a_machine_file_has_a_field_in_one_group():
 
     content = config.load_yaml(config.preset_path("default"))
     assert set(leaves(content)) - {"schema_version"} <= set(fields())
-    grouped = [field.path for group in groups().values() for field in group]
+    grouped = [field.path for group in field_groups().values() for field in group]
     assert sorted(grouped) == sorted(fields())
 
 

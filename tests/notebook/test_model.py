@@ -14,7 +14,7 @@ import kernbench as kb
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.notebook import _job as job
 from kernbench.notebook import _model as model
-from kernbench.notebook._job import _BEAT_S, READING, Job
+from kernbench.notebook._job import _BEAT_S, READING_RESULT, RunJob
 from kernbench.notebook._live import COMPUTING, MAKING
 from kernbench.notebook._model import CANCELLED, DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer
 from kernbench.notebook._panels import state_html
@@ -132,7 +132,7 @@ def test_a_run_is_done_when_its_result_is_shown_and_no_earlier(explorer):
     small_gemm(explorer)
     assert run(explorer).status == DONE
     first = next(i for i, (_, _, result) in enumerate(states) if result is not None)
-    assert states[first][:2] == (RUNNING, READING), "listeners show it first"
+    assert states[first][:2] == (RUNNING, READING_RESULT), "listeners show it first"
     assert [status for status, *_ in states[first + 1 :]] == [DONE, DONE]
 
 
@@ -469,13 +469,13 @@ def test_a_smaller_machine_makes_a_parameter_wrong(explorer):
 def test_a_run_that_is_about_to_start_can_be_waited_for(explorer, monkeypatch):
     # A run that ends may start another, in its own thread, while its user waits.
     waited = []
-    start = Job.start
+    start = RunJob.start
 
-    def started(self: Job, after: Job | None = None) -> None:
+    def started(self: RunJob, after: RunJob | None = None) -> None:
         waited.append(explorer.wait(0))
         start(self, after)
 
-    monkeypatch.setattr(Job, "start", started)
+    monkeypatch.setattr(RunJob, "start", started)
     run(explorer)
     assert waited == [False]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 
 import kernbench as kb
-from kernbench.benches._parameters import parameters_of
+from kernbench.benches._parameters import signature_parameters
 from kernbench.errors import ConfigError
 from kernbench.notebook._workloads import workloads
 from kernbench.studies.study import Choices, explorations
@@ -32,7 +32,7 @@ def program(
     """
 
 
-PARAMETERS = {x.name: x for x in parameters_of(program)}
+PARAMETERS = {x.name: x for x in signature_parameters(program)}
 
 
 def test_every_parameter_with_a_default_is_asked_for():
@@ -86,7 +86,7 @@ def test_a_parameter_without_a_field_is_refused():
         pass
 
     with pytest.raises(ConfigError, match=r"shape: .* has no field in a panel"):
-        parameters_of(odd)
+        signature_parameters(odd)
 
 
 def test_studies_and_benches_appear_by_themselves():

@@ -26,7 +26,7 @@ def test_the_notebook_is_found_from_below_and_from_elsewhere(tmp_path, monkeypat
 
 def test_where_there_is_none_a_remedy_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(serve, "NOTEBOOK", "no_such.ipynb")
+    monkeypatch.setattr(serve, "_NOTEBOOK", "no_such.ipynb")
     with pytest.raises(ConfigError, match=r"run this in a checkout of kernbench, or call kernbench\.notebook\.explore"):
         serve.notebook()
 

@@ -132,7 +132,7 @@ def test_search_finds_each_receive_and_says_what_the_log_says(page, runs):
     assert f"{op.nbytes:,} B, {op.nbytes * 1000 / (op.end_ps - op.start_ps):,.0f} GB/s" in said
     assert does(page, "return shared.selected") == op.component
     press(page, "f")  # the interval is now in the middle of the window: it has the colour of its stage
-    assert column(page, 0.5).count(palette.STAGES["recv"].lower()) >= 10
+    assert column(page, 0.5).count(palette.STAGE_COLOURS["recv"].lower()) >= 10
     search(page, "no such thing")
     assert page.text(".kbp-matches") == "no match"
 
@@ -305,5 +305,5 @@ def test_two_runs_are_aligned_at_their_launch(page, runs):
     search(page, "launch")
     assert f"B \u2212 A: +{ns(took[1] - took[0])}" in page.text(".kbp-said")
     press(page, "f")  # the launch of B is the middle third of the window; both begin there
-    launches = [column(page, share).count(palette.STAGES["launch"].lower()) for share in (0.323, 0.343)]
+    launches = [column(page, share).count(palette.STAGE_COLOURS["launch"].lower()) for share in (0.323, 0.343)]
     assert launches[1] - launches[0] > 25  # two boxes of 16 pixels

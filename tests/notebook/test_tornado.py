@@ -83,7 +83,7 @@ def test_bars_are_predicted_at_once_and_simulated_one_by_one(explorer):
 
 def test_what_the_cache_has_is_not_simulated_again(explorer, monkeypatch):
     assert fill(explorer, lambda _: None).wait(LONG_S)
-    monkeypatch.setattr(model, "Job", None)
+    monkeypatch.setattr(model, "RunJob", None)
     heard = Heard()
     assert fill(explorer, heard).wait(LONG_S)
     assert heard[-1].done == heard[-1].total == len(bars(heard[-1]))

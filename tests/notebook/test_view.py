@@ -15,9 +15,9 @@ from kernbench.analysis._what_if import _graph
 from kernbench.notebook import LiveRun, TopologyPicker, explore
 from kernbench.notebook import _model as model
 from kernbench.notebook._export import EXPORTS
-from kernbench.notebook._panels import WHOLE, why_html
+from kernbench.notebook._panels import WHOLE, _why_html
 from kernbench.notebook._runs import RunsTab
-from kernbench.notebook._serve import PAGE
+from kernbench.notebook._serve import _PAGE
 from kernbench.points._cache import default_cache
 from kernbench.viz import _scene
 from kernbench.viz._scene import run_section
@@ -74,7 +74,7 @@ def test_why_answers_for_one_launch_as_long_as_runs_have_it(ran):
     (launch,) = result.launches
     assert panel.of.options == (WHOLE, launch.name)
     panel.of.value = launch.name
-    assert why_html(result.why(launch.name)) in panel.html["Why"].value
+    assert _why_html(result.why(launch.name)) in panel.html["Why"].value
     assert text(panel.html["Why"]) != whole
     ran.workload.inputs["k"].control.value = "128"
     ran.bar.run.click()
@@ -85,7 +85,7 @@ def test_why_answers_for_one_launch_as_long_as_runs_have_it(ran):
     ran.bar.run.click()
     assert ran.explorer.wait(LONG_S)
     assert panel.of.value == "gemm 64x128x64 ref_ref"
-    assert why_html(ran.explorer.result.why(panel.of.value)) in panel.html["Why"].value
+    assert _why_html(ran.explorer.result.why(panel.of.value)) in panel.html["Why"].value
 
 
 def test_a_change_is_simulated_by_itself(ran, monkeypatch):
@@ -218,7 +218,7 @@ def page(monkeypatch):
     """The process of a served page, whose memory `explore` limits for good."""
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_DATA)
-    monkeypatch.setenv(PAGE, "1")
+    monkeypatch.setenv(_PAGE, "1")
     yield
     resource.setrlimit(resource.RLIMIT_DATA, limits)
 
@@ -376,7 +376,7 @@ def test_the_picture_shows_the_critical_path(ran):
 
 
 def test_the_first_prediction_finds_its_graph_made(ran, monkeypatch):
-    monkeypatch.setattr(_graph, "Timing", None)
+    monkeypatch.setattr(_graph, "_Timing", None)
     records = ran.result.records
     question = {
         "do": "what_if",
@@ -469,7 +469,7 @@ def test_a_limit_that_steps_waited_for_is_told_once():
         torch.collective([torch.empty(1 << 15, dtype="f16", device=f"ahbm:{i}") for i in range(2)], "tree_allreduce")
     why = torch.result.why()
     (limit,) = why.limits()
-    assert why_html(why).count(escape(limit)) == 1
+    assert _why_html(why).count(escape(limit)) == 1
 
 
 @pytest.mark.parametrize("what", list(EXPORTS))

@@ -11,7 +11,7 @@ from kernbench import DPPolicy
 from kernbench.errors import ArgumentError
 from kernbench.ops import attention
 from kernbench.ops.attention import Attention, Heads
-from kernbench.runtime_api._operators import attend
+from kernbench.runtime_api._operators import _attend
 
 MACHINE = kb.load("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
 ROWS = DPPolicy(cube="row_wise", pe="row_wise")
@@ -54,7 +54,7 @@ def found(q, k, v, mask=None, place="one PE", behind=None, gqa=False, machine=MA
             function = torch.nn.functional.scaled_dot_product_attention
             out = function(*tensors, mask, enable_gqa=gqa, **options)
         else:
-            out = attend(*tensors, mask, behind, None, gqa)
+            out = _attend(*tensors, mask, behind, None, gqa)
         result = out.numpy()
         return result, [x.name for x in torch.result.launches[before:]]
 

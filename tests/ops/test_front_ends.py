@@ -10,7 +10,7 @@ from kernbench import DPPolicy, dtensor, tp
 from kernbench.errors import ArgumentError
 from kernbench.ops._routes import host_ns
 from kernbench.ops._stored import Stored
-from kernbench.ops.matmul import PLACEMENTS, Product, choose
+from kernbench.ops.matmul import PLACEMENTS, Product, choose_placement
 from kernbench.runtime_api import _products
 
 MACHINE = kb.load("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
@@ -165,7 +165,7 @@ def test_a_sum_of_nothing_is_not_split():
     nothing = Stored.strided((4, 0), (1, 1), [])
     product = Product(4, 4, 0, "float16", nothing, Stored.strided((0, 4), (4, 1), []))
     with pytest.raises(ArgumentError, match="'split-K': k = 0, so there is no sum to split"):
-        choose(MACHINE, product, "split-K")
+        choose_placement(MACHINE, product, "split-K")
 
 
 def overwrite(w, *, tl):

@@ -5,7 +5,7 @@ import pytest
 
 from kernbench.ops._stored import Stored
 from kernbench.ops.matmul import COLUMNS, GRID, ROWS
-from kernbench.studies.layers import Product, run
+from kernbench.studies.layers import StoredProduct, run
 from kernbench.topology.builder import resolve_topology
 from kernbench.triton_emu._memory_ops import Access
 from kernbench.triton_emu._places import Affine, Pieces
@@ -72,7 +72,7 @@ def test_a_product_makes_index_arrays_for_values_only(machine, data, monkeypatch
     for owner in (Affine, Pieces):
         counted(owner, "array")
     counted(Access, "of")
-    result, _ = run(machine, Product(128, 1280, 256, "2-D"), data=data)
+    result, _ = run(machine, StoredProduct(128, 1280, 256, "2-D"), data=data)
     pes = 128  # each loads a block of A, and narrow shards of B side by side: not in the order of the tile
     assert len(result.records.of_kind("load")) == 2 * pes
     assert bool(made) == data

@@ -31,7 +31,7 @@ class Routes:
         last = a.sip if b.sip is None else b.sip
         return [*self._to_noc(src, first, conn), *self._nocs(first, last), *self._from_noc(dst, last, conn)]
 
-    def _connection(self, a: naming.Place, b: naming.Place) -> int:
+    def _connection(self, a: naming.ParsedId, b: naming.ParsedId) -> int:
         """M3.3."""
         if "m_cpu" in (a.kind, b.kind):
             return 0

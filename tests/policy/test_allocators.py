@@ -11,7 +11,7 @@ from kernbench._units import GIB, MIB
 from kernbench.errors import AllocationError
 from kernbench.policy.address.allocator import AddressConfig, Allocators, FirstFit, PEMemAllocator
 from kernbench.policy.address.phyaddr import ADDRESS_BITS
-from kernbench.policy.address.va_allocator import PAGE, VirtualAllocator
+from kernbench.policy.address.va_allocator import _PAGE, VirtualAllocator
 from tests.topology.machines import default
 
 CONFIG = AddressConfig(
@@ -131,8 +131,8 @@ def test_virtual_ranges_never_touch_and_are_no_physical_addresses(sizes):
     space = VirtualAllocator()
     ranges = sorted((space.alloc(nbytes), nbytes) for nbytes in sizes)
     assert ranges[0][0] >= 1 << ADDRESS_BITS
-    assert all(va % PAGE == 0 for va, _ in ranges)
-    assert all(a + n + PAGE <= b for (a, n), (b, _) in pairwise(ranges)), "nobody's bytes between two tensors"
+    assert all(va % _PAGE == 0 for va, _ in ranges)
+    assert all(a + n + _PAGE <= b for (a, n), (b, _) in pairwise(ranges)), "nobody's bytes between two tensors"
     for va, _ in ranges:
         space.free(va)
     assert space.alloc(1) == ranges[0][0]

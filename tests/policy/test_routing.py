@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kernbench._units import FLIT_BYTES, serialization_ps
 from kernbench.errors import KernbenchError
-from kernbench.policy._routing import Router, reverse
+from kernbench.policy._routing import RouteTable, reverse
 from kernbench.topology import _naming as naming
 from tests.topology.machines import default, ends, machines
 
@@ -20,7 +20,7 @@ def graph():
 
 @pytest.fixture(scope="module")
 def router(graph):
-    return Router(graph)
+    return RouteTable(graph)
 
 
 def links(graph, path):
@@ -103,7 +103,7 @@ def test_other_sips_are_reached_along_the_row_of_each_cube(router):
 
 
 def test_a_route_over_several_sips_passes_through_their_io_nocs():
-    router = Router(default(system__sips={"count": 6, "topology": "ring_1d"}).graph)
+    router = RouteTable(default(system__sips={"count": 6, "topology": "ring_1d"}).graph)
     path = router.path("sip0.cube0.pe0.pe_dma", "sip3.cube0.hbm_ctrl.pe0")
     assert [node for node in path if node.endswith("io.noc")] == [f"sip{n}.io.noc" for n in (0, 1, 2, 3)]
 
@@ -142,7 +142,7 @@ def test_ports_are_no_ends(router):
 @given(machines(), st.data())
 def test_every_route_is_a_chain_of_links_under_the_rules(machine, data):
     graph = machine.graph
-    router = Router(graph)
+    router = RouteTable(graph)
     all_ends = st.sampled_from(ends(machine))
     for _ in range(8):
         src, dst = data.draw(all_ends), data.draw(all_ends)
@@ -166,7 +166,7 @@ def test_every_route_is_a_chain_of_links_under_the_rules(machine, data):
 
 def test_a_link_merges_where_routes_come_to_it_over_several():
     machine = default(sip__cube_mesh__w=2, sip__cube_mesh__h=2, system__sips={"count": 1, "topology": "ring_1d"})
-    router, before = Router(machine.graph), {}
+    router, before = RouteTable(machine.graph), {}
     all_ends = [end for end in ends(machine) if naming.parse(end).kind != "router"]
     for src in all_ends:
         for dst in all_ends:

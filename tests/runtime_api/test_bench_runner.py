@@ -130,14 +130,14 @@ def test_operands_and_products_are_those_of_one_part(monkeypatch, dtype):
             return tensor.numpy(), values
 
     whole, values = made()
-    monkeypatch.setattr(_parts, "PART", 256)
+    monkeypatch.setattr(_parts, "_PART", 256)
     in_parts, again = made()
     np.testing.assert_array_equal(in_parts, whole)
     np.testing.assert_array_equal(again, values)
 
 
 def test_the_worst_of_all_parts_is_named(monkeypatch):
-    monkeypatch.setattr(_parts, "PART", 64)
+    monkeypatch.setattr(_parts, "_PART", 64)
     expected = np.zeros((30, 20))
     expected[3, 4], expected[17, 11], expected[29, 19] = 1.0, -5.0, 2.0
     with (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernbench._dtypes import float32
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
-from kernbench.runtime_api._layout import Layout, TensorShard, along, chunks, elements, runs, stacked, whole
+from kernbench.runtime_api._layout import Layout, TensorShard, along, chunks, elements, runs, stacked, whole_region
 from tests.runtime_api.machines import CUBES, PES, placed_shapes
 
 
@@ -43,7 +43,7 @@ def test_any_placement_becomes_any_other(placed, data):
     _, other = data.draw(placed_shapes().filter(lambda p: p[1].tile is None))
     source, target = layout_of(shape, dp), layout_of(shape, other)
     array = np.arange(np.prod(shape), dtype=float).reshape(shape)
-    found = runs(whole(source), whole(target))
+    found = runs(whole_region(source), whole_region(target))
     assert np.array_equal(moved(found, in_memory(source, array), array.size), in_memory(target, array))
     holders = {(s.offset_bytes, (s.cube, s.pe)) for s in target.shards}
     starts = {part.offset_bytes: part for part in target.parts}
@@ -63,16 +63,16 @@ def test_chunks_are_those_of_a_concatenation_or_a_stack(placed, n, as_stack):
     array = np.arange(np.prod(joint_shape), dtype=float).reshape(joint_shape)
     pieces = array if as_stack else np.split(array, n)
     for piece, region in zip(pieces, chunks(joint, n, shape), strict=True):
-        got = moved(runs(region, whole(part)), in_memory(joint, array), piece.size)
+        got = moved(runs(region, whole_region(part)), in_memory(joint, array), piece.size)
         assert np.array_equal(got, in_memory(part, piece))
 
 
 def test_neighbours_in_both_are_one_run():
     columns = layout_of((8, 6), DPPolicy(pe="column_wise", num_cubes=1, num_pes=2))
     row_major = layout_of((8, 6), DPPolicy(pe="row_wise", num_cubes=1, num_pes=2))
-    assert [run.n for run in runs(whole(row_major), whole(row_major))] == [24, 24]
-    assert [run.n for run in runs(whole(columns), whole(columns))] == [24, 24]
-    assert [run.n for run in runs(whole(columns), whole(row_major))] == [3] * 16
+    assert [run.n for run in runs(whole_region(row_major), whole_region(row_major))] == [24, 24]
+    assert [run.n for run in runs(whole_region(columns), whole_region(columns))] == [24, 24]
+    assert [run.n for run in runs(whole_region(columns), whole_region(row_major))] == [3] * 16
     assert [run.n for run in runs(along(columns, 0, 2, 4), along(columns, 0, 4, 6))] == [6, 6]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench._units import serialization_ps
-from kernbench.policy._routing import Router, reverse
+from kernbench.policy._routing import RouteTable, reverse
 from kernbench.topology.builder import resolve_topology
 from tests.reference.traffic import random_machine
 from tests.sim_engine.adapter import Engine
@@ -65,7 +65,7 @@ def journeys(draw):
 @given(journeys(), st.integers(0, 20_000))
 def test_a_message_alone_takes_the_closed_form(journey, nbytes):
     machine, src, dst = journey
-    path = Router(machine.graph).path(src, dst)
+    path = RouteTable(machine.graph).path(src, dst)
     assert alone(machine, "send", src, dst, nbytes) == closed_form_ps(machine, path, nbytes)
 
 
@@ -82,7 +82,7 @@ def test_a_read_and_a_write_of_sram_take_two_messages(seed, nbytes, offset, data
     nodes = list(machine.graph.nodes())
     src = data.draw(st.sampled_from([n.id for n in nodes if n.kind in ("pe_dma", "host")]))
     sram = data.draw(st.sampled_from([n.id for n in nodes if n.kind == "sram"]))
-    path = Router(machine.graph).path(src, sram)
+    path = RouteTable(machine.graph).path(src, sram)
     command = machine.config.system.command_bytes
     read = closed_form_ps(machine, path, command) + closed_form_ps(machine, reverse(path), nbytes)
     write = closed_form_ps(machine, path, nbytes) + closed_form_ps(machine, reverse(path), 16)
@@ -94,7 +94,7 @@ def test_a_read_and_a_write_of_sram_take_two_messages(seed, nbytes, offset, data
 def test_a_transaction_alone_never_waits(kind):
     # Its time is its parts: wire and nodes, a flit on every link, the rest on the slowest; memory keeps up.
     far = "sip0.cube15.hbm_ctrl.pe7"
-    path = Router(DEFAULT.graph).path(PE0, far)
+    path = RouteTable(DEFAULT.graph).path(PE0, far)
     there, back = (0, 64 * 256) if kind == "read" else (64 * 256, 16)
     expected = closed_form_ps(DEFAULT, path, there) + 8000 + closed_form_ps(DEFAULT, reverse(path), back)
     assert alone(DEFAULT, kind, PE0, far, 64 * 256) == expected

@@ -11,7 +11,7 @@ from itertools import permutations
 
 import pytest
 
-from kernbench.policy._routing import Router
+from kernbench.policy._routing import RouteTable
 from kernbench.topology._naming import hbm, pe_dma, sram
 from kernbench.topology.builder import resolve_topology
 from tests.sim_engine.adapter import Engine
@@ -129,7 +129,7 @@ SLICE5 = hbm(0, 0, 5)
 
 def test_the_sides_are_what_they_are_called():
     before = {
-        side: Router(MACHINE.graph).path(src, SLICE5)[-3].removeprefix("sip0.cube0.") for side, src in SIDES.items()
+        side: RouteTable(MACHINE.graph).path(src, SLICE5)[-3].removeprefix("sip0.cube0.") for side, src in SIDES.items()
     }
     assert before == {"E": "r4c2", "W": "r4c0", "N": "r3c1", "S": "r5c1", "local": "pe5.pe_dma"}
 

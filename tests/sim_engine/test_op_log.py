@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from kernbench.analysis._stages import KINDS
+from kernbench.analysis._stages import ROW_KINDS
 from kernbench.errors import LimitError
 from kernbench.sim_engine._op_log import OpLog
 from tests.components.one_pe import gemm, run
@@ -37,7 +37,7 @@ def test_the_log_level_changes_no_time():
 def test_rows_say_what_moved():
     engine = run(gemm(40, 64, 32, "ref_ref"), log="tile")
     records = engine.records()
-    total = {kind: sum(row.nbytes for row in records if row.kind == kind) for kind in KINDS}
+    total = {kind: sum(row.nbytes for row in records if row.kind == kind) for kind in ROW_KINDS}
     # Two tiles of rows, 32 and 8 high: the ragged one moves its own bytes, and b passes once for each.
     assert total["dma_in"] == total["fetch"] == 40 * 64 * 2 + 2 * 64 * 32 * 2
     assert total["dma_out"] == total["store_tcm"] == 40 * 32 * 2

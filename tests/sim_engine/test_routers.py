@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from kernbench.analysis._transfer import Leg, message
+from kernbench.analysis._transfer import TransferLeg, message_parts
 from kernbench.errors import ConfigError
-from kernbench.policy._routing import Router
+from kernbench.policy._routing import RouteTable
 from kernbench.runtime_api.context import session
 from kernbench.sim_engine._flow_control import REPLY, REQUEST
 from kernbench.topology._mesh import vc_classes
@@ -88,7 +88,7 @@ def test_a_slower_link_is_busy_for_whole_cycles():
     # 256 B take 2 ns on the SRAM's link of 128 GB/s: one cycle more for each, and the switch waits for it.
     near, far = ends((pe_dma(0, 0, 4), sram(0, 0), 1, 0))[0], ends((pe_dma(0, 0, 4), sram(0, 0), 2, 0))[0]
     assert far - near == 2000
-    alone = len(Router(machine().graph).path(pe_dma(0, 0, 4), sram(0, 0))) - 2
+    alone = len(RouteTable(machine().graph).path(pe_dma(0, 0, 4), sram(0, 0))) - 2
     assert near == (2 + 5 * alone + 1) * 1000
 
 
@@ -311,11 +311,11 @@ def test_every_flit_arrives_whatever_the_buffers(vcs, vc_flits):
 
 def test_a_flit_alone_takes_the_closed_form():
     graph = machine().graph
-    path = Router(graph).path(PE0, hbm(0, 0, 7))
+    path = RouteTable(graph).path(PE0, hbm(0, 0, 7))
     legs = [
-        Leg(edge.bw_gbs, edge.latency_ps - graph.node(edge.dst).overhead_ps, graph.node(edge.dst).overhead_ps)
+        TransferLeg(edge.bw_gbs, edge.latency_ps - graph.node(edge.dst).overhead_ps, graph.node(edge.dst).overhead_ps)
         for edge in (graph.edge(a, b) for a, b in pairwise(path))
     ]
-    assert ends((PE0, hbm(0, 0, 7), 1, 0)) == [message(legs, FLIT).total]
+    assert ends((PE0, hbm(0, 0, 7), 1, 0)) == [message_parts(legs, FLIT).total]
     # Flits that follow one another may be allocated one VC, and wait in it.
-    assert ends((PE0, hbm(0, 0, 7), 5, 0)) >= [message(legs, 5 * FLIT).total]
+    assert ends((PE0, hbm(0, 0, 7), 5, 0)) >= [message_parts(legs, 5 * FLIT).total]

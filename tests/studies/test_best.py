@@ -19,7 +19,7 @@ from kernbench.runtime_api.collective import run
 from kernbench.studies import best
 from kernbench.studies._answers import CollectiveChoice, Spread
 from kernbench.studies.best import bytes_of, choose_stages, gemm_stages, system_of
-from kernbench.studies.layers import Product, work
+from kernbench.studies.layers import StoredProduct, layer_work
 from kernbench.studies.layers import run as run_product
 
 SIP = kb.load("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
@@ -73,16 +73,16 @@ def remote(shape, placement, cube, pe, cubes=2, pes=8):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_closed_form_reads_what_other_pes_hold(placement, shape):
     expected = [remote(shape, placement, cube, pe) for cube in range(2) for pe in range(8)]
-    product = Product(*shape, placement).placed(SIP.config)
+    product = StoredProduct(*shape, placement).placed(SIP.config)
     moved = sum(traffic(SIP.config, product, placement))
     assert (moved.sum(axis=1) - np.diag(moved)).tolist() == expected
-    counted = work(SIP.config, Product(*shape, placement))
+    counted = layer_work(SIP.config, StoredProduct(*shape, placement))
     assert (counted.remote_bytes, counted.busiest_remote_bytes) == (sum(expected), max(expected))
 
 
 def test_columns_of_b_are_read_once_for_each_row_of_tiles():
     # A PE reads all 64 x 256 of A, its 8 columns of B for both rows of tiles, and writes 64 x 8; 2 bytes each.
-    moved = sum(traffic(SIP.config, Product(64, 128, 256, "columns").placed(SIP.config), "columns"))
+    moved = sum(traffic(SIP.config, StoredProduct(64, 128, 256, "columns").placed(SIP.config), "columns"))
     assert moved.sum(axis=1).tolist() == [2 * (64 * 256 + 2 * 8 * 256 + 64 * 8)] * 16
 
 
@@ -91,7 +91,7 @@ def test_no_placement_is_much_faster_than_the_choice(shape):
     chosen = kb.gemm(*shape, machine=SIP)
     times = {}
     for placement in PLACEMENTS:
-        start, end = span(run_product(SIP, Product(*shape, placement))[0].launches)
+        start, end = span(run_product(SIP, StoredProduct(*shape, placement))[0].launches)
         times[placement] = (end - start) / 1000
     assert chosen.simulated_ns == times[chosen.best.placement]
     assert chosen.simulated_ns <= 1.1 * min(times.values())

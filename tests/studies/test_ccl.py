@@ -20,7 +20,7 @@ from kernbench.points._keys import machine_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective import run, simulator, tuner_of
 from kernbench.studies import ccl, ccl_report
-from kernbench.studies.ccl import Case, CclStudy
+from kernbench.studies.ccl import CclStudy, PlannedCollective
 from kernbench.studies.study import Report
 from tests.repo import ROOT
 from tests.slow import slow_after
@@ -178,7 +178,7 @@ def test_a_wrong_sum_of_a_user_defined_algorithm_is_in_the_report(machine, tmp_p
 )  # fmt: skip
 def test_what_is_sent_is_counted_before_it_runs(machine, name, nbytes):
     there = system(machine, 4, "torus_2d", 2, 2)
-    case = Case(there, resolve_algorithm_config(name, CONFIG))
+    case = PlannedCollective(there, resolve_algorithm_config(name, CONFIG))
     records = run(there, case.plan, nbytes).result.records
     counted = [(sent.connections * sent.messages, -(-sent.nbytes // 4096)) for sent in case.estimate.sent(nbytes)]
     assert len(records.of_kind("send")) == sum(messages for messages, _ in counted)

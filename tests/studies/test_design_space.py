@@ -101,7 +101,7 @@ def test_reasons_are_of_machines_that_differ_in_their_cubes_alone(rows):
     decode = next(row for row in reasons if row["table"] == "decode grid")
     parts = ["attention", "qkv", "o", "gate and up", "down", "all-reduce"]
     assert list(dict.fromkeys(reason["part"] for reason in decode["why"])) == parts
-    by_part = design_space_report.why(rows, "decode")
+    by_part = design_space_report._why(rows, "decode")
     assert [row["part"] for row in by_part] == parts
     assert set(by_part[0]) == {"part", "1x1", "2x1"}
 

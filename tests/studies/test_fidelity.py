@@ -13,7 +13,7 @@ from kernbench.cli.main import main
 from kernbench.errors import ConfigError
 from kernbench.studies import fidelity, fidelity_report
 from kernbench.studies._references import read_references
-from kernbench.studies.fidelity import FACTORS, FIGURES, SOURCED, WORKLOADS, ZEROS, FidelityStudy
+from kernbench.studies.fidelity import _FACTORS, FIGURES, SOURCED, WORKLOADS, ZEROS, FidelityStudy
 from tests.repo import ROOT
 from tests.slow import slow_after
 
@@ -315,7 +315,7 @@ def test_sensitivity_ranks_the_defaults_by_their_largest_effect():
         figures=["GEMM 256^3, ref_ref"],
         factors=["cube.ucie.port_ns", "cube.hbm.channel_bw_gbs", "cube.hbm.access_ns"],
     )
-    ranked = fidelity_report.sensitivity(rows)
+    ranked = fidelity_report._sensitivity(rows)
     assert [one["factor"] for one in ranked][-1] == "cube.ucie.port_ns"
     [hbm] = [one for one in ranked if one["factor"] == "cube.hbm.channel_bw_gbs"]
     assert hbm["GEMM 256^3, ref_ref, lower [%]"] > 50 > 0 > hbm["GEMM 256^3, ref_ref, higher [%]"]
@@ -343,7 +343,7 @@ NOT_A_RATE = (
 
 def test_every_default_without_a_source_is_a_factor():
     together = {name for names in fidelity._TOGETHER.values() for name in names}
-    known = {*FACTORS, *ZEROS, *together}
+    known = {*_FACTORS, *ZEROS, *together}
     unsourced = {key for key, mark in marks().items() if mark != "std"}
     assert {key for key in unsourced if not key.startswith(NOT_A_RATE)} <= known
     assert known - SOURCED.keys() <= unsourced
@@ -353,10 +353,10 @@ def test_every_default_without_a_source_is_a_factor():
 def test_every_default_without_a_source_is_chosen_with_the_range_tried():
     machine = kb.load("preset:six_sip_torus")
     tried = {}
-    for factor, changes in fidelity._changes(machine, {}, (*FACTORS, *ZEROS)):
+    for factor, changes in fidelity._changes(machine, {}, (*_FACTORS, *ZEROS)):
         if factor not in SOURCED:
             tried.setdefault(factor, []).append(changes[factor])
-    assert tried.keys() == {*FACTORS, *ZEROS} - SOURCED.keys()
+    assert tried.keys() == {*_FACTORS, *ZEROS} - SOURCED.keys()
     model, lines = (ROOT / "docs" / "model.md").read_text(), commented(ROOT / "topology.yaml")
     for factor, values in tried.items():
         said = "tried " + " to ".join(f"{value:g}" for value in sorted(values))

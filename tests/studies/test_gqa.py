@@ -27,7 +27,7 @@ SMALL = {
     "prompts": [[32, "contiguous", True], [32, "zigzag", True], [32, "zigzag", False]], "chunks": [4, 8],
     "halvings": [["decode", 128], ["prefill", 32]], "context": 64, "cubes": 2, "linear": [],
 }  # fmt: skip
-PATHS = [f"path_{name}_ns" for name in (*attention.PATH, "control")]
+PATHS = [f"path_{name}_ns" for name in (*attention.PATH_COLUMNS, "control")]
 
 
 @pytest.fixture(scope="module")

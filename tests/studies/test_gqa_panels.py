@@ -15,7 +15,7 @@ from kernbench.kernels import ring_attention
 from kernbench.runtime_api.bench_runner import run_bench
 from kernbench.studies import attention as study
 from kernbench.studies import milestone
-from kernbench.studies.attention import lanes
+from kernbench.studies.attention import subgroups
 from kernbench.studies.gqa import PANELS
 from kernbench.topology.builder import resolve_topology
 from tests.slow import slow_after
@@ -152,7 +152,7 @@ def test_a_wrong_value_is_found(monkeypatch):
 def lanes_of(ranks, across, sips=1, cubes=16, pes=8):
     config = resolve_topology("preset:default").config
     places = [(cube, pe) for cube in range(cubes) for pe in range(pes)]
-    return lanes(ranks, across)(Group.of(config, range(sips), places))
+    return subgroups(ranks, across)(Group.of(config, range(sips), places))
 
 
 def test_ranks_go_round_a_cube_and_forth_and_back_over_cubes():
@@ -178,6 +178,6 @@ def test_unknown_words_are_refused():
     with pytest.raises(KernbenchError, match="known: prefill, decode"):
         study.run(MACHINE, replace(SMALL, phase="training"))
     with pytest.raises(KernbenchError, match="known: pe, cube"):
-        lanes(4, "sip")
+        subgroups(4, "sip")
     with pytest.raises(KernbenchError, match="expected a multiple of the SIPs and a divisor"):
         study.run(MACHINE, replace(SMALL, ranks=3))

@@ -14,7 +14,7 @@ from kernbench.analysis._launches import span
 from kernbench.errors import KernbenchError
 from kernbench.ops.matmul import PLACEMENTS, SPLIT_IN_CUBES, SPLIT_K, SPLITS, tasks
 from kernbench.studies import layers as study
-from kernbench.studies.layers import LISTS, Product, layers, select, source, work
+from kernbench.studies.layers import _LISTS, StoredProduct, layer_work, layers, select_layers, source
 from kernbench.topology.builder import resolve_topology
 
 SIP = resolve_topology("preset:default", {"sip.cube_mesh.w": 2, "sip.cube_mesh.h": 1})
@@ -37,7 +37,7 @@ every_placement = pytest.mark.parametrize("placement", PLACEMENTS)
     ("shape", "trans"), [*((shape, (False, False)) for shape in SHAPES), *product(SHAPES[:2], TRANS)]
 )
 def test_values_are_those_of_numpy(placement, shape, trans):
-    study.run(SIP, Product(*shape, placement, "f16", *trans), data=True)
+    study.run(SIP, StoredProduct(*shape, placement, "f16", *trans), data=True)
 
 
 @every_placement
@@ -45,19 +45,19 @@ def test_values_are_those_of_numpy(placement, shape, trans):
 @pytest.mark.slow
 def test_values_are_those_of_numpy_where_operands_do_not_fit_into_tcm(placement, shape, trans):
     small = SIP.with_({"cube.pe.pe_tcm.size_mb": 5.2})
-    study.run(small, Product(*shape, placement, "f16", trans, trans), data=True)
+    study.run(small, StoredProduct(*shape, placement, "f16", trans, trans), data=True)
 
 
 def test_a_wrong_value_is_found(monkeypatch):
     monkeypatch.setattr(study, "in_order", lambda config, product, c: c * np.float16(1.1))
     with pytest.raises(KernbenchError, match="differs from numpy"):
-        study.run(SIP, Product(70, 90, 130, "rows"), data=True)
+        study.run(SIP, StoredProduct(70, 90, 130, "rows"), data=True)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from(list(PLACEMENTS)), st.integers(1, 300), st.integers(1, 300))
 def test_every_element_is_computed_once(placement, m, n):
-    computed = blocks(Product(m, n, 64, placement))
+    computed = blocks(StoredProduct(m, n, 64, placement))
     copies = {SPLIT_K: len(computed), SPLIT_IN_CUBES: SIP.config.pes_per_cube}.get(placement, 1)
     assert sum(rows * columns for own in computed for rows, columns in own) == copies * m * n
 
@@ -66,11 +66,11 @@ def test_every_element_is_computed_once(placement, m, n):
 def test_the_slices_serve_what_was_counted(placement):
     """Each PE reads each operand once: A and B of its own memory, and what was counted of the others'."""
     m, n, k = shape = (64, 128, 256)
-    _, traffic = study.run(SIP, Product(*shape, placement))
+    _, traffic = study.run(SIP, StoredProduct(*shape, placement))
     moved = zip(traffic.names, traffic.nbytes, strict=True)
     served = sum(nbytes for name, nbytes in moved if ".hbm_ctrl" in name.split("->")[0])
     written = [
-        -(-rows // 32) * -(-columns // 32) for own in blocks(Product(m, n, k, placement)) for rows, columns in own
+        -(-rows // 32) * -(-columns // 32) for own in blocks(StoredProduct(m, n, k, placement)) for rows, columns in own
     ]
     acknowledged = 16 * (sum(written) + {SPLIT_K: 2 * 16, SPLIT_IN_CUBES: 16}.get(placement, 0))
     own = {
@@ -83,7 +83,7 @@ def test_the_slices_serve_what_was_counted(placement):
         "2-D turned": m * k + _own_columns(n, k),
         "replicated": (m + n) * k // 16,
     }[placement]
-    assert served == work(SIP.config, Product(*shape, placement)).remote_bytes + 2 * own + acknowledged
+    assert served == layer_work(SIP.config, StoredProduct(*shape, placement)).remote_bytes + 2 * own + acknowledged
 
 
 def _own_rows(m, k):
@@ -106,17 +106,17 @@ def _own_columns(n, k):
 @every_placement
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_run_beats_its_bound(placement, shape):
-    result, _ = study.run(SIP, Product(*shape, placement))
+    result, _ = study.run(SIP, StoredProduct(*shape, placement))
     start, end = span(result.launches)
-    assert work(SIP.config, Product(*shape, placement)).bound_ns < (end - start) / 1000
+    assert layer_work(SIP.config, StoredProduct(*shape, placement)).bound_ns < (end - start) / 1000
 
 
 def test_the_bound_is_near_where_nothing_is_remote():
     one = SIP.with_({"sip.cube_mesh.w": 1, "cube.pe_layout.corners": ["NW"], "cube.pe_layout.pe_per_corner": 1})
     shape = (256, 256, 512)
-    result, _ = study.run(one, Product(*shape, "2-D"))
+    result, _ = study.run(one, StoredProduct(*shape, "2-D"))
     launch = result.launches[-1]
-    counted = work(one.config, Product(*shape, "2-D"))
+    counted = layer_work(one.config, StoredProduct(*shape, "2-D"))
     assert counted.remote_bytes == 0
     assert counted.bound_ns > 0.5 * (launch.end_ps - launch.start_ps) / 1000
 
@@ -124,7 +124,7 @@ def test_the_bound_is_near_where_nothing_is_remote():
 def test_weights_exist_once():
     m, n, k = 128, 1024, 8192
     for placement in ("rows", "columns", "2-D"):
-        assert study._fullest(SIP.config, Product(m, n, k, placement)) == 2 * (m * k + k * n + m * n) / 16
+        assert study._fullest(SIP.config, StoredProduct(m, n, k, placement)) == 2 * (m * k + k * n + m * n) / 16
 
 
 def test_a_layer_that_does_not_fit_says_so():
@@ -183,15 +183,15 @@ def test_unknown_placements_and_layers_are_refused(tmp_path):
 
 
 def test_lists_are_read_whole():
-    assert {name: len(layers(name)) for name in LISTS} == {"deepbench": 13, "gpt2": 6, "vit-s": 5, "llama3-70b": 80}
-    assert all("Source" in source(name) or "Derived" in source(name) for name in LISTS)
+    assert {name: len(layers(name)) for name in _LISTS} == {"deepbench": 13, "gpt2": 6, "vit-s": 5, "llama3-70b": 80}
+    assert all("Source" in source(name) or "Derived" in source(name) for name in _LISTS)
 
 
 def test_lists_can_be_narrowed():
     [qkv, *_] = found = layers("llama3-70b tp8 m128")
     assert len(found) == 4
     assert (qkv.label, qkv.m, qkv.n, qkv.k, qkv.tp) == ("llama3-70b qkv tp8 m128", 128, 1280, 8192, 8)
-    assert len(select(["vit-s L0", "vit-s"])) == 5
+    assert len(select_layers(["vit-s L0", "vit-s"])) == 5
     for wrong in ("resnet", "gpt2 L0"):
         with pytest.raises(KernbenchError):
             layers(wrong)
@@ -267,16 +267,16 @@ def test_a_sweep_takes_the_study():
 def test_narrow_shards_are_read_together():
     """64 columns on 16 PEs: 4 columns of each; all of them are one block, of two tiles instead of 16."""
     shape = (64, 64, 512)
-    assert blocks(Product(*shape, "rows"))[0] == [(4, 64)]
-    result, _ = study.run(SIP, Product(*shape, "rows"))
+    assert blocks(StoredProduct(*shape, "rows"))[0] == [(4, 64)]
+    result, _ = study.run(SIP, StoredProduct(*shape, "rows"))
     assert len(result.records.of_kind("composite")) == 16
-    assert work(SIP.config, Product(*shape, "rows")).busiest_tiles == 2 * 512 // 64
+    assert layer_work(SIP.config, StoredProduct(*shape, "rows")).busiest_tiles == 2 * 512 // 64
 
 
 def test_split_k_is_for_long_sums():
     times = {}
     for placement in PLACEMENTS:
-        start, end = span(study.run(SIP, Product(32, 32, 8192, placement))[0].launches)
+        start, end = span(study.run(SIP, StoredProduct(32, 32, 8192, placement))[0].launches)
         times[placement] = end - start
     assert 2 * times[SPLIT_K] < min(ps for placement, ps in times.items() if placement not in SPLITS)
 
@@ -284,7 +284,7 @@ def test_split_k_is_for_long_sums():
 @pytest.mark.parametrize("placement", ["rows", "2-D"])
 def test_a_transposed_operand_takes_no_longer(placement):
     plain, transposed = (
-        study.run(SIP, Product(64, 2048, 256, placement, "f16", trans, trans))[0].launches[-1]
+        study.run(SIP, StoredProduct(64, 2048, 256, placement, "f16", trans, trans))[0].launches[-1]
         for trans in (False, True)
     )
     assert transposed.end_ps - transposed.start_ps == plain.end_ps - plain.start_ps

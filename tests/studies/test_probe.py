@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.analysis._transfer import PARTS
+from kernbench.analysis._transfer import TRANSFER_PARTS
 from kernbench.errors import KernbenchError
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe import ProbeStudy, cases, hops, pair_ns, run, select
@@ -90,7 +90,7 @@ def test_pes_at_their_own_slices_do_not_meet(rows):
 
 def test_parts_sum_to_the_mean(rows):
     for row in (row for row in rows if "mean_ns" in row):
-        assert sum(row[f"{part}_ns"] for part in PARTS) == pytest.approx(row["mean_ns"], rel=1e-12)
+        assert sum(row[f"{part}_ns"] for part in TRANSFER_PARTS) == pytest.approx(row["mean_ns"], rel=1e-12)
 
 
 @pytest.mark.parametrize("nbytes", [100, 4096, 10240])

@@ -155,7 +155,7 @@ def test_the_time_left_of_a_report_counts_the_points_of_its_latest_study(tmp_pat
         {"to_do": {"b": 4.0, "c": 2.0, "d": 1.0}, "found": ["a"]}, {"key": "c"}, {"key": "b"},
     ]  # fmt: skip
     store.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert milestone.progress(store) == milestone.Finished(runs=2, done=2, total=3, work=6.0, left=1.0)
+    assert milestone.progress(store) == milestone._Finished(runs=2, done=2, total=3, work=6.0, left=1.0)
 
 
 @pytest.mark.slow

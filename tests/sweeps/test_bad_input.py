@@ -6,7 +6,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import ConfigError
-from kernbench.sweeps._plan import Axis, Span, read_plan
+from kernbench.sweeps._plan import NumberRange, _Axis, read_plan
 from tests.sweeps import studies
 
 
@@ -25,10 +25,10 @@ from tests.sweeps import studies
         ({"seed": "x"}, "seed = 'x' must be >= 0, a whole number"),
         ({"where": 3}, "where = 3 must be an expression"),
         ({"axes": {"x": {"low": "a", "high": "b"}}}, "axis x: low = 'a' must be a number"),
-        ({"axes": {"x": Span(1, "b")}}, "axis x: high = 'b' must be a number"),
+        ({"axes": {"x": NumberRange(1, "b")}}, "axis x: high = 'b' must be a number"),
         ({"axes": {"x": {"low": 1, "high": 9, "log": "no"}}}, "axis x: log = 'no' must be true or false"),
         ({"axes": {"x": {"low": 1, "high": 9, "step": 0}}}, "axis x: step = 0 must be a number > 0"),
-        ({"axes": {"x": Span(5, 7, step=4)}}, "axis x: step = 4 has no multiple from low = 5 to high = 7"),
+        ({"axes": {"x": NumberRange(5, 7, step=4)}}, "axis x: step = 4 has no multiple from low = 5 to high = 7"),
         ({"workers": "2"}, "workers = '2' must be >= 1, a whole number"),
         ({"workers": -1}, "workers = -1 must be >= 1, a whole number"),
         ({"time_limit_s": "2"}, r"time_limit_s = '2' must be a number > 0 \[s\]"),
@@ -76,15 +76,15 @@ def test_a_plan_file_is_held_to_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("span", "values"),
     [
-        (Span(1, 9, step=4), [4, 8]),
-        (Span(1, 9, log=True, step=4), [4, 8]),
-        (Span(4, 8, step=4), [4, 8]),
-        (Span(0.1, 0.3, step=0.1), [0.1, 0.2, 0.3]),
+        (NumberRange(1, 9, step=4), [4, 8]),
+        (NumberRange(1, 9, log=True, step=4), [4, 8]),
+        (NumberRange(4, 8, step=4), [4, 8]),
+        (NumberRange(0.1, 0.3, step=0.1), [0.1, 0.2, 0.3]),
     ],
     ids=str,
 )
 def test_a_range_with_a_step_gives_multiples_of_it_within(span, values):
-    axis = Axis.of("x", span)
+    axis = _Axis.of("x", span)
     assert {axis.pick(share / 100)[0] for share in range(101)} == set(values)
 
 

@@ -13,7 +13,7 @@ import pytest
 import kernbench as kb
 from kernbench.cli.main import main
 from kernbench.points import _cache
-from kernbench.points._cache import FILE, VARIABLE, Cache, default_cache
+from kernbench.points._cache import _FILE, CACHE_VARIABLE, Cache, default_cache
 from tests.sweeps import studies
 
 ROW = {"y": 1.5, "name": "a", "nested": {"z": [1, 2]}}
@@ -57,7 +57,7 @@ def test_many_may_write_at_once(tmp_path):
 
 def test_a_connection_that_sqlite_refuses_at_once_tries_again(tmp_path, monkeypatch):
     # Without a timeout SQLite refuses as it does two connections that change the journal's mode at once.
-    path = tmp_path / FILE
+    path = tmp_path / _FILE
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as refused:
@@ -72,7 +72,7 @@ def test_a_connection_that_sqlite_refuses_at_once_tries_again(tmp_path, monkeypa
 
 
 def test_one_that_is_broken_is_passed_over_with_a_warning(tmp_path):
-    (tmp_path / FILE).write_bytes(b"this is no database, though it is long enough to look like one" * 9)
+    (tmp_path / _FILE).write_bytes(b"this is no database, though it is long enough to look like one" * 9)
     cache = Cache(tmp_path)
     with pytest.warns(RuntimeWarning, match="passed over, it cannot read"):
         assert cache.get(["a"]) == {}
@@ -159,8 +159,8 @@ def test_a_damaged_row_is_deleted_and_the_others_are_found(tmp_path, row):
 @pytest.mark.parametrize("command", [[], ["--json"], ["--prune"], ["--prune", "--all"]])
 @pytest.mark.parametrize("broken", ["text", "folder", "zeros"])
 def test_the_command_names_a_broken_file_and_the_remedy(tmp_path, monkeypatch, capsys, command, broken):
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
-    path = tmp_path / FILE
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    path = tmp_path / _FILE
     if broken == "text":
         path.write_bytes(b"this is no database, though it is long enough to look like one" * 9)
     elif broken == "folder":
@@ -188,7 +188,7 @@ def test_a_clock_that_jumps_back_loses_no_point(tmp_path, monkeypatch, capsys):
     assert len(again.ok) == 3
     assert first.table.equals(again.table[:2])
     assert cache.prune(older_than_days=1) == 0, "points of the future are not old"
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     assert main(["cache"]) == 0
     assert "3 points" in capsys.readouterr().out
 
@@ -201,7 +201,7 @@ def test_columns_without_a_value_are_shown(tmp_path, monkeypatch, capsys):
         database.execute("CREATE TABLE points (key TEXT PRIMARY KEY, study, machine, version, row, seconds, made)")
         database.execute("INSERT INTO points (key) VALUES ('a')")
         database.execute("INSERT INTO points VALUES ('b', 's', 'm', 'v', 3, 'long', 'never')")
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     assert main(["cache"]) == 0
     assert main(["cache", "--json"]) == 0
     assert "2 points" in capsys.readouterr().out

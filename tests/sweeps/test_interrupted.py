@@ -18,7 +18,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import KernbenchError
-from kernbench.points._cache import FINISHED, Store, entries
+from kernbench.points._cache import FINISHED, PointStore, entries
 from tests.repo import ROOT
 from tests.slow import slow_after
 from tests.sweeps import studies
@@ -200,7 +200,7 @@ def test_a_table_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypa
 
 
 def test_a_second_sweep_into_the_folder_of_a_running_one_is_refused(tmp_path, notes):
-    with Store(tmp_path / "sweep"):
+    with PointStore(tmp_path / "sweep"):
         process = start(notes, tmp_path / "sweep", [1])
         _, err = process.communicate(timeout=60)
     assert "another run is writing its points here; wait for its end, or name another folder" in err

@@ -8,7 +8,7 @@ from kernbench.analysis._records import LinkTable
 from kernbench.kernels.gemm import gemm
 from kernbench.studies.probe import ProbeStudy
 from kernbench.sweeps._measure import area_mm2, counters, energy_columns, machine_columns
-from kernbench.sweeps._plan import measured
+from kernbench.sweeps._plan import program_row
 from kernbench.topology.builder import resolve_topology
 
 SMALL = resolve_topology("preset:small")
@@ -41,7 +41,7 @@ def test_bandwidths_by_hand():
 
 
 def test_counts_of_a_product_on_one_pe():
-    row = measured(product, SMALL)
+    row = program_row(product, SMALL)
     # 2 x 2 x 1 tiles of 32 x 64 x 32; operands read once for each tile of the result, 2 B an element.
     assert row["macs_f16"] == 4 * 32 * 64 * 32
     fetched, stored = 4 * (32 * 64 + 64 * 32) * 2, 64 * 32 * 2
@@ -73,7 +73,7 @@ def test_another_cost_is_the_same_machine():
 
 def test_bytes_between_sips_and_cubes_are_counted_by_what_they_cross():
     machine = resolve_topology("preset:default")
-    row = measured(ProbeStudy().program, machine, case="other-sip-write", nbytes=4096)
+    row = program_row(ProbeStudy().program, machine, case="other-sip-write", nbytes=4096)
     assert row["sip_link_bytes"] >= 4096
     assert row["ucie_bytes"] >= 2 * 4096
     assert row["pcie_bytes"] == 0

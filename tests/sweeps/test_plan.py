@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kernbench.errors import ConfigError
 from kernbench.studies.gemm import GemmStudy
-from kernbench.sweeps._plan import Axis, Span, latin_hypercube, make_plan, read_plan
+from kernbench.sweeps._plan import NumberRange, _Axis, latin_hypercube, make_plan, read_plan
 from tests.sweeps import studies
 
 SMALL = "preset:small"
@@ -75,7 +75,7 @@ def test_constraints(where, left):
         ({"axes": {"x": []}}, r"axis x = \[\] must be a list of values"),
         ({"axes": {"x": "abc"}}, "axis x = 'abc' must be a list"),
         ({"axes": {"x": {"a": 3}}}, "axis x: 'a' must hold settings"),
-        ({"axes": {"x": Span(1, 2)}}, "axis x is a range: give its values, or a number of samples"),
+        ({"axes": {"x": NumberRange(1, 2)}}, "axis x is a range: give its values, or a number of samples"),
         ({"axes": {"x": {"low": 2, "high": 1}}}, "axis x: low = 2 must be < high = 1"),
         ({"axes": {"x": {"low": 1, "high": 2, "lag": 1}}}, "axis x: lag is unknown"),
         ({"axes": {"x": [1]}, "samples": 0}, "samples = 0 must be >= 1"),
@@ -99,7 +99,11 @@ def test_settings_that_are_the_same_point_are_run_once():
 @settings(max_examples=20)
 @given(samples=st.integers(1, 40), seed=st.integers(0, 99))
 def test_a_latin_hypercube_uses_each_part_of_each_axis_once(samples, seed):
-    axes = [Axis.of("x", Span(0, 1)), Axis.of("y", Span(1, 1024, log=True)), Axis.of("z", ["a", "b", "c", "d"])]
+    axes = [
+        _Axis.of("x", NumberRange(0, 1)),
+        _Axis.of("y", NumberRange(1, 1024, log=True)),
+        _Axis.of("z", ["a", "b", "c", "d"]),
+    ]
     choices = [settings for _, settings in latin_hypercube(axes, samples, seed)]
     assert sorted(int(c["x"] * samples) for c in choices) == list(range(samples))
     assert all(1 <= c["y"] <= 1024 for c in choices)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import kernbench as kb
-from kernbench.sweeps._runner import FIRST, Progress, Watch, left_s
+from kernbench.sweeps._runner import FIRST, Progress, ProgressCounter, left_s
 from tests.sweeps import studies
 
 
@@ -25,7 +25,7 @@ def test_the_time_left_follows_from_work_not_from_the_number_of_points():
     assert left_s(10.0, FIRST - 1, 50.0, 25.0) is None
     assert left_s(10.0, FIRST, 50.0, 25.0) == 5.0
     work = {**dict.fromkeys("abcde", 100.0), **dict.fromkeys("fghi", 1.0), "found": 1000.0}
-    watch = Watch(work, False)
+    watch = ProgressCounter(work, False)
     watch.point("found", ok=True, found=True)
     for key in "abcde":
         watch.point(key, ok=True, found=False)
@@ -39,7 +39,7 @@ def test_the_time_left_reads_well():
 
 
 def test_a_bar_stands_in_the_terminal_and_goes_away(capsys):
-    watch = Watch(dict.fromkeys("abc", 1.0), True)
+    watch = ProgressCounter(dict.fromkeys("abc", 1.0), True)
     watch.point("a", ok=True, found=False)
     watch.point("b", ok=False, found=False)
     watch.close()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.errors import ConfigError, KernbenchError
-from kernbench.sweeps.sensitivity import effects, pareto, sensitivity, sensitivity_plan, steps
+from kernbench.sweeps.sensitivity import effects, pareto, sensitivity, sensitivity_plan, steps_along
 
 SMALL = "preset:small"
 PAIRS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=25)
@@ -41,7 +41,7 @@ def test_effects_of_axes():
 
 def test_what_each_step_buys_and_costs():
     rows = [{"x": x, "y": y, "t": 100 / x + 10 * (y == "b"), "area_mm2": x} for x in (1, 2, 4) for y in "ab"]
-    found = steps(pd.DataFrame(rows), ["x", "y"], "t")
+    found = steps_along(pd.DataFrame(rows), ["x", "y"], "t")
     assert list(found["step"]) == ["1 to 2", "2 to 4", "a to b"]
     first = found.iloc[0]
     assert (first["most_pct"], first["least_pct"]) == pytest.approx((50, 100 * (1 - 60 / 110)))

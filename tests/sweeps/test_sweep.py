@@ -8,7 +8,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import KernbenchError
-from kernbench.points._cache import FINISHED, Store, entries
+from kernbench.points._cache import FINISHED, PointStore, entries
 from tests.slow import slow_after
 from tests.sweeps import studies
 
@@ -92,7 +92,7 @@ def test_a_line_that_was_cut_short_costs_that_point_alone(tmp_path, notes, cut):
 
 
 def test_two_sweeps_into_one_folder_are_refused(tmp_path):
-    with Store(tmp_path), pytest.raises(KernbenchError, match="another run is writing its points here; wait"):
+    with PointStore(tmp_path), pytest.raises(KernbenchError, match="another run is writing its points here; wait"):
         table(studies.square, {"x": [1]}, folder=tmp_path)
     assert len(table(studies.square, {"x": [1]}, folder=tmp_path)) == 1
 

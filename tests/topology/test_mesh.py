@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from kernbench.errors import ConfigError
-from kernbench.topology._mesh import SIDES, STEP
+from kernbench.topology._mesh import OFFSETS, SIDES
 from tests.topology.machines import default, machines
 
 
@@ -107,7 +107,7 @@ def _hops(present, src):
     hops, queue = {src: 0}, deque([src])
     while queue:
         at = queue.popleft()
-        for step in STEP.values():
+        for step in OFFSETS.values():
             to = at[0] + step[0], at[1] + step[1]
             if to in present and to not in hops:
                 hops[to] = hops[at] + 1
@@ -121,7 +121,7 @@ def _shortest(present, src, dst, length):
         if src == dst:
             yield (src,)
         return
-    for step in STEP.values():
+    for step in OFFSETS.values():
         to = src[0] + step[0], src[1] + step[1]
         if to in present and abs(to[0] - dst[0]) + abs(to[1] - dst[1]) < length:
             for rest in _shortest(present, to, dst, length - 1):
@@ -130,4 +130,4 @@ def _shortest(present, src, dst, length):
 
 def _sides(walk):
     steps = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(walk)]
-    return [SIDES.index(next(side for side in SIDES if STEP[side] == step)) for step in steps]
+    return [SIDES.index(next(side for side in SIDES if OFFSETS[side] == step)) for step in steps]

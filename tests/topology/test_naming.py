@@ -24,7 +24,7 @@ def test_ids_read_as_documented():
 
 @given(n, n, n, n, n, st.sampled_from("ewns"), st.sampled_from(naming.PE_PARTS))
 def test_parse_gives_back_what_an_id_was_made_of(sip, cube, pe, row, conn, side, part):
-    place = naming.Place
+    place = naming.ParsedId
     assert naming.parse(naming.router(sip, cube, row, conn)) == place("router", sip, cube, row=row, col=conn)
     assert naming.parse(naming.ucie(sip, cube, side, conn)) == place("ucie", sip, cube, side=side, conn=conn)
     assert naming.parse(naming.io_ucie(sip, row, conn)) == place("ucie", sip, row=row, conn=conn)

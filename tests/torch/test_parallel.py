@@ -173,9 +173,9 @@ def test_a_graph_of_several_ranks_gives_the_same_output_sooner(two_sips):
 @pytest.mark.slow
 def test_waiting_is_not_the_time_of_a_collective(monkeypatch, two_sips):
     """The second rank is 500 ns late: the first one waits, and the collective takes as long as otherwise."""
-    from kernbench.torch._device import Device
+    from kernbench.torch._device import ModelDevice
 
-    summing = Device._sum
+    summing = ModelDevice._sum
 
     def late_sum(self, places, name):
         self.session._host.stream(1).submit(lambda: self.session.engine.env.timeout(500_000))
@@ -185,7 +185,7 @@ def test_waiting_is_not_the_time_of_a_collective(monkeypatch, two_sips):
     with torch.no_grad():
         for late in (False, True):
             if late:
-                monkeypatch.setattr(Device, "_sum", late_sum)
+                monkeypatch.setattr(ModelDevice, "_sum", late_sum)
             compiled = kb.torch.compile(model, two_sips, tp=2, plan=PLAN)
             compiled(x)
             results.append(compiled.result)

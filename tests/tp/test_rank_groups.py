@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.errors import KernbenchError
-from kernbench.tp.parallel_state import AXES, rank_groups
+from kernbench.tp.parallel_state import _AXES, rank_groups
 
-SIZES = st.fixed_dictionaries({axis: st.integers(1, 3) for axis in AXES if axis != "ep"})
+SIZES = st.fixed_dictionaries({axis: st.integers(1, 3) for axis in _AXES if axis != "ep"})
 
 
 def test_the_example_of_megatron():
@@ -25,14 +25,14 @@ def test_order_says_who_is_next_to_whom():
 
 
 @settings(max_examples=25, deadline=None)
-@given(SIZES, st.permutations(AXES))
+@given(SIZES, st.permutations(_AXES))
 def test_groups_of_an_axis_cut_the_world(sizes, order):
     world = sizes["tp"] * sizes["cp"] * sizes["dp"] * sizes["pp"]
-    for axis in AXES:
+    for axis in _AXES:
         groups = rank_groups(sizes, axis, "-".join(order))
         assert sorted(rank for group in groups for rank in group) == [*range(world)]
         assert {len(group) for group in groups} == {sizes.get(axis, 1)}
-    assert rank_groups(sizes, "-".join(AXES), "-".join(order)) == [[*range(world)]]
+    assert rank_groups(sizes, "-".join(_AXES), "-".join(order)) == [[*range(world)]]
     for tp in rank_groups(sizes, "tp", "-".join(order)):
         for dp in rank_groups(sizes, "dp", "-".join(order)):
             assert len({*tp} & {*dp}) <= 1

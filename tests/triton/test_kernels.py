@@ -12,7 +12,7 @@ import kernbench as kb
 from kernbench.errors import KernelError, OutOfBoundsError
 from kernbench.triton._language import StaticAssertError
 from kernbench.triton._module import TensorDescriptor, load
-from kernbench.triton._session import PLACEMENTS, on
+from kernbench.triton._session import ASSIGNMENTS, on
 from tests.triton import cases
 from tests.triton.conftest import KERNELS
 
@@ -25,7 +25,7 @@ def test_values(case, kernels, machine):
         case(kernels)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", ASSIGNMENTS)
 @pytest.mark.parametrize("case", [cases.add, cases.matmul, cases.descriptors], ids=lambda case: case.__name__)
 def test_values_do_not_depend_on_the_placement(case, placement, kernels, machine):
     with kb.session(machine, data=True) as torch, on(torch, placement=placement):

@@ -2,7 +2,7 @@
 
 from kernbench._dtypes import as_dtype
 from kernbench.triton_emu._handles import Pointer
-from kernbench.triton_emu.testing import Memory, MockBackend
+from kernbench.triton_emu.testing import MockBackend, MockMemory
 from kernbench.triton_emu.tl_context import TLContext
 
 
@@ -31,7 +31,7 @@ class Recorder(MockBackend):
 
 def program(*arrays, data=True, pe=(0, 0), grid=(1, 1)):
     """Return a tl, its recorder, and a pointer to each array."""
-    memory = Memory()
+    memory = MockMemory()
     pointers = [memory.add(f"x{i}", array) for i, array in enumerate(arrays)]
     backend = Recorder(memory, data)
     return TLContext(backend, pe, grid), backend, *pointers

@@ -13,7 +13,7 @@ from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import tiled_gemm
 from kernbench.triton_emu._memory_ops import Access
 from kernbench.triton_emu._places import Affine, Inside, Pieces
-from kernbench.triton_emu.testing import Memory
+from kernbench.triton_emu.testing import MockMemory
 from kernbench.triton_emu.tl_context import TLContext
 from tests.triton_emu.recorder import Recorder, program
 
@@ -89,7 +89,7 @@ def mask_from(tl, rng, x):
 def outcome(kind, seed, data):
     """Return what a random kernel gives with a class of the language, as plain values; and whether it had no array."""
     rng = random.Random(seed)
-    memory = Memory()
+    memory = MockMemory()
     x = np.arange(1 << 10, dtype=np.float32)
     pointer = memory.add("x", x) + rng.choice((0, 300, 1000))
     backend = Recorder(memory, data)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernbench.errors import DeadlockError, KernelError, OutOfBoundsError, OutOfMemoryError
-from kernbench.triton_emu._runner import run_program
+from kernbench.triton_emu._runner import run_kernel_program
 from kernbench.triton_emu.testing import run_kernel
 from tests.triton_emu.recorder import Recorder, pointer, program
 
@@ -150,7 +150,7 @@ def test_the_end_of_the_kernel_drops_its_locals():
         assert a.shape == (4,)
 
     backend = Recorder(data=False)
-    run_program(kernel, (pointer(),), backend, (0, 0), (1, 1))
+    run_kernel_program(kernel, (pointer(),), backend, (0, 0), (1, 1))
     assert backend.dropped == [backend.commands[0].output]
 
 
@@ -161,7 +161,7 @@ def test_what_outlives_the_program_is_not_dropped():
         kept.append(tl.load(x_ptr, shape=4))
 
     backend = Recorder(data=False)
-    run_program(kernel, (pointer(),), backend, (0, 0), (1, 1))
+    run_kernel_program(kernel, (pointer(),), backend, (0, 0), (1, 1))
     kept.clear()
     assert backend.dropped == []
 

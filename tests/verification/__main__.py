@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kernbench.points._cache import OFF, VARIABLE
+from kernbench.points._cache import CACHE_VARIABLE, OFF
 from kernbench.studies.study import Report, Row
 from kernbench.topology.builder import resolve_topology
 from tests.repo import ROOT
@@ -21,5 +21,5 @@ def report(rows: list[Row]) -> Report:
 
 
 if __name__ == "__main__":
-    os.environ[VARIABLE] = OFF  # the key of a row does not know the code of its check
+    os.environ[CACHE_VARIABLE] = OFF  # the key of a row does not know the code of its check
     print(report(STUDY.run(MACHINE, workers=os.cpu_count() or 1, progress=True)).write(OUTPUT)[0].relative_to(ROOT))

@@ -12,7 +12,7 @@ from kernbench._units import ACK_BYTES, KIB, MIB, decimal_product, ns_to_ps, ser
 from kernbench.analysis import _transfer as transfer
 from kernbench.analysis._records import Op, Records
 from kernbench.analysis._roofline import ideal_gemm
-from kernbench.analysis._stages import ENGINES
+from kernbench.analysis._stages import STAGE_ENGINES
 from kernbench.analysis.utilization import composite_window
 from kernbench.errors import OutOfMemoryError
 from kernbench.kernels.gemm import STAGINGS, gemm
@@ -101,7 +101,7 @@ def _launches(machine: Machine, repeats: int, *, end: bool) -> list[Sample]:
             expected += closed_form(machine, "send", a, b, 64 + 8 * arguments).total
             if end:
                 answers = legs(machine.graph, reverse(router_of(machine.graph).path(a, b)))
-                expected += transfer.message(answers, ACK_BYTES).total
+                expected += transfer.message_parts(answers, ACK_BYTES).total
         measured = int(engine.env.now) if end else sent.start_ps
         samples.append(Sample(f"sip{sip}.cube{cube}.pe{pe}, {arguments} arguments", expected, measured))
     return samples
@@ -197,10 +197,10 @@ def _by_tile(records: Records, kind: str) -> dict[int, Op]:
 
 def recurrence(records: Records, count: int) -> Iterator[tuple[tuple[str, int], int, int]]:
     """Yield (stage, tile), when it may begin, and when it did."""
-    ops = {kind: _by_tile(records, kind) for kind in (*ENGINES, "dma_out")}
+    ops = {kind: _by_tile(records, kind) for kind in (*STAGE_ENGINES, "dma_out")}
     outputs = sorted(ops["math"])
     taken: dict[tuple[str, int], int] = {}
-    free = dict.fromkeys(ENGINES, 0)
+    free = dict.fromkeys(STAGE_ENGINES, 0)
 
     def serve(stage: str, tile: int, ready: int, behind: int | None) -> int:
         """Serve a tile that is there at `ready`; `behind` is when room for it comes free, None for always."""

@@ -9,7 +9,7 @@ from kernbench.studies.study import Finding, Parameter, Study, Tables, first_upp
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
-from kernbench.viz.charts import Chart, Column, Row
+from kernbench.viz.charts import Chart, ChartRow, Column
 from tests.verification import network, pe
 
 CHECKS = {
@@ -37,7 +37,7 @@ COLUMNS = {
 }
 
 
-def _spread(rows: Sequence[Row], columns: Mapping[str, Column], machine: Machine) -> Any:
+def _spread(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Draw which share of a row's points differs by at most so much."""
     long = [
         {"check": f"{row['name'].replace('-', ' ')} ({row['n']:,})", **at} for row in rows for at in row["quantiles"]
@@ -73,13 +73,13 @@ class VerificationStudy(Study):
         "repeats": Parameter(12, "random machines, or permutations of ranks, that a check tries"),
     }
 
-    def points(self, machine: Machine, *, checks: Sequence[str], repeats: int) -> list[Row]:
+    def points(self, machine: Machine, *, checks: Sequence[str], repeats: int) -> list[ChartRow]:
         return [{"check": name, "repeats": repeats} for name in checks or CHECKS]
 
-    def simulate(self, machine: Machine, *, check: str, repeats: int) -> Row:
+    def simulate(self, machine: Machine, *, check: str, repeats: int) -> ChartRow:
         return CHECKS[check].row(machine, repeats)
 
-    def tables(self, rows: Sequence[Row]) -> Tables:
+    def tables(self, rows: Sequence[ChartRow]) -> Tables:
         shown = [
             {**row, "largest": _error(row, "error_max"), "mean": _error(row, "error_mean"), "verdict": _verdict(row)}
             for row in rows
@@ -90,7 +90,7 @@ class VerificationStudy(Study):
             "Largest errors": table((row for row in shown if row["error_max"]), worst),
         }
 
-    def findings(self, rows: Sequence[Row]) -> list[Finding]:
+    def findings(self, rows: Sequence[ChartRow]) -> list[Finding]:
         exact = [row for row in rows if row["allowed"] == 0 and row["held"]]
         broken = sum(row["held"] is False for row in rows)
         verdict = f"{broken} do not hold" if broken else "no rule is violated"
@@ -116,12 +116,12 @@ class VerificationStudy(Study):
         return found
 
 
-def _error(row: Row, column: str) -> str:
+def _error(row: ChartRow, column: str) -> str:
     value = row[column]
     return "0" if not value else f"{value:.3g} {row['unit']}"
 
 
-def _verdict(row: Row) -> str:
+def _verdict(row: ChartRow) -> str:
     if row["allowed"] is None:
         return "reported"
     return ("exact" if not row["allowed"] else f"within {row['allowed']:g} %") if row["held"] else "BROKEN"

@@ -96,16 +96,16 @@ def boxes(svg, colour):
 
 def test_overlapping_transfers_are_drawn_one_below_the_other():
     svg, _ = timeline_svg(timeline_rows(), 100.0, 159.0)
-    (_, top, _, height), (_, below, _, _) = boxes(svg, palette.STAGES["dma_in"])
+    (_, top, _, height), (_, below, _, _) = boxes(svg, palette.STAGE_COLOURS["dma_in"])
     assert top + height <= below
-    ((left, _, width, _),) = boxes(svg, palette.STAGES["gemm"])
+    ((left, _, width, _),) = boxes(svg, palette.STAGE_COLOURS["gemm"])
     assert left == pytest.approx(64 + 576 * 43 / 59, abs=0.1)
     assert left + width == pytest.approx(640, abs=0.6)
 
 
 def test_boxes_that_are_together_narrower_than_a_pixel_are_one():
     rows = [{"stage": "gemm", "start_ns": at, "end_ns": at + 0.4, "tile": 0} for at in (0.0, 0.5, 1.0, 576.0)]
-    assert len(boxes(timeline_svg(rows, 0.0, 576.4)[0], palette.STAGES["gemm"])) == 3
+    assert len(boxes(timeline_svg(rows, 0.0, 576.4)[0], palette.STAGE_COLOURS["gemm"])) == 3
 
 
 def test_no_rows_is_an_error_that_says_so():
@@ -114,8 +114,8 @@ def test_no_rows_is_an_error_that_says_so():
 
 
 def test_every_stage_has_a_colour_of_its_own():
-    assert set(palette.STAGES) == set(ORDER)
-    assert len(set(palette.STAGES.values())) == len(ORDER)
+    assert set(palette.STAGE_COLOURS) == set(ORDER)
+    assert len(set(palette.STAGE_COLOURS.values())) == len(ORDER)
 
 
 def test_a_map_shows_the_least_over_the_other_axes():

@@ -8,7 +8,7 @@ from kernbench.analysis._roofline import Roofs, macs_per_ns, point
 from kernbench.analysis.utilization import pe_window
 from kernbench.studies import gemm
 from kernbench.topology.builder import resolve_topology
-from kernbench.viz._page_charts import roofline
+from kernbench.viz._page_charts import roofline_chart
 
 MACHINE = resolve_topology("preset:default")
 
@@ -29,7 +29,7 @@ def test_a_run_is_compared_with_the_roof_that_binds(staging, changes, limit, sha
     roofs = Roofs(peak, levels | {"TCM": config.cube.pe.pe_tcm.read_bw_gbs})
     bound = min(peak, *(at.intensities[level] * gbs for level, gbs in roofs.levels_gbs.items()))
     assert share < at.gflops / bound <= 1
-    drawn = roofline(at, roofs, "Roofline").to_dict()
+    drawn = roofline_chart(at, roofs, "Roofline").to_dict()
     text = drawn["title"]["subtitle"]
     assert text.startswith(f"run: {at.gflops:,.0f} Gflop/s, {at.gflops / bound:.0%} of ")
     assert text.endswith(limit)

@@ -6,13 +6,13 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from kernbench.analysis._stages import PE_KINDS, STAGES
+from kernbench.analysis._stages import PE_KINDS, STAGE_KINDS
 from kernbench.viz import _palette as palette
 from kernbench.viz._picture import style_css
 from kernbench.viz._timeline import _LABELS
 
 BACKGROUNDS = ("#FFFFFF", "#111111", "#212121")  # pages and panels of JupyterLab, light and dark
-ENGINES = [stage for stage, kinds in STAGES.items() if set(kinds) <= set(PE_KINDS)]
+ENGINES = [stage for stage, kinds in STAGE_KINDS.items() if set(kinds) <= set(PE_KINDS)]
 # Machado, Oliveira and Fernandes (2009), severity 1: protanopia and deuteranopia, of linear RGB.
 BLINDNESS = (
     ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
@@ -38,19 +38,19 @@ def _lab(linear):
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-@pytest.mark.parametrize("stage", [stage for stage in palette.STAGES if stage != "wait"])
+@pytest.mark.parametrize("stage", [stage for stage in palette.STAGE_COLOURS if stage != "wait"])
 def test_every_stage_is_visible_in_both_themes(stage):
-    assert all(_contrast(palette.STAGES[stage], background) >= 3 for background in BACKGROUNDS)
+    assert all(_contrast(palette.STAGE_COLOURS[stage], background) >= 3 for background in BACKGROUNDS)
 
 
 @pytest.mark.parametrize(("a", "b"), list(combinations(ENGINES, 2)))
 def test_engines_stay_apart_for_colour_blind_readers(a, b):
     for matrix in BLINDNESS:
-        seen = [_lab(np.array(matrix) @ _linear(palette.STAGES[stage])) for stage in (a, b)]
+        seen = [_lab(np.array(matrix) @ _linear(palette.STAGE_COLOURS[stage])) for stage in (a, b)]
         assert np.linalg.norm(seen[0] - seen[1]) > 10  # CIE76; 2.3 is a just noticeable difference
 
 
 def test_the_style_sheet_has_a_colour_for_each_row_of_the_timeline():
     sheet = dict(re.findall(r"--kbp-stage-([\w-]+): (#\w{6});", style_css()))
-    assert {stage.replace("_", "-") for stage in (*palette.STAGES, *_LABELS)} <= sheet.keys()
-    assert sheet["dma-in"] == palette.STAGES["dma_in"].lower()
+    assert {stage.replace("_", "-") for stage in (*palette.STAGE_COLOURS, *_LABELS)} <= sheet.keys()
+    assert sheet["dma-in"] == palette.STAGE_COLOURS["dma_in"].lower()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kernbench as kb
-from kernbench.analysis._critical_path import CriticalPath, Step, critical_path
+from kernbench.analysis._critical_path import CriticalPath, PathStep, critical_path
 from kernbench.analysis._records import (
     FETCH,
     MESSAGE,
@@ -23,7 +23,7 @@ from kernbench.analysis._records import (
     Dependencies,
     Launch,
 )
-from kernbench.analysis._transfer import Part
+from kernbench.analysis._transfer import TimePart
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies import CclStudy
 from kernbench.viz import _timeline
@@ -198,9 +198,9 @@ def test_a_step_of_the_path_is_placed_in_the_interval_that_contains_it():
     timeline = Timeline(sent())
     link = f"{DMA.format(0)}->{DMA.format(1)}"
     steps = (
-        Step(0, 3_000, "issue", (Part("issue", "sip0.cube0.pe0.pe_cpu", 3_000),)),
-        Step(3_000, 15_000, "part 0", (Part("serialization", link, 12_000),), "its send"),
-        Step(15_000, 17_000, "recv", (Part("slot", "sip0.cube0.pe1.pe_fetch_store.fetch", 2_000),)),
+        PathStep(0, 3_000, "issue", (TimePart("issue", "sip0.cube0.pe0.pe_cpu", 3_000),)),
+        PathStep(3_000, 15_000, "part 0", (TimePart("serialization", link, 12_000),), "its send"),
+        PathStep(15_000, 17_000, "recv", (TimePart("slot", "sip0.cube0.pe1.pe_fetch_store.fetch", 2_000),)),
     )  # fmt: skip
     path = path_section(sent(), CriticalPath(steps, 17_000))
     rows = timeline.rows

@@ -12,7 +12,7 @@ from kernbench.studies import gemm
 from kernbench.viz._html import result_html
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
-from kernbench.viz._why import FACTORS, handle_why, predicted, why_section
+from kernbench.viz._why import _FACTORS, handle_why, predicted, why_section
 
 MACHINE = kb.load("preset:default", ["sip.cube_mesh.w=2", "sip.cube_mesh.h=2"])
 BENCHES = ("qkv-gemm", "qkv-gemm-multi-pe", "va-offset-verify", "ccl-allreduce", "gemm-single-pe")
@@ -49,8 +49,8 @@ def first_row(result):
 def test_a_slider_moves_coupled_fields_together_around_the_machine_s_value(result):
     row = first_row(result)
     assert [x["path"] for x in row["fields"]] == [*result.why()[0].fields, *result.why()[0].together]
-    middle = len(FACTORS) // 2
-    assert FACTORS[middle] == 1
+    middle = len(_FACTORS) // 2
+    assert _FACTORS[middle] == 1
     assert row["predicted"][middle - row["first"]] == pytest.approx([result.latency_ns] * 3)
     for field in row["fields"]:
         assert row["stops"][middle][field["path"]] == field["value"]
@@ -131,7 +131,7 @@ def test_a_slider_of_a_page_shows_a_prediction(result, driver, tmp_path):
         slider.send_keys(Keys.ARROW_RIGHT)
     row = first_row(result)
     said = page.all(".kbp-why-said")[0].text
-    assert f"Prediction: {row['predicted'][FACTORS.index(2.0) - row['first']][0]:,.1f} ns" in said
+    assert f"Prediction: {row['predicted'][_FACTORS.index(2.0) - row['first']][0]:,.1f} ns" in said
     assert page.all(".kbp-why-control output")[0].text == "64 GB/s"
     summary = next(x for x in page.all(".kbp-why summary") if "halved" in x.text)
     summary.click()

@@ -29,7 +29,7 @@ _WITH_SLICE = ("cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FieldChange:
     """A field of the machine file, before and after; `implied` if the machine needs it for the other changes."""
 
     field: str
@@ -67,7 +67,7 @@ class Prediction:
     low_ns: float
     high_ns: float
     doubt: str
-    changes: tuple[Change, ...]
+    changes: tuple[FieldChange, ...]
     exact_ns: float | None = None
     label: str = "prediction"
 
@@ -139,14 +139,14 @@ class Tornado:
 
 
 def _signed(found: Prediction) -> str:
-    text = percent(swing(found))
+    text = _percent(swing(found))
     if text == "0.0%" or found.exact_ns is not None:
         return text
-    low, high = (percent(ns / found.simulated_ns - 1) for ns in (found.low_ns, found.high_ns))
+    low, high = (_percent(ns / found.simulated_ns - 1) for ns in (found.low_ns, found.high_ns))
     return f"{text} ({low} to {high})"
 
 
-def percent(change: float) -> str:
+def _percent(change: float) -> str:
     text = f"{change:+.1%}"
     return "0.0%" if text in ("+0.0%", "-0.0%") else text
 
@@ -156,7 +156,7 @@ def swing(found: Prediction) -> float:
     return (found.ratio if exact is None else exact) - 1
 
 
-def tornado(
+def tornado_of(
     records: Records, factors: Sequence[float] = (0.5, 2.0), name: str = "run",
     exact_ns: Callable[[dict[str, float]], float] | None = None, window: tuple[int, int] | None = None,
 ) -> Tornado:  # fmt: skip
@@ -220,7 +220,7 @@ def what_if(
     return Prediction(name, now / 1000, predicted / 1000, low / 1000, high / 1000, doubt, changes)
 
 
-def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str]) -> tuple[Change, ...]:
+def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str]) -> tuple[FieldChange, ...]:
     """All fields that change, also those that the machine needs changed; ConfigError if a prediction is impossible."""
     if not spec:
         raise ConfigError("these records do not hold the machine they were made on; run the bench again")
@@ -252,7 +252,9 @@ def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence
     ]
     if wrong:
         raise ConfigError(wrong)
-    return tuple(Change(field, old[field], asked[field], field in implied) for field in COVERED if field in changed)
+    return tuple(
+        FieldChange(field, old[field], asked[field], field in implied) for field in COVERED if field in changed
+    )
 
 
 _WIDE = 1e9
@@ -277,7 +279,7 @@ def is_time(field: str) -> bool:
     return speeds().get(field) == DURATION
 
 
-def _slowdown(change: Change) -> float:
+def _slowdown(change: FieldChange) -> float:
     if is_time(change.field):
         return change.new / change.old if change.old else 1.0
     return change.old / change.new

@@ -34,18 +34,18 @@ from kernbench.analysis._records import (
     STEP_KINDS,
     WRITE,
     Records,
-    Stage,
+    StageWork,
     Transfer,
     candidates,
 )
-from kernbench.analysis._stages import COMMAND_KINDS, ENGINES, LABELS, TILE_STAGES
+from kernbench.analysis._stages import COMMAND_KINDS, STAGE_ENGINES, STAGE_LABELS, TILE_STAGES
 from kernbench.analysis._what_if._quantities import Quantities
 from kernbench.analysis._what_if._retime import retime
 
 Term: TypeAlias = tuple[int, float]  # quantity, coefficient
 _COMMAND, _M_CPU, _IO_CPU = "cube.pe.pe_cpu.command_ns", "cube.m_cpu.service_ns", "sip.io.io_cpu.service_ns"
 _FETCH_GBS, _STORE_GBS = "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs"
-_KIND_OF = {LABELS[stage]: stage for stage in ENGINES}
+_KIND_OF = {STAGE_LABELS[stage]: stage for stage in STAGE_ENGINES}
 
 
 class Served(NamedTuple):
@@ -97,7 +97,7 @@ class Events:
             self.term_factor.append(factor)
 
 
-class Graph:
+class _Graph:
     """Builds the events of a run. Its edges are the candidate causes that the engine recorded."""
 
     def __init__(self, records: Records, quantities: Quantities) -> None:
@@ -107,7 +107,7 @@ class Graph:
         self.start: list[int] = []  # of each transfer: its start, arrival, service and end
         self.arrived: list[int] = []
         self.end: list[int] = []
-        self.stages = [*map(Stage._make, self.d.stages.tolist())]
+        self.stages = [*map(StageWork._make, self.d.stages.tolist())]
         self.tiles_of = {s.command: s.n for s in self.stages if records.kinds[s.kind] == "fetch"}
         self.step_causes = _events(np.stack([self.d.steps["cause"], self.d.steps["more"]], axis=1))
         self._enter_transfers()
@@ -249,7 +249,7 @@ class Graph:
         self.fetched: dict[tuple[int, int], int] = {}  # by (command, tile): the tile's row at the fetch stage
         for i, kind in enumerate(self.kinds):
             command = commands[i]
-            if kind in ENGINES:
+            if kind in STAGE_ENGINES:
                 took = ends[i] - starts[i]
                 self.begin[i], self.finish[i] = add(starts[i]), add(ends[i])
                 edge(self.begin[i], self.finish[i], (self._engine(kind, command), took))
@@ -292,7 +292,7 @@ class Graph:
 
     def _enter_paths(self) -> None:
         add, edge, paths = self.events.add, self.events.edge, self.d.paths
-        routes: dict[int, Stage] = {s.command: s for s in self.stages if s.route >= 0}
+        routes: dict[int, StageWork] = {s.command: s for s in self.stages if s.route >= 0}
         self.path: list[int] = []
         self.nodes_of = {
             ROW: self.left, BEGIN: self.begin, MOVE: self.end, SENT: self.start, ARRIVED: self.arrived, STEP: self.step,
@@ -307,7 +307,7 @@ class Graph:
             if before >= 0:
                 edge(before, self.path[-1], *terms)
 
-    def _part(self, command: int, part: str, ps: int, dma: Stage | None) -> Term:
+    def _part(self, command: int, part: str, ps: int, dma: StageWork | None) -> Term:
         q = self.q
         if part == "plan":
             return self._field("cube.pe.pe_scheduler.tile_ns", ps)
@@ -472,18 +472,18 @@ class Graph:
     def _tiled_without_tiles(self) -> None:
         """Join the stages of tiled commands as wholes, if the log does not contain their tiles."""
         r, add, edge, q = self.r, self.events.add, self.events.edge, self.q
-        seen = set(r.command[(r.tile >= 0) & r.is_kind(*ENGINES)].tolist())
-        found: dict[int, list[Stage]] = defaultdict(list)
+        seen = set(r.command[(r.tile >= 0) & r.is_kind(*STAGE_ENGINES)].tolist())
+        found: dict[int, list[StageWork]] = defaultdict(list)
         for stage in self.stages:
             if stage.command not in seen and stage.command in self.ready:
                 found[stage.command].append(stage)
         last: dict[Any, int] = {}
         for command in sorted(found):
             stages = sorted(found[command], key=lambda x: TILE_STAGES.index(r.kinds[x.kind]))
-            before: tuple[int, int, Stage, int] | None = None
+            before: tuple[int, int, StageWork, int] | None = None
             for stage in stages:
                 kind = r.kinds[stage.kind]
-                if kind in ENGINES:
+                if kind in STAGE_ENGINES:
                     quantity, busy = self._engine(kind, command), float(stage.busy_ps)
                 else:
                     quantity, busy = q.stream(stage.route, stage.nbytes)
@@ -512,12 +512,12 @@ def _events(causes: np.ndarray) -> list[tuple[list[int], int]]:
     return [([event for event in own if event], last) for *own, last in candidates(causes).tolist()]
 
 
-class Timing:
+class _Timing:
     """A graph as arrays, in topological order."""
 
     def __init__(self, records: Records) -> None:
         self.quantities = Quantities(records)
-        graph = Graph(records, self.quantities)
+        graph = _Graph(records, self.quantities)
         self.quantities.freeze()
         events = graph.events
         times = np.array(events.times, float)
@@ -591,14 +591,14 @@ class Timing:
         return float(end - start)
 
 
-_timings: WeakKeyDictionary[Records, Timing] = WeakKeyDictionary()
+_timings: WeakKeyDictionary[Records, _Timing] = WeakKeyDictionary()
 
 
-def timing_of(records: Records) -> Timing:
+def timing_of(records: Records) -> _Timing:
     """Dependency graph of a run, built once; a StateError if the run was not logged."""
     if records not in _timings:
         check_logged(records)
-        _timings[records] = Timing(records)
+        _timings[records] = _Timing(records)
     return _timings[records]
 
 

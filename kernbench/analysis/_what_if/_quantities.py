@@ -22,7 +22,7 @@ from kernbench.analysis._transfer import flit_bytes_of, flit_ps
 from kernbench.config._kinds import RATE
 from kernbench.config._schema import settings
 
-Hop = int
+_Hop = int
 _SLICE = ("cube.hbm.channel_bw_gbs", "cube.hbm.efficiency")
 _MATRIX, _MACS, _VECTOR = "cube.pe.pe_gemm", "cube.pe.pe_gemm.macs_per_cycle", "cube.pe.pe_math"
 # The field with the matrix engine's rate, by operand type.
@@ -43,7 +43,7 @@ class Quantities:
         self._nodes, self._routes = dependencies.nodes, dependencies.routes
         self._number: dict[Any, int] = {}
         self._now: list[float] = []
-        self._hop: dict[tuple[int, int], Hop] = {ends: i for i, ends in enumerate(dependencies.links)}
+        self._hop: dict[tuple[int, int], _Hop] = {ends: i for i, ends in enumerate(dependencies.links)}
         self._names = [f"{self._nodes[a]}->{self._nodes[b]}" for a, b in self._hop]
         self._by_name = {name: i for i, name in enumerate(self._names)}
         values = list(dependencies.links.values())
@@ -51,9 +51,9 @@ class Quantities:
         self.flit_bytes = flit_bytes_of(records.spec)
         self.command_bytes: int = records.spec["system"].get("command_bytes", 0)
         self._latency = (self._wire + self._node).tolist()
-        self._hops: dict[tuple[int, bool], tuple[Hop, ...]] = {}
-        self._paths: list[tuple[int, tuple[Hop, ...], int, int]] = []  # (quantity, hops, bytes of a flit, flits)
-        self._flit: dict[tuple[Hop, int], int] = {}
+        self._hops: dict[tuple[int, bool], tuple[_Hop, ...]] = {}
+        self._paths: list[tuple[int, tuple[_Hop, ...], int, int]] = []  # (quantity, hops, bytes of a flit, flits)
+        self._flit: dict[tuple[_Hop, int], int] = {}
         hbm = self.spec("cube.hbm")
         self.burst_ps = serialization_ps(hbm["burst_bytes"], decimal_product(hbm["channel_bw_gbs"], hbm["efficiency"]))
         self.wave_bytes: int = hbm["burst_bytes"] * hbm["channels"]
@@ -114,21 +114,21 @@ class Quantities:
 
     # -- links
 
-    def hops(self, route: int, reverse: bool) -> tuple[Hop, ...]:
+    def hops(self, route: int, reverse: bool) -> tuple[_Hop, ...]:
         key = route, reverse
         if key not in self._hops:
             path = self._routes[route]
             self._hops[key] = tuple(self._hop[pair] for pair in pairwise(path[::-1] if reverse else path))
         return self._hops[key]
 
-    def link_name(self, hop: Hop) -> str:
+    def link_name(self, hop: _Hop) -> str:
         return self._names[hop]
 
-    def hop(self, name: str) -> Hop:
+    def hop(self, name: str) -> _Hop:
         """-1 for a link that no route in the log has."""
         return self._by_name.get(name, -1)
 
-    def link_ps(self, hop: Hop, size: int) -> int:
+    def link_ps(self, hop: _Hop, size: int) -> int:
         found = self._flit.get((hop, size))
         if found is None:
             found = self._flit[hop, size] = flit_ps(
@@ -136,7 +136,7 @@ class Quantities:
             )
         return found
 
-    def link_rate(self, hop: Hop) -> int:
+    def link_rate(self, hop: _Hop) -> int:
         """Slowdown by a link's bandwidth, or by the cycle of routers with credits if that is longer."""
         cycle = int(self._cycle[hop])
         fields = self._clocks[hop] if self.link_ps(hop, self.flit_bytes) <= cycle else self._rates[hop]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from kernbench._registry import COMPONENTS
 from kernbench._units import ns_to_ps
 from kernbench.analysis._records import NONE
-from kernbench.components._pe import Pe, Program
-from kernbench.sim_engine._host_requests import Broadcast, Launch
+from kernbench.components._pe import Pe, PeProgram
+from kernbench.sim_engine._host_requests import Broadcast, LaunchBroadcast
 from kernbench.sim_engine._op_log import STEP_KIND
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
-    from kernbench.components.builtin.pe_scheduler import Stage
+    from kernbench.components.builtin.pe_scheduler import StageServer
 
 
 _CPU = STEP_KIND["cpu"]
@@ -106,7 +106,7 @@ class PeCpu:
         return Pe(self.engine, *self.place, self.mmu)
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[StageServer, ...]:
         if "pe" not in vars(self):
             return ()
         pipeline = self.pe.pipeline
@@ -121,6 +121,6 @@ class PeCpu:
         message, by = what
         message.taken(self, by)
 
-    def start(self, what: tuple[Launch, int]) -> None:
+    def start(self, what: tuple[LaunchBroadcast, int]) -> None:
         launch, by = what
-        Program(self.pe, launch, self.command_ps, launch.begins(by)).resume(None)
+        PeProgram(self.pe, launch, self.command_ps, launch.begins(by)).resume(None)

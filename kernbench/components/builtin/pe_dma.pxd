@@ -1,9 +1,9 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-cdef class Access
+cdef class DmaAccess
 cdef class AccessJob
-cdef class Channel
+cdef class DmaChannel
 cdef class PeDma
 cdef class Port
 cdef class Source
@@ -11,9 +11,9 @@ cdef class TileReads
 cdef class TileWrites
 cdef class Traffic
 
-from kernbench.components.builtin.pe_scheduler cimport Grid, Pipeline, TileJob
+from kernbench.components.builtin.pe_scheduler cimport TileGrid, Pipeline, TileJob
 from kernbench.components._command cimport Command
-from kernbench.components._pe cimport Job, Pe, Program, Request
+from kernbench.components._pe cimport Job, Pe, PeProgram, Request
 from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
 from kernbench.sim_engine._causes cimport Cause
 from kernbench.sim_engine._op_log cimport OpLog
@@ -32,7 +32,7 @@ cdef int MEMORY, READING, READS, WRITES, WRITING
 cdef Cause NOTHING
 cdef int _LOAD, _STORE, _LOOKUP, _DMA_IN, _DMA_OUT, _READ, _WRITE
 @cython.locals(cause=Cause)
-cdef sent(Transaction txn, Channel channel, OpLog log, int64_t now, Cause other)
+cdef sent(Transaction txn, DmaChannel channel, OpLog log, int64_t now, Cause other)
 @cython.locals(cause=Cause, there=Cause, since=int64_t, asked=int64_t, served=int64_t)
 cdef Cause _landed(int64_t command, int transit, int count, Transaction txn, int64_t now, OpLog log)
 
@@ -44,7 +44,7 @@ cdef class Source:
     cpdef Cause landed(self, Transaction txn)
 
 
-cdef class Channel(Callee):
+cdef class DmaChannel(Callee):
     cdef public Core core
     cdef public int limit, outstanding
     cdef public object queue
@@ -77,18 +77,18 @@ cdef class PeDma:
     cdef public str node_id
     cdef public dict _ports
     cdef public CArbiter arbiter
-    cdef public Channel reader, writer
+    cdef public DmaChannel reader, writer
     cpdef Port port(self, memory)
-    cpdef AccessJob job(self, Command command, Program program)
+    cpdef AccessJob job(self, Command command, PeProgram program)
 
 
 cdef class AccessJob(Job):
-    cdef public Access access
+    cdef public DmaAccess access
 
 
-cdef class Access(Source):
+cdef class DmaAccess(Source):
     cdef public AccessJob job
-    cdef public Channel channel
+    cdef public DmaChannel channel
     cdef public Pe pe
     cdef public object buffer
     cdef public bint writes
@@ -96,7 +96,7 @@ cdef class Access(Source):
     cdef public list requests
     cdef Cause _looked_up
     cpdef Cause next_by(self)
-    @cython.locals(now=int64_t, request=Request, txn=Transaction, port=Port, log=OpLog, channel=Channel)
+    @cython.locals(now=int64_t, request=Request, txn=Transaction, port=Port, log=OpLog, channel=DmaChannel)
     cpdef bint issue(self) except -1
     @cython.locals(now=int64_t, log=OpLog, nbytes=int64_t, by=int64_t, whole=int64_t)
     cpdef Cause landed(self, Transaction txn)
@@ -105,9 +105,9 @@ cdef class Access(Source):
     cpdef _bytes(self, Request request)
 
 
-cdef class Stream:
+cdef class MatrixStream:
     cdef public object pe, ref
-    cdef public Grid grid
+    cdef public TileGrid grid
     cdef public bint strided
     cdef public Port home
     cdef public int64_t at
@@ -128,7 +128,7 @@ cdef class TileReads(Source):
     cdef public int64_t buffers
     cdef Core _core
     cdef OpLog _log
-    cdef Channel _reader
+    cdef DmaChannel _reader
     cdef Pipeline _pipeline
     cdef int64_t _component, _tile, _m
     cdef dict _left
@@ -155,10 +155,10 @@ cdef class TileReads(Source):
 
 cdef class TileWrites(Source):
     cdef public TileJob job
-    cdef public Stream stream
+    cdef public MatrixStream stream
     cdef Core _core
     cdef OpLog _log
-    cdef Channel _writer
+    cdef DmaChannel _writer
     cdef Pipeline _pipeline
     cdef int64_t _component, _out, _unacknowledged, _since
     cdef Cause _by

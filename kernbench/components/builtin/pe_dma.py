@@ -17,8 +17,8 @@ from kernbench.sim_engine._op_log import KIND, STEP_KIND
 from kernbench.sim_engine._transaction import Callee, Transaction
 
 if TYPE_CHECKING:
-    from kernbench.components._pe import Pe, Program
-    from kernbench.components.builtin.pe_scheduler import Grid, Operand, TileJob
+    from kernbench.components._pe import Pe, PeProgram
+    from kernbench.components.builtin.pe_scheduler import Operand, TileGrid, TileJob
     from kernbench.sim_engine._op_log import OpLog
     from kernbench.sim_engine._transaction import Route
     from kernbench.sim_engine.engine import GraphEngine
@@ -46,7 +46,7 @@ class Source:
         raise TypeError(f"{type(self).__name__} has no requests")
 
 
-class Channel(Callee):
+class DmaChannel(Callee):
     """Issues the requests of its sources in program order, at most `limit` at a time.
 
     The next request has a decisive `cause`; `second` and `third` were not decisive.
@@ -163,10 +163,10 @@ class PeDma:
         self._ports: dict[str, Port] = {}
         self.arbiter: Arbiter | None = None
         self.component = pe.engine.log.component(node_id)
-        self.reader = Channel(pe, config.outstanding_reads)
-        self.writer = Channel(pe, config.outstanding_writes)
+        self.reader = DmaChannel(pe, config.outstanding_reads)
+        self.writer = DmaChannel(pe, config.outstanding_writes)
 
-    def job(self, command: Load | Store, program: Program | None) -> AccessJob:
+    def job(self, command: Load | Store, program: PeProgram | None) -> AccessJob:
         return AccessJob(self.pe, command, program)
 
     def port(self, memory: str) -> Port:
@@ -228,10 +228,10 @@ def _touch(lines: list[int], offset: int, nbytes: int, bits: int) -> None:
 class AccessJob(Job):
     __slots__ = ("access",)
 
-    def __init__(self, pe: Pe, command: Load | Store, program: Program | None) -> None:
+    def __init__(self, pe: Pe, command: Load | Store, program: PeProgram | None) -> None:
         self.begins(pe, command, program)
         self.loaded = not command.writes
-        self.access = Access(self, pe, command)
+        self.access = DmaAccess(self, pe, command)
 
     def pieces(self) -> list[tuple[list[tuple[int, int]], bool]]:
         return [(request.pieces, self.access.writes) for request in self.access.requests]
@@ -245,7 +245,7 @@ class AccessJob(Job):
         return None if compute is None else compute(self.access.buffer)
 
 
-class Access(Source):
+class DmaAccess(Source):
     """Requests of a load or a store; `buffer` holds the command's bytes, a store's from its first request on."""
 
     __slots__ = ("_looked_up", "buffer", "channel", "job", "left", "pe", "requests", "sent", "start_ps", "writes")
@@ -344,7 +344,7 @@ class Access(Source):
 _DMA_IN, _DMA_OUT = KIND["dma_in"], KIND["dma_out"]
 
 
-def sent(txn: Transaction, channel: Channel, log: OpLog, now: int, other: Cause) -> None:
+def sent(txn: Transaction, channel: DmaChannel, log: OpLog, now: int, other: Cause) -> None:
     """Record the causes of a tile's request (`other` is not decisive), and it as the predecessor of the next one."""
     cause = channel.cause
     if log.tiles:
@@ -377,16 +377,16 @@ def _landed(command: int, transit: int, count: int, txn: Transaction, now: int, 
 
 _READ, _WRITE = READ, WRITE
 
-Piece = tuple["Port", int, int, list[int] | None]
+RequestPiece = tuple["Port", int, int, list[int] | None]
 
 
-class Stream:
+class MatrixStream:
     """A matrix in memory, read or written by tiles. A piece is (port, offset, bytes, lines) of one request.
 
     `home` is the memory that contains the matrix, at `at`, if that is a single one and tiles are stored contiguously.
     """
 
-    def __init__(self, pe: Pe, ref: Ref, grid: Grid) -> None:
+    def __init__(self, pe: Pe, ref: Ref, grid: TileGrid) -> None:
         self.pe, self.ref, self.grid = pe, ref, grid
         self.strided = pe.gather == "strided"
         whole = pe.mmu.translate(ref.va, grid.rows * grid.cols * grid.itemsize)
@@ -396,7 +396,7 @@ class Stream:
             node_id, offset = pe.engine.locate(whole[0][0])
             self.home, self.at = pe.dma.port(node_id), offset
 
-    def pieces(self, r: int, c: int) -> list[Piece]:
+    def pieces(self, r: int, c: int) -> list[RequestPiece]:
         if self.strided:
             return self._touched(self.grid.strided(r, c))
         offset, nbytes = self.grid.packed(r, c)
@@ -406,7 +406,7 @@ class Stream:
         found = [(engine.locate(pa), n) for pa, n in self.pe.mmu.translate(self.ref.va + offset, nbytes)]
         return [(dma.port(node_id), at, n, None) for (node_id, at), n in found]
 
-    def _touched(self, runs: Iterable[tuple[int, int]]) -> list[Piece]:
+    def _touched(self, runs: Iterable[tuple[int, int]]) -> list[RequestPiece]:
         engine, bits = self.pe.engine, self.pe.engine.line_bits
         lines: dict[str, list[int]] = {}
         nbytes: dict[str, int] = {}
@@ -449,7 +449,7 @@ class TileReads(Source):
     `complete` holds the time at which a tile was complete in TCM, `complete_by` its cause, until its buffers are free.
     """
 
-    def __init__(self, job: TileJob, operands: list[tuple[Stream, Operand]], buffers: int) -> None:
+    def __init__(self, job: TileJob, operands: list[tuple[MatrixStream, Operand]], buffers: int) -> None:
         self.job, self.operands, self.buffers = job, operands, buffers
         self.complete: dict[int, int] = {}
         self.complete_by: dict[int, Cause] = {}
@@ -463,9 +463,9 @@ class TileReads(Source):
         self._fourth = NOTHING  # another cause of the next request
         self._tile = -1
         self._m = -1
-        self._along: list[list[list[Piece]]] = []
-        self._tiles: list[list[tuple[int, Piece]]] = []
-        self._pending: list[tuple[int, Piece]] = []
+        self._along: list[list[list[RequestPiece]]] = []
+        self._tiles: list[list[tuple[int, RequestPiece]]] = []
+        self._pending: list[tuple[int, RequestPiece]] = []
         self._arriving = False
         self._traffic = Traffic()
         self._prepare()
@@ -589,14 +589,14 @@ class TileReads(Source):
 class TileWrites(Source):
     """Writes the output tiles of a job as they leave the store stage; the last acknowledgement ends the job."""
 
-    def __init__(self, job: TileJob, stream: Stream) -> None:
+    def __init__(self, job: TileJob, stream: MatrixStream) -> None:
         self.job, self.stream = job, stream
         pe = job.pe
         self._core, self._log, self._writer, self._pipeline = pe.core, pe.log, pe.dma.writer, pe.pipeline
         self._component: int = pe.dma.component
         self._out = 0
         self._unacknowledged = 0
-        self._pending: list[Piece] = []
+        self._pending: list[RequestPiece] = []
         self._since, self._by = -1, NOTHING
         self._traffic = Traffic()
 

@@ -1,13 +1,13 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-cdef class Part
+cdef class QueuePart
 cdef class PeIpcq
 cdef class PeQueue
 
 from kernbench.components.builtin.pe_units cimport PeFetchStore
 from kernbench.components._command cimport Recv
-from kernbench.components._pe cimport Pe, Program
+from kernbench.components._pe cimport Pe, PeProgram
 from kernbench.components.builtin.queues cimport Inbox, Message, Queue, Receive, Slot
 from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
 from kernbench.sim_engine._op_log cimport OpLog
@@ -18,13 +18,13 @@ cdef int64_t ARRIVED, NONE, SENT
 cdef int _SEND, _RECV, _SLOT
 
 
-cdef class Part(Slot):
+cdef class QueuePart(Slot):
     cdef public int64_t arrived_ps, credit_key, credit_ps, key, pa, read_ps, sent_ps, ready_ps
     cdef public int64_t cause, second, third, move, credit_number, written_by, in_by, read_by, freed_by
     cdef public bint loaded
     cdef public PeQueue queue
     cdef public Route route, back
-    cdef public Part by
+    cdef public QueuePart by
 
 
 cdef class PeQueue(Queue):
@@ -49,35 +49,35 @@ cdef class PeIpcq(Callee):
     cdef public Inbox inbox
     cdef public int64_t _write_free, _read_free, _deciding, _written_by, _read_by, _write_port, _read_port
     @cython.locals(first=PeQueue, job=Receive)
-    cpdef Receive receive(self, Recv command, Program program, dict queues)
+    cpdef Receive receive(self, Recv command, PeProgram program, dict queues)
     @cython.locals(now=int64_t, message=Message)
     cpdef progress(self, PeQueue queue)
-    @cython.locals(slot=Part)
+    @cython.locals(slot=QueuePart)
     cpdef _give_slot(self, PeQueue queue, Message message)
     @cython.locals(place=int64_t, t=int64_t, credited=int64_t)
-    cpdef _given(self, Part slot, PeQueue queue, Message message)
-    @cython.locals(slot=Part, arbiter=CArbiter, route=Route, cause=int64_t, second=int64_t)
+    cpdef _given(self, QueuePart slot, PeQueue queue, Message message)
+    @cython.locals(slot=QueuePart, arbiter=CArbiter, route=Route, cause=int64_t, second=int64_t)
     cpdef _leave(self, PeQueue queue)
     @cython.locals(now=int64_t, begun=int64_t, service=int64_t, cause=int64_t, second=int64_t)
-    cpdef reached(self, Part slot)
+    cpdef reached(self, QueuePart slot)
     @cython.locals(queue=PeQueue, written=dict, ring_pa=int64_t, by=int64_t)
-    cpdef _in_slot(self, Part slot)
+    cpdef _in_slot(self, QueuePart slot)
     @cython.locals(now=int64_t, message=Message, whole=int64_t)
-    cpdef _arrive(self, PeQueue queue, Part slot, int64_t by)
+    cpdef _arrive(self, PeQueue queue, QueuePart slot, int64_t by)
     cpdef post(self, Receive job)
     @cython.locals(now=int64_t, job=Receive)
     cpdef _match(self, bint settled)
-    @cython.locals(now=int64_t, end=int64_t, message=Message, command=Recv, slot=Part, cause=int64_t, second=int64_t, third=int64_t)
+    @cython.locals(now=int64_t, end=int64_t, message=Message, command=Recv, slot=QueuePart, cause=int64_t, second=int64_t, third=int64_t)
     cpdef _take(self, Receive job)
     @cython.locals(queue=PeQueue, t=int64_t)
-    cpdef _taken(self, Receive job, Part slot)
+    cpdef _taken(self, Receive job, QueuePart slot)
     @cython.locals(by=int64_t)
-    cpdef _done(self, Receive job, Part slot)
+    cpdef _done(self, Receive job, QueuePart slot)
     cpdef _received(self, Receive job, int64_t end, int64_t by)
     @cython.locals(log=OpLog)
-    cpdef int64_t _log_read(self, Receive job, Part slot, int64_t end) except -1
-    cpdef release(self, Part slot, int64_t t, int64_t by)
-    @cython.locals(queue=PeQueue, first=Part, back=Route, key=int64_t, arbiter=CArbiter)
-    cpdef _release(self, Part slot)
-    @cython.locals(queue=PeQueue, route=Route, slot=Part, key=int64_t)
-    cpdef credited(self, Part first)
+    cpdef int64_t _log_read(self, Receive job, QueuePart slot, int64_t end) except -1
+    cpdef release(self, QueuePart slot, int64_t t, int64_t by)
+    @cython.locals(queue=PeQueue, first=QueuePart, back=Route, key=int64_t, arbiter=CArbiter)
+    cpdef _release(self, QueuePart slot)
+    @cython.locals(queue=PeQueue, route=Route, slot=QueuePart, key=int64_t)
+    cpdef credited(self, QueuePart first)

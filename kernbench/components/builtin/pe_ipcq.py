@@ -24,10 +24,10 @@ from kernbench.sim_engine._transaction import Callee, Transaction
 from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
-    from kernbench.components._pe import Pe, Program
+    from kernbench.components._pe import Pe, PeProgram
 
 
-class Part(Slot):
+class QueuePart(Slot):
     """A part in flight to the slot at `pa`, and its credit in flight back.
 
     `queue` is the receiver's, set on arrival. `move` and `credit_number` are the log's numbers of the part and of its
@@ -47,7 +47,7 @@ class Part(Slot):
         self.queue: Any = None
         self.route: Any = None
         self.back: Any = None
-        self.by: Part | None = None
+        self.by: QueuePart | None = None
         self.pa = self.credit_key = self.credit_ps = -1
         self.sent_ps = self.arrived_ps = self.read_ps = self.key = -1
         self.move = self.credit_number = self.ready_ps = -1
@@ -75,8 +75,8 @@ class PeQueue(Queue):
         self.peer_pa, self.ring_pa = spec.peer_pa, spec.ring_pa
         self.peer = cast("PeIpcq", owner.engine.pe(*spec.peer).ipcq)
         self.route, self.credit_route = network.route(mine, theirs), network.back(network.route(theirs, mine))
-        self.leaving: list[Part] = []
-        self.written: dict[int, Part] = {}
+        self.leaving: list[QueuePart] = []
+        self.written: dict[int, QueuePart] = {}
         self.wake_ps = -1
         self.given_ps = self.left_ps = self.matched_ps = -1
         self.given_by = self.left_by = self.matched_by = NONE
@@ -149,7 +149,7 @@ class PeIpcq(Callee):
 
     # -- commands
 
-    def receive(self, command: Recv, program: Program | None, queues: Mapping[str, PeQueue]) -> Receive:
+    def receive(self, command: Recv, program: PeProgram | None, queues: Mapping[str, PeQueue]) -> Receive:
         job = self.inbox.receive(self.pe, command, program, queues)
         first: PeQueue = job.queues[0]
         # A message of one slot in TCM is used in place.
@@ -181,7 +181,7 @@ class PeIpcq(Callee):
 
     def _give_slot(self, queue: PeQueue, message: Message) -> None:
         """Assign a slot to the next part of a message; it leaves at once, or when it has been read from memory."""
-        slot = Part(message)
+        slot = QueuePart(message)
         slot.pa = queue.peer_pa + slot.number % queue.n_slots * queue.slot_bytes
         queue.leaving.append(slot)
         if self.log.operation:
@@ -192,7 +192,7 @@ class PeIpcq(Callee):
             slot.loaded = True
             self._leave(queue)
 
-    def _given(self, slot: Part, queue: PeQueue, message: Message) -> None:
+    def _given(self, slot: QueuePart, queue: PeQueue, message: Message) -> None:
         """Choose the causes of a part's slot: its message, the previous part, or a credit."""
         place = slot.number % queue.n_slots
         t, slot.cause, slot.second = message.ready, message.ready_by, queue.credited_by[place]
@@ -205,7 +205,7 @@ class PeIpcq(Callee):
             queue.given_ps, queue.given_by = t, slot.cause
         slot.ready_ps = t
 
-    def _load(self, slot: Part, queue: PeQueue) -> None:
+    def _load(self, slot: QueuePart, queue: PeQueue) -> None:
         message, first = slot.message, slot.index * queue.slot_bytes
         wanted = self.pe.requests((Run(message.command.runs[0].va + first, slot.nbytes, slot.nbytes),))
         left, asked = len(wanted), self.core.now
@@ -265,7 +265,7 @@ class PeIpcq(Callee):
 
     # -- arrivals
 
-    def landed(self, slot: Part) -> None:
+    def landed(self, slot: QueuePart) -> None:
         """Dispatch an arrival from the links: a credit if the slot is free, else a part."""
         if slot.free:
             self.credited(slot)
@@ -282,7 +282,7 @@ class PeIpcq(Callee):
         else:
             self._release(which)
 
-    def reached(self, slot: Part) -> None:
+    def reached(self, slot: QueuePart) -> None:
         """Write a part whose last flit has reached TCM to its slot, through the write port."""
         now = slot.arrived_ps = self.core.now
         begun, service = max(now, self._write_free), self._ports.store_ps(slot.nbytes)
@@ -298,7 +298,7 @@ class PeIpcq(Callee):
 
     def in_memory(self, txn: Transaction) -> None:
         """Handle a part written to SRAM or HBM; the set-up of the access comes on top."""
-        slot: Part = txn.arg
+        slot: QueuePart = txn.arg
         slot.arrived_ps = now = self.core.now
         setup = self.setup_ps[slot.message.queue.spec.kind]
         if self.log.operation:
@@ -306,7 +306,7 @@ class PeIpcq(Callee):
             slot.written_by = self.log.step(now + setup, setup, place, _SLOT, slot.message.id, -1, cause)
         self.core.call_at(now + setup, self._in_slot, slot)
 
-    def _in_slot(self, slot: Part) -> None:
+    def _in_slot(self, slot: QueuePart) -> None:
         """Handle a part in its slot. A queue's parts arrive in order, even if a memory reorders them."""
         ring_pa = slot.message.queue.peer_pa
         queue = self._by_ring.get(ring_pa)
@@ -325,7 +325,7 @@ class PeIpcq(Callee):
         if self.inbox.waiting:
             self._match(False)
 
-    def _arrive(self, queue: PeQueue, slot: Part, by: int) -> None:
+    def _arrive(self, queue: PeQueue, slot: QueuePart, by: int) -> None:
         now, message = self.core.now, slot.message
         self.inbox.arrive(queue, slot, now)
         if self.observers:
@@ -399,7 +399,7 @@ class PeIpcq(Callee):
                 return
             self.core.call_at(end, self._copied, (job, slot))
 
-    def _taken(self, job: Receive, slot: Part) -> None:
+    def _taken(self, job: Receive, slot: QueuePart) -> None:
         """Choose the causes of reading a slot: the receive, the part, or the previous receive."""
         queue = slot.queue
         t, slot.cause, slot.second = job.ready, job.ready_by, slot.in_by
@@ -409,7 +409,7 @@ class PeIpcq(Callee):
             slot.cause, slot.second = queue.matched_by, slot.cause
         queue.matched_ps, queue.matched_by = self.core.now, slot.cause
 
-    def _read(self, what: tuple[Receive, Part]) -> None:
+    def _read(self, what: tuple[Receive, QueuePart]) -> None:
         job, slot = what
         asked = self.core.now
 
@@ -424,7 +424,7 @@ class PeIpcq(Callee):
             txn.number = self.log.sent(slot.read_by)
         self.pe.dma.port(node_id).read(txn, QUEUE)
 
-    def _copied(self, what: tuple[Receive, Part]) -> None:
+    def _copied(self, what: tuple[Receive, QueuePart]) -> None:
         job, slot = what
         command = job.command
         if not command.runs:
@@ -452,7 +452,7 @@ class PeIpcq(Callee):
                 txn.number = self.log.sent(cause)
             self.pe.dma.port(request.node_id).write(txn, QUEUE)
 
-    def _done(self, job: Receive, slot: Part) -> None:
+    def _done(self, job: Receive, slot: QueuePart) -> None:
         by = self._log_read(job, slot, self.core.now)
         if job.command.consume:
             self.release(slot, self.core.now, by)
@@ -469,7 +469,7 @@ class PeIpcq(Callee):
         job.finish(end, by)
         job.complete()
 
-    def _log_read(self, job: Receive, slot: Part, end: int) -> int:
+    def _log_read(self, job: Receive, slot: QueuePart, end: int) -> int:
         log = self.log
         if not log.operation:
             return NONE
@@ -477,14 +477,14 @@ class PeIpcq(Callee):
 
     # -- credits
 
-    def release(self, slot: Part, t: int, by: int) -> None:
+    def release(self, slot: QueuePart, t: int, by: int) -> None:
         slot.freed_by = by
         if t > self.core.now:
             self.core.wake_at(t, self, _RELEASE, slot)
         else:
             self._release(slot)
 
-    def _release(self, slot: Part) -> None:
+    def _release(self, slot: QueuePart) -> None:
         queue, arbiter = slot.queue, self.pe.dma.arbiter
         assert arbiter is not None
         for first in queue.release(slot):
@@ -499,7 +499,7 @@ class PeIpcq(Callee):
                 self.log.waits.follow(key)
             arbiter.send(QUEUE, back, queue.credit_bytes, key, queue.peer, first)
 
-    def credited(self, first: Part) -> None:
+    def credited(self, first: QueuePart) -> None:
         key, queue, slot = first.credit_key, first.message.queue, first.by
         first.by = None
         queue.credits += 1
@@ -518,7 +518,7 @@ class PeIpcq(Callee):
 
     # -- observation
 
-    def waiting(self, program: Program) -> list[str]:
+    def waiting(self, program: PeProgram) -> list[str]:
         return [
             f"{job.describe()} since {job.ready / 1000:,.2f} ns"
             + (", behind earlier commands that use its memory" if job.waiting else "")

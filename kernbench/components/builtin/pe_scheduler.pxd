@@ -2,27 +2,27 @@ cimport cython
 from libc.stdint cimport int64_t
 
 cdef class Pipeline
-cdef class Stage
-cdef class Grid
+cdef class StageServer
+cdef class TileGrid
 cdef class OutputTile
 cdef class PeScheduler
-cdef class Plan
+cdef class TilePlan
 cdef class TileJob
 cdef class VectorJob
 
 from kernbench.components.builtin.pe_dma cimport TileReads, TileWrites
 from kernbench.components._command cimport Command
-from kernbench.components._pe cimport Job, Pe, Program
+from kernbench.components._pe cimport Job, Pe, PeProgram
 from kernbench.sim_engine._causes cimport Cause
 from kernbench.sim_engine._op_log cimport OpLog
 
 cdef int64_t BEGIN, NONE
-cdef int FETCH, GEMM, MATH, PLAN, STORE
+cdef int FETCHING, GEMM, MATH, PLAN, STORE
 cdef Cause NOTHING
 cdef int _FETCH, _GEMM, _MATH, _STORE, _COMPOSITE, _LOOKUP
 
 
-cdef class Grid:
+cdef class TileGrid:
     cdef public int64_t rows, cols, tile_rows, tile_cols, itemsize
     cpdef int64_t height(self, int64_t r) except? -1
     cpdef int64_t width(self, int64_t c) except? -1
@@ -31,7 +31,7 @@ cdef class Grid:
     cpdef tuple packed(self, int64_t r, int64_t c)
 
 
-cdef class Ring:
+cdef class BufferRing:
     cdef public int64_t size, put_, got
     cdef public list freed, filled, freed_by, filled_by
     cpdef int64_t room(self)
@@ -44,14 +44,14 @@ cdef class Ring:
     cpdef take(self, int64_t t, Cause by)
 
 
-cdef class Stage:
+cdef class StageServer:
     cdef public str name
     cdef public OpLog log
     cdef public int64_t component, kind, free, busy_ps, start, end, since, before
     cdef public int part
     cdef public Cause at, began, free_by
     cdef public bint live
-    cdef public Ring leaving
+    cdef public BufferRing leaving
     cdef public TileJob job
     cdef public object queue
     cdef public int64_t recent
@@ -63,30 +63,30 @@ cdef class Stage:
     @cython.locals(spans=int64_t[::1], ahead=int64_t, i=int64_t)
     cpdef int64_t busy_by(self, int64_t now)
     cpdef done(self)
-    @cython.locals(ring=Ring, room=int64_t, end=int64_t, by=Cause)
+    @cython.locals(ring=BufferRing, room=int64_t, end=int64_t, by=Cause)
     cpdef bint leave(self) except -1
 
 
 cdef class Pipeline:
     cdef public OpLog log
-    cdef public Stage fetch, gemm, math, store
-    cdef public Ring fetch_gemm, fetch_math, gemm_math, gemm_store, math_store, store_dma
+    cdef public StageServer fetch, gemm, math, store
+    cdef public BufferRing fetch_gemm, fetch_math, gemm_math, gemm_store, math_store, store_dma
     cdef public bint _moving, _again
-    @cython.locals(moved=cython.bint, held=cython.bint, fetch=Stage, gemm=Stage, math=Stage, store=Stage)
+    @cython.locals(moved=cython.bint, held=cython.bint, fetch=StageServer, gemm=StageServer, math=StageServer, store=StageServer)
     cpdef advance(self)
     @cython.locals(moved=cython.bint, work=Job, ready=int64_t)
-    cpdef bint _run(self, Stage stage) except -1
+    cpdef bint _run(self, StageServer stage) except -1
 
 
 cdef class VectorJob(Job):
     cdef public int64_t service_ps
     cpdef int64_t ready_at(self, stage) except -2
-    @cython.locals(engine=Stage)
+    @cython.locals(engine=StageServer)
     cpdef serve(self, stage, int64_t ready)
 
 
 cdef class TileJob(Job):
-    cdef public Plan plan
+    cdef public TilePlan plan
     cdef public bint matrix, vector
     cdef public int64_t fetched, kt, multiplied, n, outputs, planned_ps, start_ps, stored, tile_ps, vectored
     cdef public OutputTile fetching, multiplying
@@ -97,20 +97,20 @@ cdef class TileJob(Job):
     @cython.locals(log=OpLog)
     cpdef Cause plan_of(self, int64_t i)
     @cython.locals(pipeline=Pipeline)
-    cpdef Ring _source(self, Stage stage)
-    @cython.locals(at=Stage)
+    cpdef BufferRing _source(self, StageServer stage)
+    @cython.locals(at=StageServer)
     cpdef int64_t ready_at(self, stage) except -2
-    @cython.locals(at=Stage)
+    @cython.locals(at=StageServer)
     cpdef serve(self, stage, int64_t ready)
-    @cython.locals(pipeline=Pipeline, ring=Ring, by=Cause, last=cython.bint, o=int64_t, tile=OutputTile)
-    cpdef _compute(self, Stage stage, int64_t ready)
+    @cython.locals(pipeline=Pipeline, ring=BufferRing, by=Cause, last=cython.bint, o=int64_t, tile=OutputTile)
+    cpdef _compute(self, StageServer stage, int64_t ready)
     @cython.locals(i=int64_t, k=int64_t, nbytes=int64_t, service=int64_t, by=Cause, pipeline=Pipeline, tile=OutputTile)
-    cpdef _fetch(self, Stage stage, int64_t ready)
+    cpdef _fetch(self, StageServer stage, int64_t ready)
     @cython.locals(i=int64_t, k=int64_t, pipeline=Pipeline, tile=OutputTile)
-    cpdef bint _multiply(self, Stage stage, int64_t ready, Cause by) except -1
-    cpdef _ended(self, Stage stage, int64_t n)
+    cpdef bint _multiply(self, StageServer stage, int64_t ready, Cause by) except -1
+    cpdef _ended(self, StageServer stage, int64_t n)
     cpdef int64_t tile_of(self, int64_t o) except -2
-    cpdef left(self, Stage stage)
+    cpdef left(self, StageServer stage)
     cpdef written(self, int64_t t, Cause by)
     @cython.locals(log=OpLog, start=int64_t)
     cpdef int64_t _window(self, int64_t end, Cause by) except -1
@@ -121,9 +121,9 @@ cdef class OutputTile:
     cdef public list fetched, fetch_ps, product_ps, flops
 
 
-cdef class Plan:
+cdef class TilePlan:
     cdef public object pe, dtype, sizes, tile
-    cdef public Grid out
+    cdef public TileGrid out
     cdef public tuple work
     cdef public bint matrix, vector
     cdef public int64_t mt, kt, nt, n
@@ -139,4 +139,4 @@ cdef class PeScheduler:
     cdef public Pipeline pipeline
     @cython.locals(job=TileJob, log=OpLog, start=int64_t, cause=int64_t, other=int64_t, planned=int64_t, lookup=int64_t)
     cpdef advance(self)
-    cpdef Job job(self, Command command, Program program)
+    cpdef Job job(self, Command command, PeProgram program)

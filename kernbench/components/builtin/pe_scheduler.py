@@ -14,21 +14,21 @@ from kernbench._units import MIB, ns_to_ps
 from kernbench.analysis._records import BEGIN, NONE
 from kernbench.components._command import Command, Composite, Dot, Ref, Value, Vector, VectorOp
 from kernbench.components._pe import Job
-from kernbench.components.builtin.pe_dma import Stream, TileReads, TileWrites
+from kernbench.components.builtin.pe_dma import MatrixStream, TileReads, TileWrites
 from kernbench.errors import OutOfMemoryError
-from kernbench.sim_engine._causes import FETCH, GEMM, MATH, NOTHING, PLAN, STORE, Cause
+from kernbench.sim_engine._causes import FETCHING, GEMM, MATH, NOTHING, PLAN, STORE, Cause
 from kernbench.sim_engine._op_log import KIND, STEP_KIND, OpLog
 
 if TYPE_CHECKING:
     from kernbench._dtypes import DType
-    from kernbench.components._pe import Pe, Program
+    from kernbench.components._pe import Pe, PeProgram
 
 
 def cuts(size: int, tile: int) -> int:
     return max(1, -(-size // tile))
 
 
-class Grid:
+class TileGrid:
     """A row-major matrix of `rows` x `cols` elements, cut into tiles of `tile_rows` x `tile_cols`.
 
     >>> grid = Grid(3, 5, 2, 4, itemsize=2)
@@ -69,7 +69,7 @@ class Grid:
 _FETCH, _GEMM, _MATH, _STORE = KIND["fetch"], KIND["gemm"], KIND["math"], KIND["store_tcm"]
 
 
-class Ring:
+class BufferRing:
     """Buffers between two stages: times at which buffer i % size was `freed` (-1 while it is full) and `filled`."""
 
     __slots__ = ("filled", "filled_by", "freed", "freed_by", "got", "put_", "size")
@@ -106,7 +106,7 @@ class Ring:
         self.got += 1
 
 
-class Stage:
+class StageServer:
     """A server of work: `free` from a time on; `queue` holds the jobs in program order.
 
     `busy_ps` counts all services so far, including those ahead of the clock.
@@ -128,7 +128,7 @@ class Stage:
         self.free = self.busy_ps = self.start = self.end = self.since = self.before = 0
         self.began = self.at = self.free_by = NOTHING
         self.job: TileJob | None = None
-        self.leaving: Ring | None = None
+        self.leaving: BufferRing | None = None
         self.queue: deque[Job] = deque()
         self.live, self.recent = live, 0
         self.spans = np.empty(16 if live else 0, np.int64)
@@ -153,7 +153,7 @@ class Stage:
                 start, end, self.component, self.kind, command, nbytes, flops, tile, log.event(cause), other.event
             )
             self.at = Cause(row)
-            if self.part != FETCH:  # it takes from no ring
+            if self.part != FETCHING:  # it takes from no ring
                 self.began = Cause(BEGIN | row >> 3 << 3)
         elif log.operation:
             self.at, self.began = log.then(cause, command, self.part, service), cause
@@ -205,13 +205,13 @@ class Pipeline:
 
     def __init__(self, pe: str, log: OpLog, buffers: int, live: bool = False) -> None:
         self.log = log
-        self.fetch = Stage(f"{pe}.pe_fetch_store.fetch", _FETCH, FETCH, log, live)
-        self.gemm = Stage(f"{pe}.pe_gemm", _GEMM, GEMM, log, live)
-        self.math = Stage(f"{pe}.pe_math", _MATH, MATH, log, live)
-        self.store = Stage(f"{pe}.pe_fetch_store.store", _STORE, STORE, log, live)
-        self.fetch_gemm, self.fetch_math = Ring(buffers), Ring(buffers)
-        self.gemm_math, self.gemm_store = Ring(buffers), Ring(buffers)
-        self.math_store, self.store_dma = Ring(buffers), Ring(buffers)
+        self.fetch = StageServer(f"{pe}.pe_fetch_store.fetch", _FETCH, FETCHING, log, live)
+        self.gemm = StageServer(f"{pe}.pe_gemm", _GEMM, GEMM, log, live)
+        self.math = StageServer(f"{pe}.pe_math", _MATH, MATH, log, live)
+        self.store = StageServer(f"{pe}.pe_fetch_store.store", _STORE, STORE, log, live)
+        self.fetch_gemm, self.fetch_math = BufferRing(buffers), BufferRing(buffers)
+        self.gemm_math, self.gemm_store = BufferRing(buffers), BufferRing(buffers)
+        self.math_store, self.store_dma = BufferRing(buffers), BufferRing(buffers)
         self._moving = self._again = False
 
     def advance(self) -> None:
@@ -238,7 +238,7 @@ class Pipeline:
                 break
         self._moving = False
 
-    def _run(self, stage: Stage) -> bool:
+    def _run(self, stage: StageServer) -> bool:
         moved = False
         while True:
             if stage.leaving is not None:
@@ -264,7 +264,7 @@ _COMPOSITE, _LOOKUP = KIND["composite"], STEP_KIND["lookup"]
 class VectorJob(Job):
     __slots__ = ("service_ps",)
 
-    def __init__(self, pe: Pe, command: Vector, program: Program | None) -> None:
+    def __init__(self, pe: Pe, command: Vector, program: PeProgram | None) -> None:
         self.begins(pe, command, program)
         self.service_ps = pe.math.service_ps(command.work)
 
@@ -276,7 +276,7 @@ class VectorJob(Job):
         return -1 if self.waiting else self.ready
 
     def serve(self, stage: Any, ready: int) -> None:
-        engine: Stage = stage
+        engine: StageServer = stage
         engine.step(ready, Cause(self.ready_by), self.service_ps, self.id, 0, self.command.flops, -1, False)
         engine.done()
         engine.queue.popleft()
@@ -295,7 +295,7 @@ class TileJob(Job):
         "planned_ps", "reads", "start_ps", "stored", "tile_ps", "vector", "vectored", "writes",
     )  # fmt: skip
 
-    def __init__(self, pe: Pe, command: Command, program: Program | None, plan: Plan) -> None:
+    def __init__(self, pe: Pe, command: Command, program: PeProgram | None, plan: TilePlan) -> None:
         self.begins(pe, command, program)
         self.plan = plan
         self.n, self.kt = plan.n, plan.kt
@@ -335,7 +335,7 @@ class TileJob(Job):
             return self.planned_by
         return self.planned_by.then(self.id, PLAN, (i + 1) * self.tile_ps)
 
-    def _source(self, stage: Stage) -> Ring:
+    def _source(self, stage: StageServer) -> BufferRing:
         pipeline: Pipeline = self.pe.pipeline
         if stage.part == GEMM:
             return pipeline.fetch_gemm
@@ -344,19 +344,19 @@ class TileJob(Job):
         return pipeline.math_store if self.vector else pipeline.gemm_store
 
     def ready_at(self, stage: Any) -> int:
-        at: Stage = stage
-        if at.part != FETCH:
+        at: StageServer = stage
+        if at.part != FETCHING:
             return self._source(at).first()
         return self.planned(self.fetched) if self.reads is None else self.reads.arrival(self.fetched)
 
     def serve(self, stage: Any, ready: int) -> None:
-        at: Stage = stage
-        if at.part == FETCH:
+        at: StageServer = stage
+        if at.part == FETCHING:
             self._fetch(at, ready)
         else:
             self._compute(at, ready)
 
-    def _compute(self, stage: Stage, ready: int) -> None:
+    def _compute(self, stage: StageServer, ready: int) -> None:
         pipeline, ring = self.pe.pipeline, self._source(stage)
         by = ring.first_by()
         stage.job = self
@@ -385,7 +385,7 @@ class TileJob(Job):
         if stage.leaving is None and stage.part == STORE:
             self.left(stage)
 
-    def _fetch(self, stage: Stage, ready: int) -> None:
+    def _fetch(self, stage: StageServer, ready: int) -> None:
         i, k = self.fetched, self.fetched % self.kt
         if not k:
             self.fetching = self.plan.output(i // self.kt)
@@ -402,7 +402,7 @@ class TileJob(Job):
         if self.fetched == self.n:
             self._ended(stage, self.n)
 
-    def _multiply(self, stage: Stage, ready: int, by: Cause) -> bool:
+    def _multiply(self, stage: StageServer, ready: int, by: Cause) -> bool:
         i, k = self.multiplied, self.multiplied % self.kt
         if not k:
             self.multiplying = self.plan.output(i // self.kt)
@@ -417,7 +417,7 @@ class TileJob(Job):
             stage.leaving = pipeline.gemm_math if self.vector else pipeline.gemm_store
         return i == self.n
 
-    def _ended(self, stage: Stage, n: int) -> None:
+    def _ended(self, stage: StageServer, n: int) -> None:
         stage.queue.popleft()
         if stage.log.operation:
             stage.log.stage(self.id, stage.kind, stage.since, stage.end, stage.busy_ps - stage.before, n)
@@ -426,9 +426,9 @@ class TileJob(Job):
         """Index of the tile that completes output tile `o`."""
         return (o + 1) * self.kt - 1
 
-    def left(self, stage: Stage) -> None:
+    def left(self, stage: StageServer) -> None:
         """After a fetch, free the operands' buffers; after a store, wake the DMA or end the job."""
-        if stage.part == FETCH:
+        if stage.part == FETCHING:
             if self.reads is not None:
                 self.reads.freed(self.fetched - 1, stage.free, stage.at)
         elif stage.part == STORE:
@@ -466,7 +466,7 @@ class Operand:
     An operand without k is read once per output tile, with its last k tile, or with its `first`.
     """
 
-    grid: Grid
+    grid: TileGrid
     axes: str
     first: bool = False
 
@@ -486,7 +486,7 @@ class OutputTile:
 
     __slots__ = ("fetch_ps", "fetched", "flops", "nbytes", "product_ps", "store_ps", "vector_ps")
 
-    def __init__(self, plan: Plan, m: int, n: int) -> None:
+    def __init__(self, plan: TilePlan, m: int, n: int) -> None:
         pe, kt = plan.pe, plan.kt
         elements = plan.out.elements(m, n)
         self.nbytes = elements * plan.out.itemsize
@@ -506,7 +506,7 @@ class OutputTile:
             self.flops = [2 * rows * depth * cols for depth in depths]
 
 
-class Plan:
+class TilePlan:
     """The tiles of C[m, n] = A[m, k] B[k, n], in order m, n, k, and their cost in each stage.
 
     A plan depends on shapes and types only: equal commands share one, on all PEs; `pe` only gives rates. `mt`, `nt`,
@@ -522,13 +522,13 @@ class Plan:
         self.operands: list[Operand] = []
         self.work: tuple[VectorOp, ...] = ()
         self.vector = False
-        self.out = Grid(0, 0, 1, 1, 0)
+        self.out = TileGrid(0, 0, 1, 1, 0)
         self._outputs: list[OutputTile | None] = [None] * 4
 
-    def grid(self, axes: str, itemsize: int) -> Grid:
+    def grid(self, axes: str, itemsize: int) -> TileGrid:
         """Grid of a matrix whose rows and columns are two of m, k and n, or a single row (0)."""
         (rows, tile_rows), (cols, tile_cols) = ((self.sizes.get(x, 1), self.tile.get(x, 1)) for x in axes)
-        return Grid(rows, cols, tile_rows, tile_cols, itemsize)
+        return TileGrid(rows, cols, tile_rows, tile_cols, itemsize)
 
     def read(self, operand: Ref | Value, axes: str, first: bool = False) -> None:
         self.operands.append(Operand(self.grid(axes, operand.dtype.itemsize), axes, first))
@@ -582,7 +582,7 @@ class PeScheduler:
                 self._free_by = log.step(planned, lookup, self.pe.mmu_place, _LOOKUP, job.id, -1, cause, other)
                 job.planned_by = Cause(self._free_by)
 
-    def job(self, command: Command, program: Program | None) -> Job:
+    def job(self, command: Command, program: PeProgram | None) -> Job:
         if isinstance(command, Vector):
             return VectorJob(self.pe, command, program)
         if isinstance(command, Dot):
@@ -591,7 +591,7 @@ class PeScheduler:
         plan = self._composite(command)
         job = TileJob(self.pe, command, program, plan)
         streamed = [
-            (Stream(self.pe, read, operand.grid), operand)
+            (MatrixStream(self.pe, read, operand.grid), operand)
             for read, operand in zip(_read(command), plan.operands, strict=True)
             if isinstance(read, Ref)
         ]
@@ -599,7 +599,7 @@ class PeScheduler:
             self._fits([operand for _, operand in streamed])
             job.reads = TileReads(job, streamed, self.pe.config.pe_tcm.buffers_per_operand)
         if command.out is not None:
-            job.writes = TileWrites(job, Stream(self.pe, command.out, plan.out))
+            job.writes = TileWrites(job, MatrixStream(self.pe, command.out, plan.out))
         return job
 
     def _fits(self, streamed: Sequence[Operand]) -> None:
@@ -612,7 +612,7 @@ class PeScheduler:
                 "pe_tcm.tile_buffer_mb gives them; use smaller tiles (pe_gemm.tile) or fewer buffers_per_operand"
             )
 
-    def _dot(self, command: Dot) -> Plan:
+    def _dot(self, command: Dot) -> TilePlan:
         a, b, *acc = command.inputs
         assert command.output is not None
         key = (command.mkn, a.dtype.name, b.dtype.name, command.output.dtype.itemsize, len(acc))
@@ -623,8 +623,8 @@ class PeScheduler:
             plan.out = plan.grid("mn", command.output.dtype.itemsize)
         return plan
 
-    def _gemm(self, mkn: tuple[int, int, int], a: Ref | Value, b: Ref | Value, acc: Value | None) -> Plan:
-        plan = Plan(self.pe, mkn, self.pe.gemm.tile, a.dtype)
+    def _gemm(self, mkn: tuple[int, int, int], a: Ref | Value, b: Ref | Value, acc: Value | None) -> TilePlan:
+        plan = TilePlan(self.pe, mkn, self.pe.gemm.tile, a.dtype)
         m, k, n = (plan.size(axis, 0) for axis in "mkn")
         self.pe.gemm.tile_ps(m, k, n, a.dtype)  # raises the engine's error at the command, not at a tile
         plan.read(a, "mk")
@@ -633,7 +633,7 @@ class PeScheduler:
             plan.read(acc, "mn", first=True)
         return plan
 
-    def _composite(self, command: Composite) -> Plan:
+    def _composite(self, command: Composite) -> TilePlan:
         assert command.out is not None
         reads = [(x.shape, x.dtype) for x in (command.out, *_read(command))]
         kinds = [kind for kind, _ in command.extra]
@@ -644,7 +644,7 @@ class PeScheduler:
             plan = known[key] = self._planned(command)
         return plan
 
-    def _planned(self, command: Composite) -> Plan:
+    def _planned(self, command: Composite) -> TilePlan:
         out, a = command.out, command.a
         assert out is not None
         assert a is not None
@@ -660,13 +660,13 @@ class PeScheduler:
         plan.work, plan.vector = command.epilogue, bool(command.epilogue) or not plan.matrix
         return plan
 
-    def _math(self, command: Composite, a: Ref | Value, out: Ref) -> Plan:
+    def _math(self, command: Composite, a: Ref | Value, out: Ref) -> TilePlan:
         """Plan an element-wise command: a matrix by output tiles, a vector as one row of longer tiles."""
         tm, _, tn = self.pe.gemm.tile
         rows = math.prod(out.shape[:-1])
         if rows == 1:
             tm, tn = 1, tm * tn
-        plan = Plan(self.pe, (rows, 1, out.shape[-1] if out.shape else 1), (tm, 1, tn), None)
+        plan = TilePlan(self.pe, (rows, 1, out.shape[-1] if out.shape else 1), (tm, 1, tn), None)
         for operand in (a, command.b):
             if operand is not None:
                 plan.read(operand, "mn")

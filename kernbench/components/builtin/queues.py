@@ -18,7 +18,7 @@ from kernbench.components._pe import Job
 from kernbench.errors import IpcqInvalidDirection, KernelError
 
 if TYPE_CHECKING:
-    from kernbench.components._pe import Program
+    from kernbench.components._pe import PeProgram
 
 UNLIMITED = 1 << 40  # slots of a ring without limit
 
@@ -100,7 +100,7 @@ class Message(Job):
         "array", "arrived", "data", "dtype", "left", "nbytes", "parts", "queue", "receive", "slots", "start_ps",
     )  # fmt: skip
 
-    def __init__(self, pe: Any, command: Send, program: Program | None, queue: Queue) -> None:
+    def __init__(self, pe: Any, command: Send, program: PeProgram | None, queue: Queue) -> None:
         self.begins(pe, command, program)
         self.queue: Any = queue
         self.nbytes = command.nbytes
@@ -149,7 +149,7 @@ class Receive(Job):
 
     __slots__ = ("asked", "left", "message", "queue", "queues")
 
-    def __init__(self, pe: Any, command: Recv, program: Program | None, queues: tuple[Any, ...]) -> None:
+    def __init__(self, pe: Any, command: Recv, program: PeProgram | None, queues: tuple[Any, ...]) -> None:
         self.begins(pe, command, program)
         self.queues = queues
         self.queue: Any = None
@@ -209,11 +209,11 @@ class Inbox:
         self.undecided = False
         self._served: Queue | None = None
 
-    def message(self, pe: Any, command: Send, program: Program | None, queues: Mapping[str, Any]) -> Message:
+    def message(self, pe: Any, command: Send, program: PeProgram | None, queues: Mapping[str, Any]) -> Message:
         (queue,) = self._chosen(queues, command.direction)
         return Message(pe, command, program, queue)
 
-    def receive(self, pe: Any, command: Recv, program: Program | None, queues: Mapping[str, Any]) -> Receive:
+    def receive(self, pe: Any, command: Recv, program: PeProgram | None, queues: Mapping[str, Any]) -> Receive:
         among = self._chosen(queues, command.direction)
         n_slots, slot_bytes = among[0].n_slots, among[0].slot_bytes
         if not command.consume and command.nbytes > n_slots * slot_bytes:

@@ -19,14 +19,14 @@ stored is independent of it: a `Stored` for each.
 from kernbench.ops.matmul._choice import NEAR as NEAR
 from kernbench.ops.matmul._choice import USES as USES
 from kernbench.ops.matmul._choice import Choice as Choice
-from kernbench.ops.matmul._choice import choose as choose
+from kernbench.ops.matmul._choice import choose_placement as choose_placement
 from kernbench.ops.matmul._choice import near as near
-from kernbench.ops.matmul._cost import Work as Work
+from kernbench.ops.matmul._cost import ProductWork as ProductWork
 from kernbench.ops.matmul._cost import estimate as estimate
 from kernbench.ops.matmul._cost import pieces_of as pieces_of
+from kernbench.ops.matmul._cost import product_work as product_work
 from kernbench.ops.matmul._cost import traffic as traffic
-from kernbench.ops.matmul._cost import work as work
-from kernbench.ops.matmul._kernels import Step as Step
+from kernbench.ops.matmul._kernels import KernelLaunch as KernelLaunch
 from kernbench.ops.matmul._kernels import grouped as grouped
 from kernbench.ops.matmul._kernels import matmul as matmul
 from kernbench.ops.matmul._kernels import multiply as multiply
@@ -43,7 +43,7 @@ from kernbench.ops.matmul._parts import SPLIT_IN_CUBES as SPLIT_IN_CUBES
 from kernbench.ops.matmul._parts import SPLIT_K as SPLIT_K
 from kernbench.ops.matmul._parts import SPLITS as SPLITS
 from kernbench.ops.matmul._parts import TURNED as TURNED
-from kernbench.ops.matmul._parts import Placement as Placement
+from kernbench.ops.matmul._parts import PlacementLike as PlacementLike
 from kernbench.ops.matmul._parts import PlacementName as PlacementName
 from kernbench.ops.matmul._parts import Product as Product
 from kernbench.ops.matmul._parts import named as named

@@ -11,7 +11,7 @@ from operator import itemgetter
 from kernbench.errors import ArgumentError
 from kernbench.ops._stored import Stored
 from kernbench.ops.matmul._cost import estimate, move_ns
-from kernbench.ops.matmul._parts import PLACEMENTS, ROWS, SPLITS, Placement, Product, named, read_from
+from kernbench.ops.matmul._parts import PLACEMENTS, ROWS, SPLITS, PlacementLike, Product, named, read_from
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology.builder import Machine
 
@@ -41,7 +41,7 @@ class Choice:
         Simulated times [ns] by `words` of the choice.
     """
 
-    placement: Placement
+    placement: PlacementLike
     a: tuple[DPPolicy, ...]
     b: tuple[DPPolicy, ...]
     estimate_ns: float
@@ -66,8 +66,8 @@ class Choice:
 
 
 @lru_cache(maxsize=256)
-def choose(
-    machine: Machine, product: Product, placement: Placement | None = None, fixed: bool = False, uses: float = USES
+def choose_placement(
+    machine: Machine, product: Product, placement: PlacementLike | None = None, fixed: bool = False, uses: float = USES
 ) -> Choice:
     """Choose the placement with the lowest estimate, or the one requested, and the moves of operands.
 
@@ -84,7 +84,7 @@ def near(machine: Machine, product: Product, fixed: bool, uses: float) -> list[C
 
 
 def _ranked(
-    machine: Machine, product: Product, placement: Placement | None, fixed: bool, uses: float
+    machine: Machine, product: Product, placement: PlacementLike | None, fixed: bool, uses: float
 ) -> list[tuple[float, Choice]]:
     """Choices with their estimates [ns], lowest first, of all placements or of the requested one."""
     if placement in SPLITS and not product.k:
@@ -92,7 +92,7 @@ def _ranked(
     estimates: dict[str, float] = {}
     ranked: list[tuple[float, Choice]] = []
     moves = _Moves(machine, product, uses)
-    for name in [placement] if placement is not None else candidates(product):
+    for name in [placement] if placement is not None else _candidates(product):
         for (a, at_a, a_ns), (b, at_b, b_ns) in itertools.product(moves.of(name, 0), moves.of(name, 1)):
             asked = replace(product, a=at_a, b=at_b, c=None if name == "replicated" and not fixed else product.c)
             ns, limiter = estimate(machine, asked, name)
@@ -104,7 +104,7 @@ def _ranked(
     return sorted(ranked, key=itemgetter(0))
 
 
-def candidates(product: Product) -> list[Placement]:
+def _candidates(product: Product) -> list[PlacementLike]:
     one = product.batch == 1 and product.k > 0
     return [name for name in PLACEMENTS if one or name not in SPLITS]
 
@@ -119,7 +119,7 @@ class _Moves:
         self._machine, self._product, self._uses = machine, product, uses
         self._found: dict[tuple[int, DPPolicy], Moves] = {}
 
-    def of(self, placement: Placement, operand: int) -> list[Moves]:
+    def of(self, placement: PlacementLike, operand: int) -> list[Moves]:
         """List moves of A (0) or B (1): none, or to a placement that suits the reads."""
         product = self._product
         matrix = (product.a, product.b)[operand]

@@ -11,15 +11,15 @@ import numpy as np
 from kernbench.analysis._roofline import matrix_ns
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
-from kernbench.kernels.partition import Pe
+from kernbench.kernels.partition import PeId
 from kernbench.ops._routes import launch_ns, routes_of
 from kernbench.ops._stored import Piece, Stored
-from kernbench.ops.matmul._parts import PART_BYTES, SPLITS, Placement, Product, Task, room, sums, tasks
+from kernbench.ops.matmul._parts import PART_BYTES, SPLITS, PlacementLike, Product, Task, room, sums, tasks
 from kernbench.topology.builder import Machine
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ProductWork:
     """Counts of one product, and its bound."""
 
     tiles: int
@@ -46,7 +46,7 @@ def _reads(config: MachineConfig, product: Product, task: Task) -> tuple[int, in
     return sum(cuts(width, tile.n) for _, width in task.columns), len(task.rows)
 
 
-def traffic(config: MachineConfig, product: Product, placement: Placement, line_bytes: int = 1) -> list[np.ndarray]:
+def traffic(config: MachineConfig, product: Product, placement: PlacementLike, line_bytes: int = 1) -> list[np.ndarray]:
     """Per launch, the bytes between each PE (row), as reader and writer, and each PE's memory (column).
 
     With `line_bytes`, the bytes that the memories serve, in lines of this size.
@@ -57,7 +57,7 @@ def traffic(config: MachineConfig, product: Product, placement: Placement, line_
 Moved = tuple[np.ndarray, np.ndarray]  # (bytes that each PE reads from each PE's memory, bytes that it writes to it)
 
 
-def _moved(config: MachineConfig, product: Product, placement: Placement, line_bytes: int) -> list[Moved]:
+def _moved(config: MachineConfig, product: Product, placement: PlacementLike, line_bytes: int) -> list[Moved]:
     line = max(1, line_bytes // product.itemsize)
     n_pes, each = config.pes_per_sip, config.pes_per_cube
     reads, writes, own = *np.zeros((2, n_pes, n_pes), np.int64), np.eye(n_pes, dtype=np.int64)
@@ -78,7 +78,7 @@ def _moved(config: MachineConfig, product: Product, placement: Placement, line_b
     return [(reads, writes)]
 
 
-def _sums(config: MachineConfig, product: Product, placement: Placement, line: int) -> list[Moved]:
+def _sums(config: MachineConfig, product: Product, placement: PlacementLike, line: int) -> list[Moved]:
     launches, found = sums(config, product, placement), []
     for i, launch in enumerate(launches):
         reads, writes = np.zeros((2, config.pes_per_sip, config.pes_per_sip), np.int64)
@@ -100,7 +100,7 @@ def _sums(config: MachineConfig, product: Product, placement: Placement, line: i
     return found
 
 
-def _computed(config: MachineConfig, product: Product, placement: Placement) -> tuple[list[int], list[float]]:
+def _computed(config: MachineConfig, product: Product, placement: PlacementLike) -> tuple[list[int], list[float]]:
     """Tiles, and matrix-engine time [ns], of each PE that has any."""
     tile = config.cube.pe.pe_gemm.tile
     tiles: list[int] = []
@@ -116,7 +116,7 @@ def _computed(config: MachineConfig, product: Product, placement: Placement) -> 
     return tiles, busy
 
 
-def work(config: MachineConfig, product: Product, placement: Placement) -> Work:
+def product_work(config: MachineConfig, product: Product, placement: PlacementLike) -> ProductWork:
     tile, (tiles, busy) = config.cube.pe.pe_gemm.tile, _computed(config, product, placement)
     moved = np.sum(traffic(config, product, placement), axis=0)
     remote = moved.sum(axis=1) - moved.diagonal()
@@ -125,7 +125,7 @@ def work(config: MachineConfig, product: Product, placement: Placement) -> Work:
         "the link of the PE that reads most from others": int(remote.max()) / config.cube.pe.pe_dma.bw_gbs,
     }
     limiter = max(bounds, key=lambda name: bounds[name])
-    return Work(
+    return ProductWork(
         tiles=sum(tiles),
         busiest_tiles=max(tiles),
         busiest_ns=max(busy),
@@ -138,7 +138,7 @@ def work(config: MachineConfig, product: Product, placement: Placement) -> Work:
     )
 
 
-def estimate(machine: Machine, product: Product, placement: Placement) -> tuple[float, str]:
+def estimate(machine: Machine, product: Product, placement: PlacementLike) -> tuple[float, str]:
     """Closed-form time of a product [ns], and its largest contribution.
 
     A launch takes the time of an empty one, of the busiest link, memory or matrix engine, and the latency of its reads.
@@ -161,7 +161,7 @@ def estimate(machine: Machine, product: Product, placement: Placement) -> tuple[
     return sum(parts.values()), max(parts, key=lambda part: parts[part])
 
 
-def pieces_of(config: MachineConfig, target: Stored) -> dict[Pe, Piece]:
+def pieces_of(config: MachineConfig, target: Stored) -> dict[PeId, Piece]:
     """For policies that give each PE a single piece."""
     return {divmod(pe, config.pes_per_cube): piece for piece in target.pieces for pe in piece.holders}
 

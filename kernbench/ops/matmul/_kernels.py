@@ -11,15 +11,15 @@ import numpy as np
 
 from kernbench.components._command import Ref
 from kernbench.config import MachineConfig
-from kernbench.kernels.partition import Pe, mine
-from kernbench.ops._access import load, store
+from kernbench.kernels.partition import PeId, mine
+from kernbench.ops._access import load_places, store_places
 from kernbench.ops._stored import Span, Stored
 from kernbench.ops.matmul._parts import (
     ROWS,
     SPLIT_K,
     SPLITS,
     TURNED,
-    Placement,
+    PlacementLike,
     Product,
     Sum,
     Task,
@@ -34,11 +34,11 @@ from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu._places import Affine
 from kernbench.triton_emu.tl_context import TLContext
 
-BLOCK = 4096  # elements of C added up at a time
+_BLOCK = 4096  # elements of C added up at a time
 
 
 def matmul(
-    a_ptr: Pointer, b_ptr: Pointer, c_ptr: Pointer, *rest: Any, product: Product, parts: Mapping[Pe, Sequence[Task]],
+    a_ptr: Pointer, b_ptr: Pointer, c_ptr: Pointer, *rest: Any, product: Product, parts: Mapping[PeId, Sequence[Task]],
     room: int, tl: TLContext,
 ) -> None:  # fmt: skip
     """Write alpha a @ b (+ beta bias) to c, each program its tasks.
@@ -96,7 +96,7 @@ def multiply(
             if task.place is not None:
                 (top, _), (left, width), _ = task.hull
                 place = task.place + (rows[0] - top) * width + columns[0] - left
-                store(c_ptr, Affine(place, (rows[1], columns[1]), (width, 1)), acc, tl)
+                store_places(c_ptr, Affine(place, (rows[1], columns[1]), (width, 1)), acc, tl)
                 continue
             assert product.c is not None
             _write(c_ptr, product.c, rows, columns, acc, tl)
@@ -104,7 +104,8 @@ def multiply(
 
 def grouped(
     a: Pointer, b: Pointer, ends: Pointer, out: Pointer, *, product: Product,
-    groups: Mapping[Pe, Sequence[tuple[int, Span]]], known: Sequence[int] | None, config: MachineConfig, tl: TLContext,
+    groups: Mapping[PeId, Sequence[tuple[int, Span]]], known: Sequence[int] | None, config: MachineConfig,
+    tl: TLContext,
 ) -> None:  # fmt: skip
     """Multiply each group of rows of a by its matrix of the stack b, each program its groups and columns.
 
@@ -151,13 +152,18 @@ def _write(pointer: Pointer, matrix: Stored, rows: Span, columns: Span, block: T
 
 
 def add_up(
-    parts_ptr: Pointer, out_ptr: Pointer, *rest: Any, parts: Mapping[Pe, Sequence[Sum]], product: Product, tl: TLContext
+    parts_ptr: Pointer,
+    out_ptr: Pointer,
+    *rest: Any,
+    parts: Mapping[PeId, Sequence[Sum]],
+    product: Product,
+    tl: TLContext,
 ) -> None:
     """Write alpha * sums of `parts` (+ beta bias) to out, each program its own."""
     bias = next((x for x in rest if isinstance(x, Pointer)), None)
     for own in mine(parts, tl):
-        for at in range(0, own.n, BLOCK):
-            size = min(BLOCK, own.n - at)
+        for at in range(0, own.n, _BLOCK):
+            size = min(_BLOCK, own.n - at)
             total: Tile | None = None
             for source in own.sources:
                 part = tl.load(parts_ptr + (source + at), shape=(size,))
@@ -166,9 +172,9 @@ def add_up(
             if product.alpha != 1:
                 total = total * product.alpha
             if bias is not None and product.bias is not None:
-                added = load(bias, _places(product.bias, own, at, size), tl).to(tl.float32)
+                added = load_places(bias, _places(product.bias, own, at, size), tl).to(tl.float32)
                 total = total + (added if product.beta == 1 else added * product.beta)
-            store(out_ptr, _places(product.c, own, at, size), total.to(out_ptr.dtype.element_ty), tl)
+            store_places(out_ptr, _places(product.c, own, at, size), total.to(out_ptr.dtype.element_ty), tl)
 
 
 def _places(matrix: Stored | None, own: Sum, at: int, size: int) -> np.ndarray | Affine:
@@ -184,36 +190,36 @@ def _places(matrix: Stored | None, own: Sum, at: int, size: int) -> np.ndarray |
     return lines.reshape(-1)[column : column + size]
 
 
-class Step(NamedTuple):
+class KernelLaunch(NamedTuple):
     """A launch of an operator: kernel, names of its tensors, size arguments, and PEs."""
 
     kernel: Callable[..., None]
     tensors: tuple[str, ...]
     sizes: tuple[int, ...]
-    pes: list[Pe]
+    pes: list[PeId]
 
 
-def steps(config: MachineConfig, product: Product, placement: Placement) -> list[Step]:
+def steps(config: MachineConfig, product: Product, placement: PlacementLike) -> list[KernelLaunch]:
     m, n, k = product.m, product.n, product.k
     first = tasks(config, product, placement)
     kernel = partial(matmul, product=product, parts=first, room=room(config))
     bias = () if product.bias is None else ("bias",)
     if placement not in SPLITS:
-        return [Step(kernel, ("a", "b", "c", *bias), (m, k, n, room(config)), sorted(first))]
+        return [KernelLaunch(kernel, ("a", "b", "c", *bias), (m, k, n, room(config)), sorted(first))]
     adding = sums(config, product, placement)
     inside = replace(product, c=None, bias=None, alpha=1.0)
     kernel = partial(matmul, product=inside, parts=first, room=room(config))
-    found = [Step(kernel, ("a", "b", "sums"), (m, k, n, room(config)), sorted(first))]
+    found = [KernelLaunch(kernel, ("a", "b", "sums"), (m, k, n, room(config)), sorted(first))]
     if placement == SPLIT_K:
         kernel = partial(add_up, parts=adding[0], product=inside)
-        found.append(Step(kernel, ("sums", "sums of cubes"), (m * n,), sorted(adding[0])))
+        found.append(KernelLaunch(kernel, ("sums", "sums of cubes"), (m * n,), sorted(adding[0])))
     kernel = partial(add_up, parts=adding[-1], product=product)
     source = "sums of cubes" if placement == SPLIT_K else "sums"
-    found.append(Step(kernel, (source, "c", *bias), (m * n,), sorted(adding[-1])))
+    found.append(KernelLaunch(kernel, (source, "c", *bias), (m * n,), sorted(adding[-1])))
     return found
 
 
-def partial_sums(config: MachineConfig, product: Product, placement: Placement) -> dict[str, tuple[Span, DPPolicy]]:
+def partial_sums(config: MachineConfig, product: Product, placement: PlacementLike) -> dict[str, tuple[Span, DPPolicy]]:
     """Shapes and policies of split-K's partial sums: one per PE, and one per cube."""
     if placement not in SPLITS:
         return {}

@@ -15,7 +15,7 @@ from kernbench._dtypes import as_dtype
 from kernbench._registry import hint
 from kernbench.config import MachineConfig
 from kernbench.errors import ArgumentError
-from kernbench.kernels.partition import Pe, chunk
+from kernbench.kernels.partition import PeId, chunk
 from kernbench.ops._stored import Span, Stored
 from kernbench.policy.address.allocator import AddressConfig
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
@@ -34,23 +34,23 @@ PLACEMENTS: dict[str, DPPolicy] = dict(
     zip(get_args(PlacementName), (ROWS, COLUMNS, GRID, TURNED, ROWS, ROWS, ONE_PE), strict=True)
 )
 BEST = "best"  # instead of a placement: the fastest in simulation
-Placement = str | DPPolicy
+PlacementLike = str | DPPolicy
 
 PART_BYTES = 4  # bytes per element of a partial sum
 NARROW = 128  # columns: narrower shards of B are read together up to this width (chosen: four tiles)
 DEPTH = 2048  # elements of K loaded at a time where C is not stored as it is computed (chosen)
 IN_FLIGHT = 4  # parts in which B is loaded while others are multiplied, unless they are large (chosen)
 LARGE = 1 << 16  # maximum bytes of such a part (chosen)
-PART = 8192  # minimum bytes of such a part (chosen: the request of smaller ones takes longer than the load)
+_PART = 8192  # minimum bytes of such a part (chosen: the request of smaller ones takes longer than the load)
 LINES = 8  # minimum bursts per row of a block of columns that is loaded (chosen)
 SKINNY = 4  # maximum rows of A for which K, too, is loaded in parts: small B is not streamed then (chosen)
 
 
-def named(placement: Placement) -> str:
+def named(placement: PlacementLike) -> str:
     return placement if isinstance(placement, str) else f"{placement.cube} over cubes, {placement.pe} over PEs"
 
 
-def policy_of(placement: Placement) -> DPPolicy:
+def policy_of(placement: PlacementLike) -> DPPolicy:
     """Find the policy that assigns each PE its part of C; raise ArgumentError for an unknown name."""
     if isinstance(placement, DPPolicy):
         return placement
@@ -59,7 +59,9 @@ def policy_of(placement: Placement) -> DPPolicy:
     return PLACEMENTS[placement]
 
 
-def read_from(config: MachineConfig, m: int, placement: Placement) -> tuple[tuple[DPPolicy, ...], tuple[DPPolicy, ...]]:
+def read_from(
+    config: MachineConfig, m: int, placement: PlacementLike
+) -> tuple[tuple[DPPolicy, ...], tuple[DPPolicy, ...]]:
     """Policies of A and of B that suit a placement's reads, best first; A has m rows."""
     if placement == "columns":  # few rows are read from one PE per cube, not all from one PE
         few = m <= config.cube.pe.pe_gemm.tile.m
@@ -165,9 +167,9 @@ def column_blocks(widths: Sequence[int], fits: int, scattered: bool) -> list[Spa
 
 
 @lru_cache(maxsize=64)
-def tasks(config: MachineConfig, product: Product, placement: Placement) -> dict[Pe, list[Task]]:
+def tasks(config: MachineConfig, product: Product, placement: PlacementLike) -> dict[PeId, list[Task]]:
     pes = config.pes_per_cube
-    found: dict[Pe, list[Task]] = defaultdict(list)
+    found: dict[PeId, list[Task]] = defaultdict(list)
     if placement in SPLITS:
         for x in _splits(config, product, placement):
             found[divmod(x.pe, pes)] = [_part_of_sum(config, product, x, i) for i in range(product.batch)]
@@ -186,11 +188,11 @@ class Split(NamedTuple):
     place: int
 
 
-def _splits(config: MachineConfig, product: Product, placement: Placement) -> list[Split]:
+def _splits(config: MachineConfig, product: Product, placement: PlacementLike) -> list[Split]:
     """Partial sums of the PEs: over all columns, or over the columns of their cube."""
     pes, size = config.pes_per_cube, product.batch * product.m * split_columns(config, product, placement)
     if placement == SPLIT_K:
-        depths = spans(product.k, config).tolist()
+        depths = _spans(product.k, config).tolist()
         return [Split(i, (at, n), (0, product.n), i * size) for i, (at, n) in enumerate(depths) if n]
     found = []
     for i in range(config.pes_per_sip):
@@ -200,7 +202,7 @@ def _splits(config: MachineConfig, product: Product, placement: Placement) -> li
     return found
 
 
-def split_columns(config: MachineConfig, product: Product, placement: Placement) -> int:
+def split_columns(config: MachineConfig, product: Product, placement: PlacementLike) -> int:
     """Maximum columns of a PE's partial sums."""
     return product.n if placement == SPLIT_K else chunk(product.n, config.cubes_per_sip, 0)[1]
 
@@ -227,10 +229,10 @@ def _part_of_sum(config: MachineConfig, product: Product, split: Split, matrix: 
     return Task(_steps(rows, step), (columns,), (depth,), "a", False, place, matrix)
 
 
-Block = tuple[Pe, int, Span, Span, int]
+_Block = tuple[PeId, int, Span, Span, int]
 
 
-def _blocks(config: MachineConfig, product: Product, placement: Placement) -> Iterator[Block]:
+def _blocks(config: MachineConfig, product: Product, placement: PlacementLike) -> Iterator[_Block]:
     """(PE, matrix, rows, columns, place) of each block of C.
 
     A policy splits each matrix over all PEs. By name, the PEs are divided among the matrices of a batch.
@@ -269,7 +271,7 @@ def _in_flight(
 ) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
     """Blocks of columns and parts of K by which B is loaded, each while the previous one is multiplied."""
     tile, nbytes = config.cube.pe.pe_gemm.tile, depth[1] * columns[1] * product.itemsize
-    parts = max(1, min(IN_FLIGHT, nbytes // PART), nbytes // LARGE)
+    parts = max(1, min(IN_FLIGHT, nbytes // _PART), nbytes // LARGE)
     if not product.b.is_by_rows(of_b, columns):
         return _steps(columns, tile.n * -(-columns[1] // (parts * tile.n))), (depth,)
     wide = LINES * config.cube.hbm.burst_bytes // product.itemsize  # such blocks of columns use all channels
@@ -281,7 +283,7 @@ def _in_flight(
 
 
 def task_of(
-    config: MachineConfig, product: Product, placement: Placement, pe: Pe, matrix: int, rows: Span, columns: Span,
+    config: MachineConfig, product: Product, placement: PlacementLike, pe: PeId, matrix: int, rows: Span, columns: Span,
     place: int | None,
 ) -> Task:  # fmt: skip
     """`place` is that of the first element if C is not stored."""
@@ -334,7 +336,7 @@ def turn(things: Sequence[_X], first: int) -> tuple[_X, ...]:
     return (*things[first:], *things[:first])
 
 
-def spans(n: int, config: MachineConfig) -> np.ndarray:
+def _spans(n: int, config: MachineConfig) -> np.ndarray:
     """(start, size) of each PE's part of `n`, split over cubes and then over the PEs of each."""
     return np.array(
         [
@@ -360,12 +362,12 @@ class Sum(NamedTuple):
     place: int = 0
 
 
-def sums(config: MachineConfig, product: Product, placement: Placement) -> list[dict[Pe, list[Sum]]]:
+def sums(config: MachineConfig, product: Product, placement: PlacementLike) -> list[dict[PeId, list[Sum]]]:
     pes, size = config.pes_per_cube, product.batch * product.m * product.n
     by_cube: dict[int, list[Split]] = defaultdict(list)
     for split in _splits(config, product, placement):
         by_cube[split.pe // pes].append(split)
-    in_cubes: dict[Pe, list[Sum]] = {}
+    in_cubes: dict[PeId, list[Sum]] = {}
     for cube, parts in by_cube.items():
         columns = parts[0].columns
         count = product.batch * product.m * columns[1]
@@ -379,9 +381,9 @@ def sums(config: MachineConfig, product: Product, placement: Placement) -> list[
                 in_cubes[cube, pe] = [Sum(sources, holders, columns, start, n, before + start)]
     if placement != SPLIT_K:
         return [in_cubes]
-    over_cubes: dict[Pe, list[Sum]] = {}
+    over_cubes: dict[PeId, list[Sum]] = {}
     cubes, held = sorted(by_cube), [chunk(size, pes, pe) for pe in range(pes)]
-    for i, (start, n) in enumerate(spans(size, config).tolist()):
+    for i, (start, n) in enumerate(_spans(size, config).tolist()):
         own_cubes = turn(cubes, i // pes % len(cubes))
         for holder, (first, count) in enumerate(held):
             low, high = max(start, first), min(start + n, first + count)

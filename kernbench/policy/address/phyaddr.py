@@ -20,7 +20,7 @@ SIPS_PER_RACK = 16
 MAX_SIPS = 1024
 MAX_CUBES = 16
 MAX_PES = 64
-DIES = 32
+_DIES = 32
 FIRST_IO_DIE = 16
 IO_DIES = 5
 WINDOW_BYTES = 1 << (OFFSET_BITS - 1)
@@ -91,7 +91,7 @@ class PhysAddr:
     def __post_init__(self) -> None:
         _require("rack", self.rack, MAX_SIPS // SIPS_PER_RACK)
         _require("sip", self.sip, SIPS_PER_RACK)
-        _require("die", self.die, DIES)
+        _require("die", self.die, _DIES)
         _require("offset", self.offset, 1 << OFFSET_BITS)
 
     def encode(self) -> int:
@@ -106,7 +106,7 @@ class PhysAddr:
         return cls(
             value >> _RACK_SHIFT,
             (value >> _SIP_SHIFT) & (SIPS_PER_RACK - 1),
-            (value >> OFFSET_BITS) & (DIES - 1),
+            (value >> OFFSET_BITS) & (_DIES - 1),
             value & ((1 << OFFSET_BITS) - 1),
         )
 

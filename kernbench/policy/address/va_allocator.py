@@ -8,7 +8,7 @@ from kernbench.policy.address.phyaddr import ADDRESS_BITS
 # Above every physical address: the two kinds are never confused, and 0 is never allocated.
 VA_START = 1 << ADDRESS_BITS
 VA_BYTES = 1 << ADDRESS_BITS
-PAGE = 4096
+_PAGE = 4096
 
 
 class VirtualAllocator:
@@ -19,10 +19,10 @@ class VirtualAllocator:
     """
 
     def __init__(self) -> None:
-        self._space = FirstFit("virtual address space", VA_START, VA_BYTES, PAGE)
+        self._space = FirstFit("virtual address space", VA_START, VA_BYTES, _PAGE)
 
     def alloc(self, nbytes: int) -> int:
-        return self._space.alloc(nbytes + PAGE)
+        return self._space.alloc(nbytes + _PAGE)
 
     def free(self, va: int) -> None:
         self._space.free(va)

@@ -14,34 +14,34 @@ from math import prod
 from kernbench._registry import hint
 from kernbench.errors import PlacementError
 
-Box = tuple[tuple[int, int], ...]  # start and stop along each dim
-Cut = list[list[Box]]  # the boxes of each part
-Tile = tuple[int, ...]
+_Box = tuple[tuple[int, int], ...]  # start and stop along each dim
+Cut = list[list[_Box]]  # the boxes of each part
+_Tile = tuple[int, ...]
 
 
-def replicate(boxes: Sequence[Box], parts: int, tile: Tile | None = None) -> Cut:
+def replicate(boxes: Sequence[_Box], parts: int, tile: _Tile | None = None) -> Cut:
     return [list(boxes) for _ in range(parts)]
 
 
-def row_wise(boxes: Sequence[Box], parts: int, tile: Tile | None = None) -> Cut:
+def row_wise(boxes: Sequence[_Box], parts: int, tile: _Tile | None = None) -> Cut:
     return _chunk(boxes, parts, 0)
 
 
-def column_wise(boxes: Sequence[Box], parts: int, tile: Tile | None = None) -> Cut:
+def column_wise(boxes: Sequence[_Box], parts: int, tile: _Tile | None = None) -> Cut:
     return _chunk(boxes, parts, -1)
 
 
-def tiled_row_major(boxes: Sequence[Box], parts: int, tile: Tile | None = None) -> Cut:
+def tiled_row_major(boxes: Sequence[_Box], parts: int, tile: _Tile | None = None) -> Cut:
     """Tile i in row-major order goes to part i mod `parts`."""
     return _deal([t for box in boxes for t in itertools.product(*_tile_spans(box, tile))], parts)
 
 
-def tiled_column_major(boxes: Sequence[Box], parts: int, tile: Tile | None = None) -> Cut:
+def tiled_column_major(boxes: Sequence[_Box], parts: int, tile: _Tile | None = None) -> Cut:
     """Tile i in column-major order goes to part i mod `parts`."""
     return _deal([t[::-1] for box in boxes for t in itertools.product(*_tile_spans(box, tile)[::-1])], parts)
 
 
-POLICIES: dict[str, Callable[[Sequence[Box], int, Tile | None], Cut]] = {
+POLICIES: dict[str, Callable[[Sequence[_Box], int, _Tile | None], Cut]] = {
     "column_wise": column_wise,
     "replicate": replicate,
     "row_wise": row_wise,
@@ -77,7 +77,7 @@ class DPPolicy:
     pe: str = "replicate"
     num_cubes: int | None = None
     num_pes: int | None = None
-    tile: Tile | None = None
+    tile: _Tile | None = None
     cubes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -135,9 +135,9 @@ def resolve_dp_policy(
     if max(numbers) >= num_cubes:
         raise PlacementError(f"DPPolicy: cubes = {policy.cubes}, but there are {num_cubes}, numbered from 0")
     pes = _count("num_pes", policy.num_pes, num_pe)
-    whole: Box = tuple((0, size) for size in shape)
+    whole: _Box = tuple((0, size) for size in shape)
     shards = []
-    offsets: dict[Box, int] = {}
+    offsets: dict[_Box, int] = {}
     used = 0
     for cube, cubes_part in zip(numbers, POLICIES[policy.cube]([whole], len(numbers), policy.tile), strict=True):
         for pe, boxes in enumerate(POLICIES[policy.pe](cubes_part, pes, policy.tile)):
@@ -159,7 +159,7 @@ def _count(field: str, wanted: int | None, present: int) -> int:
     return present if wanted is None else wanted
 
 
-def _chunk(boxes: Sequence[Box], parts: int, dim: int) -> Cut:
+def _chunk(boxes: Sequence[_Box], parts: int, dim: int) -> Cut:
     cut: Cut = [[] for _ in range(parts)]
     for box in boxes:
         if not box:
@@ -175,7 +175,7 @@ def _chunk(boxes: Sequence[Box], parts: int, dim: int) -> Cut:
     return cut
 
 
-def _tile_spans(box: Box, tile: Tile | None) -> list[list[tuple[int, int]]]:
+def _tile_spans(box: _Box, tile: _Tile | None) -> list[list[tuple[int, int]]]:
     if tile is None or len(tile) != len(box):
         raise PlacementError(f"tile = {tile} does not fit a tensor of {len(box)} dims; give one size for each dim")
     return [
@@ -184,5 +184,5 @@ def _tile_spans(box: Box, tile: Tile | None) -> list[list[tuple[int, int]]]:
     ]
 
 
-def _deal(tiles: Sequence[Box], parts: int) -> Cut:
+def _deal(tiles: Sequence[_Box], parts: int) -> Cut:
     return [list(tiles[part::parts]) for part in range(parts)]
