@@ -278,11 +278,14 @@ def placed(records: Records, name: str) -> tuple[RoofPoint, Roofs]:
     Raises
     ------
     StateError
-        If the run computed nothing or moved no bytes.
+        If the run computed nothing or moved no bytes, as far as its log tells.
     """
     at = point(records, name, pe_window(records))
     if not (at.intensities and at.gflops):
-        raise StateError(f"{name} computed nothing, or moved no bytes, so that it has no place on a roofline")
+        raise StateError(
+            f"{name} computed nothing, or moved no bytes, so that it has no place on a roofline; "
+            'of a composite, only log="tile" tells'
+        )
     by_dtype: Counter[str] = Counter()
     products = records.of_kind("gemm")
     for command, flops in zip(products.command.tolist(), products.flops.tolist(), strict=True):

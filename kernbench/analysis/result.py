@@ -318,13 +318,14 @@ class Result:
         ConfigError
             If there is no such kind of plot.
         StateError
-            If the run has nothing of this kind: no PE worked, or none computed.
+            If the run has nothing of this kind: no PE worked, or none computed, as far as the log tells; `log="tile"`
+            logs the parts of composites.
 
         Examples
         --------
         >>> import kernbench as kb
         >>> from matplotlib.figure import Figure
-        >>> result = kb.run("gemm-single-pe", "preset:small").result
+        >>> result = kb.run("gemm-single-pe", "preset:small", log="tile").result
         >>> result.plot("roofline", ax=Figure().subplots()).get_ylabel()
         'rate [Gflop/s]'
         """
