@@ -113,7 +113,7 @@ def test_control_characters_of_names_are_escaped_in_every_error(tmp_path):
     machine, plan = tmp_path / "topology.yaml", tmp_path / "plan.yaml"
     escaped = NAME.encode("unicode_escape").decode()
     machine.write_text(f'base: small\n"{escaped}": 1\ncube: {{ucie: {{port_ns: "{escaped}"}}}}\n')
-    plan.write_text(f'study: "{escaped}"\n')
+    plan.write_text(f'study: "{escaped}"\naxes: {{k: [64]}}\n')
     calls = (
         launched,
         lambda: kb.load(machine),

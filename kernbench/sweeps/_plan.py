@@ -120,10 +120,10 @@ def _checked(name: str, span: NumberRange) -> NumberRange:
     return span
 
 
-ChoiceAxis = tuple[dict[str, Any], dict[str, Any]]  # columns of the table, settings
+Combination = tuple[dict[str, Any], dict[str, Any]]  # columns of the table, settings
 
 
-def grid(axes: Sequence[_Axis]) -> list[ChoiceAxis]:
+def grid(axes: Sequence[_Axis]) -> list[Combination]:
     """Every combination of the values, the last axis varying fastest."""
     ranges = [axis.name for axis in axes if axis.span is not None]
     if ranges:
@@ -132,7 +132,7 @@ def grid(axes: Sequence[_Axis]) -> list[ChoiceAxis]:
     return [_choice(axes, picks) for picks in combinations]
 
 
-def latin_hypercube(axes: Sequence[_Axis], samples: int, seed: int) -> list[ChoiceAxis]:
+def latin_hypercube(axes: Sequence[_Axis], samples: int, seed: int) -> list[Combination]:
     """Each axis is divided into `samples` equal parts, and each part is used once."""
     rng = np.random.default_rng(seed)
     shares = [(rng.permutation(samples) + rng.random(samples)) / samples for _ in axes]
@@ -142,7 +142,7 @@ def latin_hypercube(axes: Sequence[_Axis], samples: int, seed: int) -> list[Choi
     ]
 
 
-def _choice(axes: Sequence[_Axis], picks: Sequence[tuple[Any, Settings]]) -> ChoiceAxis:
+def _choice(axes: Sequence[_Axis], picks: Sequence[tuple[Any, Settings]]) -> Combination:
     shown = {axis.name: value for axis, (value, _) in zip(axes, picks, strict=True)}
     return shown, {name: value for _, settings in picks for name, value in settings.items()}
 
@@ -275,7 +275,7 @@ def make_plan(
 def plan_of(
     base: Machine,
     study: StudyFn | str,
-    choices: Sequence[ChoiceAxis],
+    choices: Sequence[Combination],
     common: Row,
     where: Constraint | Sequence[Constraint] = (),
 ) -> Plan:

@@ -12,7 +12,7 @@ import numpy as np
 from kernbench._registry import hint
 from kernbench.errors import ArgumentError, ConfigError, StateError
 from kernbench.points._keys import StudyFn
-from kernbench.sweeps._plan import ChoiceAxis, Plan, plan_of
+from kernbench.sweeps._plan import Combination, Plan, plan_of
 from kernbench.sweeps._sweep import Sweep, run_plan
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -184,7 +184,7 @@ def sensitivity_plan(
 ) -> Plan:
     base, fixed = resolve_topology(machine), dict(parameters or {})
     named = factors if isinstance(factors, Mapping) else {name: [name] for name in factors}
-    choices: list[ChoiceAxis] = [({"factor": BASE, "direction": ""}, {})]
+    choices: list[Combination] = [({"factor": BASE, "direction": ""}, {})]
     for name, given in named.items():
         for direction, scale in ((DOWN, 1 - change), (UP, 1 + change)):
             if isinstance(given, Mapping):

@@ -28,7 +28,7 @@ DESCRIBED = (
 ASKED = f"""
 import json
 import kernbench as kb
-from kernbench.analysis._what_if import tornado
+from kernbench.analysis._what_if import tornado_of
 from kernbench.errors import ConfigError
 from kernbench.notebook._machine import MachineForm, groups
 from kernbench.sweeps.sensitivity import sensitivity_plan
@@ -70,7 +70,7 @@ print(json.dumps({{
     "why": [reason.fields, reason.advice()],
     "what_if": [result.what_if([f"{{field}}={{value}}"]).predicted_ns for field, value in ((KEY, 0.5), (LINKS, 128))],
     "now": result.latency_ns,
-    "tornado": [field for field, _ in tornado(result.records).rows],
+    "tornado": [field for field, _ in tornado_of(result.records).rows],
     "picture": picture["fields"][KEY],
     "kinds": [kind for kind, shown in picture["kinds"].items() if KEY in shown["fields"]],
     "sensitivity": [point.machine.spec["cube"]["noc"]["lanes_in_use"]
