@@ -30,7 +30,7 @@ import json
 import kernbench as kb
 from kernbench.analysis._what_if import tornado_of
 from kernbench.errors import ConfigError
-from kernbench.notebook._machine import MachineForm, groups
+from kernbench.notebook._machine import MachineForm, field_groups
 from kernbench.sweeps.sensitivity import sensitivity_plan
 from kernbench.viz._fields import fields
 from kernbench.viz._machine import machine_section
@@ -65,7 +65,7 @@ print(json.dumps({{
     "hashes": [machine.hash, given.hash],
     "refused": refused(kb.load, "share_1.5.yaml"),
     "stops": fields()[KEY].stops(1.0)[-2:],
-    "group": [name for name, members in groups().items() if fields()[KEY] in members],
+    "group": [name for name, members in field_groups().items() if fields()[KEY] in members],
     "form": [form.text(KEY), form.set(KEY, "0.5"), form.machine.hash, form.set(KEY, "1.5"), form.wrong],
     "why": [reason.fields, reason.advice()],
     "what_if": [result.what_if([f"{{field}}={{value}}"]).predicted_ns for field, value in ((KEY, 0.5), (LINKS, 128))],

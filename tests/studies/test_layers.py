@@ -163,7 +163,7 @@ def test_a_row_counts_what_the_launch_did():
 def test_twice_the_largest_part_of_the_path_shortens_a_layer():
     product = {"m": 64, "n": 512, "k": 512, "placement": "columns"}
     row = STUDY.simulate(SIP, **product)
-    assert max(study.report.PATH, key=lambda part: row[f"path_{part}_ns"]) == "links"
+    assert max(study.report.PATH_RESOURCES, key=lambda part: row[f"path_{part}_ns"]) == "links"
     cube = SIP.config.cube
     rates = {"cube.noc.link_bw_gbs": 2 * cube.noc.link_bw_gbs, "cube.ucie.bw_gbs": 2 * cube.ucie.bw_gbs}
     faster = SIP.with_({"cube.noc.router.overhead_ns": 0.5, "cube.ucie.port_ns": 4} | rates)
@@ -221,7 +221,7 @@ def made(layer, placement, ns, **more):
         "layer": layer, "list": "x", "name": layer, "shape": layer, "placement": placement, "makespan_ns": ns, "m": 2,
         "n": 2, "k": 2, "pes": 16, "remote_bytes": 1000, "issued": 1.0, "utilization": 0.5, "hottest_busy": 0.5,
         "hottest_link": "sip0.cube0.ucie_e.conn0->sip0.cube1.ucie_w.conn0", "left_out": "",
-        **{f"path_{part}_ns": ns * (0.6 if part == "hbm" else 0.4 / 7) for part in study.report.PATH},
+        **{f"path_{part}_ns": ns * (0.6 if part == "hbm" else 0.4 / 7) for part in study.report.PATH_RESOURCES},
     }  # fmt: skip
     return usual | more
 

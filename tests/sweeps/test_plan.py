@@ -108,7 +108,7 @@ def test_a_latin_hypercube_uses_each_part_of_each_axis_once(samples, seed):
     assert sorted(int(c["x"] * samples) for c in choices) == list(range(samples))
     assert all(1 <= c["y"] <= 1024 for c in choices)
     counts = [sum(c["z"] == letter for c in choices) for letter in "abcd"]
-    assert max(counts) - min(counts) <= 1
+    assert max(counts) - min(counts) <= 2  # a part that two letters share may go to either
 
 
 def test_a_hypercube_is_the_same_for_the_same_seed():
