@@ -141,10 +141,10 @@ print(f"{bound.ns:,.0f} ns, by {bound.by}")
 # the link's rate:
 
 # %%
-channel = AlphaBeta(machine, simulator(machine)).channel((0, 0, 0), (1, 0, 0), algorithm(passing))
-print(f"slowest link   {1 / channel.beta_ns:.0f} GB/s")
-print(f"round trip     {channel.round_trip_ns:.0f} ns, from one message to the next if there is a single slot")
-print(f"window         {4 * 4096 / channel.round_trip_ns:.0f} GB/s: 4 slots of 4 KiB in a round trip")
+connection = AlphaBeta(machine, simulator(machine)).connection((0, 0, 0), (1, 0, 0), algorithm(passing))
+print(f"slowest link   {1 / connection.beta_ns:.0f} GB/s")
+print(f"round trip     {connection.round_trip_ns:.0f} ns, from one message to the next if there is a single slot")
+print(f"window         {4 * 4096 / connection.round_trip_ns:.0f} GB/s: 4 slots of 4 KiB in a round trip")
 
 # %% [markdown]
 # A queue has four slots, so a fifth part waits for a credit. `passing` therefore has two problems: it sends too many
@@ -212,7 +212,7 @@ result.why("all_reduce by blocks")
 # two SIPs and drag its fields.
 
 # %%
-print(f"10 hops of one element: {10 * channel.copied_ns[0]:,.0f} ns")
+print(f"10 hops of one element: {10 * connection.copied_ns[0]:,.0f} ns")
 
 # %%
 kb.picture(result, lambda changed: run(blocks, changed, n_slots=8))

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kernbench.config._schema import machine_keys
-from kernbench.notebook._machine import value_at
+from kernbench.notebook._machine_form import value_at
 from kernbench.topology.builder import resolve_topology
 from kernbench.viz._fields import _SOURCES as SOURCES
 from kernbench.viz._fields import _UNITS as UNITS

@@ -133,7 +133,7 @@ OWNED = [
             "analysis/_roofline.py": "one composite on one PE",
             "ops/attention.py": "the two products of a part of the kv tokens",
             "studies/attention.py": "the bound of attention",
-            "sweeps/_measure.py": "multiplications from the time that they took",
+            "sweeps/_energy_area.py": "multiplications from the time that they took",
         },
     ),
 ]  # fmt: skip

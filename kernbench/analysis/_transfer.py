@@ -190,7 +190,7 @@ def message_parts(legs: Sequence[TransferLeg], nbytes: int, flit_bytes: int = FL
 
     Examples
     --------
-    >>> message([Leg(256, 30, 1000), Leg(128, 0, 8000)], 1024).total / 1000
+    >>> message_parts([TransferLeg(256, 30, 1000), TransferLeg(128, 0, 8000)], 1024).total / 1000
     18.03
     """
     times = [serialization_ps(min(nbytes, flit_bytes) + leg.header_bytes, leg.bw_gbs) for leg in legs]

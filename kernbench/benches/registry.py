@@ -111,7 +111,7 @@ def bench(name: str, description: str, *, milestone: bool = False) -> Callable[[
     Examples
     --------
     >>> @bench("my-bench", "Adds two vectors")
-    ... def add(torch, n: Annotated[int, "elements"] = 1024): ...
+    ... def add(torch, n: int = 1024): ...
     >>> resolve("my_bench").parameters[0].default
     1024
     """
@@ -230,8 +230,9 @@ def run(
 
     Examples
     --------
-    >>> kb.run("matmul", "preset:small", m=32, k=64, n=32, dtype="i8", data=True)
-    matmul: OK, numbers PASSED
+    >>> import kernbench as kb
+    >>> kb.run("matmul", "preset:small", m=32, k=64, n=32, dtype="i8", data=True).correctness
+    'PASSED'
     """
     found = resolve(bench) if isinstance(bench, str) else bench
     check_plain(found, "bench")

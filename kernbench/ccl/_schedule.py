@@ -177,7 +177,7 @@ class Chunking:
 def _spans(start: int, size: int, largest: int) -> Iterator[ElementSpan]:
     """Split elements into spans of `largest`, the last one smaller.
 
-    >>> list(spans(10, 7, 3))
+    >>> list(_spans(10, 7, 3))
     [(10, 3), (13, 3), (16, 1)]
     """
     for at in range(start, start + size, largest):
@@ -187,7 +187,7 @@ def _spans(start: int, size: int, largest: int) -> Iterator[ElementSpan]:
 def row_blocks(start: int, size: int, parts: int, row: int = 1) -> list[ElementSpan]:
     """Split elements into `parts` blocks of whole rows, as equal as possible; some are empty where rows are few.
 
-    >>> blocks(0, 7, 3)
+    >>> row_blocks(0, 7, 3)
     [(0, 3), (3, 2), (5, 2)]
     """
     each, more = divmod(size // row, parts)

@@ -77,7 +77,7 @@ def _choose(
 ) -> tuple[tuple[Placement, ...], Placement]:
     """Return the rule for which the fewest bytes move; the first of equals.
 
-    >>> choose(MATMUL, (Shard(1), R), (1.0, 1.0), 4)
+    >>> _choose(MATMUL, (Shard(1), _R), (1.0, 1.0), 4)
     ((Shard(dim=1), Shard(dim=0)), Partial(sum))
     """
 

@@ -120,7 +120,7 @@ def plan_moves(source: Sequence[Placement], target: Sequence[Placement]) -> list
     If an outer axis changes its sharding of a dim that an inner axis shards, too, the inner one is gathered first:
     its parts are parts of the outer one's.
 
-    >>> plan([Shard(0), Shard(0)], [Replicate(), Shard(0)])
+    >>> plan_moves([Shard(0), Shard(0)], [Replicate(), Shard(0)])
     [Move(axis=1, source=Shard(dim=0), target=Replicate()), Move(axis=0, source=Shard(dim=0), target=Replicate()),
      Move(axis=1, source=Replicate(), target=Shard(dim=0))]
     """

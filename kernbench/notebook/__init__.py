@@ -1,7 +1,7 @@
 """The notebook's panels: the explorer, the live view of one run, the topology picker."""
 
 from kernbench.notebook._collectives import collective
-from kernbench.notebook._picker import TopologyPicker
+from kernbench.notebook._machine_panel import TopologyPicker
 from kernbench.notebook._programs import program_of
 from kernbench.notebook._view import ExplorerView, LiveRun, explore
 

@@ -13,7 +13,7 @@ from kernbench.analysis.trace import last_pe, timeline
 from kernbench.analysis.utilization import shares
 from kernbench.errors import ArgumentError, KernbenchError
 from kernbench.notebook._job import written
-from kernbench.notebook._machine import machine_yaml
+from kernbench.notebook._machine_form import machine_yaml
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
 from kernbench.viz.figures import roofline, tile_timeline

@@ -17,7 +17,7 @@ from kernbench.analysis.compare import Comparison, compare, machine_changes, val
 from kernbench.benches._parameters import ParameterValue
 from kernbench.errors import ConfigError, KernbenchError, StateError
 from kernbench.notebook._job import READING_RESULT, Options, RunJob, RunOutcome, cached_run, read_log
-from kernbench.notebook._machine import MachineForm
+from kernbench.notebook._machine_form import MachineForm
 from kernbench.notebook._workloads import Workload, not_here, workloads
 from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, machine_of

@@ -12,9 +12,10 @@ import traitlets
 
 from kernbench.analysis.compare import machine_changes
 from kernbench.errors import KernbenchError
-from kernbench.notebook._machine import value_at
+from kernbench.notebook._machine_form import value_at
 from kernbench.notebook._style import HERE, NOTHING_RAN, button, column, message_html, show_chart
-from kernbench.sweeps._measure import energy_columns, machine_columns, row_of
+from kernbench.sweeps._energy_area import energy_columns, machine_columns
+from kernbench.sweeps._measure import row_of
 from kernbench.viz._fields import fields, parameter_label
 from kernbench.viz._page_charts import Axis, axis_text, parallel_coordinates
 

@@ -12,9 +12,9 @@ import ipywidgets as widgets
 
 from kernbench.analysis.why import Why
 from kernbench.errors import KernbenchError
+from kernbench.notebook._machine_panel import TopologyPicker
 from kernbench.notebook._model import Explorer
 from kernbench.notebook._panels import ResultTabs, RunBar, WorkloadPanel, subject_html
-from kernbench.notebook._picker import TopologyPicker
 from kernbench.notebook._picture import Picture
 from kernbench.notebook._serve import is_page, page_limits, page_quota
 from kernbench.notebook._style import column, message_html, mimebundle, page

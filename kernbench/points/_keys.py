@@ -26,7 +26,13 @@ StudyFn = Callable[..., Row]
 _CODE = {".py", ".pyx", ".pxd", ".yaml", ".csv"}
 _STUDIES = "kernbench.studies"
 # Imports of a study are followed into these modules: their content decides its rows.
-_FOLLOWED = (_STUDIES, "kernbench.sweeps._measure", "kernbench.torch.", "kernbench.triton.")
+_FOLLOWED = (
+    _STUDIES,
+    "kernbench.sweeps._measure",
+    "kernbench.sweeps._energy_area",
+    "kernbench.torch.",
+    "kernbench.triton.",
+)
 # The modules that run and write MSCCL programs: part of the version where ccl.yaml names such a program.
 _MSCCL = ("ccl/_msccl.py", "ccl/_msccl_program.py", "ccl/_msccl_writer.py")
 # Decide rows only where a study imports them: of sweeps only `measure`; predictions and the rest never.

@@ -36,7 +36,7 @@ class RouteTable:
     Examples
     --------
     >>> from kernbench.topology.builder import resolve_topology
-    >>> router = Router(resolve_topology("preset:default").graph)
+    >>> router = RouteTable(resolve_topology("preset:default").graph)
     >>> router.path("sip0.cube0.pe0.pe_dma", "sip0.cube0.hbm_ctrl.pe1")
     ('sip0.cube0.pe0.pe_dma', 'sip0.cube0.r0c0', 'sip0.cube0.r0c1', 'sip0.cube0.hbm_ctrl.pe1')
     """

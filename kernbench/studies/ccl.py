@@ -27,6 +27,7 @@ from kernbench.ccl._group import PeId
 from kernbench.ccl.algorithm import Algorithm, plan
 from kernbench.ccl.alpha_beta import Estimate, alpha_beta
 from kernbench.ccl.bounds import Bounds
+from kernbench.ccl.bus_bandwidth import bus_factor
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import Decision
 from kernbench.config import AUTO, CclConfig, MachineConfig, default_ccl_path
@@ -58,18 +59,6 @@ _TYPES = {"deepbench": "f32", "llama3-70b": "bf16"}
 _VISIBLE = 0.01  # links busy for less are not kept
 _PROGRAM = 10  # a program, with its launch and its queues, takes about as long to simulate as so many sends
 _SETTINGS = ("n_slots", "slot_size", "buffer_kind", "root_cube", "options")  # what a point changes in an algorithm
-
-
-def bus_factor(collective: str, n: int) -> float:
-    """Ratio busbw / algbw for `n` contributions, as in nccl-tests (doc/PERFORMANCE.md)."""
-    match collective:
-        case "all_reduce":
-            return 2 * (n - 1) / n
-        case "reduce_scatter" | "all_gather" | "all_to_all":
-            return (n - 1) / n
-        case "broadcast" | "reduce":
-            return 1.0
-    return 0.0
 
 
 # What halves each resource (doubles a latency): factors of fields of the machine file; none first.
@@ -527,7 +516,7 @@ def sizes(name: str) -> list[_Size]:
     """Sizes of a list: "deepbench", or "llama3-70b" (tensor parallelism, by tokens in flight).
 
     >>> sizes("llama3-70b")[0]
-    Size(list='llama3-70b', name='1 token', nbytes=16384, dtype='bf16')
+    _Size(list='llama3-70b', name='1 token', nbytes=16384, dtype='bf16')
     """
     if name not in _FILES:
         raise ArgumentError(f"list {name!r} is unknown; {hint(name, _FILES)}")

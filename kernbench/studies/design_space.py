@@ -25,7 +25,7 @@ from kernbench.studies.attention import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, 
 from kernbench.studies.layers import StoredProduct, select_layers, simulated_ns
 from kernbench.studies.layers import run as run_layer
 from kernbench.studies.study import Parameter, Study, squarest
-from kernbench.sweeps._measure import counters, energy_columns, machine_columns
+from kernbench.sweeps._energy_area import counters, energy_columns, machine_columns
 from kernbench.sweeps._plan import Plan, make_plan
 from kernbench.sweeps.sensitivity import Factors, sensitivity_plan
 from kernbench.topology.builder import Machine

@@ -55,7 +55,8 @@ from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.bench_runner import operand, run_program
 from kernbench.sim_engine._op_log import link_table
 from kernbench.studies.study import Parameter, Study, Tables, table
-from kernbench.sweeps._measure import counters, path_columns
+from kernbench.sweeps._energy_area import counters
+from kernbench.sweeps._measure import path_columns
 from kernbench.topology.builder import Machine
 from kernbench.viz.charts import Column
 

@@ -21,7 +21,8 @@ from kernbench.points._keys import Row, StudyFn, machine_of, study_name, study_v
 from kernbench.sim_engine._limits import Limits
 from kernbench.sweeps import _argument_checks as checks
 from kernbench.sweeps._argument_checks import is_number, mapping
-from kernbench.sweeps._measure import HOW, complete, machine_columns, parameters_of, program_row
+from kernbench.sweeps._energy_area import machine_columns
+from kernbench.sweeps._measure import HOW, complete, parameters_of, program_row
 from kernbench.sweeps._worker import PointLimits
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
 from kernbench.triton_emu._runner import check_plain

@@ -17,7 +17,8 @@ from kernbench.points._cache import Cache, default_cache
 from kernbench.points._keys import Row, StudyFn
 from kernbench.sim_engine._limits import Limits
 from kernbench.sweeps._argument_checks import folder_of, whole
-from kernbench.sweeps._measure import energy_columns, machine_columns, parameters_of
+from kernbench.sweeps._energy_area import energy_columns, machine_columns
+from kernbench.sweeps._measure import parameters_of
 from kernbench.sweeps._plan import Constraint, Plan, make_plan
 from kernbench.sweeps._runner import Progress, run_points
 from kernbench.sweeps._worker import OK, Outcome, PointLimits

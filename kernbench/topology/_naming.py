@@ -123,7 +123,7 @@ def parse(node_id: str) -> ParsedId:
     """Parse a node id; ArgumentError if it has the form of none. The machine need not have the node.
 
     >>> parse("sip0.cube5.hbm_ctrl.pe3")
-    Place(kind='hbm_ctrl', sip=0, cube=5, pe=3, row=None, col=None, side=None, conn=None)
+    ParsedId(kind='hbm_ctrl', sip=0, cube=5, pe=3, row=None, col=None, side=None, conn=None)
     """
     if node_id in _TRUNK:
         return _TRUNK[node_id]

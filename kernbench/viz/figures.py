@@ -273,7 +273,7 @@ def heat_map(table: _Table | pd.DataFrame, axes: tuple[str, str], metric: str, *
 def _quantity(column: str) -> Column:
     """Return the quantity and the unit of a column, whose name ends with the unit.
 
-    >>> quantity("run_ns").title, quantity("cube mesh").title
+    >>> _quantity("run_ns").title, _quantity("cube mesh").title
     ('run [ns]', 'cube mesh')
     """
     name, _, unit = column.rpartition("_")

@@ -30,7 +30,7 @@ import json
 import kernbench as kb
 from kernbench.analysis._what_if import tornado_of
 from kernbench.errors import ConfigError
-from kernbench.notebook._machine import MachineForm, field_groups
+from kernbench.notebook._machine_form import MachineForm, field_groups
 from kernbench.sweeps.sensitivity import sensitivity_plan
 from kernbench.viz._fields import fields
 from kernbench.viz._machine import machine_section

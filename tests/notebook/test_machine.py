@@ -8,7 +8,7 @@ import yaml
 import kernbench as kb
 from kernbench import config
 from kernbench.errors import ConfigError, HostError
-from kernbench.notebook._machine import MachineForm, field_groups, machine_yaml
+from kernbench.notebook._machine_form import MachineForm, field_groups, machine_yaml
 from kernbench.viz._fields import fields
 
 

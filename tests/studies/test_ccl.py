@@ -11,6 +11,7 @@ import yaml
 
 import kernbench as kb
 from kernbench.ccl.algorithm import algorithm, plan
+from kernbench.ccl.bus_bandwidth import bus_factor
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
@@ -91,7 +92,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests(rows):
     cubes = by_name(rows, 16384)["intercube_allreduce"]
     assert (cubes["contributions"], cubes["programs"], cubes["bytes_per_sip"]) == (16, 16, 4 * 16384)
     assert cubes["busbw_gbs"] == pytest.approx(16384 / cubes["latency_ns"] * 2 * 15 / 16)
-    assert [ccl.bus_factor(name, 4) for name in ("all_gather", "broadcast")] == [0.75, 1]
+    assert [bus_factor(name, 4) for name in ("all_gather", "broadcast")] == [0.75, 1]
 
 
 def test_what_is_not_admitted_is_refused_with_its_reason(machine, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from kernbench.analysis._records import LinkTable
 from kernbench.kernels.gemm import gemm
 from kernbench.studies.probe import ProbeStudy
-from kernbench.sweeps._measure import area_mm2, counters, energy_columns, machine_columns
+from kernbench.sweeps._energy_area import area_mm2, counters, energy_columns, machine_columns
 from kernbench.sweeps._plan import program_row
 from kernbench.topology.builder import resolve_topology
 

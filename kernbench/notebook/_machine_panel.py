@@ -12,7 +12,7 @@ import ipywidgets as widgets
 
 from kernbench.analysis.compare import value_text
 from kernbench.errors import ConfigError, HostError
-from kernbench.notebook._machine import MachineForm, field_groups, machine_yaml
+from kernbench.notebook._machine_form import MachineForm, field_groups, machine_yaml
 from kernbench.notebook._picture import Picture
 from kernbench.notebook._serve import is_page
 from kernbench.notebook._style import (
