@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from kernbench import build
+from kernbench import _engine_selection
 
 collect_ignore_glob = ["notebooks/*.py", "milestones/*.py", "milestones/output/*"]
 
@@ -26,10 +26,10 @@ elif find_spec("transformers") is None:
 # Without a core the tests run the definition. The header says so: a warning would be an error, and change notebooks.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    ENGINE = build.engine()
+    ENGINE = _engine_selection.engine()
 
 # pytest imports a file as what it is: next to the compiled module, its source would be a second module of that name.
-collect_ignore = [str(source) for source in build.modules().values() if ENGINE == build.CORE]
+collect_ignore = [str(source) for source in _engine_selection.modules().values() if ENGINE == _engine_selection.CORE]
 
 
 def pytest_report_header() -> str:

@@ -23,7 +23,7 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent.resolve()
 sys.path.insert(0, str(ROOT))
 
-from kernbench import build  # noqa: E402
+from kernbench import _engine_selection  # noqa: E402
 
 # Types come from .pxd files alone: `int` in an annotation means an integer of any size.
 DIRECTIVES = {
@@ -38,8 +38,8 @@ OPTIONS = ("-O1", "-g0", "-w", "-DCYTHON_SMALL_CODE=__attribute__((cold,optimize
 ZIG = ROOT / "build" / "ziglang"
 # What `kernbench lab` and `kernbench milestone` read: in a checkout, where it is; in a wheel, in the package.
 SHIPPED = ("notebooks/*.ipynb", *(f"milestones/{form}" for form in ("*.ipynb", "*.yaml", "kept/*", "*/data/**/*")))
-SHARE = Path(build.PACKAGE.name, "notebook", "share")
-ENGINE = os.environ.get(build.VARIABLE)
+SHARE = Path(_engine_selection.PACKAGE.name, "notebook", "share")
+ENGINE = os.environ.get(_engine_selection.VARIABLE)
 
 
 class BuildCore(build_ext):
@@ -50,9 +50,9 @@ class BuildCore(build_ext):
         if not self.extensions:
             return
         try:
-            self._build((ROOT if self.inplace else ROOT / self.build_lib) / build.PACKAGE.name)
+            self._build((ROOT if self.inplace else ROOT / self.build_lib) / _engine_selection.PACKAGE.name)
         except Exception as error:
-            if ENGINE == build.CORE:
+            if ENGINE == _engine_selection.CORE:
                 raise
             say(f"the compiled core is left out: {error}. Runs use the definition in Python, which is slower")
             self.extensions = []
@@ -65,13 +65,15 @@ class BuildCore(build_ext):
         super().build_extensions()
 
     def _build(self, package: Path) -> None:
-        sources = build.modules()
-        files = sorted({*sources.values(), *build.PACKAGE.rglob("*.pxd")})
-        record = {file.relative_to(build.PACKAGE).as_posix(): build.hash_of(file) for file in files}
-        built = {package.parent / build.built(source).relative_to(ROOT) for source in sources.values()}
-        for orphan in {*package.rglob(f"*{build.SUFFIX}")} - built:
+        sources = _engine_selection.modules()
+        files = sorted({*sources.values(), *_engine_selection.PACKAGE.rglob("*.pxd")})
+        record = {
+            file.relative_to(_engine_selection.PACKAGE).as_posix(): _engine_selection.hash_of(file) for file in files
+        }
+        built = {package.parent / _engine_selection.built(source).relative_to(ROOT) for source in sources.values()}
+        for orphan in {*package.rglob(f"*{_engine_selection.SUFFIX}")} - built:
             orphan.unlink()
-        old = {} if self.force else build.read_record(package)
+        old = {} if self.force else _engine_selection.read_record(package)
         if old == record and all(file.is_file() for file in built):
             return
         stale = [e for e in self.extensions if is_stale(Path(e.sources[0]), package, record, old)]
@@ -86,7 +88,7 @@ class BuildCore(build_ext):
         say(f"compiling {len(stale)} of the {len(self.extensions)} modules of the core")
         # An interrupted build leaves modules that match no record.
         package.mkdir(parents=True, exist_ok=True)
-        pending = {Path(e.sources[0]).relative_to(build.PACKAGE.name).as_posix(): "-" for e in stale}
+        pending = {Path(e.sources[0]).relative_to(_engine_selection.PACKAGE.name).as_posix(): "-" for e in stale}
         write_record(package, {**record, **pending})
         c = str(Path(self.build_temp) / "c")
         options = {"compiler_directives": DIRECTIVES, "force": True, "quiet": True}
@@ -119,14 +121,17 @@ def is_stale(source: Path, package: Path, record: Mapping[str, str], old: Mappin
     from Cython.Build.Dependencies import create_dependency_tree
 
     inputs = create_dependency_tree(quiet=True).all_dependencies(str(source))
-    ours = [Path(i).relative_to(build.PACKAGE.name).as_posix() for i in inputs if not Path(i).is_absolute()]
-    return any(old.get(path) != record.get(path) for path in ours) or not build.built(package.parent / source).is_file()
+    ours = [Path(i).relative_to(_engine_selection.PACKAGE.name).as_posix() for i in inputs if not Path(i).is_absolute()]
+    return (
+        any(old.get(path) != record.get(path) for path in ours)
+        or not _engine_selection.built(package.parent / source).is_file()
+    )
 
 
 def write_record(package: Path, record: Mapping[str, str]) -> None:
     """Write which sources the core in `package` is built from."""
     text = "".join(f"{digest} {path}\n" for path, digest in record.items())
-    (package / build.RECORD).write_text(text, encoding="utf-8", newline="\n")
+    (package / _engine_selection.RECORD).write_text(text, encoding="utf-8", newline="\n")
 
 
 def use_compiler() -> None:
@@ -163,7 +168,7 @@ if __name__ == "__main__":  # not in the processes that translate
         cmdclass={"build_ext": BuildCore, "build_py": BuildPy},
         ext_modules=[
             Extension(name, [source.relative_to(ROOT).as_posix()])
-            for name, source in build.modules().items()
-            if ENGINE != build.DEFINITION
+            for name, source in _engine_selection.modules().items()
+            if ENGINE != _engine_selection.DEFINITION
         ],
     )

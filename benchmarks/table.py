@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kernbench import build
+from kernbench import _engine_selection
 from kernbench.sim_engine._network import ENGINE
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def against_definition(fn: Callable[..., Row], *args: Any, target: str = "", **o
     """
     row = fn(*args, **options)
     code = f"from {fn.__module__} import {fn.__name__} as fn; print(fn(*{args!r}, **{options!r}).seconds)"
-    environment = {**os.environ, build.VARIABLE: build.DEFINITION}
+    environment = {**os.environ, _engine_selection.VARIABLE: _engine_selection.DEFINITION}
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
     return replace(row, reference="the definition", ratio=float(done.stdout) / row.seconds, target=target)
 

@@ -23,7 +23,7 @@ if (
 
 from typing import TYPE_CHECKING, Any
 
-from kernbench import build as _build  # noqa: F401 - selects the engine, before any of its modules is imported
+from kernbench import _engine_selection  # noqa: F401 - selects the engine, before any of its modules is imported
 from kernbench._names import found as _found
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 from hypothesis import settings
 
-from kernbench import build
+from kernbench import _engine_selection
 
 # Host time says nothing about the simulator, and a failure must be there again on the next run.
 settings.register_profile("kernbench", deadline=None, derandomize=True, max_examples=50, print_blob=True)
@@ -20,7 +20,7 @@ settings.load_profile("kernbench")
 @pytest.fixture(autouse=True)
 def _no_settings_of_user_and_host(monkeypatch):
     for name in [n for n in os.environ if n.startswith(("KERNBENCH_", "CCL_", "MILESTONE_"))]:
-        if name != build.VARIABLE:  # processes that a test starts use its engine
+        if name != _engine_selection.VARIABLE:  # processes that a test starts use its engine
             monkeypatch.delenv(name)
     # Rows of earlier runs would hide what a change has broken.
     monkeypatch.setenv("KERNBENCH_CACHE", "off")

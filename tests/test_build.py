@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kernbench import build
+from kernbench import _engine_selection
 from tests.repo import NOTEBOOK_FOLDERS, PACKAGE, ROOT, files, notebooks
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,8 @@ DECLARED = "cdef class Sample:\n    cdef public int n\n"
 
 # Prints the engine, and where the sample was loaded from.
 WHICH = (
-    "from kernbench import build, sample; print(build.engine(), 'py' if sample.__file__.endswith('.py') else 'built')"
+    "from kernbench import _engine_selection, sample; "
+    "print(_engine_selection.engine(), 'py' if sample.__file__.endswith('.py') else 'built')"
 )
 
 
@@ -35,7 +36,7 @@ def project(folder: Path) -> Path:
     package = folder / "kernbench"
     package.mkdir()
     shutil.copy(ROOT / "setup.py", folder)
-    for name in ("__init__.py", Path(build.__file__).name, "errors.py"):
+    for name in ("__init__.py", "_names.py", Path(_engine_selection.__file__).name, "errors.py"):
         shutil.copy(ROOT / "kernbench" / name, package)
     (folder / SAMPLE).write_text(SOURCE)
     (folder / SAMPLE.with_suffix(".pxd")).write_text(DECLARED)
@@ -44,7 +45,7 @@ def project(folder: Path) -> Path:
 
 
 def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if k not in {build.VARIABLE, "CC", "PYTHONPATH"}}
+    kept = {k: v for k, v in os.environ.items() if k not in {_engine_selection.VARIABLE, "CC", "PYTHONPATH"}}
     env = {**kept, "CFLAGS": "-O0", **variables}
     return subprocess.run([sys.executable, *command], cwd=folder, env=env, check=False, capture_output=True, text=True)
 
@@ -89,7 +90,7 @@ def edit_types(folder):
 
 
 def lose_built_file(folder):
-    build.built(folder / SAMPLE).unlink()
+    _engine_selection.built(folder / SAMPLE).unlink()
 
 
 def lose_types(folder):
@@ -97,11 +98,11 @@ def lose_types(folder):
 
 
 def lose_record(folder):
-    (folder / "kernbench" / build.RECORD).unlink()
+    (folder / "kernbench" / _engine_selection.RECORD).unlink()
 
 
 def interrupt_build(folder):
-    record = folder / "kernbench" / build.RECORD
+    record = folder / "kernbench" / _engine_selection.RECORD
     record.write_text("\n".join("- " + line.split(" ")[1] for line in record.read_text().splitlines()) + "\n")
 
 
@@ -149,13 +150,13 @@ def test_processes_of_a_run_use_its_engine_and_warn_once(copy):
 def test_line_endings_are_no_change(copy):
     text = (copy / SAMPLE).read_bytes()
     (copy / SAMPLE).write_bytes(text.replace(b"\n", b"\r\n"))
-    assert build.fault(copy / "kernbench") == ""
+    assert _engine_selection.fault(copy / "kernbench") == ""
 
 
 def test_a_build_compiles_what_changed_and_removes_what_has_no_source(copy):
     assert compiled(copy).stderr == ""
     edit_source(copy)
-    orphan = build.built(copy / "kernbench" / "gone.py")
+    orphan = _engine_selection.built(copy / "kernbench" / "gone.py")
     orphan.touch()
     assert "compiling 1 of the 1 modules" in compiled(copy).stderr
     assert run(copy, "-c", WHICH).stdout == "core built\n"
@@ -177,20 +178,20 @@ def test_without_a_compiler_the_build_goes_on_without_the_core(tmp_path):
 def test_no_core_is_built_for_the_definition(tmp_path):
     done = compiled(project(tmp_path), KERNBENCH_ENGINE="definition")
     assert (done.returncode, done.stderr) == (0, "")
-    assert build.read_record(tmp_path / "kernbench") == {}
+    assert _engine_selection.read_record(tmp_path / "kernbench") == {}
 
 
 def test_a_compiled_file_is_what_python_would_load_by_itself(copy):
     path = [str(copy / "kernbench")]
     usual = importlib.machinery.PathFinder.find_spec("kernbench.sample", path)
-    ours = build.SourceFinder("kernbench").find_spec("kernbench.sample", path)
-    assert usual.origin == str(build.built(copy / SAMPLE))
+    ours = _engine_selection.SourceFinder("kernbench").find_spec("kernbench.sample", path)
+    assert usual.origin == str(_engine_selection.built(copy / SAMPLE))
     assert ours.origin == str(copy / SAMPLE)
-    assert build.SourceFinder("kernbench").find_spec("other.sample", path) is None
+    assert _engine_selection.SourceFinder("kernbench").find_spec("other.sample", path) is None
 
 
 def test_every_file_of_the_package_is_installed(tmp_path):
-    stray = build.built(PACKAGE / "stray.py")
+    stray = _engine_selection.built(PACKAGE / "stray.py")
     stray.touch()
     try:
         done = run(ROOT, "setup.py", "--quiet", "build_py", "--build-lib", str(tmp_path))
@@ -217,7 +218,7 @@ def newcomer(tmp_path_factory):
     (site,) = (place / "venv").rglob("site-packages")
     (site / "needed.pth").write_text(needed)
     install = [bin_ / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", *place.glob("*.whl")]
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {build.VARIABLE: "definition"}
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {_engine_selection.VARIABLE: "definition"}
     env |= {"KERNBENCH_CACHE": str(place / "cache"), "JUPYTER_DATA_DIR": str(place / "jupyter")}
     subprocess.run(install, env=env, check=True)
     (place / "empty").mkdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernbench import build
+from kernbench import _engine_selection
 
 _CLASS = re.compile(r"cdef class (?P<name>\w+)(?:\((?P<base>\w+)\))?:")
 _METHOD = re.compile(r"c(?:p)?def .*?\b(?P<name>\w+)\(")
@@ -97,7 +97,7 @@ def differences(declarations: dict[str, Class], definitions: dict[str, Class], k
     return found
 
 
-SHARED = {name: source for name, source in build.modules().items() if source.suffix == ".py"}
+SHARED = {name: source for name, source in _engine_selection.modules().items() if source.suffix == ".py"}
 
 
 def declarations_of(source: Path) -> dict[str, Class]:

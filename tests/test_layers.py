@@ -21,7 +21,7 @@ from tests.repo import PACKAGE, python_files, relative
 
 # Each may import those before it; those on one line may import each other, one way only.
 LAYERS = (
-    ("build", "names", "units", "interrupts", "errors", "dtypes", "config", "registry"),
+    ("engine_selection", "names", "units", "interrupts", "errors", "dtypes", "config", "registry"),
     ("analysis",),
     ("topology", "policy"),
     ("points",),

@@ -101,8 +101,8 @@ def test_names_at_the_root_are_public():
 
 def test_modules_without_public_names_are_private():
     found = {module for name in (*PUBLIC, *(path.replace(":", ".") for path in PATHS)) for module in parents(name)}
-    # Files and commands name what these contain; setup.py uses `build`; `compat` holds another design's names.
-    found |= {"kernbench.__main__", "kernbench.build", "kernbench.compat"}
+    # Files and commands name what these contain; `compat` holds another design's names.
+    found |= {"kernbench.__main__", "kernbench.compat"}
     found |= {home(name) for name in PUBLIC if not name.startswith("kernbench.torch.")}
     named = tuple(f"kernbench.{name}." for name in ("benches", "components.builtin", "kernels", "ops", "studies"))
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in python_files(PACKAGE)}

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import click
 
-from kernbench import build
+from kernbench import _engine_selection
 from kernbench._interrupts import wait_for_pending
 from kernbench.cli._machine import compare, list_, new, show, validate, why
 from kernbench.cli._options import echo, echo_json, error_record, json_option
@@ -89,7 +89,7 @@ def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) 
     if wanted:
         from importlib.metadata import version
 
-        click.echo(f"kernbench {version('kernbench')}, engine {build.engine()}")
+        click.echo(f"kernbench {version('kernbench')}, engine {_engine_selection.engine()}")
         context.exit()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from kernbench.build import CORE, engine
+from kernbench._engine_selection import CORE, engine
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.sim_engine import _python_routers
 from kernbench.topology import _naming as naming

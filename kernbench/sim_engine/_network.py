@@ -11,9 +11,9 @@ import simpy
 from simpy.core import EmptySchedule
 from simpy.events import NORMAL, Event, Timeout
 
+from kernbench._engine_selection import CORE, engine
 from kernbench._registry import COMPONENTS
 from kernbench._units import service_times
-from kernbench.build import CORE, engine
 from kernbench.errors import ArgumentError
 from kernbench.policy._routing import reverse, router_of
 from kernbench.sim_engine._flow_control import REPLY, REQUEST, FlowControl

@@ -23,11 +23,11 @@ import numpy as np
 import kernbench.studies.ccl_report as report
 from kernbench._dtypes import as_dtype
 from kernbench._registry import hint
+from kernbench.ccl._bus_bandwidth import bus_factor
 from kernbench.ccl._group import PeId
 from kernbench.ccl.algorithm import Algorithm, plan
 from kernbench.ccl.alpha_beta import Estimate, alpha_beta
 from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.bus_bandwidth import bus_factor
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import Decision
 from kernbench.config import AUTO, CclConfig, MachineConfig, default_ccl_path

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from kernbench import build
+from kernbench import _engine_selection
 from kernbench._registry import hint
 from kernbench.config import load_yaml
 from kernbench.config._files import damaged, read_json, write_text
@@ -266,7 +266,8 @@ def _execute(notebook: Path, out: Path, values: dict[str, Any]) -> None:
 
     with TemporaryDirectory() as aside, _progress(notebook.stem, out / FINISHED):
         report = Path(aside) / _REPORT
-        build.engine()  # warns here if there is no core, not in the notebook, whose process then has an engine selected
+        # This warns here if there is no core, not in the notebook, whose process then has an engine selected.
+        _engine_selection.engine()
         try:
             papermill.execute_notebook(
                 str(notebook),

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import click
 
-from kernbench import build
+from kernbench import _engine_selection
 from tests.mutations.patches import PATCHES, Patch
 from tests.repo import ROOT, files
 
@@ -56,7 +56,10 @@ def _killed(copy: Path, patch: Patch) -> bool:
 
 def _copy(to: Path) -> None:
     """Copy the sources, and what is built of them."""
-    compiled = [build.PACKAGE / build.RECORD, *map(build.built, build.modules().values())]
+    compiled = [
+        _engine_selection.PACKAGE / _engine_selection.RECORD,
+        *map(_engine_selection.built, _engine_selection.modules().values()),
+    ]
     for path in (*files(), *(path for path in compiled if path.is_file())):
         target = to / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kernbench import build
+from kernbench import _engine_selection
 
-DECLARED = [source for source in build.modules().values() if source.suffix == ".py"]
+DECLARED = [source for source in _engine_selection.modules().values() if source.suffix == ".py"]
 CLASS = re.compile(r"^cdef class (\w+)(?:\(([\w.]+)\))?:", re.MULTILINE)
 
 
@@ -84,7 +84,9 @@ def set_by(name: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("source", DECLARED, ids=lambda source: source.relative_to(build.PACKAGE).as_posix())
+@pytest.mark.parametrize(
+    "source", DECLARED, ids=lambda source: source.relative_to(_engine_selection.PACKAGE).as_posix()
+)
 def test_a_class_sets_what_its_declaration_lists(source):
     for name, (_, own, methods) in declared(source).items():
         functions = [node for node in classes(source)[name].body if isinstance(node, ast.FunctionDef)]

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import kernbench as kb
+from kernbench.ccl._bus_bandwidth import bus_factor
 from kernbench.ccl.algorithm import algorithm, plan
-from kernbench.ccl.bus_bandwidth import bus_factor
 from kernbench.ccl.install import load_ccl_config, resolve_algorithm_config
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path

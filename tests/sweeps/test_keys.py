@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from kernbench import build
+from kernbench import _engine_selection
 from kernbench.config import default_ccl_path
 from kernbench.points import _keys as keys
 from kernbench.points._keys import code_version, key_of, study_name, study_version
@@ -36,7 +36,7 @@ def test_built_files_are_no_code_and_sources_of_the_core_are(tmp_path, monkeypat
         return code_version()
 
     empty = now()
-    for built in (build.SUFFIX, ".c", ".built", ".pyd"):
+    for built in (_engine_selection.SUFFIX, ".c", ".built", ".pyd"):
         (package / f"core{built}").write_text("built")
     assert now() == empty
     versions = {empty}
@@ -62,7 +62,7 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
     }  # fmt: skip
     others = (
         "__init__.py",
-        "build.py",
+        "_engine_selection.py",
         "compat.py",
         "ccl/__init__.py",
         "viz/charts.py",
