@@ -27,6 +27,7 @@ import pandas as pd
 import kernbench as kb
 from kernbench.ccl import run_kernel_in_mock
 from kernbench.kernels.attention import attention, tiles
+from kernbench.studies import attention as over_ranks
 from kernbench.studies import gqa
 from kernbench.triton_emu import run_kernel
 
@@ -73,10 +74,10 @@ values = rng.standard_normal((3, 1, 40, 16)).astype(np.float16)
 query = np.repeat(rng.standard_normal((1, 1, 1, 4, 16)).astype(np.float16), 3, axis=0)
 want = exact(query[0], *(x.transpose(1, 0, 2, 3).reshape(1, 120, 16) for x in (keys, values)))
 for merge in ("ring_allreduce_tcm", "tree_allreduce", "recursive_doubling_allreduce"):
-    setting = gqa.Setting("decode", 3, group=4, head_dim=16, tokens=40, merge=merge, pes=3)
+    setting = over_ranks.Setting("decode", 3, group=4, head_dim=16, tokens=40, merge=merge, pes=3)
     out, part = np.zeros_like(query), np.zeros((3, 1, 1, 4, 18), np.float32)
     parts = [] if merge.startswith("recursive") else [part]  # recursive doubling keeps them in TCM
-    run_kernel_in_mock(gqa.standalone(setting), list(zip(query, keys, values, *parts, out, strict=True)))
+    run_kernel_in_mock(over_ranks.standalone(setting), list(zip(query, keys, values, *parts, out, strict=True)))
     print(f"{merge:<30} largest error {np.abs(out - want[None]).max():.1e}, equal on all: {(out == out[0]).all()}")
 
 # %% [markdown]
@@ -90,9 +91,9 @@ for merge in ("ring_allreduce_tcm", "tree_allreduce", "recursive_doubling_allred
 machine = kb.load("preset:default")
 rows = []
 for cubes in (1, 2, 4, 8):
-    setting = gqa.Point("decode", 8192, cubes=cubes).setting(machine.config)
-    found = gqa.measured(gqa.run(machine, setting))
-    bound = gqa.work(machine.config, setting)
+    setting = gqa.Case("decode", 8192, cubes=cubes).setting(machine.config)
+    found = over_ranks.measured(over_ranks.run(machine, setting))
+    bound = over_ranks.work(machine.config, setting)
     rows.append(
         {
             "PEs": setting.programs, "ranks of a kv head": setting.ranks, "makespan [us]": found["makespan_ns"] / 1000,
@@ -112,8 +113,8 @@ pd.DataFrame(rows).round(2)
 # %%
 rows = []
 for order, ring in (("contiguous", True), ("striped", True), ("zigzag", True), ("zigzag", False)):
-    setting = gqa.Setting("prefill", 8, tokens=64, group=8, causal=True, order=order, ring=ring)
-    found = gqa.measured(gqa.run(machine, setting, data=True))
+    setting = over_ranks.Setting("prefill", 8, tokens=64, group=8, causal=True, order=order, ring=ring)
+    found = over_ranks.measured(over_ranks.run(machine, setting, data=True))
     rows.append(
         {
             "order": order, "way": "ring" if ring else "chain", "makespan [us]": found["makespan_ns"] / 1000,
@@ -130,8 +131,8 @@ pd.DataFrame(rows).round(2)
 # ## 5. Where does the time go?
 
 # %%
-setting = gqa.Setting("prefill", 8, tokens=64, group=8, causal=True, order="zigzag")
-result = gqa.run(machine, setting)
+setting = over_ranks.Setting("prefill", 8, tokens=64, group=8, causal=True, order="zigzag")
+result = over_ranks.run(machine, setting)
 result
 
 # %% [markdown]
@@ -139,12 +140,12 @@ result
 # vector engine, or twice the clock of the matrix engine? Zoom into a PE, select the engine, and drag its clock.
 
 # %%
-kb.picture(result, lambda changed: gqa.run(changed, setting))
+kb.picture(result, lambda changed: over_ranks.run(changed, setting))
 
 # %%
 pe = machine.config.cube.pe
 for name, engine in (("pe_math", pe.pe_math), ("pe_gemm", pe.pe_gemm)):
-    changed = gqa.run(machine.with_({f"cube.pe.{name}.clock_ghz": 2 * engine.clock_ghz}), setting)
+    changed = over_ranks.run(machine.with_({f"cube.pe.{name}.clock_ghz": 2 * engine.clock_ghz}), setting)
     print(f"{name} at {2 * engine.clock_ghz:g} GHz: {changed.latency_ns / result.latency_ns:.3f} x the time")
 
 # %% [markdown]

@@ -1,7 +1,7 @@
 """Studies: a question asked of a machine at many points, and a report of the answers.
 
-The shipped studies are found here by name. `gqa`, `milestone` and `probe` are modules whose functions notebooks use for
-single runs.
+The shipped studies are found here by name. `attention`, `gqa`, `milestone` and `probe` are modules whose functions
+notebooks use for single runs.
 """
 
 from typing import TYPE_CHECKING, Any

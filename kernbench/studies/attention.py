@@ -17,7 +17,7 @@ from kernbench.analysis._records import CommandInfo
 from kernbench.analysis._roofline import matrix_ns
 from kernbench.analysis.breakdown import breakdown, overlap
 from kernbench.analysis.result import Result
-from kernbench.ccl._group import Group, Place
+from kernbench.ccl._group import Group, Place, by_shard
 from kernbench.ccl.algorithm import Algorithm, CollectivePlan, Mapper, algorithm
 from kernbench.ccl.algorithms import recursive_doubling
 from kernbench.ccl.install import resolve_algorithm_config
@@ -134,6 +134,11 @@ def algorithm_of(setting: Setting) -> Algorithm:
     kernel = exchanged_attention if _in_tcm(setting) else merged_attention
     own: Row = {"name": f"decode merged by {base.name}", "cost": None, "kernel": kernel, "kernel_args": arguments}
     return replace(base, **own, **common)
+
+
+def standalone(setting: Setting) -> Algorithm:
+    """Algorithm of one subgroup whose ranks are devices: for the mock, which has no PEs."""
+    return replace(algorithm_of(setting), mapper=by_shard)
 
 
 def _in_tcm(setting: Setting) -> bool:
