@@ -43,6 +43,9 @@ _PARAMETERS = {
     "trans_b": "B is transposed",
     "case": "Transfer",
     "nbytes": "Bytes per transfer",
+    "n_elem": "Elements per participant",
+    "d_model": "Size of the hidden state",
+    "variant": "Operands loaded first",
 }
 
 _UNITS = {"um2": "µm²", "mm2": "mm²", "mm2/MiB": "mm²/MiB", "mm2 per GB/s": "mm² per GB/s"}
