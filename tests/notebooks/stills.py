@@ -14,8 +14,9 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def leave_stills(path: Path) -> None:
-    """Remove the widget from each output that has another form."""
+    """Remove the widget from each output that has another form, and the state of widgets."""
     notebook = nbformat.read(path, as_version=4)
+    notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             if len(output.get("data", ())) > 1:

@@ -84,6 +84,7 @@ def test_shows_no_warning(path):
 def test_widgets_are_committed_as_stills(path):
     shown = [o.get("data", {}) for c in code_cells(path) for o in c.outputs]
     assert not [data for data in shown if WIDGET in data], "run `make sync`"
+    assert "widgets" not in nbformat.read(path, as_version=4).metadata, "run `make sync`"
 
 
 @pytest.mark.parametrize("path", notebooks("notebooks"), ids=relative)
