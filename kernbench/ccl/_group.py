@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from kernbench.errors import ConfigError
 from kernbench.topology._mesh import SipNetwork
+from kernbench.topology._naming import PeId
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
 
 Place = tuple[int, int, int]
-PeId = tuple[int, int]
+# For each participant: direction -> (peer, the peer's direction back).
+Neighbours = list[dict[str, tuple[int, str]]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from kernbench.ccl._group import Group, Place, Subgroup, single_shard_per_rank
+from kernbench.ccl._group import Group, Neighbours, Place, Subgroup, single_shard_per_rank
 from kernbench.ccl._msccl_program import MSCCL_COLLECTIVES, MscclProgram, MscclStep, read_program
 from kernbench.ccl._schedule import AHEAD, Chunking, Operator, Reduction
-from kernbench.ccl.algorithm import Algorithm, Neighbours, algorithm
+from kernbench.ccl.algorithm import Algorithm, algorithm
 from kernbench.errors import ConfigError
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu._queue_ops import Arrival

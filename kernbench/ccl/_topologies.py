@@ -7,11 +7,9 @@ PEs; N, S, E, W lead to the same PE of the next cube; `global_N`, ... to the nex
 
 from __future__ import annotations
 
-from kernbench.ccl._group import Grid, Subgroup
+from kernbench.ccl._group import Grid, Neighbours, Subgroup
 from kernbench.ccl.stages import in_order_parent
 from kernbench.errors import ConfigError
-
-Neighbours = list[dict[str, tuple[int, str]]]
 
 _OPPOSITE = {"E": "W", "W": "E", "S": "N", "N": "S"}
 _STEP = {"E": (0, 1), "W": (0, -1), "S": (1, 0), "N": (-1, 0)}

@@ -8,18 +8,17 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
-from kernbench.ccl._group import Grid, Group, PeId, Place, Subgroup
+from kernbench.ccl._group import Grid, Group, Neighbours, Place, Subgroup
 from kernbench.ccl.algorithms import Collective
 from kernbench.config._ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID_SIZES
 from kernbench.errors import ConfigError, quote
+from kernbench.topology._naming import PeId
 from kernbench.triton_emu._runner import check_plain
 
 if TYPE_CHECKING:
     from kernbench.ccl.stages import CostTerms
     from kernbench.config import MachineConfig
 
-# For each participant: direction -> (peer, the peer's direction back).
-Neighbours = list[dict[str, tuple[int, str]]]
 Topology = Callable[[Subgroup], Neighbours]
 Mapper = Callable[[Group], list[tuple[tuple[int, int, int], ...]]]
 Validator = Callable[[Group], None]

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernbench._registry import hint
-from kernbench.ccl._group import PeId, Place
+from kernbench.ccl._group import Place
 from kernbench.components._command import VectorOp
 from kernbench.components.builtin.pe_units import PeMath
 from kernbench.errors import ArgumentError
@@ -134,7 +134,7 @@ class Bounds:
         self._links: dict[int, set[tuple[str, str]]] = {}
         self._bw_gbs: dict[object, float] = {}
         self._sips = sorted({place[0] for place in self.places})
-        self._in_cube: dict[PeId, list[Place]] = defaultdict(list)
+        self._in_cube: dict[tuple[int, int], list[Place]] = defaultdict(list)
         self._in_sip: dict[int, list[Place]] = defaultdict(list)
         for place in self.places:
             self._in_cube[place[:2]].append(place)
@@ -223,7 +223,7 @@ class Bounds:
             if region.bw_gbs:
                 yield region
 
-    def _region(self, name: str, cubes: Sequence[PeId]) -> _Region:
+    def _region(self, name: str, cubes: Sequence[tuple[int, int]]) -> _Region:
         """Region of some cubes of one SIP; its border is the UCIe links that routes use."""
         sip, inside = cubes[0][0], {cube for _, cube in cubes}
         key = self._members[sip], frozenset(inside)

@@ -15,12 +15,13 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.ccl._group import Group, PeId
+from kernbench.ccl._group import Group
 from kernbench.ccl._schedule import LARGEST_CHUNK
 from kernbench.ccl.algorithm import Algorithm, CollectivePlan, plan, plan_group
 from kernbench.ccl.alpha_beta import Estimate, Simulate, alpha_beta
 from kernbench.config._files import damaged, read_json, write_text
 from kernbench.errors import ConfigError
+from kernbench.topology._naming import PeId
 
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from kernbench.topology._naming import PeId
 from kernbench.triton_emu.tl_context import TLContext
 
-PeId = tuple[int, int]  # (cube, PE)
 Parts = Mapping[PeId, Sequence[tuple[int, int]]]  # to (first element, elements)
 
 _Task = TypeVar("_Task")

@@ -19,12 +19,13 @@ from kernbench._dtypes import as_dtype, bool_
 from kernbench.analysis._roofline import matrix_ns
 from kernbench.config import MachineConfig
 from kernbench.kernels.attention import NEG, Flash, tiles, to_column
-from kernbench.kernels.partition import PeId, cut_span, dealt, mine, nonempty_parts
+from kernbench.kernels.partition import cut_span, dealt, mine, nonempty_parts
 from kernbench.ops._routes import launch_ns, routes_of
 from kernbench.ops._stored import Span, overlaps
 from kernbench.ops.matmul import ROWS as ON_EACH_PE
 from kernbench.ops.matmul import KernelLaunch
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.topology._naming import PeId
 from kernbench.topology.builder import Machine
 from kernbench.triton_emu._handles import Pointer, PointerTile, Tile
 from kernbench.triton_emu._places import Affine

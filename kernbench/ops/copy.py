@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernbench.kernels.partition import Parts, PeId, mine, part_blocks, program_number, programs
+from kernbench.kernels.partition import Parts, mine, part_blocks, program_number, programs
 from kernbench.ops._access import BLOCK, load_places, store_places
 from kernbench.ops._stored import Piece, Stored
+from kernbench.topology._naming import PeId
 from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
 

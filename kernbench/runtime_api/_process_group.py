@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import simpy
 
 from kernbench._registry import hint
-from kernbench.ccl._group import PeId, Subgroup
-from kernbench.ccl.algorithm import Algorithm, CollectivePlan, Neighbours, algorithm, plan
+from kernbench.ccl._group import Neighbours, Subgroup
+from kernbench.ccl.algorithm import Algorithm, CollectivePlan, algorithm, plan
 from kernbench.ccl.algorithms import Copy, PeerMessage, exchange
 from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve_algorithm_config
 from kernbench.config import AUTO, CclConfig
@@ -23,6 +23,7 @@ from kernbench.runtime_api._devices import Start
 from kernbench.runtime_api._layout import CopyRun, Layout, Region, along, chunks, elements, runs, stacked, whole_region
 from kernbench.runtime_api.collective import Collectives, ShardArguments, title
 from kernbench.runtime_api.work import Call, Exchange, LaunchCall, Mailbox, Meeting, TensorPart
+from kernbench.topology._naming import PeId
 
 if TYPE_CHECKING:
     from kernbench.ccl._group import Place

@@ -38,11 +38,12 @@ from kernbench.sim_engine._host_requests import QueueSpec
 from kernbench.sim_engine._op_log import link_table
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming
+from kernbench.topology._naming import PeId
 from kernbench.triton_emu._handles import Pointer
 
 if TYPE_CHECKING:
     from kernbench.analysis._records import LinkTable
-    from kernbench.ccl._group import PeId, Place
+    from kernbench.ccl._group import Place
     from kernbench.ccl.algorithm import Algorithm
     from kernbench.config import CclConfig
     from kernbench.runtime_api._devices import HostProgram

@@ -18,9 +18,9 @@ from kernbench.runtime_api._devices import Later, Start, StartOfWork
 from kernbench.runtime_api.collective import ShardArguments
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine._user_code import user_line
+from kernbench.topology._naming import PeId
 
 if TYPE_CHECKING:
-    from kernbench.ccl._group import PeId
     from kernbench.runtime_api._devices import HostProgram
     from kernbench.runtime_api._process_group import ProcessGroup, Transport
 

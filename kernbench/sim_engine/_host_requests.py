@@ -17,6 +17,7 @@ from kernbench.policy.address.pe_mmu import PeMMU, Range, Table
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
 from kernbench.sim_engine._transaction import Transaction
 from kernbench.topology import _naming as naming
+from kernbench.topology._naming import PeId
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 LAUNCH_BYTES = 64
 ARGUMENT_BYTES = 8
 RANGE_BYTES = 32
-
-PeId = tuple[int, int]
 
 
 class Parcel(Protocol):

@@ -25,7 +25,6 @@ from kernbench.sim_engine._host_requests import (
     HostCopy,
     LaunchBroadcast,
     LaunchTable,
-    PeId,
     PeView,
     QueueInstall,
     QueueSpec,
@@ -39,6 +38,7 @@ from kernbench.sim_engine._op_log import OpLog, busy_by_component, collect
 from kernbench.sim_engine._races import DeviceRaces
 from kernbench.sim_engine._transaction import Memory
 from kernbench.topology import _naming as naming
+from kernbench.topology._naming import PeId
 from kernbench.topology.builder import Machine
 
 _SLICE = 65536

@@ -24,7 +24,6 @@ import kernbench.studies.ccl_report as report
 from kernbench._dtypes import as_dtype
 from kernbench._registry import hint
 from kernbench.ccl._bus_bandwidth import bus_factor
-from kernbench.ccl._group import PeId
 from kernbench.ccl.algorithm import Algorithm, plan
 from kernbench.ccl.alpha_beta import Estimate, alpha_beta
 from kernbench.ccl.bounds import Bounds
@@ -37,6 +36,7 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.collective import check_results, run, simulator, tuner_of
 from kernbench.studies.study import LABELS, MACHINE, Choices, Parameter, Study, at_most, fits_slice, scaled, squarest
+from kernbench.topology._naming import PeId
 from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ from functools import lru_cache
 
 from kernbench.errors import ArgumentError
 
+PeId = tuple[int, int]  # cube and PE in it
+
 HOST = "host"
 SWITCH = "switch"
 

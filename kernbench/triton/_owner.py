@@ -11,13 +11,13 @@ import numpy as np
 from kernbench.components._command import Command, Store
 from kernbench.errors import KernelError, OutOfBoundsError
 from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.topology._naming import PeId
 from kernbench.triton._arguments import tensor_at
 from kernbench.triton._language import StaticAssertError
 from kernbench.triton_emu._runner import run_kernel_program
 from kernbench.triton_emu.testing import MockBackend, MockMemory
 from kernbench.triton_emu.tl_context import TLContext
 
-_Target = tuple[int, int]
 Body = Callable[[TLContext], Callable[[int], None]]
 _ATOMICS, _COMMANDS = 2_000, 100_000  # of one program: more counts as an endless wait
 TIMES_ONLY = "this run computes times only"  # in the error of a program that needs missing values
@@ -87,7 +87,7 @@ def holder(va: int, tensors: Sequence[DeviceTensor]) -> DeviceTensor | None:
     return found if isinstance(found, DeviceTensor) else None
 
 
-def _place(va: int, tensors: Sequence[DeviceTensor]) -> _Target | None:
+def _place(va: int, tensors: Sequence[DeviceTensor]) -> PeId | None:
     x = holder(va, tensors)
     if x is None:
         return None
@@ -124,7 +124,7 @@ def check_constants(program: Callable[..., None]) -> None:
 
 
 def owners(
-    name: str, body: Body, count: int, targets: Sequence[_Target], tensors: Sequence[DeviceTensor],
+    name: str, body: Body, count: int, targets: Sequence[PeId], tensors: Sequence[DeviceTensor],
     settle: Callable[[], bool],
 ) -> list[Sequence[int]]:  # fmt: skip
     """Assign programs to PEs by their first store; programs that store nothing, or elsewhere, are dealt out in turn.
@@ -147,7 +147,7 @@ def owners(
                     raise KernelError(f'{refusal} ({endless}); use "round-robin" or "blocks"') from None
                 except Exception:  # noqa: BLE001, S110
                     pass
-    shares: dict[_Target, list[int]] = {pe: [] for pe in targets}
+    shares: dict[PeId, list[int]] = {pe: [] for pe in targets}
     for number, va in enumerate(first):
         place = None if va is None else _place(va, tensors)
         shares[targets[number % len(targets)] if place is None or place not in shares else place].append(number)

@@ -22,6 +22,7 @@ from kernbench.errors import KernelError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.topology._naming import PeId
 from kernbench.triton import _arguments as arguments
 from kernbench.triton._bind import Binder, check_names, decoration, names_of, raw
 from kernbench.triton._cuda import CAPABILITY, Cuda, replace
@@ -34,7 +35,6 @@ from kernbench.triton_emu.tl_context import TLContext
 ASSIGNMENTS = ("round-robin", "blocks", "owner")
 _PES = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=1)
 
-_Target = tuple[int, int]
 _Grid = tuple[int, int, int]
 
 
@@ -65,7 +65,7 @@ class _Buffers:
         # By address: the memory, its copy on the device, and whether that is to be written back.
         self._taken: dict[int, tuple[arguments.HostMemory, DeviceTensor, bool]] = {}
 
-    def pes(self) -> list[_Target]:
+    def pes(self) -> list[PeId]:
         """PEs over which host tensors are distributed."""
         whole = self.torch.empty(self.torch.engine.machine.config.n_pes, dtype="f32", dp=self.dp)
         assert isinstance(whole, DeviceTensor)
@@ -228,7 +228,7 @@ class On:
         return x
 
     def _shares(
-        self, function: Any, values: dict[str, Any], known: frozenset[str], sizes: _Grid, targets: list[_Target],
+        self, function: Any, values: dict[str, Any], known: frozenset[str], sizes: _Grid, targets: list[PeId],
         tensors: list[DeviceTensor],
     ) -> list[Sequence[int]]:  # fmt: skip
         count, n = prod(sizes), len(targets)
@@ -274,7 +274,7 @@ def body_of(
 
 
 def tl_program(
-    function: Any, values: dict[str, Any], known: frozenset[str], sizes: _Grid, targets: list[_Target],
+    function: Any, values: dict[str, Any], known: frozenset[str], sizes: _Grid, targets: list[PeId],
     shares: list[Sequence[int]],
 ) -> Callable[..., None]:  # fmt: skip
     def program(*, tl: TLContext) -> None:

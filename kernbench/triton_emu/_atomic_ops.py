@@ -12,9 +12,7 @@ from kernbench.components._command import Load, Store, Value
 from kernbench.errors import KernelError
 from kernbench.triton_emu._handles import PointerTile, Tile
 from kernbench.triton_emu._memory_ops import Access, access_of, as_pointer, block
-from kernbench.triton_emu._program import Program, broadcast_shape
-
-Function = Callable[..., np.ndarray]
+from kernbench.triton_emu._program import Function, Program, broadcast_shape
 
 _SEMANTICS = ("acquire", "release", "acq_rel", "relaxed")
 _SCOPES = ("gpu", "cta", "sys")

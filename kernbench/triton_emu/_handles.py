@@ -17,13 +17,13 @@ from kernbench._dtypes import BlockType, DType, PointerType, bool_, int64
 from kernbench._registry import hint
 from kernbench.components._command import Command, Recv, Value
 from kernbench.errors import KernelError
+from kernbench.triton_emu._places import Shape
 
 if TYPE_CHECKING:
     from kernbench.triton_emu._memory_ops import Access
     from kernbench.triton_emu._places import Places
     from kernbench.triton_emu._program import Program
 
-Shape = tuple[int, ...]
 
 # The thread that the cycle collector runs in, or 0. Tiles that it collects keep their space until the program ends:
 # space is freed by reference counts only, so that runs are deterministic.

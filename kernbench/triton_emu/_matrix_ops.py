@@ -22,11 +22,10 @@ from kernbench._dtypes import (
 from kernbench._registry import hint
 from kernbench.components._command import Composite, Dot, Ref, Value, VectorOp
 from kernbench.errors import KernelError
-from kernbench.triton_emu._handles import Pending, Pointer, Shape, Tile, shape_text
+from kernbench.triton_emu._handles import Pending, Pointer, Tile, shape_text
 from kernbench.triton_emu._memory_ops import as_pointer
-from kernbench.triton_emu._program import Program, sigmoid, when_complete
-
-Function = Callable[..., np.ndarray]
+from kernbench.triton_emu._places import Shape
+from kernbench.triton_emu._program import Function, Program, sigmoid, when_complete
 
 
 def gelu(x: np.ndarray) -> np.ndarray:

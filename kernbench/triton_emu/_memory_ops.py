@@ -14,8 +14,8 @@ from kernbench._dtypes import DType, DTypeLike, as_dtype
 from kernbench.components._command import Load, Ref, Run, Store, Value
 from kernbench.errors import KernelError
 from kernbench.triton_emu._blocks import Block
-from kernbench.triton_emu._handles import Pointer, PointerTile, Shape, Tile, shape_text
-from kernbench.triton_emu._places import Affine, Inside, Pieces, Runs
+from kernbench.triton_emu._handles import Pointer, PointerTile, Tile, shape_text
+from kernbench.triton_emu._places import Affine, Inside, Pieces, Runs, Shape
 from kernbench.triton_emu._program import Program, broadcast_shape, shape_of
 
 

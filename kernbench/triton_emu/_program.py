@@ -28,17 +28,8 @@ from kernbench._dtypes import (
 from kernbench.components._command import Backend, Command, Value, Vector, VectorOp
 from kernbench.errors import KernelError
 from kernbench.sim_engine._user_code import line_text, user_line
-from kernbench.triton_emu._handles import (
-    Pointer,
-    PointerTile,
-    Shape,
-    Tensor,
-    Tile,
-    address,
-    pointers_of,
-    shape_text,
-)
-from kernbench.triton_emu._places import Affine, Pieces, Places, combined, everywhere
+from kernbench.triton_emu._handles import Pointer, PointerTile, Tensor, Tile, address, pointers_of, shape_text
+from kernbench.triton_emu._places import Affine, Pieces, Places, Shape, combined, everywhere
 from kernbench.triton_emu._promotion import dtype_of, fits, kind, limits, promote, promote_scalar, sum_dtype, wide
 
 

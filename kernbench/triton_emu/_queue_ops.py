@@ -16,8 +16,9 @@ import numpy as np
 from kernbench._dtypes import DType, DTypeLike, as_dtype, float16
 from kernbench.components._command import Recv, Run, Send, Value
 from kernbench.errors import KernelError
-from kernbench.triton_emu._handles import Pending, Pointer, Shape, Tile
+from kernbench.triton_emu._handles import Pending, Pointer, Tile
 from kernbench.triton_emu._memory_ops import as_pointer
+from kernbench.triton_emu._places import Shape
 from kernbench.triton_emu._program import Program, shape_of
 
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from kernbench._dtypes import DType, DTypeLike, float32, int32, uint32, uint64
 from kernbench.errors import KernelError
-from kernbench.triton_emu._handles import Shape, Tile
+from kernbench.triton_emu._handles import Tile
+from kernbench.triton_emu._places import Shape
 from kernbench.triton_emu._program import Program, broadcast_shape
 from kernbench.triton_emu._promotion import kind, sum_dtype, wide
 

@@ -11,10 +11,10 @@ import numpy as np
 from kernbench.analysis._roofline import matrix_ns
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
-from kernbench.kernels.partition import PeId
 from kernbench.ops._routes import launch_ns, routes_of
 from kernbench.ops._stored import Piece, Stored
 from kernbench.ops.matmul._parts import PART_BYTES, SPLITS, PlacementLike, Product, Task, room, sums, tasks
+from kernbench.topology._naming import PeId
 from kernbench.topology.builder import Machine
 
 

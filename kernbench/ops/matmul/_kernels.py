@@ -11,7 +11,7 @@ import numpy as np
 
 from kernbench.components._command import Ref
 from kernbench.config import MachineConfig
-from kernbench.kernels.partition import PeId, mine
+from kernbench.kernels.partition import mine
 from kernbench.ops._access import load_places, store_places
 from kernbench.ops._stored import Span, Stored
 from kernbench.ops.matmul._parts import (
@@ -30,6 +30,7 @@ from kernbench.ops.matmul._parts import (
     tasks,
 )
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.topology._naming import PeId
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu._places import Affine
 from kernbench.triton_emu.tl_context import TLContext

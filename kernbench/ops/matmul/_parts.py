@@ -15,10 +15,11 @@ from kernbench._dtypes import as_dtype
 from kernbench._registry import hint
 from kernbench.config import MachineConfig
 from kernbench.errors import ArgumentError
-from kernbench.kernels.partition import PeId, chunk
+from kernbench.kernels.partition import chunk
 from kernbench.ops._stored import Span, Stored
 from kernbench.policy.address.allocator import AddressConfig
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
+from kernbench.topology._naming import PeId
 
 ROWS = DPPolicy(cube="row_wise", pe="row_wise")
 COLUMNS = DPPolicy(cube="column_wise", pe="column_wise")

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kernbench._units import GIB, MIB
+from kernbench.config._rules import MAX_CUBES, MAX_PES, MAX_SIPS
 from kernbench.errors import AllocationError
 
 ADDRESS_BITS = 53
 OFFSET_BITS = 38
 SIPS_PER_RACK = 16
-MAX_SIPS = 1024
-MAX_CUBES = 16
-MAX_PES = 64
 _DIES = 32
 FIRST_IO_DIE = 16
 IO_DIES = 5
