@@ -309,8 +309,9 @@ def cache(prune: bool, everything: bool, older_than: float | None, study: str | 
     """Show what the cache holds, by study and version of the code.
 
     Milestones, sweeps and the explorer keep each finished point here, found again by its machine, study, parameters and
-    the version of the code: kernbench itself and, for a study of your own, the file that defines it. Modules that
-    such a study imports are not looked at: after a change in one, take its points away: --prune --all --study NAME.
+    the version of the code: kernbench itself, a study of your own with the modules of yours that it imports, and
+    components of yours. Modules that a function of a notebook uses are not looked at: after a change in one, take its
+    points away: --prune --all --study NAME.
     KERNBENCH_CACHE names another folder, or says "off".
     """
     from kernbench.points._cache import default_cache

@@ -47,7 +47,7 @@ def _by_ending(_context: click.Context, _option: click.Parameter, paths: Sequenc
 
 
 class _BenchCommand(click.Command):
-    """A command with options of its own, and those that are parameters of the bench that its arguments name."""
+    """`kernbench run`: its own options, and one for each parameter of the bench."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         name = args[0] if args and not args[0].startswith("-") else None

@@ -192,7 +192,7 @@ class Outline:
         parts = self.name.split(".")
         for i in range(len(parts)):
             here = ".".join(parts[: i + 1])
-            spec = _spec(here, path)
+            spec = module_spec(here, path)
             if spec is None:
                 if i and i == len(parts) - 1 and parts[i] in Outline(".".join(parts[:i]))._bound:
                     return None  # only running the module decides what the object has
@@ -239,7 +239,7 @@ class Outline:
         return found
 
 
-def _spec(name: str, path: list[str] | None) -> ModuleSpec | None:
+def module_spec(name: str, path: list[str] | None) -> ModuleSpec | None:
     """Find a module without importing its parents, which would run them."""
     module = sys.modules.get(name)
     if module is not None and module.__spec__ is not None:

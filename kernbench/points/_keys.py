@@ -10,13 +10,14 @@ import sysconfig
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache, partial
+from importlib.util import resolve_name
 from inspect import isclass, isfunction, ismethod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from kernbench.config import default_ccl_path, find, read_ccl
-from kernbench.config._ccl import PROGRAM, user_components
+from kernbench.config._ccl import PROGRAM, module_spec, user_components
 from kernbench.errors import ConfigError
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -84,15 +85,47 @@ def _simulating(root: Path, study: str) -> set[Path]:
     return found
 
 
-def _imports(path: Path) -> set[str]:
-    """Return the names that a module imports; those of `from ... import` as if each were a module."""
+def _imports(path: Path, package: str = "") -> set[str]:
+    """Return the names that a module of a package imports; those of `from ... import` as if each were a module."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.ImportFrom):
+            with suppress(ImportError):  # a relative import beyond the top
+                module = resolve_name("." * node.level + (node.module or ""), package)
+                found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
     return found
+
+
+def _user_code(*modules: str) -> bytes:
+    """Content of modules of the user's and of those that they import, none of which is run; others do not count."""
+    found: dict[str, bytes] = {}
+    todo = list(modules)
+    while todo:
+        name = todo.pop()
+        file = _user_file(name) if name not in found else None
+        if file is not None:
+            found[name] = file.read_bytes()
+            with suppress(SyntaxError):  # importing it reports that
+                package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+                todo += [*_imports(file, package), package]
+    return b"".join(found[name] for name in sorted(found))
+
+
+def _user_file(name: str) -> Path | None:
+    spec, place = None, None
+    for i, _ in enumerate(parts := name.split("."), 1):
+        spec = module_spec(".".join(parts[:i]), place)
+        if spec is None or (spec.origin and not _is_user_file(Path(spec.origin))):
+            return None
+        place = list(spec.submodule_search_locations or ())
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
+
+
+def _is_user_file(path: Path) -> bool:
+    roots = (Path(__file__).parents[1], *(Path(path) for path in sysconfig.get_paths().values()))
+    return path.is_file() and not any(path.resolve().is_relative_to(root.resolve()) for root in roots)
 
 
 def study_name(fn: StudyFn) -> str:
@@ -108,11 +141,11 @@ def _owner(fn: StudyFn) -> Any:
 
 
 def study_version(fn: StudyFn) -> str:
-    """Return the version of a study's code: that of the package, and for a study from elsewhere also of its file.
+    """Return the version of a study's code: that of the package, and for a user's study also of its modules.
 
     A function of a notebook or script, or one made by another function, is pickled with the values that it uses, and so
     are values bound by a partial; the nearest ccl.yaml counts if it differs from the packaged one: studies of
-    collectives read it. Imports of a module outside the package do not count.
+    collectives read it. Modules that a function of a notebook uses, and installed ones, do not count.
     """
     fn, bound = _inner(fn)
     owner = _owner(fn)
@@ -126,7 +159,7 @@ def study_version(fn: StudyFn) -> str:
     collectives, packaged = _collectives()
     parts += [collectives] if collectives != packaged else []
     if stands_in_file and module.partition(".")[0] != __package__.partition(".")[0]:
-        parts.append(Path(str(file)).read_bytes())
+        parts.append(_user_code(module) or Path(str(file)).read_bytes())
     own = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
     return f"{package}+{own}" if parts else package
 
@@ -139,8 +172,7 @@ def own_module(fn: StudyFn) -> ModuleType | None:
     file = getattr(module, "__file__", None)
     if module is None or file is None or name == "__main__":
         return None
-    roots = (Path(__file__).parents[1], *(Path(path) for path in sysconfig.get_paths().values()))
-    return None if any(Path(file).resolve().is_relative_to(root.resolve()) for root in roots) else module
+    return module if _is_user_file(Path(file)) else None
 
 
 def only_ours(machine: Machine) -> bool:
@@ -155,9 +187,11 @@ def key_of(study: str, version: str, machine: str, parameters: Mapping[str, Any]
 
 
 def sweep_key(study: str, version: str, machine: Machine, parameters: Mapping[str, Any]) -> str:
-    """Return the key of a sweep's point: includes the machine's costs, which its hash omits but a study may read."""
-    costs = machine.config.cost.to_spec()
-    return key_of(study, version, machine.hash, {"parameters": parameters, "cost": costs})
+    """Return the key of a point; it also has what the machine's hash omits: costs and code of the user's components."""
+    decides: dict[str, Any] = {"parameters": parameters, "cost": machine.config.cost.to_spec()}
+    if modules := sorted({impl.partition(":")[0] for _, impl in user_components(machine.spec)}):
+        decides["code"] = hashlib.sha256(_user_code(*modules)).hexdigest()
+    return key_of(study, version, machine.hash, decides)
 
 
 def machine_of(spec: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Machine:

@@ -132,7 +132,7 @@ def test_virtual_ranges_never_touch_and_are_no_physical_addresses(sizes):
     ranges = sorted((space.alloc(nbytes), nbytes) for nbytes in sizes)
     assert ranges[0][0] >= 1 << ADDRESS_BITS
     assert all(va % _PAGE == 0 for va, _ in ranges)
-    assert all(a + n + _PAGE <= b for (a, n), (b, _) in pairwise(ranges)), "nobody's bytes between two tensors"
+    assert all(a + n + _PAGE <= b for (a, n), (b, _) in pairwise(ranges)), "unmapped bytes between two tensors"
     for va, _ in ranges:
         space.free(va)
     assert space.alloc(1) == ranges[0][0]

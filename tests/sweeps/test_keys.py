@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from functools import partial
 from pathlib import Path
 
+import pytest
+
+import kernbench as kb
 from kernbench import _engine_selection
 from kernbench.config import default_ccl_path
 from kernbench.points import _keys as keys
-from kernbench.points._keys import code_version, key_of, study_name, study_version
+from kernbench.points._keys import code_version, key_of, study_name, study_version, sweep_key
 from kernbench.studies.probe import ProbeStudy
 from kernbench.sweeps._plan import run_study
 from tests.sweeps import studies
@@ -93,18 +98,55 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
     code_version.cache_clear()
 
 
-def test_a_study_of_the_package_has_its_version_and_another_its_own_as_well(tmp_path, monkeypatch):
+def test_a_study_of_the_package_has_its_version_and_another_its_own_as_well():
     assert study_version(run_study) == code_version()
     assert study_version(partial(run_study)) == code_version()
     assert study_name(partial(studies.square, x=1)) == "tests.sweeps.studies:square"
     assert study_name(ProbeStudy().simulate) == "kernbench.studies.probe:ProbeStudy.simulate"
     assert study_version(ProbeStudy().simulate) == code_version("kernbench.studies.probe") != code_version()
-    version = study_version(studies.square)
-    assert version.startswith(code_version() + "+")
-    changed = tmp_path / "studies.py"
-    changed.write_text("# another file")
-    monkeypatch.setattr(studies, "__file__", str(changed))
-    assert study_version(studies.square) != version
+    assert study_version(studies.square).startswith(code_version() + "+")
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Modules of a user: a study, and a component, each with modules that they import."""
+    files = {
+        "own_study.py": "import numpy\nfrom own_package import kernels\n\ndef study(machine):\n    return {}\n",
+        "own_package/__init__.py": "", "own_package/kernels.py": "from . import tables\n",
+        "own_package/tables.py": "", "own_package/unused.py": "",
+        "own_part.py": "import own_latency\nclass Slow: ...\n", "own_latency.py": "",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield lambda name: (tmp_path / name).write_text(files[name] + "changed = 1\n")
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        del sys.modules[name]
+
+
+def test_the_modules_that_a_users_study_imports_decide_its_rows(own):
+    study = importlib.import_module("own_study").study
+    version = study_version(study)
+    own("own_package/unused.py")
+    assert study_version(study) == version
+    for name in ("own_package/tables.py", "own_package/kernels.py", "own_package/__init__.py", "own_study.py"):
+        own(name)
+        assert study_version(study) != version, name
+        version = study_version(study)
+
+
+def test_the_code_of_a_users_component_is_in_the_key_and_is_not_run(own):
+    machine = kb.load("preset:small", {"cube.noc.router.impl": "own_part:Slow"})
+    assert "own_part" not in sys.modules
+    key = sweep_key("s", "v", machine, {})
+    for name in ("own_latency.py", "own_part.py"):
+        own(name)
+        assert sweep_key("s", "v", machine, {}) != key, name
+        key = sweep_key("s", "v", machine, {})
+    own("own_study.py")
+    assert sweep_key("s", "v", machine, {}) == key
+    assert "own_part" not in sys.modules
 
 
 def test_a_study_of_a_notebook_is_known_by_what_it_does_and_uses():
