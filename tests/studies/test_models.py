@@ -177,4 +177,4 @@ def test_a_layer_over_two_sips_halves_its_weights_and_a_change_is_simulated():
         (changed,) = found["changes"]
         assert changed["ns"] < found["latency_ns"]
         assert changed["saved"] == pytest.approx(1 - changed["ns"] / found["latency_ns"])
-        assert changed["change"] == found["reasons"][0]["part"]
+        assert changed["change"].startswith(found["reasons"][0]["part"])  # and what limits with it
