@@ -116,6 +116,13 @@ COMPONENTS = Registry(
         "pe_ipcq": f"{_BUILTIN}.pe_ipcq:PeIpcq",
     },
 )
+# What the simulator calls of a component. Those with the same methods can replace each other.
+_TRANSIT, _MEMORY = ("latency_ps",), ("on_read", "on_write")
+METHODS = {
+    **dict.fromkeys(("router", "switch", "ucie", "pcie_ep", "io_noc"), _TRANSIT),
+    **dict.fromkeys(("hbm_ctrl", "sram"), _MEMORY),
+    "pe_gemm": ("tile_ps", "peak"),
+}
 FORMATTERS = Registry(
     "formatter",
     {

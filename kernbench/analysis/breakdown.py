@@ -65,7 +65,7 @@ def breakdown(
     start, end = window or (0, records.makespan_ps)
     span = max(0, end - start)
     pes = [pe] if pe else records.pes() or [(-1, -1, -1)]
-    lane = _lanes(records, pes)
+    pe_index = _index_of_pe(records, pes)
 
     intervals = []
     for stage, kinds in STAGE_KINDS.items():
@@ -74,12 +74,12 @@ def breakdown(
             chosen = whole_composites(records)
         if stage == "host":
             low, high = records.start_ps[chosen], records.end_ps[chosen]
-            intervals.append(_on_every_lane(low, high, len(pes), start, end))
+            intervals.append(_on_every_pe(low, high, len(pes), start, end))
         else:
-            chosen &= lane >= 0
-            intervals.append(_on_axis(records.start_ps[chosen], records.end_ps[chosen], lane[chosen], start, end))
+            chosen &= pe_index >= 0
+            intervals.append(_on_axis(records.start_ps[chosen], records.end_ps[chosen], pe_index[chosen], start, end))
     low, high = _launch_gaps(records)
-    intervals.append(_on_every_lane(low, high, len(pes), start, end))
+    intervals.append(_on_every_pe(low, high, len(pes), start, end))
 
     exclusive, busy = _sweep(intervals, span * len(pes))
     busy[WAIT] = exclusive[WAIT]
@@ -94,25 +94,23 @@ def whole_composites(records: Records) -> np.ndarray:
     return whole
 
 
-def _lanes(records: Records, pes: list[tuple[int, int, int]]) -> np.ndarray:
+def _index_of_pe(records: Records, pes: list[tuple[int, int, int]]) -> np.ndarray:
     index = {pe: i for i, pe in enumerate(pes)}
     return records.per_row((index.get((c.sip, c.cube, c.pe), -1) for c in records.commands), -1)
 
 
 def _on_axis(
-    low: np.ndarray, high: np.ndarray, lane: np.ndarray, start: int, end: int
+    low: np.ndarray, high: np.ndarray, pe_index: np.ndarray, start: int, end: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Clip intervals to the window and shift each to its PE's section of the axis."""
     low, high = np.clip(low, start, end), np.clip(high, start, end)
     keep = high > low
-    shift = lane[keep] * (end - start) - start
+    shift = pe_index[keep] * (end - start) - start
     return low[keep] + shift, high[keep] + shift
 
 
-def _on_every_lane(
-    low: np.ndarray, high: np.ndarray, lanes: int, start: int, end: int
-) -> tuple[np.ndarray, np.ndarray]:
-    return _on_axis(np.tile(low, lanes), np.tile(high, lanes), np.repeat(np.arange(lanes), len(low)), start, end)
+def _on_every_pe(low: np.ndarray, high: np.ndarray, pes: int, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    return _on_axis(np.tile(low, pes), np.tile(high, pes), np.repeat(np.arange(pes), len(low)), start, end)
 
 
 def _launch_gaps(records: Records) -> tuple[np.ndarray, np.ndarray]:
@@ -179,11 +177,11 @@ def overlap(records: Records, window: tuple[int, int] | None = None) -> Overlap:
     """
     start, end = window or (0, records.makespan_ps)
     pes = records.pes()
-    span, n, lane = max(1, end - start), max(1, len(pes)), _lanes(records, pes)
+    span, n, pe_index = max(1, end - start), max(1, len(pes)), _index_of_pe(records, pes)
     intervals = []
     for kinds in (WORK, COMMUNICATION):
-        chosen = (lane >= 0) & records.is_kind(*kinds)
-        intervals.append(_on_axis(records.start_ps[chosen], records.end_ps[chosen], lane[chosen], start, end))
+        chosen = (pe_index >= 0) & records.is_kind(*kinds)
+        intervals.append(_on_axis(records.start_ps[chosen], records.end_ps[chosen], pe_index[chosen], start, end))
     work, messages = (covered_ps(*each) for each in intervals)
     both = covered_ps(*np.concatenate(intervals, axis=1))
     hidden = work + messages - both

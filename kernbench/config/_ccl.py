@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from kernbench._registry import MAPPERS, PROGRAMS, TOPOLOGIES, VALIDATORS, Registry, hint, locate
 from kernbench.config._kinds import Bytes, Count, Fault, KeyPath, Kind, Model, described, expected
+from kernbench.config._rules import components
 from kernbench.config._schema import MachineConfig
 from kernbench.errors import quote
 
@@ -369,13 +370,9 @@ def _python(path: KeyPath, entry: CclEntry) -> Iterator[Fault]:
     yield from faults or (() if takes is None else _options((*path, "options"), entry, takes))
 
 
-def user_components(spec: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+def user_components(spec: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """Yield (key, dotted path) of each component of a machine's spec that is not kernbench's own."""
-    for key, value in spec.items():
-        if isinstance(value, Mapping):
-            yield from user_components(value, (*path, key))
-        elif key == "impl" and ":" in value:
-            yield (*path, key), value
+    return (found for found in components(spec) if ":" in found[1])
 
 
 def impl_faults(spec: Mapping[str, Any]) -> Iterator[Fault]:

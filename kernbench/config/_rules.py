@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
+from typing import Any
 
+from kernbench._registry import METHODS
 from kernbench._units import KIB, MIB
 from kernbench.config._dram import dram
-from kernbench.config._kinds import Fault
+from kernbench.config._kinds import Fault, KeyPath, dotted
 from kernbench.config._schema import Hbm, MachineConfig
 
 # Limits of the address format in `policy.address.phyaddr`.
@@ -23,7 +25,41 @@ _LAYOUT = ("cube.pe_layout", "cube.noc.rows", "cube.noc.cols")
 _PE_COUNT = ("cube.pe_layout.pe_per_corner", "cube.pe_layout.corners", "cube.pe_layout.pe_routers")
 
 
+_ROLES = {("io", "noc"): "io_noc", ("cube", "hbm"): "hbm_ctrl"}  # of groups that have another name than their component
+
+
+def components(spec: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield (key, implementation) of each component of a machine's spec."""
+    for key, value in spec.items():
+        if isinstance(value, Mapping):
+            yield from components(value, (*path, key))
+        elif key == "impl":
+            yield (*path, key), value
+
+
+def methods_of(path: KeyPath) -> tuple[str, ...]:
+    """Methods that the component at this key has to have."""
+    return METHODS.get(_role(path), ())
+
+
+def _role(path: KeyPath) -> str:
+    return _ROLES.get(path[-3:-1], path[-2])
+
+
+def _components(config: MachineConfig) -> Iterator[Fault]:
+    for path, impl in components(config.to_spec()):
+        role = _role(path)
+        known = [name for name, methods in METHODS.items() if methods == METHODS.get(role)] or [role]
+        if ":" not in impl and impl not in known:
+            yield Fault(
+                f"{dotted(path)} = {impl} cannot do the work of {role}; use {' or '.join(known)}, or a dotted path "
+                "pkg.mod:Class",
+                (path,),
+            )
+
+
 def machine_faults(config: MachineConfig) -> Iterator[Fault]:
+    yield from _components(config)
     yield from _addresses(config)
     yield from _sips(config)
     yield from _mesh(config)

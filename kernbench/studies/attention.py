@@ -63,15 +63,15 @@ PATH_COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is run: `ranks`, in the order `across` (see `subgroups`), share the tokens of each lane's items."""
+    """What is run: `ranks`, in the order `across` (see `subgroups`), share the tokens of each subgroup's items."""
 
     phase: str  # "prefill" or "decode"
-    ranks: int  # of each lane
+    ranks: int  # of each subgroup
     across: str = "pe"
     sips: int = 1
     cubes: int = 1  # of each SIP
     pes: int = 8  # of each cube
-    items: int = 1  # key/value heads of all sequences, for each lane
+    items: int = 1  # key/value heads of all sequences, for each subgroup
     group: int = 8  # query heads of a kv head
     head_dim: int = 128
     tokens: int = 16  # key/value tokens of each rank
@@ -92,7 +92,7 @@ class Setting:
         return self.sips * self.cubes * self.pes
 
     @property
-    def n_lanes(self) -> int:
+    def n_subgroups(self) -> int:
         return self.programs // self.ranks
 
     @property
@@ -179,7 +179,7 @@ def run_setting(torch: RuntimeContext, setting: Setting) -> None:
 
 
 def _values(setting: Setting, shapes: Mapping[str, tuple[int, ...]], dtype: DType) -> dict[str, np.ndarray]:
-    """Tensors q, k and v of all devices; in decode there is one query for all: lanes differ by their keys."""
+    """Tensors q, k and v of all devices; in decode there is one query for all: subgroups differ by their keys."""
     rng = np.random.default_rng([setting.ranks, setting.tokens, setting.group])
     found = {
         name: rng.standard_normal((setting.sips, *shape)).astype(np.float32).astype(dtype.numpy)
@@ -230,7 +230,7 @@ def _compare(
 
 
 def subgroups(ranks: int, across: str) -> Mapper:
-    """Mapper that makes lanes of `ranks` PEs that hold a shard, as many lanes from each SIP."""
+    """Mapper that makes subgroups of `ranks` PEs that hold a shard, as many subgroups from each SIP."""
     if across not in ACROSS:
         raise ArgumentError(f"across = {across!r} is unknown; known: {', '.join(ACROSS)}")
 
@@ -247,7 +247,7 @@ def subgroups(ranks: int, across: str) -> Mapper:
             order = sorted(places, key=lambda p: _along(p, group.cube_columns, pes))
             order = sorted(order, key=lambda p: p[2]) if across == "cube" else order
             parts.append([order[at : at + each] for at in range(0, len(order), each)])
-        return [tuple(place for part in lane for place in part) for lane in zip(*parts, strict=True)]
+        return [tuple(place for part in subgroup for place in part) for subgroup in zip(*parts, strict=True)]
 
     return mapper
 
@@ -278,11 +278,11 @@ class _Work:
 
 def work(config: MachineConfig, setting: Setting) -> _Work:
     pe, item = config.cube.pe, as_dtype(setting.dtype).itemsize
-    lanes, context = setting.n_lanes * setting.items, setting.tokens * setting.ranks
+    heads, context = setting.n_subgroups * setting.items, setting.tokens * setting.ranks
     queries = setting.queries * (setting.ranks if setting.phase == "prefill" else 1)
     masked = setting.causal and setting.phase == "prefill"
     pairs = queries * (context + 1) // 2 if masked else queries * context
-    scores = lanes * pairs * setting.group
+    scores = heads * pairs * setting.group
     macs = 2 * scores * setting.head_dim
     tile, (q, kv) = pe.pe_gemm.tile, tiles(setting.group, setting.queries)
     rows, kv = q * setting.group, min(kv, setting.tokens)
@@ -293,7 +293,7 @@ def work(config: MachineConfig, setting: Setting) -> _Work:
     # Passes over the scores: max, multiply-add, exp, sum and cast on 32-bit lanes, a transposition on 16-bit lanes.
     passes = (4 + pe.pe_math.slow_op_cycles) / pe.pe_math.lanes_32bit + 1 / pe.pe_math.lanes_16bit
     cycles = scores / setting.programs * passes
-    kv_bytes = 2 * lanes * context * setting.head_dim * item
+    kv_bytes = 2 * heads * context * setting.head_dim * item
     return _Work(
         flops=2 * macs, kv_bytes=kv_bytes, hbm_ns=kv_bytes / (config.cube.hbm.slice_gbs * setting.programs),
         matrix_ns=scores / (rows * kv) * block_ns / setting.programs,

@@ -423,6 +423,8 @@ def _roots(machine: MachineConfig, given: Mapping[str, Any]) -> list[Row]:
 
 def _scaling(counts: Sequence[int], topology: str, sizes: Sequence[int]) -> list[Row]:
     """Growing numbers of SIPs, one PE each; grids are as square as possible."""
+    if 1 in counts:
+        raise ArgumentError("more_sips.counts: 1 must be >= 2: an all-reduce over SIPs needs two")
     return [
         _point(report.SCALING, _system(n, topology), name, nbytes)
         for n in counts

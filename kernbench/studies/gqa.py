@@ -1,7 +1,7 @@
 """Attention of Llama-3 70B over ranks: what limits prefill and decode, and what the exchange between ranks costs.
 
-One layer's attention is run, from q, k and v in HBM to the result there. Kv heads of sequences are *items*; each lane
-of ranks has as many items, and the ranks of a lane share the tokens of its items. Every key and value is stored once,
+One layer's attention is run, from q, k and v in HBM to the result there. Kv heads of sequences are *items*; each
+subgroup of ranks has as many items, and its ranks share the tokens of these. Every key and value is stored once,
 in the HBM slice of the rank that reads it first (`query_heads` below the group: once for each part of the group).
 """
 
@@ -78,8 +78,8 @@ class Case:
     sips: int = 1
     cubes: int | None = None  # of each SIP; None: all
     query_heads: int = GROUP  # of an item: the whole group of a kv head, or fewer; K/V are stored once for each part
-    span: bool = False  # a lane has ranks on every SIP; otherwise each SIP has its items, and one is run for all
-    lane_of: int = 1  # in prefill: how many equal lanes one represents; that one is run
+    span: bool = False  # a subgroup has ranks on every SIP; otherwise each SIP has its items, and one is run for all
+    represents: int = 1  # in prefill: how many equal subgroups the one that is run represents
     queries: int | None = None  # query tokens of each sequence; None: all (prefill) or one (decode)
     across: str = "pe"
     causal: bool = False
@@ -111,21 +111,23 @@ class Case:
         items = self.batch * self.kv_heads * (self.group // self.query_heads)
         programs = self.sips * cubes * pes
         ranks = max(1, programs // items)
-        lanes = programs // ranks
-        if items % lanes or self.context % ranks or programs % ranks:
+        subgroups = programs // ranks
+        if items % subgroups or self.context % ranks or programs % ranks:
             raise ArgumentError(
-                f"{self.phase} of {self.batch} x {self.context} tokens: {items} kv heads of sequences on {lanes} lanes "
-                f"of {ranks} ranks; expected whole numbers"
+                f"{self.phase} of {self.batch} x {self.context} tokens: {items} kv heads of sequences on {subgroups} "
+                f"subgroups of {ranks} ranks; expected whole numbers"
             )
-        if self.sips > 1 and (ranks % self.sips if self.span else lanes % self.sips):
-            raise ArgumentError(f"{lanes} lanes of {ranks} ranks on {self.sips} SIPs: expected whole numbers for each")
+        if self.sips > 1 and (ranks % self.sips if self.span else subgroups % self.sips):
+            raise ArgumentError(
+                f"{subgroups} subgroups of {ranks} ranks on {self.sips} SIPs: expected whole numbers for each"
+            )
         sips, queries = self.sips if self.span else 1, self.queries
-        if self.lane_of > 1:
+        if self.represents > 1:
             cubes, sips, pes = max(1, ranks // pes), 1, min(pes, ranks)
         if queries is not None and self.phase == "prefill":
             queries //= ranks
         return Setting(
-            self.phase, ranks, self.across, sips, cubes, pes, items // lanes, self.query_heads, self.head_dim,
+            self.phase, ranks, self.across, sips, cubes, pes, items // subgroups, self.query_heads, self.head_dim,
             self.context // ranks, queries, self.causal, self.order, self.ring, self.merge, self.dtype,
         )  # fmt: skip
 
@@ -249,7 +251,7 @@ class GqaStudy(Study):
         held, left_out = memory(config, asked.sips, kv_elements, asked.dtype)
         row: Row = {name: value for name, value in asdict(asked).items() if name not in _NOT_SHOWN}
         row |= {
-            "cubes": asked.cubes or config.cubes_per_sip, "ranks": setting.ranks, "lanes": setting.n_lanes,
+            "cubes": asked.cubes or config.cubes_per_sip, "ranks": setting.ranks, "subgroups": setting.n_subgroups,
             "items": setting.items, "tokens": setting.tokens, "pes": setting.programs, **held, "flops": counted.flops,
             "kv_bytes": counted.kv_bytes, "hbm_ns": counted.hbm_ns, "matrix_ns": counted.matrix_ns,
             "vector_ns": counted.vector_ns, "bound_ns": max(bounds.values()),
@@ -292,7 +294,7 @@ class GqaStudy(Study):
         attention.run_setting(torch, setting)
         bounds = attention.work(torch.engine.machine.config, setting).bounds
         limits = ", ".join(f"{name} {ns:,.0f} ns" for name, ns in bounds.items())
-        return f"{setting.n_lanes} x {ranks} ranks; no run is faster than: {limits}"
+        return f"{setting.n_subgroups} x {ranks} ranks; no run is faster than: {limits}"
 
     def faults(self, machine: Machine, **values: Any) -> list[str]:
         setting = Setting(**values)
@@ -333,15 +335,17 @@ def _series(
     dtype: str,
 ) -> list[tuple[str, Case]]:  # fmt: skip
     decode = Case("decode", context, batch, cubes=cubes, dtype=dtype)
-    lane = replace(decode, phase="prefill", lane_of=KV_HEADS * batch)
+    prefill = replace(decode, phase="prefill", represents=KV_HEADS * batch)
     found = [("decode context", replace(decode, context=n)) for n in contexts]
     found += [("decode batch", replace(decode, context=n, batch=many)) for n, many in batches]
     found += [("decode ranks", replace(decode, sips=sips, cubes=n, span=bool(span))) for sips, n, span in scaling]
     found += [("decode merge", replace(decode, merge=merge)) for merge in merges]
     found += [("query heads", replace(decode, sips=sips, query_heads=heads)) for sips, heads in query_heads]
-    found += [("prefill", replace(lane, context=n, causal=True, order=order, ring=ring)) for n, order, ring in prompts]
+    found += [
+        ("prefill", replace(prefill, context=n, causal=True, order=order, ring=ring)) for n, order, ring in prompts
+    ]
     for n in chunks:
-        found += [("chunk", replace(lane, queries=n)), ("chunk", replace(lane, phase="decode", queries=n))]
+        found += [("chunk", replace(prefill, queries=n)), ("chunk", replace(prefill, phase="decode", queries=n))]
     layer = Case(LINEAR, dtype=dtype)
     return found + [("linear", replace(layer, batch=many, product=name)) for many in linear for name in products]
 

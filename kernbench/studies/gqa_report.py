@@ -20,13 +20,14 @@ METHOD = (
     "the host's message to the last completion. Every key and value is stored once, in the slice of the PE (rank) "
     "that reads it first. In prefill, tiles of K and V travel between the ranks of a kv head; in decode, the parts of "
     "the softmax are merged by an all-reduce: by recursive doubling from TCM to TCM, by the others through HBM. "
-    "Prefill runs one of the equal lanes of ranks. The bound is the longest of: keys and values over the HBM bandwidth "
-    "of the PEs, whole tiles over the rate of the matrix engine, passes over the scores over the rate of the vector "
-    "engine. Linear layers run one by one over the whole SIP, for one token of each sequence, placed by columns: "
-    "each weight is in the slice of the PE that uses it, inputs are by rows over PEs and every PE reads all of them. "
-    "Tokens per second with linear layers are those of 80 times attention and the four products, and the head once; "
-    "norms, rotary embedding and activation are not among them, nor is anything overlapped. Short kernels: each PE of "
-    f"a cube reads its slice, {KERNELS} times; the time is that from the calls to the last completion, over {KERNELS}."
+    "Prefill runs one of the equal subgroups of ranks. The bound is the longest of: keys and values over the HBM "
+    "bandwidth of the PEs, whole tiles over the rate of the matrix engine, passes over the scores over the rate of "
+    "the vector engine. Linear layers run one by one over the whole SIP, for one token of each sequence, placed by "
+    "columns: each weight is in the slice of the PE that uses it, inputs are by rows over PEs and every PE reads all "
+    "of them. Tokens per second with linear layers are those of 80 times attention and the four products, and the "
+    "head once; norms, rotary embedding and activation are not among them, nor is anything overlapped. Short kernels: "
+    f"each PE of a cube reads its slice, {KERNELS} times; the time is that from the calls to the last completion, "
+    f"over {KERNELS}."
 )
 
 RUN, TIME_US, _PES, _LINE = "run", "time_us", "all_pes", "line"
@@ -162,7 +163,7 @@ def _by_context(rows: Sequence[ChartRow]) -> list[ChartRow]:
 
 
 def _by_pes(rows: Sequence[ChartRow]) -> list[ChartRow]:
-    """Decode steps by PEs of all SIPs; those whose lanes span SIPs have the same bound."""
+    """Decode steps by PEs of all SIPs; those whose subgroups span SIPs have the same bound."""
     shown = []
     for row in rows:
         placed = {**row, _PES: row["pes"] * (1 if row["span"] else row["sips"])}

@@ -13,6 +13,7 @@ from kernbench._registry import COMPONENTS, html_of
 from kernbench.config import MachineConfig
 from kernbench.config._ccl import user_components
 from kernbench.config._kinds import dotted
+from kernbench.config._rules import methods_of
 from kernbench.errors import ConfigError
 from kernbench.topology._graph import Graph
 from kernbench.topology._mesh import vc_faults
@@ -72,9 +73,15 @@ class Machine:
         faults = []
         for path, impl in user_components(self.spec):
             try:
-                COMPONENTS.resolve(impl)
+                part = COMPONENTS.resolve(impl)
             except ConfigError as error:
                 faults.append(f"{Path(self.source).name}: {dotted(path)}: {error}")
+                continue
+            if missing := [name for name in methods_of(path) if not hasattr(part, name)]:
+                faults.append(
+                    f"{Path(self.source).name}: {dotted(path)} = {impl} has no {' and no '.join(missing)}; extend the "
+                    "class of kernbench.components that it replaces"
+                )
         if faults:
             raise ConfigError(faults)
 

@@ -95,6 +95,21 @@ def test_a_path_that_leads_nowhere_is_named_with_its_file_and_key(impl):
         end(cube__noc__router__impl=impl)
 
 
+@pytest.mark.parametrize(
+    ("key", "name", "missing"),
+    [
+        ("cube__noc__router__impl", "QuickMCpu", "latency_ps"),
+        ("cube__hbm__impl", "SlowRouter", "on_read and no on_write"),
+        ("cube__pe__pe_gemm__impl", "SlowRouter", "tile_ps and no peak"),
+    ],
+)
+def test_a_class_for_another_key_is_refused(key, name, missing):
+    with pytest.raises(
+        ConfigError, match=f"^preset:default: .*{name} has no {missing}; extend the class of kernbench.comp"
+    ):
+        end(**{key: f"tests.components.slow_parts:{name}"})
+
+
 def test_an_unknown_name_offers_the_known_ones():
     with pytest.raises(ConfigError, match=r"did you mean router\?"):
         end(cube__noc__router__impl="ruoter")

@@ -128,6 +128,8 @@ def test_keys_that_are_no_text():
         ({"cube.hbm.efficiency": 1.01}, "cube.hbm.efficiency = 1.01 must be <= 1"),
         ({"cube.noc.router.impl": "rooter"}, "cube.noc.router.impl = 'rooter' is not a component; did you mean router"),
         ({"cube.noc.router.impl": 3}, "cube.noc.router.impl = 3 must be a name"),
+        ({"cube.noc.router.impl": "hbm_ctrl"}, "cube.noc.router.impl = hbm_ctrl cannot do the work of router; use"),
+        ({"sip.io.io_cpu.impl": "m_cpu"}, "sip.io.io_cpu.impl = m_cpu cannot do the work of io_cpu; use io_cpu, or a"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )  # fmt: skip

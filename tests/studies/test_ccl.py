@@ -110,6 +110,12 @@ def test_parameters_without_a_point_are_refused(machine, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_one_sip_is_refused_before_a_run(machine, tmp_path):
+    with pytest.raises(KernbenchError, match=r"more_sips\.counts: 1 must be >= 2"):
+        STUDY.run(machine, folder=tmp_path / "new", more_sips={"counts": [1, 2], "topology": "ring_1d", "sizes": [64]})
+    assert not (tmp_path / "new").exists()
+
+
 def test_an_unknown_algorithm_is_refused(machine):
     with pytest.raises(KernbenchError, match=r"'ring_allreduce' is unknown; did you mean .*\? known: "):
         STUDY.simulate(system(machine, *RING_OF_FOUR), algorithm="ring_allreduce")

@@ -60,7 +60,7 @@ def test_the_log_of_tiles_changes_no_other_column():
 
 
 def test_ranks_on_every_sip_are_run_on_every_sip(rows):
-    """Two SIPs: a lane that spans them runs on both; where each has its own items, one is run for both."""
+    """Two SIPs: a subgroup that spans them runs on both; where each has its own items, one is run for both."""
     [spanning] = [row for row in rows if row["span"]]
     assert (spanning["sips"], spanning["cubes"], spanning["pes"], spanning["ranks"]) == (2, 2, 32, 4)
     alone = Case("decode", 64, sips=2, cubes=2).setting(MACHINE.config)
@@ -68,10 +68,10 @@ def test_ranks_on_every_sip_are_run_on_every_sip(rows):
 
 
 def test_a_batch_is_dealt_to_lanes():
-    """Prefill of 4 sequences: 32 kv heads on 32 PEs are 32 lanes of one rank, of which one is run."""
-    one = Case("prefill", 64, 4, lane_of=32).setting(MACHINE.config)
+    """Prefill of 4 sequences: 32 kv heads on 32 PEs are 32 subgroups of one rank, of which one is run."""
+    one = Case("prefill", 64, 4, represents=32).setting(MACHINE.config)
     assert (one.ranks, one.items, one.programs, one.tokens) == (1, 1, 1, 64)
-    many = Case("prefill", 64, 16, lane_of=32).setting(MACHINE.config)
+    many = Case("prefill", 64, 16, represents=32).setting(MACHINE.config)
     assert (many.ranks, many.items) == (1, 4)
     shown = GqaStudy().points(MACHINE, **GqaStudy().complete(SMALL | {"batch": 2}))
     assert {p["batch"] for p in shown if p["labels"]["series"] not in ("panel", "decode batch")} == {2}
@@ -92,7 +92,7 @@ def test_points_of_several_series_are_simulated_once(monkeypatch):
 @pytest.mark.slow
 def test_a_run_too_long_for_a_log_has_its_makespan_only(rows, monkeypatch, tmp_path):
     [known] = [row for row in rows if (row["series"], row["order"], row["ring"]) == ("prefill", "zigzag", True)]
-    point = {"phase": "prefill", "context": 32, "cubes": 2, "lane_of": 8, "causal": True, "order": "zigzag"}
+    point = {"phase": "prefill", "context": 32, "cubes": 2, "represents": 8, "causal": True, "order": "zigzag"}
     monkeypatch.setattr(gqa, "TRACED", known["scores"] - 1)
     row = GqaStudy().simulate(MACHINE, **point)
     assert row["work_ns"] == known["work_ns"]
@@ -237,7 +237,7 @@ def test_bounds_of_a_decode_step_by_hand():
 
 
 def test_bounds_know_groups_and_masks():
-    whole = Case("prefill", 64, cubes=1, lane_of=8).setting(MACHINE.config)
+    whole = Case("prefill", 64, cubes=1, represents=8).setting(MACHINE.config)
     masked = work(MACHINE.config, replace(whole, causal=True))
     assert masked.flops < 0.51 * work(MACHINE.config, whole).flops
     few, all_heads = (Case("decode", 64, query_heads=n, cubes=2).setting(MACHINE.config) for n in (4, 8))

@@ -112,7 +112,7 @@ HARD = {
     "bf16, half a chunk beyond a tile": replace(LANE, tokens=130, causal=True, order="zigzag", dtype="bf16"),
     "a causal ring over SIPs": replace(LANE, ranks=8, sips=2, tokens=33, causal=True),
     "a causal chain over SIPs": replace(LANE, ranks=8, sips=2, tokens=33, causal=True, ring=False),
-    "parts over SIPs, lanes side by side": replace(
+    "parts over SIPs, subgroups side by side": replace(
         LANE, phase="decode", ranks=8, across="cube", sips=2, cubes=4, pes=3, tokens=97, dtype="bf16"
     ),
     "one token for each rank": replace(LANE, tokens=1, causal=True),
