@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor
     from kernbench.sim_engine._limits import Limits
     from kernbench.studies.best import gemm
+    from kernbench.studies.calibration import calibrate
     from kernbench.studies.fidelity import fidelity
     from kernbench.studies.load_curve import load_curve
     from kernbench.studies.study import Study
@@ -48,8 +49,9 @@ if TYPE_CHECKING:
     from kernbench.triton_emu.tl_context import TLContext as tl  # noqa: N813 - what a kernel calls it
 
 __all__ = [
-    "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "ccl", "compare", "errors", "explore", "fidelity",
-    "gemm", "load", "load_curve", "ops", "picture", "read", "run", "session", "sweep", "tl", "torch", "tp", "triton",
+    "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "calibrate", "ccl", "compare", "errors", "explore",
+    "fidelity", "gemm", "load", "load_curve", "ops", "picture", "read", "run", "session", "sweep", "tl", "torch", "tp",
+    "triton",
 ]  # fmt: skip
 
 _WHERE = {
@@ -59,6 +61,7 @@ _WHERE = {
     "Result": "kernbench.analysis.result",
     "Study": "kernbench.studies.study",
     "Tensor": "kernbench.runtime_api.tensor",
+    "calibrate": "kernbench.studies.calibration",
     "ccl": "",
     "compare": "kernbench.analysis.compare",
     "errors": "",

@@ -17,7 +17,7 @@ from kernbench import _engine_selection
 from kernbench._interrupts import wait_for_pending
 from kernbench.cli._machine import compare, list_, new, show, validate, why
 from kernbench.cli._options import echo, echo_json, error_record, json_option
-from kernbench.cli._reports import cache, fidelity, milestone, sweep
+from kernbench.cli._reports import cache, calibrate, fidelity, milestone, sweep
 from kernbench.cli._run import ccl, gemm, probe, run
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 
@@ -134,6 +134,7 @@ for command in (
     list_,
     milestone,
     fidelity,
+    calibrate,
     probe,
     sweep,
     cache,

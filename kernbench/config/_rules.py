@@ -43,7 +43,7 @@ def methods_of(path: KeyPath) -> tuple[str, ...]:
 
 
 def _role(path: KeyPath) -> str:
-    return _ROLES.get(path[-3:-1], path[-2])
+    return _ROLES.get((path[-3], path[-2])) or str(path[-2])
 
 
 def _components(config: MachineConfig) -> Iterator[Fault]:

@@ -428,7 +428,9 @@ class FidelityStudy(Study):
 
     def refused(self, machine: Machine, **given: Any) -> dict[str, str]:
         compared = self._compared(machine, **given)
-        return {f"{_title(reference)} ({reference.where})": why for reference, why in compared if isinstance(why, str)}
+        return {
+            f"{title_of(reference)} ({reference.where})": why for reference, why in compared if isinstance(why, str)
+        }
 
     def work(self, machine: Machine, *, workload: str, given: Mapping[str, Any] | None = None) -> float:
         return 0.2 if workload in FIGURES else WORKLOADS[workload].host_s(machine.config, **dict(given or {}))
@@ -446,7 +448,7 @@ class FidelityStudy(Study):
             yield reference, _points(machine, number, reference, most_bytes)
 
 
-def _title(reference: Reference) -> str:
+def title_of(reference: Reference) -> str:
     given = {key: value for key, value in reference.parameters.items() if "." not in key}
     nbytes = given.pop("bytes", None)
     words = [size_name(nbytes)] if isinstance(nbytes, int) else []
@@ -454,7 +456,7 @@ def _title(reference: Reference) -> str:
     return f"{reference.workload} {', '.join(words)}"
 
 
-def _kind(reference: Reference) -> str:
+def kind_of(reference: Reference) -> str:
     """Return the named workload, or the only one with these parameters and this unit."""
     name, given = reference.workload, {key for key in reference.parameters if "." not in key}
     if name in WORKLOADS:
@@ -468,7 +470,7 @@ def _kind(reference: Reference) -> str:
 
 
 def _wrong(reference: Reference) -> list[str]:
-    at, kind = reference.where, _kind(reference)
+    at, kind = reference.where, kind_of(reference)
     if reference.refused:
         return []
     if not kind:
@@ -539,7 +541,7 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
     """Points of a reference, first on the unchanged machine, or the reason why it cannot be compared."""
     if reference.refused:
         return reference.refused
-    kind = _kind(reference)
+    kind = kind_of(reference)
     workload = WORKLOADS[kind]
     given = {key: value for key, value in reference.parameters.items() if "." not in key}
     own = {key: value for key, value in reference.parameters.items() if "." in key}
@@ -551,7 +553,7 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
     if why := workload.refuse(config, **given, most_bytes=most_bytes):
         return why
     shown = {
-        "table": REFERENCES, "reference": number, "kind": kind, "what": _title(reference),
+        "table": REFERENCES, "reference": number, "kind": kind, "what": title_of(reference),
         "expected": reference.value, "unit": reference.unit, "source": reference.source, "where": reference.where,
     }  # fmt: skip
     tried, together, joined = {"": own}, own, 0

@@ -369,7 +369,7 @@ def test_a_machine_has_one_name_in_every_help(name):
 
 
 def test_the_machine_of_a_command_by_its_name_and_by_that_of_the_reference_design(capsys):
-    assert TAKES_A_MACHINE == ["ccl", "fidelity", "gemm", "milestone", "probe", "run", "show"]
+    assert TAKES_A_MACHINE == ["calibrate", "ccl", "fidelity", "gemm", "milestone", "probe", "run", "show"]
     hashes = []
     for option in ("--machine", "--topology"):
         assert main(["show", option, "preset:small", "--json"]) == 0
