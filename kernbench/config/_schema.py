@@ -237,6 +237,11 @@ class Hbm(Model):
         "Row, bank, bank group and column in an address of a channel, from the most significant; for hbm2e and hbm3",
         default="RoBaCoBg",
     )
+    hash: Literal["none", "xor"] = described(
+        "HBM address hash",
+        "Whether bank, bank group and channel are XORed with bits of the row, so that strides spread; for hbm2e and hbm3",
+        default="xor",
+    )
 
     @property
     def slice_gbs(self) -> float:

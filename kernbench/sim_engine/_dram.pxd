@@ -94,16 +94,17 @@ cdef class DramSlice:
     cdef public Core core
     cdef public object memory, network
     cdef public Timing timing
-    cdef public int64_t n, line_bits, channel_bits, per_burst, per_row, piece, window, planned, groups, banks
+    cdef public int64_t n, line_bits, channel_bits, bank_bits, per_burst, per_row, piece, window, planned, groups, banks
     cdef public bint live
     cdef public list channels, of, patterns
     cpdef on_read(self, Transaction txn)
     cpdef on_write(self, Transaction txn)
     @cython.locals(
         now=int64_t, request=DramRequest, line=int64_t, channel=Channel, first=int64_t, burst=Burst, start=int64_t,
-        row=int64_t, bank=int64_t, count=int64_t, access=DramAccess, accesses=list,
+        row=int64_t, bank=int64_t, count=int64_t, access=DramAccess, accesses=list, number=int64_t, hashed=int64_t,
     )
     cdef _take(self, Transaction txn, int kind)
+    cpdef int64_t _channel(self, int64_t line)
     @cython.locals(asked=list, line=int64_t, channel=Channel, bursts=list, others=list, number=int64_t)
     cdef _separate(self, lines)
     cdef _plan(self, int64_t t)

@@ -422,6 +422,7 @@ class DramSlice:
         self.per_row = standard.row_bytes // standard.access_bytes * groups * banks
         self.piece = min(self.per_burst, self.per_row)
         self.patterns = _patterns(hbm.mapping, groups, banks, self.per_row, self.piece)
+        self.bank_bits = (groups * banks).bit_length() - 1 if hbm.hash == "xor" else 0
         self.window = _AHEAD * self.timing.col_other
         self.live = self.core.live
         self.planned = -1
@@ -468,25 +469,33 @@ class DramSlice:
         if len(self.channels) < self.n:
             self._separate(lines)
         for line in lines:
-            channel = self.of[line & (self.n - 1)]
-            if channel.numbers[-1] != line & (self.n - 1):
+            number = self._channel(line)
+            channel = self.of[number]
+            if channel.numbers[-1] != number:
                 continue
             first = (line >> self.channel_bits) * self.per_burst
             burst, accesses = Burst(request), []
             for start in range(first, first + self.per_burst, self.piece):
                 row = start // self.per_row
+                hashed = row & (1 << self.bank_bits) - 1
                 for bank, count in self.patterns[start % self.per_row // self.piece]:
-                    accesses.append(DramAccess(burst, channel.banks[bank], row, count, kind))
+                    accesses.append(DramAccess(burst, channel.banks[bank ^ hashed], row, count, kind))
             burst.left = len(accesses)
             for access in accesses:
                 channel.arrive(access, now, txn.key)
         self._plan(now)
 
+    def _channel(self, line: int) -> int:
+        """Get the channel of a line; with a hash, it changes with the bits of the row above those that change the bank."""
+        if self.bank_bits:
+            line ^= (line >> self.channel_bits) * self.per_burst // self.per_row >> self.bank_bits
+        return line & (self.n - 1)
+
     def _separate(self, lines: Sequence[int]) -> None:
         """Split the channels that these lines access differently."""
         asked: list[list[int]] = [[] for _ in self.of]
         for line in lines:
-            asked[line & (self.n - 1)].append(line >> self.channel_bits)
+            asked[self._channel(line)].append(line >> self.channel_bits)
         for channel in self.channels.copy():
             while True:
                 bursts = asked[channel.numbers[0]]

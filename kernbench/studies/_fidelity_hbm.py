@@ -81,7 +81,10 @@ def measure(
     `refresh` is `on`, `off`, or `bank`: only the bank waits until a refresh that is due is issued.
     """
     access_bytes, bw = dram(timing).access_bytes, float(channel_bw_gbs)
-    chosen = {"timing": timing, "mapping": mapping, "channels": 1, "channel_bw_gbs": bw, "burst_bytes": access_bytes}
+    chosen = {
+        "timing": timing, "mapping": mapping, "hash": "none", "channels": 1, "channel_bw_gbs": bw,
+        "burst_bytes": access_bytes,
+    }  # fmt: skip
     hbm = machine.with_({f"cube.hbm.{key}": value for key, value in chosen.items()}).config.cube.hbm
     replies = _Replies()
     part = DramSlice(replies, hbm, None)  # type: ignore[arg-type]  # replies are all that it uses of a network

@@ -233,7 +233,7 @@ def reads(machine, step, *, waits=False, shape=256):
 
 
 def test_rows_are_blamed_where_bandwidth_changes_nothing_and_bandwidth_where_rows_stay_open():
-    machine = MACHINE.with_({"cube.hbm.timing": "hbm3"})
+    machine = MACHINE.with_({"cube.hbm.timing": "hbm3", "cube.hbm.hash": "none"})
     conflicts, sequence = reads(machine, 128 * 1024), reads(machine, 256)
     rows, bandwidth = conflicts.why()[0], sequence.why()[0]
     wide = ("cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs")
@@ -251,7 +251,7 @@ def test_rows_are_blamed_where_bandwidth_changes_nothing_and_bandwidth_where_row
 
 
 def test_neither_bandwidth_nor_channels_are_blamed_where_rows_open_as_slowly_as_bursts_pass():
-    machine = MACHINE.with_({"cube.hbm.timing": "hbm3"})
+    machine = MACHINE.with_({"cube.hbm.timing": "hbm3", "cube.hbm.hash": "none"})
     result = reads(machine, 16 * 1024)
     first = result.why()[0]
     assert (first.what, first.fields) == ("HBM slice", ())

@@ -52,7 +52,7 @@ def at(row=0, bank=0, group=0, column=0) -> int:
 
 
 def slice_of(**hbm) -> tuple[Replies, DramSlice]:
-    chosen = {"timing": "hbm3", "channels": 1, "channel_bw_gbs": 25.6, "burst_bytes": 32, **hbm}
+    chosen = {"timing": "hbm3", "hash": "none", "channels": 1, "channel_bw_gbs": 25.6, "burst_bytes": 32, **hbm}
     machine = resolve_topology("preset:default", {f"cube.hbm.{key}": value for key, value in chosen.items()})
     replies = Replies()
     return replies, DramSlice(replies, machine.config.cube.hbm, None)
@@ -393,9 +393,36 @@ def test_channels_that_share_a_schedule_take_as_long_as_apart(seed, burst):
     assert found[0] == found[1]
 
 
+def test_a_hash_puts_rows_of_a_bank_in_different_banks():
+    """The bank is XORed with the row: rows 0 to 31 of bank 5 are where row r has bank 5 ^ r % 16 without a hash."""
+    asked = [("read", at(row=r, bank=1, group=1), r) for r in range(32)]
+    placed = [("read", at(row=r, bank=(5 ^ r) % 4, group=(5 ^ r) % 16 // 4), r) for r in range(32)]
+    assert ends(*asked, hash="xor") == ends(*placed)
+    assert ends(*asked, hash="xor")[15] < ends(*asked)[15] / 2  # without it, a row each tRC
+
+
+def test_a_hash_puts_equal_banks_of_later_rows_in_different_channels():
+    """The channel is XORed with the bits of the row above those of the bank: row 16 c of channel 0 is in channel c."""
+    lines = [at(row=16 * c) // 32 for c in range(4)]
+    asked = [("read", 4 * line * 32, c) for c, line in enumerate(lines)]
+    placed = [("read", (4 * line + c) * 32, c) for c, line in enumerate(lines)]
+    assert ends(*asked, hash="xor", channels=4) == ends(*placed, channels=4)
+    assert max(ends(*asked, hash="xor", channels=4)) < max(ends(*asked, channels=4))
+
+
+@pytest.mark.parametrize("channels", [1, 8])
+def test_a_hash_gives_each_line_a_place_of_its_own(channels):
+    _, part = slice_of(channels=channels, hash="xor")
+    lines = range(1 << 15)
+    assert len({(part._channel(line), line // channels) for line in lines}) == len(lines)
+    assert {part._channel(line) for line in lines} == set(range(channels))
+
+
 def scheduled(gather: str, size: int) -> tuple[list[list[int]], int, int]:
     """Return which channels share schedules after a product on one PE, their accesses, and those of all channels."""
-    engine = one_pe.run(one_pe.gemm(size, size, size), {"cube.hbm.timing": "hbm3", "cube.hbm.gather": gather})
+    engine = one_pe.run(
+        one_pe.gemm(size, size, size), {"cube.hbm.timing": "hbm3", "cube.hbm.hash": "none", "cube.hbm.gather": gather}
+    )
     channels = engine.parts[hbm(0, 0, 0)].channels
     every = sum(channel.orders * len(channel.numbers) for channel in channels)
     return [channel.numbers for channel in channels], sum(channel.orders for channel in channels), every
