@@ -239,7 +239,7 @@ class Hbm(Model):
     )
     hash: Literal["none", "xor"] = described(
         "HBM address hash",
-        "Whether bank, bank group and channel are XORed with bits of the row, so that strides spread; for hbm2e and hbm3",
+        "Whether bank, bank group and channel are XORed with bits of the row; for hbm2e and hbm3",
         default="xor",
     )
 

@@ -486,7 +486,7 @@ class DramSlice:
         self._plan(now)
 
     def _channel(self, line: int) -> int:
-        """Get the channel of a line; with a hash, it changes with the bits of the row above those that change the bank."""
+        """Get the channel of a line; a hash changes it with the bits of the row above those that change the bank."""
         if self.bank_bits:
             line ^= (line >> self.channel_bits) * self.per_burst // self.per_row >> self.bank_bits
         return line & (self.n - 1)
