@@ -26,6 +26,7 @@
 topology: str = "preset:small"  # machine file, or preset:NAME
 overrides: list = []  # changes to it, path and value joined by an equals sign
 files: list = ["fidelity/data/scalesim/transformer_partial.csv"]  # results of other tools; empty: all of fidelity/data
+pairs: list = ["GEMM 256^3, ref_ref"]  # figures that are repeated with the preset detailed
 figures: list = ["GEMM 256^3, ref_ref"]  # figures whose sensitivity is ranked
 factors: list = ["cube.hbm.channel_bw_gbs", "cube.pe.pe_gemm.clock_ghz"]  # defaults that are changed for it; empty: all
 workers: int = 1  # processes
@@ -46,6 +47,7 @@ report = FidelityStudy().report(
     workers=workers,
     rerender=rerender,
     files=files or sorted(path.as_posix() for path in Path("fidelity/data").glob("*/*.csv") if path.stem != "streams"),
+    pairs=pairs,
     figures=figures,
     factors=factors,
 )
@@ -63,6 +65,18 @@ tables["References"]
 
 # %%
 report.figure("fidelity_errors")
+
+# %% [markdown]
+# ## The same figures with the validated models
+#
+# The default machine has ideal models: a rate for HBM, links without flow control, an engine without fill and drain.
+# The preset `detailed` has the models that were compared above instead.
+
+# %%
+tables["Figures with the validated models"]
+
+# %%
+report.figure("fidelity_pairs")
 
 # %% [markdown]
 # `kb.fidelity(files, machine)` makes the same comparison with your own files, and so does `kernbench fidelity`.

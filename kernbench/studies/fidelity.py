@@ -356,6 +356,8 @@ _SIX = {f"system.sips.{key}": value for key, value in {"count": 6, "topology": "
 FIGURES: dict[str, tuple[_Values, Callable[[Machine], float]]] = {
     "GEMM 256^3, ref_ref": ({}, partial(_gemm, m=256, k=256, n=256)),
     "GEMM 256^3, load_ref": ({}, partial(_gemm, m=256, k=256, n=256, staging="load_ref")),
+    "GEMM 512^3, ref_ref": ({}, partial(_gemm, m=512, k=512, n=512)),
+    "GEMM 512^3, load_ref": ({}, partial(_gemm, m=512, k=512, n=512, staging="load_ref")),
     "all-reduce 96 KiB": (_SIX, _all_reduce),
     "decode step": ({}, _decode),
 }
@@ -396,6 +398,33 @@ ZEROS: dict[str, float] = {
 }  # fmt: skip
 
 
+# Parts of the preset detailed that are tried alone, by the keys that they change; headers are the rest of it.
+_SWITCHES = {
+    "HBM3": ("cube.hbm.", "cube.pe.pe_dma."),
+    "credits": ("cube.noc.router.", "system.sip_link.router."),
+    "systolic array": ("cube.pe.pe_gemm.",),
+}
+
+
+def _detailed() -> dict[str, dict[str, Any]]:
+    """Return changes of a machine by name: none, those of the preset detailed, and its parts."""
+    content = load_yaml(preset_path("detailed"))
+    changes = {path: value for path, value in _leaves(content) if path != "base"}
+    parts: dict[str, dict[str, Any]] = {report.IDEAL: {}, report.DETAILED: changes}
+    rest = dict(changes)
+    for name, prefixes in _SWITCHES.items():
+        parts[name] = {path: rest.pop(path) for path in changes if path.startswith(prefixes)}
+    return {**parts, "headers": rest}
+
+
+def _leaves(content: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
 class FidelityStudy(Study):
     """Results of other simulators and of devices compared with ours, and the defaults that have no source."""
 
@@ -404,6 +433,7 @@ class FidelityStudy(Study):
     tables, findings = staticmethod(report.tables), staticmethod(report.findings)
     parameters: ClassVar = {
         "files": Parameter([], f"results of other tools: {TOOLS}"),
+        "pairs": Parameter([], "figures that are repeated with the models of the preset detailed", known=FIGURES),
         "figures": Parameter([], "figures whose sensitivity to defaults is ranked", known=FIGURES),
         "factors": Parameter([], "fields of the machine file that are changed for it; none named: all"),
         "most_bytes": Parameter(MOST_BYTES, "largest collective that is simulated", "B"),
@@ -424,6 +454,7 @@ class FidelityStudy(Study):
     def points(self, machine: Machine, **given: Any) -> list[Row]:
         compared = (points for _, points in self._compared(machine, **given) if not isinstance(points, str))
         found = [point for points in compared for point in points]
+        found += list(_pairs(given["pairs"]))
         return found + list(_sensitivity(machine, given["figures"], given["factors"] or (*_FACTORS, *ZEROS)))
 
     def refused(self, machine: Machine, **given: Any) -> dict[str, str]:
@@ -571,6 +602,14 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
         {MACHINE: changes, LABELS: {**shown, "mechanism": name}, "workload": kind, "given": given}
         for name, changes in tried.items()
     ]
+
+
+def _pairs(figures: Sequence[str]) -> Iterator[Row]:
+    """Points of each figure on the machine as it is, with all of the preset detailed, and with each part alone."""
+    for figure in figures:
+        for name, changes in _detailed().items():
+            shown = {"table": report.PAIRS, "figure": figure, "models": name}
+            yield {MACHINE: {**FIGURES[figure][0], **changes}, LABELS: shown, "workload": figure}
 
 
 def _sensitivity(machine: Machine, figures: Sequence[str], factors: Sequence[str]) -> Iterator[Row]:

@@ -15,8 +15,9 @@ from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, ChartRow, Column
 
-REFERENCES, SENSITIVITY = "references", "sensitivity"
-COMPARED, SENSITIVE = "References", "Sensitivity to defaults"
+REFERENCES, PAIRS, SENSITIVITY = "references", "pairs", "sensitivity"
+COMPARED, PAIRED, SENSITIVE = "References", "Figures with the validated models", "Sensitivity to defaults"
+IDEAL, DETAILED = "ideal", "detailed"
 DEFAULT, WITH = "by default", "with all mechanisms"
 # Kinds of references in the order of the page: what was measured on a device comes first.
 _DOMAINS = {
@@ -32,8 +33,11 @@ METHOD = (
     "is an option of the machine file that models what the reference contains. The row runs again with it, and its "
     "share is the part of the error that it removes. An error of which no mechanism removes a tenth is unexplained. "
     "Where a workload has several mechanisms, it runs with all of them, too: the error that remains is unexplained. "
-    "Nothing is fitted to a reference. Sensitivity: each default is halved and doubled, one at "
-    "a time (one that switches an effect off takes the value shown), and the figure is simulated again."
+    "Nothing is fitted to a reference. Figures of the reports run on the default machine, which is a design and no "
+    "device: its models are ideal. They run again with the preset detailed (HBM3, routers with credits, a systolic "
+    "array with tiles that fit it, headers), and with each of its parts alone. Sensitivity: each default is halved "
+    "and doubled, one at a time (one that switches an effect off takes the value shown), and the figure is simulated "
+    "again."
 )
 COLUMNS = {
     "what": Column("case"),
@@ -60,6 +64,10 @@ COLUMNS = {
     "largest_pct": Column("largest change", "%"),
     "change_pct": Column("change of the figure", "%"),
     "figure": Column("figure"),
+    "models": Column("models"),
+    "over_ideal": Column("time over that of the default machine"),
+    "ideal_us": Column("default machine", "us"),
+    "detailed_us": Column("all validated models", "us"),
 }
 
 
@@ -86,6 +94,28 @@ def compared(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
                 left = _percent(with_it, expected)
                 one |= {"explained_by": best, "share_pct": 100 * shares[best], "left_pct": left}
         found.append(one)
+    return found
+
+
+def pairs(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
+    """Return the rows of repeated figures, with their time over that on the machine as it is."""
+    taken = [row for row in rows if row["table"] == PAIRS]
+    ideal = {row["figure"]: row["ours"] for row in taken if row["models"] == IDEAL}
+    return [{**row, "over_ideal": row["ours"] / ideal[row["figure"]]} for row in taken if row["models"] != IDEAL]
+
+
+def _paired(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
+    """Return a row for each repeated figure: both times, and the change by each part alone in percent."""
+    found = []
+    for figure, each in groups(pairs(rows), "figure").items():
+        [whole], alone = [row for row in each if row["models"] == DETAILED], each
+        one = {
+            "figure": figure, "ideal_us": whole["ours"] / whole["over_ideal"] / 1000,
+            "detailed_us": whole["ours"] / 1000,
+        }  # fmt: skip
+        found.append(
+            one | {f"{row['models']} alone [%]": 100 * (row["over_ideal"] - 1) for row in alone if row != whole}
+        )
     return found
 
 
@@ -222,6 +252,11 @@ CHARTS = (
         caption="Line: equal; dashed: half and twice the reference.",
     ),
     Chart(
+        "fidelity_pairs", kinds.bars("over_ideal", "figure", by="models", rule=1.0),
+        "Figures with the validated models, over those of the default machine",
+        where=lambda row: row["table"] == PAIRS, derive=pairs, caption="Line: the default machine.",
+    ),
+    Chart(
         "fidelity_sensitivity", _ranking, "What the defaults decide",
         where=lambda row: row["table"] == SENSITIVITY,
         caption=f"One default changed at a time, simulated exactly; the {_SHOWN} with the largest effect.",
@@ -245,6 +280,7 @@ def tables(rows: Sequence[ChartRow]) -> Tables:
     return {
         "Domains": table(domains(rows)),
         COMPARED: table(compared(rows), shown),
+        PAIRED: table(_paired(rows)),
         SENSITIVE: table(_sensitivity(rows)),
     }
 
@@ -273,6 +309,12 @@ def findings(rows: Sequence[ChartRow]) -> Iterator[Finding]:
             values["unexplained"] = unexplained
             detail += f". For {unexplained}, no mechanism removes a tenth of the error"
         yield Finding(f"{text}.", "fidelity_errors", 500 - place, values, f"{detail}.")
+    if both := _paired(rows):
+        ratios = {row["figure"]: row["detailed_us"] / row["ideal_us"] for row in both}
+        span = " to ".join(dict.fromkeys(f"{choose(ratios.values()):.2f}" for choose in (min, max)))
+        text = f"With all validated models, figures of the reports take {span} times as long as on the default machine."
+        said = "; ".join(f"{row['figure']}: {row['ideal_us']:.3g} and {row['detailed_us']:.3g} us" for row in both)
+        yield Finding(text, "fidelity_pairs", 600, {"over_ideal": ratios}, f"{said}.")
     ranked = _sensitivity(rows)
     for figure in dict.fromkeys(row["figure"] for row in rows if row["table"] == SENSITIVITY):
         names = [name for name in (ranked[0] if ranked else {}) if name.startswith(f"{figure}, ")]

@@ -134,6 +134,7 @@ def test_a_file_read_as_such_may_not_have_a_key_twice(write):
 def test_the_presets():
     assert config.presets() == [
         "default",
+        "detailed",
         "gpu_launch",
         "hbm3_conservative",
         "large",
@@ -150,6 +151,7 @@ def test_the_presets():
     [
         ("small", (1, 4, 8, "ring_1d")),
         ("default", (2, 16, 8, "ring_1d")),
+        ("detailed", (2, 16, 8, "ring_1d")),
         ("gpu_launch", (2, 16, 8, "ring_1d")),
         ("protocol_overhead", (2, 16, 8, "ring_1d")),
         ("hbm3_conservative", (2, 16, 8, "ring_1d")),

@@ -107,7 +107,7 @@ def test_packaged_files_are_read_without_pydantic():
 import sys
 from kernbench.config import default_ccl_path, preset_path, presets, read_ccl, read_machine
 for name in presets():
-    machine = read_machine(preset_path(name), {"cube.hbm.access_ns": 7})
+    machine = read_machine(preset_path(name), {"cube.ucie.port_ns": 7})
 read_ccl(default_ccl_path(), machine)
 print("pydantic" in sys.modules)
 """
@@ -130,7 +130,7 @@ def test_an_unknown_base_lists_the_presets(base):
     hint = "did you mean small? " if base == "smal" else ""
     if base != ["small"]:
         assert line == (
-            f"base = {base!r} is not a preset; {hint}known: default, gpu_launch, hbm3_conservative, large, "
+            f"base = {base!r} is not a preset; {hint}known: default, detailed, gpu_launch, hbm3_conservative, large, "
             "protocol_overhead, "
             "six_sip_torus, small"
         )

@@ -13,7 +13,7 @@ from kernbench.cli.main import main
 from kernbench.errors import ConfigError
 from kernbench.studies import fidelity, fidelity_report
 from kernbench.studies._references import read_references
-from kernbench.studies.fidelity import _FACTORS, FIGURES, SOURCED, WORKLOADS, ZEROS, FidelityStudy
+from kernbench.studies.fidelity import _FACTORS, FIGURES, SOURCED, WORKLOADS, ZEROS, FidelityStudy, _detailed
 from tests.repo import ROOT
 from tests.slow import slow_after
 
@@ -399,3 +399,22 @@ def test_the_command_prints_the_table_and_refuses_a_wrong_file(tmp_path, capsys)
     assert "gemm m 64, k 64, n 64" in capsys.readouterr().out
     assert main(["fidelity", str(tmp_path / "none.csv"), "--topology", "preset:small"]) == 2
     assert "none.csv: cannot be read" in capsys.readouterr().err
+
+
+def test_figures_are_repeated_with_the_validated_models(tmp_path):
+    """Pairs: the preset as a whole gives the time of the machine `detailed`, and its parts have all of its changes."""
+    figure = "GEMM 256^3, load_ref"
+    rows = FidelityStudy().run("preset:default", pairs=[figure])
+    ours = {row["models"]: row["ours"] for row in rows}
+    assert list(ours) == ["ideal", "detailed", "HBM3", "credits", "systolic array", "headers"]
+    for name, preset in (("ideal", "default"), ("detailed", "detailed")):
+        assert ours[name] == FIGURES[figure][1](kb.load(f"preset:{preset}"))
+    parts = [dict(row) for name, row in _detailed().items() if name not in ("ideal", "detailed")]
+    assert {key: value for part in parts for key, value in part.items()} == _detailed()["detailed"]
+    assert sum(map(len, parts)) == len(_detailed()["detailed"])
+    assert kb.load("preset:default").with_(_detailed()["detailed"]).hash == kb.load("preset:detailed").hash
+    (shown,) = FidelityStudy().tables(rows)["Figures with the validated models"].to_dict("records")
+    assert shown["detailed_us"] == ours["detailed"] / 1000
+    assert shown["HBM3 alone [%]"] == pytest.approx(100 * (ours["HBM3"] / ours["ideal"] - 1))
+    (finding,) = FidelityStudy().findings(rows)
+    assert finding.values == {"over_ideal": {figure: pytest.approx(ours["detailed"] / ours["ideal"])}}
