@@ -101,6 +101,7 @@ COMPONENTS = Registry(
         "ucie": f"{_BUILTIN}.transit:Ucie",
         "pcie_ep": f"{_BUILTIN}.transit:PcieEp",
         "io_noc": f"{_BUILTIN}.transit:IoNoc",
+        "sip_switch": f"{_BUILTIN}.transit:SipSwitch",
         "io_cpu": f"{_BUILTIN}.cpus:IoCpu",
         "m_cpu": f"{_BUILTIN}.cpus:MCpu",
         "hbm_ctrl": f"{_BUILTIN}.memory:hbm_ctrl",

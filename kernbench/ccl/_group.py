@@ -206,8 +206,9 @@ class Subgroup:
 def _sip_grid(machine: MachineConfig, sips: Sequence[int]) -> Grid:
     """Grid of all SIPs, or of some that fill a rectangle of it row by row; a ring of any others."""
     net = SipNetwork(machine)
-    rows, columns = sorted({sip // net.w for sip in sips}), sorted({sip % net.w for sip in sips})
-    if [r * net.w + c for r in rows for c in columns] == list(sips):
+    w, _ = net.grid
+    rows, columns = sorted({sip // w for sip in sips}), sorted({sip % w for sip in sips})
+    if [r * w + c for r in rows for c in columns] == list(sips):
         return Grid(len(columns), len(rows), wraps=net.topology != "mesh_2d_no_wrap")
     return Grid(len(sips), 1, wraps=True)
 

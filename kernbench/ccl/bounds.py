@@ -213,7 +213,7 @@ class Bounds:
     def _slabs(self) -> Iterator[_Region]:
         """First rows and columns of SIPs, and of the cubes of the first SIP."""
         sips, mesh = self._graph.sips, self.machine.config.sip.cube_mesh
-        for name, members in _prefixes(sips.w, sips.h, "SIPs"):
+        for name, members in _prefixes(*sips.grid, "SIPs"):
             chosen = [sip for sip in self._sips if sip in members]
             if 0 < len(chosen) < len(self._sips):
                 yield self._sip_region(name, chosen)
@@ -249,12 +249,12 @@ class Bounds:
         return self._links[sip]
 
     def _sip_region(self, name: str, sips: Sequence[int]) -> _Region:
-        """Region of whole SIPs; its border is the links between IO chiplets."""
+        """Region of whole SIPs; its border is the links of its IO chiplets to others and to switches."""
         bw_gbs = 0.0
         for sip in sips:
             for edge in self._graph.out(naming.io_noc(sip)):
                 at = naming.parse(edge.dst)
-                bw_gbs += edge.bw_gbs * (at.kind == "io_noc" and at.sip not in sips)
+                bw_gbs += edge.bw_gbs * (at.kind in ("io_noc", "sip_switch") and at.sip not in sips)
         return _Region(name, [place for sip in sips for place in self._in_sip[sip]], bw_gbs)
 
     # -- latency
@@ -279,9 +279,9 @@ class Bounds:
                 farthest = max(farthest, near[naming.pe_dma(*place)])
                 continue
             # All SIPs have the same latencies: from the IO chiplet to the PE as to that PE of the first SIP.
-            path = self._graph.sips.path(start[0], place[0])
-            link = self._graph.edge(naming.io_noc(path[0]), naming.io_noc(path[1])).latency_ps
-            there = near[naming.io_noc(start[0])] + (len(path) - 1) * link
+            path = map(self._graph.sips.node_id, self._graph.sips.path(start[0], place[0]))
+            links_ps = sum(self._graph.edge(*ends).latency_ps for ends in pairwise(path))
+            there = near[naming.io_noc(start[0])] + links_ps
             farthest = max(farthest, there + down[naming.pe_dma(start[0], *place[1:])])
         return farthest
 

@@ -475,7 +475,7 @@ def gemm(
 @click.command(short_help="Find the fastest algorithm for a collective on a system of SIPs.")
 @click.option("--bytes", "nbytes", metavar="SIZE", help="Tensor of each SIP, such as 65536 or 64KiB.")
 @click.option(
-    "--sips", metavar="N|WxH", help="SIPs, or their grid; a number takes the squarest. Default: the machine's."
+    "--sips", metavar="N|WxH|WxHxD", help="SIPs, or their grid; a number takes the squarest. Default: the machine's."
 )
 @click.option("--network", metavar="NAME", help="Links between SIPs, such as torus_2d. Default: the machine's.")
 @click.option("--collective", default="all_reduce", show_default=True, help="What to do.")

@@ -138,6 +138,8 @@ FlitBytes = Annotated[int, number("B", ge=ACK_BYTES)]
 BurstBytes = Annotated[int, number("B", ge=1, after=_power_of_two)]
 Cycles = Annotated[int, number("cycles", ge=1)]
 Count = Annotated[int, number(ge=1)]
+# 1,024 SIPs are below nine levels of switches with four ports.
+Levels = Annotated[int, number(ge=1, le=16)]
 PowerOfTwo = Annotated[int, number(ge=1, after=_power_of_two)]
 Vcs = Annotated[int, number(ge=1, le=64)]
 Depth = Annotated[int, number(ge=1, le=4096)]

@@ -17,7 +17,10 @@ from kernbench.config._schema import Hbm, MachineConfig
 # Limits of the address format in `policy.address.phyaddr`.
 MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 1024, 16, 64, 128, 256, 4096
 
-FLAT = ("ring_1d", "fully_connected")
+# Topologies of SIPs: sides of grids, those that are rings along each side, those with switches.
+DIMENSIONS = {"torus_2d": 2, "mesh_2d": 2, "mesh_2d_no_wrap": 2, "torus_3d": 3}
+RINGS = ("ring_1d", "torus_2d", "mesh_2d", "torus_3d")
+SWITCHED = ("switch", "fat_tree")
 _RING_DIRECTIONS = 8  # N, S, E, W to cubes, and as many to SIPs
 _WIDEST_ITEM = 4  # bytes of an f32 operand
 _ROUNDING = 1e-9  # of products of decimal fractions
@@ -104,33 +107,75 @@ def _addresses(config: MachineConfig) -> Iterator[Fault]:
 
 def _sips(config: MachineConfig) -> Iterator[Fault]:
     sips = config.system.sips
-    keys = ("system.sips.w", "system.sips.h", "system.sips.count", "system.sips.topology")
-    if sips.topology in FLAT:
-        if sips.w is not None or sips.h is not None:
+    keys = tuple(f"system.sips.{key}" for key in ("w", "h", "d", "count", "topology"))
+    dimensions = DIMENSIONS.get(sips.topology, 0)
+    sides = {"w": sips.w, "h": sips.h, "d": sips.d}
+    given = [name for name, side in sides.items() if side is not None]
+    names = list(sides)[:dimensions]
+    listed = " and ".join(", ".join(names).rsplit(", ", 1))
+    if not dimensions and given:
+        of = "torus_3d" if given == ["d"] else "2-D topologies and torus_3d" if "d" in given else "2-D topologies"
+        yield _fault(
+            f"system.sips: {' and '.join(given if 'd' in given else 'wh')} belong to {of}, {sips.topology} has none; "
+            "remove them (or set them to null)",
+            *keys,
+        )
+    elif dimensions == 2 and sips.d is not None:
+        yield _fault(
+            f"system.sips.d = {sips.d} belongs to torus_3d, {sips.topology} has w and h; remove it (or set it to null)",
+            *keys,
+        )
+    elif dimensions and not given:
+        if round(sips.count ** (1 / dimensions)) ** dimensions != sips.count:
             yield _fault(
-                f"system.sips: w and h belong to 2-D topologies, {sips.topology} has none; remove them (or set them "
-                "to null)",
-                *keys,
-            )
-    elif sips.w is None and sips.h is None:
-        if math.isqrt(sips.count) ** 2 != sips.count:
-            yield _fault(
-                f"system.sips.count = {sips.count} is not a square number: topology {sips.topology} then needs "
-                "system.sips.w and h, whose product is the count",
+                f"system.sips.count = {sips.count} is not a {'square' if dimensions == 2 else 'cube'} number: topology "
+                f"{sips.topology} then needs system.sips.{listed}, whose product is the count",
                 "system.sips.count",
                 *keys,
             )
-    elif sips.w is None or sips.h is None:
+    elif given != names:
+        neither = "both w and h, or neither for a square" if dimensions == 2 else "w, h and d, or none for a cube"
+        yield _fault(f"system.sips: topology {sips.topology} needs {neither} count; give the rest", *keys)
+    elif (product := math.prod(side or 1 for side in sides.values())) != sips.count and dimensions:
         yield _fault(
-            f"system.sips: topology {sips.topology} needs both w and h, or neither for a square count; give the other",
+            f"system.sips: {' x '.join(names)} = {' x '.join(str(sides[name]) for name in names)} = {product} must "
+            f"equal count = {sips.count}; change one of them",
             *keys,
         )
-    elif sips.w * sips.h != sips.count:
+    if sips.topology in SWITCHED:
+        yield from _switches(config)
+
+
+def _switches(config: MachineConfig) -> Iterator[Fault]:
+    sips, ports, tree = config.system.sips, config.system.sip_switch.ports, config.system.fat_tree
+    at = ("system.sips.count", "system.sips.topology", "system.sip_switch.ports")
+    if sips.topology == "switch":
+        if sips.count > ports:
+            yield _fault(
+                f"system.sips.count = {sips.count} must be <= {ports}, the ports of the switch; raise "
+                "system.sip_switch.ports, or use topology fat_tree",
+                *at,
+            )
+        return
+    at = (*at, "system.fat_tree.levels", "system.fat_tree.oversubscription")
+    ratio = tree.oversubscription
+    if tree.levels > 1 and ports % (1 + ratio):
         yield _fault(
-            f"system.sips: w x h = {sips.w} x {sips.h} = {sips.w * sips.h} must equal count = {sips.count}; "
-            "change one of them",
-            *keys,
+            f"system.sip_switch.ports = {ports} must be a multiple of {1 + ratio}: with system.fat_tree.oversubscription "
+            f"= {ratio}, {ratio} of {1 + ratio} ports of a switch lead down; use {ports - ports % (1 + ratio) or 1 + ratio}",
+            *at,
         )
+    elif sips.count > (most := ports * (ports - ports_up(ports, ratio)) ** (tree.levels - 1)):
+        yield _fault(
+            f"system.sips.count = {sips.count} must be <= {most}, what system.fat_tree.levels = {tree.levels} of "
+            f"switches with system.sip_switch.ports = {ports} connect; raise one of them",
+            *at,
+        )
+
+
+def ports_up(ports: int, oversubscription: int) -> int:
+    """Ports that lead up, of a switch below the top of a fat tree; `oversubscription` times as many lead down."""
+    return ports // (1 + oversubscription)
 
 
 def _mesh(config: MachineConfig) -> Iterator[Fault]:
@@ -192,6 +237,8 @@ def _routers(config: MachineConfig) -> Iterator[Fault]:
             "system.sip_link.router.ties",
             "system.sip_link.router.flow",
         )
+    switch = config.system.sip_switch
+    switched = config.system.sips.topology in SWITCHED
     for at, flow, part, impl, overhead_ns, free_ns, of in (
         ("cube.noc.router", mesh.flow, "cube.noc.router", mesh.impl, mesh.overhead_ns, 1.0, "router"),
         (
@@ -202,6 +249,15 @@ def _routers(config: MachineConfig) -> Iterator[Fault]:
             sip.overhead_ns,
             0.0,
             "io_noc",
+        ),
+        (
+            "system.sip_link.router",
+            between.flow if switched else "unbounded",
+            "system.sip_switch",
+            switch.impl,
+            switch.overhead_ns,
+            100.0,
+            "sip_switch",
         ),
     ):
         if flow != "credits":

@@ -23,6 +23,7 @@ from kernbench.config._kinds import (
     Impl,
     Key,
     Kib,
+    Levels,
     MeshPlace,
     Mib,
     Mm,
@@ -436,14 +437,17 @@ class Sips(Model):
     """The SIPs of a system, and their topology."""
 
     count: Count = described("SIPs", "SIPs")
-    topology: Literal["ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_connected"] = described(
-        "Topology of the SIPs", "Links between SIPs; mesh_2d is another name of torus_2d"
-    )
+    topology: Literal[
+        "ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "torus_3d", "fully_connected", "switch", "fat_tree"
+    ] = described("Topology of the SIPs", "Links between SIPs; mesh_2d is another name of torus_2d")  # fmt: skip
     w: Count | None = described(
-        "Columns of SIPs", "Columns of a 2-D topology whose count is not a square number", default=None
+        "Columns of SIPs", "Columns of a 2-D or 3-D topology whose count is no square or cube number", default=None
     )
     h: Count | None = described(
-        "Rows of SIPs", "Rows of a 2-D topology whose count is not a square number", default=None
+        "Rows of SIPs", "Rows of a 2-D or 3-D topology whose count is no square or cube number", default=None
+    )
+    d: Count | None = described(
+        "Layers of SIPs", "Layers of a 3-D topology whose count is no cube number", default=None
     )
 
 
@@ -464,6 +468,23 @@ class SipLink(Model):
     latency_ns: Ns = duration("Latency between SIPs", "Each way")
     header_bytes: NoBytes = described("SIP link header per flit", "Sent with each flit", default=0)
     router: SipRouter = described("SIP router", default=SipRouter())
+
+
+class SipSwitch(Model):
+    """A switch of the network between SIPs; its ports have SIP links."""
+
+    ports: Count = described("Ports of a SIP switch", "Links to SIPs and other switches", default=64)
+    impl: Impl = described("SIP switch component", _IMPL, default="sip_switch")
+    overhead_ns: Ns = duration("SIP switch latency", _OVERHEAD, "SIP switch", default=100.0)
+
+
+class FatTree(Model):
+    """The switches of topology fat_tree."""
+
+    levels: Levels = described("Levels of a fat tree", "Levels of switches above the SIPs", default=2)
+    oversubscription: Count = described(
+        "Oversubscription of a fat tree", "Ports down for each port up, of the switches below the top", default=1
+    )
 
 
 class HostLink(Model):
@@ -497,6 +518,8 @@ class System(Model):
 
     sips: Sips = described(parts="sip")
     sip_link: SipLink = described(sets="SIP link", parts=("sip", "io"))
+    sip_switch: SipSwitch = described(parts="sip_switch", default=SipSwitch())
+    fat_tree: FatTree = described(parts="sip_switch", default=FatTree())
     switch: Transit = described("PCIe switch", sets="PCIe switch", parts="switch")
     pcie: Pcie = described(sets="PCIe link", parts=("switch", "pcie_ep"))
     host_link: HostLink = described(sets="host link", parts=("host", "switch"))

@@ -27,6 +27,7 @@ from kernbench.notebook._programs import SHAPE, is_kernel, is_module, program_of
 from kernbench.studies.best import system_of
 from kernbench.studies.study import Choices, Study, explorations
 from kernbench.triton._bind import is_jit
+from kernbench.viz._fields import fields
 
 if TYPE_CHECKING:
     from kernbench.config import CclConfig, MachineConfig
@@ -146,7 +147,6 @@ def _up_to(most: Callable[[MachineConfig], int]) -> Choices:
 
 
 _SAME = "as the machine"
-_TOPOLOGIES = ("ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "fully_connected")
 
 
 def _collective(name: str, ccl: CclConfig) -> Workload:
@@ -161,10 +161,10 @@ def _collective(name: str, ccl: CclConfig) -> Workload:
                       Choices(lambda _: [*auto, *names(load_ccl_config(), name)])),
             ProgramParameter("nbytes", int, 65536, "of each rank's tensor"),
             ProgramParameter(
-                "sips", str, _SAME, 'a number, or a grid such as "4x2"',
+                "sips", str, _SAME, 'a number, or a grid such as "4x2" or "2x2x2"',
                 on=lambda machine: _SAME if machine.config.n_sips > 1 else "2",
             ),
-            ProgramParameter("topology", str, _SAME, "of the SIPs", Choices(lambda _: [_SAME, *_TOPOLOGIES])),
+            ProgramParameter("topology", str, _SAME, "of the SIPs", Choices(lambda _: [_SAME, *fields()["system.sips.topology"].choices])),
             ProgramParameter("dtype", str, "f16", "of the elements", _DTYPES),
         ),
         ("from kernbench.notebook import collective", f"collective, collective={name!r}"),
@@ -185,7 +185,7 @@ def _system(machine: Machine, values: Mapping[str, ParameterValue]) -> list[str]
         raise ConfigError(str(error)) from None
     except ConfigError as error:
         raise ConfigError(f"topology = {topology or machine.config.system.sips.topology!r}: {error}") from None
-    found = {"count": given.count, "topology": given.topology, "w": given.w, "h": given.h}
+    found = {"count": given.count, "topology": given.topology, "w": given.w, "h": given.h, "d": given.d}
     return [f"system.sips.{key}={'null' if value is None else value}" for key, value in found.items()]
 
 

@@ -2,7 +2,7 @@
 
 In a cube, column first, then row, if that is free of removed routers. Between cubes, the same over cubes, through the
 meshes of those in between, on one UCIe connection number. To and from the IO chiplet along the row of the cube. Between
-SIPs the shortest path of SIPs, ties to the lower next id.
+SIPs the shortest path of SIPs, ties to the lower next id; in a tree of switches, the destination chooses.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ class RouteTable:
         a, b = naming.parse(src).sip, naming.parse(dst).sip
         if a is None or b is None or a == b:
             return [path]
+        network = self._graph.sips
         i, j = path.index(naming.io_noc(a)), path.index(naming.io_noc(b))
-        return [(*path[:i], *map(naming.io_noc, sips), *path[j + 1 :]) for sips in self._graph.sips.paths(a, b)]
+        return [(*path[:i], *map(network.node_id, way), *path[j + 1 :]) for way in network.paths(a, b)]
 
     def merges(self, src: str, dst: str) -> bool:
         """Whether routes and replies reach the link from `src` to `dst` over more than one link.
@@ -114,7 +115,7 @@ class RouteTable:
         down = self._down(dst, b, last, conn)
         while len(up) > 1 and len(down) > 1 and up[-2] == down[1]:
             up, down = up[:-1], down[1:]
-        between = [naming.io_noc(sip) for sip in self._graph.sips.path(first, last)]
+        between = [self._graph.sips.node_id(vertex) for vertex in self._graph.sips.path(first, last)]
         return (*up, *between[1:-1], *(down if up[-1] != down[0] else down[1:]))
 
     def _end(self, node_id: str) -> ParsedId:

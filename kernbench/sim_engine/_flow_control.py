@@ -22,7 +22,7 @@ REQUEST, REPLY = 0, 1
 
 _Link = _python_routers.NetworkLink
 LinkOf = Callable[[str, str], Any]
-_SIPS = ""  # the network of the IO chiplets
+_SIPS = ""  # the network of the IO chiplets and of the switches between them
 
 
 class FlowControl:
@@ -57,7 +57,7 @@ class FlowControl:
         kind = self._graph.node(node_id).kind
         if kind not in self._graph.clocks:
             return None
-        return _SIPS if kind == "io_noc" else node_id.rpartition(".")[0]
+        return _SIPS if kind in ("io_noc", "sip_switch") else node_id.rpartition(".")[0]
 
     def network(self, name: str, node_id: str) -> RouterNetwork:
         """Get the network `name`, created on first use; `node_id` is any of its routers."""
@@ -110,10 +110,8 @@ class RouterNetwork:
         sips = self._graph.sips
         if not self._of_sips:
             classes = vc_classes([(place.row or 0, place.col or 0) for place in places])
-        elif sips.topology == "fully_connected":
-            classes = [0] * (len(path) - 1)
         else:
-            classes = vc_classes(sips.walk([place.sip or 0 for place in places]), wrapped=sips.wrapped)
+            classes = sips.classes([place.sip or 0 for place in places])
         need = max(classes, default=0) + 1
         if need > self._classes:
             raise ConfigError(

@@ -33,7 +33,7 @@ __all__ = ["Arbiter", "BULK", "Clock", "Core", "ENGINE", "HbmSlice", "Hop", "Lin
 _Callback = Callable[[Any], None]
 _Hook = Callable[[int, int], int]
 
-_TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc")
+_TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc", "sip_switch")
 
 
 class Network:

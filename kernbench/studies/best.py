@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
+from math import prod
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from kernbench.studies._answers import CollectiveChoice, PlacementCandidate, Pro
 from kernbench.studies._stages import Explanation, PartialAnswer, Simulations, last, path_row
 from kernbench.studies.ccl import case_of
 from kernbench.studies.layers import LayersStudy, StoredProduct, layer_work, obstacle, run, simulated_ns
-from kernbench.studies.study import scaled, squarest, table
+from kernbench.studies.study import scaled, sips_of, table
 from kernbench.sweeps._plan import Point
 from kernbench.sweeps.sensitivity import BASE, ranked, sensitivity_plan
 from kernbench.topology.builder import Machine, resolve_topology
@@ -43,7 +44,6 @@ _FAR = 1.4  # 95 % of the estimates of algorithms are within this factor of the 
 _TILES = 1 << 14  # up to so many, each is logged, so that `why` resolves composites
 _DTYPES = ("f16", "bf16")
 _ITEMSIZE = 2
-_GRIDS = ("torus_2d", "mesh_2d", "mesh_2d_no_wrap")
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _PRODUCT_S = 1e-6  # host time for each unit of work of a product, which is an estimate [us]
 _SEND_S, _RANK_S = 1.7e-4, 8e-3  # host time for each unit of work of a collective, and of an estimate for each PE
@@ -266,9 +266,11 @@ def choose(
     nbytes : int or str
         Of the tensor of each SIP, held by its first PE: 65536 or "64KiB".
     sips : int, str or None
-        How many, or a grid as "4x2" (columns x rows); a count takes the squarest grid. Default: those of the machine.
+        How many, or a grid as "4x2" (columns x rows), "4x2x2" (and layers) of torus_3d; a count takes the squarest
+        grid. Default: those of the machine.
     network : str or None
-        Of the links between SIPs: ring_1d, torus_2d, mesh_2d_no_wrap or fully_connected. Default: the machine's.
+        Between SIPs: ring_1d, torus_2d, mesh_2d_no_wrap, torus_3d, fully_connected, switch or fat_tree. Default: the
+        machine's.
     collective : str
         all_reduce, broadcast, ...
     machine : Machine, str, mapping or None
@@ -338,7 +340,8 @@ def choose_stages(
     if wrong:
         raise ArgumentError("\n".join(wrong))
     given, n = where.config.system.sips, where.config.n_sips
-    system = f"{given.count} SIPs, {given.topology}" + (f" {given.w}x{given.h}" if given.w and given.h else "")
+    sides = [side for side in (given.w, given.h, given.d) if side]
+    system = f"{given.count} SIPs, {given.topology}" + (f" {'x'.join(map(str, sides))}" if sides else "")
     asked = (collective, size, n, where.hash)
     rest = _OTHERS | (_CHANGES if changes else {})
     unknown = Decision(*asked, (), {}, 0.0, "")
@@ -510,12 +513,12 @@ def parsed_bytes(text: int | str) -> int:
     return found
 
 
-def parsed_sips(text: int | str) -> tuple[int, int | None]:
-    """Parse a count, as (n, None), or a grid, as (columns, rows); a ValueError states the fault."""
-    match = re.fullmatch(r"(\d+)(?:\s*x\s*(\d+))?", str(text).strip())
+def parsed_sips(text: int | str) -> tuple[int, ...]:
+    """Parse a count, or a grid: columns, rows and perhaps layers; a ValueError states the fault."""
+    match = re.fullmatch(r"\d+(\s*x\s*\d+){,2}", str(text).strip())
     if match is None or isinstance(text, bool):
-        raise ValueError("must be a number of SIPs, or a grid as 4x2: columns x rows")
-    return int(match.group(1)), None if match.group(2) is None else int(match.group(2))
+        raise ValueError("must be a number of SIPs, or a grid as 4x2: columns x rows, x layers of torus_3d")
+    return tuple(int(side) for side in str(text).split("x"))
 
 
 def check_sips(machine: Machine) -> None:
@@ -530,14 +533,10 @@ def system_of(machine: Machine, sips: int | str | None, network: str | None) -> 
     if sips is None and network is None:
         return machine
     try:
-        w, h = parsed_sips(given.count if sips is None else sips)
+        sides = parsed_sips(given.count if sips is None else sips)
     except ValueError as error:
         raise ArgumentError(f"sips = {sips!r} {error}") from None
-    count = w if h is None else w * h
-    values: dict[str, Any] = {"count": count, "topology": name, "w": None, "h": None}
-    if name in _GRIDS and count:
-        w, h = squarest(count) if h is None else (w, h)
-        values |= {"w": w, "h": h}
+    values = sips_of(name, prod(sides), *(sides if len(sides) > 1 else ()))
     return machine.with_({f"system.sips.{key}": value for key, value in values.items()})
 
 

@@ -35,7 +35,7 @@ from kernbench.points._keys import Row, machine_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.collective import check_results, run, simulator, tuner_of
-from kernbench.studies.study import LABELS, MACHINE, Choices, Parameter, Study, at_most, fits_slice, scaled, squarest
+from kernbench.studies.study import LABELS, MACHINE, Choices, Parameter, Study, at_most, fits_slice, scaled, sips_of
 from kernbench.topology._naming import PeId
 from kernbench.topology.builder import Machine
 
@@ -479,7 +479,8 @@ def _marks(machine: MachineConfig, sizes: Sequence[int]) -> list[Row]:
 
 
 def _system(n: int, topology: str) -> _System:
-    return (n, topology, *squarest(n)) if topology in ("torus_2d", "mesh_2d_no_wrap") and n > 1 else (n, topology)
+    sides = sips_of(topology, n)
+    return (n, topology, *(sides[key] for key in "whd" if n > 1 and sides[key]))
 
 
 def _point(
@@ -493,8 +494,7 @@ def _point(
     **settings: Any,
 ) -> Row:
     n, topology, *grid = system
-    w, h = grid or (None, None)
-    sips = {"count": n, "topology": topology, "w": w, "h": h}
+    sips = {"count": n, "topology": topology, "w": None, "h": None} | dict(zip("whd", grid, strict=False))
     return {
         "labels": {"slice": slice_name, "what": what},
         "machine": {f"system.sips.{key}": value for key, value in sips.items()} | dict(changes or {}),

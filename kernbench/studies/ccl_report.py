@@ -19,7 +19,7 @@ from kernbench.studies.study import (
     groups,
     over,
     size_name,
-    squarest,
+    sips_of,
     table,
 )
 from kernbench.viz import _palette as palette
@@ -182,9 +182,7 @@ def _systems(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Column], m
     shown: list[Row] = []
     for system, own in groups(rows, "system").items():
         count, topology = own[0]["n_sips"], own[0]["sip_topology"]  # rows do not have the sides of a grid
-        w, h = squarest(count) if "2d" in topology else (None, None)
-        sips = {"count": count, "topology": topology, "w": w, "h": h}
-        other = machine.with_({f"system.sips.{key}": value for key, value in sips.items()})
+        other = machine.with_({f"system.sips.{key}": value for key, value in sips_of(topology, count).items()})
         view = machine_section(other)["templates"]["system"]
         sips = {
             box["id"]: (box["at"][0] + box["at"][2] / 2, box["at"][1] + box["at"][3] / 2)

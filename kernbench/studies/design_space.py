@@ -24,7 +24,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies.attention import FFN, GROUP, HEAD_DIM, HIDDEN, KV_HEADS, Setting, run_setting
 from kernbench.studies.layers import StoredProduct, select_layers, simulated_ns
 from kernbench.studies.layers import run as run_layer
-from kernbench.studies.study import Parameter, Study, squarest
+from kernbench.studies.study import Parameter, Study, sips_of
 from kernbench.sweeps._energy_area import counters, energy_columns, machine_columns
 from kernbench.sweeps._plan import Plan, make_plan
 from kernbench.sweeps.sensitivity import Factors, sensitivity_plan
@@ -150,11 +150,9 @@ def axes(
 
 
 def _grid(topology: str, sips: int) -> dict[str, int]:
-    """Sides of a two-sided topology, as near to a square as possible."""
-    if topology in {"ring_1d", "fully_connected"}:
-        return {}
-    w, h = squarest(sips)
-    return {"system.sips.w": w, "system.sips.h": h}
+    """Sides of a topology of two or three dimensions, as near to each other as possible."""
+    sides = {key: value for key, value in sips_of(topology, sips).items() if key in "whd" and value}
+    return {f"system.sips.{key}": value for key, value in sides.items()}
 
 
 def _hbm(scale: float) -> dict[str, float]:

@@ -148,7 +148,7 @@ def _point(machine: Machine, *, name: str, bytes: int, collective: str = "all_re
     there = system_of(machine, system.get("sips"), system.get("network"))
     check_sips(there)
     sips = there.config.system.sips
-    changes = {f"system.sips.{key}": getattr(sips, key) for key in ("count", "topology", "w", "h")}
+    changes = {f"system.sips.{key}": getattr(sips, key) for key in ("count", "topology", "w", "h", "d")}
     return {LABELS: {"name": name}, MACHINE: changes, "nbytes": bytes, "collective": collective}
 
 

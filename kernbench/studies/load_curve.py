@@ -268,7 +268,7 @@ class _Traffic:
             noc = config.cube.noc
             header_bytes, bw_gbs, self.flow = noc.header_bytes, noc.link_bw_gbs, noc.router.flow
         else:
-            places, shape = graph.sips.walk(range(config.n_sips)), (graph.sips.h, graph.sips.w)
+            places, shape = graph.sips.walk(range(config.n_sips)), graph.sips.shape
             self.ends = [(naming.pcie_ep(sip), naming.io_cpu(sip)) for sip in range(config.n_sips)]
             link = config.system.sip_link
             header_bytes, bw_gbs, self.flow = link.header_bytes, link.bw_gbs, link.router.flow
@@ -439,28 +439,28 @@ class _Run:
             pass
 
 
-def _middle(places: Sequence[tuple[int, int]], shape: tuple[int, int]) -> int:
-    row, col = shape[0] // 2, shape[1] // 2
-    return min(range(len(places)), key=lambda i: (abs(places[i][0] - row) + abs(places[i][1] - col), i))
+def _middle(places: Sequence[tuple[int, ...]], shape: tuple[int, ...]) -> int:
+    away = [sum(abs(at - n // 2) for at, n in zip(place, shape, strict=True)) for place in places]
+    return min(range(len(places)), key=lambda i: (away[i], i))
 
 
-def _partners(places: Sequence[tuple[int, int]], shape: tuple[int, int], pattern: str) -> list[int] | None:
+def _partners(places: Sequence[tuple[int, ...]], shape: tuple[int, ...], pattern: str) -> list[int] | None:
     """Destination of each terminal, None if it sends to several."""
     if pattern in ("uniform", "hotspot"):
         return None
-    rows, cols = shape
     number = {place: i for i, place in enumerate(places)}
     partners = []
-    for row, col in places:
-        to = (
-            (col, row)
-            if pattern == "transpose"
-            else ((row + (rows + 1) // 2 - 1) % rows, (col + (cols + 1) // 2 - 1) % cols)
-        )
+    for place in places:
+        half_round = ((at + (n + 1) // 2 - 1) % n for at, n in zip(place, shape, strict=True))
+        to = place[::-1] if pattern == "transpose" else tuple(half_round)
         if to not in number:
             raise ArgumentError(
-                f"pattern {pattern}: the terminal at row {row} and column {col} sends to row {to[0]} and column "
-                f"{to[1]}, where none is; use pattern uniform, or give every router a PE (cube.pe_layout.pe_routers)"
+                f"pattern {pattern}: the terminal at {_named(place)} sends to {_named(to)}, where none is; use pattern uniform, or give every router a PE (cube.pe_layout.pe_routers)"
             )
         partners.append(number[to])
     return partners
+
+
+def _named(place: tuple[int, ...]) -> str:
+    *layer, row, col = place
+    return "".join(f"layer {n}, " for n in layer) + f"row {row} and column {col}"

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 from kernbench._registry import STUDIES, hint
 from kernbench._units import KIB, MIB
 from kernbench.config._files import damaged, read_json, write_text
+from kernbench.config._rules import DIMENSIONS
 from kernbench.errors import ArgumentError, ConfigError, MissingFileError, PointError, StateError
 from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, code_version, machine_of
@@ -678,6 +679,20 @@ def over(
     """
     times = {key(row): row[time] for row in base}
     return [{**row, ratio: row[time] / times[key(row)]} for row in rows if key(row) in times]
+
+
+def sips_of(topology: str, count: int, *sides: int) -> dict[str, Any]:
+    """Keys of `system.sips`; a count alone takes the squarest grid of the topology.
+
+    >>> sips_of("torus_3d", 16)
+    {'count': 16, 'topology': 'torus_3d', 'w': 4, 'h': 2, 'd': 2}
+    """
+    found = {"count": count, "topology": topology, "w": None, "h": None, "d": None}
+    dimensions = DIMENSIONS.get(topology, 0)
+    if dimensions and count and not sides:
+        layers = next(n for n in range(count, 0, -1) if count % n == 0 and n**3 <= count) if dimensions == 3 else 1
+        sides = (*squarest(count // layers), layers)[:dimensions]
+    return found | dict(zip("whd", sides if dimensions else (), strict=False))
 
 
 def squarest(count: int) -> tuple[int, int]:

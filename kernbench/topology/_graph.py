@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kernbench._units import decimal_product, ns_to_ps, serialization_ps
 from kernbench.errors import ArgumentError
 from kernbench.topology import _naming as naming
-from kernbench.topology._mesh import OFFSETS, OPPOSITE, SIDES, At, CubeLayout, SipNetwork
+from kernbench.topology._mesh import OFFSETS, OPPOSITE, SIDES, SIP_SIDES, At, CubeLayout, SipNetwork
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
@@ -60,7 +60,7 @@ def clocks_of(config: MachineConfig) -> dict[str, RouterClock]:
     noc, sip_link = config.cube.noc, config.system.sip_link
     links = (
         ("router", noc.link_bw_gbs, noc.header_bytes, noc.router),
-        ("io_noc", sip_link.bw_gbs, sip_link.header_bytes, sip_link.router),
+        *((kind, sip_link.bw_gbs, sip_link.header_bytes, sip_link.router) for kind in ("io_noc", "sip_switch")),
     )
     return {
         kind: RouterClock(serialization_ps(config.system.flit_bytes + header_bytes, bw_gbs), router.pipeline)
@@ -250,12 +250,17 @@ class Graph:
                     nodes.append(Node(port, "ucie", ucie.impl, ns_to_ps(ucie.port_ns), None, index))
                     wires += _both_ways(port, noc, io.noc.port_bw_gbs)
                     wires += [_Wire(port, to, ucie.flit_gbs, side="w"), _Wire(to, port, ucie.flit_gbs, side="e")]
-            for other, side in self.sips.neighbours[sip].items():
-                link = system.sip_link
+        switch, link = system.sip_switch, system.sip_link
+        overhead_ps, first = self._overhead_ps("sip_switch", switch.overhead_ns), self._sip_index(self.config.n_sips)
+        for number in range(len(self.sips.neighbours) - self.sips.count):
+            node_id = naming.sip_switch(number)
+            nodes.append(Node(node_id, "sip_switch", switch.impl, overhead_ps, None, first + number))
+        for vertex, near in enumerate(self.sips.neighbours):
+            for other, side in near.items():
                 wires.append(
                     _Wire(
-                        naming.io_noc(other), noc, link.bw_gbs, side, latency_ns=link.latency_ns,
-                        header_bytes=link.header_bytes,
+                        self.sips.node_id(other), self.sips.node_id(vertex), link.bw_gbs, side,
+                        latency_ns=link.latency_ns, header_bytes=link.header_bytes,
                     )
                 )  # fmt: skip
         local = {node.id for node in nodes}
@@ -359,7 +364,7 @@ def _ranked(
     for wire in wires:
         if wire.dst in overhead_ps:
             into.setdefault(wire.dst, []).append(wire)
-    order = {side: place for place, side in enumerate((*SIDES, ""))}
+    order = {side: place for place, side in enumerate((*SIP_SIDES, ""))}
     edges = []
     for dst, arriving in into.items():
         arriving.sort(key=lambda wire: (order[wire.side], naming.natural_key(wire.src)))

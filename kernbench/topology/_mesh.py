@@ -6,13 +6,14 @@ All cubes of a machine share one layout. Row 0 is north, column 0 west; router (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise, product
-from math import isqrt
 from typing import TYPE_CHECKING
 
-from kernbench.config._rules import hops_from, pe_places, port_places
+from kernbench.config._rules import DIMENSIONS, RINGS, SWITCHED, hops_from, pe_places, port_places
+from kernbench.topology import _naming as naming
+from kernbench.topology._fat_tree import FatTree
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
@@ -109,57 +110,87 @@ class CubeLayout:
         return abs(pos_mm[0] - x) + abs(pos_mm[1] - y)
 
 
-def vc_classes(walk: Sequence[At], *, wrapped: bool = False) -> list[int]:
+def vc_classes(walk: Sequence[tuple[int, ...]], *, wrapped: bool = False) -> list[int]:
     """Assign a VC class to each step of a walk between routers; `wrapped` if rows and columns are rings.
 
-    The steps of one class go straight along a row, then straight along a column: a packet that waits for a buffer of a
-    class waits for one further on in this order, so no cycle of waiting packets can close. Any other turn begins a
-    lower class. On rings, a straight line over the edge has a class of its own: a line is at most half as long as its
-    ring, so neither the lines over the edge nor the others close the ring.
+    The steps of one class go straight along a row, then straight along a column, then along the third dimension: a
+    packet that waits for a buffer of a class waits for one further on in this order, so no cycle of waiting packets can
+    close. Any other turn begins a lower class. On rings, a straight line over the edge has a class of its own: a line
+    is at most half as long as its ring, so neither the lines over the edge nor the others close the ring.
     """
-    lines: list[tuple[str, int, bool]] = []  # side, steps, whether over the edge
-    for (row, col), (to_row, to_col) in pairwise(walk):
-        rows, cols = to_row - row, to_col - col
-        over = abs(rows) > 1 or abs(cols) > 1
-        side = ("s" if (rows > 0) != over else "n") if rows else ("e" if (cols > 0) != over else "w")
+    lines: list[tuple[tuple[int, bool], int, bool]] = []  # dimension and direction, steps, whether over the edge
+    for here, there in pairwise(walk):
+        steps = [b - a for a, b in zip(reversed(here), reversed(there), strict=True)]
+        dimension = next(i for i, step in enumerate(steps) if step)
+        over = abs(steps[dimension]) > 1
+        side = dimension, (steps[dimension] > 0) != over
         if lines and lines[-1][0] == side:
             lines[-1] = side, lines[-1][1] + 1, lines[-1][2] or over
         else:
             lines.append((side, 1, over))
     classes: list[int] = []
-    level, behind = 0, ""
-    for side, steps, over in reversed(lines):
-        if behind and not (side in "ew" and behind in "ns"):
+    level, behind = 0, -1
+    for (dimension, _), count, over in reversed(lines):
+        if 0 <= behind <= dimension:
             level += 1
-        classes += [2 * level + over if wrapped else level] * steps
-        behind = side
+        classes += [2 * level + over if wrapped else level] * count
+        behind = dimension
     return classes[::-1]
 
 
+# Sides of a SIP, in the order that breaks ties, and steps to a neighbour: of layer, row and column.
+SIP_SIDES = {"e": (0, 0, 1), "w": (0, 0, -1), "n": (0, -1, 0), "s": (0, 1, 0), "u": (1, 0, 0), "d": (-1, 0, 0)}
+
+
 class SipNetwork:
-    """Links between SIPs, one in each direction per edge of the topology."""
+    """The network between SIPs: its vertices are the SIPs and then the switches, with a link each way per edge."""
 
     def __init__(self, config: MachineConfig) -> None:
-        sips = config.system.sips
+        system, sips = config.system, config.system.sips
         self.count, self.topology = sips.count, sips.topology
-        on_a_line = sips.topology in ("ring_1d", "fully_connected")
-        square = isqrt(sips.count)
-        self.w, self.h = (sips.count, 1) if on_a_line else (sips.w or square, sips.h or square)
-        self.wrapped = sips.topology not in ("mesh_2d_no_wrap", "fully_connected")
+        self._tree: FatTree | None = None
+        if sips.topology in SWITCHED:
+            levels = 1 if sips.topology == "switch" else system.fat_tree.levels
+            self._tree = FatTree(sips.count, system.sip_switch.ports, levels, system.fat_tree.oversubscription)
+        dimensions = DIMENSIONS.get(sips.topology, 0)
+        sides = [side for side in (sips.w, sips.h, sips.d) if side is not None]
+        sides = sides or [round(sips.count ** (1 / dimensions))] * dimensions if dimensions else [sips.count]
+        self.w, self.h, self.d = (*sides, 1, 1)[:3]
+        self.shape = (self.h, self.w) if self.d == 1 else (self.d, self.h, self.w)
+        self.wrapped = sips.topology in RINGS
         router = config.system.sip_link.router
         self._by_dimension, self._both_ways = router.flow == "credits", router.ties == "random"
-        self.neighbours: tuple[dict[int, str], ...] = tuple(self._adjacent(s) for s in range(self.count))
+        near = [self._adjacent(s) for s in range(self.count)] if self._tree is None else self._tree.neighbours
+        self.neighbours: tuple[dict[int, str], ...] = tuple(near)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Columns and rows, in the order of the SIPs; the layers of a third dimension are further rows."""
+        if self.d == 1:
+            return self.w, self.h
+        rows = self.h * self.d
+        return (self.w, rows) if self.w > 1 else (self.h, self.d) if self.h > 1 else (self.d, 1)
+
+    @property
+    def levels(self) -> list[range]:
+        """Numbers of the switches of each level, from the SIPs up."""
+        return [] if self._tree is None else self._tree.levels
+
+    def node_id(self, vertex: int) -> str:
+        return naming.io_noc(vertex) if vertex < self.count else naming.sip_switch(vertex - self.count)
 
     def path(self, src: int, dst: int) -> tuple[int, ...]:
         """Shortest path from `src` to `dst`, both included.
 
         Ties go to the lower next SIP; with credits the row comes first, and of two equal directions round a ring, even
-        SIPs take east or south, odd ones the other.
+        SIPs take east, south or up, odd ones the other. In a tree of switches, the destination chooses.
         """
         return self.paths(src, dst)[0]
 
     def paths(self, src: int, dst: int) -> list[tuple[int, ...]]:
         """Paths of messages from `src` to `dst`: one, except with `ties: random`."""
+        if self._tree is not None:
+            return [self._tree.path(src, dst)]
         if self.topology == "fully_connected" and src != dst:
             return [(src, dst)]
         if self._by_dimension:
@@ -173,18 +204,36 @@ class SipNetwork:
     @property
     def vc_classes(self) -> int:
         """VC classes that routes with credits need: two where a ring has more than two SIPs."""
-        return 2 if self.wrapped and max(self.w, self.h) > 2 else 1
+        return 2 if self.wrapped and max(self.shape) > 2 else 1
 
-    def walk(self, path: Sequence[int]) -> list[At]:
-        return [divmod(sip, self.w) for sip in path]
+    def classes(self, path: Sequence[int]) -> list[int]:
+        """VC class of each hop of a path; links up and then down a tree never close a circle."""
+        if self.topology in (*SWITCHED, "fully_connected"):
+            return [0] * (len(path) - 1)
+        return vc_classes(self.walk(path), wrapped=self.wrapped)
+
+    def walk(self, path: Iterable[int]) -> list[tuple[int, ...]]:
+        return [self._place(sip)[-len(self.shape) :] for sip in path]
+
+    def _place(self, sip: int) -> tuple[int, int, int]:
+        """Layer, row and column of a SIP."""
+        return sip // (self.w * self.h), sip // self.w % self.h, sip % self.w
+
+    def _at(self, place: Sequence[int]) -> int:
+        return (place[0] * self.h + place[1]) * self.w + place[2]
 
     def _rows_first(self, src: int, dst: int) -> list[tuple[int, ...]]:
-        (row, col), (to_row, to_col) = divmod(src, self.w), divmod(dst, self.w)
-        along, across = self._lines(col, to_col, self.w, src), self._lines(row, to_row, self.h, src)
-        return [
-            (*(row * self.w + c for c in cols), *(r * self.w + to_col for r in rows[1:]))
-            for cols, rows in product(along, across)
-        ]
+        sizes = self.d, self.h, self.w
+        ways = [self._lines(*ends, src) for ends in zip(self._place(src), self._place(dst), sizes, strict=True)]
+        found = []
+        for lines in product(*reversed(ways)):
+            path, place = [src], list(self._place(src))
+            for axis, line in zip((2, 1, 0), lines, strict=True):
+                for position in line[1:]:
+                    place[axis] = position
+                    path.append(self._at(place))
+            found.append(tuple(path))
+        return found
 
     def _lines(self, at: int, to: int, n: int, src: int) -> list[list[int]]:
         """Find the shortest lines between two positions of a row or column of `n`, the preferred one first."""
@@ -201,22 +250,21 @@ class SipNetwork:
     def _adjacent(self, sip: int) -> dict[int, str]:
         if self.topology == "fully_connected":
             return {other: "" for other in range(self.count) if other != sip}
-        row, col = divmod(sip, self.w)
-        wrapped = self.topology != "mesh_2d_no_wrap"
+        here, sizes = self._place(sip), (self.d, self.h, self.w)
         sides: dict[int, str] = {}
-        for side in SIDES:
-            r, c = row + OFFSETS[side][0], col + OFFSETS[side][1]
-            if wrapped:
-                r, c = r % self.h, c % self.w
-            if 0 <= r < self.h and 0 <= c < self.w and (r, c) != (row, col):
-                sides.setdefault(r * self.w + c, side)
+        for side, steps in SIP_SIDES.items():
+            there = tuple(at + step for at, step in zip(here, steps, strict=True))
+            if self.wrapped:
+                there = tuple(at % n for at, n in zip(there, sizes, strict=True))
+            if there != here and all(0 <= at < n for at, n in zip(there, sizes, strict=True)):
+                sides.setdefault(self._at(there), side)
         return sides
 
     def _hops(self, a: int, b: int) -> int:
-        rows, cols = abs(a // self.w - b // self.w), abs(a % self.w - b % self.w)
-        if self.topology == "mesh_2d_no_wrap":
-            return rows + cols
-        return min(rows, self.h - rows) + min(cols, self.w - cols)
+        apart = [abs(x - y) for x, y in zip(self._place(a), self._place(b), strict=True)]
+        if not self.wrapped:
+            return sum(apart)
+        return sum(min(hops, n - hops) for hops, n in zip(apart, (self.d, self.h, self.w), strict=True))
 
 
 def vc_faults(config: MachineConfig) -> list[str]:

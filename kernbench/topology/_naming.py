@@ -26,6 +26,11 @@ def sip(sip: int) -> str:
     return f"sip{sip}"
 
 
+def sip_switch(number: int) -> str:
+    """Switch of the network between SIPs."""
+    return f"net{number}.sip_switch"
+
+
 def pcie_ep(sip: int) -> str:
     return f"sip{sip}.io.pcie_ep"
 
@@ -108,6 +113,7 @@ class ParsedId:
 
 _TRUNK = {HOST: ParsedId("host"), SWITCH: ParsedId("switch")}
 _NUMBER = r"(0|[1-9]\d*)"
+_SIP_SWITCH = re.compile(rf"net{_NUMBER}\.sip_switch")
 _PATTERN = re.compile(
     rf"sip(?P<sip>{_NUMBER})\."
     r"(?:io\.(?:(?P<io>pcie_ep|io_cpu|noc)"
@@ -129,6 +135,8 @@ def parse(node_id: str) -> ParsedId:
     """
     if node_id in _TRUNK:
         return _TRUNK[node_id]
+    if _SIP_SWITCH.fullmatch(node_id):
+        return ParsedId("sip_switch")
     found = _PATTERN.fullmatch(node_id)
     if found is None:
         raise ArgumentError(

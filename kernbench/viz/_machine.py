@@ -27,7 +27,7 @@ _Point = tuple[float, float]
 # Labels of the kinds of components; those of links are the names of `LINKS`.
 _LABELS = {
     "host": "Host", "switch": "PCIe switch", "sip": "SIP", "io": "IO chiplet", "pcie_ep": "PCIe endpoint",
-    "io_noc": "IO network", "io_cpu": "IO CPU", "cube": "Cube", "router": "Router", "ucie": "UCIe port",
+    "io_noc": "IO network", "sip_switch": "SIP switch", "io_cpu": "IO CPU", "cube": "Cube", "router": "Router", "ucie": "UCIe port",
     "m_cpu": "Cube CPU", "sram": "SRAM", "hbm": "HBM stack", "hbm_ctrl": "HBM slice", "pe": "PE", "pe_cpu": "PE CPU",
     "pe_scheduler": "Scheduler", "pe_dma": "DMA", "pe_mmu": "MMU", "pe_tcm": "TCM", "pe_ipcq": "Message queues",
     "pe_fetch_store": "Fetch and store", "pe_gemm": "Matrix engine", "pe_math": "Vector engine",
@@ -56,6 +56,7 @@ def _parts(machine: Machine) -> dict[str, tuple[str, ...]]:
     engine = f"{array.rows} x {array.cols} array" if gemm.model == "systolic" else f"{gemm.macs} MAC/cycle f16"
     return {
         "switch": (_ns(config.system.switch.overhead_ns),),
+        "sip_switch": (f"{config.system.sip_switch.ports} ports, {_ns(config.system.sip_switch.overhead_ns)}",),
         "sip": (f"{config.cubes_per_sip} cubes", f"{config.pes_per_sip} PEs"),
         "pcie_ep": (_ns(io.pcie_ep.overhead_ns),),
         "io_noc": (f"{_rate(io.noc.port_bw_gbs)}, {_ns(io.noc.overhead_ns)}",),
@@ -102,7 +103,7 @@ def _links(machine: Machine) -> dict[str, tuple[str, ...]]:
         "sram_link": _rate(cube.sram.bw_gbs),
     }
     if near := graph.sips.neighbours[0]:
-        link = graph.edge(naming.io_noc(0), naming.io_noc(min(near)))
+        link = graph.edge(naming.io_noc(0), graph.sips.node_id(min(near)))
         words["sip_link"] = f"{_rate(link.bw_gbs)}, {_ns(ps_to_ns(link.latency_ps))}"
     return {kind: (text,) for kind, text in words.items()}
 
@@ -118,7 +119,8 @@ def _ns(ns: float) -> str:
 def _titles(machine: Machine) -> dict[str, str]:
     config, graph = machine.config, machine.graph
     sips, layout = graph.sips, graph.layout
-    grid = f" {sips.w} x {sips.h}" if sips.h > 1 else ""
+    grid = f" {sips.w} x {sips.h}" if sips.h * sips.d > 1 else ""
+    grid += f" x {sips.d}" if sips.d > 1 else ""
     network = f", {sips.topology}{grid}" if sips.count > 1 else ""
     return {
         "system": f"System: {sips.count} SIP{'s' * (sips.count > 1)}{network}",
@@ -367,8 +369,9 @@ def _in_sip(node_id: str) -> str:
 
 
 def _system(machine: Machine, sip: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """SIPs on the grid of their network, host and switch in the west, where the IO chiplets are."""
+    """SIPs on the grid of their network, the host in the west, where the IO chiplets are, SIP switches in the east."""
     graph = machine.graph
+    sips = graph.sips
     w, h = sip["w"], sip["h"]
     gap = 0.22 * min(w, h)
     at = _corners(graph, w + gap, h + gap)
@@ -397,12 +400,44 @@ def _system(machine: Machine, sip: Mapping[str, Any], kinds: Mapping[str, Any]) 
         lane, entry, port = y - 0.56 * gap, x + end[0] + end[2] / 2, switch_y + host_h / 2
         points = ((gap + host_w, port), (bus, port), (bus, lane), (entry, lane), (entry, y + end[1]))
         lines.append(_line("pcie_link", points, naming.SWITCH, naming.pcie_ep(s)))
+    switches, at = _switches(graph, width, height, (host_w, host_h), gap, kinds)
+    boxes += switches
+    if at:
+        width = max(x for x, _ in at) + host_w + gap
+    for s, (x, y) in enumerate(corners):
+        for vertex in graph.sips.neighbours[s]:
+            if vertex >= sips.count:
+                # Along the lane below the package, then straight to the switch.
+                east, lane = max(right for right, _ in corners) + w, y + h + 0.25 * gap
+                end = at[vertex - sips.count]
+                points = ((x + 0.9 * w, y + h), (x + 0.9 * w, lane), (east + 0.3 * gap, lane), (end[0], end[1] + host_h / 2))
+                lines.append(_line("sip_link", points, naming.io_noc(s), sips.node_id(vertex)))
+    for number, place in enumerate(at):
+        for vertex in sips.neighbours[sips.count + number]:
+            if vertex > sips.count + number:
+                end = at[vertex - sips.count]
+                points = ((place[0] + host_w, place[1] + host_h / 2), (end[0], end[1] + host_h / 2))
+                lines.append(_line("sip_link", points, sips.node_id(sips.count + number), sips.node_id(vertex)))
     for s, place in enumerate(corners):
         for other, side in graph.sips.neighbours[s].items():
-            if other > s:
+            if s < other < sips.count:
                 ends = naming.io_noc(s), naming.io_noc(other)
                 lines.append(_line("sip_link", _sip_route(place, corners[other], (w, h), gap, bool(side)), *ends))
     return {"w": width, "h": height, "boxes": boxes, "lines": lines}
+
+
+def _switches(
+    graph: Graph, left: float, height: float, size: _Point, gap: float, kinds: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], list[_Point]]:
+    """Boxes of the SIP switches and their corners: a column for each level, spread over the height."""
+    boxes, at = list[dict[str, Any]](), list[_Point]()
+    for column, numbers in enumerate(graph.sips.levels):
+        w, h = size[0], min(size[1], 0.8 * height / len(numbers))
+        for i, number in enumerate(numbers):
+            at.append((left + 2 * gap + column * 2 * w, height * (i + 0.5) / len(numbers) - size[1] / 2))
+            rect = at[-1][0], at[-1][1] + (size[1] - h) / 2, w, h
+            boxes.append(_part(naming.sip_switch(number), "sip_switch", kinds, rect))
+    return boxes, at
 
 
 def _corners(graph: Graph, pitch_x: float, pitch_y: float) -> list[_Point]:
@@ -414,7 +449,8 @@ def _corners(graph: Graph, pitch_x: float, pitch_y: float) -> list[_Point]:
         at = [(radius * cos(a), radius * sin(a)) for a in angles]
         left, top = (min(place[axis] for place in at) for axis in (0, 1))
         return [(x - left, y - top) for x, y in at]
-    per_row = sips.w if sips.h > 1 else ceil(sqrt(sips.count)) if sips.count > 6 else sips.count
+    w, h = sips.grid
+    per_row = w if h > 1 else ceil(sqrt(sips.count)) if sips.count > 6 else sips.count
     at = []
     for s in range(sips.count):
         row, col = divmod(s, per_row)

@@ -29,7 +29,11 @@ _MATRIX, _MACS, _VECTOR = "cube.pe.pe_gemm", "cube.pe.pe_gemm.macs_per_cycle", "
 _FAMILY = {
     "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8", "float8_e5m2": "f8", "int8": "i8", "float32": "f32",
 }  # fmt: skip
-_CLOCKED = {"router": settings("mesh link", RATE), "noc": settings("SIP link", RATE)}  # that may have credits
+# Parts that may have credits.
+_CLOCKED = {
+    "router": settings("mesh link", RATE),
+    **dict.fromkeys(("noc", "sip_switch"), settings("SIP link", RATE)),
+}
 _LANES = ("lanes_16bit", "lanes_32bit", "slow_op_cycles")
 VectorWork = tuple[tuple[str, int, int], ...]
 

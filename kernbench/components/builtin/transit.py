@@ -38,3 +38,7 @@ class PcieEp(Transit):
 
 class IoNoc(Transit):
     """The network of an IO chiplet, a single crossbar."""
+
+
+class SipSwitch(Transit):
+    """A switch of the network between SIPs, non-blocking: messages meet at the links that leave its ports only."""
