@@ -114,12 +114,9 @@ def _sips(config: MachineConfig) -> Iterator[Fault]:
     names = list(sides)[:dimensions]
     listed = " and ".join(", ".join(names).rsplit(", ", 1))
     if not dimensions and given:
-        of = "torus_3d" if given == ["d"] else "2-D topologies and torus_3d" if "d" in given else "2-D topologies"
-        yield _fault(
-            f"system.sips: {' and '.join(given if 'd' in given else 'wh')} belong to {of}, {sips.topology} has none; "
-            "remove them (or set them to null)",
-            *keys,
-        )
+        them = "d belongs to torus_3d" if given == ["d"] else "w and h belong to 2-D topologies"
+        it = "it (or set it to null)" if given == ["d"] else "them (or set them to null)"
+        yield _fault(f"system.sips: {them}, {sips.topology} has none; remove {it}", *keys)
     elif dimensions == 2 and sips.d is not None:
         yield _fault(
             f"system.sips.d = {sips.d} belongs to torus_3d, {sips.topology} has w and h; remove it (or set it to null)",

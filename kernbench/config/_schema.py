@@ -473,17 +473,17 @@ class SipLink(Model):
 class SipSwitch(Model):
     """A switch of the network between SIPs; its ports have SIP links."""
 
-    ports: Count = described("Ports of a SIP switch", "Links to SIPs and other switches", default=64)
-    impl: Impl = described("SIP switch component", _IMPL, default="sip_switch")
-    overhead_ns: Ns = duration("SIP switch latency", _OVERHEAD, "SIP switch", default=100.0)
+    ports: Count = described("Ports of a SIP switch", "Links to SIPs and other switches")
+    impl: Impl = described("SIP switch component", _IMPL)
+    overhead_ns: Ns = duration("SIP switch latency", _OVERHEAD, "SIP switch")
 
 
 class FatTree(Model):
     """The switches of topology fat_tree."""
 
-    levels: Levels = described("Levels of a fat tree", "Levels of switches above the SIPs", default=2)
+    levels: Levels = described("Levels of a fat tree", "Levels of switches above the SIPs")
     oversubscription: Count = described(
-        "Oversubscription of a fat tree", "Ports down for each port up, of the switches below the top", default=1
+        "Oversubscription of a fat tree", "Ports down for each port up, of the switches below the top"
     )
 
 
@@ -518,8 +518,10 @@ class System(Model):
 
     sips: Sips = described(parts="sip")
     sip_link: SipLink = described(sets="SIP link", parts=("sip", "io"))
-    sip_switch: SipSwitch = described(parts="sip_switch", default=SipSwitch())
-    fat_tree: FatTree = described(parts="sip_switch", default=FatTree())
+    sip_switch: SipSwitch = described(
+        parts="sip_switch", default=SipSwitch(ports=64, impl="sip_switch", overhead_ns=100.0)
+    )
+    fat_tree: FatTree = described(parts="sip_switch", default=FatTree(levels=2, oversubscription=1))
     switch: Transit = described("PCIe switch", sets="PCIe switch", parts="switch")
     pcie: Pcie = described(sets="PCIe link", parts=("switch", "pcie_ep"))
     host_link: HostLink = described(sets="host link", parts=("host", "switch"))

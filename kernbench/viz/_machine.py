@@ -410,7 +410,12 @@ def _system(machine: Machine, sip: Mapping[str, Any], kinds: Mapping[str, Any]) 
                 # Along the lane below the package, then straight to the switch.
                 east, lane = max(right for right, _ in corners) + w, y + h + 0.25 * gap
                 end = at[vertex - sips.count]
-                points = ((x + 0.9 * w, y + h), (x + 0.9 * w, lane), (east + 0.3 * gap, lane), (end[0], end[1] + host_h / 2))
+                points = (
+                    (x + 0.9 * w, y + h),
+                    (x + 0.9 * w, lane),
+                    (east + 0.3 * gap, lane),
+                    (end[0], end[1] + host_h / 2),
+                )
                 lines.append(_line("sip_link", points, naming.io_noc(s), sips.node_id(vertex)))
     for number, place in enumerate(at):
         for vertex in sips.neighbours[sips.count + number]:

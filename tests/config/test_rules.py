@@ -11,6 +11,7 @@ from kernbench.policy.address import phyaddr
 from tests.config.contents import DEFAULT, ONE_PE, changed, faults
 
 SIPS = "system.sips"
+RATIO, CREDITS = "system.fat_tree.oversubscription", "system.sip_link.router.flow"
 TCM = "cube.pe.pe_tcm"
 IPCQ = "cube.pe.pe_ipcq"
 SIXTEEN = {"cube.noc.rows": 16, "cube.noc.cols": 16, "cube.noc.removed": []}
@@ -67,6 +68,54 @@ BOUNDS = {
         {SIPS: {"count": 9, "topology": "mesh_2d"}},
         {SIPS: {"count": 9, "topology": "mesh_2d", "w": 3}},
         "system.sips: topology mesh_2d needs both w and h, or neither",
+    ),
+    "a cube count": (
+        {SIPS: {"count": 8, "topology": "torus_3d"}},
+        {SIPS: {"count": 9, "topology": "torus_3d"}},
+        "system.sips.count = 9 is not a cube number: topology torus_3d then needs system.sips.w, h and d, whose product",
+    ),
+    "w x h x d": (
+        {SIPS: {"count": 12, "topology": "torus_3d", "w": 3, "h": 2, "d": 2}},
+        {SIPS: {"count": 12, "topology": "torus_3d", "w": 3, "h": 3, "d": 2}},
+        "system.sips: w x h x d = 3 x 3 x 2 = 18 must equal count = 12; change one of them",
+    ),
+    "all of w, h and d": (
+        {SIPS: {"count": 6, "topology": "torus_3d", "w": 3, "h": 2, "d": 1}},
+        {SIPS: {"count": 6, "topology": "torus_3d", "w": 3, "h": 2}},
+        "system.sips: topology torus_3d needs w, h and d, or none for a cube count; give the rest",
+    ),
+    "d of two dimensions": (
+        {SIPS: {"count": 6, "topology": "torus_2d", "w": 3, "h": 2, "d": None}},
+        {SIPS: {"count": 6, "topology": "torus_2d", "w": 3, "h": 2, "d": 1}},
+        "system.sips.d = 1 belongs to torus_3d, torus_2d has w and h; remove it",
+    ),
+    "d of a ring": (
+        {SIPS: {"count": 6, "topology": "ring_1d"}},
+        {SIPS: {"count": 6, "topology": "ring_1d", "d": 6}},
+        "system.sips: d belongs to torus_3d, ring_1d has none; remove it",
+    ),
+    "ports of a switch": (
+        {SIPS: {"count": 64, "topology": "switch"}},
+        {SIPS: {"count": 65, "topology": "switch"}},
+        "system.sips.count = 65 must be <= 64, the ports of the switch; raise system.sip_switch.ports, or use topology "
+        "fat_tree",
+    ),
+    "ports of a fat tree": (
+        {SIPS: {"count": 8, "topology": "fat_tree"}, "system.sip_switch.ports": 6, RATIO: 2},
+        {SIPS: {"count": 8, "topology": "fat_tree"}, "system.sip_switch.ports": 8, RATIO: 2},
+        "system.sip_switch.ports = 8 must be a multiple of 3: with system.fat_tree.oversubscription = 2, 2 of 3 ports of "
+        "a switch lead down; use 6",
+    ),
+    "ends of a fat tree": (
+        {SIPS: {"count": 24, "topology": "fat_tree"}, "system.sip_switch.ports": 6, RATIO: 2},
+        {SIPS: {"count": 25, "topology": "fat_tree"}, "system.sip_switch.ports": 6, RATIO: 2},
+        "system.sips.count = 25 must be <= 24, what system.fat_tree.levels = 2 of switches with system.sip_switch.ports "
+        "= 6 connect; raise one of them",
+    ),
+    "latency of a switch with credits": (
+        {SIPS: {"count": 4, "topology": "ring_1d"}, "system.sip_switch.overhead_ns": 50, CREDITS: "credits"},
+        {SIPS: {"count": 4, "topology": "switch"}, "system.sip_switch.overhead_ns": 50, CREDITS: "credits"},
+        "system.sip_switch.overhead_ns = 50 has no effect with system.sip_link.router.flow: credits",
     ),
     "w and h of a ring": (
         {SIPS: {"count": 6, "topology": "ring_1d", "w": None, "h": None}},

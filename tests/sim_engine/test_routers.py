@@ -206,9 +206,22 @@ def test_no_circle_of_waiting_packets_closes_between_sips(topology, w, h, ties):
     if topology == "fully_connected":
         assert all(len(sips.path(a, b)) == 2 for a in range(w * h) for b in range(w * h) if a != b)
         return
-    walks = [sips.walk(path) for a in range(w * h) for b in range(w * h) for path in sips.paths(a, b)]
+    no_circle(sips, w * h, rings_of_two=(topology, w) == ("ring_1d", 2))
+
+
+@pytest.mark.parametrize("sides", [(4, 3, 2), (2, 4, 5), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize("ties", ["parity", "random"])
+def test_no_circle_of_waiting_packets_closes_in_three_dimensions(sides, ties):
+    router = {"system.sip_link.router.flow": "credits", "system.sip_link.router.ties": ties}
+    n = sides[0] * sides[1] * sides[2]
+    torus = {"count": n, "topology": "torus_3d", **dict(zip("whd", sides, strict=True))}
+    no_circle(resolve_topology("preset:small", {"system.sips": torus, **router}).graph.sips, n)
+
+
+def no_circle(sips, n, *, rings_of_two=False):
+    walks = [sips.walk(path) for a in range(n) for b in range(n) for path in sips.paths(a, b)]
     with_one_class = has_circle(dependencies([(walk, [0] * (len(walk) - 1)) for walk in walks]))
-    assert with_one_class == (sips.vc_classes > 1) or (topology, w) == ("ring_1d", 2)
+    assert with_one_class == (sips.vc_classes > 1) or rings_of_two
     assert not has_circle(dependencies([(walk, vc_classes(walk, wrapped=sips.wrapped)) for walk in walks]))
 
 

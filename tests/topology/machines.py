@@ -19,6 +19,9 @@ SIPS = [
     {"count": 9, "topology": "mesh_2d"},
     {"count": 6, "topology": "mesh_2d_no_wrap", "w": 2, "h": 3},
     {"count": 4, "topology": "fully_connected"},
+    {"count": 8, "topology": "torus_3d"},
+    {"count": 3, "topology": "switch"},
+    {"count": 4, "topology": "fat_tree"},
 ]
 
 

@@ -97,10 +97,14 @@ def test_a_count_that_is_no_square_needs_w_and_h():
         {"count": 5, "topology": "torus_2d", "w": 1, "h": 5},
         {"count": 12, "topology": "mesh_2d_no_wrap", "w": 4, "h": 3},
         {"count": 6, "topology": "fully_connected"},
+        {"count": 27, "topology": "torus_3d"},
+        {"count": 24, "topology": "torus_3d", "w": 2, "h": 4, "d": 3},
+        {"count": 5, "topology": "switch"},
     ],
 )
 def test_every_path_takes_the_lowest_of_the_nearest_neighbours(keys):
     network = sips(**keys)
+    assert len(network.neighbours) == network.count + (keys["topology"] == "switch")
     for dst in range(network.count):
         hops, queue = {dst: 0}, deque([dst])
         while queue:

@@ -92,6 +92,29 @@ def test_the_words_follow_the_file():
     assert "tile 32 x 128 x 32" in kinds["pe_gemm"]["detail"]
 
 
+def test_switches_are_drawn_between_their_sips():
+    tree = default(
+        system__sips={"count": 8, "topology": "fat_tree"}, system__sip_switch__ports=4, system__fat_tree__levels=3
+    )
+    section = machine_section(tree)
+    system, kind = section["templates"]["system"], section["kinds"]["sip_switch"]
+    assert kind["detail"] == ["4 ports, 100 ns"]
+    assert kind["fields"] == [
+        "system.sip_switch.ports", "system.sip_switch.overhead_ns", "system.fat_tree.levels",
+        "system.fat_tree.oversubscription",
+    ]  # fmt: skip
+    boxes = {box["id"]: box["at"] for box in system["boxes"]}
+    switches = [boxes[f"net{i}.sip_switch"] for i in range(12)]
+    for i, (x, y, w, h) in enumerate(switches):
+        assert 0 <= x < x + w < system["w"]
+        assert 0 <= y < y + h < system["h"]
+        others = [box for name, box in boxes.items() if name != f"net{i}.sip_switch"]
+        assert not any(x < ox + ow and ox < x + w and y < oy + oh and oy < y + h for ox, oy, ow, oh in others)
+    ends = {frozenset((line["a"], line["b"])) for line in system["lines"] if line["kind"] == "sip_link"}
+    ids = tree.graph.sips.node_id
+    assert ends == {frozenset((ids(a), ids(b))) for a, near in enumerate(tree.graph.sips.neighbours) for b in near}
+
+
 def test_a_system_of_rows_shows_its_columns_and_rows():
     grid = {"count": 6, "topology": "torus_2d", "w": 3, "h": 2}
     title = machine_section(default(system__sips=grid))["templates"]["system"]["title"]

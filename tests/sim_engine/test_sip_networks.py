@@ -1,0 +1,184 @@
+"""Networks between SIPs: equal networks take equal times, a switch and fat trees take the closed forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernbench.runtime_api.context import session
+from kernbench.topology.builder import resolve_topology
+from tests.runtime_api.ranks import on_ranks
+from tests.sim_engine.adapter import Engine
+
+# A cube of four PEs; the SIP link is the slowest of all links, by far.
+SMALL = {
+    **dict.fromkeys(("sip.cube_mesh.w", "sip.cube_mesh.h", "cube.pe_layout.pe_per_corner"), 1),
+    "system.sip_link.bw_gbs": 16,
+}
+LINK_NS, SWITCH_NS, FLIT_PS = 50, 100, 256 * 1000 // 16
+NETWORKS = {
+    "torus_3d": {"count": 8, "topology": "torus_3d"},
+    "switch": {"count": 5, "topology": "switch"},
+    "fat_tree": {"count": 6, "topology": "fat_tree"},
+}
+
+
+def machine(sips, **changes):
+    more = {"system.sip_switch.ports": 4} if sips["topology"] == "fat_tree" else {}
+    more |= {f"system.{key.replace('__', '.')}": value for key, value in changes.items()}
+    return resolve_topology("preset:default", {**SMALL, "system.sips": sips, **more})
+
+
+def line(n, topology="ring_1d"):
+    return {"count": n, "topology": topology}
+
+
+def grid(topology, *sides):
+    return {"count": int(np.prod(sides)), "topology": topology, **dict(zip("whd", sides, strict=False))}
+
+
+def ends(there, pairs, nbytes=16384):
+    """Return when each message between the first PEs of two SIPs ends, all begun at 0 [ps]."""
+    engine, found = Engine(there), dict[tuple[int, int], int]()
+
+    def end(pair):
+        found[pair] = engine.now
+
+    for pair in pairs:
+        src, dst = (f"sip{sip}.cube0.pe0.pe_dma" for sip in pair)
+        engine.send(src, dst, nbytes, lambda pair=pair: end(pair))
+    engine.run()
+    return [found[pair] for pair in pairs]
+
+
+def all_reduced_ps(there, nbytes=8192):
+    with session(there, log="off") as torch:
+        for _ in range(2):  # the first installs queues
+            devices = [f"ahbm:{sip}" for sip in range(there.config.n_sips)]
+            tensors = [torch.zeros(nbytes // 2, dtype=torch.float16, device=device) for device in devices]
+            torch.collective(tensors, "auto")
+        return torch.engine.now_ns
+
+
+@pytest.mark.parametrize("flow", ["unbounded", "credits"])
+@pytest.mark.parametrize(
+    ("torus", "same"),
+    [
+        (grid("torus_3d", 1, 1, 2), line(2)),
+        (grid("torus_3d", 1, 1, 5), line(5)),
+        (grid("torus_3d", 1, 1, 6), line(6)),
+        (grid("torus_3d", 6, 1, 1), line(6)),
+        (grid("torus_3d", 3, 2, 1), grid("torus_2d", 3, 2)),
+        (grid("torus_3d", 4, 3, 1), grid("torus_2d", 4, 3)),
+    ],
+    ids=str,
+)
+def test_a_3d_torus_with_sides_of_one_is_the_network_of_fewer_dimensions(torus, same, flow):
+    n = same["count"]
+    pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
+    of_three, of_fewer = (machine(sips, sip_link__router__flow=flow) for sips in (torus, same))
+    assert ends(of_three, pairs, 1000) == ends(of_fewer, pairs, 1000)
+
+
+@pytest.mark.parametrize(
+    ("torus", "same"), [(grid("torus_3d", 1, 1, 5), line(5)), (grid("torus_3d", 3, 2, 1), grid("torus_2d", 3, 2))]
+)
+def test_a_collective_takes_the_same_time_on_both(torus, same):
+    assert all_reduced_ps(machine(torus)) == all_reduced_ps(machine(same))
+
+
+def test_a_third_dimension_shortens_ways():
+    # From one corner to the opposite: three links in place of the two of a torus of 4 x 2 and the four of a ring.
+    hops = [len(machine(sips).graph.sips.path(0, 7)) - 1 for sips in (NETWORKS["torus_3d"], line(8))]
+    assert hops == [3, 1]
+    assert len(machine(grid("torus_3d", 4, 4, 4)).graph.sips.path(0, 42)) - 1 == 6  # (2, 2, 2): two along each ring
+    assert machine(grid("torus_3d", 4, 4, 4)).graph.sips.path(0, 63) == (0, 3, 15, 63)  # back round each ring
+
+
+@pytest.mark.parametrize("nbytes", [256, 4096, 100_000])
+def test_a_switch_with_one_pair_is_one_link(nbytes):
+    """A link of both wires' latency, the switch's, and the time of one flit, which the switch sends again."""
+    link_ns = 2 * LINK_NS + SWITCH_NS + FLIT_PS / 1000
+    assert ends(machine(line(5, "switch")), [(0, 3)], nbytes) == ends(
+        machine(line(2), sip_link__latency_ns=link_ns), [(0, 1)], nbytes
+    )
+
+
+def test_two_senders_to_one_receiver_take_twice_as_long():
+    there, flits = machine(line(3, "switch")), 64
+    [alone] = ends(there, [(0, 2)])
+    both = max(ends(there, [(0, 2), (1, 2)]))
+    assert both - alone == flits * FLIT_PS
+    assert max(ends(there, [(0, 2), (2, 0)])) == max(ends(there, [(2, 0)]) + [alone])  # each way by itself
+    assert max(ends(there, [(0, 1), (1, 2), (2, 0)])) < alone + FLIT_PS  # to three receivers: nobody waits
+
+
+@pytest.mark.parametrize(
+    ("ports", "ratio", "levels", "share"), [(8, 1, 2, 1), (6, 2, 2, 2), (4, 1, 3, 1), (8, 3, 2, 3)]
+)
+def test_a_fat_tree_has_the_bisection_bandwidth_of_its_oversubscription(ports, ratio, levels, share):
+    """The first half sends to the second; each port up is shared by as many as the tree is oversubscribed."""
+    down = ports * ratio // (1 + ratio)
+    half = down if levels == 2 else down * down
+    changes = {"sip_switch__ports": ports, "fat_tree__oversubscription": ratio, "fat_tree__levels": levels}
+    there = machine(line(2 * half, "fat_tree"), **changes)
+    pairs, flits = [(i, i + half) for i in range(half)], 64
+    [alone] = ends(there, pairs[:1])
+    assert max(ends(there, pairs)) == alone + (share - 1) * flits * FLIT_PS
+    assert min(ends(there, pairs)) >= alone
+
+
+def test_a_fat_tree_takes_the_fewest_links_and_ports_by_the_destination():
+    # Four ports, of which two lead up: 0, 1 | 2, 3 | 4, 5 | 6, 7; switches of the levels are 8-11, 12-15, 16-19.
+    sips = machine(line(8, "fat_tree"), fat_tree__levels=3).graph.sips
+    assert [len(level) for level in sips.levels] == [4, 4, 4]
+    assert [sips.path(0, dst) for dst in (1, 2, 3)] == [(0, 8, 1), (0, 8, 12, 9, 2), (0, 8, 13, 9, 3)]
+    assert {len(sips.path(a, b)) for a in range(4) for b in range(4, 8)} == {7}
+    for a in range(8):
+        for b in range(8):
+            path = sips.path(a, b)
+            assert all(there in sips.neighbours[here] for here, there in zip(path, path[1:], strict=False))
+    # A level above a switch that has all SIPs below is left out.
+    assert [len(level) for level in machine(line(2, "fat_tree")).graph.sips.levels] == [1]
+
+
+@pytest.mark.parametrize("flow", ["unbounded", "credits"])
+def test_a_fat_tree_of_one_level_is_a_switch(flow):
+    pairs = [(a, b) for a in range(4) for b in range(4) if a != b]
+    changes = {"sip_link__router__flow": flow, "sip_switch__ports": 4}
+    tree = machine(line(4, "fat_tree"), fat_tree__levels=1, **changes)
+    assert ends(tree, pairs) == ends(machine(line(4, "switch"), **changes), pairs)
+
+
+def program(torch, rank):
+    dist, n = torch.distributed, torch.distributed.get_world_size()
+    x = np.arange(n * 60, dtype=np.float32) + 1000 * rank
+    there = {"device": "ahbm"}
+    summed = torch.tensor(x, **there)
+    dist.all_reduce(summed)
+    gathered = torch.zeros(n * n * 60, **there)
+    dist.all_gather_into_tensor(gathered, torch.tensor(x, **there))
+    scattered = torch.zeros(60, **there)
+    dist.reduce_scatter_tensor(scattered, torch.tensor(x, **there))
+    exchanged = torch.zeros(n * 60, **there)
+    dist.all_to_all_single(exchanged, torch.tensor(x, **there))
+    brought = torch.tensor(x, **there)
+    dist.broadcast(brought, 1)
+    reduced = torch.tensor(x, **there)
+    dist.reduce(reduced, n - 1)
+    return [tensor.numpy() for tensor in (summed, gathered, scattered, exchanged, brought, reduced)]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_collectives_have_the_values_of_numpy(name):
+    n = NETWORKS[name]["count"]
+    with session(machine(NETWORKS[name]), data=True) as torch:
+        got = on_ranks(program, n, torch=torch)
+    x = np.arange(n * 60, dtype=np.float32) + 1000 * np.arange(n, dtype=np.float32)[:, None]
+    for rank, (summed, gathered, scattered, exchanged, brought, reduced) in enumerate(got):
+        assert np.array_equal(summed, x.sum(axis=0))
+        assert np.array_equal(gathered, x.ravel())
+        assert np.array_equal(scattered, x.sum(axis=0).reshape(n, 60)[rank])
+        assert np.array_equal(exchanged, x.reshape(n, n, 60)[:, rank].ravel())
+        assert np.array_equal(brought, x[1])
+        assert rank != n - 1 or np.array_equal(reduced, x.sum(axis=0))
