@@ -145,28 +145,28 @@ def _sips(config: MachineConfig) -> Iterator[Fault]:
 
 def _switches(config: MachineConfig) -> Iterator[Fault]:
     sips, ports, tree = config.system.sips, config.system.sip_switch.ports, config.system.fat_tree
-    at = ("system.sips.count", "system.sips.topology", "system.sip_switch.ports")
+    keys = ["system.sips.count", "system.sips.topology", "system.sip_switch.ports"]
     if sips.topology == "switch":
         if sips.count > ports:
             yield _fault(
                 f"system.sips.count = {sips.count} must be <= {ports}, the ports of the switch; raise "
                 "system.sip_switch.ports, or use topology fat_tree",
-                *at,
+                *keys,
             )
         return
-    at = (*at, "system.fat_tree.levels", "system.fat_tree.oversubscription")
-    ratio = tree.oversubscription
-    if tree.levels > 1 and ports % (1 + ratio):
+    keys += ["system.fat_tree.levels", "system.fat_tree.oversubscription"]
+    down = tree.oversubscription
+    if tree.levels > 1 and ports % (1 + down):
         yield _fault(
-            f"system.sip_switch.ports = {ports} must be a multiple of {1 + ratio}: with system.fat_tree.oversubscription "
-            f"= {ratio}, {ratio} of {1 + ratio} ports of a switch lead down; use {ports - ports % (1 + ratio) or 1 + ratio}",
-            *at,
+            f"system.sip_switch.ports = {ports} must be a multiple of {1 + down}: with system.fat_tree.oversubscription "
+            f"= {down}, {down} of {1 + down} ports lead down; use {max(1, ports // (1 + down)) * (1 + down)}",
+            *keys,
         )
-    elif sips.count > (most := ports * (ports - ports_up(ports, ratio)) ** (tree.levels - 1)):
+    elif sips.count > (most := ports * (ports - ports_up(ports, down)) ** (tree.levels - 1)):
         yield _fault(
-            f"system.sips.count = {sips.count} must be <= {most}, what system.fat_tree.levels = {tree.levels} of "
-            f"switches with system.sip_switch.ports = {ports} connect; raise one of them",
-            *at,
+            f"system.sips.count = {sips.count} must be <= {most}, what system.fat_tree.levels = {tree.levels} and "
+            f"system.sip_switch.ports = {ports} connect; raise one of them",
+            *keys,
         )
 
 

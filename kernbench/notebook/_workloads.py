@@ -149,6 +149,10 @@ def _up_to(most: Callable[[MachineConfig], int]) -> Choices:
 _SAME = "as the machine"
 
 
+def _networks(_: Machine) -> list[str]:
+    return [_SAME, *fields()["system.sips.topology"].choices]
+
+
 def _collective(name: str, ccl: CclConfig) -> Workload:
     auto = [AUTO] if len(names(ccl, name, "rank")) > 1 else []
 
@@ -164,7 +168,7 @@ def _collective(name: str, ccl: CclConfig) -> Workload:
                 "sips", str, _SAME, 'a number, or a grid such as "4x2" or "2x2x2"',
                 on=lambda machine: _SAME if machine.config.n_sips > 1 else "2",
             ),
-            ProgramParameter("topology", str, _SAME, "of the SIPs", Choices(lambda _: [_SAME, *fields()["system.sips.topology"].choices])),
+            ProgramParameter("topology", str, _SAME, "of the SIPs", Choices(_networks)),
             ProgramParameter("dtype", str, "f16", "of the elements", _DTYPES),
         ),
         ("from kernbench.notebook import collective", f"collective, collective={name!r}"),

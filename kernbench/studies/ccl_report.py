@@ -18,8 +18,8 @@ from kernbench.studies.study import (
     first_upper,
     groups,
     over,
-    size_name,
     sips_of,
+    size_name,
     table,
 )
 from kernbench.viz import _palette as palette

@@ -263,7 +263,8 @@ class _Traffic:
         self.machine, self.packet, self.seed = machine, packet, seed
         graph, config = machine.graph, machine.config
         if network == "cube":
-            places, shape = list(graph.layout.pes), (graph.layout.rows, graph.layout.cols)
+            places: list[tuple[int, ...]] = list(graph.layout.pes)
+            shape: tuple[int, ...] = (graph.layout.rows, graph.layout.cols)
             self.ends = [(naming.pe_dma(0, 0, pe), naming.hbm(0, 0, pe)) for pe in range(len(places))]
             noc = config.cube.noc
             header_bytes, bw_gbs, self.flow = noc.header_bytes, noc.link_bw_gbs, noc.router.flow
@@ -455,7 +456,8 @@ def _partners(places: Sequence[tuple[int, ...]], shape: tuple[int, ...], pattern
         to = place[::-1] if pattern == "transpose" else tuple(half_round)
         if to not in number:
             raise ArgumentError(
-                f"pattern {pattern}: the terminal at {_named(place)} sends to {_named(to)}, where none is; use pattern uniform, or give every router a PE (cube.pe_layout.pe_routers)"
+                f"pattern {pattern}: the terminal at {_named(place)} sends to {_named(to)}, "
+                "where none is; use pattern uniform, or give every router a PE (cube.pe_layout.pe_routers)"
             )
         partners.append(number[to])
     return partners

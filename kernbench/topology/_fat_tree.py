@@ -48,7 +48,8 @@ class FatTree:
 
     def _switch(self, level: int, end: int, i: int) -> int:
         """Switch number `i` of a level above an end."""
-        return self._first[level] + end // self._below[level] * self._up**level + i
+        each: int = self._up**level  # switches of a group
+        return self._first[level] + end // self._below[level] * each + i
 
     def _above(self, level: int, end: int, i: int, j: int) -> int:
         return self._switch(level + 1, end, i + j * self._up**level)

@@ -60,7 +60,8 @@ def clocks_of(config: MachineConfig) -> dict[str, RouterClock]:
     noc, sip_link = config.cube.noc, config.system.sip_link
     links = (
         ("router", noc.link_bw_gbs, noc.header_bytes, noc.router),
-        *((kind, sip_link.bw_gbs, sip_link.header_bytes, sip_link.router) for kind in ("io_noc", "sip_switch")),
+        ("io_noc", sip_link.bw_gbs, sip_link.header_bytes, sip_link.router),
+        ("sip_switch", sip_link.bw_gbs, sip_link.header_bytes, sip_link.router),
     )
     return {
         kind: RouterClock(serialization_ps(config.system.flit_bytes + header_bytes, bw_gbs), router.pipeline)

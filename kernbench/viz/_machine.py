@@ -27,8 +27,9 @@ _Point = tuple[float, float]
 # Labels of the kinds of components; those of links are the names of `LINKS`.
 _LABELS = {
     "host": "Host", "switch": "PCIe switch", "sip": "SIP", "io": "IO chiplet", "pcie_ep": "PCIe endpoint",
-    "io_noc": "IO network", "sip_switch": "SIP switch", "io_cpu": "IO CPU", "cube": "Cube", "router": "Router", "ucie": "UCIe port",
-    "m_cpu": "Cube CPU", "sram": "SRAM", "hbm": "HBM stack", "hbm_ctrl": "HBM slice", "pe": "PE", "pe_cpu": "PE CPU",
+    "io_noc": "IO network", "sip_switch": "SIP switch", "io_cpu": "IO CPU", "cube": "Cube", "router": "Router",
+    "ucie": "UCIe port", "m_cpu": "Cube CPU", "sram": "SRAM", "hbm": "HBM stack", "hbm_ctrl": "HBM slice", "pe": "PE",
+    "pe_cpu": "PE CPU",
     "pe_scheduler": "Scheduler", "pe_dma": "DMA", "pe_mmu": "MMU", "pe_tcm": "TCM", "pe_ipcq": "Message queues",
     "pe_fetch_store": "Fetch and store", "pe_gemm": "Matrix engine", "pe_math": "Vector engine",
 } | {f"{kind}_link": name[0].upper() + name[1:] for kind, name in LINKS.items()}  # fmt: skip
@@ -370,8 +371,7 @@ def _in_sip(node_id: str) -> str:
 
 def _system(machine: Machine, sip: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
     """SIPs on the grid of their network, the host in the west, where the IO chiplets are, SIP switches in the east."""
-    graph = machine.graph
-    sips = graph.sips
+    graph, sips = machine.graph, machine.graph.sips
     w, h = sip["w"], sip["h"]
     gap = 0.22 * min(w, h)
     at = _corners(graph, w + gap, h + gap)
@@ -400,29 +400,10 @@ def _system(machine: Machine, sip: Mapping[str, Any], kinds: Mapping[str, Any]) 
         lane, entry, port = y - 0.56 * gap, x + end[0] + end[2] / 2, switch_y + host_h / 2
         points = ((gap + host_w, port), (bus, port), (bus, lane), (entry, lane), (entry, y + end[1]))
         lines.append(_line("pcie_link", points, naming.SWITCH, naming.pcie_ep(s)))
-    switches, at = _switches(graph, width, height, (host_w, host_h), gap, kinds)
-    boxes += switches
-    if at:
-        width = max(x for x, _ in at) + host_w + gap
-    for s, (x, y) in enumerate(corners):
-        for vertex in graph.sips.neighbours[s]:
-            if vertex >= sips.count:
-                # Along the lane below the package, then straight to the switch.
-                east, lane = max(right for right, _ in corners) + w, y + h + 0.25 * gap
-                end = at[vertex - sips.count]
-                points = (
-                    (x + 0.9 * w, y + h),
-                    (x + 0.9 * w, lane),
-                    (east + 0.3 * gap, lane),
-                    (end[0], end[1] + host_h / 2),
-                )
-                lines.append(_line("sip_link", points, naming.io_noc(s), sips.node_id(vertex)))
-    for number, place in enumerate(at):
-        for vertex in sips.neighbours[sips.count + number]:
-            if vertex > sips.count + number:
-                end = at[vertex - sips.count]
-                points = ((place[0] + host_w, place[1] + host_h / 2), (end[0], end[1] + host_h / 2))
-                lines.append(_line("sip_link", points, sips.node_id(sips.count + number), sips.node_id(vertex)))
+    if sips.levels:
+        more, wires, width = _switches(graph, corners, (width, height), (w, h), (host_w, host_h), kinds)
+        boxes += more
+        lines += wires
     for s, place in enumerate(corners):
         for other, side in graph.sips.neighbours[s].items():
             if s < other < sips.count:
@@ -432,17 +413,32 @@ def _system(machine: Machine, sip: Mapping[str, Any], kinds: Mapping[str, Any]) 
 
 
 def _switches(
-    graph: Graph, left: float, height: float, size: _Point, gap: float, kinds: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], list[_Point]]:
-    """Boxes of the SIP switches and their corners: a column for each level, spread over the height."""
-    boxes, at = list[dict[str, Any]](), list[_Point]()
-    for column, numbers in enumerate(graph.sips.levels):
-        w, h = size[0], min(size[1], 0.8 * height / len(numbers))
-        for i, number in enumerate(numbers):
-            at.append((left + 2 * gap + column * 2 * w, height * (i + 0.5) / len(numbers) - size[1] / 2))
-            rect = at[-1][0], at[-1][1] + (size[1] - h) / 2, w, h
-            boxes.append(_part(naming.sip_switch(number), "sip_switch", kinds, rect))
-    return boxes, at
+    graph: Graph, corners: Sequence[_Point], area: _Point, sip: _Point, size: _Point, kinds: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], float]:
+    """Boxes of the SIP switches, their lines, and the width with them: a column for each level, east of the SIPs."""
+    sips, (left, height), (w, box_h) = graph.sips, area, size
+    boxes, lines = list[dict[str, Any]](), list[dict[str, Any]]()
+    at: dict[int, _Point] = {}  # the middle of the west side of each
+    for column, numbers in enumerate(sips.levels):
+        x, pitch = left + (0.5 + 2 * column) * w, height / len(numbers)
+        for row, number in enumerate(numbers):
+            y = pitch * (row + 0.5)
+            at[sips.count + number] = x, y
+            h = min(box_h, 0.8 * pitch)
+            boxes.append(_part(naming.sip_switch(number), "sip_switch", kinds, (x, y - h / 2, w, h)))
+    east = max(x for x, _ in corners) + sip[0]
+    bus = east + 0.5 * (left - east)
+    for a, near in enumerate(sips.neighbours):
+        for b in near:
+            if a > b:
+                continue
+            points: tuple[_Point, ...] = ((at[a][0] + w, at[a][1]), at[b]) if a in at else ()
+            if not points:
+                # Along the lane below the package, then straight to the switch.
+                start, lane = corners[a][0] + 0.9 * sip[0], corners[a][1] + 1.05 * sip[1]
+                points = ((start, corners[a][1] + sip[1]), (start, lane), (bus, lane), at[b])
+            lines.append(_line("sip_link", points, sips.node_id(a), sips.node_id(b)))
+    return boxes, lines, left + 2 * len(sips.levels) * w
 
 
 def _corners(graph: Graph, pitch_x: float, pitch_y: float) -> list[_Point]:

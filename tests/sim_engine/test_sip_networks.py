@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -109,7 +111,7 @@ def test_two_senders_to_one_receiver_take_twice_as_long():
     [alone] = ends(there, [(0, 2)])
     both = max(ends(there, [(0, 2), (1, 2)]))
     assert both - alone == flits * FLIT_PS
-    assert max(ends(there, [(0, 2), (2, 0)])) == max(ends(there, [(2, 0)]) + [alone])  # each way by itself
+    assert max(ends(there, [(0, 2), (2, 0)])) == max(*ends(there, [(2, 0)]), alone)  # each way by itself
     assert max(ends(there, [(0, 1), (1, 2), (2, 0)])) < alone + FLIT_PS  # to three receivers: nobody waits
 
 
@@ -137,7 +139,7 @@ def test_a_fat_tree_takes_the_fewest_links_and_ports_by_the_destination():
     for a in range(8):
         for b in range(8):
             path = sips.path(a, b)
-            assert all(there in sips.neighbours[here] for here, there in zip(path, path[1:], strict=False))
+            assert all(there in sips.neighbours[here] for here, there in pairwise(path))
     # A level above a switch that has all SIPs below is left out.
     assert [len(level) for level in machine(line(2, "fat_tree")).graph.sips.levels] == [1]
 
