@@ -156,10 +156,11 @@ def _switches(config: MachineConfig) -> Iterator[Fault]:
         return
     keys += ["system.fat_tree.levels", "system.fat_tree.oversubscription"]
     down = tree.oversubscription
-    if tree.levels > 1 and ports % (1 + down):
+    unit = 1 + down
+    if tree.levels > 1 and ports % unit:
         yield _fault(
-            f"system.sip_switch.ports = {ports} must be a multiple of {1 + down}: with system.fat_tree.oversubscription "
-            f"= {down}, {down} of {1 + down} ports lead down; use {max(1, ports // (1 + down)) * (1 + down)}",
+            f"system.sip_switch.ports = {ports} must be a multiple of {unit}: with system.fat_tree.oversubscription = "
+            f"{down}, {down} of {unit} ports lead down; use {max(1, ports // unit) * unit}",
             *keys,
         )
     elif sips.count > (most := ports * (ports - ports_up(ports, down)) ** (tree.levels - 1)):

@@ -21,7 +21,8 @@ class FatTree:
             level = len(self._below) + 1
             self._below.append((ports - self._up) ** level if level < levels else ends)
         self._groups = [-(-ends // below) for below in self._below]
-        sizes = [groups * self._up**level for level, groups in enumerate(self._groups)]
+        self._each: list[int] = [self._up**level for level in range(len(self._groups))]  # switches of a group
+        sizes = [groups * each for groups, each in zip(self._groups, self._each, strict=True)]
         self._first = list(accumulate(sizes, initial=ends))
         self.levels = [range(first - ends, last - ends) for first, last in pairwise(self._first)]
         self.neighbours: list[dict[int, str]] = [{} for _ in range(self._first[-1])]
@@ -29,7 +30,7 @@ class FatTree:
             self._join(end, self._switch(0, end, 0))
         for level, groups in enumerate(self._groups[:-1]):
             for group in range(groups):
-                for i in range(self._up**level):
+                for i in range(self._each[level]):
                     here = self._switch(level, group * self._below[level], i)
                     for j in range(self._up):
                         self._join(here, self._above(level, group * self._below[level], i, j))
@@ -40,19 +41,18 @@ class FatTree:
             return (src,)
         up, i, level = [self._switch(0, src, 0)], 0, 0
         while src // self._below[level] != dst // self._below[level]:
-            j = dst // self._up**level % self._up
+            j = dst // self._each[level] % self._up
             up.append(self._above(level, src, i, j))
-            i, level = i + j * self._up**level, level + 1
-        down = [self._switch(low, dst, i % self._up**low) for low in reversed(range(level))]
+            i, level = i + j * self._each[level], level + 1
+        down = [self._switch(low, dst, i % self._each[low]) for low in reversed(range(level))]
         return (src, *up, *down, dst)
 
     def _switch(self, level: int, end: int, i: int) -> int:
         """Switch number `i` of a level above an end."""
-        each: int = self._up**level  # switches of a group
-        return self._first[level] + end // self._below[level] * each + i
+        return self._first[level] + end // self._below[level] * self._each[level] + i
 
     def _above(self, level: int, end: int, i: int, j: int) -> int:
-        return self._switch(level + 1, end, i + j * self._up**level)
+        return self._switch(level + 1, end, i + j * self._each[level])
 
     def _join(self, a: int, b: int) -> None:
         self.neighbours[a][b] = self.neighbours[b][a] = ""

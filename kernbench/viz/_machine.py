@@ -29,9 +29,9 @@ _LABELS = {
     "host": "Host", "switch": "PCIe switch", "sip": "SIP", "io": "IO chiplet", "pcie_ep": "PCIe endpoint",
     "io_noc": "IO network", "sip_switch": "SIP switch", "io_cpu": "IO CPU", "cube": "Cube", "router": "Router",
     "ucie": "UCIe port", "m_cpu": "Cube CPU", "sram": "SRAM", "hbm": "HBM stack", "hbm_ctrl": "HBM slice", "pe": "PE",
-    "pe_cpu": "PE CPU",
-    "pe_scheduler": "Scheduler", "pe_dma": "DMA", "pe_mmu": "MMU", "pe_tcm": "TCM", "pe_ipcq": "Message queues",
-    "pe_fetch_store": "Fetch and store", "pe_gemm": "Matrix engine", "pe_math": "Vector engine",
+    "pe_cpu": "PE CPU", "pe_scheduler": "Scheduler", "pe_dma": "DMA", "pe_mmu": "MMU", "pe_tcm": "TCM",
+    "pe_ipcq": "Message queues", "pe_fetch_store": "Fetch and store", "pe_gemm": "Matrix engine",
+    "pe_math": "Vector engine",
 } | {f"{kind}_link": name[0].upper() + name[1:] for kind, name in LINKS.items()}  # fmt: skip
 
 

@@ -14,6 +14,9 @@ _SIP_SHAPES = (
     *({"count": n, "topology": "fully_connected"} for n in (3, 4)),
     *({"count": w * h, "topology": "torus_2d", "w": w, "h": h} for w, h in ((2, 2), (1, 3), (3, 2))),
     *({"count": w * h, "topology": "mesh_2d_no_wrap", "w": w, "h": h} for w, h in ((2, 2), (3, 2))),
+    {"count": 8, "topology": "torus_3d", "w": 2, "h": 2, "d": 2},
+    {"count": 4, "topology": "switch"},
+    {"count": 5, "topology": "fat_tree"},
 )
 _UNEVEN_GBS = (0.7, 30.0, 64.0, 77.7, 100.0, 128.0, 205.0, 256.0, 300.0, 1e4)
 _EVEN_GBS = (64.0, 128.0, 256.0, 256.0, 512.0)
@@ -90,6 +93,8 @@ def _any_machine(rng: Random, *, even: bool) -> dict[str, Value]:
         **{f"system.sips.{key}": value for key, value in rng.choice(_SIP_SHAPES).items()},
         "system.sip_link.bw_gbs": gbs(),
         "system.sip_link.latency_ns": ns(60),
+        "system.sip_switch.ports": 4,
+        "system.fat_tree.levels": 3,
         "system.switch.overhead_ns": ns(9),
         "system.pcie.bw_gbs": gbs(),
         "system.pcie.latency_ns": ns(120),

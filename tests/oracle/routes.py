@@ -63,22 +63,34 @@ class Routes:
         return [naming.io_ucie(sip, row, conn), port, *way, node]
 
     def _nocs(self, first: int, last: int) -> list[str]:
-        """M3.5: the fewest links between SIPs; of equals, the next SIP with the lower number, at each SIP."""
-        hops, queue = {last: 0}, deque([last])
+        """M3.5: the fewest links between SIPs; of equals, the next SIP with the lower number, at each SIP.
+
+        Up a fat tree: the port by the destination.
+        """
+        end = naming.io_noc(last)
+        hops, queue = {end: 0}, deque([end])
         while queue:
             here = queue.popleft()
-            for sip in self._sips_beside(here):
-                if sip not in hops:
-                    hops[sip] = hops[here] + 1
-                    queue.append(sip)
-        way = [first]
-        while way[-1] != last:
-            way.append(min(self._sips_beside(way[-1]), key=lambda sip: (hops[sip], sip)))
-        return [naming.io_noc(sip) for sip in way]
+            for node in self._beside(here):
+                if node not in hops:
+                    hops[node] = hops[here] + 1
+                    queue.append(node)
+        way = [naming.io_noc(first)]
+        while way[-1] != end:
+            near = self._beside(way[-1])
+            closer = [node for node in near if hops[node] < hops[way[-1]]]
+            if len(closer) > 1 and naming.parse(way[-1]).kind == "sip_switch":
+                # All ways up are equally short. Before the switch of level l there are l + 1 links.
+                level = len(way) - 2
+                way.append(closer[last // len(closer) ** level % len(closer)])
+            else:
+                way.append(closer[0])
+        return way
 
-    def _sips_beside(self, sip: int) -> list[int]:
-        places = [naming.parse(edge.dst) for edge in self._graph.out(naming.io_noc(sip))]
-        return [place.sip for place in places if place.kind == "io_noc"]
+    def _beside(self, node: str) -> list[str]:
+        """Return the networks of SIPs and the switches that a node has links to, by number."""
+        near = [edge.dst for edge in self._graph.out(node)]
+        return sorted((x for x in near if naming.parse(x).kind in ("io_noc", "sip_switch")), key=naming.natural_key)
 
     def _through_cubes(self, sip: int, cube: int, at: str, goal: int, end: str, conn: int) -> list[str]:
         """M3.2: the routers and ports from router `at` of `cube` to router `end` of cube `goal`."""
