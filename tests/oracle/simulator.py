@@ -35,7 +35,7 @@ def flits_of(nbytes: int, most: int) -> list[int]:
 def header_bytes(machine: Machine, src: str, dst: str) -> int:
     """Return the bytes of the header of each flit over a link (M4.1)."""
     kinds = machine.graph.node(src).kind, machine.graph.node(dst).kind
-    if kinds == ("io_noc", "io_noc"):
+    if set(kinds) <= {"io_noc", "sip_switch"}:
         return machine.config.system.sip_link.header_bytes
     return machine.config.cube.noc.header_bytes if "router" in kinds else 0
 
