@@ -104,7 +104,7 @@ def _links(machine: Machine) -> dict[str, tuple[str, ...]]:
         "sram_link": _rate(cube.sram.bw_gbs),
     }
     if near := graph.sips.neighbours[0]:
-        link = graph.edge(naming.io_noc(0), graph.sips.node_id(min(near)))
+        link = graph.edge(graph.sips.node_id(min(near)), naming.io_noc(0))
         words["sip_link"] = f"{_rate(link.bw_gbs)}, {_ns(ps_to_ns(link.latency_ps))}"
     return {kind: (text,) for kind, text in words.items()}
 
