@@ -209,7 +209,7 @@ def test_no_circle_of_waiting_packets_closes_between_sips(topology, w, h, ties):
     no_circle(sips, w * h, rings_of_two=(topology, w) == ("ring_1d", 2))
 
 
-@pytest.mark.parametrize("sides", [(4, 3, 2), (2, 4, 5), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize("sides", [(5, 3, 2), (2, 4, 5), (2, 2, 2)], ids=str)
 @pytest.mark.parametrize("ties", ["parity", "random"])
 def test_no_circle_of_waiting_packets_closes_in_three_dimensions(sides, ties):
     router = {"system.sip_link.router.flow": "credits", "system.sip_link.router.ties": ties}
