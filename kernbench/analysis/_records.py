@@ -259,10 +259,42 @@ class CommandInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Communication:
+    """One rank's part of a collective or message.
+
+    `name` is torch's: "all_reduce", "send". `group` has the SIPs of the group, of a message its source and target.
+    `nbytes` are those of the rank's input. Each of `tensors` is (name, shape, type, placement), a placement the
+    arguments of its DPPolicy that are not the defaults. `options` are a reduction, the root's number in
+    the group, a tag, or rows by number in the group.
+    """
+
+    name: str
+    group: tuple[int, ...]
+    nbytes: int
+    tensors: tuple[tuple[str, tuple[int, ...], str, tuple[tuple[str, Any], ...]], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+class Operation(NamedTuple):
+    """What the host queued on a SIP: a kernel's launch, or part of a collective (it may launch several kernels).
+
+    `after` are the operations that precede it in its streams, `waited` those that the host had waited for: the latest,
+    as numbers in the order of queueing.
+    """
+
+    sip: int
+    after: tuple[int, ...]
+    waited: tuple[int, ...]
+    communication: Communication | None
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """A kernel launch on one SIP, from the host's message to the last completion.
 
-    `queues` names the installation of the queues that its programs use, "" if they use none.
+    `queues` names the installation of the queues that its programs use, "" if they use none. `operation` is the number
+    of the operation that it is part of, -1 if it was not queued on a device. Its programs run from `begin_ps` to
+    `done_ps`, -1 if unknown.
     """
 
     name: str
@@ -270,6 +302,9 @@ class Launch:
     end_ps: int
     sip: int = -1
     queues: str = ""
+    operation: int = -1
+    begin_ps: int = -1
+    done_ps: int = -1
 
 
 class DramActivity(NamedTuple):
@@ -331,6 +366,7 @@ class Records:
     drams: Mapping[str, DramActivity] = field(default_factory=dict)  # by component
     makespan_ps: int = 0  # time of the last completion; the clock of a run starts at 0
     launches: tuple[Launch, ...] = ()
+    operations: tuple[Operation, ...] = ()
     machine: str = ""  # hash of the machine
     spec: Mapping[str, Any] = field(default_factory=dict)  # the machine as in its file; empty if unknown
     dependencies: Dependencies = field(default_factory=Dependencies, repr=False)
@@ -441,6 +477,7 @@ class Records:
             "schema_version": _SCHEMA_VERSION, "components": self.components, "kinds": self.kinds,
             "commands": [[*_fields(c), c.dtype, c.vector] for c in self.commands], "links": self.links.names,
             "makespan_ps": int(self.makespan_ps), "launches": [astuple(x) for x in self.launches],
+            "operations": [[*x[:3], None if x[3] is None else astuple(x[3])] for x in self.operations],
             "machine": self.machine, "complete": self.complete, "engine": self.engine, "spec": dict(self.spec),
             "nodes": self.dependencies.nodes, "places": self.dependencies.places, "drams": self.drams,
         }  # fmt: skip
@@ -519,6 +556,7 @@ class Records:
         meta["links"] = LinkTable(tuple(meta["links"]), **link_columns)
         meta["commands"] = tuple(_command(*fields) for fields in meta["commands"])
         meta["launches"] = tuple(Launch(*x) for x in meta["launches"])
+        meta["operations"] = tuple(_operation(*_tuples(x)) for x in meta.get("operations", ()))
         meta |= {"components": tuple(meta["components"]), "kinds": tuple(meta["kinds"])}
         return cls(**arrays, **meta)
 
@@ -546,6 +584,14 @@ def _command(
     name: str, sip: int, cube: int, pe: int, shape: list[int], tag: str, dtype: str = "", vector: Iterable[Any] = ()
 ) -> CommandInfo:
     return CommandInfo(name, sip, cube, pe, tuple(shape), tag, dtype, tuple((k, n, size) for k, n, size in vector))
+
+
+def _operation(sip: int, after: Any, waited: Any, communication: Any) -> Operation:
+    return Operation(sip, after, waited, None if communication is None else Communication(*communication))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _fields(command: CommandInfo) -> list[Any]:
