@@ -27,7 +27,7 @@ from kernbench import _engine_selection  # noqa: F401 - selects the engine, befo
 from kernbench._names import found as _found
 
 if TYPE_CHECKING:
-    from kernbench import ccl, errors, ops, pipeline, torch, tp, triton
+    from kernbench import ccl, errors, ops, pipeline, serving, torch, tp, triton
     from kernbench.analysis.compare import compare
     from kernbench.analysis.result import Result
     from kernbench.benches.registry import run
@@ -49,10 +49,9 @@ if TYPE_CHECKING:
     from kernbench.triton_emu.tl_context import TLContext as tl  # noqa: N813 - what a kernel calls it
 
 __all__ = [
-    "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "calibrate", "ccl", "compare", "errors", "explore",
-    "fidelity", "gemm", "load", "load_curve", "ops", "picture", "pipeline", "read", "run", "session", "sweep", "tl",
-    "torch", "tp",
-    "triton",
+    "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "calibrate", "ccl", "compare", "errors",
+    "explore", "fidelity", "gemm", "load", "load_curve", "ops", "picture", "pipeline", "read", "run", "serving",
+    "session", "sweep", "tl", "torch", "tp", "triton",
 ]  # fmt: skip
 
 _WHERE = {
@@ -76,6 +75,7 @@ _WHERE = {
     "pipeline": "",
     "read": "kernbench.sweeps._saved",
     "run": "kernbench.benches.registry",
+    "serving": "",
     "session": "kernbench.runtime_api.context",
     "sweep": "kernbench.sweeps._sweep",
     "tl": "kernbench.triton_emu.tl_context:TLContext",

@@ -39,6 +39,7 @@ LAYERS = (
     ("pipeline",),
     ("triton",),
     ("torch",),
+    ("serving",),
     ("studies",),
     ("benches",),
     ("cli", "notebook"),
