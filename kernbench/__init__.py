@@ -47,11 +47,12 @@ if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
     from kernbench.topology.builder import resolve_topology as load
     from kernbench.triton_emu.tl_context import TLContext as tl  # noqa: N813 - what a kernel calls it
+    from kernbench.viz.report import report
 
 __all__ = [
     "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "calibrate", "ccl", "compare", "errors", "explore",
-    "fidelity", "gemm", "load", "load_curve", "ops", "picture", "read", "run", "session", "sweep", "tl", "torch", "tp",
-    "triton",
+    "fidelity", "gemm", "load", "load_curve", "ops", "picture", "read", "report", "run", "session", "sweep", "tl",
+    "torch", "tp", "triton",
 ]  # fmt: skip
 
 _WHERE = {
@@ -73,6 +74,7 @@ _WHERE = {
     "ops": "",
     "picture": "kernbench.notebook._picture",
     "read": "kernbench.sweeps._saved",
+    "report": "kernbench.viz.report",
     "run": "kernbench.benches.registry",
     "session": "kernbench.runtime_api.context",
     "sweep": "kernbench.sweeps._sweep",
