@@ -36,7 +36,7 @@ _STYLE = f"""
 .kb-report tr > :first-child {{ text-align: left; position: sticky; left: 0; background: var(--bg); max-width: 45vw;
   white-space: normal; overflow-wrap: anywhere; min-width: 9em; }}
 .kb-report .kb-text {{ text-align: left; }}
-.kb-report .kb-share {{ display: block; height: 4px; margin-left: auto; background: {palette.BLUE}; }}
+.kb-report .kb-share {{ display: block; height: 4px; background: {palette.BLUE}; }}
 .kb-report .kb-bars {{ display: grid; grid-template-columns: fit-content(30%) 1fr; gap: 4px 10px;
   align-items: center; }}
 .kb-report .kb-bars > span {{ overflow-wrap: anywhere; }}
@@ -222,9 +222,7 @@ class Report:
         parts = [f"<p>{escape(text)}</p>" for text in said[: len(said) - len(warned)]]
         parts += [f'<p class="kb-warning">{escape(text)}</p>' for text in warned]
         summary = [[escape(cell) for cell in self._summary(name)] for name in self.runs]
-        parts.append(
-            _table(["run", "time [ns]", f"speedup over {self.baseline}", "longest on the critical path"], summary, 3)
-        )
+        parts.append(_table(["run", "time [ns]", "speedup", "longest on the critical path"], summary, 3))
         parts.append(f"<h2>Critical path</h2>{self._bars()}{self._compared('resource', self.paths)}")
         if any(self.stages.values()):
             parts.append(f"<h2>Busy time of stages, mean of the PEs</h2>{self._compared('stage', self.stages)}")
@@ -323,7 +321,9 @@ def report(runs: Iterable[Result | str | Path], baseline: Result | str | Path | 
         raise ArgumentError(f"runs = {runs!s:.80}: must be a list of two runs or more")
     given = list(runs)
     if len(given) < 2:
-        raise ArgumentError(f"a report compares two runs or more, not {len(given)}; add files that `Result.save` wrote")
+        raise ArgumentError(
+            f"a report compares two runs or more, not {len(given)}; add files that result.save(FILE) or kernbench run --out wrote"
+        )
     names = _names(given)
     results, faults, records = _loaded(given)
     if faults:
