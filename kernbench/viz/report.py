@@ -322,7 +322,8 @@ def report(runs: Iterable[Result | str | Path], baseline: Result | str | Path | 
     given = list(runs)
     if len(given) < 2:
         raise ArgumentError(
-            f"a report compares two runs or more, not {len(given)}; add files that result.save(FILE) or kernbench run --out wrote"
+            f"a report compares two runs or more, not {len(given)}; "
+            "add files that result.save(FILE) or kernbench run --out FILE wrote"
         )
     names = _names(given)
     results, faults, records = _loaded(given)
