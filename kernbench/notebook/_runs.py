@@ -27,6 +27,7 @@ _METRICS = {
 }  # fmt: skip
 
 _LONGEST = 200  # characters of a name or note
+_AXIS_PX = 110  # between two axes, at least
 
 
 class RunsTable(anywidget.AnyWidget):
@@ -131,11 +132,10 @@ class RunsTab:
         self.same.value = self._same(runs)
         again = "<p>Change something and run again: the runs are compared here.</p>"
         others = len(history) - len(runs)
-        only = f"<p>Only runs of one workload are compared: {others} of others are not shown.</p>" if others else ""
+        elsewhere = f"{others} run{'s' * (others > 1)} of other workloads"
+        only = f"<p>Only runs of one workload are compared; not shown here: {elsewhere}.</p>" if others else ""
         self.hint.value = NOTHING_RAN if not runs else only + again * (len(runs) == 1)
         self.coordinates.layout.display = "none" if len(runs) < 2 else ""
-        if self._charted is not None:
-            self.draw()
 
     def _follow(self, history: list[Entry]) -> None:
         """Offer the workloads of the history; select that of the form where it changed, else that of a new run."""
@@ -171,6 +171,7 @@ class RunsTab:
         axes = self._axes(self._shown)
         rows = [dict.fromkeys(axis.key for axis in axes) | self._row(entry) for entry in self._shown]
         show_chart(self.coordinates, parallel_coordinates(rows, axes, self.table.a, self.table.b))
+        self.coordinates.children[0].layout.min_width = f"{_AXIS_PX * len(axes)}px"
 
     def _axes(self, runs: list[Entry]) -> list[Axis]:
         """Return what differs among the runs: parameters, fields of the machine, measurements; the time always."""
@@ -237,6 +238,7 @@ class RunsTab:
     def _of_chosen(self, _: object) -> None:
         if not self._refreshing:
             self.refresh()
+            self.draw()
 
     def _chosen(self) -> None:
         if self._refreshing:
