@@ -164,7 +164,7 @@ class Report:
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width">'
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n<title>{escape(self.title)}</title>'
-            f"<style>{_PAGE_STYLE}</style></head>\n<body><h1>{escape(self.title)}</h1>\n{self._html()}\n</body></html>\n"
+            f"<style>{_PAGE_STYLE}</style></head>\n<body><main><h1>{escape(self.title)}</h1>\n{self._html()}\n</main></body></html>\n"
         )
         return write_text(path, page)
 

@@ -37,6 +37,9 @@ def sized(page):
     page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+RUNS = ".kb-runs-table tbody tr"
+
+
 def status(page) -> str:
     return page.text(".kb-pill b")
 
@@ -321,13 +324,10 @@ def test_two_runs_are_compared(page):
     page.until(lambda: "channel_bw_gbs" in page.text(".kb-comparison"), "the comparison")
     assert "%" in page.text(".kb-comparison")
     lines = ".kb-parallel svg .mark-line path"
-    page.until(lambda: len(page.all(lines)) == run_number(page), "a line for each run")
+    page.until(lambda: len(page.all(lines)) == len(page.all(RUNS)) >= 2, "a line for each run of the workload")
     assert not page.severe()
     page.shot("5-compared")
     assert page.wide() <= 0
-
-
-RUNS = ".kb-runs-table tbody tr"
 
 
 def filtered(page, text: str) -> list[float]:
@@ -342,7 +342,7 @@ def filtered(page, text: str) -> list[float]:
 
 
 def test_five_runs_are_filtered_and_named_and_run_and_time_stay_in_sight(page, sized):
-    for bandwidth in ("8", "24", "48", "12"):
+    for bandwidth in ("8", "24", "28", "12"):
         before = len(page.all(RUNS))
         page.type(".kb-cube-hbm-channel_bw_gbs", bandwidth)
         page.until(lambda text=f"{bandwidth}.0": text in page.text(".kb-machine"), "the change")
