@@ -47,10 +47,11 @@ if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
     from kernbench.topology.builder import resolve_topology as load
     from kernbench.triton_emu.tl_context import TLContext as tl  # noqa: N813 - what a kernel calls it
+    from kernbench.viz.report import report
 
 __all__ = [
-    "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "calibrate", "ccl", "compare", "errors",
-    "explore", "fidelity", "gemm", "load", "load_curve", "ops", "picture", "pipeline", "read", "run", "serving",
+    "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "calibrate", "ccl", "compare", "errors", "explore",
+    "fidelity", "gemm", "load", "load_curve", "ops", "picture", "pipeline", "read", "report", "run", "serving",
     "session", "sweep", "tl", "torch", "tp", "triton",
 ]  # fmt: skip
 
@@ -74,6 +75,7 @@ _WHERE = {
     "picture": "kernbench.notebook._picture",
     "pipeline": "",
     "read": "kernbench.sweeps._saved",
+    "report": "kernbench.viz.report",
     "run": "kernbench.benches.registry",
     "serving": "",
     "session": "kernbench.runtime_api.context",

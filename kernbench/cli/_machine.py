@@ -1,4 +1,4 @@
-"""`kernbench list`, `show`, `validate`, `compare` and `new`: names, machines and their files."""
+"""`kernbench list`, `show`, `validate`, `compare`, `report` and `new`: names, machines, saved runs."""
 
 from __future__ import annotations
 
@@ -231,6 +231,31 @@ def compare(before: str, after: str, as_json: bool) -> int:
         echo_json(found.to_dict())
     else:
         echo(repr(found))
+    return 0
+
+
+@click.command(short_help="Compare saved runs of one workload: times, reasons, and what differs.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE FILE...", type=click.Path(exists=True, dir_okay=False))
+@click.option("--baseline", metavar="FILE", help="The run that others are compared with. Default: the first.")
+@click.option("--out", type=NewFile(".html"), help="Also write the report here, as a page that works from disk.")
+@json_option
+def report(files: tuple[str, ...], baseline: str | None, out: Path | None, as_json: bool) -> int:
+    """Compare two or more FILEs of one workload, which `kernbench run --out FILE` or `result.save(FILE)` wrote.
+
+    Prints times, speedups, what is longest on each critical path, and the values that differ. The page has critical
+    paths and stages beside each other, machines and versions, too.
+    """
+    from kernbench.viz import report as viz
+
+    found = viz.report(files, baseline)
+    if out is not None:
+        found.save(out)
+    if as_json:
+        echo_json(found.to_dict())
+    else:
+        echo(repr(found))
+        if out is not None:
+            echo(f"wrote {out}")
     return 0
 
 

@@ -15,7 +15,7 @@ import click
 
 from kernbench import _engine_selection
 from kernbench._interrupts import wait_for_pending
-from kernbench.cli._machine import compare, list_, new, show, validate, why
+from kernbench.cli._machine import compare, list_, new, report, show, validate, why
 from kernbench.cli._options import echo, echo_json, error_record, json_option
 from kernbench.cli._reports import cache, calibrate, fidelity, milestone, sweep
 from kernbench.cli._run import ccl, gemm, probe, run
@@ -129,6 +129,7 @@ for command in (
     run,
     why,
     compare,
+    report,
     gemm,
     ccl,
     list_,

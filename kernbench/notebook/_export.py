@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,9 +34,14 @@ class Export(NamedTuple):
 def export(what: str, entry: Entry, result: Result) -> Export:
     suffix, kind, make = EXPORTS[what]
     try:
-        return Export(f"run{entry.number}{suffix}", make(entry, result), kind)
+        return Export(f"{_file_name(entry)}{suffix}", make(entry, result), kind)
     except ValueError as error:  # a figure without a row to draw
         raise ArgumentError(f"{what}: {error}") from error
+
+
+def _file_name(entry: Entry) -> str:
+    """Name of the run as a file name, or its number."""
+    return re.sub(r"[^\w.-]+", "_", entry.label).strip("._")[:80] or f"run{entry.number}"
 
 
 def code(entry: Entry) -> str:

@@ -150,6 +150,8 @@ def _said(entry: Entry, latency_ns: float) -> Row:
         "overrides": list(entry.overrides),
         "spec": dict(entry.machine.spec),
         "latency_ns": latency_ns,
+        "label": entry.label,
+        "note": entry.note,
     }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench._registry import hint
 from kernbench.analysis.compare import Comparison, compare, machine_changes, value_text
 from kernbench.benches._parameters import ParameterValue
-from kernbench.errors import ConfigError, KernbenchError, StateError
+from kernbench.errors import ArgumentError, ConfigError, KernbenchError, StateError
 from kernbench.notebook._job import READING_RESULT, Options, RunJob, RunOutcome, cached_run, read_log
 from kernbench.notebook._machine_form import MachineForm
 from kernbench.notebook._workloads import Workload, not_here, workloads
@@ -39,7 +39,10 @@ OUTDATED = "outdated"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A run of the history. `key` is its key in the cache, if any; `logged` if its log is there; `row` is its row."""
+    """A run of the history. `key` is its key in the cache, if any; `logged` if its log is there; `row` is its row.
+
+    `label` and `note` are texts of the user.
+    """
 
     number: int
     workload: Workload
@@ -53,6 +56,8 @@ class Entry:
     key: str = ""
     logged: bool = False
     row: Row = field(default_factory=dict, repr=False, compare=False)
+    label: str = ""
+    note: str = ""
 
     @property
     def title(self) -> str:
@@ -398,6 +403,10 @@ class Explorer:
         entry_done = replace(entry, latency_ns=result.latency_ns, seconds=outcome.seconds)
         place = cached_run(entry_done)
         if place is not None:
+            for same in self.history:
+                if same.key == place.key:
+                    entry_done = replace(entry_done, label=same.label, note=same.note)
+            place = replace(place, entry=entry_done)
             # First, so that a run that is displayed as done is stored even if the process ends.
             kept = outcome.made > 0 or place.keep(outcome)
             entry_done = replace(entry_done, key=place.key, logged=kept)
@@ -459,6 +468,7 @@ class Explorer:
                 manifest.overrides,
                 options,
                 result.latency_ns,
+                label=result.name,
             )
             outcome = RunOutcome(replace(result, name=entry.name))
             self._show(Finished(entry, outcome), f"from {name}: {manifest}")
@@ -518,7 +528,7 @@ class Explorer:
                 entry = Entry(
                     self._runs + 1, workload, said["values"], machine, said["source"], tuple(said["overrides"]),
                     Options(**said["options"]), float(said["latency_ns"]), point.seconds, key,
-                    point.log is not None, point.row,
+                    point.log is not None, point.row, str(said.get("label", "")), str(said.get("note", "")),
                 )  # fmt: skip
             except (ConfigError, LookupError, TypeError, ValueError):
                 continue
@@ -539,7 +549,26 @@ class Explorer:
                 self.baseline = None
         self._changed()
 
+    def annotate(self, number: int, changes: dict[str, Any]) -> None:
+        """Set `label` or `note` of a run, also where the same run is in the history again, and in the cache."""
+        with self._lock:
+            [entry] = [x for x in self.history if x.number == number]
+            same = {x.number for x in self.history if x.number == number or (entry.key and x.key == entry.key)}
+            self.history = [replace(x, **changes) if x.number in same else x for x in self.history]
+            finished = self.state.finished
+            if finished is not None and finished.why is not None and finished.entry.number in same:
+                entry_now = replace(finished.entry, **changes)
+                self.state = replace(self.state, finished=replace(finished, entry=entry_now))
+        cache = default_cache() if not self.form.page else None  # visitors of a page share its cache
+        if cache is not None and entry.key:
+            cache.annotate(entry.key, {"run": changes})
+        self._changed()
+
     def compared(self, after: Entry, before: Entry) -> Comparison:
+        """Compare two runs of one workload; an ArgumentError for others."""
+        if after.workload.name != before.workload.name:
+            said = " and ".join(f"run {x.number} is of {x.workload.name}" for x in (before, after))
+            raise ArgumentError(f"{said}: only runs of one workload are compared")
         return compare(self.result_of(before), self.result_of(after))
 
     def _keep(self, entry: Entry, result: Result) -> None:

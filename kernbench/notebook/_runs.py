@@ -1,4 +1,4 @@
-"""Runs side by side: a table, parallel coordinates, and the comparison of two."""
+"""Runs of one workload side by side: a table, parallel coordinates, and the comparison of two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import traitlets
 from kernbench.analysis.compare import machine_changes
 from kernbench.errors import KernbenchError
 from kernbench.notebook._machine_form import value_at
-from kernbench.notebook._style import HERE, NOTHING_RAN, button, column, message_html, show_chart
+from kernbench.notebook._style import HERE, NOTHING_RAN, button, column, labelled_row, message_html, show_chart
 from kernbench.sweeps._energy_area import energy_columns, machine_columns
 from kernbench.sweeps._measure import row_of
 from kernbench.viz._fields import fields, parameter_label
@@ -26,9 +26,12 @@ _METRICS = {
     "latency_ns": "Time [ns]", "energy_uj": "Energy [µJ]", "hbm_bytes": "HBM traffic [B]", "area_mm2": "Area [mm²]",
 }  # fmt: skip
 
+_LONGEST = 200  # characters of a name or note
+_AXIS_PX = 110  # between two axes, at least
+
 
 class RunsTable(anywidget.AnyWidget):
-    """A table of runs, sorted by its columns, with a selection of two runs."""
+    """A table of runs, sorted and filtered by its columns, with names, notes and a selection of two runs."""
 
     _esm = HERE / "runs.js"
     columns: traitlets.List[Any] = traitlets.List().tag(sync=True)
@@ -42,17 +45,26 @@ class RunsTab:
         self._explorer, self._on_pair = explorer, on_pair
         self._metrics: dict[int, dict[str, Any]] = {}
         self._shown: list[Entry] = []
+        self._drawn: object = None
+        self._followed: tuple[str, int] = ("", 0)  # the workload of the form, and the last run
         self._charted: object = None
         self._refreshing = False
         self.table = RunsTable()
         self.table.add_class("kb-history")
         self.hint = widgets.HTML(NOTHING_RAN)
+        self.of = widgets.Dropdown(tooltip="whose runs are shown and compared")
+        self.of.observe(self._of_chosen, "value")
+        self.of_row = labelled_row("Runs of", self.of, long=True)
+        self.of_row.add_class("kb-runs-of").layout.display = "none"
+        self.same = widgets.HTML().add_class("kb-same")
         self.comparison = widgets.HTML().add_class("kb-comparison")
         self.coordinates = widgets.Box().add_class("kb-parallel")
         self.both = widgets.Checkbox(
             description="Show A and B in the timeline", indent=False, tooltip="B, with A to compare it with"
         ).add_class("kb-both")
-        self.clear = button("Clear history", "Delete all runs", "trash", lambda: self._ask(list(self._shown)))
+        self.clear = button(
+            "Clear history", "Delete all runs", "trash", lambda: self._ask(list(self._explorer.history))
+        )
         self.clear.layout.align_self = "flex-start"
         self.clear.layout.display = self.both.layout.display = "none"
         self.question = widgets.HTML()
@@ -65,8 +77,9 @@ class RunsTab:
         self.table.observe(lambda _: self._chosen(), ["a", "b"])
         self.both.observe(lambda _: self._on_pair(), "value")
         self.root = column(
-            self.hint, self.table, self.clear, self.confirm, self.both, self.coordinates, self.comparison, name="kb-tab"
-        )
+            self.hint, self.of_row, self.table, self.same, self.clear, self.confirm, self.both, self.coordinates,
+            self.comparison, name="kb-tab",
+        )  # fmt: skip
 
     @property
     def pair(self) -> tuple[Entry, Entry] | None:
@@ -74,25 +87,32 @@ class RunsTab:
         return (a, b) if self.both.value and a is not None and b is not None else None
 
     def refresh(self) -> None:
-        """Display the current history; may be called from any thread."""
-        runs = list(self._explorer.history)
+        """Display the runs of a workload; may be called from any thread."""
+        history = list(self._explorer.history)
         kept = {entry.number for entry in self._explorer.with_results()}
-        if runs == self._shown:
+        self._follow(history)
+        if (history, self.of.value) == self._drawn:
             return
-        self._shown = runs
-        self.clear.layout.display = "" if runs else "none"
+        self._drawn = (history, self.of.value)
+        before = [entry.number for entry in self._shown]
+        self._shown = runs = [entry for entry in history if entry.workload.name == self.of.value]
+        self.clear.layout.display = "" if history else "none"
         self._ask([])
         for entry in runs:
             if entry.number not in self._metrics:
                 self._metrics[entry.number] = self._measured(entry)
         self._refreshing = True
         axes, rows = self._axes(runs), [self._row(entry) for entry in runs]
+        first = (Axis("run", "Run"), Axis("latency_ns", _METRICS["latency_ns"]), Axis("label", "Name"))
+        varied = (axis for axis in axes if axis.key != "latency_ns")
+        axes = [*first, *varied, Axis("note", "Notes"), Axis("took_s", "Simulated in [s]")]
         with self.table.hold_sync():
             self.table.columns = [
                 {
                     "key": axis.key,
                     "title": axis.title,
                     "number": all(isinstance(row.get(axis.key), int | float | None) for row in rows),
+                    "edit": axis.key in ("label", "note"),
                 }
                 for axis in axes
             ]
@@ -105,45 +125,78 @@ class RunsTab:
                 }
                 for row in rows
             ]
-            finished, baseline = self._explorer.state.finished, self._explorer.baseline
-            last = finished.entry.number if finished is not None else 0  # the compared log is read, so not before
-            earlier = [number for number in sorted(kept) if number != last]
-            self.table.b = last
-            self.table.a = baseline.number if baseline else (earlier or [0])[-1] if last else 0
+            if [entry.number for entry in runs] != before:  # not only a name or note
+                self._select(sorted(kept & {entry.number for entry in runs}))
         self._refreshing = False
         self._compare()
+        self.same.value = self._same(runs)
         again = "<p>Change something and run again: the runs are compared here.</p>"
-        self.hint.value = NOTHING_RAN if not runs else again if len(runs) == 1 else ""
+        others = len(history) - len(runs)
+        elsewhere = f"{others} run{'s' * (others > 1)} of other workloads"
+        only = f"<p>Only runs of one workload are compared; not shown here: {elsewhere}.</p>" if others else ""
+        self.hint.value = NOTHING_RAN if not runs else only + again * (len(runs) == 1)
+        self.coordinates.layout.display = "none" if len(runs) < 2 else ""
+
+    def _follow(self, history: list[Entry]) -> None:
+        """Offer the workloads of the history; select that of the form where it changed, else that of a new run."""
+        names = [*dict.fromkeys(entry.workload.name for entry in reversed(history))]
+        form, last = self._explorer.workload.name, history[-1].number if history else 0
+        before, self._followed = self._followed, (form, last)
+        wanted = self.of.value
+        if form != before[0] and form in names:
+            wanted = form
+        elif (names and last != before[1]) or wanted not in names:
+            wanted = names[0] if names else None
+        if (tuple(names), wanted) == (self.of.options, self.of.value):
+            return
+        self._refreshing = True
+        with self.of.hold_sync():
+            self.of.options, self.of.value = tuple(names), wanted
+        self._refreshing = False
+        self.of_row.layout.display = "" if len(names) > 1 else "none"
+
+    def _select(self, kept: list[int]) -> None:
+        """Select the last run as B, and the baseline or the run before as A; nothing before a run, as logs are read."""
+        finished, baseline = self._explorer.state.finished, self._explorer.baseline
+        last = finished.entry.number if finished is not None and finished.entry.number in kept else 0
+        earlier = [0, *(number for number in kept if number != last)][-1] if last else 0
+        self.table.b = last
+        self.table.a = baseline.number if baseline is not None and baseline.number in kept else earlier
 
     def draw(self) -> None:
-        seen = (len(self._shown), self.table.a, self.table.b)
+        seen = (self._drawn, self.table.a, self.table.b)
         if len(self._shown) < 2 or self._charted == seen:
             return
         self._charted = seen
-        axes = [axis for axis in self._axes(self._shown) if axis.key not in ("run", "took_s")]
+        axes = self._axes(self._shown)
         rows = [dict.fromkeys(axis.key for axis in axes) | self._row(entry) for entry in self._shown]
         show_chart(self.coordinates, parallel_coordinates(rows, axes, self.table.a, self.table.b))
+        self.coordinates.children[0].layout.min_width = f"{_AXIS_PX * len(axes)}px"
 
     def _axes(self, runs: list[Entry]) -> list[Axis]:
-        found = [Axis("run", "Run")]
-        if len({entry.workload.name for entry in runs}) > 1:
-            found.append(Axis("workload", "Workload"))
-        names = dict.fromkeys(name for entry in runs for name in entry.values)
-        found += [
-            Axis(name, parameter_label(name)) for name in names if len({str(x.values.get(name)) for x in runs}) > 1
-        ]
+        """Return what differs among the runs: parameters, fields of the machine, measurements; the time always."""
+        found = [Axis(name, parameter_label(name)) for name, values in _values(runs).items() if len(values) > 1]
         paths = dict.fromkeys(
             change.field for entry in runs[1:] for change in machine_changes(runs[0].machine.spec, entry.machine.spec)
         )
         found += [Axis(path, _titled(path)) for path in paths]
-        found += [
+        return found + [
             Axis(key, title) for key, title in _METRICS.items()
             if key == "latency_ns" or len({self._metrics[x.number].get(key) for x in runs}) > 1
         ]  # fmt: skip
-        return [*found, Axis("took_s", "Simulated in [s]")]
+
+    def _same(self, runs: list[Entry]) -> str:
+        """Parameters with the same value in all runs, folded."""
+        found = {name: values for name, values in _values(runs).items() if len(values) == 1}
+        if len(runs) < 2 or not found:
+            return ""
+        said = ", ".join(f"{parameter_label(name)} = {value}" for name, values in found.items() for value in values)
+        summary = f"The same in all {len(runs)} runs: {len(found)} parameter{'s' * (len(found) > 1)}"
+        return f"<details><summary>{summary}</summary>{escape(said)}</details>"
 
     def _row(self, entry: Entry) -> dict[str, Any]:
-        row: dict[str, Any] = {"run": entry.number, "title": entry.title, "workload": entry.workload.name}
+        title = f"{entry.label}: {entry.title}" if entry.label else entry.title
+        row: dict[str, Any] = {"run": entry.number, "title": title, "label": entry.label, "note": entry.note}
         row |= entry.values
         for path in fields():
             value = value_at(entry.machine.spec, path)
@@ -160,7 +213,11 @@ class RunsTab:
         return {key: row[key] for key in _METRICS if key in row}
 
     def _received(self, _: RunsTable, message: dict[str, Any], _buffers: object) -> None:
-        if message.get("do") == "delete":
+        if message.get("do") == "annotate":
+            known = {entry.number for entry in self._shown}  # the run may have been deleted meanwhile
+            if message["run"] in known and message["key"] in ("label", "note"):
+                self._explorer.annotate(message["run"], {message["key"]: str(message["value"]).strip()[:_LONGEST]})
+        elif message.get("do") == "delete":
             self._ask([entry for entry in self._shown if entry.number == message["run"]])
 
     def _ask(self, entries: list[Entry]) -> None:
@@ -178,6 +235,11 @@ class RunsTab:
         if self._asked:
             self._explorer.delete(*self._asked)
 
+    def _of_chosen(self, _: object) -> None:
+        if not self._refreshing:
+            self.refresh()
+            self.draw()
+
     def _chosen(self) -> None:
         if self._refreshing:
             return
@@ -191,7 +253,7 @@ class RunsTab:
 
     def _compared(self) -> tuple[Entry | None, Entry | None]:
         """Look up A and B; None if one is not stored, or both are the same."""
-        by_number = {entry.number: entry for entry in self._explorer.with_results()}
+        by_number = {entry.number: entry for entry in self._explorer.with_results() if entry in self._shown}
         a, b = by_number.get(self.table.a), by_number.get(self.table.b)
         return (None, None) if a is b else (a, b)
 
@@ -205,6 +267,12 @@ class RunsTab:
             self.comparison.value = self._explorer.compared(b, a)._repr_html_()
         except KernbenchError as error:
             self.comparison.value = message_html(str(error), wrong=True)
+
+
+def _values(runs: list[Entry]) -> dict[str, set[str]]:
+    """All values of each parameter."""
+    names = dict.fromkeys(name for entry in runs for name in entry.values)
+    return {name: {str(entry.values.get(name)) for entry in runs} for name in names}
 
 
 def _titled(path: str) -> str:

@@ -214,6 +214,11 @@ class Cache:
         with _passed_over("write"), self._open() as database:
             database.execute("INSERT OR REPLACE INTO logs VALUES (?, ?, ?)", (key, json.dumps(notes), log))
 
+    def annotate(self, key: str, changes: Row) -> None:
+        """Merge `changes` into the notes on a point; without effect on a point that has none."""
+        with _passed_over("write"), self._open() as database:
+            database.execute("UPDATE logs SET notes = json_patch(notes, ?) WHERE key = ?", (json.dumps(changes), key))
+
     @contextmanager
     def writer(self) -> Iterator[Put]:
         """Yield a `put` for many rows: opening and closing the file costs more than a row."""

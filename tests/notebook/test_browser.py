@@ -37,6 +37,9 @@ def sized(page):
     page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+RUNS = ".kb-runs-table tbody tr"
+
+
 def status(page) -> str:
     return page.text(".kb-pill b")
 
@@ -321,10 +324,50 @@ def test_two_runs_are_compared(page):
     page.until(lambda: "channel_bw_gbs" in page.text(".kb-comparison"), "the comparison")
     assert "%" in page.text(".kb-comparison")
     lines = ".kb-parallel svg .mark-line path"
-    page.until(lambda: len(page.all(lines)) == run_number(page), "a line for each run")
+    page.until(lambda: len(page.all(lines)) == len(page.all(RUNS)) >= 2, "a line for each run of the workload")
     assert not page.severe()
     page.shot("5-compared")
     assert page.wide() <= 0
+
+
+def filtered(page, text: str) -> list[float]:
+    """Return the times [ns] of the runs that meet a filter."""
+    page.run(
+        """const filter = document.querySelector(".kb-filter");
+        filter.value = arguments[0];
+        filter.dispatchEvent(new Event("input"));""",
+        text,
+    )
+    return [float(cell.text.replace(",", "")) for cell in page.all(f"{RUNS} [data-of=latency_ns]")]
+
+
+def test_five_runs_are_filtered_and_named_and_run_and_time_stay_in_sight(page, sized):
+    for bandwidth in ("8", "24", "28", "12"):
+        before = len(page.all(RUNS))
+        page.type(".kb-cube-hbm-channel_bw_gbs", bandwidth)
+        page.until(lambda text=f"{bandwidth}.0": text in page.text(".kb-machine"), "the change")
+        page.until(lambda n=before: len(page.all(RUNS)) > n or page.click("button.kb-run"), "its row")
+    page.until(lambda: status(page) == "done", "the last run")
+    times = filtered(page, "")
+    middle = sorted(times)[len(times) // 2]
+    assert len(times) >= 5
+    assert filtered(page, f"time < {middle}, hbm > 1") == [x for x in times if x < middle]
+    assert filtered(page, "no such text") == []
+    assert "No run meets the filter" in page.text(".kb-history")
+    filtered(page, "")
+    page.type(f"{RUNS}:last-child td[data-of=label]", "the first")
+    page.until(lambda: len(filtered(page, "the first")) == 1, "the run by its name")
+    filtered(page, "")
+    sized(390)
+    page.run("document.querySelector('.kb-runs').scrollLeft = 200")
+    page.frame()
+    left = page.one(".kb-runs").rect["x"]
+    run, time, name = (page.one(f"{RUNS} [data-of={key}]").rect["x"] for key in ("run", "latency_ns", "label"))
+    assert left < run < time
+    assert name < time, "scrolled below the others"
+    assert page.wide() <= 0
+    page.shot("6-five-runs")
+    assert not page.severe()
 
 
 def test_a_long_run_is_seen_growing_and_ends_when_told(page):
@@ -364,3 +407,23 @@ def test_the_page_asks_nobody_else_for_anything(page, web):
     urls = page.requests()
     assert urls
     assert not [url for url in urls if not url.startswith((web.partition("?")[0], "data:", "blob:"))]
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_report_of_five_runs_fits_a_window(driver, tmp_path, width):
+    import kernbench as kb
+    from tests.notebook.browser import Page
+
+    machine = kb.load("preset:small")
+    runs = [kb.run("gemm-single-pe", machine.with_({"system.pcie.latency_ns": ns})).result for ns in range(20, 120, 20)]
+    page = Page(driver, "report")
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    )
+    page.open(kb.report(runs).save(tmp_path / "report.html").as_uri())
+    assert len(page.all(".kb-bar")) == 5
+    assert page.wide() <= 0
+    assert not page.axe("html")
+    page.shot(f"{width}")
+    assert not page.severe()
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

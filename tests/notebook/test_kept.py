@@ -325,6 +325,31 @@ def test_the_history_of_an_earlier_process_is_there_and_its_results_are_read_on_
     assert there.runs_by_itself, "how long it took is known, too"
 
 
+def test_names_and_notes_are_in_the_next_process_and_after_the_run_is_simulated_again():
+    first = explorer()
+    run(first)
+    first.annotate(1, {"label": "baseline"})
+    first.annotate(1, {"note": "of the paper"})
+    there = restored()
+    (entry,) = there.history
+    assert (entry.label, entry.note) == ("baseline", "of the paper")
+    assert there.result_of(entry).latency_ns == entry.latency_ns, "the log is there, too"
+    run(first, again=True)
+    assert [(x.number, x.label) for x in first.history] == [(1, "baseline"), (2, "baseline")]
+    first.annotate(2, {"label": ""})
+    assert [(x.label, x.note) for x in (*first.history, *restored().history)] == [("", "of the paper")] * 3
+
+
+def test_visitors_of_a_page_name_runs_for_themselves(monkeypatch):
+    run(explorer())
+    page = explorer()
+    run(page)
+    monkeypatch.setattr(page.form, "page", True)
+    page.annotate(1, {"label": "mine"})
+    assert page.history[0].label == "mine"
+    assert restored().history[0].label == ""
+
+
 def test_runs_are_deleted_from_history_and_cache(cache):
     one = explorer()
     run(one)

@@ -47,7 +47,7 @@ def test_what_it_ran_is_chosen_and_its_result_is_current(made):
     assert explorer.current
     assert explorer.result.records.digest() == result.records.digest()
     assert explorer.history[-1].title == entry.title
-    assert explorer.history[-1].name == f"#1 {entry.title}"
+    assert (explorer.history[-1].name, explorer.history[-1].label) == (f"#1 {entry.title}", "run1")
     assert (explorer.form.machine.hash, explorer.form.overrides()) == (entry.machine.hash, ["cube.ucie.port_ns=4"])
     assert (explorer.values["m"], explorer.options) == (32, entry.options)
     assert explorer.state.message.startswith("from run1.npz: study gemm")

@@ -12,9 +12,10 @@ import pytest
 
 import kernbench as kb
 from kernbench.analysis._what_if import _graph
+from kernbench.errors import ArgumentError
 from kernbench.notebook import LiveRun, TopologyPicker, explore
 from kernbench.notebook import _model as model
-from kernbench.notebook._export import EXPORTS
+from kernbench.notebook._export import EXPORTS, export
 from kernbench.notebook._panels import WHOLE, _why_html
 from kernbench.notebook._runs import RunsTab
 from kernbench.notebook._serve import _PAGE
@@ -353,6 +354,59 @@ def test_runs_are_side_by_side_and_two_are_compared(ran):
     assert (runs.table.a, runs.table.b) == (1, 4), "A stays, B is the last run"
     runs.table.b = 1
     assert text(runs.comparison) == "", "a run is not compared with itself"
+
+
+def test_only_runs_of_one_workload_are_side_by_side(ran):
+    runs = ran.tabs.runs
+    assert runs.of_row.layout.display == "none", "there is one workload"
+    run_again(ran, "cube.hbm.channel_bw_gbs", "16")
+    ran.workload.workload.value = "copies"
+    assert runs.of.value == "study gemm", "nothing of the other to show"
+    ran.bar.run.click()
+    assert ran.explorer.wait(LONG_S)
+    assert (runs.of.value, runs.of.options, runs.of_row.layout.display) == ("copies", ("copies", "study gemm"), "")
+    assert [row["run"] for row in runs.table.rows] == [3]
+    assert (runs.table.a, runs.table.b, runs.pair, text(runs.comparison)) == (0, 3, None, "")
+    assert "not shown here: 2 runs of other workloads" in text(runs.hint)
+    assert runs.coordinates.layout.display == "none"
+    runs.of.value = "study gemm"
+    assert [row["run"] for row in runs.table.rows] == [1, 2]
+    assert {"m", "count"} & {column["key"] for column in runs.table.columns} == set()
+    assert "The same in all 2 runs: 5 parameters" in text(runs.same)
+    assert "Rows of A and C (M) = 64" in text(runs.same)
+    runs.table.a, runs.table.b = 1, 2
+    assert re.search(r"#1 .* #2 ", text(runs.comparison))
+    ran.workload.workload.value = "study gemm"
+    ran.workload.workload.value = "copies"
+    assert runs.of.value == "copies", "the form is followed"
+    runs.clear.click()
+    assert "all 3 runs" in runs.question.value, "of all workloads"
+
+
+def test_runs_of_two_workloads_are_not_compared(ran):
+    ran.workload.workload.value = "copies"
+    ran.bar.run.click()
+    assert ran.explorer.wait(LONG_S)
+    gemm, copies = ran.explorer.history
+    with pytest.raises(ArgumentError, match="run 1 is of study gemm and run 2 is of copies: only runs of one workload"):
+        ran.explorer.compared(copies, gemm)
+
+
+def test_a_run_is_named_where_it_is_shown(ran):
+    run_again(ran, "cube.hbm.channel_bw_gbs", "16")
+    runs = ran.tabs.runs
+    runs.table.a, runs.table.b = 2, 1
+    assert [column["key"] for column in runs.table.columns][:3] == ["run", "latency_ns", "label"]
+    for key, value in (("label", " half the bandwidth "), ("note", "n" * 300), ("run", "7")):
+        runs.table._handle_custom_msg({"do": "annotate", "run": 2, "key": key, "value": value}, [])
+    row = runs.table.rows[1]
+    assert (row["run"], row["text"]["label"], row["text"]["note"]) == (2, "half the bandwidth", "n" * 200)
+    assert (runs.table.a, runs.table.b) == (2, 1), "what is compared stays"
+    assert export("machine file", ran.explorer.state.finished.entry, ran.result).name == (
+        "half_the_bandwidth-topology.yaml"
+    )
+    runs.table._handle_custom_msg({"do": "annotate", "run": 9, "key": "label", "value": "of none"}, [])
+    assert [row["text"]["label"] for row in runs.table.rows] == ["", "half the bandwidth"]
 
 
 def test_two_runs_are_shown_in_one_timeline(ran):
