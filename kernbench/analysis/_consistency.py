@@ -10,6 +10,7 @@ import numpy as np
 
 from kernbench.analysis._records import (
     _LINK_COLUMNS,
+    ALLOCATIONS,
     ARRIVED,
     BEGIN,
     CREDIT,
@@ -61,6 +62,7 @@ def check_records(records: Records) -> None:
         _check_column("component_busy_ps", records.component_busy_ps, np.int64, (len(records.components),))
     _check_moves(records)
     _check_waits(records)
+    _check_allocations(records)
     _check_causes(records)
     _check_commands(records)
     for kind, engine in STAGE_ENGINES.items():
@@ -164,6 +166,13 @@ def _check_waits(records: Records) -> None:
         _check_column(f"wait_{name}", waits[name][1:], dtype, (max(0, n - 1),), *ends.get(name, (0, _MOST)))
     if (waits["before"][1:] >= np.arange(1, max(1, n))).any():
         raise ValueError("a wait is before the one that it follows")
+
+
+def _check_allocations(records: Records) -> None:
+    allocations, places = records.dependencies.allocations, len(records.dependencies.places)
+    n, ends = len(allocations["t_ps"]), {"place": (0, places), "nbytes": (-_MOST, _MOST)}
+    for name, dtype in ALLOCATIONS.items():
+        _check_column(f"allocation_{name}", allocations[name], dtype, (n,), *ends.get(name, (0, _MOST)))
 
 
 def _check_causes(records: Records) -> None:

@@ -42,6 +42,8 @@ TRANSFERS = {
 # Waits of transfers on their routes: the previous wait (0 for none), the link, the transfer in front (-1 if the log
 # does not contain it), and the duration. Row 0 stands for no wait.
 WAITS = {"before": np.int32, "link": np.int32, "front": np.int32, "ps": np.int64}
+# Bytes of a memory that were allocated at `t_ps`, with those for their alignment; negative when they were freed.
+ALLOCATIONS = {"t_ps": np.int64, "place": np.int32, "nbytes": np.int64}
 
 
 class Transfer(NamedTuple):
@@ -137,6 +139,7 @@ class Dependencies:
     causes: np.ndarray = field(default_factory=partial(_no_rows, 2))
     sent: np.ndarray = field(default_factory=partial(_no_rows, 2))
     waits: dict[str, np.ndarray] = field(default_factory=lambda: _none(WAITS))
+    allocations: dict[str, np.ndarray] = field(default_factory=lambda: _none(ALLOCATIONS))
 
     @property
     def issued(self) -> np.ndarray:
@@ -182,6 +185,7 @@ class Dependencies:
             **{f"step_{name}": column for name, column in self.steps.items()},
             **{f"path_{name}": column for name, column in self.paths.items()},
             **{f"wait_{name}": column for name, column in self.waits.items()},
+            **{f"allocation_{name}": column for name, column in self.allocations.items()},
             "causes": self.causes,
             "sent": self.sent,
         }
@@ -200,16 +204,17 @@ class Dependencies:
         links = {(a, b): value for (a, b), value in zip(ends, values, strict=True)}
         order = {name: arrays.pop(f"command_{name}") for name in _ORDER}
         tables = {name: arrays.pop(name) for name in ("stages", "causes", "sent")}
-        steps, paths, waits = (
+        steps, paths, waits, allocations = (
             {name: arrays.pop(f"{table}_{name}") for name in columns}
-            for table, columns in (("step", STEPS), ("path", STAGE_PATHS), ("wait", WAITS))
+            for table, columns in (("step", STEPS), ("path", STAGE_PATHS), ("wait", WAITS), ("allocation", ALLOCATIONS))
         )
         return cls(
-            transfers, nodes, routes, links, **order, **tables, steps=steps, places=places, paths=paths, waits=waits
-        )
+            transfers, nodes, routes, links, **order, **tables, steps=steps, places=places, paths=paths, waits=waits,
+            allocations=allocations,
+        )  # fmt: skip
 
 
-_SCHEMA_VERSION = 11
+_SCHEMA_VERSION = 12
 LOG_COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
@@ -225,6 +230,7 @@ _TYPES = {
     **{f"step_{name}": dtype for name, dtype in STEPS.items()},
     **{f"path_{name}": dtype for name, dtype in STAGE_PATHS.items()},
     **{f"wait_{name}": dtype for name, dtype in WAITS.items()},
+    **{f"allocation_{name}": dtype for name, dtype in ALLOCATIONS.items()},
     **dict.fromkeys(("route_nodes", "route_lengths", "hop_ends"), np.int32),
     **dict.fromkeys(("component_busy_ps", "stages", "causes", "sent"), np.int64), "meta": np.uint8,
 }  # fmt: skip
@@ -488,7 +494,7 @@ class Records:
             mode, certified = meta.pop("mode"), meta.pop("certified")
             if mode == "fast" and not certified:
                 raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
-        elif version not in (4, 5, 6, 7, 8, 9, 10, _SCHEMA_VERSION):
+        elif version not in (*range(4, 12), _SCHEMA_VERSION):
             raise ConfigError(f"{path}: schema_version = {version} must be {_SCHEMA_VERSION}; run the bench again")
         if version < 5:
             arrays["stages"] = _no_rows(len(StageWork._fields))
@@ -505,6 +511,8 @@ class Records:
             arrays["hop_cycle_ps"] = np.zeros(len(arrays["hop_ends"]), np.int64)
             arrays["move_wait"] = np.full(len(arrays["move_key"]), -1, np.int32)
             arrays |= {f"wait_{name}": column for name, column in _none(WAITS).items()}
+        if version < 12:
+            arrays |= {f"allocation_{name}": column for name, column in _none(ALLOCATIONS).items()}
         meta["drams"] = {name: DramActivity(*values) for name, values in meta.get("drams", {}).items()}
         link_columns = {name: arrays.pop(f"link_{name}") for name in _LINK_COLUMNS}
         meta["dependencies"] = Dependencies.take(arrays, tuple(meta.pop("nodes")), tuple(meta.pop("places", ("",))))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from kernbench.analysis._critical_path import CriticalPath
     from kernbench.analysis._what_if import Prediction, Tornado
+    from kernbench.analysis.occupancy import Occupancy
     from kernbench.analysis.why import Why
 
 
@@ -130,6 +131,25 @@ class Result:
         ['start_ns', 'end_ns', 'resource', 'kind', 'what', 'because', 'behind', 'row']
         """
         return self.why().path
+
+    @cached_property
+    def occupancy(self) -> Occupancy:
+        """What was in use when: outstanding requests, slots of queues and bytes of memories, as step functions.
+
+        An iterable of tracks, and a table. Each track has its component, quantity, times [ps] and values.
+
+        Examples
+        --------
+        >>> import kernbench as kb
+        >>> occupancy = kb.run("gemm-single-pe", "preset:small", log="tile").result.occupancy
+        >>> sorted({track.quantity for track in occupancy})
+        ['allocated', 'reads', 'requests', 'writes']
+        >>> list(occupancy.to_pandas())
+        ['component', 'quantity', 't_ns', 'value']
+        """
+        from kernbench.analysis.occupancy import occupancy
+
+        return occupancy(self.records)
 
     @cached_property
     def explained(self) -> Why | str:
@@ -333,7 +353,7 @@ class Result:
         return ax
 
     def trace(self, path: str | Path) -> Path:
-        """Write the run as Chrome trace events, for ui.perfetto.dev: a track per component, transfers as flows."""
+        """Write the run as Chrome trace events, for ui.perfetto.dev: components as tracks, flows, `occupancy`."""
         from kernbench.analysis.trace import write_trace
 
         return write_trace(self.records, path)

@@ -1,4 +1,4 @@
-"""A run as Chrome trace events, for ui.perfetto.dev: a track per component, transfers and messages as flows.
+"""A run as Chrome trace events, for ui.perfetto.dev: a track per component, flows and counters.
 
 Overlapping work of a component (outstanding requests, launches) is spread over as many tracks as it needs.
 """
@@ -16,6 +16,7 @@ from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, Reco
 from kernbench.analysis._stages import ENGINE_KINDS, LANES, PE_KINDS, STAGE_KINDS, STAGE_OF
 from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis.breakdown import whole_composites
+from kernbench.analysis.occupancy import QUANTITIES, occupancy
 from kernbench.config._files import write_text
 
 _Event = dict[str, Any]
@@ -29,6 +30,7 @@ class Tracks:
     def __init__(self) -> None:
         self._slices: dict[str, list[_Event]] = {}
         self._flows: list[tuple[_Event, _Event, str]] = []
+        self._counters: list[tuple[str, str, _Event]] = []
 
     def slice(self, component: str, name: str, start_ps: int, end_ps: int, kind: str, **args: Any) -> _Event:
         event = {"ph": "X", "name": name, "cat": kind, "ts": start_ps, "dur": end_ps - start_ps, "args": args}
@@ -38,16 +40,25 @@ class Tracks:
     def flow(self, src: _Event, dst: _Event, name: str) -> None:
         self._flows.append((src, dst, name))
 
+    def counter(self, component: str, name: str, t_ps: int, value: int) -> None:
+        """Set a counter of a component; its name is that of a track of the component's process."""
+        event = {"ph": "C", "cat": "counter", "ts": t_ps, "tid": 0, "args": {"value": value}}
+        self._counters.append((component, name, event))
+
     def events(self) -> list[_Event]:
         found: list[_Event] = []
         pids: dict[str, int] = {}
         tids: dict[int, int] = {}
-        for component in sorted(self._slices, key=_order):
-            process, thread = _names(component)
+
+        def pid_of(process: str) -> int:
             if process not in pids:
                 pids[process] = len(pids) + 1
-                found += _named("process", pids[process], 0, process)
-            pid = pids[process]
+                found.extend(_named("process", pids[process], 0, process))
+            return pids[process]
+
+        for component in sorted(self._slices, key=_order):
+            process, thread = _names(component)
+            pid = pid_of(process)
             for lane, events in enumerate(spread(self._slices[component], lambda x: (x["ts"], x["ts"] + x["dur"]))):
                 tid = tids[pid] = tids.get(pid, 0) + 1
                 found += _named("thread", pid, tid, f"{thread} #{lane}" if lane else thread)
@@ -58,6 +69,9 @@ class Tracks:
             for event, phase in ((src, {"ph": "s"}), (dst, {"ph": "f", "bp": "e"})):
                 place = {"ts": event["ts"], "pid": event["pid"], "tid": event["tid"]}
                 found.append({**phase, "id": number, "name": name, "cat": "flow", **place})
+        for component, name, event in self._counters:
+            process, thread = _names(component)
+            found.append({**event, "name": f"{thread} {name}", "pid": pid_of(process)})
         for event in found:
             event.update({key: event[key] / 1_000_000 for key in ("ts", "dur") if key in event})  # ps to us
         return found
@@ -76,6 +90,11 @@ def trace_events(records: Records) -> dict[str, Any]:
         event = tracks.slice(op.component, name, op.start_ps, op.end_ps, op.kind, **shown)
         work.setdefault((op.start_ps, op.end_ps, op.nbytes, op.tile, op.kind in STAGE_KINDS["dma_in"]), event)
     _moves(records, tracks, work)
+    for component, quantity, *columns in occupancy(records):
+        label, unit = QUANTITIES[quantity]
+        name = f"{label} [{unit}]" if unit else label
+        for t, value in zip(*(column.tolist() for column in columns), strict=True):
+            tracks.counter(component, name, t, value)
     if records.spec:
         for step in critical_path(records).steps:
             parts = {f"{part.kind} at {part.resource}": part.ps / 1000 for part in step.parts}

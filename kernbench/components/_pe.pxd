@@ -81,7 +81,7 @@ cdef class Pe:
     cdef public Core core
     cdef public OpLog log
     cdef public bint data
-    cdef public int64_t cpu, mmu_place
+    cdef public int64_t cpu, mmu_place, tcm_place
     cdef public tuple place
     cdef public PeDma dma
     cdef public PeIpcq ipcq

@@ -346,6 +346,8 @@ class PeProgram(Callee):
             if at >= 0:
                 if at > self.issued:
                     self._follow(at, tcm.freed_by)
+                if self.pe.log.operation:
+                    self.pe.log.allocated(at, self.pe.tcm_place, _held(output))
                 break
             if not self.unfinished:
                 raise tcm.full(output, job.loaded)
@@ -456,6 +458,12 @@ class PeProgram(Callee):
         return f"{self.pe.name}, kernel {self.launch.name!r}{line}"
 
 
+def _held(value: Value) -> int:
+    area, address = value.space
+    nbytes: int = area.held(address)
+    return nbytes
+
+
 def _engine_work(command: Command) -> tuple[str, tuple[VectorOp, ...]]:
     if isinstance(command, Vector):
         return "", command.work
@@ -482,6 +490,7 @@ class Pe:
         self.core, self.log, self.data = engine.env.core, engine.log, engine.data
         self.name = naming.pe(sip, cube, pe)
         self.cpu, self.mmu_place = (self.log.place(f"{self.name}.{part}") for part in ("pe_cpu", "pe_mmu"))
+        self.tcm_place = self.log.place(naming.pe_tcm(sip, cube, pe))
         self.config = config = engine.machine.config.cube.pe
         self.gather = engine.machine.config.cube.hbm.gather
         heap = engine.allocators.pe(sip, cube, pe).tcm
@@ -600,6 +609,8 @@ class Pe:
     def free(self, value: Value, t: int, by: int) -> None:
         self.placed.pop(value, None)
         if isinstance(value.space, tuple):
+            if self.log.operation:
+                self.log.allocated(t, self.tcm_place, -_held(value))
             self.tcm.free(value, t, by)
         elif value.space is not None:
             slot, value.space = value.space, None

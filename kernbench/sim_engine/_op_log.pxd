@@ -7,7 +7,7 @@ from kernbench.sim_engine._causes cimport Cause
 from kernbench.sim_engine._waits cimport Waits
 
 cdef int64_t HELD, MOVE, NONE, ROW, STAGES, STEP
-cdef int64_t _ROWS, _WIDTH, _MOVE_WIDTH, _STAGE_WIDTH, _STEP_WIDTH, _PATH_WIDTH
+cdef int64_t _ROWS, _WIDTH, _MOVE_WIDTH, _STAGE_WIDTH, _STEP_WIDTH, _PATH_WIDTH, _ALLOCATION_WIDTH
 
 
 cdef class OpLog:
@@ -16,10 +16,10 @@ cdef class OpLog:
     cdef public dict components, places, openers
     cdef public Waits waits
     cpdef opened(self, int64_t key, int64_t asked, Cause cause)
-    cdef public list routes, _commands, _blocks, _move_blocks, _stage_blocks, _step_blocks, _path_blocks, _after_blocks
+    cdef public list routes, _commands, _blocks, _move_blocks, _stage_blocks, _step_blocks, _path_blocks, _after_blocks, _allocation_blocks
     cdef dict _known
-    cdef int64_t[::1] _rows, _moves, _stages, _steps, _paths, _after
-    cdef int64_t _free, _moves_free, _stages_free, _steps_free, _paths_free, _after_free, _entered
+    cdef int64_t[::1] _rows, _moves, _stages, _steps, _paths, _after, _allocations
+    cdef int64_t _free, _moves_free, _stages_free, _steps_free, _paths_free, _after_free, _allocations_free, _entered
     @cython.locals(fields=tuple)
     cpdef int64_t command(self, str name, int64_t sip=*, int64_t cube=*, int64_t pe=*, tuple shape=*, str tag=*, str dtype=*, tuple vector=*) except -1
     @cython.locals(after=int64_t[::1], i=int64_t)
@@ -41,4 +41,6 @@ cdef class OpLog:
     cpdef Cause then(self, Cause cause, int64_t command, int part, int64_t ps)
     @cython.locals(stages=int64_t[::1], i=int64_t)
     cpdef stage(self, int64_t command, int64_t kind, int64_t start, int64_t end, int64_t busy, int64_t n, int64_t nbytes=*, int64_t route=*)
+    @cython.locals(rows=int64_t[::1], i=int64_t)
+    cpdef allocated(self, int64_t t, int64_t place, int64_t nbytes)
     cpdef int64_t transfer(self, int64_t start, int64_t end, Transaction txn, int64_t command, int64_t tile, int64_t kind) except -1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.analysis._records import (
+    ALLOCATIONS,
     ARRIVED,
     HELD,
     LOG_COLUMNS,
@@ -50,7 +51,7 @@ STEP_KIND = {name: i for i, name in enumerate(STEP_KINDS)}
 _ROWS = 16384  # of a block
 _OPENERS, _DEEPEST = 8192, 64
 _WIDTH, _MOVE_WIDTH, _STAGE_WIDTH = len(LOG_COLUMNS) + 2, len(TRANSFERS) + 2, len(StageWork._fields)
-_STEP_WIDTH, _PATH_WIDTH = len(STEPS), len(STAGE_PATHS)
+_STEP_WIDTH, _PATH_WIDTH, _ALLOCATION_WIDTH = len(STEPS), len(STAGE_PATHS), len(ALLOCATIONS)
 
 
 class OpLog:
@@ -79,12 +80,15 @@ class OpLog:
         self._stage_blocks: list[np.ndarray] = []
         self._step_blocks: list[np.ndarray] = []
         self._path_blocks: list[np.ndarray] = []
+        self._allocation_blocks: list[np.ndarray] = []
         self._rows, self._moves, self._stages = _block(0), _block(0), _block(0)
         self._steps, self._paths, self._after = _block(0), _block(0), _block(0)
+        self._allocations = _block(0)
         # Unless tiles are logged: (sent [ps], cause), by key, of the latest requests that began a busy period.
         self.openers: dict[int, tuple[int, Cause]] = {}
         # Unused numbers of each last block.
         self._free = self._moves_free = self._stages_free = self._steps_free = self._paths_free = self._after_free = 0
+        self._allocations_free = 0
 
     def component(self, name: str) -> int:
         return self.components.setdefault(name, len(self.components))
@@ -231,6 +235,15 @@ class OpLog:
         stages[i + 4], stages[i + 5], stages[i + 6], stages[i + 7] = busy, n, nbytes, route
         self._stages_free -= _STAGE_WIDTH
 
+    def allocated(self, t: int, place: int, nbytes: int) -> None:
+        """Record that bytes of a memory are allocated at `t`, or freed if negative."""
+        if not self._allocations_free:
+            self._allocations_free = _ROWS * _ALLOCATION_WIDTH
+            self._allocations = _added(self._allocation_blocks, self._allocations_free)
+        rows, i = self._allocations, len(self._allocations) - self._allocations_free
+        rows[i], rows[i + 1], rows[i + 2] = t, place, nbytes
+        self._allocations_free -= _ALLOCATION_WIDTH
+
     def transfer(self, start: int, end: int, txn: Transaction, command: int, tile: int, kind: int) -> int:
         """Complete the row of a memory transaction, from its request to its completion at the requester."""
         return self.move(
@@ -271,6 +284,9 @@ class OpLog:
 
     def paths(self) -> dict[str, np.ndarray]:
         return _columns(self._path_blocks, self._paths_free, STAGE_PATHS, _PATH_WIDTH)
+
+    def allocations(self) -> dict[str, np.ndarray]:
+        return _columns(self._allocation_blocks, self._allocations_free, ALLOCATIONS, _ALLOCATION_WIDTH)
 
     def stages(self) -> np.ndarray:
         """Rows of `Stage` so far."""
@@ -433,6 +449,7 @@ def dependencies(engine: GraphEngine) -> Dependencies:
         causes,
         sent,
         {name: waits[name].astype(dtype) for name, dtype in WAITS.items()},
+        log.allocations(),
     )
 
 

@@ -114,7 +114,7 @@ class GraphEngine:
         self.memory = MemoryStore()
         self._races: dict[int, DeviceRaces] | None = {} if enable_data and races else None
         self.addresses = AddressConfig.of(topology.config)
-        self.allocators = Allocators(self.addresses)
+        self.allocators = Allocators(self.addresses, self._allocated)
         self.line_bits = topology.config.cube.hbm.burst_bytes.bit_length() - 1
         self.observers = [*observers, *environment_observers()]
         self.programs: dict[RunningProgram, None] = {}
@@ -129,6 +129,10 @@ class GraphEngine:
         self._memories: dict[int, str] = {}
         self.programs_started = self.programs_ended = 0
         self.host_by = NONE  # cause of the host's next action: the last operation whose completion it has received
+
+    def _allocated(self, node_id: str, nbytes: int) -> None:
+        if self.log.operation:
+            self.log.allocated(self.env._now, self.log.place(node_id), nbytes)
 
     def races(self, sip: int) -> DeviceRaces | None:
         """Get the race detector of a SIP; None if the run has none."""

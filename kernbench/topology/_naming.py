@@ -89,6 +89,10 @@ def pe_dma(sip: int, cube: int, pe: int) -> str:
     return f"sip{sip}.cube{cube}.pe{pe}.pe_dma"
 
 
+def pe_tcm(sip: int, cube: int, pe: int) -> str:
+    return f"sip{sip}.cube{cube}.pe{pe}.pe_tcm"
+
+
 def pe_ipcq(sip: int, cube: int, pe: int) -> str:
     """Queue engine of a PE; it sends over the link of the PE's DMA."""
     return f"sip{sip}.cube{cube}.pe{pe}.pe_ipcq"

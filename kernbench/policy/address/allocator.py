@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from kernbench.policy.address.phyaddr import (
     Location,
     PhysAddr,
 )
+from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
@@ -23,6 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["AddressConfig", "AllocationError", "Allocators", "CubeSramAllocator", "FirstFit", "PEMemAllocator"]
 
 ALIGNMENT = 256
+
+# Told of each allocation by the host: the node of the memory, and its bytes; negative when they are freed.
+Changed = Callable[[str, int], None]
+
+
+def _untold(node_id: str, nbytes: int) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +126,10 @@ class FirstFit:
         self._starts, self._ends = ([first], [end]) if self.nbytes else ([], [])  # of holes
         self._held: dict[int, int] = {}
 
+    def held(self, address: int) -> int:
+        """Bytes of the allocation at `address`, with those for its alignment; 0 if there is none."""
+        return self._held.get(address, 0)
+
     @property
     def free_bytes(self) -> int:
         return sum(self._ends) - sum(self._starts)
@@ -179,10 +192,14 @@ class FirstFit:
 class PEMemAllocator:
     """The memory of one PE: its HBM slice and the heap of its TCM. Addresses are physical, as integers."""
 
-    __slots__ = ("hbm", "tcm")
+    __slots__ = ("_changed", "_nodes", "hbm", "tcm")
 
-    def __init__(self, cfg: AddressConfig, sip_id: int, cube_id: int, pe_id: int, rack_id: int = 0) -> None:
+    def __init__(
+        self, cfg: AddressConfig, sip_id: int, cube_id: int, pe_id: int, rack_id: int = 0, changed: Changed = _untold
+    ) -> None:
         sip = rack_id * SIPS_PER_RACK + sip_id
+        place = sip, cube_id, pe_id
+        self._changed, self._nodes = changed, (naming.hbm(*place), naming.pe_tcm(*place))
         hbm = PhysAddr.pe_hbm_addr(sip, cube_id, pe_id, 0, slice_bytes=cfg.slice_bytes)
         tcm = PhysAddr.pe_tcm_addr(sip, cube_id, pe_id, cfg.heap_start)
         name = f"sip{sip}.cube{cube_id}.pe{pe_id}"
@@ -190,51 +207,65 @@ class PEMemAllocator:
         self.tcm = FirstFit(f"TCM of {name}", tcm.encode(), cfg.heap_bytes)
 
     def alloc_hbm(self, nbytes: int) -> int:
-        return self.hbm.alloc(nbytes)
+        return _alloc(self.hbm, nbytes, self._nodes[0], self._changed)
 
     def alloc_tcm(self, nbytes: int) -> int:
-        return self.tcm.alloc(nbytes)
+        return _alloc(self.tcm, nbytes, self._nodes[1], self._changed)
 
     def free(self, address: int) -> None:
-        (self.hbm if address & HBM_BIT else self.tcm).free(address)
+        in_tcm = not address & HBM_BIT
+        _free(self.tcm if in_tcm else self.hbm, address, self._nodes[in_tcm], self._changed)
 
     def reserve_ipcq_hbm(self, nbytes: int) -> int:
-        return self.hbm.alloc(nbytes)
+        return self.alloc_hbm(nbytes)
 
     def reserve_ipcq_tcm(self, nbytes: int) -> int:
-        return self.tcm.alloc(nbytes)
+        return self.alloc_tcm(nbytes)
 
 
 class CubeSramAllocator:
-    def __init__(self, config: AddressConfig, sip: int, cube: int) -> None:
+    def __init__(self, config: AddressConfig, sip: int, cube: int, changed: Changed = _untold) -> None:
+        self._changed, self._node = changed, naming.sram(sip, cube)
         start = PhysAddr.cube_sram_addr(sip, cube, 0).encode()
         self.sram = FirstFit(f"SRAM of sip{sip}.cube{cube}", start, config.sram_bytes_per_cube)
 
     def reserve_ipcq_sram(self, nbytes: int) -> int:
-        return self.sram.alloc(nbytes)
+        return _alloc(self.sram, nbytes, self._node, self._changed)
 
     def free(self, address: int) -> None:
-        self.sram.free(address)
+        _free(self.sram, address, self._node, self._changed)
+
+
+def _alloc(area: FirstFit, nbytes: int, node_id: str, changed: Changed) -> int:
+    address = area.alloc(nbytes)
+    changed(node_id, area.held(address))
+    return address
+
+
+def _free(area: FirstFit, address: int, node_id: str, changed: Changed) -> None:
+    nbytes = area.held(address)
+    area.free(address)
+    changed(node_id, -nbytes)
 
 
 class Allocators:
     """All allocators of a machine, created on first use."""
 
-    def __init__(self, config: AddressConfig) -> None:
-        self.config = config
+    def __init__(self, config: AddressConfig, changed: Changed = _untold) -> None:
+        self.config, self._changed = config, changed
         self._pes: dict[tuple[int, int, int], PEMemAllocator] = {}
         self._srams: dict[tuple[int, int], CubeSramAllocator] = {}
 
     def pe(self, sip: int, cube: int, pe: int) -> PEMemAllocator:
         found = self._pes.get((sip, cube, pe))
         if found is None:
-            found = self._pes[sip, cube, pe] = PEMemAllocator(self.config, sip, cube, pe)
+            found = self._pes[sip, cube, pe] = PEMemAllocator(self.config, sip, cube, pe, changed=self._changed)
         return found
 
     def sram(self, sip: int, cube: int) -> CubeSramAllocator:
         found = self._srams.get((sip, cube))
         if found is None:
-            found = self._srams[sip, cube] = CubeSramAllocator(self.config, sip, cube)
+            found = self._srams[sip, cube] = CubeSramAllocator(self.config, sip, cube, self._changed)
         return found
 
 
