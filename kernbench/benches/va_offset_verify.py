@@ -33,4 +33,4 @@ def _run(torch: RuntimeContext) -> None:
     src, values = operand(torch, "src", (cubes * pes, _ELEMENTS), torch.float16, rows)
     dst = torch.zeros(cubes * pes, _ELEMENTS, dtype=torch.float16, dp=rows, name="dst")
     torch.launch("take-next", take_next, src, dst, _ELEMENTS)
-    check(torch, "dst = src moved up by a row", dst, None if values is None else np.roll(values, -1, axis=0))
+    check(torch, "dst = src moved up by a row", dst, None if values is None else np.roll(values(), -1, axis=0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
 from inspect import signature
@@ -231,6 +231,7 @@ class Tuner:
         places: Sequence[PeId] = ((0, 0),),
         itemsize: int = 2,
         contribution: str = "rank",
+        told: Callable[[int, int], None] = lambda done, total: None,
     ) -> Decision:
         """Return the choice for shards of `nbytes`.
 
@@ -247,6 +248,8 @@ class Tuner:
             Bytes of an element.
         contribution : str
             The terms of the sum: each "rank"'s tensor, or each "cube"'s or "pe"'s shard.
+        told : callable
+            `told(done, total)` is called before each simulation of a candidate.
 
         Raises
         ------
@@ -260,7 +263,7 @@ class Tuner:
             [collective, contribution, nbytes, itemsize, group, sorted(places), _settings(doing), self.refine]
         )
         if key not in self.table:
-            self.table[key] = self._decide(names, collective, nbytes, group, places, itemsize, contribution)
+            self.table[key] = self._decide(names, collective, nbytes, group, places, itemsize, contribution, told)
             self._write()
         return self.table[key]
 
@@ -280,9 +283,11 @@ class Tuner:
         places: Sequence[PeId],
         itemsize: int,
         contribution: str,
+        told: Callable[[int, int], None],
     ) -> Decision:
         found, refused = self.ranked(names, nbytes, sips, places, itemsize)
         for i, candidate in enumerate(found[: self.refine]):
+            told(i, min(self.refine, len(found)))
             planned = self._planned(candidate, sips, places)
             found[i] = replace(candidate, simulated_ns=self.simulate(planned, nbytes, itemsize))
         for candidate in [c for c in found if c.ns == float("inf")]:

@@ -305,6 +305,8 @@ class RunJob:
         self._watch = FrameObserver(self.on_frame) if self.on_frame is not None else None
         watched = [self._watch] if self._watch is not None else []
         engine = GraphEngine(self.machine, options.data, log=options.log, observers=watched, live=bool(watched))
+        if self._watch is not None:
+            self._watch.engine = engine
         with limited(self.limits), RuntimeContext(engine, correlation_id=self.name) as torch:
             self._phase = ""
             shown = self.program(torch)

@@ -99,12 +99,12 @@ class FrameObserver(Observer):
     def __init__(self, report: Callable[[Frame], None]) -> None:
         self._report = report
         self._frames = Frames()
-        self._engine: GraphEngine | None = None
+        self.engine: GraphEngine | None = None  # before its first pulse, too
         self._due, self._last = 0.0, time.perf_counter()
         self._heard = self._last
 
     def pulse(self, engine: GraphEngine) -> None:
-        self._engine, self._heard = engine, time.perf_counter()
+        self._heard = time.perf_counter()
         now = self._heard
         if now < self._due:
             return
@@ -114,10 +114,16 @@ class FrameObserver(Observer):
 
     @property
     def phase(self) -> str:
-        """Activity of the program; everything before the first launch counts as making values."""
-        engine = self._engine
+        """Activity of the program, with its progress; everything before the first launch counts as making values."""
+        engine = self.engine
         if engine is None:
             return MAKING
-        if engine.programs_ended < engine.programs_started or time.perf_counter() - self._heard < _SELDOM_S:
-            return SIMULATING
-        return COMPUTING if engine.programs_started else MAKING
+        if engine.doing:
+            return engine.doing
+        started, ended, memory = engine.programs_started, engine.programs_ended, engine.memory
+        if memory.waits or not started:
+            share = f" {memory.made_bytes / memory.due_bytes:.0%}" if memory.due_bytes else ""
+            return f"{MAKING}{share}"
+        if ended < started or time.perf_counter() - self._heard < _SELDOM_S:
+            return f"{SIMULATING} {ended / started:.0%} of {started:,} programs"
+        return COMPUTING

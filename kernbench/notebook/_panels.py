@@ -18,7 +18,6 @@ from kernbench.analysis.utilization import utilization
 from kernbench.analysis.why import Why
 from kernbench.errors import KernbenchError, StateError
 from kernbench.notebook._export import EXPORTS, export
-from kernbench.notebook._live import SIMULATING
 from kernbench.notebook._model import DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer
 from kernbench.notebook._runs import RunsTab
 from kernbench.notebook._style import (
@@ -90,8 +89,7 @@ def state_html(explorer: Explorer) -> str:
         machine = explorer.form.machine.config
         facts.append(f"{explorer.workload.name} on {machine.n_pes:,} PEs")
     elif status == RUNNING:
-        programs = f" {frame.done / frame.total:.0%} of {frame.total:,} programs" if frame and frame.total else ""
-        facts += [f"{explorer.phase}{programs * (explorer.phase == SIMULATING)}", f"{explorer.seconds:.1f} s"]
+        facts += [explorer.phase, f"{explorer.seconds:.1f} s"]
         if frame is not None:
             facts.append(f"{frame.events:,} events, {frame.events_per_s:,.0f}/s")
     elif status == DONE and state.finished is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -183,13 +184,18 @@ class DeviceTensor(Tensor):
 
     def _write(self, values: np.ndarray) -> None:
         check_broadcast(values.shape, self.shape)
-        data = self._bytes(values) if self._host.engine.data else None
+        data = self.bytes_of(values) if self._host.engine.data else None
         self._host.write(self._handle, self._layout.write_pieces, data)
 
     def poke(self, values: np.ndarray) -> None:
         """Set the values, broadcast to the shape, at no cost in simulated time and without regard to the queue."""
         self._handle.moved.clear()
-        self._host.engine.memory.poke(self._layout.write_pieces, self._bytes(values))
+        self._host.engine.memory.poke(self._layout.write_pieces, self.bytes_of(values))
+
+    def poke_later(self, data: Future[np.ndarray]) -> None:
+        """Set the values by `poke` before anything accesses them; `data` are those of `bytes_of`."""
+        self._handle.moved.clear()
+        self._host.engine.memory.later(self._layout.write_pieces, data)
 
     def peek(self) -> np.ndarray:
         """Return the values as they are now, at no cost in simulated time and without regard to the queue.
@@ -199,7 +205,8 @@ class DeviceTensor(Tensor):
         """
         return np.asarray(self._seen(self._layout.gather(self._host.engine.memory.peek(self._layout.read_pieces))))
 
-    def _bytes(self, values: np.ndarray) -> np.ndarray:
+    def bytes_of(self, values: np.ndarray) -> np.ndarray:
+        """Return the bytes of values, broadcast to the shape, in the order of their addresses."""
         base = np.empty(self._layout.shape, self.dtype.numpy)
         assign(self._seen(base), values)
         return self._layout.scatter(base)

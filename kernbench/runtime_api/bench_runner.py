@@ -17,6 +17,7 @@ from kernbench._dtypes import DType
 from kernbench.analysis.result import Result
 from kernbench.errors import KernbenchError, StateError, VerificationError
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api._making import Told
 from kernbench.runtime_api._parts import assign, largest_absolute, part_slices, product_in_parts
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
@@ -25,41 +26,50 @@ from kernbench.sim_engine._limits import Limits, limited
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Machine, resolve_topology
 
+Values = Callable[[], np.ndarray]
+
 
 def operand(
     torch: RuntimeContext, name: str, shape: Sequence[int], dtype: DType, dp: DPPolicy | None = None
-) -> tuple[Tensor, np.ndarray | None]:
-    """Return a tensor of random values on the current device, and the values (float64; None without data).
+) -> tuple[Tensor, Values | None]:
+    """Return a tensor of random values on the current device, and a function that returns them (None without data).
 
-    Setting the values takes no simulated time; they depend on name and shape only.
+    Setting the values takes no simulated time; they depend on name and shape only. The function returns float64.
     """
+    tensor = torch.empty(shape, dtype=dtype, device="ahbm", dp=dp, name=name)
     if not torch.engine.data:
-        return torch.empty(shape, dtype=dtype, device="ahbm", dp=dp, name=name), None
-    values = _drawn(np.random.default_rng([*name.encode(), *shape]), prod(shape), dtype).reshape(shape)
-    tensor = torch.tensor(values, dtype=dtype, device="ahbm", dp=dp, name=name)
-    exact = np.empty(values.shape)
-    assign(exact, values)
+        return tensor, None
+    rng = np.random.default_rng([*name.encode(), *shape])
+    made = torch.fill_later(tensor, lambda told: _drawn(rng, prod(shape), dtype, told).reshape(shape))
+
+    def exact() -> np.ndarray:
+        found = np.empty(tuple(shape))
+        assign(found, made.result())
+        return found
+
     return tensor, exact
 
 
-def _drawn(rng: np.random.Generator, n: int, dtype: DType) -> np.ndarray:
+def _drawn(rng: np.random.Generator, n: int, dtype: DType, told: Told) -> np.ndarray:
     values = np.empty(n, dtype.numpy)
     for where in part_slices(n):
         part = values[where]
         drawn = rng.standard_normal(part.size) if dtype.is_floating_point else rng.integers(-8, 8, part.size)
         part[:] = drawn.astype(np.float32).astype(dtype.numpy)
+        told(part.size)
     return values
 
 
-def check_product(torch: RuntimeContext, name: str, got: Tensor, a: np.ndarray | None, b: np.ndarray | None) -> None:
-    """Read `got`, and with data compare it with a @ b, within the rounding error of its type."""
-    atol = 0.0
-    expected = None
-    if a is not None and b is not None:
-        expected = product_in_parts(a, b)
-        atol = a.shape[-1] * 2.0**-24 * largest_absolute(a) * largest_absolute(b)
-    exact = not got.dtype.is_floating_point
-    check(torch, name, got, expected, rtol=0.0 if exact else _eps(got.dtype), atol=0.0 if exact else atol)
+def check_product(torch: RuntimeContext, name: str, got: Tensor, x: Values | None, y: Values | None) -> None:
+    """Read `got`, and with data compare it with x() @ y(), within the rounding error of its type."""
+    values = got.numpy()
+    if x is None or y is None:
+        return
+    a, b = x(), y()
+    rtol = atol = 0.0
+    if got.dtype.is_floating_point:
+        rtol, atol = _eps(got.dtype), a.shape[-1] * 2.0**-24 * largest_absolute(a) * largest_absolute(b)
+    _compare(torch, name, values, product_in_parts(a, b), rtol, atol)
 
 
 def check(
@@ -67,8 +77,13 @@ def check(
 ) -> None:
     """Read `got`, and with data compare it: |got - expected| <= atol + rtol |expected|."""
     values = got.numpy()
-    if expected is None:
-        return
+    if expected is not None:
+        _compare(torch, name, values, expected, rtol, atol)
+
+
+def _compare(
+    torch: RuntimeContext, name: str, values: np.ndarray, expected: np.ndarray, rtol: float, atol: float
+) -> None:
     torch.checks += 1
     shape, expected = values.shape, np.broadcast_to(expected, values.shape)
     values, expected = values.reshape(-1), expected.reshape(-1)
@@ -76,7 +91,7 @@ def check(
     for where in part_slices(values.size):
         value = values[where].astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
-            wanted = expected[where].astype(got.dtype.numpy).astype(np.float64)
+            wanted = expected[where].astype(values.dtype).astype(np.float64)
             error = np.abs(value - wanted) - (atol + rtol * np.abs(wanted))
         same = (value == wanted) | (np.isnan(value) & np.isnan(wanted))
         wrong = ~same & ~(error <= 0)
@@ -86,7 +101,7 @@ def check(
             if errors.max() > largest_error:
                 worst, largest_error = where.start + int(errors.argmax()), errors.max()
     if count:
-        wanted = expected[worst : worst + 1].astype(got.dtype.numpy).astype(np.float64)[0]
+        wanted = expected[worst : worst + 1].astype(values.dtype).astype(np.float64)[0]
         raise VerificationError(
             f"{name}: {count} of {prod(shape)} elements differ from numpy; the worst is "
             f"[{', '.join(map(str, np.unravel_index(worst, shape)))}] = {float(values[worst]):g}, expected {wanted:g} "

@@ -97,6 +97,9 @@ class Queues:
     ready: simpy.Event
 
 
+_CHOOSING = "choosing an algorithm"
+
+
 class Collectives:
     """The collectives of one machine: installed queues and scratch memory."""
 
@@ -110,8 +113,16 @@ class Collectives:
         places: Sequence[PeId], *, by_model: bool = False,
     ) -> CollectivePlan:  # fmt: skip
         """Return the plan of `algorithm: auto` for a collective with torch's meaning; `by_model` as for `tuner_of`."""
-        tuner = tuner_of(self._engine.machine, config, by_model=by_model)
-        decision = tuner.choose(collective, nbytes, sips=sips, places=places, itemsize=itemsize)
+        engine, tuner = self._engine, tuner_of(self._engine.machine, config, by_model=by_model)
+
+        def told(done: int, total: int) -> None:
+            engine.doing = f"{_CHOOSING}: {done} of {total} simulated"
+
+        engine.doing = _CHOOSING
+        try:
+            decision = tuner.choose(collective, nbytes, sips=sips, places=places, itemsize=itemsize, told=told)
+        finally:
+            engine.doing = ""
         return tuner.plan(decision, sips, places)
 
     def install(self, plan: CollectivePlan, key: str) -> Queues:

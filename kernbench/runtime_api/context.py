@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
@@ -25,6 +26,7 @@ from kernbench.runtime_api import _operators as operators
 from kernbench.runtime_api import tensor, types
 from kernbench.runtime_api._device_tensor import DeviceTensor, deploy, queue_launch
 from kernbench.runtime_api._devices import HostProgram, warn
+from kernbench.runtime_api._making import Told, ValueMaker
 from kernbench.runtime_api._multiprocessing import Multiprocessing
 from kernbench.runtime_api.tensor import CPU, HostTensor, Tensor, as_shape
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector, resolve_device
@@ -245,6 +247,7 @@ class RuntimeContext(TypeNames):
         self._host = HostProgram(engine, self.target_device)
         self._random: dict[Device, np.random.Generator] = {}
         self._seed = 0
+        self._maker = ValueMaker(engine.memory)
         self.ahbm = Ahbm(self._host)
         self.accelerator = Accelerator(self._host)
         self.multiprocessing = Multiprocessing(self._host)
@@ -328,10 +331,24 @@ class RuntimeContext(TypeNames):
         if dtype is not None and not as_dtype(dtype).is_floating_point:
             raise RuntimeError(f"random numbers have a floating point type, not {as_dtype(dtype)}")
 
-        def values(shape: tuple[int, ...]) -> Any:
-            return draw(self._generator(self._place(options.get("device"), options.get("dp"))), shape)
+        tensor = self._new(shape, float32, None, **options)
+        generator = self._generator(self._place(options.get("device"), options.get("dp")))
 
-        return self._new(shape, float32, values, **options)
+        def values(told: Told) -> np.ndarray:
+            found: np.ndarray = np.asarray(draw(generator, shape))
+            told(found.size)
+            return found
+
+        if isinstance(tensor, HostTensor):
+            tensor.numpy()[...] = values(lambda _: None)
+        elif self._host.engine.data:
+            self.fill_later(tensor, values)
+        return tensor
+
+    def fill_later(self, tensor: Tensor, make: Callable[[Told], np.ndarray]) -> Future[np.ndarray]:
+        """Fill a tensor of a device with `make(told)`, in a thread if it is large; return these values."""
+        assert isinstance(tensor, DeviceTensor)
+        return self._maker.fill(tensor, make)
 
     def _generator(self, device: Device) -> np.random.Generator:
         if device not in self._random:
@@ -511,6 +528,7 @@ class RuntimeContext(TypeNames):
             if late is not None or not isinstance(error, Expired):  # a cancelled run ends at once
                 self._final = self._summary()
             self._host.close()
+            self._maker.close()
         if late is not None:
             raise late from None
         for what, line in forgotten:

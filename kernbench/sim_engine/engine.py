@@ -123,6 +123,7 @@ class GraphEngine:
         self.plans: dict[Any, Any] = {}  # of tiled commands, by shapes and types
         self.commands = self.ahead_ps = 0
         self.interrupted = False
+        self.doing = ""  # what the host does that takes no simulated time, in words
         self.failure: Exception | None = None
         self.waiter: Callable[[simpy.Event, object], None] | None = None
         self._spreads: dict[tuple[Any, int], int] = {}

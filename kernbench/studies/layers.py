@@ -379,7 +379,8 @@ def _multiply(torch: RuntimeContext, product: StoredProduct) -> LinkTable:
     torch.ahbm.synchronize()
     traffic = _difference(before, link_table(torch.engine))
     if a_values is not None and b_values is not None:
-        expected = (a_values.T if product.trans_a else a_values) @ (b_values.T if product.trans_b else b_values)
+        left, right = a_values(), b_values()
+        expected = (left.T if product.trans_a else left) @ (right.T if product.trans_b else right)
         got = in_order(config, product, c.numpy().reshape(m, n)).astype(np.float64)
         error = float(np.abs(got - expected).max())
         if error > 0.01 * float(np.abs(expected).max()):

@@ -127,7 +127,8 @@ def test_operands_and_products_are_those_of_one_part(monkeypatch, dtype):
     def made():
         with kb.session(small(), data=True) as torch:
             tensor, values = bench_runner.operand(torch, "a", (70, 30), as_dtype(dtype))
-            return tensor.numpy(), values
+            assert values is not None
+            return tensor.numpy(), values()
 
     whole, values = made()
     monkeypatch.setattr(_parts, "_PART", 256)
