@@ -20,8 +20,8 @@ QUANTITIES = {
     READS: ("outstanding reads", ""),
     WRITES: ("outstanding writes", ""),
     SLOTS: ("queue slots in use", ""),
-    REQUESTS: ("requests at the memory", ""),
-    ALLOCATED: ("bytes allocated", "B"),
+    REQUESTS: ("requests", ""),
+    ALLOCATED: ("allocated", "B"),
 }
 _DMA, _QUEUE = ".pe_dma", ".pe_ipcq"
 

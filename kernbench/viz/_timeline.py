@@ -1,4 +1,4 @@
-"""The timeline of a scene: rows of intervals, arrows from senders to receivers, and the critical path.
+"""The timeline of a scene: rows of intervals, arrows from senders to receivers, counters, and the critical path.
 
 A row has the work of one stage on one component, the accesses of a memory, or the messages of a CPU. Intervals are
 sorted by row and start. Data that grow with the log are in buffers; `types` has the numpy type of each.
@@ -17,6 +17,7 @@ import numpy as np
 from kernbench.analysis._launches import calls, span
 from kernbench.analysis._records import FETCH, MESSAGE, MOVE, PART, READ, STEP, WRITE, Records, candidates
 from kernbench.analysis._stages import LANES, LAUNCH, STAGE_LABELS, STAGE_OF
+from kernbench.analysis.occupancy import ALLOCATED, QUANTITIES, READS, REQUESTS, SLOTS, WRITES, occupancy
 from kernbench.analysis.trace import trace_events
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ _LABELS = {
 }
 _NUMBER = {stage: number for number, stage in enumerate(_LABELS)}
 _MOST = 400_000  # intervals of a run; above, short neighbours are merged
+_MOST_CHANGES = 200_000  # of the counters of a run; above, those of a short time are merged
+# Stages whose colours the counters have.
+_COLOURS = {READS: "dma_in", WRITES: "dma_out", SLOTS: "recv", REQUESTS: "memory", ALLOCATED: "fetch"}
 _PLACE = re.compile(r"(?:sip(\d+))?(?:\.cube(\d+))?(?:\.(?:hbm_ctrl\.)?pe(\d+))?")
 _TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "f8")
 _COLUMNS = ("start", "end", "component", "stage", "sip", "text", "nbytes", "flops", "tile")
@@ -41,11 +45,13 @@ def timeline_sections(runs: Sequence[tuple[str, Records]]) -> _Scene:
 
     The last run is the one that the rest of the scene shows.
     """
-    header: dict[str, Any] = {"timeline": {"stages": _LABELS, "runs": []}}
+    counters = {quantity: [*QUANTITIES[quantity], stage] for quantity, stage in _COLOURS.items()}
+    header: dict[str, Any] = {"timeline": {"stages": _LABELS, "counters": counters, "runs": []}}
     buffers: dict[str, bytes] = {}
     for number, (name, records) in enumerate(runs):
         timeline = Timeline(records)
-        columns = {key: _packed(column) for key, column in timeline.columns.items()}
+        counters, changes = _counters(records)
+        columns = {key: _packed(column) for key, column in (timeline.columns | changes).items()}
         buffers |= {f"timeline{number}_{key}": column.tobytes() for key, column in columns.items()}
         header["timeline"]["runs"].append(
             {
@@ -53,6 +59,7 @@ def timeline_sections(runs: Sequence[tuple[str, Records]]) -> _Scene:
                 "end_ps": records.makespan_ps,
                 "rows": timeline.rows,
                 "labels": timeline.labels,
+                "counters": counters,
                 "launches": [[label, *span(each)] for label, each in calls(records.launches).items()],
                 "types": {key: column.dtype.str[1:] for key, column in columns.items()},
             }
@@ -184,8 +191,7 @@ class Timeline:
         keys, number = np.unique(key, return_inverse=True)
         names, stages, found = list(self._components), list(_LABELS), []
         for component, stage, sip in zip(*(x.tolist() for x in np.unravel_index(keys, shape)), strict=True):
-            match = _PLACE.match(names[component])
-            place = [-1 if x is None else int(x) for x in match.groups()] if match else [-1, -1, -1]
+            place = _place(names[component])
             found.append([names[component], stages[stage], max(place[0], sip - 1), *place[1:]])
         order = sorted(
             range(len(found)), key=lambda i: (found[i][0] != "host", *found[i][2:], _NUMBER[found[i][1]], found[i][0])
@@ -228,6 +234,47 @@ class Timeline:
             "busy": np.add.reduceat(covers, first),
         }
         return row[first]
+
+
+def _place(component: str) -> list[int]:
+    """SIP, cube and PE of a component; -1 where it belongs to none."""
+    match = _PLACE.match(component)
+    return [-1 if x is None else int(x) for x in match.groups()] if match else [-1, -1, -1]
+
+
+def _counters(records: Records) -> tuple[list[list[Any]], dict[str, np.ndarray]]:
+    """[component, quantity, SIP, cube, PE, largest value, whether changes are merged] of each counter, and columns.
+
+    `counter_first`: the first change of each counter, and the number of all; time and value of each change.
+    """
+    tracks = list(occupancy(records))
+    changes = [(track.t_ps, track.value) for track in tracks]
+    cell = 1
+    while sum(len(t) for t, _ in changes) > _MOST_CHANGES and cell < records.makespan_ps:
+        cell *= 2
+        changes = [_coarse(*each, cell) for each in changes]
+    counters = [
+        [x.component, x.quantity, *_place(x.component), int(x.value.max()), len(t) < len(x.t_ps)]
+        for x, (t, _) in zip(tracks, changes, strict=True)
+    ]
+    times, values = ([np.zeros(0, np.int64), *(each[i] for each in changes)] for i in (0, 1))
+    first = np.cumsum([len(t) for t in times])
+    return counters, {
+        "counter_first": first, "counter_time": np.concatenate(times), "counter_value": np.concatenate(values),
+    }  # fmt: skip
+
+
+def _coarse(t: np.ndarray, value: np.ndarray, cell: int) -> tuple[np.ndarray, np.ndarray]:
+    """Keep of the changes in each cell of time the first, with the largest value in it, and the last."""
+    if not len(t):
+        return t, value
+    first = np.flatnonzero(np.diff(t // cell, prepend=-1))
+    last = np.append(first[1:], len(t)) - 1
+    keep = np.unique(np.concatenate([first, last]))
+    value = value.copy()
+    several = last > first + 1
+    value[first[several]] = np.maximum.reduceat(value, first)[several]
+    return t[keep], value[keep]
 
 
 def _ends(records: Records) -> list[tuple[str, str]]:
