@@ -47,7 +47,7 @@ class TimelineView {
     if (!given) return;
     this.comparison = new TimelineComparison(place.runs);
     this.#align();
-    place.rows = new TimelineRows(place.runs, given.stages, header.run, buffers);
+    place.rows = new TimelineRows(place.runs, given.stages, header.run, buffers, given.counters);
     this.drawing.setRuns(this.comparison);
     this.#group();
     this.#setPath(header.path);
@@ -364,6 +364,7 @@ class TimelineView {
       const share = this.place.rows.loads.at(each.track.component, this.place.timeAt(x));
       return [[each.label, "strong"], [each.id, "muted"], [`busy ${percentText(share)} of ${timeText(this.place.rows.loads.end / this.place.rows.loads.bins)} at ${timeText(this.place.timeAt(x))}`]];
     }
+    if (each.track?.counters) return this.#counterLines(each, x);
     if (!each.children) return null;
     const from = this.place.timeAt(Math.floor(x)), one = new Float64Array(1);
     const lines = [];
@@ -377,6 +378,20 @@ class TimelineView {
       }
     });
     return [[each.label, "strong"], [`${timeText(this.place.perPx)} at ${timeText(from)}`, "muted"], ...(lines.length ? lines : [["idle"]])];
+  }
+
+  /** Returns the value of a counter at a place. */
+  #counterLines({ label, track }, x) {
+    const [, unit] = this.place.rows.counters[track.stage], one = new Float64Array(1), t = this.place.timeAt(x);
+    const text = (value) => `${countText(value)}${unit && ` ${unit}`}`;
+    const lines = [[label, "strong"], [track.component, "muted"]];
+    track.counters.forEach((counter, number) => {
+      if (counter < 0) return;
+      const run = this.place.runs[number], [, , , , , peak, merged] = run.counters[counter];
+      run.counterColumns(one, counter, t - run.shift, 0);
+      lines.push([`${this.place.runs.length > 1 ? `${"AB"[number]}: ` : ""}${merged ? "at most " : ""}${text(one[0])} at ${timeText(t)}; largest ${text(peak)}`]);
+    });
+    return lines;
   }
 
   #pathLines(t) {

@@ -64,8 +64,10 @@ class TimelineDrawing {
     const shades = (colour) => Uint32Array.from({ length: ALPHAS }, (_, i) => (i ? word(mix(colour, 0.25 + (0.75 * i) / (ALPHAS - 1))) : word(background)));
     const light = ([r, g, b]) => [r, g, b].reduce((sum, x, i) => sum + [0.2126, 0.7152, 0.0722][i] * ((x / 255 + 0.055) / 1.055) ** 2.4, 0);
     const stages = {};
-    for (const stage of [...Object.keys(this.place.rows.stages), "load"]) {
-      const colour = read(`stage-${stage.replaceAll("_", "-")}`);
+    const { stages: known, counters } = this.place.rows;
+    const like = { ...Object.fromEntries([...Object.keys(known), "load"].map((stage) => [stage, stage])), ...Object.fromEntries(Object.entries(counters).map(([quantity, [, , stage]]) => [quantity, stage])) };
+    for (const [stage, of] of Object.entries(like)) {
+      const colour = read(`stage-${of.replaceAll("_", "-")}`);
       stages[stage] = { css: css(colour), shades: shades(colour), text: light(colour) > 0.179 ? "#000" : "#fff" };
     }
     const named = Object.fromEntries(["bg", "text", "muted", "border", "accent", "path", "surface", "outline"].map((name) => [name, css(read(name))]));
@@ -136,7 +138,14 @@ class TimelineDrawing {
     const px = (value) => Math.round(value * ratio);
     if (each.children) {
       this.#fill(px(y), px(y + each.height) - 1, 0, this.pixels.width, this.#colours.band);
-      if (!each.open) this.#paintGroup(each, y);
+      if (!each.open) (each.counters ? this.#paintCounters : this.#paintGroup).call(this, each, y);
+      return;
+    }
+    if (each.track.counters) {
+      each.track.counters.forEach((counter, number) => {
+        const from = y + 1 + number * (each.parts[0] + 3);
+        if (counter >= 0) this.#paintCurve(each.track, number, px(from), px(from + each.parts[0]));
+      });
       return;
     }
     if (each.track.stage === "load") {
@@ -191,6 +200,27 @@ class TimelineDrawing {
       free = column + 1;
       i = j - 1 >= i && end[j - 1] > t1 ? Math.max(i, j - 1) : Math.max(j, i + 1);
     }
+  }
+
+  /** Paints a counter in a run: in each column, as high as its largest value there. */
+  #paintCurve(track, number, y0, y1) {
+    const run = this.place.runs[number], peak = this.place.rows.peak(track), { shades } = this.#colours.stages[track.stage];
+    run.counterColumns(this.share, track.counters[number], this.place.window[0] - run.shift, this.perColumn);
+    for (let column = 0; column < this.share.length; column++) {
+      const share = this.share[column] / peak;
+      if (share) this.#fill(y1 - Math.max(1, Math.round(share * (y1 - y0))), y1, column, column + 1, shades[ALPHAS - 1]);
+    }
+  }
+
+  /** Paints a closed group of counters: a strip for each, as dark as its value. */
+  #paintCounters(each, y) {
+    const { ratio } = this, height = (each.height - 4) / each.tracks.length / this.place.runs.length;
+    each.tracks.forEach((track, i) => track.counters.forEach((counter, number) => {
+      if (counter < 0) return;
+      const run = this.place.runs[number], peak = this.place.rows.peak(track), y0 = y + 1 + (number * each.tracks.length + i) * height;
+      run.counterColumns(this.share, counter, this.place.window[0] - run.shift, this.perColumn);
+      this.#paintShares(Math.round(y0 * ratio), Math.max(Math.round((y0 + height) * ratio) - (height > 4 ? 1 : 0), Math.round(y0 * ratio) + 1), (column) => this.share[column] / peak, this.#colours.stages[track.stage].shades);
+    }));
   }
 
   /** Paints a closed group: a strip for each stage, as dark as the share of its rows that are busy. */

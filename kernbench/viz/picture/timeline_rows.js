@@ -1,6 +1,6 @@
 // The lines of the timeline: tracks in groups that open and close, and where each is, from the top of all of them [px].
 
-const LANE = 18, GROUP = 24, TALLEST = 90;
+const LANE = 18, GROUP = 24, CURVE = 26, TALLEST = 90;
 const PLURALS = { sip: "SIPs", rank: "ranks", cube: "cubes", cubeOf: "cubes", pe: "PEs", peOf: "PEs" };
 const LINKS = "Busiest links";
 const GROUPINGS = {
@@ -16,11 +16,16 @@ function linkText(id) {
   return `${same ? `${placeText(from.slice(0, same).join("."))}: ` : ""}${ends.join(" → ")}`;
 }
 
-/** What is drawn in one line: a row of the log in each run, or the load of a link. */
+/** What is drawn in one line: a row of the log in each run, the load of a link, or a counter in each run, whose quantity is its stage. */
 class Track {
-  constructor(component, stage, place, rows) {
+  constructor(component, stage, place, rows, counters = null) {
     const [sip, cube, pe] = place;
-    Object.assign(this, { component, stage, sip, cube, pe, rows });
+    Object.assign(this, { component, stage, sip, cube, pe, rows, counters });
+  }
+
+  /** Whether a stage of a PE, a memory or the host works here. */
+  get works() {
+    return this.stage !== "messages" && !this.counters;
   }
 
   /** Returns the id of its component in the machine: fetch and store are ports of one. */
@@ -68,8 +73,8 @@ class TimelineRows {
   height = 0;
   #anchors = null;
 
-  constructor(runs, stages, run, buffers) {
-    Object.assign(this, { runs, stages });
+  constructor(runs, stages, run, buffers, counters = {}) {
+    Object.assign(this, { runs, stages, counters });
     const found = new Map();
     runs.forEach((each, number) => {
       each.rows.forEach(([component, stage, ...place], row) => {
@@ -77,8 +82,13 @@ class TimelineRows {
         if (!found.has(key)) found.set(key, new Track(component, stage, place, runs.map(() => -1)));
         found.get(key).rows[number] = row;
       });
+      each.counters.forEach(([component, quantity, ...place], counter) => {
+        const key = `${component}|${quantity}`;
+        if (!found.has(key)) found.set(key, new Track(component, quantity, place, [], runs.map(() => -1)));
+        found.get(key).counters[number] = counter;
+      });
     });
-    const order = Object.keys(stages);
+    const order = [...Object.keys(stages), ...Object.keys(counters)];
     const rank = (track) => [track.component === "host" ? 0 : 1, track.sip, track.cube, track.pe, order.indexOf(track.stage)];
     this.#tracks = [...found.values()].sort((a, b) => {
       const [x, y] = [rank(a), rank(b)];
@@ -95,7 +105,7 @@ class TimelineRows {
     const tracks = [...this.#tracks, ...this.#links()];
     for (const track of tracks) track.inStage = byStage;
     if (byStage) {
-      const order = [...Object.keys(this.stages), "load"];
+      const order = [...Object.keys(this.stages), ...Object.keys(this.counters), "load"];
       tracks.sort((a, b) => order.indexOf(a.stage) - order.indexOf(b.stage));
     }
     this.tree = this.#nest(tracks, levels, 0, 0, "");
@@ -109,7 +119,7 @@ class TimelineRows {
 
   /** Groups tracks by the levels from `at` on. */
   #nest(tracks, levels, at, depth, prefix) {
-    if (at === levels.length) return tracks.map((track) => this.#leaf(track, depth, prefix));
+    if (at === levels.length) return this.#leaves(tracks, depth, prefix);
     const groups = new Map(), nodes = [];
     for (const track of tracks) {
       const group = track.group(levels[at]);
@@ -119,14 +129,14 @@ class TimelineRows {
       }
       const [id, label] = group;
       if (!groups.has(id)) {
-        groups.set(id, { key: `${prefix}/${id}`, id, label: label ?? this.stages[id], level: levels[at], depth, tracks: [] });
+        groups.set(id, { key: `${prefix}/${id}`, id, label: label ?? this.stages[id] ?? this.counters[id][0], level: levels[at], depth, tracks: [] });
         nodes.push(groups.get(id));
       }
       groups.get(id).tracks.push(track);
     }
     for (const group of groups.values()) {
       group.children = this.#nest(group.tracks, levels, at + 1, depth + 1, group.key);
-      group.works = group.tracks.some((track) => track.stage !== "messages");
+      group.works = group.tracks.some((track) => track.works);
     }
     return this.#setIdleAside(nodes, depth, prefix);
   }
@@ -143,15 +153,34 @@ class TimelineRows {
     return [...nodes.filter((each) => !idle.includes(each)), aside];
   }
 
+  /** Returns a line for each track, counters of one place in a group below its rows. */
+  #leaves(tracks, depth, prefix) {
+    const counters = tracks.filter((track) => track.counters && !track.inStage), rows = tracks.filter((track) => !counters.includes(track));
+    const lines = rows.map((track) => this.#leaf(track, depth, prefix));
+    if (!counters.length) return lines;
+    const key = `${prefix}/occupancy`, children = counters.map((track) => this.#leaf(track, depth + 1, key));
+    return [...lines, { key, id: prefix.split("/").at(-1), label: "Occupancy", depth, tracks: counters, children, works: false, counters: true }];
+  }
+
   #leaf(track, depth, prefix) {
     const stage = track.component === "host" && track.stage === "host" ? "copies and maps" : this.stages[track.stage];
     const where = track.component === "host" ? (track.sip < 0 ? "host" : `SIP ${track.sip}`) : placeText(track.component.replace(/\.pe_\w+(\.\w+)?$/, ""));
-    const label = track.stage === "load" ? linkText(track.component) : track.inStage ? where : track.component === "host" && track.sip >= 0 ? `${stage}, SIP ${track.sip}` : track.stage === "memory" ? this.#memoryName(track.component) : stage;
+    const label = track.stage === "load" ? linkText(track.component) : track.inStage ? where : track.counters ? this.#counterName(track) : track.component === "host" && track.sip >= 0 ? `${stage}, SIP ${track.sip}` : track.stage === "memory" ? this.#memoryName(track.component) : stage;
     return { key: `${prefix}/${track.component}|${track.stage}|${track.sip}`, id: track.id, label, depth, track };
   }
 
+  #counterName({ component, stage }) {
+    const [label] = this.counters[stage], memory = this.#memoryName(component);
+    return memory === component || component === "host" ? label : `${memory}: ${label}`;
+  }
+
+  /** Returns the largest value of a counter in all runs. */
+  peak(track) {
+    return Math.max(1, ...track.counters.map((counter, run) => this.runs[run].counters[counter]?.[5] ?? 0));
+  }
+
   #memoryName(component) {
-    return component.includes(".hbm_ctrl.") ? "HBM slice" : component.endsWith(".sram") ? "SRAM" : component;
+    return component.endsWith(".pe_tcm") ? "TCM" : component.includes(".hbm_ctrl.") ? "HBM slice" : component.endsWith(".sram") ? "SRAM" : component;
   }
 
   /** Opens as much as is useful at first: whole levels from the top, as long as about a screenful of rows results. */
@@ -199,8 +228,8 @@ class TimelineRows {
 
   #height(each) {
     if (each.children) return this.runs.length > 1 && !each.open ? 2 * GROUP - 6 : GROUP;
-    if (each.track.stage === "load") return 26;
-    each.parts = each.track.rows.map((row, run) => {
+    if (each.track.stage === "load") return CURVE;
+    each.parts = each.track.counters?.map(() => CURVE - 2) ?? each.track.rows.map((row, run) => {
       const lanes = row < 0 ? 1 : this.runs[run].lanes(row).length;
       return lanes === 1 ? LANE : Math.min(TALLEST, Math.max(LANE, (each.track.stage === "messages" ? 2 : 7) * lanes));
     });

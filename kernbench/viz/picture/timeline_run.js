@@ -61,7 +61,7 @@ class Cover {
 /** One run as it is in the scene. */
 class TimelineRun {
   constructor(header, buffers, number, stages) {
-    Object.assign(this, { stages, name: header.name, end: header.end_ps, rows: header.rows, labels: header.labels, launches: header.launches });
+    Object.assign(this, { stages, name: header.name, end: header.end_ps, rows: header.rows, labels: header.labels, launches: header.launches, counters: header.counters });
     this.columns = {};
     for (const [name, type] of Object.entries(header.types)) {
       const raw = bytes(buffers[`timeline${number}_${name}`]);
@@ -98,6 +98,19 @@ class TimelineRun {
 
   range(row) {
     return [this.columns.first[row], this.columns.first[row + 1]];
+  }
+
+  /** Writes the largest value of a counter in each column of `width` ps; 0 outside the run. */
+  counterColumns(out, counter, from, width) {
+    const { counter_first: first, counter_time: time, counter_value: value } = this.columns;
+    const last = first[counter + 1];
+    let i = above(time, from, first[counter], last);
+    for (let column = 0; column < out.length; column++) {
+      const t = from + column * width;
+      let most = i > first[counter] ? value[i - 1] : 0;
+      for (; i < last && time[i] < t + width; i++) most = Math.max(most, value[i]);
+      out[column] = t < this.end ? most : 0;
+    }
   }
 
   rowOf(interval) {
