@@ -123,6 +123,7 @@ CHANGES = [
     put("links", ["a"]), put("more", 1), put("nodes", 4), put("machine", 7), put("engine", None),
     put("component_busy_ps", np.zeros(2, np.int64)), put("launches", [["add", 0, 10**15, 0, ""]]),
     put("start_ps", np.full(9, 1 << 61)), put("link_bw_gbs", np.zeros(9)),
+    put("allocation_place", np.full(9, 99, np.int32)), put("allocation_t_ps", np.zeros(1, np.int64)),
 ]  # fmt: skip
 
 

@@ -136,7 +136,7 @@ def saved_by_version_9(result, path):
         arrays = {
             name: file[name]
             for name in file.files
-            if not name.startswith(("step_", "path_", "wait_")) and name not in CAUSES
+            if not name.startswith(("step_", "path_", "wait_", "allocation_")) and name not in CAUSES
         }
     return arrays | {"command_issued": result.records.dependencies.issued}
 
@@ -177,7 +177,11 @@ def test_a_log_without_causes_is_read_and_predicts_nothing(tmp_path):
 def test_a_log_without_waits_is_read_explained_and_predicted(tmp_path):
     run = kb.run("matmul", "preset:small").result
     with np.load(run.save(path := tmp_path / "old.npz")) as file:
-        arrays = {name: file[name] for name in file.files if not name.startswith("wait_") and name not in WAITS}
+        arrays = {
+            name: file[name]
+            for name in file.files
+            if not name.startswith(("wait_", "allocation_")) and name not in WAITS
+        }
     meta = json.loads(arrays["meta"].tobytes()) | {"schema_version": 10}
     np.savez_compressed(path, **arrays | {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)})
     old = Result.load(path)
@@ -186,6 +190,7 @@ def test_a_log_without_waits_is_read_explained_and_predicted(tmp_path):
     assert [x.what for x in old.why()][:3] == [x.what for x in run.why()][:3]
     found, expected = (x.what_if("system.pcie.latency_ns=50").predicted_ns for x in (old, run))
     assert found == pytest.approx(expected, rel=0.001)
+    assert {x.quantity for x in run.occupancy} - {x.quantity for x in old.occupancy} == {"allocated"}
 
 
 def test_an_estimate_of_version_3_is_refused(result, tmp_path):

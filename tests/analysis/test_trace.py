@@ -33,7 +33,10 @@ def slices(trace, category=None):
 
 
 def test_every_event_has_the_fields_of_its_phase(trace):
-    needed = {"M": {"args"}, "X": {"ts", "dur", "cat"}, "s": {"ts", "id", "cat"}, "f": {"ts", "id", "cat", "bp"}}
+    needed = {
+        "M": {"args"}, "C": {"ts", "cat", "args"}, "X": {"ts", "dur", "cat"}, "s": {"ts", "id", "cat"},
+        "f": {"ts", "id", "cat", "bp"},
+    }  # fmt: skip
     for event in trace["traceEvents"]:
         assert {"name", "ph", "pid", "tid"} | needed[event["ph"]] <= event.keys()
         assert isinstance(event["pid"], int)

@@ -259,3 +259,55 @@ def test_most_steps_of_a_path_have_a_row(all_reduce):
             assert timeline.columns["first"][row] <= interval < timeline.columns["first"][row + 1]
             assert timeline.columns["start"][interval] <= start
             assert end <= timeline.columns["end"][interval]
+
+
+def counted(header, buffers):
+    """Changes of each counter of the only run: {(component, quantity): [(ps, value), ...]}."""
+    (run,) = header["timeline"]["runs"]
+    first, time, value = (
+        np.frombuffer(buffers[f"timeline0_counter_{name}"], f"<{run['types'][f'counter_{name}']}").tolist()
+        for name in ("first", "time", "value")
+    )
+    changes = list(zip(time, value, strict=True))
+    assert len(first) == len(run["counters"]) + 1
+    return {tuple(each[:2]): changes[first[i] : first[i + 1]] for i, each in enumerate(run["counters"])}
+
+
+@pytest.fixture(scope="module")
+def busy():
+    return kb.run("qkv-gemm-multi-pe", log="tile").result
+
+
+def test_counters_are_those_of_the_result(busy):
+    header, buffers = timeline_sections([("run", busy.records)])
+    expected = {
+        (x.component, x.quantity): list(zip(x.t_ps.tolist(), x.value.tolist(), strict=True)) for x in busy.occupancy
+    }
+    assert counted(header, buffers) == expected
+    for component, quantity, *place, peak, merged in header["timeline"]["runs"][0]["counters"]:
+        assert (peak, merged) == (max(v for _, v in expected[component, quantity]), False)
+        assert quantity in header["timeline"]["counters"]
+        if ".pe3" in component:
+            assert place[0] == 0
+            assert place[2] == 3
+    stages = header["timeline"]["stages"]
+    assert {stage for _, _, stage in header["timeline"]["counters"].values()} <= {*stages}
+
+
+def test_changes_of_a_short_time_are_merged_to_their_largest_value(busy, monkeypatch):
+    exact = counted(*timeline_sections([("run", busy.records)]))
+    monkeypatch.setattr(_timeline, "_MOST_CHANGES", 1000)
+    header, buffers = timeline_sections([("run", busy.records)])
+    coarse = counted(header, buffers)
+    assert 200 < sum(map(len, coarse.values())) <= 1000 < sum(map(len, exact.values()))
+    merged = {tuple(x[:2]) for x in header["timeline"]["runs"][0]["counters"] if x[-1]}
+    assert merged
+    for key, changes in exact.items():
+        if key not in merged:
+            assert coarse[key] == changes
+            continue
+        times, values = (np.array(column) for column in zip(*coarse[key], strict=True))
+        shown = values[np.searchsorted(times, [t for t, _ in changes], side="right") - 1]
+        assert (shown >= [v for _, v in changes]).all(), "never less than it was"
+        assert values.max() == max(v for _, v in changes)
+        assert coarse[key][-1] == changes[-1]
