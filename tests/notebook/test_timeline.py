@@ -192,6 +192,50 @@ def test_a_group_is_closed_and_opened(page):
     assert press(page, "\n").endswith("opened")
 
 
+# Moves the mouse to a counter at a time [ps]; returns what is said there, and where its row is.
+COUNTER = """
+  const [component, quantity, t] = %s, { place, marks } = view;
+  const each = place.rows.visible.find(({ track }) => track?.counters && track.component === component && track.stage === quantity);
+  place.scrollTo(each.y - 40);
+  view.drawing.redraw("rows");
+  const box = marks.getBoundingClientRect(), y = place.top + each.y - place.scroll;
+  marks.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + place.xOf(t), clientY: box.top + y + 8 }));
+  return [view.tip.innerText.split("\\n"), Math.round(y), each.height];
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("page", ["/", "/two"], indirect=True)
+def test_occupancy_is_folded_below_the_stages_of_a_pe_and_tells_its_value(page, runs):
+    two = "two" in page.driver.current_url
+    result = runs[1 if two else 0][1]
+    labels = does(page, "return view.place.rows.visible.map((each) => each.label)")
+    pe = next(i for i, label in enumerate(labels) if label.startswith("PE "))
+    below = labels[pe + 1 : labels.index("Occupancy", pe)]
+    assert {"receive", "send"} <= {*below}
+    assert "queue slots in use" not in labels, "folded"
+    page.click('[aria-label="Open all groups"]')
+    for quantity, name in (("slots", "queue slots in use"), ("reads", "outstanding reads"), ("allocated", "TCM: ")):
+        track = max(
+            (x for x in result.occupancy if x.quantity == quantity and ".pe0.pe_" in x.component),
+            key=lambda x: x.value.max(),
+        )
+        i = int(track.value.argmax())
+        t, value = int(track.t_ps[i]) + 1, int(track.value[i])
+        shift = does(page, "return view.place.last.shift")
+        does(page, f"shared.window = [{(t - 50 + shift) / 1000}, {(t + 50 + shift) / 1000}];")
+        lines, y, height = does(page, COUNTER % json.dumps([track.component, quantity, t + shift]))
+        unit = " B" if quantity == "allocated" else ""
+        assert lines[0].startswith(name)
+        assert lines[1] == track.component
+        assert f"{value:,}{unit} at " in lines[-1]
+        assert lines[-1].endswith(f"; largest {value:,}{unit}")
+        assert [line[:3] for line in lines[2:]] == (["A: ", "B: "] if two else [lines[-1][:3]])
+        drawn = column(page, 0.5)[y + height // 2 if two else y : y + height]
+        full = max(drawn.count(colour) for colour in {*drawn} - {drawn[-1]})
+        peaks = [x.value.max() for _, run in runs for x in run.occupancy if x[:2] == track[:2]]
+        assert full == pytest.approx(24 * value / max(peaks), abs=1), "as high as its share of the largest"
+
+
 def test_many_changes_of_a_frame_are_one_redraw(page):
     before = does(page, "return window.__kb_redraws.timeline")
     wheel = "view.marks.dispatchEvent(new WheelEvent('wheel', { deltaY: -1, clientX: 600, cancelable: true }));"
