@@ -50,3 +50,45 @@ def test_the_entry_of_an_all_reduce_is_valid(tmp_path, monkeypatch):
         (tmp_path / "ccl.yaml").write_text(text, encoding="utf-8")
         config = load_ccl_config(tmp_path / "ccl.yaml")
         assert resolve_algorithm_config("my_ring_allreduce", config).kernel.__name__ == "my_ring"
+
+
+@pytest.fixture(scope="module")
+def sql():
+    """The guide to SQL, and its tables by name."""
+    text = (ROOT / "docs" / "howto" / "sql.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    exec("".join(blocks(text, "python")), names)
+    return text, {name: names[name] for name in ("log", "occupancy", "path")}
+
+
+def test_the_tables_for_sql_have_the_columns_and_types_of_the_guide(sql):
+    text, tables = sql
+    found = dict(re.findall(r"^`(\w+)`: (.*?)(?=^`\w+`: |^## )", text, re.MULTILINE | re.DOTALL))
+    assert [*found] == [*tables]
+    for name, part in found.items():
+        rows = re.findall(r"^\| (`.*?) \| (integer|real|text) \|", part, re.MULTILINE)
+        columns = [(column, kind) for names, kind in rows for column in re.findall(r"`(\w+)`", names)]
+        assert [column for column, _ in columns] == list(tables[name].columns)
+        for column, kind in columns:
+            found_kind = {"i": "integer", "f": "real"}.get(tables[name][column].dtype.kind, "text")
+            assert found_kind == kind, column
+    quantities = re.search(r"\| `quantity` \| text \| (.*) \|", text)[1]
+    assert {*tables["occupancy"]["quantity"]} <= {*re.findall(r"\w+", quantities)}
+    assert {*tables["path"]["row"]} - {-1} <= {*tables["log"]["row"]}
+
+
+def test_the_queries_of_the_guide_run(sql):
+    duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
+    text, tables = sql
+    base = duckdb.connect()
+    for name, table in tables.items():
+        base.register(name, table)
+    busy, outstanding, entering, path = (base.sql(query).df() for query in blocks(text, "sql"))
+    log = tables["log"]
+    own = log[(log["pe"] == 0) & (log["kind"] == "load")]
+    row = busy[(busy["pe"] == 0) & (busy["kind"] == "load")].iloc[0]
+    assert row["busy_ns"] == pytest.approx((own["end_ns"] - own["start_ns"]).sum())
+    assert {*outstanding["component"]} > {"host", "sip0.cube0.pe0.pe_dma"}
+    assert (outstanding["outstanding"] <= outstanding["most"]).all()
+    assert len(entering) == ((log["kind"] == "gemm") & (log["pe"] == 0)).sum()
+    assert path["ns"].is_monotonic_decreasing

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kernbench.analysis._critical_path import CriticalPath
+    from kernbench.analysis._occupancy import Occupancy
     from kernbench.analysis._what_if import Prediction, Tornado
-    from kernbench.analysis.occupancy import Occupancy
     from kernbench.analysis.why import Why
 
 
@@ -147,7 +147,7 @@ class Result:
         >>> list(occupancy.to_pandas())
         ['component', 'quantity', 't_ns', 'value']
         """
-        from kernbench.analysis.occupancy import occupancy
+        from kernbench.analysis._occupancy import occupancy
 
         return occupancy(self.records)
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kernbench.analysis._critical_path import critical_path
+from kernbench.analysis._occupancy import QUANTITIES, occupancy
 from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, Records
 from kernbench.analysis._stages import ENGINE_KINDS, LANES, PE_KINDS, STAGE_KINDS, STAGE_OF
 from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis.breakdown import whole_composites
-from kernbench.analysis.occupancy import QUANTITIES, occupancy
 from kernbench.config._files import write_text
 
 _Event = dict[str, Any]

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.analysis._launches import calls, span
+from kernbench.analysis._occupancy import ALLOCATED, QUANTITIES, READS, REQUESTS, SLOTS, WRITES, occupancy
 from kernbench.analysis._records import FETCH, MESSAGE, MOVE, PART, READ, STEP, WRITE, Records, candidates
 from kernbench.analysis._stages import LANES, LAUNCH, STAGE_LABELS, STAGE_OF
-from kernbench.analysis.occupancy import ALLOCATED, QUANTITIES, READS, REQUESTS, SLOTS, WRITES, occupancy
 from kernbench.analysis.trace import trace_events
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import kernbench as kb
+from kernbench.analysis._occupancy import ALLOCATED, QUANTITIES, READS, REQUESTS, SLOTS, WRITES, occupancy
 from kernbench.analysis._records import CREDIT, FETCH, PART, READ, WRITE
-from kernbench.analysis.occupancy import ALLOCATED, QUANTITIES, READS, REQUESTS, SLOTS, WRITES, occupancy
 from kernbench.analysis.trace import trace_events
 from kernbench.policy.placement.dp import DPPolicy
 from tests.components import one_pe
