@@ -115,7 +115,7 @@ def test_a_phase_has_its_progress():
 
 def test_the_choice_of_an_algorithm_says_how_far_it_is():
     said = []
-    engine = GraphEngine(kb.load("preset:small", ["system.sips.count=4"]), data=True)
+    engine = GraphEngine(kb.load("preset:small", ["system.sips.count=4"]), True)
     run = GraphEngine.wait
 
     def heard(self, *args, **more):
