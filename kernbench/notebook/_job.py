@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 _STUDIES, _BENCHES, _COLLECTIVES = "kernbench.studies.", "kernbench.benches.", "kernbench.notebook._collectives"
 _NOTES = {"checks": int, "printed": str, "events": int}
 FINDING, BUILDING, READING_RESULT = "looking in the cache", "building the machine", "reading the result"
-_BEAT_S = 0.4
-LOG_ROWS = 300_000  # some 10 MB; of a longer run only the row is stored
+_BEAT_S = 0.25
+LOG_ROWS = 2_000_000  # 10 to 60 MB; of a longer run only the row is stored
 
 
 @dataclass(frozen=True, slots=True)

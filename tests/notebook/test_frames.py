@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kernbench as kb
-from kernbench.notebook._live import Frames
+from kernbench.notebook._live import MAKING, FrameObserver, Frames
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine._observer import Observer
 from kernbench.sim_engine.engine import GraphEngine
@@ -96,3 +96,35 @@ def test_while_no_time_passes_the_shares_stay():
     assert first.link_load.any()
     assert again.link_load.tolist() == first.link_load.tolist()
     assert again.events_per_s == 0
+
+
+def test_a_phase_has_its_progress():
+    watch = FrameObserver(lambda _: None)
+    assert watch.phase == MAKING
+    engine = watch.engine = GraphEngine(kb.load("preset:small"), live=True)
+    assert watch.phase == MAKING
+    engine.memory.due_bytes, engine.memory.made_bytes = 200, 50
+    assert watch.phase == "making values 25%"
+    engine.programs_started, engine.programs_ended = 2000, 500
+    assert watch.phase == "simulating 25% of 2,000 programs"
+    engine.memory.waits = True
+    assert watch.phase == "making values 25%"
+    engine.doing = "choosing an algorithm: 1 of 4 simulated"
+    assert watch.phase == engine.doing
+
+
+def test_the_choice_of_an_algorithm_says_how_far_it_is():
+    said = []
+    engine = GraphEngine(kb.load("preset:small", ["system.sips.count=4"]), True)
+    run = GraphEngine.wait
+
+    def heard(self, *args, **more):
+        said.append(engine.doing)
+        return run(self, *args, **more)
+
+    with patch.object(GraphEngine, "wait", heard), RuntimeContext(engine) as torch:
+        CclStudy().program(torch, elements=1000)
+    order = [x for x in dict.fromkeys(said) if x]
+    total = int(order[-1].split(" of ")[1].split()[0])
+    assert order[-total:] == [f"choosing an algorithm: {i} of {total} simulated" for i in range(total)]
+    assert said[-1] == engine.doing == ""
