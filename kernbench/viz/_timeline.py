@@ -45,8 +45,8 @@ def timeline_sections(runs: Sequence[tuple[str, Records]]) -> _Scene:
 
     The last run is the one that the rest of the scene shows.
     """
-    counters = {quantity: [*QUANTITIES[quantity], stage] for quantity, stage in _COLOURS.items()}
-    header: dict[str, Any] = {"timeline": {"stages": _LABELS, "counters": counters, "runs": []}}
+    kinds = {quantity: [*QUANTITIES[quantity], stage] for quantity, stage in _COLOURS.items()}
+    header: dict[str, Any] = {"timeline": {"stages": _LABELS, "counters": kinds, "runs": []}}
     buffers: dict[str, bytes] = {}
     for number, (name, records) in enumerate(runs):
         timeline = Timeline(records)
