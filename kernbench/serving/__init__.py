@@ -1,4 +1,8 @@
-"""Serving of requests: an engine's scheduler on a table of step times, and its latencies and goodput."""
+"""Serving of requests: an engine's scheduler on a table of step times, and its latencies and goodput.
+
+`generate` makes requests and `read_trace` reads them; `run` serves them under a `Policy`. The time of a step is any
+callable: `LayerProfile` has measured layers, `steps` simulates them.
+"""
 
 from typing import Any
 
@@ -11,6 +15,7 @@ _WHERE = {
     "generate": "kernbench.serving._requests",
     "read_trace": "kernbench.serving._requests",
     "run": "kernbench.serving._run",
+    "steps": "kernbench.serving._steps",
 }
 
 
