@@ -1,0 +1,17 @@
+"""Serving of requests: an engine's scheduler on a table of step times, and its latencies and goodput."""
+
+from typing import Any
+
+from kernbench._names import found
+
+_WHERE = {
+    "LayerProfile": "kernbench.serving._profile",
+    "Policy": "kernbench.serving._scheduler",
+    "generate": "kernbench.serving._requests",
+    "read_trace": "kernbench.serving._requests",
+    "run": "kernbench.serving._run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    return found(__name__, _WHERE, name)
