@@ -27,7 +27,7 @@ from kernbench import _engine_selection  # noqa: F401 - selects the engine, befo
 from kernbench._names import found as _found
 
 if TYPE_CHECKING:
-    from kernbench import ccl, errors, ops, torch, tp, triton
+    from kernbench import ccl, errors, ops, serving, torch, tp, triton
     from kernbench.analysis.compare import compare
     from kernbench.analysis.result import Result
     from kernbench.benches.registry import run
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "calibrate", "ccl", "compare", "errors", "explore",
-    "fidelity", "gemm", "load", "load_curve", "ops", "picture", "read", "run", "session", "sweep", "tl", "torch", "tp",
-    "triton",
+    "fidelity", "gemm", "load", "load_curve", "ops", "picture", "read", "run", "serving", "session", "sweep", "tl",
+    "torch", "tp", "triton",
 ]  # fmt: skip
 
 _WHERE = {
@@ -74,6 +74,7 @@ _WHERE = {
     "picture": "kernbench.notebook._picture",
     "read": "kernbench.sweeps._saved",
     "run": "kernbench.benches.registry",
+    "serving": "",
     "session": "kernbench.runtime_api.context",
     "sweep": "kernbench.sweeps._sweep",
     "tl": "kernbench.triton_emu.tl_context:TLContext",

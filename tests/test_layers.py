@@ -38,6 +38,7 @@ LAYERS = (
     ("viz",),
     ("triton",),
     ("torch",),
+    ("serving",),
     ("studies",),
     ("benches",),
     ("cli", "notebook"),

@@ -57,7 +57,7 @@ class BlockPool:
 class PrefixCache(BlockPool):
     """Blocks that keep their content after a release, and are found by hash until they are used again, oldest first.
 
-    A full block has a hash: for the tokens of a prompt that a trace gives hashes for, that of the trace, and for others one
+    A full block has a hash: for tokens of a prompt that a trace gives hashes for, that of the trace, and for others one
     that only the same request finds, after a preemption.
     """
 

@@ -27,10 +27,10 @@ class LayerProfile:
     Parameters
     ----------
     attention, dense, per_sequence : str or Path
-        CSV files with times of one layer [us], in the format of LLMServingSim's profiles (`profiler/perf`): attention by
-        `prefill_chunk`, `kv_prefill`, `n_decode` and `kv_decode` (a chunk of a prompt after `kv_prefill` tokens, beside
-        `n_decode` requests with `kv_decode` earlier tokens each), others by `layer` and `tokens`, and what follows the last
-        layer by `layer` and `sequences`. Lines that begin with # are comments.
+        CSV files with times of one layer [us], in the format of LLMServingSim's profiles (`profiler/perf`): attention
+        by `prefill_chunk`, `kv_prefill`, `n_decode` and `kv_decode` (a chunk of a prompt after `kv_prefill` tokens,
+        beside `n_decode` requests with `kv_decode` earlier tokens each), others by `layer` and `tokens`, and what
+        follows the last layer by `layer` and `sequences`. Lines that begin with # are comments.
     layers : int
         Layers of the model.
     kv_heads : int
@@ -38,7 +38,7 @@ class LayerProfile:
     multiprocessors : int
         Multiprocessors of the device, as its data sheet says.
     captured : sequence of int
-        Sizes of CUDA graphs: a step with fewer tokens is padded to the next. The default is vLLM's for up to 128 requests.
+        Sizes of CUDA graphs: a step with fewer tokens is padded to the next. By default vLLM's for up to 128 requests.
 
     Raises
     ------
@@ -49,21 +49,21 @@ class LayerProfile:
 
     Notes
     -----
-    Between measured points, times are interpolated linearly. The profile has equal contexts only. For unequal ones, the
-    requests of a batch are taken to run at the same time and to share the device, as thread blocks do: with contexts
-    c_1 <= ... <= c_n, the batch takes T(n, c_1) + sum over i of T(n - i + 1, c_i) - T(n - i + 1, c_(i-1)), where T(k, c) is
-    the measured time of k requests with context c. A batch of decodes alone is different if FlashAttention splits contexts
-    over several blocks, which balances them: it then takes the mean over i of T(n, c_i). It does so if
-    n * kv_heads < 1.6 * multiprocessors (`num_splits_heuristic` of flash-attention 2, n padded). Where it does not, no
-    request is faster than one alone and unsplit, which the profile has beside its smallest chunk. Further prompts in a
-    step add their time alone, less that of a launch. No constant is fitted to results of an engine.
+    Between measured points, times are interpolated linearly. The profile has equal contexts only; T(k, c) is the
+    measured time of k requests with context c. For unequal contexts c_1 <= ... <= c_n, the requests of a batch are
+    taken to run at the same time and to share the device, as thread blocks do:
+    T(n, c_1) + sum over i > 1 of T(n - i + 1, c_i) - T(n - i + 1, c_(i-1)), but at least the mean over i of T(n, c_i),
+    their work. Decodes alone take this mean if FlashAttention splits contexts over several blocks, which balances them:
+    if n * kv_heads < 1.6 * multiprocessors (`num_splits_heuristic` of flash-attention 2, n padded). Where it does not,
+    no request is faster than one alone and unsplit, which the profile has beside its smallest chunk. Further prompts
+    in a step add their time alone, less that of a launch. No constant is fitted to results of an engine.
 
     Examples
     --------
     >>> LayerProfile("attention.csv", "dense.csv", "per_sequence.csv", layers=32, kv_heads=8, multiprocessors=188)
     Traceback (most recent call last):
     ...
-    kernbench.errors.MissingFileError: attention.csv: cannot be read (No such file or directory); pass a profile of layers
+    kernbench.errors.MissingFileError: attention.csv: cannot be read (No such file or directory); pass a profile
     """
 
     def __init__(
@@ -82,16 +82,13 @@ class LayerProfile:
         self._unsplit = 1.6 * multiprocessors / kv_heads  # requests from which on contexts are not split
         self._tokens, self._dense_us = _summed(_read(dense, _DENSE), "tokens", layers)
         self._sequences, self._head_us = _summed(_read(per_sequence, _PER_SEQUENCE), "sequences", 1)
-        decode = table[table["n_decode"] > 0]
-        self._batches = {
-            (int(chunk), int(before)): _Batches(group, Path(attention))
-            for (chunk, before), group in decode.groupby(["prefill_chunk", "kv_prefill"])
-        }
-        alone = table[table["n_decode"] == 0]
-        self._chunks = {
-            int(chunk): (group["kv_prefill"].to_numpy(), group["time_us"].to_numpy())
-            for chunk, group in alone.sort_values("kv_prefill").groupby("prefill_chunk")
-        }
+        self._batches: dict[tuple[int, int], _Batches] = {}
+        self._chunks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        ordered = table.sort_values(list(_ATTENTION[:4]))[list(_ATTENTION)].to_numpy(float)
+        for rows in _groups(ordered[ordered[:, 2] > 0], 2):
+            self._batches[int(rows[0, 0]), int(rows[0, 1])] = _Batches(rows[:, 2:], Path(attention))
+        for rows in _groups(ordered[ordered[:, 2] == 0], 1):
+            self._chunks[int(rows[0, 0])] = rows[:, 1], rows[:, 4]
         smallest = min(self._chunks)
         self._launch_us = float(self._chunks[smallest][1].min())
         self._beside_smallest = self._batches[smallest, 0]
@@ -111,7 +108,7 @@ class LayerProfile:
         if not prefill:
             batches = self._batches[0, 0]
             if self._padded(len(before)) < self._unsplit:
-                return float(batches.at(np.full(len(before), len(before)), before).mean())
+                return batches.balanced(before)
             return batches.shared(before, self._beside_smallest)
         work = [chunk * (kept + chunk / 2) for chunk, kept in prefill]
         largest = int(np.argmax(work))
@@ -136,13 +133,16 @@ class LayerProfile:
 class _Batches:
     """Times of batches by the number of requests that decode, and their equal contexts."""
 
-    def __init__(self, table: pd.DataFrame, path: Path) -> None:
-        grid = table.pivot_table(index="n_decode", columns="kv_decode", values="time_us")
-        if grid.isna().to_numpy().any():
-            raise ConfigError(f"{path}: {grid.columns[grid.isna().any()][0]} = kv_decode is not measured for each n_decode")
-        self._contexts = grid.columns.to_numpy(float)
-        counts = np.arange(grid.index[-1] + 1)
-        self._us = np.stack([np.interp(counts, grid.index, grid[each]) for each in grid], axis=1)
+    def __init__(self, rows: np.ndarray, path: Path) -> None:
+        measured, self._contexts = np.unique(rows[:, 0]), np.unique(rows[:, 1])
+        if len(rows) != len(measured) * len(self._contexts):
+            context = next(c for c in self._contexts if (rows[:, 1] == c).sum() != len(measured))
+            raise ConfigError(
+                f"{path}: kv_decode = {context:g} is not measured once for each n_decode; complete the file"
+            )
+        us = rows[:, 2].reshape(len(measured), -1)
+        counts = np.arange(int(measured[-1]) + 1)
+        self._us = np.stack([np.interp(counts, measured, column) for column in us.T], axis=1)
 
     def at(self, counts: np.ndarray, contexts: np.ndarray) -> np.ndarray:
         """Return T(counts, contexts)."""
@@ -153,7 +153,12 @@ class _Batches:
         contexts = np.maximum(contexts, self._contexts[0])
         i = np.clip(np.searchsorted(self._contexts, contexts) - 1, 0, len(self._contexts) - 2)
         share = (contexts - self._contexts[i]) / (self._contexts[i + 1] - self._contexts[i])
-        return self._us[counts, i] * (1 - share) + self._us[counts, i + 1] * share
+        found: np.ndarray = self._us[counts, i] * (1 - share) + self._us[counts, i + 1] * share
+        return found
+
+    def balanced(self, contexts: np.ndarray) -> float:
+        """Return the time of requests whose work is spread evenly over the device."""
+        return float(self.at(np.full(len(contexts), len(contexts)), contexts).mean())
 
     def shared(self, contexts: np.ndarray, alone: _Batches | None = None) -> float:
         """Return the time of requests with sorted contexts that share the device, each at most as fast as alone."""
@@ -163,7 +168,12 @@ class _Batches:
         if alone is not None:
             one = np.ones_like(counts)
             more = np.maximum(more, alone.at(one, contexts) - alone.at(one, earlier))
-        return float(self.at(counts[:1], contexts[:1])[0] + more.sum())
+        return max(self.balanced(contexts), float(self.at(counts[:1], contexts[:1])[0] + more.sum()))
+
+
+def _groups(rows: np.ndarray, columns: int) -> list[np.ndarray]:
+    """Split ordered rows where one of the first columns changes."""
+    return np.split(rows, np.flatnonzero((np.diff(rows[:, :columns], axis=0) != 0).any(axis=1)) + 1)
 
 
 def _read(path: str | Path, columns: Sequence[str]) -> pd.DataFrame:
@@ -172,7 +182,7 @@ def _read(path: str | Path, columns: Sequence[str]) -> pd.DataFrame:
     try:
         table = pd.read_csv(path, comment="#")
     except FileNotFoundError as error:
-        raise MissingFileError(f"{path}: cannot be read ({error.strerror}); pass a profile of layers") from error
+        raise MissingFileError(f"{path}: cannot be read ({error.strerror}); pass a profile") from error
     except ValueError as error:
         raise ConfigError(f"{path}: is no CSV ({error}); pass a file with the columns {','.join(columns)}") from error
     for name in columns:
@@ -213,4 +223,6 @@ def _bracket(sizes: Sequence[int], n: int, what: str) -> list[tuple[int, float]]
 
 
 def _beyond(n: int, most: int, what: str) -> str:
-    return f"a step has {n} {what}, but the profile ends at {most}; lower the limit of the policy, or leave requests out"
+    return (
+        f"a step has {n} {what}, but the profile ends at {most}; lower the limit of the policy, or leave requests out"
+    )

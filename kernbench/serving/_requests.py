@@ -6,7 +6,9 @@ import csv
 import json
 import math
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 _COLUMNS = ("arrival_s", "input_len", "output_len")
 _AZURE = {"TIMESTAMP": "arrival_s", "ContextTokens": "input_len", "GeneratedTokens": "output_len"}
 _MOONCAKE = {"timestamp": "arrival_s", "input_length": "input_len", "output_length": "output_len"}
-_FORMATS = f"a CSV with the header {','.join(_AZURE)} (Azure) or {','.join(_COLUMNS)}, or JSON lines with the keys " + (
+_FORMATS = (
+    f"a CSV with the header {','.join(_AZURE)} (Azure) or {','.join(_COLUMNS)}, or JSON lines with the keys "
     f"{', '.join(_MOONCAKE)} and hash_ids (Mooncake)"
 )
 _MOST_BYTES, _MOST_FAULTS = 512 * MIB, 10
@@ -73,20 +76,26 @@ def generate(
     """
     import pandas as pd
 
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ArgumentError(f"n = {quote(n)} must be an integer of at least 1")
+    check_count("n", n)
     if not request_rate > 0:
         raise ArgumentError(f"request_rate = {quote(request_rate)} must be above 0, in requests per second")
     if not 0 < burstiness < math.inf:
         raise ArgumentError(f"burstiness = {quote(burstiness)} must be a finite number above 0")
     rng = np.random.default_rng(seed)
     gaps = rng.gamma(burstiness, 1 / (request_rate * burstiness), n)
-    lengths = {name: _lengths(name, value, n, rng) for name, value in zip(_COLUMNS[1:], (input_len, output_len), strict=True)}
+    lengths = {
+        name: _lengths(name, value, n, rng) for name, value in zip(_COLUMNS[1:], (input_len, output_len), strict=True)
+    }
     return pd.DataFrame({"arrival_s": np.cumsum(gaps), **lengths})
 
 
+def check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ArgumentError(f"{name} = {quote(value)} must be an integer of at least 1")
+
+
 def _lengths(name: str, value: int | tuple[float, float], n: int, rng: np.random.Generator) -> np.ndarray:
-    pair = value if isinstance(value, Sequence) else (value, 0)
+    pair: Sequence[float] = value if isinstance(value, Sequence) else (value, 0)
     if len(pair) != 2 or not 1 <= pair[0] <= _MOST_TOKENS or not 0 <= pair[1] < 10:
         raise ArgumentError(
             f"{name} = {quote(value)} must be a number of tokens from 1, or (median, sigma) of a lognormal distribution"
@@ -117,9 +126,9 @@ def read_trace(path: str | Path) -> pd.DataFrame:
 
     Notes
     -----
-    Formats: https://github.com/Azure/AzurePublicDataset (LLM inference traces 2023 and 2024; cite Patel et al., Splitwise,
-    ISCA 2024) and https://github.com/kvcache-ai/Mooncake (Qin et al., Mooncake, FAST 2025). A hash of Mooncake names 512
-    tokens and all before them.
+    Formats: https://github.com/Azure/AzurePublicDataset (LLM inference traces 2023 and 2024; cite Patel et al.,
+    Splitwise, ISCA 2024) and https://github.com/kvcache-ai/Mooncake (Qin et al., Mooncake, FAST 2025). A hash of
+    Mooncake names 512 tokens and all before them.
     """
     import pandas as pd
 
@@ -146,34 +155,40 @@ class _Faults:
     def add(self, line: int, key: str, value: object, remedy: str) -> None:
         if len(self.texts) == _MOST_FAULTS:
             return
-        self.texts.append(f"{self.path}: line {line}: {key} = {quote(value)} {remedy}" if value != "" else (
-            f"{self.path}: line {line}: {key} {remedy}"
-        ))
+        self.texts.append(
+            f"{self.path}: line {line}: {key} = {quote(value)} {remedy}"
+            if value != ""
+            else (f"{self.path}: line {line}: {key} {remedy}")
+        )
         self.records.append({"file": str(self.path), "line": line, "key": key, "value": value, "remedy": remedy})
 
 
 def _csv(text: str, faults: _Faults) -> Iterator[dict[str, Any]]:
     lines = csv.reader(text.splitlines())
-    names: list[str] = []
+    header: list[str] = []
     for cells in lines:
         if not any(cells) or cells[0].lstrip().startswith("#"):
             continue
         line = lines.line_num
-        if not names:
-            names = [_AZURE.get(cell.strip(), cell.strip()) for cell in cells]
-            for missing in sorted(set(_COLUMNS) - set(names)):
+        if not header:
+            header = [cell.strip() for cell in cells]
+            names = {_AZURE.get(name, name): name for name in header}
+            for missing in sorted(set(_COLUMNS) - names.keys()):
                 faults.add(line, "header", ",".join(cells), f"has no column {missing}; pass {_FORMATS}")
                 return
             continue
-        if len(cells) != len(names):
-            faults.add(line, "cells", len(cells), f"must be {len(names)}, as in the header; complete the line")
+        if len(cells) != len(header):
+            faults.add(line, "cells", len(cells), f"must be {len(header)}, as in the header; complete the line")
             continue
-        row = dict(zip(names, cells, strict=True))
-        arrival = _time(row["arrival_s"])
+        row = dict(zip(header, cells, strict=True))
+        key = names["arrival_s"]
+        arrival = _time(row[key])
         if arrival is None:
-            faults.add(line, "arrival_s", row["arrival_s"], "must be seconds or a date and time; correct it")
-        lengths = {key: _tokens(row[key], key, line, faults) for key in _COLUMNS[1:]}
-        yield {"arrival_s": arrival, **lengths}
+            faults.add(line, key, row[key], "must be seconds or a date and time; correct it")
+        yield {
+            "arrival_s": arrival,
+            **{name: _tokens(row[names[name]], names[name], line, faults) for name in _COLUMNS[1:]},
+        }
 
 
 def _time(text: str) -> float | None:
@@ -182,18 +197,18 @@ def _time(text: str) -> float | None:
     except ValueError:
         try:
             head, _, digits = text.strip().partition(".")
-            seconds = (datetime.fromisoformat(head) - datetime(1970, 1, 1)).total_seconds() + float(f"0.{digits or 0}")
+            seconds = datetime.fromisoformat(head).replace(tzinfo=UTC).timestamp() + float(f"0.{digits or 0}")
         except (TypeError, ValueError):
             return None
     return seconds if 0 <= seconds < math.inf else None
 
 
 def _tokens(text: object, key: str, line: int, faults: _Faults) -> int:
-    try:
-        value = int(text)  # type: ignore[call-overload]
-    except (TypeError, ValueError):
-        value = 0
-    if not 1 <= value <= _MOST_TOKENS or isinstance(text, bool | float):
+    value = 0
+    if isinstance(text, str | int) and not isinstance(text, bool):
+        with suppress(ValueError):
+            value = int(text)
+    if not 1 <= value <= _MOST_TOKENS:
         faults.add(line, key, text, "must be an integer of at least 1; correct it or remove the line")
     return value
 
@@ -240,9 +255,13 @@ def checked(table: pd.DataFrame) -> pd.DataFrame:
         values = np.asarray(table[name])
         good = np.zeros(len(values), bool)
         if values.dtype.kind in "iuf":
-            good = (values >= 0) & np.isfinite(values) if name == "arrival_s" else (values >= 1) & (values == values // 1)
+            good = (
+                (values >= 0) & np.isfinite(values) if name == "arrival_s" else (values >= 1) & (values == values // 1)
+            )
         if not good.all():
             row = int(np.argmin(good))
             what = "a finite number of seconds from 0" if name == "arrival_s" else "an integer of at least 1"
-            raise ArgumentError(f"requests: row {row}: {name} = {quote(table[name].iloc[row])} must be {what}; correct it")
+            raise ArgumentError(
+                f"requests: row {row}: {name} = {quote(table[name].iloc[row])} must be {what}; correct it"
+            )
     return table.reset_index(drop=True)

@@ -47,9 +47,10 @@ class ServingResult:
     def table(self) -> pd.DataFrame:
         """A row for each request, in the order of `requests`.
 
-        `queue_ms` is from arrival to the first step, `ttft_ms` (time to first token) from arrival to the first token,
-        `tpot_ms` (time per output token) the mean time between tokens, 0 if there is only one, and `e2el_ms` (end-to-end
-        latency) from arrival to the last token. `cached_tokens` of the prompt were found in the prefix cache.
+        `queue_ms` is from arrival to when the first step with the request is scheduled, `ttft_ms` (time to first token)
+        from arrival to the first token, `tpot_ms` (time per output token) the mean time between tokens, 0 if there is
+        only one, and `e2el_ms` (end-to-end latency) from arrival to the last token. `cached_tokens` of the prompt were
+        found in the prefix cache.
         """
         import pandas as pd
 
@@ -74,7 +75,7 @@ class ServingResult:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """A row for each step: when it ran, the tokens that it computed, and queues and blocks when it was scheduled."""
+        """A row for each step: when it ran, its tokens, and the queues and blocks when it was scheduled."""
         import pandas as pd
 
         table = pd.DataFrame([row for each in self._replicas for row in each.step_rows], columns=list(STEP_COLUMNS))
@@ -236,13 +237,17 @@ class ServingResult:
         arrivals = self.requests["arrival_s"]
         span = float(arrivals.max() - arrivals.min())
         if span <= 0:
-            raise ArgumentError("curve: all requests arrive at once, so that they have no rate; give them times of arrival")
+            raise ArgumentError(
+                "curve: all requests arrive at once, so that they have no rate; give them times of arrival"
+            )
         rate_here = (len(arrivals) - 1) / span
         steps, policy, replicas = self._arguments
         rows = []
         for rate in rates:
             if not 0 < rate < math.inf:
-                raise ArgumentError(f"curve: rate = {quote(rate)} must be a finite number of requests per second above 0")
+                raise ArgumentError(
+                    f"curve: rate = {quote(rate)} must be a finite number of requests per second above 0"
+                )
             scaled = self.requests.assign(arrival_s=(arrivals - arrivals.min()) * (rate_here / rate))
             found = run(scaled, steps, policy, replicas=replicas).to_dict(**limits)
             row = {name: value for name, value in found.items() if not isinstance(value, list) and value is not None}
@@ -251,9 +256,9 @@ class ServingResult:
 
     def __repr__(self) -> str:
         found = self.metrics
+        rates = f"{found['request_throughput']:.2f} requests/s, {found['output_throughput']:,.0f} output tokens/s"
         lines = [
-            f"{found['completed']} requests in {found['duration']:.1f} s: {found['request_throughput']:.2f} requests/s, "
-            f"{found['output_throughput']:,.0f} output tokens/s",
+            f"{found['completed']} requests in {found['duration']:.1f} s: {rates}",
             f"{'':6}{'mean':>11}{'median':>11}{'p99':>11}  [ms]",
         ]
         for name in ("ttft", "tpot", "itl", "e2el"):
@@ -281,5 +286,5 @@ def _spread(name: str, values: np.ndarray) -> dict[str, float]:
     """Return the figures of `vllm bench serve` of a metric; 0 if it has no value, as there."""
     if not len(values):
         values = np.zeros(1)
-    kinds = {"mean": np.mean, "median": np.median, "std": np.std, "p99": lambda x: np.percentile(x, 99)}
-    return {f"{kind}_{name}_ms": float(of(values)) for kind, of in kinds.items()}
+    found = {"mean": values.mean(), "median": np.median(values), "std": values.std(), "p99": np.percentile(values, 99)}
+    return {f"{kind}_{name}_ms": float(value) for kind, value in found.items()}

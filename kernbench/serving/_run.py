@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import simpy
 
 from kernbench.errors import ArgumentError, quote
-from kernbench.serving._requests import checked
+from kernbench.serving._requests import check_count, checked
 from kernbench.serving._result import ServingResult
 from kernbench.serving._scheduler import Batch, Policy, Request, Scheduler
 
@@ -44,27 +44,30 @@ class Replica:
             self._arrival = None
 
     @property
+    def _now(self) -> int:
+        return int(self._env.now)
+
+    @property
     def load(self) -> int:
         """What the router compares: a waiting request counts four times, as in vLLM's data-parallel router."""
         return 4 * len(self.scheduler.waiting) + len(self.scheduler.running)
 
     def _note(self) -> None:
-        past = self._env.now - self._noted
-        self.requests_ps += self.requests * past
-        self._noted = self._env.now
+        self.requests_ps += self.requests * (self._now - self._noted)
+        self._noted = self._now
 
-    def _serve(self) -> Iterator[Any]:
+    def _serve(self) -> Generator[simpy.Event, Any, Any]:
         env, scheduler = self._env, self.scheduler
         overhead = round(self._policy.overhead_ns * 1000)
         depth = 2 if self._policy.async_scheduling else 1
         started: deque[tuple[Batch, int]] = deque()  # steps on the device, with their ends
         free = 0  # when the device is
         while True:
-            batch = scheduler.schedule(env.now)
+            batch = scheduler.schedule(self._now)
             if batch is not None:
                 if overhead:
                     yield env.timeout(overhead)
-                start = max(env.now, free)
+                start = max(self._now, free)
                 free = start + self._time(batch)
                 self._record(batch, start, free)
                 started.append((batch, free))
@@ -78,7 +81,7 @@ class Replica:
             if end > env.now:
                 yield env.timeout(end - env.now)
             self._note()
-            self.requests -= len(scheduler.update(batch, env.now))
+            self.requests -= len(scheduler.update(batch, self._now))
 
     def _time(self, batch: Batch) -> int:
         ns = self._steps(prefill=batch.prefill, contexts=batch.contexts)
@@ -106,11 +109,11 @@ def run(requests: pd.DataFrame, steps: Steps, policy: Policy | None = None, *, r
     ----------
     requests : DataFrame
         A row for each request: `arrival_s`, `input_len` and `output_len` (tokens), optionally `hash_ids`, a list with a
-        hash for each 512 tokens of the prompt and what is before them. `kb.serving.generate` and `kb.serving.read_trace`
-        make such tables.
+        hash for each 512 tokens of the prompt and what is before them. `kb.serving.generate` and
+        `kb.serving.read_trace` make such tables.
     steps : callable
-        The time of a step [ns]: `steps(prefill=[(tokens, tokens before), ...], contexts=[...])` with the chunks of prompts
-        that it computes, and for each request that decodes a token how many tokens this attends to, itself included.
+        The time of a step [ns]: `steps(prefill=[(tokens, tokens before), ...], contexts=[...])`, with the chunks of
+        prompts that it computes, and for each decoded token how many tokens it attends to, itself included.
     policy : Policy, optional
         How an engine schedules; by default `kb.serving.Policy()`.
     replicas : int
@@ -133,14 +136,14 @@ def run(requests: pd.DataFrame, steps: Steps, policy: Policy | None = None, *, r
 
     Examples
     --------
+    >>> from kernbench.serving import generate
     >>> requests = generate(100, request_rate=10, input_len=512, output_len=64)
     >>> result = run(requests, lambda prefill, contexts: 5e6 + 2e4 * sum(tokens for tokens, _ in prefill))
     >>> result.metrics["completed"]
     100
     """
     policy = policy or Policy()
-    if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
-        raise ArgumentError(f"replicas = {quote(replicas)} must be an integer of at least 1")
+    check_count("replicas", replicas)
     requests = checked(requests)
     queue = _requests(requests)
     _check_policy(queue, policy)
@@ -152,8 +155,8 @@ def run(requests: pd.DataFrame, steps: Steps, policy: Policy | None = None, *, r
 
 
 def _requests(table: pd.DataFrame) -> list[Request]:
-    hashes: Sequence[Any] = table["hash_ids"] if "hash_ids" in table else [()] * len(table)
-    columns = (table["arrival_s"], table["input_len"], table["output_len"], hashes)
+    hashes = table["hash_ids"].tolist() if "hash_ids" in table else [()] * len(table)
+    columns = (*(table[name].tolist() for name in ("arrival_s", "input_len", "output_len")), hashes)
     return [
         Request(i, round(arrival * _PS), int(prompt), int(output), known)
         for i, (arrival, prompt, output, known) in enumerate(zip(*columns, strict=True))
@@ -177,7 +180,9 @@ def _check_policy(queue: Sequence[Request], policy: Policy) -> None:
             )
 
 
-def _arrive(env: simpy.Environment, queue: Sequence[Request], engines: Sequence[Replica]) -> Iterator[Any]:
+def _arrive(
+    env: simpy.Environment, queue: Sequence[Request], engines: Sequence[Replica]
+) -> Generator[simpy.Event, Any, Any]:
     for request in sorted(queue, key=lambda each: each.arrival):
         if request.arrival > env.now:
             yield env.timeout(request.arrival - env.now)

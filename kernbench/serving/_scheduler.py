@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from kernbench.errors import ArgumentError, quote
 from kernbench.serving._blocks import HASH_TOKENS, BlockPool, PrefixCache
+from kernbench.serving._requests import check_count
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Policy:
     enable_prefix_caching : bool
         Whether blocks of earlier requests with the same prefix are used again.
     async_scheduling : bool
-        Whether a step is scheduled while the one before it runs, as vLLM does since 0.14: the host's time is hidden, and
-        arrivals and the places of finished requests wait for one step more.
+        Whether a step is scheduled while the one before it runs, as vLLM does since 0.14: the host's time is hidden,
+        and arrivals and the places of finished requests wait for one step more.
     overhead_ns : float
         Time of the host to schedule a step and to launch it [ns]. The default, 0, leaves it out.
 
@@ -67,8 +68,7 @@ class Policy:
             value = getattr(self, name)
             if value is None and name == "num_blocks":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ArgumentError(f"Policy: {name} = {quote(value)} must be an integer of at least 1")
+            check_count(f"Policy: {name}", value)
         if HASH_TOKENS % self.block_size:
             raise ArgumentError(f"Policy: block_size = {self.block_size} must be a power of two up to {HASH_TOKENS}")
         if not 0 <= self.overhead_ns < math.inf:
@@ -79,8 +79,8 @@ class Request:
     """A request in an engine. Times are in ps."""
 
     __slots__ = (
-        "arrival", "blocks", "cached", "computed", "hashes", "held", "index", "made", "output", "pending", "preemptions",
-        "prompt", "replica", "room", "scheduled", "stored", "times",
+        "arrival", "blocks", "cached", "computed", "hashes", "held", "index", "made", "output", "pending",
+        "preemptions", "prompt", "replica", "room", "scheduled", "stored", "times",
     )  # fmt: skip
 
     def __init__(self, index: int, arrival: int, prompt: int, output: int, hashes: Sequence[int]) -> None:
@@ -89,7 +89,8 @@ class Request:
         self.made = 0  # tokens generated
         self.pending = 0  # tokens that steps in flight generate
         self.room = 0  # tokens that fit into its blocks
-        self.blocks, self.held, self.stored = 0, [], 0
+        self.blocks, self.stored = 0, 0
+        self.held: list[int] = []
         self.cached, self.preemptions, self.replica = 0, 0, 0
         self.scheduled = -1
         self.times: list[int] = []  # of its tokens
