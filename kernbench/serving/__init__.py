@@ -7,6 +7,7 @@ from kernbench._names import found
 _WHERE = {
     "LayerProfile": "kernbench.serving._profile",
     "Policy": "kernbench.serving._scheduler",
+    "ServingResult": "kernbench.serving._result",
     "generate": "kernbench.serving._requests",
     "read_trace": "kernbench.serving._requests",
     "run": "kernbench.serving._run",

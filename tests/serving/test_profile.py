@@ -20,9 +20,9 @@ def attention(chunk, before, requests, context):
 
 @pytest.fixture
 def folder(tmp_path):
-    chunks, befores, counts, contexts = (0, 16, 64), (0, 100), (0, 1, 2, 4, 8), (0, 100, 400)
+    chunks, earlier, counts, contexts = (0, 16, 64), (0, 100), (0, 1, 2, 4, 8), (0, 100, 400)
     rows = ["# made up", "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us"]
-    for chunk, before, n, context in itertools.product(chunks, befores, counts, contexts):
+    for chunk, before, n, context in itertools.product(chunks, earlier, counts, contexts):
         if (chunk or n) and (chunk or not before) and (n or not context):
             rows.append(f"{chunk},{before},{n},{context},{attention(chunk, before, n, context)}")
     (tmp_path / "attention.csv").write_text("\n".join(rows))
