@@ -11,6 +11,7 @@ _WHERE = {
     "generate": "kernbench.serving._requests",
     "read_trace": "kernbench.serving._requests",
     "run": "kernbench.serving._run",
+    "steps": "kernbench.serving._steps",
 }
 
 
