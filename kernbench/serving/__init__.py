@@ -1,4 +1,8 @@
-"""Serving of requests: an engine's scheduler on a table of step times, and its latencies and goodput."""
+"""Serving of requests: an engine's scheduler on a table of step times, and its latencies and goodput.
+
+`generate` makes requests and `read_trace` reads them; `run` serves them under a `Policy`. The time of a step is any
+callable: `LayerProfile` has measured layers, `steps` simulates them.
+"""
 
 from typing import Any
 
