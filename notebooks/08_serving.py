@@ -109,7 +109,7 @@ budgets = {n: serve(kb.serving.Policy(max_num_batched_tokens=n)).metrics for n i
 # whose tokens are computed again.
 
 # %%
-few = {n: serve(kb.serving.Policy(num_blocks=n)) for n in (4000, 2000, 1100)}
+few = {n: serve(kb.serving.Policy(num_blocks=n)) for n in (4000, 2000, 1200)}
 {n: (int(each.table["preemptions"].sum()), round(each.metrics["p99_ttft_ms"], 1)) for n, each in few.items()}
 
 # %% [markdown]

@@ -144,31 +144,34 @@ class _Batches:
         counts = np.arange(int(measured[-1]) + 1)
         self._us = np.stack([np.interp(counts, measured, column) for column in us.T], axis=1)
 
-    def at(self, counts: np.ndarray, contexts: np.ndarray) -> np.ndarray:
-        """Return T(counts, contexts)."""
-        if counts.max() >= len(self._us):
-            raise ArgumentError(_beyond(int(counts.max()), len(self._us) - 1, "requests that decode"))
-        if contexts.max() > self._contexts[-1]:
-            raise ArgumentError(_beyond(int(contexts.max()), int(self._contexts[-1]), "tokens of context"))
+    def _placed(self, contexts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the measured context below each of some sorted ones, and the share of the next in an interpolation."""
+        if len(contexts) >= len(self._us):
+            raise ArgumentError(_beyond(len(contexts), len(self._us) - 1, "requests that decode"))
+        if contexts[-1] > self._contexts[-1]:
+            raise ArgumentError(_beyond(int(contexts[-1]), int(self._contexts[-1]), "tokens of context"))
         contexts = np.maximum(contexts, self._contexts[0])
         i = np.clip(np.searchsorted(self._contexts, contexts) - 1, 0, len(self._contexts) - 2)
-        share = (contexts - self._contexts[i]) / (self._contexts[i + 1] - self._contexts[i])
+        return i, (contexts - self._contexts[i]) / (self._contexts[i + 1] - self._contexts[i])
+
+    def _at(self, counts: np.ndarray | int, i: np.ndarray, share: np.ndarray) -> np.ndarray:
+        """Return T of some counts, each at its context."""
         found: np.ndarray = self._us[counts, i] * (1 - share) + self._us[counts, i + 1] * share
         return found
 
     def balanced(self, contexts: np.ndarray) -> float:
         """Return the time of requests whose work is spread evenly over the device."""
-        return float(self.at(np.full(len(contexts), len(contexts)), contexts).mean())
+        return float(self._at(len(contexts), *self._placed(contexts)).mean())
 
     def shared(self, contexts: np.ndarray, alone: _Batches | None = None) -> float:
         """Return the time of requests with sorted contexts that share the device, each at most as fast as alone."""
+        i, share = self._placed(contexts)
         counts = np.arange(len(contexts), 0, -1)
-        earlier = np.concatenate([contexts[:1], contexts[:-1]])
-        more = self.at(counts, contexts) - self.at(counts, earlier)
+        own = self._at(counts, i, share)
+        more = own[1:] - self._at(counts[1:], i[:-1], share[:-1])
         if alone is not None:
-            one = np.ones_like(counts)
-            more = np.maximum(more, alone.at(one, contexts) - alone.at(one, earlier))
-        return max(self.balanced(contexts), float(self.at(counts[:1], contexts[:1])[0] + more.sum()))
+            more = np.maximum(more, np.diff(alone._at(1, *alone._placed(contexts))))
+        return max(float(self._at(len(contexts), i, share).mean()), float(own[0] + more.sum()))
 
 
 def _groups(rows: np.ndarray, columns: int) -> list[np.ndarray]:
