@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import simpy
@@ -71,6 +71,14 @@ class Later:
         self.done.succeed(event.value)
 
 
+class Mark(NamedTuple):
+    """A place in a stream: after its operation `number`, which follows `after`: as many operations of other streams."""
+
+    stream: Stream
+    number: int
+    after: Mapping[object, int]
+
+
 class Stream:
     """An in-order queue of operations on one device; it never blocks the program that fills it."""
 
@@ -82,6 +90,7 @@ class Stream:
         self._races = engine.races(device.index)
         self._submitted = 0
         self._after: dict[object, int] = {}  # other stream: how many of its operations precede the next one here
+        self._waits: list[tuple[simpy.Event, object]] = []  # what it has been told to wait for; for messages
 
     def submit(self, start: Start, keep: object = None, after: StartOfWork | None = None) -> simpy.Event:
         """Call `start` when all earlier operations are complete; return its completion event.
@@ -124,14 +133,30 @@ class Stream:
 
     def wait_stream(self, other: Stream) -> None:
         """Order all later submissions after everything that `other` holds now."""
-        self._after = {**self._after, other: other._submitted}
+        self._follow(other.mark())
         last = other._last
         if last is not None and last.callbacks is not None:
             self.submit(lambda: self._engine.env.timeout(0) if last.processed else last)
 
+    def mark(self) -> Mark:
+        """Return the place after the operations that have been submitted."""
+        return Mark(self, self._submitted, self._after)
+
+    def wait_event(self, event: simpy.Event, what: object, mark: Mark) -> None:
+        """Order all later submissions after `event`, which completes the operation before `mark`."""
+        self._follow(mark)
+        if event.callbacks is not None:
+            self._waits = [(e, w) for e, w in self._waits if e.callbacks is not None] + [(event, what)]
+            self.submit(lambda: self._engine.env.timeout(0) if event.processed else event)
+
+    def _follow(self, mark: Mark) -> None:
+        if self._races is not None:
+            after = {**mark.after, mark.stream: mark.number}
+            self._after = {s: max(self._after.get(s, 0), after.get(s, 0)) for s in {**self._after, **after}}
+
     def wait(self, event: simpy.Event, what: object) -> Any:
         """Run the clock until `event` of this stream has happened; return its value. `what` is for messages."""
-        value = self._engine.wait(event, what)
+        value = self._engine.wait(event, _Waited(what, self._waits))
         if event is self._last:
             self._last = None
         return value
@@ -147,6 +172,18 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"<Stream of {self.device}, {'idle' if self.query() else 'busy'}>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Waited:
+    """What the host waits for, and what its stream waits for then; for messages."""
+
+    what: object
+    waits: Sequence[tuple[simpy.Event, object]]
+
+    def __str__(self) -> str:
+        blocked = (str(what) for event, what in self.waits if event.callbacks is not None)
+        return ", whose stream waits for ".join([str(self.what), *list(blocked)[:1]])
 
 
 class Event:

@@ -21,7 +21,7 @@ from kernbench.sim_engine._user_code import user_line
 from kernbench.topology._naming import PeId
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api._devices import HostProgram
+    from kernbench.runtime_api._devices import HostProgram, Mark, Stream
     from kernbench.runtime_api._process_group import ProcessGroup, Transport
 
 
@@ -56,7 +56,8 @@ class ReduceOp(Enum):
 class Work:
     """A collective in progress, as seen by one rank.
 
-    `is_completed` does not wait: time passes only where the program waits, so a loop around it never ends.
+    `wait` holds the program, and `block_current_stream` only the device's stream. `is_completed` does not wait: time
+    passes only where the program waits, so a loop around it never ends.
     Of a receive, `source` is the sender's number in the group, once it is known.
     """
 
@@ -66,6 +67,7 @@ class Work:
         self.event = simpy.Event(host.engine.env)
         self.error: Exception | None = None
         self.source: int | None = None
+        self._mark: Mark | None = None  # after its last operation
 
     def detach(self) -> Work:
         """Return the handle for the program to wait on: the end of the session warns if it never does."""
@@ -80,6 +82,25 @@ class Work:
         if self.error is not None:
             raise self.error
         return True
+
+    def block_current_stream(self) -> None:
+        """Make the stream of this rank's device wait until the part is complete; the program continues, as in torch.
+
+        What is queued on the device later begins after that: a launch, a copy, a collective or message.
+        """
+        if self._mark is None:
+            raise RuntimeError(
+                f"block_current_stream: {self}: the stream cannot wait for a receive without a source; name the "
+                "source, or call wait()"
+            )
+        self._host.unwaited.pop(self.event, None)
+        stream = self._host.stream(self._host.index(self._mark.stream.device))
+        stream.wait_event(self.event, self, self._mark)
+
+    def submit(self, stream: Stream, start: Start, after: StartOfWork | None) -> None:
+        """Queue the next operation of this rank's part; the last one completes it."""
+        self.event = stream.submit(start, after=after)
+        self._mark = stream.mark()
 
     def is_completed(self) -> bool:
         """Return whether this rank's part is complete."""
@@ -232,7 +253,8 @@ class Meeting:
         stream.wait_stream(host.stream(device))
         after: StartOfWork | None = host.start_of_work(collective=True)
         for step in call.steps(partial(self._begin, member)):
-            work.event, after = stream.submit(step, after=after), None
+            work.submit(stream, step, after)
+            after = None
         assert work.event.callbacks is not None, "what has just been queued is not complete"
         work.event.callbacks.append(self._release)
         if self.is_complete:
