@@ -88,6 +88,19 @@ def _check_tables(records: Records) -> None:
         _check_texts((launch.name, launch.queues))
         times = (launch.start_ps, launch.end_ps, records.makespan_ps)
         _check_numbers((*times, times[1] - times[0], times[2] - times[1], launch.sip + 1))
+        _check_numbers((launch.operation + 1, len(records.operations) - launch.operation - 1))
+    for i, operation in enumerate(records.operations):
+        _check_numbers(
+            (
+                operation.sip,
+                *(i - 1 - number for number in (*operation.after, *operation.waited)),
+                *operation.after,
+                *operation.waited,
+            )
+        )
+        if operation.communication is not None:
+            _check_texts((operation.communication.name,))
+            _check_numbers((operation.communication.nbytes, *operation.communication.group))
     _check_texts((records.machine, records.engine))
     _check_numbers((records.makespan_ps,))
     complete: Any = records.complete

@@ -209,7 +209,7 @@ class Dependencies:
         )
 
 
-_SCHEMA_VERSION = 11
+_SCHEMA_VERSION = 12
 LOG_COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
@@ -253,10 +253,41 @@ class CommandInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Communication:
+    """One rank's part of a collective or message.
+
+    `name` is torch's: "all_reduce", "send". `group` has the SIPs of the group, of a message its source and target.
+    `nbytes` are those of the rank's input. Each of `tensors` is (name, shape, type, placement), a placement the
+    arguments of its DPPolicy that are not the defaults. `options` are a reduction, the root's number in
+    the group, a tag, or rows by number in the group.
+    """
+
+    name: str
+    group: tuple[int, ...]
+    nbytes: int
+    tensors: tuple[tuple[str, tuple[int, ...], str, tuple[tuple[str, Any], ...]], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+class Operation(NamedTuple):
+    """What the host queued on a SIP: a kernel's launch, or part of a collective (it may launch several kernels).
+
+    `after` are the operations that precede it in its streams, `waited` those that the host had waited for: the latest,
+    as numbers in the order of queueing.
+    """
+
+    sip: int
+    after: tuple[int, ...]
+    waited: tuple[int, ...]
+    communication: Communication | None
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """A kernel launch on one SIP, from the host's message to the last completion.
 
-    `queues` names the installation of the queues that its programs use, "" if they use none.
+    `queues` names the installation of the queues that its programs use, "" if they use none. `operation` is the number
+    of the operation that it is part of, -1 if it was not queued on a device.
     """
 
     name: str
@@ -264,6 +295,7 @@ class Launch:
     end_ps: int
     sip: int = -1
     queues: str = ""
+    operation: int = -1
 
 
 class DramActivity(NamedTuple):
@@ -325,6 +357,7 @@ class Records:
     drams: Mapping[str, DramActivity] = field(default_factory=dict)  # by component
     makespan_ps: int = 0  # time of the last completion; the clock of a run starts at 0
     launches: tuple[Launch, ...] = ()
+    operations: tuple[Operation, ...] = ()
     machine: str = ""  # hash of the machine
     spec: Mapping[str, Any] = field(default_factory=dict)  # the machine as in its file; empty if unknown
     dependencies: Dependencies = field(default_factory=Dependencies, repr=False)
@@ -435,6 +468,7 @@ class Records:
             "schema_version": _SCHEMA_VERSION, "components": self.components, "kinds": self.kinds,
             "commands": [[*_fields(c), c.dtype, c.vector] for c in self.commands], "links": self.links.names,
             "makespan_ps": int(self.makespan_ps), "launches": [astuple(x) for x in self.launches],
+            "operations": [[*x[:3], None if x[3] is None else astuple(x[3])] for x in self.operations],
             "machine": self.machine, "complete": self.complete, "engine": self.engine, "spec": dict(self.spec),
             "nodes": self.dependencies.nodes, "places": self.dependencies.places, "drams": self.drams,
         }  # fmt: skip
@@ -488,7 +522,7 @@ class Records:
             mode, certified = meta.pop("mode"), meta.pop("certified")
             if mode == "fast" and not certified:
                 raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
-        elif version not in (4, 5, 6, 7, 8, 9, 10, _SCHEMA_VERSION):
+        elif version not in (4, 5, 6, 7, 8, 9, 10, 11, _SCHEMA_VERSION):
             raise ConfigError(f"{path}: schema_version = {version} must be {_SCHEMA_VERSION}; run the bench again")
         if version < 5:
             arrays["stages"] = _no_rows(len(StageWork._fields))
@@ -511,6 +545,7 @@ class Records:
         meta["links"] = LinkTable(tuple(meta["links"]), **link_columns)
         meta["commands"] = tuple(_command(*fields) for fields in meta["commands"])
         meta["launches"] = tuple(Launch(*x) for x in meta["launches"])
+        meta["operations"] = tuple(_operation(*_tuples(x)) for x in meta.get("operations", ()))
         meta |= {"components": tuple(meta["components"]), "kinds": tuple(meta["kinds"])}
         return cls(**arrays, **meta)
 
@@ -538,6 +573,14 @@ def _command(
     name: str, sip: int, cube: int, pe: int, shape: list[int], tag: str, dtype: str = "", vector: Iterable[Any] = ()
 ) -> CommandInfo:
     return CommandInfo(name, sip, cube, pe, tuple(shape), tag, dtype, tuple((k, n, size) for k, n, size in vector))
+
+
+def _operation(sip: int, after: Any, waited: Any, communication: Any) -> Operation:
+    return Operation(sip, after, waited, None if communication is None else Communication(*communication))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _fields(command: CommandInfo) -> list[Any]:

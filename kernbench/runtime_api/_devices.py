@@ -7,7 +7,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +27,7 @@ from kernbench.sim_engine._races import Copies
 from kernbench.sim_engine._user_code import line_number, user_line
 
 if TYPE_CHECKING:
+    from kernbench.analysis._records import Communication
     from kernbench.runtime_api._multiprocessing import Rank, SpawnContext
     from kernbench.sim_engine._user_code import Line
     from kernbench.sim_engine.engine import GraphEngine
@@ -61,9 +62,12 @@ class Later:
         self.done = simpy.Event(engine.env)
         races = engine.races(sip)
         self._task = None if races is None else races.task
+        self._engine, self._operation = engine, engine.operation
 
     def run(self, start: Start) -> None:
-        started = start() if self._task is None else self._task.run(start)
+        started = _sending(
+            self._engine, self._operation, start if self._task is None else partial(self._task.run, start)
+        )
         assert started.callbacks is not None, "what has just been started is not complete"
         started.callbacks.append(self._complete)
 
@@ -71,19 +75,33 @@ class Later:
         self.done.succeed(event.value)
 
 
+def _sending(engine: GraphEngine, operation: int, start: Start) -> simpy.Event:
+    """Call `start`; the launches that it sends are those of an operation."""
+    before, engine.operation = engine.operation, operation
+    try:
+        return start()
+    finally:
+        engine.operation = before
+
+
 class Mark(NamedTuple):
-    """A place in a stream: after its operation `number`, which follows `after`: as many operations of other streams."""
+    """A place in a stream: after its submission `number`, which follows `after`: as many submissions of other streams.
+
+    `order` are the latest operations that precede the place.
+    """
 
     stream: Stream
     number: int
     after: Mapping[object, int]
+    order: tuple[int, ...]
 
 
 class Stream:
     """An in-order queue of operations on one device; it never blocks the program that fills it."""
 
-    def __init__(self, engine: GraphEngine, device: Device) -> None:
-        self._engine = engine
+    def __init__(self, host: HostProgram, device: Device) -> None:
+        self._host = host
+        self._engine = engine = host.engine
         self.device = device
         self._last: simpy.Event | None = None
         assert device.index is not None
@@ -91,8 +109,21 @@ class Stream:
         self._submitted = 0
         self._after: dict[object, int] = {}  # other stream: how many of its operations precede the next one here
         self._waits: list[tuple[simpy.Event, object]] = []  # what it has been told to wait for; for messages
+        self._order: tuple[int, ...] = ()  # the latest operations that precede the next one, and so do those:
+        self._heard: dict[Stream, tuple[int, ...]] = {}
 
-    def submit(self, start: Start, keep: object = None, after: StartOfWork | None = None) -> simpy.Event:
+    def operation(self, communication: Communication | None = None) -> int:
+        """Record what the host queues here next; return its number."""
+        assert self.device.index is not None
+        heard = self._host.heard
+        waited = sorted({n for s, order in heard.items() if self._heard.get(s) != order for n in order})
+        number = self._engine.operations.append(self.device.index, self._order, waited, communication)
+        self._order, self._heard = (number,), dict(heard)
+        return number
+
+    def submit(
+        self, start: Start, keep: object = None, after: StartOfWork | None = None, operation: int = -1
+    ) -> simpy.Event:
         """Call `start` when all earlier operations are complete; return its completion event.
 
         The event has the value of the one that `start` returns. `keep`, and what `start` refers to, live until then.
@@ -116,11 +147,9 @@ class Stream:
                 started()
 
         def started(_: object = None) -> None:
-            if task is None:
-                event = start()
-            else:
+            if task is not None:
                 task.begin()
-                event = task.run(start)
+            event = _sending(self._engine, operation, start if task is None else partial(task.run, start))
             assert event.callbacks is not None, "what has just been started is not complete"
             event.callbacks.append(finished)
 
@@ -140,25 +169,27 @@ class Stream:
 
     def mark(self) -> Mark:
         """Return the place after the operations that have been submitted."""
-        return Mark(self, self._submitted, self._after)
+        return Mark(self, self._submitted, self._after, self._order)
 
     def wait_event(self, event: simpy.Event, what: object, mark: Mark) -> None:
         """Order all later submissions after `event`, which completes the operation before `mark`."""
         self._follow(mark)
         if event.callbacks is not None:
-            self._waits = [(e, w) for e, w in self._waits if e.callbacks is not None] + [(event, what)]
+            self._waits = [(e, w) for e, w in self._waits if not e.processed] + [(event, what)]
             self.submit(lambda: self._engine.env.timeout(0) if event.processed else event)
 
     def _follow(self, mark: Mark) -> None:
+        self._order = tuple(sorted({*self._order, *mark.order}))
         if self._races is not None:
             after = {**mark.after, mark.stream: mark.number}
             self._after = {s: max(self._after.get(s, 0), after.get(s, 0)) for s in {**self._after, **after}}
 
-    def wait(self, event: simpy.Event, what: object) -> Any:
+    def wait(self, event: simpy.Event, what: object, mark: Mark | None = None) -> Any:
         """Run the clock until `event` of this stream has happened; return its value. `what` is for messages."""
         value = self._engine.wait(event, _Waited(what, self._waits))
         if event is self._last:
             self._last = None
+        self._host.heard[self] = self._order if mark is None else mark.order
         return value
 
     def synchronize(self) -> None:
@@ -182,7 +213,7 @@ class _Waited:
     waits: Sequence[tuple[simpy.Event, object]]
 
     def __str__(self) -> str:
-        blocked = (str(what) for event, what in self.waits if event.callbacks is not None)
+        blocked = (str(what) for event, what in self.waits if not event.processed)
         return ", whose stream waits for ".join([str(self.what), *list(blocked)[:1]])
 
 
@@ -197,12 +228,14 @@ class Event:
         self._timing = enable_timing
         self._stream: Stream | None = None
         self._done: simpy.Event | None = None
+        self._mark: Mark | None = None
 
     def record(self, stream: Stream | None = None) -> None:
         """Mark the point after everything that `stream` (by default the current device's) holds now."""
         self._stream = stream or self._current_stream()
         engine = self._stream._engine
         self._done = self._stream.submit(lambda: engine.env.timeout(0, engine.now_ns))
+        self._mark = self._stream.mark()
 
     def query(self) -> bool:
         """Return True if the mark has been reached, or was never recorded."""
@@ -211,7 +244,7 @@ class Event:
     def synchronize(self) -> None:
         """Run the clock until the mark has been reached."""
         if self._stream is not None and self._done is not None and not self.query():
-            self._stream.wait(self._done, "a synchronize with an event")
+            self._stream.wait(self._done, "a synchronize with an event", self._mark)
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the simulated time from this mark to `end_event` [ms]; both must be reached, with timing enabled."""
@@ -278,6 +311,7 @@ class _Rank:
     device: int
     chosen: bool = False
     busy_until_ps: int = 0  # preparing launches
+    heard: dict[Stream, tuple[int, ...]] = field(default_factory=dict)  # the latest operations it has waited for
 
 
 class HostProgram:
@@ -364,7 +398,7 @@ class HostProgram:
         """Return the stream of a device; each `name` is a separate, concurrent one."""
         found = self._streams.get((sip, name))
         if found is None:
-            found = self._streams[sip, name] = Stream(self.engine, Device("ahbm", sip))
+            found = self._streams[sip, name] = Stream(self, Device("ahbm", sip))
         return found
 
     def synchronize(self, sip: int | None = None) -> None:
@@ -390,6 +424,11 @@ class HostProgram:
             self.unwaited.clear()  # nobody is left to wait for them
         for notify in self.at_ranks_end:
             notify()
+
+    @property
+    def heard(self) -> dict[Stream, tuple[int, ...]]:
+        """By stream, the latest operations that the calling rank has waited for."""
+        return self._rank().heard
 
     def _rank(self) -> _Rank:
         return self._ranks.setdefault(getcurrent(), _Rank(self._first))
@@ -473,7 +512,7 @@ class HostProgram:
 
     def start(
         self, sip: int, start: Start, handles: Sequence[TensorHandle], after: StartOfWork | None = None,
-        reads: Sequence[TensorHandle] = (),
+        reads: Sequence[TensorHandle] = (), communication: Communication | None = None,
     ) -> None:  # fmt: skip
         """Queue `start` on a device; `handles` live until it is complete, and those in `reads` are not written."""
         self._check_no_capture(sip)
@@ -483,7 +522,8 @@ class HostProgram:
                 handle.moved.clear()
         self.check_open()
         self.requests += 1
-        self.stream(sip).submit(start, keep=tuple(handles), after=after)
+        stream = self.stream(sip)
+        stream.submit(start, tuple(handles), after, stream.operation(communication))
 
     def forget_moved(self, sip: int) -> None:
         """Drop the copies of operands that operators keep on a device: the originals may have changed."""

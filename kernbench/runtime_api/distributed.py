@@ -392,7 +392,7 @@ class Distributed(DistributedNames):
         target = self._peer_of(found, "dst", dst, group_dst)
         own = self._checked(found, "isend", tensor)
         return found.mailbox.send(
-            Exchange("message", _kind(own), label="send", sends={1: TensorPart(own)}), target, tag
+            Exchange("message", _kind(own), label="send", sends={1: TensorPart(own)}, tag=tag), target, tag
         ).detach()
 
     def irecv(
@@ -583,7 +583,7 @@ class Distributed(DistributedNames):
             return None
         source = None if src is None and group_src is None else self._peer_of(found, "src", src, group_src)
         own = self._checked(found, name, tensor)
-        call = Exchange("message", _kind(own), label="recv", receives={0: TensorPart(own)})
+        call = Exchange("message", _kind(own), label="recv", receives={0: TensorPart(own)}, tag=tag)
         return found.mailbox.receive(call, source, tag)
 
     # -- arguments

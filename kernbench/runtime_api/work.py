@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import simpy
 
 from kernbench._registry import hint
+from kernbench.analysis._records import Communication
 from kernbench.errors import CollectiveMismatchError, KernbenchError, quote
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._devices import Later, Start, StartOfWork
@@ -21,6 +22,7 @@ from kernbench.sim_engine._user_code import user_line
 from kernbench.topology._naming import PeId
 
 if TYPE_CHECKING:
+    from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api._devices import HostProgram, Mark, Stream
     from kernbench.runtime_api._process_group import ProcessGroup, Transport
 
@@ -79,6 +81,8 @@ class Work:
         self._host.unwaited.pop(self.event, None)
         if self.error is None:
             self._host.engine.wait(self.event, self)
+            if self._mark is not None:
+                self._host.heard[self._mark.stream] = self._mark.order
         if self.error is not None:
             raise self.error
         return True
@@ -97,9 +101,9 @@ class Work:
         stream = self._host.stream(self._host.index(self._mark.stream.device))
         stream.wait_event(self.event, self, self._mark)
 
-    def submit(self, stream: Stream, start: Start, after: StartOfWork | None) -> None:
-        """Queue the next operation of this rank's part; the last one completes it."""
-        self.event = stream.submit(start, after=after)
+    def submit(self, stream: Stream, start: Start, after: StartOfWork | None, operation: int) -> None:
+        """Queue the next step of this rank's part; the last one completes it."""
+        self.event = stream.submit(start, after=after, operation=operation)
         self._mark = stream.mark()
 
     def is_completed(self) -> bool:
@@ -149,6 +153,12 @@ class Call:
     def places(self) -> list[object]:
         return [t.layout.placement for t in self.tensors.values()]
 
+    def communication(self, group: tuple[int, ...]) -> Communication:
+        """Return the record of this call on the SIPs of a group."""
+        own = self.tensors.get("input", next(iter(self.tensors.values()), None))
+        nbytes = 0 if own is None else own.nbytes
+        return Communication(self.name, group, nbytes, _recorded(self.tensors))
+
     def steps(self, begin: Start) -> Sequence[Start]:
         """Return what the rank's device does in order; `begin` is its part of what all do together."""
         return (begin,)
@@ -169,6 +179,9 @@ class LaunchCall(Call):
     options: Mapping[str, object] = field(default_factory=dict)
     before: Sequence[Start] = ()
     after: Sequence[Start] = ()
+
+    def communication(self, group: tuple[int, ...]) -> Communication:
+        return replace(Call.communication(self, group), options=tuple(self.options.items()))
 
     def steps(self, begin: Start) -> Sequence[Start]:
         return (*self.before, begin, *self.after)
@@ -191,6 +204,21 @@ class TensorPart:
     first: int = 0
     n: int | None = None
 
+    @property
+    def nbytes(self) -> int:
+        whole = self.tensor.nbytes
+        return whole if self.n is None else whole // max(self.tensor.shape[0], 1) * self.n
+
+
+def _recorded(tensors: Mapping[str, DeviceTensor]) -> Any:
+    """Return names, shapes, types and placements of tensors."""
+    return tuple((name, tuple(t.shape), str(t.dtype), _placement(t.layout.dp)) for name, t in tensors.items())
+
+
+def _placement(dp: DPPolicy | None) -> tuple[tuple[str, object], ...]:
+    given = [] if dp is None else [(f.name, getattr(dp, f.name), f.default) for f in fields(dp)]
+    return tuple((name, value) for name, value, default in given if value != default)
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange(Call):
@@ -200,6 +228,17 @@ class Exchange(Call):
 
     sends: Mapping[int, TensorPart] = field(default_factory=dict)
     receives: Mapping[int, TensorPart] = field(default_factory=dict)
+    tag: int = 0
+
+    def communication(self, group: tuple[int, ...]) -> Communication:
+        """Of a message, `group` has the source and the target; else `sends` and `receives` are rows by member."""
+        parts = {"input": self.sends, "output": self.receives}
+        tensors = _recorded({name: each[min(each)].tensor for name, each in parts.items() if each})
+        nbytes = sum(part.nbytes for part in (self.sends or self.receives).values())
+        if self.name == "message":
+            return Communication(self.label, group, nbytes, tensors, (("tag", self.tag),))
+        rows = (tuple((member, part.n) for member, part in each.items()) for each in parts.values())
+        return Communication(self.name, group, nbytes, tensors, tuple(zip(("sends", "receives"), rows, strict=True)))
 
 
 class Coalesced:
@@ -252,8 +291,9 @@ class Meeting:
         stream = host.stream(device, self._stream)
         stream.wait_stream(host.stream(device))
         after: StartOfWork | None = host.start_of_work(collective=True)
+        operation = stream.operation(call.communication(tuple(self._devices)))
         for step in call.steps(partial(self._begin, member)):
-            work.submit(stream, step, after)
+            work.submit(stream, step, after, operation)
             after = None
         assert work.event.callbacks is not None, "what has just been queued is not complete"
         work.event.callbacks.append(self._release)
@@ -392,7 +432,7 @@ class Mailbox:
             received = meeting.join(1, other.call)
             assert received.event.callbacks is not None, "what has just been called is not complete"
             received.event.callbacks.append(other.work.complete)
-            other.work.source = me
+            other.work.source, other.work._mark = me, received._mark
         return meeting.join(0, call)
 
     def receive(self, call: Exchange, source: int | None, tag: int) -> Work:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -12,7 +12,7 @@ import numpy as np
 import simpy
 
 from kernbench._units import ACK_BYTES
-from kernbench.analysis._records import NONE, READ, WRITE
+from kernbench.analysis._records import NONE, READ, WRITE, Communication, Operation
 from kernbench.policy.address.pe_mmu import PeMMU, Range, Table
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
 from kernbench.sim_engine._transaction import Transaction
@@ -207,6 +207,7 @@ class LaunchRow(NamedTuple):
     queues: str
     sip: int
     command: int
+    operation: int
     sent_ps: int
     target_start_ps: int
     start_ps: int
@@ -214,7 +215,7 @@ class LaunchRow(NamedTuple):
 
 
 class LaunchTable:
-    """The launches of a run in the order of sending, packed into 64 B each, as a program may launch for hours."""
+    """The launches of a run in the order of sending, packed into 72 B each, as a program may launch for hours."""
 
     def __init__(self) -> None:
         self._texts: dict[str, int] = {"": 0}
@@ -240,6 +241,33 @@ class LaunchTable:
         for at in range(0, len(self._numbers), width):
             name, queues, *numbers = self._numbers[at : at + width]
             yield LaunchRow(texts[name], texts[queues], *numbers)
+
+
+class OperationTable:
+    """What the host has queued on the devices, in that order, packed as the launches are."""
+
+    def __init__(self) -> None:
+        self._communications: dict[Communication | None, int] = {None: 0}
+        self._numbers = array("q")  # of each: SIP, communication, and the ends of its two lists in `_before`
+        self._before = array("q")
+
+    def append(self, sip: int, after: Iterable[int], waited: Iterable[int], communication: Communication | None) -> int:
+        number, known = len(self), self._communications
+        self._before.extend(after)
+        middle = len(self._before)
+        self._before.extend(waited)
+        self._numbers.extend((sip, known.setdefault(communication, len(known)), middle, len(self._before)))
+        return number
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 4
+
+    def __iter__(self) -> Iterator[Operation]:
+        known, start = list(self._communications), 0
+        for at in range(0, len(self._numbers), 4):
+            sip, which, middle, end = self._numbers[at : at + 4]
+            yield Operation(sip, tuple(self._before[start:middle]), tuple(self._before[middle:end]), known[which])
+            start = end
 
 
 class LaunchBroadcast(Broadcast):
@@ -273,7 +301,7 @@ class LaunchBroadcast(Broadcast):
         self.target_start_ps = self.start_ps = self.end_ps = -1
         self._stamped_ps = self._last_ps = -1
         self._stamped_by = self._last_by = NONE
-        row = LaunchRow(name, queues or "", sip, self.id, self.sent_ps, -1, -1, -1)
+        row = LaunchRow(name, queues or "", sip, self.id, engine.operation, self.sent_ps, -1, -1, -1)
         self._number = engine.launches.append(row)
 
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:

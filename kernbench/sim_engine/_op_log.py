@@ -485,7 +485,7 @@ def collect(engine: GraphEngine) -> Records:
         rows = order[ends[i] : ends[i + 1]]
         busy[i] = counted[name] if name in counted else covered_ps(columns["start_ps"][rows], columns["end_ps"][rows])
     launches = [
-        Launch(x.name, x.sent_ps, engine.env._now if x.end_ps < 0 else x.end_ps, x.sip, x.queues)
+        Launch(x.name, x.sent_ps, engine.env._now if x.end_ps < 0 else x.end_ps, x.sip, x.queues, x.operation)
         for x in engine.launches
     ]
     return Records(
@@ -498,6 +498,7 @@ def collect(engine: GraphEngine) -> Records:
         drams={name: part.activity for name, part in engine.parts.items() if hasattr(part, "activity")},
         makespan_ps=engine.env._now,
         launches=tuple(launches),
+        operations=tuple(engine.operations),
         machine=engine.machine.hash,
         spec=engine.machine.spec,
         dependencies=dependencies(engine),

@@ -25,6 +25,7 @@ from kernbench.sim_engine._host_requests import (
     HostCopy,
     LaunchBroadcast,
     LaunchTable,
+    OperationTable,
     PeView,
     QueueInstall,
     QueueSpec,
@@ -119,6 +120,8 @@ class GraphEngine:
         self.observers = [*observers, *environment_observers()]
         self.programs: dict[RunningProgram, None] = {}
         self.launches = LaunchTable()
+        self.operations = OperationTable()
+        self.operation = -1  # the one whose launches are being sent
         self.parts: dict[str, Any] = {}
         self.plans: dict[Any, Any] = {}  # of tiled commands, by shapes and types
         self.commands = self.ahead_ps = 0

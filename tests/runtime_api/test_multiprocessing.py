@@ -208,7 +208,7 @@ def test_when_none_can_go_on_the_error_names_every_rank_and_its_wait(torch):
     def program(rank):
         torch.ahbm.synchronize()
         never = torch.engine.env.event()
-        Stream(torch.engine, torch.device("ahbm", rank)).wait(never, f"thing {rank}")
+        Stream(torch._host, torch.device("ahbm", rank)).wait(never, f"thing {rank}")
 
     with pytest.raises(ProcessRaisedException) as caught:
         torch.multiprocessing.spawn(program, nprocs=2)
