@@ -88,7 +88,14 @@ def _check_tables(records: Records) -> None:
         _check_texts((launch.name, launch.queues))
         times = (launch.start_ps, launch.end_ps, records.makespan_ps)
         _check_numbers((*times, times[1] - times[0], times[2] - times[1], launch.sip + 1))
-        _check_numbers((launch.operation + 1, len(records.operations) - launch.operation - 1))
+        _check_numbers(
+            (
+                launch.begin_ps + 1,
+                launch.done_ps + 1,
+                launch.operation + 1,
+                len(records.operations) - launch.operation - 1,
+            )
+        )
     for i, operation in enumerate(records.operations):
         _check_numbers(
             (

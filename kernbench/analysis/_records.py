@@ -287,7 +287,8 @@ class Launch:
     """A kernel launch on one SIP, from the host's message to the last completion.
 
     `queues` names the installation of the queues that its programs use, "" if they use none. `operation` is the number
-    of the operation that it is part of, -1 if it was not queued on a device.
+    of the operation that it is part of, -1 if it was not queued on a device. Its programs run from `begin_ps` to
+    `done_ps`, -1 if unknown.
     """
 
     name: str
@@ -296,6 +297,8 @@ class Launch:
     sip: int = -1
     queues: str = ""
     operation: int = -1
+    begin_ps: int = -1
+    done_ps: int = -1
 
 
 class DramActivity(NamedTuple):

@@ -338,6 +338,44 @@ class Result:
 
         return write_trace(self.records, path)
 
+    def chakra(self, folder: str | Path) -> list[Path]:
+        """Write the run as Chakra execution traces (MLCommons), a file for each SIP: `trace.0.et`, `trace.1.et`, ...
+
+        A node is a kernel's launch, a collective or a message. `data_deps` are what it follows in the streams of its
+        SIP, `ctrl_deps` what the host had waited for. Times in the schema are microseconds; the attributes `start_ps`
+        and `duration_ps` are exact. `num_ops` and `tensor_size` [B] are as logged, `comm_size` [B] is the rank's input.
+        Copies between host and device are not written, nor is what ranks exchange on the host.
+
+        Parameters
+        ----------
+        folder : str or Path
+            It is made if it does not exist.
+
+        Returns
+        -------
+        list of Path
+            The files.
+
+        Raises
+        ------
+        StateError
+            If nothing was queued on a device.
+        ConfigError
+            If the folder has a trace of another run.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import kernbench as kb
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     files = kb.run("gemm-single-pe", "preset:small").result.chakra(folder)
+        >>> [path.name for path in files]
+        ['trace.0.et']
+        """
+        from kernbench.analysis._chakra import write_traces
+
+        return write_traces(self.records, folder)
+
     def save(self, path: str | Path) -> Path:
         """Write the result with its machine, its manifest and the versions to one file; `kernbench.read` reopens it."""
         return self.records.save(path, self.manifest)

@@ -201,7 +201,10 @@ class GraphStep:
 
 
 class LaunchRow(NamedTuple):
-    """The record of a launch: times in ps, -1 if not reached; `queues` is empty for none."""
+    """The record of a launch: times in ps, -1 if not reached; `queues` is empty for none.
+
+    Its programs run from `start_ps` to `done_ps`, and the host knows of that at `end_ps`.
+    """
 
     name: str
     queues: str
@@ -211,11 +214,12 @@ class LaunchRow(NamedTuple):
     sent_ps: int
     target_start_ps: int
     start_ps: int
+    done_ps: int
     end_ps: int
 
 
 class LaunchTable:
-    """The launches of a run in the order of sending, packed into 72 B each, as a program may launch for hours."""
+    """The launches of a run in the order of sending, packed into 80 B each, as a program may launch for hours."""
 
     def __init__(self) -> None:
         self._texts: dict[str, int] = {"": 0}
@@ -228,10 +232,10 @@ class LaunchTable:
         self._numbers.extend((texts.setdefault(name, len(texts)), texts.setdefault(queues, len(texts)), *numbers))
         return number
 
-    def note(self, number: int, target_start_ps: int, start_ps: int, end_ps: int) -> None:
+    def note(self, number: int, target_start_ps: int, start_ps: int, done_ps: int = -1, end_ps: int = -1) -> None:
         """Update the times of a launch, which are unknown when it is sent."""
         end = (number + 1) * len(LaunchRow._fields)
-        self._numbers[end - 3 : end] = array("q", (target_start_ps, start_ps, end_ps))
+        self._numbers[end - 4 : end] = array("q", (target_start_ps, start_ps, done_ps, end_ps))
 
     def __len__(self) -> int:
         return len(self._numbers) // len(LaunchRow._fields)
@@ -298,10 +302,10 @@ class LaunchBroadcast(Broadcast):
         self._count = len(args) if isinstance(args, tuple) else max(map(len, args.values()), default=0)
         races = engine.races(sip)
         self.task = None if races is None else races.task
-        self.target_start_ps = self.start_ps = self.end_ps = -1
+        self.target_start_ps = self.start_ps = self.done_ps = self.end_ps = -1
         self._stamped_ps = self._last_ps = -1
         self._stamped_by = self._last_by = NONE
-        row = LaunchRow(name, queues or "", sip, self.id, engine.operation, self.sent_ps, -1, -1, -1)
+        row = LaunchRow(name, queues or "", sip, self.id, engine.operation, self.sent_ps, -1, -1, -1, -1)
         self._number = engine.launches.append(row)
 
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
@@ -331,7 +335,7 @@ class LaunchBroadcast(Broadcast):
         """Set the common start: the time at which the last PE would have decoded its copy on an idle machine."""
         self._stamped_ps, self._stamped_by = t, by
         self.target_start_ps = t + self.engine.spread_ps(self.cubes, self.nbytes_of())
-        self.engine.launches.note(self._number, self.target_start_ps, -1, -1)
+        self.engine.launches.note(self._number, self.target_start_ps, -1)
 
     def taken(self, cpu: CpuView, by: int) -> None:
         """Start the program at the common time, or now if that has passed (logged as skew)."""
@@ -341,7 +345,7 @@ class LaunchBroadcast(Broadcast):
         start = max(now, self.target_start_ps)
         if self.start_ps < 0 or start < self.start_ps:
             self.start_ps = start
-            self.engine.launches.note(self._number, self.target_start_ps, start, -1)
+            self.engine.launches.note(self._number, self.target_start_ps, start)
         self.engine.env.call_at(start, cpu.start, (self, by))
 
     def begins(self, by: int) -> int:
@@ -363,11 +367,12 @@ class LaunchBroadcast(Broadcast):
 
     def program_done(self, program: RunningProgram, by: int) -> None:
         self.engine.programs_ended += 1
+        self.done_ps = self.engine.env._now
         self.answer(program.pe.place, by)
 
     def finish(self) -> None:
         self.end_ps = self.engine.env._now
-        self.engine.launches.note(self._number, self.target_start_ps, self.start_ps, self.end_ps)
+        self.engine.launches.note(self._number, self.target_start_ps, self.start_ps, self.done_ps, self.end_ps)
         self.log_row("launch", 0)
         self.engine.host_by = self.by
 

@@ -485,7 +485,16 @@ def collect(engine: GraphEngine) -> Records:
         rows = order[ends[i] : ends[i + 1]]
         busy[i] = counted[name] if name in counted else covered_ps(columns["start_ps"][rows], columns["end_ps"][rows])
     launches = [
-        Launch(x.name, x.sent_ps, engine.env._now if x.end_ps < 0 else x.end_ps, x.sip, x.queues, x.operation)
+        Launch(
+            x.name,
+            x.sent_ps,
+            engine.env._now if x.end_ps < 0 else x.end_ps,
+            x.sip,
+            x.queues,
+            x.operation,
+            x.start_ps,
+            x.done_ps,
+        )
         for x in engine.launches
     ]
     return Records(

@@ -16,6 +16,11 @@ def touch(p, *, tl):
     tl.store(p, tl.load(p, shape=(16,)) + 1.0)
 
 
+def touch_often(p, n, *, tl):
+    for _ in range(n):
+        touch(p, tl=tl)
+
+
 def recorded(program, n=2):
     """Return by SIP a list of (numbers in `after`, in `waited`, what it is, its launches); numbers are of the list."""
     with session(small(max(n, 2))) as torch:
@@ -105,6 +110,20 @@ def test_an_operation_may_launch_several_kernels_and_a_saved_run_has_all():
         4096,
         (("sends", rows), ("receives", rows)),
     )
+
+
+def test_programs_run_between_the_message_to_the_device_and_its_answer():
+    def times(n):
+        with session(small()) as torch:
+            x = torch.zeros(16, device="ahbm")
+            torch.ahbm.synchronize()
+            torch.launch("touch", touch_often, x, n)
+        (launch,) = torch.result.launches
+        assert launch.start_ps < launch.begin_ps < launch.done_ps < launch.end_ps
+        return launch.end_ps - launch.start_ps, launch.done_ps - launch.begin_ps
+
+    (all_1, kernel_1), (all_9, kernel_9) = times(1), times(9)
+    assert all_9 - all_1 == kernel_9 - kernel_1 > 0  # the rest does not depend on the kernel
 
 
 def test_a_saved_run_has_its_operations(tmp_path):
