@@ -27,7 +27,7 @@ from kernbench import _engine_selection  # noqa: F401 - selects the engine, befo
 from kernbench._names import found as _found
 
 if TYPE_CHECKING:
-    from kernbench import ccl, errors, ops, torch, tp, triton
+    from kernbench import ccl, errors, ops, pipeline, torch, tp, triton
     from kernbench.analysis.compare import compare
     from kernbench.analysis.result import Result
     from kernbench.benches.registry import run
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "calibrate", "ccl", "compare", "errors", "explore",
-    "fidelity", "gemm", "load", "load_curve", "ops", "picture", "read", "run", "session", "sweep", "tl", "torch", "tp",
-    "triton",
+    "fidelity", "gemm", "load", "load_curve", "ops", "picture", "pipeline", "read", "run", "session", "sweep", "tl",
+    "torch", "tp", "triton",
 ]  # fmt: skip
 
 _WHERE = {
@@ -72,6 +72,7 @@ _WHERE = {
     "load_curve": "kernbench.studies.load_curve",
     "ops": "",
     "picture": "kernbench.notebook._picture",
+    "pipeline": "",
     "read": "kernbench.sweeps._saved",
     "run": "kernbench.benches.registry",
     "session": "kernbench.runtime_api.context",

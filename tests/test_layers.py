@@ -36,6 +36,7 @@ LAYERS = (
     ("compat",),
     ("sweeps",),
     ("viz",),
+    ("pipeline",),
     ("triton",),
     ("torch",),
     ("studies",),

@@ -16,9 +16,12 @@ from kernbench.analysis.result import INCOMPLETE, SHOWN_LAUNCHES, SHOWN_REASONS
 from kernbench.analysis.trace import last_pe, timeline
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import _palette as palette
+from kernbench.viz.charts import ink
 from kernbench.viz.figures import TIMELINE_WIDTH, timeline_svg
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from kernbench.analysis._records import Records
     from kernbench.analysis.compare import Comparison
     from kernbench.analysis.result import Busy, Result
@@ -29,6 +32,8 @@ _SHOWN, _SHOWN_ROWS, _BARS = 8, 12, 6  # reasons, rows of the log, segments of t
 _LEFT = "text-align:left;white-space:nowrap"
 _NUMBER = "text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
 _WARNING = f"border-left:3px solid {palette.VERMILION};padding-left:6px"
+_RANK, _RANK_WIDTH = 24, 48  # height of a rank in the timeline of a pipeline, and width of its name [px]
+_ACTIONS = {"F": "F: forward", "B": "B: backward", "I": "I: backward, input", "W": "W: backward, weights"}
 _COLOURS = [*dict.fromkeys(palette.STAGE_COLOURS.values())]
 
 
@@ -142,6 +147,40 @@ def model_html(
     return f"<div><div>{escape(head)}</div>{bar}{_named_table(modules)}{inside}</div>"
 
 
+def pipeline_html(title: str, spans: Sequence[tuple[int, str, str, float, float]], table: pd.DataFrame) -> str:
+    """Draw a pipeline's actions, (rank, kind, name, start [ns], end [ns]) each, a row a rank, above its table."""
+    first, last = min(x[3] for x in spans), max(x[4] for x in spans)
+    scale = (TIMELINE_WIDTH - _RANK_WIDTH) / (last - first)
+    ranks = sorted({x[0] for x in spans})
+    drawn = [f'<text y="{rank * _RANK + 14}" fill="currentColor">rank {rank}</text>' for rank in ranks]
+    for rank, kind, name, start, end in spans:
+        x, width = _RANK_WIDTH + (start - first) * scale, max(0.5, (end - start) * scale - 0.5)
+        drawn.append(
+            f'<rect x="{x:.1f}" y="{rank * _RANK}" width="{width:.1f}" height="{_RANK - 4}" '
+            f'fill="{palette.ACTION_COLOURS[kind]}"><title>{name}: {start:,.1f} to {end:,.1f} ns</title></rect>'
+        )
+        if width > 6.5 * len(name):
+            place = f'x="{x + width / 2:.1f}" y="{rank * _RANK + 14}" text-anchor="middle"'
+            drawn.append(f'<text {place} style="fill:{ink(palette.ACTION_COLOURS[kind])}">{name}</text>')
+    height = len(ranks) * _RANK
+    used = [kind for kind in palette.ACTION_COLOURS if kind in {x[1] for x in spans}]
+    legend = "".join(_swatch(palette.ACTION_COLOURS[kind], _ACTIONS[kind]) for kind in used)
+    rows = [[f"{x:,.1f}" if isinstance(x, float) else str(x) for x in row] for row in table.to_numpy(object)]
+    return (
+        f"<div><div><b>{escape(title)}</b></div>"
+        f'<svg viewBox="0 0 {TIMELINE_WIDTH} {height}" width="100%" role="img" aria-label="actions of each rank over '
+        f'{last - first:,.0f} ns" font-size="11">{"".join(drawn)}</svg><div style="font-size:85%">{legend}</div>'
+        f"{_table([str(name) for name in table], rows)}</div>"
+    )
+
+
+def _swatch(colour: str, name: str) -> str:
+    return (
+        f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:.8em;'
+        f'height:.8em;background:{colour}"></span> {name}</span>'
+    )
+
+
 def _named_table(rows: Sequence[Mapping[str, str]]) -> str:
     """Table that scrolls if it is too wide; the first column and "limit" are text."""
     names = list(rows[0]) if rows else []
@@ -174,10 +213,7 @@ def _bar_svg(named: Sequence[tuple[str, float, str]], label: str) -> str:
             f'<rect x="{x:.2f}" width="{share * TIMELINE_WIDTH:.2f}" height="22" fill="{colour}">'
             f"<title>{name}: {ns:,.2f} ns, {share:.1%}</title></rect>"
         )
-        legend.append(
-            f'<span style="white-space:nowrap;margin-right:12px"><span style="display:inline-block;width:.8em;'
-            f'height:.8em;background:{colour}"></span> {name} {share:.0%}</span>'
-        )
+        legend.append(_swatch(colour, f"{name} {share:.0%}"))
         x += share * TIMELINE_WIDTH
     bar = (
         f'<svg viewBox="0 0 {TIMELINE_WIDTH} 22" width="100%" height="22" preserveAspectRatio="none" role="img" '

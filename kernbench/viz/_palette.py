@@ -13,6 +13,9 @@ STAGE_COLOURS = {
     "recv": "#8144FF", "send": "#9D9649", "composite": "#6B6B6B", "host": "#5C8A99", "launch": GREY, "wait": LIGHT_GREY,
 }  # fmt: skip
 
+# Of a pipeline's actions.
+ACTION_COLOURS = {"F": BLUE, "B": VERMILION, "I": ORANGE, "W": GREEN}
+
 SERIES = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, DARK_GREY)
 
 # Of the picture and of stills: load from nearly idle to always busy, which is at least 3:1 on the background.

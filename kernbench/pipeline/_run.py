@@ -1,0 +1,169 @@
+"""A pipeline schedule as host programs: one rank for each SIP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kernbench.pipeline._actions import (
+    BACKWARD,
+    COMPUTE,
+    FORWARD,
+    INPUT,
+    RECEIVES,
+    SENDS,
+    SHARDS,
+    WAITS,
+    WEIGHT,
+    Action,
+    Given,
+    Table,
+)
+from kernbench.pipeline._report import Pipeline, measured
+from kernbench.pipeline._timing import lowered, received, sent, times
+from kernbench.runtime_api.context import session
+from kernbench.runtime_api.work import Work
+
+if TYPE_CHECKING:
+    from kernbench.runtime_api.context import RuntimeContext
+    from kernbench.runtime_api.tensor import Tensor
+
+Stage = Callable[["RuntimeContext", Action, "Tensor | None", "Tensor | None"], Any]
+
+
+def run(
+    orders: Given, stage: Stage, machine: Any = None, *, message: Callable[[RuntimeContext], Tensor],
+    data: bool = False, log: str = "operation",
+) -> Pipeline:  # fmt: skip
+    """Run a pipeline schedule on a machine: rank r drives SIP r.
+
+    Parameters
+    ----------
+    orders : mapping, str, Path, or schedule of torch
+        The actions of each rank, in order: what `orders` returns, a CSV file of torch.distributed.pipelining, or one of
+        its schedules. Without SEND and RECV actions they are inserted as torch does. The parts of OVERLAP_F_B run one
+        after the other.
+    stage : callable
+        `stage(torch, action, x, y)` queues the work of an action on the rank's device. `x` has the activations (F) or
+        the gradient (B, I, W) that it reads, `y` is where its result belongs: activations (F) or the gradient of the
+        input (B, I). `x` is None for the first forward, and `y` where nobody reads the result. UNSHARD and REDUCE_GRAD
+        get neither, and may return a `Work`, which the stage's next action, or WAIT_REDUCE_GRAD, waits for.
+    machine : Machine, str, Path, mapping, optional
+        As for `kb.load`; it has a SIP for each rank.
+    message : callable
+        `message(torch)` returns a tensor of the size that stages pass on, on the rank's device. All of them are
+        allocated before the start.
+    data, log : optional
+        As for `kb.session`.
+
+    Returns
+    -------
+    Pipeline
+
+    Raises
+    ------
+    ConfigError
+        If an action is unknown, or is there twice, or a stage is on two ranks or on none.
+    DeadlockError
+        If the order never ends; the message names each rank, its action and what that waits for. Nothing has run.
+
+    Notes
+    -----
+    A received message is waited for by the device (`Work.block_current_stream`), not by the host.
+
+    Examples
+    --------
+    >>> import kernbench as kb
+    >>> def work(x, y, n, *, tl):
+    ...     for _ in range(n):
+    ...         tl.store(y, tl.load(y, shape=(64,)) + 1.0)
+    >>> def stage(torch, action, x, y):
+    ...     out = x if y is None else y
+    ...     torch.launch(str(action), work, out, out, 20 if action.kind == "F" else 40)
+    >>> small = kb.load("preset:small", {"system.sips": {"count": 2, "topology": "ring_1d"}})
+    >>> schedule = orders("1F1B", ranks=2, microbatches=4)
+    >>> found = run(schedule, stage, small, message=lambda torch: torch.zeros(64, device="ahbm"))
+    >>> round(found.ideal_bubble, 2), found.peak_activations  # (p - 1) / (m + p - 1)
+    (0.2, [2, 1])
+    >>> found.bubble > found.ideal_bubble
+    True
+    """
+    table = lowered(Table.of(orders))
+    times(table, lambda _: 1.0, lambda _: 0.0)  # a deadlock is found before anything runs
+    queued: dict[Action, range] = {}
+    with session(machine, data=data, log=log) as torch:
+        program = _Program(torch, table, stage, message, queued)
+        torch.multiprocessing.spawn(program, nprocs=len(table.ranks))
+    return measured(table, torch.result, queued)
+
+
+class _Program:
+    def __init__(
+        self, torch: RuntimeContext, table: Table, stage: Stage, message: Callable[[RuntimeContext], Tensor],
+        queued: dict[Action, range],
+    ) -> None:  # fmt: skip
+        self._torch, self._table, self._stage, self._message, self._queued = torch, table, stage, message, queued
+        self._microbatches = 1 + max(action.microbatch or 0 for action in table.actions)
+
+    def __call__(self, rank: int) -> None:
+        torch, table = self._torch, self._table
+        torch.distributed.init_process_group("ahbm")
+        made, inputs = self._tensors(rank)
+        torch.ahbm.synchronize()
+        torch.distributed.barrier()
+        sends: dict[Action, Work] = {}
+        receives: dict[Action, Work] = {}
+        pending: dict[tuple[int, str], Work] = {}
+        for action in table.ranks[rank]:
+            first = len(torch.engine.operations)
+            if action.kind in RECEIVES:
+                send, _ = sent(table, action)
+                receives[action] = torch.distributed.irecv(
+                    inputs[action], table.home[send.stage], tag=self._tag(action)
+                )
+            elif action.kind in SENDS:
+                receive = received(table, action)
+                _, source = sent(table, receive)
+                sends[action] = torch.distributed.isend(made[source], table.home[receive.stage], tag=self._tag(receive))
+            elif action.kind in WAITS:
+                sends[action.as_kind(action.kind.removeprefix("WAIT_"))].block_current_stream()
+            else:
+                self._wait(action, receives, pending)
+                x = self._input(action, made, inputs) if action.kind in COMPUTE else None
+                work = self._stage(torch, action, x, made.get(action))
+                if action.kind in SHARDS and isinstance(work, Work):
+                    pending[action.stage, action.kind] = work
+            self._queued[action] = range(first, len(torch.engine.operations))
+        torch.ahbm.synchronize()
+        for work in (*sends.values(), *pending.values()):
+            work.wait()
+
+    def _tensors(self, rank: int) -> tuple[dict[Action, Tensor], dict[Action, Tensor]]:
+        """Return the tensors of results that others read, and those of messages."""
+        table = self._table
+        actions = dict.fromkeys(table.ranks[rank])
+        read = {need for action in table.actions if (need := table.source(action)) is not None}
+        made = {action: self._message(self._torch) for action in actions if action in read}
+        # The loss of the last stage is the input of its backward.
+        last = [a for a in actions if a.kind == FORWARD and a.stage == table.last_stage]
+        made |= {action: self._message(self._torch) for action in last}
+        return made, {action: self._message(self._torch) for action in actions if action.kind in RECEIVES}
+
+    def _input(self, action: Action, made: dict[Action, Tensor], inputs: dict[Action, Tensor]) -> Tensor | None:
+        if action.kind == WEIGHT:
+            action = action.as_kind(INPUT)
+        source = self._table.source(action)
+        if source is None:
+            return None if action.kind == FORWARD else made[action.as_kind(FORWARD)]
+        return inputs[received(self._table, action)] if self._table.is_message(source, action) else made[source]
+
+    def _wait(self, action: Action, receives: dict[Action, Work], pending: dict[tuple[int, str], Work]) -> None:
+        """Make the device wait for an action's message, and for what its stage has asked for."""
+        if action.kind in (FORWARD, BACKWARD, INPUT) and (receive := received(self._table, action)) in receives:
+            receives.pop(receive).block_current_stream()
+        for kind, waiting in (("UNSHARD", COMPUTE), ("REDUCE_GRAD", ("WAIT_REDUCE_GRAD",))):
+            if action.kind in waiting and (action.stage, kind) in pending:
+                pending.pop((action.stage, kind)).block_current_stream()
+
+    def _tag(self, receive: Action) -> int:
+        return (receive.stage * self._microbatches + (receive.microbatch or 0)) * 2 + (receive.kind == RECEIVES[1])
