@@ -16,7 +16,8 @@ from kernbench.errors import ConfigError, quote
 
 FORWARD, BACKWARD, INPUT, WEIGHT = COMPUTE = ("F", "B", "I", "W")
 SENDS, RECEIVES, WAITS = ("SEND_F", "SEND_B"), ("RECV_F", "RECV_B"), ("WAIT_SEND_F", "WAIT_SEND_B")
-SHARDS = ("UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_REDUCE_GRAD")
+WAIT_REDUCE_GRAD = "WAIT_REDUCE_GRAD"
+SHARDS = ("UNSHARD", "RESHARD", "REDUCE_GRAD", WAIT_REDUCE_GRAD)
 OVERLAP = "OVERLAP_F_B"
 _KINDS = (*COMPUTE, *SENDS, *RECEIVES, *WAITS, *SHARDS)
 _LONG = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
@@ -116,6 +117,9 @@ class Table:
         """Whether sends and receives are among the actions."""
         return any(action.kind in (*SENDS, *RECEIVES) for action in self.actions)
 
+    def without_messages(self) -> Table:
+        return Table(tuple(tuple(action for action in actions if action.is_compute) for actions in self.ranks))
+
     def backward(self, stage: int, microbatch: int | None) -> Action:
         """Return the action that computes the gradient of a stage's input: I, else B."""
         whole = Action(stage, BACKWARD, microbatch)
@@ -151,11 +155,12 @@ class Table:
         return source is not None and self.home.get(source.stage) != self.home[action.stage]
 
     def _check(self, name: str) -> None:
-        faults, first = [], {}
+        faults: list[str] = []
+        first: set[tuple[Action, int]] = set()
         for rank, action in self:
             if (action, rank) in first and (action.is_compute or action.kind in (*SENDS, *RECEIVES)):
                 faults.append(f"{name}: rank {rank}: {action} is there twice")
-            first[action, rank] = None
+            first.add((action, rank))
             if self.home[action.stage] != rank:
                 faults.append(f"{name}: stage {action.stage} is on rank {rank} and on rank {self.home[action.stage]}")
         if not self.actions:

@@ -37,7 +37,7 @@ class Pipeline:
 
     - peer: waiting for other stages that the order itself requires, if all actions of a kind took equally long;
     - imbalance: what the actions' different times add, which may be negative;
-    - link: messages, from when both ranks have reached them to their arrival, with their launches;
+    - link: messages with their launches, and receives that begin late because the order has other actions first;
     - launch: the rest: starts of launches, and collectives that stages queue.
 
     Attributes
@@ -153,8 +153,9 @@ def measured(table: Table, result: Result, queued: Mapping[Action, range]) -> Pi
     kinds = {a.kind for a in spans}
     mean = {kind: sum(busy[a] for a in spans if a.kind == kind) / sum(a.kind == kind for a in spans) for kind in kinds}
 
-    ideal = times(table, lambda a: mean.get(a.kind, 0.0), lambda _: 0.0).makespan
-    equal = times(table, lambda a: float(busy[a]), lambda _: 0.0).makespan
+    compute = table.without_messages()
+    ideal = times(compute, lambda a: mean.get(a.kind, 0.0), lambda _: 0.0).makespan
+    equal = times(compute, lambda a: float(busy[a]), lambda _: 0.0).makespan
     linked = times(table, lambda a: float(busy[a]), lambda a: float(delays[a])).makespan
     parts = []
     for actions in table.ranks:

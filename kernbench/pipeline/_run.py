@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.pipeline._actions import (
     BACKWARD,
-    COMPUTE,
     FORWARD,
     INPUT,
     RECEIVES,
     SENDS,
-    SHARDS,
+    WAIT_REDUCE_GRAD,
     WAITS,
     WEIGHT,
     Action,
@@ -22,18 +21,19 @@ from kernbench.pipeline._actions import (
 from kernbench.pipeline._report import Pipeline, measured
 from kernbench.pipeline._timing import lowered, received, sent, times
 from kernbench.runtime_api.context import session
-from kernbench.runtime_api.work import Work
 
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
     from kernbench.runtime_api.tensor import Tensor
+    from kernbench.runtime_api.work import Work
 
-Stage = Callable[["RuntimeContext", Action, "Tensor | None", "Tensor | None"], Any]
+Stage = Callable[["RuntimeContext", Action, "Tensor | None", "Tensor | None"], object]
+Collective = Callable[["RuntimeContext", Action], "Work | None"]
 
 
 def run(
     orders: Given, stage: Stage, machine: Any = None, *, message: Callable[[RuntimeContext], Tensor],
-    data: bool = False, log: str = "operation",
+    collective: Collective | None = None, data: bool = False, log: str = "operation",
 ) -> Pipeline:  # fmt: skip
     """Run a pipeline schedule on a machine: rank r drives SIP r.
 
@@ -46,13 +46,16 @@ def run(
     stage : callable
         `stage(torch, action, x, y)` queues the work of an action on the rank's device. `x` has the activations (F) or
         the gradient (B, I, W) that it reads, `y` is where its result belongs: activations (F) or the gradient of the
-        input (B, I). `x` is None for the first forward, and `y` where nobody reads the result. UNSHARD and REDUCE_GRAD
-        get neither, and may return a `Work`, which the stage's next action, or WAIT_REDUCE_GRAD, waits for.
+        input (B, I). `x` is None for the first stage's forward, and `y` where no stage reads the result.
     machine : Machine, str, Path, mapping, optional
         As for `kb.load`; it has a SIP for each rank.
     message : callable
         `message(torch)` returns a tensor of the size that stages pass on, on the rank's device. All of them are
         allocated before the start.
+    collective : callable, optional
+        `collective(torch, action)` queues what UNSHARD, RESHARD and REDUCE_GRAD stand for, which do nothing by default.
+        The device waits for the `Work` that it returns: of UNSHARD before the stage's next action, of REDUCE_GRAD at
+        WAIT_REDUCE_GRAD or at the end.
     data, log : optional
         As for `kb.session`.
 
@@ -92,7 +95,7 @@ def run(
     times(table, lambda _: 1.0, lambda _: 0.0)  # a deadlock is found before anything runs
     queued: dict[Action, range] = {}
     with session(machine, data=data, log=log) as torch:
-        program = _Program(torch, table, stage, message, queued)
+        program = _Program(torch, table, stage, message, collective, queued)
         torch.multiprocessing.spawn(program, nprocs=len(table.ranks))
     return measured(table, torch.result, queued)
 
@@ -100,9 +103,10 @@ def run(
 class _Program:
     def __init__(
         self, torch: RuntimeContext, table: Table, stage: Stage, message: Callable[[RuntimeContext], Tensor],
-        queued: dict[Action, range],
+        collective: Collective | None, queued: dict[Action, range],
     ) -> None:  # fmt: skip
-        self._torch, self._table, self._stage, self._message, self._queued = torch, table, stage, message, queued
+        self._torch, self._table, self._stage, self._message = torch, table, stage, message
+        self._collective, self._queued = collective, queued
         self._microbatches = 1 + max(action.microbatch or 0 for action in table.actions)
 
     def __call__(self, rank: int) -> None:
@@ -111,8 +115,8 @@ class _Program:
         made, inputs = self._tensors(rank)
         torch.ahbm.synchronize()
         torch.distributed.barrier()
-        sends: dict[Action, Work] = {}
-        receives: dict[Action, Work] = {}
+        sends: dict[Action, Any] = {}  # their Work
+        receives: dict[Action, Any] = {}
         pending: dict[tuple[int, str], Work] = {}
         for action in table.ranks[rank]:
             first = len(torch.engine.operations)
@@ -127,11 +131,14 @@ class _Program:
                 sends[action] = torch.distributed.isend(made[source], table.home[receive.stage], tag=self._tag(receive))
             elif action.kind in WAITS:
                 sends[action.as_kind(action.kind.removeprefix("WAIT_"))].block_current_stream()
-            else:
+            elif action.is_compute:
                 self._wait(action, receives, pending)
-                x = self._input(action, made, inputs) if action.kind in COMPUTE else None
-                work = self._stage(torch, action, x, made.get(action))
-                if action.kind in SHARDS and isinstance(work, Work):
+                self._stage(torch, action, self._input(action, made, inputs), made.get(action))
+            elif action.kind == WAIT_REDUCE_GRAD:
+                self._wait(action, receives, pending)
+            elif self._collective is not None:
+                work = self._collective(torch, action)
+                if work is not None:
                     pending[action.stage, action.kind] = work
             self._queued[action] = range(first, len(torch.engine.operations))
         torch.ahbm.synchronize()
@@ -157,13 +164,13 @@ class _Program:
             return None if action.kind == FORWARD else made[action.as_kind(FORWARD)]
         return inputs[received(self._table, action)] if self._table.is_message(source, action) else made[source]
 
-    def _wait(self, action: Action, receives: dict[Action, Work], pending: dict[tuple[int, str], Work]) -> None:
+    def _wait(self, action: Action, receives: dict[Action, Any], pending: dict[tuple[int, str], Work]) -> None:
         """Make the device wait for an action's message, and for what its stage has asked for."""
         if action.kind in (FORWARD, BACKWARD, INPUT) and (receive := received(self._table, action)) in receives:
             receives.pop(receive).block_current_stream()
-        for kind, waiting in (("UNSHARD", COMPUTE), ("REDUCE_GRAD", ("WAIT_REDUCE_GRAD",))):
-            if action.kind in waiting and (action.stage, kind) in pending:
-                pending.pop((action.stage, kind)).block_current_stream()
+        work = pending.pop((action.stage, "UNSHARD" if action.is_compute else "REDUCE_GRAD"), None)
+        if work is not None:
+            work.block_current_stream()
 
     def _tag(self, receive: Action) -> int:
         return (receive.stage * self._microbatches + (receive.microbatch or 0)) * 2 + (receive.kind == RECEIVES[1])

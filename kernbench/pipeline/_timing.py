@@ -72,9 +72,10 @@ class Times:
 
 
 def times(table: Table, cost: Callable[[Action], float], delay: Callable[[Action], float]) -> Times:
-    """Run a table with messages, each action as early as possible.
+    """Run a table, each action as early as possible.
 
-    A message takes `delay(RECV)` from when both ranks have reached its SEND and its RECV.
+    A message takes `delay(RECV)` from when both ranks have reached its SEND and its RECV; without any in the table, an
+    action needs only what it reads.
 
     Raises
     ------
@@ -96,9 +97,10 @@ def times(table: Table, cost: Callable[[Action], float], delay: Callable[[Action
             arrival = arrivals.get(received(table, action))
             return None if arrival is None else max(start, arrival)
         for need in table.needs(action):
-            if not table.is_message(need, action):
+            if not (table.with_messages and table.is_message(need, action)):
                 if need not in spans:
                     return None
+                start = max(start, spans[need][1])
             elif (receive := received(table, action)) in posted and receive in arrivals:
                 start = max(start, arrivals[receive])
             else:
