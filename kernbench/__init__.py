@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kernbench.analysis.compare import compare
     from kernbench.analysis.result import Result
     from kernbench.benches.registry import run
+    from kernbench.chakra import read_chakra
     from kernbench.notebook._picture import picture
     from kernbench.notebook._view import explore
     from kernbench.policy.placement.dp import DPPolicy
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "calibrate", "ccl", "compare", "errors", "explore",
-    "fidelity", "gemm", "load", "load_curve", "ops", "picture", "pipeline", "read", "run", "session", "sweep", "tl",
+    "fidelity", "gemm", "load", "load_curve", "ops", "picture", "pipeline", "read", "read_chakra", "run", "session", "sweep", "tl",
     "torch", "tp", "triton",
 ]  # fmt: skip
 
@@ -74,6 +75,7 @@ _WHERE = {
     "picture": "kernbench.notebook._picture",
     "pipeline": "",
     "read": "kernbench.sweeps._saved",
+    "read_chakra": "kernbench.chakra",
     "run": "kernbench.benches.registry",
     "session": "kernbench.runtime_api.context",
     "sweep": "kernbench.sweeps._sweep",

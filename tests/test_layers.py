@@ -33,6 +33,7 @@ LAYERS = (
     ("ccl",),
     ("runtime_api",),
     ("tp", "dtensor"),
+    ("chakra",),
     ("compat",),
     ("sweeps",),
     ("viz",),

@@ -39,7 +39,7 @@ _MSCCL = ("ccl/_msccl.py", "ccl/_msccl_program.py", "ccl/_msccl_writer.py")
 # Decide rows only where a study imports them: of sweeps only `measure`; predictions and the rest never.
 _APART = (
     "viz", "points", "sweeps", "benches", "cli", "notebook", "pipeline", "triton", "torch", "analysis/_what_if",
-    "analysis/_chakra.py",
+    "analysis/_chakra.py", "chakra.py",
     "_engine_selection.py",
     "compat.py", *_MSCCL,
 )  # fmt: skip
