@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,12 +36,15 @@ class ChakraTrace:
     Attributes
     ----------
     ranks : tuple of tuple of Node
-        By rank, each after those that it depends on. A node has `id`, `name`, `type`, `ctrl_deps`, `data_deps`,
+        By rank, in the order of its file. A node has `id`, `name`, `type`, `ctrl_deps`, `data_deps`,
         `start_micros`, `micros` and `attrs`.
+    missing : int
+        Dependencies on nodes that their file does not have, as traces of PyTorch may contain. They are left out.
     """
 
     folder: str
     ranks: tuple[tuple[Node, ...], ...]
+    missing: int = 0
 
     def run(
         self, machine: Any = None, launches: Callable[[RuntimeContext], Launches] | None = None, log: str = "operation"
@@ -69,19 +72,21 @@ class ChakraTrace:
         -----
         The device waits for `data_deps`, and the program of the rank for `ctrl_deps`. Compute nodes of a rank run one
         after another; a collective begins after the compute nodes in front of it. The first nodes begin at their
-        recorded times. In traces of other tools a collective's tensors are f16, row-wise over all PEs.
+        recorded times. In traces of other tools a collective's tensors are f16, row-wise over all PEs, and operators of
+        the CPU (`is_cpu_op`) take no time. What `result.chakra` wrote takes the same picoseconds with its launches,
+        if host and launches cost the rank's program no time, and tensors were allocated before the first launch.
         """
+        ordered = []
         for rank, nodes in enumerate(self.ranks):
+            where = f"{self.folder}: rank {rank}"
             for node in nodes:
-                if node.type == COLLECTIVE and _kind(node) not in _REPLAYED:
-                    raise ConfigError(
-                        f"{self.folder}: rank {rank}, node {node.id} ({node.name}): a {_kind(node)} cannot be "
-                        f"replayed; known: {', '.join(_REPLAYED)}"
-                    )
+                if _communicates(node):
+                    _check(f"{where}, node {node.id} ({node.name})", node)
+            ordered.append([*_sorted(where, nodes)])
         with session(machine, log=log) as torch:
 
             def program(rank: int) -> None:
-                _Rank(torch, self, rank, {} if launches is None else launches(torch)).run()
+                _Rank(torch, ordered, rank, {} if launches is None else launches(torch)).run()
 
             torch.multiprocessing.spawn(program, nprocs=len(self.ranks))
         return torch.result
@@ -94,7 +99,7 @@ class ChakraTrace:
         found: dict[tuple[int, str], dict[str, Any]] = {}
         for rank, nodes in enumerate(self.ranks):
             for node in nodes:
-                kind = _kind(node) if node.type in (SEND, RECV, COLLECTIVE) else "compute"
+                kind = _kind(node) if _communicates(node) else "CPU" if node.attrs.get("is_cpu_op") else "compute"
                 row = found.setdefault((rank, kind), {"rank": rank, "kind": kind, "nodes": 0, "nbytes": 0, "ns": 0.0})
                 row["nodes"] += 1
                 row["nbytes"] += int(node.attrs.get("comm_size", 0))
@@ -102,7 +107,8 @@ class ChakraTrace:
         return pd.DataFrame(list(found.values()))
 
     def __repr__(self) -> str:
-        return f"Chakra trace of {len(self.ranks)} ranks in {self.folder}\n{self.table.to_string(index=False)}"
+        note = f", without {self.missing} dependencies on nodes that are not there" if self.missing else ""
+        return f"Chakra trace of {len(self.ranks)} ranks in {self.folder}{note}\n{self.table.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
         html: str = self.table.to_html(index=False, border=0)
@@ -125,7 +131,8 @@ def read_chakra(folder: str | Path) -> ChakraTrace:
     Raises
     ------
     ConfigError
-        If there is no trace, a rank is missing, or a file is damaged; the message names the file and the node.
+        If there is no trace, a rank is missing, or a file is damaged; the message names the file and the node. `run`
+        raises it, too, for a collective or message without what a simulation needs.
 
     Examples
     --------
@@ -150,16 +157,29 @@ def read_chakra(folder: str | Path) -> ChakraTrace:
         )
     if lost := sorted({*range(max(files) + 1)} - files.keys()):
         raise ConfigError(f"{folder}: has files up to rank {max(files)}, but none of rank {lost[0]}")
-    return ChakraTrace(str(folder), tuple(tuple(_sorted(files[rank])) for rank in range(len(files))))
+    read = [_read(files[rank]) for rank in range(len(files))]
+    return ChakraTrace(str(folder), tuple(nodes for nodes, _ in read), sum(missing for _, missing in read))
 
 
-def _sorted(path: Path) -> Iterator[Node]:
-    """Yield the nodes of a file in an order that respects dependencies, by id where they leave a choice."""
-    nodes = {node.id: node for node in read_nodes(path)}
+def _read(path: Path) -> tuple[tuple[Node, ...], int]:
+    """Return the nodes of a file, and how many of their dependencies are left out as their nodes are not there."""
+    given = read_nodes(path)
+    there = {node.id for node in given}
+    found = []
+    missing = 0
+    for node in given:
+        ctrl, data = (tuple(n for n in deps if n in there) for deps in (node.ctrl_deps, node.data_deps))
+        missing += len(node.ctrl_deps) + len(node.data_deps) - len(ctrl) - len(data)
+        found.append(replace(node, ctrl_deps=ctrl, data_deps=data))
+    return tuple(found), missing
+
+
+def _sorted(where: str, given: Sequence[Node]) -> Iterator[Node]:
+    """Yield the nodes of a rank in an order that respects dependencies, by id where they leave a choice."""
+    nodes = {node.id: node for node in given}
     missing = {node.id: len({*node.ctrl_deps, *node.data_deps}) for node in nodes.values()}
     after: dict[int, list[int]] = {}
     for node in nodes.values():
-        _check(path, node)
         for before in {*node.ctrl_deps, *node.data_deps}:
             after.setdefault(before, []).append(node.id)
     ready = [number for number, n in missing.items() if not n]
@@ -175,18 +195,17 @@ def _sorted(path: Path) -> Iterator[Node]:
                 heappush(ready, other)
     if found < len(nodes):
         node = nodes[min(number for number, n in missing.items() if n)]
-        raise ConfigError(f"{path}: node {node.id} ({node.name}) depends on itself through other nodes")
+        raise ConfigError(f"{where}, node {node.id} ({node.name}): depends on itself through other nodes")
 
 
-def _check(path: Path, node: Node) -> None:
+def _check(where: str, node: Node) -> None:
     """Refuse a node of communication without what its replay needs."""
     needs = {SEND: ("comm_size", "comm_dst"), RECV: ("comm_size", "comm_src"), COLLECTIVE: ("comm_type", "comm_size")}
-    where = f"{path}: node {node.id} ({node.name})"
     for name in needs.get(node.type, ()):
         if not isinstance(node.attrs.get(name), int):
             raise ConfigError(f"{where}: attribute {name} is missing, or is no number; a simulation needs it")
-    if node.type == COLLECTIVE and node.attrs["comm_type"] not in _NAMES:
-        raise ConfigError(f"{where}: comm_type = {node.attrs['comm_type']}: expected one of {sorted(_NAMES)}")
+    if node.type == COLLECTIVE and _kind(node) not in _REPLAYED:
+        raise ConfigError(f"{where}: a collective of type {_kind(node)} cannot be replayed; known: {_REPLAYED}")
     if "kernbench" in node.attrs:
         try:
             own = json.loads(node.attrs["kernbench"])
@@ -195,8 +214,14 @@ def _check(path: Path, node: Node) -> None:
             raise ConfigError(f"{where}: attribute kernbench is damaged: {error}") from error
 
 
+def _communicates(node: Node) -> bool:
+    """Whether a node moves bytes: the operator of the CPU that started it has a node, too."""
+    return node.type in (SEND, RECV, COLLECTIVE) and not node.attrs.get("is_cpu_op")
+
+
 def _kind(node: Node) -> str:
-    return {SEND: "send", RECV: "recv"}.get(node.type) or _NAMES[node.attrs["comm_type"]]
+    kind = node.attrs.get("comm_type", "unknown")
+    return {SEND: "send", RECV: "recv"}.get(node.type) or _NAMES.get(kind, str(kind))
 
 
 def _duration_ps(node: Node) -> int:
@@ -215,23 +240,23 @@ def _signature(name: str, shape: Any, dtype: str, placement: Any) -> tuple[str, 
 class _Rank:
     """The program of one rank."""
 
-    def __init__(self, torch: RuntimeContext, trace: ChakraTrace, rank: int, launches: Launches) -> None:
-        self._torch, self._trace, self._rank, self._launches = torch, trace, rank, launches
-        self._nodes = {node.id: node for node in trace.ranks[rank]}
+    def __init__(self, torch: RuntimeContext, ranks: Sequence[Sequence[Node]], rank: int, launches: Launches) -> None:
+        self._torch, self._ranks, self._rank, self._launches = torch, ranks, rank, launches
+        self._nodes = {node.id: node for node in ranks[rank]}
         self._tensors: dict[tuple[Any, ...], Tensor] = {}
         self._works: dict[int, Any] = {}
         self._blocked: set[int] = set()
         self._events: dict[int, Any] = {}
 
     def run(self) -> None:
-        torch, trace = self._torch, self._trace
+        torch, ranks = self._torch, self._ranks
         torch.distributed.init_process_group("ahbm")
-        groups = dict.fromkeys(_group(node, len(trace.ranks)) for nodes in trace.ranks for node in nodes)
-        everyone = tuple(range(len(trace.ranks)))
+        groups = dict.fromkeys(_group(node, len(ranks)) for nodes in ranks for node in nodes)
+        everyone = tuple(range(len(ranks)))
         self._groups = {
-            ranks: None if ranks == everyone else torch.distributed.new_group(list(ranks)) for ranks in groups if ranks
+            group: None if group == everyone else torch.distributed.new_group(list(group)) for group in groups if group
         }
-        calls = {node.id: self._call(node) for node in self._nodes.values() if node.type in (SEND, RECV, COLLECTIVE)}
+        calls = {node.id: self._call(node) for node in self._nodes.values() if _communicates(node)}
         waited = {number for node in self._nodes.values() for number in node.ctrl_deps}
         torch.ahbm.synchronize()
         torch.distributed.monitored_barrier()
@@ -241,7 +266,7 @@ class _Rank:
             if node.id in calls:
                 self._works[node.id] = calls[node.id]()
                 continue
-            if node.type == COMP:
+            if node.type == COMP and not node.attrs.get("is_cpu_op"):
                 self._compute(node)
             if node.id in waited:
                 event = self._events[node.id] = torch.ahbm.Event()
@@ -252,9 +277,9 @@ class _Rank:
 
     def _begin(self) -> None:
         """Wait until this rank's first node begins, after the first one of all ranks."""
-        first = min(_start_ps(nodes[0]) for nodes in self._trace.ranks)
+        first = min(_start_ps(nodes[0]) for nodes in self._ranks)
         engine = self._torch.engine
-        engine.wait(engine.env.timeout(_start_ps(self._trace.ranks[self._rank][0]) - first), "the start of its trace")
+        engine.wait(engine.env.timeout(_start_ps(self._ranks[self._rank][0]) - first), "the start of its trace")
 
     def _wait(self, node: Node) -> None:
         for number in node.ctrl_deps:
@@ -288,7 +313,7 @@ class _Rank:
         """Return a function that starts a node of communication; its tensors are made now."""
         dist, name = self._torch.distributed, _kind(node)
         own = json.loads(node.attrs["kernbench"]) if "kernbench" in node.attrs else {"tensors": [], "options": {}}
-        ranks = _group(node, len(self._trace.ranks))
+        ranks = _group(node, len(self._ranks))
         options: dict[str, Any] = own["options"]
         named = {each[0]: each[1:] for each in (_signature(*x) for x in own["tensors"])}
         named = _joint(name, named, options, len(ranks)) if named else _foreign(node, len(ranks))
@@ -316,7 +341,7 @@ class _Rank:
 
 
 def _group(node: Node, world: int) -> tuple[int, ...]:
-    if node.type != COLLECTIVE:
+    if node.type != COLLECTIVE or not _communicates(node):
         return ()
     return tuple(node.attrs.get("pg_ranks", range(world)))
 

@@ -205,9 +205,6 @@ def read_nodes(path: Path) -> list[Node]:
         ids = {node.id for node in found}
         if len(ids) < len(found):
             raise ValueError("two nodes have one id")
-        for node in found:
-            if lost := [n for n in (*node.ctrl_deps, *node.data_deps) if n not in ids]:
-                raise ValueError(f"node {node.id} ({node.name}) depends on node {lost[0]}, which is not in the file")
         if not found:
             raise ValueError("it has no nodes")
     except (ValueError, TypeError, IndexError) as error:

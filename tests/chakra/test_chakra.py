@@ -179,19 +179,11 @@ def test_nodes_of_other_writers_are_read(tmp_path):
     [
         ([], "it has no nodes"),
         ([b"\x08\x01", b"\x08\x01"], "two nodes have one id"),
-        ([b"\x08\x01\x2a\x01\x05"], r"node 1 \(\) depends on node 5, which is not in the file"),
-        ([b"\x08\x01\x2a\x01\x02", b"\x08\x02\x2a\x01\x01"], r"node 1 \(\) depends on itself"),
         ([b"\x08\x01\x12\x05ab"], "a field is cut off"),
         ([b"\x08\x80"], "it ends within a number"),
         ([b"\x08" + b"\xff" * 11], "a number has more than 64 bits"),
         ([b"\x0b"], "wire type 3 is unknown"),
         ([b"\x0a\x01a"], "field 1 of a node is something else"),
-        ([b"\x08\x01\x18\x07"], r"node 1 \(\): attribute comm_type is missing"),
-        ([b"\x08\x01\x18\x05\x52\x0d\x0a\x09comm_size\x48\x08"], "attribute comm_dst is missing"),
-        (
-            [b"\x08\x01\x18\x07\x52\x0d\x0a\x09comm_size\x48\x08\x52\x0d\x0a\x09comm_type\x48\x3f"],
-            r"comm_type = 63: expected one of \[0, 1",
-        ),
     ],
 )  # fmt: skip
 def test_a_bad_file_gets_one_error(tmp_path, messages, message):
@@ -199,6 +191,33 @@ def test_a_bad_file_gets_one_error(tmp_path, messages, message):
     with pytest.raises(ConfigError, match=message) as caught:
         kb.read_chakra(tmp_path)
     assert "a.0.et" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (b"\x08\x01\x2a\x01\x01", r"rank 0, node 1 \(\): depends on itself through other nodes"),
+        (b"\x08\x01\x18\x07", r"rank 0, node 1 \(\): attribute comm_type is missing"),
+        (b"\x08\x01\x18\x05\x52\x0d\x0a\x09comm_size\x48\x08", "attribute comm_dst is missing"),
+        (
+            b"\x08\x01\x18\x07\x52\x0d\x0a\x09comm_size\x48\x08\x52\x0d\x0a\x09comm_type\x48\x3f",
+            r"a collective of type 63 cannot be replayed; known: \('all_reduce'",
+        ),
+    ],
+)
+def test_what_a_simulation_needs_is_asked_for_before_it_starts(tmp_path, node, message):
+    write(tmp_path / "a.0.et", node)
+    trace = kb.read_chakra(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        trace.run("preset:small")
+
+
+def test_dependencies_on_nodes_that_are_not_there_are_counted(tmp_path):
+    write(tmp_path / "a.0.et", b"\x08\x01\x18\x04\x2a\x02\x05\x06", b"\x08\x02\x18\x04\x22\x01\x01")
+    trace = kb.read_chakra(tmp_path)
+    assert (trace.missing, [node.data_deps for node in trace.ranks[0]]) == (2, [(), ()])
+    assert trace.ranks[0][1].ctrl_deps == (1,)
+    assert "without 2 dependencies" in repr(trace)
 
 
 @pytest.mark.parametrize("size", [1, 5, 40, 200])
