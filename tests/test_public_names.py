@@ -75,8 +75,8 @@ def test_names_are_found_in_a_fresh_interpreter():
     found = [
         "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "calibrate", "kernbench.ccl", "compare",
         "kernbench.errors", "explore", "fidelity", "gemm", "resolve_topology", "load_curve", "kernbench.ops",
-        "picture", "read", "run", "session", "sweep", "TLContext", "kernbench.torch", "kernbench.tp",
-        "kernbench.triton",
+        "picture", "kernbench.pipeline", "read", "read_chakra", "run", "session", "sweep", "TLContext",
+        "kernbench.torch", "kernbench.tp", "kernbench.triton",
     ]  # fmt: skip
     assert out.strip() == str(found)
 
