@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "calibrate", "ccl", "compare", "errors", "explore",
-    "fidelity", "gemm", "load", "load_curve", "ops", "picture", "pipeline", "read", "read_chakra", "run", "session", "sweep", "tl",
-    "torch", "tp", "triton",
+    "fidelity", "gemm", "load", "load_curve", "ops", "picture", "pipeline", "read", "read_chakra", "run", "session",
+    "sweep", "tl", "torch", "tp", "triton",
 ]  # fmt: skip
 
 _WHERE = {
