@@ -75,8 +75,8 @@ def test_names_are_found_in_a_fresh_interpreter():
     found = [
         "DPPolicy", "Limits", "Machine", "Result", "Study", "Tensor", "calibrate", "kernbench.ccl", "compare",
         "kernbench.errors", "explore", "fidelity", "gemm", "resolve_topology", "load_curve", "kernbench.ops",
-        "picture", "kernbench.pipeline", "read", "report", "run", "kernbench.serving", "session", "sweep",
-        "TLContext", "kernbench.torch", "kernbench.tp", "kernbench.triton",
+        "picture", "kernbench.pipeline", "read", "read_chakra", "report", "run", "kernbench.serving", "session",
+        "sweep", "TLContext", "kernbench.torch", "kernbench.tp", "kernbench.triton",
     ]  # fmt: skip
     assert out.strip() == str(found)
 
@@ -98,7 +98,7 @@ def test_names_at_the_root_are_public():
     assert {
         f"kernbench.{name}" for name in kernbench.__all__ if name not in ("ccl", "serving", "torch", "triton")
     } <= set(PUBLIC)
-    assert len(PUBLIC) == len(set(PUBLIC)) <= 100
+    assert len(PUBLIC) == len(set(PUBLIC)) <= 120
     assert max(name.count(".") for name in PUBLIC) <= 2
 
 

@@ -163,13 +163,15 @@ def pipeline_html(title: str, spans: Sequence[tuple[int, str, str, float, float]
             place = f'x="{x + width / 2:.1f}" y="{rank * _RANK + 14}" text-anchor="middle"'
             drawn.append(f'<text {place} style="fill:{ink(palette.ACTION_COLOURS[kind])}">{name}</text>')
     height = len(ranks) * _RANK
+    for x, anchor, text in ((_RANK_WIDTH, "start", "0"), (TIMELINE_WIDTH, "end", f"{last - first:,.0f} ns")):
+        drawn.append(f'<text x="{x}" y="{height + 10}" text-anchor="{anchor}" fill="currentColor">{text}</text>')
     used = [kind for kind in palette.ACTION_COLOURS if kind in {x[1] for x in spans}]
     legend = "".join(_swatch(palette.ACTION_COLOURS[kind], _ACTIONS[kind]) for kind in used)
     rows = [[f"{x:,.1f}" if isinstance(x, float) else str(x) for x in row] for row in table.to_numpy(object)]
     return (
         f"<div><div><b>{escape(title)}</b></div>"
-        f'<svg viewBox="0 0 {TIMELINE_WIDTH} {height}" width="100%" role="img" aria-label="actions of each rank over '
-        f'{last - first:,.0f} ns" font-size="11">{"".join(drawn)}</svg><div style="font-size:85%">{legend}</div>'
+        f'<svg viewBox="0 0 {TIMELINE_WIDTH} {height + 14}" width="100%" role="img" aria-label="actions of each rank '
+        f'over {last - first:,.0f} ns" font-size="11">{"".join(drawn)}</svg><div style="font-size:85%">{legend}</div>'
         f"{_table([str(name) for name in table], rows)}</div>"
     )
 
