@@ -84,7 +84,7 @@ def run(
     ...     out = x if y is None else y
     ...     torch.launch(str(action), work, out, out, 20 if action.kind == "F" else 40)
     >>> small = kb.load("preset:small", {"system.sips": {"count": 2, "topology": "ring_1d"}})
-    >>> schedule = orders("1F1B", ranks=2, microbatches=4)
+    >>> schedule = kb.pipeline.orders("1F1B", ranks=2, microbatches=4)
     >>> found = run(schedule, stage, small, message=lambda torch: torch.zeros(64, device="ahbm"))
     >>> round(found.ideal_bubble, 2), found.peak_activations  # (p - 1) / (m + p - 1)
     (0.2, [2, 1])

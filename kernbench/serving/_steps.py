@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench._registry import hint
-from kernbench._units import MIB
-from kernbench.config._files import read_text
+from kernbench.config._files import read_json
 from kernbench.errors import ArgumentError, ConfigError, MissingModuleError, PointError, quote
 from kernbench.serving._requests import check_count
 from kernbench.sweeps._sweep import sweep
@@ -275,10 +273,7 @@ def _fields(model: str | Path | Mapping[str, Any]) -> dict[str, int]:
         if path.suffix != ".json":
             raise ArgumentError(f"model = {quote(str(model))} is unknown; {hint(model, MODELS)}; or a config.json")
         where = str(path)
-        try:
-            model = json.loads(read_text(path, MIB, "pass a config.json of Hugging Face"))
-        except ValueError as error:
-            raise ConfigError(f"{path}: is not JSON: {error}; pass a config.json of Hugging Face") from error
+        model = read_json(path, "config.json of Hugging Face", "pass another file")
     if not isinstance(model, Mapping):
         raise ConfigError(f"{where}: must hold the fields {', '.join(_FIELDS)}")
     other = [name for name in _OTHER if model.get(name)]

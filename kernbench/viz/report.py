@@ -315,7 +315,7 @@ def report(runs: Iterable[Result | str | Path], baseline: Result | str | Path | 
     >>> import kernbench as kb
     >>> runs = [kb.run("matmul", "preset:small", m=m).result for m in (64, 128)]
     >>> kb.report(runs).table["speedup"].round(2).tolist()
-    [1.0, 0.73]
+    [1.0, 0.69]
     """
     if isinstance(runs, str | Path | Result):
         raise ArgumentError(f"runs = {runs!s:.80}: must be a list of two runs or more")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import kernbench as kb
+from kernbench.analysis._records import _SCHEMA_VERSION
 from kernbench.analysis.result import Result
 from kernbench.errors import ArgumentError, ConfigError
 
@@ -170,7 +171,7 @@ def test_files_that_cannot_be_compared_are_all_named_in_one_error(results, files
     with pytest.raises(ConfigError) as error:
         kb.report([files[0], early, cut])
     first, second = error.value.faults
-    assert first == f"{early}: schema_version = 2 must be 11; run the bench again"
+    assert first == f"{early}: schema_version = 2 must be {_SCHEMA_VERSION}; run the bench again"
     assert second.startswith(f"{cut}: is damaged")
     assert second.endswith("; save the result again, with result.save() or kernbench run --out")
     with pytest.raises(ConfigError, match=r"none\.npz: cannot be read"):
