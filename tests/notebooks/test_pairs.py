@@ -87,7 +87,9 @@ def test_widgets_are_committed_as_stills(path):
     assert "widgets" not in nbformat.read(path, as_version=4).metadata, "run `make sync`"
 
 
-@pytest.mark.parametrize("path", notebooks("notebooks"), ids=relative)
+@pytest.mark.parametrize(
+    "path", [path for path in notebooks("notebooks") if path.stem != "08_serving"], ids=relative
+)  # its requests run on a table of times, on no machine
 def test_tutorials_show_a_picture(path):
     shown = [o.get("data", {}) for c in code_cells(path) for o in c.outputs]
     pictures = [
