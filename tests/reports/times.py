@@ -18,8 +18,8 @@ _COLLECTIVE = (
     "sip_topology", "n_sips", "n_elem", "dtype",
 )  # fmt: skip
 _ATTENTION = (
-    "series", "phase", "context", "batch", "sips", "cubes", "query_heads", "span", "lane_of", "queries", "across",
-    "causal", "order", "ring", "merge", "ranks", "lanes", "items", "part", "panel", "product",
+    "series", "phase", "context", "batch", "sips", "cubes", "query_heads", "span", "represents", "queries", "across",
+    "causal", "order", "ring", "merge", "ranks", "subgroups", "items", "part", "panel", "product",
 )  # fmt: skip
 _FACTOR = (
     "factor", "direction", "cube.hbm.channel_bw_gbs", "cube.ucie.bw_gbs", "cube.ucie.port_ns", "cube.noc.link_bw_gbs",
