@@ -19,7 +19,7 @@ from kernbench.config._files import write_text
 from kernbench.errors import ArgumentError, ConfigError, quote
 from kernbench.points._keys import machine_of
 from kernbench.studies._references import Reference, read_references
-from kernbench.studies.fidelity import MOST_BYTES, WORKLOADS, FidelityStudy, kind_of, title_of
+from kernbench.studies.fidelity import WORKLOADS, FidelityStudy, point_of, title_of
 from kernbench.studies.study import MACHINE, Parameter, Study, cell
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -78,9 +78,8 @@ def fit(predict: Predict, measured: np.ndarray, start: np.ndarray, low: np.ndarr
         return np.asarray(np.log(predict([np.exp(x) for x in at])) - target)
 
     def slopes(at: np.ndarray, here: np.ndarray) -> np.ndarray:
-        signs = np.where(at + _STEP > most, -1, 1)
-        moved = [at + _STEP * sign * unit for sign, unit in zip(signs, np.eye(len(at)), strict=True)]
-        return np.asarray(((off(*moved) - here) / (_STEP * signs)[:, None]).T)
+        steps = _steps(at, most)
+        return np.asarray(((off(*(at + np.diag(steps))) - here) / steps[:, None]).T)
 
     (error,) = off(z)
     slope = slopes(z, error)
@@ -107,6 +106,11 @@ def fit(predict: Predict, measured: np.ndarray, start: np.ndarray, low: np.ndarr
         else:
             damping *= 10
     return _fitted(z, error, slope, before, seen)
+
+
+def _steps(at: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Return steps for differences of each value, in logarithms: up, or down where a bound is in the way."""
+    return np.where(at + _STEP > most, -_STEP, _STEP)
 
 
 def _seen(slope: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -412,70 +416,47 @@ def calibrate(
     fields = _bounds(base, free)
     if not fields:
         raise ArgumentError("free names no field; give at least one, as in system.sip_link.bw_gbs")
-    rows, refused = [], {}
+    rows: list[Reference] = []
+    points: list[Row] = []
+    refused: dict[str, str] = {}
     for row in read_references(given["files"]):
-        if why := _refusal(base, row):
-            refused[f"{title_of(row)} ({row.where})"] = why
+        point = point_of(base, row)
+        if isinstance(point, str):
+            refused[f"{title_of(row)} ({row.where})"] = point
         else:
             rows.append(row)
+            points.append(point)
     if len(rows) < 2:
         raise ArgumentError(f"{len(rows)} of the rows can run on the machine, expected at least 2: {refused}")
     out = np.array(held_out(rows, split, seed))
     if out.all() or not out.any():
         raise ArgumentError(f"split = {split}: {(~out).sum()} rows to fit, {out.sum()} to hold out; use random")
-    return _calibrated(base, rows, out, fields, refused, split, seed, workers)
-
-
-def _refusal(machine: Machine, row: Reference) -> str:
-    workload = WORKLOADS[kind_of(row)] if not row.refused else None
-    if workload is None:
-        return row.refused
-    given = _given(row)
-    try:
-        config = machine_of(machine.spec, _own(row)).config
-    except ConfigError as error:
-        return "; ".join(error.faults)
-    return workload.refuse(config, **given, most_bytes=MOST_BYTES)
-
-
-def _given(row: Reference) -> Row:
-    return {key: value for key, value in row.parameters.items() if "." not in key}
-
-
-def _own(row: Reference) -> Row:
-    own = {key: value for key, value in row.parameters.items() if "." in key}
-    return {**own, **WORKLOADS[kind_of(row)].machine(_given(row))}
+    return _calibrated(base, rows, points, out, fields, refused, split, seed, workers)
 
 
 def _calibrated(
-    base: Machine, rows: Sequence[Reference], out: np.ndarray, fields: Mapping[str, tuple[float, float, float]],
-    refused: Mapping[str, str], split: str, seed: int, workers: int,
+    base: Machine, rows: Sequence[Reference], points: Sequence[Row], out: np.ndarray,
+    fields: Mapping[str, tuple[float, float, float]], refused: Mapping[str, str], split: str, seed: int, workers: int,
 ) -> Calibration:  # fmt: skip
     import pandas as pd
 
     names = list(fields)
 
-    def predicted(chosen: Sequence[Reference], values: Sequence[np.ndarray]) -> np.ndarray:
-        asked = [
-            {"workload": kind_of(row), "given": _given(row), MACHINE: {**_own(row), **_changes(names, x)}}
-            for x in values
-            for row in chosen
-        ]
+    def predicted(chosen: Sequence[Row], values: Sequence[np.ndarray]) -> np.ndarray:
+        asked = [{**point, MACHINE: {**point[MACHINE], **_changes(names, x)}} for x in values for point in chosen]
         found = _Rows().run(base, asked=asked, workers=workers)
         return np.array([row["ours"] for row in found]).reshape(len(values), len(chosen))
 
     measured = np.array([row.value for row in rows])
-    inverse = np.array([row.unit == "GB/s" for row in rows])  # rates fall where times rise; logarithms differ in sign
-    training = [row for row, held in zip(rows, out, strict=True) if not held]
+    training = [point for point, held in zip(points, out, strict=True) if not held]
     start, low, high = (np.array(x) for x in zip(*fields.values(), strict=True))
     found = fit(lambda values: predicted(training, values), measured[~out], start, low, high)
     sheet = np.array([attrgetter(name)(base.config) for name in names])
     values = np.where(found.seen, found.values, np.where(sheet > 0, sheet, start))
     unchanged = {name: x for name, x, seen in zip(names, sheet, found.seen, strict=True) if not seen}
-    moved = [values * np.where(np.arange(len(names)) == i, 1 + _STEP, 1) for i in range(len(names))]
-    moved = [np.minimum(x, np.maximum(high, values)) for x in moved]
-    before, after, *others = predicted(rows, [np.where(sheet > 0, sheet, start), values, *moved])
-    slope = np.abs(np.log(np.array(others) / after)) / np.log1p(_STEP)
+    moved = np.exp(np.log(values) + np.diag(_steps(np.log(values), np.log(high))))
+    before, after, *others = predicted(points, [np.where(sheet > 0, sheet, start), values, *moved])
+    slope = np.abs(np.log(np.array(others) / after)) / _STEP
     decides = [names[i] if slope[i, j] >= _DECIDES else OTHER for j, i in enumerate(slope.argmax(axis=0))]
     shown = pd.DataFrame(
         {
@@ -484,8 +465,7 @@ def _calibrated(
             "unit": [row.unit for row in rows], "error_pct": 100 * (after / measured - 1), "limited_by": decides,
         }
     )  # fmt: skip
-    sizes = np.where(inverse, -1, 1) * np.array([_size(row) for row in rows])
-    floors = 100 * np.abs(np.expm1(floor(list(shown["family"]), list(sizes), measured)))
+    floors = 100 * np.abs(np.expm1(floor(list(shown["family"]), [_size(row) for row in rows], measured)))
     status = np.where(found.seen, _FITTED, _NOT_SEEN)
     table = pd.DataFrame(
         {

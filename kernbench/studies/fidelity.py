@@ -21,6 +21,7 @@ from kernbench._dtypes import as_dtype
 from kernbench._registry import hint
 from kernbench._units import KIB, MIB
 from kernbench.analysis._roofline import matrix_engine
+from kernbench.analysis.compare import machine_changes
 from kernbench.ccl.install import load_ccl_config, names
 from kernbench.config import load_yaml, preset_path
 from kernbench.config._dram import dram
@@ -408,21 +409,13 @@ _SWITCHES = {
 
 def _detailed() -> dict[str, dict[str, Any]]:
     """Return changes of a machine by name: none, those of the preset detailed, and its parts."""
-    content = load_yaml(preset_path("detailed"))
-    changes = {path: value for path, value in _leaves(content) if path != "base"}
+    plain, detailed = (resolve_topology(f"preset:{name}").spec for name in ("default", "detailed"))
+    changes = {change.field: change.after for change in machine_changes(plain, detailed)}
     parts: dict[str, dict[str, Any]] = {report.IDEAL: {}, report.DETAILED: changes}
     rest = dict(changes)
     for name, prefixes in _SWITCHES.items():
         parts[name] = {path: rest.pop(path) for path in changes if path.startswith(prefixes)}
     return {**parts, "headers": rest}
-
-
-def _leaves(content: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 class FidelityStudy(Study):
@@ -568,8 +561,8 @@ _RANGES = {
 }
 
 
-def _points(machine: Machine, number: int, reference: Reference, most_bytes: int) -> list[Row] | str:
-    """Points of a reference, first on the unchanged machine, or the reason why it cannot be compared."""
+def point_of(machine: Machine, reference: Reference, most_bytes: int = MOST_BYTES) -> Row | str:
+    """Return the point that runs what a reference measures, or the reason why the machine cannot run it."""
     if reference.refused:
         return reference.refused
     kind = kind_of(reference)
@@ -581,8 +574,17 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
         config = machine_of(machine.spec, own).config
     except ConfigError as error:
         return "; ".join(error.faults)
-    if why := workload.refuse(config, **given, most_bytes=most_bytes):
-        return why
+    why = workload.refuse(config, **given, most_bytes=most_bytes)
+    return why or {MACHINE: own, "workload": kind, "given": given}
+
+
+def _points(machine: Machine, number: int, reference: Reference, most_bytes: int) -> list[Row] | str:
+    """Points of a reference, first on the unchanged machine, or the reason why it cannot be compared."""
+    point = point_of(machine, reference, most_bytes)
+    if isinstance(point, str):
+        return point
+    kind, given, own = point["workload"], point["given"], point[MACHINE]
+    workload, config = WORKLOADS[kind], machine_of(machine.spec, own).config
     shown = {
         "table": REFERENCES, "reference": number, "kind": kind, "what": title_of(reference),
         "expected": reference.value, "unit": reference.unit, "source": reference.source, "where": reference.where,
@@ -598,10 +600,7 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
                 together, joined = {**together, **changes}, joined + 1
     if joined > 1:
         tried[TOGETHER] = together
-    return [
-        {MACHINE: changes, LABELS: {**shown, "mechanism": name}, "workload": kind, "given": given}
-        for name, changes in tried.items()
-    ]
+    return [{**point, MACHINE: changes, LABELS: {**shown, "mechanism": name}} for name, changes in tried.items()]
 
 
 def _pairs(figures: Sequence[str]) -> Iterator[Row]:

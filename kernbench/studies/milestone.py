@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from kernbench import _engine_selection
 from kernbench._registry import hint
+from kernbench.analysis.compare import machine_changes
 from kernbench.config import load_yaml
 from kernbench.config._files import damaged, read_json, write_text
 from kernbench.errors import ConfigError, InterruptedRun, MissingModuleError
@@ -187,17 +188,8 @@ def run(
 def as_parameters(machine: Machine) -> tuple[str, list[str]]:
     """Return the notebook's parameters: a file or preset, and the values that differ from it."""
     source = "preset:default" if machine.source == "mapping" else machine.source
-    plain = dict(_leaves(resolve_topology(source).spec))
-    changed = {key: value for key, value in _leaves(machine.spec) if key not in plain or plain[key] != value}
-    return source, [f"{key}={json.dumps(value)}" for key, value in changed.items()]
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    changes = machine_changes(resolve_topology(source).spec, machine.spec)
+    return source, [f"{change.field}={json.dumps(change.after)}" for change in changes]
 
 
 def publish(work: Path, out: Path, keep: Sequence[Path] = ()) -> None:
