@@ -99,7 +99,7 @@ class ServingResult:
                     "requests": sum(r.replica == number for r in self._queue),
                     "steps": len(steps),
                     "tokens": sum(prefill + decode for _, _, _, prefill, decode, *_ in steps),
-                    "preemptions": each.scheduler.preemptions,
+                    "preemptions": sum(r.preemptions for r in self._queue if r.replica == number),
                     "mean_requests": each.requests_ps / end,
                     "peak_blocks": max((row[-1] for row in steps), default=0),
                     "busy": sum(stop - start for _, start, stop, *_ in steps) / end,

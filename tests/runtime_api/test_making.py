@@ -37,6 +37,24 @@ def test_values_do_not_depend_on_the_thread(monkeypatch):
     assert np.ptp(found[0][1].astype(float)) > 0.5
 
 
+def test_values_are_computed_one_tensor_after_the_other(monkeypatch):
+    monkeypatch.setattr(_making, "_LEAST", 100)
+    second = threading.Event()
+
+    def first(told):
+        return np.full(400, second.wait(0.1))  # True if the second was begun meanwhile
+
+    def other(told):
+        second.set()
+        return np.zeros(400)
+
+    with kb.session(two_sips(), data=True) as torch:
+        one, two = (torch.empty(400, device="ahbm:0") for _ in range(2))
+        torch.fill_later(one, first)
+        torch.fill_later(two, other)
+        assert not one.numpy().any()
+
+
 def test_a_program_continues_while_values_are_computed(monkeypatch):
     monkeypatch.setattr(_making, "_LEAST", 100)
     asked, allowed = threading.Event(), threading.Event()

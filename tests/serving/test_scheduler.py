@@ -62,6 +62,14 @@ def test_a_request_is_admitted_when_the_blocks_of_its_whole_prompt_are_free(bloc
     assert steps[:1] == first
 
 
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize(("blocks", "first"), [(3, [(16, 0)]), (4, [(16, 0), (16, 0)])])
+def test_a_chunk_that_would_fit_waits_for_the_blocks_of_the_whole_prompt(blocks, first, caching):
+    table = requests((0, 16, 1), (0, 48, 1))
+    steps, _ = steps_of(table, num_blocks=blocks, max_num_batched_tokens=32, enable_prefix_caching=caching)
+    assert steps[0] == (first, [])
+
+
 def test_the_latest_request_is_preempted_and_its_tokens_are_computed_again():
     # Two blocks of 4 for each prompt; the 9th token of the first needs a third, and the fifth block is gone.
     steps, result = steps_of(requests((0, 8, 3), (0, 8, 3)), num_blocks=4, block_size=4, enable_prefix_caching=False)

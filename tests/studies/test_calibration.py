@@ -50,6 +50,17 @@ def test_a_value_without_effect_is_not_fitted():
     assert found.values[3] == pytest.approx(7.0 * 1.4)
 
 
+@pytest.mark.parametrize(("effect", "seen"), [(0.01, False), (0.05, True)])
+def test_a_value_is_fitted_from_a_standard_error_of_20_percent_on(effect, seen):
+    # A time is times x ** effect: the error of x is 2 % / effect / sqrt(36), which is 33 or 7 %.
+    found = fit(
+        lambda many: np.array([5000.0 * x[0] ** effect * np.ones(36) for x in many]),
+        np.full(36, 5000.0), np.ones(1), np.ones(1) / 4, np.ones(1) * 4,
+    )  # fmt: skip
+    assert found.before == pytest.approx(0.02 / effect / 6)
+    assert found.seen.tolist() == [seen]
+
+
 def test_of_two_values_that_act_alike_one_is_fitted():
     found = fitted(2, lambda many: np.array([took([x[0], x[1] * x[3] / 7, x[2]]) for x in many]), [*TRUTH, 7.0])
     assert found.seen[[0, 2]].all()
