@@ -242,8 +242,8 @@ def compare(before: str, after: str, as_json: bool) -> int:
 def report(files: tuple[str, ...], baseline: str | None, out: Path | None, as_json: bool) -> int:
     """Compare two or more FILEs of one workload, which `kernbench run --out FILE` or `result.save(FILE)` wrote.
 
-    Prints times, speedups, what is longest on each critical path, and the values that differ. The page has critical
-    paths and stages beside each other, machines and versions, too.
+    Prints times, speedups, what is longest on each critical path, and the values that differ. The page also has
+    critical paths, stages, machines and versions.
     """
     from kernbench.viz import report as viz
 

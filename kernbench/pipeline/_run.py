@@ -53,7 +53,7 @@ def run(
         `message(torch)` returns a tensor of the size that stages pass on, on the rank's device. All of them are
         allocated before the start.
     collective : callable, optional
-        `collective(torch, action)` queues what UNSHARD, RESHARD and REDUCE_GRAD stand for, which do nothing by default.
+        `collective(torch, action)` queues the work of UNSHARD, RESHARD and REDUCE_GRAD; by default they do nothing.
         The device waits for the `Work` that it returns: of UNSHARD before the stage's next action, of REDUCE_GRAD at
         WAIT_REDUCE_GRAD or at the end.
     data, log : optional

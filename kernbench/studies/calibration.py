@@ -329,7 +329,7 @@ class Calibration:
         return self.figure().png()
 
     def save(self, path: str | Path) -> Path:
-        """Write the machine file, with value, interval, data sheet and held-out error beside each fitted number."""
+        """Write the machine file, with a comment on each fitted number: interval, data sheet, held-out error."""
         note = f"held-out median error {self._held_out_pct():.2g} %, split by {self.split}, seed {self.seed}"
         notes = {
             row[

@@ -57,7 +57,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Report:
-    """Runs of one workload beside each other; prints itself, and displays itself in a notebook.
+    """A comparison of runs of one workload; prints itself, and displays itself in a notebook.
 
     Attributes
     ----------
