@@ -120,13 +120,16 @@ class Scheduler:
         self.pool = (PrefixCache if policy.enable_prefix_caching else BlockPool)(blocks, policy.block_size)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self.preemptions = 0
 
     def schedule(self, now: int) -> Batch | None:
         """Choose the tokens of the next step; None if no request has any."""
         batch = Batch()
-        budget = self._continue_running(batch, self.policy.max_num_batched_tokens)
-        # Of a step that preempts, nobody is admitted: the request that waits first needs the blocks that it just lost.
-        self._admit_waiting(batch, budget, now)
+        budget = self.policy.max_num_batched_tokens
+        preempted = self.preemptions
+        budget = self._continue_running(batch, budget)
+        if preempted == self.preemptions:
+            self._admit_waiting(batch, budget, now)
         return batch if batch.prefill or batch.contexts else None
 
     def _continue_running(self, batch: Batch, budget: int) -> int:
@@ -162,6 +165,7 @@ class Scheduler:
             self._release(last)
             last.computed = 0
             last.preemptions += 1
+            self.preemptions += 1
             self.waiting.appendleft(last)
             if last is request:
                 return False

@@ -92,6 +92,16 @@ def test_a_step_that_preempts_admits_nobody():
     assert steps[2] == ([], [10])  # the preempted request is the first that waits
 
 
+@pytest.mark.parametrize("caching", [True, False])
+def test_the_step_that_preempts_a_request_does_not_admit_it_again(caching):
+    # Scheduled ahead, the second needs a third block for a token in flight; without that token two, which are free.
+    steps, _ = steps_of(
+        requests((0, 8, 3), (0, 8, 3)),
+        num_blocks=5, block_size=4, async_scheduling=True, enable_prefix_caching=caching,
+    )  # fmt: skip
+    assert steps[1] == ([], [9])
+
+
 def test_a_prefix_is_computed_once():
     table = requests((0, 600, 1), (5, 600, 1), hashes=[[7, 8], [7, 9]])
     steps, result = steps_of(table, block_size=16)
