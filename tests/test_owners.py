@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 import pytest
 
@@ -139,14 +140,21 @@ OWNED = [
 ]  # fmt: skip
 
 
+@cache
+def all_found() -> dict[str, dict[str, int]]:
+    """The files that have each, with a line."""
+    found: dict[str, dict[str, int]] = {str(owned): {} for owned in OWNED}
+    for path in python_files(PACKAGE):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for owned in OWNED:
+                if owned.is_one(node):
+                    found[str(owned)][path.relative_to(PACKAGE).as_posix()] = node.lineno
+    return found
+
+
 @pytest.mark.parametrize("owned", OWNED, ids=str)
 def test_it_has_one_owner(owned):
-    found = {
-        path.relative_to(PACKAGE).as_posix(): node.lineno
-        for path in python_files(PACKAGE)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if owned.is_one(node)
-    }
+    found = all_found()[str(owned)]
     others = [f"{path}:{line}" for path, line in found.items() if path not in (owned.owner, *owned.others)]
     assert not others, f"{owned} are in {owned.owner}: use those instead of {', '.join(others)}"
     assert set(found) == {owned.owner, *owned.others}, "an exception that is none"

@@ -107,6 +107,19 @@ class _Access:
     ) -> None:
         self.actor, self.pieces, self.writes, self.line, self.atomic = actor, pieces, writes, line, atomic
 
+    def spans(self) -> list[tuple[int, int]]:
+        """Ranges [lo, hi) that contain the pieces; those far apart, as in slices of several PEs, by themselves."""
+        lo, n = self.pieces[0]
+        if len(self.pieces) == 1:
+            return [(lo, lo + n)]
+        found: list[tuple[int, int]] = []
+        for lo, n in sorted(self.pieces):
+            if found and lo - found[-1][1] < _LARGE:
+                found[-1] = found[-1][0], max(found[-1][1], lo + n)
+            else:
+                found.append((lo, lo + n))
+        return found
+
     def overlap(self, other: _Access) -> ByteRange | None:
         """First bytes that both access, if any."""
         for pa, n in self.pieces:
@@ -197,23 +210,20 @@ class DeviceRaces:
     ) -> None:
         """Record accesses that begin now: (pieces, whether they are written) of each."""
         for pieces, writes in touched:
-            lo, n = pieces[0]
-            hi = lo + n
-            if len(pieces) > 1:
-                lo, hi = min(pieces)[0], max(pa + n for pa, n in pieces)
-            self._access(_Access(actor, pieces, writes, line, atomic), lo, hi)
+            self._access(_Access(actor, pieces, writes, line, atomic))
 
-    def _access(self, access: _Access, lo: int, hi: int) -> None:
-        if hi - lo < _LARGE:
-            self._note(self._fine, _FINE, lo, hi, access)
-            self._check_all(self._coarse, _COARSE, lo, hi, access)
-        else:
-            self._note(self._coarse, _COARSE, lo, hi, access)
-            self._check_all(self._fine, _FINE, lo, hi, access)
-        if access.writes and self.copies:
-            for page in range(lo >> _COARSE, (hi - 1 >> _COARSE) + 1):
-                for copies in self.copies.get(page, ()):
-                    copies.wrote(access)
+    def _access(self, access: _Access) -> None:
+        for lo, hi in access.spans():
+            if hi - lo < _LARGE:
+                self._note(self._fine, _FINE, lo, hi, access)
+                self._check_all(self._coarse, _COARSE, lo, hi, access)
+            else:
+                self._note(self._coarse, _COARSE, lo, hi, access)
+                self._check_all(self._fine, _FINE, lo, hi, access)
+            if access.writes and self.copies:
+                for page in range(lo >> _COARSE, (hi - 1 >> _COARSE) + 1):
+                    for copies in self.copies.get(page, ()):
+                        copies.wrote(access)
 
     def _check_all(self, cells: dict[int, _Cell], bits: int, lo: int, hi: int, access: _Access) -> None:
         first, last = lo >> bits, hi - 1 >> bits

@@ -255,11 +255,12 @@ def lines(
         x_scale = alt.Scale(type="log", base=2) if log_x else alt.Undefined
         x_axis = _bytes_axis(plot.data[x]) if unit == "B" else alt.Axis(grid=False, **_ticks(plot.data[x], log_x))
         y_scale = alt.Scale(type="log", nice=False, padding=8) if log_y else alt.Undefined
+        y_axis = log_axis(plot.data[y]) if log_y else alt.Undefined
         chosen = alt.selection_point(fields=[by], bind="legend")
         opacity = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.15))
         base = alt.Chart().encode(
             x=alt.X(x, type="quantitative", title=plot.title(x), scale=x_scale, axis=x_axis),
-            y=alt.Y(y, type="quantitative", title=plot.title(y), scale=y_scale),
+            y=alt.Y(y, type="quantitative", title=plot.title(y), scale=y_scale, axis=y_axis),
             color=colour,
         )
         layers = [
@@ -429,13 +430,12 @@ def roofline(
     low, high, peak = corners[0]["intensity"], corners[-1]["intensity"], roofs.peak_gflops / size
     shown = [{**row, "rate": row["gflops"] / size} for row in rows]
     labelled = [row for row in shown if label and row[label]]
-    # Texts, each with its look: bandwidths under the lines, the peak over its line, and points so that none overlap.
+    # Texts, each with its look: bandwidths left of their knees, over the lines, where no point is; none overlap.
+    knees = {f"{level} {gbs:,g} GB/s": roofs.ridge(level) for level, gbs in roofs.levels_gbs.items()}
     texts: list[tuple[ChartRow, dict[str, Any]]] = [
-        ({"intensity": low, "rate": low * gbs / size, "text": f"{level} {gbs:,g} GB/s"}, {"dx": 4, "dy": 12})
-        for level, gbs in roofs.levels_gbs.items()
+        ({"intensity": x, "rate": peak, "text": text}, {"align": "right", "dy": -8 - 14 * i})
+        for i, (text, x) in enumerate([*knees.items(), (f"peak {peak:,.0f} {unit}", high)])
     ]
-    top = {"intensity": high, "rate": peak, "text": f"peak {peak:,.0f} {unit}"}
-    texts.append((top, {"align": "right", "dy": -8}))
     texts += [({**row, "text": row[label]}, {"dx": 8, "dy": -8 - 14 * i}) for i, row in enumerate(labelled)]
     place = {
         "x": alt.X("intensity:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False)),
