@@ -127,6 +127,7 @@ def two_cores(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_last_of_several_reports_is_made_beside_the_others(two_cores, capfd):
     write_report(two_cores, "first", "last")
     write_report(two_cores, "last", "first")

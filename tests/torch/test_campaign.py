@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("first", range(0, 60, 10))
+@pytest.mark.parametrize("first", [0, 10, 20, *(pytest.param(n, marks=pytest.mark.slow) for n in (30, 40, 50))])
 def test_models_agree_with_eager(first, tmp_path):
     report = models.run(range(first, first + 10), Path(tmp_path))
     assert not report.failures, "\n".join(report.failures)

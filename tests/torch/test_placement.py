@@ -91,6 +91,7 @@ def test_placed_weights_follow_those_of_the_model(rows):
     assert compiled._device.memories[0]._constants
 
 
+@pytest.mark.slow  # 30 s
 def test_what_ranks_add_up_is_near_the_io_chiplet():
     machine = kb.load("preset:default", {"system.sips": {"count": 8, "topology": "ring_1d"}})
     layer, spread = torch.nn.Linear(4096, 4096, bias=False).half(), {}
