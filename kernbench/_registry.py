@@ -106,6 +106,7 @@ COMPONENTS = Registry(
         "m_cpu": f"{_BUILTIN}.cpus:MCpu",
         "hbm_ctrl": f"{_BUILTIN}.memory:hbm_ctrl",
         "sram": f"{_BUILTIN}.memory:Sram",
+        "llc": f"{_BUILTIN}.llc:LlcSlice",
         "pe_cpu": f"{_BUILTIN}.cpus:PeCpu",
         "pe_scheduler": f"{_BUILTIN}.pe_scheduler:PeScheduler",
         "pe_dma": f"{_BUILTIN}.pe_dma:PeDma",

@@ -20,7 +20,7 @@ class Attribution(NamedTuple):
 
 # By the kind of the component.
 RESOURCES = {
-    "hbm_ctrl": "HBM slice", "sram": "SRAM", "pe_gemm": "matrix engine", "pe_math": "vector engine",
+    "hbm_ctrl": "HBM slice", "llc": "LLC", "sram": "SRAM", "pe_gemm": "matrix engine", "pe_math": "vector engine",
     "fetch": "fetch from TCM", "store": "store to TCM", "pe_scheduler": "PE_SCHEDULER", "pe_mmu": "PE_MMU",
     "pe_cpu": "PE_CPU", "m_cpu": "M_CPU", "io_cpu": "IO_CPU", "router": "routers", "ucie": "UCIe ports",
     "switch": "PCIe switch", "pcie_ep": "PCIe end point", "noc": "IO NoC", "launch": "host, start of launches",
@@ -35,7 +35,8 @@ _LINKS: tuple[tuple[str, str, tuple[tuple[str, ...], ...]], ...] = (
     ("ucie", "UCIe link", (("ucie",),)),
     ("ucie_port", "link of a UCIe port", (("ucie", "router"),)),
     ("mesh", "mesh link", (("router",),)),
-    ("hbm", "link of an HBM slice", (("hbm_ctrl", "router"),)),
+    ("hbm", "link of an HBM slice", (("hbm_ctrl", "router"), ("hbm_ctrl", "llc"))),
+    ("llc", "link of an LLC slice", (("llc", "router"),)),
     ("sram", "link of SRAM", (("sram", "router"),)),
     ("m_cpu", "link of M_CPU", (("m_cpu", "router"),)),
     ("pe_dma", "link of PE_DMA", (("pe_dma", "router"),)),
@@ -60,7 +61,7 @@ def kind_of(node: str) -> str:
         return "router"
     if before and before[-1].startswith("ucie_"):
         return "ucie"
-    return "hbm_ctrl" if before and before[-1] == "hbm_ctrl" else last
+    return before[-1] if before and before[-1] in ("hbm_ctrl", "llc") else last
 
 
 def attribution(kind: str, resource: str) -> Attribution:

@@ -157,7 +157,7 @@ class AlphaBeta:
         return Connection(sizes, copied, added, ends, apart(itemsize), apart(slot, 1), apart(slot, local=False) / slot)
 
     def _links(self, src: Place, dst: Place, kind: str) -> Iterable[_Link]:
-        end = {"tcm": naming.pe_dma(*dst), "sram": naming.sram(*dst[:2]), "hbm": naming.hbm(*dst)}[kind]
+        end = {"tcm": naming.pe_dma(*dst), "sram": naming.sram(*dst[:2]), "hbm": self.machine.graph.memory(*dst)}[kind]
         return pairwise(self._router.path(naming.pe_dma(*src), end))
 
 

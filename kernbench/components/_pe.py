@@ -587,9 +587,10 @@ class Pe:
         for run in runs:
             extra = run.payload - run.nbytes
             for pa, nbytes in self.mmu.translate(run.va, run.nbytes):
-                node_id, offset = self.engine.locate(pa)
-                found.append(Request(node_id, offset, nbytes + extra, [(pa, nbytes)], [at]))
-                extra = 0
+                for node_id, offset, pieces in self.engine.extents(pa, nbytes):
+                    payload = sum([n for _, n in pieces]) + extra
+                    found.append(Request(node_id, offset, payload, pieces, [at + piece - pa for piece, _ in pieces]))
+                    extra = 0
                 at += nbytes
         return found
 

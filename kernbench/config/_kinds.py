@@ -132,6 +132,7 @@ Gib = Annotated[float, number("GiB", gt=0)]
 Share = Annotated[float, number(gt=0, le=1)]
 Kib = Annotated[int, number("KiB", ge=1)]
 Bytes = Annotated[int, number("B", ge=1)]
+NoMib = Annotated[float, number("MiB", ge=0)]
 NoBytes = Annotated[int, number("B", ge=0)]
 # An acknowledgement is one flit.
 FlitBytes = Annotated[int, number("B", ge=ACK_BYTES)]

@@ -15,7 +15,9 @@ from kernbench.config._kinds import Fault, KeyPath, dotted
 from kernbench.config._schema import Hbm, MachineConfig
 
 # Limits of the address format in `policy.address.phyaddr`.
-MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 1024, 16, 64, 128, 256, 4096
+MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 1024, 64, 1024, 128, 256, 4096
+# PEs of a cube with the larger TCM window; in a cube of more PEs, each has the smaller one.
+FEW_PES, SMALL_TCM_WINDOW_MIB = 64, 64
 
 # Topologies of SIPs: sides of grids, those that are rings along each side, those with switches.
 DIMENSIONS = {"torus_2d": 2, "mesh_2d": 2, "mesh_2d_no_wrap": 2, "torus_3d": 3}
@@ -69,6 +71,7 @@ def machine_faults(config: MachineConfig) -> Iterator[Fault]:
     yield from _messages(config)
     yield from _routers(config)
     yield from _hbm(config)
+    yield from _llc(config)
     yield from _matrix_engine(config)
     yield from _tcm(config)
 
@@ -96,10 +99,11 @@ def _addresses(config: MachineConfig) -> Iterator[Fault]:
             f"cube.pe_layout: {config.pes_per_cube} PEs must be <= {MAX_PES}: the address table holds no more",
             *_PE_COUNT,
         )
+    tcm_window = TCM_WINDOW_MIB if config.pes_per_cube <= FEW_PES else SMALL_TCM_WINDOW_MIB
     for name, size, unit, window, what in (
         ("cube.hbm.size_gib", hbm.size_gib, "GiB", HBM_WINDOW_GIB, "the HBM window of an address"),
         ("cube.sram.size_mib", sram.size_mib, "MiB", SRAM_WINDOW_MIB, "its range of the address table"),
-        ("cube.pe.pe_tcm.size_mb", tcm.size_mb, "MiB", TCM_WINDOW_MIB, "its range of the address table"),
+        ("cube.pe.pe_tcm.size_mb", tcm.size_mb, "MiB", tcm_window, "its range of the address table"),
     ):
         if size > window:
             yield _fault(f"{name} = {size:g} must be <= {window} [{unit}]: {what} holds no more", name)
@@ -183,8 +187,11 @@ def _mesh(config: MachineConfig) -> Iterator[Fault]:
     for row, col in noc.removed:
         if row >= noc.rows or col >= noc.cols:
             yield _fault(f"cube.noc.removed: [{row}, {col}] is outside {grid}; take it off the list", *mesh)
-    if config.pes_per_cube <= MAX_PES:
+    if noc.topology == "crossbar":
+        yield from _crossbar(config)
+    elif config.pes_per_cube <= MAX_PES:
         yield from _pes(config, grid, removed)
+    yield from _controllers(config, grid, removed)
     for (side, conn), place in port_places(config).items():
         if place in removed:
             yield _fault(
@@ -212,6 +219,79 @@ def _mesh(config: MachineConfig) -> Iterator[Fault]:
                 "cube.noc.cols",
                 "cube.noc.pitch_mm",
             )
+
+
+def _crossbar(config: MachineConfig) -> Iterator[Fault]:
+    noc, layout = config.cube.noc, config.cube.pe_layout
+    if (noc.rows, noc.cols) != (1, 1):
+        yield _fault(
+            f"cube.noc: topology crossbar has one router, not {noc.rows} x {noc.cols}; set rows and cols to 1, or "
+            "topology to mesh",
+            "cube.noc.topology",
+            "cube.noc.rows",
+            "cube.noc.cols",
+        )
+    if layout.pe_routers:
+        yield _fault(
+            "cube.pe_layout.pe_routers belongs to cube.noc.topology = mesh; remove it, and give pe_per_corner and "
+            "corners, whose product is the number of PEs",
+            "cube.pe_layout.pe_routers",
+            "cube.noc.topology",
+        )
+
+
+def _controllers(config: MachineConfig, grid: str, removed: set[tuple[int, int]]) -> Iterator[Fault]:
+    hbm, noc = config.cube.hbm, config.cube.noc
+    keys = ("cube.hbm.controllers", "cube.hbm.controller_routers", "cube.noc.topology")
+    places = hbm.controller_routers
+    if hbm.controllers is None or noc.topology == "crossbar":
+        if places is not None:
+            what = "cube.noc.topology = mesh" if hbm.controllers else "cube.hbm.controllers"
+            yield _fault(f"cube.hbm.controller_routers belongs to {what}; remove it", *keys)
+        return
+    if places is None or len(places) != hbm.controllers:
+        yield _fault(
+            f"cube.hbm.controllers = {hbm.controllers} needs as many [row, column] in cube.hbm.controller_routers; "
+            "give them, or use cube.noc.topology: crossbar",
+            *keys,
+        )
+        return
+    for number, (row, col) in enumerate(places):
+        if row >= noc.rows or col >= noc.cols or (row, col) in removed:
+            yield _fault(
+                f"cube.hbm.controller_routers: controller {number} at [{row}, {col}] is not on a router of {grid}; "
+                "move it",
+                *keys,
+                "cube.noc.removed",
+            )
+
+
+def _llc(config: MachineConfig) -> Iterator[Fault]:
+    llc, hbm, slices = config.cube.llc, config.cube.hbm, config.hbm_slices
+    least = slices * llc.ways * llc.line_bytes
+    if 0 < llc.size_mib * MIB < least:
+        yield _fault(
+            f"cube.llc.size_mib = {llc.size_mib:g} must be 0 or >= {least / MIB:g} [MiB], one set of {llc.ways} "
+            f"lines in each of {slices} slices; enlarge it",
+            "cube.llc.size_mib",
+            "cube.llc.ways",
+            "cube.llc.line_bytes",
+            "cube.hbm.controllers",
+        )
+    if llc.size_mib and llc.line_bytes < hbm.burst_bytes:
+        yield _fault(
+            f"cube.llc.line_bytes = {llc.line_bytes} must be >= {hbm.burst_bytes} [B], cube.hbm.burst_bytes; "
+            "enlarge it",
+            "cube.llc.line_bytes",
+            "cube.hbm.burst_bytes",
+        )
+    if llc.size_mib and hbm.controllers and hbm.interleave_bytes < llc.line_bytes:
+        yield _fault(
+            f"cube.hbm.interleave_bytes = {hbm.interleave_bytes} must be >= {llc.line_bytes} [B], a line of the cache; "
+            "enlarge it",
+            "cube.hbm.interleave_bytes",
+            "cube.llc.line_bytes",
+        )
 
 
 def _messages(config: MachineConfig) -> Iterator[Fault]:
@@ -299,6 +379,8 @@ def _pes(config: MachineConfig, grid: str, removed: set[tuple[int, int]]) -> Ite
 def pe_places(config: MachineConfig) -> list[tuple[int, int]]:
     """Router (row, column) of each PE of a cube."""
     layout, noc = config.cube.pe_layout, config.cube.noc
+    if noc.topology == "crossbar":
+        return [(0, 0)] * config.pes_per_cube
     if layout.pe_routers:
         return list(layout.pe_routers)
     row_of = {"NW": 0, "NE": 1, "SW": noc.rows - 2, "SE": noc.rows - 1}
@@ -308,6 +390,16 @@ def pe_places(config: MachineConfig) -> list[tuple[int, int]]:
         cols = range(n) if corner.endswith("W") else range(noc.cols - n, noc.cols)
         places += [(row_of[corner], col) for col in cols]
     return places
+
+
+def memory_places(config: MachineConfig) -> list[tuple[int, int]]:
+    """Router (row, column) of each HBM slice of a cube."""
+    hbm = config.cube.hbm
+    if hbm.controllers is None:
+        return pe_places(config)
+    if hbm.controller_routers is None or config.cube.noc.topology == "crossbar":
+        return [(0, 0)] * hbm.controllers
+    return list(hbm.controller_routers)
 
 
 def port_places(config: MachineConfig) -> dict[tuple[str, int], tuple[int, int]]:
@@ -336,7 +428,9 @@ def _hbm(config: MachineConfig) -> Iterator[Fault]:
     hbm, dma = config.cube.hbm, config.cube.pe.pe_dma
     own = ("cube.hbm.channels", "cube.hbm.channel_bw_gbs", "cube.hbm.efficiency")
     total = hbm.slice_gbs
-    for name, bw in (("cube.hbm.bw_gbs", hbm.bw_gbs), ("cube.pe.pe_dma.bw_gbs", dma.bw_gbs)):
+    for name, bw in (("cube.hbm.bw_gbs", hbm.bw_gbs), ("cube.pe.pe_dma.bw_gbs", dma.bw_gbs))[
+        : 1 if hbm.controllers else 2
+    ]:
         if bw < total * (1 - _ROUNDING):
             yield _fault(
                 f"{name} = {bw:g} must be >= {total:g} [GB/s], the slice's own bandwidth (channels x channel_bw_gbs x "

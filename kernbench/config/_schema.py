@@ -32,6 +32,7 @@ from kernbench.config._kinds import (
     Mm2PerMib,
     Model,
     NoBytes,
+    NoMib,
     Ns,
     NsPerMm,
     PipelineCycles,
@@ -169,6 +170,11 @@ class PeLayout(Model):
 class Noc(Model):
     """The router mesh of a cube."""
 
+    topology: Literal["mesh", "crossbar"] = described(
+        "Network of a cube",
+        "A mesh of routers, or one router to which all parts of the cube are attached",
+        default="mesh",
+    )
     rows: Side = described("Rows of routers", "Rows of routers; row 0 is north")
     cols: Side = described("Columns of routers", "Columns of routers; column 0 is west")
     pitch_mm: Mm = described("Distance between routers", "Distance between neighbouring routers")
@@ -214,7 +220,7 @@ class MCpu(Model):
 
 
 class Hbm(Model):
-    """The HBM stack of a cube, one slice for each PE."""
+    """The HBM of a cube: one slice for each PE, or one for each of `controllers`."""
 
     impl: Impl = described("HBM component", _IMPL)
     size_gib: Gib = described("HBM capacity", "The whole stack; a slice is size // PEs")
@@ -240,8 +246,23 @@ class Hbm(Model):
     )
     hash: Literal["none", "xor"] = described(
         "HBM address hash",
-        "Whether bank, bank group and channel are XORed with bits of the row; for hbm2e and hbm3",
+        "Whether bank, bank group and channel are XORed with bits of the row, for hbm2e and hbm3, and controllers are "
+        "interleaved by a hash",
         default="xor",
+    )
+
+    controllers: Count | None = described(
+        "HBM controllers",
+        "Slices apart from the PEs, of which each has `channels`; left out: one at each PE",
+        default=None,
+    )
+    controller_routers: Annotated[tuple[MeshPlace, ...], NOT_EMPTY] | None = described(
+        "Router of each HBM controller", "[row, column] of the router of each of `controllers`, on a mesh", default=None
+    )
+    interleave_bytes: BurstBytes = described(
+        "HBM interleave",
+        "Consecutive bytes of an address range on one of `controllers`, before the next one",
+        default=4096,
     )
 
     @property
@@ -256,6 +277,17 @@ class Hbm(Model):
 
     def slice_bytes(self, pes: int) -> int:
         return round(self.size_gib * GIB) // pes
+
+
+class Llc(Model):
+    """The last-level cache of a cube: one slice in front of each HBM slice."""
+
+    impl: Impl = described("LLC component", _IMPL)
+    size_mib: NoMib = described("LLC capacity", "All slices of a cube; 0: no cache")
+    ways: Count = described("LLC ways", "Lines of a set; the least recently used one is replaced")
+    line_bytes: BurstBytes = described("LLC line size", "Read from and written to HBM as a whole")
+    hit_ns: Ns = duration("LLC hit latency", "From a request's arrival at a slice to its first data", "LLC")
+    bw_gbs: Gbs = rate("LLC bandwidth per slice", "Between a slice and its router, each way", "link of an LLC slice")
 
 
 class Sram(Model):
@@ -429,6 +461,9 @@ class Cube(Model):
     ucie: Ucie = described(parts=("cube", "ucie"))
     m_cpu: MCpu = described(parts="m_cpu")
     hbm: Hbm = described(parts=("cube", "hbm", "hbm_ctrl"))
+    llc: Llc = described(
+        parts="llc", default=Llc(impl="llc", size_mib=0, ways=16, line_bytes=256, hit_ns=20.0, bw_gbs=256.0)
+    )
     sram: Sram = described(parts="sram")
     pe: Pe
 
@@ -583,6 +618,17 @@ class MachineConfig(Model):
     def pes_per_cube(self) -> int:
         layout = self.cube.pe_layout
         return len(layout.pe_routers) if layout.pe_routers else layout.pe_per_corner * len(layout.corners)
+
+    @property
+    def hbm_slices(self) -> int:
+        """HBM slices of a cube: one for each PE, or for each of `cube.hbm.controllers`."""
+        return self.cube.hbm.controllers or self.pes_per_cube
+
+    @property
+    def hbm_gbs_per_pe(self) -> float:
+        """HBM bandwidth of a cube over its PEs [GB/s]."""
+        hbm = self.cube.hbm
+        return hbm.slice_gbs * hbm.controllers / self.pes_per_cube if hbm.controllers else hbm.slice_gbs
 
     @property
     def pes_per_sip(self) -> int:

@@ -75,5 +75,23 @@ def tiled_gemm(
         tl.store(out_ptr + (rm * N + rn), acc.to(out_ptr.dtype.element_ty), mask=(rm < M) & (rn < N))
 
 
+def block_gemm(
+    a_ptr: Pointer, b_ptr: Pointer, out_ptr: Pointer, M: int, K: int, N: int, BLOCK_M: int = 128, BLOCK_N: int = 128,
+    GROUP: int = 8, *, tl: TLContext,
+) -> None:  # fmt: skip
+    """Write a[M, K] @ b[K, N] to out[M, N], one composite for each block of out; blocks are assigned round-robin.
+
+    Blocks follow one another down `GROUP` rows of blocks, then across, as in Triton's tutorial. a is row-major. b is
+    stored by columns of blocks, out by rows of blocks and in these block by block; each of these is row-major.
+    """
+    rows, columns = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    for block in range(program_number(tl), rows * columns, programs(tl)):
+        group, place = divmod(block, GROUP * columns)
+        height = min(GROUP, rows - group * GROUP)
+        i, j = (group * GROUP + place % height) * BLOCK_M, place // height * BLOCK_N
+        m, n = min(BLOCK_M, M - i), min(BLOCK_N, N - j)
+        tl.composite("gemm", tl.ref(a_ptr + i * K, (m, K)), tl.ref(b_ptr + j * K, (K, n)), out_ptr + (i * N + j * m))
+
+
 def _operand(pointer: Pointer, shape: tuple[int, int], stage: str, tl: TLContext) -> Ref | Tile:
     return tl.load(pointer, shape=shape) if stage == "load" else tl.ref(pointer, shape)

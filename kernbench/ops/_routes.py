@@ -26,7 +26,8 @@ class Routes:
         carrying: tuple[list[int], list[int]] = ([], [])
         for i, reader in enumerate(places):
             for j, holder in enumerate(places):
-                path = router.path(naming.pe_dma(0, *reader), naming.hbm(0, *holder))
+                memory = graph.memory(0, holder[0], holder[1] % config.hbm_slices)
+                path = router.path(naming.pe_dma(0, *reader), memory)
                 for route, (pairs, links) in ((path, asking), (reverse(path), carrying)):
                     used = [number.setdefault(link, len(number)) for link in pairwise(route)]
                     pairs += [i * len(places) + j] * len(used)
@@ -40,7 +41,7 @@ class Routes:
         hbm = config.cube.hbm
         there_and_back = 2 * one_way.reshape(len(places), -1) / 1000
         self._latency_ns = (there_and_back + hbm.access_ns) / config.cube.pe.pe_dma.outstanding_reads
-        self._slice_gbs = hbm.slice_gbs
+        self._slice_gbs = config.hbm_gbs_per_pe
 
     def busiest(self, nbytes: np.ndarray, served_bytes: np.ndarray) -> tuple[float, str]:
         """Time of the busiest link or memory [ns], and its kind.

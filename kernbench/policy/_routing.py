@@ -15,7 +15,8 @@ from kernbench.topology._graph import Graph
 from kernbench.topology._mesh import OPPOSITE, At
 from kernbench.topology._naming import ParsedId
 
-_IN_CUBE = ("pe_cpu", "pe_dma", "router", "hbm_ctrl", "m_cpu", "sram")
+_MEMORIES = ("hbm_ctrl", "llc")
+_IN_CUBE = ("pe_cpu", "pe_dma", "router", *_MEMORIES, "m_cpu", "sram")
 _IN_IO = ("pcie_ep", "io_cpu", "io_noc")
 
 
@@ -101,6 +102,8 @@ class RouteTable:
         a, b = self._end(src), self._end(dst)
         if src == dst:
             return (src,)
+        if a.kind == "llc" and b.kind == "hbm_ctrl":
+            return src, dst
         if a.cube is not None and b.cube is not None and a.sip == b.sip:
             assert a.sip is not None
             sides = self._cube_sides(a.cube, b.cube)
@@ -131,7 +134,7 @@ class RouteTable:
         if place.row is not None and place.col is not None:
             return place.row, place.col
         if place.pe is not None:
-            return self._layout.pes[place.pe]
+            return (self._layout.memories if place.kind in _MEMORIES else self._layout.pes)[place.pe]
         return self._layout.m_cpu if place.kind == "m_cpu" else self._layout.sram
 
     def _cube_sides(self, src: int, dst: int) -> str:

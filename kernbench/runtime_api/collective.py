@@ -211,6 +211,11 @@ class Collectives:
     def _reserve(self, plan: CollectivePlan) -> dict[tuple[Place, str], int]:
         a = plan.algorithm
         nbytes = (a.n_slots or 0) * (a.slot_size or 0)
+        if a.buffer_kind == "hbm" and self._engine.addresses.controllers:
+            raise ConfigError(
+                f"algorithm {a.name!r}: queues in HBM need a slice at each PE, and this machine has "
+                "cube.hbm.controllers; use buffer_kind tcm or sram"
+            )
         rings: dict[tuple[Place, str], int] = {}
         try:
             for place, role in plan.programs.items():

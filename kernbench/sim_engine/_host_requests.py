@@ -480,25 +480,33 @@ class HostCopy:
         self.done.callbacks.append(self._heard_of)
         self._start = engine.env._now
         self._id = engine.log.command("h2d" if write else "d2h")
-        self._left = len(self.pieces)
-        self._parts: list[np.ndarray | None] = [None] * self._left
+        # Memory, place there and pieces of each transaction, and where in the copy the bytes of each piece are.
+        extents, self._at = [], []
+        at = 0
+        for pa, nbytes in self.pieces:
+            for node_id, offset, parts in engine.extents(pa, nbytes):
+                extents.append((node_id, offset, parts))
+                self._at.append([(at + part - pa, n) for part, n in parts])
+            at += nbytes
+        self._left, self._bytes = len(extents), at
+        self._taken: np.ndarray | None = None
         if not self.pieces:
             self.done.succeed(np.zeros(0, np.uint8) if engine.data and not write else None)
         if self.pieces and (races := engine.races(engine.addresses.locate(self.pieces[0][0]).sip)) is not None:
             engine.guarded(lambda: races.host(self.pieces, write))
-        at = 0
-        for i, (pa, nbytes) in enumerate(self.pieces):
-            node_id, offset = engine.locate(pa)
-            txn = Transaction(nbytes, offset, self._finished, i, None, [(pa, nbytes)])
+        for i, (node_id, offset, parts) in enumerate(extents):
+            nbytes = sum([n for _, n in parts])
+            txn = Transaction(nbytes, offset, self._finished, i, None, parts)
             route = engine.network.route(naming.HOST, node_id)
             if engine.log.operation:
                 txn.number = engine.log.sent(engine.host_by)
             if write:
-                txn.data = None if data is None else data[at : at + nbytes]
+                if data is not None:
+                    places = [data[first : first + n] for first, n in self._at[i]]
+                    txn.data = places[0] if len(places) == 1 else np.concatenate(places)
                 txn.write(engine.network, route, engine.memory_at(node_id))
             else:
                 txn.read(engine.network, route, engine.memory_at(node_id))
-            at += nbytes
 
     def _heard_of(self, _: object) -> None:
         """Make the end of this copy the cause of the host's next actions."""
@@ -507,7 +515,7 @@ class HostCopy:
 
     def _finished(self, txn: Transaction) -> None:
         if not self.write:
-            self._parts[txn.arg] = txn.data
+            self._take(txn)
         engine, log = self.engine, self.engine.log
         if log.operation:
             self.by = log.transfer(self._start, engine.env._now, txn, self._id, -1, WRITE if self.write else READ)
@@ -516,8 +524,17 @@ class HostCopy:
             return
         if log.operation:
             name = "h2d" if self.write else "d2h"
-            nbytes = sum(n for _, n in self.pieces)
+            nbytes = self._bytes
             host = log.component(naming.HOST)
             self.by = log.row(self._start, engine.env._now, host, KIND[name], self._id, nbytes, 0, -1, self.by)
-        parts = [part for part in self._parts if part is not None]
-        self.done.succeed(np.concatenate(parts) if parts else None)
+        self.done.succeed(self._taken)
+
+    def _take(self, txn: Transaction) -> None:
+        if txn.data is None:
+            return
+        if self._taken is None:
+            self._taken = np.zeros(self._bytes, np.uint8)
+        first = 0
+        for at, n in self._at[txn.arg]:
+            self._taken[at : at + n] = txn.data[first : first + n]
+            first += n

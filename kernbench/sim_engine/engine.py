@@ -16,8 +16,9 @@ from kernbench._interrupts import hold, release
 from kernbench._registry import COMPONENTS
 from kernbench.analysis._records import NONE, Records
 from kernbench.errors import ArgumentError, DeadlockError, IpcqDeadlock, StateError
-from kernbench.policy.address.allocator import AddressConfig, Allocators
+from kernbench.policy.address.allocator import AddressConfig, Allocators, spread
 from kernbench.policy.address.pe_mmu import Range, Table
+from kernbench.policy.address.phyaddr import HBM_BIT
 from kernbench.sim_engine._host_requests import (
     CpuView,
     DryLaunch,
@@ -131,6 +132,7 @@ class GraphEngine:
         self.waiter: Callable[[simpy.Event, object], None] | None = None
         self._spreads: dict[tuple[Any, int], int] = {}
         self._memories: dict[int, str] = {}
+        self._controllers: dict[tuple[int, int], list[str]] = {}  # nodes of interleaved memory, by SIP and cube
         self.programs_started = self.programs_ended = 0
         self.host_by = NONE  # cause of the host's next action: the last operation whose completion it has received
 
@@ -178,19 +180,36 @@ class GraphEngine:
     def locate(self, pa: int) -> tuple[str, int]:
         """(memory node, offset in it) of a physical address."""
         place = self.addresses.locate(pa)
+        if place.component == "hbm_ctrl" and self.addresses.controllers:
+            assert place.pe is not None
+            return self.machine.graph.memory(place.sip, place.cube or 0, place.pe), place.offset
         start = pa - place.offset
         node_id = self._memories.get(start)
         if node_id is None:
             assert place.cube is not None
             if place.component == "hbm_ctrl":
                 assert place.pe is not None
-                node_id = naming.hbm(place.sip, place.cube, place.pe)
+                node_id = self.machine.graph.memory(place.sip, place.cube, place.pe)
             elif place.component == "sram":
                 node_id = naming.sram(place.sip, place.cube)
             else:
                 raise ArgumentError(f"physical address {pa:#x} is {place}: no transaction reaches it; use HBM or SRAM")
             self._memories[start] = node_id
         return node_id, place.offset
+
+    def extents(self, pa: int, nbytes: int) -> list[tuple[str, int, list[tuple[int, int]]]]:
+        """(memory node, offset in it, pieces (physical address, bytes)) of a range that one allocation contains."""
+        addresses = self.addresses
+        if not addresses.controllers or not pa & HBM_BIT:
+            return [(*self.locate(pa), [(pa, nbytes)])]
+        place = addresses.locate(pa)
+        nodes = self._controllers.get((place.sip, place.cube or 0))
+        if nodes is None:
+            memory = self.machine.graph.memory
+            nodes = [memory(place.sip, place.cube or 0, number) for number in range(addresses.controllers)]
+            self._controllers[place.sip, place.cube or 0] = nodes
+        split = spread(pa, nbytes, addresses.interleave_bytes, addresses.controllers, addresses.hashed)
+        return [(nodes[number], offset, pieces) for number, offset, pieces in split]
 
     def message(self, src: str, dst: str, nbytes: int, arg: object, command: int, by: int) -> None:
         """Send a control message of `command` with cause `by`; `dst` gets `on_broadcast(arg, event)`."""

@@ -176,6 +176,11 @@ class Graph:
         assert place.cube is not None
         return self._peer(place.sip, place.cube, place.side, place.conn)
 
+    def memory(self, sip: int, cube: int, number: int) -> str:
+        """Node that serves the requests to HBM slice `number`: the slice, or the cache in front of it."""
+        apart = self.config.cube.hbm.controllers is not None
+        return naming.memory(sip, cube, "llc" if self.config.cube.llc.size_mib else "hbm_ctrl", number, apart=apart)
+
     def nodes(self) -> Iterator[Node]:
         """All nodes by index; creates them all."""
         for sip in range(self.config.n_sips):
@@ -291,8 +296,32 @@ class Graph:
         m_cpu, sram, pe = cube.m_cpu, cube.sram, cube.pe
         made.append((_local(naming.m_cpu(0, 0)), "m_cpu", m_cpu.impl, 0.0, m_cpu.pos_mm))
         made.append((_local(naming.sram(0, 0)), "sram", sram.impl, 0.0, sram.pos_mm))
-        for number, at in enumerate(layout.pes):
-            made.append((_local(naming.hbm(0, 0, number)), "hbm_ctrl", cube.hbm.impl, 0.0, position(at)))
+        apart = cube.hbm.controllers is not None
+        for number in range(max(len(layout.pes), len(layout.memories))):
+            if number < len(layout.memories):
+                at = layout.memories[number]
+                made.append(
+                    (
+                        _local(naming.memory(0, 0, "hbm_ctrl", number, apart=apart)),
+                        "hbm_ctrl",
+                        cube.hbm.impl,
+                        0.0,
+                        position(at),
+                    )
+                )
+                if cube.llc.size_mib:
+                    made.append(
+                        (
+                            _local(naming.memory(0, 0, "llc", number, apart=apart)),
+                            "llc",
+                            cube.llc.impl,
+                            0.0,
+                            position(at),
+                        )
+                    )
+            if number >= len(layout.pes):
+                continue
+            at = layout.pes[number]
             made.append((_local(naming.pe_cpu(0, 0, number)), "pe_cpu", pe.pe_cpu.impl, 0.0, position(at)))
             made.append((_local(naming.pe_dma(0, 0, number)), "pe_dma", pe.pe_dma.impl, 0.0, position(at)))
         return [
@@ -324,10 +353,19 @@ class Graph:
         # The link of a part to its router has no length: pos_mm only selects the router, and places it in drawings.
         wires += _both_ways(_local(naming.m_cpu(0, 0)), router(layout.m_cpu), cube.m_cpu.bw_gbs)
         wires += _both_ways(_local(naming.sram(0, 0)), router(layout.sram), cube.sram.bw_gbs)
-        for number, at in enumerate(layout.pes):
-            wires += _both_ways(_local(naming.hbm(0, 0, number)), router(at), cube.hbm.bw_gbs)
-            wires += _both_ways(_local(naming.pe_cpu(0, 0, number)), router(at), cube.pe.pe_cpu.bw_gbs)
-            wires += _both_ways(_local(naming.pe_dma(0, 0, number)), router(at), cube.pe.pe_dma.bw_gbs)
+        apart = cube.hbm.controllers is not None
+        for number in range(max(len(layout.pes), len(layout.memories))):
+            if number < len(layout.memories):
+                hbm, beyond = naming.memory(0, 0, "hbm_ctrl", number, apart=apart), router(layout.memories[number])
+                if cube.llc.size_mib:
+                    llc = naming.memory(0, 0, "llc", number, apart=apart)
+                    wires += _both_ways(_local(llc), beyond, cube.llc.bw_gbs)
+                    beyond = _local(llc)
+                wires += _both_ways(_local(hbm), beyond, cube.hbm.bw_gbs)
+            if number < len(layout.pes):
+                here = router(layout.pes[number])
+                wires += _both_ways(_local(naming.pe_cpu(0, 0, number)), here, cube.pe.pe_cpu.bw_gbs)
+                wires += _both_ways(_local(naming.pe_dma(0, 0, number)), here, cube.pe.pe_dma.bw_gbs)
         local = self._cube_nodes.values()
         overheads = {node.id: node.overhead_ps for node in local}
         clocked = {node.id: self.clocks[node.kind] for node in local if node.kind in self.clocks}

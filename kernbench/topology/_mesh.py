@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
-from kernbench.config._rules import DIMENSIONS, RINGS, SWITCHED, hops_from, pe_places, port_places
+from kernbench.config._rules import DIMENSIONS, RINGS, SWITCHED, hops_from, memory_places, pe_places, port_places
 from kernbench.topology import _naming as naming
 from kernbench.topology._fat_tree import FatTree
 
@@ -40,6 +40,7 @@ class CubeLayout:
         self._present = frozenset(self.routers)
         self._walks: dict[tuple[At, At], tuple[At, ...]] = {}
         self.pes: tuple[At, ...] = tuple(pe_places(config))
+        self.memories: tuple[At, ...] = tuple(memory_places(config))
         self.ports: dict[tuple[str, int], At] = port_places(config)
         self.m_cpu = self._nearest(config.cube.m_cpu.pos_mm)
         self.sram = self._nearest(config.cube.sram.pos_mm)
@@ -67,7 +68,7 @@ class CubeLayout:
     @cached_property
     def turns(self) -> frozenset[tuple[At | None, At, At | None]]:
         """Every (previous router, router, next router) of a route or a reply; None at its ends."""
-        ends = {*self.pes, *self.ports.values(), self.m_cpu, self.sram}
+        ends = {*self.pes, *self.memories, *self.ports.values(), self.m_cpu, self.sram}
         found: set[tuple[At | None, At, At | None]] = set()
         for walk in (self.walk(a, b) for a in ends for b in ends):
             for order in (walk, walk[::-1]):
@@ -79,7 +80,7 @@ class CubeLayout:
         """VC classes that routes between parts of the cube need to be free of deadlock."""
         if len(self.routers) == self.rows * self.cols:
             return 1
-        ends = {*self.pes, *self.ports.values(), self.m_cpu, self.sram}
+        ends = {*self.pes, *self.memories, *self.ports.values(), self.m_cpu, self.sram}
         return 1 + max(max(vc_classes(self.walk(a, b)), default=0) for a in ends for b in ends)
 
     def _straight(self, src: At, corner: At, dst: At) -> tuple[At, ...] | None:

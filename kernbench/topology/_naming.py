@@ -65,6 +65,11 @@ def hbm(sip: int, cube: int, pe: int) -> str:
     return f"sip{sip}.cube{cube}.hbm_ctrl.pe{pe}"
 
 
+def memory(sip: int, cube: int, kind: str, number: int, *, apart: bool) -> str:
+    """Slice of HBM (hbm_ctrl) or of the last-level cache (llc): that of a PE, or, `apart`, of a controller."""
+    return f"sip{sip}.cube{cube}.{kind}.{'mc' if apart else 'pe'}{number}"
+
+
 def m_cpu(sip: int, cube: int) -> str:
     return f"sip{sip}.cube{cube}.m_cpu"
 
@@ -102,7 +107,7 @@ def pe_ipcq(sip: int, cube: int, pe: int) -> str:
 class ParsedId:
     """A parsed id: the kind, and the coordinates that apply (the others are None).
 
-    `row` is the router's row, or the cube row of an IO chiplet's UCIe port.
+    `row` is the router's row, or the cube row of an IO chiplet's UCIe port. `pe` is also the number of a memory slice.
     """
 
     kind: str
@@ -125,7 +130,7 @@ _PATTERN = re.compile(
     rf"|cube(?P<cube>{_NUMBER})\.(?:(?P<single>m_cpu|sram)"
     rf"|r(?P<row>{_NUMBER})c(?P<col>{_NUMBER})"
     rf"|ucie_(?P<side>[ewns])\.conn(?P<conn>{_NUMBER})"
-    rf"|hbm_ctrl\.pe(?P<slice>{_NUMBER})"
+    rf"|(?P<memory>hbm_ctrl|llc)\.(?:pe|mc)(?P<slice>{_NUMBER})"
     rf"|pe(?P<pe>{_NUMBER})\.(?P<part>{'|'.join(PE_PARTS)})))"
 )
 
@@ -164,7 +169,7 @@ def parse(node_id: str) -> ParsedId:
     if part["side"]:
         return ParsedId("ucie", at, cube_at, side=part["side"], conn=number("conn"))
     if part["slice"] is not None:
-        return ParsedId("hbm_ctrl", at, cube_at, number("slice"))
+        return ParsedId(part["memory"], at, cube_at, number("slice"))
     return ParsedId(part["part"], at, cube_at, number("pe"))
 
 

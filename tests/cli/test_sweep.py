@@ -31,7 +31,7 @@ def test_a_plan_becomes_a_table(plan, capsys, tmp_path):
     assert main(["sweep", str(plan), "--workers", "1"]) == 0
     out = capsys.readouterr().out
     assert "2 more cannot be:" in out
-    assert "sip.cube_mesh = 99 x 2 = 198 cubes must be <= 16" in out
+    assert "sip.cube_mesh = 99 x 2 = 198 cubes must be <= 64" in out
     assert "2 points of tests.sweeps.studies:square over x, sip.cube_mesh.w: 2 ok, 2 that cannot be" in out
     assert (tmp_path / "squares" / "table.csv").read_text().count("\n") == 3
 
@@ -66,7 +66,7 @@ def test_a_plan_without_a_valid_point_is_bad_input_with_the_reasons(plan, capsys
     out, err = capsys.readouterr()
     assert "none of its 2 points can be" in err
     for x in (1, 2):
-        assert f"x = {x}, sip.cube_mesh.w = 99: sip.cube_mesh = 99 x 2 = 198 cubes must be <= 16" in err
+        assert f"x = {x}, sip.cube_mesh.w = 99: sip.cube_mesh = 99 x 2 = 198 cubes must be <= 64" in err
     assert out == ""
     assert list(tmp_path.iterdir()) == [plan]
 

@@ -133,16 +133,18 @@ def test_a_file_read_as_such_may_not_have_a_key_twice(write):
 
 def test_the_presets():
     assert config.presets() == [
+        "a100_sxm",
         "default",
         "detailed",
         "gpu_launch",
+        "h100_sxm",
         "hbm3_conservative",
         "large",
         "protocol_overhead",
         "six_sip_torus",
         "small",
     ]
-    with pytest.raises(ConfigError, match=r"preset:larg is unknown; did you mean large\? known: default, "):
+    with pytest.raises(ConfigError, match=r"preset:larg is unknown; did you mean large\? known: a100_sxm, default, "):
         config.preset_path("larg")
 
 
@@ -157,6 +159,8 @@ def test_the_presets():
         ("hbm3_conservative", (2, 16, 8, "ring_1d")),
         ("six_sip_torus", (6, 16, 8, "torus_2d")),
         ("large", (64, 16, 8, "torus_2d")),
+        ("a100_sxm", (8, 1, 108, "switch")),
+        ("h100_sxm", (8, 1, 132, "switch")),
     ],
 )
 def test_every_preset_loads(name, shape):

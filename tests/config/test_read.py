@@ -36,7 +36,7 @@ def test_all_faults_of_a_file_at_once_and_in_its_order(write):
         changed(
             {
                 "cube.hbm.bw_gbs": -256.0,
-                "sip.cube_mesh.w": 5,
+                "sip.cube_mesh.w": 20,
                 "system.sips.topology": "rings",
                 "cube.noc.link_bw_gbps": 1,
                 "cube.pe.pe_tcm.size_mb": 3,
@@ -48,7 +48,7 @@ def test_all_faults_of_a_file_at_once_and_in_its_order(write):
         read_machine(path)
     expected = [
         "system.sips.topology = 'rings' is unknown",
-        "sip.cube_mesh = 5 x 4 = 20 cubes must be <= 16",
+        "sip.cube_mesh = 20 x 4 = 80 cubes must be <= 64",
         "cube.noc.link_bw_gbps is unknown",
         "cube.hbm.bw_gbs = -256.0 must be > 0 [GB/s]",
         "cube.pe.pe_gemm.tile is missing",
@@ -130,8 +130,8 @@ def test_an_unknown_base_lists_the_presets(base):
     hint = "did you mean small? " if base == "smal" else ""
     if base != ["small"]:
         assert line == (
-            f"base = {base!r} is not a preset; {hint}known: default, detailed, gpu_launch, hbm3_conservative, large, "
-            "protocol_overhead, "
+            f"base = {base!r} is not a preset; {hint}known: a100_sxm, default, detailed, gpu_launch, h100_sxm, "
+            "hbm3_conservative, large, protocol_overhead, "
             "six_sip_torus, small"
         )
 

@@ -22,6 +22,11 @@ def row(r: int, n: int) -> list[list[int]]:
 
 
 # What just fits, what just does not, and what is said of it.
+CROSSBAR = {
+    "cube.noc.topology": "crossbar", "cube.noc.rows": 1, "cube.noc.cols": 1, "cube.noc.pitch_mm": 20.0,
+    "cube.noc.removed": [], "cube.pe_layout.corners": ["NW"] * 16,
+}  # fmt: skip
+
 BOUNDS = {
     "SIPs of an address": (
         {f"{SIPS}.count": 1024},
@@ -29,14 +34,14 @@ BOUNDS = {
         "system.sips.count = 1025 must be <= 1024: the address fields rack and sip",
     ),
     "cubes of an address": (
-        {"sip.cube_mesh": {"w": 16, "h": 1}},
-        {"sip.cube_mesh": {"w": 17, "h": 1}},
-        "sip.cube_mesh = 17 x 1 = 17 cubes must be <= 16: the address field die",
+        {"sip.cube_mesh": {"w": 16, "h": 4}},
+        {"sip.cube_mesh": {"w": 65, "h": 1}},
+        "sip.cube_mesh = 65 x 1 = 65 cubes must be <= 64: the address field die",
     ),
     "PEs of an address": (
-        {**SIXTEEN, "cube.pe_layout.pe_routers": [p for r in range(4) for p in row(r, 16)]},
-        {**SIXTEEN, "cube.pe_layout.pe_routers": [p for r in range(5) for p in row(r, 13)]},
-        "cube.pe_layout: 65 PEs must be <= 64",
+        {**CROSSBAR, "cube.pe_layout.pe_per_corner": 64},
+        {**CROSSBAR, "cube.pe_layout.pe_per_corner": 64, "cube.pe_layout.corners": ["NW"] * 17},
+        "cube.pe_layout: 1088 PEs must be <= 1024",
     ),
     "HBM window": (
         {"cube.hbm.size_gib": 128},
@@ -227,7 +232,8 @@ def test_slices_need_not_divide_evenly():
 
 
 def test_limits_are_those_of_the_address_format():
-    windows = (phyaddr.WINDOW_BYTES, phyaddr.BY_NAME["pe_tcm"].size, phyaddr.BY_NAME["sram"].size)
+    sizes = {resource.name: resource.size for resource in reversed(phyaddr.RESOURCES)}
+    windows = (phyaddr.WINDOW_BYTES, sizes["pe_tcm"], sizes["sram"])
     assert windows == (rules.HBM_WINDOW_GIB * GIB, rules.TCM_WINDOW_MIB * MIB, rules.SRAM_WINDOW_MIB * MIB)
 
 

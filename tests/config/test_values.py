@@ -12,7 +12,7 @@ from tests.config.contents import DEFAULT, GONE, changed, faults, leaves
 
 NO_BYTES = (".header_bytes", ".command_bytes")
 # A machine file may leave these out.
-OPTIONAL = (".vcs", ".vc_flits", ".flit_bytes", "ucie.efficiency", "pcie.efficiency", *NO_BYTES)
+OPTIONAL = (".vcs", ".vc_flits", ".flit_bytes", ".interleave_bytes", "ucie.efficiency", "pcie.efficiency", *NO_BYTES)
 # In the order of the file.
 NUMBERS = {path: v for path, v in leaves(DEFAULT).items() if isinstance(v, (int, float)) and path != "schema_version"}
 UNITS = {"ns": "ns", "gbs": "GB/s", "ghz": "GHz", "mm": "mm", "mib": "MiB", "gib": "GiB", "kib": "KiB", "mb": "MiB"}
@@ -35,7 +35,7 @@ def is_whole(path: str) -> bool:
 
 
 def may_be_zero(path: str) -> bool:
-    return path.endswith(("_ns", "_per_mm", *NO_BYTES)) or path.startswith("cost.")
+    return path.endswith(("_ns", "_per_mm", "llc.size_mib", *NO_BYTES)) or path.startswith("cost.")
 
 
 def test_every_number_has_a_lower_bound():

@@ -11,7 +11,6 @@ from kernbench.config import _rules as rules
 from kernbench.errors import AllocationError, ConfigError
 from kernbench.policy.address.allocator import AddressConfig
 from kernbench.policy.address.phyaddr import (
-    BY_NAME,
     MAX_CUBES,
     MAX_PES,
     MAX_SIPS,
@@ -22,7 +21,7 @@ from kernbench.policy.address.phyaddr import (
 )
 from tests.topology.machines import default, machines
 
-SIP, CUBE, PE = st.integers(0, MAX_SIPS - 1), st.integers(0, 15), st.integers(0, 63)
+SIP, CUBE, PE = st.integers(0, MAX_SIPS - 1), st.integers(0, MAX_CUBES - 1), st.integers(0, MAX_PES - 1)
 SLICE = 6 * GIB
 
 
@@ -33,11 +32,11 @@ def test_encode_is_the_inverse_of_decode(value):
     assert PhysAddr.decode(int(address)) == address
 
 
-@given(st.integers(0, 63), st.integers(0, 15), st.integers(0, 31), st.integers(0, (1 << 38) - 1))
+@given(st.integers(0, 63), st.integers(0, 15), st.integers(0, 127), st.integers(0, (1 << 38) - 1))
 def test_decode_is_the_inverse_of_encode(rack, sip, die, offset):
     address = PhysAddr(rack, sip, die, offset)
     assert PhysAddr.decode(address.encode()) == address
-    assert address.encode() == rack << 47 | sip << 43 | die << 38 | offset
+    assert address.encode() == die // 32 << 54 | rack << 47 | sip << 43 | die % 32 << 38 | offset
 
 
 def test_encodings_of_check_values():
@@ -46,6 +45,9 @@ def test_encodings_of_check_values():
     assert PhysAddr.hbm_addr(255, 15, 0).encode() == 15 << 47 | 15 << 43 | 15 << 38 | 1 << 37
     assert PhysAddr.hbm_addr(256, 0, 0).encode() == 16 << 47 | 1 << 37
     assert PhysAddr.hbm_addr(1023, 15, WINDOW_BYTES - 1).encode() == 63 << 47 | 15 << 43 | 15 << 38 | (1 << 38) - 1
+    assert PhysAddr.hbm_addr(1, 16, 0).encode() == 1 << 54 | 1 << 43 | 1 << 37
+    assert PhysAddr.pe_tcm_addr(0, 63, 64, 5).encode() == 3 << 54 | 15 << 38 | 22 * GIB + 5
+    assert PhysAddr.pe_tcm_addr(0, 0, 1023, 0).encode() == 22 * GIB + 959 * 64 * MIB
 
 
 @given(SIP, CUBE, PE, st.data())
@@ -63,7 +65,7 @@ def test_factories_name_what_locate_finds(sip, cube, pe, data):
     assert scratch.locate() == Location(sip, cube, pe, "pe_tcm", 4 * MIB + small)
     ring = PhysAddr.pe_ipcq_addr(sip, cube, pe, small, heap_start=5 * MIB)
     assert ring.locate() == Location(sip, cube, pe, "pe_tcm", 5 * MIB + small)
-    assert (scratch.rack, scratch.sip, scratch.die) == (sip // 16, sip % 16, cube)
+    assert (scratch.rack, scratch.sip, scratch.die) == (sip // 16, sip % 16, cube // 16 * 32 + cube % 16)
 
 
 def test_hbm_slices_follow_each_other():
@@ -74,10 +76,11 @@ def test_hbm_slices_follow_each_other():
 def test_ranges_of_the_resource_window_fill_it_without_overlap():
     assert RESOURCES[0].start == 0
     assert RESOURCES[-1].end == WINDOW_BYTES
-    assert len({r.name for r in RESOURCES}) == len(RESOURCES)
+    for name in ("pe_tcm", "pe_regfile"):
+        first, more = (r for r in RESOURCES if r.name == name)
+        assert (first.first_pe, first.pes, more.first_pe, more.pes) == (0, 64, 64, MAX_PES - 64)
     for resource, following in pairwise(RESOURCES):
-        per = MAX_PES if resource.per_pe else 1
-        assert resource.start + resource.size * per == resource.end <= following.start
+        assert resource.start + resource.size * max(1, resource.pes) == resource.end <= following.start
     gaps = [following.start - r.end for r, following in pairwise(RESOURCES)]
     assert sum(gaps) == 0
 
@@ -92,13 +95,15 @@ def test_dies_above_the_cubes_are_io_chiplets_or_reserved(sip, die, offset):
     "make",
     [
         lambda: PhysAddr(64, 0, 0, 0),
-        lambda: PhysAddr(0, 0, 32, 0),
+        lambda: PhysAddr(0, 0, 128, 0),
         lambda: PhysAddr.decode(1 << 53),
+        lambda: PhysAddr.decode(1 << 56),
         lambda: PhysAddr.decode(-1),
         lambda: PhysAddr.hbm_addr(1024, 0, 0),
-        lambda: PhysAddr.hbm_addr(0, 16, 0),
+        lambda: PhysAddr.hbm_addr(0, 64, 0),
         lambda: PhysAddr.hbm_addr(0, 0, WINDOW_BYTES),
-        lambda: PhysAddr.pe_tcm_addr(0, 0, 64, 0),
+        lambda: PhysAddr.pe_tcm_addr(0, 0, 1024, 0),
+        lambda: PhysAddr.pe_tcm_addr(0, 0, 64, 64 * MIB),
         lambda: PhysAddr.pe_hbm_addr(0, 0, 0, SLICE, slice_bytes=SLICE),
     ],
 )
@@ -139,17 +144,17 @@ def test_default_sizes():
 
 
 def test_the_largest_machine_that_a_file_may_describe_has_an_address_for_every_byte():
-    assert (MAX_SIPS, MAX_CUBES, MAX_PES) == (1024, 16, 64)
+    assert (MAX_SIPS, MAX_CUBES, MAX_PES) == (1024, 64, 1024)
     assert rules.HBM_WINDOW_GIB * GIB == WINDOW_BYTES
-    assert BY_NAME["pe_tcm"].size == rules.TCM_WINDOW_MIB * MIB
-    assert BY_NAME["sram"].size == rules.SRAM_WINDOW_MIB * MIB
+    sizes = [r.size for name in ("pe_tcm", "sram") for r in RESOURCES if r.name == name]
+    assert sizes == [mib * MIB for mib in (rules.TCM_WINDOW_MIB, rules.SMALL_TCM_WINDOW_MIB, rules.SRAM_WINDOW_MIB)]
 
 
 @pytest.mark.parametrize(
     ("overrides", "field"),
     [
         ({"system__sips": {"count": 1025, "topology": "ring_1d"}}, r"system\.sips\.count = 1025 must be <= 1024"),
-        ({"sip__cube_mesh": {"w": 17, "h": 1}}, r"sip\.cube_mesh = 17 x 1 = 17 cubes must be <= 16"),
+        ({"sip__cube_mesh": {"w": 65, "h": 1}}, r"sip\.cube_mesh = 65 x 1 = 65 cubes must be <= 64"),
         ({"cube__hbm__size_gib": 129}, r"cube\.hbm\.size_gib = 129 must be <= 128"),
         ({"cube__pe__pe_tcm__size_mb": 257}, r"cube\.pe\.pe_tcm\.size_mb = 257 must be <= 256"),
         ({"cube__sram__size_mib": 4097}, r"cube\.sram\.size_mib = 4097 must be <= 4096"),

@@ -172,7 +172,7 @@ def test_the_front_skips_machines_that_are_hardly_faster():
     ("wrong", "message"),
     [
         ({"factors": ["luck"]}, "factors: luck is unknown; known: HBM bandwidth"),
-        ({"meshes": [[9, 9]]}, "9 x 9 = 81 cubes must be <= 16"),
+        ({"meshes": [[9, 9]]}, "9 x 9 = 81 cubes must be <= 64"),
         ({"context": 100}, "context = 100 tokens over 8 PEs: expected divisors"),
     ],
 )

@@ -193,8 +193,11 @@ def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
                 to_pa, to_offset = pa - lo, offset - lo
             if va + nbytes > hi or engine.locate(pa + hi - lo - 1) != (node_id, hi - 1 + to_offset):
                 lo = hi = 0
-                for piece in pe.requests((Run(va, nbytes, payload),)):
-                    _join(by_node, piece.node_id, piece.offset, piece.nbytes, piece.pieces[0], at + piece.at[0], bits)
+                for request in pe.requests((Run(va, nbytes, payload),)):
+                    offset, size = request.offset, request.nbytes
+                    for piece, to in zip(request.pieces, request.at, strict=True):
+                        _join(by_node, request.node_id, offset, size, piece, at + to, bits)
+                        offset, size = offset + piece[1], 0
                 at += nbytes
                 continue
         _join(by_node, node_id, va + to_offset, payload, (va + to_pa, nbytes), at, bits)
@@ -392,7 +395,7 @@ class MatrixStream:
         whole = pe.mmu.translate(ref.va, grid.rows * grid.cols * grid.itemsize)
         self.home: Port | None = None
         self.at = 0
-        if len(whole) == 1 and not self.strided:
+        if len(whole) == 1 and not self.strided and not pe.engine.addresses.controllers:
             node_id, offset = pe.engine.locate(whole[0][0])
             self.home, self.at = pe.dma.port(node_id), offset
 
@@ -403,8 +406,11 @@ class MatrixStream:
         if self.home is not None:
             return [(self.home, self.at + offset, nbytes, None)]
         engine, dma = self.pe.engine, self.pe.dma
-        found = [(engine.locate(pa), n) for pa, n in self.pe.mmu.translate(self.ref.va + offset, nbytes)]
-        return [(dma.port(node_id), at, n, None) for (node_id, at), n in found]
+        return [
+            (dma.port(node_id), at, sum([n for _, n in pieces]), None)
+            for pa, n in self.pe.mmu.translate(self.ref.va + offset, nbytes)
+            for node_id, at, pieces in engine.extents(pa, n)
+        ]
 
     def _touched(self, runs: Iterable[tuple[int, int]]) -> list[RequestPiece]:
         engine, bits = self.pe.engine, self.pe.engine.line_bits
@@ -412,9 +418,10 @@ class MatrixStream:
         nbytes: dict[str, int] = {}
         for offset, size in runs:
             for pa, n in self.pe.mmu.translate(self.ref.va + offset, size):
-                node_id, at = engine.locate(pa)
-                _touch(lines.setdefault(node_id, []), at, n, bits)
-                nbytes[node_id] = nbytes.get(node_id, 0) + n
+                for node_id, at, pieces in engine.extents(pa, n):
+                    count = sum([size for _, size in pieces])
+                    _touch(lines.setdefault(node_id, []), at, count, bits)
+                    nbytes[node_id] = nbytes.get(node_id, 0) + count
         port = self.pe.dma.port
         return [(port(node_id), touched[0] << bits, nbytes[node_id], touched) for node_id, touched in lines.items()]
 
@@ -605,7 +612,7 @@ class TileWrites(Source):
 
     def next_by(self) -> Cause:
         if not self._pending:
-            self._since, self._by = self._pipeline.store_dma.first(), self._pipeline.store_dma.first_by()
+            self._by = self._pipeline.store_dma.first_by()
         return self._by
 
     def issue(self) -> bool:
@@ -613,6 +620,7 @@ class TileWrites(Source):
         now = self._core.now
         first = not self._pending
         if first:
+            self._since = self._pipeline.store_dma.first()
             self._pending = self.stream.pieces(*job.plan.out_place(self._out))[::-1]
             self._out += 1
         port, offset, nbytes, lines = self._pending.pop()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kernbench._units import KIB, MIB
 from kernbench.errors import AllocationError
 from kernbench.policy.address.phyaddr import (
+    ADDRESS_BITS,
     FIRST_IO_DIE,
     HBM_BIT,
     OFFSET_BITS,
@@ -39,7 +40,8 @@ class AddressConfig:
     """Sizes of a machine's memories [bytes], and counts.
 
     TCM holds, from its start: tile buffers (the scheduler's), kernel scratch, then the heap of operands, handles and
-    rings. An HBM slice, of `slice_bytes`, belongs to a PE.
+    rings. `slice_bytes` of a cube's HBM belong to each PE: its slice, or with `controllers`, consecutive addresses,
+    which are interleaved over these.
     """
 
     sip_count: int
@@ -51,6 +53,9 @@ class AddressConfig:
     tcm_scheduler_reserved_bytes: int
     sram_bytes_per_cube: int
     scratch_bytes: int = 0
+    controllers: int = 0
+    interleave_bytes: int = 1
+    hashed: bool = False
     slice_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,6 +69,9 @@ class AddressConfig:
             cubes_per_sip=config.cubes_per_sip,
             pes_per_cube=config.pes_per_cube,
             hbm_bytes_per_cube=cube.hbm.slice_bytes(config.pes_per_cube) * config.pes_per_cube,
+            controllers=cube.hbm.controllers or 0,
+            interleave_bytes=cube.hbm.interleave_bytes,
+            hashed=cube.hbm.hash == "xor",
             hbm_slices_per_cube=config.pes_per_cube,
             tcm_bytes_per_pe=round(tcm.size_mb * MIB),
             tcm_scheduler_reserved_bytes=round(tcm.tile_buffer_mb * MIB),
@@ -84,26 +92,50 @@ class AddressConfig:
         return self.tcm_bytes_per_pe - self.heap_start
 
     def locate(self, address: int) -> Location:
-        """Locate an address, an HBM slice with its PE; AllocationError if the machine has no memory there."""
-        if address & HBM_BIT and not address >> (OFFSET_BITS + 4) & 1:
+        """Locate an address; AllocationError if the machine has no memory there.
+
+        The `pe` of HBM is the number of the slice that contains the address: a PE's, or a controller's.
+        """
+        if address & HBM_BIT and not address >> (OFFSET_BITS + 4) & 1 and not address >> ADDRESS_BITS:
             # Fast path.
+            if self.controllers:
+                return self._interleaved(address)
             pe, offset = divmod(address & (HBM_BIT - 1), self.slice_bytes)
             place = Location(
                 address >> (OFFSET_BITS + 5), address >> OFFSET_BITS & (FIRST_IO_DIE - 1), pe, "hbm_ctrl", offset
             )
         else:
             place = PhysAddr.decode(address).locate()
+            if place.component == "hbm_ctrl":
+                assert place.cube is not None
+                if self.controllers:
+                    return self._interleaved(address)
+                place = place._replace(pe=place.offset // self.slice_bytes, offset=place.offset % self.slice_bytes)
         if (
             place.offset >= self._bytes_of(place.component)
             or place.sip >= self.sip_count
             or (place.cube or 0) >= self.cubes_per_sip
             or (place.pe or 0) >= self.pes_per_cube
         ):
-            raise AllocationError(
-                f"physical address {address:#x} is {place}: no memory of this machine "
-                f"({self.sip_count} SIPs x {self.cubes_per_sip} cubes x {self.pes_per_cube} PEs)"
-            )
+            raise self._absent(address, place)
         return place
+
+    def _absent(self, address: int, place: Location) -> AllocationError:
+        return AllocationError(
+            f"physical address {address:#x} is {place}: no memory of this machine "
+            f"({self.sip_count} SIPs x {self.cubes_per_sip} cubes x {self.pes_per_cube} PEs)"
+        )
+
+    def _interleaved(self, address: int) -> Location:
+        place = PhysAddr.decode(address).locate()
+        if (
+            place.offset >= self.hbm_bytes_per_cube
+            or place.sip >= self.sip_count
+            or (place.cube or 0) >= self.cubes_per_sip
+        ):
+            raise self._absent(address, place)
+        number, offset = controller_of(place.offset, self.interleave_bytes, self.controllers, self.hashed)
+        return place._replace(pe=number, offset=offset)
 
     def _bytes_of(self, component: str) -> int:
         if component == "hbm_ctrl":
@@ -111,6 +143,44 @@ class AddressConfig:
         if component == "pe_tcm":
             return self.tcm_bytes_per_pe
         return self.sram_bytes_per_cube if component == "sram" else 0
+
+
+def controller_of(offset: int, nbytes: int, n: int, hashed: bool) -> tuple[int, int]:
+    """Find the controller of a byte of a cube's HBM, and its place there; each `nbytes` are on one of `n` controllers.
+
+    A row of `n` blocks has one on each controller. Hashed, row r begins at controller r ^ (r >> b) ^ (r >> 2 b), modulo
+    `n`, where b bits hold `n`.
+    """
+    block = offset // nbytes
+    row = block // n
+    if hashed:
+        bits = n.bit_length()
+        block += row ^ row >> bits ^ row >> 2 * bits
+    return block % n, row * nbytes + offset % nbytes
+
+
+Extent = tuple[int, int, list[tuple[int, int]]]
+
+
+def spread(address: int, size: int, nbytes: int, n: int, hashed: bool) -> list[Extent]:
+    """Split a range of HBM addresses by controller: number, place there, and pieces (address, bytes), in order.
+
+    The pieces of a controller follow one another there.
+    """
+    extents: dict[int, Extent] = {}
+    found: list[Extent] = []
+    at, end = address & (HBM_BIT - 1), (address & (HBM_BIT - 1)) + size
+    high = address - at
+    while at < end:
+        number, offset = controller_of(at, nbytes, n, hashed)
+        count = min(end - at, nbytes - at % nbytes)
+        extent = extents.get(number)
+        if extent is None:
+            extent = extents[number] = number, offset, []
+            found.append(extent)
+        extent[2].append((high + at, count))
+        at += count
+    return found
 
 
 class FirstFit:
@@ -199,7 +269,10 @@ class PEMemAllocator:
     ) -> None:
         sip = rack_id * SIPS_PER_RACK + sip_id
         place = sip, cube_id, pe_id
-        self._changed, self._nodes = changed, (naming.hbm(*place), naming.pe_tcm(*place))
+        # With controllers, a PE's addresses are interleaved over all; its allocations are logged at one of them.
+        apart = cfg.controllers > 0
+        hbm_node = naming.memory(*place[:2], "hbm_ctrl", pe_id % cfg.controllers if apart else pe_id, apart=apart)
+        self._changed, self._nodes = changed, (hbm_node, naming.pe_tcm(*place))
         hbm = PhysAddr.pe_hbm_addr(sip, cube_id, pe_id, 0, slice_bytes=cfg.slice_bytes)
         tcm = PhysAddr.pe_tcm_addr(sip, cube_id, pe_id, cfg.heap_start)
         name = f"sip{sip}.cube{cube_id}.pe{pe_id}"

@@ -1,9 +1,10 @@
-"""Physical addresses: 53 bits, from rack down to the byte.
+"""Physical addresses: 56 bits, from the group of dies down to the byte.
 
-    52:47 rack   46:43 sip   42:38 die   37:0 offset
+    55:54 die // 32   52:47 rack   46:43 sip   42:38 die % 32   37:0 offset
 
-SIP n of a system is sip n % 16 of rack n // 16. Dies 0-15 are cubes, 16-20 IO chiplets. In a cube, offset bit 37
-selects the HBM window or the resource window, which `RESOURCES` divides into fixed ranges.
+SIP n of a system is sip n % 16 of rack n // 16. Of each 32 dies, the first 16 are cubes; dies 16-20 are IO chiplets.
+Bit 53 is set in virtual addresses only. In a cube, offset bit 37 selects the HBM window or the resource window, which
+`RESOURCES` divides into fixed ranges.
 """
 
 from __future__ import annotations
@@ -12,45 +13,49 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kernbench._units import GIB, MIB
-from kernbench.config._rules import MAX_CUBES, MAX_PES, MAX_SIPS
+from kernbench.config._rules import FEW_PES, MAX_CUBES, MAX_PES, MAX_SIPS, SMALL_TCM_WINDOW_MIB, TCM_WINDOW_MIB
 from kernbench.errors import AllocationError
 
-ADDRESS_BITS = 53
+ADDRESS_BITS = 53  # below the group of dies; virtual addresses begin above them
 OFFSET_BITS = 38
 SIPS_PER_RACK = 16
-_DIES = 32
 FIRST_IO_DIE = 16
+_DIES = 2 * MAX_CUBES  # of each 32, the second half is not cubes
 IO_DIES = 5
 WINDOW_BYTES = 1 << (OFFSET_BITS - 1)
 HBM_BIT = WINDOW_BYTES
 
-_SIP_SHIFT, _RACK_SHIFT = 43, 47
+_SIP_SHIFT, _RACK_SHIFT, _GROUP_SHIFT = 43, 47, 54
+_LOW_DIES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A range of a cube's resource window: `size` bytes for the cube, or for each of `MAX_PES` PEs."""
+    """A range of a cube's resource window: `size` bytes for the cube, or for each of `pes` PEs from `first_pe` on."""
 
     name: str
     start: int
     size: int
-    per_pe: bool
+    pes: int = 0
+    first_pe: int = 0
 
     @property
     def end(self) -> int:
-        return self.start + self.size * (MAX_PES if self.per_pe else 1)
+        return self.start + self.size * (self.pes or 1)
 
 
 # The resource window, for encode and decode. Sizes are the address format's limits; the actual sizes are in the
 # machine file.
+_MORE_PES = MAX_PES - FEW_PES
 RESOURCES = (
-    Resource("pe_tcm", 0, 256 * MIB, per_pe=True),
-    Resource("pe_regfile", 16 * GIB, 16 * MIB, per_pe=True),
-    Resource("m_cpu", 17 * GIB, 1 * GIB, per_pe=False),
-    Resource("sram", 18 * GIB, 4 * GIB, per_pe=False),
-    Resource("reserved", 22 * GIB, WINDOW_BYTES - 22 * GIB, per_pe=False),
+    Resource("pe_tcm", 0, TCM_WINDOW_MIB * MIB, FEW_PES),
+    Resource("pe_regfile", 16 * GIB, 16 * MIB, FEW_PES),
+    Resource("m_cpu", 17 * GIB, 1 * GIB),
+    Resource("sram", 18 * GIB, 4 * GIB),
+    Resource("pe_tcm", 22 * GIB, SMALL_TCM_WINDOW_MIB * MIB, _MORE_PES, FEW_PES),
+    Resource("pe_regfile", 82 * GIB, 16 * MIB, _MORE_PES, FEW_PES),
+    Resource("reserved", 97 * GIB, WINDOW_BYTES - 97 * GIB),
 )
-BY_NAME = {resource.name: resource for resource in RESOURCES}
 
 
 class Location(NamedTuple):
@@ -93,32 +98,40 @@ class PhysAddr:
         _require("offset", self.offset, 1 << OFFSET_BITS)
 
     def encode(self) -> int:
-        return self.rack << _RACK_SHIFT | self.sip << _SIP_SHIFT | self.die << OFFSET_BITS | self.offset
+        group, die = divmod(self.die, _LOW_DIES)
+        high = group << _GROUP_SHIFT | self.rack << _RACK_SHIFT
+        return high | self.sip << _SIP_SHIFT | die << OFFSET_BITS | self.offset
 
     __int__ = encode
     __index__ = encode
 
     @classmethod
     def decode(cls, value: int) -> PhysAddr:
-        _require("physical address", value, 1 << ADDRESS_BITS)
+        _require("physical address", value, _DIES // _LOW_DIES << _GROUP_SHIFT)
+        group, low = value >> _GROUP_SHIFT, value & ((1 << _GROUP_SHIFT) - 1)
+        _require("physical address", low, 1 << ADDRESS_BITS)
         return cls(
-            value >> _RACK_SHIFT,
-            (value >> _SIP_SHIFT) & (SIPS_PER_RACK - 1),
-            (value >> OFFSET_BITS) & (_DIES - 1),
+            low >> _RACK_SHIFT,
+            (low >> _SIP_SHIFT) & (SIPS_PER_RACK - 1),
+            group * _LOW_DIES + (low >> OFFSET_BITS) % _LOW_DIES,
             value & ((1 << OFFSET_BITS) - 1),
         )
 
     def locate(self) -> Location:
         sip = self.rack * SIPS_PER_RACK + self.sip
-        if self.die >= FIRST_IO_DIE:
+        group, die = divmod(self.die, _LOW_DIES)
+        if die >= FIRST_IO_DIE:
             io = self.die < FIRST_IO_DIE + IO_DIES
             return Location(sip, None, None, "io" if io else "reserved", self.offset)
+        cube = group * FIRST_IO_DIE + die
         if self.offset & HBM_BIT:
-            return Location(sip, self.die, None, "hbm_ctrl", self.offset - HBM_BIT)
+            return Location(sip, cube, None, "hbm_ctrl", self.offset - HBM_BIT)
         resource = next(r for r in RESOURCES if self.offset < r.end)
         offset = self.offset - resource.start
-        pe, offset = divmod(offset, resource.size) if resource.per_pe else (None, offset)
-        return Location(sip, self.die, pe, resource.name, offset)
+        if not resource.pes:
+            return Location(sip, cube, None, resource.name, offset)
+        pe, offset = divmod(offset, resource.size)
+        return Location(sip, cube, resource.first_pe + pe, resource.name, offset)
 
     @classmethod
     def hbm_addr(cls, sip: int, cube: int, offset: int) -> PhysAddr:
@@ -156,16 +169,17 @@ class PhysAddr:
 
     @classmethod
     def _resource(cls, name: str, sip: int, cube: int, pe: int, offset: int) -> PhysAddr:
-        resource = BY_NAME[name]
         _require("pe", pe, MAX_PES)
+        resource = next(r for r in RESOURCES if r.name == name and pe < r.first_pe + (r.pes or 1))
         _require(f"{name} offset", offset, resource.size)
-        return cls._in_cube(sip, cube, resource.start + pe * resource.size + offset)
+        return cls._in_cube(sip, cube, resource.start + (pe - resource.first_pe) * resource.size + offset)
 
     @classmethod
     def _in_cube(cls, sip: int, cube: int, offset: int) -> PhysAddr:
         _require("sip", sip, MAX_SIPS)
         _require("cube", cube, MAX_CUBES)
-        return cls(sip // SIPS_PER_RACK, sip % SIPS_PER_RACK, cube, offset)
+        group, die = divmod(cube, FIRST_IO_DIE)
+        return cls(sip // SIPS_PER_RACK, sip % SIPS_PER_RACK, group * _LOW_DIES + die, offset)
 
 
 def _require(name: str, value: int, limit: int) -> None:
