@@ -6,6 +6,7 @@ from kernbench._names import found
 from kernbench.errors import MissingModuleError
 
 _WHERE = {
+    "Routing": "kernbench.torch._experts",
     "backend": "kernbench.torch._compile",
     "compile": "kernbench.torch._compile",
     "program": "kernbench.torch._program",

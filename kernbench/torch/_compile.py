@@ -14,7 +14,8 @@ from kernbench.errors import ArgumentError, KernbenchError, StateError
 from kernbench.ops.matmul import PlacementLike
 from kernbench.torch import _inductor as inductor
 from kernbench.torch._device import ModelDevice
-from kernbench.torch._parallel import Ranks
+from kernbench.torch._experts import Routing
+from kernbench.torch._parallel import EXPERTS, Ranks
 from kernbench.torch._result import ModelResult
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ class CompiledModel:
 
     def __init__(self, model: Any, device: ModelDevice, plan: Mapping[str, Any]) -> None:
         self.model, self._device = model, device
-        self._ranks = Ranks(model, device.tp, plan) if device.tp > 1 else None
+        self._ranks = Ranks(model, device.tp, plan) if device.tp > 1 or EXPERTS in plan.values() else None
         own = model
         if self._ranks is not None:
-            device.ranks(self._ranks.models)
+            device.ranks(self._ranks.models, EXPERTS in plan.values())
             self._ranks.collect(device.gradients)
             own = self._ranks.models[0]
         # Dynamo counts compilations per code object, shared by all models of a class: by default, the ninth fails.
@@ -83,7 +84,7 @@ class CompiledModel:
 def compile(
     model: Any, machine: Any = "preset:default", *, data: bool = True, graph: bool = False,
     placement: Mapping[str, PlacementLike] | None = None, tp: int = 1, plan: Mapping[str, Any] | None = None,
-    fuse: bool = False,
+    fuse: bool = False, routing: Routing | None = None,
 ) -> CompiledModel:  # fmt: skip
     """Compile a model for a simulated machine.
 
@@ -111,10 +112,15 @@ def compile(
     plan : mapping, optional
         With `tp`, by path of a linear layer, in which `*` matches any part: "columns" or "rows", or a style of
         DTensor. The results of a row-parallel layer are summed by an all-reduce. Without `data`, one rank is
-        simulated, and collectives over all: the ranks do the same at the same time.
+        simulated, and collectives over all: the ranks do the same at the same time. "experts", for a module as
+        transformers writes it (`gate_up_proj`, `down_proj`, SiLU): each SIP has some of the experts and some of the
+        tokens. The host reads the experts of the tokens; rows are sent to their experts and back by all-to-all with
+        uneven parts, and the results of all tokens are gathered. All ranks are simulated. It has no gradients.
     fuse : bool
         Whether products of one matrix with several weights are one launch, such as those for q, k and v; without
         gradients. The launch belongs to the module that they share.
+    routing : Routing, optional
+        With experts in the plan: which experts the tokens have without `data`, and how many rows an expert takes.
 
     Returns
     -------
@@ -133,7 +139,7 @@ def compile(
     >>> y = compiled(torch.randn(8, 64).half())  # doctest: +SKIP
     >>> compiled.result.why()  # doctest: +SKIP
     """
-    return CompiledModel(model, ModelDevice(machine, data, graph, placement, tp, fuse), plan or {})
+    return CompiledModel(model, ModelDevice(machine, data, graph, placement, tp, fuse, routing), plan or {})
 
 
 _OPTIONS = ("machine", "data", "graph", "placement", "fuse")
@@ -159,11 +165,11 @@ def backend(
     Raises
     ------
     ArgumentError
-        If an option is unknown, or needs the model: `tp` and `plan`.
+        If an option is unknown, or needs the model: `tp`, `plan` and `routing`.
     """
     given = {**(options or {}), **others}
     for name in given:
-        if name in ("tp", "plan"):
+        if name in ("tp", "plan", "routing"):
             raise ArgumentError(f"options: {name!r} needs the whole model: kb.torch.compile(model, {name}=...)")
         if name not in _OPTIONS:
             raise ArgumentError(f"options: {name!r} is unknown; {hint(name, _OPTIONS)}")

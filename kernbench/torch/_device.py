@@ -24,6 +24,7 @@ from kernbench.runtime_api.context import RuntimeContext, session
 from kernbench.runtime_api.types import Device as DeviceName
 from kernbench.torch import _inductor as inductor
 from kernbench.torch import _ops as ops
+from kernbench.torch._experts import Assignment, Routing, queue_exchange
 from kernbench.torch._inductor import InductorProgram, Kernel
 from kernbench.torch._memory import TensorMemory, TensorPlace, is_host_tensor, typed
 from kernbench.torch._steps import ModelStep, Recorder
@@ -69,7 +70,9 @@ class ModelDevice:
     def __init__(
         self, machine: Any = "preset:default", data: bool = True, graph: bool = False,
         placement: Mapping[str, PlacementLike] | None = None, tp: int = 1, fuse: bool = False,
+        routing: Routing | None = None,
     ) -> None:  # fmt: skip
+        self.routing, self.has_experts = routing or Routing(), False
         self.tp, self._own = tp, None if isinstance(machine, RuntimeContext) else session(machine, data=data)
         self.use(machine if self._own is None else self._own.__enter__())
         self.graph, self.placement, self.fuse = graph, dict(placement or {}), fuse
@@ -84,8 +87,8 @@ class ModelDevice:
         if not 1 <= self.tp <= sips:
             raise ArgumentError(f"tp = {self.tp}: the machine has {sips} SIPs; use at most that, or enlarge it")
         self.session = torch
-        # Without values, all ranks do the same at the same time: simulate one of them, and collectives over all.
-        self.memories = [TensorMemory(torch, sip) for sip in range(self.tp if data else 1)]
+        # Without values, ranks without experts do the same at the same time: simulate one, and collectives over all.
+        self.memories = [TensorMemory(torch, sip) for sip in range(self.tp if data or self.has_experts else 1)]
         self.calls: list[GraphCall] = []
         self._records: tuple[tuple[int, int], Records] | None = None
 
@@ -97,8 +100,11 @@ class ModelDevice:
                 self._records = state, self.session.result.records
         return self._records[1]
 
-    def ranks(self, models: Sequence[torch.nn.Module]) -> None:
+    def ranks(self, models: Sequence[torch.nn.Module], has_experts: bool) -> None:
         """Record which parameters and buffers of the ranks correspond."""
+        if has_experts:
+            self.has_experts = True
+            self.use(self.session)
         for parts in zip(*([*model.parameters(), *model.buffers()] for model in models), strict=True):
             self._belong(parts)
 
@@ -167,7 +173,8 @@ class ModelDevice:
         check_types(gm, modules)
         gm = ops.with_native_attention(gm)
         return inductor.compiled(
-            gm, inputs, self._launch, self._allocate, inner, ops.DECOMPOSITIONS, ops.OF_TRAINING,
+            gm, inputs, self._launch, self._allocate, inner,
+            ops.DECOMPOSITIONS | (ops.OF_EXPERTS if self.has_experts else {}), ops.OF_TRAINING,
             rewrite,
         )  # fmt: skip
 
@@ -186,8 +193,9 @@ class ModelDevice:
     ) -> list[list[Any]]:
         self.session._host.check_open()
         runs = []
+        assigned: dict[int, Assignment] = {}
         for rank, memory in enumerate(self.memories):
-            runs.append(self._record(program, modules, memory, [self._of_rank(rank, x) for x in args]))
+            runs.append(self._record(program, modules, memory, [self._of_rank(rank, x) for x in args], assigned))
         self.session._host.synchronize()
         for memory, (given, _, _, _) in zip(self.memories, runs, strict=True):
             for x in {x.untyped_storage()._cdata: x for x in given if isinstance(x, torch.Tensor)}.values():
@@ -219,7 +227,12 @@ class ModelDevice:
             raise type(error)(f"{running}: {error}" if running else str(error)) from error
 
     def _record(
-        self, program: InductorProgram, modules: Mapping[str, str], memory: TensorMemory, args: list[Any]
+        self,
+        program: InductorProgram,
+        modules: Mapping[str, str],
+        memory: TensorMemory,
+        args: list[Any],
+        assigned: dict[int, Assignment],
     ) -> tuple[list[Any], list[Any], Recorder, Sequence[Any]]:
         """Run a program on tensors without values; return its inputs, their twins, the steps and the outputs."""
         twins = [memory.twin(x) if isinstance(x, torch.Tensor) else x for x in args]
@@ -232,7 +245,9 @@ class ModelDevice:
             return module_of(nodes, modules, last), operators_of(operators)
 
         per_launch_ns = 0.0 if self.graph else host_ns(self.session._host.config)
-        self._recorder = recorder = Recorder(memory, locate, self._placement_of, inputs, per_launch_ns, self.tp)
+        self._recorder = recorder = Recorder(
+            memory, locate, self._placement_of, inputs, per_launch_ns, self.tp, self.routing, assigned
+        )
         try:
             with torch.no_grad(), recorder:
                 outputs = program.call(list(twins))
@@ -254,7 +269,10 @@ class ModelDevice:
                     graph.replay()
                 continue
             for steps in run:
-                if steps[0].summed is not None:
+                if steps[0].exchange is not None:
+                    of, to, messages = zip(*(step.exchange() for step in steps if step.exchange), strict=True)
+                    queue_exchange(self.session, of, to, messages[0], steps[0].name)
+                elif steps[0].summed is not None:
                     self._sum([step.summed for step in steps if step.summed is not None], steps[0].name)
                 else:
                     for step in steps:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from kernbench._dtypes import DType, as_dtype, uint8
+from kernbench._dtypes import DType, as_dtype, int8, uint8
 from kernbench.errors import ArgumentError
 from kernbench.kernels.partition import chunk
 from kernbench.ops._routes import cubes_near_io
@@ -127,6 +127,16 @@ class TensorMemory:
         """Allocate a matrix that a policy places; only products read it, as a `Stored`."""
         x = torch.empty(size, dtype=dtype, device="meta")
         self._take(x, (*size, self.type_of(dtype), policy))
+        return x
+
+    def rows(self, n: int, width: int, dtype: torch.dtype, *, later: bool = False) -> torch.Tensor:
+        """Allocate a matrix by rows, in parts of equal size on all PEs: ranks exchange rows of it.
+
+        With `later`, it is allocated while steps are queued. Its memory is not that of dead storages of the program,
+        which steps use that are queued after it.
+        """
+        x = torch.empty(n, width, dtype=dtype, device="meta")
+        self._take(x, (n, width * x.element_size(), int8 if later else uint8, ROWS))
         return x
 
     def place_for(self, x: torch.Tensor, estimate: Callable[[int, int, list[tuple[int, int]]], float]) -> None:

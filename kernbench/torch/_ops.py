@@ -311,11 +311,30 @@ def histc(input: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) 
     return found.sum(0).to(input.dtype)
 
 
+def gather(input: torch.Tensor, dim: int, index: torch.Tensor, sparse_grad: bool = False) -> Any:
+    if dim not in (-1, input.dim() - 1) or input.shape[:-1] != index.shape[:-1]:
+        return NotImplemented
+    chosen = index[..., None] == torch.arange(input.shape[-1], device=input.device)
+    return torch.where(chosen, input[..., None, :], 0).sum(-1).to(input.dtype)
+
+
+def scatter(input: torch.Tensor, dim: int, index: torch.Tensor, value: float) -> Any:
+    if dim not in (-1, input.dim() - 1) or input.shape[:-1] != index.shape[:-1]:
+        return NotImplemented
+    chosen = index[..., None] == torch.arange(input.shape[-1], device=input.device)
+    return torch.where(chosen.any(-2), value, input)
+
+
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.bmm.default: outer_products,
     torch.ops.aten.convolution.default: convolution,
     torch.ops.aten.topk.default: _topk,
     torch.ops.aten.histc.default: histc,
+}
+# Without values, places that a router has computed are unknown: each element is compared with all.
+OF_EXPERTS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.gather.default: gather,
+    torch.ops.aten.scatter.value: scatter,
 }
 # The native kernel lacks the second result, which torch's own backward pass reads.
 OF_TRAINING: dict[Any, Callable[..., Any]] = {

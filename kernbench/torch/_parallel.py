@@ -22,12 +22,30 @@ from kernbench.dtensor._placements import (
     Shard,
     box,
 )
-from kernbench.errors import ArgumentError
+from kernbench.errors import ArgumentError, StateError
 
 # The names of this package, of DTensor and of transformers.
-STYLES = dict.fromkeys(("columns", "colwise", "ColwiseParallel"), COLUMN_PARALLEL) | dict.fromkeys(
-    ("rows", "rowwise", "RowwiseParallel"), ROW_PARALLEL
-)
+EXPERTS = "experts"
+STYLES: dict[str, LinearStyle | None] = {
+    **dict.fromkeys(("columns", "colwise", "ColwiseParallel"), COLUMN_PARALLEL),
+    **dict.fromkeys(("rows", "rowwise", "RowwiseParallel"), ROW_PARALLEL),
+    EXPERTS: None,
+}
+_OF_EXPERTS = ("gate_up_proj", "down_proj")
+
+
+@torch.library.custom_op("kernbench::experts", mutates_args=())
+def _experts(
+    x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    """Sum the experts `index` of each token by weights; a rank has some of them."""
+    raise StateError("experts of a plan run on a simulated machine only")
+
+
+@_experts.register_fake
+def _(x: Any, index: Any, weights: Any, gate_up: Any, down: Any) -> torch.Tensor:
+    found: torch.Tensor = x.new_empty(x.shape)
+    return found
 
 
 @torch.library.custom_op("kernbench::all_reduce", mutates_args=())
@@ -75,6 +93,20 @@ class _Part(torch.nn.Module):
         return y if self.bias is None else y + self.bias
 
 
+class _Experts(torch.nn.Module):
+    """A rank's experts; the module of transformers that it replaces has the same arguments."""
+
+    def __init__(self, layer: torch.nn.Module, rank: int, tp: int) -> None:
+        super().__init__()
+        for name in _OF_EXPERTS:
+            x = getattr(layer, name)
+            self.register_parameter(name, torch.nn.Parameter(_part(x, Shard(0), rank, tp).clone(), x.requires_grad))
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = _experts(x, index, weights, self.gate_up_proj, self.down_proj)
+        return found
+
+
 def _part(x: torch.Tensor, placement: Placement, rank: int, tp: int) -> torch.Tensor:
     return x.detach()[box(x.shape, (tp,), (rank,), [placement])]
 
@@ -90,13 +122,23 @@ class Ranks:
         self.models = [copy.deepcopy(model) for _ in range(tp)]
         self._placements: dict[str, Placement] = {}
         for path, style in _styles(model, plan).items():
-            layer, dim = model.get_submodule(path), style.w.dim
+            layer = model.get_submodule(path)
+            parent, _, name = path.rpartition(".")
+            if style is None:
+                self._placements |= {f"{path}.{of}": Shard(0) for of in _OF_EXPERTS}
+                if (count := len(layer.gate_up_proj)) % tp:
+                    raise ArgumentError(f"plan: {path} has {count} experts, which tp = {tp} does not divide")
+                if type(layer.act_fn).__name__ not in ("SiLU", "SiLUActivation") or hasattr(layer, "gate_up_proj_bias"):
+                    raise ArgumentError(f"plan: {path}: experts have SiLU and no bias here; leave the path out")
+                for rank, local in enumerate(self.models):
+                    setattr(local.get_submodule(parent), name, _Experts(layer, rank, tp))
+                continue
             assert isinstance(layer, torch.nn.Linear)
+            dim = style.w.dim
             if layer.weight.shape[dim] % tp:
                 what = f"{path} has {layer.weight.shape[dim]} {('columns', 'rows')[dim]}"
                 raise ArgumentError(f"plan: {what}, which tp = {tp} does not divide")
             self._placements |= {f"{path}.weight": style.w, f"{path}.bias": style.b}
-            parent, _, name = path.rpartition(".")
             for rank, local in enumerate(self.models):
                 setattr(local.get_submodule(parent), name, _Part(layer, rank, tp, style))
         self._whole = dict(model.named_parameters(remove_duplicate=False))
@@ -127,15 +169,19 @@ class Ranks:
                 part.register_post_accumulate_grad_hook(partial(hook, name))
 
 
-def _styles(model: torch.nn.Module, plan: Mapping[str, Any]) -> dict[str, LinearStyle]:
-    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
-    found: dict[str, LinearStyle] = {}
+def _styles(model: torch.nn.Module, plan: Mapping[str, Any]) -> dict[str, LinearStyle | None]:
+    """Return the style of each layer of the plan; None for experts."""
+    modules = dict(model.named_modules())
+    linear = [name for name, module in modules.items() if isinstance(module, torch.nn.Linear)]
+    experts = [name for name, module in modules.items() if all(hasattr(module, x) for x in _OF_EXPERTS)]
+    found: dict[str, LinearStyle | None] = {}
     for pattern, given in plan.items():
         style = given if isinstance(given, str) else type(given).__name__
         if style not in STYLES:
-            raise ArgumentError(f"plan: {pattern}: {style!r} is unknown; {hint(style, ('columns', 'rows'))}")
-        paths = [name for name in linear if fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")]
+            raise ArgumentError(f"plan: {pattern}: {style!r} is unknown; {hint(style, ('columns', 'rows', EXPERTS))}")
+        known, what = (experts, "layer of experts") if style == EXPERTS else (linear, "linear layer")
+        paths = [name for name in known if fnmatchcase(f".{name}", pattern) or fnmatchcase(f".{name}", f"*.{pattern}")]
         if not paths:
-            raise ArgumentError(f"plan: no linear layer is {pattern!r}; {hint(pattern, linear)}")
+            raise ArgumentError(f"plan: no {what} is {pattern!r}; {hint(pattern, known)}")
         found |= dict.fromkeys(paths, STYLES[style])
     return found

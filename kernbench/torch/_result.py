@@ -304,14 +304,14 @@ def _parts(records: Records, call: GraphCall) -> list[CallPart]:
             found.append(CallPart(step, at, until, step.flops, 0, ()))
             at = until
             continue
-        here = [(sip, next_of[sip]) for sip in own if sip < call.ranks or step.summed is not None]
+        here = [(sip, next_of[sip]) for sip in own if sip < call.ranks or step.is_collective]
         for sip, i in here:
             next_of[sip] = i + 1
         launches = [own[sip][i] for sip, i in here]
         flops, nbytes = (sum(int(counted[sip][what, i]) for sip, i in here) for what in (0, 1))
         nbytes = max(step.nbytes * len(here), nbytes)
         starts = [launch.start_ps for launch in launches]
-        collective = step.summed is not None
+        collective = step.is_collective
         begin, end = max(at, (max if collective else min)(starts)), max(at, *(launch.end_ps for launch in launches))
         waited = max(starts) - min(starts) if collective else 0
         found.append(CallPart(step, begin, end, max(step.flops, flops), nbytes, tuple(launches), waited))

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from kernbench.errors import ArgumentError
-from kernbench.kernels.partition import dealt, nonempty_parts
+from kernbench.kernels.partition import nonempty_parts
 from kernbench.ops import attention
 from kernbench.ops._stored import Stored
 from kernbench.ops.attention import Attention
@@ -24,6 +24,8 @@ from kernbench.ops.matmul import steps as ops_steps
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._products import chosen_placement
 from kernbench.runtime_api.collective import tuner_of
+from kernbench.torch._experts import Assignment, Exchanged, Launch, Layer, Routing
+from kernbench.torch._experts import groups as groups_of
 from kernbench.torch._grid import block_sizes as blocks_of
 from kernbench.torch._grid import grid_owners
 from kernbench.torch._grid import holders as holders_of
@@ -50,10 +52,15 @@ class ModelStep:
     nbytes: int = 0  # per rank; of streamed operands, which a log of operations does not count
     choice: Choice | None = None
     summed: TensorPlace | None = None  # the tensor that a collective sums over the ranks
+    exchange: Callable[[], Exchanged] | None = None  # what the ranks exchange, known when it is queued
+
+    @property
+    def is_collective(self) -> bool:
+        return self.summed is not None or self.exchange is not None
 
     @property
     def is_launch(self) -> bool:
-        return not self.on_host and self.summed is None
+        return not self.on_host and not self.is_collective
 
 
 # The module and the operators of the running line; of several nodes, the argument is the number of last ones.
@@ -65,11 +72,13 @@ class Recorder(TorchDispatchMode):
 
     def __init__(
         self, memory: TensorMemory, locate: Locate, placement: Callable[[str], PlacementLike | None],
-        inputs: Mapping[int, torch.Tensor], host_ns: float, ranks: int,
+        inputs: Mapping[int, torch.Tensor], host_ns: float, ranks: int, routing: Routing,
+        assigned: dict[int, Assignment],
     ) -> None:  # fmt: skip
         super().__init__()
         self._host_ns = host_ns  # per launch
-        self._ranks = ranks
+        self._ranks, self._routing = ranks, routing
+        self._assigned, self._layers = assigned, 0  # of layers of experts, by number; common to the ranks
         self.inputs = inputs  # host tensors, by the storage of their twins
         self.memory, self.session, self._locate, self._placement = memory, memory.session, locate, placement
         self._host = self.session._host
@@ -93,6 +102,8 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         if func is torch.ops.kernbench.all_reduce.default:
             return self._all_reduce(args[0], func(args[0]))
+        if func is torch.ops.kernbench.experts.default:
+            return self._experts(*args)
         if func is aten._local_scalar_dense.default:
             return self._item(given[0])
         if func._schema.name in GROUPED and not kwargs and [x.dim() for x in given] == [2, 3, 1]:
@@ -278,12 +289,64 @@ class Recorder(TorchDispatchMode):
         x, y, w, z = (self._at(t) for t in (a, b, ends, out))
         (rows, k), (groups, _, n), config = a.shape, b.shape, self._host.config
         known = None if self.session.engine.data else [rows * (i + 1) // groups for i in range(groups)]
-        cuts = nonempty_parts(n, max(1, len(self._host.pes) // groups))
-        parts = dealt([(i, columns) for i in range(groups) for columns in cuts], self._host.pes)
+        parts = groups_of(groups, n, self._host.pes)
         product = Product(rows, n, k, x.dtype.name, x.stored, y.stored, z.stored)
         kernel = partial(grouped, product=product, groups=parts, known=known, config=config)
         args = tuple(place.pointer for place in (x, y, w, z))
         self._launch(sorted(parts), kernel, args, [x, y, w, z], 2 * rows * k * n, None, "grouped_mm")
+
+    def _experts(
+        self, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+    ) -> torch.Tensor:
+        """Record a layer of experts: the host reads which experts the tokens have, and knows all sizes then."""
+        module, _ = self._locate(1)
+        number, self._layers = self._layers, self._layers + 1
+        out = self.memory.rows(x.shape[0], x.shape[1], x.dtype)
+        tensors = {"x": x, "index": index, "weights": weights, "gate_up": gate_up.mT, "down": down.mT}
+        places = {name: self._at(tensor) for name, tensor in tensors.items()} | {"out": self._at(out)}
+        assigned, routing, ranks = self._assigned, self._routing, self._ranks
+        layer = Layer(self.session, self.memory, lambda: assigned[number], places, x.dtype)
+        host, sip, data = self._host, self.memory.sip, self.session.engine.data
+        experts, at = gate_up.shape[0] * ranks, places["index"]
+
+        def read() -> None:
+            if sip:
+                return
+            values = at.buffer.numpy().reshape(-1)
+            if data:
+                own = values[at.va - at.buffer.data_ptr() :].view(at.dtype.numpy)
+                own = np.lib.stride_tricks.as_strided(own, at.shape, [n * own.itemsize for n in at.strides])
+                chosen = routing.kept(own.astype(np.int64), experts)
+            else:
+                chosen = routing.drawn(at.shape[0], at.shape[1], experts, ranks)
+            assigned[number] = Assignment(chosen, experts, ranks)
+
+        def add(operator: str, **how: Any) -> None:
+            name = f"{module}/{operator}" if module else operator
+            self.steps.append(ModelStep(name, module, (operator,), **how))
+
+        def launch(operator: str, make: Callable[[], Launch]) -> None:
+            def start() -> None:
+                targets, kernel, args, used = make()
+                host.launch(sip, targets, kernel, args, name, [place.buffer._handle for place in used])
+
+            name = f"{module}/{operator}" if module else operator
+            add(operator, start=start)
+
+        def exchange(operator: str, make: Callable[[], Exchanged]) -> None:
+            if ranks > 1:
+                add(operator, start=lambda: None, exchange=make)
+
+        add("routes on the host", start=read, on_host=True)
+        launch("permute", layer.permute)
+        exchange("dispatch", layer.dispatch)
+        launch("grouped_mm", layer.gate_up)
+        launch("silu+mul", layer.activate)
+        launch("grouped_mm", layer.down)
+        exchange("combine", layer.combine)
+        launch("weighed_sum", layer.weigh)
+        exchange("all_gather", layer.gather)
+        return out
 
     def _attention(
         self, out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
