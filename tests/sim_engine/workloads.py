@@ -206,6 +206,13 @@ WORKLOADS: dict[str, Callable[[], Any]] = {
         for shape, variant in PRODUCTS
     },
     **{f"all-reduce {name}": lambda name=name: collective(name) for name in ALGORITHMS},
+    "cache": lambda: products(
+        {
+            "cube.hbm.controllers": 3,
+            "cube.hbm.controller_routers": [[0, 2], [3, 0], [5, 5]],
+            "cube.llc.size_mib": 0.09375,
+        }
+    ),
     "softmax": attention,
     "processes": processes,
     "stalled": lambda: products({"cube.noc.router.impl": "tests.components.slow_parts:StallingRouter"}),
