@@ -26,8 +26,7 @@ class Routes:
         carrying: tuple[list[int], list[int]] = ([], [])
         for i, reader in enumerate(places):
             for j, holder in enumerate(places):
-                memory = graph.memory(0, holder[0], holder[1] % config.hbm_slices)
-                path = router.path(naming.pe_dma(0, *reader), memory)
+                path = router.path(naming.pe_dma(0, *reader), graph.memory(0, *holder))
                 for route, (pairs, links) in ((path, asking), (reverse(path), carrying)):
                     used = [number.setdefault(link, len(number)) for link in pairwise(route)]
                     pairs += [i * len(places) + j] * len(used)

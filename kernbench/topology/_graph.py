@@ -177,7 +177,8 @@ class Graph:
         return self._peer(place.sip, place.cube, place.side, place.conn)
 
     def memory(self, sip: int, cube: int, number: int) -> str:
-        """Node that serves the requests to HBM slice `number`: the slice, or the cache in front of it."""
+        """Node of HBM slice `number`, modulo their count: the slice, or the cache in front of it."""
+        number %= self.config.hbm_slices
         apart = self.config.cube.hbm.controllers is not None
         return naming.memory(sip, cube, "llc" if self.config.cube.llc.size_mib else "hbm_ctrl", number, apart=apart)
 

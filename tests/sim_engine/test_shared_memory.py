@@ -91,14 +91,15 @@ def test_a_read_takes_a_share_of_each_controller():
 
 @pytest.mark.parametrize(("controllers", "nbytes"), [(5, 512), pytest.param(12, 256, marks=pytest.mark.slow)])
 def test_values_are_those_of_numpy(controllers, nbytes):
-    machine = die(4, cube__hbm__controllers=controllers, cube__hbm__interleave_bytes=nbytes, cube__llc__size_mib=1)
+    machine = die(6, cube__hbm__controllers=controllers, cube__hbm__interleave_bytes=nbytes, cube__llc__size_mib=1)
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((130, 70)).astype(np.float32) for _ in range(2))
     with kb.session(machine, data=True) as torch:
         x, y = (torch.tensor(values, device="ahbm") for values in (a, b.T.copy()))
         np.testing.assert_array_equal(x.numpy(), a)
         np.testing.assert_allclose((x @ y).numpy(), a @ b.T, rtol=1e-4, atol=1e-4)
-        ones = [torch.full((300,), float(sip + 1), dtype=torch.float32, device=f"ahbm:{sip}") for sip in range(2)]
+        over = kb.DPPolicy(cube="replicate", pe="row_wise")  # over PEs, of which there may be more than controllers
+        ones = [torch.full((300,), float(sip + 1), device=f"ahbm:{sip}", dp=over) for sip in range(2)]
         torch.collective(ones)
         assert (ones[1].numpy() == 3).all()
 
