@@ -336,6 +336,7 @@ class HostProgram:
         self.at_ranks_end: list[Callable[[], None]] = []
         self._first = selector.first
         self._streams: dict[tuple[int, str], Stream] = {}
+        self.stream_of: Callable[[str], str] = str  # of a group or message; those with one result share a stream
         self._graphs: dict[int, LaunchGraph] = {}  # those that are capturing, by SIP
         self._handles: weakref.WeakSet[TensorHandle] = weakref.WeakSet()
         self._moved: weakref.WeakSet[TensorHandle] = weakref.WeakSet()  # those that operators have moved
@@ -395,7 +396,8 @@ class HostProgram:
         return index
 
     def stream(self, sip: int, name: str = "") -> Stream:
-        """Return the stream of a device; each `name` is a separate, concurrent one."""
+        """Return the stream of a device; each `name` is a separate, concurrent one, unless `stream_of` maps it."""
+        name = self.stream_of(name) if name else name
         found = self._streams.get((sip, name))
         if found is None:
             found = self._streams[sip, name] = Stream(self, Device("ahbm", sip))
