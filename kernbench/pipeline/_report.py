@@ -128,13 +128,13 @@ class Pipeline:
         return pipeline_html(f"{self.title} (machine {self.result.machine})", spans, self.table)
 
 
-def measured(table: Table, result: Result, queued: Mapping[Action, range]) -> Pipeline:
+def measured(table: Table, result: Result, queued: Mapping[Action, range], width: int) -> Pipeline:
     """Return what a run shows; `queued` has the operations that the host queued in each action."""
     of: dict[int, list[Launch]] = {}
     for launch in result.launches:
         of.setdefault(launch.operation, []).append(launch)
     launches = {
-        action: [x for number in numbers for x in of.get(number, ()) if x.sip == table.home[action.stage]]
+        action: [x for number in numbers for x in of.get(number, ()) if x.sip == table.home[action.stage] * width]
         for action, numbers in queued.items()
     }
     spans = {a: _span(table, a, found) for a, found in launches.items() if a.is_compute and found}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kernbench.errors import ArgumentError, quote
 from kernbench.pipeline._actions import (
     BACKWARD,
     FORWARD,
@@ -27,15 +28,16 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor
     from kernbench.runtime_api.work import Work
 
-Stage = Callable[["RuntimeContext", Action, "Tensor | None", "Tensor | None"], object]
+Stage = Callable[..., object]
 Collective = Callable[["RuntimeContext", Action], "Work | None"]
 
 
 def run(
     orders: Given, stage: Stage, machine: Any = None, *, message: Callable[[RuntimeContext], Tensor],
-    collective: Collective | None = None, data: bool = False, log: str = "operation",
+    collective: Collective | None = None, data: bool = False, log: str = "operation", sips_per_rank: int = 1,
+    communication_streams: int | None = None,
 ) -> Pipeline:  # fmt: skip
-    """Run a pipeline schedule on a machine: rank r drives SIP r.
+    """Run a pipeline schedule on a machine: rank r drives SIP r, or `sips_per_rank` SIPs.
 
     Parameters
     ----------
@@ -48,7 +50,7 @@ def run(
         the gradient (B, I, W) that it reads, `y` is where its result belongs: activations (F) or the gradient of the
         input (B, I). `x` is None for the first stage's forward, and `y` where no stage reads the result.
     machine : Machine, str, Path, mapping, optional
-        As for `kb.load`; it has a SIP for each rank.
+        As for `kb.load`; it has the SIPs of each rank.
     message : callable
         `message(torch)` returns a tensor of the size that stages pass on, on the rank's device. All of them are
         allocated before the start.
@@ -58,6 +60,14 @@ def run(
         WAIT_REDUCE_GRAD or at the end.
     data, log : optional
         As for `kb.session`.
+    sips_per_rank : int
+        SIPs that run the actions of a rank together, such as those of expert parallelism: rank r has the SIPs from
+        `r * sips_per_rank` on. Each sends to the one in its place at another rank. `stage` gets their process group
+        as a fifth argument. The result has the actions of the first SIP of each rank.
+    communication_streams : {1, 2}, optional
+        By default, messages and the collectives of each group run in streams of their own, and share links. With 1, a
+        SIP runs all of them in one stream, in the order in which they are queued: one that waits for its peer blocks
+        the next. With 2, messages and collectives have one each.
 
     Returns
     -------
@@ -69,6 +79,8 @@ def run(
         If an action is unknown, or is there twice, or a stage is on two ranks or on none.
     DeadlockError
         If the order never ends; the message names each rank, its action and what that waits for. Nothing has run.
+    ProcessRaisedException
+        If messages or collectives in one stream wait for each other; the message has the DeadlockError.
 
     Notes
     -----
@@ -91,27 +103,40 @@ def run(
     >>> found.bubble > found.ideal_bubble
     True
     """
+    if communication_streams not in _STREAMS:
+        raise ArgumentError(f"communication_streams = {quote(communication_streams)}: expected None, 1 or 2")
     table = lowered(Table.of(orders))
     times(table, lambda _: 1.0, lambda _: 0.0)  # a deadlock is found before anything runs
     queued: dict[Action, range] = {}
     with session(machine, data=data, log=log) as torch:
-        program = _Program(torch, table, stage, message, collective, queued)
-        torch.multiprocessing.spawn(program, nprocs=len(table.ranks))
-    return measured(table, torch.result, queued)
+        torch._host.stream_of = _STREAMS[communication_streams]
+        program = _Program(torch, table, stage, message, collective, queued, sips_per_rank)
+        torch.multiprocessing.spawn(program, nprocs=len(table.ranks) * sips_per_rank)
+    return measured(table, torch.result, queued, sips_per_rank)
+
+
+# By number of streams, the stream of a group or a message; the name of a message has its ranks, as in `0-1`.
+_STREAMS: dict[int | None, Callable[[str], str]] = {
+    None: str,
+    1: lambda _: "communication",
+    2: lambda name: "messages" if "-" in name else "collectives",
+}
 
 
 class _Program:
     def __init__(
         self, torch: RuntimeContext, table: Table, stage: Stage, message: Callable[[RuntimeContext], Tensor],
-        collective: Collective | None, queued: dict[Action, range],
+        collective: Collective | None, queued: dict[Action, range], width: int,
     ) -> None:  # fmt: skip
         self._torch, self._table, self._stage, self._message = torch, table, stage, message
-        self._collective, self._queued = collective, queued
+        self._collective, self._queued, self._width = collective, queued, width
         self._microbatches = 1 + max(action.microbatch or 0 for action in table.actions)
 
-    def __call__(self, rank: int) -> None:
+    def __call__(self, sip: int) -> None:
         torch, table = self._torch, self._table
+        rank, place = divmod(sip, self._width)
         torch.distributed.init_process_group("ahbm")
+        given = () if self._width == 1 else (torch.distributed.new_subgroups(self._width)[0],)
         made, inputs = self._tensors(rank)
         torch.ahbm.synchronize()
         torch.distributed.barrier()
@@ -123,24 +148,26 @@ class _Program:
             if action.kind in RECEIVES:
                 send, _ = sent(table, action)
                 receives[action] = torch.distributed.irecv(
-                    inputs[action], table.home[send.stage], tag=self._tag(action)
+                    inputs[action], table.home[send.stage] * self._width + place, tag=self._tag(action)
                 )
             elif action.kind in SENDS:
                 receive = received(table, action)
                 _, source = sent(table, receive)
-                sends[action] = torch.distributed.isend(made[source], table.home[receive.stage], tag=self._tag(receive))
+                target = table.home[receive.stage] * self._width + place
+                sends[action] = torch.distributed.isend(made[source], target, tag=self._tag(receive))
             elif action.kind in WAITS:
                 sends[action.as_kind(action.kind.removeprefix("WAIT_"))].block_current_stream()
             elif action.is_compute:
                 self._wait(action, receives, pending)
-                self._stage(torch, action, self._input(action, made, inputs), made.get(action))
+                self._stage(torch, action, self._input(action, made, inputs), made.get(action), *given)
             elif action.kind == WAIT_REDUCE_GRAD:
                 self._wait(action, receives, pending)
             elif self._collective is not None:
                 work = self._collective(torch, action)
                 if work is not None:
                     pending[action.stage, action.kind] = work
-            self._queued[action] = range(first, len(torch.engine.operations))
+            if place == 0:
+                self._queued[action] = range(first, len(torch.engine.operations))
         torch.ahbm.synchronize()
         for work in (*sends.values(), *pending.values()):
             work.wait()
