@@ -47,7 +47,7 @@ cdef class Source:
 cdef class DmaChannel(Callee):
     cdef public Core core
     cdef public int limit, outstanding
-    cdef public object queue
+    cdef public list queue
     cdef public int64_t _wake
     cdef public bint _progressing, _logs
     cdef public int64_t before_ps, _issued, _done

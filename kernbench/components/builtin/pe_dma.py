@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +54,7 @@ class DmaChannel(Callee):
     def __init__(self, pe: Pe, limit: int) -> None:
         self.core = pe.engine.env.core
         self.limit, self.outstanding = limit, 0
-        self.queue: deque[Source] = deque()
+        self.queue: list[Source] = []
         self._wake = -1
         self._progressing = False
         self._logs = pe.log.operation
@@ -84,7 +83,7 @@ class DmaChannel(Callee):
             if self._logs:
                 self._decide(t, source.next_by())
             if source.issue():
-                self.queue.popleft()
+                self.queue.pop(0)
         self._progressing = False
 
     def _decide(self, t: int, by: Cause) -> None:
@@ -107,6 +106,7 @@ class DmaChannel(Callee):
     def landed(self, arg: Any) -> None:
         txn: Transaction = arg
         source: Source = txn.arg
+        txn.arg = None  # links keep their latest transaction
         by = source.landed(txn)
         if self._logs:
             i = self._done % self.limit

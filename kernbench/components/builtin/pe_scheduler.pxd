@@ -53,7 +53,7 @@ cdef class StageServer:
     cdef public bint live
     cdef public BufferRing leaving
     cdef public TileJob job
-    cdef public object queue
+    cdef public list queue
     cdef public int64_t recent
     cdef public int64_t[::1] spans
     @cython.locals(start=int64_t, end=int64_t, row=int64_t, cause=Cause, other=Cause, log=OpLog)
@@ -74,7 +74,7 @@ cdef class Pipeline:
     cdef public bint _moving, _again
     @cython.locals(moved=cython.bint, held=cython.bint, fetch=StageServer, gemm=StageServer, math=StageServer, store=StageServer)
     cpdef advance(self)
-    @cython.locals(moved=cython.bint, work=Job, ready=int64_t)
+    @cython.locals(moved=cython.bint, work=Job, job=TileJob, ready=int64_t)
     cpdef bint _run(self, StageServer stage) except -1
 
 

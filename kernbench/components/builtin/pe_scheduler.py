@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -129,9 +128,11 @@ class StageServer:
         self.began = self.at = self.free_by = NOTHING
         self.job: TileJob | None = None
         self.leaving: BufferRing | None = None
-        self.queue: deque[Job] = deque()
+        self.queue: list[Job] = []
         self.live, self.recent = live, 0
-        self.spans = np.empty(16 if live else 0, np.int64)
+        self.spans: np.ndarray
+        if live:
+            self.spans = np.empty(16, np.int64)
 
     def step(
         self, ready: int, by: Cause, service: int, command: int, nbytes: int, flops: int, tile: int, first: bool
@@ -245,8 +246,9 @@ class Pipeline:
                 if not stage.leave():
                     break
                 moved = True
-                assert stage.job is not None
-                stage.job.left(stage)
+                job, stage.job = stage.job, None  # which is all that would keep a finished job
+                assert job is not None
+                job.left(stage)
             if not stage.queue:
                 break
             work = stage.queue[0]
@@ -279,7 +281,7 @@ class VectorJob(Job):
         engine: StageServer = stage
         engine.step(ready, Cause(self.ready_by), self.service_ps, self.id, 0, self.command.flops, -1, False)
         engine.done()
-        engine.queue.popleft()
+        engine.queue.pop(0)
         self.finish(engine.end, engine.at.event)
 
 
@@ -359,7 +361,6 @@ class TileJob(Job):
     def _compute(self, stage: StageServer, ready: int) -> None:
         pipeline, ring = self.pe.pipeline, self._source(stage)
         by = ring.first_by()
-        stage.job = self
         if stage.part == GEMM:
             last = self._multiply(stage, ready, by)
         elif stage.part == MATH:
@@ -379,6 +380,8 @@ class TileJob(Job):
                 stage.leaving = pipeline.store_dma
             else:
                 stage.done()
+        if stage.leaving is not None:
+            stage.job = self
         ring.take(stage.start, stage.began)
         if last:
             self._ended(stage, self.n if stage.part == GEMM else self.outputs)
@@ -418,7 +421,7 @@ class TileJob(Job):
         return i == self.n
 
     def _ended(self, stage: StageServer, n: int) -> None:
-        stage.queue.popleft()
+        stage.queue.pop(0)
         if stage.log.operation:
             stage.log.stage(self.id, stage.kind, stage.since, stage.end, stage.busy_ps - stage.before, n)
 
@@ -447,6 +450,7 @@ class TileJob(Job):
             if command.acc is not None:
                 arrays.append(command.acc.array)
             pe.commit(command.out, command.compute(*arrays))
+        self.reads = self.writes = None  # which lead back here
         self.finish(t, whole)
 
     def _window(self, end: int, by: Cause) -> int:
