@@ -7,8 +7,9 @@ import gc
 import pytest
 
 from kernbench._dtypes import int8
+from kernbench.components.builtin.pe_scheduler import TileJob
 from kernbench.errors import OutOfMemoryError
-from tests.components.one_pe import engine_of, launch, pointer, rows, run
+from tests.components.one_pe import engine_of, gemm, launch, pointer, rows, run
 
 MIB = 1 << 20
 TILE = MIB // 2  # elements of f16 in a tile of 1 MiB
@@ -117,3 +118,14 @@ def test_a_result_goes_to_scratch_up_to_64_kib(nbytes, where):
             run(kernel)
     else:
         run(kernel)
+
+
+@pytest.mark.parametrize("log", ["off", "operation", "tile"])
+def test_a_tiled_command_is_released_without_the_cycle_collector(log: str):
+    gc.collect()
+    gc.disable()
+    try:
+        engine = run(gemm(64, 128, 64), log=log)
+        assert not [job for job in gc.get_objects() if isinstance(job, TileJob) and job.pe.engine is engine]
+    finally:
+        gc.enable()
