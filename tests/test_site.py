@@ -103,3 +103,14 @@ def test_charts_of_a_report_can_be_used(site):
     assert all(f'<div id="{name}">' in page for name in charts)
     assert '<script src="../../../vega.js">' in page
     assert (site / "vega.js").stat().st_size > 500_000
+
+
+@pytest.mark.parametrize("theme", ["default", "slate"])
+@pytest.mark.parametrize("address", ["index.html", "notebooks/00_quickstart.html", "docs/api.html", "docs/model.html"])
+def test_text_has_contrast_and_links_in_it_are_seen(site, driver, address, theme):
+    from tests.notebook.browser import Page
+
+    page = Page(driver, "site")
+    page.open((site / address).as_uri())
+    page.run("document.body.setAttribute('data-md-color-scheme', arguments[0])", theme)
+    assert not page.axe(".md-main", "color-contrast", "link-in-text-block")
