@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench._registry import hint
-from kernbench.config._files import read_json
-from kernbench.errors import ArgumentError, ConfigError, MissingModuleError, PointError, quote
+from kernbench.errors import ArgumentError, MissingModuleError, PointError, quote
+from kernbench.points._cache import default_cache
+from kernbench.points._keys import Row, code_version, key_of, only_ours
+from kernbench.serving._attention import attention_row
+from kernbench.serving._models import check_tp, fields_of, kv_blocks
+from kernbench.serving._parts import heads_of, part_row
 from kernbench.serving._requests import check_count
 from kernbench.sweeps._sweep import sweep
 from kernbench.topology.builder import Machine, resolve_topology
@@ -21,38 +24,9 @@ from kernbench.topology.builder import Machine, resolve_topology
 if TYPE_CHECKING:
     import pandas as pd
 
-# Fields of their config.json (Meta, April 2024).
-MODELS = {
-    "llama3-8b": {
-        "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "num_hidden_layers": 32, "vocab_size": 128256,
-    },
-    "llama3-70b": {
-        "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_key_value_heads": 8,
-        "num_hidden_layers": 80, "vocab_size": 128256,
-    },
-}  # fmt: skip
-_FIELDS = tuple(MODELS["llama3-8b"])
-_OTHER = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank")  # of experts, of latent attention
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512)
 CONTEXTS = (128, 512, 2048, 8192)
-
-
-def part_ns(
-    machine: Machine, *, part: str, requests: int, tokens: int, context: int, tp: int, model: Mapping[str, int]
-) -> dict[str, Any]:
-    """Return the time of a part of a step [ns], without short attention in a layer, and its limit: a study."""
-    from kernbench.torch._serving import simulate
-
-    result = simulate(machine, part, model, tp, requests, tokens, context)
-    counted = [x for x in result.launches if part != "layer" or not x.operators[0].startswith("attention")]
-    launches = sum(x.ns for x in result.launches)
-    return {
-        "ns": sum(x.ns for x in counted),
-        "host_ns": max(0.0, round(result.latency_ns - launches, 3)),
-        "nbytes": sum(x.nbytes for x in counted),
-        "limit": result.why()[0].what,
-    }
+_COLUMNS = ("ns", "energy_uj", "nbytes")
 
 
 class SimulatedSteps:
@@ -61,44 +35,37 @@ class SimulatedSteps:
     Attributes
     ----------
     table : DataFrame
-        A row for each simulated part: `part` (layer, attention or head), `requests`, `tokens` of each, `context`, `ns`,
-        `host_ns`, `nbytes` and `limit`.
+        A row for each simulated part: `part` (layer, attention or head), `requests`, `tokens` of each, `context` (of
+        several requests the mean), `ns`, `host_ns`, `limit`, and of one SIP `nbytes` and `energy_uj`.
     """
 
-    def __init__(self, table: pd.DataFrame, layers: int) -> None:
-        self.table, self._layers = table, layers
+    def __init__(self, table: pd.DataFrame, model: Mapping[str, Any], tp: int, machine: Machine) -> None:
+        self.table, self._model, self.tp, self._machine = table, model, tp, machine
+        self._layers: int = model["num_hidden_layers"]
 
     @cached_property
-    def _padded_ns(self) -> dict[str, dict[int, float]]:
-        """Of layer and head: time by captured size."""
-        rows = {part: self.table[self.table["part"] == part] for part in ("layer", "head")}
-        return {part: dict(zip(x["requests"].tolist(), x["ns"].tolist(), strict=True)) for part, x in rows.items()}
-
-    @cached_property
-    def _sizes(self) -> list[int]:
-        return sorted(self._padded_ns["layer"])
+    def _padded(self) -> dict[str, dict[str, np.ndarray]]:
+        """Of layer and head: sizes, and each column by size."""
+        return {part: _sorted(self.table[self.table["part"] == part], "requests") for part in ("layer", "head")}
 
     @cached_property
     def _host_ns(self) -> float:
         return float(self.table["host_ns"].max())
 
     @cached_property
-    def _decode(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """By batch: contexts, and the time of attention."""
-        return self._attention(self.table["tokens"] == 1, "requests")
+    def _attention(self) -> dict[bool, dict[int, dict[str, np.ndarray]]]:
+        """Of chunks, and of batches: by number of tokens or requests, contexts and each column by context."""
+        rows = self.table[self.table["part"] == "attention"]
+        found = {}
+        for chunk, by in ((True, "tokens"), (False, "requests")):
+            own = rows[(rows["tokens"] > 1) == chunk]
+            found[chunk] = {n: _sorted(own[own[by] == n], "context") for n in sorted(set(own[by].tolist()))}
+        return found
 
-    @cached_property
-    def _chunks(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """By tokens of a chunk: contexts with the chunk, and the time of attention."""
-        return self._attention(self.table["tokens"] > 1, "tokens")
-
-    def _attention(self, which: pd.Series[bool], by: str) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        rows = self.table[which & (self.table["part"] == "attention")].sort_values("context")
-        found = {n: rows[rows[by] == n] for n in rows[by].tolist()}
-        return {n: (x["context"].to_numpy(float), x["ns"].to_numpy()) for n, x in found.items()}
-
-    def parts(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> dict[str, float]:
-        """Return the parts of a step's time [ns]; they sum to what a call returns.
+    def parts(
+        self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int], column: str = "ns"
+    ) -> dict[str, float]:
+        """Return the parts of a step; those of its time [ns] sum to what a call returns.
 
         Parameters
         ----------
@@ -106,63 +73,144 @@ class SimulatedSteps:
             Chunks of prompts: tokens, and tokens before them.
         contexts : sequence of int
             Tokens that each decoded token attends to.
+        column : str
+            "ns", or of one SIP "energy_uj" or "nbytes".
         """
         sequences, tokens = len(prefill) + len(contexts), len(contexts) + sum(n for n, _ in prefill)
+        most = max(self._attention[False])
+        batches = [contexts[i : i + most] for i in range(0, len(contexts), most)]
         return {
-            "layers": self._layers * self._padded("layer", tokens),
-            "attention_decode": self._layers * sum(self._batch(each) for each in self._split(contexts)),
-            "attention_prefill": self._layers * sum(self._chunk(n, before) for n, before in prefill),
-            "head": self._padded("head", sequences),
-            "host": self._host_ns,
+            "layers": self._layers * self._of("layer", tokens, column),
+            "attention_decode": self._layers * sum(self._batch(each, column) for each in batches),
+            "attention_prefill": self._layers * sum(self._chunk(n, before, column) for n, before in prefill),
+            "head": self._of("head", sequences, column),
+            "host": self._host_ns if column == "ns" else 0.0,
         }
 
     def __call__(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> float:
         """Return the time of a step [ns]."""
         return sum(self.parts(prefill, contexts).values())
 
-    def _next(self, n: int) -> int:
-        return self._sizes[bisect_left(self._sizes, n)]
+    def energy_uj(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> float:
+        """Return the energy of a step on all SIPs [uJ]: a proxy (docs/model.md, M1.5)."""
+        return self.tp * sum(self.parts(prefill, contexts, "energy_uj").values())
 
-    def _padded(self, part: str, n: int) -> float:
-        """Return the time for `n` tokens, padded to a captured size; more than the largest are several runs."""
-        whole, rest = divmod(n, self._sizes[-1])
-        sizes = [self._sizes[-1]] * whole + [self._next(rest)] * (rest > 0)
-        return sum(self._padded_ns[part][size] for size in sizes)
+    def exact(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> float:
+        """Return the time of a step [ns] with attention simulated for these chunks and contexts, and kept.
 
-    def _split(self, contexts: Sequence[int]) -> list[Sequence[int]]:
-        most = self._sizes[-1]
-        return [contexts[i : i + most] for i in range(0, len(contexts), most)]
+        A call takes some tenths of a second for each new batch; calling the object interpolates instead.
+        """
+        return sum(self.parts(prefill, contexts).values()) + self._layers * self._error_ns(prefill, contexts)
 
-    def _batch(self, contexts: Sequence[int]) -> float:
-        size = self._next(len(contexts))
-        measured, ns = self._decode[size]
-        self._check(max(contexts), measured)
-        missing = size - len(contexts)
-        return float((np.interp(contexts, measured, ns).sum() + missing * ns[0]) / size)
+    def _error_ns(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> float:
+        most = max(self._attention[False])
+        ns = 0.0
+        for i in range(0, len(contexts), most):
+            batch = contexts[i : i + most]
+            ns += self._simulated(1, list(batch)) - self._batch(batch, "ns")
+        return ns + sum(self._simulated(n, [before + n]) - self._chunk(n, before, "ns") for n, before in prefill)
 
-    def _chunk(self, tokens: int, before: int) -> float:
-        sizes = sorted(self._chunks)
-        most, ns = sizes[-1], 0.0
+    def _simulated(self, tokens: int, contexts: list[int]) -> float:
+        machine = self._machine
+        asked: Row = {"tokens": tokens, "contexts": contexts, **heads_of(self._model, self.tp), "log": "off"}
+
+        def row() -> Row:
+            return attention_row(machine, **asked)
+
+        cache = default_cache() if only_ours(machine) else None
+        if cache is None:
+            return float(row()["ns"])
+        version = code_version()
+        key = key_of(__name__, version, machine.hash, asked)
+        return float(cache.rows_of(row, key, study=__name__, machine=machine.hash, version=version)["ns"])
+
+    def why(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> pd.DataFrame:
+        """Return what limits a step: for each of its parts the time [ns], the share, and the limit of the largest.
+
+        The limit is that of the nearest simulated size, from its critical path.
+        """
+        import pandas as pd
+
+        ns = self.parts(prefill, contexts)
+        tokens = len(contexts) + sum(n for n, _ in prefill)
+        longest = max(prefill, key=lambda chunk: chunk[0] * sum(chunk), default=(0, 0))
+        mean = sum(contexts) / len(contexts) if contexts else 0
+        asked = {
+            "layers": ("layer", tokens, 1, 0), "head": ("head", len(prefill) + len(contexts), 1, 0),
+            "attention_decode": ("attention", len(contexts), 1, mean),
+            "attention_prefill": ("attention", 1, longest[0], sum(longest)),
+        }  # fmt: skip
+        rows = []
+        for name, x in ns.items():
+            limit = self._limit(*asked[name]) if name in asked else name
+            rows.append({"part": name, "ns": x, "share": x / sum(ns.values()), "limit": limit})
+        return pd.DataFrame(rows).query("ns > 0").sort_values("ns", ascending=False, ignore_index=True)
+
+    def _limit(self, part: str, requests: int, tokens: int, context: float) -> str:
+        rows = self.table[(self.table["part"] == part) & ((self.table["tokens"] > 1) == (tokens > 1))]
+        far = sum(
+            (np.log(rows[name] + 1) - np.log(value + 1)).abs()
+            for name, value in (("requests", requests), ("tokens", tokens), ("context", context))
+        )
+        return str(rows["limit"].iloc[int(np.argmin(far))])
+
+    def num_blocks(self, block_size: int = 16, memory_utilization: float = 0.9) -> int:
+        """Return how many blocks of the KV cache the memory of the machine holds beside the weights.
+
+        Parameters
+        ----------
+        block_size : int
+            Tokens of a block, as in `Policy`.
+        memory_utilization : float
+            Share of the memory that weights and blocks may take: vLLM's `gpu_memory_utilization`, with its default.
+
+        Raises
+        ------
+        ArgumentError
+            If not even one block fits.
+        """
+        return kv_blocks(self._model, self.tp, self._machine.config, block_size, memory_utilization)
+
+    def _of(self, part: str, n: int, column: str) -> float:
+        """Return a column for `n` tokens, padded to a captured size; more than the largest are several runs."""
+        rows = self._padded[part]
+        sizes, values = rows["requests"], rows[column]
+        whole, rest = divmod(n, int(sizes[-1]))
+        return float(whole * values[-1] + (values[bisect_left(sizes, rest)] if rest else 0))
+
+    def _batch(self, contexts: Sequence[int], column: str) -> float:
+        rows = self._attention[False]
+        sizes = list(rows)
+        own = rows[sizes[bisect_left(sizes, len(contexts))]]
+        return self._at(own, sum(contexts) / len(contexts), max(contexts), column)
+
+    def _chunk(self, tokens: int, before: int, column: str) -> float:
+        rows = self._attention[True]
+        sizes = list(rows)
+        most, found = sizes[-1], 0.0
         while tokens > most:
-            ns += self._at(most, before)
+            found += self._at(rows[most], before + most, before + most, column)
             tokens, before = tokens - most, before + most
-        i = bisect_left(sizes, tokens)
+        i, context = bisect_left(sizes, tokens), before + tokens
         if i == 0 or sizes[i] == tokens:
-            return ns + self._at(sizes[i], before)
+            return found + self._at(rows[sizes[i]], context, context, column)
         share = (tokens - sizes[i - 1]) / (sizes[i] - sizes[i - 1])
-        return ns + (1 - share) * self._at(sizes[i - 1], before) + share * self._at(sizes[i], before)
+        near = [self._at(rows[sizes[j]], context, context, column) for j in (i - 1, i)]
+        return found + (1 - share) * near[0] + share * near[1]
 
-    def _at(self, chunk: int, before: int) -> float:
-        measured, ns = self._chunks[chunk]
-        self._check(before + chunk, measured)
-        return float(np.interp(before + chunk, measured, ns))
-
-    def _check(self, context: int, measured: np.ndarray) -> None:
-        if context > measured[-1]:
+    def _at(self, rows: Mapping[str, np.ndarray], context: float, longest: int, column: str) -> float:
+        most = max(x["context"][-1] for x in self._attention[True].values())
+        if longest > most:
             raise ArgumentError(
-                f"a step has a context of {context} tokens, but the longest simulated is {measured[-1]:.0f}; pass "
+                f"a step has a context of {longest} tokens, but the longest simulated is {most:.0f}; pass "
                 "kb.serving.steps a longer one in contexts=..."
             )
+        return float(np.interp(context, rows["context"], rows[column]))
+
+
+def _sorted(rows: pd.DataFrame, by: str) -> dict[str, np.ndarray]:
+    rows = rows.sort_values(by)
+    return {name: rows[name].to_numpy(float) for name in (by, *_COLUMNS)}
 
 
 def steps(
@@ -181,7 +229,8 @@ def steps(
     Parameters
     ----------
     model : str, Path or mapping
-        "llama3-8b", "llama3-70b", a Hugging Face config.json, or its content. A dense decoder of Llama's kind.
+        "llama3-8b", "llama3-70b", a Hugging Face config.json, or its content. A dense decoder: Llama, Mistral, Qwen2,
+        Qwen3 or Gemma, as its `model_type` says.
     machine : Machine, str, Path or mapping, optional
         As for `kb.load`.
     tp : int
@@ -190,7 +239,8 @@ def steps(
         Captured sizes: a step with fewer tokens or requests is padded to the next, one with more than the largest runs
         a layer several times.
     contexts : sequence of int
-        Contexts at which attention is simulated, in tokens; the last is the longest that a step may have.
+        Contexts at which attention is simulated, in tokens, of batches the mean; the last is the longest that a step
+        may have.
     folder, workers, progress
         As for `kb.sweep`. Finished parts are kept: an interrupted call resumes, a second one simulates nothing.
 
@@ -213,10 +263,13 @@ def steps(
     Notes
     -----
     A step is `layers * (layer + attention) + head + host`: launches of a graph do not overlap. A layer has the
-    collectives of tensor parallelism; the host's time is that of one graph. Attention of a batch is interpolated
-    linearly between contexts, and a batch of unequal contexts takes the mean of its requests, which is an estimate:
-    kernels split each context over the PEs. Prompts attend one after another. The embedding and the collection of
-    logits over SIPs are left out.
+    collectives of tensor parallelism; the host's time is that of one graph. The head is simulated at every second size.
+
+    Keys and values are packed over the PEs, and each PE attends to those that it holds, as FlashInfer balances work (Ye
+    et al., MLSys 2025); requests cut between PEs are merged. A batch is simulated with contexts at the quantiles of a
+    lognormal distribution (sigma 0.8), and interpolated linearly in their mean: `exact` simulates the contexts at hand.
+    Keys of a prompt are spread over all PEs; its chunks are causal behind the tokens before them, and prompts attend
+    one after another. The embedding and the collection of logits over SIPs are left out.
 
     Examples
     --------
@@ -224,35 +277,42 @@ def steps(
     >>> steps = kb.serving.steps("llama3-8b", {"system.sips.count": 8}, tp=8)  # doctest: +SKIP
     >>> steps(prefill=[(256, 0)], contexts=[900] * 64)  # doctest: +SKIP
     """
-    fields = _fields(model)
+    fields = fields_of(model)
     loaded = resolve_topology(machine)
     if not all(map(find_spec, ("torch", "transformers"))):
         raise MissingModuleError("kb.serving.steps needs PyTorch: pip install 'kernbench[torch,frontends]'")
     sizes, contexts = _ascending("sizes", sizes), _ascending("contexts", contexts)
-    _check_tp(fields, tp, loaded)
-    layers = fields.pop("num_hidden_layers")
-    points = [{"part": part, "requests": n, "tokens": 1, "context": 0} for part in ("layer", "head") for n in sizes]
-    points += [{"part": "attention", "requests": n, "tokens": 1, "context": c} for n in sizes for c in contexts]
-    points += [
-        {"part": "attention", "requests": 1, "tokens": n, "context": n + before}
-        for n in _chunk_sizes(sizes, contexts[-1])
-        for before in (0, *(c for c in contexts if c < contexts[-1] - n), contexts[-1] - n)
-    ]
+    check_tp(fields, tp, loaded)
+    one_layer = {name: value for name, value in fields.items() if name != "num_hidden_layers"}
     found = sweep(
-        loaded, part_ns, points=points, parameters={"tp": tp, "model": fields}, folder=folder, workers=workers,
-        progress=progress,
+        loaded, part_row, points=points_of(sizes, contexts), parameters={"tp": tp, "model": one_layer}, folder=folder,
+        workers=workers, progress=progress,
     )  # fmt: skip
     failed = found.table[found.table["status"] != "ok"]
     if len(failed):
         row = failed.iloc[0]
         raise PointError(f"{row['part']} of {row['requests']} requests, context {row['context']}: {row['error']}")
-    columns = ["part", "requests", "tokens", "context", "ns", "host_ns", "nbytes", "limit"]
-    return SimulatedSteps(found.table[columns], layers)
+    columns = ["part", "requests", "tokens", "context", "ns", "host_ns", "limit", "nbytes", "energy_uj"]
+    return SimulatedSteps(found.table[columns], fields, tp, loaded)
+
+
+def points_of(sizes: Sequence[int], contexts: Sequence[int]) -> list[Row]:
+    """Return the parts to simulate for captured sizes and contexts, both ascending."""
+    longest, heads = contexts[-1], sorted({*sizes[::2], sizes[-1]})
+    points = [{"part": "layer", "requests": n, "tokens": 1, "context": 0} for n in sizes]
+    points += [{"part": "head", "requests": n, "tokens": 1, "context": 0} for n in heads]
+    points += [{"part": "attention", "requests": n, "tokens": 1, "context": c} for n in sizes for c in contexts]
+    return points + [
+        {"part": "attention", "requests": 1, "tokens": n, "context": n + before}
+        for n in _chunk_sizes(sizes, longest)
+        for before in sorted({0, *(c for c in contexts if c < longest - n), longest - n})
+    ]
 
 
 def _chunk_sizes(sizes: Sequence[int], longest: int) -> list[int]:
-    """Return every second captured size from 16 tokens on, and the largest, below the longest context."""
-    return sorted(n for n in {*[n for n in sizes if n >= 16][::2], max(2, sizes[-1])} if n < longest) or [2]
+    """Return four sizes from 16 tokens on, the largest among them, below the longest context."""
+    from_16 = [n for n in sizes if 16 <= n < longest]
+    return [from_16[i * (len(from_16) - 1) // 3] for i in range(4)] if len(from_16) > 4 else from_16 or [2]
 
 
 def _ascending(name: str, values: Sequence[int]) -> list[int]:
@@ -261,44 +321,3 @@ def _ascending(name: str, values: Sequence[int]) -> list[int]:
     if not values:
         raise ArgumentError(f"{name} = {quote(values)} must have a number")
     return sorted(set(values))
-
-
-def _fields(model: str | Path | Mapping[str, Any]) -> dict[str, int]:
-    """Return the fields of a model that decide its times."""
-    where = "model"
-    if isinstance(model, str) and model in MODELS:
-        model = MODELS[model]
-    elif isinstance(model, str | Path):
-        path = Path(model)
-        if path.suffix != ".json":
-            raise ArgumentError(f"model = {quote(str(model))} is unknown; {hint(model, MODELS)}; or a config.json")
-        where = str(path)
-        model = read_json(path, "config.json of Hugging Face", "pass another file")
-    if not isinstance(model, Mapping):
-        raise ConfigError(f"{where}: must hold the fields {', '.join(_FIELDS)}")
-    other = [name for name in _OTHER if model.get(name)]
-    if other:
-        raise ArgumentError(
-            f"{where}: {other[0]} = {model[other[0]]}: only dense decoders of Llama's kind are supported"
-        )
-    wrong = [name for name in _FIELDS if type(model.get(name)) is not int or model[name] < 1]
-    if wrong:
-        name = wrong[0]
-        value = quote(model[name]) if name in model else "missing"
-        raise ConfigError(
-            [f"{where}: {name} = {value} must be an integer of at least 1; complete it"],
-            [{"file": where, "key": name, "value": model.get(name), "remedy": "state an integer of at least 1"}],
-        )
-    fields = {name: int(model[name]) for name in _FIELDS}
-    return fields | {"head_dim": int(model.get("head_dim") or fields["hidden_size"] // fields["num_attention_heads"])}
-
-
-def _check_tp(fields: Mapping[str, int], tp: int, machine: Machine) -> None:
-    heads = fields["num_key_value_heads"]
-    check_count("tp", tp)
-    if heads % tp:
-        raise ArgumentError(f"tp = {tp} must divide num_key_value_heads = {heads}")
-    if tp > machine.config.n_sips:
-        raise ArgumentError(
-            f"tp = {tp}: the machine has {machine.config.n_sips} SIPs; load it with system.sips.count={tp} or more"
-        )

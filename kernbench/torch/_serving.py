@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 from warnings import catch_warnings
 
 import torch
 import transformers as hf
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.functional import scaled_dot_product_attention
 from transformers.initialization import no_init_weights
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
 from kernbench.runtime_api.context import session
 from kernbench.topology.builder import Machine
@@ -20,7 +19,18 @@ from kernbench.torch._device import ModelDevice, collector_paused
 from kernbench.torch._models import _PLAN, _half
 
 _SHORT = 16  # tokens of context, where attention does not matter
-Sizes = Mapping[str, int]  # the fields of a model's config.json
+Sizes = Mapping[str, Any]  # the fields of a model's config.json
+
+
+def _config(sizes: Sizes) -> Any:
+    fields = {name: value for name, value in sizes.items() if name != "model_type"}
+    return hf.AutoConfig.for_model(sizes["model_type"], **fields, attn_implementation="sdpa")
+
+
+def _class(sizes: Sizes, name: str) -> Any:
+    """Return a class of the model's module in transformers; the family is the beginning of its name."""
+    module = import_module(f"transformers.models.{sizes['model_type']}.modeling_{sizes['model_type']}")
+    return getattr(module, sizes["model_type"].capitalize() + name)
 
 
 class _Layer(torch.nn.Module):
@@ -28,8 +38,8 @@ class _Layer(torch.nn.Module):
 
     def __init__(self, sizes: Sizes, tp: int, tokens: int) -> None:
         super().__init__()
-        config = hf.LlamaConfig(**sizes, attn_implementation="sdpa")
-        self.layer, self.rotary = LlamaDecoderLayer(config, 0), LlamaRotaryEmbedding(config)
+        config = _config(sizes)
+        self.layer, self.rotary = _class(sizes, "DecoderLayer")(config, 0), _class(sizes, "RotaryEmbedding")(config)
         shape = (tokens, sizes["num_key_value_heads"] // tp, _SHORT, sizes["head_dim"])
         self.keys, self.values = (torch.nn.Buffer(torch.empty(shape)) for _ in "kv")
 
@@ -44,31 +54,12 @@ class _Layer(torch.nn.Module):
         return self.keys, self.values
 
 
-class _Attention(torch.nn.Module):
-    """Attention of `tokens` of each of some requests, the last of `context`."""
-
-    def __init__(self, sizes: Sizes, tp: int, requests: int, tokens: int, context: int) -> None:
-        super().__init__()
-        self.shape = (requests, tokens, sizes["num_attention_heads"] // tp, sizes["head_dim"])
-        self.context = context
-        kept = (requests, sizes["num_key_value_heads"] // tp, context, sizes["head_dim"])
-        self.keys, self.values = (torch.nn.Buffer(torch.empty(kept)) for _ in "kv")
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q = x.view(self.shape).transpose(1, 2)
-        _, tokens, _, _ = self.shape
-        if tokens == 1:
-            return scaled_dot_product_attention(q, self.keys, self.values, enable_gqa=True)
-        seen = torch.tril(torch.ones(tokens, self.context, dtype=torch.bool), diagonal=self.context - tokens)
-        return scaled_dot_product_attention(q, self.keys, self.values, attn_mask=seen, enable_gqa=True)
-
-
 class _Head(torch.nn.Module):
     """The last norm, and the logits of the next token of each request."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.norm = LlamaRMSNorm(sizes["hidden_size"])
+        self.norm = _class(sizes, "RMSNorm")(sizes["hidden_size"])
         self.lm_head = torch.nn.Linear(sizes["hidden_size"], sizes["vocab_size"], bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -76,22 +67,17 @@ class _Head(torch.nn.Module):
         return found
 
 
-def simulate(machine: Machine, part: str, sizes: Sizes, tp: int, requests: int, tokens: int, context: int) -> Any:
-    """Return the result of a part of a step on one of `tp` SIPs, as one graph of launches."""
-    hidden, heads = sizes["hidden_size"], sizes["num_attention_heads"] // tp * sizes["head_dim"]
-    make: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], Mapping[str, str]]] = {
-        "layer": (lambda: _Layer(sizes, tp, requests), (requests, 1, hidden), _PLAN),
-        "attention": (lambda: _Attention(sizes, tp, requests, tokens, context), (requests, tokens, heads), {}),
-        "head": (lambda: _Head(sizes), (requests, hidden), {"lm_head": "columns"}),
-    }
-    module, shape, plan = make[part]
-    sips = tp if plan else 1
+def simulate(machine: Machine, part: str, sizes: Sizes, tp: int, requests: int) -> Any:
+    """Return the result of a layer or the head for a token of each request on one of `tp` SIPs, as one graph."""
+    hidden = sizes["hidden_size"]
     torch.compiler.reset()  # rows must not depend on earlier compilations
     with FakeTensorMode(), no_init_weights(), _half():
-        model, x = module().eval(), torch.empty(*shape)
-    device = ModelDevice(machine, data=False, tp=sips, fuse=True)
+        model = (_Layer(sizes, tp, requests) if part == "layer" else _Head(sizes)).eval()
+        x = torch.empty(*((requests, 1, hidden) if part == "layer" else (requests, hidden)))
+    plan = _PLAN if part == "layer" else {"lm_head": "columns"}
+    device = ModelDevice(machine, data=False, tp=tp, fuse=True)
     with catch_warnings(action="ignore"):  # torch warns about copies of parameters without values
-        call = CompiledModel(model, device, plan if sips > 1 else {})
+        call = CompiledModel(model, device, plan if tp > 1 else {})
     device.close()
     with collector_paused():
         with session(machine) as ours:

@@ -1,0 +1,114 @@
+"""Sizes of decoder models: shipped names, and the fields of a config.json of Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernbench._registry import hint
+from kernbench.config import MachineConfig
+from kernbench.config._files import read_json
+from kernbench.errors import ArgumentError, ConfigError, quote
+from kernbench.serving._requests import check_count
+from kernbench.topology.builder import Machine
+from kernbench.tp.llama import LlamaConfig
+
+
+def _llama3(layers: int, sizes: LlamaConfig) -> dict[str, Any]:
+    return {
+        "model_type": "llama", "hidden_size": sizes.hidden, "intermediate_size": sizes.ffn,
+        "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.kv_heads, "head_dim": sizes.head_dim,
+        "num_hidden_layers": layers, "vocab_size": 128256,
+    }  # fmt: skip
+
+
+# Fields of their config.json (Meta, April 2024).
+MODELS = {
+    "llama3-8b": _llama3(32, LlamaConfig(hidden=4096, ffn=14336, heads=32)),
+    "llama3-70b": _llama3(80, LlamaConfig()),
+}
+FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma": "Gemma"}
+_COUNTS = (
+    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "vocab_size",
+)  # fmt: skip
+# Fields of experts, and of latent attention.
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank")
+_BYTES = 2  # of an element: f16
+
+
+def fields_of(model: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a model that decide its times."""
+    where = "model"
+    if isinstance(model, str) and model in MODELS:
+        model = MODELS[model]
+    elif isinstance(model, str | Path):
+        path = Path(model)
+        if path.suffix != ".json":
+            raise ArgumentError(f"model = {quote(str(model))} is unknown; {hint(model, MODELS)}; or a config.json")
+        where = str(path)
+        model = read_json(path, "config.json of Hugging Face", "pass another file")
+    if not isinstance(model, Mapping):
+        raise ConfigError(f"{where}: must hold the fields {', '.join(_COUNTS)}")
+    other = [name for name in _EXPERTS if model.get(name)]
+    if other:
+        raise ArgumentError(
+            f"{where}: {other[0]} = {model[other[0]]}: models with experts or latent attention (Mixtral, DeepSeek) are "
+            f"not supported yet; pass a dense one: {', '.join(FAMILIES.values())}"
+        )
+    family = model.get("model_type", "llama")
+    if family not in FAMILIES:
+        raise ArgumentError(f"{where}: model_type = {quote(family)} is not supported; {hint(str(family), FAMILIES)}")
+    # As transformers reads it: without grouped heads, each query head has its own keys and values.
+    model = {"num_key_value_heads": model.get("num_attention_heads"), **model}
+    wrong = [name for name in _COUNTS if type(model.get(name)) is not int or model[name] < 1]
+    if wrong:
+        name = wrong[0]
+        value = quote(model[name]) if model.get(name) is not None else "missing"
+        raise ConfigError(
+            [f"{where}: {name} = {value} must be an integer of at least 1; complete it"],
+            [{"file": where, "key": name, "value": model.get(name), "remedy": "state an integer of at least 1"}],
+        )
+    fields = {"model_type": family} | {name: int(model[name]) for name in _COUNTS}
+    return fields | {"head_dim": int(model.get("head_dim") or fields["hidden_size"] // fields["num_attention_heads"])}
+
+
+def check_tp(fields: Mapping[str, Any], tp: int, machine: Machine) -> None:
+    check_count("tp", tp)
+    for name in ("num_key_value_heads", "intermediate_size"):
+        if fields[name] % tp:
+            raise ArgumentError(f"tp = {tp} must divide {name} = {fields[name]}")
+    if tp > machine.config.n_sips:
+        raise ArgumentError(
+            f"tp = {tp}: the machine has {machine.config.n_sips} SIPs; load it with system.sips.count={tp} or more"
+        )
+
+
+def kv_bytes(fields: Mapping[str, Any], tp: int) -> int:
+    """Bytes of keys and values of a token on one SIP."""
+    heads = fields["num_key_value_heads"] // tp
+    return int(2 * _BYTES * heads * fields["head_dim"] * fields["num_hidden_layers"])
+
+
+def weight_bytes(fields: Mapping[str, Any], tp: int) -> int:
+    """Bytes of weights on one SIP: layers, head, and an embedding of its own."""
+    hidden, d = fields["hidden_size"], fields["head_dim"]
+    heads = 2 * fields["num_attention_heads"] + 2 * fields["num_key_value_heads"]
+    layer = hidden * (heads * d + 3 * fields["intermediate_size"])
+    return int(_BYTES * (fields["num_hidden_layers"] * layer + 2 * fields["vocab_size"] * hidden) // tp)
+
+
+def kv_blocks(fields: Mapping[str, Any], tp: int, config: MachineConfig, block_size: int, share: float) -> int:
+    """Blocks of `block_size` tokens that fit into `share` of a SIP's memory beside the weights."""
+    check_count("block_size", block_size)
+    if not 0 < share <= 1:
+        raise ArgumentError(f"memory_utilization = {quote(share)} must be a share above 0, and at most 1")
+    room = config.cube.hbm.slice_bytes(config.pes_per_cube) * config.pes_per_sip * share
+    weights = weight_bytes(fields, tp)
+    found = int((room - weights) // (kv_bytes(fields, tp) * block_size))
+    if found < 1:
+        raise ArgumentError(
+            f"{weights / 1e9:.1f} GB of weights on a SIP leave no room for a block of keys and values in "
+            f"{room / 1e9:.1f} GB of its memory; use a larger tp"
+        )
+    return found

@@ -1,0 +1,70 @@
+"""A part of a step, simulated: a layer, attention or the head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import exp
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from kernbench.analysis._records import Records
+from kernbench.points._keys import Row
+from kernbench.serving._attention import attention_row, limits
+from kernbench.sweeps._energy_area import counters
+from kernbench.topology.builder import Machine
+
+_SPREAD = 0.8  # of the lognormal contexts of a batch (chosen: equal ones would end where PEs' memories do)
+
+
+def part_row(
+    machine: Machine, *, part: str, requests: int, tokens: int, context: int, tp: int, model: Mapping[str, Any]
+) -> Row:
+    """Return the time of a part of a step [ns], a layer without its attention, its limit, and its counters: a study.
+
+    Bytes and counters are those of one SIP. Of several requests with one token, `context` is the mean.
+    """
+    if part == "attention":
+        contexts = spread(requests, context) if tokens == 1 else [context]
+        return attention_row(machine, tokens=tokens, contexts=contexts, **heads_of(model, tp))
+    from kernbench.torch._serving import simulate
+
+    result = simulate(machine, part, model, tp, requests)
+    counted = [x for x in result.launches if part != "layer" or not x.operators[0].startswith("attention")]
+    launches = sum(x.ns for x in result.launches)
+    return _counters(machine, result.records) | {
+        "ns": sum(x.ns for x in counted),
+        "host_ns": max(0.0, round(result.latency_ns - launches, 3)),
+        "nbytes": sum(x.nbytes for x in counted),
+        **limits(result.why()),
+    }
+
+
+def heads_of(model: Mapping[str, Any], tp: int) -> dict[str, Any]:
+    """Return the sizes of attention on one SIP."""
+    heads, kv_heads = (model[f"num_{kind}_heads"] // tp for kind in ("attention", "key_value"))
+    return {"heads": heads, "kv_heads": kv_heads, "head_dim": model["head_dim"]}
+
+
+def _counters(machine: Machine, records: Records) -> Row:
+    """Return the counters of the first SIP: of the others, only collectives are simulated."""
+    links, own = records.links, "sip0."
+    kept = [i for i, name in enumerate(links.names) if name.startswith(own)]
+    links = replace(links, names=tuple(links.names[i] for i in kept), nbytes=links.nbytes[kept])
+    busy = {name: ps for name, ps in records.busy_by_component().items() if name.startswith(own)}
+    return counters(machine.config, links, busy)
+
+
+def spread(requests: int, mean: int) -> list[int]:
+    """Return contexts of a batch in a fixed order, at the quantiles of a lognormal distribution, with a mean.
+
+    >>> spread(1, 1000), spread(4, 1000)
+    ([1000], [725, 375, 2100, 800])
+    """
+    at = [NormalDist().inv_cdf((i + 0.5) / requests) for i in range(requests)]
+    drawn = np.array([exp(_SPREAD * x) for x in at])[np.random.default_rng(0).permutation(requests)]
+    found = np.maximum(1, np.floor(drawn * mean / drawn.mean())).astype(int)
+    found[np.argmax(found)] += max(0, requests * mean - int(found.sum()))
+    return [int(n) for n in found]
