@@ -31,7 +31,6 @@ _FOLLOWED = (
     _STUDIES,
     "kernbench.sweeps._measure",
     "kernbench.sweeps._energy_area",
-    "kernbench.serving.",
     "kernbench.torch.",
     "kernbench.triton.",
 )

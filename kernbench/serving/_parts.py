@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp
 from statistics import NormalDist
@@ -68,3 +68,22 @@ def spread(requests: int, mean: int) -> list[int]:
     found = np.maximum(1, np.floor(drawn * mean / drawn.mean())).astype(int)
     found[np.argmax(found)] += max(0, requests * mean - int(found.sum()))
     return [int(n) for n in found]
+
+
+def points_of(sizes: Sequence[int], contexts: Sequence[int]) -> list[Row]:
+    """Return the parts to simulate for captured sizes and contexts, both ascending."""
+    longest, heads = contexts[-1], sorted({*sizes[::2], sizes[-1]})
+    points = [{"part": "layer", "requests": n, "tokens": 1, "context": 0} for n in sizes]
+    points += [{"part": "head", "requests": n, "tokens": 1, "context": 0} for n in heads]
+    points += [{"part": "attention", "requests": n, "tokens": 1, "context": c} for n in sizes for c in contexts]
+    return points + [
+        {"part": "attention", "requests": 1, "tokens": n, "context": n + before}
+        for n in _chunk_sizes(sizes, longest)
+        for before in sorted({0, *(c for c in contexts if c < longest - n), longest - n})
+    ]
+
+
+def _chunk_sizes(sizes: Sequence[int], longest: int) -> list[int]:
+    """Return four sizes from 16 tokens on, the largest among them, below the longest context."""
+    from_16 = [n for n in sizes if 16 <= n < longest]
+    return [from_16[i * (len(from_16) - 1) // 3] for i in range(4)] if len(from_16) > 4 else from_16 or [2]

@@ -16,7 +16,7 @@ from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, code_version, key_of, only_ours
 from kernbench.serving._attention import attention_row
 from kernbench.serving._models import check_tp, fields_of, kv_blocks
-from kernbench.serving._parts import heads_of, part_row
+from kernbench.serving._parts import heads_of, part_row, points_of
 from kernbench.serving._requests import check_count
 from kernbench.sweeps._sweep import sweep
 from kernbench.topology.builder import Machine, resolve_topology
@@ -294,25 +294,6 @@ def steps(
         raise PointError(f"{row['part']} of {row['requests']} requests, context {row['context']}: {row['error']}")
     columns = ["part", "requests", "tokens", "context", "ns", "host_ns", "limit", "nbytes", "energy_uj"]
     return SimulatedSteps(found.table[columns], fields, tp, loaded)
-
-
-def points_of(sizes: Sequence[int], contexts: Sequence[int]) -> list[Row]:
-    """Return the parts to simulate for captured sizes and contexts, both ascending."""
-    longest, heads = contexts[-1], sorted({*sizes[::2], sizes[-1]})
-    points = [{"part": "layer", "requests": n, "tokens": 1, "context": 0} for n in sizes]
-    points += [{"part": "head", "requests": n, "tokens": 1, "context": 0} for n in heads]
-    points += [{"part": "attention", "requests": n, "tokens": 1, "context": c} for n in sizes for c in contexts]
-    return points + [
-        {"part": "attention", "requests": 1, "tokens": n, "context": n + before}
-        for n in _chunk_sizes(sizes, longest)
-        for before in sorted({0, *(c for c in contexts if c < longest - n), longest - n})
-    ]
-
-
-def _chunk_sizes(sizes: Sequence[int], longest: int) -> list[int]:
-    """Return four sizes from 16 tokens on, the largest among them, below the longest context."""
-    from_16 = [n for n in sizes if 16 <= n < longest]
-    return [from_16[i * (len(from_16) - 1) // 3] for i in range(4)] if len(from_16) > 4 else from_16 or [2]
 
 
 def _ascending(name: str, values: Sequence[int]) -> list[int]:
