@@ -52,7 +52,7 @@ def attention_row(
     with session(machine, log=log) as torch:
         steps, tensors = attend(torch, tokens, contexts, heads, kv_heads, head_dim)
         with torch._host.capture(0) as graph:
-            _launch(torch, steps, tensors)
+            launch_all(torch, steps, tensors)
         graph.replay()
     result = torch.result
     launched = result.launches
@@ -73,7 +73,7 @@ def limits(found: Why) -> Row:
     return {"limit": found[0].what, "path": dict(path)}
 
 
-def _launch(torch: RuntimeContext, steps: Sequence[KernelLaunch], tensors: Mapping[str, DeviceTensor]) -> None:
+def launch_all(torch: RuntimeContext, steps: Sequence[KernelLaunch], tensors: Mapping[str, DeviceTensor]) -> None:
     for step in steps:
         own = [tensors[name] for name in step.tensors]
         args = (*(x.pointer for x in own), *step.sizes)

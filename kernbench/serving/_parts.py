@@ -16,6 +16,8 @@ from kernbench.serving._attention import attention_row, limits
 from kernbench.sweeps._energy_area import counters
 from kernbench.topology.builder import Machine
 
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512)
+CONTEXTS = (128, 512, 2048, 8192)
 _SPREAD = 0.8  # of the lognormal contexts of a batch (chosen: equal ones would end where PEs' memories do)
 
 
@@ -78,12 +80,12 @@ def points_of(sizes: Sequence[int], contexts: Sequence[int]) -> list[Row]:
     points += [{"part": "attention", "requests": n, "tokens": 1, "context": c} for n in sizes for c in contexts]
     return points + [
         {"part": "attention", "requests": 1, "tokens": n, "context": n + before}
-        for n in _chunk_sizes(sizes, longest)
+        for n in chunk_sizes(sizes, longest)
         for before in sorted({0, *(c for c in contexts if c < longest - n), longest - n})
     ]
 
 
-def _chunk_sizes(sizes: Sequence[int], longest: int) -> list[int]:
+def chunk_sizes(sizes: Sequence[int], longest: int) -> list[int]:
     """Return four sizes from 16 tokens on, the largest among them, below the longest context."""
     from_16 = [n for n in sizes if 16 <= n < longest]
     return [from_16[i * (len(from_16) - 1) // 3] for i in range(4)] if len(from_16) > 4 else from_16 or [2]

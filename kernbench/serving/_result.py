@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernbench._registry import hint
 from kernbench.config._files import write_text
 from kernbench.errors import ArgumentError, quote
+from kernbench.viz import _palette as palette
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _PS, _PS_MS = 10**12, 10**9
 LIMITS = ("ttft_ms", "tpot_ms", "e2el_ms")
+_PHASES = {"waiting": palette.GREY, "prefill": palette.VERMILION, "decode": palette.BLUE}
 STEP_COLUMNS = (
     "replica", "start_s", "end_s", "prefill_tokens", "decode_tokens", "running", "waiting", "used_blocks",
 )  # fmt: skip
@@ -50,7 +53,7 @@ class ServingResult:
         `queue_ms` is from arrival to when the first step with the request is scheduled, `ttft_ms` (time to first token)
         from arrival to the first token, `tpot_ms` (time per output token) the mean time between tokens, 0 if there is
         only one, and `e2el_ms` (end-to-end latency) from arrival to the last token. `cached_tokens` of the prompt were
-        found in the prefix cache.
+        found in the prefix cache. `transfer_ms` is how long the keys and values were on the way to another replica.
         """
         import pandas as pd
 
@@ -68,6 +71,7 @@ class ServingResult:
                 "tpot_ms": (last - first) / np.maximum(outputs - 1, 1) / _PS_MS,
                 "e2el_ms": (last - arrival) / _PS_MS,
                 "cached_tokens": [r.cached for r in queue],
+                "transfer_ms": np.array([r.transfer for r in queue]) / _PS_MS,
                 "preemptions": [r.preemptions for r in queue],
                 "replica": [r.replica for r in queue],
             }
@@ -96,7 +100,7 @@ class ServingResult:
             steps = each.step_rows
             rows.append(
                 {
-                    "requests": sum(r.replica == number for r in self._queue),
+                    "requests": each.submitted,
                     "steps": len(steps),
                     "tokens": sum(prefill + decode for _, _, _, prefill, decode, *_ in steps),
                     "preemptions": sum(r.preemptions for r in self._queue if r.replica == number),
@@ -223,7 +227,10 @@ class ServingResult:
         Returns
         -------
         DataFrame
-            `request_rate`, and the `metrics` of each run; rows in the order of `rates`.
+            `request_rate`, and the `metrics` of each run; rows in the order of `rates`. Also what users and owners
+            compare: `tokens_per_s_per_user`, the inverse of the mean TPOT, `tokens_per_s_per_sip`, output tokens per
+            second and SIP (of other step times than `kb.serving.steps`: per replica), and with the energy of steps
+            `energy_per_token_uj`, per output token.
 
         Raises
         ------
@@ -241,7 +248,7 @@ class ServingResult:
                 "curve: all requests arrive at once, so that they have no rate; give them times of arrival"
             )
         rate_here = (len(arrivals) - 1) / span
-        steps, policy, replicas = self._arguments
+        steps, policy, how = self._arguments
         rows = []
         for rate in rates:
             if not 0 < rate < math.inf:
@@ -249,10 +256,35 @@ class ServingResult:
                     f"curve: rate = {quote(rate)} must be a finite number of requests per second above 0"
                 )
             scaled = self.requests.assign(arrival_s=(arrivals - arrivals.min()) * (rate_here / rate))
-            found = run(scaled, steps, policy, replicas=replicas).to_dict(**limits)
+            result = run(scaled, steps, policy, **how)
+            found = result.to_dict(**limits)
             row = {name: value for name, value in found.items() if not isinstance(value, list) and value is not None}
-            rows.append({"request_rate": rate, **row})
+            rows.append({"request_rate": rate, **row, **result._per_token(found)})
         return pd.DataFrame(rows)
+
+    def _per_token(self, found: Mapping[str, Any]) -> dict[str, float]:
+        sips = len(self._replicas) * getattr(self._arguments[0], "tp", 1)
+        energy = sum(each.energy_uj for each in self._replicas)
+        tpot = found["mean_tpot_ms"]
+        return {
+            "tokens_per_s_per_user": 1000 / tpot if tpot else math.inf,
+            "tokens_per_s_per_sip": found["output_throughput"] / sips,
+        } | ({"energy_per_token_uj": energy / found["total_output_tokens"]} if energy else {})
+
+    @cached_property
+    def timeline(self) -> pd.DataFrame:
+        """A row for each phase of each request: `request`, `replica`, `phase`, `start_s` and `end_s`.
+
+        A request waits until its first step is scheduled, is in prefill until its first token, then in decode.
+        """
+        import pandas as pd
+
+        rows = []
+        for r in self._queue:
+            times = (r.arrival, r.scheduled, r.times[0], r.times[-1])
+            for phase, start, end in zip(("waiting", "prefill", "decode"), times, times[1:], strict=False):
+                rows.append((r.index, r.replica, phase, start / _PS, end / _PS))
+        return pd.DataFrame(rows, columns=["request", "replica", "phase", "start_s", "end_s"])
 
     def __repr__(self) -> str:
         found = self.metrics
@@ -266,19 +298,32 @@ class ServingResult:
             lines.append(f"{name:6}" + "".join(f"{value:>11,.2f}" for value in values))
         return "\n".join(lines)
 
-    def plot(self, ax: Axes) -> None:
-        """Fill axes of matplotlib with running and waiting requests over time.
+    def plot(self, ax: Axes, kind: str = "load") -> None:
+        """Fill axes of matplotlib with running and waiting requests over time, or with each request's phases.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes
             Axes of your own figure.
+        kind : str
+            "load", or "requests": a line for each request, from top to bottom.
+
+        Raises
+        ------
+        ArgumentError
+            If the kind is unknown.
         """
-        times = self.steps["start_s"]
-        for name in ("running", "waiting"):
-            ax.step(times, self.steps[name], where="post", label=name)
+        if kind not in ("load", "requests"):
+            raise ArgumentError(f"plot: kind = {quote(kind)} is unknown; {hint(kind, ('load', 'requests'))}")
+        if kind == "load":
+            for name in ("running", "waiting"):
+                ax.step(self.steps["start_s"], self.steps[name], where="post", label=name)
+        else:
+            for phase, own in self.timeline.groupby("phase", sort=False):
+                ax.hlines(own["request"], own["start_s"], own["end_s"], _PHASES[str(phase)], label=str(phase))
+            ax.invert_yaxis()
         ax.set_xlabel("time [s]")
-        ax.set_ylabel("requests")
+        ax.set_ylabel("requests" if kind == "load" else "request")
         ax.legend()
 
 

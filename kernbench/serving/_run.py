@@ -24,12 +24,19 @@ _PS = 10**12  # in a second
 class Replica:
     """An engine: it schedules, starts and ends steps, one after another."""
 
-    def __init__(self, env: simpy.Environment, number: int, steps: Steps, policy: Policy) -> None:
+    def __init__(
+        self, env: simpy.Environment, number: int, steps: Steps, policy: Policy,
+        hand_over: Callable[[Replica, Request], None] | None = None,
+    ) -> None:  # fmt: skip
         self._env, self._number, self._steps, self._policy = env, number, steps, policy
-        self.scheduler = Scheduler(policy)
+        self._hand_over = hand_over  # what takes requests after their first token
+        self.scheduler = Scheduler(policy, hand_over is not None)
+        self.submitted = 0
+        self.link_free = 0  # when the link on which it sends keys and values is
         self.step_rows: list[tuple[int, ...]] = []
         self.requests = 0  # waiting or running here
         self.requests_ps = 0  # their integral over time
+        self.energy_uj = 0.0  # of all steps, if their table knows it
         self._noted = 0
         self._arrival: simpy.Event | None = None
         env.process(self._serve())
@@ -37,8 +44,17 @@ class Replica:
     def submit(self, request: Request) -> None:
         self._note()
         self.requests += 1
+        self.submitted += 1
         request.replica = self._number
         self.scheduler.waiting.append(request)
+        self._wake()
+
+    def release(self, request: Request) -> None:
+        """Free the blocks of a request that was handed over."""
+        self.scheduler.release(request)
+        self._wake()
+
+    def _wake(self) -> None:
         if self._arrival is not None:
             self._arrival.succeed()
             self._arrival = None
@@ -81,7 +97,11 @@ class Replica:
             if end > env.now:
                 yield env.timeout(end - env.now)
             self._note()
-            self.requests -= len(scheduler.update(batch, self._now))
+            ended = scheduler.update(batch, self._now)
+            self.requests -= len(ended)
+            for request in ended:
+                if self._hand_over is not None and request.made < request.output:
+                    self._hand_over(self, request)
 
     def _time(self, batch: Batch) -> int:
         ns = self._steps(prefill=batch.prefill, contexts=batch.contexts)
@@ -90,6 +110,8 @@ class Replica:
                 f"steps(prefill={quote(batch.prefill)}, contexts={quote(batch.contexts)}) returned {quote(ns)}; a step "
                 "takes a finite time above 0, in ns"
             )
+        if (energy := getattr(self._steps, "energy_uj", None)) is not None:
+            self.energy_uj += energy(batch.prefill, batch.contexts)
         return max(1, round(ns * 1000))
 
     def _record(self, batch: Batch, start: int, end: int) -> None:
@@ -102,7 +124,15 @@ class Replica:
         )
 
 
-def run(requests: pd.DataFrame, steps: Steps, policy: Policy | None = None, *, replicas: int = 1) -> ServingResult:
+def run(
+    requests: pd.DataFrame,
+    steps: Steps,
+    policy: Policy | None = None,
+    *,
+    replicas: int = 1,
+    prefill_replicas: int = 0,
+    kv_transfer_ns: Callable[[int], float] | None = None,
+) -> ServingResult:
     """Serve requests on replicas of an engine, and measure each.
 
     Parameters
@@ -118,6 +148,11 @@ def run(requests: pd.DataFrame, steps: Steps, policy: Policy | None = None, *, r
         How an engine schedules; by default `kb.serving.Policy()`.
     replicas : int
         Equal engines. A request goes to the one with the least load (running requests, plus four for each that waits).
+    prefill_replicas : int
+        Further engines, which compute prompts up to the first token; the `replicas` then continue (disaggregation).
+    kv_transfer_ns : callable, optional
+        Time to send the keys and values of a number of tokens [ns]; by default `steps.kv_transfer_ns`. An engine sends
+        those of one request after another, and holds their blocks meanwhile.
 
     Returns
     -------
@@ -132,7 +167,7 @@ def run(requests: pd.DataFrame, steps: Steps, policy: Policy | None = None, *, r
     Notes
     -----
     All outputs have exactly `output_len` tokens. Not modelled: tokenization and the network between client and server,
-    speculative decoding, priorities, and the transfer of KV blocks between memories.
+    speculative decoding, and priorities. A transfer is sent alone: steps do not slow it down.
 
     Examples
     --------
@@ -144,14 +179,49 @@ def run(requests: pd.DataFrame, steps: Steps, policy: Policy | None = None, *, r
     """
     policy = policy or Policy()
     check_count("replicas", replicas)
+    if prefill_replicas:
+        check_count("prefill_replicas", prefill_replicas)
+        kv_transfer_ns = kv_transfer_ns or getattr(steps, "kv_transfer_ns", None)
+        if kv_transfer_ns is None:
+            raise ArgumentError(
+                f"prefill_replicas = {prefill_replicas} needs kv_transfer_ns, the time to send keys and values of a number "
+                "of tokens [ns]: pass it, or steps of kb.serving.steps"
+            )
     requests = checked(requests)
     queue = _requests(requests)
     _check_policy(queue, policy)
     env = simpy.Environment()
-    engines = [Replica(env, number, steps, policy) for number in range(replicas)]
-    env.process(_arrive(env, queue, engines))
+
+    def hand_over(sender: Replica, request: Request) -> None:
+        assert kv_transfer_ns is not None
+        ns = kv_transfer_ns(request.computed)
+        if not 0 <= ns < math.inf:
+            raise ArgumentError(f"kv_transfer_ns({request.computed}) returned {quote(ns)}; it must be a time from 0")
+        begin = int(env.now)
+        sender.link_free = end = max(begin, sender.link_free) + round(ns * 1000)
+        request.transfer = end - begin
+        env.process(_deliver(env, end, sender, request, decoding))
+
+    senders = [Replica(env, number, steps, policy, hand_over) for number in range(prefill_replicas)]
+    decoding = [Replica(env, prefill_replicas + number, steps, policy) for number in range(replicas)]
+    env.process(_arrive(env, queue, senders or decoding))
     env.run()
-    return ServingResult(requests, queue, engines, (steps, policy, replicas))
+    arguments = steps, policy, {
+        "replicas": replicas, "prefill_replicas": prefill_replicas, "kv_transfer_ns": kv_transfer_ns,
+    }  # fmt: skip
+    return ServingResult(requests, queue, [*senders, *decoding], arguments)
+
+
+def _deliver(
+    env: simpy.Environment, end: int, sender: Replica, request: Request, engines: Sequence[Replica]
+) -> Generator[simpy.Event, Any, Any]:
+    yield env.timeout(end - env.now)
+    sender.release(request)
+    _least_loaded(engines).submit(request)
+
+
+def _least_loaded(engines: Sequence[Replica]) -> Replica:
+    return min(engines, key=lambda each: each.load)
 
 
 def _requests(table: pd.DataFrame) -> list[Request]:
@@ -186,4 +256,4 @@ def _arrive(
     for request in sorted(queue, key=lambda each: each.arrival):
         if request.arrival > env.now:
             yield env.timeout(request.arrival - env.now)
-        min(engines, key=lambda each: each.load).submit(request)
+        _least_loaded(engines).submit(request)

@@ -80,7 +80,7 @@ class Request:
 
     __slots__ = (
         "arrival", "blocks", "cached", "computed", "hashes", "held", "index", "made", "output", "pending",
-        "preemptions", "prompt", "replica", "room", "scheduled", "stored", "times",
+        "preemptions", "prompt", "replica", "room", "scheduled", "stored", "times", "transfer",
     )  # fmt: skip
 
     def __init__(self, index: int, arrival: int, prompt: int, output: int, hashes: Sequence[int]) -> None:
@@ -92,6 +92,7 @@ class Request:
         self.blocks, self.stored = 0, 0
         self.held: list[int] = []
         self.cached, self.preemptions, self.replica = 0, 0, 0
+        self.transfer = 0  # of its keys and values, with the time that it waits for others
         self.scheduled = -1
         self.times: list[int] = []  # of its tokens
 
@@ -112,10 +113,13 @@ class Batch:
 
 
 class Scheduler:
-    """Queues of one replica, and its blocks."""
+    """Queues of one replica, and its blocks; with `prefill_only`, requests leave it after their first token.
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    Their blocks are then free when they are released.
+    """
+
+    def __init__(self, policy: Policy, prefill_only: bool = False) -> None:
+        self.policy, self._most = policy, 1 if prefill_only else math.inf
         blocks = math.inf if policy.num_blocks is None else policy.num_blocks
         self.pool = (PrefixCache if policy.enable_prefix_caching else BlockPool)(blocks, policy.block_size)
         self.waiting: deque[Request] = deque()
@@ -139,7 +143,7 @@ class Scheduler:
             request = running[i]
             computed = request.computed
             todo = request.prompt + request.made + request.pending - computed
-            if not todo or request.made + request.pending == request.output:
+            if not todo or request.made + request.pending >= min(request.output, self._most):
                 i += 1  # its last token is in flight
                 continue
             if todo > budget:
@@ -162,7 +166,7 @@ class Scheduler:
         """Take blocks, if need be from the requests that were admitted last; False if it was itself preempted."""
         while not self.pool.grow(request, tokens):
             last = self.running.pop()
-            self._release(last)
+            self.release(last)
             last.computed = 0
             last.preemptions += 1
             self.preemptions += 1
@@ -201,22 +205,23 @@ class Scheduler:
                 batch.generates.append(request)
 
     def update(self, batch: Batch, now: int) -> list[Request]:
-        """Note the tokens that a step generated; return the requests that are complete."""
+        """Note the tokens that a step generated; return the requests that are complete here."""
         ended = []
         for request in batch.generates:
             request.pending -= 1
             request.made += 1
             request.times.append(now)
-            if request.made == request.output:
+            if request.made >= min(request.output, self._most):
                 ended.append(request)
         for request in ended:
             if request.blocks:
                 self.running.remove(request)
-                self._release(request)
+                if request.made == request.output:
+                    self.release(request)
             else:  # preempted after its last step had started
                 self.waiting.remove(request)
         return ended
 
-    def _release(self, request: Request) -> None:
+    def release(self, request: Request) -> None:
         self.pool.release(request)
         request.room = 0

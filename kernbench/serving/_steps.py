@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -11,21 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernbench._registry import hint
+from kernbench.config._files import write_text
 from kernbench.errors import ArgumentError, MissingModuleError, PointError, quote
 from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, code_version, key_of, only_ours
 from kernbench.serving._attention import attention_row
-from kernbench.serving._models import check_tp, fields_of, kv_blocks
-from kernbench.serving._parts import heads_of, part_row, points_of
+from kernbench.serving._models import check_tp, fields_of, kv_blocks, kv_bytes
+from kernbench.serving._parts import CONTEXTS, SIZES, heads_of, part_row, points_of
 from kernbench.serving._requests import check_count
+from kernbench.serving._transfer import transfer_line
 from kernbench.sweeps._sweep import sweep
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512)
-CONTEXTS = (128, 512, 2048, 8192)
 _COLUMNS = ("ns", "energy_uj", "nbytes")
 
 
@@ -170,6 +172,58 @@ class SimulatedSteps:
             If not even one block fits.
         """
         return kv_blocks(self._model, self.tp, self._machine.config, block_size, memory_utilization)
+
+    def kv_transfer_ns(self, tokens: int) -> float:
+        """Return the time to send the keys and values of a request to another replica [ns].
+
+        Each SIP of a replica sends its part to one of the next replica, at the same time, over the network of the
+        machine, or a ring of SIPs if it has too few. Two sizes are simulated; others are on the line through them.
+        """
+        latency_ns, per_byte_ns = transfer_line(self._machine, self.tp)
+        return latency_ns + per_byte_ns * kv_bytes(self._model, self.tp) * tokens
+
+    def predict_infer_time(self, batch: Any) -> float:
+        """Return the time of a step [s], for simulators of serving that take such a predictor.
+
+        Parameters
+        ----------
+        batch : object
+            With a list `reqs` of requests, each with `extend_length` and `past_kv_length`: the tokens that the step
+            computes, and those before them. That is the `ScheduleBatch` of SGLang's simulator.
+        """
+        return self._step_s([(each.extend_length, each.past_kv_length) for each in batch.reqs])
+
+    def _step_s(self, requests: Sequence[tuple[int, int]]) -> float:
+        prefill = [(n, before) for n, before in requests if n > 1]
+        contexts = [before + 1 for n, before in requests if n == 1]
+        return self(prefill, contexts) / 1e9 if requests else 0.0
+
+    def export(self, format: str, path: str | Path) -> Path:
+        """Write the step times for another tool, and return the path of the file.
+
+        Parameters
+        ----------
+        format : str
+            "csv": `table`. "sglang-replay": the table of the `replay` predictor of SGLang's simulator, with chunks, and
+            with batches of equal contexts; let the predictor take the nearest (`miss_strategy: knn`) for others.
+        path : str or Path
+            The file; one that exists is replaced.
+
+        Raises
+        ------
+        ArgumentError
+            If the format is unknown.
+        """
+        if format == "csv":
+            return write_text(Path(path), self.table.to_csv(index=False, lineterminator="\n"))
+        if format != "sglang-replay":
+            raise ArgumentError(f"format = {quote(format)} is unknown; {hint(format, ('csv', 'sglang-replay'))}")
+        found = {}
+        rows = self.table.loc[self.table["part"] == "attention", ["requests", "tokens", "context"]]
+        for n, tokens, context in rows.to_numpy(int).tolist():
+            requests = [(tokens, context - tokens)] * n
+            found[json.dumps(requests)] = self._step_s(requests)
+        return write_text(Path(path), json.dumps(found, indent=1))
 
     def _of(self, part: str, n: int, column: str) -> float:
         """Return a column for `n` tokens, padded to a captured size; more than the largest are several runs."""

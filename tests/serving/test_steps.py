@@ -5,61 +5,135 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 
+import numpy as np
 import pandas as pd
 import pytest
 
+import kernbench as kb
 from kernbench.errors import ArgumentError, ConfigError, MissingModuleError
-from kernbench.serving import steps
-from kernbench.serving._steps import MODELS, SimulatedSteps, _chunk_sizes, _fields
+from kernbench.serving import generate, run, steps
+from kernbench.serving._models import MODELS, fields_of, kv_blocks, kv_bytes, weight_bytes
+from kernbench.serving._parts import SIZES, chunk_sizes, points_of, spread
+from kernbench.serving._steps import SimulatedSteps
+from kernbench.studies import attention as gqa
 
 LAYERS, HOST = 3, 70.0
+PATHS = {"layer": 1000, "head": 500}
 
 
-def attention(requests, tokens, before):
-    return 100 * requests + 10 * tokens + before / 10
+def attention(requests, tokens, context):
+    return 100 * requests + 10 * tokens + context / 10
 
 
 @pytest.fixture
 def table():
-    rows = [(part, n, 1, 0, {"layer": 1000, "head": 500}[part] + n) for part in ("layer", "head") for n in (1, 4, 16)]
+    rows = [(part, n, 1, 0, PATHS[part] + n) for part in PATHS for n in (1, 4, 16)]
     rows += [("attention", n, 1, c, attention(n, 1, c)) for n in (1, 4, 16) for c in (100, 200, 400)]
-    rows += [("attention", 1, n, n + b, attention(1, n, b)) for n in (4, 16) for b in (0, 200, 400 - n)]
+    rows += [("attention", 1, n, n + b, attention(1, n, n + b)) for n in (4, 16) for b in (0, 200, 400 - n)]
     found = pd.DataFrame(rows, columns=["part", "requests", "tokens", "context", "ns"])
-    return SimulatedSteps(found.assign(host_ns=HOST, nbytes=0, limit="HBM slice"), LAYERS)
+    found = found.assign(host_ns=HOST, nbytes=7, energy_uj=0.1 * found["ns"], limit="HBM slice")
+    return SimulatedSteps(found, MODELS["llama3-8b"] | {"num_hidden_layers": LAYERS}, 2, kb.load("preset:small"))
 
 
 def test_a_step_is_the_sum_of_its_parts(table):
     parts = table.parts(prefill=[], contexts=[100, 200, 400, 400])
-    mean = sum(attention(4, 1, c) for c in (100, 200, 400, 400)) / 4
     assert parts == {
-        "layers": LAYERS * 1004, "attention_decode": pytest.approx(LAYERS * mean), "attention_prefill": 0,
-        "head": 504, "host": HOST,
+        "layers": LAYERS * 1004, "attention_decode": pytest.approx(LAYERS * attention(4, 1, 275)),
+        "attention_prefill": 0, "head": 504, "host": HOST,
     }  # fmt: skip
     assert table(prefill=[], contexts=[100, 200, 400, 400]) == pytest.approx(sum(parts.values()))
 
 
-def test_a_step_is_padded_with_the_shortest_context(table):
+def test_energy_is_that_of_all_sips_without_the_host(table):
+    step = {"prefill": [(10, 100)], "contexts": [300, 300]}
+    assert table.energy_uj(**step) == pytest.approx(2 * 0.1 * (table(**step) - HOST))
+    assert table.parts(**step, column="nbytes")["layers"] == LAYERS * 7
+
+
+def test_a_step_is_padded_to_the_next_size(table):
     parts = table.parts(prefill=[], contexts=[300, 300])
     assert parts["layers"] == LAYERS * 1004
     assert parts["head"] == 504
-    padded = (2 * attention(4, 1, 300) + 2 * attention(4, 1, 100)) / 4
-    assert parts["attention_decode"] == pytest.approx(LAYERS * padded)
+    assert parts["attention_decode"] == pytest.approx(LAYERS * attention(4, 1, 300))
 
 
 def test_prompts_attend_one_after_another_and_the_head_has_their_last_tokens(table):
     parts = table.parts(prefill=[(10, 100), (4, 396)], contexts=[])
     assert parts["layers"] == LAYERS * 1016
     assert parts["head"] == 504  # of two sequences
-    assert parts["attention_prefill"] == pytest.approx(LAYERS * (attention(1, 10, 100) + attention(1, 4, 396)))
+    assert parts["attention_prefill"] == pytest.approx(LAYERS * (attention(1, 10, 110) + attention(1, 4, 400)))
 
 
 def test_more_than_the_largest_size_are_several_runs(table):
     parts = table.parts(prefill=[(36, 0)], contexts=[100] * 20)
     assert parts["layers"] == LAYERS * (3 * 1016 + 1016)  # 56 tokens: 16, 16, 16, and 8 padded to 16
     assert parts["head"] == 516 + 516  # 21 sequences: 16, and 5 padded to 16
-    chunks = attention(1, 16, 0) + attention(1, 16, 16) + attention(1, 4, 32)
+    chunks = attention(1, 16, 16) + attention(1, 16, 32) + attention(1, 4, 36)
     assert parts["attention_prefill"] == pytest.approx(LAYERS * chunks)
     assert parts["attention_decode"] == pytest.approx(LAYERS * (attention(16, 1, 100) + attention(4, 1, 100)))
+
+
+def test_why_names_parts_from_the_longest_and_their_limits(table):
+    why = table.why(prefill=[(10, 100)], contexts=[300, 300])
+    assert why["part"].tolist() == ["layers", "attention_decode", "attention_prefill", "head", "host"]
+    assert why["ns"].sum() == pytest.approx(table(prefill=[(10, 100)], contexts=[300, 300]))
+    assert why["limit"].tolist() == ["HBM slice"] * 4 + ["host"]
+
+
+def test_a_curve_has_tokens_per_user_and_sip_and_their_energy(table):
+    served = run(generate(20, request_rate=1e5, input_len=8, output_len=5), table)
+    arrivals = served.requests["arrival_s"]
+    row = served.curve([19 / (arrivals.max() - arrivals.min())]).iloc[0]  # the same run
+    assert row["tokens_per_s_per_user"] == pytest.approx(1000 / row["mean_tpot_ms"])
+    assert row["tokens_per_s_per_sip"] == pytest.approx(row["output_throughput"] / 2)
+    # Each step takes 0.2 uJ a ns but for the host's time.
+    busy = (served.steps["end_s"] - served.steps["start_s"]).sum() * 1e9
+    energy = 0.2 * (busy - HOST * len(served.steps))
+    assert row["energy_per_token_uj"] == pytest.approx(energy / row["total_output_tokens"], rel=1e-6)
+
+
+def test_a_timeline_has_the_phases_of_each_request(table):
+    served = run(generate(20, request_rate=1e5, input_len=8, output_len=5), table)
+    spans = served.timeline.assign(ms=1000 * (served.timeline["end_s"] - served.timeline["start_s"]))
+    by = spans.pivot_table(index="request", columns="phase", values="ms")
+    assert by["waiting"].to_numpy() == pytest.approx(served.table["queue_ms"].to_numpy())
+    assert (by["waiting"] + by["prefill"]).to_numpy() == pytest.approx(served.table["ttft_ms"].to_numpy())
+    assert by.sum(axis=1).to_numpy() == pytest.approx(served.table["e2el_ms"].to_numpy())
+
+
+class ScheduleRequest:  # of SGLang's simulator: simulation/types.py
+    def __init__(self, extend_length, past_kv_length):
+        self.extend_length, self.past_kv_length = extend_length, past_kv_length
+
+
+class ScheduleBatch:
+    def __init__(self, reqs):
+        self.reqs = reqs
+
+
+def test_a_predictor_takes_batches_of_sglangs_simulator_and_returns_seconds(table):
+    batch = ScheduleBatch([ScheduleRequest(10, 100), ScheduleRequest(1, 299), ScheduleRequest(1, 199)])
+    assert table.predict_infer_time(batch) == pytest.approx(table([(10, 100)], [300, 200]) / 1e9)
+    assert table.predict_infer_time(ScheduleBatch([])) == 0
+
+
+def test_a_replay_table_maps_sorted_requests_to_seconds(table, tmp_path):
+    """The format of time_predictor/replay.py there: JSON of sorted [extend, prefix] pairs, to seconds."""
+    found = json.loads(table.export("sglang-replay", tmp_path / "replay.json").read_text())
+    assert len(found) == 9 + 6
+    for key, seconds in found.items():
+        pairs = json.loads(key)
+        assert key == json.dumps(sorted(pairs))
+        batch = ScheduleBatch([ScheduleRequest(*pair) for pair in pairs])
+        assert seconds == table.predict_infer_time(batch) > 0
+    assert json.dumps([[1, 199]] * 4) in found
+
+
+def test_a_table_is_exported_as_csv_and_other_formats_are_refused(table, tmp_path):
+    pd.testing.assert_frame_equal(pd.read_csv(table.export("csv", tmp_path / "steps.csv")), table.table)
+    with pytest.raises(ArgumentError, match="format = 'cvs' is unknown; did you mean csv"):
+        table.export("cvs", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("step", [{"prefill": [], "contexts": [401]}, {"prefill": [(4, 397)], "contexts": []}])
@@ -70,29 +144,78 @@ def test_nothing_is_guessed_beyond_the_longest_context(table, step):
         table(**step)
 
 
-def test_chunks_are_simulated_at_some_captured_sizes():
-    assert _chunk_sizes([1, 2, 4, 8, 16, 32, 64, 128, 256], 8192) == [16, 64, 256]
-    assert _chunk_sizes([1, 64, 128], 128) == [64]
-    assert _chunk_sizes([1], 100) == [2]
+def test_chunks_are_simulated_at_four_captured_sizes():
+    assert chunk_sizes(SIZES, 8192) == [16, 64, 192, 512]
+    assert chunk_sizes([1, 64, 128], 128) == [64]
+    assert chunk_sizes([1], 100) == [2]
+
+
+def test_a_table_has_twelve_layers_a_batch_and_four_chunks_for_each_context():
+    points = pd.DataFrame(points_of(SIZES, (128, 2048)))
+    assert (points["part"] == "layer").sum() == 12
+    assert points.query("part == 'head'")["requests"].tolist() == [1, 4, 16, 64, 192, 384, 512]
+    assert (points.query("part == 'attention' and tokens == 1")["requests"].value_counts() == 2).all()
+    chunks = points[points["tokens"] > 1].groupby("tokens")["context"].apply(list).to_dict()
+    assert chunks == {n: [n, n + 128, 2048] for n in (16, 64, 192, 512)}
+
+
+@pytest.mark.parametrize(("requests", "mean"), [(1, 700), (4, 1000), (64, 128), (512, 2048)])
+def test_contexts_of_a_batch_are_unequal_and_have_the_mean(requests, mean):
+    contexts = spread(requests, mean)
+    assert sum(contexts) == requests * mean
+    assert min(contexts) >= 1
+    if requests > 1:
+        assert np.std(np.log(contexts)) == pytest.approx(0.8, rel=0.35)
+
+
+def test_llama3_is_that_of_its_report():
+    own = MODELS["llama3-70b"]
+    assert (own["hidden_size"], own["intermediate_size"], own["num_hidden_layers"]) == (gqa.HIDDEN, gqa.FFN, gqa.LAYERS)
+    heads = own["num_attention_heads"], own["num_key_value_heads"], own["head_dim"], own["vocab_size"]
+    assert heads == (gqa.HEADS, gqa.KV_HEADS, gqa.HEAD_DIM, gqa.VOCABULARY)
+    assert weight_bytes(own, 1) == 2 * gqa.WEIGHTS
+    # The published 8.03 billion parameters, but for the norms.
+    assert weight_bytes(MODELS["llama3-8b"], 1) == pytest.approx(2 * 8.03e9, rel=1e-3)
+    assert kv_bytes(own, 8) == 2 * 2 * 128 * 80
+
+
+def test_blocks_are_what_the_memory_holds_beside_the_weights(table):
+    config, model = kb.load("preset:default").config, MODELS["llama3-8b"]
+    memory = config.cube.hbm.slice_bytes(config.pes_per_cube) * config.pes_per_sip
+    blocks = kv_blocks(model, 1, config, 16, 0.9)
+    room = 0.9 * memory - weight_bytes(model, 1)
+    assert 0 <= room - blocks * 16 * kv_bytes(model, 1) < 16 * kv_bytes(model, 1)
+    assert kv_blocks(model, 1, config, 32, 0.9) == blocks // 2
+    own, small = model | {"num_hidden_layers": LAYERS}, kb.load("preset:small").config
+    assert table.num_blocks() == kv_blocks(own, 2, small, 16, 0.9)
+    with pytest.raises(ArgumentError, match=r"GB of weights on a SIP leave no room .* use a larger tp"):
+        kv_blocks(MODELS["llama3-70b"], 1, kb.load("preset:small").config, 16, 0.05)
+    with pytest.raises(ArgumentError, match=r"memory_utilization = 1\.5 must be a share"):
+        table.num_blocks(memory_utilization=1.5)
 
 
 def test_a_model_is_a_name_a_file_or_its_content(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**MODELS["llama3-70b"], "model_type": "llama"}))
-    assert (
-        _fields("llama3-70b")
-        == _fields(path)
-        == _fields(MODELS["llama3-70b"])
-        == MODELS["llama3-70b"] | {"head_dim": 128}
-    )
-    assert _fields({**MODELS["llama3-8b"], "head_dim": 64})["head_dim"] == 64
+    assert fields_of("llama3-70b") == fields_of(path) == fields_of(MODELS["llama3-70b"]) == MODELS["llama3-70b"]
+    assert fields_of({**MODELS["llama3-8b"], "head_dim": 64})["head_dim"] == 64
 
 
 @pytest.mark.parametrize(
     ("model", "error", "message"),
     [
         ("llama3-7b", ArgumentError, r"model = 'llama3-7b' is unknown; did you mean llama3-70b\? known: llama3-8b"),
-        ({**MODELS["llama3-8b"], "num_local_experts": 8}, ArgumentError, "num_local_experts = 8: only dense decoders"),
+        (
+            {**MODELS["llama3-8b"], "num_local_experts": 8},
+            ArgumentError,
+            r"num_local_experts = 8: .* not supported yet",
+        ),
+        ({**MODELS["llama3-8b"], "kv_lora_rank": 512}, ArgumentError, r"kv_lora_rank = 512: .*\(Mixtral, DeepSeek\)"),
+        (
+            {**MODELS["llama3-8b"], "model_type": "gemma2"},
+            ArgumentError,
+            "'gemma2' is not supported; did you",
+        ),
         (
             {**MODELS["llama3-8b"], "vocab_size": "many"},
             ConfigError,
@@ -103,7 +226,7 @@ def test_a_model_is_a_name_a_file_or_its_content(tmp_path):
 )
 def test_other_models_are_refused(model, error, message):
     with pytest.raises(error, match=message):
-        _fields(model)
+        fields_of(model)
 
 
 def test_a_config_that_is_no_json_is_named(tmp_path):
@@ -112,10 +235,10 @@ def test_a_config_that_is_no_json_is_named(tmp_path):
     with pytest.raises(
         ConfigError, match=r"config\.json: is damaged, or no config\.json of Hugging Face .*; pass another file"
     ):
-        _fields(path)
+        fields_of(path)
     path.write_text("[]")
     with pytest.raises(ConfigError, match=r"config\.json: is damaged, or no .* expected an object, found list"):
-        _fields(path)
+        fields_of(path)
 
 
 @pytest.mark.skipif(bool(find_spec("torch")), reason="PyTorch is installed")
