@@ -152,6 +152,31 @@ halves = kb.serving.run(busy, partial(bound, gbs=3350 / 2, tflops=990 / 2), repl
 }
 
 # %% [markdown]
+# ## Replicas for prompts
+#
+# A long prompt delays the next tokens of all others in its step. With *disaggregation*, one replica computes prompts,
+# and sends keys and values to another, which continues. Here the transfer has 50 GB/s; `kb.serving.steps` simulates it
+# on the network of the machine.
+
+# %%
+pair = kb.serving.run(busy, bound, replicas=2)
+apart = kb.serving.run(busy, bound, prefill_replicas=1, kv_transfer_ns=lambda tokens: kv_token * tokens / 50)
+{
+    name: {key: round(each.metrics[key], 2) for key in ("p99_ttft_ms", "mean_tpot_ms", "p99_itl_ms")}
+    for name, each in {"two that do both": pair, "one for prompts, one for the rest": apart}.items()
+}
+
+# %% [markdown]
+# `timeline` has the phases of each request. Below, the first 40: those that wait for the replica of prompts, and those
+# whose tokens come one after another.
+
+# %%
+figure = Figure(figsize=(7, 2.6))
+first = kb.serving.run(busy.head(40), bound, prefill_replicas=1, kv_transfer_ns=lambda tokens: kv_token * tokens / 50)
+first.plot(figure.subplots(), "requests")
+figure
+
+# %% [markdown]
 # ## Results for other tools
 #
 # `result.save("serve.json", ttft_ms=200)` writes what `vllm bench serve --save-detailed` writes, so that scripts
@@ -163,11 +188,17 @@ halves = kb.serving.run(busy, partial(bound, gbs=3350 / 2, tflops=990 / 2), repl
 # and end-to-end latency of a log of vLLM are met within 1 %
 # ([how](../docs/decisions/0091-serving-on-a-table-of-steps.md)).
 #
-# `kb.serving.steps` simulates the parts of a model on a machine. It needs PyTorch, takes some minutes, and keeps what
-# it has simulated:
+# `kb.serving.steps` simulates the parts of a model on a machine ([how](../docs/decisions/0098-parts-of-a-step.md)). It
+# needs PyTorch, takes some minutes, and keeps what it has simulated. A model is a name, or a config.json of Hugging
+# Face:
 #
 # ```python
 # machine = kb.load("preset:default", {"system.sips": {"count": 8, "topology": "ring_1d"}})
 # steps = kb.serving.steps("llama3-8b", machine, tp=8)
-# kb.serving.run(requests, steps, kb.serving.Policy(max_num_batched_tokens=256))
+# steps.why(prefill=[(256, 0)], contexts=[900] * 64)  # the parts of a step, from the longest, and their limits
+# steps.exact(prefill=[], contexts=[100, 900, 4000])  # attention is simulated for these contexts
+# policy = kb.serving.Policy(max_num_batched_tokens=256, num_blocks=steps.num_blocks())
+# result = kb.serving.run(requests, steps, policy)
+# result.curve([5, 10, 20], ttft_ms=200, tpot_ms=50)  # also tokens/s for each user and SIP, and energy per token
+# steps.export("sglang-replay", "replay.json")  # for SGLang's simulator; it also takes `steps.predict_infer_time`
 # ```

@@ -184,8 +184,8 @@ def run(
         kv_transfer_ns = kv_transfer_ns or getattr(steps, "kv_transfer_ns", None)
         if kv_transfer_ns is None:
             raise ArgumentError(
-                f"prefill_replicas = {prefill_replicas} needs kv_transfer_ns, the time to send keys and values of a number "
-                "of tokens [ns]: pass it, or steps of kb.serving.steps"
+                f"prefill_replicas = {prefill_replicas} needs kv_transfer_ns, the time to send keys and values [ns]: "
+                "pass it, or steps of kb.serving.steps"
             )
     requests = checked(requests)
     queue = _requests(requests)

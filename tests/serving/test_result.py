@@ -115,7 +115,7 @@ def test_a_curve_serves_the_same_requests_at_other_rates():
     assert curve.loc[0, alike].tolist() == pytest.approx([result.metrics[name] for name in alike], rel=1e-6)
     assert curve["mean_ttft_ms"].is_monotonic_increasing
     assert curve["request_throughput"].is_monotonic_increasing
-    assert set(curve) == {"request_rate", *SCALARS}
+    assert set(curve) == {"request_rate", *SCALARS, "tokens_per_s_per_user", "tokens_per_s_per_sip"}
     assert "request_goodput" not in result.curve([here])
 
 
