@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from torch.distributed.pipelining import schedules
@@ -61,6 +63,29 @@ def test_torch_s_orders_end_and_have_the_published_bubble(name, p, m, v):
         assert bubble(table) == pytest.approx((p - 1) / (6 * m + p - 1))
     if name == "Interleaved1F1B" and m % p == 0:
         assert peak_activations(table) == peak_activations(Table.of(orders(name, p, m, v)))
+
+
+def accepts(name, p, m):
+    """Whether torch 2.15 makes this schedule."""
+    if name in ("Interleaved1F1B", "InterleavedZeroBubble"):
+        return m % max(1, m // p) == 0
+    return m >= {"1F1B": p, "DualPipeV": 2 * p}.get(name, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHUNKS)
+def test_all_sizes_that_torch_accepts_end(name):
+    each = [*range(1, 5)] if name in LOOPED else CHUNKS[name]
+    for p, m, v in product(range(2, 9), (4, 8, 16, 32, 64), each):
+        if not accepts(name, p, m):
+            with pytest.raises(pytest.skip.Exception):
+                made(name, p, m, v)
+        elif name == "1F1B":
+            with pytest.raises(DeadlockError, match=f"rank {p - 1}, at"):
+                lowered(Table.of(made(name, p, m, v)))
+            assert times(Table.of(orders(name, p, m)), lambda _: 1.0, lambda _: 0.0).makespan == 2 * (m + p - 1)
+        else:
+            times(lowered(Table.of(made(name, p, m, v))), lambda _: 1.0, lambda _: 0.0)
 
 
 @pytest.mark.parametrize(("name", "p", "m", "v"), CASES)
