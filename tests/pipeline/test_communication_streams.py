@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import kernbench as kb
 from kernbench.errors import ArgumentError
 from kernbench.pipeline import orders, run
 from kernbench.runtime_api._multiprocessing import ProcessRaisedException
@@ -94,3 +95,28 @@ def test_each_sip_of_a_rank_sends_to_its_place():
 def test_other_numbers_of_streams_are_refused():
     with pytest.raises(ArgumentError, match="communication_streams = 3: expected None, 1 or 2"):
         run(orders("1F1B", 2, 2), stage_of(1), machine(2), message=message, communication_streams=3)
+
+
+def test_streams_contend_on_the_links_that_they_share():
+    def times(what):
+        def program(rank, torch):
+            dist = torch.distributed
+            dist.init_process_group("ahbm")
+            x, y, z = (message(torch) for _ in range(3))
+            works = []
+            if "message" in what:
+                works.append(dist.irecv(z, 1) if rank == 0 else dist.isend(z, 0))
+            if "all_to_all" in what:
+                works.append(dist.all_to_all_single(y, x, async_op=True))
+            for work in works:
+                work.wait()
+
+        with kb.session(machine(2, {"system.sip_link.bw_gbs": 8}), data=False) as torch:
+            torch.multiprocessing.spawn(program, (torch,), nprocs=2)
+        own = [x for x in torch.result.launches if x.sip == 0]
+        return {x.name.split()[0]: x.done_ps - x.begin_ps for x in own}
+
+    alone = times(["message"]) | times(["all_to_all"])
+    both = times(["message", "all_to_all"])
+    assert both["all_to_all"] > 1.2 * alone["all_to_all"]
+    assert both["message"] >= alone["message"]
