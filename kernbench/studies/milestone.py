@@ -89,11 +89,17 @@ def shortest_first(*, again: bool = False) -> list[str]:
     def work(name: str) -> tuple[float, int]:
         stem = name.replace("-", "_")
         slow = [(entry["seconds"], entry["made_of"]) for entry in entries(folder() / KEPT / f"{stem}.jsonl")]
-        changed = (s for s, made in slow if again or made["code"] != code_version(made["study"].partition(":")[0]))
+        changed = (seconds for seconds, made in slow if again or not _is_current(made))
         rows = reports() / stem / f"{stem}.json"
         return sum(changed), rows.stat().st_size if rows.is_file() else 0
 
     return sorted(titles(), key=work)
+
+
+def _is_current(made: Mapping[str, Any]) -> bool:
+    """Whether a point was simulated by the present code."""
+    current: bool = made["code"] == code_version(made["study"].partition(":")[0])
+    return current
 
 
 def known_name(name: str) -> str:
@@ -236,7 +242,8 @@ def _unkept(finished: Path, kept: Path, *, write: bool) -> int:
     """Count the slow rows that are not kept, if kept ones are stale; 0 after a `write` of the slow rows."""
     lines, former = entries(finished), {entry["key"] for entry in entries(kept)}
     points = {key for line in lines if TO_DO in line for key in (*line[TO_DO], *line[FOUND])}
-    slow = {line["key"]: line for line in lines if line.get("seconds", -1) >= KEPT_S and line["key"] in points}
+    found = [line for line in lines if line.get("seconds", -1) >= KEPT_S and line["key"] in points]
+    slow = {line["key"]: line for line in found if _is_current(line["made_of"])}  # an interrupted run may be older
     if not write:
         return 0 if former and former <= points else len(slow.keys() - former)
     if slow:

@@ -66,6 +66,10 @@ def _rows(path: Path) -> list[Entry]:
 def carry(name: str, share: float, cost: Entry) -> dict[str, int | str]:
     stem = name.replace("-", "_")
     kept, out = milestone.folder() / milestone.KEPT / f"{stem}.jsonl", milestone.reports() / stem
+    if (unfinished := out.with_name(f".{stem}.unfinished")).exists():
+        raise ValueError(
+            f"{unfinished}: an interrupted run; end it with kernbench milestone {name} --store, or delete it"
+        )
     old = entries(kept)
     code = code_version(old[0]["made_of"]["study"].partition(":")[0])
     again = set(random.Random(f"{SEED} {code}").sample(range(len(old)), math.ceil(share * len(old))))
