@@ -15,7 +15,7 @@
 # %% [markdown]
 # # Which communication of a training step is exposed?
 #
-# A training step computes and communicates. Communication that runs beside compute costs nothing, the rest is
+# A training step computes and communicates. Communication that overlaps with compute costs nothing, the rest is
 # *exposed*: the step's time beyond that of its compute alone. This notebook writes a step as a host program, as with
 # `torch.distributed`, and measures what is exposed with data parallelism (gradients in buckets), with FSDP (weights
 # gathered ahead), and in a pipeline of experts.
@@ -75,7 +75,7 @@ def measure(program, **options):
 #
 # Each rank has all weights and a part of the batch; gradients are summed by an all-reduce. Only the gradients of the
 # last layers exist early in the backward pass. With buckets, an all-reduce starts as soon as all gradients of its
-# bucket exist, and runs beside the products of earlier layers.
+# bucket exist, and overlaps with the products of earlier layers.
 
 
 # %%

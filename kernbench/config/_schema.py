@@ -158,7 +158,7 @@ class Cpu(Model):
 class PeLayout(Model):
     """Positions of the PEs of a cube."""
 
-    pe_per_corner: Side = described("PEs per corner", "PEs in each corner")
+    pe_per_corner: Count = described("PEs per corner", "PEs in each corner")
     corners: Annotated[tuple[Literal["NW", "NE", "SW", "SE"], ...], NOT_EMPTY] = described(
         "Corners with PEs", "Corners with PEs: NW on row 0, NE on row 1, SW on row rows-2, SE on row rows-1"
     )
@@ -623,6 +623,11 @@ class MachineConfig(Model):
     def hbm_slices(self) -> int:
         """HBM slices of a cube: one for each PE, or for each of `cube.hbm.controllers`."""
         return self.cube.hbm.controllers or self.pes_per_cube
+
+    @property
+    def memory_apart(self) -> bool:
+        """Whether HBM slices are apart from PEs."""
+        return self.cube.hbm.controllers is not None
 
     @property
     def hbm_gbs_per_pe(self) -> float:

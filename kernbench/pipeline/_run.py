@@ -65,7 +65,7 @@ def run(
         `r * sips_per_rank` on. Each sends to the one in its place at another rank. `stage` gets their process group
         as a fifth argument. The result has the actions of the first SIP of each rank.
     communication_streams : {1, 2}, optional
-        By default, messages and the collectives of each group run in streams of their own, and share links. With 1, a
+        By default, messages and the collectives of each group run in separate streams, and share links. With 1, a
         SIP runs all of them in one stream, in the order in which they are queued: one that waits for its peer blocks
         the next. With 2, messages and collectives have one each.
 

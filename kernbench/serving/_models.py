@@ -91,7 +91,7 @@ def kv_bytes(fields: Mapping[str, Any], tp: int) -> int:
 
 
 def weight_bytes(fields: Mapping[str, Any], tp: int) -> int:
-    """Bytes of weights on one SIP: layers, head, and an embedding of its own."""
+    """Bytes of weights on one SIP: layers, head, and a separate embedding."""
     hidden, d = fields["hidden_size"], fields["head_dim"]
     heads = 2 * fields["num_attention_heads"] + 2 * fields["num_key_value_heads"]
     layer = hidden * (heads * d + 3 * fields["intermediate_size"])
@@ -99,7 +99,7 @@ def weight_bytes(fields: Mapping[str, Any], tp: int) -> int:
 
 
 def kv_blocks(fields: Mapping[str, Any], tp: int, config: MachineConfig, block_size: int, share: float) -> int:
-    """Blocks of `block_size` tokens that fit into `share` of a SIP's memory beside the weights."""
+    """Blocks of `block_size` tokens that fit into `share` of a SIP's memory when the weights are stored."""
     check_count("block_size", block_size)
     if not 0 < share <= 1:
         raise ArgumentError(f"memory_utilization = {quote(share)} must be a share above 0, and at most 1")

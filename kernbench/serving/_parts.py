@@ -29,7 +29,7 @@ def part_row(
     Bytes and counters are those of one SIP. Of several requests with one token, `context` is the mean.
     """
     if part == "attention":
-        contexts = spread(requests, context) if tokens == 1 else [context]
+        contexts = lognormal_contexts(requests, context) if tokens == 1 else [context]
         return attention_row(machine, tokens=tokens, contexts=contexts, **heads_of(model, tp))
     from kernbench.torch._serving import simulate
 
@@ -59,10 +59,10 @@ def _counters(machine: Machine, records: Records) -> Row:
     return counters(machine.config, links, busy)
 
 
-def spread(requests: int, mean: int) -> list[int]:
+def lognormal_contexts(requests: int, mean: int) -> list[int]:
     """Return contexts of a batch in a fixed order, at the quantiles of a lognormal distribution, with a mean.
 
-    >>> spread(1, 1000), sorted(spread(4, 1000))
+    >>> lognormal_contexts(1, 1000), sorted(lognormal_contexts(4, 1000))
     ([1000], [320, 623, 1037, 2020])
     """
     at = [NormalDist().inv_cdf((i + 0.5) / requests) for i in range(requests)]

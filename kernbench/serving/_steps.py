@@ -157,7 +157,7 @@ class SimulatedSteps:
         return str(rows["limit"].iloc[int(np.argmin(far))])
 
     def num_blocks(self, block_size: int = 16, memory_utilization: float = 0.9) -> int:
-        """Return how many blocks of the KV cache the memory of the machine holds beside the weights.
+        """Return how many blocks of the KV cache fit into the memory that the weights leave free.
 
         Parameters
         ----------

@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from kernbench.sim_engine._core cimport Core
-from kernbench.sim_engine._transaction cimport Transaction
+from kernbench.sim_engine._transaction cimport Reply, Transaction
 
 cdef int READ, WRITE, CLOSED
 cdef int64_t NEVER
@@ -53,10 +53,8 @@ cdef class Burst:
 
 
 @cython.final
-cdef class DramRequest:
-    cdef public Transaction txn
-    cdef public int64_t bursts, done, flits, sent
-    cdef public dict ready
+cdef class DramRequest(Reply):
+    cdef public dict ready_at
 
 
 @cython.final
@@ -114,4 +112,3 @@ cdef class DramSlice:
     cdef done(self, DramRequest request, int64_t end, Channel channel)
     @cython.locals(txn=Transaction, n=int64_t, now=int64_t, size=int64_t)
     cpdef _release(self, DramRequest request)
-    cpdef _acknowledge(self, Transaction txn)

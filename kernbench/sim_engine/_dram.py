@@ -11,9 +11,9 @@ from collections import deque
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from kernbench._units import ACK_BYTES, flits
 from kernbench.analysis._records import DramActivity
 from kernbench.config._dram import dram, dram_controller
+from kernbench.sim_engine._transaction import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,18 +146,17 @@ class Burst:
         self.left = self.end = 0
 
 
-class DramRequest:
-    """A request at the memory; `done` counts the bursts that have been served (read) or queued (write).
+class DramRequest(Reply):
+    """A request at the memory; its parts are bursts, `done` when they are served (read) or queued (write).
 
-    `ready` counts a read's scheduled bursts by completion time.
+    `ready_at` counts a read's scheduled bursts by completion time.
     """
 
-    __slots__ = ("bursts", "done", "flits", "ready", "sent", "txn")
+    __slots__ = ("ready_at",)
 
     def __init__(self, txn: Transaction, bursts: int) -> None:
-        self.txn, self.bursts, self.flits = txn, bursts, flits(txn.nbytes, txn.back.flit_bytes)
-        self.done = self.sent = 0
-        self.ready: dict[int, int] = {}
+        Reply.__init__(self, txn, bursts)
+        self.ready_at: dict[int, int] = {}
 
 
 class Channel:
@@ -253,8 +252,8 @@ class Channel:
             txn = request.txn
             if t >= txn.served_ps:
                 txn.served_ps, txn.since_ps, txn.opener = t, self.since, self.key
-            if request.done == request.bursts:
-                self.owner.core.call_ordered(txn.served_ps, txn.key, self.owner._acknowledge, txn)
+            if request.done == request.parts:
+                self.owner.core.call_ordered(txn.served_ps, txn.key, self.owner.network.acknowledge, txn)
 
     def schedule(self, now: int, until: int) -> int:
         """Fix the commands from `now` to `until`; return when the next one is due, `NEVER` if none is.
@@ -528,7 +527,7 @@ class DramSlice:
 
     def done(self, request: DramRequest, end: int, channel: Channel) -> None:
         """Handle the completion of a read's burst at `end`, in each pseudo channel of `channel`."""
-        txn, ready, count = request.txn, request.ready, len(channel.numbers)
+        txn, ready, count = request.txn, request.ready_at, len(channel.numbers)
         if end > txn.served_ps:
             txn.served_ps, txn.since_ps, txn.opener = end, channel.since, channel.key
         if end in ready:
@@ -539,25 +538,8 @@ class DramSlice:
 
     def _release(self, request: DramRequest) -> None:
         """Send the flits that are ready now on the reply route."""
-        txn = request.txn
-        request.done += request.ready.pop(self.core.now)
-        n = request.done * request.flits // request.bursts - request.sent
-        if not n:
-            return
-        request.sent += n
-        size = min(txn.nbytes, txn.back.flit_bytes)
-        if request.sent < request.flits:
-            self.network.train(txn.back, n, size, txn.key, None, None)
-            return
-        if self.memory is not None and txn.pieces:
-            txn.data = self.memory.peek(txn.pieces)
-        self.network.train(txn.back, n, size, txn.key, txn.fn, txn)
-
-    def _acknowledge(self, txn: Transaction) -> None:
-        if txn.posted:
-            txn.fn(txn)
-        else:
-            self.network.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
+        request.done += request.ready_at.pop(self.core.now)
+        self.network.reply(request, self.memory)
 
 
 def _patterns(mapping: str, groups: int, banks: int, per_row: int, piece: int) -> list[list[tuple[int, int]]]:

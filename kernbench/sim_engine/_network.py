@@ -13,15 +13,18 @@ from simpy.events import NORMAL, Event, Timeout
 
 from kernbench._engine_selection import CORE, engine
 from kernbench._registry import COMPONENTS
-from kernbench._units import service_times
+from kernbench._units import ACK_BYTES, service_times
 from kernbench.errors import ArgumentError
 from kernbench.policy._routing import reverse, router_of
 from kernbench.sim_engine._flow_control import REPLY, REQUEST, FlowControl
 from kernbench.sim_engine._python_core import Hop
-from kernbench.sim_engine._transaction import COUNT_BITS, Route
+from kernbench.sim_engine._transaction import COUNT_BITS, Reply, Route, Transaction
 from kernbench.topology._graph import Graph, Node
 
 ENGINE = engine()
+
+if TYPE_CHECKING:
+    from kernbench.sim_engine._memory_store import MemoryStore
 
 if TYPE_CHECKING or ENGINE != CORE:
     from kernbench.sim_engine._python_core import BULK, QUEUE, Arbiter, Core, HbmSlice, Link
@@ -140,6 +143,23 @@ class Network:
         """Send `n` flits of `size` bytes now; `fn(arg)` is called when the last one has arrived."""
         route.count_flits(n, size)
         self.core.put(route.links, n, size, key, fn, arg)
+
+    def reply(self, reply: Reply, memory: MemoryStore | None) -> None:
+        """Send the flits of a read that are ready; the data are those of `memory` when the last one leaves."""
+        n, txn = reply.ready(), reply.txn
+        if not n:
+            return
+        last, size = reply.sent == reply.flits, min(txn.nbytes, txn.back.flit_bytes)
+        if last and memory is not None and txn.pieces:
+            txn.data = memory.peek(txn.pieces)
+        self.train(txn.back, n, size, txn.key, txn.fn if last else None, txn if last else None)
+
+    def acknowledge(self, txn: Transaction) -> None:
+        """Send the acknowledgement of a write; one that is posted ends here."""
+        if txn.posted:
+            txn.fn(txn)
+        else:
+            self.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
 
 
 class Clock(simpy.Environment):

@@ -28,7 +28,7 @@ import numpy as np
 import simpy
 from simpy.events import NORMAL
 
-from kernbench._units import ACK_BYTES, ServiceTimes, flits, ns_to_ps
+from kernbench._units import ServiceTimes, flits, ns_to_ps
 from kernbench.sim_engine._transaction import Callee
 from kernbench.sim_engine._waits import UNKNOWN, Waits
 
@@ -438,13 +438,7 @@ class HbmSlice:
         """Handle the arrival of a write's last flit; it is acknowledged when its bursts are served."""
         if self.memory is not None and txn.data is not None:
             self.memory.poke(txn.pieces, txn.data)
-        self.core.call_ordered(txn.end, txn.key, self._acknowledge, txn)
-
-    def _acknowledge(self, txn: Transaction) -> None:
-        if txn.posted:
-            txn.fn(txn)
-        else:
-            self.network.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
+        self.core.call_ordered(txn.end, txn.key, self.network.acknowledge, txn)
 
     def _lines(self, txn: Transaction) -> Sequence[int]:
         """Lines (bursts) that a transaction touches."""

@@ -34,3 +34,10 @@ cdef class Transaction:
     cdef public list pending
     cdef public bint posted
     cpdef follow(self, Waits waits)
+
+
+cdef class Reply:
+    cdef public Transaction txn
+    cdef public int64_t done, flits, parts, sent
+    @cython.locals(n=int64_t)
+    cpdef int64_t ready(self)

@@ -168,3 +168,19 @@ class Transaction:
     def write(self, network: Network, route: Route, memory: Memory) -> None:
         self.begin_write(network, route)
         network.send(route, self.nbytes, self.key, memory.on_write, self, memory.by_flit)
+
+
+class Reply:
+    """The data of a read on their way back: `done` of its `parts` are ready, and `sent` of its `flits` have left."""
+
+    __slots__ = ("done", "flits", "parts", "sent", "txn")
+
+    def __init__(self, txn: Transaction, parts: int) -> None:
+        self.txn, self.parts, self.flits = txn, parts, flits(txn.nbytes, txn.back.flit_bytes)
+        self.done = self.sent = 0
+
+    def ready(self) -> int:
+        """Return the number of further flits whose share of the parts is ready; they count as sent."""
+        n = self.done * self.flits // self.parts - self.sent
+        self.sent += n
+        return n

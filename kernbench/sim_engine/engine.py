@@ -16,7 +16,7 @@ from kernbench._interrupts import hold, release
 from kernbench._registry import COMPONENTS
 from kernbench.analysis._records import NONE, Records
 from kernbench.errors import ArgumentError, DeadlockError, IpcqDeadlock, StateError
-from kernbench.policy.address.allocator import AddressConfig, Allocators, spread
+from kernbench.policy.address.allocator import AddressConfig, Allocators, by_controller
 from kernbench.policy.address.pe_mmu import Range, Table
 from kernbench.policy.address.phyaddr import HBM_BIT
 from kernbench.sim_engine._host_requests import (
@@ -208,7 +208,7 @@ class GraphEngine:
             memory = self.machine.graph.memory
             nodes = [memory(place.sip, place.cube or 0, number) for number in range(addresses.controllers)]
             self._controllers[place.sip, place.cube or 0] = nodes
-        split = spread(pa, nbytes, addresses.interleave_bytes, addresses.controllers, addresses.hashed)
+        split = by_controller(pa, nbytes, addresses.interleave_bytes, addresses.controllers, addresses.hashed)
         return [(nodes[number], offset, pieces) for number, offset, pieces in split]
 
     def message(self, src: str, dst: str, nbytes: int, arg: object, command: int, by: int) -> None:

@@ -32,11 +32,12 @@ from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Machine
+from kernbench.tp.llama import LlamaConfig
 
 # Llama-3 70B, from its published configuration.
-LAYERS, HEADS, KV_HEADS, HEAD_DIM = 80, 64, 8, 128
-HIDDEN, FFN, VOCABULARY = 8192, 28672, 128256
-GROUP = HEADS // KV_HEADS
+_BLOCK = LlamaConfig()
+HEADS, KV_HEADS, HEAD_DIM, GROUP = _BLOCK.heads, _BLOCK.kv_heads, _BLOCK.head_dim, _BLOCK.group
+HIDDEN, FFN, LAYERS, VOCABULARY = _BLOCK.hidden, _BLOCK.ffn, 80, 128256
 # The linear layers: inputs and outputs of those of one layer, and of the last one.
 _LAYER = {
     "qkv": (HIDDEN, (HEADS + 2 * KV_HEADS) * HEAD_DIM), "o": (HEADS * HEAD_DIM, HIDDEN),

@@ -22,7 +22,7 @@ from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import check_product, operand, run_program
-from kernbench.studies.study import MACHINE, Parameter, Study, fits_slice
+from kernbench.studies.study import MACHINE, Parameter, Study, check_slices, fits_slice
 from kernbench.sweeps._measure import path_columns, row_of
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
@@ -68,6 +68,7 @@ class GemmStudy(Study):
     log, data = "tile", True
 
     def check(self, machine: Machine, *, shapes: Sequence[Sizes], **_: Any) -> list[str]:
+        check_slices(machine, "gemm")
         return [
             f"shapes: {list(shape)} must be three sizes (M, K, N) >= 1"
             for shape in shapes

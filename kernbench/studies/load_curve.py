@@ -18,6 +18,7 @@ from kernbench._units import ps_to_ns, serialization_ps
 from kernbench.errors import ArgumentError
 from kernbench.sim_engine._network import Clock, Network
 from kernbench.sim_engine._traffic import Terminal
+from kernbench.studies.study import check_slices
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine, resolve_topology
 
@@ -263,6 +264,7 @@ class _Traffic:
         self.machine, self.packet, self.seed = machine, packet, seed
         graph, config = machine.graph, machine.config
         if network == "cube":
+            check_slices(machine, "a load curve of a cube")
             places: list[tuple[int, ...]] = list(graph.layout.pes)
             shape: tuple[int, ...] = (graph.layout.rows, graph.layout.cols)
             self.ends = [(naming.pe_dma(0, 0, pe), naming.hbm(0, 0, pe)) for pe in range(len(places))]

@@ -17,13 +17,14 @@ from kernbench.config import presets
 from kernbench.points._keys import Row
 from kernbench.studies.study import LABELS, MACHINE, Parameter, Study, scaled
 from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.tp.llama import LlamaConfig
 
 if TYPE_CHECKING:
     from kernbench.analysis.why import Why
     from kernbench.torch._models import Calls
     from kernbench.torch._result import CallPart, ModelResult
 
-WIDTH = 8192  # of Llama-3 70B
+WIDTH = LlamaConfig().hidden  # of Llama-3 70B
 KV_WIDTH = 1024  # of it for each kv head: 8 query heads of 128
 
 

@@ -27,7 +27,7 @@ from kernbench.sim_engine._python_core import Hop
 from kernbench.sim_engine._transaction import Transaction
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.probe_report import PAIR_KINDS, VISIBLE
-from kernbench.studies.study import Choices, Parameter, Study
+from kernbench.studies.study import Choices, Parameter, Study, check_slices
 from kernbench.topology import _naming as naming
 from kernbench.topology._graph import Graph
 from kernbench.topology.builder import Machine
@@ -60,6 +60,7 @@ class ProbeCase:
 
 def cases(machine: Machine) -> dict[str, ProbeCase]:
     """All cases that the machine has the parts for, by name."""
+    check_slices(machine, "probe")
     host = ((naming.HOST, naming.hbm(0, 0, 0)),)
     found = [
         ProbeCase("h2d-write", "write", host, "host to the slice of PE 0, cube 0, SIP 0"),

@@ -630,6 +630,15 @@ def at_most(machine: Machine, *, cubes: int = 1, pes: int = 1) -> list[str]:
     ]
 
 
+def check_slices(machine: Machine, what: str) -> None:
+    """ConfigError unless each PE has an HBM slice of its own, which `what` measures."""
+    if machine.config.cube.hbm.controllers:
+        raise ConfigError(
+            f"cube.hbm.controllers = {machine.config.cube.hbm.controllers}: {what} measures the HBM slices of PEs, and "
+            "this machine has memory apart from them; choose another machine, or time a kernel (kernbench run)"
+        )
+
+
 def fits_slice(machine: Machine, name: str, value: object, nbytes: int) -> list[str]:
     slice_bytes = machine.config.cube.hbm.slice_bytes(machine.config.pes_per_cube)
     if nbytes <= slice_bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernbench._units import decimal_product, ns_to_ps, serialization_ps
@@ -178,9 +179,11 @@ class Graph:
 
     def memory(self, sip: int, cube: int, number: int) -> str:
         """Node of HBM slice `number`, modulo their count: the slice, or the cache in front of it."""
-        number %= self.config.hbm_slices
-        apart = self.config.cube.hbm.controllers is not None
-        return naming.memory(sip, cube, "llc" if self.config.cube.llc.size_mib else "hbm_ctrl", number, apart=apart)
+        kind = "llc" if self.config.cube.llc.size_mib else "hbm_ctrl"
+        return naming.memory(sip, cube, kind, number % self.config.hbm_slices, apart=self.config.memory_apart)
+
+    def _slice(self, kind: str, number: int) -> str:
+        return _local(naming.memory(0, 0, kind, number, apart=self.config.memory_apart))
 
     def nodes(self) -> Iterator[Node]:
         """All nodes by index; creates them all."""
@@ -297,34 +300,13 @@ class Graph:
         m_cpu, sram, pe = cube.m_cpu, cube.sram, cube.pe
         made.append((_local(naming.m_cpu(0, 0)), "m_cpu", m_cpu.impl, 0.0, m_cpu.pos_mm))
         made.append((_local(naming.sram(0, 0)), "sram", sram.impl, 0.0, sram.pos_mm))
-        apart = cube.hbm.controllers is not None
-        for number in range(max(len(layout.pes), len(layout.memories))):
-            if number < len(layout.memories):
-                at = layout.memories[number]
-                made.append(
-                    (
-                        _local(naming.memory(0, 0, "hbm_ctrl", number, apart=apart)),
-                        "hbm_ctrl",
-                        cube.hbm.impl,
-                        0.0,
-                        position(at),
-                    )
-                )
-                if cube.llc.size_mib:
-                    made.append(
-                        (
-                            _local(naming.memory(0, 0, "llc", number, apart=apart)),
-                            "llc",
-                            cube.llc.impl,
-                            0.0,
-                            position(at),
-                        )
-                    )
-            if number >= len(layout.pes):
-                continue
-            at = layout.pes[number]
-            made.append((_local(naming.pe_cpu(0, 0, number)), "pe_cpu", pe.pe_cpu.impl, 0.0, position(at)))
-            made.append((_local(naming.pe_dma(0, 0, number)), "pe_dma", pe.pe_dma.impl, 0.0, position(at)))
+        slices = [("hbm_ctrl", cube.hbm.impl), *([("llc", cube.llc.impl)] if cube.llc.size_mib else [])]
+        for number, (home, at) in enumerate(zip_longest(layout.memories, layout.pes)):
+            for kind, impl in slices if home else ():
+                made.append((self._slice(kind, number), kind, impl, 0.0, position(home)))
+            if at:
+                made.append((_local(naming.pe_cpu(0, 0, number)), "pe_cpu", pe.pe_cpu.impl, 0.0, position(at)))
+                made.append((_local(naming.pe_dma(0, 0, number)), "pe_dma", pe.pe_dma.impl, 0.0, position(at)))
         return [
             Node(node_id, kind, impl, self._overhead_ps(kind, overhead_ns), pos, index)
             for index, (node_id, kind, impl, overhead_ns, pos) in enumerate(made)
@@ -354,19 +336,16 @@ class Graph:
         # The link of a part to its router has no length: pos_mm only selects the router, and places it in drawings.
         wires += _both_ways(_local(naming.m_cpu(0, 0)), router(layout.m_cpu), cube.m_cpu.bw_gbs)
         wires += _both_ways(_local(naming.sram(0, 0)), router(layout.sram), cube.sram.bw_gbs)
-        apart = cube.hbm.controllers is not None
-        for number in range(max(len(layout.pes), len(layout.memories))):
-            if number < len(layout.memories):
-                hbm, beyond = naming.memory(0, 0, "hbm_ctrl", number, apart=apart), router(layout.memories[number])
+        for number, (home, at) in enumerate(zip_longest(layout.memories, layout.pes)):
+            if home:
+                beyond = router(home)
                 if cube.llc.size_mib:
-                    llc = naming.memory(0, 0, "llc", number, apart=apart)
-                    wires += _both_ways(_local(llc), beyond, cube.llc.bw_gbs)
-                    beyond = _local(llc)
-                wires += _both_ways(_local(hbm), beyond, cube.hbm.bw_gbs)
-            if number < len(layout.pes):
-                here = router(layout.pes[number])
-                wires += _both_ways(_local(naming.pe_cpu(0, 0, number)), here, cube.pe.pe_cpu.bw_gbs)
-                wires += _both_ways(_local(naming.pe_dma(0, 0, number)), here, cube.pe.pe_dma.bw_gbs)
+                    wires += _both_ways(self._slice("llc", number), beyond, cube.llc.bw_gbs)
+                    beyond = self._slice("llc", number)
+                wires += _both_ways(self._slice("hbm_ctrl", number), beyond, cube.hbm.bw_gbs)
+            if at:
+                wires += _both_ways(_local(naming.pe_cpu(0, 0, number)), router(at), cube.pe.pe_cpu.bw_gbs)
+                wires += _both_ways(_local(naming.pe_dma(0, 0, number)), router(at), cube.pe.pe_dma.bw_gbs)
         local = self._cube_nodes.values()
         overheads = {node.id: node.overhead_ps for node in local}
         clocked = {node.id: self.clocks[node.kind] for node in local if node.kind in self.clocks}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from kernbench._dtypes import DType, as_dtype, int8, uint8
+from kernbench._dtypes import DType, as_dtype, uint8
 from kernbench.errors import ArgumentError
 from kernbench.kernels.partition import chunk
 from kernbench.ops._routes import cubes_near_io
@@ -83,6 +83,7 @@ class _Block:
     ref: Any
     buffer: DeviceTensor
     key: _Key
+    later: bool
 
 
 class TensorMemory:
@@ -93,7 +94,7 @@ class TensorMemory:
         self.parts = len(session._host.pes)
         self._blocks: dict[int, _Block] = {}  # by storage without values
         self._twins: dict[int, tuple[Any, torch.Tensor]] = {}  # by storage on the host; a weak reference to it
-        self._free: dict[_Key, list[DeviceTensor]] = {}
+        self._free: dict[tuple[_Key, bool], list[DeviceTensor]] = {}  # that is allocated while steps are queued, apart
         self._constants: dict[Any, tuple[list[Any], torch.Tensor]] = {}
 
     def type_of(self, dtype: torch.dtype) -> DType:
@@ -136,7 +137,7 @@ class TensorMemory:
         which steps use that are queued after it.
         """
         x = torch.empty(n, width, dtype=dtype, device="meta")
-        self._take(x, (n, width * x.element_size(), int8 if later else uint8, ROWS))
+        self._take(x, (n, width * x.element_size(), uint8, ROWS), later)
         return x
 
     def place_for(self, x: torch.Tensor, estimate: Callable[[int, int, list[tuple[int, int]]], float]) -> None:
@@ -186,7 +187,7 @@ class TensorMemory:
     def move(self, x: torch.Tensor, to: torch.Tensor) -> None:
         """Give the memory of a tensor to another one of its form; the first gets new memory at its next use."""
         block = self._blocks.pop(x.untyped_storage()._cdata)
-        self._blocks[to.untyped_storage()._cdata] = _Block(storage_ref(to), block.buffer, block.key)
+        self._blocks[to.untyped_storage()._cdata] = _Block(storage_ref(to), block.buffer, block.key, block.later)
 
     def poke(self, x: torch.Tensor) -> None:
         """Copy the values of a host tensor to the device, in no simulated time."""
@@ -222,14 +223,14 @@ class TensorMemory:
         cubes = min(most, -(-units // self.session._host.config.pes_per_cube))
         return units, unit, uint8, ROWS if cubes >= len(near) else replace(ROWS, cubes=near[:cubes])
 
-    def _take(self, x: torch.Tensor, key: _Key) -> None:
+    def _take(self, x: torch.Tensor, key: _Key, later: bool = False) -> None:
         for storage, block in list(self._blocks.items()):
             if block.ref.expired():
                 del self._blocks[storage]
-                self._free.setdefault(block.key, []).append(block.buffer)
-        free = self._free.get(key)
+                self._free.setdefault((block.key, block.later), []).append(block.buffer)
+        free = self._free.get((key, later))
         buffer = free.pop() if free else self._new(*key)
-        self._blocks[x.untyped_storage()._cdata] = _Block(storage_ref(x), buffer, key)
+        self._blocks[x.untyped_storage()._cdata] = _Block(storage_ref(x), buffer, key, later)
 
 
 def typed(place: TensorPlace) -> DeviceTensor:

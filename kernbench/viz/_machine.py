@@ -68,7 +68,7 @@ def _parts(machine: Machine) -> dict[str, tuple[str, ...]]:
         "sram": (f"{cube.sram.size_mib:g} MiB",),
         "hbm": (f"{cube.hbm.size_gib:g} GiB",),
         "hbm_ctrl": (
-            f"{cube.hbm.slice_bytes(config.pes_per_cube) / GIB:g} GiB",
+            f"{cube.hbm.slice_bytes(config.hbm_slices) / GIB:g} GiB",
             f"{cube.hbm.channels} x {_rate(cube.hbm.channel_bw_gbs)}",
         ),
         "llc": (f"{cube.llc.size_mib:g} MiB, {_ns(cube.llc.hit_ns)}",),
@@ -126,10 +126,12 @@ def _titles(machine: Machine) -> dict[str, str]:
     grid = f" {sips.w} x {sips.h}" if sips.h * sips.d > 1 else ""
     grid += f" x {sips.d}" if sips.d > 1 else ""
     network = f", {sips.topology}{grid}" if sips.count > 1 else ""
+    crossbar = config.cube.noc.topology == "crossbar"
+    network_of_cube = "crossbar" if crossbar else f"{layout.rows} x {layout.cols} routers"
     return {
         "system": f"System: {sips.count} SIP{'s' * (sips.count > 1)}{network}",
         "sip": f"SIP: {graph.w} x {graph.h} cubes, {config.pes_per_sip} PEs",
-        "cube": f"Cube: {layout.rows} x {layout.cols} routers, {len(layout.pes)} PEs",
+        "cube": f"Cube: {network_of_cube}, {len(layout.pes)} PEs",
         "pe": "PE",
     }
 
@@ -161,13 +163,13 @@ def machine_section(machine: Machine) -> dict[str, Any]:
     """Templates of a machine; lengths are mm, except inside a PE, which has its own unit."""
     config, controls = machine.config, _controls(machine)
     kinds, titles = _kinds(machine, controls), _titles(machine)
-    cube = _Cube(machine, kinds)
+    cube = (_Crossbar if config.cube.noc.topology == "crossbar" else _Cube)(machine, kinds)
     sip = _sip(machine, cube)
     templates = {"system": _system(machine, sip, kinds), "sip": sip, "cube": cube.template(), "pe": _pe(kinds)}
     return {
         "name": Path(machine.source).name,
         "hash": machine.hash,
-        "counts": {"sips": config.n_sips, "cubes": config.cubes_per_sip, "pes": len(cube.tiles)},
+        "counts": {"sips": config.n_sips, "cubes": config.cubes_per_sip, "pes": config.pes_per_cube},
         "kinds": kinds,
         "fields": controls,
         "templates": {name: {"title": titles[name], **template} for name, template in templates.items()},
@@ -192,6 +194,7 @@ class _Cube:
 
     def __init__(self, machine: Machine, kinds: Mapping[str, Any]) -> None:
         self.machine, self.layout, self.kinds = machine, machine.graph.layout, kinds
+        self.apart = machine.config.memory_apart
         self.u = self.layout.pitch_mm
         self.tiles = self._tiles()
         cols, rows = self.layout.cols, self.layout.rows
@@ -255,16 +258,17 @@ class _Cube:
             boxes.append(
                 _box(name, "pe", f"PE {pe}", (cx - half, top, 2 * half, pe_h), template="pe", flip=[dx < 0, dy < 0])
             )
-            hbm = _local(naming.hbm(0, 0, pe))
-            boxes.append(_part(hbm, "hbm_ctrl", self.kinds, (cx - half, hbm_y, 2 * half, slice_h)))
             router = _local(naming.router(0, 0, *at))
             edge = cx - dx * half
             # In the alley between router column and tile, one lane for each.
             rows = {part: top + pe_h * (row + 0.5) / 3 for part, row in (("pe_cpu", 0), ("pe_dma", 1))}
             if dy < 0:
                 rows = {part: 2 * top + pe_h - y_ for part, y_ in rows.items()}
-            kinds = {hbm: "hbm_link", f"{name}.pe_dma": "pe_dma_link", f"{name}.pe_cpu": "pe_cpu_link"}
-            ends = {hbm: hbm_y + slice_h / 2, **{f"{name}.{part}": y_ for part, y_ in rows.items()}}
+            kinds = {f"{name}.{part}": f"{part}_link" for part in rows}
+            ends = {f"{name}.{part}": y_ for part, y_ in rows.items()}
+            if not self.apart:
+                hbm, kind = self.memory(pe, (cx - half, hbm_y, 2 * half, slice_h), -dx, boxes, lines)
+                kinds[hbm], ends[hbm] = kind, hbm_y + slice_h / 2
             for lane, (part, end_y) in enumerate(sorted(ends.items(), key=lambda item: dy * item[1])):
                 lane_x = x + dx * u * (0.085 - 0.025 * lane)
                 points = ((edge, end_y), (lane_x, end_y), (lane_x, y + dy * 0.1 * u))
@@ -286,7 +290,112 @@ class _Cube:
             points = ((x + dx * u / 2 - dx * w / 2, y + dy * u / 2), (x + dx * 0.06 * u, y + dy * u / 2),
                       (x + dx * 0.06 * u, y + dy * 0.1 * u))  # fmt: skip
             lines.append(_line(f"{kind}_link", points, _local(node), _local(naming.router(0, 0, *at))))
+        for number, at in enumerate(layout.memories if self.apart else ()):
+            dx, dy = self._free(at, taken)
+            x, y = self.router(at)
+            w, h = 0.6 * u, 0.2 * u
+            rect = (x + dx * u / 2 - w / 2, y + dy * u / 2 - h / 2, w, h)
+            hbm, kind = self.memory(number, rect, -dx, boxes, lines)
+            points = ((x + dx * (u - w) / 2, y + dy * u / 2), (x + dx * 0.04 * u, y + dy * u / 2),
+                      (x + dx * 0.04 * u, y + dy * 0.1 * u))  # fmt: skip
+            lines.append(_line(kind, points, hbm, _local(naming.router(0, 0, *at))))
         return {"w": self.w, "h": self.h, "boxes": boxes, "lines": lines}
+
+    def memory(
+        self, number: int, rect: tuple[float, float, float, float], towards: int, boxes: list[Any], lines: list[Any]
+    ) -> tuple[str, str]:
+        """Draw an HBM slice, and on the side `towards` (-1: left) a cache if there is one.
+
+        Returns what is linked to the router, and the kind of that link.
+        """
+        hbm, llc = (_local(naming.memory(0, 0, kind, number, apart=self.apart)) for kind in ("hbm_ctrl", "llc"))
+        if not self.machine.config.cube.llc.size_mib:
+            boxes.append(_part(hbm, "hbm_ctrl", self.kinds, rect))
+            return hbm, "hbm_link"
+        x, y, w, h = rect
+        left, right = (x, y, 0.46 * w, h), (x + 0.54 * w, y, 0.46 * w, h)
+        boxes.append(_part(llc, "llc", self.kinds, left if towards < 0 else right))
+        boxes.append(_part(hbm, "hbm_ctrl", self.kinds, right if towards < 0 else left))
+        lines.append(_line("hbm_link", ((x + 0.46 * w, y + h / 2), (x + 0.54 * w, y + h / 2)), hbm, llc))
+        return llc, "llc_link"
+
+
+class _Crossbar(_Cube):
+    """Geometry of a die with one router: a bar, PEs in four blocks above and below, memories at the sides.
+
+    `u` is a sixth of the die's side.
+    """
+
+    def __init__(self, machine: Machine, kinds: Mapping[str, Any]) -> None:
+        self.machine, self.layout, self.kinds = machine, machine.graph.layout, kinds
+        self.apart = machine.config.memory_apart
+        self.w = self.h = self.layout.pitch_mm
+        self.u = self.w / 6
+
+    def port(self, side: str, conn: int) -> _Point:
+        along = self.w * (conn + 1) / (self.machine.config.cube.ucie.connections + 1)
+        inset = 0.12 * self.u
+        return {"n": (along, inset), "s": (along, self.h - inset), "w": (inset, along), "e": (self.w - inset, along)}[
+            side
+        ]
+
+    def template(self) -> dict[str, Any]:
+        u, router = self.u, _local(naming.router(0, 0, 0, 0))
+        left, right, top, bottom, middle = (x * u for x in (1.0, 5.0, 2.85, 3.15, 3.0))  # of the bar
+        boxes = [_box(router, "router", "crossbar", (left, top, right - left, bottom - top))]
+        lines: list[dict[str, Any]] = []
+        points: Sequence[_Point]
+        for pe, (x, y, w, h) in enumerate(_in_blocks(len(self.layout.pes), u)):
+            name, above = _local(naming.pe(0, 0, pe)), y < top
+            boxes.append(_box(name, "pe", f"PE {pe}", (x + 0.24 * w, y, 0.74 * w, 0.86 * h), template="pe"))
+            for lane, part in enumerate(("pe_cpu", "pe_dma")):
+                end, alley = y + 0.86 * h * (lane + 0.5) / 3, x + (0.16 - 0.08 * lane) * w
+                points = ((x + 0.24 * w, end), (alley, end), (alley, top if above else bottom))
+                lines.append(_line(f"{part}_link", points, f"{name}.{part}", router))
+        memories = len(self.layout.memories)
+        rows = ceil(memories / 4)
+        for number in range(memories):
+            corner, row = divmod(number, rows)
+            towards, down = (1, -1)[corner % 2], corner // 2
+            slot = 1.9 * u / rows
+            y = (0.8 + 2.5 * down) * u + row * slot
+            rect = ((0.3 if towards > 0 else 5.1) * u, y + 0.1 * slot, 0.6 * u, 0.8 * slot)
+            part, kind = self.memory(number, rect, towards, boxes, lines)
+            edge, alley, end = (0.9, 0.95, left) if towards > 0 else (5.1, 5.05, right)
+            points = ((edge * u, y + slot / 2), (alley * u, y + slot / 2), (alley * u, middle), (end, middle))
+            lines.append(_line(kind, points, part, router))
+        for side, conn in self.layout.ports:
+            x, y = self.port(side, conn)
+            name, r = _local(naming.ucie(0, 0, side, conn)), 0.07 * u
+            boxes.append(_box(name, "ucie", f"UCIe {side.upper()}{conn}", (x - r, y - r, 2 * r, 2 * r)))
+            way = {
+                "n": ((x, y + r), (x, 0.3 * u), (middle, 0.3 * u), (middle, top)),
+                "s": ((x, y - r), (x, 5.8 * u), (middle, 5.8 * u), (middle, bottom)),
+                "w": ((x + r, y), (0.25 * u, y), (0.25 * u, middle), (left, middle)),
+                "e": ((x - r, y), (5.75 * u, y), (5.75 * u, middle), (right, middle)),
+            }[side]
+            lines.append(_line("ucie_port_link", way, name, router))
+        for node, kind, x, alley, end in (
+            (naming.m_cpu(0, 0), "m_cpu", left, 0.98 * u, left),
+            (naming.sram(0, 0), "sram", 4.1 * u, 5.02 * u, right),
+        ):
+            boxes.append(_part(_local(node), kind, self.kinds, (x, 5.3 * u, 0.9 * u, 0.4 * u)))
+            points = ((end, 5.5 * u), (alley, 5.5 * u), (alley, middle), (end, middle))
+            lines.append(_line(f"{kind}_link", points, _local(node), router))
+        return {"w": self.w, "h": self.h, "boxes": boxes, "lines": lines}
+
+
+def _in_blocks(n: int, u: float) -> list[tuple[float, float, float, float]]:
+    """Cells of `n` PEs in the four blocks of a crossbar, as square as a PE."""
+    each = ceil(n / 4)
+    columns = ceil(sqrt(each * 1.9 / 1.8 / 1.35))
+    w, h = 1.9 * u / columns, 1.8 * u / ceil(each / columns)
+    found = []
+    for number in range(n):
+        block, i = divmod(number, each)
+        x, y = (1.0, 3.1)[block % 2] * u, (0.8, 3.4)[block // 2] * u
+        found.append((x + i % columns * w, y + i // columns * h, w, h))
+    return found
 
 
 def _local(node_id: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 import kernbench as kb
 from kernbench.runtime_api.context import session
 from kernbench.serving._attention import attend, attention_row, launch_all
-from kernbench.serving._parts import spread
+from kernbench.serving._parts import lognormal_contexts
 
 WIDTH = 64
 
@@ -94,7 +94,7 @@ def test_unequal_batches_are_within_15_percent_of_that_of_the_table():
     """A batch is simulated with a spread of contexts and looked up by its mean; what other spreads take instead."""
     machine = kb.load("preset:default")
     sizes = {"heads": 4, "kv_heads": 1, "head_dim": 128, "log": "off"}
-    usual = attention_row(machine, tokens=1, contexts=spread(32, 1024), **sizes)["ns"]
+    usual = attention_row(machine, tokens=1, contexts=lognormal_contexts(32, 1024), **sizes)["ns"]
     rng = np.random.default_rng(5)
     for sigma in (0.4, 0.8, 1.2):
         drawn = rng.lognormal(0, sigma, 32)

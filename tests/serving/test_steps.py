@@ -13,7 +13,7 @@ import kernbench as kb
 from kernbench.errors import ArgumentError, ConfigError, MissingModuleError
 from kernbench.serving import generate, run, steps
 from kernbench.serving._models import MODELS, fields_of, kv_blocks, kv_bytes, weight_bytes
-from kernbench.serving._parts import SIZES, chunk_sizes, points_of, spread
+from kernbench.serving._parts import SIZES, chunk_sizes, lognormal_contexts, points_of
 from kernbench.serving._steps import SimulatedSteps
 from kernbench.studies import attention as gqa
 
@@ -161,7 +161,7 @@ def test_a_table_has_twelve_layers_a_batch_and_four_chunks_for_each_context():
 
 @pytest.mark.parametrize(("requests", "mean"), [(1, 700), (4, 1000), (64, 128), (512, 2048)])
 def test_contexts_of_a_batch_are_unequal_and_have_the_mean(requests, mean):
-    contexts = spread(requests, mean)
+    contexts = lognormal_contexts(requests, mean)
     assert sum(contexts) == requests * mean
     assert min(contexts) >= 1
     if requests > 1:

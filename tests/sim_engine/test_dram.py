@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kernbench.config._dram import dram, dram_controller
 from kernbench.sim_engine import _dram
 from kernbench.sim_engine._dram import DramSlice
-from kernbench.sim_engine._network import Clock
+from kernbench.sim_engine._network import Clock, Network
 from kernbench.sim_engine._transaction import Route, Transaction
 from kernbench.topology._naming import hbm
 from kernbench.topology.builder import resolve_topology
@@ -31,6 +31,8 @@ GROUPS, COLUMNS, BANKS = 4, 32, 4
 
 class Replies:
     """The network behind a slice: notes when the last flit of each reply is ready [ps], and how many there were."""
+
+    reply, acknowledge = Network.reply, Network.acknowledge
 
     def __init__(self) -> None:
         self.env = Clock()

@@ -7,7 +7,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import ConfigError
-from kernbench.policy.address.allocator import controller_of, spread
+from kernbench.policy.address.allocator import by_controller, controller_of
 from kernbench.topology import _naming as naming
 from tests.sim_engine.adapter import Engine
 from tests.topology.machines import default
@@ -38,7 +38,7 @@ def test_each_row_of_blocks_has_one_on_each_controller(n, hashed):
 
 def test_the_pieces_of_a_controller_follow_one_another():
     start, size = (1 << 37) + 700, 9000
-    parts = spread(start, size, 512, 5, True)
+    parts = by_controller(start, size, 512, 5, True)
     assert sorted(number for number, *_ in parts) == [0, 1, 2, 3, 4]
     pieces = sorted(piece for *_, found in parts for piece in found)
     assert pieces[0][0] == start
@@ -153,6 +153,15 @@ def test_a_dirty_line_is_written_when_it_is_replaced():
         engine.run()
         assert moved(engine)[1] == written
     assert moved(engine)[0] == 2 * 1024  # a written line is not read
+
+
+def test_a_write_is_acknowledged_after_its_look_up():
+    ends = []
+    for hit_ns in (30, 75):
+        engine = Engine(cached(cube__llc__hit_ns=hit_ns))
+        engine.write(naming.pe_dma(0, 0, 0), LLC, 0, 256, lambda engine=engine: ends.append(engine.now))
+        engine.run()
+    assert ends[1] - ends[0] == 45_000
 
 
 def test_outstanding_misses_of_a_line_are_merged():

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import kernbench as kb
 from kernbench.analysis._transfer import TRANSFER_PARTS
-from kernbench.errors import KernbenchError
+from kernbench.errors import ConfigError, KernbenchError
 from kernbench.sim_engine.engine import GraphEngine
+from kernbench.studies.gemm import GemmStudy
 from kernbench.studies.probe import ProbeStudy, cases, hops, pair_ns, run, select
 from kernbench.topology.builder import resolve_topology
 from tests.components.queues_under_test import way_ps
@@ -181,3 +183,15 @@ def test_the_report_can_be_drawn_again_from_its_files(tmp_path):
 def test_reading_a_folder_without_results_says_what_to_do(tmp_path):
     with pytest.raises(KernbenchError, match="run the study first"):
         ProbeStudy().read(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["probe", "a load curve of a cube", "gemm"])
+def test_a_machine_with_memory_apart_from_its_pes_is_refused(what):
+    machine = kb.load("preset:a100_sxm")
+    measure = {
+        "probe": lambda: cases(machine),
+        "a load curve of a cube": lambda: kb.load_curve(machine, loads=[0.1]),
+        "gemm": lambda: GemmStudy().run(machine),
+    }[what]
+    with pytest.raises(ConfigError, match=rf"cube.hbm.controllers = 10: {what} measures the HBM slices of PEs"):
+        measure()

@@ -11,12 +11,28 @@ from tests.topology.machines import default, machines
 
 TORUS = ["system.sips={count: 6, topology: torus_2d, w: 3, h: 2}"]
 CIRCLE = ["system.sips={count: 7, topology: fully_connected}"]
+DEVICE = "preset:a100_sxm"
+APART = [  # on a mesh: two controllers at routers without PEs, caches in front of them
+    "cube.hbm.controllers=2", "cube.hbm.controller_routers=[[2, 0], [3, 5]]", "cube.llc.size_mib=8",
+]  # fmt: skip
 WHOLE_CUBE = ["cube.noc.removed=[]", "cube.pe_layout.pe_routers=[[2, 2], [2, 3], [3, 3], [5, 5]]"]
 
 
-@pytest.mark.parametrize("overrides", [(), TORUS, CIRCLE, WHOLE_CUBE], ids=["default", "torus", "circle", "whole cube"])
-def test_no_box_of_a_template_covers_another(overrides):
-    for name, template in machine_section(kb.load(overrides=overrides))["templates"].items():
+@pytest.mark.parametrize(
+    ("source", "overrides"),
+    [
+        ("preset:default", ()), ("preset:default", TORUS), ("preset:default", CIRCLE), ("preset:default", WHOLE_CUBE),
+        ("preset:default", APART), ("preset:default", ["cube.llc.size_mib=8"]), (DEVICE, ()),
+        (DEVICE, ["cube.hbm.controllers=5", "cube.pe_layout.pe_per_corner=1", "cube.ucie.connections=3"]),
+        (DEVICE, ["cube.pe_layout.pe_per_corner=256", "cube.llc.size_mib=0"]),
+    ],
+    ids=[
+        "default", "torus", "circle", "whole cube", "memory apart", "caches at PEs", "device", "small device",
+        "1,024 PEs",
+    ],
+)  # fmt: skip
+def test_no_box_of_a_template_covers_another(source, overrides):
+    for name, template in machine_section(kb.load(source, overrides))["templates"].items():
         inside = [box for box in template["boxes"] if not box["id"].startswith("io.")]
         for i, a in enumerate(inside):
             ax, ay, aw, ah = a["at"]
@@ -29,8 +45,13 @@ def test_no_box_of_a_template_covers_another(overrides):
                 assert ax + aw <= bx or bx + bw <= ax or ay + ah <= by or by + bh <= ay, (name, a["id"], b["id"])
 
 
-def test_every_line_is_a_link_of_the_machine():
-    machine = kb.load(overrides=TORUS)
+@pytest.mark.parametrize(
+    ("source", "overrides"),
+    [("preset:default", TORUS), ("preset:default", [*TORUS, *APART]), (DEVICE, ["sip.cube_mesh={w: 3, h: 2}"])],
+    ids=["default", "memory apart", "device"],
+)
+def test_every_line_is_a_link_of_the_machine(source, overrides):
+    machine = kb.load(source, overrides)
     templates = machine_section(machine)["templates"]
     drawn = set()
     for prefix, name in (("", "system"), ("sip0.", "sip"), ("sip0.cube5.", "cube")):
@@ -43,7 +64,8 @@ def test_every_line_is_a_link_of_the_machine():
     of_cube = {(src, dst) for src, dst in ours if src.startswith("sip0.cube5.") and dst.startswith("sip0.cube5.")}
     of_trunk = {(src, dst) for src, dst in ours if "cube" not in src + dst and ("sip0." in src or "sip0." not in dst)}
     assert of_cube <= drawn
-    assert {pair for pair in of_trunk if not pair[0].startswith(("sip1", "sip2", "sip3", "sip4", "sip5"))} <= drawn
+    others = tuple(f"sip{sip}" for sip in range(1, machine.config.n_sips))
+    assert {pair for pair in of_trunk if not pair[0].startswith(others)} <= drawn
 
 
 def test_a_torus_is_drawn_with_its_wrap_links():

@@ -2,13 +2,12 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from kernbench.sim_engine._core cimport Core
-from kernbench.sim_engine._transaction cimport Route, Transaction
+from kernbench.sim_engine._transaction cimport Reply, Route, Transaction
 
 
 @cython.final
-cdef class CachedRead:
-    cdef public Transaction txn
-    cdef public int64_t flits, hits, lines, ready, sent
+cdef class CachedRead(Reply):
+    cdef public int64_t hits
     cdef public list missed
 
 
@@ -31,6 +30,4 @@ cdef class LlcSlice:
     cpdef _looked_up(self, CachedRead read)
     @cython.locals(read=CachedRead)
     cpdef _filled(self, Transaction fill)
-    @cython.locals(txn=Transaction, n=int64_t, size=int64_t)
     cpdef _reply(self, CachedRead read, int64_t lines)
-    cpdef _acknowledge(self, Transaction txn)

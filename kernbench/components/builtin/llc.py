@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernbench._units import ACK_BYTES, MIB, flits, ns_to_ps
-from kernbench.sim_engine._transaction import Transaction
+from kernbench._units import MIB, ns_to_ps
+from kernbench.sim_engine._transaction import Reply, Transaction
 
 if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
 
 
-class CachedRead:
-    """A read of `lines` lines: `ready` are complete, of which `hits` at once; `sent` of its `flits` have left."""
+class CachedRead(Reply):
+    """A read whose parts are lines: `hits` of them were there, `missed` are read from the slice."""
 
-    __slots__ = ("flits", "hits", "lines", "missed", "ready", "sent", "txn")
+    __slots__ = ("hits", "missed")
 
     def __init__(self, txn: Transaction, lines: int) -> None:
-        self.txn, self.lines = txn, lines
-        self.flits = flits(txn.nbytes, txn.back.flit_bytes)
-        self.hits = self.ready = self.sent = 0
+        Reply.__init__(self, txn, lines)
+        self.hits = 0
         self.missed: list[int] = []
 
 
@@ -65,7 +64,7 @@ class LlcSlice:
             self.engine.memory.poke(txn.pieces, txn.data)
         for line in self._lines(txn):
             self._use(line, True)
-        self.core.call_ordered(self.core.now + self.hit_ps, txn.key, self._acknowledge, txn)
+        self.core.call_ordered(self.core.now + self.hit_ps, txn.key, self.network.acknowledge, txn)
 
     def _lines(self, txn: Transaction) -> list[int]:
         bursts = txn.lines
@@ -101,26 +100,8 @@ class LlcSlice:
             self._reply(read, 1)
 
     def _reply(self, read: CachedRead, lines: int) -> None:
-        """Send the flits whose share of the lines is complete."""
-        read.ready += lines
-        txn = read.txn
-        n = read.ready * read.flits // read.lines - read.sent
-        if not n:
-            return
-        read.sent += n
-        size = min(txn.nbytes, txn.back.flit_bytes)
-        if read.sent < read.flits:
-            self.network.train(txn.back, n, size, txn.key, None, None)
-            return
-        if self.engine.data and txn.pieces:
-            txn.data = self.engine.memory.peek(txn.pieces)
-        self.network.train(txn.back, n, size, txn.key, txn.fn, txn)
-
-    def _acknowledge(self, txn: Transaction) -> None:
-        if txn.posted:
-            txn.fn(txn)
-        else:
-            self.network.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
+        read.done += lines
+        self.network.reply(read, self.engine.memory if self.engine.data else None)
 
 
 def _nothing(_: Transaction) -> None:

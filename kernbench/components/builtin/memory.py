@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kernbench._units import ACK_BYTES
 from kernbench.sim_engine._dram import DramSlice
 from kernbench.sim_engine._network import HbmSlice
 from kernbench.sim_engine._transaction import Transaction
@@ -48,7 +47,4 @@ class Sram:
     def on_write(self, txn: Transaction) -> None:
         if txn.data is not None:
             self.engine.memory.poke(txn.pieces, txn.data)
-        if txn.posted:
-            txn.fn(txn)
-        else:
-            self.network.send(txn.back, ACK_BYTES, txn.key, txn.fn, txn)
+        self.network.acknowledge(txn)

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 @cython.locals(block=int64_t, row=int64_t, bits=int)
 cpdef tuple controller_of(int64_t offset, int64_t nbytes, int64_t n, bint hashed)
 @cython.locals(at=int64_t, end=int64_t, high=int64_t, count=int64_t, number=int64_t, offset=int64_t, extent=tuple)
-cpdef list spread(int64_t address, int64_t size, int64_t nbytes, int64_t n, bint hashed)
+cpdef list by_controller(int64_t address, int64_t size, int64_t nbytes, int64_t n, bint hashed)
 
 
 cdef class FirstFit:

@@ -162,7 +162,7 @@ def controller_of(offset: int, nbytes: int, n: int, hashed: bool) -> tuple[int, 
 Extent = tuple[int, int, list[tuple[int, int]]]
 
 
-def spread(address: int, size: int, nbytes: int, n: int, hashed: bool) -> list[Extent]:
+def by_controller(address: int, size: int, nbytes: int, n: int, hashed: bool) -> list[Extent]:
     """Split a range of HBM addresses by controller: number, place there, and pieces (address, bytes), in order.
 
     The pieces of a controller follow one another there.
