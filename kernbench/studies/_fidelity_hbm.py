@@ -10,7 +10,7 @@ from kernbench._units import serialization_ps
 from kernbench.config._dram import dram
 from kernbench.sim_engine._dram import DramSlice
 from kernbench.sim_engine._network import Clock
-from kernbench.sim_engine._transaction import Route, Transaction
+from kernbench.sim_engine._transaction import Reply, Route, Transaction
 from kernbench.topology.builder import Machine
 
 SPAN_BYTES = 64 << 20  # of random addresses
@@ -52,11 +52,12 @@ class _Replies:
         self.core = self.env.core
         self.ends: dict[int, int] = {}
 
-    def train(self, route: Route, n: int, size: int, key: int, fn: object, arg: object) -> None:
-        self.ends[key] = self.core.now
+    def reply(self, reply: Reply, _: object) -> None:
+        if reply.ready():
+            self.ends[reply.txn.key] = self.core.now
 
-    def send(self, route: Route, nbytes: int, key: int, fn: object, arg: object) -> None:
-        """Ignore the acknowledgement of a write."""
+    def acknowledge(self, txn: Transaction) -> None:
+        """Ignore the end of a write."""
 
 
 def measure(

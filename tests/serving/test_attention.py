@@ -60,6 +60,14 @@ def test_each_pe_attends_to_the_keys_that_it_holds():
     assert sorted(attended) == list(range(1400))
 
 
+def test_heads_of_a_request_that_is_cut_are_merged_on_different_pes():
+    with session("preset:small") as torch:
+        [_, merge], _ = attend(torch, 1, [4000], 4, 1, WIDTH)
+    merges = merge.kernel.keywords["merges"]
+    assert sorted(each.head for own in merges.values() for each in own) == [0, 1, 2, 3]
+    assert len(merges) == 4
+
+
 def test_a_longer_context_of_one_request_takes_longer_and_levels_of_the_log_agree():
     machine = kb.load("preset:small")
     sizes = {"heads": 4, "kv_heads": 1, "head_dim": WIDTH}

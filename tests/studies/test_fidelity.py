@@ -331,7 +331,8 @@ def marks():
     return {key: mark for key, _, mark in rows}
 
 
-# Not what a time is made of: numbers of parts, capacities, costs; and options that the default machine leaves off.
+# Not what a time is made of: numbers of parts, capacities, costs; and options that the default machine leaves off, so
+# that no time of the report has them in it.
 NOT_A_RATE = (
     "system.sips.", "sip.cube_mesh.", "cube.pe_layout.", "cube.noc.rows", "cube.noc.cols", "cube.ucie.connections",
     "cube.sram.size_mib", "cube.hbm.size_gib", "cube.pe.pe_tcm.size_mb", "cube.pe.pe_tcm.tile_buffer_mb",
