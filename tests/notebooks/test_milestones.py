@@ -140,6 +140,7 @@ def test_the_last_of_several_reports_is_made_beside_the_others(two_cores, capfd)
     assert "making 2 reports: first, last" in said.err
 
 
+@pytest.mark.slow
 def test_reports_that_are_made_beside_others_are_in_one_document(two_cores, capfd):
     write_report(two_cores, "first", "last")
     write_report(two_cores, "last", "first")

@@ -247,6 +247,7 @@ def test_the_number_of_parts_is_near_the_best(batch, context, monkeypatch):
     assert chosen <= 1.1 * min(times) < max(times)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes", [[(1, 1024 * 2**i) for i in range(5)], [(2**i, 4096) for i in range(2, 6)]], ids=["context", "batch"]
 )

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from tests.fuzz import models  # noqa: E402
+from tests.slow import slow_after  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own
@@ -16,7 +17,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("first", [0, 10, 20, *(pytest.param(n, marks=pytest.mark.slow) for n in (30, 40, 50))])
+@pytest.mark.parametrize("first", slow_after(2, range(0, 60, 10)))
 def test_models_agree_with_eager(first, tmp_path):
     report = models.run(range(first, first + 10), Path(tmp_path))
     assert not report.failures, "\n".join(report.failures)

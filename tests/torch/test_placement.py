@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import kernbench as kb  # noqa: E402
 from kernbench.errors import ArgumentError  # noqa: E402
 from kernbench.ops.matmul import PLACEMENTS  # noqa: E402
+from tests.slow import slow_after  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own
@@ -63,7 +64,7 @@ def test_the_best_placement_is_found_by_trial():
     assert f"{row['placement']} " in row["why"]
 
 
-@pytest.mark.parametrize("rows", [1, 64])
+@pytest.mark.parametrize("rows", slow_after(1, [1, 64]))
 def test_weights_are_placed_where_a_product_reads_them(rows):
     layer = torch.nn.Linear(4096, 768, bias=False).half()
     with torch.no_grad():
