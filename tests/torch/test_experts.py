@@ -84,6 +84,23 @@ def test_values_are_those_of_the_block(name, ranks):
 
 
 @pytest.mark.slow
+def test_rows_that_are_exchanged_are_not_in_memory_of_later_steps():
+    """Each rank sends 24 rows, as many as the output of a layer has, which is read after all layers."""
+
+    class Together(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(mixtral() for _ in range(3))
+
+        def forward(self, x):
+            first, second, third = (layer(x) for layer in self.layers)
+            return first + second + third
+
+    found, eager = errors(filled(Together()), lambda block: compiled(block, 2), torch.randn(2, 24, HIDDEN))
+    assert found <= 2 * eager
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKS)
 def test_without_values_a_block_takes_about_as_long(name):
     """The router is not balanced with values, so that its products take longer; other steps are equal."""
