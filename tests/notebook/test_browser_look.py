@@ -77,6 +77,11 @@ def test_the_answer_is_on_one_screen(export, width, theme):
 def test_a_view_looks_as_committed(export, renew, view, theme):
     preferred(export, theme)
     export.size(500 if view == "why" else 1440, 1800)  # the longest view is seen as a whole
+    selected = export.run("return __kb_picture.shared.selected")
+    export.run("__kb_picture.timeline.place.scroll = 0; __kb_picture.shared.selected = null")
+    export.frame()
+    export.run("__kb_picture.shared.selected = arguments[0]", selected)  # the timeline scrolls to it
+    export.frame()
     export.run(f"document.querySelector('.kbp-{view}').scrollIntoView({{ block: 'center' }})")
     compare(f"{view}-{theme}", taken(export, f".kbp-{view}"), renew=renew)
 
