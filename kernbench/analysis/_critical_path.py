@@ -439,7 +439,7 @@ class _Walk:
         if not self.t:
             return NONE
         end = self._time(event)
-        parts = self._start_of_work(self.t - end) if command in self._launches else []
+        parts = self._start_of_work(self.t - end, command) if command in self._launches else []
         self._because("", event, "the operation before")
         what = "start of the launch" if parts else "the program"
         self._add(end, what, *(parts or [TimePart("wait", "host", self.t - end)]), host=True)
@@ -449,12 +449,18 @@ class _Walk:
     def _launches(self) -> set[int]:
         return set(self.d.begin[:, 0].tolist())
 
-    def _start_of_work(self, ps: int) -> list[TimePart]:
+    @cached_property
+    def _collectives(self) -> set[str]:
+        return {launch.name for launch in self.r.launches if launch.queues}
+
+    def _start_of_work(self, ps: int, command: int) -> list[TimePart]:
         """Split the time before a launch left the host, last part first; empty if a launch costs nothing."""
         spent = {name: ns_to_ps(ns) for name, ns in self.r.spec["system"].get("host", {}).items()}
         if not any(spent.values()):
             return []
-        fetch = min(ps, spent["descriptor_ns"])
+        name = self.r.commands[command].name
+        start = "attention" if name.startswith("attention") else "collective" if name in self._collectives else ""
+        fetch = min(ps, spent["descriptor_ns"] + spent.get(f"{start}_start_ns", 0))
         bell = min(ps - fetch, spent["doorbell_ns"])
         rest = ps - fetch - bell
         busy = spent["launch_ns"] or spent["collective_ns"]

@@ -546,6 +546,18 @@ class Host(Model):
     descriptor_ns: Ns = duration(
         "Descriptor fetch", "The device's fetch of a launch or graph, after earlier work", "descriptor fetch"
     )
+    attention_start_ns: Ns = duration(
+        "Start of attention",
+        "Added to the descriptor fetch of a launch whose name begins with attention, outside a graph",
+        default=0.0,
+    )
+    collective_start_ns: Ns = duration(
+        "Start of a collective", "Added to the descriptor fetch of a collective", default=0.0
+    )
+
+    def start_ns(self, name: str) -> float:
+        """Time of the device for the start of a launch, without the descriptor fetch [ns]."""
+        return self.attention_start_ns if name.startswith("attention") else 0.0
 
 
 class System(Model):

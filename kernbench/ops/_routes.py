@@ -76,10 +76,10 @@ def cubes_near_io(machine: Machine) -> tuple[int, ...]:
     return tuple(sorted(range(machine.config.cubes_per_sip), key=latency_ps))
 
 
-def host_ns(config: MachineConfig) -> float:
-    """Host time of a launch that is not part of a graph [ns]."""
+def host_ns(config: MachineConfig, name: str = "") -> float:
+    """Time before the start of a launch that is not part of a graph [ns]."""
     host = config.system.host
-    return host.launch_ns + host.doorbell_ns + host.descriptor_ns
+    return host.launch_ns + host.doorbell_ns + host.descriptor_ns + host.start_ns(name)
 
 
 @lru_cache(maxsize=8)

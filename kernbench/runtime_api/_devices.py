@@ -503,14 +503,15 @@ class HostProgram:
             graph.add(targets, kernel, args, name, handles)
             return
         begin = partial(_begin, self.engine, sip, (targets, kernel, args, name))
-        self.start(sip, begin, handles, self.start_of_work(), reads)
+        self.start(sip, begin, handles, self.start_of_work(name), reads)
 
-    def start_of_work(self, collective: bool = False) -> StartOfWork:
+    def start_of_work(self, name: str = "", collective: bool = False) -> StartOfWork:
         """Reserve host time to prepare a launch, a graph or a collective, after the calling rank's earlier ones."""
         host, rank = self.config.system.host, self._rank()
         prepare_ns = host.launch_ns + (host.collective_ns if collective else 0.0)
         rank.busy_until_ps = max(self.engine.env._now, rank.busy_until_ps) + ns_to_ps(prepare_ns)
-        return StartOfWork(rank.busy_until_ps + ns_to_ps(host.doorbell_ns), ns_to_ps(host.descriptor_ns))
+        fetch_ns = host.descriptor_ns + (host.collective_start_ns if collective else host.start_ns(name))
+        return StartOfWork(rank.busy_until_ps + ns_to_ps(host.doorbell_ns), ns_to_ps(fetch_ns))
 
     def start(
         self, sip: int, start: Start, handles: Sequence[TensorHandle], after: StartOfWork | None = None,

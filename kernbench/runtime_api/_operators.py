@@ -275,7 +275,7 @@ def _attend(
     factor = head_dim**-0.5 if scale is None else float(scale)
     asked = Attention(
         heads, kv_heads, q_len, kv_len, head_dim, width, factor, dtype.name, behind=behind,
-        host_ns=0.0 if host.is_capturing(q.sip) else host_ns(host.config), **at,
+        host_ns=0.0 if host.is_capturing(q.sip) else host_ns(host.config, "attention"), **at,
     )  # fmt: skip
     machine = host.engine.machine
     for name, (shape, dp) in attention.partial_results(machine, asked).items():

@@ -33,7 +33,7 @@ Bounds = tuple[float, float] | None
 Predict = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 SPLITS = ("family", "size", "random")
-_SIZES = ("bytes", "m", "load", "requests")  # what differs inside a family, the first that a row has
+_SIZES = ("bytes", "m", "kv_len", "load", "requests")  # what differs inside a family, the first that a row has
 _STEP = 0.02  # of a value, for differences
 _NOISE = 0.02  # of a measurement, assumed before the fit
 _UNSEEN = 0.2  # relative standard error at that noise from which on a field is not fitted

@@ -31,6 +31,7 @@ from kernbench.points._keys import Row, machine_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.runtime_api.tensor import Tensor
+from kernbench.studies._fidelity_device import device_attention, device_product, refuse_attention
 from kernbench.studies._fidelity_hbm import FULL, measure, stream
 from kernbench.studies._references import TOOLS, Reference, read_references
 from kernbench.studies.ccl import CclStudy
@@ -187,11 +188,21 @@ _COLLECTIVES = {
 # -- products
 
 
-def _gemm(machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", staging: str = "ref_ref") -> float:
-    """Time on one PE, from launch to completion [ns]."""
+def _gemm(
+    machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", staging: str = "ref_ref", l2: str = "warm"
+) -> float:
+    """Time on one PE, from launch to completion [ns]; where PEs share memory, on all of them, the launch included."""
+    if machine.config.cube.hbm.controllers:
+        return device_product(machine, m, k, n, dtype, l2)
     program = partial(product, m=m, k=k, n=n, staging=staging, dtype=dtype)
     launch = run_program(machine, program, log="operation", data=False).launches[-1]
     return (launch.end_ps - launch.start_ps) / 1000
+
+
+def _refuse_gemm(config: MachineConfig, *, staging: str = "", **_: Any) -> str:
+    if staging and config.cube.hbm.controllers:
+        return f"staging = {staging}: with cube.hbm.controllers the whole device computes, in blocks; leave it out"
+    return ""
 
 
 def _tile(machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", **_: Any) -> float:
@@ -330,8 +341,15 @@ WORKLOADS: dict[str, _Workload] = {
         host_s=lambda config, *, requests, **_: requests * (2e-6 if config.cube.hbm.timing == "simple" else 13e-6),
     ),
     "gemm": _Workload(
-        ("ns",), ("m", "k", "n"), ("dtype", "staging"), _gemm,
-        host_s=lambda config, *, m, k, n, **_: 0.05 + 4e-9 * m * k * n,
+        ("ns",), ("m", "k", "n"), ("dtype", "staging", "l2"), _gemm, refuse=_refuse_gemm,
+        host_s=lambda config, *, m, k, n, **_: (
+            0.2 + 4e-10 * m * k * n if config.cube.hbm.controllers else 0.05 + 4e-9 * m * k * n
+        ),
+    ),
+    "attention": _Workload(
+        ("ns",), ("q_len", "kv_len", "heads", "kv_heads", "head_dim"), ("batch", "dtype", "l2"), device_attention,
+        refuse=refuse_attention,
+        host_s=lambda config, *, q_len, kv_len, heads, batch=1, **_: 0.5 + 1e-7 * batch * heads * q_len * kv_len,
     ),
     "tile": _Workload(
         ("cycles",), ("m", "k", "n", "rows", "cols", "dataflow"), ("dtype",), _tile,
@@ -545,12 +563,12 @@ _CHOICES = {
     "pattern": ("sequential", "strided", "random"), "metric": ("throughput", "latency"), "timing": ("hbm2e", "hbm3"),
     "dataflow": ("output_stationary", "weight_stationary", "input_stationary"), "refresh": ("on", "off", "bank"),
     "topology": ("mesh", "torus"), "traffic": PATTERNS, "packets": ("all", "others"),
-    "staging": STAGINGS,
+    "staging": STAGINGS, "l2": ("warm", "cold"),
     "mapping": tuple("".join(("Ro", *parts)) for parts in permutations(("Ba", "Bg", "Co"))),
 }  # fmt: skip
 _SIZES = (
     "bytes", "ranks", "m", "k", "n", "cubes", "pes", "rows", "cols", "devices_per_thread", "requests", "packet", "vcs",
-    "vc_flits",
+    "vc_flits", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "batch",
 )  # fmt: skip
 _RANGES = {
     "channel_bw_gbs": (0.1, 1e4),

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from kernbench.errors import ArgumentError
 from kernbench.kernels.partition import nonempty_parts
 from kernbench.ops import attention
+from kernbench.ops._routes import host_ns
 from kernbench.ops._stored import Stored
 from kernbench.ops.attention import Attention
 from kernbench.ops.copy import Matrix, Strided, copy
@@ -361,7 +362,7 @@ class Recorder(TorchDispatchMode):
         machine, dtype = self.session.engine.machine, places["q"].dtype.name
         sizes = Attention(
             heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3], float(scale), dtype, behind=behind,
-            host_ns=self._host_ns, **at,
+            host_ns=self._host_ns and host_ns(machine.config, "attention"), **at,
         )  # fmt: skip
         held: list[torch.Tensor] = []
         flops = sizes.flops

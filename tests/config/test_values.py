@@ -12,7 +12,10 @@ from tests.config.contents import DEFAULT, GONE, changed, faults, leaves
 
 NO_BYTES = (".header_bytes", ".command_bytes")
 # A machine file may leave these out.
-OPTIONAL = (".vcs", ".vc_flits", ".flit_bytes", ".interleave_bytes", "ucie.efficiency", "pcie.efficiency", *NO_BYTES)
+OPTIONAL = (
+    ".vcs", ".vc_flits", ".flit_bytes", ".interleave_bytes", "ucie.efficiency", "pcie.efficiency", "_start_ns",
+    *NO_BYTES,
+)  # fmt: skip
 # In the order of the file.
 NUMBERS = {path: v for path, v in leaves(DEFAULT).items() if isinstance(v, (int, float)) and path != "schema_version"}
 UNITS = {"ns": "ns", "gbs": "GB/s", "ghz": "GHz", "mm": "mm", "mib": "MiB", "gib": "GiB", "kib": "KiB", "mb": "MiB"}

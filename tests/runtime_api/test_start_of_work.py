@@ -22,7 +22,7 @@ def costs(**ns):
     return {f"system.host.{name}_ns": value for name, value in ns.items()}
 
 
-def launches(n=SHORT, count=3, graph=False, **ns):
+def launches(n=SHORT, count=3, graph=False, name="read", **ns):
     """When the message of each launch left and its completion arrived, after the calls, and what happened [ns]."""
     with session(kb.load("preset:small", overrides=costs(**ns))) as torch:
         x = torch.empty(LONG, dtype=torch.float16, device="ahbm")
@@ -31,11 +31,11 @@ def launches(n=SHORT, count=3, graph=False, **ns):
         if graph:
             with torch.ahbm.graph() as captured:
                 for i in range(count):
-                    torch.launch(f"read{i}", read, x, n)
+                    torch.launch(f"{name}{i}", read, x, n)
             captured.replay()
         else:
             for i in range(count):
-                torch.launch(f"read{i}", read, x, n)
+                torch.launch(f"{name}{i}", read, x, n)
     found = [(x.start_ps / 1000 - called, x.end_ps / 1000 - called) for x in torch.result.launches]
     return found, torch.result
 
@@ -75,6 +75,15 @@ def test_nothing_hides_the_fetch():
     assert sent(LONG, 2, launch=5000, descriptor=500) == [5500, 10_500]
 
 
+def test_the_start_of_attention_is_that_of_its_launches():
+    alone = ends(LONG, 1)[0]
+    given = {"descriptor": 500, "attention_start": 200, "collective_start": 90}
+    assert sent(LONG, 2, name="attention", **given) == [700, 1400 + alone]
+    assert sent(LONG, 2, **given) == [500, 1000 + alone]
+    _, result = launches(name="attention", **given)
+    assert {reason.what: reason.ns for reason in result.why()}["descriptor fetch"] == 3 * 700
+
+
 def test_a_graph_pays_once():
     free, paid = (launches(graph=True, **ns)[0] for ns in ({}, {"launch": 5000, "doorbell": 300, "descriptor": 500}))
     assert paid == [pytest.approx((start + 5800, end + 5800)) for start, end in free]
@@ -96,15 +105,16 @@ def test_each_rank_prepares_its_own_collectives():
         for _ in range(2):
             torch.distributed.all_reduce(x)
 
-    machine = kb.load(small(2).config.to_spec(), overrides=costs(launch=100_000, collective=50_000, descriptor=500))
+    given = costs(launch=100_000, collective=50_000, descriptor=500, collective_start=700, attention_start=9000)
+    machine = kb.load(small(2).config.to_spec(), overrides=given)
     with session(machine) as torch:
         on_ranks(program, 2, torch=torch)
     found = sorted(x.start_ps for x in torch.engine.launches if x.name.startswith("all_reduce"))
     assert len(found) == 4
     # The ranks prepare at the same time; what is more is the message that installs the queues.
-    assert 150_500_000 <= found[0] <= found[1] < 151_500_000
+    assert 151_200_000 <= found[0] <= found[1] < 152_200_000
     # The second call is made when the first collective has ended.
-    assert found[2] - found[1] > 150_500_000
+    assert found[2] - found[1] > 151_200_000
 
 
 def test_why_names_what_a_launch_costs_and_adds_up():

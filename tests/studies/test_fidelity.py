@@ -14,6 +14,7 @@ from kernbench.errors import ConfigError
 from kernbench.studies import fidelity, fidelity_report
 from kernbench.studies._references import read_references
 from kernbench.studies.fidelity import _FACTORS, FIGURES, SOURCED, WORKLOADS, ZEROS, FidelityStudy, _detailed
+from tests.ops.test_blocks import device
 from tests.repo import ROOT
 from tests.slow import slow_after
 
@@ -104,6 +105,45 @@ def test_random_ties_count_only_on_a_torus_and_only_with_credits(tmp_path):
         changes = {**fidelity._network(given), **{f"{where}.{name}": value for name, value in router.items()}}
         ours = WORKLOADS["noc"].run(machine.with_(changes), **given)
         assert found == pytest.approx(100 * (ours / 12 - 1))
+
+
+def test_work_of_a_device_runs_on_all_of_its_pes_the_launch_included():
+    machine = device()
+    pe, given = machine.config.cube.pe.pe_gemm, {"m": 384, "k": 512, "n": 256}
+    engines_ns = 384 * 512 * 256 / (12 * pe.macs_per_cycle.f16 * pe.clock_ghz)
+    one, late = (WORKLOADS["gemm"].run(x, **given) for x in (machine, device(**{"system.host.descriptor_ns": 5000})))
+    assert engines_ns + 2000 < one < 12 * engines_ns  # that of a single engine
+    assert late == pytest.approx(one + 3000)
+    assert WORKLOADS["gemm"].refuse(machine.config, **given, staging="ref_ref").startswith("staging = ref_ref: with ")
+    assert not WORKLOADS["gemm"].refuse(machine.config, **given)
+
+
+@pytest.mark.parametrize(
+    ("workload", "given"),
+    [
+        ("gemm", {"m": 16, "k": 1024, "n": 512}),
+        ("attention", {"q_len": 1, "kv_len": 2048, "heads": 8, "kv_heads": 2, "head_dim": 64}),
+    ],
+)
+def test_with_a_cold_cache_the_operands_are_read_from_memory(workload, given):
+    machine, nbytes = device(), 2**20
+    slow = device(**{"cube.hbm.efficiency": 0.25})
+    (cold, warm), (slower, same) = (
+        [WORKLOADS[workload].run(x, **given, l2=l2) for l2 in ("cold", "warm")] for x in (machine, slow)
+    )
+    assert abs(same - warm) < (slower - cold) / 4
+    assert slower - cold > 0.5 * nbytes * (1 / 0.25 - 1) / (machine.config.hbm_gbs_per_pe * 12)
+
+
+def test_attention_of_a_device_takes_the_start_of_attention_more():
+    given = {"q_len": 64, "kv_len": 64, "heads": 4, "kv_heads": 2, "head_dim": 64}
+    late, plain = (
+        WORKLOADS["attention"].run(x, **given) for x in (device(**{"system.host.attention_start_ns": 700}), device())
+    )
+    assert late == pytest.approx(plain + 700)
+    refuse = WORKLOADS["attention"].refuse
+    assert refuse(None, **{**given, "kv_heads": 3}) == "heads = 4 is no multiple of kv_heads = 3"
+    assert refuse(None, **{**given, "q_len": 2}).startswith("q_len = 2: prefill (kv_len = 64) and decode (1)")
 
 
 def shares(**ours):
@@ -295,6 +335,7 @@ def test_what_cannot_be_compared_says_why_and_the_rest_is_compared(tmp_path):
         ("gemm,m=1; k=1; n=1,1,GB/s,a", "gemm is compared in ns, not in GB/s; convert value and unit"),
         ("gemm,m=1; k=1; n=1; dtype=f99,1,ns,a", "mine.csv:2: unknown dtype 'f99'; known: "),
         ("gemm,m=1; k=1; n=1; staging=ref,1,ns,a", "staging = 'ref' is unknown; did you mean "),
+        ("gemm,m=1; k=1; n=1; l2=hot,1,ns,a", "l2 = 'hot' is unknown; known: warm, cold"),
         ("all_reduce,bytes=1; ranks=2; algorithm=ring,1,ns,a", "algorithm = 'ring' is unknown; "),
         (f"hbm,{HBM}; channel_bw_gbs=fast,1,ns,a", "channel_bw_gbs = 'fast' must be a number from 0.1 to 10,000"),
         (f"hbm,{HBM}; channel_bw_gbs=9; reads=2,1,ns,a", "reads = 2 must be a number from 0 to 1"),
@@ -388,7 +429,7 @@ def test_every_figure_has_a_time():
 
 
 def test_the_committed_data_can_be_read():
-    paths = sorted((ROOT / "milestones" / "fidelity" / "data").glob("*/*.csv"))
+    paths = sorted((ROOT / "milestones" / "fidelity" / "data").rglob("*.csv"))
     paths = [path for path in paths if path.stem != "streams"]  # inputs of a run
     assert paths
     references = read_references(paths)

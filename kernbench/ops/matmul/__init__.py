@@ -16,6 +16,8 @@ A `DPPolicy` is a placement, too: a PE computes the part of C that the policy as
 stored is independent of it: a `Stored` for each.
 """
 
+from kernbench.ops.matmul._blocks import Blocks as Blocks
+from kernbench.ops.matmul._blocks import choose_blocks as choose_blocks
 from kernbench.ops.matmul._choice import NEAR as NEAR
 from kernbench.ops.matmul._choice import USES as USES
 from kernbench.ops.matmul._choice import Choice as Choice

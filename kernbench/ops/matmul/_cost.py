@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kernbench._dtypes import as_dtype
 from kernbench.analysis._roofline import matrix_ns
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
@@ -16,6 +17,8 @@ from kernbench.ops._stored import Piece, Stored
 from kernbench.ops.matmul._parts import PART_BYTES, SPLITS, PlacementLike, Product, Task, room, sums, tasks
 from kernbench.topology._naming import PeId
 from kernbench.topology.builder import Machine
+
+_OVERLAP = 3  # two limits of t1 and t2 take (t1^3 + t2^3)^(1/3): near the larger, unless they are equal (chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +179,24 @@ def move_ns(machine: Machine, source: Stored, target: Stored, itemsize: int = 2)
     moved[numbers] = source.held(numbers, rows, columns, config) * itemsize
     served[numbers] = source.held(numbers, rows, columns, config, line) * itemsize
     return routes.busiest(moved, served)[0] + routes.latency_ns(moved) + launch_ns(machine, False)
+
+
+def blocks_ns(config: MachineConfig, m: int, k: int, n: int, dtype: str, rows: int, columns: int, parts: int) -> float:
+    """Closed-form time of a product in blocks, on PEs that share memory: limited by PEs, cache and memory [ns]."""
+    cube, pes, item = config.cube, config.pes_per_sip, as_dtype(dtype).itemsize
+    count = -(-m // rows) * -(-n // columns) * parts
+    waves, depth = -(-count // pes), -(-k // parts)
+    memory = config.hbm_gbs_per_pe * pes * cube.hbm.efficiency
+    shared = cube.llc.bw_gbs * config.hbm_slices if cube.llc.size_mib else memory
+    read = (min(m, rows) + min(n, columns)) * depth * item
+    engine_ns = matrix_ns(config, (min(m, rows), depth, min(n, columns)), dtype)
+    latency_ns = cube.hbm.access_ns + cube.llc.hit_ns + 2 * cube.noc.router.overhead_ns
+    limits = (
+        waves * (max(engine_ns, read / cube.pe.pe_dma.bw_gbs) + 2 * latency_ns),
+        count * read / shared,
+        (m * k + k * n + m * n) * item / memory,
+    )
+    ns = sum(x**_OVERLAP for x in limits) ** (1 / _OVERLAP)
+    if parts > 1:  # another launch reads the parts
+        ns += config.system.host.descriptor_ns + 4 * latency_ns + 2 * parts * m * n * 4 / shared
+    return float(ns)

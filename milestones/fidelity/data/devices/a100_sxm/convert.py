@@ -1,0 +1,70 @@
+"""Draw rows of the A100 measurements of aiconfigurator-core and write them as CSV: `python convert.py FOLDER`.
+
+FOLDER has the tables as CSV, with the columns of the package's parquet files (README.md).
+"""
+
+import csv
+import random
+import sys
+from pathlib import Path
+
+SOURCE = "aiconfigurator-core 0.12.0, a100_sxm, {} (Apache-2.0)"
+HERE = Path(__file__).parent
+# Of larger ones a row takes over some ten seconds to simulate.
+MOST_MACS, MOST_SCORES, MOST_KEYS, MOST_BYTES = 10**10, 2**26, 10**6, 2**20
+
+
+def read(name):
+    lines = (Path(sys.argv[1]) / name).read_text().splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def write(name, rows, count, seed=0):
+    rows = sorted(random.Random(seed).sample(rows, min(count, len(rows))))
+    with (HERE / name).open("w") as file:
+        file.write("workload,parameters,value,unit,source\n")
+        for workload, given, value, unit, source in rows:
+            text = "; ".join(f"{key}={x}" for key, x in given)
+            file.write(f'{workload},"{text}",{value},{unit},"{SOURCE.format(source)}"\n')
+
+
+def gemm():
+    for row in read("gemm_bf16_a100_sxm.csv"):
+        m, k, n = (int(row[x]) for x in "mkn")
+        if min(n, k) >= 1024 and m * k * n <= MOST_MACS:
+            yield (
+                "gemm",
+                (("m", m), ("k", k), ("n", n), ("dtype", "bf16"), ("l2", "cold")),
+                row["latency_ms"],
+                "ms",
+                "vLLM 0.14.0",
+            )
+
+
+def attention(name, decode):
+    for row in read(name):
+        batch, heads, kv_heads, head_dim = (
+            int(row[x]) for x in ("batch_size", "num_heads", "num_key_value_heads", "head_dim")
+        )
+        tokens = int(row["step"]) + 1 if decode else int(row["isl"])
+        small = batch * kv_heads * tokens <= MOST_KEYS if decode else batch == 1 and heads * tokens**2 <= MOST_SCORES
+        if small:
+            sizes = ("q_len", 1 if decode else tokens), ("kv_len", tokens), ("heads", heads), ("kv_heads", kv_heads)
+            given = (("batch", batch), *sizes, ("head_dim", head_dim), ("dtype", "bf16"), ("l2", "cold"))
+            yield "attention", given, row["latency_ms"], "ms", "vLLM 0.14.0, FlashAttention-2"
+
+
+def collectives():
+    for row in read("nccl_a100_sxm.csv"):
+        op, ranks, nbytes = row["op"].replace("alltoall", "all_to_all"), row["num_gpus"], int(row["bytes"])
+        if 4096 <= nbytes <= MOST_BYTES:
+            given = (("bytes", nbytes), ("ranks", ranks), ("dtype", "f16"), ("pes", 24))
+            given += (("algorithm", "ring_allreduce_tcm"),) if op == "all_reduce" else ()
+            given += (("system.sips.count", ranks),)
+            yield op, given, row["latency_us"], "us", "NCCL 2.27.3"
+
+
+write("gemm.csv", list(gemm()), 140)
+write("prefill.csv", list(attention("attention_context_a100_sxm.csv", False)), 60)
+write("decode.csv", list(attention("attention_generation_a100_sxm.csv", True)), 80)
+write("collectives.csv", list(collectives()), 72)

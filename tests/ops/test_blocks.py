@@ -1,0 +1,49 @@
+"""Blocks of a product on a device whose PEs share memory: the choice fits the shape, and split K pays."""
+
+from __future__ import annotations
+
+import pytest
+
+import kernbench as kb
+from kernbench.ops.matmul import choose_blocks
+from kernbench.studies.fidelity import WORKLOADS
+from tests.slow import slow_after
+
+
+def device(**changes):
+    """A die of 12 PEs with a cache in front of five controllers."""
+    return kb.load(
+        {
+            "base": "default",
+            "system": {"sips": {"count": 1, "topology": "ring_1d"}, "host": {"descriptor_ns": 2000}},
+            "sip": {"cube_mesh": {"w": 1, "h": 1}},
+            "cube": {
+                "pe_layout": {"pe_per_corner": 3, "corners": ["NW", "NE", "SW", "SE"]},
+                "noc": {"topology": "crossbar", "rows": 1, "cols": 1, "pitch_mm": 20.0, "removed": []},
+                "hbm": {"controllers": 5, "channels": 4, "access_ns": 200},
+                "llc": {"size_mib": 8, "line_bytes": 1024, "hit_ns": 30},
+            },
+        },
+        overrides=changes,
+    )
+
+
+def test_blocks_follow_the_shape():
+    config = device().config
+    large, small, deep = (choose_blocks(config, *mkn) for mkn in ((4096, 512, 4096), (48, 256, 256), (16, 65536, 32)))
+    assert (large.rows, large.columns, large.split_k) == (128, 128, 1)
+    assert 6 <= -(-48 // small.rows) * -(-256 // small.columns) <= 12  # most PEs, in one wave
+    assert deep.split_k > 1
+    assert choose_blocks(config, 16, 65536, 32, split=False).split_k == 1
+    assert choose_blocks(config, 16, 256, 64).split_k == 1  # another launch costs more
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n"), slow_after(2, [(16, 65536, 32), (32, 8192, 64), (48, 2048, 256), (128, 4096, 64)])
+)
+def test_split_k_never_makes_a_product_slower(m, k, n, monkeypatch):
+    machine, given = device(), {"m": m, "k": k, "n": n}
+    with_split = WORKLOADS["gemm"].run(machine, **given, l2="cold")
+    found = choose_blocks(machine.config, m, k, n, split=False)
+    monkeypatch.setattr("kernbench.studies._fidelity_device.choose_blocks", lambda *_: found)
+    assert with_split <= WORKLOADS["gemm"].run(machine, **given, l2="cold")
