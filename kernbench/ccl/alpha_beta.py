@@ -31,6 +31,7 @@ from kernbench.policy._routing import router_of
 from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
+    from kernbench.topology._graph import Edge
     from kernbench.topology.builder import Machine
     from kernbench.triton_emu._handles import Pointer
     from kernbench.triton_emu.tl_context import TLContext
@@ -89,6 +90,8 @@ class AlphaBeta:
         self._kinds: dict[tuple[Place, Place], _Kind] = {}
         self.ends: dict[_Kind, tuple[Place, Place]] = {}
         self._bounds: dict[tuple[object, ...], Bounds] = {}
+        self._edges: dict[_Link, Edge] = {}
+        self._shares_ns: dict[tuple[tuple[tuple[Place, Place], ...], str], float] = {}
 
     def bounds(self, places: Iterable[Place], contribution: str) -> Bounds:
         key = (tuple(sorted(places)), contribution)
@@ -98,18 +101,21 @@ class AlphaBeta:
 
     def kind(self, src: Place, dst: Place) -> _Kind:
         if (src, dst) not in self._kinds:
-            edges = [self.machine.graph.edge(*link) for link in self._links(src, dst, "tcm")]
+            edges = [self._edge(link) for link in self._links(src, dst, "tcm")]
             kind = sum(e.latency_ps for e in edges), min(e.bw_gbs for e in edges), len(edges)
             self._kinds[src, dst] = kind
             self.ends.setdefault(kind, (src, dst))
         return self._kinds[src, dst]
 
     def share_ns(self, connections: Iterable[tuple[Place, Place]], kind: str) -> float:
-        """Time of a byte if all connections are in use, on the link with the most sharers."""
-        users = Counter(link for src, dst in connections for link in self._links(src, dst, kind))
-        edges = [(self.machine.graph.edge(*link), n) for link, n in users.items()]
-        flit = self.machine.config.system.flit_bytes
-        return max((n / edge.bw_gbs * (1 + edge.header_bytes / flit) for edge, n in edges), default=0.0)
+        """Time of a byte if all connections are in use, on the link with the most sharers; cached."""
+        key = (tuple(connections), kind)
+        if key not in self._shares_ns:
+            users = Counter(link for src, dst in key[0] for link in self._links(src, dst, kind))
+            edges, flit = [(self._edge(link), n) for link, n in users.items()], self.machine.config.system.flit_bytes
+            each_ns = (n / edge.bw_gbs * (1 + edge.header_bytes / flit) for edge, n in edges)
+            self._shares_ns[key] = max(each_ns, default=0.0)
+        return self._shares_ns[key]
 
     def sum_ns(self, nbytes: float, adds: int, itemsize: int) -> float:
         """Time to add vectors to one; several 16-bit ones are added to a widened copy, which is then rounded."""
@@ -155,6 +161,11 @@ class AlphaBeta:
         copied, ends = zip(*(turn(nbytes, local=False) for nbytes in sizes), strict=True)
         added = tuple(turn(nbytes, local=True)[0] for nbytes in sizes)
         return Connection(sizes, copied, added, ends, apart(itemsize), apart(slot, 1), apart(slot, local=False) / slot)
+
+    def _edge(self, link: _Link) -> Edge:
+        if link not in self._edges:
+            self._edges[link] = self.machine.graph.like(*link)
+        return self._edges[link]
 
     def _links(self, src: Place, dst: Place, kind: str) -> Iterable[_Link]:
         end = {"tcm": naming.pe_dma(*dst), "sram": naming.sram(*dst[:2]), "hbm": self.machine.graph.memory(*dst)}[kind]

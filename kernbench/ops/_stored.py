@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -30,10 +30,11 @@ class Piece(NamedTuple):
     holders: tuple[int, ...]
 
     def common(self, rows: Span, columns: Span) -> tuple[Span, Span] | None:
-        (top, height), (left, width) = (
-            (start := max(x[0], y[0]), min(sum(x), sum(y)) - start)
-            for x, y in ((self.rows, rows), (self.columns, columns))
-        )
+        (top, m), (left, n) = rows, columns
+        (own_top, own_m), (own_left, own_n) = self.rows, self.columns
+        bottom, right = min(top + m, own_top + own_m), min(left + n, own_left + own_n)
+        top, left = max(top, own_top), max(left, own_left)
+        height, width = bottom - top, right - left
         return ((top, height), (left, width)) if height > 0 and width > 0 else None
 
     def places(self, rows: Span, columns: Span) -> Affine:
@@ -164,36 +165,50 @@ class Stored:
         rows, columns = (np.array([p[i] for p in self.pieces], np.int64).reshape(-1, 2) for i in (0, 1))
         return rows, columns
 
+    @cached_property
+    def _holders(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Which pieces have consecutive columns, which have a single holder, and the holders of the latter."""
+        by_rows = np.array([piece.column_step == 1 for piece in self.pieces])
+        alone = np.array([len(piece.holders) == 1 for piece in self.pieces])
+        return by_rows, alone, np.array([x.holders[0] for x in self.pieces if len(x.holders) == 1], np.int64)
+
     def held(
-        self, pes: np.ndarray, rows: np.ndarray, columns: np.ndarray, config: MachineConfig, line: int = 1
+        self, pes: np.ndarray, rows: np.ndarray, columns: np.ndarray, config: MachineConfig, line: int
     ) -> np.ndarray:
         """Count the elements of the block of each of `pes` (a span of rows and of columns each) by PE that holds them.
 
-        A reader of a replicated piece uses its own copy, else that of the first PE in its cube, else the first. With
-        `line`, parts of a line of the piece count as whole lines of so many elements, as memory serves them, and more
-        if the PE has fewer lines than its memory has channels.
+        A reader of a replicated piece uses its own copy, else that of the first PE in its cube, else the first. The
+        result is a pair: the elements, and what memory serves, where parts of a line of the piece count as whole lines
+        of `line` elements, and as more if the PE has fewer lines than its memory has channels.
         """
         own_rows, own_columns = self._spans
         heights, widths = overlaps(rows, own_rows), overlaps(columns, own_columns)
-        by_rows = np.array([piece.column_step == 1 for piece in self.pieces])
+        by_rows, alone, holders = self._holders
         short, whole = (np.where(by_rows, a, b) for a, b in ((widths, heights), (own_columns[:, 1], own_rows[:, 1])))
-        common = heights * widths * np.where(short < whole, np.minimum(whole, line) / np.clip(short, 1, line), 1)
-        common = common.astype(np.int64)
-        out, sizes = np.zeros((len(rows), config.pes_per_sip), np.int64), np.zeros(config.pes_per_sip, np.int64)
-        each, channels = config.pes_per_cube, config.cube.hbm.channels
-        for i, piece in enumerate(self.pieces):
+        common, n_pes = heights * widths, config.pes_per_sip
+        lines = common * np.where(short < whole, np.minimum(whole, line) / np.clip(short, 1, line), 1)
+        counted = np.stack([common, lines.astype(np.int64)])
+        out = np.zeros((2, len(rows), n_pes), np.int64)
+        np.add.at(out.transpose(2, 0, 1), holders, counted[:, :, alone].transpose(2, 0, 1))
+        for i in np.flatnonzero(~alone):
+            near = _nearest(self.pieces[i].holders, n_pes, config.pes_per_cube)[pes]
+            out[:, np.arange(len(pes)), near] += counted[:, :, i]
+        sizes = np.zeros(n_pes, np.int64)
+        for piece in self.pieces:
             sizes[list(piece.holders)] += piece.rows[1] * piece.columns[1]
-            if len(piece.holders) == 1:
-                out[:, piece.holders[0]] += common[:, i]
-                continue
-            near = [_nearest(piece.holders, pe, each) for pe in pes.tolist()]
-            out[np.arange(len(pes)), near] += common[:, i]
-        return out * (np.maximum(1, channels * line // np.maximum(1, sizes)) if line > 1 else 1)
+        if line > 1:
+            out[1] *= np.maximum(1, config.cube.hbm.channels * line // np.maximum(1, sizes))
+        return out
 
 
-def _nearest(holders: Sequence[int], pe: int, each: int) -> int:
-    """Choose `pe` if it is a holder, else the first holder in its cube of `each` PEs, else the first."""
-    return min(holders, key=lambda holder: (holder != pe, holder // each != pe // each))
+@lru_cache(maxsize=1024)
+def _nearest(holders: tuple[int, ...], n_pes: int, each: int) -> np.ndarray:
+    """Choose a holder for each PE: itself, else the first holder in its cube of `each` PEs, else the first."""
+    near = np.full((n_pes // each, each), holders[0])
+    for holder in reversed(holders):
+        near[holder // each] = holder
+    near.reshape(-1)[list(holders)] = holders
+    return near.reshape(-1)
 
 
 def _inside(shape: tuple[int, int], strides: tuple[int, int], low: int, high: int) -> list[tuple[Span, Span]]:

@@ -49,57 +49,68 @@ def _reads(config: MachineConfig, product: Product, task: Task) -> tuple[int, in
     return sum(cuts(width, tile.n) for _, width in task.columns), len(task.rows)
 
 
-def traffic(config: MachineConfig, product: Product, placement: PlacementLike, line_bytes: int = 1) -> list[np.ndarray]:
-    """Per launch, the bytes between each PE (row), as reader and writer, and each PE's memory (column).
-
-    With `line_bytes`, the bytes that the memories serve, in lines of this size.
-    """
-    return [reads + writes for reads, writes in _moved(config, product, placement, line_bytes)]
+def traffic(config: MachineConfig, product: Product, placement: PlacementLike) -> list[np.ndarray]:
+    """Per launch, the bytes between each PE (row), as reader and writer, and each PE's memory (column)."""
+    return [reads + writes for reads, writes, _ in _moved(config, product, placement)]
 
 
-Moved = tuple[np.ndarray, np.ndarray]  # (bytes that each PE reads from each PE's memory, bytes that it writes to it)
+# Bytes that each PE (row) reads from each PE's memory, bytes that it writes to it, and those that the memory serves, in
+# whole bursts.
+Moved = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def _moved(config: MachineConfig, product: Product, placement: PlacementLike, line_bytes: int) -> list[Moved]:
-    line = max(1, line_bytes // product.itemsize)
+def _moved(config: MachineConfig, product: Product, placement: PlacementLike) -> list[Moved]:
+    line = max(1, config.cube.hbm.burst_bytes // product.itemsize)
     n_pes, each = config.pes_per_sip, config.pes_per_cube
-    reads, writes, own = *np.zeros((2, n_pes, n_pes), np.int64), np.eye(n_pes, dtype=np.int64)
+    moved, own = np.zeros((3, n_pes, n_pes), np.int64), np.eye(n_pes, dtype=np.int64)
     found = [(cube * each + pe, x) for (cube, pe), own in tasks(config, product, placement).items() for x in own]
     numbers = np.array([number for number, _ in found])
     rows, columns, depth = (np.array(x, np.int64) for x in zip(*(x.hull for _, x in found), strict=True))
     times = np.array([_reads(config, product, x) for _, x in found])
     of_b = depth + np.array([(x.matrix * product.k, 0) for _, x in found])
-    read = product.a.held(numbers, rows, depth, config, line) * times[:, :1]
-    read += product.b.held(numbers, of_b, columns, config, line) * times[:, 1:]
-    np.add.at(reads, numbers, read * product.itemsize)
+    of_a = product.a.held(numbers, rows, depth, config, line)
+    of_b = product.b.held(numbers, of_b, columns, config, line)
+    read, served = (a * times[:, :1] + b * times[:, 1:] for a, b in zip(of_a, of_b, strict=True))
+    _add(moved, numbers, read * product.itemsize, 0, served * product.itemsize)
     area = (rows[:, 1] * columns[:, 1])[:, None]
     if placement in SPLITS:
-        np.add.at(writes, numbers, own[numbers] * area * PART_BYTES)
-        return [(reads, writes), *_sums(config, product, placement, line)]
-    written = own[numbers] * area if product.c is None else product.c.held(numbers, rows, columns, config, line)
-    np.add.at(writes, numbers, written * product.itemsize)
-    return [(reads, writes)]
+        parts = own[numbers] * area * PART_BYTES
+        _add(moved, numbers, parts, 1, parts)
+        return [(moved[0], moved[1], moved[2]), *_sums(config, product, placement, line)]
+    written = served = own[numbers] * area
+    if product.c is not None:
+        written, served = product.c.held(numbers, rows, columns, config, line)
+    _add(moved, numbers, written * product.itemsize, 1, served * product.itemsize)
+    return [(moved[0], moved[1], moved[2])]
+
+
+def _add(moved: np.ndarray, numbers: np.ndarray, nbytes: np.ndarray, to: int, served: np.ndarray) -> None:
+    np.add.at(moved[to], numbers, nbytes)
+    np.add.at(moved[2], numbers, served)
 
 
 def _sums(config: MachineConfig, product: Product, placement: PlacementLike, line: int) -> list[Moved]:
     launches, found = sums(config, product, placement), []
     for i, launch in enumerate(launches):
-        reads, writes = np.zeros((2, config.pes_per_sip, config.pes_per_sip), np.int64)
+        moved = np.zeros((3, config.pes_per_sip, config.pes_per_sip), np.int64)
         own = [(cube * config.pes_per_cube + pe, x) for (cube, pe), parts in launch.items() for x in parts]
         numbers, counts = np.array([number for number, _ in own]), np.array([x.n for _, x in own])
         for number, x in own:
-            np.add.at(reads[number], list(x.holders), x.n * PART_BYTES)
+            for to in (0, 2):
+                np.add.at(moved[to, number], list(x.holders), x.n * PART_BYTES)
         is_last = i == len(launches) - 1
         if product.c is None or not is_last:  # each PE writes to its own memory
-            np.add.at(writes, (numbers, numbers), counts * (product.itemsize if is_last else PART_BYTES))
+            for to in (1, 2):
+                np.add.at(moved[to], (numbers, numbers), counts * (product.itemsize if is_last else PART_BYTES))
         else:
             columns = np.array([x.columns for _, x in own])
             start, width = np.array([x.start for _, x in own]), columns[:, 1]
             first, last = start // width, -(-(start + counts) // width)
             height = last - first
-            written = product.c.held(numbers, np.stack([first, height], axis=1), columns, config, line)
-            np.add.at(writes, numbers, written * (product.itemsize * counts)[:, None] // (height * width)[:, None])
-        found.append((reads, writes))
+            held = product.c.held(numbers, np.stack([first, height], axis=1), columns, config, line)
+            written, served = (x * (product.itemsize * counts)[:, None] // (height * width)[:, None] for x in held)
+            _add(moved, numbers, written, 1, served)
+        found.append((moved[0], moved[1], moved[2]))
     return found
 
 
@@ -152,8 +163,7 @@ def estimate(machine: Machine, product: Product, placement: PlacementLike) -> tu
     blocks = min(len(x.rows) * len(x.columns) * len(x.depth) for each in own.values() for x in each)
     streamed = all(x.streamed for each in own.values() for x in each)
     parts: dict[str, float] = defaultdict(float)
-    lines = traffic(config, product, placement, config.cube.hbm.burst_bytes)
-    for (reads, writes), served in zip(_moved(config, product, placement, 1), lines, strict=True):
+    for reads, writes, served in _moved(config, product, placement):
         ns, resource = routes.busiest(reads + writes, served)
         parts["matrix engine" if busiest_ns and busiest_ns >= ns else resource] += max(ns, busiest_ns)
         if not streamed:  # the first block is loaded before it is multiplied
@@ -176,8 +186,7 @@ def move_ns(machine: Machine, source: Stored, target: Stored, itemsize: int = 2)
     numbers = np.array([cube * pes + pe for cube, pe in parts])
     rows, columns = (np.array([piece[i] for piece in parts.values()], np.int64) for i in (0, 1))
     moved, served = (np.zeros((config.pes_per_sip, config.pes_per_sip)) for _ in range(2))
-    moved[numbers] = source.held(numbers, rows, columns, config) * itemsize
-    served[numbers] = source.held(numbers, rows, columns, config, line) * itemsize
+    moved[numbers], served[numbers] = source.held(numbers, rows, columns, config, line) * itemsize
     return routes.busiest(moved, served)[0] + routes.latency_ns(moved) + launch_ns(machine, False)
 
 
