@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, dataclass_transfo
 
 from pydantic_core import PydanticCustomError
 
-from kernbench._registry import COMPONENTS
+from kernbench._registry import COMPONENTS, hint
 from kernbench._units import ACK_BYTES
 
 # Error type whose message follows "key = value" unchanged.
@@ -261,6 +261,18 @@ def walk(group: type[Model], of: Key = _FILE) -> Iterator[Key]:
 
 def is_group(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Model)
+
+
+def model_at(model: type[Model], path: KeyPath) -> type[Model] | None:
+    here: Any = model
+    for part in path:
+        is_mapping = get_origin(here) is dict
+        here = get_args(here)[1] if is_mapping else keys(here).get(part) if is_group(here) else None
+    return here if is_group(here) else None
+
+
+def unknown(path: KeyPath, group: type[Model]) -> Fault:
+    return Fault(f"{dotted(path)} is unknown; {hint(str(path[-1]), keys(group))}", (path,))
 
 
 def unit_of(kind: Any) -> str:

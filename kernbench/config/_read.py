@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
-import yaml
 from pydantic_core import SchemaValidator, ValidationError
 
 from kernbench._registry import hint
@@ -18,13 +17,23 @@ from kernbench.config._files import (
     complete_table,
     default_ccl_path,
     load_yaml,
-    parse_yaml,
     preset_path,
     presets,
-    problem,
     read_yaml,
 )
-from kernbench.config._kinds import EXPECTED, Fault, KeyPath, Model, core_schema, dotted, is_group, keys, unit_of
+from kernbench.config._kinds import (
+    EXPECTED,
+    Fault,
+    KeyPath,
+    Model,
+    core_schema,
+    dotted,
+    keys,
+    model_at,
+    unit_of,
+    unknown,
+)
+from kernbench.config._overrides import override, plain
 from kernbench.config._rules import machine_faults
 from kernbench.config._schema import MachineConfig
 from kernbench.errors import ConfigError, quote
@@ -98,13 +107,13 @@ class Draft:
     @classmethod
     def of(cls, source: str | Path | Mapping[str, Any], name: str) -> Draft:
         if isinstance(source, Mapping):
-            return cls(name, _plain(source))
+            return cls(name, plain(source))
         path = Path(source)
         content, doubles = read_yaml(path)
         if not isinstance(content, dict):
             what = {type(None): "is empty", list: "holds a list"}.get(type(content), "holds a single value")
             raise ConfigError(f"{path}: {what}; expected groups of keys, as in the packaged default")
-        return cls(path.name, _plain(content), doubles)
+        return cls(path.name, plain(content), doubles)
 
     def rest_on_base(self) -> None:
         """Merge the content into its base, if it names one."""
@@ -121,49 +130,9 @@ class Draft:
         self.content = below.content
 
     def override(self, overrides: Mapping[str, object] | Sequence[str]) -> None:
-        """Set values by dotted path; the order does not matter: a group is set before the values in it."""
-        if isinstance(overrides, str):
-            overrides = [overrides]
-        pairs: list[tuple[Any, Any]] = list(
-            overrides.items() if isinstance(overrides, Mapping) else self._pairs(overrides)
-        )
-        values: dict[tuple[str, ...], object] = {}
-        for name, value in pairs:
-            if not isinstance(name, str) or not all(name.split(".")):
-                self.complaints.append(
-                    Fault(f"{quote(name)} is not a path; join names by dots, as in sip.cube_mesh.w", ())
-                )
-                continue
-            path = tuple(name.split("."))
-            if repr(values.setdefault(path, value)) != repr(value):  # nan is not equal to itself
-                text = f"{name} is set to {quote(values[path])} and to {quote(value)}; keep one"
-                self.complaints.append(Fault(text, (path,)))
-        for path, value in sorted(values.items(), key=lambda pair: len(pair[0])):
-            fault = _unknown_part(path)
-            if fault is not None:
-                self.complaints.append(fault)
-                continue
-            place: Any = self.content
-            for part in path[:-1]:
-                place = place.setdefault(part, {}) if isinstance(place, dict) else None
-            if isinstance(place, dict):
-                place[path[-1]] = _plain(value)
-                self.overridden.add(path)
-
-    def _pairs(self, texts: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-        for text in texts:
-            path, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
-            if not equals or not path.strip():
-                self.complaints.append(Fault(f"{quote(text)} must be path=value, as in sip.cube_mesh.w=2", ()))
-                continue
-            try:
-                content, doubles = parse_yaml(value)
-            except yaml.YAMLError as error:
-                wrong = problem(error, "correct it, or put it in quotes")
-                self.complaints.append(Fault(f"{quote(text)} has a value that {wrong}", (tuple(path.split(".")),)))
-                continue
-            self.complaints += [Fault(f"{quote(text)}: {fault.text}", (tuple(path.split(".")),)) for fault in doubles]
-            yield path.strip(), content
+        paths, faults = override(self.content, overrides)
+        self.overridden |= paths
+        self.complaints += faults
 
     def validated(
         self,
@@ -222,18 +191,6 @@ class Draft:
         return sorted(faults, key=place)
 
 
-def _unknown_part(path: tuple[str, ...]) -> Fault | None:
-    """Fault of the first unknown part of an override's path, if any."""
-    for depth, part in enumerate(path):
-        here = path[: depth + 1]
-        group = _model_at(MachineConfig, path[:depth])
-        if group is None:
-            return Fault(f"{dotted(path)} is unknown; {dotted(path[:depth])} is a value, with no keys in it", (here,))
-        if part not in keys(group):
-            return _unknown(here, group)
-    return None
-
-
 def _mended(content: dict[str, Any], wrong: list[Fault], example: Mapping[str, Any]) -> dict[str, Any]:
     """Replace invalid values in `content` by those of `example`, and drop unknown keys."""
     mended = deepcopy(content)
@@ -260,29 +217,11 @@ def _merge(into: dict[str, Any], changes: Mapping[str, Any]) -> None:
             into[name] = value
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
-    return deepcopy(value)
-
-
 def _paths(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, inner in items:
         yield from _paths(inner, (*path, name))
-
-
-def _model_at(model: type[Model], path: KeyPath) -> type[Model] | None:
-    here: Any = model
-    for part in path:
-        is_mapping = get_origin(here) is dict
-        here = get_args(here)[1] if is_mapping else keys(here).get(part) if is_group(here) else None
-    return here if is_group(here) else None
-
-
-def _unknown(path: KeyPath, group: type[Model]) -> Fault:
-    return Fault(f"{dotted(path)} is unknown; {hint(str(path[-1]), keys(group))}", (path,))
 
 
 def _found(root: type[Model], error: ValidationError, example: Mapping[str, Any]) -> list[Fault]:
@@ -299,9 +238,9 @@ def _found(root: type[Model], error: ValidationError, example: Mapping[str, Any]
 
 def _text(root: type[Model], finding: Any, example: Mapping[str, Any]) -> str:
     path, kind, context = finding["loc"], finding["type"], finding.get("ctx", {})
-    parent = _model_at(root, path[:-1])
+    parent = model_at(root, path[:-1])
     if parent is not None and kind == "unexpected_keyword_argument":
-        return _unknown(path, parent).text
+        return unknown(path, parent).text
     kind_of_value = _kind(root, path)
     unit = f" [{found}]" if (found := unit_of(kind_of_value)) else ""
     where = dotted(path)
@@ -313,7 +252,7 @@ def _text(root: type[Model], finding: Any, example: Mapping[str, Any]) -> str:
         return (
             f"{where} must be {known[0]}" if len(known) == 1 else f"{where} is unknown; {hint(finding['input'], known)}"
         )
-    group = _model_at(root, path)
+    group = model_at(root, path)
     if group is not None:
         return f"{where} must be a group of keys: {', '.join(keys(group))}"
     return f"{where} {_expectation(kind, context, finding['msg'])}{unit}"
@@ -350,7 +289,7 @@ def _kind(root: type[Model], path: KeyPath) -> Any:
     names = path
     while names and isinstance(names[-1], int):
         names = names[:-1]
-    parent = _model_at(root, names[:-1])
+    parent = model_at(root, names[:-1])
     return keys(parent).get(names[-1]) if parent is not None and names else None
 
 
