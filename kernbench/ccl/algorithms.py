@@ -15,6 +15,7 @@ from heapq import merge
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any
 
+from kernbench.ccl._all_reduce_steps import pipeline
 from kernbench.ccl._schedule import (
     Chunking,
     ElementSpan,
@@ -41,7 +42,6 @@ from kernbench.ccl.stages import (
     in_order_height,
     in_order_tree,
     mesh_tree,
-    pipeline,
     sip_stages,
 )  # fmt: skip
 from kernbench.errors import ConfigError

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kernbench._registry import hint
+from kernbench.ccl._all_reduce_steps import LAG, ends_in_memory
 from kernbench.ccl._group import Grid, Place, Subgroup
 from kernbench.ccl._schedule import AHEAD, Chunking, Reduction, Step, run_schedule
 from kernbench.ccl.algorithm import Algorithm, CollectivePlan, Role
 from kernbench.ccl.bounds import Bounds
-from kernbench.ccl.stages import COPY, LAG, SUM, Pairwise, Ring, Stage, Tree, ends_in_memory
+from kernbench.ccl.stages import COPY, SUM, Pairwise, Ring, Stage, Tree
 from kernbench.components._command import VectorOp
 from kernbench.components.builtin.pe_units import PeMath
 from kernbench.errors import ConfigError

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from kernbench.ccl import algorithms
+from kernbench.ccl._all_reduce_steps import all_reduce_steps
 from kernbench.ccl._schedule import Chunking
-from kernbench.ccl.stages import Ring, all_reduce_steps, cycle
+from kernbench.ccl.stages import Ring, cycle
 from kernbench.ccl.testing import run_kernel_in_mock
 from kernbench.errors import ConfigError
 from tests.ccl.cases import DTYPES, OPS, OVER_GRIDS, OVER_LEVELS, OVER_RANKS, built, check, grid
