@@ -19,7 +19,7 @@ from kernbench.analysis._records import Launch, Records, StageWork, covered_ps
 from kernbench.analysis._resources import Attribution, Reason, attribution
 from kernbench.analysis._stages import STAGE_ENGINES
 from kernbench.analysis._transfer import RouteBreakdown
-from kernbench.analysis._what_if._savings import Savings, savings
+from kernbench.analysis._what_if._predicted_savings import Savings, savings
 from kernbench.analysis.utilization import LinkTraffic
 from kernbench.config._dram import dram
 from kernbench.config._schema import settings

@@ -1,4 +1,4 @@
-"""`kernbench list`, `show`, `validate`, `compare`, `report` and `new`: names, machines, saved runs."""
+"""`kernbench list`, `show`, `validate` and `new`: machine files, and names that other commands take."""
 
 from __future__ import annotations
 
@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernbench.cli._options import (
-    NewFile,
-    echo,
-    echo_json,
-    echo_table,
-    json_option,
-    load_machine,
-    machine_option,
-    set_option,
-)
+from kernbench.cli._options import NewFile, echo_json, echo_table, json_option, load_machine, machine_option, set_option
 from kernbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -125,14 +116,14 @@ def show(
 
 
 def _draw(machine: Machine, name: str, out: Path) -> None:
-    from kernbench.viz._machine import machine_section
+    from kernbench.viz._machine_layout import machine_section
     from kernbench.viz.still import Still, view_svg
 
     Still(view_svg(machine_section(machine), name)).save(out)
 
 
 def _describe(machine: Machine, names: tuple[str, ...]) -> None:
-    from kernbench.viz._machine import machine_section
+    from kernbench.viz._machine_layout import machine_section
 
     click.echo(repr(machine))
     section = machine_section(machine)
@@ -213,66 +204,6 @@ def _check(path: Path, machines: list[MachineConfig]) -> dict[str, Any]:
     except OSError as error:
         report["faults"] = [f"{path}: {error.strerror}"]
     return report
-
-
-@click.command(short_help="Compare two saved runs: what changed in the machine and in time.")
-@click.argument("before", type=click.Path(exists=True, dir_okay=False))
-@click.argument("after", type=click.Path(exists=True, dir_okay=False))
-@json_option
-def compare(before: str, after: str, as_json: bool) -> int:
-    """Compare two files that `kernbench run --save FILE` or `result.save(FILE)` wrote.
-
-    Prints the values of the machine file that differ, then latency, launches and stages of both.
-    """
-    from kernbench.analysis import compare as analysis
-
-    found = analysis.compare(before, after)
-    if as_json:
-        echo_json(found.to_dict())
-    else:
-        echo(repr(found))
-    return 0
-
-
-@click.command(short_help="Compare saved runs of one workload: times, reasons, and what differs.")
-@click.argument("files", nargs=-1, required=True, metavar="FILE FILE...", type=click.Path(exists=True, dir_okay=False))
-@click.option("--baseline", metavar="FILE", help="The run that others are compared with. Default: the first.")
-@click.option("--out", type=NewFile(".html"), help="Also write the report here, as a page that works from disk.")
-@json_option
-def report(files: tuple[str, ...], baseline: str | None, out: Path | None, as_json: bool) -> int:
-    """Compare two or more FILEs of one workload, which `kernbench run --out FILE` or `result.save(FILE)` wrote.
-
-    Prints times, speedups, what is longest on each critical path, and the values that differ. The page also has
-    critical paths, stages, machines and versions.
-    """
-    from kernbench.viz import report as viz
-
-    found = viz.report(files, baseline)
-    if out is not None:
-        found.save(out)
-    if as_json:
-        echo_json(found.to_dict())
-    else:
-        echo(repr(found))
-        if out is not None:
-            echo(f"wrote {out}")
-    return 0
-
-
-@click.command(short_help="Explain a saved run: where its time went, and what to change.")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--launch", metavar="NAME", help="One launch as the run lists it, such as 'gemm #2'. Default: all.")
-@json_option
-def why(file: str, launch: str | None, as_json: bool) -> int:
-    """Explain a file that `kernbench run --save FILE` or `result.save(FILE)` wrote."""
-    from kernbench.analysis.result import Result
-
-    found = Result.load(file).why(launch)
-    if as_json:
-        echo_json(found.to_dict())
-    else:
-        echo(repr(found))
-    return 0
 
 
 _NOTEBOOK = "first_steps"

@@ -26,7 +26,7 @@ from kernbench.notebook._collectives import collective, planned
 from kernbench.notebook._programs import SHAPE, is_kernel, is_module, program_of, tensors_of
 from kernbench.studies.best import system_of
 from kernbench.studies.study import Choices, Study, explorations
-from kernbench.triton._bind import is_jit
+from kernbench.triton._translate import is_jit
 from kernbench.viz._fields import fields
 
 if TYPE_CHECKING:

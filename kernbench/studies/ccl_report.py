@@ -24,7 +24,7 @@ from kernbench.studies.study import (
 )
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
-from kernbench.viz._machine import machine_section
+from kernbench.viz._machine_layout import machine_section
 from kernbench.viz.charts import MOST_LINES, Chart, Column, Draw
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from kernbench._dtypes import DType, as_dtype
 from kernbench.errors import quote
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._devices import HostProgram
-from kernbench.triton._bind import Binder, maybe_dtype
 from kernbench.triton._language import Language
+from kernbench.triton._translate import Binder, maybe_dtype
 from kernbench.triton_emu._blocks import tensor_descriptor
 from kernbench.triton_emu._handles import Pointer
 

@@ -12,10 +12,10 @@ from kernbench.errors import KernelError, OutOfMemoryError
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext, current_session
 from kernbench.triton._arguments import TypedPointer, is_host, is_pointer, tensor_of
-from kernbench.triton._bind import decoration, raw
 from kernbench.triton._language import StaticAssertError
 from kernbench.triton._owner import TIMES_ONLY
 from kernbench.triton._session import On, computed
+from kernbench.triton._translate import decoration, raw
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology._naming import PeId
 from kernbench.triton import _arguments as arguments
-from kernbench.triton._bind import Binder, check_names, decoration, names_of, raw
 from kernbench.triton._cuda import CAPABILITY, Cuda, replace
 from kernbench.triton._language import Language
 from kernbench.triton._owner import check_constants, owners
+from kernbench.triton._translate import Binder, check_names, decoration, names_of, raw
 from kernbench.triton_emu._blocks import tensor_descriptor
 from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext

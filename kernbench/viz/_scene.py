@@ -12,7 +12,7 @@ import numpy as np
 
 from kernbench.errors import KernbenchError
 from kernbench.viz._loads import link_loads, node_loads, used_links, used_nodes
-from kernbench.viz._machine import machine_section
+from kernbench.viz._machine_layout import machine_section
 from kernbench.viz._timeline import packed_trace, path_section, timeline_sections
 from kernbench.viz._why import predicted, why_section
 

@@ -17,7 +17,7 @@ from kernbench.analysis.result import INCOMPLETE
 from kernbench.config._files import replacing
 from kernbench.errors import ArgumentError
 from kernbench.viz import _palette as palette
-from kernbench.viz._machine import machine_section
+from kernbench.viz._machine_layout import machine_section
 
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine

@@ -15,7 +15,7 @@ from kernbench.analysis._resources import LINKS, RESOURCES
 from kernbench.config._kinds import DURATION
 from kernbench.config._schema import machine_keys, settings
 from kernbench.topology.builder import resolve_topology
-from kernbench.viz._machine import _LABELS
+from kernbench.viz._machine_layout import _LABELS
 from tests.repo import PACKAGE
 
 KEY = "cube.noc.lanes_in_use"
@@ -33,7 +33,7 @@ from kernbench.errors import ConfigError
 from kernbench.notebook._machine_form import MachineForm, field_groups
 from kernbench.sweeps.sensitivity import sensitivity_plan
 from kernbench.viz._fields import fields
-from kernbench.viz._machine import machine_section
+from kernbench.viz._machine_layout import machine_section
 
 KEY, LINKS = {KEY!r}, "cube.noc.link_bw_gbs"
 

@@ -63,7 +63,7 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
         "studies/work.py": "import kernbench.studies.cases\nfrom kernbench.sweeps._measure import area\n"
         "from kernbench.sweeps._plan import make_plan\nfrom kernbench.torch._models import Calls\n",
         "studies/cases.py": "", "sweeps/_measure.py": "",
-        "torch/_models.py": "from kernbench.triton._bind import x\n", "triton/_bind.py": "",
+        "torch/_models.py": "from kernbench.triton._translate import x\n", "triton/_translate.py": "",
     }  # fmt: skip
     others = (
         "__init__.py",

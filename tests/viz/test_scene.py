@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 import kernbench as kb
-from kernbench.viz._machine import machine_section
+from kernbench.viz._machine_layout import machine_section
 from tests.topology.machines import default, machines
 
 TORUS = ["system.sips={count: 6, topology: torus_2d, w: 3, h: 2}"]
