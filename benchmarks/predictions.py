@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.table import Row
-from kernbench.analysis._what_if import COVERED, what_if
+from kernbench.analysis._what_if._predictions import COVERED, what_if
 from kernbench.analysis.result import Result
 from kernbench.benches.registry import run as run_bench
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kernbench.analysis._critical_path import CriticalPath
     from kernbench.analysis._occupancy import Occupancy
-    from kernbench.analysis._what_if import Prediction, Tornado
+    from kernbench.analysis._what_if._predictions import Prediction, Tornado
     from kernbench.analysis.why import Why
 
 
@@ -251,7 +251,7 @@ class Result:
         >>> run.result.what_if("cube.hbm.channel_bw_gbs=16").ratio > 1
         True
         """
-        from kernbench.analysis._what_if import what_if
+        from kernbench.analysis._what_if._predictions import what_if
 
         return what_if(self.records, overrides, self.name)
 
@@ -286,7 +286,7 @@ class Result:
         >>> max(abs(found.error) for _, (found,) in exact.rows if found) < 0.03
         True
         """
-        from kernbench.analysis._what_if import tornado_of
+        from kernbench.analysis._what_if._predictions import tornado_of
 
         return tornado_of(
             self.records, factors, self.name, None if run is None else lambda changes: run(changes).latency_ns

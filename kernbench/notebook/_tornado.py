@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kernbench.analysis._what_if import Tornado, new_values, swing, tornado_of
+from kernbench.analysis._what_if._predictions import Tornado, new_values, swing, tornado_of
 from kernbench.errors import KernbenchError
 from kernbench.viz._why import tornado_rows
 

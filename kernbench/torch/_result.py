@@ -22,7 +22,7 @@ from kernbench.errors import StateError
 from kernbench.ops.matmul import named
 
 if TYPE_CHECKING:
-    from kernbench.analysis._what_if import Prediction, Tornado
+    from kernbench.analysis._what_if._predictions import Prediction, Tornado
     from kernbench.torch._device import GraphCall, ModelDevice
     from kernbench.torch._steps import ModelStep
 
@@ -182,7 +182,7 @@ class ModelResult:
         KernbenchError
             If a field or value is invalid, or the field changes what runs where: that needs a new run.
         """
-        from kernbench.analysis._what_if import what_if
+        from kernbench.analysis._what_if._predictions import what_if
 
         return what_if(self.records, overrides, "call", self._window)
 
@@ -194,7 +194,7 @@ class ModelResult:
         KernbenchError
             If the call was not logged.
         """
-        from kernbench.analysis._what_if import tornado_of
+        from kernbench.analysis._what_if._predictions import tornado_of
 
         return tornado_of(self.records, factors, "call", window=self._window)
 

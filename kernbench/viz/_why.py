@@ -9,7 +9,7 @@ from typing import Any
 
 from kernbench.analysis._records import Records
 from kernbench.analysis._resources import Reason
-from kernbench.analysis._what_if import COVERED, Prediction, Tornado, is_time, swing, tornado_of, what_if
+from kernbench.analysis._what_if._predictions import COVERED, Prediction, Tornado, is_time, swing, tornado_of, what_if
 from kernbench.analysis.why import Why
 from kernbench.errors import KernbenchError, StateError
 from kernbench.viz._fields import fields

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernbench.analysis._transfer import TransferLeg, message_parts
-from kernbench.analysis._what_if import COVERED, leaves
+from kernbench.analysis._what_if._predictions import COVERED, leaves
 from kernbench.analysis._what_if._quantities import Quantities
 from kernbench.benches.registry import run as run_bench
 from kernbench.ccl.install import resolve_algorithm_config

@@ -28,7 +28,7 @@ DESCRIBED = (
 ASKED = f"""
 import json
 import kernbench as kb
-from kernbench.analysis._what_if import tornado_of
+from kernbench.analysis._what_if._predictions import tornado_of
 from kernbench.errors import ConfigError
 from kernbench.notebook._machine_form import MachineForm, field_groups
 from kernbench.sweeps.sensitivity import sensitivity_plan

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from kernbench.analysis._what_if import COVERED, Prediction, leaves
+from kernbench.analysis._what_if._predictions import COVERED, Prediction, leaves
 from kernbench.analysis.result import Result
 from kernbench.benches.registry import run as run_bench
 from kernbench.config import default_ccl_path, read_ccl

@@ -24,7 +24,7 @@ FEW = {
 @pytest.fixture
 def explorer(monkeypatch, tmp_path):
     monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr("kernbench.analysis._what_if.COVERED", (*FEW,))
+    monkeypatch.setattr("kernbench.analysis._what_if._predictions.COVERED", (*FEW,))
     explorer = Explorer("preset:small", [programs.copies, programs.endless])
     explorer.choose("study gemm")
     for name in "mkn":

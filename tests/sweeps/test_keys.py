@@ -77,7 +77,7 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
         "studies/own_report.py",
         "studies/study.py",
         "studies/another.py",
-        "analysis/_what_if/__init__.py",
+        "analysis/_what_if/_predictions.py",
     )
     for name, text in {**decide, **dict.fromkeys(others, "")}.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
