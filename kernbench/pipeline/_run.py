@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from kernbench.errors import ArgumentError, quote
 from kernbench.pipeline._actions import (
@@ -30,10 +31,24 @@ if TYPE_CHECKING:
 
 Stage = Callable[..., object]
 Collective = Callable[["RuntimeContext", Action], "Work | None"]
+# By action, the results that others read; by RECV, messages.
+_Tensors = tuple[dict[Action, "Tensor"], dict[Action, "Tensor"]]
+
+
+@runtime_checkable
+class Recorded(Protocol):
+    """Stages whose launches and tensors are known before the start, such as `kernbench.torch.Stages`."""
+
+    sips_per_rank: int
+
+    def record(self, torch: RuntimeContext, table: Table) -> None: ...
+    def tensors(self, sip: int) -> _Tensors: ...
+    def finish(self) -> None: ...
+    def __call__(self, torch: RuntimeContext, action: Action, *_: object) -> None: ...
 
 
 def run(
-    orders: Given, stage: Stage, machine: Any = None, *, message: Callable[[RuntimeContext], Tensor],
+    orders: Given, stage: Stage, machine: Any = None, *, message: Callable[[RuntimeContext], Tensor] | None = None,
     collective: Collective | None = None, data: bool = False, log: str = "operation", sips_per_rank: int = 1,
     communication_streams: int | None = None,
 ) -> Pipeline:  # fmt: skip
@@ -48,12 +63,13 @@ def run(
     stage : callable
         `stage(torch, action, x, y)` queues the work of an action on the rank's device. `x` has the activations (F) or
         the gradient (B, I, W) that it reads, `y` is where its result belongs: activations (F) or the gradient of the
-        input (B, I). `x` is None for the first stage's forward, and `y` where no stage reads the result.
+        input (B, I). `x` is None for the first stage's forward, and `y` where no stage reads the result. Compiled
+        models as stages are a `kb.torch.Stages`, which knows `message` and `sips_per_rank`.
     machine : Machine, str, Path, mapping, optional
         As for `kb.load`; it has the SIPs of each rank.
     message : callable
         `message(torch)` returns a tensor of the size that stages pass on, on the rank's device. All of them are
-        allocated before the start.
+        allocated before the start. A stage that is a function needs it.
     collective : callable, optional
         `collective(torch, action)` queues the work of UNSHARD, RESHARD and REDUCE_GRAD; by default they do nothing.
         The device waits for the `Work` that it returns: of UNSHARD before the stage's next action, of REDUCE_GRAD at
@@ -105,13 +121,25 @@ def run(
     """
     if communication_streams not in _STREAMS:
         raise ArgumentError(f"communication_streams = {quote(communication_streams)}: expected None, 1 or 2")
+    recorded = stage if isinstance(stage, Recorded) else None
+    if recorded is not None:
+        sips_per_rank = recorded.sips_per_rank
+    elif message is None:
+        raise ArgumentError("message = None: a stage that is a function needs message(torch), which makes a tensor")
     table = lowered(Table.of(orders))
     times(table, lambda _: 1.0, lambda _: 0.0)  # a deadlock is found before anything runs
     queued: dict[Action, range] = {}
     with session(machine, data=data, log=log) as torch:
         torch._host.stream_of = _STREAMS[communication_streams]
-        program = _Program(torch, table, stage, message, collective, queued, sips_per_rank)
+        if recorded is not None:
+            recorded.record(torch, table)
+            tensors: Callable[[int], _Tensors] = recorded.tensors
+        elif message is not None:
+            tensors = partial(_allocated, partial(message, torch), table, sips_per_rank)
+        program = _Program(torch, table, stage, tensors, collective, queued, sips_per_rank)
         torch.multiprocessing.spawn(program, nprocs=len(table.ranks) * sips_per_rank)
+        if recorded is not None:
+            recorded.finish()
     return measured(table, torch.result, queued, sips_per_rank)
 
 
@@ -123,12 +151,21 @@ _STREAMS: dict[int | None, Callable[[str], str]] = {
 }
 
 
+def _allocated(message: Callable[[], Tensor], table: Table, width: int, sip: int) -> _Tensors:
+    actions = dict.fromkeys(table.ranks[sip // width])
+    read = {need for action in table.actions if (need := table.source(action)) is not None}
+    made = {action: message() for action in actions if action in read}
+    # The loss of the last stage is the input of its backward.
+    made |= {a: message() for a in actions if a.kind == FORWARD and a.stage == table.last_stage}
+    return made, {action: message() for action in actions if action.kind in RECEIVES}
+
+
 class _Program:
     def __init__(
-        self, torch: RuntimeContext, table: Table, stage: Stage, message: Callable[[RuntimeContext], Tensor],
+        self, torch: RuntimeContext, table: Table, stage: Stage, tensors: Callable[[int], _Tensors],
         collective: Collective | None, queued: dict[Action, range], width: int,
     ) -> None:  # fmt: skip
-        self._torch, self._table, self._stage, self._message = torch, table, stage, message
+        self._torch, self._table, self._stage, self._tensors = torch, table, stage, tensors
         self._collective, self._queued, self._width = collective, queued, width
         self._microbatches = 1 + max(action.microbatch or 0 for action in table.actions)
 
@@ -137,7 +174,7 @@ class _Program:
         rank, place = divmod(sip, self._width)
         torch.distributed.init_process_group("ahbm")
         given = () if self._width == 1 else (torch.distributed.new_subgroups(self._width)[0],)
-        made, inputs = self._tensors(rank)
+        made, inputs = self._tensors(sip)
         torch.ahbm.synchronize()
         torch.distributed.barrier()
         sends: dict[Action, Any] = {}  # their Work
@@ -171,17 +208,6 @@ class _Program:
         torch.ahbm.synchronize()
         for work in (*sends.values(), *pending.values()):
             work.wait()
-
-    def _tensors(self, rank: int) -> tuple[dict[Action, Tensor], dict[Action, Tensor]]:
-        """Return the tensors of results that others read, and those of messages."""
-        table = self._table
-        actions = dict.fromkeys(table.ranks[rank])
-        read = {need for action in table.actions if (need := table.source(action)) is not None}
-        made = {action: self._message(self._torch) for action in actions if action in read}
-        # The loss of the last stage is the input of its backward.
-        last = [a for a in actions if a.kind == FORWARD and a.stage == table.last_stage]
-        made |= {action: self._message(self._torch) for action in last}
-        return made, {action: self._message(self._torch) for action in actions if action.kind in RECEIVES}
 
     def _input(self, action: Action, made: dict[Action, Tensor], inputs: dict[Action, Tensor]) -> Tensor | None:
         if action.kind == WEIGHT:

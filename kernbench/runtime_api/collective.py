@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ from kernbench.topology._naming import PeId
 from kernbench.triton_emu._handles import Pointer
 
 if TYPE_CHECKING:
-    from kernbench.analysis._records import LinkTable
+    from kernbench.analysis._records import Communication, LinkTable
     from kernbench.ccl._group import Place
     from kernbench.ccl.algorithm import Algorithm
     from kernbench.config import CclConfig
@@ -418,8 +418,12 @@ Given = Tensor | Sequence[Tensor]
 def queue_collective(
     host: HostProgram, collectives: Collectives, tensors: Sequence[Given], algorithm: AlgorithmLike | None,
     config: CclLike | None, name: str | None, n_slots: int | None, call: dict[str, object], by_model: bool = False,
+    record: Callable[[DeviceTensor], Communication] | None = None,
 ) -> CollectivePlan:  # fmt: skip
-    """Queue a collective on the devices of `tensors`, and return its plan; `by_model` as for `tuner_of`."""
+    """Queue a collective on the devices of `tensors`, and return its plan; `by_model` as for `tuner_of`.
+
+    `record` returns what a trace says about the part of a device.
+    """
     given = _checked(tensors)
     firsts = [own[0] for own in given]
     planned = _planned(host, collectives, firsts, algorithm, config, n_slots, by_model)
@@ -431,7 +435,9 @@ def queue_collective(
     starts = collectives.starts(planned, "direct", shards, name or title(planned.algorithm), call)
     for own in given:
         handles = [tensor._handle for tensor in own]
-        host.start(own[0].sip, starts[own[0].sip], handles, host.start_of_work(collective=True))
+        communication = None if record is None else record(own[0])
+        after = host.start_of_work(collective=True)
+        host.start(own[0].sip, starts[own[0].sip], handles, after, communication=communication)
     return planned
 
 

@@ -7,6 +7,7 @@ from kernbench.errors import MissingModuleError
 
 _WHERE = {
     "Routing": "kernbench.torch._experts",
+    "Stages": "kernbench.torch._stages",
     "backend": "kernbench.torch._compile",
     "compile": "kernbench.torch._compile",
     "program": "kernbench.torch._program",

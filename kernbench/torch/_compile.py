@@ -73,6 +73,11 @@ class CompiledModel:
             raise
 
     @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Of the model, or of its first rank."""
+        return list(self._own.parameters())
+
+    @property
     def result(self) -> ModelResult:
         """The time of the last call by module, and its limits; with the backward pass that followed."""
         return ModelResult.of(self._device)

@@ -22,6 +22,7 @@ from kernbench.runtime_api._device_tensor import deploy_like
 from kernbench.runtime_api.collective import queue_collective
 from kernbench.runtime_api.context import RuntimeContext, session
 from kernbench.runtime_api.types import Device as DeviceName
+from kernbench.runtime_api.work import Call
 from kernbench.torch import _inductor as inductor
 from kernbench.torch import _ops as ops
 from kernbench.torch._experts import Assignment, Routing, queue_exchange
@@ -64,6 +65,10 @@ class GraphCall:
     is_backward: bool
 
 
+# The inputs of a program, their twins, its steps and its outputs.
+_Recorded = tuple[list[Any], list[Any], Recorder, Sequence[Any]]
+
+
 class ModelDevice:
     """A simulated machine for compiled models."""
 
@@ -77,9 +82,11 @@ class ModelDevice:
         self.use(machine if self._own is None else self._own.__enter__())
         self.graph, self.placement, self.fuse = graph, dict(placement or {}), fuse
         self._recorder: Recorder | None = None
-        # By storage of the first rank: a weak reference to it and the tensors of all ranks; and their gradients.
+        # By storage of the first rank: a weak reference to it and the other ranks' tensors; and all ranks' gradients.
         self._of_ranks: dict[int, tuple[Any, Sequence[torch.Tensor]]] = {}
         self._gradients: dict[int, list[torch.Tensor]] = {}
+        # Of calls that are recorded and not run, the steps of each rank; their results stay on the device.
+        self.recorded: list[Sequence[Sequence[ModelStep]]] | None = None
 
     def use(self, torch: RuntimeContext) -> None:
         """Run on the machine of an open session from now on, without compiling again."""
@@ -88,7 +95,7 @@ class ModelDevice:
             raise ArgumentError(f"tp = {self.tp}: the machine has {sips} SIPs; use at most that, or enlarge it")
         self.session = torch
         # Without values, ranks without experts do the same at the same time: simulate one, and collectives over all.
-        self.memories = [TensorMemory(torch, sip) for sip in range(self.tp if data or self.has_experts else 1)]
+        self.memories = [TensorMemory(torch, sip, sip) for sip in range(self.tp if data or self.has_experts else 1)]
         self.calls: list[GraphCall] = []
         self._records: tuple[tuple[int, int], Records] | None = None
 
@@ -106,19 +113,19 @@ class ModelDevice:
             self.has_experts = True
             self.use(self.session)
         for parts in zip(*([*model.parameters(), *model.buffers()] for model in models), strict=True):
-            self._belong(parts)
+            self.belong(parts)
 
-    def _belong(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._of_ranks[tensors[0].untyped_storage()._cdata] = inductor.storage_ref(tensors[0]), tensors
+    def belong(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._of_ranks[tensors[0].untyped_storage()._cdata] = inductor.storage_ref(tensors[0]), tensors[1:]
 
-    def _of_rank(self, rank: int, x: Any) -> Any:
+    def of_rank(self, rank: int, x: Any) -> Any:
         """Return the tensor of a rank that corresponds to one of the first rank."""
         if not (rank and isinstance(x, torch.Tensor)):
             return x
         ref, tensors = self._of_ranks.get(x.untyped_storage()._cdata, (None, ()))
         if ref is None or ref.expired():
             return x
-        own = tensors[rank]
+        own = tensors[rank - 1]
         return own if isinstance(x, torch.nn.Parameter) else own.as_strided(x.size(), x.stride(), x.storage_offset())
 
     def gradients(self, part: torch.Tensor) -> list[torch.Tensor]:
@@ -157,11 +164,11 @@ class ModelDevice:
                 both = list(zip(*ranks, strict=True))
                 if is_backward and len(ranks) == len(self.memories):
                     self._gradients = dict(zip(inputs_of, map(list, both), strict=False))
-                elif len(ranks) > 1:
+                if len(ranks) > 1:
                     self._of_ranks = {k: v for k, v in self._of_ranks.items() if not v[0].expired()}
                     for tensors in both:
                         if isinstance(tensors[0], torch.Tensor) and tensors[0] is not tensors[1]:
-                            self._belong(tensors)
+                            self.belong(tensors)
                 return ranks[0]
 
             return run
@@ -195,11 +202,22 @@ class ModelDevice:
         runs = []
         assigned: dict[int, Assignment] = {}
         for rank, memory in enumerate(self.memories):
-            runs.append(self._record(program, modules, memory, [self._of_rank(rank, x) for x in args], assigned))
-        self.session._host.synchronize()
+            runs.append(self._record(program, modules, memory, [self.of_rank(rank, x) for x in args], assigned))
+        if self.recorded is None:
+            self.session._host.synchronize()
         for memory, (given, _, _, _) in zip(self.memories, runs, strict=True):
             for x in {x.untyped_storage()._cdata: x for x in given if isinstance(x, torch.Tensor)}.values():
                 memory.poke(x)
+        if self.recorded is None:
+            self._finish(runs, is_backward)
+        else:
+            self.recorded.append([recorder.steps for _, _, recorder, _ in runs])
+        return [
+            [self._output(x, recorder.inputs, memory) for x in outputs]
+            for memory, (_, _, recorder, outputs) in zip(self.memories, runs, strict=True)
+        ]
+
+    def _finish(self, runs: Sequence[_Recorded], is_backward: bool) -> None:
         engine = self.session.engine
         first = dict(Counter(launch.sip for launch in engine.launches))
         start = int(engine.env.now)
@@ -212,10 +230,6 @@ class ModelDevice:
                 # Includes a buffer that the program reuses for a result: its values are returned.
                 if isinstance(x, torch.Tensor) and twin.untyped_storage()._cdata in recorder.written:
                     memory.peek(twin, x)
-        return [
-            [self._output(x, recorder.inputs, memory) for x in outputs]
-            for memory, (_, _, recorder, outputs) in zip(self.memories, runs, strict=True)
-        ]
 
     @contextmanager
     def _named(self, first: int) -> Iterator[None]:
@@ -233,8 +247,8 @@ class ModelDevice:
         memory: TensorMemory,
         args: list[Any],
         assigned: dict[int, Assignment],
-    ) -> tuple[list[Any], list[Any], Recorder, Sequence[Any]]:
-        """Run a program on tensors without values; return its inputs, their twins, the steps and the outputs."""
+    ) -> _Recorded:
+        """Run a program on tensors without values."""
         twins = [memory.twin(x) if isinstance(x, torch.Tensor) else x for x in args]
         inputs = {
             twin.untyped_storage()._cdata: x for x, twin in zip(args, twins, strict=True) if isinstance(x, torch.Tensor)
@@ -263,20 +277,32 @@ class ModelDevice:
         for is_launch, run in groupby(zip(*ranks, strict=True), lambda steps: steps[0].is_launch):
             if is_launch and self.graph:
                 for memory, steps in zip(self.memories, zip(*run, strict=True), strict=True):
-                    with self.session._host.capture(memory.sip) as graph:
-                        for step in steps:
-                            step.start()
-                    graph.replay()
+                    self.start(memory.sip, steps)
                 continue
             for steps in run:
-                if steps[0].exchange is not None:
-                    of, to, messages = zip(*(step.exchange() for step in steps if step.exchange), strict=True)
-                    queue_exchange(self.session, of, to, messages[0], steps[0].name)
-                elif steps[0].summed is not None:
-                    self._sum([step.summed for step in steps if step.summed is not None], steps[0].name)
-                else:
-                    for step in steps:
-                        step.start()
+                self.together(steps)
+
+    def start(self, sip: int, steps: Sequence[ModelStep]) -> None:
+        """Queue successive launches of a SIP."""
+        if not self.graph:
+            for step in steps:
+                step.start()
+            return
+        with self.session._host.capture(sip) as graph:
+            for step in steps:
+                step.start()
+        graph.replay()
+
+    def together(self, steps: Sequence[ModelStep]) -> None:
+        """Queue a step of all ranks."""
+        if steps[0].exchange is not None:
+            of, to, messages = zip(*(step.exchange() for step in steps if step.exchange), strict=True)
+            queue_exchange(self.session, of, to, messages[0], steps[0].name)
+        elif steps[0].summed is not None:
+            self._sum([step.summed for step in steps if step.summed is not None], steps[0].name)
+        else:
+            for step in steps:
+                step.start()
 
     def _sum(self, places: Sequence[TensorPlace], name: str) -> None:
         """Queue an all-reduce over the ranks; ranks that are not simulated join when the first one does."""
@@ -285,7 +311,11 @@ class ModelDevice:
             tensors.append(deploy_like(host, tensors[0].layout, DeviceName("ahbm", sip)))
             host.stream(sip).wait_stream(host.stream(0))
         if len(tensors) > 1:
-            queue_collective(host, self.session._collectives, tensors, AUTO, None, name, None, {}, by_model=True)
+            sips = tuple(x.sip for x in tensors)
+            queue_collective(
+                host, self.session._collectives, tensors, AUTO, None, name, None, {}, by_model=True,
+                record=lambda x: Call("all_reduce", tensors={"tensor": x}).communication(sips),
+            )  # fmt: skip
 
     def _output(self, x: Any, inputs: Mapping[int, torch.Tensor], memory: TensorMemory) -> Any:
         if not isinstance(x, torch.Tensor) or is_host_tensor(x):
@@ -297,7 +327,8 @@ class ModelDevice:
             whole = torch.zeros(x.untyped_storage().nbytes() // x.element_size(), dtype=x.dtype)
             if not self.session.engine.data and x.dtype.is_floating_point:
                 whole.fill_(float("nan"))
-            return memory.peek(x, whole).as_strided(x.size(), x.stride(), x.storage_offset())
+            found = memory.peek(x, whole) if self.recorded is None else memory.stand_in(x, whole)
+            return found.as_strided(x.size(), x.stride(), x.storage_offset())
 
     def _placement_of(self, module: str) -> PlacementLike | None:
         return self.placement.get(module)

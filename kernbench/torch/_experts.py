@@ -15,14 +15,14 @@ import torch
 from kernbench._dtypes import float32
 from kernbench.ccl.algorithm import plan
 from kernbench.errors import ArgumentError
-from kernbench.kernels.partition import chunk, cut_span, dealt, mine, nonempty_parts
+from kernbench.kernels.partition import chunk, cut_span, mine
 from kernbench.ops._access import BLOCK, load_places, store_places
 from kernbench.ops._stored import Span
 from kernbench.ops.copy import copy
-from kernbench.ops.matmul import Product, grouped
+from kernbench.ops.matmul import Product, group_parts, grouped, grouped_placement
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._process_group import _tasks, direct, route
-from kernbench.runtime_api.work import TensorPart
+from kernbench.runtime_api.work import Call, Exchange, TensorPart
 from kernbench.topology._naming import PeId
 from kernbench.torch._memory import TensorPlace, typed
 from kernbench.triton_emu._places import Affine
@@ -174,17 +174,27 @@ def queue_exchange(
     session: RuntimeContext, of: Sequence[DeviceTensor], to: Sequence[DeviceTensor], messages: Sequence[Message],
     name: str,
 ) -> None:  # fmt: skip
-    """Queue an all-to-all with uneven parts on the first SIPs: the rows of `messages`, from tensors `of` to `to`."""
-    host, sips = session._host, range(len(of))
+    """Queue an all-to-all with uneven parts on the SIPs of `of`: the rows of `messages`, from those tensors to `to`."""
+    host, sips = session._host, [x.sip for x in of]
     moves = [route(m.source, TensorPart(of[m.source], m.first, m.n), m.target, TensorPart(to[m.target], m.at, m.n))
              for m in messages]  # fmt: skip
     todo = _tasks(moves, len(sips))
-    algorithm = direct("all_to_all", frozenset(permutations(sips, 2)))
+    algorithm = direct("all_to_all", frozenset(permutations(range(len(sips)), 2)))
     planned = plan(algorithm, host.config, sips, list(todo[0]))
     given = {(sip, *pe): (args, 0) for sip, own in zip(sips, todo, strict=True) for pe, args in own.items()}
     starts = session._collectives.starts(planned, "experts", given, name, {})
-    for sip in sips:
-        host.start(sip, starts[sip], [of[sip]._handle, to[sip]._handle], host.start_of_work(collective=True))
+    rows = np.zeros((len(sips), len(sips)), int)
+    for m in messages:
+        rows[m.source, m.target] += m.n
+    for x, y, sent, received in zip(of, to, rows.tolist(), rows.T.tolist(), strict=True):
+        call = Call("all_gather", tensors={"input": x, "output": y})
+        if any(n < x.shape[0] for n in sent):
+            sends, receives = (
+                {j: TensorPart(t, 0, n) for j, n in enumerate(own)} for t, own in ((x, sent), (y, received))
+            )
+            call = Exchange("all_to_all", sends=sends, receives=receives)
+        after, communication = host.start_of_work(collective=True), call.communication(tuple(sips))
+        host.start(x.sip, starts[x.sip], [x._handle, y._handle], after, communication=communication)
 
 
 class Layer:
@@ -195,7 +205,7 @@ class Layer:
         tensors: Mapping[str, TensorPlace], dtype: torch.dtype,
     ) -> None:  # fmt: skip
         self._session, self._memory, self._assigned, self._given = session, memory, assigned, tensors
-        self.rank, self._dtype = memory.sip, dtype
+        self.rank, self._dtype = memory.rank, dtype
         self._held: dict[str, torch.Tensor] = {}
 
     def _rows(self, name: str, n: int, width: int) -> TensorPlace:
@@ -227,13 +237,11 @@ class Layer:
 
     def _product(self, source: str, weight: str, target: str) -> Launch:
         x, w = self._place(source), self._given[weight]
-        ends, config = self._assigned().ends(self.rank), self._session._host.config
+        ends = self._assigned().ends(self.rank)
         z = self._rows(target, ends[-1], w.shape[2])
-        product = Product(z.shape[0], w.shape[2], w.shape[1], x.dtype.name, x.stored, w.stored, z.stored)
-        parts = groups(w.shape[0], w.shape[2], self._session._host.pes)
-        kernel = partial(grouped, product=product, groups=parts, known=ends, config=config)
         del self._held[source]
-        return sorted(parts), kernel, (x.pointer, w.pointer, x.pointer, z.pointer), [x, w, z]
+        targets, kernel = grouped_product(self._session, x, w, z, ends)
+        return targets, kernel, (x.pointer, w.pointer, x.pointer, z.pointer), [x, w, z]
 
     def weigh(self) -> Launch:
         assigned, weights = self._assigned(), self._given["weights"]
@@ -282,10 +290,16 @@ class _Rows(NamedTuple):
                 yield 0, read.reshape(-1), np.arange(first * self.width, (first + n) * self.width)
 
 
-def groups(count: int, n: int, pes: Sequence[PeId]) -> dict[PeId, list[tuple[int, Span]]]:
-    """Assign groups of a product of `n` columns to PEs, several PEs to a group if there are more."""
-    cuts = nonempty_parts(n, max(1, len(pes) // count))
-    return dealt([(i, columns) for i in range(count) for columns in cuts], pes)
+def grouped_product(
+    session: RuntimeContext, x: TensorPlace, w: TensorPlace, z: TensorPlace, ends: Sequence[int] | None
+) -> tuple[list[PeId], Any]:
+    """Return the PEs and the kernel of z = x w for groups of rows that end before `ends`, each with its matrix."""
+    (rows, k), (groups, _, n), machine = x.shape, w.shape, session.engine.machine
+    product = Product(rows, n, k, x.dtype.name, x.stored, w.stored, z.stored)
+    placement, parts = grouped_placement(machine, product, groups), group_parts(machine.config, groups)
+    return sorted(parts), partial(
+        grouped, product=product, placement=placement, groups=parts, known=ends, config=machine.config
+    )
 
 
 def _parts(place: TensorPlace) -> dict[PeId, list[Span]]:

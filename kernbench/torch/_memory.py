@@ -87,13 +87,17 @@ class _Block:
 
 
 class TensorMemory:
-    """Finds or allocates the memory of a tensor; that of dead storages is reused."""
+    """Finds or allocates the memory of a tensor; that of dead storages is reused.
 
-    def __init__(self, session: RuntimeContext, sip: int) -> None:
-        self.session, self.sip = session, sip
+    `recorded`: steps run later than values are copied, so tensors of the host have memory that no step has used before.
+    """
+
+    def __init__(self, session: RuntimeContext, sip: int, rank: int, recorded: bool = False) -> None:
+        self.session, self.sip, self.rank, self._recorded = session, sip, rank, recorded
         self.parts = len(session._host.pes)
         self._blocks: dict[int, _Block] = {}  # by storage without values
         self._twins: dict[int, tuple[Any, torch.Tensor]] = {}  # by storage on the host; a weak reference to it
+        self._results: dict[int, Any] = {}  # those whose values are on the device
         self._free: dict[tuple[_Key, bool], list[DeviceTensor]] = {}  # that is allocated while steps are queued, apart
         self._constants: dict[Any, tuple[list[Any], torch.Tensor]] = {}
 
@@ -107,15 +111,15 @@ class TensorMemory:
     def twin(self, x: torch.Tensor) -> torch.Tensor:
         """Return the tensor without values that replaces one of the host; one storage has one memory."""
         storage = x.untyped_storage()
-        key = storage._cdata
-        known = self._twins.get(key)
+        known = self._twins.get(storage._cdata)
         if known is None or known[0].expired() or known[1].untyped_storage().nbytes() < storage.nbytes():
             self._twins = {k: v for k, v in self._twins.items() if not v[0].expired()}
             whole = torch.empty(-(-storage.nbytes() // 8) * 8, dtype=torch.uint8, device="meta")
-            known = self._twins[key] = storage_ref(x), whole
+            known = self._twins[storage._cdata] = storage_ref(x), whole
             small = x.dim() <= 1 and 0 < storage.nbytes() <= _SMALL
             spread = self._spread(x, storage.nbytes())
-            self._take(known[1], (*spread[:3], COPIES) if small and isinstance(x, torch.nn.Parameter) else spread)
+            key = (*spread[:3], COPIES) if small and isinstance(x, torch.nn.Parameter) else spread
+            self._take(known[1], key, self._recorded)
         empty = torch.empty(0, dtype=x.dtype, device="meta")
         return empty.set_(known[1].untyped_storage(), x.storage_offset(), x.size(), x.stride())
 
@@ -189,9 +193,26 @@ class TensorMemory:
         block = self._blocks.pop(x.untyped_storage()._cdata)
         self._blocks[to.untyped_storage()._cdata] = _Block(storage_ref(to), block.buffer, block.key, block.later)
 
+    def stand_in(self, twin: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Let a host tensor represent a tensor of the device, which has the values."""
+        ref, key = storage_ref(x), x.untyped_storage()._cdata
+        self._twins[key], self._results[key] = (ref, twin), ref
+        return x
+
+    def message(self, sent: TensorPlace, x: torch.Tensor) -> TensorPlace:
+        """Let a host tensor represent a message, in new memory that is placed as the tensor of its sender."""
+        twin = torch.empty(x.shape, dtype=x.dtype, device="meta")
+        (units, unit), dtype, policy = sent.buffer.shape, sent.buffer.dtype, sent.buffer.layout.dp
+        assert policy is not None
+        key = units, unit, dtype, policy
+        self._blocks[twin.untyped_storage()._cdata] = _Block(storage_ref(twin), self._new(*key), key, True)
+        self.stand_in(twin, x)
+        return self.place(twin)
+
     def poke(self, x: torch.Tensor) -> None:
         """Copy the values of a host tensor to the device, in no simulated time."""
-        if self.session.engine.data:
+        result = self._results.get(x.untyped_storage()._cdata)
+        if self.session.engine.data and (result is None or result.expired()):
             buffer = self._blocks[self._twins[x.untyped_storage()._cdata][1].untyped_storage()._cdata].buffer
             raw, held = _bytes(x), np.zeros(buffer.numel(), np.uint8)
             held[: raw.size] = raw

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf, prod
 from typing import Any
 
@@ -20,13 +19,12 @@ from kernbench.ops._routes import host_ns
 from kernbench.ops._stored import Stored
 from kernbench.ops.attention import Attention
 from kernbench.ops.copy import Matrix, Strided, copy
-from kernbench.ops.matmul import Choice, PlacementLike, Product, grouped, partial_sums, pieces_of, tasks, traffic
+from kernbench.ops.matmul import Choice, PlacementLike, Product, partial_sums, pieces_of, tasks, traffic
 from kernbench.ops.matmul import steps as ops_steps
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._products import chosen_placement
 from kernbench.runtime_api.collective import tuner_of
-from kernbench.torch._experts import Assignment, Exchanged, Launch, Layer, Routing
-from kernbench.torch._experts import groups as groups_of
+from kernbench.torch._experts import Assignment, Exchanged, Launch, Layer, Routing, grouped_product
 from kernbench.torch._grid import block_sizes as blocks_of
 from kernbench.torch._grid import grid_owners
 from kernbench.torch._grid import holders as holders_of
@@ -211,8 +209,9 @@ class Recorder(TorchDispatchMode):
 
     def _to_sum(self, nbytes: int, itemsize: int, pes: Sequence[tuple[int, int]]) -> float:
         """Estimate an all-reduce over the ranks [ns], with `nbytes` on each of the PEs."""
-        tuner = tuner_of(self.session.engine.machine, by_model=True)
-        return tuner.choose("all_reduce", nbytes, sips=range(self._ranks), places=pes, itemsize=itemsize).best.ns
+        tuner, first = tuner_of(self.session.engine.machine, by_model=True), self.memory.sip - self.memory.rank
+        sips = range(first, first + self._ranks)
+        return tuner.choose("all_reduce", nbytes, sips=sips, places=pes, itemsize=itemsize).best.ns
 
     def _products(self, out: Sequence[torch.Tensor], a: torch.Tensor, weights: Sequence[torch.Tensor]) -> None:
         self._product(out, a, weights, None, 1, 1, "mm")
@@ -288,13 +287,11 @@ class Recorder(TorchDispatchMode):
     def _grouped(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> None:
         """Distribute groups and columns over the PEs; without values, the groups have equal sizes."""
         x, y, w, z = (self._at(t) for t in (a, b, ends, out))
-        (rows, k), (groups, _, n), config = a.shape, b.shape, self._host.config
+        (rows, k), (groups, _, n) = a.shape, b.shape
         known = None if self.session.engine.data else [rows * (i + 1) // groups for i in range(groups)]
-        parts = groups_of(groups, n, self._host.pes)
-        product = Product(rows, n, k, x.dtype.name, x.stored, y.stored, z.stored)
-        kernel = partial(grouped, product=product, groups=parts, known=known, config=config)
+        targets, kernel = grouped_product(self.session, x, y, z, known)
         args = tuple(place.pointer for place in (x, y, w, z))
-        self._launch(sorted(parts), kernel, args, [x, y, w, z], 2 * rows * k * n, None, "grouped_mm")
+        self._launch(targets, kernel, args, [x, y, w, z], 2 * rows * k * n, None, "grouped_mm")
 
     def _experts(
         self, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
@@ -311,7 +308,7 @@ class Recorder(TorchDispatchMode):
         experts, at = gate_up.shape[0] * ranks, places["index"]
 
         def read() -> None:
-            if sip:
+            if self.memory.rank:
                 return
             values = at.buffer.numpy().reshape(-1)
             if data:

@@ -22,6 +22,7 @@ from kernbench.ops.matmul._choice import NEAR as NEAR
 from kernbench.ops.matmul._choice import USES as USES
 from kernbench.ops.matmul._choice import Choice as Choice
 from kernbench.ops.matmul._choice import choose_placement as choose_placement
+from kernbench.ops.matmul._choice import grouped_placement as grouped_placement
 from kernbench.ops.matmul._choice import near as near
 from kernbench.ops.matmul._cost import ProductWork as ProductWork
 from kernbench.ops.matmul._cost import estimate as estimate
@@ -48,6 +49,7 @@ from kernbench.ops.matmul._parts import TURNED as TURNED
 from kernbench.ops.matmul._parts import PlacementLike as PlacementLike
 from kernbench.ops.matmul._parts import PlacementName as PlacementName
 from kernbench.ops.matmul._parts import Product as Product
+from kernbench.ops.matmul._parts import group_parts as group_parts
 from kernbench.ops.matmul._parts import named as named
 from kernbench.ops.matmul._parts import read_from as read_from
 from kernbench.ops.matmul._parts import room as room

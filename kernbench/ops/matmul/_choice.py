@@ -78,6 +78,13 @@ def choose_placement(
     return _ranked(machine, product, placement, fixed, uses)[0][1]
 
 
+def grouped_placement(machine: Machine, product: Product, groups: int) -> str:
+    """Return the placement with the lowest estimate for groups of rows, each with its matrix, as if they were equal."""
+    equal = replace(product, m=max(1, product.m // groups), batch=groups)
+    names = [name for name in PLACEMENTS if name not in (*SPLITS, "replicated")]
+    return min(names, key=lambda name: estimate(machine, equal, name)[0])
+
+
 def near(machine: Machine, product: Product, fixed: bool, uses: float) -> list[Choice]:
     found = _ranked(machine, product, None, fixed, uses)
     return [choice for ns, choice in found if ns <= NEAR * found[0][0]]

@@ -19,10 +19,12 @@ from kernbench.ops.matmul._parts import (
     SPLIT_K,
     SPLITS,
     TURNED,
+    GroupPart,
     PlacementLike,
     Product,
     Sum,
     Task,
+    cut,
     room,
     split_columns,
     sums,
@@ -104,11 +106,10 @@ def multiply(
 
 
 def grouped(
-    a: Pointer, b: Pointer, ends: Pointer, out: Pointer, *, product: Product,
-    groups: Mapping[PeId, Sequence[tuple[int, Span]]], known: Sequence[int] | None, config: MachineConfig,
-    tl: TLContext,
+    a: Pointer, b: Pointer, ends: Pointer, out: Pointer, *, product: Product, placement: str,
+    groups: Mapping[PeId, Sequence[GroupPart]], known: Sequence[int] | None, config: MachineConfig, tl: TLContext,
 ) -> None:  # fmt: skip
-    """Multiply each group of rows of a by its matrix of the stack b, each program its groups and columns.
+    """Multiply each group of rows of a by its matrix of the stack b, each program its parts of groups.
 
     Groups end before the rows at `ends`, or in `known`; the last rows may be in no group.
     """
@@ -119,11 +120,11 @@ def grouped(
             return known[group]
         return min(int(tl.load(ends + group, shape=(1,))), product.m)
 
-    for group, columns in mine(groups, tl):
+    for group, part, parts in mine(groups, tl):
         first = end(group - 1) if group else 0
-        rows = first, end(group) - first
-        if rows[1] > 0:
-            task = task_of(config, product, "columns", pe, group, rows, columns, None)
+        (row, height), columns = cut(placement, max(0, end(group) - first), product.n, part, parts)
+        if height and columns[1]:
+            task = task_of(config, product, placement, pe, group, (first + row, height), columns, None)
             multiply(a, b, out, None, product, task, room(config), tl)
 
 

@@ -15,7 +15,7 @@ from kernbench._dtypes import as_dtype
 from kernbench._registry import hint
 from kernbench.config import MachineConfig
 from kernbench.errors import ArgumentError
-from kernbench.kernels.partition import chunk
+from kernbench.kernels.partition import chunk, dealt
 from kernbench.ops._stored import Span, Stored
 from kernbench.policy.address.allocator import AddressConfig
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
@@ -230,6 +230,18 @@ def _part_of_sum(config: MachineConfig, product: Product, split: Split, matrix: 
     return Task(_steps(rows, step), (columns,), (depth,), "a", False, place, matrix)
 
 
+GroupPart = tuple[int, int, int]  # a group of rows, a part of its product, and the number of parts
+
+
+def group_parts(config: MachineConfig, groups: int) -> dict[PeId, list[GroupPart]]:
+    """Deal groups of rows to the PEs, several PEs to a group if there are more."""
+    each, pes = max(1, config.pes_per_sip // groups), config.pes_per_cube
+    return dealt(
+        [(group, i, each) for group in range(groups) for i in range(each)],
+        [divmod(i, pes) for i in range(config.pes_per_sip)],
+    )
+
+
 _Block = tuple[PeId, int, Span, Span, int]
 
 
@@ -243,7 +255,7 @@ def _blocks(config: MachineConfig, product: Product, placement: PlacementLike) -
         each = max(1, total // batch)
         for matrix in range(batch):
             for i in range(each):
-                rows, columns = _cut(placement, m, n, i, each)
+                rows, columns = cut(placement, m, n, i, each)
                 if rows[1] and columns[1]:
                     pe = divmod((matrix * each + i) * total // (batch * each), pes)
                     yield pe, matrix, (matrix * m + rows[0], rows[1]), columns, 0
@@ -257,7 +269,8 @@ def _blocks(config: MachineConfig, product: Product, placement: PlacementLike) -
             yield (shard.cube, shard.pe), matrix, (matrix * m + rows[0], rows[1]), columns, shard.offset_bytes
 
 
-def _cut(placement: str, m: int, n: int, i: int, parts: int) -> tuple[Span, Span]:
+def cut(placement: str, m: int, n: int, i: int, parts: int) -> tuple[Span, Span]:
+    """Return the rows and columns of part `i` of a matrix."""
     if placement in ("rows", "columns"):
         return (chunk(m, parts, i), (0, n)) if placement == "rows" else ((0, m), chunk(n, parts, i))
     if placement == "replicated":
