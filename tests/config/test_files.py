@@ -143,6 +143,7 @@ def test_the_presets():
         "protocol_overhead",
         "six_sip_torus",
         "small",
+        "tpu_v5e",
     ]
     with pytest.raises(ConfigError, match=r"preset:larg is unknown; did you mean large\? known: a100_sxm, default, "):
         config.preset_path("larg")
@@ -161,6 +162,7 @@ def test_the_presets():
         ("large", (64, 16, 8, "torus_2d")),
         ("a100_sxm", (8, 1, 108, "switch")),
         ("h100_sxm", (8, 1, 132, "switch")),
+        ("tpu_v5e", (16, 1, 4, "torus_2d")),
     ],
 )
 def test_every_preset_loads(name, shape):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 from kernbench.config import MachineConfig
 from kernbench.ops.matmul._cost import blocks_ns
 
-_SIDES = (128, 96, 80, 64, 48, 32, 16)
+_SIDES = (512, 256, 128, 96, 80, 64, 48, 32, 16)
+_MOST = 128  # rows and columns, if the tile of the engine is not larger (chosen)
 _SPLITS = (1, 2, 4, 8)
 _GAIN = 0.98  # of the estimate of the larger blocks, below which smaller ones are taken (chosen)
 
@@ -25,16 +27,15 @@ class Blocks(NamedTuple):
 @lru_cache(maxsize=4096)
 def choose_blocks(config: MachineConfig, m: int, k: int, n: int, dtype: str = "f16", split: bool = True) -> Blocks:
     """Choose the blocks with the least estimate: PEs in waves of blocks, limited by engine, port, cache or memory."""
-    best = None
-    for columns in _SIDES:
-        for rows in _SIDES:
-            if rows > 16 and rows // 2 >= m:
-                continue
-            for parts in _SPLITS if split else (1,):
-                if parts > 1 and (k < 512 * parts or -(-m // rows) * -(-n // columns) * parts > config.pes_per_sip):
-                    break
-                ns = blocks_ns(config, m, k, n, dtype, rows, columns, parts)
-                if best is None or ns < best.estimate_ns * _GAIN:
-                    best = Blocks(rows, columns, parts, ns)
+    best, tile = None, config.cube.pe.pe_gemm.tile
+    for columns, rows in product(_SIDES, _SIDES):
+        if columns > max(_MOST, tile.n) or rows > max(_MOST, tile.m) or rows // 2 >= max(m, 16):
+            continue
+        for parts in _SPLITS if split else (1,):
+            if parts > 1 and (k < 512 * parts or -(-m // rows) * -(-n // columns) * parts > config.pes_per_sip):
+                break
+            ns = blocks_ns(config, m, k, n, dtype, rows, columns, parts)
+            if best is None or ns < best.estimate_ns * _GAIN:
+                best = Blocks(rows, columns, parts, ns)
     assert best is not None
     return best

@@ -65,6 +65,6 @@ def collectives():
 
 
 write("gemm.csv", list(gemm()), 140)
-write("prefill.csv", list(attention("attention_context_a100_sxm.csv", False)), 60)
-write("decode.csv", list(attention("attention_generation_a100_sxm.csv", True)), 80)
+write("prefill.csv", list(attention("attention_context_a100_sxm.csv", False)), 40)
+write("decode.csv", list(attention("attention_generation_a100_sxm.csv", True)), 60)
 write("collectives.csv", list(collectives()), 72)
