@@ -1,16 +1,20 @@
-"""Programs made of a kernel, or of a module of `kernbench.tp`; the shapes of their tensors are parameters."""
+"""Programs made of a kernel, of a module of `kernbench.tp`, or of a part of a step of a served model."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from importlib.util import find_spec
+from typing import Annotated, Any, Literal
 
 from kernbench._dtypes import as_dtype
 from kernbench.benches._parameters import ShapeText
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, MissingModuleError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.serving._attention import attend
+from kernbench.serving._models import fields_of
+from kernbench.serving._parts import heads_of, lognormal_contexts
 from kernbench.tp import parallel_state
 
 SHAPE = "64x64"
@@ -72,6 +76,28 @@ def program_of(given: Callable[..., object]) -> Callable[..., object]:
     if is_kernel(given):
         return lambda torch, **values: _run_kernel(torch, given, **values)
     raise ConfigError(f"{given!r} is neither a kernel, with a parameter tl, nor a class with a method forward")
+
+
+def step_part(
+    torch: RuntimeContext,
+    model: Literal["llama3-8b", "llama3-70b"] = "llama3-8b",
+    part: Annotated[
+        Literal["attention", "layer", "head"], "of a step; a layer and the head need PyTorch"
+    ] = "attention",
+    tp: Annotated[int, "SIPs over which the model is distributed"] = 1,
+    requests: Annotated[int, "that get their next token"] = 16,
+    context: Annotated[int, "tokens of a request, on average"] = 1024,
+) -> None:
+    """Run a part of a decode step of a served model, as kb.serving.steps simulates it: of one SIP, with collectives."""
+    fields = fields_of(model)
+    if part == "attention":
+        attend(torch, 1, lognormal_contexts(requests, context), **heads_of(fields, tp))
+    elif all(map(find_spec, ("torch", "transformers"))):
+        from kernbench.torch._serving import run_part
+
+        run_part(torch, part, fields, tp, requests)
+    else:
+        raise MissingModuleError(f"part = {part!r} needs PyTorch: pip install 'kernbench[torch,frontends]'")
 
 
 def _run_kernel(

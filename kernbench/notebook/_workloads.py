@@ -23,7 +23,8 @@ from kernbench.ccl.install import load_ccl_config, names
 from kernbench.config import AUTO, COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.notebook._collectives import collective, planned
-from kernbench.notebook._programs import SHAPE, is_kernel, is_module, program_of, tensors_of
+from kernbench.notebook._programs import SHAPE, is_kernel, is_module, program_of, step_part, tensors_of
+from kernbench.serving._models import check_tp, fields_of
 from kernbench.studies.best import system_of
 from kernbench.studies.study import Choices, Study, explorations
 from kernbench.triton._translate import is_jit
@@ -68,6 +69,8 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
         found.append(_workload(f"study {name}", study.program, source, check=partial(_check, study)))
     ccl = load_ccl_config()
     found += [_collective(name, ccl) for name in COLLECTIVES if names(ccl, name)]
+    source = ("from kernbench.notebook import step_part", "step_part")
+    found.append(_workload("step of a served model", step_part, source, check=_check_step, kind="Serving"))
     for bench in registry.benches():
         if not bench.is_milestone:
             source = ("from kernbench.benches.registry import resolve", f"resolve({bench.name!r}).run")
@@ -79,6 +82,13 @@ def workloads(own: Iterable[Callable[..., object]] = ()) -> dict[str, Workload]:
 def _check(study: Study, machine: Machine, **values: ParameterValue) -> None:
     if faults := study.faults(machine, **values):
         raise ConfigError(faults)
+
+
+def _check_step(machine: Machine, *, model: str, tp: int, **_: ParameterValue) -> None:
+    try:
+        check_tp(fields_of(model), tp, machine)
+    except ArgumentError as error:
+        raise ConfigError(str(error)) from None
 
 
 def not_here(name: str) -> Workload:

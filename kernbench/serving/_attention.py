@@ -50,10 +50,7 @@ def attention_row(
     several tokens are of one request, a chunk of its prompt.
     """
     with session(machine, log=log) as torch:
-        steps, tensors = attend(torch, tokens, contexts, heads, kv_heads, head_dim)
-        with torch._host.capture(0) as graph:
-            launch_all(torch, steps, tensors)
-        graph.replay()
+        attend(torch, tokens, contexts, heads, kv_heads, head_dim)
     result = torch.result
     launched = result.launches
     ns = sum(x.end_ps - x.start_ps for x in launched) / 1000
@@ -81,6 +78,16 @@ def launch_all(torch: RuntimeContext, steps: Sequence[KernelLaunch], tensors: Ma
 
 
 def attend(
+    torch: RuntimeContext, tokens: int, contexts: Sequence[int], heads: int, kv_heads: int, head_dim: int
+) -> None:
+    """Run attention as one graph; see `attention_row`."""
+    steps, tensors = prepared(torch, tokens, contexts, heads, kv_heads, head_dim)
+    with torch._host.capture(0) as graph:
+        launch_all(torch, steps, tensors)
+    graph.replay()
+
+
+def prepared(
     torch: RuntimeContext, tokens: int, contexts: Sequence[int], heads: int, kv_heads: int, width: int
 ) -> tuple[list[KernelLaunch], dict[str, DeviceTensor]]:
     """Return the launches of attention, and its tensors: q and out [requests, tokens, heads, width], k and v packed."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from kernbench.serving._run import Replica
     from kernbench.serving._scheduler import Request
+    from kernbench.topology.builder import Overrides
 
 _PS, _PS_MS = 10**12, 10**9
 LIMITS = ("ttft_ms", "tpot_ms", "e2el_ms")
@@ -256,11 +257,51 @@ class ServingResult:
                     f"curve: rate = {quote(rate)} must be a finite number of requests per second above 0"
                 )
             scaled = self.requests.assign(arrival_s=(arrivals - arrivals.min()) * (rate_here / rate))
-            result = run(scaled, steps, policy, **how)
-            found = result.to_dict(**limits)
-            row = {name: value for name, value in found.items() if not isinstance(value, list) and value is not None}
-            rows.append({"request_rate": rate, **row, **result._per_token(found)})
+            rows.append({"request_rate": rate, **run(scaled, steps, policy, **how)._figures(limits)})
         return pd.DataFrame(rows)
+
+    def what_if(self, overrides: Overrides, *, exact: bool = False, **limits: float) -> pd.DataFrame:
+        """Serve the same requests on a machine with some fields changed; needs steps of `kb.serving.steps`.
+
+        Parameters
+        ----------
+        overrides : mapping or sequence of str
+            Fields of the machine file with their new values, as for `kb.load`.
+        exact : bool
+            Whether the parts of steps are also simulated on the changed machine, which takes minutes, and is kept.
+        **limits : float
+            As of `goodput`; without any, there is no column `request_goodput`.
+
+        Returns
+        -------
+        DataFrame
+            The columns of `curve` for the step times `now`, `predicted` and with `exact` `simulated`, as its index. A
+            prediction scales the critical path of each part of a step, so that it is too good where another path
+            becomes the longest. The policy and transfers between replicas stay as they are.
+
+        Raises
+        ------
+        ArgumentError
+            If the steps are not simulated, or a prediction is impossible: for fields that are no bandwidth, rate or
+            latency, and machines with a cache.
+        """
+        import pandas as pd
+
+        from kernbench.serving._run import run
+        from kernbench.serving._steps import SimulatedSteps
+
+        steps, policy, how = self._arguments
+        if not isinstance(steps, SimulatedSteps):
+            raise ArgumentError("what_if: the step times are not those of a machine; serve with kb.serving.steps(...)")
+        tables = {"now": steps, "predicted": steps.what_if(overrides)}
+        tables |= {"simulated": steps.with_(overrides)} if exact else {}
+        results = [run(self.requests, table, policy, **how) for table in tables.values()]
+        return pd.DataFrame([result._figures(limits) for result in results], index=list(tables))
+
+    def _figures(self, limits: Mapping[str, float]) -> dict[str, Any]:
+        found = self.to_dict(**limits)
+        row = {name: value for name, value in found.items() if not isinstance(value, list) and value is not None}
+        return {**row, **self._per_token(found)}
 
     def _per_token(self, found: Mapping[str, Any]) -> dict[str, float]:
         sips = len(self._replicas) * getattr(self._arguments[0], "tp", 1)

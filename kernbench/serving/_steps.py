@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
@@ -13,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench._registry import hint
+from kernbench.analysis._what_if._predictions import COVERED, is_time, leaves
 from kernbench.config._files import write_text
+from kernbench.config._kinds import DURATION, RATE
+from kernbench.config._schema import settings
 from kernbench.errors import ArgumentError, MissingModuleError, PointError, quote
 from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, code_version, key_of, only_ours
@@ -23,26 +27,28 @@ from kernbench.serving._parts import CONTEXTS, SIZES, heads_of, part_row, points
 from kernbench.serving._requests import check_count
 from kernbench.serving._transfer import transfer_line
 from kernbench.sweeps._sweep import sweep
-from kernbench.topology.builder import Machine, resolve_topology
+from kernbench.topology.builder import Machine, Overrides, resolve_topology
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLUMNS = ("ns", "energy_uj", "nbytes")
+COLUMNS = ("part", "requests", "tokens", "context", "ns", "host_ns", "limit", "path", "nbytes", "energy_uj")
+_SUMMED = ("ns", "energy_uj", "nbytes")
 
 
-class SimulatedSteps:
-    """Step times of a model on a machine: `kb.serving.steps` returns them; call them as `kb.serving.run` does.
+class StepTable:
+    """Step times of a model from a table of its parts; call it as `kb.serving.run` does.
 
     Attributes
     ----------
     table : DataFrame
         A row for each simulated part: `part` (layer, attention or head), `requests`, `tokens` of each, `context` (of
-        several requests the mean), `ns`, `host_ns`, `limit`, and of one SIP `nbytes` and `energy_uj`.
+        several requests the mean), `ns`, `host_ns`, `limit`, `path` (time of each resource on the critical path), and
+        of one SIP `nbytes` and `energy_uj`.
     """
 
-    def __init__(self, table: pd.DataFrame, model: Mapping[str, Any], tp: int, machine: Machine) -> None:
-        self.table, self._model, self.tp, self._machine = table, model, tp, machine
+    def __init__(self, table: pd.DataFrame, model: Mapping[str, Any], tp: int) -> None:
+        self.table, self._model, self.tp = table, model, tp
         self._layers: int = model["num_hidden_layers"]
 
     @cached_property
@@ -97,35 +103,6 @@ class SimulatedSteps:
         """Return the energy of a step on all SIPs [uJ]: a proxy (docs/model.md, M1.5)."""
         return self.tp * sum(self.parts(prefill, contexts, "energy_uj").values())
 
-    def exact(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> float:
-        """Return the time of a step [ns] with attention simulated for these chunks and contexts, and kept.
-
-        A call takes some tenths of a second for each new batch; calling the object interpolates instead.
-        """
-        return sum(self.parts(prefill, contexts).values()) + self._layers * self._error_ns(prefill, contexts)
-
-    def _error_ns(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> float:
-        most = max(self._attention[False])
-        ns = 0.0
-        for i in range(0, len(contexts), most):
-            batch = contexts[i : i + most]
-            ns += self._simulated(1, list(batch)) - self._batch(batch, "ns")
-        return ns + sum(self._simulated(n, [before + n]) - self._chunk(n, before, "ns") for n, before in prefill)
-
-    def _simulated(self, tokens: int, contexts: list[int]) -> float:
-        machine = self._machine
-        asked: Row = {"tokens": tokens, "contexts": contexts, **heads_of(self._model, self.tp), "log": "off"}
-
-        def row() -> Row:
-            return attention_row(machine, **asked)
-
-        cache = default_cache() if only_ours(machine) else None
-        if cache is None:
-            return float(row()["ns"])
-        version = code_version()
-        key = key_of(__name__, version, machine.hash, asked)
-        return float(cache.rows_of(row, key, study=__name__, machine=machine.hash, version=version)["ns"])
-
     def why(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> pd.DataFrame:
         """Return what limits a step: for each of its parts the time [ns], the share, and the limit of the largest.
 
@@ -133,7 +110,28 @@ class SimulatedSteps:
         """
         import pandas as pd
 
-        ns = self.parts(prefill, contexts)
+        ns, nearest = self.parts(prefill, contexts), self._nearest(prefill, contexts)
+        rows = []
+        for name, x in ns.items():
+            limit = nearest[name]["limit"] if name in nearest else name
+            rows.append({"part": name, "ns": x, "share": x / sum(ns.values()), "limit": limit})
+        return pd.DataFrame(rows).query("ns > 0").sort_values("ns", ascending=False, ignore_index=True)
+
+    def causes(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> dict[str, float]:
+        """Return the time of a step [ns] by resource, longest first: each part has the shares of its critical path.
+
+        The shares are those of the nearest simulated sizes; the sum is the time of the step.
+        """
+        found: Counter[str] = Counter()
+        nearest = self._nearest(prefill, contexts)
+        for name, ns in self.parts(prefill, contexts).items():
+            path = nearest[name]["path"] if name in nearest else {name: 1.0}
+            for what, x in path.items() if ns else ():
+                found[what] += ns * x / sum(path.values())  # type: ignore[assignment]
+        return dict(found.most_common())
+
+    def _nearest(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> dict[str, Any]:
+        """Return for each part of a step but the host the row of the nearest simulated size."""
         tokens = len(contexts) + sum(n for n, _ in prefill)
         longest = max(prefill, key=lambda chunk: chunk[0] * sum(chunk), default=(0, 0))
         mean = sum(contexts) / len(contexts) if contexts else 0
@@ -142,45 +140,24 @@ class SimulatedSteps:
             "attention_decode": ("attention", len(contexts), 1, mean),
             "attention_prefill": ("attention", 1, longest[0], sum(longest)),
         }  # fmt: skip
-        rows = []
-        for name, x in ns.items():
-            limit = self._limit(*asked[name]) if name in asked else name
-            rows.append({"part": name, "ns": x, "share": x / sum(ns.values()), "limit": limit})
-        return pd.DataFrame(rows).query("ns > 0").sort_values("ns", ascending=False, ignore_index=True)
+        return {name: self._row(*sizes) for name, sizes in asked.items()}
 
-    def _limit(self, part: str, requests: int, tokens: int, context: float) -> str:
+    def _row(self, part: str, requests: int, tokens: int, context: float) -> Any:
         rows = self.table[(self.table["part"] == part) & ((self.table["tokens"] > 1) == (tokens > 1))]
         far = sum(
             (np.log(rows[name] + 1) - np.log(value + 1)).abs()
             for name, value in (("requests", requests), ("tokens", tokens), ("context", context))
         )
-        return str(rows["limit"].iloc[int(np.argmin(far))])
+        return rows.iloc[int(np.argmin(far))]
 
-    def num_blocks(self, block_size: int = 16, memory_utilization: float = 0.9) -> int:
-        """Return how many blocks of the KV cache fit into the memory that the weights leave free.
-
-        Parameters
-        ----------
-        block_size : int
-            Tokens of a block, as in `Policy`.
-        memory_utilization : float
-            Share of the memory that weights and blocks may take: vLLM's `gpu_memory_utilization`, with its default.
-
-        Raises
-        ------
-        ArgumentError
-            If not even one block fits.
-        """
-        return kv_blocks(self._model, self.tp, self._machine.config, block_size, memory_utilization)
-
-    def kv_transfer_ns(self, tokens: int) -> float:
-        """Return the time to send the keys and values of a request to another replica [ns].
-
-        Each SIP of a replica sends its part to one of the next replica, at the same time, over the network of the
-        machine, or a ring of SIPs if it has too few. Two sizes are simulated; others are on the line through them.
-        """
-        latency_ns, per_byte_ns = transfer_line(self._machine, self.tp)
-        return latency_ns + per_byte_ns * kv_bytes(self._model, self.tp) * tokens
+    def predicted(self, slowdown: Mapping[str, float]) -> StepTable:
+        """Return the table if fields of the machine take `slowdown` times as long: critical paths, scaled."""
+        factors = {what: _factor(what, slowdown) for path in self.table["path"] for what in path}
+        scaled = [
+            ns * sum(x * factors[what] for what, x in path.items()) / sum(path.values())
+            for ns, path in zip(self.table["ns"], self.table["path"], strict=True)
+        ]
+        return StepTable(self.table.assign(ns=scaled), self._model, self.tp)
 
     def predict_infer_time(self, batch: Any) -> float:
         """Return the time of a step [s], for simulators of serving that take such a predictor.
@@ -215,7 +192,7 @@ class SimulatedSteps:
             If the format is unknown.
         """
         if format == "csv":
-            return write_text(Path(path), self.table.to_csv(index=False, lineterminator="\n"))
+            return write_text(Path(path), self.table.drop(columns="path").to_csv(index=False, lineterminator="\n"))
         if format != "sglang-replay":
             raise ArgumentError(f"format = {quote(format)} is unknown; {hint(format, ('csv', 'sglang-replay'))}")
         found = {}
@@ -262,9 +239,111 @@ class SimulatedSteps:
         return float(np.interp(context, rows["context"], rows[column]))
 
 
+class SimulatedSteps(StepTable):
+    """Step times of a model on a machine: `kb.serving.steps` returns them."""
+
+    def __init__(self, table: pd.DataFrame, model: Mapping[str, Any], tp: int, machine: Machine) -> None:
+        super().__init__(table, model, tp)
+        self._machine = machine
+
+    def with_(self, overrides: Overrides) -> SimulatedSteps:
+        """Simulate the same parts on the machine with some fields changed, as `kb.load` takes them."""
+        rows = self.table[["part", "requests", "tokens", "context"]]
+        sizes = rows.loc[rows["part"] == "layer", "requests"].tolist()
+        contexts = rows.loc[(rows["part"] == "attention") & (rows["tokens"] == 1), "context"].unique().tolist()
+        return steps(self._model, self._machine.with_(overrides), tp=self.tp, sizes=sizes, contexts=contexts)
+
+    def what_if(self, overrides: Overrides) -> StepTable:
+        """Return the table predicted for some fields changed, from the critical paths of its parts.
+
+        The time of each resource is scaled, and the longest path stays the same one: with faster fields, times are
+        longer than predicted where another path becomes the longest.
+
+        Raises
+        ------
+        ArgumentError
+            If a field is no bandwidth, rate or latency, or the machine has a cache, which `with_` simulates.
+        """
+        now, changed = self._machine, self._machine.with_(overrides)
+        if now.config.cube.llc.size_mib:
+            raise ArgumentError("what_if: time in a cache is not told from time in memory; with_(...) simulates it")
+        before, after = leaves(now.spec), leaves(changed.spec)
+        fields = [field for field in after if before.get(field) != after[field]]
+        wrong = [field for field in fields if field not in COVERED or not before[field]]
+        if wrong:
+            raise ArgumentError(
+                f"what_if: {wrong[0]} = {quote(after[wrong[0]])} is no bandwidth, rate or latency above 0, so that "
+                "times do not scale with it; with_(...) simulates it"
+            )
+        ratios = {field: after[field] / before[field] for field in fields}
+        return self.predicted({field: x if is_time(field) else 1 / x for field, x in ratios.items()})
+
+    def exact(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> float:
+        """Return the time of a step [ns] with attention simulated for these chunks and contexts, and kept.
+
+        A call takes some tenths of a second for each new batch; calling the object interpolates instead.
+        """
+        return sum(self.parts(prefill, contexts).values()) + self._layers * self._error_ns(prefill, contexts)
+
+    def _error_ns(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> float:
+        most = max(self._attention[False])
+        ns = 0.0
+        for i in range(0, len(contexts), most):
+            batch = contexts[i : i + most]
+            ns += self._simulated(1, list(batch)) - self._batch(batch, "ns")
+        return ns + sum(self._simulated(n, [before + n]) - self._chunk(n, before, "ns") for n, before in prefill)
+
+    def _simulated(self, tokens: int, contexts: list[int]) -> float:
+        machine = self._machine
+        asked: Row = {"tokens": tokens, "contexts": contexts, **heads_of(self._model, self.tp), "log": "off"}
+
+        def row() -> Row:
+            return attention_row(machine, **asked)
+
+        cache = default_cache() if only_ours(machine) else None
+        if cache is None:
+            return float(row()["ns"])
+        version = code_version()
+        key = key_of(__name__, version, machine.hash, asked)
+        return float(cache.rows_of(row, key, study=__name__, machine=machine.hash, version=version)["ns"])
+
+    def num_blocks(self, block_size: int = 16, memory_utilization: float = 0.9) -> int:
+        """Return how many blocks of the KV cache fit into the memory that the weights leave free.
+
+        Parameters
+        ----------
+        block_size : int
+            Tokens of a block, as in `Policy`.
+        memory_utilization : float
+            Share of the memory that weights and blocks may take: vLLM's `gpu_memory_utilization`, with its default.
+
+        Raises
+        ------
+        ArgumentError
+            If not even one block fits.
+        """
+        return kv_blocks(self._model, self.tp, self._machine.config, block_size, memory_utilization)
+
+    def kv_transfer_ns(self, tokens: int) -> float:
+        """Return the time to send the keys and values of a request to another replica [ns].
+
+        Each SIP of a replica sends its part to one of the next replica, at the same time, over the network of the
+        machine, or a ring of SIPs if it has too few. Two sizes are simulated; others are on the line through them.
+        """
+        latency_ns, per_byte_ns = transfer_line(self._machine, self.tp)
+        return latency_ns + per_byte_ns * kv_bytes(self._model, self.tp) * tokens
+
+
+def _factor(resource: str, slowdown: Mapping[str, float]) -> float:
+    """Return how many times as long a resource takes; of several fields that set it, the fastest counts."""
+    name = resource.removeprefix("wire of the ")
+    fields = settings(name, DURATION) if name != resource else settings(name, RATE) or settings(name, DURATION)
+    return min((slowdown[field] for field in fields if field in slowdown), default=1.0)
+
+
 def _sorted(rows: pd.DataFrame, by: str) -> dict[str, np.ndarray]:
     rows = rows.sort_values(by)
-    return {name: rows[name].to_numpy(float) for name in (by, *_COLUMNS)}
+    return {name: rows[name].to_numpy(float) for name in (by, *_SUMMED)}
 
 
 def steps(
@@ -346,8 +425,7 @@ def steps(
     if len(failed):
         row = failed.iloc[0]
         raise PointError(f"{row['part']} of {row['requests']} requests, context {row['context']}: {row['error']}")
-    columns = ["part", "requests", "tokens", "context", "ns", "host_ns", "limit", "nbytes", "energy_uj"]
-    return SimulatedSteps(found.table[columns], fields, tp, loaded)
+    return SimulatedSteps(found.table[list(COLUMNS)], fields, tp, loaded)
 
 
 def _ascending(name: str, values: Sequence[int]) -> list[int]:

@@ -12,7 +12,8 @@ import transformers as hf
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers.initialization import no_init_weights
 
-from kernbench.runtime_api.context import session
+from kernbench.errors import ArgumentError
+from kernbench.runtime_api.context import RuntimeContext, session
 from kernbench.topology.builder import Machine
 from kernbench.torch._compile import CompiledModel
 from kernbench.torch._device import ModelDevice, collector_paused
@@ -67,22 +68,27 @@ class _Head(torch.nn.Module):
         return found
 
 
-def simulate(machine: Machine, part: str, sizes: Sizes, tp: int, requests: int) -> Any:
-    """Return the result of a layer or the head for a token of each request on one of `tp` SIPs, as one graph."""
+def run_part(session: RuntimeContext, part: str, sizes: Sizes, tp: int, requests: int) -> CompiledModel:
+    """Run a layer or the head for a token of each request on one of `tp` SIPs, as one graph, in a session."""
+    if session.engine.data:
+        raise ArgumentError(f"part = {part!r}: it has no weights; run it without values")
     hidden = sizes["hidden_size"]
     torch.compiler.reset()  # rows must not depend on earlier compilations
     with FakeTensorMode(), no_init_weights(), _half():
         model = (_Layer(sizes, tp, requests) if part == "layer" else _Head(sizes)).eval()
         x = torch.empty(*((requests, 1, hidden) if part == "layer" else (requests, hidden)))
     plan = _PLAN if part == "layer" else {"lm_head": "columns"}
-    device = ModelDevice(machine, data=False, tp=tp, fuse=True)
+    device = ModelDevice(session, data=False, graph=True, tp=tp, fuse=True)
     with catch_warnings(action="ignore"):  # torch warns about copies of parameters without values
         call = CompiledModel(model, device, plan if tp > 1 else {})
-    device.close()
+    with collector_paused(), torch.no_grad():
+        call(x)
+    return call
+
+
+def simulate(machine: Machine, part: str, sizes: Sizes, tp: int, requests: int) -> Any:
+    """Return the result of a layer or the head."""
     with collector_paused():
         with session(machine) as ours:
-            device.use(ours)
-            device.graph = True
-            with torch.no_grad():
-                call(x)
+            call = run_part(ours, part, sizes, tp, requests)
         return call.result  # records are collected at the end of the session

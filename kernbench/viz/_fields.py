@@ -46,6 +46,11 @@ _PARAMETERS = {
     "n_elem": "Elements per participant",
     "d_model": "Size of the hidden state",
     "variant": "Operands loaded first",
+    "model": "Model",
+    "part": "Part of a step",
+    "tp": "SIPs of the model",
+    "requests": "Requests",
+    "context": "Tokens of a request",
 }
 
 _UNITS = {"um2": "µm²", "mm2": "mm²", "mm2/MiB": "mm²/MiB", "mm2 per GB/s": "mm² per GB/s"}

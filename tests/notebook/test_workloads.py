@@ -15,6 +15,8 @@ from kernbench.notebook import _collectives as collectives
 from kernbench.notebook._export import code
 from kernbench.notebook._model import DONE, Explorer
 from kernbench.notebook._workloads import workloads
+from kernbench.serving._attention import attention_row
+from kernbench.serving._parts import lognormal_contexts
 
 LONG_S = 600
 
@@ -109,6 +111,18 @@ def test_a_collective_on_other_sips_runs_on_a_machine_that_has_them(explorer):
     assert "sips='2x2'" not in code(finished.entry)
     explorer.set("sips", "2")
     assert not explorer.current
+
+
+def test_attention_of_a_decode_step_is_that_of_the_table_of_steps(explorer):
+    explorer.choose("step of a served model")
+    for name, value in (("tp", 2), ("requests", 4), ("context", 100)):
+        assert explorer.set(name, value)
+    found = run(explorer).result.launches
+    sizes = {"heads": 16, "kv_heads": 4, "head_dim": 128}
+    same = attention_row(explorer.form.machine, tokens=1, contexts=lognormal_contexts(4, 100), **sizes)
+    assert sum(x.end_ps - x.start_ps for x in found) / 1000 == same["ns"]
+    explorer.set("tp", 3)
+    assert "tp = 3 must divide num_key_value_heads = 8" in explorer.wrong["tp"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.runtime_api.context import session
-from kernbench.serving._attention import attend, attention_row, launch_all
+from kernbench.serving._attention import attention_row, launch_all, prepared
 from kernbench.serving._parts import lognormal_contexts
 
 WIDTH = 64
@@ -31,7 +31,7 @@ def expected(q, k, v, contexts, heads, kv_heads):
 def test_unequal_contexts_have_the_values_of_numpy(contexts, heads, kv_heads):
     rng = np.random.default_rng(0)
     with session("preset:small", data=True) as torch:
-        steps, tensors = attend(torch, 1, contexts, heads, kv_heads, WIDTH)
+        steps, tensors = prepared(torch, 1, contexts, heads, kv_heads, WIDTH)
         values = {name: rng.standard_normal(tensors[name].shape).astype(np.float16) for name in "qkv"}
         for name, value in values.items():
             tensors[name].poke(value)
@@ -46,7 +46,7 @@ def test_unequal_contexts_have_the_values_of_numpy(contexts, heads, kv_heads):
 def test_each_pe_attends_to_the_keys_that_it_holds():
     machine = kb.load("preset:small")
     with session(machine) as torch:
-        [step, _], tensors = attend(torch, 1, [100, 1000, 300], 4, 1, WIDTH)
+        [step, _], tensors = prepared(torch, 1, [100, 1000, 300], 4, 1, WIDTH)
         held = tensors["k"].layout.held(machine.config.pes_per_cube)
     row = 2 * WIDTH  # bytes of a key
     holder = {pes[0]: (first // row, (first + n) // row) for first, n, pes in held}
@@ -62,7 +62,7 @@ def test_each_pe_attends_to_the_keys_that_it_holds():
 
 def test_heads_of_a_request_that_is_cut_are_merged_on_different_pes():
     with session("preset:small") as torch:
-        [_, merge], _ = attend(torch, 1, [4000], 4, 1, WIDTH)
+        [_, merge], _ = prepared(torch, 1, [4000], 4, 1, WIDTH)
     merges = merge.kernel.keywords["merges"]
     assert sorted(each.head for own in merges.values() for each in own) == [0, 1, 2, 3]
     assert len(merges) == 4
@@ -83,7 +83,7 @@ def test_a_chunk_is_causal_behind_the_tokens_before_it():
     tokens, context, heads = 40, 100, 2
     rng = np.random.default_rng(0)
     with session("preset:small", data=True) as torch:
-        steps, tensors = attend(torch, tokens, [context], heads, 1, WIDTH)
+        steps, tensors = prepared(torch, tokens, [context], heads, 1, WIDTH)
         values = {name: rng.standard_normal(tensors[name].shape).astype(np.float16) for name in "qkv"}
         for name, value in values.items():
             tensors[name].poke(value)

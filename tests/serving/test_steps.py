@@ -32,6 +32,7 @@ def table():
     rows += [("attention", 1, n, n + b, attention(1, n, n + b)) for n in (4, 16) for b in (0, 200, 400 - n)]
     found = pd.DataFrame(rows, columns=["part", "requests", "tokens", "context", "ns"])
     found = found.assign(host_ns=HOST, nbytes=7, energy_uj=0.1 * found["ns"], limit="HBM slice")
+    found["path"] = [{"HBM slice": 3.0, "UCIe ports": 1.0}] * len(found)  # three quarters and one quarter
     return SimulatedSteps(found, MODELS["llama3-8b"] | {"num_hidden_layers": LAYERS}, 2, kb.load("preset:small"))
 
 
@@ -78,6 +79,57 @@ def test_why_names_parts_from_the_longest_and_their_limits(table):
     assert why["part"].tolist() == ["layers", "attention_decode", "attention_prefill", "head", "host"]
     assert why["ns"].sum() == pytest.approx(table(prefill=[(10, 100)], contexts=[300, 300]))
     assert why["limit"].tolist() == ["HBM slice"] * 4 + ["host"]
+
+
+def test_causes_are_shares_of_the_critical_paths_and_sum_to_the_step(table):
+    step = {"prefill": [(10, 100)], "contexts": [300, 300]}
+    parts = sum(table.parts(**step).values()) - HOST
+    assert table.causes(**step) == pytest.approx({"HBM slice": 0.75 * parts, "UCIe ports": 0.25 * parts, "host": HOST})
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "factor"),
+    [
+        ({"cube.hbm.channel_bw_gbs": 0.5}, 0.625),
+        ({"cube.ucie.port_ns": 0.5}, 0.875),
+        ({"cube.hbm.channel_bw_gbs": 2.0, "cube.ucie.port_ns": 0.5}, 1.625),
+        ({"cube.noc.link_bw_gbs": 0.5}, 1),
+    ],
+)
+def test_a_prediction_scales_the_resources_that_a_field_sets(table, slowdown, factor):
+    step = {"prefill": [(10, 100)], "contexts": [300, 300]}
+    assert table.predicted(slowdown)(**step) - HOST == pytest.approx(factor * (table(**step) - HOST))
+
+
+def test_goodput_on_a_changed_machine_is_predicted_and_simulated(table, monkeypatch):
+    """Memory has three quarters of each path, so that 5/8 of the time remain if it is twice as fast."""
+    exact = SimulatedSteps(table.table.assign(ns=0.7 * table.table["ns"]), table._model, 2, table._machine)
+    monkeypatch.setattr(SimulatedSteps, "with_", lambda self, overrides: exact)
+    served = run(generate(20, request_rate=1e9, input_len=8, output_len=5), table)
+    faster = {"cube.hbm.channel_bw_gbs": 64, "cube.hbm.bw_gbs": 512, "cube.pe.pe_dma.bw_gbs": 512}
+    found = served.what_if(faster, exact=True, tpot_ms=1000)
+    assert found.index.tolist() == ["now", "predicted", "simulated"]
+    ratio = found["mean_tpot_ms"] / found["mean_tpot_ms"]["now"]
+    assert ratio.tolist() == pytest.approx([1, 0.625, 0.7], rel=0.02)  # but for the host's time
+    assert served.what_if(faster).equals(found.drop(index="simulated", columns="request_goodput"))
+
+
+def test_what_cannot_be_predicted_is_refused(table):
+    served = run(generate(5, request_rate=1e5, input_len=8, output_len=5), table)
+    with pytest.raises(ArgumentError, match=r"what_if: cube\.hbm\.size_gib = 24\.0 is no bandwidth, rate or latency"):
+        served.what_if({"cube.hbm.size_gib": 24})
+    cached = SimulatedSteps(table.table, table._model, 2, kb.load("preset:a100_sxm"))
+    with pytest.raises(ArgumentError, match=r"what_if: time in a cache .*; with_\(\.\.\.\) simulates it"):
+        cached.what_if({"cube.noc.link_bw_gbs": 6000})
+    with pytest.raises(ArgumentError, match=r"what_if: the step times are not those of a machine"):
+        run(served.requests, lambda prefill, contexts: 1e6).what_if({"cube.ucie.bw_gbs": 256})
+
+
+def test_a_wire_is_set_by_a_latency_and_its_link_by_a_rate(table):
+    table.table["path"] = [{"wire of the SIP link": 1.0, "SIP link": 1.0}] * len(table.table)
+    for field in ("system.sip_link.latency_ns", "system.sip_link.bw_gbs"):
+        faster = table.predicted({field: 0.5})
+        assert faster.table["ns"].to_numpy() == pytest.approx(0.75 * table.table["ns"].to_numpy())
 
 
 def test_a_curve_has_tokens_per_user_and_sip_and_their_energy(table):
@@ -130,7 +182,9 @@ def test_a_replay_table_maps_sorted_requests_to_seconds(table, tmp_path):
 
 
 def test_a_table_is_exported_as_csv_and_other_formats_are_refused(table, tmp_path):
-    pd.testing.assert_frame_equal(pd.read_csv(table.export("csv", tmp_path / "steps.csv")), table.table)
+    pd.testing.assert_frame_equal(
+        pd.read_csv(table.export("csv", tmp_path / "steps.csv")), table.table.drop(columns="path")
+    )
     with pytest.raises(ArgumentError, match="format = 'cvs' is unknown; did you mean csv"):
         table.export("cvs", tmp_path / "other")
     assert not (tmp_path / "other").exists()

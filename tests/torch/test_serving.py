@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -9,6 +11,7 @@ hf = pytest.importorskip("transformers", reason="transformers is not installed")
 
 import kernbench as kb  # noqa: E402
 from kernbench.errors import ArgumentError  # noqa: E402
+from kernbench.notebook import step_part  # noqa: E402
 from kernbench.serving._attention import attention_row  # noqa: E402
 from kernbench.serving._models import FAMILIES  # noqa: E402
 from kernbench.serving._parts import part_row  # noqa: E402
@@ -61,10 +64,22 @@ def test_steps_of_a_small_model_serve_requests(machine):
     attention = attention_row(machine, tokens=1, contexts=[20, 100], heads=2, kv_heads=1, head_dim=128, log="off")["ns"]
     parts = found.parts([], [20, 100])
     assert found.exact([], [20, 100]) == pytest.approx(parts["layers"] + parts["head"] + 4 * attention)
+    # Sizes that are not captured run padded, as graphs of engines do; a chunk of its own size is simulated by `exact`.
+    own = {n: part_row(machine, part="layer", requests=n, tokens=1, context=0, tp=2, model=model) for n in (3, 4, 16)}
+    assert found.parts([], [100] * 3)["layers"] == 4 * own[4]["ns"] > 4 * own[3]["ns"]
+    assert found.parts([(10, 50)], [100] * 3)["layers"] == 4 * own[16]["ns"]
+    chunk = attention_row(machine, tokens=10, contexts=[60], heads=2, kv_heads=1, head_dim=128, log="off")["ns"]
+    parts = found.parts([(10, 50)], [])
+    assert found.exact([(10, 50)], []) == pytest.approx(parts["layers"] + parts["head"] + 4 * chunk)
     requests = kb.serving.generate(50, request_rate=2000, input_len=40, output_len=10)
     result = kb.serving.run(requests, found)
     assert result.metrics["completed"] == 50
     assert result.metrics["mean_tpot_ms"] >= found([], [32]) / 1e6
+
+
+def test_a_part_without_weights_is_refused_where_values_are_computed(machine):
+    outcome = kb.run(partial(step_part, part="layer"), machine, data=True)
+    assert "part = 'layer': it has no weights; run it without values" in str(outcome.error)
 
 
 def test_a_model_that_does_not_divide_is_refused(machine):
