@@ -1,7 +1,8 @@
 """Models of PyTorch, module by module: where the time goes, how near the roofline is, and what to change first.
 
-A layer of Llama-3 70B in prefill and in decode, over several SIPs; a block of GPT-2 and of ViT on one SIP of each
-shipped machine. They are those of the transformers package, without weights: only times are simulated.
+A layer of Llama-3 70B in prefill and in decode, and experts of Mixtral's form with balanced and with skewed routing,
+over several SIPs; a block of GPT-2 and of ViT on one SIP of each shipped machine. They are those of the
+transformers package, without weights: only times are simulated.
 """
 
 from __future__ import annotations
@@ -26,22 +27,25 @@ if TYPE_CHECKING:
 
 WIDTH = LlamaConfig().hidden  # of Llama-3 70B
 KV_WIDTH = 1024  # of it for each kv head: 8 query heads of 128
+EXPERTS = 8  # of Mixtral
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """A model: its name in text, the parameters of the study that are its sizes, whether it runs over several SIPs."""
+    """A model: its name in text, the parameters of the study that are its sizes, and what its SIPs share."""
 
     title: str
     sizes: tuple[str, ...]
-    spread: bool
+    spread: str
 
 
 MODELS = {
-    "llama3-70b-decode": _Model("Llama-3 70B layer, decode", ("hidden", "context"), spread=True),
-    "llama3-70b-prefill": _Model("Llama-3 70B layer, prefill", ("hidden", "prompt"), spread=True),
-    "gpt2": _Model("GPT-2 block", ("tokens",), spread=False),
-    "vit": _Model("ViT-B/16 block", (), spread=False),
+    "llama3-70b-decode": _Model("Llama-3 70B layer, decode", ("hidden", "context"), "kv heads"),
+    "llama3-70b-prefill": _Model("Llama-3 70B layer, prefill", ("hidden", "prompt"), "kv heads"),
+    "mixtral": _Model("Mixtral experts, balanced", (), "experts"),
+    "mixtral-skewed": _Model("Mixtral experts, skew 1", (), "experts"),
+    "gpt2": _Model("GPT-2 block", ("tokens",), ""),
+    "vit": _Model("ViT-B/16 block", (), ""),
 }
 _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "grouped_mm"))
 
@@ -52,7 +56,11 @@ class ModelsStudy(Study):
     name, title = "models", "PyTorch models by module"
     parameters: ClassVar = {
         "models": Parameter(
-            {name: [1, 2, 4, 8] if model.spread else [1] for name, model in MODELS.items()},
+            {
+                name: [1, 2, 4, 8] if model.spread else [1]
+                for name, model in MODELS.items()
+                if model.spread != "experts"
+            },
             "what runs, and over how many SIPs",
             known=MODELS,
         ),
@@ -74,15 +82,15 @@ class ModelsStudy(Study):
     def check(self, machine: Machine, *, models: Mapping[str, Sequence[int]], hidden: int, **_: Any) -> list[str]:
         if hidden < KV_WIDTH or hidden % KV_WIDTH:
             return [f"hidden = {hidden} must be a multiple of {KV_WIDTH}: 8 query heads of 128 share a kv head"]
+        counts = {"kv heads": hidden // KV_WIDTH, "experts": EXPERTS}
+        known = [(name, MODELS[name].spread, tps) for name, tps in models.items() if name in MODELS]
         return [
-            f"models: {name} over {tp} SIPs: the SIPs must divide its {heads} kv heads (hidden = {hidden})"
-            if MODELS[name].spread
+            f"models: {name} over {tp} SIPs: the SIPs must divide its {counts[what]} {what} (hidden = {hidden})"
+            if what
             else f"models: {name} over {tp} SIPs must be over 1: it has no plan for several"
-            for name, tps in models.items()
-            if name in MODELS
-            for heads in [hidden // KV_WIDTH if MODELS[name].spread else 1]
+            for name, what, tps in known
             for tp in tps
-            if tp < 1 or heads % tp
+            if tp < 1 or counts.get(what, 1) % tp
         ]
 
     def points(
@@ -102,14 +110,14 @@ class ModelsStudy(Study):
                     own_sizes = {size: sizes[size] for size in model.sizes}
                     narrow = own_sizes.get("hidden", WIDTH) != WIDTH
                     title = f"{model.title}, width {sizes['hidden']}" if narrow else model.title
-                    labels = {"title": title, "spread": model.spread, "on": on, "own": own}
+                    labels = {"title": title, "spread": bool(model.spread), "on": on, "own": own}
                     found.append(
                         {
                             MACHINE: change | ring,
                             LABELS: labels,
                             "model": name,
                             "tp": tp,
-                            "changes": changes,
+                            "changes": 0 if model.spread == "experts" else changes,
                             **own_sizes,
                         }
                     )
@@ -166,7 +174,10 @@ def _times(result: ModelResult) -> Row:
     row: Row = {"latency_ns": result.latency_ns, "launches": len(result.launches)}
     kinds = dict.fromkeys(report.TIME_COLUMNS, 0.0)
     for part in result.launches:
-        kinds[_kind(part)] += part.ns
+        kinds[_kind(part)] = kinds.get(_kind(part), 0.0) + part.ns
+        if part.operators == ("combine",):  # its ranks wait for the products of the slowest one
+            kinds["wait_ns"] = part.wait_ps / 1000
+            kinds["products_ns"] -= part.wait_ps / 1000
     kinds["between_ns"] = max(0.0, round(result.latency_ns - sum(kinds.values()), 3))
     return row | kinds | {
         "flops": sum(part.flops for part in result.launches), "nbytes": sum(part.nbytes for part in result.launches),
@@ -179,6 +190,8 @@ def _kind(part: CallPart) -> str:
         return "all_reduce_ns"
     if part.operators[0].startswith("attention"):
         return "attention_ns"
+    if part.step.exchange is not None:
+        return "exchange_ns"
     return "products_ns" if part.operators[0] in _PRODUCTS else "other_ns"
 
 

@@ -21,7 +21,10 @@ METHOD = (
     "The models are those of the transformers package, compiled by kb.torch.compile without weights and called once in "
     "f16; weights, keys and values are in HBM before. Decode is one token with the keys and values of those before it, "
     "prefill a whole prompt. Over several SIPs (tp), q, k, v, gate and up are cut by columns, o and down by rows, "
-    "and an all-reduce follows these two; one SIP is simulated, and the collectives over all. GPT-2 and ViT are one "
+    "and an all-reduce follows these two; one SIP is simulated, and the collectives over all. Mixtral is one layer of "
+    "8 experts of width 1,024, hidden width 512, each of 512 tokens with 2 of them, over SIPs that have some each: all "
+    "are simulated, and the second call counts. Its routing is drawn: balanced, or with shares by Zipf's law of "
+    "exponent 1. What the first SIP waits for the products of the last one is shown apart. GPT-2 and ViT are one "
     "block, with what comes before and after the blocks; embeddings of tokens are given. The report's machine is "
     "enlarged to a ring of as many SIPs as a run needs; other machines are as they are. The bound is the larger of two "
     "times: a SIP has to read its weights, keys and values once at the bandwidth of its HBM, and to compute its "
@@ -43,6 +46,8 @@ COLUMNS = {
     "products_ns": Column("products"),
     "attention_ns": Column("attention"),
     "all_reduce_ns": Column("all-reduce"),
+    "exchange_ns": Column("exchange of tokens"),
+    "wait_ns": Column("wait for the busiest experts"),
     "other_ns": Column("other kernels"),
     "between_ns": Column("between launches"),
     "module": Column("module"),
@@ -62,11 +67,19 @@ _COLOURS = {
     "products_ns": palette.BLUE, "attention_ns": palette.ORANGE, "all_reduce_ns": palette.VERMILION,
     "other_ns": palette.SKY, "between_ns": palette.GREY,
 }  # fmt: skip
+_OF_EXPERTS = {
+    name: _COLOURS.get(name, {"exchange_ns": palette.PURPLE, "wait_ns": palette.GREEN}.get(name, ""))
+    for name in ("products_ns", "exchange_ns", "wait_ns", "other_ns", "between_ns")
+}
 
 
 def _own(row: Mapping[str, Any]) -> bool:
     """Whether a run is on the report's machine."""
     return bool(row["own"])
+
+
+def _has_experts(row: Mapping[str, Any]) -> bool:
+    return bool(row.get("exchange_ns"))
 
 
 def _named(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -84,7 +97,7 @@ def _named(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 def _nested(rows: Sequence[Mapping[str, Any]], column: str) -> list[Row]:
     found = []
     for row in _named(rows):
-        for item in row[column]:
+        for item in row.get(column, ()):  # a file has no empty ones
             shares = {"share_pct": "share", "roofline_pct": "of_roofline", "saved_pct": "saved"}
             percent = {name: 100 * item[key] for name, key in shares.items() if key in item}
             found.append({**scalars(row), **item, **percent, "time_us": item["ns"] / 1000})
@@ -148,9 +161,18 @@ _REST = "other parts"
 CHARTS = (
     Chart(
         "models_parts", kinds.parts("run", list(_COLOURS), title="time over the bound", colours=_COLOURS, rule=1.0),
-        "What the time over the bound is spent on", where=_own, derive=_over_bound,
+        "What the time over the bound is spent on", where=lambda row: _own(row) and not _has_experts(row),
+        derive=_over_bound,
         caption="Dashed: the bound. Launches by what they compute: matrix products, attention, the all-reduce over "
         "SIPs, and the kernels that Inductor generates (norms, rotary embedding, activations).",
+    ),
+    Chart(
+        "models_experts", kinds.parts("run", list(_OF_EXPERTS), title="time [us]", colours=_OF_EXPERTS),
+        "A layer of experts: time by part, with waiting for the busiest experts apart", where=_has_experts,
+        derive=lambda rows: [{**row, **{part: row[part] / 1000 for part in _OF_EXPERTS}} for row in _named(rows)],
+        caption="Exchange: the all-to-all to the experts and back, and the all-gather of results, each from when the "
+        "last SIP has come. Wait: how much longer the products of the SIP with the busiest experts take than those of "
+        "the first to finish. Other: router, permutation, activation and weighed sum.",
     ),
     Chart(
         "models_path", _path, _first_part, where=_own,
@@ -158,7 +180,8 @@ CHARTS = (
     ),
     Chart(
         "models_scaling", kinds.lines("tp", "time_us", "what", panel="title"),
-        "A layer of Llama-3 70B over several SIPs", where=lambda row: _own(row) and row["spread"], derive=_scaling,
+        "A layer of Llama-3 70B over several SIPs", derive=_scaling,
+        where=lambda row: _own(row) and row["spread"] and not _has_experts(row),
         caption="The bound is what one SIP needs to read its weights, keys and values once, or to multiply at the full "
         "rate; it has no all-reduce and no launches.",
     ),
@@ -208,7 +231,24 @@ def findings(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
     found: list[Finding] = []
     for runs in groups([row for row in own if row["spread"]], "title").values():
         found += _over_sips(runs)
-    return [*found, *_why(own), *_first(own), *_hidden(own), *_elsewhere(rows)]
+    dense = [row for row in own if not _has_experts(row)]
+    return [*found, *_why(dense), *_experts(own), *_first(own), *_hidden(own), *_elsewhere(rows)]
+
+
+def _experts(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    found = sorted(filter(_has_experts, own), key=lambda row: row["wait_ns"])
+    if len(found) < 2:
+        return
+    even, skewed = found[0], found[-1]
+    slower, wait = skewed["latency_ns"] / even["latency_ns"], skewed["wait_ns"] / skewed["latency_ns"]
+    yield Finding(
+        f"{skewed['run']}: {slower:.2f}x the time of balanced experts, {wait:.0%} of it waiting for the busiest ones.",
+        "models_experts",
+        3.9,
+        {"run": skewed["run"], "slower": slower, "wait": wait, "time_us": skewed["time_us"]},
+        f"It takes {skewed['time_us']:,.1f} us, against {even['time_us']:,.1f} us. The exchange of tokens takes "
+        f"{skewed['exchange_ns'] / 1000:,.1f} us, against {even['exchange_ns'] / 1000:,.1f} us; the wait is not in it.",
+    )
 
 
 def _over_sips(runs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -253,7 +293,7 @@ def _why(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def _first(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    tried = [max(_nested([row], "changes"), key=lambda x: x["saved"]) for row in own if row["changes"]]
+    tried = [max(_nested([row], "changes"), key=lambda x: x["saved"]) for row in own if row.get("changes")]
     best = [max(runs, key=lambda x: x["saved"]) for runs in groups(tried, "title").values()]
     if not best:
         return

@@ -323,13 +323,13 @@ class Recorder(TorchDispatchMode):
             name = f"{module}/{operator}" if module else operator
             self.steps.append(ModelStep(name, module, (operator,), **how))
 
-        def launch(operator: str, make: Callable[[], Launch]) -> None:
+        def launch(operator: str, make: Callable[[], Launch], flops: int = 0) -> None:
             def start() -> None:
                 targets, kernel, args, used = make()
                 host.launch(sip, targets, kernel, args, name, [place.buffer._handle for place in used])
 
             name = f"{module}/{operator}" if module else operator
-            add(operator, start=start)
+            add(operator, start=start, flops=flops)
 
         def exchange(operator: str, make: Callable[[], Exchanged]) -> None:
             if ranks > 1:
@@ -338,9 +338,11 @@ class Recorder(TorchDispatchMode):
         add("routes on the host", start=read, on_host=True)
         launch("permute", layer.permute)
         exchange("dispatch", layer.dispatch)
-        launch("grouped_mm", layer.gate_up)
+        # A rank's share of the FLOPs of all; its own follow from the routing.
+        flops = 2 * prod(index.shape) * prod(down.shape[1:]) // ranks
+        launch("grouped_mm", layer.gate_up, 2 * flops)
         launch("silu+mul", layer.activate)
-        launch("grouped_mm", layer.down)
+        launch("grouped_mm", layer.down, flops)
         exchange("combine", layer.combine)
         launch("weighed_sum", layer.weigh)
         exchange("all_gather", layer.gather)
