@@ -448,16 +448,23 @@ class FidelityStudy(Study):
         "figures": Parameter([], "figures whose sensitivity to defaults is ranked", known=FIGURES),
         "factors": Parameter([], "fields of the machine file that are changed for it; none named: all"),
         "most_bytes": Parameter(MOST_BYTES, "largest collective that is simulated", "B"),
+        "device": Parameter("", "machine file of a device, or preset:NAME"),
+        "measured": Parameter([], f"measurements of that device, which were not used for its file: {TOOLS}"),
     }
 
-    def check(self, machine: Machine, *, files: Sequence[str], factors: Sequence[str], **_: Any) -> list[str]:
+    def check(
+        self, machine: Machine, *, files: Sequence[str], factors: Sequence[str], device: str = "",
+        measured: Sequence[str] = (), **_: Any,
+    ) -> list[str]:  # fmt: skip
         faults = [
             f"factors: {name} is unknown; {hint(name, (*_FACTORS, *ZEROS))}"
             for name in factors
             if name not in (*_FACTORS, *ZEROS)
         ]
+        if measured and not device:
+            faults.append("measured: files without a device; name its machine file")
         try:
-            references = read_references(files) if files else []
+            references = read_references([*files, *measured]) if files or measured else []
         except ConfigError as error:
             return faults + error.faults
         return faults + [fault for reference in references for fault in _wrong(reference)]
@@ -465,11 +472,12 @@ class FidelityStudy(Study):
     def points(self, machine: Machine, **given: Any) -> list[Row]:
         compared = (points for _, points in self._compared(machine, **given) if not isinstance(points, str))
         found = [point for points in compared for point in points]
+        found += [point for _, point in _measured(machine, **given) if not isinstance(point, str)]
         found += list(_pairs(given["pairs"]))
         return found + list(_sensitivity(machine, given["figures"], given["factors"] or (*_FACTORS, *ZEROS)))
 
     def refused(self, machine: Machine, **given: Any) -> dict[str, str]:
-        compared = self._compared(machine, **given)
+        compared = [*self._compared(machine, **given), *_measured(machine, **given)]
         return {
             f"{title_of(reference)} ({reference.where})": why for reference, why in compared if isinstance(why, str)
         }
@@ -619,6 +627,27 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
     if joined > 1:
         tried[TOGETHER] = together
     return [{**point, MACHINE: changes, LABELS: {**shown, "mechanism": name}} for name, changes in tried.items()]
+
+
+def _measured(
+    machine: Machine, *, device: str, measured: Sequence[str], most_bytes: int, **_: Any
+) -> Iterator[tuple[Reference, Row | str]]:
+    """Yield each measurement of a device with the point that predicts it, or why it cannot be predicted."""
+    if not measured:
+        return
+    base = resolve_topology(device)
+    changes = {change.field: change.after for change in machine_changes(machine.spec, base.spec)}
+    for reference in read_references(measured):
+        point = point_of(base, reference, most_bytes)
+        if not isinstance(point, str):
+            shown = {
+                "table": report.DEVICE, "device": Path(device.removeprefix("preset:")).stem,
+                "group": Path(reference.where.rpartition(":")[0]).stem, "what": title_of(reference),
+                "expected": reference.value, "unit": reference.unit, "source": reference.source,
+                "where": reference.where,
+            }  # fmt: skip
+            point = {**point, MACHINE: {**changes, **point[MACHINE]}, LABELS: shown}
+        yield reference, point
 
 
 def _pairs(figures: Sequence[str]) -> Iterator[Row]:

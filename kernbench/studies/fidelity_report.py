@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil, inf
+from math import ceil, exp, inf, log
 from re import split
 from statistics import median
 from typing import Any
@@ -15,8 +15,11 @@ from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, ChartRow, Column
 
-REFERENCES, PAIRS, SENSITIVITY = "references", "pairs", "sensitivity"
+REFERENCES, PAIRS, SENSITIVITY, DEVICE = "references", "pairs", "sensitivity", "device"
 COMPARED, PAIRED, SENSITIVE = "References", "Figures with the validated models", "Sensitivity to defaults"
+DEVICES = "Devices"
+# Median error [%] that a model of a device is to reach, by kind of work, the name of its file (chosen).
+_GOALS = {"gemm": 5.0, "prefill": 8.0, "decode": 10.0, "collectives": 10.0}
 IDEAL, DETAILED = "ideal", "detailed"
 DEFAULT, WITH = "by default", "with all mechanisms"
 # Kinds of references in the order of the page: what was measured on a device comes first.
@@ -64,6 +67,13 @@ COLUMNS = {
     "largest_pct": Column("largest change", "%"),
     "change_pct": Column("change of the figure", "%"),
     "figure": Column("figure"),
+    "device": Column("machine file"),
+    "work": Column("work"),
+    "median_pct": Column("median error", "%"),
+    "p90_pct": Column("90th percentile", "%"),
+    "most_pct": Column("largest error", "%"),
+    "goal_pct": Column("goal of the median", "%"),
+    "tau": Column("Kendall's tau"),
     "models": Column("models"),
     "over_ideal": Column("time over that of the default machine"),
     "ideal_us": Column("default machine", "us"),
@@ -170,6 +180,43 @@ def _within(ratios: Sequence[float]) -> float:
     return factors[ceil(0.9 * len(factors)) - 1]
 
 
+def devices(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
+    """Return errors of a device's machine file by kind of work, on measurements that were not used for it."""
+    found = []
+    for group, each in groups([row for row in rows if row["table"] == DEVICE], "group").items():
+        errors = sorted(abs(_percent(row["ours"], row["expected"])) for row in each)
+        found.append(
+            {
+                "device": each[0]["device"], "work": group, "n": len(each), "median_pct": median(errors),
+                "p90_pct": errors[ceil(0.9 * len(errors)) - 1], "most_pct": errors[-1], "goal_pct": _GOALS.get(group),
+                "tau": kendall([(row["expected"], row["ours"]) for row in each]),
+            }
+        )  # fmt: skip
+    return found
+
+
+def kendall(pairs: Sequence[tuple[float, float]]) -> float:
+    """Kendall's tau: how far two values rank alike, from -1 to 1; a tie counts 0.
+
+    >>> kendall([(1, 1), (2, 3), (3, 2)])
+    0.3333333333333333
+    """
+    signs = [_sign(a - c) * _sign(b - d) for i, (a, b) in enumerate(pairs) for c, d in pairs[:i]]
+    return sum(signs) / len(signs) if signs else 1.0
+
+
+def _sign(x: float) -> int:
+    return (x > 0) - (x < 0)
+
+
+def _agreement(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
+    from kernbench.viz.figures import agreement
+
+    shown = [{"work": row["group"], "measured": row["expected"], "predicted": row["ours"]} for row in rows]
+    title = "Predicted over measured times of a device, held out"
+    return agreement(table(shown), "measured", "predicted", by="work", unit="ns", machine=machine.hash, title=title)
+
+
 def _scatter(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
     alt = kinds.altair()
     points = []
@@ -247,6 +294,10 @@ _SHOWN = 12
 
 CHARTS = (
     Chart(
+        "fidelity_device", _agreement, "Predicted over measured times of a device",
+        where=lambda row: row["table"] == DEVICE, caption="Measurements that were not used for the machine file.",
+    ),
+    Chart(
         "fidelity_errors", _scatter, "Our value over each reference, a number of another tool or of a device",
         where=lambda row: row["table"] == REFERENCES, derive=compared,
         caption="Line: equal; dashed: half and twice the reference.",
@@ -279,6 +330,7 @@ def tables(rows: Sequence[ChartRow]) -> Tables:
     ]
     return {
         "Domains": table(domains(rows)),
+        DEVICES: table(devices(rows)),
         COMPARED: table(compared(rows), shown),
         PAIRED: table(_paired(rows)),
         SENSITIVE: table(_sensitivity(rows)),
@@ -286,6 +338,15 @@ def tables(rows: Sequence[ChartRow]) -> Tables:
 
 
 def findings(rows: Sequence[ChartRow]) -> Iterator[Finding]:
+    if found := devices(rows):
+        own = [row for row in rows if row["table"] == DEVICE]
+        off = exp(sum(abs(log(row["ours"] / row["expected"])) for row in own) / len(own)) - 1
+        tau = kendall([(row["expected"], row["ours"]) for row in own])
+        medians = ", ".join(f"{one['work']} {one['median_pct']:.1f} %" for one in found)
+        text = f"{found[0]['device']}, {len(own)} measurements held out: median errors are {medians}."
+        detail = f"Geometric mean of the errors {100 * off:.1f} %, Kendall's tau {tau:.2f}."
+        values = {"median_pct": {one["work"]: one["median_pct"] for one in found}, "mean_pct": 100 * off, "tau": tau}
+        yield Finding(text, "fidelity_device", 700, values, detail)
     each_of = {_DOMAINS.get(kind, kind): each for kind, each in groups(compared(rows), "kind").items()}
     for place, domain in enumerate(domains(rows)):
         each = each_of[domain["domain"]]

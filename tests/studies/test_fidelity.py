@@ -146,6 +146,26 @@ def test_attention_of_a_device_takes_the_start_of_attention_more():
     assert refuse(None, **{**given, "q_len": 2}).startswith("q_len = 2: prefill (kv_len = 64) and decode (1)")
 
 
+def test_a_device_is_compared_with_measurements_of_its_own(tmp_path):
+    path = tmp_path / "device.yaml"
+    path.write_text(yaml.safe_dump(device().config.to_spec()))
+    rows = [f"gemm,m={m}; k=64; n=64; l2=cold,{{}},ns,a" for m in (32, 256, 1024)]
+    first = kb.fidelity(csv(tmp_path, *(row.format(1) for row in rows)), path).table["ours"]
+    measured = csv(
+        tmp_path, *(row.format(ours / x) for row, ours, x in zip(rows, first, (1.1, 1.02, 0.8), strict=True))
+    )
+    given = {"device": str(path), "measured": [str(measured)]}
+    study = FidelityStudy()
+    [*found] = study.run("preset:small", **given)
+    (row,) = study.tables(found)["Devices"].to_dict("records")
+    assert (row["device"], row["work"], row["n"], row["tau"]) == ("device", "mine", 3, 1)
+    assert [row[x] for x in ("median_pct", "p90_pct", "most_pct")] == pytest.approx([10, 20, 20])
+    (finding,) = study.findings(found)
+    assert finding.values["mean_pct"] == pytest.approx(100 * ((1.1 * 1.25 * 1.02) ** (1 / 3) - 1))
+    with pytest.raises(ConfigError, match="measured: files without a device; name its machine file"):
+        study.run("preset:small", measured=[str(measured)])
+
+
 def shares(**ours):
     """Return what explains a reference of 100, for our value by mechanism."""
     rows = [

@@ -19,13 +19,15 @@ def read(name):
     return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
-def write(name, rows, count, seed=0):
-    rows = sorted(random.Random(seed).sample(rows, min(count, len(rows))))
-    with (HERE / name).open("w") as file:
-        file.write("workload,parameters,value,unit,source\n")
-        for workload, given, value, unit, source in rows:
-            text = "; ".join(f"{key}={x}" for key, x in given)
-            file.write(f'{workload},"{text}",{value},{unit},"{SOURCE.format(source)}"\n')
+def write(name, rows, count, held_out, seed=0):
+    """Write `count` rows for calibration, and `held_out` others."""
+    drawn = random.Random(seed).sample(rows, min(count + held_out, len(rows)))
+    for path, own in ((HERE / name, drawn[:count]), (HERE / "held_out" / name, drawn[count:])):
+        with path.open("w") as file:
+            file.write("workload,parameters,value,unit,source\n")
+            for workload, given, value, unit, source in sorted(own):
+                text = "; ".join(f"{key}={x}" for key, x in given)
+                file.write(f'{workload},"{text}",{value},{unit},"{SOURCE.format(source)}"\n')
 
 
 def gemm():
@@ -64,7 +66,7 @@ def collectives():
             yield op, given, row["latency_us"], "us", "NCCL 2.27.3"
 
 
-write("gemm.csv", list(gemm()), 140)
-write("prefill.csv", list(attention("attention_context_a100_sxm.csv", False)), 40)
-write("decode.csv", list(attention("attention_generation_a100_sxm.csv", True)), 60)
-write("collectives.csv", list(collectives()), 72)
+write("gemm.csv", list(gemm()), 140, 30)
+write("prefill.csv", list(attention("attention_context_a100_sxm.csv", False)), 40, 15)
+write("decode.csv", list(attention("attention_generation_a100_sxm.csv", True)), 60, 20)
+write("collectives.csv", list(collectives()), 48, 15)
