@@ -39,6 +39,7 @@ _NOISE = 0.02  # of a measurement, assumed before the fit
 _UNSEEN = 0.2  # relative standard error at that noise from which on a field is not fitted
 _WIDEST = 4.0  # times the data sheet's value, each way, without bounds
 _ITERATIONS = 12
+_LEAST_GAIN = 1e-3  # of the sum of squares in an iteration
 _DECIDES = 0.5  # change of a time with a field, both relative, from which on the field limits it
 OTHER, TRAINING, HELD_OUT = "other", "training", "held out"
 
@@ -97,8 +98,9 @@ def fit(predict: Predict, measured: np.ndarray, start: np.ndarray, low: np.ndarr
         new = np.clip(z + step, least, most)
         (tried,) = off(new)
         if tried @ tried < error @ error:
+            gain = 1 - tried @ tried / (error @ error)
             moved, z, error, damping = np.abs(new - z).max(), new, tried, damping / 10
-            if moved < 1e-4:
+            if moved < 1e-4 or gain < _LEAST_GAIN:
                 break
             slope = slopes(z, error)
         elif damping > 1e6 or np.abs(step).max() < 1e-4:

@@ -1,8 +1,8 @@
 """Carry kept points over a change of code that should alter no row: `python -m tests.reports.carry NAME ...`.
 
 A report keeps its points that take over two seconds. Here a random share of them is simulated again, with all others of
-the report, which are never kept. Only if all rows of before are there unchanged, the rest is kept under the version of the
-present code, and `carried.json` says how many points that are. Otherwise nothing is changed.
+the report, which are never kept. Only if all rows of before are there unchanged, the rest is kept under the version of
+the present code, and `carried.json` says how many points that are. Otherwise nothing is changed.
 """
 
 from __future__ import annotations
