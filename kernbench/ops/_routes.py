@@ -40,13 +40,18 @@ class Routes:
         hbm = config.cube.hbm
         there_and_back = 2 * one_way.reshape(len(places), -1) / 1000
         self._latency_ns = (there_and_back + hbm.access_ns) / config.cube.pe.pe_dma.outstanding_reads
-        self._slice_gbs = config.hbm_gbs_per_pe
+        self._slice_gbs, self._shared = config.hbm_gbs_per_pe, hbm.controllers is not None
 
     def busiest(self, nbytes: np.ndarray, served_bytes: np.ndarray) -> tuple[float, str]:
         """Time of the busiest link or memory [ns], and its kind.
 
-        `nbytes` and `served_bytes`, as the memories serve them, are (reader, holder).
+        `nbytes` and `served_bytes`, as the memories serve them, are (reader, holder). Interleaved memories hold a part
+        of everything each.
         """
+        if self._shared:
+            nbytes, served_bytes = (
+                np.broadcast_to(x.mean(axis=1, keepdims=True), x.shape) for x in (nbytes, served_bytes)
+            )
         carried = np.bincount(self._links, weights=nbytes.reshape(-1)[self._pairs], minlength=len(self._names))
         ns = carried / self._bw_gbs
         link, served = int(ns.argmax()), float(served_bytes.sum(axis=0).max() / self._slice_gbs)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import kernbench as kb
+from kernbench.ops._routes import routes_of
 from kernbench.ops.matmul import choose_blocks
 from kernbench.studies.fidelity import WORKLOADS
 from tests.slow import slow_after
@@ -47,3 +49,14 @@ def test_split_k_never_makes_a_product_slower(m, k, n, monkeypatch):
     found = choose_blocks(machine.config, m, k, n, split=False)
     monkeypatch.setattr("kernbench.studies._fidelity_device.choose_blocks", lambda *_: found)
     assert with_split <= WORKLOADS["gemm"].run(machine, **given, l2="cold")
+
+
+def test_reads_of_interleaved_memory_share_all_of_it():
+    machine = device()
+    hbm, one = machine.config.cube.hbm, np.zeros((12, 12))
+    one[0, 3] = all_of_them = 1e6
+    ns, limit = routes_of(machine).busiest(one, one)
+    assert (ns, limit) == (pytest.approx(all_of_them / machine.config.cube.pe.pe_dma.bw_gbs), "link of PE_DMA")
+    one[:, 3] = all_of_them
+    ns, limit = routes_of(machine).busiest(one, one)
+    assert (ns, limit) == (pytest.approx(12 * all_of_them / (5 * hbm.channels * hbm.channel_bw_gbs)), "HBM slice")
