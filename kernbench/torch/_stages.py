@@ -121,7 +121,7 @@ class Stages:
         """Read the outputs, and the gradients of inputs, in no simulated time; drop the rest."""
         found = sorted(self._results, key=lambda action: action.microbatch or 0)
         self.outputs = [self._read(a) for a in found if a.kind == FORWARD and a.stage == self._table.last_stage]
-        for action in found:
+        for action in found if self._device.session.engine.data else ():
             if action.kind == BACKWARD and action.stage == 0:
                 x, gradient = self._input(action), self._read(action)
                 x.grad = gradient if x.grad is None else x.grad + gradient
@@ -140,7 +140,9 @@ class Stages:
         try:
             if action.kind == FORWARD:
                 x = self._given[action] = self._input(action) if given is None else given.requires_grad_(trained)
-                self._results[action] = self._compiled[action.stage](x)
+                self._results[action] = y = self._compiled[action.stage](x)
+                if not isinstance(y, torch.Tensor):
+                    raise ArgumentError(f"Stages: stage {action.stage} returns {type(y).__name__}; return one tensor")
             else:
                 x, y = self._given.pop(forward), self._results[forward]
                 self._results[forward] = y.detach()
@@ -148,7 +150,7 @@ class Stages:
                 inputs = [x, *weights] if x.requires_grad else weights
                 if given is None:
                     given = self._ones.setdefault(action.stage, torch.ones_like(y))
-                gradients = torch.autograd.grad(y, inputs, given)
+                gradients = list(torch.autograd.grad(y, inputs, given, allow_unused=True) if inputs else ())
                 if x.requires_grad:
                     self._results[action] = gradients[0]
         finally:

@@ -86,6 +86,15 @@ def test_schedules_that_do_not_fit_are_refused(table, count, message):
         run(table, stages, machine(2))
 
 
+def test_a_stage_returns_one_tensor():
+    class Two(torch.nn.Module):
+        def forward(self, x):
+            return x, x
+
+    with pytest.raises(ArgumentError, match="stage 0 returns tuple; return one tensor"):
+        run(FORWARD, kb.torch.Stages([Two(), Two()], inputs(3)), machine(2))
+
+
 def test_a_function_needs_a_message():
     with pytest.raises(ArgumentError, match="message = None: a stage that is a function needs"):
         run(FORWARD, lambda *_: None, machine(2))
