@@ -27,7 +27,7 @@ PYTEST := $(PY) -m pytest
 ON_BOTH := $(wildcard $(foreach part,ccl sim_engine components triton_emu kernels,tests/$(part) kernbench/$(part))) tests/reference
 CORE := $(PY) setup.py --quiet build_ext --inplace
 SOURCES := $(filter-out %/conftest.py,$(wildcard notebooks/*.py milestones/*.py))
-WITH_TORCH := notebooks/07_bring_your_model.ipynb milestones/models.ipynb
+WITH_TORCH := notebooks/07_bring_your_model.ipynb milestones/models.ipynb milestones/serving.ipynb
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout 120 --nbval-sanitize-with tests/notebooks/sanitize.cfg
 EXECUTE := -m jupyter nbconvert --log-level=WARN --to notebook --inplace --execute \
   --ExecutePreprocessor.record_timing=False --ExecutePreprocessor.store_widget_state=False
@@ -118,7 +118,7 @@ frontends: core $(FRONTENDS)/.ready
 
 frontends-all: frontends
 	$(TORCH_PYTEST) $(NBVAL) $(WITH_TORCH)
-	$(TORCH_PYTEST) -m slow tests/torch tests/studies/test_models.py tests/dtensor/test_oracle.py tests/runtime_api/test_distributed_oracle.py
+	$(TORCH_PYTEST) -m slow tests/torch tests/studies/test_models.py tests/studies/test_serving.py tests/dtensor/test_oracle.py tests/runtime_api/test_distributed_oracle.py
 	$(FRONTENDS)/bin/python -m tests.triton.acceptance norm softmax
 
 msccl: core

@@ -200,5 +200,8 @@ figure
 # policy = kb.serving.Policy(max_num_batched_tokens=256, num_blocks=steps.num_blocks())
 # result = kb.serving.run(requests, steps, policy)
 # result.curve([5, 10, 20], ttft_ms=200, tpot_ms=50)  # also tokens/s for each user and SIP, and energy per token
+# result.what_if({"cube.ucie.bw_gbs": 256}, exact=True, tpot_ms=50)  # on a changed machine: predicted, and simulated
 # steps.export("sglang-replay", "replay.json")  # for SGLang's simulator; it also takes `steps.predict_infer_time`
 # ```
+#
+# The report [serving](../milestones/output/serving/README.md) compares machines by the users that a SIP serves.

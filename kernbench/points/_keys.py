@@ -31,6 +31,7 @@ _FOLLOWED = (
     _STUDIES,
     "kernbench.sweeps._measure",
     "kernbench.sweeps._energy_area",
+    "kernbench.serving.",
     "kernbench.torch.",
     "kernbench.triton.",
 )

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from kernbench.studies.lists import CollectivesStudy, ProductsStudy
     from kernbench.studies.models import ModelsStudy
     from kernbench.studies.probe import ProbeStudy
+    from kernbench.studies.serving import ServingStudy
 
 __all__ = [
     "CclStudy", "Chart", "CollectivesStudy", "Column", "DesignSpaceStudy", "FidelityStudy", "Finding", "GemmStudy",
-    "GqaStudy", "LayersStudy", "ModelsStudy", "Parameter", "ProbeStudy", "ProductsStudy", "Report", "Study",
+    "GqaStudy", "LayersStudy", "ModelsStudy", "Parameter", "ProbeStudy", "ProductsStudy", "Report", "ServingStudy",
+    "Study",
 ]  # fmt: skip
 
 # Studies are imported on first use: they load the simulator.
@@ -38,6 +40,7 @@ _STUDIES = {
     "ModelsStudy": "kernbench.studies.models",
     "ProbeStudy": "kernbench.studies.probe",
     "ProductsStudy": "kernbench.studies.lists",
+    "ServingStudy": "kernbench.studies.serving",
 }
 
 

@@ -33,7 +33,7 @@ KEPT = "kept"  # folder of rows that take long, each with what made it: reused f
 KEPT_S = 2.0
 PACKAGED = Path(__file__).resolve().parents[1] / "notebook" / "share" / "milestones"  # in a wheel
 # What a milestone needs besides the package, to simulate: its report can be drawn again without.
-_NEEDS = {"models": ("torch", "triton", "transformers")}
+_NEEDS = dict.fromkeys(("models", "serving"), ("torch", "triton", "transformers"))
 
 
 class MilestoneReport(NamedTuple):
