@@ -24,11 +24,11 @@ from kernbench.runtime_api.context import RuntimeContext, session
 from kernbench.runtime_api.types import Device as DeviceName
 from kernbench.runtime_api.work import Call
 from kernbench.torch import _inductor as inductor
-from kernbench.torch import _ops as ops
+from kernbench.torch import _rewrites as rewrites
 from kernbench.torch._experts import Assignment, Routing, queue_exchange
 from kernbench.torch._inductor import InductorProgram, Kernel
 from kernbench.torch._memory import TensorMemory, TensorPlace, is_host_tensor, typed
-from kernbench.torch._steps import ModelStep, Recorder
+from kernbench.torch._operators import ModelStep, Recorder
 from kernbench.torch._types import check_types
 
 _QUIET = frozenset((
@@ -174,14 +174,14 @@ class ModelDevice:
             return run
 
         def rewrite(graph: torch.fx.GraphModule, trained: bool) -> torch.fx.GraphModule:
-            graph = ops.with_summed_products(ops.with_native_bmm(graph))
-            return ops.with_fused_products(graph) if self.fuse and not trained else graph
+            graph = rewrites.with_summed_products(rewrites.with_native_bmm(graph))
+            return rewrites.with_fused_products(graph) if self.fuse and not trained else graph
 
         check_types(gm, modules)
-        gm = ops.with_native_attention(gm)
+        gm = rewrites.with_native_attention(gm)
         return inductor.compiled(
             gm, inputs, self._launch, self._allocate, inner,
-            ops.DECOMPOSITIONS | (ops.OF_EXPERTS if self.has_experts else {}), ops.OF_TRAINING,
+            rewrites.DECOMPOSITIONS | (rewrites.OF_EXPERTS if self.has_experts else {}), rewrites.OF_TRAINING,
             rewrite,
         )  # fmt: skip
 

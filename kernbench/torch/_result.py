@@ -24,7 +24,7 @@ from kernbench.ops.matmul import named
 if TYPE_CHECKING:
     from kernbench.analysis._what_if._predictions import Prediction, Tornado
     from kernbench.torch._device import GraphCall, ModelDevice
-    from kernbench.torch._steps import ModelStep
+    from kernbench.torch._operators import ModelStep
 
 
 @dataclass(frozen=True)

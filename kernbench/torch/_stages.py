@@ -20,7 +20,7 @@ from kernbench.torch._memory import TensorMemory, typed
 if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
     from kernbench.runtime_api.tensor import Tensor
-    from kernbench.torch._steps import ModelStep
+    from kernbench.torch._operators import ModelStep
 
 
 _Tensors = dict[Action, "Tensor"]
