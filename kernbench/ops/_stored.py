@@ -168,8 +168,8 @@ class Stored:
     @cached_property
     def _holders(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Which pieces have consecutive columns, which have a single holder, and the holders of the latter."""
-        by_rows = np.array([piece.column_step == 1 for piece in self.pieces])
-        alone = np.array([len(piece.holders) == 1 for piece in self.pieces])
+        by_rows = np.array([piece.column_step == 1 for piece in self.pieces], bool)
+        alone = np.array([len(piece.holders) == 1 for piece in self.pieces], bool)
         return by_rows, alone, np.array([x.holders[0] for x in self.pieces if len(x.holders) == 1], np.int64)
 
     def held(
