@@ -1,8 +1,8 @@
 """Carry kept points over a change of code that should alter no row: `python -m tests.reports.carry NAME ...`.
 
-A report keeps its points that take over two seconds. Here a random share of them is simulated again, with all others of
-the report, which are never kept. Only if all rows of before are there unchanged, the rest is kept under the version of
-the present code, and `carried.json` says how many points that are. Otherwise nothing is changed.
+A report keeps its points that take over two seconds. Here a random share of those under ten minutes is simulated again,
+with all others of the report, which are never kept. Only if all rows of before are there unchanged, the rest is kept
+under the version of the present code, and `carried.json` says how many points that are. Otherwise nothing is changed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from kernbench.sweeps._plan import resolve_study
 from kernbench.topology.builder import resolve_topology
 
 SEED = 0
+LONG_S = 600  # points that take longer are not drawn
 Entry = dict[str, Any]
 
 
@@ -69,7 +70,8 @@ def carry(name: str, share: float, cost: Entry) -> dict[str, int | str]:
         )
     old = entries(kept)
     code = code_version(old[0]["made_of"]["study"].partition(":")[0])
-    again = set(random.Random(f"{SEED} {code}").sample(range(len(old)), math.ceil(share * len(old))))
+    short = [i for i, entry in enumerate(old) if entry["seconds"] < LONG_S] or range(len(old))
+    again = set(random.Random(f"{SEED} {code}").sample(short, min(len(short), math.ceil(share * len(old)))))
     moved = [under(entry, code, cost) for entry in old]
     before, former = kept.read_text(encoding="utf-8"), out.with_name(f".{stem}.before")
     shutil.copytree(out, former, dirs_exist_ok=True)
