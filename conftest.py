@@ -17,11 +17,11 @@ collect_ignore_glob = ["notebooks/*.py", "milestones/*.py", "milestones/output/*
 
 # The front end of PyTorch imports it, and so do notebooks: `make frontends-all` runs these.
 MISSING = [name for name in ("torch", "triton") if find_spec(name) is None]
-WITH_TORCH = ["notebooks/07_bring_your_model.ipynb", "milestones/models.ipynb"]
+WITH_TORCH = ["notebooks/07_bring_your_model.ipynb", "milestones/models.ipynb", "milestones/serving.ipynb"]
 if MISSING:
     collect_ignore_glob += ["kernbench/torch/_*.py", *WITH_TORCH]
 elif find_spec("transformers") is None:
-    collect_ignore_glob += ["kernbench/torch/_models.py", "milestones/models.ipynb"]
+    collect_ignore_glob += ["kernbench/torch/_models.py", "milestones/models.ipynb", "milestones/serving.ipynb"]
 
 # Without a core the tests run the definition. The header says so: a warning would be an error, and change notebooks.
 with warnings.catch_warnings():
