@@ -624,10 +624,10 @@ def test_visitors_of_a_page_do_not_delete_from_the_cache_that_they_share(monkeyp
 def test_workloads_are_grouped_by_kind(view):
     (groups,) = (x for x in view.workload.workload._dom_classes if x.startswith("kb-groups-"))
     kinds = [part.split(":") for part in groups.removeprefix("kb-groups-").split(",")]
-    assert [kind for _, kind in kinds] == ["Your_programs", "Studies", "Collectives", "Benches"]
+    assert [kind for _, kind in kinds] == ["Your_programs", "Studies", "Collectives", "Serving", "Benches"]
     names = list(view.workload.workload.options)
     for n, kind in kinds[1:]:
-        start = {"Studies": "study ", "Collectives": "collective ", "Benches": "bench "}[kind]
+        start = {"Studies": "study ", "Collectives": "collective ", "Serving": "step of ", "Benches": "bench "}[kind]
         assert len([name for name in names if name.startswith(start)]) == int(n)
     assert sum(int(n) for n, _ in kinds) == len(names)
 

@@ -21,6 +21,15 @@ STUDIES = [
 ] + [VerificationStudy]  # fmt: skip
 FOLDERS = {path.stem: path.parent for study in STUDIES for path in OUTPUT.glob(f"[!.]*/{study.name}.json")}
 
+every_report = pytest.mark.parametrize(
+    "study",
+    [  # findings of serving are of requests that are served again
+        pytest.param(study, id=study.name, marks=[pytest.mark.slow] * (study.name == "serving"))
+        for study in STUDIES
+        if study.name in FOLDERS
+    ],
+)
+
 
 def leaves(value):
     for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -29,7 +38,7 @@ def leaves(value):
         yield value
 
 
-@pytest.mark.parametrize("study", [study for study in STUDIES if study.name in FOLDERS], ids=lambda study: study.name)
+@every_report
 def test_every_finding_has_values_that_json_holds(study):
     found = study().findings(study().read(FOLDERS[study.name]))
     assert found
@@ -39,7 +48,7 @@ def test_every_finding_has_values_that_json_holds(study):
         assert all(not isinstance(value, float) or math.isfinite(value) for value in known), finding.text
 
 
-@pytest.mark.parametrize("study", [study for study in STUDIES if study.name in FOLDERS], ids=lambda study: study.name)
+@every_report
 def test_every_finding_claims_one_thing(study):
     """The claim is short; paths and what is in brackets are in the detail."""
     for finding in study().findings(study().read(FOLDERS[study.name])):
