@@ -34,7 +34,7 @@ def of_hops(engine):
     return {key: [*waits] for key, waits in waits_of_hops(engine.network.hops, keys).items() if key in keys}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(overrides, kernels, st.sampled_from([1, 2, 8]))
 def test_waits_are_those_of_the_hops(changes, steps, pes):
     """With and without trains of flits: a trace keeps every hop, so that each flit takes the links by itself."""

@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("first", slow_after(2, range(0, 60, 10)))
+@pytest.mark.parametrize("first", slow_after(1, range(0, 60, 10)))
 def test_models_agree_with_eager(first, tmp_path):
     report = models.run(range(first, first + 10), Path(tmp_path))
     assert not report.failures, "\n".join(report.failures)
