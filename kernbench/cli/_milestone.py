@@ -86,12 +86,12 @@ def milestone(
     options += [f"--param={text}" for text in parameters]
     options += ["--rerender"] * rerender + ["--again"] * again + ["--store"] * store + ["--json"] * as_json
     # While a report is drawn on one core, the others simulate the points of the last, longest one.
-    beside = chosen[1:][-1:] if workers is None and (os.cpu_count() or 1) > 1 else ()
+    longest = chosen[1:][-1:] if workers is None and (os.cpu_count() or 1) > 1 else ()
     last: contextlib.AbstractContextManager[list[Any]] = contextlib.nullcontext([])
-    if beside:
-        last = _beside(*beside, *options)
+    if longest:
+        last = _in_parallel(*longest, *options)
     with last as others:
-        for name in chosen[: len(chosen) - len(beside)]:
+        for name in chosen[: len(chosen) - len(longest)]:
             report = milestones.run(
                 name,
                 topology=source,
@@ -121,7 +121,7 @@ def milestone(
 
 
 @contextlib.contextmanager
-def _beside(*arguments: str) -> Iterator[list[Any]]:
+def _in_parallel(*arguments: str) -> Iterator[list[Any]]:
     """Run `kernbench milestone` with these arguments in another process; wait for it, or interrupt it on an error.
 
     It has its own process group, which Ctrl-C does not reach, so that it is interrupted once. Yields a list that

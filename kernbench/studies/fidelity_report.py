@@ -69,6 +69,8 @@ COLUMNS = {
     "figure": Column("figure"),
     "device": Column("machine file"),
     "work": Column("work"),
+    "measured": Column("measured", "ns"),
+    "predicted": Column("predicted", "ns"),
     "median_pct": Column("median error", "%"),
     "p90_pct": Column("90th percentile", "%"),
     "most_pct": Column("largest error", "%"),
@@ -196,7 +198,7 @@ def devices(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float:
-    """Kendall's tau: how far two values rank alike, from -1 to 1; a tie counts 0.
+    """Return Kendall's rank correlation of two values, from -1 to 1; a tie counts 0.
 
     >>> kendall([(1, 1), (2, 3), (3, 2)])
     0.3333333333333333
@@ -209,12 +211,8 @@ def _sign(x: float) -> int:
     return (x > 0) - (x < 0)
 
 
-def _agreement(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
-    from kernbench.viz.figures import agreement
-
-    shown = [{"work": row["group"], "measured": row["expected"], "predicted": row["ours"]} for row in rows]
-    title = "Predicted over measured times of a device, held out"
-    return agreement(table(shown), "measured", "predicted", by="work", unit="ns", machine=machine.hash, title=title)
+def _predicted(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
+    return [{"work": row["group"], "measured": row["expected"], "predicted": row["ours"]} for row in rows]
 
 
 def _scatter(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
@@ -294,8 +292,9 @@ _SHOWN = 12
 
 CHARTS = (
     Chart(
-        "fidelity_device", _agreement, "Predicted over measured times of a device",
-        where=lambda row: row["table"] == DEVICE, caption="Measurements that were not used for the machine file.",
+        "fidelity_device", kinds.agreement("measured", "predicted", by="work"),
+        "Predicted over measured times of a device", where=lambda row: row["table"] == DEVICE, derive=_predicted,
+        caption="Measurements that were not used for the machine file. Line: equal; the band is 10 % each way.",
     ),
     Chart(
         "fidelity_errors", _scatter, "Our value over each reference, a number of another tool or of a device",

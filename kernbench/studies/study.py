@@ -631,8 +631,8 @@ def at_most(machine: Machine, *, cubes: int = 1, pes: int = 1) -> list[str]:
 
 
 def check_slices(machine: Machine, what: str) -> None:
-    """ConfigError unless each PE has an HBM slice of its own, which `what` measures."""
-    if machine.config.cube.hbm.controllers:
+    """Raise ConfigError if memory is apart from the PEs: `what` measures the HBM slice of each PE."""
+    if machine.config.memory_apart:
         raise ConfigError(
             f"cube.hbm.controllers = {machine.config.cube.hbm.controllers}: {what} measures the HBM slices of PEs, and "
             "this machine has memory apart from them; choose another machine, or time a kernel (kernbench run)"

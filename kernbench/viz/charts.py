@@ -455,6 +455,21 @@ def layered(*layers: Any) -> Any:
     return altair().layer(*below, *top.layer, data=top.data).properties(width=top.width, height=top.height)
 
 
+def agreement(measured: str, predicted: str, *, by: str) -> _Kind:
+    """Return a kind of chart: predictions over measurements, with the line of equality and a band of 10 %."""
+
+    def draw(rows: Sequence[ChartRow], columns: Mapping[str, Column], _: object = None) -> Any:
+        alt, place = altair(), {"x": f"{measured}:Q", "y": f"{predicted}:Q"}
+        both = [row[name] for row in rows for name in (measured, predicted)]
+        ends = [{measured: x, predicted: x} for x in (min(both), max(both))]
+        band = [end | {predicted: 0.9 * end[measured], "most": 1.1 * end[measured]} for end in ends]
+        below = alt.Chart(alt.Data(values=band)).mark_area(color=palette.GREY, opacity=0.3).encode(**place, y2="most:Q")
+        line = alt.Chart(alt.Data(values=ends)).mark_line().encode(**place)
+        return layered(below, line, points(measured, predicted, by=by, log_x=True, log_y=True)(rows, columns))
+
+    return draw
+
+
 def heat(x: str, y: str, value: str, *, panel: str = "", label: str = ".3~r") -> _Kind:
     """Return a kind of chart: a matrix of cells coloured by `value`, with the number in each."""
 

@@ -149,15 +149,9 @@ def agreement(
     table: _Table | pd.DataFrame, measured: str, predicted: str, *, by: str, unit: str, machine: str, title: str
 ) -> Still:
     """Draw predictions over measurements, with the line of equality and a band of 10 %."""
-    rows = _frame(table)
-    ends = [float(choose(choose(rows[measured]), choose(rows[predicted]))) for choose in (min, max)]
-    alt, place = kinds.altair(), {"x": f"{measured}:Q", "y": f"{predicted}:Q"}
-    band = [{measured: x, predicted: x * 0.9, "most": x * 1.1} for x in ends]
-    below = alt.Chart(alt.Data(values=band)).mark_area(color=palette.GREY, opacity=0.3).encode(**place, y2="most:Q")
-    line = alt.Chart(alt.Data(values=[{measured: x, predicted: x} for x in ends])).mark_line().encode(**place)
-    columns = {name: Column(name, unit) for name in (measured, predicted)}
-    dots = kinds.points(measured, predicted, by=by, log_x=True, log_y=True)(_rows(rows), columns)
-    return _still(kinds.layered(below, line, dots), title, len(rows), machine, "The band is 10 % each way.")
+    rows, columns = _frame(table), {name: Column(name, unit) for name in (measured, predicted)}
+    chart = kinds.agreement(measured, predicted, by=by)(_rows(rows), columns)
+    return _still(chart, title, len(rows), machine, "The band is 10 % each way.")
 
 
 Curve = tuple[str, str, Sequence[tuple[float, float]], float, float]

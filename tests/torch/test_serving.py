@@ -64,7 +64,7 @@ def test_steps_of_a_small_model_serve_requests(machine):
     attention = attention_row(machine, tokens=1, contexts=[20, 100], heads=2, kv_heads=1, head_dim=128, log="off")["ns"]
     parts = found.parts([], [20, 100])
     assert found.exact([], [20, 100]) == pytest.approx(parts["layers"] + parts["head"] + 4 * attention)
-    # Sizes that are not captured run padded, as graphs of engines do; a chunk of its own size is simulated by `exact`.
+    # Engines pad a batch to the next captured size. A chunk of another length is interpolated; `exact` simulates it.
     own = {n: part_row(machine, part="layer", requests=n, tokens=1, context=0, tp=2, model=model) for n in (3, 4, 16)}
     assert found.parts([], [100] * 3)["layers"] == 4 * own[4]["ns"] > 4 * own[3]["ns"]
     assert found.parts([(10, 50)], [100] * 3)["layers"] == 4 * own[16]["ns"]
