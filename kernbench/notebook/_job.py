@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from kernbench._engine_selection import PACKAGE
 from kernbench.analysis._records import Records
 from kernbench.analysis.result import Result
 from kernbench.errors import ConfigError, KernbenchError, LimitError
@@ -317,7 +318,10 @@ class RunJob:
 
 
 def _describe(error: BaseException) -> str:
-    frames = [x for x in traceback.extract_tb(error.__traceback__) if "kernbench/" not in x.filename.replace("\\", "/")]
+    """Return the error, with the innermost line that is not the package's."""
+    lines = traceback.extract_tb(error.__traceback__)
+    # Compiled modules have relative names.
+    frames = [x for x in lines if not (PACKAGE.parent / x.filename).is_relative_to(PACKAGE)]
     where = f" (line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
 

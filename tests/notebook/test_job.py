@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from kernbench.notebook._job import Options, RunJob
+from kernbench._engine_selection import PACKAGE
+from kernbench.notebook._job import Options, RunJob, _describe
 from kernbench.sim_engine._limits import Limits
 from kernbench.topology.builder import resolve_topology
 
@@ -112,3 +113,14 @@ def test_a_limit_ends_a_run_and_says_where():
         time.sleep(0.01)
     assert "limit of 3,000 events" in ends[0].error
     assert "test_job.py" in ends[0].error
+
+
+@pytest.mark.parametrize(
+    "file", ["kernbench/sim_engine/_core.pyx", str(PACKAGE / "errors.py")], ids=["compiled", "not"]
+)
+def test_the_line_of_an_error_is_the_last_one_outside_the_package(file):
+    space = {}
+    exec(compile("def fail():\n    1 / 0", file, "exec"), space)
+    with pytest.raises(ZeroDivisionError) as caught:
+        space["fail"]()
+    assert _describe(caught.value).endswith(", in test_the_line_of_an_error_is_the_last_one_outside_the_package)")
