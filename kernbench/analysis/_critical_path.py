@@ -42,6 +42,7 @@ from kernbench.analysis._records import (
 )
 from kernbench.analysis._stages import COMMAND_KINDS, HOST_KINDS, STAGE_ENGINES, STAGE_LABELS
 from kernbench.analysis._transfer import RouteBreakdown, TimePart, cut_to
+from kernbench.config._schema import Host
 from kernbench.errors import StateError
 
 if TYPE_CHECKING:
@@ -459,8 +460,8 @@ class _Walk:
         if not any(spent.values()):
             return []
         name = self.r.commands[command].name
-        start = "attention" if name.startswith("attention") else "collective" if name in self._collectives else ""
-        fetch = min(ps, spent["descriptor_ns"] + spent.get(f"{start}_start_ns", 0))
+        added = Host.start_field(name, name in self._collectives)
+        fetch = min(ps, spent["descriptor_ns"] + spent.get(added, 0))
         bell = min(ps - fetch, spent["doorbell_ns"])
         rest = ps - fetch - bell
         busy = spent["launch_ns"] or spent["collective_ns"]

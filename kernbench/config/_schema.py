@@ -555,9 +555,17 @@ class Host(Model):
         "Start of a collective", "Added to the descriptor fetch of a collective", default=0.0
     )
 
-    def start_ns(self, name: str) -> float:
-        """Time of the device for the start of a launch, without the descriptor fetch [ns]."""
-        return self.attention_start_ns if name.startswith("attention") else 0.0
+    @staticmethod
+    def start_field(name: str, collective: bool = False) -> str:
+        """Return the field that is added to the descriptor fetch of a launch or collective, "" if none is."""
+        if collective:
+            return "collective_start_ns"
+        return "attention_start_ns" if name.startswith("attention") else ""
+
+    def fetch_ns(self, name: str, collective: bool = False) -> float:
+        """Time of the device from the doorbell to the start of a launch or collective [ns]."""
+        added = self.start_field(name, collective)
+        return self.descriptor_ns + (float(getattr(self, added)) if added else 0.0)
 
 
 class System(Model):
@@ -646,6 +654,11 @@ class MachineConfig(Model):
         """HBM bandwidth of a cube over its PEs [GB/s]."""
         hbm = self.cube.hbm
         return hbm.slice_gbs * hbm.controllers / self.pes_per_cube if hbm.controllers else hbm.slice_gbs
+
+    @property
+    def hbm_gbs_per_sip(self) -> float:
+        """HBM bandwidth of a SIP [GB/s]."""
+        return self.hbm_gbs_per_pe * self.pes_per_sip
 
     @property
     def pes_per_sip(self) -> int:

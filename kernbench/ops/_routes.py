@@ -40,7 +40,7 @@ class Routes:
         hbm = config.cube.hbm
         there_and_back = 2 * one_way.reshape(len(places), -1) / 1000
         self._latency_ns = (there_and_back + hbm.access_ns) / config.cube.pe.pe_dma.outstanding_reads
-        self._slice_gbs, self._shared = config.hbm_gbs_per_pe, hbm.controllers is not None
+        self._slice_gbs, self._shared = config.hbm_gbs_per_pe, config.memory_apart
 
     def busiest(self, nbytes: np.ndarray, served_bytes: np.ndarray) -> tuple[float, str]:
         """Time of the busiest link or memory [ns], and its kind.
@@ -84,7 +84,7 @@ def cubes_near_io(machine: Machine) -> tuple[int, ...]:
 def host_ns(config: MachineConfig, name: str = "") -> float:
     """Time before the start of a launch that is not part of a graph [ns]."""
     host = config.system.host
-    return host.launch_ns + host.doorbell_ns + host.descriptor_ns + host.start_ns(name)
+    return host.launch_ns + host.doorbell_ns + host.fetch_ns(name)
 
 
 @lru_cache(maxsize=8)

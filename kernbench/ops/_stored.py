@@ -193,10 +193,10 @@ class Stored:
         for i in np.flatnonzero(~alone):
             near = _nearest(self.pieces[i].holders, n_pes, config.pes_per_cube)[pes]
             out[:, np.arange(len(pes)), near] += counted[:, :, i]
-        sizes = np.zeros(n_pes, np.int64)
-        for piece in self.pieces:
-            sizes[list(piece.holders)] += piece.rows[1] * piece.columns[1]
         if line > 1:
+            sizes = np.zeros(n_pes, np.int64)
+            for piece in self.pieces:
+                sizes[list(piece.holders)] += piece.rows[1] * piece.columns[1]
             out[1] *= np.maximum(1, config.cube.hbm.channels * line // np.maximum(1, sizes))
         return out
 

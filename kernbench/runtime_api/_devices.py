@@ -510,8 +510,8 @@ class HostProgram:
         host, rank = self.config.system.host, self._rank()
         prepare_ns = host.launch_ns + (host.collective_ns if collective else 0.0)
         rank.busy_until_ps = max(self.engine.env._now, rank.busy_until_ps) + ns_to_ps(prepare_ns)
-        fetch_ns = host.descriptor_ns + (host.collective_start_ns if collective else host.start_ns(name))
-        return StartOfWork(rank.busy_until_ps + ns_to_ps(host.doorbell_ns), ns_to_ps(fetch_ns))
+        bell_ps = rank.busy_until_ps + ns_to_ps(host.doorbell_ns)
+        return StartOfWork(bell_ps, ns_to_ps(host.fetch_ns(name, collective)))
 
     def start(
         self, sip: int, start: Start, handles: Sequence[TensorHandle], after: StartOfWork | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
@@ -122,13 +122,13 @@ class StepTable:
 
         The shares are those of the nearest simulated sizes; the sum is the time of the step.
         """
-        found: Counter[str] = Counter()
+        found: dict[str, float] = defaultdict(float)
         nearest = self._nearest(prefill, contexts)
         for name, ns in self.parts(prefill, contexts).items():
             path = nearest[name]["path"] if name in nearest else {name: 1.0}
             for what, x in path.items() if ns else ():
-                found[what] += ns * x / sum(path.values())  # type: ignore[assignment]
-        return dict(found.most_common())
+                found[what] += ns * x / sum(path.values())
+        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
     def _nearest(self, prefill: Sequence[tuple[int, int]], contexts: Sequence[int]) -> dict[str, Any]:
         """Return for each part of a step but the host the row of the nearest simulated size."""

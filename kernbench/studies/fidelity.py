@@ -192,7 +192,7 @@ def _gemm(
     machine: Machine, *, m: int, k: int, n: int, dtype: str = "f16", staging: str = "ref_ref", l2: str = "warm"
 ) -> float:
     """Time on one PE, from launch to completion [ns]; where PEs share memory, on all of them, the launch included."""
-    if machine.config.cube.hbm.controllers:
+    if machine.config.memory_apart:
         return device_product(machine, m, k, n, dtype, l2)
     program = partial(product, m=m, k=k, n=n, staging=staging, dtype=dtype)
     launch = run_program(machine, program, log="operation", data=False).launches[-1]
@@ -200,7 +200,7 @@ def _gemm(
 
 
 def _refuse_gemm(config: MachineConfig, *, staging: str = "", **_: Any) -> str:
-    if staging and config.cube.hbm.controllers:
+    if staging and config.memory_apart:
         return f"staging = {staging}: with cube.hbm.controllers the whole device computes, in blocks; leave it out"
     return ""
 
@@ -343,7 +343,7 @@ WORKLOADS: dict[str, _Workload] = {
     "gemm": _Workload(
         ("ns",), ("m", "k", "n"), ("dtype", "staging", "l2"), _gemm, refuse=_refuse_gemm,
         host_s=lambda config, *, m, k, n, **_: (
-            0.2 + 4e-10 * m * k * n if config.cube.hbm.controllers else 0.05 + 4e-9 * m * k * n
+            0.2 + 4e-10 * m * k * n if config.memory_apart else 0.05 + 4e-9 * m * k * n
         ),
     ),
     "attention": _Workload(

@@ -319,7 +319,7 @@ def _linear(machine: Machine, asked: Case) -> Row:
     """Row of a linear layer, with the time of its weights at the bandwidth of HBM."""
     config = machine.config
     row = LayersStudy().simulate(machine, **asked.layer)
-    weights_ns = row["n"] * row["k"] * as_dtype(asked.dtype).itemsize / (config.cube.hbm.slice_gbs * config.pes_per_sip)
+    weights_ns = row["n"] * row["k"] * as_dtype(asked.dtype).itemsize / config.hbm_gbs_per_sip
     found: Row = {"phase": asked.phase, "product": asked.product, "batch": asked.batch, "sips": 1}
     found |= {"shape": row["shape"], "weights_ns": weights_ns, "bound_ns": max(weights_ns, row["bound_ns"])}
     if row["left_out"]:
@@ -364,7 +364,7 @@ def _whole(points: Sequence[Case], wanted: Sequence[Sequence[Any]]) -> list[Case
 
 def _rates(config: MachineConfig, row: Row) -> Row:
     """Decode tokens per second and SIP: as HBM would allow without and with weights, and as simulated."""
-    weights_ns = STREAMED * 2 / (config.cube.hbm.slice_gbs * config.pes_per_sip * row["sips"])
+    weights_ns = STREAMED * 2 / (config.hbm_gbs_per_sip * row["sips"])
     bound = LAYERS * row["hbm_ns"]
     times = {"bound": bound, "bound_with_weights": bound + weights_ns}
     out: Row = {}

@@ -199,7 +199,7 @@ def _bound(machine: Machine, nbytes: int, result: ModelResult) -> Row:
     """Least time of a SIP: reading its weights, keys and values once, and multiplying at the matrix rate."""
     config = machine.config
     products = sum(part.step.flops for part in result.launches if _kind(part) == "products_ns")
-    read = nbytes / (config.cube.hbm.slice_gbs * config.pes_per_sip)
+    read = nbytes / config.hbm_gbs_per_sip
     multiply = products / (2 * macs_per_ns(config, "f16") * config.pes_per_sip)
     return {
         "weight_bytes": nbytes,

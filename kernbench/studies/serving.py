@@ -113,7 +113,7 @@ def _rates(machine: Machine) -> Row:
     """Return the bandwidth and the matrix rate of a SIP."""
     config, pes = machine.config, machine.config.pes_per_sip
     tflops = 2 * macs_per_ns(config, "f16") * pes / 1000
-    return {"hbm_gbs": config.hbm_gbs_per_pe * config.cube.hbm.efficiency * pes, "tflops": tflops}
+    return {"hbm_gbs": config.hbm_gbs_per_sip, "tflops": tflops}
 
 
 def _blocks(machine: Machine, model: str, tp: int) -> int:

@@ -54,12 +54,8 @@ def traffic(config: MachineConfig, product: Product, placement: PlacementLike) -
     return [reads + writes for reads, writes, _ in _moved(config, product, placement)]
 
 
-# Bytes that each PE (row) reads from each PE's memory, bytes that it writes to it, and those that the memory serves, in
-# whole bursts.
-Moved = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-def _moved(config: MachineConfig, product: Product, placement: PlacementLike) -> list[Moved]:
+def _moved(config: MachineConfig, product: Product, placement: PlacementLike) -> list[np.ndarray]:
+    """Per launch, the bytes that each PE reads from each PE's memory, writes to it, and is served by it in bursts."""
     line = max(1, config.cube.hbm.burst_bytes // product.itemsize)
     n_pes, each = config.pes_per_sip, config.pes_per_cube
     moved, own = np.zeros((3, n_pes, n_pes), np.int64), np.eye(n_pes, dtype=np.int64)
@@ -76,12 +72,12 @@ def _moved(config: MachineConfig, product: Product, placement: PlacementLike) ->
     if placement in SPLITS:
         parts = own[numbers] * area * PART_BYTES
         _add(moved, numbers, parts, 1, parts)
-        return [(moved[0], moved[1], moved[2]), *_sums(config, product, placement, line)]
+        return [moved, *_sums(config, product, placement, line)]
     written = served = own[numbers] * area
     if product.c is not None:
         written, served = product.c.held(numbers, rows, columns, config, line)
     _add(moved, numbers, written * product.itemsize, 1, served * product.itemsize)
-    return [(moved[0], moved[1], moved[2])]
+    return [moved]
 
 
 def _add(moved: np.ndarray, numbers: np.ndarray, nbytes: np.ndarray, to: int, served: np.ndarray) -> None:
@@ -89,7 +85,7 @@ def _add(moved: np.ndarray, numbers: np.ndarray, nbytes: np.ndarray, to: int, se
     np.add.at(moved[2], numbers, served)
 
 
-def _sums(config: MachineConfig, product: Product, placement: PlacementLike, line: int) -> list[Moved]:
+def _sums(config: MachineConfig, product: Product, placement: PlacementLike, line: int) -> list[np.ndarray]:
     launches, found = sums(config, product, placement), []
     for i, launch in enumerate(launches):
         moved = np.zeros((3, config.pes_per_sip, config.pes_per_sip), np.int64)
@@ -110,7 +106,7 @@ def _sums(config: MachineConfig, product: Product, placement: PlacementLike, lin
             held = product.c.held(numbers, np.stack([first, height], axis=1), columns, config, line)
             written, served = (x * (product.itemsize * counts)[:, None] // (height * width)[:, None] for x in held)
             _add(moved, numbers, written, 1, served)
-        found.append((moved[0], moved[1], moved[2]))
+        found.append(moved)
     return found
 
 
@@ -195,7 +191,7 @@ def blocks_ns(config: MachineConfig, m: int, k: int, n: int, dtype: str, rows: i
     cube, pes, item = config.cube, config.pes_per_sip, as_dtype(dtype).itemsize
     count = -(-m // rows) * -(-n // columns) * parts
     waves, depth = -(-count // pes), -(-k // parts)
-    memory = config.hbm_gbs_per_pe * pes * cube.hbm.efficiency
+    memory = config.hbm_gbs_per_sip
     shared = cube.llc.bw_gbs * config.hbm_slices if cube.llc.size_mib else memory
     read = (min(m, rows) + min(n, columns)) * depth * item
     engine_ns = matrix_ns(config, (min(m, rows), depth, min(n, columns)), dtype)
