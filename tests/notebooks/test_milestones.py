@@ -14,10 +14,8 @@ import pytest
 from kernbench.cli.main import main
 from kernbench.studies import milestone
 from tests.repo import ROOT, files, notebooks, relative
-from tests.slow import slow_after
 
 every_milestone = pytest.mark.parametrize("path", notebooks("milestones"), ids=relative)
-probe_first = slow_after(1, sorted(notebooks("milestones"), key=lambda path: path.stem != "probe"))
 
 
 def small_parameters(path) -> list[str]:
@@ -49,7 +47,8 @@ def name_of(path) -> str:
     return path.stem.replace("_", "-")
 
 
-@pytest.mark.parametrize("path", probe_first, ids=relative)
+@pytest.mark.slow
+@every_milestone
 def test_writes_what_is_committed_and_draws_it_again(path, tmp_path, capsys):
     if needed := milestone.lacking(name_of(path)):
         pytest.skip(f"{name_of(path)} {needed}")

@@ -60,3 +60,9 @@ def test_reads_of_interleaved_memory_share_all_of_it():
     one[:, 3] = all_of_them
     ns, limit = routes_of(machine).busiest(one, one)
     assert (ns, limit) == (pytest.approx(12 * all_of_them / (5 * hbm.channels * hbm.channel_bw_gbs)), "HBM slice")
+
+
+def test_efficiency_of_the_memory_counts_once():
+    """A product of 16 rows reads its weights once, so that the memory limits it."""
+    whole, half = (choose_blocks(device(**{"cube.hbm.efficiency": x}).config, 16, 8192, 8192) for x in (1, 0.5))
+    assert 1.5 < half.estimate_ns / whole.estimate_ns <= 2

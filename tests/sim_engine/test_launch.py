@@ -168,7 +168,8 @@ def test_a_launch_that_finds_a_link_busy_starts_late_by_so_much(late_ps):
     assert skews == [late_ps] * (late_ps > 0)
 
 
-@pytest.mark.parametrize("data", slow_after(1, [False, True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("data", [False, True])
 def test_memory_is_flat_over_launches(data):
     n = 300
 

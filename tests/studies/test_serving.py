@@ -96,6 +96,10 @@ def test_findings_name_the_machine_with_more_users_and_the_change_with_its_predi
     assert texts["serving_pareto"].text == "With few users, llama3-8b answers 2.0x as fast on ours as on theirs."
 
 
+def test_goodput_beyond_the_largest_rate_does_not_count():
+    assert report._most([{"load": 1.0, "goodput": 1.0}, {"load": 1.2, "goodput": 2.0}])["goodput"] == 1.0
+
+
 def test_users_read_at_the_slowest_allowed_pace():
     [row] = [x for x in report._best(ROWS) if x["on"] == "ours"]
     assert row["users"] == pytest.approx(row["goodput"] * 20 * 1.0)

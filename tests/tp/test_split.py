@@ -12,7 +12,6 @@ from kernbench.analysis.breakdown import overlap
 from kernbench.config import default_ccl_path
 from kernbench.tp import parallel_state as ps
 from kernbench.tp.llama import LlamaBlock, LlamaConfig
-from tests.slow import slow_after
 from tests.tp.test_layers import F32, machine
 
 RANKS = (1, 2, 4, 8)
@@ -52,7 +51,8 @@ def split(model, ranks, sip_link=1.0):
     return end - start, overlap(torch.result.records, (round(start * 1000), round(end * 1000))), launches
 
 
-@pytest.mark.parametrize(("model", "reductions"), slow_after(1, [(mlp, 1), (llama, 2)]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "reductions"), [(mlp, 1), (llama, 2)])
 def test_compute_shrinks_and_messages_grow_with_the_ranks(model, reductions):
     found = [split(model, ranks) for ranks in RANKS]
     for ranks, (total, parts, launches) in zip(RANKS, found, strict=True):
