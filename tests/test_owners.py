@@ -116,7 +116,7 @@ OWNED = [
         {"studies/layers.py": "the parts of a critical path, by what is on it"},
     ),
     Owned(
-        "placements of a product", "ops/matmul/_parts.py", names_placements,
+        "placements of a product", "ops/matmul/_placements.py", names_placements,
         ("PLACEMENTS = ('rows', 'columns', '2-D', 'split-K')", "X = {'rows': 1, 'columns': 2, '2-D': 3, 'split-K': 4}"),
     ),
     Owned(

@@ -11,7 +11,7 @@ from operator import itemgetter
 from kernbench.errors import ArgumentError
 from kernbench.ops._stored import Stored
 from kernbench.ops.matmul._cost import estimate, move_ns
-from kernbench.ops.matmul._parts import PLACEMENTS, ROWS, SPLITS, PlacementLike, Product, named, read_from
+from kernbench.ops.matmul._placements import PLACEMENTS, ROWS, SPLITS, PlacementLike, Product, named, read_from
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology.builder import Machine
 

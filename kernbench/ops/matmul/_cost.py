@@ -14,7 +14,7 @@ from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
 from kernbench.ops._routes import launch_ns, routes_of
 from kernbench.ops._stored import Piece, Stored
-from kernbench.ops.matmul._parts import PART_BYTES, SPLITS, PlacementLike, Product, Task, room, sums, tasks
+from kernbench.ops.matmul._placements import PART_BYTES, SPLITS, PlacementLike, Product, Task, room, sums, tasks
 from kernbench.topology._naming import PeId
 from kernbench.topology.builder import Machine
 

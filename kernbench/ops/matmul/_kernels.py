@@ -14,7 +14,7 @@ from kernbench.config import MachineConfig
 from kernbench.kernels.partition import mine
 from kernbench.ops._access import load_places, store_places
 from kernbench.ops._stored import Span, Stored
-from kernbench.ops.matmul._parts import (
+from kernbench.ops.matmul._placements import (
     ROWS,
     SPLIT_K,
     SPLITS,
