@@ -30,6 +30,9 @@ _SCHEMA_VERSION = 1
 _SLOTS = (2, 4, 8, 16, 32)
 # In all rows of the collectives report, one of the four best by the model is within 2 % of the best.
 SHORT_LIST = 4
+# Those that `kb.ccl.choose` simulates, unless their estimate is far behind the best one.
+SIMULATED = 3
+_FAR = 1.4  # 95 % of the estimates of algorithms are within this factor of the simulated time
 # More slots must gain at least this share: each takes room in TCM, on every PE and for every direction.
 _WORTH = 0.1
 # Factor of the model's best time within which the all-reduce with the fewest events is used (chosen).
@@ -163,6 +166,12 @@ def decided(
         why = "\n".join(f"{name}: {reason}" for name, reason in refused.items())
         raise ConfigError(f"no algorithm does {question[0]} by {contribution} here{': ' + why if why else ''}")
     return Decision(*question, tuple(found), refused, *bound)
+
+
+def worth_simulating(found: Sequence[Candidate], faster_than_ns: float = float("inf")) -> list[Candidate]:
+    """Return the best by the model without those far behind it; none if it is far behind a known time."""
+    near = found[:SIMULATED] if found[0].ns <= _FAR * faster_than_ns else ()
+    return [x for x in near if x.estimate_ns is None or x.ns <= _FAR * found[0].ns]
 
 
 def with_variants(algorithms: Sequence[Algorithm]) -> list[Algorithm]:

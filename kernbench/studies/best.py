@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench._registry import hint
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
-from kernbench.ccl.tuner import Candidate, Decision, Tuner, decided
+from kernbench.ccl.tuner import Candidate, Decision, Tuner, decided, worth_simulating
 from kernbench.config import COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.ops.matmul import NEAR, PLACEMENTS, estimate
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 _Tick = Callable[["Progress"], object]
 
-SIMULATED = 3  # algorithms: the best by the alpha-beta model
-_FAR = 1.4  # 95 % of the estimates of algorithms are within this factor of the simulated time
 _TILES = 1 << 14  # up to so many, each is logged, so that `why` resolves composites
 _DTYPES = ("f16", "bf16")
 _ITEMSIZE = 2
@@ -356,7 +354,7 @@ def choose_stages(
         missing=_TIMES | rest,
     )
     yield PartialAnswer(answer)
-    near = found if demanded else _near(found)
+    near = found if demanded else worth_simulating(found)
     left = [x.algorithm for x in near]
     for name, row in simulations.run({x.algorithm: _collective(where, x, size) for x in near}):
         left.remove(name)
@@ -439,11 +437,6 @@ def _tuner(machine: Machine, known: Iterable[str]) -> Tuner:
     return Tuner(machine, algorithms, simulate=collectives.simulator(machine), refine=0)
 
 
-def _near(found: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates to simulate: the best by the model, without those far behind."""
-    return [x for x in found[:SIMULATED] if x.estimate_ns is None or x.ns <= _FAR * found[0].ns]
-
-
 def _host_s(machine: Machine, candidate: Candidate, nbytes: int) -> float:
     case = case_of(machine, algorithm=candidate.algorithm, n_slots=candidate.n_slots)
     return _SEND_S * case.work(nbytes)
@@ -479,7 +472,7 @@ def _simulate_spread(
     if not found:
         return {}
     asked = (collective, nbytes, len(sips), machine.hash)
-    for x in _near(found) if found[0].ns <= _FAR * faster_than_ns else []:
+    for x in worth_simulating(found, faster_than_ns):
         planned = tuner.plan(decided(asked, [x], {}, (0.0, "")), sips, places)
         timed = replace(x, simulated_ns=tuner.simulate(planned, nbytes, _ITEMSIZE))
         found[found.index(x)] = timed

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, ClassVar, get_args, get_type_hints
 
 from kernbench._registry import hint
+from kernbench.ccl.tuner import SIMULATED
 from kernbench.config import COLLECTIVES
 from kernbench.config._files import read_text
 from kernbench.config._schema import Sips
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.ops.matmul import NEAR
 from kernbench.points._keys import Row
-from kernbench.studies.best import SIMULATED, check_sips, choose, gemm, parsed_bytes, parsed_sips, system_of
+from kernbench.studies.best import check_sips, choose, gemm, parsed_bytes, parsed_sips, system_of
 from kernbench.studies.layers import StoredProduct
 from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, fastest
 from kernbench.topology.builder import Machine
