@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.context import session
     from kernbench.runtime_api.tensor import Tensor
     from kernbench.sim_engine._limits import Limits
-    from kernbench.studies.best import gemm
     from kernbench.studies.calibration import calibrate
+    from kernbench.studies.choice import gemm
     from kernbench.studies.fidelity import fidelity
     from kernbench.studies.load_curve import load_curve
     from kernbench.studies.study import Study
@@ -69,7 +69,7 @@ _WHERE = {
     "errors": "",
     "explore": "kernbench.notebook._view",
     "fidelity": "kernbench.studies.fidelity",
-    "gemm": "kernbench.studies.best",
+    "gemm": "kernbench.studies.choice",
     "load": "kernbench.topology.builder:resolve_topology",
     "load_curve": "kernbench.studies.load_curve",
     "ops": "",

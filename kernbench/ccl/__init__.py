@@ -7,7 +7,7 @@ from kernbench._names import found
 _WHERE = {
     "AlphaBeta": "kernbench.ccl.alpha_beta",
     "Bounds": "kernbench.ccl.bounds",
-    "choose": "kernbench.studies.best",  # it simulates, which this layer must not do
+    "choose": "kernbench.studies.choice",  # it simulates, which this layer must not do
     "from_msccl": "kernbench.ccl._msccl",
     "run_kernel_in_mock": "kernbench.ccl.testing",
     "simulator": "kernbench.runtime_api.collective",

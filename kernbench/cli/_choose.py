@@ -95,7 +95,7 @@ def gemm(
     path of the fastest. With --csv, a table of the fastest placement of each product, the smallest first; the same
     command continues where it was interrupted.
     """
-    from kernbench.studies.best import gemm_stages
+    from kernbench.studies.choice import gemm_stages
     from kernbench.studies.lists import ProductsStudy, read_shapes
 
     if (file is None) == (not sizes) or len(sizes) not in (0, 3):
@@ -164,7 +164,7 @@ def ccl(
     by the host. With --csv, a table of the fastest algorithm of each case, the smallest first; the same command
     continues where it was interrupted.
     """
-    from kernbench.studies.best import choose_stages
+    from kernbench.studies.choice import choose_stages
     from kernbench.studies.lists import CollectivesStudy, read_cases
 
     if (file is None) == (nbytes is None):

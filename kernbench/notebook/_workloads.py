@@ -25,7 +25,7 @@ from kernbench.errors import ArgumentError, ConfigError
 from kernbench.notebook._collectives import collective, planned
 from kernbench.notebook._programs import SHAPE, is_kernel, is_module, program_of, step_part, tensors_of
 from kernbench.serving._models import check_tp, fields_of
-from kernbench.studies.best import system_of
+from kernbench.studies.choice import system_of
 from kernbench.studies.study import Choices, Study, explorations
 from kernbench.triton._translate import is_jit
 from kernbench.viz._fields import fields

@@ -10,7 +10,7 @@ import pytest
 from kernbench.cli.main import main
 from kernbench.errors import ConfigError
 from kernbench.ops.matmul import PLACEMENTS
-from kernbench.studies import best, lists
+from kernbench.studies import choice, lists
 from kernbench.studies.lists import read_shapes
 
 SMALL = ["--set", "sip.cube_mesh.w=1", "--set", "sip.cube_mesh.h=1"]
@@ -51,7 +51,7 @@ def test_a_list_of_products_is_resumed(tmp_path, monkeypatch, capsys):
     table = pd.read_csv(tmp_path / "shapes" / "products.csv")
     assert list(table["name"]) == ["a", "b", "same as a"]
     assert table["simulated_ns"][0] == table["simulated_ns"][2] > 0
-    monkeypatch.setattr(best, "run", None)  # all rows are found
+    monkeypatch.setattr(choice, "run", None)  # all rows are found
     before = (tmp_path / "shapes" / "products.csv").read_bytes()
     assert main(["gemm", "--csv", "shapes.csv", "--workers", "1", "--json", *SMALL]) == 0
     assert (tmp_path / "shapes" / "products.csv").read_bytes() == before
@@ -151,7 +151,7 @@ def test_an_interrupt_keeps_what_is_known(asked, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(best, "_simulated", interrupted)
+    monkeypatch.setattr(choice, "_simulated", interrupted)
     assert main([*asked, "--workers", "1", *SMALL]) == 1
     text, error = capsys.readouterr()
     assert "estimates, not simulated" in text

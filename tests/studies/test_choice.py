@@ -16,9 +16,9 @@ from kernbench.config import default_ccl_path
 from kernbench.errors import ArgumentError, ConfigError, StateError
 from kernbench.ops.matmul import PLACEMENTS, traffic
 from kernbench.runtime_api.collective import run
-from kernbench.studies import best
+from kernbench.studies import choice
 from kernbench.studies._answers import CollectiveChoice, Spread
-from kernbench.studies.best import bytes_of, choose_stages, gemm_stages, system_of
+from kernbench.studies.choice import bytes_of, choose_stages, gemm_stages, system_of
 from kernbench.studies.layers import StoredProduct, layer_work
 from kernbench.studies.layers import run as run_product
 
@@ -328,7 +328,7 @@ def test_the_answer_is_shown_as_it_grows():
 def test_an_equal_question_is_answered_from_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNBENCH_CACHE", str(tmp_path))
     chosen = kb.gemm(64, 64, 512, machine=SIP, workers=1)
-    monkeypatch.setattr(best, "run", None)
+    monkeypatch.setattr(choice, "run", None)
     again = kb.gemm(64, 64, 512, machine=SIP, workers=1)
     assert repr(again) == repr(chosen)
     assert list(again.why) == list(chosen.why)
