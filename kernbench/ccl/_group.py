@@ -9,8 +9,8 @@ from math import isqrt
 from typing import TYPE_CHECKING
 
 from kernbench.errors import ConfigError
-from kernbench.topology._mesh import SipNetwork
 from kernbench.topology._naming import PeId
+from kernbench.topology._sip_network import SipNetwork
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig

@@ -2,7 +2,7 @@
 
 In a cube, column first, then row, if that is free of removed routers. Between cubes, the same over cubes, through the
 meshes of those in between, on one UCIe connection number. To and from the IO chiplet along the row of the cube. Between
-SIPs the shortest path of SIPs, ties to the lower next id; in a tree of switches, the destination chooses.
+SIPs: `SipNetwork.path`, in topology/_sip_network.py; in a cube, `CubeLayout.walk`, in topology/_mesh.py.
 """
 
 from __future__ import annotations

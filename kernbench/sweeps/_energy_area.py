@@ -12,8 +12,8 @@ from kernbench.analysis._records import LinkTable
 from kernbench.analysis._roofline import matrix_ns, rate_key
 from kernbench.config import MachineConfig
 from kernbench.points._keys import Row
-from kernbench.topology._mesh import SipNetwork
 from kernbench.topology._naming import parse
+from kernbench.topology._sip_network import SipNetwork
 
 MACS, BYTES, WIRE = "macs_", "_bytes", "wire_byte_mm"
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from kernbench._units import decimal_product, ns_to_ps, serialization_ps
 from kernbench.errors import ArgumentError
 from kernbench.topology import _naming as naming
-from kernbench.topology._mesh import OFFSETS, OPPOSITE, SIDES, SIP_SIDES, At, CubeLayout, SipNetwork
+from kernbench.topology._mesh import OFFSETS, OPPOSITE, SIDES, At, CubeLayout
+from kernbench.topology._sip_network import SIP_SIDES, SipNetwork
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig

@@ -16,7 +16,7 @@ from kernbench.config._kinds import dotted
 from kernbench.config._rules import methods_of
 from kernbench.errors import ConfigError
 from kernbench.topology._graph import Graph
-from kernbench.topology._mesh import vc_faults
+from kernbench.topology._sip_network import vc_faults
 
 Overrides = Mapping[str, object] | Sequence[str]
 PRESET = "preset:"
