@@ -11,13 +11,6 @@ from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._transaction cimport Callee
 
 
-@cython.freelist(64)
-cdef class Request:
-    cdef public str node_id
-    cdef public int64_t offset, nbytes
-    cdef public list pieces, at, lines
-
-
 cdef class Job:
     cdef public Pe pe
     cdef public Command command

@@ -20,7 +20,6 @@ from kernbench.components._command import (
     Load,
     Recv,
     Ref,
-    Run,
     Send,
     Stopped,
     Store,
@@ -157,16 +156,6 @@ class AccessOrder:
     def _insert(self, i: int, piece: _Piece) -> None:
         self._pieces.insert(i, piece)
         self._starts.insert(i, piece.start)
-
-
-class Request:
-    """Bytes of one memory, requested by one descriptor; `at` holds the offset of each piece in the command's bytes."""
-
-    __slots__ = ("at", "lines", "nbytes", "node_id", "offset", "pieces")
-
-    def __init__(self, node_id: str, offset: int, nbytes: int, pieces: list[tuple[int, int]], at: list[int]) -> None:
-        self.node_id, self.offset, self.nbytes, self.pieces, self.at = node_id, offset, nbytes, pieces, at
-        self.lines: list[int] | None = None
 
 
 class Job:
@@ -580,19 +569,6 @@ class Pe:
             dma.reader.progress()
         if dma.writer.queue:
             dma.writer.progress()
-
-    def requests(self, runs: tuple[Run, ...]) -> list[Request]:
-        found = []
-        at = 0
-        for run in runs:
-            extra = run.payload - run.nbytes
-            for pa, nbytes in self.mmu.translate(run.va, run.nbytes):
-                for node_id, offset, pieces in self.engine.extents(pa, nbytes):
-                    payload = sum([n for _, n in pieces]) + extra
-                    found.append(Request(node_id, offset, payload, pieces, [at + piece - pa for piece, _ in pieces]))
-                    extra = 0
-                at += nbytes
-        return found
 
     def completed(self, command: Command, t: int) -> None:
         if self.order is not None:

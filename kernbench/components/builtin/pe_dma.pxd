@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t
 cdef class DmaAccess
 cdef class AccessJob
 cdef class DmaChannel
+cdef class DmaRequest
 cdef class PeDma
 cdef class Port
 cdef class Source
@@ -13,16 +14,22 @@ cdef class Traffic
 
 from kernbench.components.builtin.pe_scheduler cimport TileGrid, Pipeline, TileJob
 from kernbench.components._command cimport Command
-from kernbench.components._pe cimport Job, Pe, PeProgram, Request
+from kernbench.components._pe cimport Job, Pe, PeProgram
 from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
 from kernbench.sim_engine._causes cimport Cause
 from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._transaction cimport Callee, Route, Transaction
 
+@cython.freelist(64)
+cdef class DmaRequest:
+    cdef public str node_id
+    cdef public int64_t offset, nbytes
+    cdef public list pieces, at, lines
+
 @cython.locals(lo=int64_t, hi=int64_t, at=int64_t, to_pa=int64_t, to_offset=int64_t, va=int64_t,
                nbytes=int64_t, payload=int64_t, bits=int)
 cpdef list gathered(Pe pe, tuple runs)
-@cython.locals(request=Request)
+@cython.locals(request=DmaRequest)
 cdef _join(dict by_node, str node_id, int64_t offset, int64_t payload, tuple piece, int64_t at, int bits)
 @cython.locals(first=int64_t, last=int64_t)
 cdef _touch(list lines, int64_t offset, int64_t nbytes, int bits)
@@ -73,12 +80,15 @@ cdef class Port:
 
 
 cdef class PeDma:
-    cdef public object pe, component
+    cdef public Pe pe
+    cdef public object component
     cdef public str node_id
     cdef public dict _ports
     cdef public CArbiter arbiter
     cdef public DmaChannel reader, writer
     cpdef Port port(self, memory)
+    @cython.locals(pe=Pe)
+    cpdef list requests(self, tuple runs)
     cpdef AccessJob job(self, Command command, PeProgram program)
 
 
@@ -96,13 +106,13 @@ cdef class DmaAccess(Source):
     cdef public list requests
     cdef Cause _looked_up
     cpdef Cause next_by(self)
-    @cython.locals(now=int64_t, request=Request, txn=Transaction, port=Port, log=OpLog, channel=DmaChannel)
+    @cython.locals(now=int64_t, request=DmaRequest, txn=Transaction, port=Port, log=OpLog, channel=DmaChannel)
     cpdef bint issue(self) except -1
     @cython.locals(now=int64_t, log=OpLog, nbytes=int64_t, by=int64_t, whole=int64_t)
     cpdef Cause landed(self, Transaction txn)
     cpdef _update(self)
-    cpdef _take(self, data, Request request)
-    cpdef _bytes(self, Request request)
+    cpdef _take(self, data, DmaRequest request)
+    cpdef _bytes(self, DmaRequest request)
 
 
 cdef class MatrixStream:

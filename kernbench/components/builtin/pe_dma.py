@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench.analysis._records import NONE, READ, SENT, WRITE
 from kernbench.components._command import Load, Ref, Run, Store
-from kernbench.components._pe import Job, Request
+from kernbench.components._pe import Job
 from kernbench.sim_engine._causes import MEMORY, NOTHING, READING, READS, WRITES, WRITING, Cause
 from kernbench.sim_engine._network import BULK, Arbiter
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
@@ -175,13 +175,36 @@ class PeDma:
             port = self._ports[memory] = Port(self.pe.engine, self, memory)
         return port
 
+    def requests(self, runs: tuple[Run, ...]) -> list[DmaRequest]:
+        """Build the requests of a command's `runs`, in order: one for each stretch of a memory."""
+        pe, found, at = self.pe, [], 0
+        for run in runs:
+            extra = run.payload - run.nbytes
+            for pa, nbytes in pe.mmu.translate(run.va, run.nbytes):
+                for node_id, offset, pieces in pe.engine.extents(pa, nbytes):
+                    payload = sum([n for _, n in pieces]) + extra
+                    found.append(DmaRequest(node_id, offset, payload, pieces, [at + piece - pa for piece, _ in pieces]))
+                    extra = 0
+                at += nbytes
+        return found
+
 
 _LOAD, _STORE, _LOOKUP = KIND["load"], KIND["store"], STEP_KIND["lookup"]
 
 
-def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
+class DmaRequest:
+    """Bytes of one memory, requested by one descriptor; `at` holds the offset of each piece in the command's bytes."""
+
+    __slots__ = ("at", "lines", "nbytes", "node_id", "offset", "pieces")
+
+    def __init__(self, node_id: str, offset: int, nbytes: int, pieces: list[tuple[int, int]], at: list[int]) -> None:
+        self.node_id, self.offset, self.nbytes, self.pieces, self.at = node_id, offset, nbytes, pieces, at
+        self.lines: list[int] | None = None
+
+
+def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[DmaRequest]:
     """Build the requests of a pointer tile's `runs`: one per memory, each line once."""
-    by_node: dict[str, Request] = {}
+    by_node: dict[str, DmaRequest] = {}
     engine, bits = pe.engine, pe.engine.line_bits
     lo = hi = at = to_pa = to_offset = 0
     node_id = ""
@@ -193,7 +216,7 @@ def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
                 to_pa, to_offset = pa - lo, offset - lo
             if va + nbytes > hi or engine.locate(pa + hi - lo - 1) != (node_id, hi - 1 + to_offset):
                 lo = hi = 0
-                for request in pe.requests((Run(va, nbytes, payload),)):
+                for request in pe.dma.requests((Run(va, nbytes, payload),)):
                     offset, size = request.offset, request.nbytes
                     for piece, to in zip(request.pieces, request.at, strict=True):
                         _join(by_node, request.node_id, offset, size, piece, at + to, bits)
@@ -206,11 +229,11 @@ def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Request]:
 
 
 def _join(
-    by_node: dict[str, Request], node_id: str, offset: int, payload: int, piece: tuple[int, int], at: int, bits: int
+    by_node: dict[str, DmaRequest], node_id: str, offset: int, payload: int, piece: tuple[int, int], at: int, bits: int
 ) -> None:
     request = by_node.get(node_id)
     if request is None:
-        request = by_node[node_id] = Request(node_id, offset, 0, [], [])
+        request = by_node[node_id] = DmaRequest(node_id, offset, 0, [], [])
         request.lines = []
     assert request.lines is not None
     request.nbytes += payload
@@ -256,7 +279,7 @@ class DmaAccess(Source):
     def __init__(self, job: AccessJob, pe: Pe, command: Load | Store) -> None:
         self.job, self.pe, self.writes = job, pe, command.writes
         self.channel = pe.dma.writer if command.writes else pe.dma.reader
-        self.requests = gathered(pe, command.runs) if command.tiled else pe.requests(command.runs)
+        self.requests = gathered(pe, command.runs) if command.tiled else pe.dma.requests(command.runs)
         self.left = len(self.requests)
         self.sent = self.start_ps = 0
         self._looked_up: Cause | None = None
@@ -323,7 +346,7 @@ class DmaAccess(Source):
         command, memory = self.job.command, self.pe.engine.memory
         memory.poke(pieces, command.compute(memory.peek(pieces), *[value.array for value in command.inputs]))
 
-    def _take(self, data: np.ndarray, request: Request) -> None:
+    def _take(self, data: np.ndarray, request: DmaRequest) -> None:
         if len(self.requests) == 1:
             self.buffer = data
             return
@@ -334,7 +357,7 @@ class DmaAccess(Source):
             self.buffer[at : at + n] = data[taken : taken + n]
             taken += n
 
-    def _bytes(self, request: Request) -> np.ndarray:
+    def _bytes(self, request: DmaRequest) -> np.ndarray:
         if self.buffer is None:
             command = self.job.command
             self.buffer = command.compute(command.inputs[0].array)

@@ -207,7 +207,7 @@ class PeIpcq(Callee):
 
     def _load(self, slot: QueuePart, queue: PeQueue) -> None:
         message, first = slot.message, slot.index * queue.slot_bytes
-        wanted = self.pe.requests((Run(message.command.runs[0].va + first, slot.nbytes, slot.nbytes),))
+        wanted = self.pe.dma.requests((Run(message.command.runs[0].va + first, slot.nbytes, slot.nbytes),))
         left, asked = len(wanted), self.core.now
 
         def read(txn: Transaction) -> None:
@@ -431,7 +431,7 @@ class PeIpcq(Callee):
             self._done(job, slot)
             return
         first = slot.index * slot.queue.slot_bytes
-        wanted = self.pe.requests((Run(command.runs[0].va + first, slot.nbytes, slot.nbytes),))
+        wanted = self.pe.dma.requests((Run(command.runs[0].va + first, slot.nbytes, slot.nbytes),))
         data = job.message.bytes() if job.message is not None and self.pe.data else None
         left, asked, cause = len(wanted), self.core.now, slot.read_by
 
