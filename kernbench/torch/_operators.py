@@ -30,7 +30,7 @@ from kernbench.torch._grid import grid_owners
 from kernbench.torch._grid import holders as holders_of
 from kernbench.torch._inductor import Kernel
 from kernbench.torch._memory import LINE, TensorMemory, TensorPlace, is_host_tensor
-from kernbench.triton._session import tl_program
+from kernbench.triton._grid import tl_program
 from kernbench.triton._translate import check_names
 from kernbench.triton_emu._handles import Pointer
 

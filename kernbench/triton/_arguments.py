@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from kernbench._dtypes import DType, as_dtype
-from kernbench.errors import quote
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._devices import HostProgram
 from kernbench.triton._language import Language
@@ -178,16 +177,3 @@ def inside(x: Any, known: bool, lang: Language, binder: Binder) -> Any:
 
 def _each(known: bool, lang: Language, binder: Binder) -> Callable[[Any], Any]:
     return lambda item: inside(item, known, lang, binder)
-
-
-def grid_of(grid: Any, arguments: dict[str, Any], name: str) -> tuple[int, int, int]:
-    sizes = grid(arguments) if callable(grid) else grid
-    sizes = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
-    try:
-        whole = tuple(int(n.__index__()) for n in sizes)
-    except AttributeError:
-        whole = ()
-    if not 1 <= len(whole) <= 3 or min(whole) < 0:
-        raise TypeError(f"launch of {name!r}: grid = {quote(sizes)} must be one to three integers >= 0")
-    x, y, z = (*whole, 1, 1)[:3]
-    return x, y, z

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from kernbench.errors import ArgumentError
 from kernbench.triton._arguments import known_names, unwrapped
-from kernbench.triton._session import ASSIGNMENTS, On
+from kernbench.triton._grid import ASSIGNMENTS
+from kernbench.triton._session import On
 from kernbench.triton._translate import raw
 
 if TYPE_CHECKING:

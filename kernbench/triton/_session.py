@@ -25,17 +25,13 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology._naming import PeId
 from kernbench.triton import _arguments as arguments
 from kernbench.triton._cuda import CAPABILITY, Cuda, replace
-from kernbench.triton._language import Language
-from kernbench.triton._owner import check_constants, owners
-from kernbench.triton._translate import Binder, check_names, decoration, names_of, raw
+from kernbench.triton._grid import ASSIGNMENTS, body_of, grid_of, shares, tl_program
+from kernbench.triton._owner import check_constants
+from kernbench.triton._translate import check_names, decoration, names_of, raw
 from kernbench.triton_emu._blocks import tensor_descriptor
 from kernbench.triton_emu._handles import Pointer
-from kernbench.triton_emu.tl_context import TLContext
 
-ASSIGNMENTS = ("round-robin", "blocks", "owner")
 _PES = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=1)
-
-_Grid = tuple[int, int, int]
 
 
 class _Open(threading.local):
@@ -175,7 +171,7 @@ class On:
         function = raw(kernel)
         name = function.__name__
         values, known = arguments.bind(function, name, args, kwargs)
-        sizes = arguments.grid_of(grid, values, name)
+        sizes = grid_of(grid, values, name)
         asserts = check_names(kernel)
         if not prod(sizes):
             return
@@ -191,8 +187,9 @@ class On:
                 raise TypeError(f"launch of {name!r}: no argument is a tensor; a kernel runs where its tensors are")
             if asserts:
                 check_constants(tl_program(function, placed, known, sizes, [(0, 0)], [[0]]))
-            program = tl_program(function, placed, known, sizes, targets, self._shares(function, placed, known, sizes,
-                targets, tensors + buffers))  # fmt: skip
+            body = partial(body_of, function, placed, known, sizes)
+            assigned = shares(self.placement, name, body, prod(sizes), targets, tensors + buffers, self._settle)
+            program = tl_program(function, placed, known, sizes, targets, assigned)
             host = self.torch._host
             handles = [x._handle for x in (*tensors, *buffers)]
             host.launch(host.current, targets, program, (), name, handles)
@@ -227,24 +224,11 @@ class On:
             return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
         return x
 
-    def _shares(
-        self, function: Any, values: dict[str, Any], known: frozenset[str], sizes: _Grid, targets: list[PeId],
-        tensors: list[DeviceTensor],
-    ) -> list[Sequence[int]]:  # fmt: skip
-        count, n = prod(sizes), len(targets)
-        if self.placement == "round-robin":
-            return [range(i, count, n) for i in range(n)]
-        if self.placement == "blocks":
-            size = -(-count // n)
-            return [range(i * size, min(count, (i + 1) * size)) for i in range(n)]
-
-        def settle() -> bool:
-            if self.torch.engine.data:
-                self.torch.ahbm.synchronize()
-            return self.torch.engine.data
-
-        body = partial(body_of, function, values, known, sizes)
-        return owners(function.__name__, body, count, targets, tensors, settle)
+    def _settle(self) -> bool:
+        """Complete queued work; return whether there are values."""
+        if self.torch.engine.data:
+            self.torch.ahbm.synchronize()
+        return self.torch.engine.data
 
 
 def computed(heuristics: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,39 +238,6 @@ def computed(heuristics: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     for name, rule in heuristics.values.items():
         found[name] = named[name] = rule(named)
     return found
-
-
-def body_of(
-    function: Any, values: dict[str, Any], known: frozenset[str], sizes: _Grid, tl: TLContext
-) -> Callable[[int], None]:
-    """Return a function that runs one program of the grid, by its number."""
-    lang = Language(tl, sizes)
-    binder = Binder(lang)
-    kernel = binder.function(function)
-    given = {k: arguments.inside(v, k in known, lang, binder) for k, v in values.items()}
-    x, y, _ = sizes
-
-    def run(number: int) -> None:
-        lang.move((number % x, number // x % y, number // (x * y)))
-        kernel(**given)
-
-    return run
-
-
-def tl_program(
-    function: Any, values: dict[str, Any], known: frozenset[str], sizes: _Grid, targets: list[PeId],
-    shares: list[Sequence[int]],
-) -> Callable[..., None]:  # fmt: skip
-    def program(*, tl: TLContext) -> None:
-        pe, cube, _ = (int(tl.program_id(axis)) for axis in range(3))
-        mine = shares[targets.index((cube, pe))]
-        if mine:
-            run = body_of(function, values, known, sizes, tl)
-            for number in mine:
-                run(number)
-
-    program.__name__ = program.__qualname__ = function.__name__
-    return program
 
 
 def _replacements() -> Iterator[tuple[Any, str, Any]]:

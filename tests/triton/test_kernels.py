@@ -10,9 +10,10 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import KernelError, OutOfBoundsError
+from kernbench.triton._grid import ASSIGNMENTS
 from kernbench.triton._language import StaticAssertError
 from kernbench.triton._module import TensorDescriptor, load
-from kernbench.triton._session import ASSIGNMENTS, on
+from kernbench.triton._session import on
 from tests.triton import cases
 from tests.triton.conftest import KERNELS
 
