@@ -32,7 +32,7 @@ def grid_of(grid: Any, arguments: dict[str, Any], name: str) -> _Grid:
     return x, y, z
 
 
-def shares(
+def programs_by_pe(
     placement: str, name: str, body: Body, count: int, targets: list[PeId], tensors: list[DeviceTensor],
     settle: Callable[[], bool],
 ) -> list[Sequence[int]]:  # fmt: skip

@@ -25,7 +25,7 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology._naming import PeId
 from kernbench.triton import _arguments as arguments
 from kernbench.triton._cuda import CAPABILITY, Cuda, replace
-from kernbench.triton._grid import ASSIGNMENTS, body_of, grid_of, shares, tl_program
+from kernbench.triton._grid import ASSIGNMENTS, body_of, grid_of, programs_by_pe, tl_program
 from kernbench.triton._owner import check_constants
 from kernbench.triton._translate import check_names, decoration, names_of, raw
 from kernbench.triton_emu._blocks import tensor_descriptor
@@ -188,7 +188,7 @@ class On:
             if asserts:
                 check_constants(tl_program(function, placed, known, sizes, [(0, 0)], [[0]]))
             body = partial(body_of, function, placed, known, sizes)
-            assigned = shares(self.placement, name, body, prod(sizes), targets, tensors + buffers, self._settle)
+            assigned = programs_by_pe(self.placement, name, body, prod(sizes), targets, tensors + buffers, self._settle)
             program = tl_program(function, placed, known, sizes, targets, assigned)
             host = self.torch._host
             handles = [x._handle for x in (*tensors, *buffers)]
