@@ -44,10 +44,10 @@ def quote(value: object, longest: int = 80) -> str:
     >>> quote([1, 2])
     '[1, 2]'
     """
-    return cut(repr(value), longest)
+    return shortened(repr(value), longest)
 
 
-def cut(text: str, longest: int) -> str:
+def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 

@@ -34,7 +34,7 @@ cdef class Job:
 # These modules derive classes from Job, so it is declared first.
 from kernbench.components.builtin.pe_dma cimport PeDma
 from kernbench.components.builtin.pe_ipcq cimport PeIpcq, QueuePart
-from kernbench.components.builtin.pe_scheduler cimport Pipeline, PeScheduler
+from kernbench.components.builtin.pe_scheduler cimport TilePipeline, PeScheduler
 from kernbench.components.builtin.pe_units cimport PeMath, PeTcm
 
 
@@ -70,7 +70,7 @@ cdef class Pe:
     cdef public PeMath math
     cdef public PeTcm tcm
     cdef public PeScheduler scheduler
-    cdef public Pipeline pipeline
+    cdef public TilePipeline pipeline
     cdef public Core core
     cdef public OpLog log
     cdef public bint data

@@ -23,7 +23,7 @@ from yaml.constructor import ConstructorError
 from kernbench._registry import hint
 from kernbench._units import GIB, MIB
 from kernbench.config._kinds import Fault, dotted
-from kernbench.errors import ConfigError, HostError, MissingFileError, cut
+from kernbench.errors import ConfigError, HostError, MissingFileError, shortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -122,7 +122,7 @@ def problem(error: yaml.YAMLError, remedy: str) -> str:
     what = " ".join(str(getattr(error, "problem", None) or error).split())
     if isinstance(error, TooLargeError):
         return f"holds {what}; leave some out"
-    return f"is not valid YAML: {cut(what, 200)}; {remedy}"
+    return f"is not valid YAML: {shortened(what, 200)}; {remedy}"
 
 
 def _doubles(node: yaml.Node, path: tuple[Any, ...], visited: set[int], above: tuple[int, ...]) -> Iterator[Fault]:

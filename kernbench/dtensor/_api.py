@@ -16,7 +16,7 @@ from kernbench.dtensor._redistribute import allocate as empty_part
 from kernbench.dtensor._redistribute import on_device, padded_parts, redistribute, trimmed
 from kernbench.errors import PlacementError
 from kernbench.kernels.partition import chunk
-from kernbench.ops.matmul import ROWS
+from kernbench.ops.matmul import BY_ROWS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.tensor import Size, Tensor
@@ -187,7 +187,7 @@ class DTensor:
 
 def distribute_tensor(
     tensor: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement] | None = None, *,
-    src_data_rank: int | None = 0, dp: DPPolicy = ROWS,
+    src_data_rank: int | None = 0, dp: DPPolicy = BY_ROWS,
 ) -> DTensor:  # fmt: skip
     """Distribute a tensor, which must be identical on every rank, over a mesh.
 
@@ -272,7 +272,7 @@ def _drawn(size: Sequence[Any], draw: Callable[..., Any], *, device_mesh: Device
 
 def created(
     size: Sequence[Any], values: Callable[[tuple[int, ...]], np.ndarray] | None, *, device_mesh: DeviceMesh,
-    placements: Sequence[Placement] | None = None, dtype: DType = float32, dp: DPPolicy = ROWS,
+    placements: Sequence[Placement] | None = None, dtype: DType = float32, dp: DPPolicy = BY_ROWS,
 ) -> DTensor:  # fmt: skip
     """Create a tensor of which each rank places its part of `values`, in no simulated time."""
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)

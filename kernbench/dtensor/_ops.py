@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 from kernbench.dtensor._placements import Partial, Placement, Replicate, Shard
 from kernbench.dtensor._redistribute import allocate, on_device
 from kernbench.errors import PlacementError, quote
-from kernbench.ops.matmul import ROWS
+from kernbench.ops.matmul import BY_ROWS
 from kernbench.runtime_api import _operators as operators
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.tensor import Tensor
@@ -94,7 +94,7 @@ def matmul(a: DTensor, b: DTensor, bias: Tensor | None = None) -> DTensor:
     if not a.dim() or b.dim() != 2 or a.shape[-1] != b.shape[0]:
         raise PlacementError(f"matmul: shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit; b is a matrix")
     (x, y), result = _aligned([a, b], _products(a.dim()))
-    out = allocate(x, (*x.shape[:-1], y.shape[1]), ROWS)
+    out = allocate(x, (*x.shape[:-1], y.shape[1]), BY_ROWS)
     if x.numel() and y.numel():
         operators.biased_matmul(x, y, bias, out, None)
     elif not y.shape[0]:

@@ -8,7 +8,7 @@ from kernbench.dtensor._device_mesh import DeviceMesh
 from kernbench.dtensor._placements import Move, Partial, Placement, Replicate, Shard, local_part, plan_moves
 from kernbench.errors import PlacementError
 from kernbench.kernels.partition import chunk
-from kernbench.ops.matmul import ROWS
+from kernbench.ops.matmul import BY_ROWS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor, deploy
 from kernbench.runtime_api._layout import along
@@ -38,7 +38,7 @@ def allocate(like: DeviceTensor, shape: Sequence[int], dp: DPPolicy | None = Non
 
     A part of a tensor has no policy; it is placed by rows then.
     """
-    return deploy(like._host, shape, like.dtype, like.device, dp or like.layout.dp or ROWS)
+    return deploy(like._host, shape, like.dtype, like.device, dp or like.layout.dp or BY_ROWS)
 
 
 def joined(

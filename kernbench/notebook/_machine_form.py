@@ -31,7 +31,7 @@ GROUPS = {
     "CPUs and I/O": ("cube.pe.pe_cpu", "cube.m_cpu", "sip.io"),
     "Energy and area": ("cost",),
 }
-OTHER = "Other"
+_OTHER = "Other"
 # Fields that name code, or a file of the server: visitors of a page cannot change them.
 _NAMES_CODE = (".impl", ".table")
 
@@ -133,7 +133,7 @@ def value_at(spec: Mapping[str, Any], path: str) -> Any:
 
 
 def field_groups() -> dict[str, list[Field]]:
-    found: dict[str, list[Field]] = {name: [] for name in (*GROUPS, OTHER)}
+    found: dict[str, list[Field]] = {name: [] for name in (*GROUPS, _OTHER)}
     for path, field in fields().items():
         found[_group(path)].append(field)
     return {name: fields for name, fields in found.items() if fields}
@@ -141,7 +141,7 @@ def field_groups() -> dict[str, list[Field]]:
 
 def _group(path: str) -> str:
     fit = (name for name, keys in GROUPS.items() for key in keys if f"{path}.".startswith(f"{key}."))
-    return next(fit, OTHER)
+    return next(fit, _OTHER)
 
 
 def _text(value: Any) -> str:

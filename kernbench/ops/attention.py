@@ -22,7 +22,7 @@ from kernbench.kernels.attention import NEG, Flash, tiles, to_column
 from kernbench.kernels.partition import cut_span, dealt, mine, nonempty_parts
 from kernbench.ops._routes import launch_ns, routes_of
 from kernbench.ops._stored import Span, overlaps
-from kernbench.ops.matmul import ROWS as ON_EACH_PE
+from kernbench.ops.matmul import BY_ROWS as ON_EACH_PE
 from kernbench.ops.matmul import KernelLaunch
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology._naming import PeId

@@ -18,7 +18,7 @@ CAUSES = ("peer", "imbalance", "link", "launch")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class _Span:
     """An action as simulated: from the start of its first program to the end of its last, and how long they ran."""
 
     rank: int
@@ -59,7 +59,7 @@ class Pipeline:
     result: Result
     ideal_bubble: float
     peak_activations: list[int]
-    spans: tuple[Span, ...]
+    spans: tuple[_Span, ...]
     parts_ps: tuple[tuple[float, ...], ...]  # by rank, of each cause
 
     @property
@@ -165,9 +165,9 @@ def measured(table: Table, result: Result, queued: Mapping[Action, range], width
     return Pipeline(result, ideal_bubble, peak_activations(table), tuple(spans.values()), tuple(parts))
 
 
-def _span(table: Table, action: Action, launches: list[Launch]) -> Span:
+def _span(table: Table, action: Action, launches: list[Launch]) -> _Span:
     import numpy as np
 
     begins, ends = (np.array(column) for column in zip(*((x.begin_ps, x.done_ps) for x in launches), strict=True))
     busy = covered_ps(begins, ends)
-    return Span(table.home[action.stage], action, int(begins.min()), int(ends.max()), busy)
+    return _Span(table.home[action.stage], action, int(begins.min()), int(ends.max()), busy)

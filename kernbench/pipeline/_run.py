@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.tensor import Tensor
     from kernbench.runtime_api.work import Work
 
-Stage = Callable[..., object]
-Collective = Callable[["RuntimeContext", Action], "Work | None"]
+_Stage = Callable[..., object]
+_Collective = Callable[["RuntimeContext", Action], "Work | None"]
 # By action, the results that others read; by RECV, messages.
 _Tensors = tuple[dict[Action, "Tensor"], dict[Action, "Tensor"]]
 
@@ -48,8 +48,8 @@ class Recorded(Protocol):
 
 
 def run(
-    orders: Given, stage: Stage, machine: Any = None, *, message: Callable[[RuntimeContext], Tensor] | None = None,
-    collective: Collective | None = None, data: bool = False, log: str = "operation", sips_per_rank: int = 1,
+    orders: Given, stage: _Stage, machine: Any = None, *, message: Callable[[RuntimeContext], Tensor] | None = None,
+    collective: _Collective | None = None, data: bool = False, log: str = "operation", sips_per_rank: int = 1,
     communication_streams: int | None = None,
 ) -> Pipeline:  # fmt: skip
     """Run a pipeline schedule on a machine: rank r drives SIP r, or `sips_per_rank` SIPs.
@@ -162,8 +162,8 @@ def _allocated(message: Callable[[], Tensor], table: Table, width: int, sip: int
 
 class _Program:
     def __init__(
-        self, torch: RuntimeContext, table: Table, stage: Stage, tensors: Callable[[int], _Tensors],
-        collective: Collective | None, queued: dict[Action, range], width: int,
+        self, torch: RuntimeContext, table: Table, stage: _Stage, tensors: Callable[[int], _Tensors],
+        collective: _Collective | None, queued: dict[Action, range], width: int,
     ) -> None:  # fmt: skip
         self._torch, self._table, self._stage, self._tensors = torch, table, stage, tensors
         self._collective, self._queued, self._width = collective, queued, width

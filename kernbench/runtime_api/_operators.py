@@ -24,7 +24,7 @@ from kernbench.ops._stored import Piece, Stored
 from kernbench.ops.attention import Attention, Heads
 from kernbench.ops.copy import Joined, copy
 from kernbench.ops.elementwise import elementwise
-from kernbench.ops.matmul import ONE_PE, ROWS, PlacementLike, Product
+from kernbench.ops.matmul import BY_ROWS, ONE_PE, PlacementLike, Product
 from kernbench.ops.norm import norm as normalize
 from kernbench.ops.reduce import index_of_max
 from kernbench.ops.reduce import reduce as reduce_rows
@@ -160,7 +160,7 @@ def _launched(
     (a, left), (b, right) = _stack(a, batch, True), _stack(b, batch, False)
     count, (rows, k), n = prod(batch), left.shape, right.shape[1]
     added = None if bias is None else _stack(bias, (), True)[1]
-    at = Stored.of(config, (rows, n), ROWS)
+    at = Stored.of(config, (rows, n), BY_ROWS)
     if out is not None:
         given = _stored(out.view(rows, n), (), True)  # type: ignore[arg-type]
         assert given is not None, "out is no matrix"
@@ -171,7 +171,7 @@ def _launched(
     alone = is_alone(asked, choice, out is not None)
     if alone:
         asked = replace(asked, c=Stored.of(config, (rows, n), ONE_PE))
-    c = deploy(host, (rows, n), dtype, a.device, ONE_PE if alone else ROWS) if out is None else out
+    c = deploy(host, (rows, n), dtype, a.device, ONE_PE if alone else BY_ROWS) if out is None else out
     launch_product(asked, choice, {"a": a, "b": b, "c": c} | ({} if bias is None else {"bias": bias}))
     result = c if tuple(c.shape) == shape else c.view(*shape)
     result.choice = choice
@@ -260,7 +260,7 @@ def _attend(
         (heads,) = _broadcast(_ATTENTION, [three[0][-3:-2], (kv_heads,)])
     (q_len, head_dim), (kv_len, width) = q.shape[-2:], v.shape[-2:]
     host, dtype, rows = q._host, q.dtype, prod(lead) * heads * q_len
-    out = deploy(host, (rows, width), dtype, q.device, ROWS)
+    out = deploy(host, (rows, width), dtype, q.device, BY_ROWS)
     result = out.view(*((*lead, heads) if query.dim() > 2 else ()), q_len, width)
     if not out.numel():
         return result

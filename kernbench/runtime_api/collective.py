@@ -1,6 +1,6 @@
 """Collectives on the machine: the launches that start one on each device, and the choice for `algorithm: auto`.
 
-`run` simulates a single collective on an idle machine, for studies and for the choice of `algorithm: auto`.
+`run_collective` simulates a single collective on an idle machine, for studies and for the choice of `algorithm: auto`.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class CollectiveRun:
         return first, self.links[first]
 
 
-def run(
+def run_collective(
     machine: Machine, planned: CollectivePlan, nbytes: int, *, dtype: object = "f16", data: bool = False, **call: Any,
 ) -> CollectiveRun:  # fmt: skip
     """Run a collective once, alone on an idle machine.
@@ -209,7 +209,7 @@ def simulator(machine: Machine) -> Simulate:
     """Return the function by which a tuner simulates a plan [ns]; cached, so that a machine is measured once."""
 
     def simulate(planned: CollectivePlan, nbytes: int, itemsize: int) -> float:
-        return run(machine, planned, nbytes, dtype=_TYPES[itemsize]).latency_ns
+        return run_collective(machine, planned, nbytes, dtype=_TYPES[itemsize]).latency_ns
 
     return simulate
 
@@ -294,11 +294,11 @@ def _expected(collective: str, given: list[np.ndarray], rank: int) -> np.ndarray
     return np.empty(0)  # undefined
 
 
-Given = Tensor | Sequence[Tensor]
+_Given = Tensor | Sequence[Tensor]
 
 
 def queue_collective(
-    host: HostProgram, collectives: Collectives, tensors: Sequence[Given], algorithm: AlgorithmLike | None,
+    host: HostProgram, collectives: Collectives, tensors: Sequence[_Given], algorithm: AlgorithmLike | None,
     config: CclLike | None, name: str | None, n_slots: int | None, call: dict[str, object], by_model: bool = False,
     record: Callable[[DeviceTensor], Communication] | None = None,
 ) -> CollectivePlan:  # fmt: skip

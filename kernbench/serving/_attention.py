@@ -17,7 +17,7 @@ from kernbench.ops import attention as ops
 from kernbench.ops._routes import cubes_near_io
 from kernbench.ops._stored import Span
 from kernbench.ops.attention import Attention, Heads, Unit
-from kernbench.ops.matmul import ROWS, KernelLaunch
+from kernbench.ops.matmul import BY_ROWS, KernelLaunch
 from kernbench.points._keys import Row
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.context import RuntimeContext, session
@@ -120,7 +120,7 @@ def prepared(
 def _new(
     torch: RuntimeContext, rows: int, columns: int, cubes: tuple[int, ...] | None = None, dtype: DType = float16
 ) -> DeviceTensor:
-    made: Any = torch.empty(rows, columns, dtype=dtype, device="ahbm", dp=replace(ROWS, cubes=cubes))
+    made: Any = torch.empty(rows, columns, dtype=dtype, device="ahbm", dp=replace(BY_ROWS, cubes=cubes))
     return made  # type: ignore[no-any-return]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kernbench.ops.matmul import ROWS
+from kernbench.ops.matmul import BY_ROWS
 from kernbench.runtime_api.context import RuntimeContext, session
 from kernbench.topology.builder import Machine
 
@@ -28,7 +28,7 @@ def _simulated_ns(machine: Machine, tp: int, nbytes: int) -> float:
     def program(rank: int, torch: RuntimeContext) -> None:
         dist = torch.distributed
         dist.init_process_group("ahbm")
-        x = torch.empty(nbytes // 2048, 1024, dtype=torch.float16, device="ahbm", dp=ROWS)
+        x = torch.empty(nbytes // 2048, 1024, dtype=torch.float16, device="ahbm", dp=BY_ROWS)
         if rank < tp:
             dist.send(x, rank + tp)
         else:

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t
 from kernbench.sim_engine._core cimport Core
 from kernbench.sim_engine._transaction cimport Reply, Transaction
 
-cdef int READ, WRITE, CLOSED
+cdef int _READ, _WRITE, CLOSED
 cdef int64_t NEVER
 
 cdef class DramAccess

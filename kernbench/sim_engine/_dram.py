@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kernbench.sim_engine._network import Network
     from kernbench.sim_engine._transaction import Transaction
 
-READ, WRITE = 0, 1
+_READ, _WRITE = 0, 1
 CLOSED = -1
 NEVER = 1 << 62
 _AHEAD = 2  # accesses
@@ -230,7 +230,7 @@ class Channel:
     def has_room(self, access: DramAccess) -> bool:
         """Whether its queue has room; an empty one accepts an access of any size."""
         queued, size = self.reads, self.timing.read_queue
-        if access.kind == WRITE:
+        if access.kind == _WRITE:
             queued, size = self.writes, self.timing.write_queue
         return not queued or queued + access.count <= size
 
@@ -240,7 +240,7 @@ class Channel:
         access.order, access.arrival = self.orders, t
         if not bank.reads and not bank.writes:
             self.active.append(bank)
-        if access.kind == READ:
+        if access.kind == _READ:
             bank.reads.append(access)
             self.reads += access.count
             return
@@ -280,7 +280,7 @@ class Channel:
                     head = queue[0]
                     hit = head if head.row == bank.row else bank.hit(queue)
                 if hit is not None:
-                    if hit.kind == READ:
+                    if hit.kind == _READ:
                         t = max(self.read, bank.group.read, bank.read, hit.arrival, soonest)
                     else:
                         t = max(self.write, bank.group.write, bank.write, hit.arrival, soonest)
@@ -321,12 +321,12 @@ class Channel:
                 bank.row = CLOSED
 
     def mode(self) -> int:
-        """Choose READ or WRITE: writes are drained once the high watermark is passed or no read is queued."""
+        """Choose _READ or _WRITE: writes are drained once the high watermark is passed or no read is queued."""
         if not self.drains:
             self.drains = not self.reads or self.writes > self.timing.write_high
         elif self.reads and self.writes < self.timing.write_low:
             self.drains = False
-        return WRITE if self.drains else READ
+        return _WRITE if self.drains else _READ
 
     def refresh(self, bank: Bank, t: int) -> None:
         """Precharge the bank at `t` if a row is open, else refresh it."""
@@ -365,7 +365,7 @@ class Channel:
         else:
             bank.opener = None
             self.opened -= 1
-        if access.kind == READ:
+        if access.kind == _READ:
             self.read, group.read = t + timing.col_other, t + timing.col_group
             self.write = max(self.write, t + timing.read_write)
             bank.pre = max(bank.pre, t + timing.read_pre)
@@ -381,10 +381,10 @@ class Channel:
             self.ahead.append(self.busy)
         access.count -= 1
         if not access.count:
-            (bank.reads if access.kind == READ else bank.writes).remove(access)
+            (bank.reads if access.kind == _READ else bank.writes).remove(access)
             if not bank.reads and not bank.writes:
                 self.active.remove(bank)
-            if access.kind == READ:
+            if access.kind == _READ:
                 burst = access.burst
                 burst.end = max(burst.end, self.busy)
                 burst.left -= 1
@@ -393,7 +393,7 @@ class Channel:
 
     def taken(self, access: DramAccess, t: int) -> None:
         """Remove a column of an access from its queue's count, when its row is opened for it or when it is served."""
-        if access.kind == READ:
+        if access.kind == _READ:
             self.reads -= 1
         else:
             self.writes -= 1
@@ -450,13 +450,13 @@ class DramSlice:
 
     def on_read(self, txn: Transaction) -> None:
         txn.back.nbytes += txn.nbytes
-        self._take(txn, READ)
+        self._take(txn, _READ)
 
     def on_write(self, txn: Transaction) -> None:
         """Handle the arrival of a write's last flit; it is acknowledged once all of it is queued."""
         if self.memory is not None and txn.data is not None:
             self.memory.poke(txn.pieces, txn.data)
-        self._take(txn, WRITE)
+        self._take(txn, _WRITE)
 
     def _take(self, txn: Transaction, kind: int) -> None:
         now = self.core.now

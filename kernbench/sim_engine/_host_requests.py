@@ -13,7 +13,7 @@ import simpy
 
 from kernbench._units import ACK_BYTES
 from kernbench.analysis._records import NONE, READ, WRITE, Communication, Operation
-from kernbench.policy.address.pe_mmu import PeMMU, Range, Table
+from kernbench.policy.address.pe_mmu import PeMMU, Range, TranslationTable
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
 from kernbench.sim_engine._transaction import Transaction
 from kernbench.topology import _naming as naming
@@ -391,7 +391,7 @@ class RangeMap(Broadcast):
         for (cube, _), mine in ranges.items():
             self._tellings.setdefault(cube, set()).add(id(mine))
         self._nbytes: dict[frozenset[int], int] = {}
-        self._made: dict[int, dict[Table, Table]] = {}
+        self._made: dict[int, dict[TranslationTable, TranslationTable]] = {}
 
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
         if cube is None or pe is None:

@@ -17,7 +17,7 @@ from kernbench._registry import COMPONENTS
 from kernbench.analysis._records import NONE, Records
 from kernbench.errors import ArgumentError, DeadlockError, IpcqDeadlock, StateError
 from kernbench.policy.address.allocator import AddressConfig, Allocators, by_controller
-from kernbench.policy.address.pe_mmu import Range, Table
+from kernbench.policy.address.pe_mmu import Range, TranslationTable
 from kernbench.policy.address.phyaddr import HBM_BIT
 from kernbench.sim_engine._host_requests import (
     CpuView,
@@ -241,7 +241,7 @@ class GraphEngine:
 
     def unmap(self, sip: int, targets: Sequence[PeId], va: int, nbytes: int) -> None:
         """Remove the ranges in `va` .. `va + nbytes` from PEs; takes no simulated time (not modelled)."""
-        made: dict[Table, Table] = {}
+        made: dict[TranslationTable, TranslationTable] = {}
         for cube, pe in targets:
             self._cpu(sip, cube, pe).mmu.unmap(va, nbytes, made)
 

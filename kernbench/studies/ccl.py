@@ -34,7 +34,7 @@ from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 from kernbench.points._keys import Row, machine_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api.collective import check_results, run, simulator, tuner_of
+from kernbench.runtime_api.collective import check_results, run_collective, simulator, tuner_of
 from kernbench.studies.study import LABELS, MACHINE, Choices, Parameter, Study, at_most, fits_slice, scaled, sips_of
 from kernbench.topology._naming import PeId
 from kernbench.topology.builder import Machine
@@ -248,7 +248,7 @@ class CclStudy(Study):
         if own is not None:
             row["own"] = Path(own["file"]).name
         try:
-            ran = run(machine, planned, nbytes, dtype=dtype, data=own is not None)
+            ran = run_collective(machine, planned, nbytes, dtype=dtype, data=own is not None)
         except KernbenchError as error:
             if own is None:
                 raise

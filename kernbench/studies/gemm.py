@@ -44,7 +44,7 @@ _PATH = {
     "matrix engine": "gemm", "vector engine": "math", "store to TCM": "store_tcm",
 }  # fmt: skip
 
-Sizes = Sequence[int]
+_Sizes = Sequence[int]
 _Names = Sequence[str]
 Staging = Annotated[Literal["ref_ref", "load_ref", "load_load"], "stream both operands, only B, or load both first"]
 _Dtype = Annotated[Literal["f16", "bf16", "f32", "f8e4m3fn", "f8e5m2", "i8"], "type of A and B"]
@@ -67,7 +67,7 @@ class GemmStudy(Study):
     tables, findings, files = staticmethod(report.tables), staticmethod(report.findings), staticmethod(report.files)
     log, data = "tile", True
 
-    def check(self, machine: Machine, *, shapes: Sequence[Sizes], **_: Any) -> list[str]:
+    def check(self, machine: Machine, *, shapes: Sequence[_Sizes], **_: Any) -> list[str]:
         check_slices(machine, "gemm")
         return [
             f"shapes: {list(shape)} must be three sizes (M, K, N) >= 1"
@@ -79,11 +79,11 @@ class GemmStudy(Study):
         self,
         machine: Machine,
         *,
-        shapes: Sequence[Sizes],
+        shapes: Sequence[_Sizes],
         variants: _Names,
         gathers: _Names,
         dtype: str,
-        timeline: Sizes,
+        timeline: _Sizes,
     ) -> list[Row]:
         kept = (gathers[0], *timeline, variants[0]) if gathers and variants else ()
         return [

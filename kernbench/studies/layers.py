@@ -38,11 +38,11 @@ from kernbench.ops import matmul
 from kernbench.ops._routes import host_ns
 from kernbench.ops._stored import Stored
 from kernbench.ops.matmul import (
-    COLUMNS,
+    BY_COLUMNS,
+    BY_ROWS,
     GRID,
     PART_BYTES,
     PLACEMENTS,
-    ROWS,
     SPLIT_IN_CUBES,
     SPLIT_K,
     SPLITS,
@@ -127,8 +127,8 @@ def _layer(name: str, row: dict[str, str]) -> Layer:
 
 
 TRANSPOSED = {
-    ROWS: COLUMNS,
-    COLUMNS: ROWS,
+    BY_ROWS: BY_COLUMNS,
+    BY_COLUMNS: BY_ROWS,
     GRID: TURNED,
     TURNED: GRID,
 }  # where an operand is that is stored transposed, for the same elements

@@ -35,7 +35,7 @@ def listed(name: str, value: object) -> None:
         mapping(f"{name}[{i}]", one, "fields and parameters to values")
 
 
-def plain(settings: Mapping[str, Any]) -> None:
+def json_values(settings: Mapping[str, Any]) -> None:
     """Refuse values that JSON cannot hold, because points are stored as JSON."""
     for name, value in settings.items():
         try:

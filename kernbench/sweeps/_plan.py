@@ -289,7 +289,7 @@ def plan_of(
             [f"{x} is a column of the table itself: name the axis or parameter otherwise" for x in reserved]
         )
     for settings in (common, *(settings for _, settings in choices)):
-        checks.plain(settings)
+        checks.json_values(settings)
     machines: dict[str, Machine | str] = {}
     valid: list[Point] = []
     invalid: list[Invalid] = []

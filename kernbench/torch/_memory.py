@@ -17,7 +17,7 @@ from kernbench.kernels.partition import chunk
 from kernbench.ops._routes import cubes_near_io
 from kernbench.ops._stored import Span, Stored
 from kernbench.ops.attention import Heads
-from kernbench.ops.matmul import ROWS
+from kernbench.ops.matmul import BY_ROWS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._layout import Layout
@@ -141,7 +141,7 @@ class TensorMemory:
         which steps use that are queued after it.
         """
         x = torch.empty(n, width, dtype=dtype, device="meta")
-        self._take(x, (n, width * x.element_size(), uint8, ROWS), later)
+        self._take(x, (n, width * x.element_size(), uint8, BY_ROWS), later)
         return x
 
     def place_for(self, x: torch.Tensor, estimate: Callable[[int, int, list[tuple[int, int]]], float]) -> None:
@@ -242,7 +242,7 @@ class TensorMemory:
         # A tensor of few units is in few cubes, near the IO chiplet, through which SIPs exchange it for an all-reduce.
         near = cubes_near_io(self.session.engine.machine)
         cubes = min(most, -(-units // self.session._host.config.pes_per_cube))
-        return units, unit, uint8, ROWS if cubes >= len(near) else replace(ROWS, cubes=near[:cubes])
+        return units, unit, uint8, BY_ROWS if cubes >= len(near) else replace(BY_ROWS, cubes=near[:cubes])
 
     def _take(self, x: torch.Tensor, key: _Key, later: bool = False) -> None:
         for storage, block in list(self._blocks.items()):

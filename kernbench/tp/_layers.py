@@ -22,7 +22,7 @@ from kernbench.dtensor._placements import (
     Shard,
 )
 from kernbench.errors import ArgumentError
-from kernbench.ops.matmul import COLUMNS
+from kernbench.ops.matmul import BY_COLUMNS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.tp import parallel_state
 from kernbench.tp._mappings import moved, rank_share
@@ -160,7 +160,7 @@ class ColumnParallelLinear(_ParallelLinear):
     def __init__(
         self, input_size: int, output_size: int, *, config: ModelParallelConfig | None = None,
         init_method: Init | None = None, bias: bool = True, gather_output: bool = False, skip_bias_add: bool = False,
-        tp_group: ProcessGroup | None = None, torch: RuntimeContext | None = None, dp: DPPolicy = COLUMNS,
+        tp_group: ProcessGroup | None = None, torch: RuntimeContext | None = None, dp: DPPolicy = BY_COLUMNS,
     ) -> None:  # fmt: skip
         self.gather_output = gather_output
         given = Shard(0) if config is not None and config.sequence_parallel else Replicate()
@@ -203,7 +203,7 @@ class RowParallelLinear(_ParallelLinear):
     def __init__(
         self, input_size: int, output_size: int, *, config: ModelParallelConfig | None = None,
         init_method: Init | None = None, bias: bool = True, input_is_parallel: bool = True, skip_bias_add: bool = False,
-        tp_group: ProcessGroup | None = None, torch: RuntimeContext | None = None, dp: DPPolicy = COLUMNS,
+        tp_group: ProcessGroup | None = None, torch: RuntimeContext | None = None, dp: DPPolicy = BY_COLUMNS,
     ) -> None:  # fmt: skip
         self.input_is_parallel = input_is_parallel
         given = Shard(-1) if input_is_parallel else Replicate()

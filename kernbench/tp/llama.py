@@ -13,7 +13,7 @@ from kernbench.kernels import elementwise
 from kernbench.kernels.attention import attention
 from kernbench.kernels.elementwise import swiglu
 from kernbench.kernels.llama import rmsnorm, split_heads
-from kernbench.ops.matmul import ROWS
+from kernbench.ops.matmul import BY_ROWS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.tp._layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear
@@ -136,7 +136,7 @@ class LlamaBlock:
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's output; `x` is unchanged."""
-        x = relaid(x, ROWS)
+        x = relaid(x, BY_ROWS)
         x = self._add(x, self._attention(self._norm(x, self.norm1)))
         return self._add(x, self._feed_forward(self._norm(x, self.norm2)))
 
@@ -187,5 +187,5 @@ class LlamaBlock:
         host.launch(host.current, host.pes, kernel, values, name, handles)
 
     def _new(self, name: str, *shape: int) -> Tensor:
-        tensor: Tensor = self._torch.empty(*shape, dtype=self.config.params_dtype, device="ahbm", dp=ROWS, name=name)
+        tensor: Tensor = self._torch.empty(*shape, dtype=self.config.params_dtype, device="ahbm", dp=BY_ROWS, name=name)
         return tensor

@@ -43,7 +43,7 @@ def shape_text(shape: Shape) -> str:
 
 
 # Functions of `tl` that are also methods of a tensor, as in Triton.
-METHODS = frozenset((
+_METHODS = frozenset((
     "abs", "argmax", "argmin", "associative_scan", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min",
     "atomic_or", "atomic_xchg", "atomic_xor", "broadcast_to", "cast", "cdiv", "ceil", "cos", "cumprod", "cumsum", "erf",
     "exp", "exp2", "expand_dims", "flip", "floor", "gather", "histogram", "item", "log", "log2", "logical_and",
@@ -74,9 +74,9 @@ class Tensor:
         return self
 
     def __getattr__(self, name: str) -> Any:
-        if name in METHODS and self._tl is not None:
+        if name in _METHODS and self._tl is not None:
             return partial(getattr(self._tl, name), self)
-        known = METHODS.union(n for n in dir(type(self)) if not n.startswith("_"))
+        known = _METHODS.union(n for n in dir(type(self)) if not n.startswith("_"))
         what = "pointer" if isinstance(self, Pointer) else "tile"
         raise AttributeError(f"a {what} has no attribute {name!r}; {hint(name, sorted(known))}", name=name)
 

@@ -56,7 +56,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Report:
+class RunReport:
     """A comparison of runs of one workload; prints itself, and displays itself in a notebook.
 
     Attributes
@@ -282,7 +282,7 @@ class Report:
         return _table([f"{head} [ns, share of the run]", *self.runs], cells)
 
 
-def report(runs: Iterable[Result | str | Path], baseline: Result | str | Path | None = None) -> Report:
+def report(runs: Iterable[Result | str | Path], baseline: Result | str | Path | None = None) -> RunReport:
     """Compare runs of one workload on one page: times, speedups, critical paths, stages, and what differs.
 
     In a notebook it shows itself; `table` is a DataFrame, and `save("page.html")` writes a page that needs neither
@@ -299,7 +299,7 @@ def report(runs: Iterable[Result | str | Path], baseline: Result | str | Path | 
 
     Returns
     -------
-    Report
+    RunReport
         Times in ns; a speedup is the time of the baseline divided by that of the run.
 
     Raises
@@ -334,7 +334,7 @@ def report(runs: Iterable[Result | str | Path], baseline: Result | str | Path | 
     _same_workload(
         {str(run) if isinstance(run, str | Path) else name: found[name] for run, name in zip(given, names, strict=True)}
     )
-    return Report(found, base)
+    return RunReport(found, base)
 
 
 def _loaded(given: Sequence[Result | str | Path]) -> tuple[list[Result], list[str], list[dict[str, Any]]]:

@@ -16,7 +16,7 @@ from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_conf
 from kernbench.config import default_ccl_path
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
-from kernbench.runtime_api.collective import run as run_collective
+from kernbench.runtime_api.collective import run_collective
 from kernbench.studies import gemm
 from kernbench.studies.ccl import PlannedCollective
 from tests.analysis.causes import wrong

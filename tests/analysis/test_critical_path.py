@@ -17,7 +17,7 @@ from kernbench.errors import KernbenchError
 from kernbench.kernels.gemm import STAGINGS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
-from kernbench.runtime_api.collective import run as run_collective
+from kernbench.runtime_api.collective import run_collective
 from kernbench.studies import gemm
 from kernbench.studies.ccl import PlannedCollective
 from kernbench.topology.builder import resolve_topology

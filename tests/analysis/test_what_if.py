@@ -19,7 +19,7 @@ from kernbench.config._schema import speeds
 from kernbench.errors import KernbenchError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
-from kernbench.runtime_api.collective import run as run_collective
+from kernbench.runtime_api.collective import run_collective
 from kernbench.studies import attention, gemm, gqa
 from kernbench.studies.ccl import PlannedCollective
 from kernbench.topology.builder import resolve_topology

@@ -232,7 +232,7 @@ def test_slices_need_not_divide_evenly():
 
 
 def test_limits_are_those_of_the_address_format():
-    sizes = {resource.name: resource.size for resource in reversed(phyaddr.RESOURCES)}
+    sizes = {resource.name: resource.size for resource in reversed(phyaddr.RESOURCE_WINDOW)}
     windows = (phyaddr.WINDOW_BYTES, sizes["pe_tcm"], sizes["sram"])
     assert windows == (rules.HBM_WINDOW_GIB * GIB, rules.TCM_WINDOW_MIB * MIB, rules.SRAM_WINDOW_MIB * MIB)
 

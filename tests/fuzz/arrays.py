@@ -26,7 +26,7 @@ from kernbench.ccl.algorithm import plan
 from kernbench.ccl.install import resolve_algorithm_config
 from kernbench.config import default_ccl_path
 from kernbench.errors import ConfigError, KernbenchError
-from kernbench.runtime_api.collective import run as run_collective
+from kernbench.runtime_api.collective import run_collective
 from kernbench.studies import gemm
 from kernbench.topology.builder import resolve_topology
 from kernbench.viz._loads import link_loads, node_loads

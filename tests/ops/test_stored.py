@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernbench.ops._stored import Stored
-from kernbench.ops.matmul import COLUMNS, GRID, ROWS
+from kernbench.ops.matmul import BY_COLUMNS, BY_ROWS, GRID
 from kernbench.studies.layers import StoredProduct, run
 from kernbench.topology.builder import resolve_topology
 from kernbench.triton_emu._memory_ops import Access
@@ -28,7 +28,7 @@ def everywhere(stored):
     return places
 
 
-@pytest.mark.parametrize("policy", [ROWS, COLUMNS, GRID])
+@pytest.mark.parametrize("policy", [BY_ROWS, BY_COLUMNS, GRID])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_block_is_where_its_pieces_are(machine, policy, transposed):
     stored = Stored.of(machine.config, (60, 150), policy, transposed=transposed)
@@ -47,14 +47,14 @@ def test_a_block_is_where_its_pieces_are(machine, policy, transposed):
 
 
 def test_matrices_side_by_side_are_where_each_is(machine):
-    one, other = (Stored.of(machine.config, (8, n), COLUMNS) for n in (20, 40))
+    one, other = (Stored.of(machine.config, (8, n), BY_COLUMNS) for n in (20, 40))
     both = everywhere(Stored.side_by_side([one, other], [0, 1000], 2))
     a, b = everywhere(one), everywhere(other) + 1000
     np.testing.assert_array_equal(both, np.hstack([a[:, :10], b[:, :20], a[:, 10:], b[:, 20:]]))
 
 
 def test_the_pieces_of_a_block_are_found_once(machine):
-    stored = Stored.of(machine.config, (8, 40), COLUMNS)
+    stored = Stored.of(machine.config, (8, 40), BY_COLUMNS)
     found = stored.near((0, 8), (3, 9))
     assert stored.near((0, 8), (3, 9)) is found
     assert stored.near((0, 8), (3, 8)) is not found

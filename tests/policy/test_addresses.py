@@ -14,7 +14,7 @@ from kernbench.policy.address.phyaddr import (
     MAX_CUBES,
     MAX_PES,
     MAX_SIPS,
-    RESOURCES,
+    RESOURCE_WINDOW,
     WINDOW_BYTES,
     Location,
     PhysAddr,
@@ -74,14 +74,14 @@ def test_hbm_slices_follow_each_other():
 
 
 def test_ranges_of_the_resource_window_fill_it_without_overlap():
-    assert RESOURCES[0].start == 0
-    assert RESOURCES[-1].end == WINDOW_BYTES
+    assert RESOURCE_WINDOW[0].start == 0
+    assert RESOURCE_WINDOW[-1].end == WINDOW_BYTES
     for name in ("pe_tcm", "pe_regfile"):
-        first, more = (r for r in RESOURCES if r.name == name)
+        first, more = (r for r in RESOURCE_WINDOW if r.name == name)
         assert (first.first_pe, first.pes, more.first_pe, more.pes) == (0, 64, 64, MAX_PES - 64)
-    for resource, following in pairwise(RESOURCES):
+    for resource, following in pairwise(RESOURCE_WINDOW):
         assert resource.start + resource.size * max(1, resource.pes) == resource.end <= following.start
-    gaps = [following.start - r.end for r, following in pairwise(RESOURCES)]
+    gaps = [following.start - r.end for r, following in pairwise(RESOURCE_WINDOW)]
     assert sum(gaps) == 0
 
 
@@ -146,7 +146,7 @@ def test_default_sizes():
 def test_the_largest_machine_that_a_file_may_describe_has_an_address_for_every_byte():
     assert (MAX_SIPS, MAX_CUBES, MAX_PES) == (1024, 64, 1024)
     assert rules.HBM_WINDOW_GIB * GIB == WINDOW_BYTES
-    sizes = [r.size for name in ("pe_tcm", "sram") for r in RESOURCES if r.name == name]
+    sizes = [r.size for name in ("pe_tcm", "sram") for r in RESOURCE_WINDOW if r.name == name]
     assert sizes == [mib * MIB for mib in (rules.TCM_WINDOW_MIB, rules.SMALL_TCM_WINDOW_MIB, rules.SRAM_WINDOW_MIB)]
 
 

@@ -21,7 +21,7 @@ from kernbench.errors import (
     OutOfMemoryError,
 )
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.collective import run, simulator
+from kernbench.runtime_api.collective import run_collective, simulator
 from kernbench.runtime_api.context import session
 from kernbench.sim_engine._observer import Observer
 from kernbench.topology.builder import resolve_topology
@@ -404,7 +404,7 @@ def test_auto_simulates_its_short_list():
     tuner = Tuner(machine, known, simulate=simulator(machine), refine=0)
     by_model = tuner.plan(tuner.choose("all_reduce", 1 << 14), range(8))
     assert by_model.algorithm.name != chosen.algorithm.name
-    assert run(machine, chosen, 1 << 14).latency_ns < run(machine, by_model, 1 << 14).latency_ns
+    assert run_collective(machine, chosen, 1 << 14).latency_ns < run_collective(machine, by_model, 1 << 14).latency_ns
 
 
 @pytest.mark.parametrize("dtype", ["f8e4m3fn", "f32", "f64"])

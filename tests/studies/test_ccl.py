@@ -19,7 +19,7 @@ from kernbench.errors import ConfigError, KernbenchError, VerificationError
 from kernbench.points._cache import FINISHED
 from kernbench.points._keys import machine_of
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.collective import run, simulator, tuner_of
+from kernbench.runtime_api.collective import run_collective, simulator, tuner_of
 from kernbench.studies import ccl, ccl_report
 from kernbench.studies.ccl import CclStudy, PlannedCollective
 from kernbench.studies.study import Report
@@ -186,7 +186,7 @@ def test_a_wrong_sum_of_a_user_defined_algorithm_is_in_the_report(machine, tmp_p
 def test_what_is_sent_is_counted_before_it_runs(machine, name, nbytes):
     there = system(machine, 4, "torus_2d", 2, 2)
     case = PlannedCollective(there, resolve_algorithm_config(name, CONFIG))
-    records = run(there, case.plan, nbytes).result.records
+    records = run_collective(there, case.plan, nbytes).result.records
     counted = [(sent.connections * sent.messages, -(-sent.nbytes // 4096)) for sent in case.estimate.sent(nbytes)]
     assert len(records.of_kind("send")) == sum(messages for messages, _ in counted)
     assert len(records.of_kind("recv")) == sum(messages * parts for messages, parts in counted)
@@ -241,7 +241,7 @@ def planned(machine, name, places=((0, 0),)):
 
 def test_a_run_equals_that_of_tensors(machine):
     there, ring = planned(machine, "ring_allreduce_tcm")
-    alone = run(there, ring, 6000)
+    alone = run_collective(there, ring, 6000)
     with kb.session(there) as torch:
         tensors = [
             torch.zeros(3000, dtype="f16", device=f"ahbm:{sip}", dp=DPPolicy(num_cubes=1, num_pes=1))
@@ -258,7 +258,7 @@ def test_a_run_equals_that_of_tensors(machine):
 
 def test_a_right_sum_passes(machine):
     there, ring = planned(machine, "ring_allreduce_tcm")
-    assert run(there, ring, 666, data=True).latency_ns > 0
+    assert run_collective(there, ring, 666, data=True).latency_ns > 0
 
 
 def test_a_wrong_sum_is_found(machine):
@@ -270,7 +270,7 @@ def test_a_wrong_sum_is_found(machine):
 
     wrong = plan(algorithm(lazy), there.config, range(2), [(0, 0)])
     with pytest.raises(VerificationError, match=r"lazy: sip0.cube0.pe0 ends with other values than numpy"):
-        run(there, wrong, 64, data=True)
+        run_collective(there, wrong, 64, data=True)
 
 
 @pytest.mark.parametrize("name", [
@@ -280,7 +280,7 @@ def test_a_wrong_sum_is_found(machine):
 def test_right_values_of_every_collective_pass(machine, name):
     there, made = planned(machine, name)
     nbytes = 2 * made.world_size * 30
-    assert run(there, made, nbytes, data=True).latency_ns > 0
+    assert run_collective(there, made, nbytes, data=True).latency_ns > 0
 
 
 @pytest.mark.parametrize("collective", ["reduce", "broadcast", "reduce_scatter", "all_gather", "all_to_all"])
@@ -292,7 +292,7 @@ def test_wrong_values_of_any_collective_are_found(machine, collective):
 
     wrong = plan(algorithm(lazy, collective=collective), there.config, range(2), [(0, 0)])
     with pytest.raises(VerificationError, match=r"lazy: sip\d.cube0.pe0 ends with other values than numpy"):
-        run(there, wrong, 64, data=True)
+        run_collective(there, wrong, 64, data=True)
 
 
 def test_lists_are_those_that_were_published():

@@ -15,7 +15,7 @@ from kernbench.ccl.tuner import Candidate, Decision
 from kernbench.config import default_ccl_path
 from kernbench.errors import ArgumentError, ConfigError, StateError
 from kernbench.ops.matmul import PLACEMENTS, traffic
-from kernbench.runtime_api.collective import run
+from kernbench.runtime_api.collective import run_collective
 from kernbench.studies import choice
 from kernbench.studies._answers import CollectiveChoice, Spread
 from kernbench.studies.choice import bytes_of, choose_stages, gemm_stages, system_of
@@ -158,7 +158,7 @@ def test_the_choice_is_the_fastest_that_there_is():
             planned = plan(
                 resolve_algorithm_config(name, CONFIG).on(machine.config), machine.config, range(4), [(0, 0)]
             )
-            times[name] = run(machine, planned, 1 << 14).latency_ns
+            times[name] = run_collective(machine, planned, 1 << 14).latency_ns
     assert chosen.simulated_ns <= 1.02 * min(times.values())
     assert chosen.decision.bound_ns < chosen.simulated_ns < chosen.launched_ns
     assert sum(c.simulated_ns is not None for c in chosen.decision.candidates) == 3
@@ -185,7 +185,7 @@ def test_the_first_change_makes_it_faster():
     machine = system_of(SMALL, 2, "ring_1d")
     faster = machine.with_({"system.sip_link.latency_ns": machine.config.system.sip_link.latency_ns / 2})
     algorithm = resolve_algorithm_config(chosen.algorithm, CONFIG).on(machine.config)
-    ns = run(faster, plan(algorithm, faster.config, range(2), [(0, 0)]), 4096).latency_ns
+    ns = run_collective(faster, plan(algorithm, faster.config, range(2), [(0, 0)]), 4096).latency_ns
     assert 100 * (1 - ns / chosen.simulated_ns) == pytest.approx(first["gain_pct"], abs=0.5)
     text, page = repr(chosen), chosen._repr_html_()
     for said in (chosen.title, "change first: halve latency between SIPs", "Algorithms", "on the critical path"):

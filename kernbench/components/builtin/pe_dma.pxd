@@ -12,7 +12,7 @@ cdef class TileReads
 cdef class TileWrites
 cdef class Traffic
 
-from kernbench.components.builtin.pe_scheduler cimport TileGrid, Pipeline, TileJob
+from kernbench.components.builtin.pe_scheduler cimport TileGrid, TilePipeline, TileJob
 from kernbench.components._command cimport Command
 from kernbench.components._pe cimport Job, Pe, PeProgram
 from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
@@ -39,7 +39,7 @@ cdef int MEMORY, READING, READS, WRITES, WRITING
 cdef Cause NOTHING
 cdef int _LOAD, _STORE, _LOOKUP, _DMA_IN, _DMA_OUT, _READ, _WRITE
 @cython.locals(cause=Cause)
-cdef sent(Transaction txn, DmaChannel channel, OpLog log, int64_t now, Cause other)
+cdef _sent(Transaction txn, DmaChannel channel, OpLog log, int64_t now, Cause other)
 @cython.locals(cause=Cause, there=Cause, since=int64_t, asked=int64_t, served=int64_t)
 cdef Cause _landed(int64_t command, int transit, int count, Transaction txn, int64_t now, OpLog log)
 
@@ -139,7 +139,7 @@ cdef class TileReads(Source):
     cdef Core _core
     cdef OpLog _log
     cdef DmaChannel _reader
-    cdef Pipeline _pipeline
+    cdef TilePipeline _pipeline
     cdef int64_t _component, _tile, _m
     cdef dict _left
     cdef list _free, _free_by, _along, _tiles, _pending
@@ -169,7 +169,7 @@ cdef class TileWrites(Source):
     cdef Core _core
     cdef OpLog _log
     cdef DmaChannel _writer
-    cdef Pipeline _pipeline
+    cdef TilePipeline _pipeline
     cdef int64_t _component, _out, _unacknowledged, _since
     cdef Cause _by
     cpdef Cause next_by(self)

@@ -370,7 +370,7 @@ class DmaAccess(Source):
 _DMA_IN, _DMA_OUT = KIND["dma_in"], KIND["dma_out"]
 
 
-def sent(txn: Transaction, channel: DmaChannel, log: OpLog, now: int, other: Cause) -> None:
+def _sent(txn: Transaction, channel: DmaChannel, log: OpLog, now: int, other: Cause) -> None:
     """Record the causes of a tile's request (`other` is not decisive), and it as the predecessor of the next one."""
     cause = channel.cause
     if log.tiles:
@@ -582,7 +582,7 @@ class TileReads(Source):
             job.start_ps = now
         txn = Transaction(nbytes, offset, self._reader, self, lines)
         txn.asked_ps, txn.tile = now, self._tile
-        sent(txn, self._reader, self._log, now, self._fourth)
+        _sent(txn, self._reader, self._log, now, self._fourth)
         port.read(txn)
         self._traffic.asked(now, nbytes)
         if not pending:
@@ -650,7 +650,7 @@ class TileWrites(Source):
         self._unacknowledged += 1
         txn = Transaction(nbytes, offset, self._writer, self, lines)
         txn.asked_ps, txn.tile = now, job.tile_of(self._out - 1)
-        sent(txn, self._writer, self._log, now, NOTHING)
+        _sent(txn, self._writer, self._log, now, NOTHING)
         if first:
             self._pipeline.store_dma.take(now, self._writer.before)
         port.write(txn)

@@ -1,7 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-cdef class Pipeline
+cdef class TilePipeline
 cdef class StageServer
 cdef class TileGrid
 cdef class OutputTile
@@ -67,7 +67,7 @@ cdef class StageServer:
     cpdef bint leave(self) except -1
 
 
-cdef class Pipeline:
+cdef class TilePipeline:
     cdef public OpLog log
     cdef public StageServer fetch, gemm, math, store
     cdef public BufferRing fetch_gemm, fetch_math, gemm_math, gemm_store, math_store, store_dma
@@ -96,17 +96,17 @@ cdef class TileJob(Job):
     cpdef int64_t planned(self, int64_t i) except -2
     @cython.locals(log=OpLog)
     cpdef Cause plan_of(self, int64_t i)
-    @cython.locals(pipeline=Pipeline)
+    @cython.locals(pipeline=TilePipeline)
     cpdef BufferRing _source(self, StageServer stage)
     @cython.locals(at=StageServer)
     cpdef int64_t ready_at(self, stage) except -2
     @cython.locals(at=StageServer)
     cpdef serve(self, stage, int64_t ready)
-    @cython.locals(pipeline=Pipeline, ring=BufferRing, by=Cause, last=cython.bint, o=int64_t, tile=OutputTile)
+    @cython.locals(pipeline=TilePipeline, ring=BufferRing, by=Cause, last=cython.bint, o=int64_t, tile=OutputTile)
     cpdef _compute(self, StageServer stage, int64_t ready)
-    @cython.locals(i=int64_t, k=int64_t, nbytes=int64_t, service=int64_t, by=Cause, pipeline=Pipeline, tile=OutputTile)
+    @cython.locals(i=int64_t, k=int64_t, nbytes=int64_t, service=int64_t, by=Cause, pipeline=TilePipeline, tile=OutputTile)
     cpdef _fetch(self, StageServer stage, int64_t ready)
-    @cython.locals(i=int64_t, k=int64_t, pipeline=Pipeline, tile=OutputTile)
+    @cython.locals(i=int64_t, k=int64_t, pipeline=TilePipeline, tile=OutputTile)
     cpdef bint _multiply(self, StageServer stage, int64_t ready, Cause by) except -1
     cpdef _ended(self, StageServer stage, int64_t n)
     cpdef int64_t tile_of(self, int64_t o) except -2
@@ -136,7 +136,7 @@ cdef class PeScheduler:
     cdef public Pe pe
     cdef public int64_t component, tile_ps, _free, _free_by
     cdef public list queue
-    cdef public Pipeline pipeline
+    cdef public TilePipeline pipeline
     @cython.locals(job=TileJob, log=OpLog, start=int64_t, cause=int64_t, other=int64_t, planned=int64_t, lookup=int64_t)
     cpdef advance(self)
     cpdef Job job(self, Command command, PeProgram program)

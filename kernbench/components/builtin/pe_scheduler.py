@@ -30,7 +30,7 @@ def cuts(size: int, tile: int) -> int:
 class TileGrid:
     """A row-major matrix of `rows` x `cols` elements, cut into tiles of `tile_rows` x `tile_cols`.
 
-    >>> grid = Grid(3, 5, 2, 4, itemsize=2)
+    >>> grid = TileGrid(3, 5, 2, 4, itemsize=2)
     >>> grid.packed(1, 0), grid.packed(1, 1)
     ((20, 8), (28, 2))
     >>> grid.strided(0, 1)
@@ -201,7 +201,7 @@ class StageServer:
         return True
 
 
-class Pipeline:
+class TilePipeline:
     """The stages of one PE and the rings between them; `advance` moves every tile as far as is known."""
 
     def __init__(self, pe: str, log: OpLog, buffers: int, live: bool = False) -> None:
@@ -338,7 +338,7 @@ class TileJob(Job):
         return self.planned_by.then(self.id, PLAN, (i + 1) * self.tile_ps)
 
     def _source(self, stage: StageServer) -> BufferRing:
-        pipeline: Pipeline = self.pe.pipeline
+        pipeline: TilePipeline = self.pe.pipeline
         if stage.part == GEMM:
             return pipeline.fetch_gemm
         if stage.part == MATH:
@@ -568,7 +568,7 @@ class PeScheduler:
         self.component = pe.engine.log.component(node_id)
         self.tile_ps = ns_to_ps(pe.config.pe_scheduler.tile_ns)
         self.queue: list[TileJob] = []
-        self.pipeline = Pipeline(pe.name, pe.engine.log, pe.config.pe_tcm.stage_buffers, pe.engine.live)
+        self.pipeline = TilePipeline(pe.name, pe.engine.log, pe.config.pe_tcm.stage_buffers, pe.engine.live)
         self._free, self._free_by = 0, NONE
 
     def advance(self) -> None:

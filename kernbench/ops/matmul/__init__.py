@@ -36,12 +36,12 @@ from kernbench.ops.matmul._kernels import multiply as multiply
 from kernbench.ops.matmul._kernels import partial_sums as partial_sums
 from kernbench.ops.matmul._kernels import steps as steps
 from kernbench.ops.matmul._placements import BEST as BEST
-from kernbench.ops.matmul._placements import COLUMNS as COLUMNS
+from kernbench.ops.matmul._placements import BY_COLUMNS as BY_COLUMNS
+from kernbench.ops.matmul._placements import BY_ROWS as BY_ROWS
 from kernbench.ops.matmul._placements import GRID as GRID
 from kernbench.ops.matmul._placements import ONE_PE as ONE_PE
 from kernbench.ops.matmul._placements import PART_BYTES as PART_BYTES
 from kernbench.ops.matmul._placements import PLACEMENTS as PLACEMENTS
-from kernbench.ops.matmul._placements import ROWS as ROWS
 from kernbench.ops.matmul._placements import SPLIT_IN_CUBES as SPLIT_IN_CUBES
 from kernbench.ops.matmul._placements import SPLIT_K as SPLIT_K
 from kernbench.ops.matmul._placements import SPLITS as SPLITS

@@ -11,7 +11,7 @@ from operator import itemgetter
 from kernbench.errors import ArgumentError
 from kernbench.ops._stored import Stored
 from kernbench.ops.matmul._cost import estimate, move_ns
-from kernbench.ops.matmul._placements import PLACEMENTS, ROWS, SPLITS, PlacementLike, Product, named, read_from
+from kernbench.ops.matmul._placements import BY_ROWS, PLACEMENTS, SPLITS, PlacementLike, Product, named, read_from
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology.builder import Machine
 
@@ -141,8 +141,8 @@ class _Moves:
         if (operand, target) not in self._found:
             machine, at = self._machine, Stored.of(self._machine.config, matrix.shape, target)
             found: list[Moves] = [((target,), at, move_ns(machine, matrix, at))]
-            if target != ROWS:  # elements on one PE are first spread by rows, in whole lines
-                rows = Stored.of(machine.config, matrix.shape, ROWS)
-                found.append(((ROWS, target), at, move_ns(machine, matrix, rows) + move_ns(machine, rows, at)))
+            if target != BY_ROWS:  # elements on one PE are first spread by rows, in whole lines
+                rows = Stored.of(machine.config, matrix.shape, BY_ROWS)
+                found.append(((BY_ROWS, target), at, move_ns(machine, matrix, rows) + move_ns(machine, rows, at)))
             self._found[operand, target] = min(found, key=lambda moves: moves[2])
         return self._found[operand, target]

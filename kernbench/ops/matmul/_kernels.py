@@ -15,7 +15,7 @@ from kernbench.kernels.partition import mine
 from kernbench.ops._access import load_places, store_places
 from kernbench.ops._stored import Span, Stored
 from kernbench.ops.matmul._placements import (
-    ROWS,
+    BY_ROWS,
     SPLIT_K,
     SPLITS,
     TURNED,
@@ -226,7 +226,7 @@ def partial_sums(config: MachineConfig, product: Product, placement: PlacementLi
     if placement not in SPLITS:
         return {}
     size = product.batch * product.m
-    found = {"sums": ((config.pes_per_sip, size * split_columns(config, product, placement)), ROWS)}
+    found = {"sums": ((config.pes_per_sip, size * split_columns(config, product, placement)), BY_ROWS)}
     if placement == SPLIT_K:
         found["sums of cubes"] = (config.cubes_per_sip, size * product.n), TURNED
     return found

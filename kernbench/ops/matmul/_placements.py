@@ -21,8 +21,8 @@ from kernbench.policy.address.allocator import AddressConfig
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.topology._naming import PeId
 
-ROWS = DPPolicy(cube="row_wise", pe="row_wise")
-COLUMNS = DPPolicy(cube="column_wise", pe="column_wise")
+BY_ROWS = DPPolicy(cube="row_wise", pe="row_wise")
+BY_COLUMNS = DPPolicy(cube="column_wise", pe="column_wise")
 GRID = DPPolicy(cube="column_wise", pe="row_wise")
 TURNED = DPPolicy(cube="row_wise", pe="column_wise")
 ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
@@ -32,7 +32,7 @@ SPLIT_K, SPLIT_IN_CUBES = SPLITS = "split-K", "split-K in cubes"
 PlacementName = Literal["rows", "columns", "2-D", "2-D turned", "split-K", "split-K in cubes", "replicated"]
 # The policy that assigns each PE its part of C; for split-K, a part of K.
 PLACEMENTS: dict[str, DPPolicy] = dict(
-    zip(get_args(PlacementName), (ROWS, COLUMNS, GRID, TURNED, ROWS, ROWS, ONE_PE), strict=True)
+    zip(get_args(PlacementName), (BY_ROWS, BY_COLUMNS, GRID, TURNED, BY_ROWS, BY_ROWS, ONE_PE), strict=True)
 )
 BEST = "best"  # instead of a placement: the fastest in simulation
 PlacementLike = str | DPPolicy
@@ -66,9 +66,10 @@ def read_from(
     """Policies of A and of B that suit a placement's reads, best first; A has m rows."""
     if placement == "columns":  # few rows are read from one PE per cube, not all from one PE
         few = m <= config.cube.pe.pe_gemm.tile.m
-        return (*((GRID, ROWS) if few else (ROWS, GRID)), COLUMNS_IN_CUBES), (COLUMNS,)
-    found = {SPLIT_K: ((COLUMNS,), (ROWS,)), SPLIT_IN_CUBES: ((TURNED, COLUMNS_IN_CUBES), (GRID,))}
-    return found.get(placement, ((ROWS, GRID, ROWS_IN_CUBES), (COLUMNS,))) if isinstance(placement, str) else ((), ())
+        return (*((GRID, BY_ROWS) if few else (BY_ROWS, GRID)), COLUMNS_IN_CUBES), (BY_COLUMNS,)
+    found = {SPLIT_K: ((BY_COLUMNS,), (BY_ROWS,)), SPLIT_IN_CUBES: ((TURNED, COLUMNS_IN_CUBES), (GRID,))}
+    others = (BY_ROWS, GRID, ROWS_IN_CUBES), (BY_COLUMNS,)
+    return found.get(placement, others) if isinstance(placement, str) else ((), ())
 
 
 @dataclass(frozen=True)

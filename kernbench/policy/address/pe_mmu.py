@@ -10,7 +10,7 @@ from kernbench.errors import AllocationError, OutOfBoundsError
 Range = tuple[int, int, int]
 
 
-class Table:
+class TranslationTable:
     """Ranges in columns, sorted by virtual address. Immutable: PEs with equal mappings share one."""
 
     __slots__ = ("ends", "owners", "pas", "starts")
@@ -21,8 +21,8 @@ class Table:
         self.pas: list[int] = []
         self.owners: list[str] = []
 
-    def copy(self) -> Table:
-        new = Table()
+    def copy(self) -> TranslationTable:
+        new = TranslationTable()
         new.starts, new.ends, new.pas, new.owners = self.starts[:], self.ends[:], self.pas[:], self.owners[:]
         return new
 
@@ -30,7 +30,7 @@ class Table:
         return f"{self.owners[i]!r} {_span(self.starts[i], self.ends[i])}"
 
 
-_EMPTY = Table()
+_EMPTY = TranslationTable()
 
 
 class PeMMU:
@@ -56,7 +56,7 @@ class PeMMU:
         """Map a range to memory of the tensor `owner`; AllocationError if a part of it is mapped already."""
         self.map_all(((va, nbytes, pa),), owner, {})
 
-    def map_all(self, ranges: Iterable[Range], owner: str, made: dict[Table, Table]) -> None:
+    def map_all(self, ranges: Iterable[Range], owner: str, made: dict[TranslationTable, TranslationTable]) -> None:
         """Map ranges (va, nbytes, pa) as `map`; `made` caches derived tables for the next PE with the same update."""
         new = made.get(self._table)
         if new is None:
@@ -66,7 +66,7 @@ class PeMMU:
             made[self._table] = new
         self._table = new
 
-    def _insert(self, table: Table, va: int, nbytes: int, pa: int, owner: str) -> None:
+    def _insert(self, table: TranslationTable, va: int, nbytes: int, pa: int, owner: str) -> None:
         if nbytes <= 0:
             raise AllocationError(f"{self.name}: cannot map {nbytes} B of {owner!r} at {va:#x}; expected at least 1 B")
         i = len(table.starts)
@@ -83,7 +83,7 @@ class PeMMU:
         table.pas.insert(i, pa)
         table.owners.insert(i, owner)
 
-    def unmap(self, va: int, nbytes: int, made: dict[Table, Table] | None = None) -> None:
+    def unmap(self, va: int, nbytes: int, made: dict[TranslationTable, TranslationTable] | None = None) -> None:
         """Unmap all ranges within `va` .. `va + nbytes`; AllocationError if there is none, or one crosses an end."""
         made = {} if made is None else made
         new = made.get(self._table)
@@ -91,7 +91,7 @@ class PeMMU:
             new = made[self._table] = self._without(va, nbytes)
         self._table = new
 
-    def _without(self, va: int, nbytes: int) -> Table:
+    def _without(self, va: int, nbytes: int) -> TranslationTable:
         table = self._table.copy()
         starts, ends = table.starts, table.ends
         first, behind = bisect_left(starts, va), bisect_left(starts, va + nbytes)

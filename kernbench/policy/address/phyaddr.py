@@ -4,7 +4,7 @@
 
 SIP n of a system is sip n % 16 of rack n // 16. Of each 32 dies, the first 16 are cubes; dies 16-20 are IO chiplets.
 Bit 53 is set in virtual addresses only. In a cube, offset bit 37 selects the HBM window or the resource window, which
-`RESOURCES` divides into fixed ranges.
+`RESOURCE_WINDOW` divides into fixed ranges.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Resource:
 # The resource window, for encode and decode. Sizes are the address format's limits; the actual sizes are in the
 # machine file.
 _MORE_PES = MAX_PES - FEW_PES
-RESOURCES = (
+RESOURCE_WINDOW = (
     Resource("pe_tcm", 0, TCM_WINDOW_MIB * MIB, FEW_PES),
     Resource("pe_regfile", 16 * GIB, 16 * MIB, FEW_PES),
     Resource("m_cpu", 17 * GIB, 1 * GIB),
@@ -61,9 +61,9 @@ RESOURCES = (
 class Location(NamedTuple):
     """Component and offset of an address.
 
-    `component` is hbm_ctrl, one of the names in `RESOURCES`, "io" on an IO chiplet or "reserved". `pe` is None for what
-    belongs to the whole die; the PE of an HBM slice depends on the machine, so only `AddressConfig.locate` sets it.
-    `cube` is None on an IO chiplet.
+    `component` is hbm_ctrl, one of the names in `RESOURCE_WINDOW`, "io" on an IO chiplet or "reserved". `pe` is None
+    for what belongs to the whole die; the PE of an HBM slice depends on the machine, so only `AddressConfig.locate`
+    sets it. `cube` is None on an IO chiplet.
     """
 
     sip: int
@@ -126,7 +126,7 @@ class PhysAddr:
         cube = group * FIRST_IO_DIE + die
         if self.offset & HBM_BIT:
             return Location(sip, cube, None, "hbm_ctrl", self.offset - HBM_BIT)
-        resource = next(r for r in RESOURCES if self.offset < r.end)
+        resource = next(r for r in RESOURCE_WINDOW if self.offset < r.end)
         offset = self.offset - resource.start
         if not resource.pes:
             return Location(sip, cube, None, resource.name, offset)
@@ -170,7 +170,7 @@ class PhysAddr:
     @classmethod
     def _resource(cls, name: str, sip: int, cube: int, pe: int, offset: int) -> PhysAddr:
         _require("pe", pe, MAX_PES)
-        resource = next(r for r in RESOURCES if r.name == name and pe < r.first_pe + (r.pes or 1))
+        resource = next(r for r in RESOURCE_WINDOW if r.name == name and pe < r.first_pe + (r.pes or 1))
         _require(f"{name} offset", offset, resource.size)
         return cls._in_cube(sip, cube, resource.start + (pe - resource.first_pe) * resource.size + offset)
 
