@@ -40,8 +40,6 @@ merges: list = ["ring_allreduce_tcm", "recursive_doubling_allreduce"]  # algorit
 query_heads: list = [[1, 4], [1, 8]]  # SIPs and query heads of an item
 prompts: list = [[64, "contiguous", True], [64, "zigzag", True], [64, "zigzag", False]]  # tokens, order, ring
 chunks: list = [8, 32]  # query tokens that see the whole context, round a ring and merged
-linear: list = [1]  # sequences of a decode step whose linear layers run
-products: list = ["o"]  # which linear layers: tokens per second with them need all
 halvings: list = [["decode", 512], ["prefill", 64]]  # cases whose limits are found by halving parts of the machine
 kernel_bytes: list = []  # bytes that each PE of a cube reads in short kernels, launched one by one and as a graph
 context: int = 512  # tokens, where they are not varied
@@ -76,8 +74,6 @@ report = GqaStudy().report(
     query_heads=query_heads,
     prompts=prompts,
     chunks=chunks,
-    linear=linear,
-    products=products,
     halvings=halvings,
     kernel_bytes=kernel_bytes,
     context=context,
@@ -120,17 +116,13 @@ report.figure("gqa_stage_breakdown")
 report.figure("gqa_roofline")
 
 # %% [markdown]
-# ## Tokens per second of decode
+# ## One token
 #
-# The next token of one sequence needs the attention of 80 layers. The bound is the time to read the keys and values at
-# the full HBM bandwidth; *with weights* adds the weights of the linear layers. If all `products` are simulated, over
-# the whole SIP as in the study of layers, the table also gives tokens per second for whole steps.
+# The bound is the longest of the times to read the keys and values at the full HBM bandwidth, and to compute with all
+# engines. How long a whole step of the model takes is in the milestone [serving](serving.ipynb).
 
 # %%
-tables["Tokens per second of decode"]
-
-# %%
-report.figure("gqa_linear")
+tables["Attention of one token of each sequence"]
 
 # %%
 report.figure("gqa_latency_by_context")

@@ -19,8 +19,7 @@
 # machines, on all cores, and collects the results in one table. The question is that of the milestone
 # [design_space](../milestones/design_space.ipynb), at a size that takes seconds:
 #
-# *How much do the mesh of cubes, UCIe, HBM and the links between SIPs contribute to the speed of decoding with Llama-3
-# 70B and of the layers of GPT-2?*
+# *How much do the mesh of cubes, UCIe and HBM contribute to the speed of the layers of GPT-2?*
 
 # %%
 import kernbench as kb
@@ -37,7 +36,7 @@ quiet = {"progress": False, "workers": 1}
 # the studies that ship with kernbench are selected by name (`kernbench list studies`).
 
 # %%
-machine = kb.load("preset:small", ["sip.cube_mesh.w=1", "system.sips.count=2"])
+machine = kb.load("preset:small", ["sip.cube_mesh.w=1"])
 first = kb.sweep(machine, "gemm", {"cube.hbm.channel_bw_gbs": [8, 16, 32, 64], "k": [64, 512]}, **quiet)
 first
 
@@ -87,8 +86,8 @@ kb.sweep(machine, copy, {"kib": [1, 16, 256]}, workers=2, progress=False).table[
 # %% [markdown]
 # ## The question
 #
-# An axis may set several fields under one name. The workload is the decode step of a layer: attention over a context
-# (kept short here), four matrix products, and two all-reduces between the SIPs.
+# An axis may set several fields under one name. The workload is a matrix product of the attention of GPT-2, spread over
+# all PEs of a SIP.
 
 # %%
 axes = {
@@ -98,12 +97,11 @@ axes = {
         "x1": {},
         "x2": {"cube.hbm.channel_bw_gbs": 64, "cube.hbm.bw_gbs": 512, "cube.pe.pe_dma.bw_gbs": 512},
     },
-    "SIP links": {"128 GB/s": {}, "256 GB/s": {"system.sip_link.bw_gbs": 256}},
 }
-size = {"context": 1024, "hidden": 1024, "ffn": 2048}
-decode = kb.sweep(machine, "llama3-70b-decode", axes, parameters=size, where="area_mm2 < 1500", **quiet)
-print(f"{len(decode.ok)} machines, {len(decode.invalid)} left out")
-effects(decode.ok, decode.axes, "latency_ns").round(3)
+size = {"layer_list": "gpt2 QKT"}
+gpt2 = kb.sweep(machine, "design-space", axes, parameters=size, where="area_mm2 < 1500", **quiet)
+print(f"{len(gpt2.ok)} machines, {len(gpt2.invalid)} left out")
+effects(gpt2.ok, gpt2.axes, "latency_ns").round(3)
 
 # %% [markdown]
 # `factor` is the effect of the axis alone: the largest latency divided by the smallest, with the other axes fixed.
@@ -111,16 +109,16 @@ effects(decode.ok, decode.axes, "latency_ns").round(3)
 # ## Which machines are worth their silicon
 
 # %%
-front = pareto(decode.ok, ["area_mm2", "latency_ns"])
-front[[*decode.axes, "area_mm2", "latency_ns", "energy_uj"]].round(1)
+front = pareto(gpt2.ok, ["area_mm2", "latency_ns"])
+front[[*gpt2.axes, "area_mm2", "latency_ns", "energy_uj"]].round(1)
 
 # %%
 draw.pareto_front(
-    decode.ok, front, ("area_mm2", "latency_ns"), machine=machine.hash, label=["cube mesh", "UCIe [GB/s]", "HBM"]
+    gpt2.ok, front, ("area_mm2", "latency_ns"), machine=machine.hash, label=["cube mesh", "UCIe [GB/s]", "HBM"]
 )
 
 # %%
-draw.heat_map(decode.ok, ("UCIe [GB/s]", "cube mesh"), "latency_ns", machine=machine.hash)
+draw.heat_map(gpt2.ok, ("UCIe [GB/s]", "cube mesh"), "latency_ns", machine=machine.hash)
 
 # %% [markdown]
 # ## What would you change first?
@@ -134,22 +132,17 @@ factors = {
     "UCIe latency": ["cube.ucie.port_ns"],
     "router latency": ["cube.noc.router.overhead_ns"],
     "matrix rate": ["cube.pe.pe_gemm.macs_per_cycle.f16"],
-    "SIP link latency": ["system.sip_link.latency_ns"],
 }
-moved = sensitivity(machine, "llama3-70b-decode", factors, parameters=size, **quiet)
+moved = sensitivity(machine, "design-space", factors, parameters=size, **quiet)
 moved.ranked("latency_ns").round(2)
 
 # %%
 draw.tornado(moved.ranked("latency_ns"), "latency_ns", machine=machine.hash)
 
 # %% [markdown]
-# The same for a matrix product of GPT-2, which has enough work for the matrix engines:
-
-# %%
-gpt2 = sensitivity(machine, "gpt2-layers", factors, parameters={"layer_list": "gpt2 QKT"}, **quiet)
-gpt2.ranked("latency_ns").round(2)
-
-# %% [markdown]
+# For a served model, the milestone [serving](../milestones/serving.ipynb) asks the same in requests that meet limits of
+# latency.
+#
 # ## Predict, then drag
 #
 # A sweep changes many machines at once; the picture changes one. It shows the copy of 256 KiB on the machine of the

@@ -38,15 +38,8 @@ from kernbench.tp.llama import LlamaConfig
 _BLOCK = LlamaConfig()
 HEADS, KV_HEADS, HEAD_DIM, GROUP = _BLOCK.heads, _BLOCK.kv_heads, _BLOCK.head_dim, _BLOCK.group
 HIDDEN, FFN, LAYERS, VOCABULARY = _BLOCK.hidden, _BLOCK.ffn, 80, 128256
-# The linear layers: inputs and outputs of those of one layer, and of the last one.
-_LAYER = {
-    "qkv": (HIDDEN, (HEADS + 2 * KV_HEADS) * HEAD_DIM), "o": (HEADS * HEAD_DIM, HIDDEN),
-    "gate and up": (HIDDEN, 2 * FFN), "down": (FFN, HIDDEN),
-}  # fmt: skip
-PRODUCTS = _LAYER | {"head": (HIDDEN, VOCABULARY)}
-TIMES = {name: LAYERS if name in _LAYER else 1 for name in PRODUCTS}  # in one step
-STREAMED = sum(TIMES[name] * k * n for name, (k, n) in PRODUCTS.items())  # weights that a step reads
-WEIGHTS = STREAMED + VOCABULARY * HIDDEN  # and the embedding, of which it reads a row for each token
+# Weights of the model, with the embedding and the head.
+WEIGHTS = HIDDEN * (LAYERS * (2 * (HEADS + KV_HEADS) * HEAD_DIM + 3 * FFN) + 2 * VOCABULARY)
 
 PHASES = ("prefill", "decode")
 ACROSS = ("pe", "cube")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernbench.studies.study import Finding, Tables, first_upper, scalars, table
@@ -15,20 +14,16 @@ from kernbench.viz.charts import Chart, ChartRow, Column
 if TYPE_CHECKING:
     import pandas as pd
 
-AXES = _MESH, _UCIE, _HBM, _SIPS = "cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]", "SIP topology"
+AXES = _MESH, _UCIE, _HBM = "cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]"
 AREA, ENERGY, _TIME, LABEL, GAIN, _DIES = "area_mm2", "energy_uj", "latency_us", "label", "gain_pct", "dies"
-_NAMES = {"decode": "Decode", "gpt2": "GPT-2"}
-WHAT = {"decode": "a layer of Llama-3 70B in decode", "gpt2": "the products of GPT-2"}
 MORE = {"down": "less", "up": "more"}
 _WORTH = 0.05  # a numbered machine of the front is faster than the one before by this share
 
 METHOD = (
-    "Decode: one token of one user through a layer of Llama-3 70B. Attention, four products and two all-reduces run "
-    "one after the other; each SIP has its kv heads and its columns of the weights. Each product reads its input from"
-    " the slice of PE 0 of cube 0, and what gathers its output is left out. An all-reduce is simulated without the "
-    "cubes that take no part. GPT-2: the products of its published layer list over one SIP, one after the other, each"
-    " in its best placement. The simulation is deterministic; the machine also runs with other orders of simultaneous"
-    " arrivals, which show how much of a time depends on them. Area and energy are proxies (docs/model.md, M1.5)."
+    "The products of the published layer list of GPT-2 run over one SIP, one after the other, each in its best "
+    "placement. The simulation is deterministic; the machine also runs with other orders of simultaneous arrivals, "
+    "which show how much of a time depends on them. Area and energy are proxies (docs/model.md, M1.5). What parts of a "
+    "machine gain users of a served model is in the report serving."
 )
 COLUMNS = {
     "table": Column("table"),
@@ -49,7 +44,7 @@ COLUMNS = {
 
 
 def frame(rows: Sequence[ChartRow], name: str) -> pd.DataFrame:
-    """Rows of one table ("decode grid", "gpt2 ties"), with the columns it has, time [us] and dies."""
+    """Rows of one table (grid, factors or ties), with the columns it has, time [us] and dies."""
     mine = [
         {**scalars(row), _TIME: row["latency_ns"] / 1000, _DIES: row["cubes"] + row["sips"]}
         for row in rows
@@ -76,110 +71,96 @@ def front(grid: pd.DataFrame) -> pd.DataFrame:
     return best[kept]
 
 
-def first(rows: Sequence[ChartRow], workload: str) -> pd.DataFrame:
-    return ranked(frame(rows, f"{workload} factors"), _TIME)
+def first(rows: Sequence[ChartRow]) -> pd.DataFrame:
+    return ranked(frame(rows, "factors"), _TIME)
 
 
 def _front(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
     """Area against time by mesh; machines of the front are numbered as in their table."""
-    grid = frame(rows, rows[0]["table"])
+    grid = frame(rows, "grid")
     numbers = {index: str(i) for i, index in enumerate(front(grid).index, 1)}
     grid[LABEL] = [numbers.get(index, "") for index in grid.index]
     return kinds.points(AREA, _TIME, by=_MESH, label=LABEL)(_records(grid), columns, machine)
 
 
 def _map(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
-    least = frame(rows, rows[0]["table"]).groupby([_UCIE, _MESH], sort=False)[_TIME].min().reset_index()
+    least = frame(rows, "grid").groupby([_UCIE, _MESH], sort=False)[_TIME].min().reset_index()
     least = least.rename(columns={_UCIE: "ucie", _MESH: "mesh"})
     named = {"ucie": Column("UCIe connection", "GB/s"), "mesh": Column("cubes of a SIP")}
     return kinds.heat("ucie", "mesh", _TIME)(_records(least), named, machine)
 
 
 def _factors(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
-    table = first(rows, rows[0]["table"].split()[0])
+    table = first(rows)
     table[LABEL] = [f"{r['factor']}: {MORE[r['first']] if r[GAIN] > 0 else 'neither'}" for r in _records(table)]
     table[GAIN] = table[GAIN].clip(lower=0)
     return kinds.bars(GAIN, LABEL, label=".1f")(_records(table), columns, machine)
 
 
-def _charts(name: str) -> list[Chart]:
-    label = _NAMES[name]
-
-    def on_grid(row: ChartRow) -> bool:
-        return bool(row["table"] == f"{name} grid")
-
-    return [
-        Chart(
-            f"{name}_front", _front, f"{label}: time against silicon", where=on_grid,
-            caption="Each dot is a machine; its silicon is that of all its dies: cubes, and the IO chiplets of SIPs. "
-            f"Numbered: none is smaller and faster, and each is at least {_WORTH:.0%} "
-            "faster than the one before; the table of the machines worth their silicon says what they are.",
-        ),
-        Chart(
-            f"{name}_map", _map, f"{label}: time [us] by cubes and UCIe", where=on_grid,
-            caption=f"The time of {WHAT[name]}; of several settings of the other axes the least.",
-        ),
-        Chart(
-            f"{name}_factors", _factors, f"{label}: what to change first",
-            where=lambda row: bool(row["table"] == f"{name} factors"),
-            caption="Time saved by one factor alone, in its better direction. Neither: no direction saves time.",
-        ),
-    ]  # fmt: skip
+def _in(table: str) -> Callable[[ChartRow], bool]:
+    return lambda row: bool(row["table"] == table)
 
 
-CHARTS = (*_charts("decode"), *_charts("gpt2"))
+CHARTS = (
+    Chart(
+        "design_space_front", _front, "Time of the products of GPT-2 against silicon", where=_in("grid"),
+        caption="Each dot is a machine; its silicon is that of all its dies: cubes, and the IO chiplet of the SIP. "
+        f"Numbered: none is smaller and faster, and each is at least {_WORTH:.0%} faster than the one before; the "
+        "table of the machines worth their silicon says what they are.",
+    ),
+    Chart(
+        "design_space_map", _map, "Time of the products of GPT-2 [us] by cubes and UCIe", where=_in("grid"),
+        caption="Of several settings of the other axes the least.",
+    ),
+    Chart(
+        "design_space_factors", _factors, "What to change first for GPT-2", where=_in("factors"),
+        caption="Time saved by one factor alone, in its better direction. Neither: no direction saves time.",
+    ),
+)  # fmt: skip
 
 
 def tables(rows: Sequence[ChartRow]) -> Tables:
-    found: Tables = {}
-    for name in _workloads(rows):
-        label, grid = _NAMES[name], frame(rows, f"{name} grid")
-        shown = [*axes_of(grid), "pes", _DIES, AREA, _TIME, *([ENERGY] if ENERGY in grid else [])]
-        best = front(grid)[shown].round(2)
-        best.insert(0, "number", range(1, len(best) + 1))
-        found[f"{label}: machines worth their silicon"] = best
-        found[f"{label}: what each step buys"] = steps_along(grid, axes_of(grid), _TIME, AREA).round(2)
-        found[f"{label}: one factor at a time"] = first(rows, name).round(2)
-        found[f"{label}: why"] = table(_why(rows, name))
-    ties = [row for row in rows if row["table"].endswith(" ties") or row.get("factor") == BASE]
-    orders = [{"workload": row["table"].split()[0], "order": row.get("tie_seed") or "usual", **row} for row in ties]
-    found["Orders of simultaneous arrivals"] = table(orders, ["workload", "order", "latency_ns"])
-    return found
+    grid = frame(rows, "grid")
+    shown = [*axes_of(grid), "pes", _DIES, AREA, _TIME, *([ENERGY] if ENERGY in grid else [])]
+    best = front(grid)[shown].round(2)
+    best.insert(0, "number", range(1, len(best) + 1))
+    ties = [row for row in rows if row["table"] == "ties" or row.get("factor") == BASE]
+    orders = [{"order": row.get("tie_seed") or "usual", **row} for row in ties]
+    return {
+        "Machines worth their silicon": best,
+        "What each step buys": steps_along(grid, axes_of(grid), _TIME, AREA).round(2),
+        "One factor at a time": first(rows).round(2),
+        "Why": table(_why(rows)),
+        "Orders of simultaneous arrivals": table(orders, ["order", "latency_ns"]),
+    }
 
 
-def _why(rows: Sequence[ChartRow], workload: str) -> list[dict[str, str]]:
-    """Return the longest resource on the critical path of each part, a column for each mesh."""
+def _why(rows: Sequence[ChartRow]) -> list[dict[str, str]]:
+    """Return the longest resource on the critical path of each product, a column for each mesh."""
     found: dict[str, dict[str, str]] = {}
     for row in rows:
-        if row["table"] == f"{workload} grid":
-            for reason in reversed(row.get("why") or []):  # the longest comes first, so it is set last
-                ns, share = f"{reason['ns']:,.0f} ns", f"{reason['share']:.0%}"
-                text = f"{reason['what']}: {ns} ({share}), most at {reason['resource']}"
-                found.setdefault(reason["part"], {})[row[_MESH]] = text
+        for reason in reversed(row.get("why") or []):  # the longest comes first, so it is set last
+            ns, share = f"{reason['ns']:,.0f} ns", f"{reason['share']:.0%}"
+            text = f"{reason['what']}: {ns} ({share}), most at {reason['resource']}"
+            found.setdefault(reason["part"], {})[row[_MESH]] = text
     return [{"part": part, **by_mesh} for part, by_mesh in reversed(found.items())]
 
 
-def _workloads(rows: Sequence[ChartRow]) -> list[str]:
-    return [name for name in _NAMES if any(row["table"] == f"{name} grid" for row in rows)]
-
-
 def findings(rows: Sequence[ChartRow]) -> list[Finding]:
-    found = []
-    for i, name in enumerate(_workloads(rows)):
-        grid = frame(rows, f"{name} grid")
-        said = [*_cubes(name, grid, rows), *_buy(name, grid), _change(name, rows), *_share(name, grid)]
-        found += [replace(x, chart=f"{name}_{x.chart}", weight=x.weight - 0.5 * i) for x in said]
-    return found
+    if not rows:
+        return []
+    grid = frame(rows, "grid")
+    return [*_cubes(grid, rows), *_buy(grid), _change(rows)]
 
 
-def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[ChartRow]) -> Iterator[Finding]:
+def _cubes(grid: pd.DataFrame, rows: Sequence[ChartRow]) -> Iterator[Finding]:
     """Where more cubes do not pay, and which resource of which part takes the time."""
     if _MESH not in axes_of(grid):
         return
     table = steps_along(grid, axes_of(grid), _TIME, AREA)
     worst = min(_records(table[table["axis"] == _MESH]), key=lambda row: float(row[GAIN]))
     before, after = worst["step"].split(" to ")
-    by_mesh = {row[_MESH]: row["why"] for row in rows if row["table"] == f"{name} grid" and row.get("why")}
+    by_mesh = {row[_MESH]: row["why"] for row in rows if row.get("why")}
     cause = ""
     if before in by_mesh and after in by_mesh:
         was, now = ({(r["part"], r["what"]): r for r in by_mesh[mesh]} for mesh in (before, after))
@@ -190,21 +171,21 @@ def _cubes(name: str, grid: pd.DataFrame, rows: Sequence[ChartRow]) -> Iterator[
             f"{now[key]['resource']}."
         )
     change = f"{abs(worst[GAIN]):.1f} % {'less' if worst[GAIN] > 0 else 'more'}"
-    text = (
-        f"{_NAMES[name]}: {after} cubes take {change} time than {before}, for {worst['cost_pct']:.0f} % more silicon."
-    )
-    yield Finding(text, "map", 10, _stated(worst), cause)
+    text = f"{after} cubes take {change} time than {before}, for {worst['cost_pct']:.0f} % more silicon."
+    yield Finding(text, "design_space_map", 10, _stated(worst), cause)
 
 
-def _buy(name: str, grid: pd.DataFrame) -> Iterator[Finding]:
+def _buy(grid: pd.DataFrame) -> Iterator[Finding]:
     table = steps_along(grid, axes_of(grid), _TIME, AREA)
     ordered = sorted((row for row in _records(table) if row["cost_pct"] > 0), key=lambda row: -float(row[GAIN]))
     if not ordered:
         return
     best, *rest = ordered
     other = f" Next, {_step(rest[0])} saves {rest[0][GAIN]:.1f} %." if rest else ""
-    text = f"{_NAMES[name]}: {_step(best)} saves most, {best[GAIN]:.1f} % of the time."
-    yield Finding(text, "front", 9, _stated(best), f"It takes {best['cost_pct']:.1f} % more silicon.{other}")
+    text = f"{_step(best)} saves most, {best[GAIN]:.1f} % of the time."
+    yield Finding(
+        text, "design_space_front", 9, _stated(best), f"It takes {best['cost_pct']:.1f} % more silicon.{other}"
+    )
 
 
 def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,41 +202,29 @@ def _step(row: Mapping[str, Any]) -> str:
     return f"{axis} from {row['step']} {unit}".rstrip()
 
 
-def _change(name: str, rows: Sequence[ChartRow]) -> Finding:
-    better = [row for row in _records(first(rows, name)) if row[GAIN] > 0]
+def _change(rows: Sequence[ChartRow]) -> Finding:
+    better = [row for row in _records(first(rows)) if row[GAIN] > 0]
     if not better:
-        return Finding(f"{_NAMES[name]}: no factor alone makes it faster.", "factors", 8, {"gain_pct": 0.0})
+        return Finding("No factor alone makes GPT-2 faster.", "design_space_factors", 8, {"gain_pct": 0.0})
     best, *rest = better
     values = {key: best[key] for key in ("factor", "first", GAIN, "area_pct")}
-    text = f"{_NAMES[name]}: the best change is {_factor(best)}, {best[GAIN]:.1f} % less time."
+    text = f"The best change is {_factor(best)}, {best[GAIN]:.1f} % less time."
     other = f" Next, {_factor(rest[0])} saves {rest[0][GAIN]:.1f} % for {rest[0]['area_pct']:.1f} %." if rest else ""
-    detail = f"It takes {best['area_pct']:.1f} % more silicon.{other}{_hot(name, rows)}"
-    return Finding(text, "factors", 8, values, detail)
+    detail = f"It takes {best['area_pct']:.1f} % more silicon.{other}{_hot(rows)}"
+    return Finding(text, "design_space_factors", 8, values, detail)
 
 
 def _factor(row: Mapping[str, Any]) -> str:
     return f"{MORE[row['first']]} {row['factor']}"
 
 
-def _hot(name: str, rows: Sequence[ChartRow]) -> str:
+def _hot(rows: Sequence[ChartRow]) -> str:
     """Sentence on the largest resource of the critical paths of the machine whose factors are changed, or empty."""
-    base = next(row["machine"] for row in rows if row["table"] == f"{name} factors" and row["factor"] == BASE)
-    why_of = {row["machine"]: row["why"] for row in rows if row["table"] == f"{name} grid" and row.get("why")}
+    base = next(row["machine"] for row in rows if row.get("factor") == BASE)
+    why_of = {row["machine"]: row["why"] for row in rows if row.get("why")}
     if base not in why_of:
         return ""
     reasons = table(why_of[base])
     total = (reasons["ns"] / reasons["share"]).groupby(reasons["part"]).last().sum()
     longest = reasons.groupby("what", sort=False)["ns"].sum()
     return f" {first_upper(str(longest.idxmax()))} takes {longest.max() / total:.0%} of the critical paths."
-
-
-def _share(name: str, grid: pd.DataFrame) -> Iterator[Finding]:
-    if name == "decode":
-        fast = min(_records(grid), key=lambda row: float(row[_TIME]))
-        shares = {part: fast[f"{part}_ns"] / fast["latency_ns"] for part in ("attention", "products", "allreduce")}
-        parts = ", ".join(f"{part} {share:.0%}" for part, share in shares.items())
-        machine = ", ".join(f"{axis.partition(' [')[0]} {fast[axis]}" for axis in axes_of(grid))
-        text = f"The fastest of {len(grid)} machines in decode takes {fast[_TIME]:,.1f} us on {fast[AREA]:,.0f} mm2."
-        detail = f"{first_upper(machine)}: {parts}. Its silicon is that of {fast[_DIES]} dies."
-        values = {"machines": len(grid), "time_us": fast[_TIME], "shares": shares}
-        yield Finding(text, "front", 6, values, detail)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import kernbench.studies.gqa_report as report
 from kernbench._dtypes import as_dtype
@@ -32,18 +32,12 @@ from kernbench.studies.attention import (
     HEAD_DIM,
     KV_HEADS,
     LAYERS,
-    PRODUCTS,
-    STREAMED,
     WEIGHTS,
     Setting,
     algorithm_of,
 )
-from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import LABELS, MACHINE, Choices, Parameter, Study, at_most, fits_slice, scaled
 from kernbench.topology.builder import Machine
-
-if TYPE_CHECKING:
-    pass
 
 
 def memory(config: MachineConfig, sips: int, kv_elements: int, dtype: str) -> tuple[Row, str]:
@@ -61,8 +55,7 @@ def memory(config: MachineConfig, sips: int, kv_elements: int, dtype: str) -> tu
 LOGGED = 1 << 31
 TRACED = 1 << 26  # scores of a run whose tiles are logged, as its critical path needs
 _MERGE = "recursive_doubling_allreduce"
-LINEAR = "linear"
-_NOT_SHOWN = ("data", "pes_per_cube", "product", "nbytes", "graph")  # fields of a point that no row of attention has
+_NOT_SHOWN = ("data", "pes_per_cube", "nbytes", "graph")  # fields of a point that no row of attention has
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +65,7 @@ class Case:
     `across`, `causal`, `order`, `ring`, `merge` and `dtype` are as in `Setting`.
     """
 
-    phase: str = "decode"  # or "prefill", or "linear": a layer of Llama-3 70B for a token of each sequence, on a SIP
+    phase: str = "decode"  # or "prefill", or "start of work"
     context: int = 8192  # tokens of each sequence
     batch: int = 1  # sequences
     sips: int = 1
@@ -92,19 +85,8 @@ class Case:
     group: int = GROUP  # query heads of a kv head
     head_dim: int = HEAD_DIM
     data: bool = False  # compute values, and compare the result with numpy
-    product: str = ""  # of "linear": a key of `PRODUCTS`
     nbytes: int = 0  # of "start of work": what each PE of a cube reads in a kernel
     graph: bool = False  # of "start of work": the kernels are one graph
-
-    @property
-    def layer(self) -> dict[str, Any]:
-        if self.product not in PRODUCTS or self.batch < 1:
-            raise ArgumentError(
-                f"linear layer {self.product!r} of {self.batch} sequences: expected a known product "
-                f"({', '.join(PRODUCTS)}) and at least 1 sequence"
-            )
-        k, n = PRODUCTS[self.product]
-        return {"m": self.batch, "n": n, "k": k, "placement": "columns", "dtype": self.dtype}
 
     def setting(self, config: MachineConfig) -> Setting:
         cubes, pes = self.cubes or config.cubes_per_sip, self.pes_per_cube or config.pes_per_cube
@@ -182,8 +164,6 @@ class GqaStudy(Study):
         ),
         "chunks": Parameter([8, 32], "query tokens that see the whole context, by a ring and by a merge"),
         "halvings": Parameter([["decode", 512], ["prefill", 64]], "runs whose limits are found by halving them"),
-        "linear": Parameter([1], "sequences of a decode step whose linear layers are simulated"),
-        "products": Parameter(["o"], "which linear layers: tokens per second with them need all"),
         "kernel_bytes": Parameter([], "what each PE of a cube reads in one of several short kernels", "B"),
         "context": Parameter(512, "context of what does not vary it", "tokens"),
         "batch": Parameter(1, "sequences of what does not vary them"),
@@ -221,7 +201,7 @@ class GqaStudy(Study):
                 if asked.phase == START_OF_WORK:
                     faults += fits_tcm(machine.config, asked.nbytes)
                 else:
-                    _ = asked.layer if asked.phase == LINEAR else algorithm_of(asked.setting(machine.config))
+                    algorithm_of(asked.setting(machine.config))
             except KernbenchError as error:
                 faults.append(str(error))
         return list(dict.fromkeys(faults))
@@ -231,8 +211,6 @@ class GqaStudy(Study):
 
     def work(self, machine: Machine, **point: Any) -> float:
         asked = Case(**point)
-        if asked.phase == LINEAR:
-            return 50 * LayersStudy().work(machine, **asked.layer)
         if asked.phase == START_OF_WORK:
             return float(KERNELS * machine.config.pes_per_cube * (50_000 + asked.nbytes))
         setting = asked.setting(machine.config)
@@ -240,8 +218,6 @@ class GqaStudy(Study):
 
     def simulate(self, machine: Machine, **point: Any) -> Row:
         asked, config = Case(**point), machine.config
-        if asked.phase == LINEAR:
-            return _linear(machine, asked)
         if asked.phase == START_OF_WORK:
             return short_kernels(machine, asked.nbytes, asked.graph)
         setting, copies = asked.setting(config), asked.group // asked.query_heads
@@ -263,9 +239,7 @@ class GqaStudy(Study):
             result = attention.run(machine, setting, data=asked.data, log=log)
             row |= {"makespan_ns": attention.makespan_ns(result)} | (attention.measured(result) if log != "off" else {})
             row |= attention.path(result) if log == "tile" else {}
-        one_token = asked.phase == "decode" and asked.queries is None
-        llama = (asked.kv_heads, asked.group, asked.head_dim) == (KV_HEADS, GROUP, HEAD_DIM)
-        return row | (_rates(config, row) if one_token and llama else {})
+        return row
 
     def program(
         self,
@@ -315,24 +289,10 @@ class GqaStudy(Study):
         return []
 
 
-def _linear(machine: Machine, asked: Case) -> Row:
-    """Row of a linear layer, with the time of its weights at the bandwidth of HBM."""
-    config = machine.config
-    row = LayersStudy().simulate(machine, **asked.layer)
-    weights_ns = row["n"] * row["k"] * as_dtype(asked.dtype).itemsize / config.hbm_gbs_per_sip
-    found: Row = {"phase": asked.phase, "product": asked.product, "batch": asked.batch, "sips": 1}
-    found |= {"shape": row["shape"], "weights_ns": weights_ns, "bound_ns": max(weights_ns, row["bound_ns"])}
-    if row["left_out"]:
-        return found | {"left_out": row["left_out"]}
-    measured = {name: row[name] for name in ("makespan_ns", "hottest_link", "hottest_busy", "left_out")}
-    return found | measured | {"over_hbm": row["makespan_ns"] / weights_ns}
-
-
 def _series(
     *, contexts: Sequence[int], batches: Sequence[Sequence[int]], scaling: Sequence[Sequence[int]],
     merges: Sequence[str], query_heads: Sequence[Sequence[int]], prompts: Sequence[Sequence[Any]],
-    chunks: Sequence[int], linear: Sequence[int], products: Sequence[str], context: int, batch: int, cubes: int,
-    dtype: str,
+    chunks: Sequence[int], context: int, batch: int, cubes: int, dtype: str,
 ) -> list[tuple[str, Case]]:  # fmt: skip
     decode = Case("decode", context, batch, cubes=cubes, dtype=dtype)
     prefill = replace(decode, phase="prefill", represents=KV_HEADS * batch)
@@ -346,8 +306,7 @@ def _series(
     ]
     for n in chunks:
         found += [("chunk", replace(prefill, queries=n)), ("chunk", replace(prefill, phase="decode", queries=n))]
-    layer = Case(LINEAR, dtype=dtype)
-    return found + [("linear", replace(layer, batch=many, product=name)) for many in linear for name in products]
+    return found
 
 
 def _whole(points: Sequence[Case], wanted: Sequence[Sequence[Any]]) -> list[Case]:
@@ -360,19 +319,6 @@ def _whole(points: Sequence[Case], wanted: Sequence[Sequence[Any]]) -> list[Case
             raise ArgumentError(f"halvings: no point of {phase} with {context} tokens; known: the study's other points")
         found.append(fits[0])
     return found
-
-
-def _rates(config: MachineConfig, row: Row) -> Row:
-    """Decode tokens per second and SIP: as HBM would allow without and with weights, and as simulated."""
-    weights_ns = STREAMED * 2 / (config.hbm_gbs_per_sip * row["sips"])
-    bound = LAYERS * row["hbm_ns"]
-    times = {"bound": bound, "bound_with_weights": bound + weights_ns}
-    out: Row = {}
-    if "makespan_ns" in row:
-        times["attention"] = LAYERS * row["makespan_ns"]
-        out["attention_of_bound_ratio"] = round(bound / times["attention"], 3)
-    each = row["batch"] / row["sips"] * 1e9
-    return {f"{name}_tokens_per_s_per_sip": round(each / ns, 1) for name, ns in times.items()} | out
 
 
 def panels(torch: RuntimeContext) -> list[Row]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from kernbench.analysis._roofline import Roofs, macs_per_ns
 from kernbench.studies._start_of_work import KERNELS, START_OF_WORK
-from kernbench.studies.attention import LAYERS, PRODUCTS, TIMES
 from kernbench.studies.study import Finding, Tables, first_upper, groups, over, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
@@ -22,16 +21,11 @@ METHOD = (
     "the softmax are merged by an all-reduce: by recursive doubling from TCM to TCM, by the others through HBM. "
     "Prefill runs one of the equal subgroups of ranks. The bound is the longest of: keys and values over the HBM "
     "bandwidth of the PEs, whole tiles over the rate of the matrix engine, passes over the scores over the rate of "
-    "the vector engine. Linear layers run one by one over the whole SIP, for one token of each sequence, placed by "
-    "columns: each weight is in the slice of the PE that uses it, inputs are by rows over PEs and every PE reads all "
-    "of them. Tokens per second with linear layers are those of 80 times attention and the four products, and the "
-    "head once; norms, rotary embedding and activation are not among them, nor is anything overlapped. Short kernels: "
-    f"each PE of a cube reads its slice, {KERNELS} times; the time is that from the calls to the last completion, "
-    f"over {KERNELS}."
+    "the vector engine. Whole steps of a model are in the report serving. Short kernels: each PE of a cube reads its "
+    f"slice, {KERNELS} times; the time is that from the calls to the last completion, over {KERNELS}."
 )
 
-RUN, TIME_US, _PES, _LINE = "run", "time_us", "all_pes", "line"
-WITH_LINEAR = "with_linear_tokens_per_s_per_sip"
+RUN, TIME_US, _PES, _LINE, _SHARE = "run", "time_us", "all_pes", "line", "of_bound"
 _RING, MERGED = "K/V around a ring", "parts merged"
 COLUMNS = {
     RUN: Column("run"),
@@ -57,17 +51,7 @@ COLUMNS = {
     "hidden_ns": Column("message hidden behind work"),
     "exposed_ns": Column("message exposed"),
     "idle_ns": Column("neither"),
-    "bound_tokens_per_s_per_sip": Column("attention, bound", "tokens/s/SIP"),
-    "bound_with_weights_tokens_per_s_per_sip": Column("with weights, bound", "tokens/s/SIP"),
-    "attention_tokens_per_s_per_sip": Column("attention, simulated", "tokens/s/SIP"),
-    WITH_LINEAR: Column("with linear layers, simulated", "tokens/s/SIP"),
-    "attention_of_bound_ratio": Column("attention, share of its bound"),
-    "product": Column("linear layer"),
-    "shape": Column("m x k x n"),
-    "weights_ns": Column("weights over the bandwidth of HBM", "ns"),
-    "over_hbm": Column("time over that of its weights from HBM"),
-    "hottest_link": Column("busiest link"),
-    "hottest_busy": Column("its busy share"),
+    _SHARE: Column("share of the bound"),
     "nbytes": Column("read by each PE in a kernel", "B"),
     "host": Column("cost of a launch"),
     "launches_ns": Column("a kernel, launched", "ns"),
@@ -182,10 +166,6 @@ def _ascending(rows: Sequence[ChartRow]) -> list[ChartRow]:
     return sorted(rows, key=lambda row: float(row["makespan_ns"]))
 
 
-def _sequences(row: ChartRow) -> str:
-    return f"{row['batch']} sequence{'s' * (row['batch'] > 1)}"
-
-
 def _heads(row: ChartRow) -> str:
     copies, sips = row["group"] // row["query_heads"], row["sips"]
     stored = "K/V stored once" if copies == 1 else f"{copies} copies of K/V"
@@ -244,12 +224,6 @@ CHARTS = (
         "matrix engine and vector engine bounds.",
     ),
     Chart(
-        "gqa_linear", kinds.bars("over_hbm", "product", panel=RUN, label=".1f", rule=1.0),
-        "Linear layers of one decode step, over the time of their weights from HBM", where=_of("linear"),
-        caption="1: HBM bandwidth alone determines the time. Placed by columns over all PEs of a SIP.",
-        derive=lambda rows: [{**row, RUN: _sequences(row)} for row in sorted(rows, key=lambda row: int(row["batch"]))],
-    ),
-    Chart(
         "gqa_ring_against_merge", kinds.lines("queries", TIME_US, _LINE),
         lambda rows: f"A chunk of a prompt that sees {_at(rows)}: let K and V travel, or merge parts",
         where=_of("chunk"), derive=lambda rows: [_timed(row, _way(row)) for row in rows],
@@ -287,36 +261,15 @@ def _run(row: ChartRow) -> tuple[str, int]:
     return row["phase"], row["context"]
 
 
-def steps(rows: Sequence[ChartRow]) -> list[ChartRow]:
-    """Decode rows of one SIP whose linear layers were all simulated, with the time of a whole step."""
-    took = {(row["batch"], row["product"]): float(row["makespan_ns"]) for row in _simulated(rows, "linear")}
-    found: list[ChartRow] = []
-    for row in _simulated(rows, "decode context", "decode batch"):
-        linear = [TIMES[name] * took[row["batch"], name] for name in PRODUCTS if (row["batch"], name) in took]
-        if row["sips"] == 1 and len(linear) == len(PRODUCTS):
-            step_ns = LAYERS * row["makespan_ns"] + sum(linear)
-            rate = round(row["batch"] * 1e9 / step_ns, 1)
-            found.append({**row, "linear_share": sum(linear) / step_ns, WITH_LINEAR: rate})
-    return found
-
-
 def tables(rows: Sequence[ChartRow]) -> Tables:
-    rates = [name for name in COLUMNS if name.endswith("_per_sip")] + ["attention_of_bound_ratio"]
-    whole = {(row["context"], row["batch"]): row for row in steps(rows)}
-    decode = [
-        whole.get((row["context"], row["batch"]), row)
-        for row in rows
-        if row["series"] in ("decode context", "decode batch")
-    ]
-    layer = ["batch", "product", "shape", "makespan_ns", "weights_ns", "over_hbm", "hottest_link", "hottest_busy"]
-    linear = [row for row in rows if row["series"] == "linear"]
-    tokens = table(decode, ["context", "batch", *rates]).drop_duplicates(["context", "batch"])
+    decode = _simulated(rows, "decode context", "decode batch")
+    shares = [{**row, _SHARE: row["bound_ns"] / row["makespan_ns"]} for row in decode]
+    one = table(shares, ["context", "batch", "makespan_ns", "bound_ns", _SHARE]).drop_duplicates(["context", "batch"])
     counted = ["gemm_count", "ipcq_send_count", "ipcq_recv_count", "dma_read_count", "dma_write_count"]
     panels = table((row for row in rows if row["series"] == "panel"), ["panel", "ranks", *counted])
-    missing = [{**row, RUN: _name(row)} for row in rows if row["left_out"] and row not in linear]
+    missing = [{**row, RUN: _name(row)} for row in rows if row["left_out"]]
     return {
-        "Tokens per second of decode": tokens.sort_values(["batch", "context"]),
-        "Linear layers of one decode step": table(linear, layer),
+        "Attention of one token of each sequence": one.sort_values(["batch", "context"]),
         "Commands of all programs, values compared with numpy": panels.rename(
             columns=lambda name: name.removesuffix("_count").replace("_", " ")
         ),
@@ -338,7 +291,7 @@ def starts(rows: Sequence[ChartRow]) -> list[ChartRow]:
 
 
 def findings(rows: Sequence[ChartRow]) -> list[Finding]:
-    of_rows = (_linear, _limits, _context, _starts, _orders, _chunks, _merges, _copies, _more)
+    of_rows = (_limits, _context, _starts, _orders, _chunks, _merges, _copies, _more)
     return [finding for find in of_rows for finding in find(rows)]
 
 
@@ -405,35 +358,6 @@ def _starts(rows: Sequence[ChartRow]) -> Iterator[Finding]:
         },
         f"Each PE reads {short['nbytes']:,} B; with preset gpu_launch the host prepares launches one after another. In "
         f"a graph of {KERNELS} kernels, each takes {short['graph_ns'] / 1000:,.2f} us; {saved}.",
-    )
-
-
-def _linear(rows: Sequence[ChartRow]) -> Iterator[Finding]:
-    """Compare the fewest and the most sequences whose whole step was simulated, at their shortest context."""
-    whole = steps(rows)
-    if not whole:
-        return
-    few = min(whole, key=lambda row: (row["batch"], row["context"]))
-    many = max((row for row in whole if row["context"] == few["context"]), key=lambda row: row["batch"])
-    ends = list({few["batch"]: few, many["batch"]: many}.values())
-    said = " and ".join(f"{row['linear_share']:.0%} of a decode step with {_sequences(row)}" for row in ends)
-    rates = " and ".join(f"{row[WITH_LINEAR]:,.0f} tokens/s with {_sequences(row)}" for row in ends)
-    layers = [row for row in _simulated(rows, "linear") if row["batch"] == few["batch"]]
-    slow = max(layers, key=lambda row: float(row["over_hbm"]))
-    yield Finding(
-        f"Linear layers take {said}.",
-        "gqa_linear",
-        8.5,
-        {
-            "context": few["context"],
-            "tokens_per_s": {row["batch"]: row[WITH_LINEAR] for row in (few, many)},
-            "product": slow["product"],
-            "over_hbm": slow["over_hbm"],
-            "hottest_busy": slow["hottest_busy"],
-        },
-        f"A SIP decodes {rates} at {few['context']:,} tokens. For {_sequences(few)}, {slow['product']} takes "
-        f"{slow['over_hbm']:.1f}x its weights over the bandwidth of HBM: {slow['hottest_link']} is busy "
-        f"{slow['hottest_busy']:.0%}.",
     )
 
 

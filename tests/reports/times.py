@@ -19,12 +19,12 @@ _COLLECTIVE = (
 )  # fmt: skip
 _ATTENTION = (
     "series", "phase", "context", "batch", "sips", "cubes", "query_heads", "span", "represents", "queries", "across",
-    "causal", "order", "ring", "merge", "ranks", "subgroups", "items", "part", "panel", "product",
+    "causal", "order", "ring", "merge", "ranks", "subgroups", "items", "part", "panel",
 )  # fmt: skip
 _FACTOR = (
     "factor", "direction", "cube.hbm.channel_bw_gbs", "cube.ucie.bw_gbs", "cube.ucie.port_ns", "cube.noc.link_bw_gbs",
 )  # fmt: skip
-_GRID = ("cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]", "SIP topology")
+_GRID = ("cube mesh", "UCIe [GB/s]", "HBM of a PE [GB/s]")
 
 # Each file of a report: the columns that name a row. Rows of one name share a digest, in their order.
 KEYS: dict[str, tuple[str, ...]] = {

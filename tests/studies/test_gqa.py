@@ -13,9 +13,8 @@ from kernbench.errors import ConfigError, KernbenchError
 from kernbench.runtime_api.context import session
 from kernbench.studies import attention, gqa, gqa_report
 from kernbench.studies._start_of_work import HOSTS, KERNELS
-from kernbench.studies.attention import WEIGHTS, run, work
+from kernbench.studies.attention import run, work
 from kernbench.studies.gqa import Case, GqaStudy, memory
-from kernbench.studies.layers import LayersStudy
 from kernbench.studies.study import Report, explorations, scaled
 from kernbench.topology.builder import resolve_topology
 
@@ -25,7 +24,7 @@ SMALL = {
     "contexts": [64, 128], "batches": [[64, 4], [131072, 64]], "scaling": [[1, 1, 0], [2, 2, 1], [2, 2, 0]],
     "merges": ["ring_allreduce_tcm", "tree_allreduce"], "query_heads": [[1, 4], [1, 8]],
     "prompts": [[32, "contiguous", True], [32, "zigzag", True], [32, "zigzag", False]], "chunks": [4, 8],
-    "halvings": [["decode", 128], ["prefill", 32]], "context": 64, "cubes": 2, "linear": [],
+    "halvings": [["decode", 128], ["prefill", 32]], "context": 64, "cubes": 2,
 }  # fmt: skip
 PATHS = [f"path_{name}_ns" for name in (*attention.PATH_COLUMNS, "control")]
 
@@ -134,7 +133,7 @@ def test_a_halved_part_is_half_as_fast_in_all_that_belongs_to_it_and_nothing_els
 
 @pytest.mark.slow
 def test_the_report_is_written_from_the_rows_and_read_again(rows, tmp_path):
-    study, rows = GqaStudy(), [*rows, *linear_rows()[1:]]
+    study = GqaStudy()
     report = Report(study, rows, MACHINE, study.complete(SMALL))
     written = {path.name for path in report.write(tmp_path)}
     assert {f"{chart.name}.svg" for chart in study.charts} <= written
@@ -156,73 +155,17 @@ def test_findings_rest_on_points_that_were_run(rows):
     assert not study.findings([])
 
 
-def test_the_table_of_tokens_has_one_row_for_each_context_and_batch(rows):
-    table = GqaStudy().tables(rows)["Tokens per second of decode"]
-    assert list(zip(table["context"], table["batch"], strict=True)) == [(64, 1), (128, 1), (64, 4), (131072, 64)]
-    assert (table["attention_of_bound_ratio"].dropna() < 1).all()
-    assert table["attention_tokens_per_s_per_sip"].isna().sum() == 1
-
-
-def test_tokens_per_second_by_hand():
-    """Two SIPs of 8.192 TB/s each, 32 tokens at once, 10 us a layer, of which HBM takes 4."""
-    machine = resolve_topology("preset:default", {"system.sips.count": 2})
-    rates = gqa._rates(machine.config, {"batch": 32, "sips": 2, "hbm_ns": 4000.0, "makespan_ns": 10000.0})
-    weights_s = 2 * (WEIGHTS - 128256 * 8192) / (2 * 128 * 256e9)  # no step reads the whole embedding
-    assert rates == {
-        "bound_tokens_per_s_per_sip": pytest.approx(16 / 320e-6, rel=1e-4),
-        "bound_with_weights_tokens_per_s_per_sip": pytest.approx(16 / (320e-6 + weights_s), rel=1e-4),
-        "attention_tokens_per_s_per_sip": pytest.approx(16 / 800e-6, rel=1e-4),
-        "attention_of_bound_ratio": 0.4,
-    }
+def test_the_table_of_one_token_has_one_row_for_each_context_and_batch_that_was_run(rows):
+    table = GqaStudy().tables(rows)["Attention of one token of each sequence"]
+    assert list(zip(table["context"], table["batch"], strict=True)) == [(64, 1), (128, 1), (64, 4)]
+    [row] = [row for row in rows if row["series"] == "decode context" and row["context"] == 128]
+    assert table["of_bound"].iloc[1] == pytest.approx(row["bound_ns"] / row["makespan_ns"])
 
 
 def test_weights_of_the_model_are_those_that_are_published():
     held, _ = memory(MACHINE.config, 1, 8 * 128 * 8192, "f16")
     assert held["weights_bytes"] / 2 == pytest.approx(70.6e9, rel=0.01)
     assert held["kv_model_bytes"] == 2.5 * 2**30
-
-
-@pytest.mark.slow
-def test_a_linear_layer_is_the_one_of_the_study_of_layers():
-    row = GqaStudy().simulate(MACHINE, phase="linear", product="o", batch=2)
-    layer = LayersStudy().simulate(MACHINE, m=2, n=8192, k=8192, placement="columns")
-    assert (row["makespan_ns"], row["hottest_link"]) == (layer["makespan_ns"], layer["hottest_link"])
-    assert row["weights_ns"] == 2 * 8192 * 8192 / (32 * 256)
-    assert row["over_hbm"] == row["makespan_ns"] / row["weights_ns"] > 1
-
-
-def linear_rows(**more):
-    """A decode step of 4 sequences that takes 10 us a layer, linear layers of 20, 20, 30, 40 and the head of 1,000."""
-    took = dict(zip(attention.PRODUCTS, (20_000.0, 20_000.0, 30_000.0, 40_000.0, 1_000_000.0), strict=True))
-    common = {"batch": 4, "sips": 1, "left_out": ""}
-    layers = [
-        {"series": "linear", "product": name, "makespan_ns": ns, "over_hbm": 2.0, "hottest_link": "a->b",
-         "hottest_busy": 0.5, "shape": "", "weights_ns": ns / 2, **common}
-        for name, ns in took.items()
-    ]  # fmt: skip
-    return [{"series": "decode batch", "context": 64, "makespan_ns": 10_000.0, **common, **more}, *layers]
-
-
-def test_a_whole_step_is_80_layers_and_the_head():
-    [step] = gqa_report.steps(linear_rows())
-    assert step["with_linear_tokens_per_s_per_sip"] == round(4 / (80 * 120e-6 + 1e-3), 1)
-    assert step["linear_share"] == pytest.approx((80 * 110 + 1000) / (80 * 120 + 1000))
-    table = GqaStudy().tables(linear_rows())
-    assert list(table["Tokens per second of decode"]["with_linear_tokens_per_s_per_sip"]) == [377.4]
-    assert list(table["Linear layers of one decode step"]["product"]) == list(attention.PRODUCTS)
-
-
-@pytest.mark.parametrize("rows", [linear_rows()[:-1], linear_rows(batch=2), linear_rows(sips=2)])
-def test_no_tokens_per_second_without_all_linear_layers(rows):
-    assert gqa_report.steps(rows) == []
-    assert not GqaStudy().findings(rows)
-
-
-def test_the_finding_about_linear_layers():
-    [said] = GqaStudy().findings(linear_rows())
-    assert said.text == "Linear layers take 92% of a decode step with 4 sequences."
-    assert said.detail.startswith("A SIP decodes 377 tokens/s with 4 sequences at 64 tokens.")
-    assert "qkv takes 2.0x its weights over the bandwidth of HBM: a->b is busy 50%" in said.detail
 
 
 def test_bounds_of_a_decode_step_by_hand():
@@ -250,8 +193,6 @@ def test_bounds_know_groups_and_masks():
         ({"contexts": [63, 128]}, "expected whole numbers"),
         ({"scaling": [[3, 2, 0]], "context": 48}, "expected whole numbers for each"),
         ({"merges": ["ring_allreduce_tmc"]}, "did you mean ring_allreduce_tcm"),
-        ({"linear": [0]}, "at least 1 sequence"),
-        ({"linear": [1], "products": ["qkt"]}, "'qkt' of 1 sequences: expected a known product"),
         ({"halvings": [["decode", 7]]}, "no point of decode with 7 tokens"),
     ],
 )
@@ -267,7 +208,7 @@ def test_a_sweep_varies_batch_and_machine():
         progress=False,
     )  # fmt: skip
     assert len(swept.ok) == 4
-    assert swept.ok["attention_tokens_per_s_per_sip"].is_unique
+    assert swept.ok["makespan_ns"].is_unique
     with pytest.raises(ConfigError, match="did you mean context"):
         kb.sweep(MACHINE, "gqa", {"contxt": [64]}, progress=False)
 
