@@ -24,7 +24,7 @@ from kernbench.config import AUTO, COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.notebook._collectives import collective, planned
 from kernbench.notebook._programs import SHAPE, is_kernel, is_module, program_of, step_part, tensors_of
-from kernbench.serving._models import check_tp, fields_of
+from kernbench.serving._models import check_parallel, fields_of
 from kernbench.studies.choice import system_of
 from kernbench.studies.study import Choices, Study, explorations
 from kernbench.triton._translate import is_jit
@@ -86,7 +86,7 @@ def _check(study: Study, machine: Machine, **values: ParameterValue) -> None:
 
 def _check_step(machine: Machine, *, model: str, tp: int, **_: ParameterValue) -> None:
     try:
-        check_tp(fields_of(model), tp, machine)
+        check_parallel(fields_of(model), tp, 1, machine)
     except ArgumentError as error:
         raise ConfigError(str(error)) from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernbench._registry import hint
 from kernbench.config import MachineConfig
@@ -23,17 +23,37 @@ def _llama3(layers: int, sizes: LlamaConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# Fields of their config.json (Meta, April 2024).
+# Fields of their config.json (Meta, April 2024; Mistral AI, December 2023).
 MODELS = {
     "llama3-8b": _llama3(32, LlamaConfig(hidden=4096, ffn=14336, heads=32)),
     "llama3-70b": _llama3(80, LlamaConfig()),
+    "mixtral-8x7b": _llama3(32, LlamaConfig(hidden=4096, ffn=14336, heads=32)) | {
+        "model_type": "mixtral", "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
+    },
+}  # fmt: skip
+_COUNTS = ("hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "vocab_size")
+
+
+class FeedForward(NamedTuple):
+    """Names of fields: the width of a feed-forward layer or expert, the experts, those of a token, the shared width."""
+
+    width: str = "intermediate_size"
+    experts: str = ""
+    of_token: str = ""
+    shared: str = ""
+
+
+# Families of decoders, as transformers names them.
+FAMILIES = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma"), FeedForward()),
+    "mixtral": FeedForward("intermediate_size", "num_local_experts", "num_experts_per_tok"),
+    "qwen2_moe": FeedForward(
+        "moe_intermediate_size", "num_experts", "num_experts_per_tok", "shared_expert_intermediate_size"
+    ),
+    "qwen3_moe": FeedForward("moe_intermediate_size", "num_experts", "num_experts_per_tok"),
 }
-FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma": "Gemma"}
-_COUNTS = (
-    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "vocab_size",
-)  # fmt: skip
-# Fields of experts, and of latent attention.
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank")
+# Fields that make layers differ from each other, or from those of the families, with their neutral values.
+_NEUTRAL = {"kv_lora_rank": (None,), "decoder_sparse_step": (None, 1), "mlp_only_layers": (None, [])}
 _BYTES = 2  # of an element: f16
 
 
@@ -49,19 +69,20 @@ def fields_of(model: str | Path | Mapping[str, Any]) -> dict[str, Any]:
         where = str(path)
         model = read_json(path, "config.json of Hugging Face", "pass another file")
     if not isinstance(model, Mapping):
-        raise ConfigError(f"{where}: must hold the fields {', '.join(_COUNTS)}")
-    other = [name for name in _EXPERTS if model.get(name)]
-    if other:
-        raise ArgumentError(
-            f"{where}: {other[0]} = {model[other[0]]}: models with experts or latent attention (Mixtral, DeepSeek) are "
-            f"not supported yet; pass a dense one: {', '.join(FAMILIES.values())}"
-        )
+        raise ConfigError(f"{where}: must hold the fields of a config.json: {', '.join(_COUNTS)}")
     family = model.get("model_type", "llama")
     if family not in FAMILIES:
         raise ArgumentError(f"{where}: model_type = {quote(family)} is not supported; {hint(str(family), FAMILIES)}")
+    for name, neutral in _NEUTRAL.items():
+        if model.get(name) not in neutral:
+            raise ArgumentError(
+                f"{where}: {name} = {quote(model[name])}: layers of this form are not supported; "
+                f"leave it out, or pass a model of {', '.join(FAMILIES)}"
+            )
     # As transformers reads it: without grouped heads, each query head has its own keys and values.
     model = {"num_key_value_heads": model.get("num_attention_heads"), **model}
-    wrong = [name for name in _COUNTS if type(model.get(name)) is not int or model[name] < 1]
+    counts = (*_COUNTS, *filter(None, FAMILIES[family]))
+    wrong = [name for name in counts if type(model.get(name)) is not int or model[name] < 1]
     if wrong:
         name = wrong[0]
         value = quote(model[name]) if model.get(name) is not None else "missing"
@@ -69,14 +90,25 @@ def fields_of(model: str | Path | Mapping[str, Any]) -> dict[str, Any]:
             [f"{where}: {name} = {value} must be an integer of at least 1; complete it"],
             [{"file": where, "key": name, "value": model.get(name), "remedy": "state an integer of at least 1"}],
         )
-    fields = {"model_type": family} | {name: int(model[name]) for name in _COUNTS}
+    fields = {"model_type": family} | {name: int(model[name]) for name in counts}
     return fields | {"head_dim": int(model.get("head_dim") or fields["hidden_size"] // fields["num_attention_heads"])}
 
 
-def check_tp(fields: Mapping[str, Any], tp: int, machine: Machine) -> None:
+def experts_of(fields: Mapping[str, Any]) -> int:
+    """Return the number of experts of a layer; 0 for a dense one."""
+    return int(fields.get(FAMILIES[fields["model_type"]].experts, 0))
+
+
+def check_parallel(fields: Mapping[str, Any], tp: int, ep: int, machine: Machine) -> None:
     check_count("tp", tp)
-    for name in ("num_key_value_heads", "intermediate_size"):
-        if fields[name] % tp:
+    check_count("ep", ep)
+    of = FAMILIES[fields["model_type"]]
+    if ep > 1 and not of.experts:
+        raise ArgumentError(f"ep = {ep}: the model has no experts; leave it out")
+    if ep not in (1, tp):
+        raise ArgumentError(f"ep = {ep} must be 1 or tp = {tp}")
+    for name in ("num_key_value_heads", of.experts if ep > 1 else of.width, of.shared):
+        if name and fields[name] % tp:
             raise ArgumentError(f"tp = {tp} must divide {name} = {fields[name]}")
     if tp > machine.config.n_sips:
         raise ArgumentError(
@@ -94,7 +126,10 @@ def weight_bytes(fields: Mapping[str, Any], tp: int) -> int:
     """Bytes of weights on one SIP: layers, head, and a separate embedding."""
     hidden, d = fields["hidden_size"], fields["head_dim"]
     heads = 2 * fields["num_attention_heads"] + 2 * fields["num_key_value_heads"]
-    layer = hidden * (heads * d + 3 * fields["intermediate_size"])
+    of = FAMILIES[fields["model_type"]]
+    experts = experts_of(fields)
+    width = max(1, experts) * fields[of.width] + fields.get(of.shared, 0)
+    layer = hidden * (heads * d + 3 * width + experts * tp)  # each SIP has the router
     return int(_BYTES * (fields["num_hidden_layers"] * layer + 2 * fields["vocab_size"] * hidden) // tp)
 
 

@@ -22,8 +22,9 @@ _SPREAD = 0.8  # of the lognormal contexts of a batch (chosen: equal ones would 
 
 
 def part_row(
-    machine: Machine, *, part: str, requests: int, tokens: int, context: int, tp: int, model: Mapping[str, Any]
-) -> Row:
+    machine: Machine, *, part: str, requests: int, tokens: int, context: int, tp: int, model: Mapping[str, Any],
+    ep: int = 1, skew: float = 0.0,
+) -> Row:  # fmt: skip
     """Return the time of a part of a step [ns], a layer without its attention, its limit, and its counters: a study.
 
     Bytes and counters are those of one SIP. Of several requests with one token, `context` is the mean.
@@ -33,13 +34,14 @@ def part_row(
         return attention_row(machine, tokens=tokens, contexts=contexts, **heads_of(model, tp))
     from kernbench.torch._serving import simulate
 
-    result = simulate(machine, part, model, tp, requests)
+    result, calls = simulate(machine, part, model, tp, requests, ep, skew)
     counted = [x for x in result.launches if part != "layer" or not x.operators[0].startswith("attention")]
     launches = sum(x.ns for x in result.launches)
-    return _counters(machine, result.records) | {
+    counts = {name: round(x / calls) for name, x in _counters(machine, result.records).items()}
+    return counts | {
         "ns": sum(x.ns for x in counted),
         "host_ns": max(0.0, round(result.latency_ns - launches, 3)),
-        "nbytes": sum(x.nbytes for x in counted),
+        "nbytes": sum(x.nbytes for x in counted) // ep,
         **limits(result.why()),
     }
 

@@ -22,7 +22,7 @@ from kernbench.errors import ArgumentError, MissingModuleError, PointError, quot
 from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, code_version, key_of, only_ours
 from kernbench.serving._attention import attention_row
-from kernbench.serving._models import check_tp, fields_of, kv_blocks, kv_bytes
+from kernbench.serving._models import check_parallel, experts_of, fields_of, kv_blocks, kv_bytes
 from kernbench.serving._parts import CONTEXTS, SIZES, heads_of, part_row, points_of
 from kernbench.serving._requests import check_count
 from kernbench.serving._transfer import transfer_line
@@ -242,16 +242,21 @@ class StepTable:
 class SimulatedSteps(StepTable):
     """Step times of a model on a machine: `kb.serving.steps` returns them."""
 
-    def __init__(self, table: pd.DataFrame, model: Mapping[str, Any], tp: int, machine: Machine) -> None:
+    def __init__(
+        self, table: pd.DataFrame, model: Mapping[str, Any], tp: int, machine: Machine, ep: int = 1, skew: float = 0.0
+    ) -> None:
         super().__init__(table, model, tp)
-        self._machine = machine
+        self._machine, self._ep, self._skew = machine, ep, skew
 
     def with_(self, overrides: Overrides) -> SimulatedSteps:
         """Simulate the same parts on the machine with some fields changed, as `kb.load` takes them."""
         rows = self.table[["part", "requests", "tokens", "context"]]
         sizes = rows.loc[rows["part"] == "layer", "requests"].tolist()
         contexts = rows.loc[(rows["part"] == "attention") & (rows["tokens"] == 1), "context"].unique().tolist()
-        return steps(self._model, self._machine.with_(overrides), tp=self.tp, sizes=sizes, contexts=contexts)
+        return steps(
+            self._model, self._machine.with_(overrides), tp=self.tp, ep=self._ep, skew=self._skew, sizes=sizes,
+            contexts=contexts,
+        )  # fmt: skip
 
     def what_if(self, overrides: Overrides) -> StepTable:
         """Return the table predicted for some fields changed, from the critical paths of its parts.
@@ -351,6 +356,8 @@ def steps(
     machine: Machine | str | Path | Mapping[str, Any] | None = None,
     *,
     tp: int = 1,
+    ep: int = 1,
+    skew: float = 0.0,
     sizes: Sequence[int] = SIZES,
     contexts: Sequence[int] = CONTEXTS,
     folder: str | Path | None = None,
@@ -362,12 +369,17 @@ def steps(
     Parameters
     ----------
     model : str, Path or mapping
-        "llama3-8b", "llama3-70b", a Hugging Face config.json, or its content. A dense decoder: Llama, Mistral, Qwen2,
-        Qwen3 or Gemma, as its `model_type` says.
+        "llama3-8b", "llama3-70b", a Hugging Face config.json, or its content. Its `model_type` is llama, mistral,
+        qwen2, qwen3, gemma, or of a mixture of experts mixtral, qwen2_moe or qwen3_moe.
     machine : Machine, str, Path or mapping, optional
         As for `kb.load`.
     tp : int
         SIPs over which each layer is distributed; the machine has at least as many.
+    ep : int
+        With experts: 1, and each SIP has a part of each expert, or `tp`, and each has some of the experts; rows are
+        sent to them and back.
+    skew : float
+        With experts: how unequal their shares of the tokens are, as in `kb.torch.Routing`.
     sizes : sequence of int
         Captured sizes: a step with fewer tokens or requests is padded to the next, one with more than the largest runs
         a layer several times.
@@ -415,17 +427,18 @@ def steps(
     if not all(map(find_spec, ("torch", "transformers"))):
         raise MissingModuleError("kb.serving.steps needs PyTorch: pip install 'kernbench[torch,frontends]'")
     sizes, contexts = _ascending("sizes", sizes), _ascending("contexts", contexts)
-    check_tp(fields, tp, loaded)
+    check_parallel(fields, tp, ep, loaded)
+    experts = {"ep": ep, "skew": skew} if experts_of(fields) else {}
     one_layer = {name: value for name, value in fields.items() if name != "num_hidden_layers"}
     found = sweep(
-        loaded, part_row, points=points_of(sizes, contexts), parameters={"tp": tp, "model": one_layer}, folder=folder,
-        workers=workers, progress=progress,
+        loaded, part_row, points=points_of(sizes, contexts), parameters={"tp": tp, "model": one_layer, **experts},
+        folder=folder, workers=workers, progress=progress,
     )  # fmt: skip
     failed = found.table[found.table["status"] != "ok"]
     if len(failed):
         row = failed.iloc[0]
         raise PointError(f"{row['part']} of {row['requests']} requests, context {row['context']}: {row['error']}")
-    return SimulatedSteps(found.table[list(COLUMNS)], fields, tp, loaded)
+    return SimulatedSteps(found.table[list(COLUMNS)], fields, tp, loaded, ep, skew)
 
 
 def _ascending(name: str, values: Sequence[int]) -> list[int]:

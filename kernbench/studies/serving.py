@@ -11,7 +11,7 @@ from kernbench.analysis._roofline import macs_per_ns
 from kernbench.config import presets
 from kernbench.errors import ArgumentError
 from kernbench.points._keys import Row
-from kernbench.serving._models import MODELS, check_tp, fields_of, kv_blocks
+from kernbench.serving._models import MODELS, check_parallel, fields_of, kv_blocks
 from kernbench.serving._parts import part_row, points_of
 from kernbench.studies.study import LABELS, MACHINE, Parameter, Study, scaled
 from kernbench.sweeps._energy_area import energy_columns
@@ -57,7 +57,7 @@ class ServingStudy(Study):
         for model, tp in models.items():
             for name, where in _machines(machine, tp, presets).items():
                 try:
-                    check_tp(fields_of(model), tp, where)
+                    check_parallel(fields_of(model), tp, 1, where)
                     _blocks(where, model, tp)
                 except ArgumentError as error:
                     found.append(f"models: {model} on {name}: {error}")

@@ -15,7 +15,7 @@ from kernbench.ops.matmul import PlacementLike
 from kernbench.torch import _inductor as inductor
 from kernbench.torch._device import ModelDevice
 from kernbench.torch._experts import Routing
-from kernbench.torch._parallel import EXPERTS, Ranks
+from kernbench.torch._parallel import EXPERT_PARTS, EXPERTS, Ranks
 from kernbench.torch._result import ModelResult
 
 if TYPE_CHECKING:
@@ -46,10 +46,11 @@ class CompiledModel:
 
     def __init__(self, model: Any, device: ModelDevice, plan: Mapping[str, Any]) -> None:
         self.model, self._device = model, device
-        self._ranks = Ranks(model, device.tp, plan) if device.tp > 1 or EXPERTS in plan.values() else None
+        of_experts = {EXPERTS, EXPERT_PARTS}.intersection(map(str, plan.values()))
+        self._ranks = Ranks(model, device.tp, plan) if device.tp > 1 or of_experts else None
         own = model
         if self._ranks is not None:
-            device.ranks(self._ranks.models, EXPERTS in plan.values())
+            device.ranks(self._ranks.models, of_experts)
             self._ranks.collect(device.gradients)
             own = self._ranks.models[0]
         # Dynamo counts compilations per code object, shared by all models of a class: by default, the ninth fails.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -29,6 +29,7 @@ from kernbench.torch._experts import Assignment, Routing, queue_exchange
 from kernbench.torch._inductor import InductorProgram, Kernel
 from kernbench.torch._memory import TensorMemory, TensorPlace, is_host_tensor, typed
 from kernbench.torch._operators import ModelStep, Recorder
+from kernbench.torch._parallel import EXPERTS
 from kernbench.torch._types import check_types
 
 _QUIET = frozenset((
@@ -77,7 +78,7 @@ class ModelDevice:
         placement: Mapping[str, PlacementLike] | None = None, tp: int = 1, fuse: bool = False,
         routing: Routing | None = None,
     ) -> None:  # fmt: skip
-        self.routing, self.has_experts = routing or Routing(), False
+        self.routing, self.of_experts = routing or Routing(), frozenset[str]()
         self.tp, self._own = tp, None if isinstance(machine, RuntimeContext) else session(machine, data=data)
         self.use(machine if self._own is None else self._own.__enter__())
         self.graph, self.placement, self.fuse = graph, dict(placement or {}), fuse
@@ -94,8 +95,10 @@ class ModelDevice:
         if not 1 <= self.tp <= sips:
             raise ArgumentError(f"tp = {self.tp}: the machine has {sips} SIPs; use at most that, or enlarge it")
         self.session = torch
-        # Without values, ranks without experts do the same at the same time: simulate one, and collectives over all.
-        self.memories = [TensorMemory(torch, sip, sip) for sip in range(self.tp if data or self.has_experts else 1)]
+        # Without values, ranks that have no experts of their own do the same at the same time: simulate one, and
+        # collectives over all.
+        count = self.tp if data or EXPERTS in self.of_experts else 1
+        self.memories = [TensorMemory(torch, sip, sip) for sip in range(count)]
         self.calls: list[GraphCall] = []
         self._records: tuple[tuple[int, int], Records] | None = None
 
@@ -107,10 +110,10 @@ class ModelDevice:
                 self._records = state, self.session.result.records
         return self._records[1]
 
-    def ranks(self, models: Sequence[torch.nn.Module], has_experts: bool) -> None:
-        """Record which parameters and buffers of the ranks correspond."""
-        if has_experts:
-            self.has_experts = True
+    def ranks(self, models: Sequence[torch.nn.Module], of_experts: Collection[str]) -> None:
+        """Record which parameters and buffers of the ranks correspond, and the styles of layers of experts."""
+        if of_experts:
+            self.of_experts = frozenset(of_experts)
             self.use(self.session)
         for parts in zip(*([*model.parameters(), *model.buffers()] for model in models), strict=True):
             self.belong(parts)
@@ -181,7 +184,7 @@ class ModelDevice:
         gm = rewrites.with_native_attention(gm)
         return inductor.compiled(
             gm, inputs, self._launch, self._allocate, inner,
-            rewrites.DECOMPOSITIONS | (rewrites.OF_EXPERTS if self.has_experts else {}), rewrites.OF_TRAINING,
+            rewrites.DECOMPOSITIONS | (rewrites.OF_EXPERTS if self.of_experts else {}), rewrites.OF_TRAINING,
             rewrite,
         )  # fmt: skip
 

@@ -58,6 +58,9 @@ class Routing:
     capacity : float, optional
         Rows that an expert takes at most, relative to the mean; the later tokens of a full expert are dropped: the
         expert adds nothing to them. By default there is no limit, and nothing is dropped.
+    on_device : bool
+        Whether the device itself uses the routing, as kernels in a captured graph do: the host reads nothing. Without
+        values only.
 
     Examples
     --------
@@ -68,6 +71,7 @@ class Routing:
     skew: float = 0.0
     seed: int = 0
     capacity: float | None = None
+    on_device: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.skew < float("inf"):
@@ -201,11 +205,11 @@ class Layer:
     """The launches of a layer of experts on one rank, when its assignment is known: `assigned` returns it then."""
 
     def __init__(
-        self, session: RuntimeContext, memory: TensorMemory, assigned: Callable[[], Assignment],
+        self, session: RuntimeContext, memory: TensorMemory, rank: int, assigned: Callable[[], Assignment],
         tensors: Mapping[str, TensorPlace], dtype: torch.dtype,
     ) -> None:  # fmt: skip
         self._session, self._memory, self._assigned, self._given = session, memory, assigned, tensors
-        self.rank, self._dtype = memory.rank, dtype
+        self.rank, self._dtype = rank, dtype
         self._held: dict[str, torch.Tensor] = {}
 
     def _rows(self, name: str, n: int, width: int) -> TensorPlace:

@@ -294,18 +294,23 @@ class Recorder(TorchDispatchMode):
         self._launch(targets, kernel, args, [x, y, w, z], 2 * rows * k * n, None, "grouped_mm")
 
     def _experts(
-        self, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
-    ) -> torch.Tensor:
+        self, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor,
+        ranks: int,
+    ) -> torch.Tensor:  # fmt: skip
         """Record a layer of experts: the host reads which experts the tokens have, and knows all sizes then."""
         module, _ = self._locate(1)
         number, self._layers = self._layers, self._layers + 1
         out = self.memory.rows(x.shape[0], x.shape[1], x.dtype)
         tensors = {"x": x, "index": index, "weights": weights, "gate_up": gate_up.mT, "down": down.mT}
         places = {name: self._at(tensor) for name, tensor in tensors.items()} | {"out": self._at(out)}
-        assigned, routing, ranks = self._assigned, self._routing, self._ranks
-        layer = Layer(self.session, self.memory, lambda: assigned[number], places, x.dtype)
+        assigned, routing = self._assigned, self._routing
+        rank = self.memory.rank if ranks > 1 else 0
+        layer = Layer(self.session, self.memory, rank, lambda: assigned[number], places, x.dtype)
         host, sip, data = self._host, self.memory.sip, self.session.engine.data
         experts, at = gate_up.shape[0] * ranks, places["index"]
+
+        def draw() -> Assignment:
+            return Assignment(routing.drawn(at.shape[0], at.shape[1], experts, ranks), experts, ranks)
 
         def read() -> None:
             if self.memory.rank:
@@ -314,10 +319,9 @@ class Recorder(TorchDispatchMode):
             if data:
                 own = values[at.va - at.buffer.data_ptr() :].view(at.dtype.numpy)
                 own = np.lib.stride_tricks.as_strided(own, at.shape, [n * own.itemsize for n in at.strides])
-                chosen = routing.kept(own.astype(np.int64), experts)
+                assigned[number] = Assignment(routing.kept(own.astype(np.int64), experts), experts, ranks)
             else:
-                chosen = routing.drawn(at.shape[0], at.shape[1], experts, ranks)
-            assigned[number] = Assignment(chosen, experts, ranks)
+                assigned[number] = draw()
 
         def add(operator: str, **how: Any) -> None:
             name = f"{module}/{operator}" if module else operator
@@ -335,7 +339,14 @@ class Recorder(TorchDispatchMode):
             if ranks > 1:
                 add(operator, start=lambda: None, exchange=make)
 
-        add("routes on the host", start=read, on_host=True)
+        if not routing.on_device:
+            add("routes on the host", start=read, on_host=True)
+        elif data:
+            raise ArgumentError(
+                "Routing: on_device = True: values need sizes on the host; pass data=False, or leave it out"
+            )
+        else:
+            assigned[number] = draw()
         launch("permute", layer.permute)
         exchange("dispatch", layer.dispatch)
         # A rank's share of the FLOPs of all; its own follow from the routing.

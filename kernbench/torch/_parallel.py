@@ -25,25 +25,34 @@ from kernbench.dtensor._placements import (
 from kernbench.errors import ArgumentError, StateError
 
 # The names of this package, of DTensor and of transformers.
-EXPERTS = "experts"
-STYLES: dict[str, LinearStyle | None] = {
+EXPERTS, EXPERT_PARTS = "experts", "moe_tp_experts"
+STYLES: dict[str, LinearStyle | str] = {
     **dict.fromkeys(("columns", "colwise", "ColwiseParallel"), COLUMN_PARALLEL),
     **dict.fromkeys(("rows", "rowwise", "RowwiseParallel"), ROW_PARALLEL),
-    EXPERTS: None,
+    **{name: name for name in (EXPERTS, EXPERT_PARTS)},
 }
-_OF_EXPERTS = ("gate_up_proj", "down_proj")
+
+
+class _Packed(Shard):
+    """The parts of each of two matrices, one after the other along `dim`: gate and up."""
+
+
+_OF_EXPERTS: dict[str, dict[str, Shard]] = {
+    EXPERTS: {"gate_up_proj": Shard(0), "down_proj": Shard(0)},
+    EXPERT_PARTS: {"gate_up_proj": _Packed(1), "down_proj": Shard(2)},
+}
 
 
 @torch.library.custom_op("kernbench::experts", mutates_args=())
 def _experts(
-    x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+    x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, ranks: int
 ) -> torch.Tensor:
-    """Sum the experts `index` of each token by weights; a rank has some of them."""
+    """Sum the experts `index` of each token by weights; each of `ranks` has some of them."""
     raise StateError("experts of a plan run on a simulated machine only")
 
 
 @_experts.register_fake
-def _(x: Any, index: Any, weights: Any, gate_up: Any, down: Any) -> torch.Tensor:
+def _(x: Any, index: Any, weights: Any, gate_up: Any, down: Any, ranks: int) -> torch.Tensor:
     found: torch.Tensor = x.new_empty(x.shape)
     return found
 
@@ -94,20 +103,24 @@ class _Part(torch.nn.Module):
 
 
 class _Experts(torch.nn.Module):
-    """A rank's experts; the module of transformers that it replaces has the same arguments."""
+    """A rank's experts, or its parts of all; the module of transformers that it replaces has the same arguments."""
 
-    def __init__(self, layer: torch.nn.Module, rank: int, tp: int) -> None:
+    def __init__(self, layer: torch.nn.Module, rank: int, tp: int, style: str) -> None:
         super().__init__()
-        for name in _OF_EXPERTS:
+        self.ranks, self.is_summed = (tp, False) if style == EXPERTS else (1, tp > 1)
+        for name, placement in _OF_EXPERTS[style].items():
             x = getattr(layer, name)
-            self.register_parameter(name, torch.nn.Parameter(_part(x, Shard(0), rank, tp).clone(), x.requires_grad))
+            self.register_parameter(name, torch.nn.Parameter(_part(x, placement, rank, tp).clone(), x.requires_grad))
 
     def forward(self, x: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = _experts(x, index, weights, self.gate_up_proj, self.down_proj)
-        return found
+        found: torch.Tensor = _experts(x, index, weights, self.gate_up_proj, self.down_proj, self.ranks)
+        return _all_reduce(found) if self.is_summed else found
 
 
 def _part(x: torch.Tensor, placement: Placement, rank: int, tp: int) -> torch.Tensor:
+    if isinstance(placement, _Packed):
+        dim = placement.dim
+        return torch.cat([matrix.chunk(tp, dim)[rank] for matrix in x.detach().chunk(2, dim)], dim)
     return x.detach()[box(x.shape, (tp,), (rank,), [placement])]
 
 
@@ -124,14 +137,17 @@ class Ranks:
         for path, style in _styles(model, plan).items():
             layer = model.get_submodule(path)
             parent, _, name = path.rpartition(".")
-            if style is None:
-                self._placements |= {f"{path}.{of}": Shard(0) for of in _OF_EXPERTS}
-                if (count := len(layer.gate_up_proj)) % tp:
-                    raise ArgumentError(f"plan: {path} has {count} experts, which tp = {tp} does not divide")
+            if isinstance(style, str):
+                placements = _OF_EXPERTS[style]
+                self._placements |= {f"{path}.{of}": placement for of, placement in placements.items()}
+                count = layer.down_proj.shape[placements["down_proj"].dim]
+                if count % tp:
+                    what = "experts" if style == EXPERTS else "columns in each expert"
+                    raise ArgumentError(f"plan: {path} has {count} {what}, which tp = {tp} does not divide")
                 if type(layer.act_fn).__name__ not in ("SiLU", "SiLUActivation") or hasattr(layer, "gate_up_proj_bias"):
                     raise ArgumentError(f"plan: {path}: experts have SiLU and no bias here; leave the path out")
                 for rank, local in enumerate(self.models):
-                    setattr(local.get_submodule(parent), name, _Experts(layer, rank, tp))
+                    setattr(local.get_submodule(parent), name, _Experts(layer, rank, tp, style))
                 continue
             assert isinstance(layer, torch.nn.Linear)
             dim = style.w.dim
@@ -169,17 +185,19 @@ class Ranks:
                 part.register_post_accumulate_grad_hook(partial(hook, name))
 
 
-def _styles(model: torch.nn.Module, plan: Mapping[str, Any]) -> dict[str, LinearStyle | None]:
-    """Return the style of each layer of the plan; None for experts."""
+def _styles(model: torch.nn.Module, plan: Mapping[str, Any]) -> dict[str, LinearStyle | str]:
+    """Return the style of each layer of the plan; of experts, its name."""
     modules = dict(model.named_modules())
     linear = [name for name, module in modules.items() if isinstance(module, torch.nn.Linear)]
-    experts = [name for name, module in modules.items() if all(hasattr(module, x) for x in _OF_EXPERTS)]
-    found: dict[str, LinearStyle | None] = {}
+    experts = [name for name, module in modules.items() if all(hasattr(module, x) for x in _OF_EXPERTS[EXPERTS])]
+    found: dict[str, LinearStyle | str] = {}
     for pattern, given in plan.items():
         style = given if isinstance(given, str) else type(given).__name__
         if style not in STYLES:
-            raise ArgumentError(f"plan: {pattern}: {style!r} is unknown; {hint(style, ('columns', 'rows', EXPERTS))}")
-        known, what = (experts, "layer of experts") if style == EXPERTS else (linear, "linear layer")
+            raise ArgumentError(
+                f"plan: {pattern}: {style!r} is unknown; {hint(style, ('columns', 'rows', *_OF_EXPERTS))}"
+            )
+        known, what = (experts, "layer of experts") if style in _OF_EXPERTS else (linear, "linear layer")
         paths = [name for name in known if fnmatchcase(f".{name}", pattern) or fnmatchcase(f".{name}", f"*.{pattern}")]
         if not paths:
             raise ArgumentError(f"plan: no {what} is {pattern!r}; {hint(pattern, known)}")

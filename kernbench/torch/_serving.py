@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import filter as filter_names
 from importlib import import_module
 from typing import Any
 from warnings import catch_warnings
@@ -14,10 +15,14 @@ from transformers.initialization import no_init_weights
 
 from kernbench.errors import ArgumentError
 from kernbench.runtime_api.context import RuntimeContext, session
+from kernbench.serving._models import experts_of
 from kernbench.topology.builder import Machine
 from kernbench.torch._compile import CompiledModel
 from kernbench.torch._device import ModelDevice, collector_paused
+from kernbench.torch._experts import Routing
 from kernbench.torch._models import _PLAN, _half
+from kernbench.torch._parallel import EXPERT_PARTS, EXPERTS
+from kernbench.torch._result import ModelResult
 
 _SHORT = 16  # tokens of context, where attention does not matter
 Sizes = Mapping[str, Any]  # the fields of a model's config.json
@@ -30,8 +35,9 @@ def _config(sizes: Sizes) -> Any:
 
 def _class(sizes: Sizes, name: str) -> Any:
     """Return a class of the model's module in transformers; the family is the beginning of its name."""
-    module = import_module(f"transformers.models.{sizes['model_type']}.modeling_{sizes['model_type']}")
-    return getattr(module, sizes["model_type"].capitalize() + name)
+    family = sizes["model_type"]
+    module = import_module(f"transformers.models.{family}.modeling_{family}")
+    return getattr(module, "".join(part.capitalize() for part in family.split("_")) + name)
 
 
 class _Layer(torch.nn.Module):
@@ -68,8 +74,13 @@ class _Head(torch.nn.Module):
         return found
 
 
-def run_part(session: RuntimeContext, part: str, sizes: Sizes, tp: int, requests: int) -> CompiledModel:
-    """Run a layer or the head for a token of each request on one of `tp` SIPs, as one graph, in a session."""
+def run_part(
+    session: RuntimeContext, part: str, sizes: Sizes, tp: int, requests: int, ep: int = 1, skew: float = 0.0
+) -> tuple[CompiledModel, int]:
+    """Run a layer or the head for a token of each request on one of `tp` SIPs, as one graph, in a session.
+
+    Also returns the number of calls: the first one of experts maps memory.
+    """
     if session.engine.data:
         raise ArgumentError(f"part = {part!r}: it has no weights; run it without values")
     hidden = sizes["hidden_size"]
@@ -77,18 +88,27 @@ def run_part(session: RuntimeContext, part: str, sizes: Sizes, tp: int, requests
     with FakeTensorMode(), no_init_weights(), _half():
         model = (_Layer(sizes, tp, requests) if part == "layer" else _Head(sizes)).eval()
         x = torch.empty(*((requests, 1, hidden) if part == "layer" else (requests, hidden)))
-    plan = _PLAN if part == "layer" else {"lm_head": "columns"}
-    device = ModelDevice(session, data=False, graph=True, tp=tp, fuse=True)
+    has_experts = part == "layer" and experts_of(sizes) > 0
+    plan = (_PLAN if part == "layer" else {"lm_head": "columns"}) if tp > 1 else {}
+    if has_experts:
+        known = [name for name, _ in model.named_modules()]
+        plan = {path: style for path, style in plan.items() if filter_names(known, path)}
+        plan["*.experts"] = EXPERTS if ep > 1 else EXPERT_PARTS
+    routing, calls = Routing(skew, on_device=True), 1 + has_experts
+    device = ModelDevice(session, data=False, graph=True, tp=tp, fuse=True, routing=routing)
     with catch_warnings(action="ignore"):  # torch warns about copies of parameters without values
-        call = CompiledModel(model, device, plan if tp > 1 else {})
+        call = CompiledModel(model, device, plan)
     with collector_paused(), torch.no_grad():
-        call(x)
-    return call
+        for _ in range(calls):
+            call(x)
+    return call, calls
 
 
-def simulate(machine: Machine, part: str, sizes: Sizes, tp: int, requests: int) -> Any:
-    """Return the result of a layer or the head."""
+def simulate(
+    machine: Machine, part: str, sizes: Sizes, tp: int, requests: int, ep: int = 1, skew: float = 0.0
+) -> tuple[ModelResult, int]:
+    """Return the result of a layer or the head, and the number of calls in its records; it is that of the last one."""
     with collector_paused():
         with session(machine) as ours:
-            call = run_part(ours, part, sizes, tp, requests)
-        return call.result  # records are collected at the end of the session
+            call, calls = run_part(ours, part, sizes, tp, requests, ep, skew)
+        return call.result, calls  # records are collected at the end of the session

@@ -12,7 +12,7 @@ import pytest
 import kernbench as kb
 from kernbench.errors import ArgumentError, ConfigError, MissingModuleError
 from kernbench.serving import generate, run, steps
-from kernbench.serving._models import MODELS, fields_of, kv_blocks, kv_bytes, weight_bytes
+from kernbench.serving._models import MODELS, check_parallel, experts_of, fields_of, kv_blocks, kv_bytes, weight_bytes
 from kernbench.serving._parts import SIZES, chunk_sizes, lognormal_contexts, points_of
 from kernbench.serving._steps import SimulatedSteps
 from kernbench.studies import attention as gqa
@@ -233,6 +233,51 @@ def test_llama3_is_that_of_its_report():
     assert kv_bytes(own, 8) == 2 * 2 * 128 * 80
 
 
+# Fields of their config.json: Mixtral-8x7B-v0.1, Qwen3-30B-A3B, Qwen2-57B-A14B.
+MIXTRAL = {
+    "model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 32000, "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}  # fmt: skip
+QWEN3 = {
+    "model_type": "qwen3_moe", "hidden_size": 2048, "moe_intermediate_size": 768, "intermediate_size": 6144,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 48,
+    "vocab_size": 151936, "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}  # fmt: skip
+QWEN2 = {
+    "model_type": "qwen2_moe", "hidden_size": 3584, "moe_intermediate_size": 2560, "num_attention_heads": 28,
+    "shared_expert_intermediate_size": 20480, "num_key_value_heads": 4, "num_hidden_layers": 28,
+    "vocab_size": 151936, "num_experts": 64, "num_experts_per_tok": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "billions"), [(MIXTRAL, 46.7), (QWEN3, 30.5), (QWEN2, 57.4)])
+def test_models_of_experts_have_the_published_number_of_weights(model, billions):
+    fields = fields_of(model)
+    assert weight_bytes(fields, 1) == pytest.approx(2e9 * billions, rel=2e-3)
+    # Each SIP has the whole router.
+    router = fields["num_hidden_layers"] * fields["hidden_size"] * experts_of(fields)
+    assert 2 * weight_bytes(fields, 2) == pytest.approx(weight_bytes(fields, 1) + 2 * router, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "ep", "message"),
+    [
+        (MIXTRAL, 4, 2, "ep = 2 must be 1 or tp = 4"),
+        (MODELS["llama3-8b"], 2, 2, "ep = 2: the model has no experts; leave it out"),
+        ({**QWEN3, "num_experts": 126}, 4, 4, "tp = 4 must divide num_experts = 126"),
+        ({**QWEN2, "shared_expert_intermediate_size": 21}, 4, 4, "tp = 4 must divide shared_expert_interm.* = 21"),
+    ],
+)
+def test_parallelism_that_does_not_divide_is_refused(model, tp, ep, message):
+    machine = kb.load("preset:small", {"system.sips": {"count": 4, "topology": "ring_1d"}})
+    check_parallel(fields_of(MIXTRAL), 4, 4, machine)
+    check_parallel(fields_of(MIXTRAL), 4, 1, machine)
+    with pytest.raises(ArgumentError, match=message):
+        check_parallel(fields_of(model), tp, ep, machine)
+
+
 def test_blocks_are_what_the_memory_holds_beside_the_weights(table):
     config, model = kb.load("preset:default").config, MODELS["llama3-8b"]
     memory = config.cube.hbm.slice_bytes(config.pes_per_cube) * config.pes_per_sip
@@ -260,11 +305,12 @@ def test_a_model_is_a_name_a_file_or_its_content(tmp_path):
     [
         ("llama3-7b", ArgumentError, r"model = 'llama3-7b' is unknown; did you mean llama3-70b\? known: llama3-8b"),
         (
-            {**MODELS["llama3-8b"], "num_local_experts": 8},
-            ArgumentError,
-            r"num_local_experts = 8: .* not supported yet",
+            {**MIXTRAL, "num_local_experts": None},
+            ConfigError,
+            "model: num_local_experts = missing must be an integer of",
         ),
-        ({**MODELS["llama3-8b"], "kv_lora_rank": 512}, ArgumentError, r"kv_lora_rank = 512: .*\(Mixtral, DeepSeek\)"),
+        ({**QWEN3, "decoder_sparse_step": 2}, ArgumentError, r"decoder_sparse_step = 2: layers of this form are not"),
+        ({**MODELS["llama3-8b"], "kv_lora_rank": 512}, ArgumentError, r"kv_lora_rank = 512: layers of this form are"),
         (
             {**MODELS["llama3-8b"], "model_type": "gemma2"},
             ArgumentError,

@@ -85,6 +85,38 @@ def test_values_are_those_of_the_block(name, ranks):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", BLOCKS)
+def test_values_of_experts_in_parts_are_those_of_the_block(name):
+    """Each rank has some columns of the first products of all experts: transformers' moe_tp_experts."""
+    block, x, plan = filled(BLOCKS[name]()), torch.randn(2, 12, HIDDEN), {"*.experts": "moe_tp_experts"}
+    for ranks in (1, 4):
+        found, eager = errors(block, lambda b, n=ranks: kb.torch.compile(b.half(), machine(n), tp=n, plan=plan), x)
+        assert found <= 2 * eager
+
+
+@pytest.mark.slow
+def test_products_of_one_row_are_computed_while_weights_are_read():
+    """Four tokens have one row for each of 8 experts, and 16 have 4: the weights are the same, and bound the time."""
+    block = mixtral(hidden_size=512, intermediate_size=1024)
+    few, many = (
+        sum(p.ns for p in result_of(block, torch.randn(1, n, 512).half(), 1, data=False).launches
+            if p.operators == ("grouped_mm",))
+        for n in (4, 16)
+    )  # fmt: skip
+    assert few <= 1.1 * many
+
+
+def test_a_routing_on_the_device_needs_no_values():
+    model = kb.torch.compile(mixtral().half(), plan=PLAN, routing=kb.torch.Routing(on_device=True))
+    with (
+        pytest.raises(ArgumentError, match="Routing: on_device = True: values need sizes on the host"),
+        torch.no_grad(),
+    ):
+        model(torch.randn(1, 4, HIDDEN).half())
+    model.close()
+
+
+@pytest.mark.slow
 def test_rows_that_are_exchanged_are_not_in_memory_of_later_steps():
     """Each rank sends 24 rows, as many as the output of a layer has, which is read after all layers."""
 

@@ -27,18 +27,49 @@ def machine():
     return kb.load("preset:small", {"system.sips": {"count": 2, "topology": "ring_1d"}})
 
 
-def part(machine, name, requests=1, tp=1, family="llama"):
-    model = MODEL | {"model_type": family}
-    return part_row(machine, part=name, requests=requests, tokens=1, context=0, tp=tp, model=model)
+OF_EXPERTS = {
+    "mixtral": {"num_local_experts": 8}, "qwen3_moe": {"num_experts": 8, "moe_intermediate_size": 1024},
+    "qwen2_moe": {"num_experts": 8, "moe_intermediate_size": 1024, "shared_expert_intermediate_size": 1024},
+}  # fmt: skip
+
+
+def part(machine, name, requests=1, tp=1, family="llama", **how):
+    model = MODEL | {"model_type": family, "num_experts_per_tok": 2} | OF_EXPERTS.get(family, {})
+    return part_row(machine, part=name, requests=requests, tokens=1, context=0, tp=tp, model=model, **how)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", sorted(name for name, of in FAMILIES.items() if not of.experts))
 def test_a_layer_is_that_of_its_family(machine, family):
     """Llama and Mistral have equal layers; Qwen2 has biases, Qwen3 norms of heads, Gemma another activation."""
     llama, own = (part(machine, "layer", requests=4, tp=2, family=name) for name in ("llama", family))
     assert (own["ns"] == llama["ns"]) == (family in ("llama", "mistral"))
     assert own["ns"] == pytest.approx(llama["ns"], rel=0.3)
+
+
+EXPERT = 3 * 512 * 1024 * 2  # bytes of one
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(OF_EXPERTS))
+def test_a_layer_of_experts_reads_those_of_its_tokens_on_each_way_of_dividing_them(machine, family):
+    one, two, all_ = (part(machine, "layer", requests=n, family=family)["hbm_bytes"] for n in (1, 2, 4))
+    # A token has 2 experts, 2 have 4, and 4 have all 8; some kB more are activations.
+    assert two - one == pytest.approx(2 * EXPERT, rel=0.02)
+    assert all_ - two == pytest.approx(4 * EXPERT, rel=0.02)
+    tp, ep = (part(machine, "layer", requests=4, tp=2, family=family, ep=ep) for ep in (1, 2))
+    for half in (tp, ep):
+        assert half["hbm_bytes"] == pytest.approx(all_ / 2, rel=0.05)
+        assert half["host_ns"] == 0
+    assert tp["macs_f16"] == ep["macs_f16"]
+
+
+@pytest.mark.slow
+def test_unequal_experts_take_longer_where_each_sip_has_some(machine):
+    equal, skewed = (
+        part(machine, "layer", requests=64, tp=2, family="mixtral", ep=2, skew=x)["ns"] for x in (0.0, 2.0)
+    )
+    assert skewed > 1.1 * equal
 
 
 @pytest.mark.slow

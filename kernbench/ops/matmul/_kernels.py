@@ -124,7 +124,8 @@ def grouped(
         first = end(group - 1) if group else 0
         (row, height), columns = cut(placement, max(0, end(group) - first), product.n, part, parts)
         if height and columns[1]:
-            task = task_of(config, product, placement, pe, group, (first + row, height), columns, None)
+            own = replace(product, m=height)
+            task = task_of(config, own, placement, pe, group, (first + row, height), columns, None)
             multiply(a, b, out, None, product, task, room(config), tl)
 
 
