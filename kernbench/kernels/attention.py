@@ -97,12 +97,15 @@ class Flash:
         self._states: list[Running | None] = [None] * len(blocks)
         self._waiting: tuple[int, Tile, Tile] | None = None
 
-    def fold(self, i: int, k: Tile, v: Tile, mask: Tile | None = None, bias: Tile | None = None) -> None:
+    def fold(
+        self, i: int, k: Tile, v: Tile, mask: Tile | None = None, bias: Tile | None = None, scores: Tile | None = None
+    ) -> None:
         """Fold a tile (kv tokens x head_dim each) into block `i`.
 
-        `mask` (None: all) selects the scores; `bias` is added to the scaled scores. Both are kv tokens x rows.
+        `mask` (None: all) selects the scores; `bias` is added to the scaled scores, and those of k to `scores`. All are
+        kv tokens x rows.
         """
-        s = self._tl.dot(k, self._across[i])
+        s = self._tl.dot(k, self._across[i], scores)
         if bias is not None:
             s = self._tl.maximum(self._tl.fma(bias, 1 / self._scale, s), NEG)
         self._finish()

@@ -13,8 +13,8 @@ from kernbench.errors import ConfigError, MissingModuleError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.serving._attention import attend
-from kernbench.serving._models import fields_of
-from kernbench.serving._parts import heads_of, lognormal_contexts
+from kernbench.serving._models import fields_of, heads_of
+from kernbench.serving._parts import lognormal_contexts
 from kernbench.tp import parallel_state
 
 SHAPE = "64x64"

@@ -73,7 +73,8 @@ class Attention:
 
     q is [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v the same with `width` elements, and
     the mask [batch, heads, q_len, kv_len]: a bool selects the keys a query sees, a float is added. With `behind`, query
-    token i sees kv tokens up to i + behind. `host_ns` is the host time per launch.
+    token i sees kv tokens up to i + behind. With `latent`, values are the first `width` elements of keys, and are read
+    with them. `host_ns` is the host time per launch.
     """
 
     heads: int
@@ -90,6 +91,7 @@ class Attention:
     out: Heads
     mask: Heads | None = None
     behind: int | None = None
+    latent: bool = False
     host_ns: float = 0.0
 
     @property
@@ -179,10 +181,14 @@ def attention(
     """
     cache, mask, behind = Offsets(tl), sizes.mask, sizes.behind
     masks = mask is not None and rest[0].dtype.element_ty is bool_
+    width = sizes.width if sizes.latent else sizes.head_dim
     for unit in mine(units, tl):
         (head, heads), (token, n), kv_head = unit.heads, unit.tokens, unit.heads[0] // sizes.group
-        x = tl.load(cache.rows(q_ptr, sizes.q, unit.batch, unit.heads, unit.tokens, sizes.head_dim))
+        x = tl.load(cache.rows(q_ptr, sizes.q, unit.batch, unit.heads, unit.tokens, width))
         flash = Flash([x], tl, sizes.scale)
+        if sizes.latent:
+            more = cache.rows(q_ptr + width, sizes.q, unit.batch, unit.heads, unit.tokens, sizes.head_dim - width)
+            across = tl.trans(tl.load(more))
         start, end = unit.kv[0], sum(unit.kv)
         if behind is not None:
             end = min(end, token + n + behind)
@@ -197,7 +203,11 @@ def attention(
             if behind is not None and at + size - 1 > token + behind:
                 before = np.tile(token + behind + np.arange(n), heads)[None, :] >= at + np.arange(size)[:, None]
                 seen = tl.constant(before) != 0
-            kt = cache.load(k_ptr, sizes.k, unit.batch, kv_head, (at, size), sizes.head_dim)
+            kt = cache.load(k_ptr, sizes.k, unit.batch, kv_head, (at, size), width)
+            if sizes.latent:
+                other = cache.load(k_ptr + width, sizes.k, unit.batch, kv_head, (at, size), sizes.head_dim - width)
+                flash.fold(0, kt, kt, seen, bias, tl.dot(other, across))
+                continue
             vt = cache.load(v_ptr, sizes.v, unit.batch, kv_head, (at, size), sizes.width)
             flash.fold(0, kt, vt, seen, bias)
         state = flash.states()[0]

@@ -265,7 +265,8 @@ def _attend(
     if not out.numel():
         return result
     sizes = {"q": (heads, q_len, head_dim), "k": (kv_heads, kv_len, head_dim), "v": (kv_heads, kv_len, width)}
-    tensors, at = {"out": out}, {"out": _heads(out.view(*lead, heads, q_len, width), (*lead, heads, q_len, width))}  # type: ignore[arg-type]
+    tensors = {"out": out}
+    at: dict[str, Any] = {"out": _heads(out.view(*lead, heads, q_len, width), (*lead, heads, q_len, width))}  # type: ignore[arg-type]
     for name, x in zip(("q", "k", "v"), (q, k, v), strict=True):
         tensors[name] = _row_major(x)
         at[name] = _heads(tensors[name], (*lead, *sizes[name]))

@@ -42,21 +42,21 @@ class _Merge(NamedTuple):
 
 def attention_row(
     machine: Machine, *, tokens: int, contexts: Sequence[int], heads: int, kv_heads: int, head_dim: int,
-    log: str = "operation",
+    latent: int = 0, log: str = "operation",
 ) -> Row:  # fmt: skip
     """Return the time of attention [ns], what it reads at least, its limit, and its counters: a study.
 
     Each request attends with the last `tokens` of its context. Keys of requests with one token are packed over the PEs;
-    several tokens are of one request, a chunk of its prompt.
+    several tokens are of one request, a chunk of its prompt. With `latent`, values are so many first elements of keys.
     """
     with session(machine, log=log) as torch:
-        attend(torch, tokens, contexts, heads, kv_heads, head_dim)
+        attend(torch, tokens, contexts, heads, kv_heads, head_dim, latent)
     result = torch.result
     launched = result.launches
     ns = sum(x.end_ps - x.start_ps for x in launched) / 1000
     if log == "off":
         return {"ns": ns}
-    read = 2 * float16.itemsize * kv_heads * head_dim * sum(contexts)
+    read = (1 if latent else 2) * float16.itemsize * kv_heads * head_dim * sum(contexts)
     records = result.records
     counts = counters(machine.config, records.links, records.busy_by_component())
     return counts | {"ns": ns, "host_ns": 0.0, "nbytes": read, **limits(result.why())}
@@ -78,38 +78,44 @@ def launch_all(torch: RuntimeContext, steps: Sequence[KernelLaunch], tensors: Ma
 
 
 def attend(
-    torch: RuntimeContext, tokens: int, contexts: Sequence[int], heads: int, kv_heads: int, head_dim: int
-) -> None:
+    torch: RuntimeContext, tokens: int, contexts: Sequence[int], heads: int, kv_heads: int, head_dim: int,
+    latent: int = 0,
+) -> None:  # fmt: skip
     """Run attention as one graph; see `attention_row`."""
-    steps, tensors = prepared(torch, tokens, contexts, heads, kv_heads, head_dim)
+    steps, tensors = prepared(torch, tokens, contexts, heads, kv_heads, head_dim, latent)
     with torch._host.capture(0) as graph:
         launch_all(torch, steps, tensors)
     graph.replay()
 
 
 def prepared(
-    torch: RuntimeContext, tokens: int, contexts: Sequence[int], heads: int, kv_heads: int, width: int
-) -> tuple[list[KernelLaunch], dict[str, DeviceTensor]]:
+    torch: RuntimeContext, tokens: int, contexts: Sequence[int], heads: int, kv_heads: int, head_dim: int,
+    latent: int = 0,
+) -> tuple[list[KernelLaunch], dict[str, DeviceTensor]]:  # fmt: skip
     """Return the launches of attention, and its tensors: q and out [requests, tokens, heads, width], k and v packed."""
     machine = torch.engine.machine
     starts, total = [0, *accumulate(contexts)], sum(contexts)
     near, each = cubes_near_io(machine), machine.config.pes_per_cube
     cubes = min(len(near), -(-total * kv_heads // (_LEAST * each))) if tokens == 1 else len(near)
-    rows = len(contexts) * tokens * heads
-    tensors = {name: _new(torch, rows, width) for name in ("q", "out")}
-    tensors |= {name: _new(torch, total * kv_heads, width, near[:cubes]) for name in "kv"}
-    ours = Heads(tuple(i * tokens * heads * width for i in range(len(contexts))), (width, heads * width, 1))
+    rows, width = len(contexts) * tokens * heads, latent or head_dim
+    tensors = {"q": _new(torch, rows, head_dim), "out": _new(torch, rows, width)}
+    tensors["k"] = tensors["v"] = _new(torch, total * kv_heads, head_dim, near[:cubes])
+    if not latent:
+        tensors["v"] = _new(torch, total * kv_heads, head_dim, near[:cubes])
+    of_q, of_out = (
+        Heads(tuple(i * tokens * heads * n for i in range(len(contexts))), (n, heads * n, 1)) for n in (head_dim, width)
+    )
     held = tuple((at // 2, n // 2, pes) for at, n, pes in tensors["k"].layout.held(each))
-    packed = Heads(tuple(start * width for start in starts[:-1]), (total * width, width, 1), held)
+    packed = Heads(tuple(start * head_dim for start in starts[:-1]), (total * head_dim, head_dim, 1), held)
     sizes = Attention(
-        heads, kv_heads, tokens, max(contexts), width, width, width**-0.5, "f16", ours, packed, packed, ours,
-        behind=contexts[0] - tokens if tokens > 1 else None,
+        heads, kv_heads, tokens, max(contexts), head_dim, width, head_dim**-0.5, "f16", of_q, packed, packed, of_out,
+        behind=contexts[0] - tokens if tokens > 1 else None, latent=bool(latent),
     )  # fmt: skip
     if tokens > 1:
         return ops.steps(machine, sizes), tensors
     units, merges, columns = _dealt(sizes, starts, held, each, machine.config.pes_per_sip)
     kernel = partial(ops.attention, sizes=sizes, units=units)
-    numbers = heads, 1, sizes.kv_len, width
+    numbers = heads, 1, sizes.kv_len, head_dim
     found = [KernelLaunch(kernel, ("q", "k", "v", "parts" if merges else "out"), numbers, sorted(units))]
     if merges:
         tensors["parts"] = _new(torch, machine.config.pes_per_sip, columns, dtype=float32)
@@ -131,8 +137,8 @@ def _dealt(
 
     Returns units, merges (none if nothing is cut), and the columns of the PEs' memory for the results of parts.
     """
-    width, total, group = sizes.head_dim, starts[-1], sizes.group
-    bounds = [at // width for at, _, _ in held]
+    width, total, group = sizes.width, starts[-1], sizes.group
+    bounds = [at // sizes.head_dim for at, _, _ in held]
     parts: list[tuple[int, int, list[tuple[int, int, int]]]] = []  # request, kv head, (first key, keys, PE)
     for kv in range(sizes.kv_heads):
         for request, (start, end) in enumerate(pairwise(starts)):

@@ -34,26 +34,33 @@ MODELS = {
 _COUNTS = ("hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "vocab_size")
 
 
-class FeedForward(NamedTuple):
-    """Names of fields: the width of a feed-forward layer or expert, the experts, those of a token, the shared width."""
+class Family(NamedTuple):
+    """Names of fields of a family: the width of a feed-forward layer or expert, and what only some families have."""
 
     width: str = "intermediate_size"
     experts: str = ""
-    of_token: str = ""
-    shared: str = ""
+    of_token: str = ""  # experts of a token
+    shared: str = ""  # width of the shared expert
+    latent: tuple[str, ...] = ()  # sizes of latent attention
+    others: tuple[str, ...] = ()
 
 
 # Families of decoders, as transformers names them.
 FAMILIES = {
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma"), FeedForward()),
-    "mixtral": FeedForward("intermediate_size", "num_local_experts", "num_experts_per_tok"),
-    "qwen2_moe": FeedForward(
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma"), Family()),
+    "mixtral": Family("intermediate_size", "num_local_experts", "num_experts_per_tok"),
+    "qwen2_moe": Family(
         "moe_intermediate_size", "num_experts", "num_experts_per_tok", "shared_expert_intermediate_size"
     ),
-    "qwen3_moe": FeedForward("moe_intermediate_size", "num_experts", "num_experts_per_tok"),
-}
+    "qwen3_moe": Family("moe_intermediate_size", "num_experts", "num_experts_per_tok"),
+    "deepseek_v3": Family(
+        "moe_intermediate_size", "n_routed_experts", "num_experts_per_tok", "",
+        ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+        ("n_shared_experts", "intermediate_size", "n_group", "topk_group"),
+    ),
+}  # fmt: skip
 # Fields that make layers differ from each other, or from those of the families, with their neutral values.
-_NEUTRAL = {"kv_lora_rank": (None,), "decoder_sparse_step": (None, 1), "mlp_only_layers": (None, [])}
+_NEUTRAL = {"decoder_sparse_step": (None, 1), "mlp_only_layers": (None, [])}
 _BYTES = 2  # of an element: f16
 
 
@@ -73,7 +80,8 @@ def fields_of(model: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     family = model.get("model_type", "llama")
     if family not in FAMILIES:
         raise ArgumentError(f"{where}: model_type = {quote(family)} is not supported; {hint(str(family), FAMILIES)}")
-    for name, neutral in _NEUTRAL.items():
+    of = FAMILIES[family]
+    for name, neutral in (_NEUTRAL | ({} if of.latent else {"kv_lora_rank": (None,)})).items():
         if model.get(name) not in neutral:
             raise ArgumentError(
                 f"{where}: {name} = {quote(model[name])}: layers of this form are not supported; "
@@ -81,7 +89,7 @@ def fields_of(model: str | Path | Mapping[str, Any]) -> dict[str, Any]:
             )
     # As transformers reads it: without grouped heads, each query head has its own keys and values.
     model = {"num_key_value_heads": model.get("num_attention_heads"), **model}
-    counts = (*_COUNTS, *filter(None, FAMILIES[family]))
+    counts = (*_COUNTS, *filter(None, of[:4]), *of.latent, *of.others)
     wrong = [name for name in counts if type(model.get(name)) is not int or model[name] < 1]
     if wrong:
         name = wrong[0]
@@ -91,6 +99,13 @@ def fields_of(model: str | Path | Mapping[str, Any]) -> dict[str, Any]:
             [{"file": where, "key": name, "value": model.get(name), "remedy": "state an integer of at least 1"}],
         )
     fields = {"model_type": family} | {name: int(model[name]) for name in counts}
+    if of.latent:  # transformers takes the part with positions for the width of a head
+        dense = model.get("first_k_dense_replace", 0)
+        if type(dense) is not int or not 0 <= dense < fields["num_hidden_layers"]:
+            raise ConfigError(
+                f"{where}: first_k_dense_replace = {quote(dense)} must be an integer from 0 to below the layers"
+            )
+        return fields | {"head_dim": fields["qk_rope_head_dim"], "first_k_dense_replace": dense}
     return fields | {"head_dim": int(model.get("head_dim") or fields["hidden_size"] // fields["num_attention_heads"])}
 
 
@@ -116,21 +131,42 @@ def check_parallel(fields: Mapping[str, Any], tp: int, ep: int, machine: Machine
         )
 
 
+def heads_of(fields: Mapping[str, Any], tp: int) -> dict[str, Any]:
+    """Return the sizes of attention on one SIP; to latents, all heads have one key, and its first part is the value."""
+    heads, kv_heads = (fields[f"num_{kind}_heads"] // tp for kind in ("attention", "key_value"))
+    if "kv_lora_rank" in fields:
+        latent = fields["kv_lora_rank"]
+        return {"heads": heads, "kv_heads": 1, "head_dim": latent + fields["qk_rope_head_dim"], "latent": latent}
+    return {"heads": heads, "kv_heads": kv_heads, "head_dim": fields["head_dim"]}
+
+
+def layers_of(fields: Mapping[str, Any]) -> dict[str, int]:
+    """Return the kinds of layers, and how many there are: the first ones may be dense."""
+    dense = fields.get("first_k_dense_replace", 0)
+    return {"layer": fields["num_hidden_layers"] - dense} | ({"dense_layer": dense} if dense else {})
+
+
 def kv_bytes(fields: Mapping[str, Any], tp: int) -> int:
-    """Bytes of keys and values of a token on one SIP."""
-    heads = fields["num_key_value_heads"] // tp
-    return int(2 * _BYTES * heads * fields["head_dim"] * fields["num_hidden_layers"])
+    """Bytes of keys and values of a token on one SIP; each has all latents."""
+    heads = heads_of(fields, tp)
+    each = heads["kv_heads"] * heads["head_dim"] * (1 if "latent" in heads else 2)
+    return int(_BYTES * each * fields["num_hidden_layers"])
 
 
 def weight_bytes(fields: Mapping[str, Any], tp: int) -> int:
-    """Bytes of weights on one SIP: layers, head, and a separate embedding."""
-    hidden, d = fields["hidden_size"], fields["head_dim"]
-    heads = 2 * fields["num_attention_heads"] + 2 * fields["num_key_value_heads"]
-    of = FAMILIES[fields["model_type"]]
-    experts = experts_of(fields)
-    width = max(1, experts) * fields[of.width] + fields.get(of.shared, 0)
-    layer = hidden * (heads * d + 3 * width + experts * tp)  # each SIP has the router
-    return int(_BYTES * (fields["num_hidden_layers"] * layer + 2 * fields["vocab_size"] * hidden) // tp)
+    """Bytes of weights on one SIP: layers, head, and a separate embedding. Each has routers, and moves to latents."""
+    of, hidden, experts = FAMILIES[fields["model_type"]], fields["hidden_size"], experts_of(fields)
+    heads, d = fields["num_attention_heads"], fields["head_dim"]
+    if of.latent:
+        q, kv, nope, rope, v = (fields[name] for name in of.latent)
+        attention = hidden * (q + kv + rope) * tp + heads * (q * (nope + rope) + kv * (nope + v) + v * hidden)
+    else:
+        attention = 2 * hidden * d * (heads + fields["num_key_value_heads"])
+    shared = fields.get(of.shared, 0) + fields.get("n_shared_experts", 0) * fields[of.width]
+    width = {"layer": max(1, experts) * fields[of.width] + shared, "dense_layer": fields.get("intermediate_size", 0)}
+    routers = {"layer": experts * tp, "dense_layer": 0}
+    layers = sum(n * (attention + hidden * (3 * width[kind] + routers[kind])) for kind, n in layers_of(fields).items())
+    return int(_BYTES * (layers + 2 * fields["vocab_size"] * hidden) // tp)
 
 
 def kv_blocks(fields: Mapping[str, Any], tp: int, config: MachineConfig, block_size: int, share: float) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import exp
 from statistics import NormalDist
@@ -13,6 +13,7 @@ import numpy as np
 from kernbench.analysis._records import Records
 from kernbench.points._keys import Row
 from kernbench.serving._attention import attention_row, limits
+from kernbench.serving._models import heads_of
 from kernbench.sweeps._energy_area import counters
 from kernbench.topology.builder import Machine
 
@@ -27,6 +28,7 @@ def part_row(
 ) -> Row:  # fmt: skip
     """Return the time of a part of a step [ns], a layer without its attention, its limit, and its counters: a study.
 
+    `part` is "layer", "dense_layer" where the first ones have no experts, "head" or "attention".
     Bytes and counters are those of one SIP. Of several requests with one token, `context` is the mean.
     """
     if part == "attention":
@@ -35,7 +37,7 @@ def part_row(
     from kernbench.torch._serving import simulate
 
     result, calls = simulate(machine, part, model, tp, requests, ep, skew)
-    counted = [x for x in result.launches if part != "layer" or not x.operators[0].startswith("attention")]
+    counted = [x for x in result.launches if part == "head" or not x.operators[0].startswith("attention")]
     launches = sum(x.ns for x in result.launches)
     counts = {name: round(x / calls) for name, x in _counters(machine, result.records).items()}
     return counts | {
@@ -44,12 +46,6 @@ def part_row(
         "nbytes": sum(x.nbytes for x in counted) // ep,
         **limits(result.why()),
     }
-
-
-def heads_of(model: Mapping[str, Any], tp: int) -> dict[str, Any]:
-    """Return the sizes of attention on one SIP."""
-    heads, kv_heads = (model[f"num_{kind}_heads"] // tp for kind in ("attention", "key_value"))
-    return {"heads": heads, "kv_heads": kv_heads, "head_dim": model["head_dim"]}
 
 
 def _counters(machine: Machine, records: Records) -> Row:
@@ -74,10 +70,10 @@ def lognormal_contexts(requests: int, mean: int) -> list[int]:
     return [int(n) for n in found]
 
 
-def points_of(sizes: Sequence[int], contexts: Sequence[int]) -> list[Row]:
-    """Return the parts to simulate for captured sizes and contexts, both ascending."""
+def points_of(sizes: Sequence[int], contexts: Sequence[int], layers: Iterable[str] = ("layer",)) -> list[Row]:
+    """Return the parts to simulate for captured sizes and contexts, both ascending, and kinds of layers."""
     longest, heads = contexts[-1], sorted({*sizes[::2], sizes[-1]})
-    points = [{"part": "layer", "requests": n, "tokens": 1, "context": 0} for n in sizes]
+    points = [{"part": layer, "requests": n, "tokens": 1, "context": 0} for layer in layers for n in sizes]
     points += [{"part": "head", "requests": n, "tokens": 1, "context": 0} for n in heads]
     points += [{"part": "attention", "requests": n, "tokens": 1, "context": c} for n in sizes for c in contexts]
     return points + [

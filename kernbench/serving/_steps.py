@@ -22,8 +22,8 @@ from kernbench.errors import ArgumentError, MissingModuleError, PointError, quot
 from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, code_version, key_of, only_ours
 from kernbench.serving._attention import attention_row
-from kernbench.serving._models import check_parallel, experts_of, fields_of, kv_blocks, kv_bytes
-from kernbench.serving._parts import CONTEXTS, SIZES, heads_of, part_row, points_of
+from kernbench.serving._models import check_parallel, experts_of, fields_of, heads_of, kv_blocks, kv_bytes, layers_of
+from kernbench.serving._parts import CONTEXTS, SIZES, part_row, points_of
 from kernbench.serving._requests import check_count
 from kernbench.serving._transfer import transfer_line
 from kernbench.sweeps._sweep import sweep
@@ -50,11 +50,12 @@ class StepTable:
     def __init__(self, table: pd.DataFrame, model: Mapping[str, Any], tp: int) -> None:
         self.table, self._model, self.tp = table, model, tp
         self._layers: int = model["num_hidden_layers"]
+        self._kinds = layers_of(model)
 
     @cached_property
     def _padded(self) -> dict[str, dict[str, np.ndarray]]:
         """Of layer and head: sizes, and each column by size."""
-        return {part: _sorted(self.table[self.table["part"] == part], "requests") for part in ("layer", "head")}
+        return {part: _sorted(self.table[self.table["part"] == part], "requests") for part in (*self._kinds, "head")}
 
     @cached_property
     def _host_ns(self) -> float:
@@ -88,7 +89,7 @@ class StepTable:
         most = max(self._attention[False])
         batches = [contexts[i : i + most] for i in range(0, len(contexts), most)]
         return {
-            "layers": self._layers * self._of("layer", tokens, column),
+            "layers": sum(n * self._of(kind, tokens, column) for kind, n in self._kinds.items()),
             "attention_decode": self._layers * sum(self._batch(each, column) for each in batches),
             "attention_prefill": self._layers * sum(self._chunk(n, before, column) for n, before in prefill),
             "head": self._of("head", sequences, column),
@@ -370,7 +371,7 @@ def steps(
     ----------
     model : str, Path or mapping
         "llama3-8b", "llama3-70b", a Hugging Face config.json, or its content. Its `model_type` is llama, mistral,
-        qwen2, qwen3, gemma, or of a mixture of experts mixtral, qwen2_moe or qwen3_moe.
+        qwen2, qwen3, gemma, or of a mixture of experts mixtral, qwen2_moe, qwen3_moe or deepseek_v3.
     machine : Machine, str, Path or mapping, optional
         As for `kb.load`.
     tp : int
@@ -431,8 +432,8 @@ def steps(
     experts = {"ep": ep, "skew": skew} if experts_of(fields) else {}
     one_layer = {name: value for name, value in fields.items() if name != "num_hidden_layers"}
     found = sweep(
-        loaded, part_row, points=points_of(sizes, contexts), parameters={"tp": tp, "model": one_layer, **experts},
-        folder=folder, workers=workers, progress=progress,
+        loaded, part_row, points=points_of(sizes, contexts, layers_of(fields)),
+        parameters={"tp": tp, "model": one_layer, **experts}, folder=folder, workers=workers, progress=progress,
     )  # fmt: skip
     failed = found.table[found.table["status"] != "ok"]
     if len(failed):

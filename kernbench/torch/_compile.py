@@ -121,7 +121,8 @@ def compile(
         simulated, and collectives over all: the ranks do the same at the same time. "experts", for a module as
         transformers writes it (`gate_up_proj`, `down_proj`, SiLU): each SIP has some of the experts and some of the
         tokens. The host reads the experts of the tokens; rows are sent to their experts and back by all-to-all with
-        uneven parts, and the results of all tokens are gathered. All ranks are simulated. It has no gradients.
+        uneven parts, and the results of all tokens are gathered. All ranks are simulated. With "moe_tp_experts", each
+        SIP has a part of each expert instead, and results are summed. Experts have no gradients.
     fuse : bool
         Whether products of one matrix with several weights are one launch, such as those for q, k and v; without
         gradients. The launch belongs to the module that they share.

@@ -368,7 +368,7 @@ class Recorder(TorchDispatchMode):
         if mask is not None:
             tensors["mask"] = mask.expand(batch, heads, q_len, k.shape[2])
         places = {name: self._at(x) for name, x in tensors.items()}
-        at = {name: place.heads for name, place in places.items()}
+        at: dict[str, Any] = {name: place.heads for name, place in places.items()}
         machine, dtype = self.session.engine.machine, places["q"].dtype.name
         sizes = Attention(
             heads, k.shape[1], q_len, k.shape[2], head_dim, v.shape[3], float(scale), dtype, behind=behind,

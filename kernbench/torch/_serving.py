@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import filter as filter_names
 from importlib import import_module
 from typing import Any
@@ -11,11 +11,12 @@ from warnings import catch_warnings
 import torch
 import transformers as hf
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
 from transformers.initialization import no_init_weights
 
 from kernbench.errors import ArgumentError
 from kernbench.runtime_api.context import RuntimeContext, session
-from kernbench.serving._models import experts_of
+from kernbench.serving._models import experts_of, heads_of
 from kernbench.topology.builder import Machine
 from kernbench.torch._compile import CompiledModel
 from kernbench.torch._device import ModelDevice, collector_paused
@@ -26,6 +27,7 @@ from kernbench.torch._result import ModelResult
 
 _SHORT = 16  # tokens of context, where attention does not matter
 Sizes = Mapping[str, Any]  # the fields of a model's config.json
+_OF_PARTS = {**_PLAN, "lm_head": "columns", "*.q_b_proj": "columns", "*.kv_b_proj": "columns"}
 
 
 def _config(sizes: Sizes) -> Any:
@@ -33,31 +35,75 @@ def _config(sizes: Sizes) -> Any:
     return hf.AutoConfig.for_model(sizes["model_type"], **fields, attn_implementation="sdpa")
 
 
+def _module(sizes: Sizes) -> Any:
+    return import_module(f"transformers.models.{sizes['model_type']}.modeling_{sizes['model_type']}")
+
+
 def _class(sizes: Sizes, name: str) -> Any:
     """Return a class of the model's module in transformers; the family is the beginning of its name."""
-    family = sizes["model_type"]
-    module = import_module(f"transformers.models.{family}.modeling_{family}")
-    return getattr(module, "".join(part.capitalize() for part in family.split("_")) + name)
+    return getattr(_module(sizes), "".join(part.capitalize() for part in sizes["model_type"].split("_")) + name)
+
+
+class LatentAttention(torch.nn.Module):
+    """Attention of DeepSeek to latents: queries and results are projected, and not the keys and values of all tokens.
+
+    It has the weights and the result of transformers' module, which expands the latents of the whole context.
+    """
+
+    def __init__(self, attention: Any, rotate: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
+        super().__init__()
+        self.attention, self.rotate = attention, rotate
+
+    def forward(
+        self, hidden_states: torch.Tensor, position_embeddings: Any, past_key_values: Any, **_: Any
+    ) -> tuple[torch.Tensor, None]:
+        own, (requests, tokens, _) = self.attention, hidden_states.shape
+        nope, rope, latent = own.qk_nope_head_dim, own.qk_rope_head_dim, own.kv_lora_rank
+        q = own.q_b_proj(own.q_a_layernorm(own.q_a_proj(hidden_states))).view(requests, tokens, -1, nope + rope)
+        q, q_rope = q.transpose(1, 2).split([nope, rope], -1)
+        kv, k_rope = own.kv_a_proj_with_mqa(hidden_states)[:, None].split([latent, rope], -1)
+        q_rope, k_rope = self.rotate(q_rope, k_rope, *position_embeddings)
+        keys = past_key_values.update(torch.cat([own.kv_a_layernorm(kv), k_rope], -1), None, 0)[0]
+        to_keys, to_values = own.kv_b_proj.weight.view(-1, nope + own.v_head_dim, latent).split(
+            [nope, own.v_head_dim], 1
+        )
+        heads, rows = to_keys.shape[0], requests * tokens
+        q = torch.bmm(q.transpose(0, 1).reshape(heads, rows, nope), to_keys)
+        q = torch.cat([q.view(heads, requests, tokens, latent).transpose(0, 1), q_rope], -1)
+        found = functional.scaled_dot_product_attention(
+            q, keys, keys[..., :latent], is_causal=tokens > 1, scale=own.scaling, enable_gqa=True
+        )
+        found = torch.bmm(found.transpose(0, 1).reshape(heads, rows, latent), to_values.mT)
+        found = found.view(heads, requests, tokens, -1).permute(1, 2, 0, 3).reshape(requests, tokens, -1)
+        return own.o_proj(found), None
 
 
 class _Layer(torch.nn.Module):
     """A decoder layer for a token of each of several requests, with what it stores of them; its attention is short."""
 
-    def __init__(self, sizes: Sizes, tp: int, tokens: int) -> None:
+    def __init__(self, sizes: Sizes, tp: int, tokens: int, number: int) -> None:
         super().__init__()
-        config = _config(sizes)
-        self.layer, self.rotary = _class(sizes, "DecoderLayer")(config, 0), _class(sizes, "RotaryEmbedding")(config)
-        shape = (tokens, sizes["num_key_value_heads"] // tp, _SHORT, sizes["head_dim"])
-        self.keys, self.values = (torch.nn.Buffer(torch.empty(shape)) for _ in "kv")
+        config, of = _config(sizes), heads_of(sizes, tp)
+        self.layer = _class(sizes, "DecoderLayer")(config, number)
+        self.rotary = _class(sizes, "RotaryEmbedding")(config)
+        shape = (tokens, of["kv_heads"], _SHORT, of["head_dim"])
+        self.keys = torch.nn.Buffer(torch.empty(shape))
+        if "latent" in of:
+            self.layer.self_attn = LatentAttention(self.layer.self_attn, _module(sizes).apply_rotary_pos_emb_interleave)
+            self.values = self.keys
+        else:
+            self.values = torch.nn.Buffer(torch.empty(shape))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         at = torch.arange(_SHORT - 1, _SHORT)[None]
         found: torch.Tensor = self.layer(x, position_embeddings=self.rotary(x, at), past_key_values=self)
         return found
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, _: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, keys: torch.Tensor, values: torch.Tensor | None, _: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the keys and values of new tokens, and return those of all: the interface of transformers' caches."""
-        self.keys[:, :, _SHORT - 1 :], self.values[:, :, _SHORT - 1 :] = keys, values
+        self.keys[:, :, _SHORT - 1 :] = keys
+        if values is not None:
+            self.values[:, :, _SHORT - 1 :] = values
         return self.keys, self.values
 
 
@@ -86,13 +132,14 @@ def run_part(
     hidden = sizes["hidden_size"]
     torch.compiler.reset()  # rows must not depend on earlier compilations
     with FakeTensorMode(), no_init_weights(), _half():
-        model = (_Layer(sizes, tp, requests) if part == "layer" else _Head(sizes)).eval()
-        x = torch.empty(*((requests, 1, hidden) if part == "layer" else (requests, hidden)))
+        number = sizes.get("first_k_dense_replace", 0) if part == "layer" else 0
+        model = (_Head(sizes) if part == "head" else _Layer(sizes, tp, requests, number)).eval()
+        x = torch.empty(*((requests, hidden) if part == "head" else (requests, 1, hidden)))
     has_experts = part == "layer" and experts_of(sizes) > 0
-    plan = (_PLAN if part == "layer" else {"lm_head": "columns"}) if tp > 1 else {}
+    known, plan = [name for name, _ in model.named_modules()], {}
+    if tp > 1:
+        plan = {path: style for path, style in _OF_PARTS.items() if filter_names(known, path)}
     if has_experts:
-        known = [name for name, _ in model.named_modules()]
-        plan = {path: style for path, style in plan.items() if filter_names(known, path)}
         plan["*.experts"] = EXPERTS if ep > 1 else EXPERT_PARTS
     routing, calls = Routing(skew, on_device=True), 1 + has_experts
     device = ModelDevice(session, data=False, graph=True, tp=tp, fuse=True, routing=routing)

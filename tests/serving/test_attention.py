@@ -15,31 +15,36 @@ WIDTH = 64
 
 def expected(q, k, v, contexts, heads, kv_heads):
     """softmax(q k^T / sqrt(width)) v of each request and head, with keys packed one request after another."""
-    out = np.zeros((len(contexts), heads, WIDTH))
+    out = np.zeros((len(contexts), heads, v.shape[2]))
     for r, (end, n) in enumerate(zip(np.cumsum(contexts), contexts, strict=True)):
         for h in range(heads):
             own = slice(end - n, end)
             keys, values = (x[h * kv_heads // heads, own].astype(float) for x in (k, v))
-            scores = np.exp(keys @ q[r, h].astype(float) / np.sqrt(WIDTH))
+            scores = np.exp(keys @ q[r, h].astype(float) / np.sqrt(q.shape[2]))
             out[r, h] = scores / scores.sum() @ values
     return out
 
 
 @pytest.mark.parametrize(
-    ("contexts", "heads", "kv_heads"), [([40, 300, 7], 4, 1), ([600, 50, 1000, 3], 8, 2), ([9], 4, 4)]
+    ("contexts", "heads", "kv_heads", "more"),
+    [([40, 300, 7], 4, 1, 0), ([600, 50, 1000, 3], 8, 2, 0), ([9], 4, 4, 0), ([700, 50, 3], 8, 1, 32), ([9], 2, 1, 32)],
 )
-def test_unequal_contexts_have_the_values_of_numpy(contexts, heads, kv_heads):
-    rng = np.random.default_rng(0)
+def test_unequal_contexts_have_the_values_of_numpy(contexts, heads, kv_heads, more):
+    """With `more` elements of keys that are no values, values are the first ones of keys."""
+    rng, head_dim = np.random.default_rng(0), WIDTH + more
     with session("preset:small", data=True) as torch:
-        steps, tensors = prepared(torch, 1, contexts, heads, kv_heads, WIDTH)
-        values = {name: rng.standard_normal(tensors[name].shape).astype(np.float16) for name in "qkv"}
+        steps, tensors = prepared(torch, 1, contexts, heads, kv_heads, head_dim, WIDTH if more else 0)
+        assert (tensors["k"] is tensors["v"]) == bool(more)
+        values = {
+            name: rng.standard_normal(tensors[name].shape).astype(np.float16) for name in ("qk" if more else "qkv")
+        }
         for name, value in values.items():
             tensors[name].poke(value)
         launch_all(torch, steps, tensors)
         torch._host.synchronize()
         got = tensors["out"].peek().reshape(len(contexts), heads, WIDTH)
-    q = values["q"].reshape(len(contexts), heads, WIDTH)
-    k, v = (values[name].reshape(kv_heads, -1, WIDTH) for name in "kv")
+    q, k = (values[name].reshape(n, -1, head_dim) for name, n in (("q", len(contexts)), ("k", kv_heads)))
+    v = values.get("v", k[:, :, :WIDTH]).reshape(kv_heads, -1, WIDTH)
     assert got == pytest.approx(expected(q, k, v, contexts, heads, kv_heads), abs=5e-3)
 
 

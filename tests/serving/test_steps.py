@@ -12,7 +12,17 @@ import pytest
 import kernbench as kb
 from kernbench.errors import ArgumentError, ConfigError, MissingModuleError
 from kernbench.serving import generate, run, steps
-from kernbench.serving._models import MODELS, check_parallel, experts_of, fields_of, kv_blocks, kv_bytes, weight_bytes
+from kernbench.serving._models import (
+    MODELS,
+    check_parallel,
+    experts_of,
+    fields_of,
+    heads_of,
+    kv_blocks,
+    kv_bytes,
+    layers_of,
+    weight_bytes,
+)
 from kernbench.serving._parts import SIZES, chunk_sizes, lognormal_contexts, points_of
 from kernbench.serving._steps import SimulatedSteps
 from kernbench.studies import attention as gqa
@@ -49,6 +59,14 @@ def test_energy_is_that_of_all_sips_without_the_host(table):
     step = {"prefill": [(10, 100)], "contexts": [300, 300]}
     assert table.energy_uj(**step) == pytest.approx(2 * 0.1 * (table(**step) - HOST))
     assert table.parts(**step, column="nbytes")["layers"] == LAYERS * 7
+
+
+def test_dense_layers_before_those_of_experts_are_parts_of_their_own(table):
+    dense = table.table[table.table["part"] == "layer"].assign(part="dense_layer", ns=200)
+    rows, model = pd.concat([table.table, dense]), fields_of({**DEEPSEEK, "num_hidden_layers": 5})
+    parts = SimulatedSteps(rows, model, 2, kb.load("preset:small")).parts(prefill=[], contexts=[100] * 4)
+    assert parts["layers"] == 2 * 1004 + 3 * 200
+    assert parts["attention_decode"] == pytest.approx(5 * attention(4, 1, 100))
 
 
 def test_a_step_is_padded_to_the_next_size(table):
@@ -250,15 +268,31 @@ QWEN2 = {
     "shared_expert_intermediate_size": 20480, "num_key_value_heads": 4, "num_hidden_layers": 28,
     "vocab_size": 151936, "num_experts": 64, "num_experts_per_tok": 8,
 }  # fmt: skip
+DEEPSEEK = {  # DeepSeek-V3
+    "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_attention_heads": 128, "num_key_value_heads": 128, "num_hidden_layers": 61, "vocab_size": 129280,
+    "n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1, "n_group": 8, "topk_group": 4,
+    "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "first_k_dense_replace": 3,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("model", "billions"), [(MIXTRAL, 46.7), (QWEN3, 30.5), (QWEN2, 57.4)])
+@pytest.mark.parametrize(("model", "billions"), [(MIXTRAL, 46.7), (QWEN3, 30.5), (QWEN2, 57.4), (DEEPSEEK, 671)])
 def test_models_of_experts_have_the_published_number_of_weights(model, billions):
     fields = fields_of(model)
     assert weight_bytes(fields, 1) == pytest.approx(2e9 * billions, rel=2e-3)
-    # Each SIP has the whole router.
-    router = fields["num_hidden_layers"] * fields["hidden_size"] * experts_of(fields)
-    assert 2 * weight_bytes(fields, 2) == pytest.approx(weight_bytes(fields, 1) + 2 * router, abs=2)
+    # Each SIP has the whole router, and the matrices that make latents.
+    routers = layers_of(fields)["layer"] * fields["hidden_size"] * experts_of(fields)
+    latents = 61 * 7168 * (1536 + 512 + 64) if model is DEEPSEEK else 0
+    more = 2 * (routers + latents)
+    assert 2 * weight_bytes(fields, 2) == pytest.approx(weight_bytes(fields, 1) + more, abs=2)
+
+
+def test_latent_attention_has_one_key_for_all_heads():
+    fields = fields_of(DEEPSEEK)
+    assert heads_of(fields, 8) == {"heads": 16, "kv_heads": 1, "head_dim": 576, "latent": 512}
+    assert kv_bytes(fields, 1) == kv_bytes(fields, 8) == 61 * 576 * 2  # DeepSeek's reports: 70 kB per token
+    assert layers_of(fields) == {"layer": 58, "dense_layer": 3}
 
 
 @pytest.mark.parametrize(
@@ -310,6 +344,12 @@ def test_a_model_is_a_name_a_file_or_its_content(tmp_path):
             "model: num_local_experts = missing must be an integer of",
         ),
         ({**QWEN3, "decoder_sparse_step": 2}, ArgumentError, r"decoder_sparse_step = 2: layers of this form are not"),
+        (
+            {**DEEPSEEK, "first_k_dense_replace": 61},
+            ConfigError,
+            r"first_k_dense_replace = 61 must be an integer from 0",
+        ),
+        ({**DEEPSEEK, "kv_lora_rank": None}, ConfigError, r"kv_lora_rank = missing must be an integer of at least 1"),
         ({**MODELS["llama3-8b"], "kv_lora_rank": 512}, ArgumentError, r"kv_lora_rank = 512: layers of this form are"),
         (
             {**MODELS["llama3-8b"], "model_type": "gemma2"},

