@@ -16,7 +16,6 @@ from transformers.initialization import no_init_weights
 
 from kernbench.errors import ArgumentError
 from kernbench.runtime_api.context import RuntimeContext, session
-from kernbench.serving._models import experts_of, heads_of
 from kernbench.topology.builder import Machine
 from kernbench.torch._compile import CompiledModel
 from kernbench.torch._device import ModelDevice, collector_paused
@@ -83,12 +82,13 @@ class _Layer(torch.nn.Module):
 
     def __init__(self, sizes: Sizes, tp: int, tokens: int, number: int) -> None:
         super().__init__()
-        config, of = _config(sizes), heads_of(sizes, tp)
+        config, latent = _config(sizes), sizes.get("kv_lora_rank", 0)
         self.layer = _class(sizes, "DecoderLayer")(config, number)
         self.rotary = _class(sizes, "RotaryEmbedding")(config)
-        shape = (tokens, of["kv_heads"], _SHORT, of["head_dim"])
+        heads = 1 if latent else sizes["num_key_value_heads"] // tp
+        shape = (tokens, heads, _SHORT, latent + sizes["head_dim"])
         self.keys = torch.nn.Buffer(torch.empty(shape))
-        if "latent" in of:
+        if latent:
             self.layer.self_attn = LatentAttention(self.layer.self_attn, _module(sizes).apply_rotary_pos_emb_interleave)
             self.values = self.keys
         else:
@@ -135,10 +135,10 @@ def run_part(
         number = sizes.get("first_k_dense_replace", 0) if part == "layer" else 0
         model = (_Head(sizes) if part == "head" else _Layer(sizes, tp, requests, number)).eval()
         x = torch.empty(*((requests, hidden) if part == "head" else (requests, 1, hidden)))
-    has_experts = part == "layer" and experts_of(sizes) > 0
     known, plan = [name for name, _ in model.named_modules()], {}
     if tp > 1:
         plan = {path: style for path, style in _OF_PARTS.items() if filter_names(known, path)}
+    has_experts = "layer.mlp.experts" in known
     if has_experts:
         plan["*.experts"] = EXPERTS if ep > 1 else EXPERT_PARTS
     routing, calls = Routing(skew, on_device=True), 1 + has_experts
