@@ -10,7 +10,7 @@ from torch.nn.attention.bias import causal_lower_right  # noqa: E402
 
 import kernbench as kb  # noqa: E402
 from kernbench import DPPolicy  # noqa: E402
-from kernbench.ops.matmul import PLACEMENTS, _parts, named  # noqa: E402
+from kernbench.ops.matmul import PLACEMENTS, _placements, named  # noqa: E402
 from kernbench.torch._device import module_of, operators_of, readable  # noqa: E402
 from tests.torch.models import Mlp, errors, worst  # noqa: E402
 
@@ -223,8 +223,8 @@ def test_a_model_with_gradients_is_not_fused():
 
 
 def test_a_product_deeper_than_its_blocks(monkeypatch):
-    monkeypatch.setattr(_parts, "DEPTH", 64)
-    monkeypatch.setattr(_parts, "room", lambda _: 64 * 64 * 2)
+    monkeypatch.setattr(_placements, "DEPTH", 64)
+    monkeypatch.setattr(_placements, "room", lambda _: 64 * 64 * 2)
     layer, x = torch.nn.Linear(200, 70).half(), torch.randn(130, 200).half()
     with torch.no_grad():
         assert worst(kb.torch.compile(layer, MACHINE)(x), layer(x)) < 2e-3
