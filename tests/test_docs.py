@@ -136,6 +136,18 @@ def test_pictures_of_the_architecture_name_files_that_exist():
     assert not [name for name in named if not [*PACKAGE.rglob(name)]]
 
 
+def test_table_of_the_architecture_names_files_that_exist():
+    table = re.findall(
+        r"^\| (?!package|---)(.*?) \|(.*)$", (ROOT / "docs/architecture.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert len(table) >= 20
+    for packages, row in table:
+        folders = [PACKAGE / name for name in re.findall(r"`(\w+)`", packages)]
+        for name in re.findall(r"`([\w/]+\.pyx?)`", row):
+            places = [*(f / name for f in (ROOT, PACKAGE)), *(path for f in folders for path in f.rglob(name))]
+            assert any(path.is_file() for path in places), (packages, name)
+
+
 def test_index_lists_every_decision():
     index = (RECORDS / "README.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| \[(\d{4})\]\((\S+\.md)\) \| \S", index, re.MULTILINE)

@@ -6,6 +6,7 @@ A file that has one as well, for a good reason, is named here with that reason.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -141,14 +142,19 @@ OWNED = [
 
 
 @cache
+def trees() -> dict[str, ast.Module]:
+    return {p.relative_to(PACKAGE).as_posix(): ast.parse(p.read_text(encoding="utf-8")) for p in python_files(PACKAGE)}
+
+
+@cache
 def all_found() -> dict[str, dict[str, int]]:
     """The files that have each, with a line."""
     found: dict[str, dict[str, int]] = {str(owned): {} for owned in OWNED}
-    for path in python_files(PACKAGE):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
             for owned in OWNED:
                 if owned.is_one(node):
-                    found[str(owned)][path.relative_to(PACKAGE).as_posix()] = node.lineno
+                    found[str(owned)][path] = node.lineno
     return found
 
 
@@ -163,3 +169,17 @@ def test_it_has_one_owner(owned):
 @pytest.mark.parametrize(("owned", "code"), [(x, code) for x in OWNED for code in x.examples], ids=str)
 def test_another_one_is_found(owned, code):
     assert any(map(owned.is_one, ast.walk(ast.parse(code))))
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """The public names that a module defines."""
+    found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    targets = [t for n in tree.body for t in getattr(n, "targets", [getattr(n, "target", None)]) if t]
+    found |= {x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)}
+    return {name for name in found if not name.startswith("_")}
+
+
+def test_few_names_are_defined_in_several_modules():
+    # Those left are functions of plug-ins, commands, names of torch and Triton, and pairs (decision 0088): add none.
+    modules = Counter(name for tree in trees().values() for name in defined(tree))
+    assert sum(n > 1 for n in modules.values()) <= 77

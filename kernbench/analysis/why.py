@@ -1,4 +1,7 @@
-"""Why a run or a launch took as long as it did: the critical path by resource, longest first, and what to change."""
+"""Why a run or a launch took as long as it did: the critical path by resource, longest first, and what to change.
+
+The fields that set a resource are in `_resources.py`.
+"""
 
 from __future__ import annotations
 

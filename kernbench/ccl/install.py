@@ -1,4 +1,7 @@
-"""Algorithms from entries of ccl.yaml, dotted paths, or functions of a notebook."""
+"""Algorithms from entries of ccl.yaml, dotted paths, or functions of a notebook.
+
+Their queues are installed by runtime_api/_queues.py.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from kernbench.cli._options import NewFile, echo, echo_json, json_option
 @click.argument("after", type=click.Path(exists=True, dir_okay=False))
 @json_option
 def compare(before: str, after: str, as_json: bool) -> int:
-    """Compare two files that `kernbench run --save FILE` or `result.save(FILE)` wrote.
+    """Compare two files that `kernbench run --out FILE` or `result.save(FILE)` wrote.
 
     Prints the values of the machine file that differ, then latency, launches and stages of both.
     """
@@ -58,7 +58,7 @@ def report(files: tuple[str, ...], baseline: str | None, out: Path | None, as_js
 @click.option("--launch", metavar="NAME", help="One launch as the run lists it, such as 'gemm #2'. Default: all.")
 @json_option
 def why(file: str, launch: str | None, as_json: bool) -> int:
-    """Explain a file that `kernbench run --save FILE` or `result.save(FILE)` wrote."""
+    """Explain a file that `kernbench run --out FILE` or `result.save(FILE)` wrote."""
     from kernbench.analysis.result import Result
 
     found = Result.load(file).why(launch)
