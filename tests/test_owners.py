@@ -126,6 +126,7 @@ OWNED = [
         {
             "kernels/gemm.py": "examples, of which the study `gemm` measures one: the product of one PE",
             "kernels/attention.py": "the scores of attention, and the sums of values",
+            "ops/attention.py": "the scores of the part of latent keys that is no value",
         },
     ),
     Owned(
