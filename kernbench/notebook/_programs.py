@@ -80,7 +80,7 @@ def program_of(given: Callable[..., object]) -> Callable[..., object]:
 
 def step_part(
     torch: RuntimeContext,
-    model: Literal["llama3-8b", "llama3-70b"] = "llama3-8b",
+    model: Literal["llama3-8b", "llama3-70b", "mixtral-8x7b"] = "llama3-8b",
     part: Annotated[
         Literal["attention", "layer", "head"], "of a step; a layer and the head need PyTorch"
     ] = "attention",
