@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import exp
@@ -28,24 +29,26 @@ def part_row(
 ) -> Row:  # fmt: skip
     """Return the time of a part of a step [ns], a layer without its attention, its limit, and its counters: a study.
 
-    `part` is "layer", "dense_layer" where the first ones have no experts, "head" or "attention".
+    `path` is JSON, so that it is a column of a sweep. `part` is "layer", "dense_layer" where the first ones have no experts, "head" or "attention".
     Bytes and counters are those of one SIP. Of several requests with one token, `context` is the mean.
     """
     if part == "attention":
         contexts = lognormal_contexts(requests, context) if tokens == 1 else [context]
-        return attention_row(machine, tokens=tokens, contexts=contexts, **heads_of(model, tp))
+        row = attention_row(machine, tokens=tokens, contexts=contexts, **heads_of(model, tp))
+        return row | {"path": json.dumps(row["path"])}
     from kernbench.torch._serving import simulate
 
     result, calls = simulate(machine, part, model, tp, requests, ep, skew)
     counted = [x for x in result.launches if part == "head" or not x.operators[0].startswith("attention")]
     launches = sum(x.ns for x in result.launches)
     counts = {name: round(x / calls) for name, x in _counters(machine, result.records).items()}
+    limited = limits(result.why())
     return counts | {
         "ns": sum(x.ns for x in counted),
         "host_ns": max(0.0, round(result.latency_ns - launches, 3)),
         "nbytes": sum(x.nbytes for x in counted) // ep,
-        **limits(result.why()),
-    }
+        "limit": limited["limit"], "path": json.dumps(limited["path"]),
+    }  # fmt: skip
 
 
 def _counters(machine: Machine, records: Records) -> Row:

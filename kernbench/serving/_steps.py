@@ -439,7 +439,8 @@ def steps(
     if len(failed):
         row = failed.iloc[0]
         raise PointError(f"{row['part']} of {row['requests']} requests, context {row['context']}: {row['error']}")
-    return SimulatedSteps(found.table[list(COLUMNS)], fields, tp, loaded, ep, skew)
+    table = found.table[list(COLUMNS)].assign(path=found.table["path"].map(json.loads))
+    return SimulatedSteps(table, fields, tp, loaded, ep, skew)
 
 
 def _ascending(name: str, values: Sequence[int]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -93,8 +94,8 @@ class ServingStudy(Study):
         asked: Row = {"part": part, "requests": requests, "tokens": tokens, "context": context, "tp": tp}
         row = part_row(machine, **asked, model=fields_of(model))
         energy = energy_columns(machine.config, row)["energy_uj"]
-        kept = {name: row[name] for name in ("ns", "host_ns", "nbytes", "limit", "path")}
-        return {"model": model, **asked, "energy_uj": energy, **kept}
+        kept = {name: row[name] for name in ("ns", "host_ns", "nbytes", "limit")}
+        return {"model": model, **asked, "energy_uj": energy, **kept, "path": json.loads(row["path"])}
 
 
 def _machines(machine: Machine, tp: int, others: Sequence[str]) -> dict[str, Machine]:

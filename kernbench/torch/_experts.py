@@ -223,7 +223,7 @@ class Layer:
         assigned, x = self._assigned(), self._given["x"]
         rows = assigned.slots[self.rank] // assigned.k
         to = self._rows("sent" if assigned.ranks > 1 else "received", len(rows), x.shape[1])
-        moved = to.pointer, (x.pointer,), _Rows(rows, x.shape[1], x.strides, parts := _parts(to))
+        moved = to.pointer, (x.pointer,), _Rows(rows, x.shape[1], x.strides, parts := _parts(to, len(rows)))
         return sorted(parts), copy, moved, [x, to]
 
     def gate_up(self) -> Launch:
@@ -232,7 +232,7 @@ class Layer:
     def activate(self) -> Launch:
         x = self._place("up")
         to = self._rows("active", x.shape[0], x.shape[1] // 2)
-        parts = _parts(to)
+        parts = _parts(to, self._assigned().ends(self.rank)[-1])
         del self._held["up"]
         return sorted(parts), silu_and_mul, (x.pointer, to.pointer, parts, to.shape[1]), [x, to]
 
@@ -256,7 +256,7 @@ class Layer:
         at[assigned.slots[self.rank]] = np.arange(len(assigned.slots[self.rank]))
         own = at.reshape(-1, assigned.k)[first : first + n]
         scales = (np.arange(n) + first)[:, None] * weights.strides[0] + np.arange(assigned.k) * weights.strides[1]
-        parts = _parts(out)
+        parts = _parts(out, n)
         args = back.pointer, weights.pointer, out.pointer, parts, out.shape[1], own, scales
         del self._held["back"]
         return sorted(parts), weighed_sum, args, [back, weights, out]
@@ -306,12 +306,14 @@ def grouped_product(
     )
 
 
-def _parts(place: TensorPlace) -> dict[PeId, list[Span]]:
-    """Return the rows of a tensor that each PE holds."""
-    found: dict[PeId, list[Span]] = {}
-    for s in place.buffer.layout.shards:
-        found.setdefault((s.cube, s.pe), []).append((s.index[0].start, s.index[0].stop - s.index[0].start))
-    return found
+def _parts(place: TensorPlace, n: int) -> dict[PeId, list[Span]]:
+    """Return which of the first `n` rows of a tensor each PE holds; if there are none, one PE with nothing to do."""
+    shards, found = place.buffer.layout.shards, dict[PeId, list[Span]]()
+    for s in shards:
+        first, end = s.index[0].start, min(n, s.index[0].stop)
+        if first < end:
+            found.setdefault((s.cube, s.pe), []).append((first, end - first))
+    return found or {(shards[0].cube, shards[0].pe): []}
 
 
 def silu_and_mul(x: Pointer, out: Pointer, parts: Parts, width: int, *, tl: TLContext) -> None:

@@ -23,8 +23,8 @@ from kernbench.serving._models import (
     layers_of,
     weight_bytes,
 )
-from kernbench.serving._parts import SIZES, chunk_sizes, lognormal_contexts, points_of
-from kernbench.serving._steps import SimulatedSteps
+from kernbench.serving._parts import SIZES, chunk_sizes, lognormal_contexts, part_row, points_of
+from kernbench.serving._steps import COLUMNS, SimulatedSteps
 from kernbench.studies import attention as gqa
 
 LAYERS, HOST = 3, 70.0
@@ -238,6 +238,14 @@ def test_contexts_of_a_batch_are_unequal_and_have_the_mean(requests, mean):
     assert min(contexts) >= 1
     if requests > 1:
         assert np.std(np.log(contexts)) == pytest.approx(0.8, rel=0.35)
+
+
+def test_parts_that_a_sweep_simulates_have_the_columns_of_a_table():
+    point = {"part": "attention", "requests": 4, "tokens": 1, "context": 100}
+    model = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
+    found = kb.sweep("preset:small", part_row, points=[point], parameters={"tp": 2, "model": model}, progress=False)
+    row = found.table[list(COLUMNS)].iloc[0]
+    assert sum(json.loads(row["path"]).values()) >= row["ns"] > 0
 
 
 def test_llama3_is_that_of_its_report():

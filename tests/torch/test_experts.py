@@ -95,6 +95,13 @@ def test_values_of_experts_in_parts_are_those_of_the_block(name):
 
 
 @pytest.mark.slow
+def test_ranks_without_tokens_or_rows_take_part():
+    """One token has rows for two experts of eight: of four ranks, three have no token, and at least two no row."""
+    found, eager = errors(filled(mixtral()), lambda block: compiled(block, 4), torch.randn(1, 1, HIDDEN))
+    assert found <= 2 * eager
+
+
+@pytest.mark.slow
 def test_products_of_one_row_are_computed_while_weights_are_read():
     """Four tokens have one row for each of 8 experts, and 16 have 4: the weights are the same, and bound the time."""
     block = mixtral(hidden_size=512, intermediate_size=1024)
