@@ -29,8 +29,8 @@ def part_row(
 ) -> Row:  # fmt: skip
     """Return the time of a part of a step [ns], a layer without its attention, its limit, and its counters: a study.
 
-    `path` is JSON, so that it is a column of a sweep. `part` is "layer", "dense_layer" where the first ones have no experts, "head" or "attention".
-    Bytes and counters are those of one SIP. Of several requests with one token, `context` is the mean.
+    `part` is "layer", "dense_layer" where the first ones have no experts, "head" or "attention". Bytes and counters are
+    those of one SIP. Of several requests with one token, `context` is the mean. `path` is JSON, a column of sweeps.
     """
     if part == "attention":
         contexts = lognormal_contexts(requests, context) if tokens == 1 else [context]
