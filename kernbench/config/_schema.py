@@ -585,6 +585,11 @@ class System(Model):
     )
     flit_bytes: FlitBytes = described("Flit size", "Unit in which messages are sent over all links", default=FLIT_BYTES)
     command_bytes: NoBytes = described("Read command size", "The command of a read, at most one flit", default=0)
+    attention: Literal["auto", "flash_2"] = described(
+        "Blocks of attention",
+        "Chosen by estimate, or as FlashAttention-2: whole tiles, parts by its rule, and copies of grouped heads",
+        default="auto",
+    )
 
 
 class CubeMesh(Model):

@@ -8,9 +8,11 @@ those of a head in a second launch. The number of parts is that with the lowest 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +36,8 @@ from kernbench.triton_emu.tl_context import TLContext
 _ROWS = 64  # rows of scores at a time: query tokens times query heads (chosen)
 FEWER_ROWS = 32  # used where PEs would be idle (chosen: the width of a tile of the matrix engine)
 _PART_BYTES = 4  # bytes per element of the result of a part
+_WHOLE = 64  # rows of scores of a block of FlashAttention-2, computed whole however few are used (source: as below)
+_SLOTS = 2  # blocks at a time on a PE, for its choice of parts (source: flash_api.cpp of 2.x)
 PASSES = 5  # simple operations per score in the softmax, without the exponential (chosen: as in `Flash`)
 
 
@@ -163,9 +167,15 @@ class Offsets:
         start = pointer + (at.offsets[batch] + head * at.strides[0] + token * at.strides[1])
         return PointerTile(start, self.get((n, m, width), at.strides, (n * m, width)))
 
-    def load(self, pointer: Pointer, at: Heads, batch: int, head: int, tokens: Span, width: int) -> Tile:
+    def load(
+        self, pointer: Pointer, at: Heads, batch: int, head: int, tokens: Span, width: int, whole: int = 0
+    ) -> Tile:
+        """Tokens of a head; up to `whole` tokens, zeros follow."""
         (by_head, by_token, step), (token, n) = at.strides, tokens
         start = pointer + (at.offsets[batch] + head * by_head + token * by_token)
+        if n < whole:
+            places = PointerTile(start, self.get((whole, width), (by_token, step), (whole, width)))
+            return self._tl.load(places, self._tl.arange(0, whole)[:, None] < n, 0.0)
         if (width == 1 or step == 1) and (n == 1 or by_token == width):
             return self._tl.load(start, shape=(n, width))
         return self._tl.load(start + self.get((n, width), (by_token, step), (n, width)))
@@ -173,55 +183,85 @@ class Offsets:
 
 def attention(
     q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, *rest: Any, sizes: Attention,
-    units: Mapping[PeId, Sequence[Unit]], tl: TLContext,
+    units: Mapping[PeId, Sequence[Unit]], whole: int = 0, tl: TLContext,
 ) -> None:  # fmt: skip
     """Write attention to out, each program its units, with the running softmax of flash attention.
 
-    A pointer in `rest` is the mask. Results of units over a part of the kv tokens go to their `places` in out.
+    A pointer in `rest` is the mask. Results of units over a part of the kv tokens go to their `places` in out. With
+    `whole` kv tokens, there is no mask, and each tile of scores has so many, of _WHOLE rows, used or not.
     """
-    cache, mask, behind = Offsets(tl), sizes.mask, sizes.behind
+    cache, waiting, running = Offsets(tl), iter(mine(units, tl)), deque[Iterator[None]]()
+    while True:
+        while len(running) < (_SLOTS if whole else 1) and (unit := next(waiting, None)) is not None:
+            running.append(_unit(q_ptr, k_ptr, v_ptr, out_ptr, rest, sizes, unit, whole, cache, tl))
+        if not running:
+            return
+        current = running.popleft()
+        if next(current, running) is None:  # it waits at a tile: the next one's turn
+            running.append(current)
+
+
+def _unit(
+    q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, rest: Sequence[Any], sizes: Attention, unit: Unit,
+    whole: int, cache: Offsets, tl: TLContext,
+) -> Iterator[None]:  # fmt: skip
+    """Compute a unit. With `whole`, its tiles do not overlap one another: after the scores of each, others may run."""
+    mask, behind = sizes.mask, sizes.behind
     masks = mask is not None and rest[0].dtype.element_ty is bool_
+    (head, heads), (token, n), kv_head = unit.heads, unit.tokens, unit.heads[0] // sizes.group
+    own, used = (unit.heads, unit.tokens), None
+    if whole:  # of one token, or of one head
+        own = ((head, _WHOLE), unit.tokens) if n == 1 else ((head, 1), (token, _WHOLE))
+        used = tl.arange(0, _WHOLE)[:, None] < heads * n if heads * n < _WHOLE else None
     width = sizes.width if sizes.latent else sizes.head_dim
-    for unit in mine(units, tl):
-        (head, heads), (token, n), kv_head = unit.heads, unit.tokens, unit.heads[0] // sizes.group
-        x = tl.load(cache.rows(q_ptr, sizes.q, unit.batch, unit.heads, unit.tokens, width))
-        flash = Flash([x], tl, sizes.scale)
+    x = tl.load(cache.rows(q_ptr, sizes.q, unit.batch, *own, width), used, None if used is None else 0.0)
+    flash = Flash([x], tl, sizes.scale)
+    if sizes.latent:
+        more = cache.rows(q_ptr + width, sizes.q, unit.batch, *own, sizes.head_dim - width)
+        across = tl.trans(tl.load(more))
+    start, end = unit.kv[0], sum(unit.kv)
+    if behind is not None:
+        end = min(end, token + n + behind)
+    if whole:
+        end = min(sum(unit.kv), start + -(-(end - start) // whole) * whole)
+    for at, size in cut_span((start, end - start), whole or tiles(heads, n)[1]):
+        seen = bias = None
+        if mask is not None:
+            by_head, by_token, step = mask.strides
+            first = mask.offsets[unit.batch] + head * by_head + token * by_token + at * step
+            places = cache.get((size, heads, n), (step, by_head, by_token), (size, heads * n))
+            given = tl.load(PointerTile(rest[0] + first, places))
+            seen, bias = (given != 0, None) if masks else (None, given.to(tl.float32))
+        if behind is not None and at + size - 1 > token + behind:
+            rows = np.tile(token + behind + np.arange(own[1][1]), own[0][1])
+            before = rows[None, :] >= at + np.arange(max(size, whole))[:, None]
+            seen = tl.constant(before & (np.arange(max(size, whole)) < size)[:, None]) != 0
+        elif size < whole:
+            seen = tl.broadcast_to(tl.arange(0, whole)[:, None] < size, (whole, _WHOLE))
+        kt = cache.load(k_ptr, sizes.k, unit.batch, kv_head, (at, size), width, whole)
         if sizes.latent:
-            more = cache.rows(q_ptr + width, sizes.q, unit.batch, unit.heads, unit.tokens, sizes.head_dim - width)
-            across = tl.trans(tl.load(more))
-        start, end = unit.kv[0], sum(unit.kv)
-        if behind is not None:
-            end = min(end, token + n + behind)
-        for at, size in cut_span((start, end - start), tiles(heads, n)[1]):
-            seen = bias = None
-            if mask is not None:
-                by_head, by_token, step = mask.strides
-                first = mask.offsets[unit.batch] + head * by_head + token * by_token + at * step
-                places = cache.get((size, heads, n), (step, by_head, by_token), (size, heads * n))
-                given = tl.load(PointerTile(rest[0] + first, places))
-                seen, bias = (given != 0, None) if masks else (None, given.to(tl.float32))
-            if behind is not None and at + size - 1 > token + behind:
-                before = np.tile(token + behind + np.arange(n), heads)[None, :] >= at + np.arange(size)[:, None]
-                seen = tl.constant(before) != 0
-            kt = cache.load(k_ptr, sizes.k, unit.batch, kv_head, (at, size), width)
-            if sizes.latent:
-                other = cache.load(k_ptr + width, sizes.k, unit.batch, kv_head, (at, size), sizes.head_dim - width)
-                flash.fold(0, kt, kt, seen, bias, tl.dot(other, across))
-                continue
-            vt = cache.load(v_ptr, sizes.v, unit.batch, kv_head, (at, size), sizes.width)
-            flash.fold(0, kt, vt, seen, bias)
-        state = flash.states()[0]
-        result = tl.zeros((heads * n, sizes.width), tl.float32) if state is None else state.o / to_column(state.l)
-        may_see_nothing = masks or (behind is not None and token + behind < 0)
-        if state is not None and may_see_nothing:  # masked rows are 0
-            result = tl.where(to_column(state.m) > NEG, result, 0.0)
-        if not unit.places:
-            tl.store(cache.rows(out_ptr, sizes.out, unit.batch, unit.heads, unit.tokens, sizes.width), result)
+            other = cache.load(k_ptr + width, sizes.k, unit.batch, kv_head, (at, size), sizes.head_dim - width)
+            flash.fold(0, kt, kt, seen, bias, tl.dot(other, across))
             continue
-        assert state is not None, "a part of no kv tokens"
-        values, logarithms = np.array(unit.places).T
-        tl.store(out_ptr + tl.constant(values[:, None] + np.arange(sizes.width)[None, :]), result)
-        tl.store(out_ptr + tl.constant(logarithms[None, :]), tl.fma(state.m, sizes.scale, tl.log(state.l)))
+        vt = cache.load(v_ptr, sizes.v, unit.batch, kv_head, (at, size), sizes.width, whole)
+        flash.fold(0, kt, vt, seen, bias)
+        if whole:
+            yield
+            flash.states()
+    state = flash.states()[0]
+    shape = own[0][1] * own[1][1], sizes.width
+    result = tl.zeros(shape, tl.float32) if state is None else state.o / to_column(state.l)
+    may_see_nothing = masks or (behind is not None and token + behind < 0)
+    if state is not None and may_see_nothing:  # masked rows are 0
+        result = tl.where(to_column(state.m) > NEG, result, 0.0)
+    if not unit.places:
+        tl.store(cache.rows(out_ptr, sizes.out, unit.batch, *own, sizes.width), result, used)
+        return
+    assert state is not None, "a part of no kv tokens"
+    values, logarithms = np.pad(np.array(unit.places).T, ((0, 0), (0, own[0][1] - heads)))
+    tl.store(out_ptr + tl.constant(values[:, None] + np.arange(sizes.width)[None, :]), result, used)
+    of_all, row = tl.fma(state.m, sizes.scale, tl.log(state.l)), None if used is None else used.reshape(1, _WHOLE)
+    tl.store(out_ptr + tl.constant(logarithms[None, :]), of_all, row)
 
 
 def _merge(
@@ -238,9 +278,40 @@ def _merge(
         tl.store(cache.rows(out_ptr, sizes.out, own.batch, (own.head, 1), (0, 1), sizes.width), result)
 
 
+def _regroup(
+    from_ptr: Pointer, to_ptr: Pointer, *, sizes: Attention, source: Heads, batches: Mapping[PeId, Sequence[int]],
+    tl: TLContext,
+) -> None:  # fmt: skip
+    """Write the elements of q or of out to out, each program those of some sequences."""
+    cache, tokens = Offsets(tl), (0, sizes.q_len)
+    for batch in mine(batches, tl):
+        for heads in cut_span((0, sizes.heads), _ROWS):
+            x = tl.load(cache.rows(from_ptr, source, batch, heads, tokens, sizes.width))
+            tl.store(cache.rows(to_ptr, sizes.out, batch, heads, tokens, sizes.width), x)
+
+
+def _whole(config: MachineConfig, sizes: Attention) -> int:
+    """Return the kv tokens of each tile of FlashAttention-2, 0 if the machine chooses blocks by estimate."""
+    if config.system.attention == "auto" or sizes.mask is not None or sizes.width != sizes.head_dim:
+        return 0
+    return 256 if sizes.width <= 64 else 128 if sizes.width <= 128 else 64
+
+
+def _parts_of_flash_2(config: MachineConfig, sizes: Attention, whole: int) -> int:
+    """Choose the least number of parts that fills 85 % as much of the waves of blocks as the best number does."""
+    slots, blocks, tiles = _SLOTS * config.pes_per_sip, sizes.batch * len(sizes.blocks), -(-sizes.seen // whole)
+    if sizes.q_len > 1 or sizes.group == 1 or blocks >= 0.8 * slots:
+        return 1
+    counts = sorted({-(-tiles // -(-tiles // n)) for n in range(1, min(128, slots, tiles) + 1)})
+    filled = {n: blocks * n / slots / -(-blocks * n // slots) for n in counts}
+    return next((n for n in counts if filled[n] >= 0.85 * max(filled.values())), 1)
+
+
 @lru_cache(maxsize=256)
 def parts_of(machine: Machine, sizes: Attention) -> int:
     """Choose the number of parts of the kv tokens: the lowest estimate for one query token, else 1."""
+    if whole := _whole(machine.config, sizes):
+        return _parts_of_flash_2(machine.config, sizes, whole)
     free = machine.config.pes_per_sip // max(1, sizes.batch * len(sizes.blocks))
     if sizes.q_len > 1 or not sizes.seen or free < 2:
         return 1
@@ -321,12 +392,25 @@ def steps(machine: Machine, sizes: Attention) -> list[KernelLaunch]:
     units, merges = _work(machine.config, sizes, parts)
     if not units:
         return []
-    kernel = partial(attention, sizes=sizes, units=units)
-    numbers = sizes.heads, sizes.q_len, sizes.kv_len, sizes.head_dim
-    found = [KernelLaunch(kernel, ("q", "k", "v", "out" if parts == 1 else "parts", *masks), numbers, sorted(units))]
+    whole = _whole(machine.config, sizes)
+    kernel = partial(attention, sizes=sizes, units=units, whole=whole)
+    numbers, to = (sizes.heads, sizes.q_len, sizes.kv_len, sizes.head_dim), "out" if parts == 1 else "parts"
+    found = [KernelLaunch(kernel, ("q", "k", "v", to, *masks), numbers, sorted(units), "attention")]
     if parts > 1:
         kernel = partial(_merge, sizes=sizes, merges=merges)
-        found.append(KernelLaunch(kernel, ("parts", "out"), (parts,), sorted(merges)))
+        found.append(KernelLaunch(kernel, ("parts", "out"), (parts,), sorted(merges), "attention_merge"))
+    if whole and sizes.q_len == 1 < min(sizes.batch, sizes.kv_heads, sizes.group):
+        # It takes the heads of a group for tokens: q and out are copied into that order and back.
+        pes = [divmod(i, machine.config.pes_per_cube) for i in range(machine.config.pes_per_sip)]
+        batches = dealt(range(sizes.batch), pes)
+        before, after = (
+            KernelLaunch(
+                partial(_regroup, sizes=sizes, source=source, batches=batches), (name, "out"), (), sorted(batches),
+                "regroup",
+            )
+            for name, source in (("q", sizes.q), ("out", sizes.out))
+        )  # fmt: skip
+        return [before, *found, after]
     return found
 
 
@@ -334,13 +418,20 @@ def steps(machine: Machine, sizes: Attention) -> list[KernelLaunch]:
 def _work(
     config: MachineConfig, sizes: Attention, parts: int
 ) -> tuple[dict[PeId, list[Unit]], dict[PeId, list[Merge]]]:
+    tile = _whole(config, sizes)
     if sizes.q_len != 1:
-        spans, whole = _spans(sizes, _ROWS), (0, sizes.kv_len)
-        if 2 * sizes.batch * len(sizes.blocks) * len(spans) <= config.pes_per_sip:  # half of the PEs would be idle
+        spans, whole, blocks = _spans(sizes, _ROWS), (0, sizes.kv_len), sizes.blocks
+        if tile:
+            spans, blocks = cut_span((0, sizes.q_len), _WHOLE), [(head, 1) for head in range(sizes.heads)]
+        elif 2 * sizes.batch * len(sizes.blocks) * len(spans) <= config.pes_per_sip:  # half of the PEs would be idle
             spans = _spans(sizes, FEWER_ROWS)
-        units = [Unit(b, h, t, whole) for b in range(sizes.batch) for h in sizes.blocks for t in spans]
+        units = [Unit(b, h, t, whole) for b in range(sizes.batch) for h in blocks for t in spans]
+        if tile:
+            return _in_turn(units, config, sizes, tile), {}
         return dealt(units, [divmod(i, config.pes_per_cube) for i in range(config.pes_per_sip)]), {}
     cuts, width = nonempty_parts(sizes.seen, parts) or [(0, 0)], sizes.width
+    if tile:
+        cuts = cut_span((0, sizes.seen), -(-sizes.seen // tile // parts) * tile) or [(0, 0)]
     groups = [(b, heads) for b in range(sizes.batch) for heads in sizes.blocks]
     near = [[sizes.k.holder(b, h[0] // sizes.group, at) for at, _ in cuts] for b, h in groups]
     merges, places = dict[PeId, list[Merge]](), dict[tuple[int, int], list[tuple[int, int]]]()
@@ -362,6 +453,17 @@ def _work(
     for unit, pe in zip(units, _near([x for keys in near for x in keys], config), strict=True):
         found.setdefault(divmod(pe, config.pes_per_cube), []).append(unit)
     return found, merges
+
+
+def _in_turn(units: Sequence[Unit], config: MachineConfig, sizes: Attention, tile: int) -> dict[PeId, list[Unit]]:
+    """Assign each unit to the place of a PE that is free first, by their numbers of tiles."""
+    free, found = [(0, i) for i in range(_SLOTS * config.pes_per_sip)], dict[PeId, list[Unit]]()
+    for unit in units:
+        end, place = heappop(free)
+        found.setdefault(divmod(place % config.pes_per_sip, config.pes_per_cube), []).append(unit)
+        seen = sizes.kv_len if sizes.behind is None else min(sizes.kv_len, sum(unit.tokens) + sizes.behind)
+        heappush(free, (end + max(0, -(-seen // tile)), place))
+    return found
 
 
 def _spans(sizes: Attention, rows: int) -> list[Span]:

@@ -282,10 +282,10 @@ def _attend(
     for name, (shape, dp) in attention.partial_results(machine, asked).items():
         tensors[name] = deploy(host, shape, float32, q.device, dp)
     reads = [tensors[name]._handle for name in at if name != "out"]
-    for i, step in enumerate(attention.steps(machine, asked)):
+    for step in attention.steps(machine, asked):
         own = [tensors[name] for name in step.tensors]
-        args, name = (*(t.pointer for t in own), *step.sizes), "attention_merge" if i else "attention"
-        host.launch(q.sip, step.pes, step.kernel, args, name, [t._handle for t in own], reads=reads)
+        args = (*(t.pointer for t in own), *step.sizes)
+        host.launch(q.sip, step.pes, step.kernel, args, step.name, [t._handle for t in own], reads=reads)
     return result
 
 

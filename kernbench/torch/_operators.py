@@ -379,11 +379,10 @@ class Recorder(TorchDispatchMode):
         for name, ((rows, columns), _) in attention.partial_results(machine, sizes).items():
             held.append(self.memory.allocate((rows, columns), (columns, 1), torch.float32))
             places[name] = self._at(held[-1])
-        for i, step in enumerate(attention.steps(machine, sizes)):
+        for step in attention.steps(machine, sizes):
             own = [places[name] for name in step.tensors]
             args = (*(place.pointer for place in own), *step.sizes)
-            self._launch(step.pes, step.kernel, args, own, flops, None, "attention_merge" if i else "attention")
-            flops = 0
+            self._launch(step.pes, step.kernel, args, own, flops if step.name == "attention" else 0, None, step.name)
 
     def _recognized(
         self, out: tuple[torch.Tensor, torch.Tensor], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,

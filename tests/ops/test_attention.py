@@ -8,6 +8,7 @@ import pytest
 
 import kernbench as kb
 from kernbench import DPPolicy
+from kernbench.analysis._roofline import matrix_ns
 from kernbench.errors import ArgumentError
 from kernbench.ops import attention
 from kernbench.ops.attention import Attention, Heads
@@ -57,6 +58,54 @@ def found(q, k, v, mask=None, place="one PE", behind=None, gqa=False, machine=MA
             out = _attend(*tensors, mask, behind, None, gqa)
         result = out.numpy()
         return result, [x.name for x in torch.result.launches[before:]]
+
+
+FLASH_2 = MACHINE.with_({"system.attention": "flash_2"})
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "kv_heads", "q_len", "kv_len", "launches"),
+    [
+        (2, 4, 2, 1, 600, ["regroup", "attention", "attention_merge", "regroup"]),
+        (1, 4, 2, 1, 600, ["attention", "attention_merge"]),
+        (2, 4, 2, 1, 20, ["regroup", "attention", "regroup"]),
+        (2, 4, 4, 1, 600, ["attention"]),
+        (1, 4, 2, 70, 300, ["attention"]),
+    ],
+)
+@pytest.mark.parametrize("causal", [True, False])
+def test_values_and_launches_as_flash_2(batch, heads, kv_heads, q_len, kv_len, launches, causal):
+    q, behind = values(batch, heads, q_len, 16), kv_len - q_len if causal else None
+    k, v = (values(batch, kv_heads, kv_len, 16, seed=seed) for seed in (1, 2))
+    result, ran = found(q, k, v, machine=FLASH_2, gqa=True, behind=behind)
+    close(result, expected(q, k, v, gqa=True, behind=behind))
+    assert ran == launches
+
+
+@pytest.mark.parametrize(
+    ("batch", "kv_len", "parts"),
+    # 16 PEs have 32 places. All 4 tiles apart; 25 of them: 25 x 5 units fill 0.98 of 4 waves, fewer at most 0.78.
+    [(1, 512, 4), (1, 513, 5), (25, 4096, 5), (26, 4096, 1), (16, 4096, 2), (17, 4096, 5)],
+)
+def test_parts_as_flash_2(batch, kv_len, parts):
+    own = Heads(tuple(range(batch)), (0, 0, 1))
+    sizes = Attention(8, 1, 1, kv_len, 128, 128, 1.0, "f16", own, own, own, own)
+    assert attention.parts_of(FLASH_2, sizes) == parts
+
+
+@pytest.mark.parametrize(("q_len", "kv_len", "tiles"), [(1, 1, 1), (1, 128, 1), (1, 129, 2), (64, 64, 1), (65, 130, 4)])
+def test_engines_compute_whole_tiles_as_flash_2(q_len, kv_len, tiles):
+    times = []
+    for machine in (FLASH_2, MACHINE):
+        with kb.session(machine) as torch:
+            q, k, v = (torch.empty(1, 1, n, 128, dtype=torch.float16, device="ahbm") for n in (q_len, kv_len, kv_len))
+            torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            torch.ahbm.synchronize()
+        busy = torch.result.records.busy_by_component()
+        times.append(sum(ps for name, ps in busy.items() if name.endswith("pe_gemm")))
+    products = (128, 128, 64), (64, 128, 128)
+    assert times[0] == pytest.approx(1000 * tiles * sum(matrix_ns(MACHINE.config, mkn, "f16") for mkn in products))
+    assert times[0] > times[1]
 
 
 def close(a, b, tolerance=1e-4):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kernbench.config import MachineConfig
 from kernbench.ops.matmul._cost import blocks_ns
 
-_SIDES = (512, 256, 128, 96, 80, 64, 48, 32, 16)
+_SIDES = (512, 256, 128, 64, 32, 16)  # powers of two, as the tiles of libraries for tensor cores (source: CUTLASS 3)
 _MOST = 128  # rows and columns, if the tile of the engine is not larger (chosen)
 _SPLITS = (1, 2, 4, 8)
 _GAIN = 0.98  # of the estimate of the larger blocks, below which smaller ones are taken (chosen)

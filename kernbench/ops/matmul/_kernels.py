@@ -194,12 +194,13 @@ def _places(matrix: Stored | None, own: Sum, at: int, size: int) -> np.ndarray |
 
 
 class KernelLaunch(NamedTuple):
-    """A launch of an operator: kernel, names of its tensors, size arguments, and PEs."""
+    """A launch of an operator: kernel, names of its tensors, size arguments, PEs, and its own name, if it has one."""
 
     kernel: Callable[..., None]
     tensors: tuple[str, ...]
     sizes: tuple[int, ...]
     pes: list[PeId]
+    name: str = ""
 
 
 def steps(config: MachineConfig, product: Product, placement: PlacementLike) -> list[KernelLaunch]:
