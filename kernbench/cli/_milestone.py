@@ -64,7 +64,8 @@ def milestone(
     run are kept. A report that is there, made of the same code, machine and parameters, is left as it is.
     """
     from kernbench.studies import milestone as milestones
-    from kernbench.studies.study import Study, saved_findings
+    from kernbench.studies._findings import saved_findings
+    from kernbench.studies.study import Study
 
     if every == bool(names):
         raise click.UsageError(f"give NAMEs or --all; known: {', '.join(milestones.titles())}")

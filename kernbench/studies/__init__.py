@@ -7,7 +7,8 @@ notebooks use for single runs.
 from typing import TYPE_CHECKING, Any
 
 from kernbench._names import found
-from kernbench.studies.study import Finding, Parameter, Report, Study
+from kernbench.studies._findings import Finding
+from kernbench.studies.study import Parameter, Report, Study
 from kernbench.viz.charts import Chart, Column
 
 if TYPE_CHECKING:

@@ -10,18 +10,8 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from kernbench.points._keys import Row
-from kernbench.studies.study import (
-    Finding,
-    Tables,
-    as_csv,
-    fastest,
-    first_upper,
-    groups,
-    over,
-    sips_of,
-    size_name,
-    table,
-)
+from kernbench.studies._findings import Finding, fastest, first_upper, over
+from kernbench.studies.study import Tables, as_csv, groups, sips_of, size_name, table
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz._machine_layout import machine_section

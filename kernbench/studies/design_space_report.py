@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernbench.studies.study import Finding, Tables, first_upper, scalars, table
+from kernbench.studies._findings import Finding, first_upper
+from kernbench.studies.study import Tables, scalars, table
 from kernbench.sweeps.sensitivity import BASE, pareto, ranked, steps_along
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds

@@ -9,7 +9,8 @@ from re import split
 from statistics import median
 from typing import Any
 
-from kernbench.studies.study import Finding, Tables, first_upper, groups, table
+from kernbench.studies._findings import Finding, first_upper
+from kernbench.studies.study import Tables, groups, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds

@@ -11,7 +11,8 @@ from typing import Any
 from kernbench.analysis._resources import RESOURCES, kind_of
 from kernbench.analysis._stages import STAGE_ENGINES as PARTS
 from kernbench.points._keys import Row
-from kernbench.studies.study import Finding, Tables, fastest, groups, over, scalars, table
+from kernbench.studies._findings import Finding, fastest, over
+from kernbench.studies.study import Tables, groups, scalars, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernbench.analysis._roofline import Roofs, macs_per_ns
+from kernbench.studies._findings import Finding, first_upper, over
 from kernbench.studies._start_of_work import KERNELS, START_OF_WORK
-from kernbench.studies.study import Finding, Tables, first_upper, groups, over, table
+from kernbench.studies.study import Tables, groups, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds

@@ -11,7 +11,8 @@ from kernbench.analysis._resources import attribution
 from kernbench.analysis._roofline import Roofs, macs_per_ns
 from kernbench.ops.matmul import PLACEMENTS
 from kernbench.points._keys import Row
-from kernbench.studies.study import Finding, Tables, fastest, groups, table
+from kernbench.studies._findings import Finding, fastest
+from kernbench.studies.study import Tables, groups, table
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette

@@ -17,9 +17,10 @@ from kernbench.config._schema import Sips
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.ops.matmul import NEAR
 from kernbench.points._keys import Row
+from kernbench.studies._findings import Finding, fastest
 from kernbench.studies.choice import check_sips, choose, gemm, parsed_bytes, parsed_sips, system_of
 from kernbench.studies.layers import StoredProduct
-from kernbench.studies.study import LABELS, MACHINE, Finding, Parameter, Study, fastest
+from kernbench.studies.study import LABELS, MACHINE, Parameter, Study
 from kernbench.topology.builder import Machine
 from kernbench.viz.charts import Column
 

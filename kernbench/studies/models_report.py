@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernbench.points._keys import Row
-from kernbench.studies.study import Finding, Tables, groups, scalars, table
+from kernbench.studies._findings import Finding
+from kernbench.studies.study import Tables, groups, scalars, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from kernbench.analysis._transfer import TRANSFER_PARTS
-from kernbench.studies.study import Finding, Tables, groups, size_name, table
+from kernbench.studies._findings import Finding
+from kernbench.studies.study import Tables, groups, size_name, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds

@@ -13,7 +13,8 @@ from kernbench.serving import Policy, generate, run
 from kernbench.serving._models import fields_of
 from kernbench.serving._steps import COLUMNS as PART_COLUMNS
 from kernbench.serving._steps import StepTable
-from kernbench.studies.study import Finding, Tables, first_upper, groups, table
+from kernbench.studies._findings import Finding, first_upper
+from kernbench.studies.study import Tables, groups, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -28,6 +27,7 @@ from kernbench.errors import ArgumentError, ConfigError, MissingFileError, Point
 from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, code_version, machine_of
 from kernbench.runtime_api.bench_runner import run_program
+from kernbench.studies._findings import FINDINGS_FILE, MOST_FINDINGS, Finding
 from kernbench.sweeps._plan import Plan, Point
 from kernbench.sweeps._runner import run_points
 from kernbench.sweeps._worker import OK
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 Tables: TypeAlias = "dict[str, pd.DataFrame]"  # by heading
 R = TypeVar("R", bound=Mapping[str, Any])  # a row
-MOST_FINDINGS = 7
 MOST_ROWS = 100  # of a table on the page
 _ROW = "row"
 MACHINE = "machine"  # in a point: what it changes in the machine, path by path
@@ -60,34 +59,6 @@ class Parameter:
     description: str
     unit: str = ""
     known: Collection[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One claim that the numbers support, and what it rests on.
-
-    Parameters
-    ----------
-    text
-        The claim: one short sentence, bold on the page and the title of its chart.
-    chart
-        Name of the chart that it rests on, empty if a table does.
-    weight
-        How much it matters: the page shows the seven heaviest, heaviest first.
-    values
-        The figures and names that it states, by name with unit, for programs: `NAME_findings.json` has them.
-    detail
-        Further numbers, causes and paths, in plain sentences below the claim.
-    """
-
-    text: str
-    chart: str = ""
-    weight: float = 0.0
-    values: Mapping[str, Any] = field(default_factory=dict)
-    detail: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.text} {self.detail}".rstrip()
 
 
 class Study:
@@ -451,7 +422,7 @@ class Report:
         flat = [scalars(row) for row in self.rows]
         found = json.dumps({"findings": [asdict(finding) for finding in self.findings]}, indent=1)
         written = [write_results(folder / f"{name}.json", flat, parameters=self.parameters)]
-        written.append(write_text(folder / f"{name}{_FINDINGS}", f"{found}\n"))
+        written.append(write_text(folder / f"{name}{FINDINGS_FILE}", f"{found}\n"))
         for stem, rows in {name: flat, **{f"{name}_{column}": x for column, x in nested(self.rows).items()}}.items():
             written.append(write_text(folder / f"{stem}.csv", as_csv(rows)))
         written += [write_text(folder / file, text) for file, text in study.files(self.rows, self.machine).items()]
@@ -570,7 +541,6 @@ def cell(value: object) -> str:
 
 
 _SCHEMA_VERSION = 2
-_FINDINGS = "_findings.json"
 
 
 def write_results(path: Path, rows: Sequence[Row], **more: Any) -> Path:
@@ -598,13 +568,6 @@ def read_results(path: Path) -> dict[str, Any]:
     with damaged(path, what, remedy):
         content["rows"] = [dict(row.items()) for row in content["rows"]]
     return content
-
-
-def saved_findings(folder: Path) -> dict[str, list[Row]]:
-    return {
-        path.name.removesuffix(_FINDINGS): read_json(path, "file of findings", "run the study again")["findings"]
-        for path in sorted(folder.glob(f"*{_FINDINGS}"))
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -646,25 +609,6 @@ def fits_slice(machine: Machine, name: str, value: object, nbytes: int) -> list[
     return [f"{name} = {value}: the tensors of one PE take {nbytes:,} B; its HBM slice has {slice_bytes:,} B"]
 
 
-def fastest(names: Iterable[str]) -> str:
-    """Count the winners, in words.
-
-    >>> fastest(["ring", "torus", "torus"])
-    'torus is fastest for 2, ring for 1'
-    """
-    (first, most), *others = Counter(names).most_common()
-    return ", ".join([f"{first} is fastest for {most}", *(f"{name} for {n}" for name, n in others)])
-
-
-def first_upper(text: str) -> str:
-    """Capitalize the first letter only.
-
-    >>> first_upper("halving UCIe of a SIP")
-    'Halving UCIe of a SIP'
-    """
-    return text[:1].upper() + text[1:]
-
-
 def groups(rows: Iterable[R], *columns: str) -> dict[Any, list[R]]:
     """Group rows by columns, in order of appearance; the key of one column is its value, not a tuple."""
     found: dict[Any, list[R]] = {}
@@ -672,22 +616,6 @@ def groups(rows: Iterable[R], *columns: str) -> dict[Any, list[R]]:
         key = tuple(row[column] for column in columns)
         found.setdefault(key if len(columns) > 1 else key[0], []).append(row)
     return found
-
-
-def over(
-    rows: Iterable[Mapping[str, Any]],
-    base: Iterable[Mapping[str, Any]],
-    key: Callable[[Any], Any],
-    time: str,
-    ratio: str,
-) -> list[Row]:
-    """Rows with the column `ratio`: their time over that of the row of `base` with the same key; others are dropped.
-
-    >>> over([{"n": 2, "ns": 3.0}, {"n": 4, "ns": 1.0}], [{"n": 2, "ns": 2.0}], lambda row: row["n"], "ns", "slowdown")
-    [{'n': 2, 'ns': 3.0, 'slowdown': 1.5}]
-    """
-    times = {key(row): row[time] for row in base}
-    return [{**row, ratio: row[time] / times[key(row)]} for row in rows if key(row) in times]
 
 
 def sips_of(topology: str, count: int, *sides: int) -> dict[str, Any]:

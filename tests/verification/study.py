@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from kernbench.studies.study import Finding, Parameter, Study, Tables, first_upper, table
+from kernbench.studies._findings import Finding, first_upper
+from kernbench.studies.study import Parameter, Study, Tables, table
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
