@@ -190,7 +190,7 @@ figure
 #
 # `kb.serving.steps` simulates the parts of a model on a machine ([how](../docs/decisions/0098-parts-of-a-step.md)). It
 # needs PyTorch, takes some minutes, and keeps what it has simulated. A model is a name, or a config.json of Hugging
-# Face: Llama, Mistral, Qwen, Gemma, and the mixtures of experts Mixtral, Qwen-MoE and DeepSeek-V3 (`ep=` divides experts):
+# Face: Llama, Mistral, Qwen, Gemma, and the mixtures of experts Mixtral, Qwen-MoE, DeepSeek-V3 (`ep=` divides experts):
 #
 # ```python
 # machine = kb.load("preset:default", {"system.sips": {"count": 8, "topology": "ring_1d"}})
