@@ -82,10 +82,6 @@ def pe(sip: int, cube: int, pe: int) -> str:
     return f"sip{sip}.cube{cube}.pe{pe}"
 
 
-def pe_part(sip: int, cube: int, pe: int, part: str) -> str:
-    return f"sip{sip}.cube{cube}.pe{pe}.{part}"
-
-
 def pe_cpu(sip: int, cube: int, pe: int) -> str:
     return f"sip{sip}.cube{cube}.pe{pe}.pe_cpu"
 

@@ -29,7 +29,7 @@ def test_parse_gives_back_what_an_id_was_made_of(sip, cube, pe, row, conn, side,
     assert naming.parse(naming.ucie(sip, cube, side, conn)) == place("ucie", sip, cube, side=side, conn=conn)
     assert naming.parse(naming.io_ucie(sip, row, conn)) == place("ucie", sip, row=row, conn=conn)
     assert naming.parse(naming.hbm(sip, cube, pe)) == place("hbm_ctrl", sip, cube, pe)
-    assert naming.parse(naming.pe_part(sip, cube, pe, part)) == place(part, sip, cube, pe)
+    assert naming.parse(f"{naming.pe(sip, cube, pe)}.{part}") == place(part, sip, cube, pe)
     for form, kind in ((naming.m_cpu, "m_cpu"), (naming.sram, "sram")):
         assert naming.parse(form(sip, cube)) == place(kind, sip, cube)
     for form, kind in ((naming.pcie_ep, "pcie_ep"), (naming.io_cpu, "io_cpu"), (naming.io_noc, "io_noc")):
