@@ -30,7 +30,7 @@ models: dict = {"llama3-8b": 8}  # what is served, and over how many SIPs each
 presets: list = []  # further machines
 sizes: list = [8]  # captured sizes, in tokens
 contexts: list = [64, 256]  # contexts of attention, in tokens
-changes: list = ["memory"]  # what is twice as fast, each alone
+changes: list = ["memory twice as fast"]  # of the machine, each alone
 changed: list = ["llama3-8b"]  # the models for which the machine is changed
 served: int = 40  # requests of a run
 input_len: int = 100  # tokens of a prompt
@@ -102,3 +102,6 @@ tables["What to change first"]
 
 # %%
 report.figure("serving_changes")
+
+# %%
+report.figure("serving_silicon")

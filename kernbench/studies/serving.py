@@ -15,16 +15,23 @@ from kernbench.points._keys import Row
 from kernbench.serving._models import MODELS, check_parallel, fields_of, kv_blocks
 from kernbench.serving._parts import part_row, points_of
 from kernbench.studies.study import LABELS, MACHINE, Parameter, Study, scaled
-from kernbench.sweeps._energy_area import energy_columns
+from kernbench.sweeps._energy_area import area_mm2, energy_columns
 from kernbench.topology.builder import Machine, resolve_topology
 
-# Fields that limit together: twice the bandwidth or rate, half the latency.
-CHANGES = {
-    "memory": ("cube.hbm.channel_bw_gbs", "cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs"),
-    "matrix engines": ("cube.pe.pe_gemm.clock_ghz", "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs"),
-    "links between cubes": ("cube.ucie.bw_gbs", "cube.ucie.router_bw_gbs", "cube.ucie.port_ns"),
-    "links between SIPs": ("system.sip_link.bw_gbs", "system.sip_link.latency_ns", "sip.io.noc.port_bw_gbs"),
-}
+# Factors of fields that limit together.
+CHANGES: dict[str, dict[str, float]] = {
+    "memory twice as fast": dict.fromkeys(("cube.hbm.channel_bw_gbs", "cube.hbm.bw_gbs", "cube.pe.pe_dma.bw_gbs"), 2.0),
+    "matrix engines twice as fast": dict.fromkeys(
+        ("cube.pe.pe_gemm.clock_ghz", "cube.pe.pe_tcm.read_bw_gbs", "cube.pe.pe_tcm.write_bw_gbs"), 2.0
+    ),
+    "links between cubes twice as fast": {
+        "cube.ucie.bw_gbs": 2.0, "cube.ucie.router_bw_gbs": 2.0, "cube.ucie.port_ns": 0.5,
+    },
+    "links between SIPs twice as fast": {
+        "system.sip_link.bw_gbs": 2.0, "system.sip_link.latency_ns": 0.5, "sip.io.noc.port_bw_gbs": 2.0,
+    },
+    "half the cubes": {"sip.cube_mesh.w": 0.5},
+}  # fmt: skip
 
 
 class ServingStudy(Study):
@@ -36,7 +43,7 @@ class ServingStudy(Study):
         "presets": Parameter(["a100_sxm"], "further machines", known=presets()),
         "sizes": Parameter([16, 128], "captured sizes", "tokens"),
         "contexts": Parameter([256, 1024], "contexts of attention; the last is the longest of a request", "tokens"),
-        "changes": Parameter(list(CHANGES)[:3], "what is twice as fast, each alone", known=CHANGES),
+        "changes": Parameter(list(CHANGES)[:3], "of the machine, each alone", known=CHANGES),
         "changed": Parameter(["llama3-8b"], "those of models for which the report's machine is changed", known=MODELS),
         "served": Parameter(200, "requests of a run"),
         "input_len": Parameter(768, "tokens of each prompt", "tokens"),
@@ -73,7 +80,9 @@ class ServingStudy(Study):
             machines = _machines(machine, tp, presets)
             (own, base), *_ = machines.items()
             runs = [(on, "", where, sorted(sizes)) for on, where in machines.items()]
-            runs += [(own, x, base.with_(_factors(base, x)), [max(sizes)]) for x in changes if model in changed]
+            runs += [
+                (own, x, base.with_(scaled(base.config, CHANGES[x])), [max(sizes)]) for x in changes if model in changed
+            ]
             for on, change, where, captured in runs:
                 labels = {
                     "on": on, "own": on == own, "change": change, "fields": ", ".join(CHANGES.get(change, ())),
@@ -106,15 +115,11 @@ def _machines(machine: Machine, tp: int, others: Sequence[str]) -> dict[str, Mac
     return {own: machine.with_(ring) if ring else machine} | {name: known[name] for name in others if name != own}
 
 
-def _factors(machine: Machine, change: str) -> Row:
-    return scaled(machine.config, {path: 0.5 if path.endswith("_ns") else 2.0 for path in CHANGES[change]})
-
-
 def _rates(machine: Machine) -> Row:
-    """Return the bandwidth and the matrix rate of a SIP."""
+    """Return the bandwidth, the matrix rate and the silicon of a SIP."""
     config, pes = machine.config, machine.config.pes_per_sip
     tflops = 2 * macs_per_ns(config, "f16") * pes / 1000
-    return {"hbm_gbs": config.hbm_gbs_per_sip, "tflops": tflops}
+    return {"hbm_gbs": config.hbm_gbs_per_sip, "tflops": tflops, "area_mm2": area_mm2(config) / config.n_sips}
 
 
 def _blocks(machine: Machine, model: str, tp: int) -> int:

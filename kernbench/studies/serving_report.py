@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from kernbench.analysis._what_if._predictions import COVERED
 from kernbench.points._keys import Row
 from kernbench.serving import Policy, generate, run
 from kernbench.serving._models import fields_of
@@ -33,9 +34,10 @@ METHOD = (
     "requests that meet both limits at once. A user reads a token in the largest time per token that is allowed: "
     "users per SIP are the output tokens per second at the largest goodput of the curve, times that time. For a "
     "change, the parts at the largest captured size are simulated on the changed machine, and compared with a "
-    "prediction that scales the critical path of each part. Tokenization and the network to the client are left out, "
-    "and of the host there is what the machine file has. Presets of GPUs follow data sheets; their files state their "
-    "errors."
+    "prediction that scales the critical path of each part, where the change is of rates and latencies. Silicon is the "
+    "proxy of docs/model.md, M1.5, in which a faster clock takes none. Tokenization and the network to the client are "
+    "left out, and of the host there is what the machine file has. Presets of GPUs follow data sheets; their files "
+    "state their errors."
 )
 COLUMNS = {
     "model": Column("model"),
@@ -57,9 +59,11 @@ COLUMNS = {
     "energy": Column("energy per output token", "mJ"),
     "hbm_gbs": Column("memory of a SIP", "GB/s"),
     "tflops": Column("matrix rate of a SIP", "Tflop/s"),
-    "change": Column("what is twice as fast"),
+    "change": Column("change"),
     "fields": Column("fields"),
     "gain": Column("more good requests", "%"),
+    "silicon": Column("more silicon", "%"),
+    "per_silicon": Column("more good requests for the same silicon", "%"),
     "how": Column("times"),
 }
 
@@ -118,11 +122,16 @@ def _gains(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
             same, fields = set(map(_size, changed)), changed[0]["fields"]
             before = [row for row in base if _size(row) in same]
             usual = _most(_curve(before, _FULL))["goodput"]
-            runs = (_EXACT, _curve(changed, _FULL)), (_PREDICTED, _curve(before, _FULL, fields))
-            for how, curve in runs:
+            runs = {_EXACT: _curve(changed, _FULL)}
+            if set(fields.split(", ")) <= set(COVERED):
+                runs[_PREDICTED] = _curve(before, _FULL, fields)
+            silicon = changed[0]["area_mm2"] / before[0]["area_mm2"]
+            for how, curve in runs.items():
                 best, change = _most(curve), changed[0]["change"]
-                gain = 100 * (best["goodput"] / usual - 1)
-                found.append({**best, "change": change, "fields": fields, "how": how, "gain": gain})
+                ratio = best["goodput"] / usual
+                shares = {"gain": ratio, "silicon": silicon, "per_silicon": ratio / silicon}
+                percent = {name: 100 * (x - 1) for name, x in shares.items()}
+                found.append({**best, "change": change, "fields": fields, "how": how, **percent})
     return found
 
 
@@ -180,6 +189,11 @@ def _is_base(row: Mapping[str, Any]) -> bool:
     return not row["change"]
 
 
+def _best_silicon(rows: Sequence[Mapping[str, Any]]) -> str:
+    best = max(_gains(rows), key=lambda row: (row["how"] == _EXACT, row["per_silicon"]))
+    return f"{first_upper(best['change'])}: {best['per_silicon']:+.0f} % good requests for the same silicon"
+
+
 CHARTS = (
     Chart(
         "serving_pareto", kinds.lines("user", "sip", "on", panel="model", log_x=True, log_y=True),
@@ -200,8 +214,15 @@ CHARTS = (
     Chart(
         "serving_changes", kinds.bars("gain", "change", by="how", label=".1f"), "What to change first", derive=_gains,
         where=lambda row: bool(row["own"] and row["changed"]),
-        caption="Growth of the largest goodput if fields of the machine are twice as fast. A prediction scales today's "
-        "critical paths, so that it is too good where another path becomes the longest.",
+        caption="Growth of the largest goodput if fields of the machine change. A prediction scales today's critical "
+        "paths, so that it is too good where another path becomes the longest.",
+    ),
+    Chart(
+        "serving_silicon", kinds.bars("per_silicon", "change", label=".1f"), _best_silicon,
+        where=lambda row: bool(row["own"] and row["changed"]),
+        derive=lambda rows: [row for row in _gains(rows) if row["how"] == _EXACT],
+        caption="Growth of the largest goodput over that of the silicon of a SIP, a proxy in which a faster clock "
+        "takes none.",
     ),
 )  # fmt: skip
 
@@ -252,15 +273,22 @@ def _first(gains: Sequence[Row]) -> Iterator[Finding]:
         change = max(exact, key=lambda name: exact[name]["gain"])
         best = exact[change]
         detail = [
-            f"{first_upper(name)}: {x['gain']:+.0f} %, predicted {predicted[name]['gain']:+.0f} %."
+            f"{first_upper(name)}: {x['gain']:+.0f} %{_predicted(predicted.get(name))}, silicon {x['silicon']:+.0f} %."
             for name, x in exact.items()
         ]
         yield Finding(
-            f"Change first on {best['on']} for {model}: {change} twice as fast, {best['gain']:+.0f} % good requests.",
+            f"Change first on {best['on']} for {model}: {change}, {best['gain']:+.0f} % good requests.",
             "serving_changes", 8 - rank,
-            {"model": model, "change": change, "gain_pct": best["gain"], "predicted_pct": predicted[change]["gain"]},
+            {
+                "model": model, "change": change, "gain_pct": best["gain"], "silicon_pct": best["silicon"],
+                **({"predicted_pct": predicted[change]["gain"]} if change in predicted else {}),
+            },
             f"{' '.join(detail)} Fields: {best['fields']}.",
         )  # fmt: skip
+
+
+def _predicted(row: Row | None) -> str:
+    return f" (predicted {row['gain']:+.0f} %)" if row else ""
 
 
 def _alone(curves: Sequence[Row]) -> Iterator[Finding]:
@@ -282,7 +310,9 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> Tables:
     parts = [{**row, "us": row["ns"] / 1000} for row in rows]
     return {
         "Largest goodput": table(_best(rows), shown),
-        "What to change first": table(_gains(rows), ["model", "on", "change", "how", "goodput", "gain", "fields"]),
+        "What to change first": table(
+            _gains(rows), ["model", "on", "change", "how", "goodput", "gain", "silicon", "fields"]
+        ),
         "All rates": table(_curves(rows), ["model", "on", "rate", "goodput", "tpot", "ttft", "user", "sip", "energy"]),
         "Parts of steps": table(
             parts, ["model", "on", "change", "tp", "part", "requests", "tokens", "context", "us", "limit"]

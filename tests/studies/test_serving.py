@@ -19,7 +19,7 @@ STUDY = ServingStudy()
 DEFAULT = kb.load("preset:default")
 OUTPUT = ROOT / "milestones" / "output" / "serving"
 SMALL = {
-    "models": {"llama3-8b": 8}, "presets": [], "sizes": [8], "contexts": [64, 256], "changes": ["memory"],
+    "models": {"llama3-8b": 8}, "presets": [], "sizes": [8], "contexts": [64, 256], "changes": ["memory twice as fast"],
     "served": 40, "input_len": 100, "output_len": 20,
 }  # fmt: skip
 
@@ -44,7 +44,7 @@ def test_models_run_on_the_machine_and_presets_and_changes_at_the_largest_size()
     assert machines["default", "", "llama3-8b", 1].hash == DEFAULT.hash
     assert machines["default", "", "llama3-70b", 4].hash == ring.hash
     assert machines["a100_sxm", "", "llama3-70b", 4].hash == kb.load("preset:a100_sxm").hash
-    faster = machines["default", "links between cubes", "llama3-8b", 1].config.cube.ucie
+    faster = machines["default", "links between cubes twice as fast", "llama3-8b", 1].config.cube.ucie
     now = DEFAULT.config.cube.ucie
     assert (faster.bw_gbs, faster.port_ns) == (2 * now.bw_gbs, now.port_ns / 2)
 
@@ -56,7 +56,7 @@ def test_models_run_on_the_machine_and_presets_and_changes_at_the_largest_size()
         ({"models": {"llama3-70b": 1}}, r"models: llama3-70b on a100_sxm: .* leave no room .* use a larger tp"),
         ({"models": {"llama3-8b": 3}}, r"models: llama3-8b on default: tp = 3 must divide num_key_value_heads = 8"),
         ({"models": {"llama3-8c": 1}}, "'llama3-8c' is unknown; did you mean llama3-8b"),
-        ({"changes": ["memori"]}, "'memori' is unknown; did you mean memory"),
+        ({"changes": ["half the cube"]}, "'half the cube' is unknown; did you mean half the cubes"),
     ],
 )
 def test_wrong_parameters_are_refused_before_anything_runs(given, message):
@@ -64,20 +64,23 @@ def test_wrong_parameters_are_refused_before_anything_runs(given, message):
         STUDY.plan(DEFAULT, **given)
 
 
-def made(on, change="", layer=2e6, own=True):
+def made(on, change="", layer=2e6, own=True, area=100.0):
     """Rows of a machine: a step takes 32 layers of `layer` ns, three quarters of them for memory."""
     same = {
         "on": on, "own": own, "change": change, "fields": ", ".join(CHANGES.get(change, ())), "changed": True,
         "num_blocks": 10_000, "served": 12, "input_len": 100, "output_len": 20, "tpot_ms": 1000, "ttft_ms": 1e6,
         "model": "llama3-8b", "tp": 1, "host_ns": 0.0, "nbytes": 1, "energy_uj": 1.0, "limit": "HBM slice",
-        "path": {"HBM slice": 3.0, "matrix engine": 1.0}, "hbm_gbs": 100.0, "tflops": 10.0,
+        "path": {"HBM slice": 3.0, "matrix engine": 1.0}, "hbm_gbs": 100.0, "tflops": 10.0, "area_mm2": area,
         "machine": "0", "code_version": "0",
     }  # fmt: skip
     ns = {"layer": layer, "head": 1e3, "attention": 1e3}
     return [same | part | {"ns": ns[part["part"]]} for part in points_of([8], [64, 256])]
 
 
-ROWS = [*made("ours"), *made("theirs", layer=4e6, own=False), *made("ours", "memory", layer=1.5e6)]
+ROWS = [
+    *made("ours"), *made("theirs", layer=4e6, own=False), *made("ours", "half the cubes", layer=4e6, area=50.0),
+    *made("ours", "memory twice as fast", layer=1.5e6, area=120.0),
+]  # fmt: skip
 
 
 def test_findings_name_the_machine_with_more_users_and_the_change_with_its_prediction():
@@ -92,6 +95,9 @@ def test_findings_name_the_machine_with_more_users_and_the_change_with_its_predi
     said = texts["serving_changes"]
     assert said.text == "Change first on ours for llama3-8b: memory twice as fast, +33 % good requests."
     assert said.values["predicted_pct"] == pytest.approx(60, abs=1.5)
+    assert said.values["silicon_pct"] == pytest.approx(20)
+    assert report._best_silicon(ROWS) == "Memory twice as fast: +11 % good requests for the same silicon"  # 4/3 / 1.2
+    assert "Half the cubes: -50 %, silicon -50 %." in said.detail  # the number of cubes is no rate: no prediction
     assert texts["serving_causes"].text.endswith("HBM slice takes 75% of it.")
     assert texts["serving_pareto"].text == "With few users, llama3-8b answers 2.0x as fast on ours as on theirs."
 
