@@ -37,9 +37,11 @@ CHANGES: dict[str, dict[str, float]] = {
 class ServingStudy(Study):
     """Users per SIP of machines that serve decoder models, and what to change first; needs PyTorch."""
 
-    name, title = "serving", "Serving Llama-3: users per SIP, and what to change first"
+    name, title = "serving", "Serving decoder models: users per SIP, and what to change first"
     parameters: ClassVar = {
-        "models": Parameter({"llama3-8b": 1, "llama3-70b": 4}, "models, and over how many SIPs each is", known=MODELS),
+        "models": Parameter(
+            {"llama3-8b": 1, "llama3-70b": 4, "mixtral-8x7b": 4}, "models, and over how many SIPs each is", known=MODELS
+        ),
         "presets": Parameter(["a100_sxm"], "further machines", known=presets()),
         "sizes": Parameter([16, 128], "captured sizes", "tokens"),
         "contexts": Parameter([256, 1024], "contexts of attention; the last is the longest of a request", "tokens"),

@@ -13,7 +13,7 @@ import kernbench as kb  # noqa: E402
 from kernbench.errors import ArgumentError  # noqa: E402
 from kernbench.notebook import step_part  # noqa: E402
 from kernbench.serving._attention import attention_row  # noqa: E402
-from kernbench.serving._models import FAMILIES  # noqa: E402
+from kernbench.serving._models import FAMILIES, fields_of  # noqa: E402
 from kernbench.serving._parts import part_row  # noqa: E402
 from kernbench.torch._serving import LatentAttention, _config, _module  # noqa: E402
 
@@ -65,8 +65,8 @@ def test_a_layer_of_experts_reads_those_of_its_tokens_on_each_way_of_dividing_th
     assert all_ - two == pytest.approx(4 * EXPERT, rel=0.15)
     tp, ep = (part(machine, "layer", requests=4, tp=2, family=family, ep=ep) for ep in (1, 2))
     for half in (tp, ep):
-        assert half["hbm_bytes"] == pytest.approx(all_ / 2, rel=0.07)
-        assert half["host_ns"] == 0
+        assert half["hbm_bytes"] == pytest.approx(all_ / 2, rel=0.12)
+        assert half["host_ns"] < 0.05 * half["ns"]
     assert tp["macs_f16"] == ep["macs_f16"]
 
 
@@ -110,7 +110,7 @@ def test_a_layer_has_no_attention_and_its_collectives(machine):
 
 @pytest.mark.slow
 def test_steps_of_a_small_model_serve_requests(machine):
-    model = {**MODEL, "num_hidden_layers": 4}
+    model = fields_of({**MODEL, "num_hidden_layers": 4})
     found = kb.serving.steps(model, machine, tp=2, sizes=(1, 4, 16), contexts=(32, 128), workers=1, progress=False)
     assert len(found.table) == 3 + 2 + 3 * 2 + 1 * 3
     assert (found.table["energy_uj"] > 0).all()
