@@ -13,7 +13,7 @@
 # ---
 
 # %% [markdown]
-# # Milestone: serving Llama-3
+# # Milestone: serving decoder models
 #
 # Which machine serves more users per SIP within 50 ms per output token? Why, and what should change in it first?
 #

@@ -34,7 +34,9 @@ def test_models_run_on_the_machine_and_presets_and_changes_at_the_largest_size()
         key = x["labels"]["on"], x["labels"]["change"], x["model"], x["tp"]
         found.setdefault(key, []).append(x)
     base = [
-        (on, "", model, tp) for model, tp in (("llama3-8b", 1), ("llama3-70b", 4)) for on in ("default", "a100_sxm")
+        (on, "", model, tp)
+        for model, tp in (("llama3-8b", 1), ("llama3-70b", 4), ("mixtral-8x7b", 4))
+        for on in ("default", "a100_sxm")
     ]
     assert set(found) == {*base, *(("default", name, "llama3-8b", 1) for name in list(CHANGES)[:3])}
     sizes = {key: {x["requests"] for x in own if x["part"] == "layer"} for key, own in found.items()}
