@@ -215,13 +215,15 @@ class ServingResult:
         """
         write_text(Path(path), json.dumps(self.to_dict(**limits)))
 
-    def curve(self, rates: Sequence[float], **limits: float) -> pd.DataFrame:
+    def curve(self, rates: Sequence[float], *, sip_hour: float = 0.0, **limits: float) -> pd.DataFrame:
         """Serve the same requests at other mean rates of arrival.
 
         Parameters
         ----------
         rates : sequence of float
             Requests per second; the times between arrivals are scaled.
+        sip_hour : float
+            Cost of a SIP for an hour, in any currency; with it, there is a column `cost_per_million_tokens`.
         **limits : float
             As of `goodput`; without any, there is no column `request_goodput`.
 
@@ -236,7 +238,7 @@ class ServingResult:
         Raises
         ------
         ArgumentError
-            If a rate is not above 0, or all requests arrive at once.
+            If a rate is not above 0, a cost is below 0, or all requests arrive at once.
         """
         import pandas as pd
 
@@ -248,6 +250,8 @@ class ServingResult:
             raise ArgumentError(
                 "curve: all requests arrive at once, so that they have no rate; give them times of arrival"
             )
+        if not 0 <= sip_hour < math.inf:
+            raise ArgumentError(f"curve: sip_hour = {quote(sip_hour)} must be a cost of at least 0")
         rate_here = (len(arrivals) - 1) / span
         steps, policy, how = self._arguments
         rows = []
@@ -258,7 +262,10 @@ class ServingResult:
                 )
             scaled = self.requests.assign(arrival_s=(arrivals - arrivals.min()) * (rate_here / rate))
             rows.append({"request_rate": rate, **run(scaled, steps, policy, **how)._figures(limits)})
-        return pd.DataFrame(rows)
+        found = pd.DataFrame(rows)
+        if sip_hour:
+            found["cost_per_million_tokens"] = 1e6 / 3600 * sip_hour / found["tokens_per_s_per_sip"]
+        return found
 
     def what_if(self, overrides: Overrides, *, exact: bool = False, **limits: float) -> pd.DataFrame:
         """Serve the same requests on a machine with some fields changed; needs steps of `kb.serving.steps`.

@@ -153,9 +153,13 @@ def test_a_wire_is_set_by_a_latency_and_its_link_by_a_rate(table):
 def test_a_curve_has_tokens_per_user_and_sip_and_their_energy(table):
     served = run(generate(20, request_rate=1e5, input_len=8, output_len=5), table)
     arrivals = served.requests["arrival_s"]
-    row = served.curve([19 / (arrivals.max() - arrivals.min())]).iloc[0]  # the same run
+    row = served.curve([19 / (arrivals.max() - arrivals.min())], sip_hour=1.8).iloc[0]  # the same run
     assert row["tokens_per_s_per_user"] == pytest.approx(1000 / row["mean_tpot_ms"])
     assert row["tokens_per_s_per_sip"] == pytest.approx(row["output_throughput"] / 2)
+    # Two SIPs cost 0.001 a second.
+    assert row["cost_per_million_tokens"] == pytest.approx(1000 / row["output_throughput"])
+    with pytest.raises(ArgumentError, match=r"curve: sip_hour = -1 must be a cost of at least 0"):
+        served.curve([1], sip_hour=-1)
     # Each step takes 0.2 uJ a ns but for the host's time.
     busy = (served.steps["end_s"] - served.steps["start_s"]).sum() * 1e9
     energy = 0.2 * (busy - HOST * len(served.steps))
