@@ -64,9 +64,11 @@ _NEUTRAL = {"decoder_sparse_step": (None, 1), "mlp_only_layers": (None, [])}
 _BYTES = 2  # of an element: f16
 
 
-def fields_of(model: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a model that decide its times."""
+def fields_of(model: Any) -> dict[str, Any]:
+    """Return the fields of a model that decide its times, from a name, a file, its content, or a transformers model."""
     where = "model"
+    if hasattr(model, "config"):
+        model = model.config.to_dict()
     if isinstance(model, str) and model in MODELS:
         model = MODELS[model]
     elif isinstance(model, str | Path):

@@ -353,7 +353,7 @@ def _sorted(rows: pd.DataFrame, by: str) -> dict[str, np.ndarray]:
 
 
 def steps(
-    model: str | Path | Mapping[str, Any],
+    model: Any,
     machine: Machine | str | Path | Mapping[str, Any] | None = None,
     *,
     tp: int = 1,
@@ -369,8 +369,9 @@ def steps(
 
     Parameters
     ----------
-    model : str, Path or mapping
-        "llama3-8b", "llama3-70b", a Hugging Face config.json, or its content. Its `model_type` is llama, mistral,
+    model : str, Path, mapping or module
+        "llama3-8b", "llama3-70b", "mixtral-8x7b", a Hugging Face config.json, or its content, or a model of
+        transformers, of which only the configuration counts. Its `model_type` is llama, mistral,
         qwen2, qwen3, gemma, or of a mixture of experts mixtral, qwen2_moe, qwen3_moe or deepseek_v3.
     machine : Machine, str, Path or mapping, optional
         As for `kb.load`.

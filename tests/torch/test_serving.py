@@ -9,6 +9,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 hf = pytest.importorskip("transformers", reason="transformers is not installed")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
 import kernbench as kb  # noqa: E402
 from kernbench.errors import ArgumentError  # noqa: E402
 from kernbench.notebook import step_part  # noqa: E402
@@ -68,6 +70,14 @@ def test_a_layer_of_experts_reads_those_of_its_tokens_on_each_way_of_dividing_th
         assert half["hbm_bytes"] == pytest.approx(all_ / 2, rel=0.12)
         assert half["host_ns"] < 0.05 * half["ns"]
     assert tp["macs_f16"] == ep["macs_f16"]
+
+
+def test_a_model_of_transformers_has_the_fields_of_its_configuration():
+    config = hf.MixtralConfig(num_hidden_layers=2, **(MODEL | {"num_local_experts": 8}))
+    with FakeTensorMode():
+        found = fields_of(hf.MixtralForCausalLM(config))
+    assert found == fields_of(config.to_dict())
+    assert found["num_local_experts"] == 8
 
 
 def test_attention_to_latents_has_the_values_of_transformers():
