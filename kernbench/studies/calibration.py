@@ -213,7 +213,7 @@ def held_out(rows: Sequence[Reference], split: str, seed: int) -> list[bool]:
     else:
         own = {family: [i for i in order if _family(rows[i]) == family] for family in families}
         out = {i for x in own.values() for i in sorted(x, key=lambda i: _size(rows[i]))[(len(x) + 1) // 2 :]}
-    return [i in out for i in order]
+    return [i in out for i in range(len(rows))]
 
 
 def _bounds(machine: Machine, free: Sequence[str] | Mapping[str, Bounds]) -> dict[str, tuple[float, float, float]]:

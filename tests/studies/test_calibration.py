@@ -8,6 +8,7 @@ import yaml
 
 import kernbench as kb
 from kernbench.errors import ArgumentError, ConfigError
+from kernbench.studies._references import Reference
 from kernbench.studies.calibration import HELD_OUT, TRAINING, _student, fit, floor, held_out
 from kernbench.studies.fidelity import WORKLOADS
 from kernbench.topology.builder import resolve_topology
@@ -127,6 +128,14 @@ def test_no_held_out_row_reaches_the_fit(measured, tmp_path):
 def test_the_larger_half_of_each_family_is_held_out(measured):
     rows = kb.calibrate("preset:small", measured, [EFFICIENCY], split="size").table
     assert rows["rows"].tolist() == [TRAINING, TRAINING, HELD_OUT] * 2
+
+
+def test_the_seed_draws_the_random_half():
+    rows = [Reference("gemm", {"m": m}, 1.0, "ns", "", "") for m in range(20)]
+    first, second = (held_out(rows, "random", seed) for seed in (0, 1))
+    assert sum(first) == sum(second) == 10
+    assert first != second
+    assert 0 < sum(first[:10]) < 10
 
 
 @pytest.mark.parametrize(
