@@ -421,7 +421,8 @@ def steps(
     Examples
     --------
     >>> import kernbench as kb
-    >>> steps = kb.serving.steps("llama3-8b", {"system.sips.count": 8}, tp=8)  # doctest: +SKIP
+    >>> machine = kb.load("preset:default", {"system.sips": {"count": 8, "topology": "ring_1d"}})  # doctest: +SKIP
+    >>> steps = kb.serving.steps("llama3-8b", machine, tp=8)  # doctest: +SKIP
     >>> steps(prefill=[(256, 0)], contexts=[900] * 64)  # doctest: +SKIP
     """
     fields = fields_of(model)
