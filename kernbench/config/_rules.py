@@ -187,6 +187,12 @@ def _mesh(config: MachineConfig) -> Iterator[Fault]:
     for row, col in noc.removed:
         if row >= noc.rows or col >= noc.cols:
             yield _fault(f"cube.noc.removed: [{row}, {col}] is outside {grid}; take it off the list", *mesh)
+    if noc.topology == "torus" and removed:
+        yield _fault(
+            "cube.noc.removed belongs to cube.noc.topology = mesh: rows and columns of a torus are rings; set it to []",
+            *mesh,
+            "cube.noc.topology",
+        )
     if noc.topology == "crossbar":
         yield from _crossbar(config)
     elif config.pes_per_cube <= MAX_PES:

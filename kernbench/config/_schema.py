@@ -170,9 +170,9 @@ class PeLayout(Model):
 class Noc(Model):
     """The router mesh of a cube."""
 
-    topology: Literal["mesh", "crossbar"] = described(
+    topology: Literal["mesh", "torus", "crossbar"] = described(
         "Network of a cube",
-        "A mesh of routers, or one router to which all parts of the cube are attached",
+        "A mesh of routers, a torus, whose rows and columns are rings, or one router to which all parts are attached",
         default="mesh",
     )
     rows: Side = described("Rows of routers", "Rows of routers; row 0 is north")
@@ -186,6 +186,11 @@ class Noc(Model):
     header_bytes: NoBytes = described(
         "NoC header per flit", "Sent with each flit over every link of a router", "mesh link", default=0
     )
+
+    @property
+    def link_mm(self) -> float:
+        """Length of a link between routers [mm]: two pitches if rows or columns are rings, which are folded."""
+        return self.pitch_mm * (2 if self.topology == "torus" and max(self.rows, self.cols) > 2 else 1)
 
 
 class Ucie(Model):

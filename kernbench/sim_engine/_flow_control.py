@@ -109,7 +109,8 @@ class RouterNetwork:
         places = [naming.parse(node_id) for node_id in (path if message_class == REQUEST else path[::-1])]
         sips = self._graph.sips
         if not self._of_sips:
-            classes = vc_classes([(place.row or 0, place.col or 0) for place in places])
+            walk = [(place.row or 0, place.col or 0) for place in places]
+            classes = vc_classes(walk, wrapped=self._graph.layout.wrapped)
         else:
             classes = sips.classes([place.sip or 0 for place in places])
         need = max(classes, default=0) + 1

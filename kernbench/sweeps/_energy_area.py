@@ -27,7 +27,7 @@ def counters(config: MachineConfig, links: LinkTable, busy_ps: Mapping[str, int]
         for part in _touched(src, dst):
             nbytes[part] += count
         if src == dst == "router":
-            wire += count * config.cube.noc.pitch_mm
+            wire += count * config.cube.noc.link_mm
     tile = pe.pe_gemm.tile
     macs, tile_ns = 0.0, matrix_ns(config, (tile.m, tile.k, tile.n), dtype)
     for name, ps in busy_ps.items():

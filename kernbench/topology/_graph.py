@@ -326,7 +326,7 @@ class Graph:
                 neighbour = layout.neighbour(at, side)
                 if neighbour is not None:
                     wires.append(
-                        _Wire(router(neighbour), router(at), cube.noc.link_bw_gbs, side, distance_mm=layout.pitch_mm)
+                        _Wire(router(neighbour), router(at), cube.noc.link_bw_gbs, side, distance_mm=cube.noc.link_mm)
                     )
         for (side, conn), at in layout.ports.items():
             port = _local(naming.ucie(0, 0, side, conn))

@@ -1,4 +1,4 @@
-"""The layout of one cube: its router mesh, the parts attached to each router, and the walks between routers.
+"""The layout of one cube: its routers, the parts attached to each of them, and the walks between routers.
 
 All cubes of a machine share one layout. Row 0 is north, column 0 west; router (r, c) is at
 ((c + 0.5), (r + 0.5)) x pitch.
@@ -6,7 +6,7 @@ All cubes of a machine share one layout. Row 0 is north, column 0 west; router (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ class CubeLayout:
     def __init__(self, config: MachineConfig) -> None:
         noc = config.cube.noc
         self.rows, self.cols, self.pitch_mm = noc.rows, noc.cols, noc.pitch_mm
+        self.wrapped = noc.topology == "torus"
         removed = {(r, c) for r, c in noc.removed}
         self.routers: tuple[At, ...] = tuple(
             (r, c) for r in range(self.rows) for c in range(self.cols) if (r, c) not in removed
@@ -48,17 +49,25 @@ class CubeLayout:
         return (at[1] + 0.5) * self.pitch_mm, (at[0] + 0.5) * self.pitch_mm
 
     def neighbour(self, at: At, side: str) -> At | None:
-        found = (at[0] + OFFSETS[side][0], at[1] + OFFSETS[side][1])
-        return found if found in self._present else None
+        row, col = at[0] + OFFSETS[side][0], at[1] + OFFSETS[side][1]
+        if self.wrapped:  # a side of two routers has no further link
+            row, col = row % self.rows if self.rows > 2 else row, col % self.cols if self.cols > 2 else col
+        return (row, col) if (row, col) in self._present else None
 
     def walk(self, src: At, dst: At) -> tuple[At, ...]:
         """Routers of the route from `src` to `dst`, both included.
 
         Column first if that is free of removed routers; else row first; else the shortest walk that is first in the
-        order E, W, N, S.
+        order E, W, N, S. In a torus, column first, each the shorter way round.
         """
         found = self._walks.get((src, dst))
-        if found is None:
+        if found is None and self.wrapped:
+            odd = (src[0] * self.cols + src[1]) % 2 == 1
+            row, column = (
+                shortest_lines(*ends, odd=odd)[0] for ends in zip(src, dst, (self.rows, self.cols), strict=True)
+            )
+            found = self._walks[src, dst] = (*((src[0], c) for c in column), *((r, dst[1]) for r in row[1:]))
+        elif found is None:
             found = self._straight(src, (src[0], dst[1]), dst) or self._straight(src, (dst[0], src[1]), dst)
             found = self._walks[src, dst] = found or self._shortest(src, dst)
         return found
@@ -76,6 +85,8 @@ class CubeLayout:
     @cached_property
     def vc_classes(self) -> int:
         """VC classes that routes between parts of the cube need to be free of deadlock."""
+        if self.wrapped:
+            return classes_of_rings((self.rows, self.cols))
         if len(self.routers) == self.rows * self.cols:
             return 1
         ends = {*self.pes, *self.memories, *self.ports.values(), self.m_cpu, self.sram}
@@ -107,6 +118,23 @@ class CubeLayout:
     def _distance_mm(self, at: At, pos_mm: tuple[float, float]) -> float:
         x, y = self.position_mm(at)
         return abs(pos_mm[0] - x) + abs(pos_mm[1] - y)
+
+
+def shortest_lines(at: int, to: int, n: int, *, odd: bool) -> list[list[int]]:
+    """Find the shortest lines between two positions on a ring of `n`.
+
+    Of two, the one towards higher positions comes first, or last if the message is from an `odd` place.
+    """
+    up, down = (to - at) % n, (at - to) % n
+    lines = [[(at + i) % n for i in range(up + 1)], [(at - i) % n for i in range(down + 1)]]
+    if up != down or n <= 2 or up == 0:
+        return [min(lines, key=len)]
+    return lines[::-1] if odd else lines
+
+
+def classes_of_rings(sides: Iterable[int]) -> int:
+    """VC classes that routes along the rings of a torus with credits need."""
+    return 2 if max(sides) > 2 else 1
 
 
 def vc_classes(walk: Sequence[tuple[int, ...]], *, wrapped: bool = False) -> list[int]:

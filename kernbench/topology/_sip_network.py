@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kernbench.config._rules import DIMENSIONS, RINGS, SWITCHED
 from kernbench.topology import _naming as naming
 from kernbench.topology._fat_tree import FatTree
-from kernbench.topology._mesh import CubeLayout, vc_classes
+from kernbench.topology._mesh import CubeLayout, classes_of_rings, shortest_lines, vc_classes
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
@@ -80,7 +80,7 @@ class SipNetwork:
     @property
     def vc_classes(self) -> int:
         """VC classes that routes with credits need: two where a ring has more than two SIPs."""
-        return 2 if self.wrapped and max(self.shape) > 2 else 1
+        return classes_of_rings(self.shape) if self.wrapped else 1
 
     def classes(self, path: Sequence[int]) -> list[int]:
         """VC class of each hop of a path; links up and then down a tree never close a circle."""
@@ -116,12 +116,8 @@ class SipNetwork:
         if not self.wrapped:
             step = 1 if to > at else -1
             return [list(range(at, to + step, step))]
-        up, down = (to - at) % n, (at - to) % n
-        lines = [[(at + i) % n for i in range(up + 1)], [(at - i) % n for i in range(down + 1)]]
-        if up != down or up == 0:
-            return [min(lines, key=len)]
-        first = lines[src % 2 :] + lines[: src % 2]
-        return first if self._both_ways and n > 2 else first[:1]
+        lines = shortest_lines(at, to, n, odd=src % 2 == 1)
+        return lines if self._both_ways else lines[:1]
 
     def _adjacent(self, sip: int) -> dict[int, str]:
         if self.topology == "fully_connected":
@@ -146,10 +142,13 @@ class SipNetwork:
 def vc_faults(config: MachineConfig) -> list[str]:
     """Describe each network in which routers with credits could deadlock."""
     mesh, sip = config.cube.noc.router, config.system.sip_link.router
+    torus = config.cube.noc.topology == "torus"
+    rings = "pass the edge of a ring"
+    turns = rings if torus else "round the removed routers also turn from columns into rows"
     faults = []
     for key, router, reason in (
-        ("cube.noc.router", mesh, "routes round the removed routers also turn from columns into rows"),
-        ("system.sip_link.router", sip, "routes between SIPs pass the edge of a ring"),
+        ("cube.noc.router", mesh, f"routes {turns}"),
+        ("system.sip_link.router", sip, f"routes between SIPs {rings}"),
     ):
         if router.flow == "unbounded":
             continue

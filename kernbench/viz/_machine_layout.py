@@ -89,7 +89,7 @@ def _parts(machine: Machine) -> dict[str, tuple[str, ...]]:
 def _links(machine: Machine) -> dict[str, tuple[str, ...]]:
     graph, cube = machine.graph, machine.config.cube
     hop = f"{_ns(cube.noc.router.overhead_ns)} a router"
-    wire = f"{_ns(graph.layout.pitch_mm * cube.propagation_ns_per_mm)} a wire"
+    wire = f"{_ns(cube.noc.link_mm * cube.propagation_ns_per_mm)} a wire"
     port = _ns(ps_to_ns(graph.node(naming.ucie(0, 0, "w", 0)).overhead_ps))
     words = {
         "host_link": _rate(graph.edge(naming.HOST, naming.SWITCH).bw_gbs),
@@ -128,6 +128,7 @@ def _titles(machine: Machine) -> dict[str, str]:
     network = f", {sips.topology}{grid}" if sips.count > 1 else ""
     crossbar = config.cube.noc.topology == "crossbar"
     network_of_cube = "crossbar" if crossbar else f"{layout.rows} x {layout.cols} routers"
+    network_of_cube += ", torus" if layout.wrapped else ""
     return {
         "system": f"System: {sips.count} SIP{'s' * (sips.count > 1)}{network}",
         "sip": f"SIP: {graph.w} x {graph.h} cubes, {config.pes_per_sip} PEs",
@@ -245,6 +246,10 @@ class _Cube:
                     end = self.router(other)
                     dx, dy = (0.1 * u, 0.0) if side == "e" else (0.0, 0.1 * u)
                     points = ((x + dx, y + dy), (end[0] - dx, end[1] - dy))
+                    if min(end[0] - x, end[1] - y) < 0:  # over the edge: back beside the row or column
+                        points = ((x - dy, y - dx), (end[0] - dy, end[1] - dx))
+                        beside = [(px - 0.25 * dy, py - 0.25 * dx) for px, py in points]
+                        points = (points[0], *beside, points[1])
                     lines.append(_line("mesh_link", points, name, _local(naming.router(0, 0, *other))))
         taken = {(2 * r + dy, 2 * c + dx) for (r, c), (dx, dy) in zip(layout.pes, self.tiles, strict=True)}
         for pe, (at, (dx, dy)) in enumerate(zip(layout.pes, self.tiles, strict=True)):

@@ -187,6 +187,30 @@ def test_no_circle_of_waiting_packets_closes_in_a_mesh_with_holes(removed):
     assert max(max(vc_classes(walk), default=0) for walk in walks) + 1 == layout.vc_classes
 
 
+def torus(rows: int, cols: int, **router):
+    places = [[r, c] for r in range(rows) for c in range(cols)]
+    at = {"cube.noc.rows": rows, "cube.noc.cols": cols, "cube.noc.topology": "torus"}
+    ends = {"cube.pe_layout.pe_routers": places, "cube.m_cpu.pos_mm": [0, 0], "cube.sram.pos_mm": [0, 0]}
+    return machine(**router).with_({**at, **ends})
+
+
+@pytest.mark.parametrize("sides", [(4, 4), (5, 3), (2, 6)], ids=str)
+def test_no_circle_of_waiting_packets_closes_in_a_torus(sides):
+    layout = torus(*sides).graph.layout
+    walks = [layout.walk(a, b) for a in layout.routers for b in layout.routers]
+    assert has_circle(dependencies([(walk, [0] * (len(walk) - 1)) for walk in walks]))
+    assert not has_circle(dependencies([(walk, vc_classes(walk, wrapped=True)) for walk in walks]))
+    assert max(max(vc_classes(walk, wrapped=True), default=0) for walk in walks) + 1 == layout.vc_classes
+
+
+def test_every_flit_arrives_round_the_rings_of_a_torus():
+    rng, sim, ended = np.random.default_rng(7), Engine(torus(4, 5, vcs=2, vc_flits=1)), []
+    for a, b, flits in rng.integers([0, 0, 1], [20, 20, 9], (300, 3)).tolist():
+        sim.send(pe_dma(0, 0, a), hbm(0, 0, b), flits * FLIT, lambda: ended.append(sim.now))
+    sim.run()
+    assert len(ended) == 300
+
+
 @pytest.mark.parametrize("topology", SIPS)
 @pytest.mark.parametrize(("w", "h"), [(4, 4), (5, 3), (2, 2), (8, 1)])
 @pytest.mark.parametrize("ties", ["parity", "random"])
@@ -214,8 +238,8 @@ def test_no_circle_of_waiting_packets_closes_between_sips(topology, w, h, ties):
 def test_no_circle_of_waiting_packets_closes_in_three_dimensions(sides, ties):
     router = {"system.sip_link.router.flow": "credits", "system.sip_link.router.ties": ties}
     n = sides[0] * sides[1] * sides[2]
-    torus = {"count": n, "topology": "torus_3d", **dict(zip("whd", sides, strict=True))}
-    no_circle(resolve_topology("preset:small", {"system.sips": torus, **router}).graph.sips, n)
+    sips = {"count": n, "topology": "torus_3d", **dict(zip("whd", sides, strict=True))}
+    no_circle(resolve_topology("preset:small", {"system.sips": sips, **router}).graph.sips, n)
 
 
 def no_circle(sips, n, *, rings_of_two=False):
@@ -285,6 +309,8 @@ def test_too_few_virtual_channels_are_refused():
     with pytest.raises(ConfigError, match=r"system\.sip_link\.router\.vcs = 1 must be >= 2: .* the edge of a ring"):
         resolve_topology("preset:default", {**ring, "system.sip_link.router.vcs": 1})
     resolve_topology("preset:default", {**ring, "system.sip_link.router.vcs": 2})
+    with pytest.raises(ConfigError, match=r"cube\.noc\.router\.vcs = 1 must be >= 2: routes pass the edge of a ring"):
+        torus(3, 3, vcs=1)
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,47 @@ def test_walks_follow_links_and_are_first_of_the_shortest_where_no_straight_one_
                 assert walk == min(_shortest(present, src, dst, hops[dst]), key=_sides)
 
 
+def _torus(rows: int, cols: int, **overrides):
+    place = {
+        "cube__pe_layout__pe_routers": [[0, 0]],
+        "cube__m_cpu__pos_mm": [1.0, 1.0],
+        "cube__sram__pos_mm": [1.0, 1.0],
+    }
+    at = {"cube__noc__rows": rows, "cube__noc__cols": cols, "cube__noc__removed": [], "cube__noc__topology": "torus"}
+    return default(**place, **at | overrides)
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(5, 4), (3, 2), (8, 1)])
+def test_a_torus_takes_the_shorter_way_round_column_first(rows, cols):
+    layout = _torus(rows, cols).graph.layout
+    for src in layout.routers:
+        for dst in layout.routers:
+            walk = layout.walk(src, dst)
+            apart = [abs(a - b) for a, b in zip(src, dst, strict=True)]
+            assert len(walk) - 1 == sum(min(d, n - d) for d, n in zip(apart, (rows, cols), strict=True))
+            assert all(b in {layout.neighbour(a, side) for side in SIDES} for a, b in pairwise((src, *walk[1:])))
+            assert (src[0], dst[1]) in walk
+    # Of equally long ways, even routers take the one east, odd ones west.
+    if cols == 4:
+        assert [layout.walk((0, c), (0, (c + 2) % 4))[1][1] for c in range(4)] == [1, 0, 3, 2]
+
+
+def test_a_torus_with_sides_of_one_or_two_is_a_mesh():
+    for rows, cols in ((1, 1), (1, 2), (2, 2)):
+        torus, mesh = _torus(rows, cols), _torus(rows, cols, cube__noc__topology="mesh")
+        assert list(torus.graph.edges()) == list(mesh.graph.edges())
+        places = torus.graph.layout.routers
+        assert all(torus.graph.layout.walk(a, b) == mesh.graph.layout.walk(a, b) for a in places for b in places)
+
+
+def test_every_router_of_a_torus_has_four_neighbours_and_links_of_two_pitches():
+    graph = _torus(3, 4).graph
+    for at in graph.layout.routers:
+        links = [e for e in graph.out(f"sip0.cube0.r{at[0]}c{at[1]}") if e.distance_mm]
+        assert [e.distance_mm for e in links] == [2 * graph.layout.pitch_mm] * 4
+    assert graph.edge("sip0.cube0.r0c3", "sip0.cube0.r0c0").latency_ps == links[0].latency_ps
+
+
 SMALL = {
     "cube__noc__rows": 2,
     "cube__noc__cols": 3,
@@ -86,6 +127,7 @@ FOUR_CORNERS = {"pe_per_corner": 2, "corners": ["NW", "SW", "NE", "SE"]}
             {"cube__noc__removed": [[1, 2], [2, 1], [2, 3], [3, 2]], **ONE_PE},
             r"the routers left are cut into parts; keep one that joins them",
         ),
+        ({"cube__noc__topology": "torus"}, r"removed belongs to cube.noc.topology = mesh: .*set it to \[\]"),
     ],
 )
 def test_what_cannot_be_laid_out_is_refused_with_the_place_and_the_remedy(overrides, message):

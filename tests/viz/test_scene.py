@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 
@@ -10,6 +12,7 @@ from kernbench.viz._machine_layout import machine_section
 from tests.topology.machines import default, machines
 
 TORUS = ["system.sips={count: 6, topology: torus_2d, w: 3, h: 2}"]
+DIE = ["cube.noc.topology=torus", "cube.noc.removed=[]"]
 CIRCLE = ["system.sips={count: 7, topology: fully_connected}"]
 DEVICE = "preset:a100_sxm"
 APART = [  # on a mesh: two controllers at routers without PEs, caches in front of them
@@ -47,8 +50,13 @@ def test_no_box_of_a_template_covers_another(source, overrides):
 
 @pytest.mark.parametrize(
     ("source", "overrides"),
-    [("preset:default", TORUS), ("preset:default", [*TORUS, *APART]), (DEVICE, ["sip.cube_mesh={w: 3, h: 2}"])],
-    ids=["default", "memory apart", "device"],
+    [
+        ("preset:default", TORUS),
+        ("preset:default", [*TORUS, *APART]),
+        (DEVICE, ["sip.cube_mesh={w: 3, h: 2}"]),
+        ("preset:default", DIE),
+    ],
+    ids=["default", "memory apart", "device", "torus on the die"],
 )
 def test_every_line_is_a_link_of_the_machine(source, overrides):
     machine = kb.load(source, overrides)
@@ -74,6 +82,22 @@ def test_a_torus_is_drawn_with_its_wrap_links():
     # Rows of three have one wrap link each, which goes around the SIP in between; columns of two have none.
     assert {pair for pair, corners in pairs.items() if corners > 2} == {("sip0", "sip2"), ("sip3", "sip5")}
     assert len(pairs) == 9
+
+
+def test_a_torus_on_the_die_is_drawn_with_its_wrap_links_beside_the_rows():
+    template = machine_section(kb.load(overrides=DIE))["templates"]["cube"]
+    routers = [box["at"] for box in template["boxes"] if box["kind"] == "router"]
+    wraps = [line["p"] for line in template["lines"] if line["kind"] == "mesh_link" and len(line["p"]) > 4]
+    assert len(wraps) == 6 + 6
+    for points in wraps:
+        assert not any(x < px < x + w and y < py < y + h for x, y, w, h in routers for px, py in _between(points))
+
+
+def _between(points):
+    """Yield places along a polyline, without its ends."""
+    corners = list(zip(points[::2], points[1::2], strict=True))
+    for (ax, ay), (bx, by) in pairwise(corners):
+        yield from ((ax + i / 50 * (bx - ax), ay + i / 50 * (by - ay)) for i in range(1, 50))
 
 
 @settings(max_examples=25)
