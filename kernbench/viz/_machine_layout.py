@@ -213,10 +213,16 @@ class _Cube:
         return {"n": (x, inset), "s": (x, self.h - inset), "w": (inset, y), "e": (self.w - inset, y)}[side]
 
     def _tiles(self) -> list[tuple[int, int]]:
-        """For each PE, its side of its router (right, down; 1 or -1): towards the middle of the die if free."""
+        """Side of its router for each PE (right, down; 1 or -1): towards the middle if all parts then have room."""
         sides = [self._inwards(at) for at in self.layout.pes]
         squares = {(2 * r + dy, 2 * c + dx) for (r, c), (dx, dy) in zip(self.layout.pes, sides, strict=True)}
-        return sides if len(squares) == len(sides) else [(1, 1)] * len(sides)
+        if len(squares) == len(sides):
+            others = [self.layout.m_cpu, self.layout.sram, *(self.layout.memories if self.apart else ())]
+            for at in others:
+                self._free(at, squares)
+            if len(squares) == len(sides) + len(others):
+                return sides
+        return [(1, 1)] * len(sides)
 
     def _inwards(self, at: At) -> tuple[int, int]:
         return 1 if at[1] < self.layout.cols / 2 else -1, 1 if at[0] < self.layout.rows / 2 else -1

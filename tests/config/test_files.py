@@ -144,6 +144,7 @@ def test_the_presets():
         "six_sip_torus",
         "small",
         "tpu_v5e",
+        "wormhole_n150",
     ]
     with pytest.raises(ConfigError, match=r"preset:larg is unknown; did you mean large\? known: a100_sxm, default, "):
         config.preset_path("larg")
@@ -163,6 +164,7 @@ def test_the_presets():
         ("a100_sxm", (8, 1, 108, "switch")),
         ("h100_sxm", (8, 1, 132, "switch")),
         ("tpu_v5e", (16, 1, 4, "torus_2d")),
+        ("wormhole_n150", (1, 1, 64, "ring_1d")),
     ],
 )
 def test_every_preset_loads(name, shape):

@@ -133,7 +133,7 @@ def test_an_unknown_base_lists_the_presets(base):
         assert line == (
             f"base = {base!r} is not a preset; {hint}known: a100_sxm, default, detailed, gpu_launch, h100_sxm, "
             "hbm3_conservative, large, protocol_overhead, "
-            "six_sip_torus, small, tpu_v5e"
+            "six_sip_torus, small, tpu_v5e, wormhole_n150"
         )
 
 

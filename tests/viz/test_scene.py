@@ -27,11 +27,11 @@ WHOLE_CUBE = ["cube.noc.removed=[]", "cube.pe_layout.pe_routers=[[2, 2], [2, 3],
         ("preset:default", ()), ("preset:default", TORUS), ("preset:default", CIRCLE), ("preset:default", WHOLE_CUBE),
         ("preset:default", APART), ("preset:default", ["cube.llc.size_mib=8"]), (DEVICE, ()),
         (DEVICE, ["cube.hbm.controllers=5", "cube.pe_layout.pe_per_corner=1", "cube.ucie.connections=3"]),
-        (DEVICE, ["cube.pe_layout.pe_per_corner=256", "cube.llc.size_mib=0"]),
+        (DEVICE, ["cube.pe_layout.pe_per_corner=256", "cube.llc.size_mib=0"]), ("preset:wormhole_n150", ()),
     ],
     ids=[
         "default", "torus", "circle", "whole cube", "memory apart", "caches at PEs", "device", "small device",
-        "1,024 PEs",
+        "1,024 PEs", "wormhole",
     ],
 )  # fmt: skip
 def test_no_box_of_a_template_covers_another(source, overrides):
