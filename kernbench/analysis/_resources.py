@@ -24,13 +24,14 @@ RESOURCES = {
     "fetch": "fetch from TCM", "store": "store to TCM", "pe_scheduler": "PE_SCHEDULER", "pe_mmu": "PE_MMU",
     "pe_cpu": "PE_CPU", "m_cpu": "M_CPU", "io_cpu": "IO_CPU", "router": "routers", "ucie": "UCIe ports",
     "switch": "PCIe switch", "pcie_ep": "PCIe end point", "noc": "IO NoC", "launch": "host, start of launches",
-    "doorbell": "doorbell", "descriptor": "descriptor fetch", "sip_switch": "SIP switch",
+    "doorbell": "doorbell", "descriptor": "descriptor fetch", "sip_switch": "SIP switch", "nic_switch": "SIP switch",
 }  # fmt: skip
 # Kinds of links: what readers call them, and the kinds of their two ends, in either direction.
 _LINKS: tuple[tuple[str, str, tuple[tuple[str, ...], ...]], ...] = (
     ("host", "host link", (("host", "switch"),)),
     ("pcie", "PCIe link", (("switch", "pcie_ep"),)),
     ("sip", "SIP link", (("noc",), ("noc", "sip_switch"), ("sip_switch",))),
+    ("nic", "NIC link", (("noc", "nic"), ("nic", "nic_switch"), ("nic_switch",))),
     ("io", "port of the IO NoC", (("noc", "pcie_ep"), ("noc", "io_cpu"), ("noc", "ucie"))),
     ("ucie", "UCIe link", (("ucie",),)),
     ("ucie_port", "link of a UCIe port", (("ucie", "router"),)),

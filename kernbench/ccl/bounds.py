@@ -144,7 +144,8 @@ class Bounds:
         self._counts: dict[Hashable, int] = defaultdict(int)
         for place in self.places:
             self._counts[self._shard(place)] += 1
-        self._partitions = [regions for regions in (self._pes(), self._cubes(), self._whole_sips()) if len(regions) > 1]
+        found = self._pes(), self._cubes(), self._whole_sips(), self._hosts()
+        self._partitions = [regions for regions in found if len(regions) > 1]
         self._regions = [region for regions in self._partitions for region in regions] + list(self._slabs())
         self._latency_ns = self._farthest_ps() / 1000
         self._found: dict[tuple[str, int, int], Bound] = {}
@@ -210,6 +211,25 @@ class Bounds:
         borders = [self._sip_region(naming.sip(sip), [sip]) for sip in self._sips]
         return [min(pair, key=lambda region: region.bw_gbs) for pair in zip(shores, borders, strict=True)]
 
+    def _hosts(self) -> list[_Region]:
+        """Each host; data that leave it cross the links of its NICs."""
+        net, members = self._graph.sips, defaultdict[int, list[int]](list)
+        for sip in self._sips if net.hosts > 1 else ():
+            members[sip // net.of_host].append(sip)
+        found = []
+        for host, sips in members.items():
+            nics = {
+                (near, out)
+                for sip in sips
+                for near in net.neighbours[sip]
+                if net.kind(near) == "nic"
+                for out in net.neighbours[near]
+                if out >= net.count
+            }
+            bw_gbs = sum(net.link(*ends).bw_gbs for ends in nics)
+            found.append(_Region(f"host {host}", [place for sip in sips for place in self._in_sip[sip]], bw_gbs))
+        return found
+
     def _slabs(self) -> Iterator[_Region]:
         """First rows and columns of SIPs, and of the cubes of the first SIP."""
         sips, mesh = self._graph.sips, self.machine.config.sip.cube_mesh
@@ -254,7 +274,7 @@ class Bounds:
         for sip in sips:
             for edge in self._graph.out(naming.io_noc(sip)):
                 at = naming.parse(edge.dst)
-                bw_gbs += edge.bw_gbs * (at.kind in ("io_noc", "sip_switch") and at.sip not in sips)
+                bw_gbs += edge.bw_gbs * (at.kind in ("io_noc", "sip_switch", "nic") and at.sip not in sips)
         return _Region(name, [place for sip in sips for place in self._in_sip[sip]], bw_gbs)
 
     # -- latency

@@ -111,7 +111,8 @@ def _addresses(config: MachineConfig) -> Iterator[Fault]:
 
 def _sips(config: MachineConfig) -> Iterator[Fault]:
     sips = config.system.sips
-    keys = tuple(f"system.sips.{key}" for key in ("w", "h", "d", "count", "topology"))
+    n, of = sips.of_host, "count" if sips.per_host is None else "per_host"
+    keys = tuple(f"system.sips.{key}" for key in ("w", "h", "d", of, "topology"))
     dimensions = DIMENSIONS.get(sips.topology, 0)
     sides = {"w": sips.w, "h": sips.h, "d": sips.d}
     given = [name for name, side in sides.items() if side is not None]
@@ -127,37 +128,67 @@ def _sips(config: MachineConfig) -> Iterator[Fault]:
             *keys,
         )
     elif dimensions and not given:
-        if round(sips.count ** (1 / dimensions)) ** dimensions != sips.count:
+        if round(n ** (1 / dimensions)) ** dimensions != n:
             yield _fault(
-                f"system.sips.count = {sips.count} is not a {'square' if dimensions == 2 else 'cube'} number: topology "
-                f"{sips.topology} then needs system.sips.{listed}, whose product is the count",
-                "system.sips.count",
+                f"system.sips.{of} = {n} is not a {'square' if dimensions == 2 else 'cube'} number: topology "
+                f"{sips.topology} then needs system.sips.{listed}, whose product is the {of}",
                 *keys,
             )
     elif given != names:
         neither = "both w and h, or neither for a square" if dimensions == 2 else "w, h and d, or none for a cube"
         yield _fault(f"system.sips: topology {sips.topology} needs {neither} count; give the rest", *keys)
-    elif (product := math.prod(side or 1 for side in sides.values())) != sips.count and dimensions:
+    elif (product := math.prod(side or 1 for side in sides.values())) != n and dimensions:
         yield _fault(
             f"system.sips: {' x '.join(names)} = {' x '.join(str(sides[name]) for name in names)} = {product} must "
-            f"equal count = {sips.count}; change one of them",
+            f"equal {of} = {n}; change one of them",
             *keys,
         )
-    if sips.topology in SWITCHED:
-        yield from _switches(config)
+    ports = config.system.sip_switch.ports
+    if sips.topology == "switch" and n > ports:
+        yield _fault(
+            f"system.sips.{of} = {n} must be <= {ports}, the ports of the switch; raise system.sip_switch.ports, or "
+            "use topology fat_tree",
+            *keys,
+            "system.sip_switch.ports",
+        )
+    if n != sips.count:
+        yield from _hosts(config)
+    elif sips.topology == "fat_tree":
+        yield from _fat_tree(config, sips.count, "system.sips.count")
 
 
-def _switches(config: MachineConfig) -> Iterator[Fault]:
-    sips, ports, tree = config.system.sips, config.system.sip_switch.ports, config.system.fat_tree
-    keys = ["system.sips.count", "system.sips.topology", "system.sip_switch.ports"]
-    if sips.topology == "switch":
-        if sips.count > ports:
-            yield _fault(
-                f"system.sips.count = {sips.count} must be <= {ports}, the ports of the switch; raise "
-                "system.sip_switch.ports, or use topology fat_tree",
-                *keys,
-            )
-        return
+def _hosts(config: MachineConfig) -> Iterator[Fault]:
+    sips, nic = config.system.sips, config.system.nic
+    per_host, keys = sips.of_host, ("system.sips.per_host", "system.sips.count", "system.nic.sips")
+    if sips.count % per_host or per_host % nic.sips:
+        yield _fault(
+            f"system.sips.per_host = {per_host} must divide count = {sips.count}, and be a multiple of "
+            f"system.nic.sips = {nic.sips}; change one of them",
+            *keys,
+        )
+    elif sips.topology == "fat_tree":
+        yield _fault(
+            "system.sips.topology = fat_tree connects SIPs of a host, and hosts have a fat tree between them; use "
+            "switch, or remove per_host",
+            "system.sips.topology",
+            *keys,
+        )
+    elif config.system.sip_link.router.flow != "unbounded":
+        yield _fault(
+            "system.sip_link.router.flow = credits is not modelled between hosts; use unbounded, or remove per_host",
+            "system.sip_link.router.flow",
+            *keys,
+        )
+    else:
+        rails = nic.wiring == "by_rail"
+        ends = sips.count // (per_host if rails else nic.sips)
+        yield from _fat_tree(config, ends, "hosts" if rails else "NICs", *keys)
+
+
+def _fat_tree(config: MachineConfig, ends: int, name: str, *of: str) -> Iterator[Fault]:
+    """Check the levels of a fat tree of so many ends."""
+    ports, tree = config.system.sip_switch.ports, config.system.fat_tree
+    keys = [*(of or (name,)), "system.sips.topology", "system.sip_switch.ports"]
     keys += ["system.fat_tree.levels", "system.fat_tree.oversubscription"]
     down = tree.oversubscription
     unit = 1 + down
@@ -167,9 +198,9 @@ def _switches(config: MachineConfig) -> Iterator[Fault]:
             f"{down}, {down} of {unit} ports lead down; use {max(1, ports // unit) * unit}",
             *keys,
         )
-    elif sips.count > (most := ports * (ports - ports_up(ports, down)) ** (tree.levels - 1)):
+    elif ends > (most := ports * (ports - ports_up(ports, down)) ** (tree.levels - 1)):
         yield _fault(
-            f"system.sips.count = {sips.count} must be <= {most}, what system.fat_tree.levels = {tree.levels} and "
+            f"{name} = {ends} must be <= {most}, what system.fat_tree.levels = {tree.levels} and "
             f"system.sip_switch.ports = {ports} connect; raise one of them",
             *keys,
         )

@@ -477,6 +477,9 @@ class Sips(Model):
     """The SIPs of a system, and their topology."""
 
     count: Count = described("SIPs", "SIPs")
+    per_host: Count | None = described(
+        "SIPs per host", "SIPs of a host, which the topology connects; NICs connect hosts", default=None
+    )
     topology: Literal[
         "ring_1d", "torus_2d", "mesh_2d", "mesh_2d_no_wrap", "torus_3d", "fully_connected", "switch", "fat_tree"
     ] = described("Topology of the SIPs", "Links between SIPs; mesh_2d is another name of torus_2d")  # fmt: skip
@@ -489,6 +492,11 @@ class Sips(Model):
     d: Count | None = described(
         "Layers of SIPs", "Layers of a 3-D topology whose count is no cube number", default=None
     )
+
+    @property
+    def of_host(self) -> int:
+        """SIPs of a host, which `topology` connects; all of them unless `per_host` is given."""
+        return self.per_host or self.count
 
 
 class Pcie(Model):
@@ -511,7 +519,7 @@ class SipLink(Model):
 
 
 class SipSwitch(Model):
-    """A switch of the network between SIPs; its ports have SIP links."""
+    """A switch; its ports have SIP links, or NIC links between hosts."""
 
     ports: Count = described("Ports of a SIP switch", "Links to SIPs and other switches")
     impl: Impl = described("SIP switch component", _IMPL)
@@ -519,11 +527,22 @@ class SipSwitch(Model):
 
 
 class FatTree(Model):
-    """The switches of topology fat_tree."""
+    """The switches of topology fat_tree, and those between hosts."""
 
     levels: Levels = described("Levels of a fat tree", "Levels of switches above the SIPs")
     oversubscription: Count = described(
         "Oversubscription of a fat tree", "Ports down for each port up, of the switches below the top"
+    )
+
+
+class Nic(Model):
+    """The network interfaces of hosts; a fat tree of switches connects them."""
+
+    bw_gbs: Gbs = rate("NIC bandwidth", "Each way")
+    latency_ns: Ns = duration("NIC latency", "Between NIC and switch, and between switches, each way")
+    sips: Count = described("SIPs per NIC", "SIPs of a host that share a NIC")
+    wiring: Literal["by_host", "by_rail"] = described(
+        "Wiring of NICs", "One tree of all NICs, or one for each NIC of a host: NICs of one number are a rail"
     )
 
 
@@ -579,9 +598,14 @@ class System(Model):
     sips: Sips = described(parts="sip")
     sip_link: SipLink = described(sets="SIP link", parts=("sip", "io"))
     sip_switch: SipSwitch = described(
-        parts="sip_switch", default=SipSwitch(ports=64, impl="sip_switch", overhead_ns=100.0)
+        parts=("sip_switch", "nic_switch"), default=SipSwitch(ports=64, impl="sip_switch", overhead_ns=100.0)
     )
-    fat_tree: FatTree = described(parts="sip_switch", default=FatTree(levels=2, oversubscription=1))
+    fat_tree: FatTree = described(parts=("sip_switch", "nic_switch"), default=FatTree(levels=2, oversubscription=1))
+    nic: Nic = described(
+        sets="NIC link",
+        parts=("nic", "nic_switch"),
+        default=Nic(bw_gbs=50.0, latency_ns=500.0, sips=1, wiring="by_host"),
+    )
     switch: Transit = described("PCIe switch", sets="PCIe switch", parts="switch")
     pcie: Pcie = described(sets="PCIe link", parts=("switch", "pcie_ep"))
     host_link: HostLink = described(sets="host link", parts=("host", "switch"))

@@ -36,7 +36,7 @@ __all__ = ["Arbiter", "BULK", "Clock", "Core", "ENGINE", "HbmSlice", "Hop", "Lin
 _Callback = Callable[[Any], None]
 _Hook = Callable[[int, int], int]
 
-_TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc", "sip_switch")
+_TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc", "sip_switch", "nic", "nic_switch")
 
 
 class Network:

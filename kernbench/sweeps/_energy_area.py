@@ -49,7 +49,7 @@ def _touched(src: str, dst: str) -> list[str]:
     touched += ["sram"] if "sram" in ends else []
     touched += ["tcm"] if "pe_dma" in ends else []
     touched += ["ucie"] if ends == {"ucie"} else []
-    touched += ["sip_link"] if ends <= {"io_noc", "sip_switch"} else []
+    touched += ["sip_link"] if ends <= {"io_noc", "sip_switch", "nic", "nic_switch"} else []
     touched += ["pcie"] if ends == {"switch", "pcie_ep"} else []
     return touched
 
@@ -90,9 +90,9 @@ def area_mm2(config: MachineConfig) -> float:
         + 4 * cube.ucie.connections * port
     )
     shore = area.io_mm2 + mesh.h * cube.ucie.connections * port
-    links = sum(len(near) for near in SipNetwork(config).neighbours[: config.n_sips])  # one end at each SIP
-    ends = links * area.sip_link_mm2_per_gbs * config.system.sip_link.bw_gbs
-    return config.n_sips * (config.cubes_per_sip * die + shore) + ends
+    net = SipNetwork(config)
+    ends = [net.link(sip, other).bw_gbs for sip in range(config.n_sips) for other in net.neighbours[sip]]
+    return config.n_sips * (config.cubes_per_sip * die + shore) + area.sip_link_mm2_per_gbs * sum(ends)
 
 
 def energy_columns(config: MachineConfig, row: Mapping[str, Any]) -> Row:

@@ -261,16 +261,17 @@ class Graph:
                     nodes.append(Node(port, "ucie", ucie.impl, ns_to_ps(ucie.port_ns), None, index))
                     wires += _both_ways(port, noc, io.noc.port_bw_gbs)
                     wires += [_Wire(port, to, ucie.flit_gbs, side="w"), _Wire(to, port, ucie.flit_gbs, side="e")]
-        switch, link = system.sip_switch, system.sip_link
-        overhead_ps, first = self._overhead_ps("sip_switch", switch.overhead_ns), self._sip_index(self.config.n_sips)
-        for number in range(len(self.sips.neighbours) - self.sips.count):
-            node_id = naming.sip_switch(number)
-            nodes.append(Node(node_id, "sip_switch", switch.impl, overhead_ps, None, first + number))
-        for vertex, near in enumerate(self.sips.neighbours):
+        switch, net, first = system.sip_switch, self.sips, self._sip_index(self.config.n_sips)
+        for number in range(len(net.neighbours) - net.count):
+            node_id, kind = net.node_id(net.count + number), net.kind(net.count + number)
+            overhead_ps = self._overhead_ps(kind, 0.0 if kind == "nic" else switch.overhead_ns)
+            nodes.append(Node(node_id, kind, switch.impl, overhead_ps, None, first + number))
+        for vertex, near in enumerate(net.neighbours):
             for other, side in near.items():
+                link = net.link(vertex, other)
                 wires.append(
                     _Wire(
-                        self.sips.node_id(other), self.sips.node_id(vertex), link.bw_gbs, side,
+                        net.node_id(other), net.node_id(vertex), link.bw_gbs, side,
                         latency_ns=link.latency_ns, header_bytes=link.header_bytes,
                     )
                 )  # fmt: skip

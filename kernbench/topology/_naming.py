@@ -26,9 +26,9 @@ def sip(sip: int) -> str:
     return f"sip{sip}"
 
 
-def sip_switch(number: int) -> str:
-    """Switch of the network between SIPs."""
-    return f"net{number}.sip_switch"
+def between_sips(kind: str, number: int) -> str:
+    """Node of the network between SIPs: a sip_switch, nic or nic_switch."""
+    return f"net{number}.{kind}"
 
 
 def pcie_ep(sip: int) -> str:
@@ -118,7 +118,7 @@ class ParsedId:
 
 _TRUNK = {HOST: ParsedId("host"), SWITCH: ParsedId("switch")}
 _NUMBER = r"(0|[1-9]\d*)"
-_SIP_SWITCH = re.compile(rf"net{_NUMBER}\.sip_switch")
+_BETWEEN_SIPS = re.compile(rf"net{_NUMBER}\.(sip_switch|nic|nic_switch)")
 _PATTERN = re.compile(
     rf"sip(?P<sip>{_NUMBER})\."
     r"(?:io\.(?:(?P<io>pcie_ep|io_cpu|noc)"
@@ -140,8 +140,8 @@ def parse(node_id: str) -> ParsedId:
     """
     if node_id in _TRUNK:
         return _TRUNK[node_id]
-    if _SIP_SWITCH.fullmatch(node_id):
-        return ParsedId("sip_switch")
+    if between := _BETWEEN_SIPS.fullmatch(node_id):
+        return ParsedId(between[2])
     found = _PATTERN.fullmatch(node_id)
     if found is None:
         raise ArgumentError(

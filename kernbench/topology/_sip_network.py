@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kernbench.config._rules import DIMENSIONS, RINGS, SWITCHED
 from kernbench.topology import _naming as naming
@@ -17,54 +18,152 @@ if TYPE_CHECKING:
 # Sides of a SIP, in the order that breaks ties, and steps to a neighbour: of layer, row and column.
 SIP_SIDES = {"e": (0, 0, 1), "w": (0, 0, -1), "n": (0, -1, 0), "s": (0, 1, 0), "u": (1, 0, 0), "d": (-1, 0, 0)}
 
+_KINDS = ("io_noc", "sip_switch", "nic", "nic_switch")
+
+
+class Speed(NamedTuple):
+    """What the machine file says of a link; `kind` is that of `analysis._resources.LINKS`."""
+
+    kind: str
+    bw_gbs: float
+    latency_ns: float
+    header_bytes: int
+
 
 class SipNetwork:
-    """The network between SIPs: its vertices are the SIPs and then the switches, with a link each way per edge."""
+    """The network between SIPs, with a link each way per edge.
+
+    Its vertices are the SIPs, then the switches between them, host by host; with several hosts, then NICs and the
+    switches between these.
+    """
 
     def __init__(self, config: MachineConfig) -> None:
         system, sips = config.system, config.system.sips
-        self.count, self.topology = sips.count, sips.topology
+        self.count, self.topology, self.of_host, self._system = sips.count, sips.topology, sips.of_host, system
         self._tree: FatTree | None = None
         if sips.topology in SWITCHED:
-            levels = 1 if sips.topology == "switch" else system.fat_tree.levels
-            self._tree = FatTree(sips.count, system.sip_switch.ports, levels, system.fat_tree.oversubscription)
+            self._tree = self._tree_of(self.of_host, 1 if sips.topology == "switch" else system.fat_tree.levels)
         dimensions = DIMENSIONS.get(sips.topology, 0)
         sides = [side for side in (sips.w, sips.h, sips.d) if side is not None]
-        sides = sides or [round(sips.count ** (1 / dimensions))] * dimensions if dimensions else [sips.count]
+        sides = sides or [round(self.of_host ** (1 / dimensions))] * dimensions if dimensions else [self.of_host]
         self.w, self.h, self.d = (*sides, 1, 1)[:3]
         self.shape = (self.h, self.w) if self.d == 1 else (self.d, self.h, self.w)
         self.wrapped = sips.topology in RINGS
         router = config.system.sip_link.router
         self._by_dimension, self._both_ways = router.flow == "credits", router.ties == "random"
-        near = [self._adjacent(s) for s in range(self.count)] if self._tree is None else self._tree.neighbours
-        self.neighbours: tuple[dict[int, str], ...] = tuple(near)
+        self._near = [self._adjacent(s) for s in range(self.of_host)] if self._tree is None else self._tree.neighbours
+        self.hosts = self.count // self.of_host
+        self._switches = len(self._near) - self.of_host  # of a host
+        # The first vertex of each kind.
+        self._first = [0, self.count, self.count + self.hosts * self._switches]
+        self.neighbours: tuple[dict[int, str], ...] = tuple(self._near)
+        if self.hosts > 1:
+            self._connect_hosts()
+
+    def _tree_of(self, ends: int, levels: int) -> FatTree:
+        return FatTree(ends, self._system.sip_switch.ports, levels, self._system.fat_tree.oversubscription)
+
+    def _connect_hosts(self) -> None:
+        nics = self.count // self._system.nic.sips
+        self._trees = nics // self.hosts if self._system.nic.wiring == "by_rail" else 1
+        self._ends = nics // self._trees
+        self._between = self._tree_of(self._ends, self._system.fat_tree.levels)
+        self._first.append(self._first[2] + nics)
+        edges = [(sip, self._nic(sip), "") for sip in range(self.count)]
+        for a, near in enumerate(self._near):
+            edges += [
+                (self._in_host(h, a), self._in_host(h, b), side) for b, side in near.items() for h in range(self.hosts)
+            ]
+        for a, up in enumerate(self._between.neighbours):
+            edges += [(self._outside(r, a), self._outside(r, b), "") for b in up for r in range(self._trees)]
+        self.neighbours = tuple({} for _ in range(1 + max(a for a, _, _ in edges)))
+        for a, b, side in edges:
+            self.neighbours[a][b] = side
+            self.neighbours[b].setdefault(a, "")
+
+    def _in_host(self, host: int, vertex: int) -> int:
+        """Vertex of a host's own network."""
+        if vertex < self.of_host:
+            return host * self.of_host + vertex
+        return self.count + host * self._switches + vertex - self.of_host
+
+    def _nic(self, sip: int) -> int:
+        return self._first[2] + sip // self._system.nic.sips
+
+    def _outside(self, rail: int, vertex: int) -> int:
+        """Vertex of a tree between hosts."""
+        if vertex < self._ends:
+            return self._first[2] + vertex * self._trees + rail
+        return self._first[3] + rail * (len(self._between.neighbours) - self._ends) + vertex - self._ends
+
+    def kind(self, vertex: int) -> str:
+        """Kind of the node of a vertex."""
+        return _KINDS[bisect_right(self._first, vertex) - 1]
+
+    def link(self, a: int, b: int) -> Speed:
+        """Describe the link between two neighbours; that of a SIP to its NIC has no latency."""
+        near, far = sorted((a, b))
+        link, nic = self._system.sip_link, self._system.nic
+        if self.hosts == 1 or far < self._first[2]:
+            return Speed("sip", link.bw_gbs, link.latency_ns, link.header_bytes)
+        return Speed("nic", nic.bw_gbs, 0.0 if near < self.count else nic.latency_ns, 0)
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Columns and rows, in the order of the SIPs; the layers of a third dimension are further rows."""
+        """Columns and rows, in the order of the SIPs; the layers of a third dimension are further rows.
+
+        With several hosts, each is a row.
+        """
+        if self.hosts > 1:
+            return self.of_host, self.hosts
         if self.d == 1:
             return self.w, self.h
         rows = self.h * self.d
         return (self.w, rows) if self.w > 1 else (self.h, self.d) if self.h > 1 else (self.d, 1)
 
     @property
-    def levels(self) -> list[range]:
-        """Numbers of the switches of each level, from the SIPs up."""
-        return [] if self._tree is None else self._tree.levels
+    def levels(self) -> list[list[int]]:
+        """Vertices of the switches of each level, and of the NICs, from the SIPs up."""
+        inside = [] if self._tree is None else self._tree.levels
+        levels = [[self._in_host(h, self.of_host + i) for h in range(self.hosts) for i in level] for level in inside]
+        if self.hosts > 1:
+            levels.append(list(range(*self._first[2:])))
+            rails = range(self._trees)
+            levels += [[self._outside(r, self._ends + i) for r in rails for i in of] for of in self._between.levels]
+        return levels
 
     def node_id(self, vertex: int) -> str:
-        return naming.io_noc(vertex) if vertex < self.count else naming.sip_switch(vertex - self.count)
+        if vertex < self.count:
+            return naming.io_noc(vertex)
+        kind = self.kind(vertex)
+        return naming.between_sips(kind, vertex - self._first[_KINDS.index(kind)])
 
     def path(self, src: int, dst: int) -> tuple[int, ...]:
         """Shortest path from `src` to `dst`, both included.
 
         Ties go to the lower next SIP; with credits the row comes first, and of two equal directions round a ring, even
-        SIPs take east, south or up, odd ones the other. In a tree of switches, the destination chooses.
+        SIPs take east, south or up, odd ones the other. In a tree of switches, the destination chooses. To another host
+        over the sender's NIC or, with rails, first to the SIP of its own host that has the receiver's number there.
         """
         return self.paths(src, dst)[0]
 
     def paths(self, src: int, dst: int) -> list[tuple[int, ...]]:
         """Paths of messages from `src` to `dst`: one, except with `ties: random`."""
+        if self.hosts == 1:
+            return self._paths(src, dst)
+        host, here = divmod(src, self.of_host)
+        other, there = divmod(dst, self.of_host)
+        of_rail = self._system.nic.sips
+        proxy = here if self._trees == 1 or here // of_rail == there // of_rail else there
+        inside = self._paths(here, there if host == other else proxy)[0]
+        path = tuple(self._in_host(host, vertex) for vertex in inside)
+        if host == other:
+            return [path]
+        (start, _), (end, rail) = (divmod(sip // of_rail, self._trees) for sip in (path[-1], dst))
+        return [(*path, *(self._outside(rail, vertex) for vertex in self._between.path(start, end)), dst)]
+
+    def _paths(self, src: int, dst: int) -> list[tuple[int, ...]]:
+        """Paths in the network of a host."""
         if self._tree is not None:
             return [self._tree.path(src, dst)]
         if self.topology == "fully_connected" and src != dst:
@@ -74,7 +173,7 @@ class SipNetwork:
         path = [src]
         while path[-1] != dst:
             # On a ring, a grid or a torus at least one neighbour is one hop closer.
-            path.append(min(self.neighbours[path[-1]], key=lambda sip: (self._hops(sip, dst), sip)))
+            path.append(min(self._near[path[-1]], key=lambda sip: (self._hops(sip, dst), sip)))
         return [tuple(path)]
 
     @property
@@ -121,7 +220,7 @@ class SipNetwork:
 
     def _adjacent(self, sip: int) -> dict[int, str]:
         if self.topology == "fully_connected":
-            return {other: "" for other in range(self.count) if other != sip}
+            return {other: "" for other in range(self.of_host) if other != sip}
         here, sizes = self._place(sip), (self.d, self.h, self.w)
         sides: dict[int, str] = {}
         for side, steps in SIP_SIDES.items():

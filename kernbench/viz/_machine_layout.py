@@ -27,8 +27,9 @@ _Point = tuple[float, float]
 # Labels of the kinds of components; those of links are the names of `LINKS`.
 _LABELS = {
     "host": "Host", "switch": "PCIe switch", "sip": "SIP", "io": "IO chiplet", "pcie_ep": "PCIe endpoint",
-    "io_noc": "IO network", "sip_switch": "SIP switch", "io_cpu": "IO CPU", "cube": "Cube", "router": "Router",
-    "ucie": "UCIe port", "m_cpu": "Cube CPU", "sram": "SRAM", "hbm": "HBM stack", "hbm_ctrl": "HBM slice",
+    "io_noc": "IO network", "sip_switch": "SIP switch", "nic": "NIC", "nic_switch": "NIC switch",
+    "io_cpu": "IO CPU", "cube": "Cube", "router": "Router", "ucie": "UCIe port",
+    "m_cpu": "Cube CPU", "sram": "SRAM", "hbm": "HBM stack", "hbm_ctrl": "HBM slice",
     "llc": "LLC slice", "pe": "PE",
     "pe_cpu": "PE CPU", "pe_scheduler": "Scheduler", "pe_dma": "DMA", "pe_mmu": "MMU", "pe_tcm": "TCM",
     "pe_ipcq": "Message queues", "pe_fetch_store": "Fetch and store", "pe_gemm": "Matrix engine",
@@ -58,7 +59,11 @@ def _parts(machine: Machine) -> dict[str, tuple[str, ...]]:
     engine = f"{array.rows} x {array.cols} array" if gemm.model == "systolic" else f"{gemm.macs} MAC/cycle f16"
     return {
         "switch": (_ns(config.system.switch.overhead_ns),),
-        "sip_switch": (f"{config.system.sip_switch.ports} ports, {_ns(config.system.sip_switch.overhead_ns)}",),
+        **dict.fromkeys(
+            ("sip_switch", "nic_switch"),
+            (f"{config.system.sip_switch.ports} ports, {_ns(config.system.sip_switch.overhead_ns)}",),
+        ),
+        "nic": (f"{_rate(config.system.nic.bw_gbs)}, {config.system.nic.wiring}",),
         "sip": (f"{config.cubes_per_sip} cubes", f"{config.pes_per_sip} PEs"),
         "pcie_ep": (_ns(io.pcie_ep.overhead_ns),),
         "io_noc": (f"{_rate(io.noc.port_bw_gbs)}, {_ns(io.noc.overhead_ns)}",),
@@ -105,6 +110,7 @@ def _links(machine: Machine) -> dict[str, tuple[str, ...]]:
         "pe_cpu_link": _rate(cube.pe.pe_cpu.bw_gbs),
         "m_cpu_link": _rate(cube.m_cpu.bw_gbs),
         "sram_link": _rate(cube.sram.bw_gbs),
+        "nic_link": f"{_rate(machine.config.system.nic.bw_gbs)}, {_ns(machine.config.system.nic.latency_ns)}",
     }
     if near := graph.sips.neighbours[0]:
         link = graph.edge(graph.sips.node_id(min(near)), naming.io_noc(0))
@@ -126,6 +132,7 @@ def _titles(machine: Machine) -> dict[str, str]:
     grid = f" {sips.w} x {sips.h}" if sips.h * sips.d > 1 else ""
     grid += f" x {sips.d}" if sips.d > 1 else ""
     network = f", {sips.topology}{grid}" if sips.count > 1 else ""
+    network += f" in each of {sips.hosts} hosts" if sips.hosts > 1 else ""
     crossbar = config.cube.noc.topology == "crossbar"
     network_of_cube = "crossbar" if crossbar else f"{layout.rows} x {layout.cols} routers"
     network_of_cube += ", torus" if layout.wrapped else ""
@@ -538,29 +545,29 @@ def _system(machine: Machine, sip: Mapping[str, Any], kinds: Mapping[str, Any]) 
 def _switches(
     graph: Graph, corners: Sequence[_Point], area: _Point, sip: _Point, size: _Point, kinds: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], float]:
-    """Boxes of the SIP switches, their lines, and the width with them: a column for each level, east of the SIPs."""
+    """Boxes of the switches and NICs between SIPs, in columns east of these; their lines; the width with them."""
     sips, (left, height), (w, box_h) = graph.sips, area, size
     boxes, lines = list[dict[str, Any]](), list[dict[str, Any]]()
     at: dict[int, _Point] = {}  # the middle of the west side of each
     for column, numbers in enumerate(sips.levels):
         x, pitch = left + (0.5 + 2 * column) * w, height / len(numbers)
-        for row, number in enumerate(numbers):
+        for row, vertex in enumerate(numbers):
             y = pitch * (row + 0.5)
-            at[sips.count + number] = x, y
+            at[vertex] = x, y
             h = min(box_h, 0.8 * pitch)
-            boxes.append(_part(naming.sip_switch(number), "sip_switch", kinds, (x, y - h / 2, w, h)))
+            boxes.append(_part(sips.node_id(vertex), sips.kind(vertex), kinds, (x, y - h / 2, w, h)))
     east = max(x for x, _ in corners) + sip[0]
     bus = east + 0.5 * (left - east)
     for a, near in enumerate(sips.neighbours):
         for b in near:
-            if a > b:
+            if a > b or b < sips.count:  # both ways are one line; those between SIPs are drawn with these
                 continue
             points: tuple[_Point, ...] = ((at[a][0] + w, at[a][1]), at[b]) if a in at else ()
             if not points:
                 # Along the lane below the package, then straight to the switch.
                 start, lane = corners[a][0] + 0.9 * sip[0], corners[a][1] + 1.05 * sip[1]
                 points = ((start, corners[a][1] + sip[1]), (start, lane), (bus, lane), at[b])
-            lines.append(_line("sip_link", points, sips.node_id(a), sips.node_id(b)))
+            lines.append(_line(f"{sips.link(a, b).kind}_link", points, sips.node_id(a), sips.node_id(b)))
     return boxes, lines, left + 2 * len(sips.levels) * w
 
 

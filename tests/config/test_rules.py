@@ -12,6 +12,7 @@ from tests.config.contents import DEFAULT, ONE_PE, changed, faults
 
 SIPS = "system.sips"
 RATIO, CREDITS = "system.fat_tree.oversubscription", "system.sip_link.router.flow"
+RAILS = "system.nic.wiring"
 TCM = "cube.pe.pe_tcm"
 IPCQ = "cube.pe.pe_ipcq"
 SIXTEEN = {"cube.noc.rows": 16, "cube.noc.cols": 16, "cube.noc.removed": []}
@@ -113,6 +114,31 @@ BOUNDS = {
         {SIPS: {"count": 24, "topology": "fat_tree"}, "system.sip_switch.ports": 6, RATIO: 2},
         {SIPS: {"count": 25, "topology": "fat_tree"}, "system.sip_switch.ports": 6, RATIO: 2},
         "count = 25 must be <= 24, what system.fat_tree.levels = 2 and system.sip_switch.ports = 6 connect; raise one",
+    ),
+    "hosts of equal size": (
+        {SIPS: {"count": 8, "topology": "switch", "per_host": 4}, "system.nic.sips": 2},
+        {SIPS: {"count": 8, "topology": "switch", "per_host": 3}, "system.nic.sips": 2},
+        "system.sips.per_host = 3 must divide count = 8, and be a multiple of system.nic.sips = 2; change one of them",
+    ),
+    "a fat tree in a host": (
+        {SIPS: {"count": 8, "topology": "fat_tree", "per_host": 8}},
+        {SIPS: {"count": 8, "topology": "fat_tree", "per_host": 4}},
+        "system.sips.topology = fat_tree connects SIPs of a host, and hosts have a fat tree between them; use switch",
+    ),
+    "credits between hosts": (
+        {SIPS: {"count": 8, "topology": "ring_1d", "per_host": 8}, CREDITS: "credits"},
+        {SIPS: {"count": 8, "topology": "ring_1d", "per_host": 4}, CREDITS: "credits"},
+        "system.sip_link.router.flow = credits is not modelled between hosts; use unbounded, or remove per_host",
+    ),
+    "ends of rails": (
+        {SIPS: {"count": 24, "topology": "ring_1d", "per_host": 3}, "system.sip_switch.ports": 4, RAILS: "by_rail"},
+        {SIPS: {"count": 27, "topology": "ring_1d", "per_host": 3}, "system.sip_switch.ports": 4, RAILS: "by_rail"},
+        "hosts = 9 must be <= 8, what system.fat_tree.levels = 2 and system.sip_switch.ports = 4 connect; raise one of",
+    ),
+    "sides of hosts": (
+        {SIPS: {"count": 12, "per_host": 6, "topology": "torus_2d", "w": 3, "h": 2}},
+        {SIPS: {"count": 12, "per_host": 6, "topology": "torus_2d", "w": 3, "h": 4}},
+        "system.sips: w x h = 3 x 4 = 12 must equal per_host = 6; change one of them",
     ),
     "latency of a switch with credits": (
         {SIPS: {"count": 4, "topology": "ring_1d"}, "system.sip_switch.overhead_ns": 50, CREDITS: "credits"},

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from kernbench.ccl.bounds import Bounds
 from kernbench.runtime_api.context import session
 from kernbench.topology.builder import resolve_topology
 from tests.runtime_api.ranks import on_ranks
@@ -22,6 +23,7 @@ NETWORKS = {
     "torus_3d": {"count": 8, "topology": "torus_3d"},
     "switch": {"count": 5, "topology": "switch"},
     "fat_tree": {"count": 6, "topology": "fat_tree"},
+    "hosts": {"count": 6, "per_host": 3, "topology": "switch"},
 }
 
 
@@ -150,6 +152,83 @@ def test_a_fat_tree_of_one_level_is_a_switch(flow):
     changes = {"sip_link__router__flow": flow, "sip_switch__ports": 4}
     tree = machine(line(4, "fat_tree"), fat_tree__levels=1, **changes)
     assert ends(tree, pairs) == ends(machine(line(4, "switch"), **changes), pairs)
+
+
+def hosts(n, per_host, topology="switch", **nic):
+    """SIPs with NICs as fast as their other links; a link between NIC and switch takes half of 100 ns."""
+    nic = {"nic__bw_gbs": 16, "nic__latency_ns": 50} | {f"nic__{key}": value for key, value in nic.items()}
+    return machine({"count": n, "per_host": per_host, "topology": topology}, **nic)
+
+
+@pytest.mark.parametrize("network", [line(5, "switch"), grid("torus_2d", 3, 2)], ids=str)
+def test_one_host_is_the_network_without_hosts(network):
+    n = network["count"]
+    pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
+    one, without = machine({**network, "per_host": n}), machine(network)
+    assert ends(one, pairs, 1000) == ends(without, pairs, 1000)
+    assert network["topology"] != "switch" or all_reduced_ps(one) == all_reduced_ps(without)
+
+
+def test_hosts_of_one_sip_are_sips_at_a_switch():
+    """A flit is sent twice more, by the NICs, so their links take less by the time of a flit."""
+    pairs = [(a, b) for a in range(4) for b in range(4) if a != b]
+    nics = hosts(4, 1, latency_ns=LINK_NS - FLIT_PS / 1000)
+    assert ends(nics, pairs, 1000) == ends(machine(line(4, "switch")), pairs, 1000)
+
+
+@pytest.mark.parametrize("wiring", ["by_host", "by_rail"])
+@pytest.mark.parametrize("nbytes", [256, 100_000])
+def test_a_pair_of_hosts_is_one_link(nbytes, wiring):
+    """Two wires, a switch, and the time of a flit at the NICs and the switch."""
+    link_ns = 2 * 50 + SWITCH_NS + 3 * FLIT_PS / 1000
+    one = machine(line(2), sip_link__latency_ns=link_ns)
+    assert ends(hosts(6, 3, wiring=wiring), [(1, 4)], nbytes) == ends(one, [(0, 1)], nbytes)
+
+
+def test_sips_that_share_a_nic_take_twice_as_long():
+    pairs = [(0, 4), (1, 5)]
+    [alone] = ends(hosts(8, 4, sips=2), pairs[:1])
+    assert max(ends(hosts(8, 4, sips=2), pairs)) == alone + 64 * FLIT_PS
+    assert ends(hosts(8, 4), pairs) == [alone, alone]
+    assert ends(hosts(8, 4, bw_gbs=8), pairs[:1])[0] > alone + 60 * FLIT_PS  # half the bandwidth, 64 flits
+
+
+def test_routes_between_rails_first_go_to_the_receivers_place_in_the_host():
+    def nodes(there, src, dst):
+        return [there.graph.sips.node_id(vertex) for vertex in there.graph.sips.path(src, dst)][1:-1]
+
+    for topology, inside in (("switch", ["net0.sip_switch"]), ("fully_connected", [])):
+        rails = hosts(8, 4, topology, wiring="by_rail")
+        assert nodes(rails, 1, 5) == ["net1.nic", "net1.nic_switch", "net5.nic"]
+        assert nodes(rails, 1, 7) == [*inside, "sip3.io.noc", "net3.nic", "net3.nic_switch", "net7.nic"]
+        assert nodes(rails, 1, 3) == inside
+        assert nodes(hosts(8, 4, topology), 1, 7) == ["net1.nic", "net0.nic_switch", "net7.nic"]
+        of_two = hosts(8, 4, topology, wiring="by_rail", sips=2)  # 2 and 3 of a host share the second of its NICs
+        assert nodes(of_two, 2, 7) == ["net1.nic", "net1.nic_switch", "net3.nic"]
+
+
+def test_an_all_reduce_over_hosts_reduces_in_them_first():
+    """NIC links have a bound, are a resource of `why`, and predictions know them."""
+    nbytes = 65536
+
+    def run(there):
+        with session(there, data=True) as torch:
+            x = np.arange(nbytes // 4, dtype=np.float32)
+            tensors = [torch.tensor(x + rank, device=f"ahbm:{rank}") for rank in range(6)]
+            assert torch.collective(tensors, "auto").algorithm.name == "torus_allreduce"
+            assert all(np.array_equal(tensor.numpy(), 6 * x + 15) for tensor in tensors)
+        return torch.result
+
+    fast, slow = (hosts(6, 3, bw_gbs=bw, wiring="by_rail") for bw in (8, 4))
+    of_fast, of_slow = run(fast), run(slow)
+    prediction = of_fast.what_if("system.nic.bw_gbs=4").predicted_ns
+    assert prediction == pytest.approx(of_slow.latency_ns, rel=0.01)
+    assert of_slow.latency_ns > 1.1 * of_fast.latency_ns  # copies to and from the host included
+    assert {reason.what: reason.fields for reason in of_slow.why()}["NIC link"] == ("system.nic.bw_gbs",)
+    # Each host sends a vector's worth before, and one after, it is summed, over its three NICs.
+    bound = Bounds(slow, [(sip, 0, 0) for sip in range(6)]).of("all_reduce", nbytes)
+    assert bound.ns == bound.traffic_ns == nbytes / (3 * 4)
+    assert of_slow.latency_ns > bound.ns
 
 
 def program(torch, rank):

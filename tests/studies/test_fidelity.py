@@ -399,7 +399,8 @@ NOT_A_RATE = (
     "cube.sram.size_mib", "cube.hbm.size_gib", "cube.pe.pe_tcm.size_mb", "cube.pe.pe_tcm.tile_buffer_mb",
     "cube.pe.pe_tcm.kernel_scratch_mb", "cube.pe.pe_tcm.scratch_result_kib", "cube.pe.pe_ipcq.sram_setup_ns",
     "cube.pe.pe_ipcq.hbm_setup_ns", "cube.pe.pe_gemm.macs_per_cycle.", "cost.", "system.host.", "cube.noc.router.",
-    "system.sip_link.router.", "system.sip_switch.", "system.fat_tree.", "cube.llc.", "cube.hbm.interleave_bytes",
+    "system.sip_link.router.", "system.sip_switch.", "system.fat_tree.", "system.nic.", "cube.llc.",
+    "cube.hbm.interleave_bytes",
 )  # fmt: skip
 
 

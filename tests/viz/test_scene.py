@@ -138,27 +138,40 @@ def test_the_words_follow_the_file():
     assert "tile 32 x 128 x 32" in kinds["pe_gemm"]["detail"]
 
 
-def test_switches_are_drawn_between_their_sips():
-    tree = default(
-        system__sips={"count": 8, "topology": "fat_tree"}, system__sip_switch__ports=4, system__fat_tree__levels=3
-    )
+@pytest.mark.parametrize(
+    ("sips", "switches"),
+    [
+        ({"topology": "fat_tree"}, [f"net{i}.sip_switch" for i in range(12)]),
+        (
+            {"topology": "switch", "per_host": 2},
+            [f"net{i}.{kind}" for kind, n in (("sip_switch", 4), ("nic", 8), ("nic_switch", 12)) for i in range(n)],
+        ),
+        ({"topology": "ring_1d", "per_host": 4}, [f"net{i}.nic" for i in range(8)]),
+    ],
+)
+def test_switches_are_drawn_between_their_sips(sips, switches):
+    tree = default(system__sips={"count": 8, **sips}, system__sip_switch__ports=4, system__fat_tree__levels=3)
     section = machine_section(tree)
-    system, kind = section["templates"]["system"], section["kinds"]["sip_switch"]
-    assert kind["detail"] == ["4 ports, 100 ns"]
-    assert kind["fields"] == [
+    system, kinds = section["templates"]["system"], section["kinds"]
+    assert kinds["sip_switch"]["detail"] == kinds["nic_switch"]["detail"] == ["4 ports, 100 ns"]
+    assert kinds["sip_switch"]["fields"] == [
         "system.sip_switch.ports", "system.sip_switch.overhead_ns", "system.fat_tree.levels",
         "system.fat_tree.oversubscription",
     ]  # fmt: skip
+    assert kinds["nic_link"]["detail"] == ["50 GB/s, 500 ns"]
     boxes = {box["id"]: box["at"] for box in system["boxes"]}
-    switches = [boxes[f"net{i}.sip_switch"] for i in range(12)]
-    for i, (x, y, w, h) in enumerate(switches):
+    for name in switches:
+        x, y, w, h = boxes[name]
         assert 0 <= x < x + w < system["w"]
         assert 0 <= y < y + h < system["h"]
-        others = [box for name, box in boxes.items() if name != f"net{i}.sip_switch"]
+        others = [box for other, box in boxes.items() if other != name]
         assert not any(x < ox + ow and ox < x + w and y < oy + oh and oy < y + h for ox, oy, ow, oh in others)
-    ends = {frozenset((line["a"], line["b"])) for line in system["lines"] if line["kind"] == "sip_link"}
+    of_kind = {kind: [x for x in system["lines"] if x["kind"] == kind] for kind in ("sip_link", "nic_link")}
+    ends = {frozenset((line["a"], line["b"])) for lines in of_kind.values() for line in lines}
     ids = tree.graph.sips.node_id
     assert ends == {frozenset((ids(a), ids(b))) for a, near in enumerate(tree.graph.sips.neighbours) for b in near}
+    assert all(".nic" in line["a"] + line["b"] for line in of_kind["nic_link"])
+    assert not any(".nic" in line["a"] + line["b"] for line in of_kind["sip_link"])
 
 
 def test_a_system_of_rows_shows_its_columns_and_rows():

@@ -3,7 +3,7 @@
 const LEVELS = ["system", "sip", "cube", "pe"];
 const LARGEST_SCALE = 4000;
 /** Kinds of components that the log has no work of. */
-const PASSIVE = new Set(["host", "switch", "sip_switch", "io", "io_noc", "pcie_ep", "router", "ucie"]);
+const PASSIVE = new Set(["host", "switch", "sip_switch", "nic", "nic_switch", "io", "io_noc", "pcie_ep", "router", "ucie"]);
 
 /** The critical path by resource. */
 class PathShares {
