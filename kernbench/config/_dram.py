@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernbench._units import serialization_ps
+from kernbench._units import decimal_product, serialization_ps
 from kernbench.config._files import load_yaml
 
 _FILE = Path(__file__).with_name("dram.yaml")
@@ -26,11 +26,17 @@ class Dram:
     row_bytes: int
     clocks: dict[str, int]
     ns: dict[str, float]
+    rate_mbps: int | None = None  # of a speed bin
 
     @property
     def access_bytes(self) -> int:
         """Bytes moved by a read or write command."""
         return self.BL * self.width_bits // 8
+
+    @property
+    def bin_gbs(self) -> float | None:
+        """Bandwidth of a pseudo channel of a speed bin [GB/s]."""
+        return None if self.rate_mbps is None else decimal_product(self.rate_mbps, 0.001, self.width_bits / 8)
 
     def times_ps(self, channel_bw_gbs: float) -> dict[str, int]:
         """Convert the timing parameters to ps for a pseudo channel of `channel_bw_gbs`, rounded up to whole clocks.
@@ -65,8 +71,17 @@ def _content() -> dict[str, Any]:
     return content
 
 
+@cache
 def dram(name: str) -> Dram:
-    return Dram(**_content()[name])
+    part: dict[str, Any] = dict(_content()[name])
+    if like := part.pop("like", None):
+        base = _content()[like]
+        part = {**base, **part, "clocks": {**base["clocks"], **part.get("clocks", {})}}
+    return Dram(**part)
+
+
+def dram_names() -> tuple[str, ...]:
+    return tuple(name for name in _content() if name != "controller")
 
 
 def dram_controller() -> DramController:

@@ -502,7 +502,15 @@ def _standard_timing(hbm: Hbm) -> Iterator[Fault]:
                 f"cube.hbm.{key}",
                 "cube.hbm.timing",
             )
-    access = dram(hbm.timing).access_bytes
+    part = dram(hbm.timing)
+    access = part.access_bytes
+    if part.bin_gbs not in (None, hbm.channel_bw_gbs):
+        yield _fault(
+            f"cube.hbm.channel_bw_gbs = {hbm.channel_bw_gbs:g} must be {part.bin_gbs:g} [GB/s], {part.rate_mbps} Mb/s "
+            f"on {part.width_bits} bits, with timing {hbm.timing}; change one of them",
+            "cube.hbm.channel_bw_gbs",
+            "cube.hbm.timing",
+        )
     if hbm.burst_bytes < access:
         yield _fault(
             f"cube.hbm.burst_bytes = {hbm.burst_bytes} must be >= {access} [B], an access of {hbm.timing}; enlarge it",

@@ -241,18 +241,22 @@ class Hbm(Model):
     bw_gbs: Gbs = rate(
         "HBM controller bandwidth", "Between the controller of a slice and its router, each way", "link of an HBM slice"
     )
-    timing: Literal["simple", "hbm2e", "hbm3"] = described(
-        "HBM timing", "One rate for each channel, or the commands, banks and rows of a DRAM standard", default="simple"
+    timing: Literal["simple", "hbm2e", "hbm2_1600", "hbm2_2000", "hbm2_2400", "hbm3", "hbm3_6400", "gddr6_14000"] = (
+        described(
+            "HBM timing",
+            "One rate for each channel, or the commands, banks and rows of a DRAM standard or of its speed bin",
+            default="simple",
+        )
     )
     mapping: Literal["RoBaBgCo", "RoBaCoBg", "RoBgBaCo", "RoBgCoBa", "RoCoBaBg", "RoCoBgBa"] = described(
         "HBM address mapping",
-        "Row, bank, bank group and column in an address of a channel, from the most significant; for hbm2e and hbm3",
+        "Row, bank, bank group and column in an address of a channel, from the most significant; not for simple timing",
         default="RoBaCoBg",
     )
     hash: Literal["none", "xor"] = described(
         "HBM address hash",
-        "Whether bank, bank group and channel are XORed with bits of the row, for hbm2e and hbm3, and controllers are "
-        "interleaved by a hash",
+        "Whether bank, bank group and channel are XORed with bits of the row, except if simple, and controllers "
+        "are interleaved by a hash",
         default="xor",
     )
 

@@ -24,7 +24,7 @@ from kernbench.analysis._roofline import matrix_engine
 from kernbench.analysis.compare import machine_changes
 from kernbench.ccl.install import load_ccl_config, names
 from kernbench.config import load_yaml, preset_path
-from kernbench.config._dram import dram
+from kernbench.config._dram import dram, dram_names
 from kernbench.errors import ConfigError, quote
 from kernbench.kernels.gemm import STAGINGS
 from kernbench.points._keys import Row, machine_of
@@ -568,7 +568,7 @@ def _wrong_algorithm(kind: str, name: object) -> str:
 
 _NAMED = {"dtype": _wrong_type, "algorithm": _wrong_algorithm}
 _CHOICES = {
-    "pattern": ("sequential", "strided", "random"), "metric": ("throughput", "latency"), "timing": ("hbm2e", "hbm3"),
+    "pattern": ("sequential", "strided", "random"), "metric": ("throughput", "latency"), "timing": dram_names(),
     "dataflow": ("output_stationary", "weight_stationary", "input_stationary"), "refresh": ("on", "off", "bank"),
     "topology": ("mesh", "torus"), "traffic": PATTERNS, "packets": ("all", "others"),
     "staging": STAGINGS, "l2": ("warm", "cold"),

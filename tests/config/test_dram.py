@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args, get_type_hints
+
 import pytest
 
 from kernbench.config import preset_path, read_machine
-from kernbench.config._dram import dram
+from kernbench.config._dram import dram, dram_names
+from kernbench.config._schema import Hbm
 from kernbench.errors import ConfigError
 
 DEFAULT = preset_path("default")
@@ -30,6 +33,31 @@ def test_times_are_whole_clocks_of_the_channel_s_data_rate():
     # 32 GB/s: a clock of 0.5 ns, and 19.375 ns are 39 clocks.
     faster = dram("hbm3").times_ps(32)
     assert (faster["tBL"], faster["tCCD_L"], faster["tRCDRD"]) == (1000, 2000, 19500)
+
+
+def test_a_speed_bin_has_the_clocks_of_its_rate_and_the_rest_of_its_standard():
+    slow, fast = dram("hbm2_1600").times_ps(12.8), dram("hbm2_2400").times_ps(19.2)
+    # 10 clocks of 1.25 ns; at 2400 Mb/s, 17 of the next whole picosecond; ns of the standard are rounded up to clocks.
+    assert (slow["CL"], slow["tRC"], slow["tFAW"], slow["tRRD_S"]) == (12_500, 42_500, 15_000, 5_000)
+    assert (fast["tBL"], fast["CL"], fast["tRRD_S"]) == (1667, 17 * 834, 5 * 834)
+    assert dram("hbm2_2000").times_ps(16) == dram("hbm2e").times_ps(16)
+    assert dram("hbm3_6400").times_ps(25.6) == dram("hbm3").times_ps(25.6)
+
+
+def test_a_graphics_memory_has_other_sizes():
+    part = dram("gddr6_14000")
+    assert (part.access_bytes, part.row_bytes, part.bin_gbs) == (32, 2048, 28)
+    assert part.times_ps(28)["tREFIpb"] == 208 * 572  # 1900 ns over 16 banks, in whole clocks
+
+
+def test_every_standard_can_be_chosen_and_a_bin_has_its_bandwidth_only():
+    assert get_args(get_type_hints(Hbm)["timing"]) == ("simple", *dram_names())
+    for name in dram_names():
+        right = {"cube.hbm.timing": name, "cube.hbm.channel_bw_gbs": dram(name).bin_gbs or 24}
+        assert read_machine(DEFAULT, right).cube.hbm.timing == name
+        if dram(name).bin_gbs:
+            with pytest.raises(ConfigError, match=rf"channel_bw_gbs = 24 must be .* Mb/s .* timing {name}; change one"):
+                read_machine(DEFAULT, {**right, "cube.hbm.channel_bw_gbs": 24})
 
 
 @pytest.mark.parametrize("timing", ["hbm2e", "hbm3"])

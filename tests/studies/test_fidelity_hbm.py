@@ -16,6 +16,8 @@ MACHINE = resolve_topology("preset:default")
 
 with (DATA / "results.csv").open(encoding="utf-8") as file:
     RESULTS = list(csv.DictReader(file))
+with (DATA / "bins" / "results.csv").open(encoding="utf-8") as file:
+    BINS = list(csv.DictReader(file))
 
 
 def value(parameters: str, **changed: str) -> float:
@@ -30,6 +32,16 @@ def test_every_stream_has_a_result():
 @pytest.mark.parametrize("row", slow_after(4, RESULTS[::6]), ids=lambda row: row["parameters"])
 def test_a_stream_is_within_five_percent(row):
     assert value(row["parameters"]) == pytest.approx(float(row["value"]), rel=0.05)
+
+
+@pytest.mark.parametrize("row", slow_after(1, BINS), ids=lambda row: row["parameters"])
+def test_a_stream_of_a_speed_bin_is_within_five_percent(row):
+    assert value(row["parameters"]) == pytest.approx(float(row["value"]), rel=0.05)
+
+
+def test_the_times_of_another_bin_are_not():
+    row = BINS[1]
+    assert value(row["parameters"], timing="hbm2e") > 1.15 * float(row["value"])
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Runs the streams of streams.txt on Ramulator 2.1 and writes results.csv.
 
-PYTHONPATH=RAMULATOR2/python:RAMULATOR2:KERNBENCH python run.py
+PYTHONPATH=RAMULATOR2/python:RAMULATOR2:KERNBENCH python run.py [FOLDER]
 
 RAMULATOR2 is a built clone of github.com/CMU-SAFARI/ramulator2 at commit c5b1c3a.
 """
@@ -8,6 +8,7 @@ RAMULATOR2 is a built clone of github.com/CMU-SAFARI/ramulator2 at commit c5b1c3
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 
 import ramulator
@@ -15,11 +16,13 @@ from tests.controller_scheduling.harness import ControllerUnderTest
 
 from kernbench.studies._fidelity_hbm import stream
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / (sys.argv[1] if len(sys.argv) > 1 else "")
 SOURCE = "Ramulator 2.1.0 (c5b1c3a), run.py"
 GROUPS, BANKS, COLUMNS = 4, 4, 32  # of a pseudo channel; columns of an access
 PARTS = {
     "hbm3": (ramulator.dram.HBM3, "HBM3_4Gb", "HBM3_6400Mbps", "make_hbm34", "HBM34PerBankRefresh"),
+    "hbm2_1600": (ramulator.dram.HBM2, "HBM2_8Gb", "HBM2_1600Mbps", "make_hbm12", "PerBank"),
+    "hbm2_2400": (ramulator.dram.HBM2, "HBM2_8Gb", "HBM2_2400Mbps", "make_hbm12", "PerBank"),
     "hbm2e": (ramulator.dram.HBM2, "HBM2_8Gb", "HBM2_2000Mbps", "make_hbm12", "PerBank"),
 }
 
