@@ -1,5 +1,6 @@
 cimport cython
 from libc.stdint cimport int64_t
+from kernbench.sim_engine._transaction cimport Callee
 @cython.freelist(64)
 cdef class Value:
     cdef object __weakref__
@@ -40,3 +41,8 @@ cdef class Recv(Command):
     cdef public object direction, came_from
     cdef public int64_t nbytes
     cdef public bint consume
+cdef class Backend(Callee):
+    cdef public bint data
+    cpdef submit(self, Command command)
+    cpdef block(self, on)
+    cpdef drop(self, Value value)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from greenlet import GreenletExit
 
 from kernbench._dtypes import DType
+from kernbench.sim_engine._transaction import Callee
 
 Waiters = tuple[Any, ...]  # programs, and callbacks of (time, event)
 AccessSpan = tuple[int, int, bool]
@@ -36,7 +37,10 @@ class Value:
         self, shape: tuple[int, ...], dtype: DType, array: np.ndarray | None = None, done_ps: int | None = None
     ) -> None:
         self.shape, self.dtype, self.array, self.done_ps = shape, dtype, array, done_ps
-        self.nbytes = prod(shape) * dtype.itemsize
+        nbytes = dtype.itemsize
+        for size in shape:
+            nbytes *= size
+        self.nbytes = nbytes
         self.pending, self.dropped, self.maker, self.done_by = 0, False, -1, 0
         self.space: Any = None
         self.waiters: Waiters = ()
@@ -192,7 +196,7 @@ class Stopped(GreenletExit):  # type: ignore[misc]
     """Raised in a kernel when its run is stopped: not an error of the kernel."""
 
 
-class Backend(Protocol):
+class Backend(Callee):
     """Executes a program's commands: a PE of the machine, or a mock that computes values only."""
 
     data: bool

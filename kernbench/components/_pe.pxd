@@ -5,7 +5,7 @@ cdef class Job
 cdef class Pe
 cdef class PeProgram
 
-from kernbench.components._command cimport Command, Load, Recv, Send, Store, Value
+from kernbench.components._command cimport Backend, Command, Load, Recv, Send, Store, Value
 from kernbench.sim_engine._core cimport Core
 from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._transaction cimport Callee
@@ -38,14 +38,14 @@ from kernbench.components.builtin.pe_scheduler cimport TilePipeline, PeScheduler
 from kernbench.components.builtin.pe_units cimport PeMath, PeTcm
 
 
-cdef int _ISSUE, _END
+cdef int _ISSUE, _END, _PULSE_EVERY
 
 
-cdef class PeProgram(Callee):
-    cdef public object launch, engine, task, races, waits_for, _greenlet, _hub
+cdef class PeProgram(Backend):
+    cdef public object launch, engine, task, races, waits_for, _greenlet, _hub, _enter, _leave
     cdef public Pe pe
     cdef public Core core
-    cdef public bint data, ended, short, synchronizes
+    cdef public bint ended, short, synchronizes
     cdef public dict queues
     cdef public int64_t command_ps, commands, issued, last, unfinished, since
     cdef public int64_t last_by, _cause, _second, _third, _woken_by, _end_by, _launch_id

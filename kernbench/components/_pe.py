@@ -14,6 +14,7 @@ from kernbench._registry import COMPONENTS, RUNNERS
 from kernbench.analysis._records import NONE
 from kernbench.components._command import (
     AccessSpan,
+    Backend,
     Command,
     Composite,
     Dot,
@@ -30,7 +31,6 @@ from kernbench.components._command import (
 from kernbench.errors import KernbenchError, KernelError, LimitError
 from kernbench.sim_engine._host_requests import LaunchBroadcast
 from kernbench.sim_engine._op_log import STEP_KIND
-from kernbench.sim_engine._transaction import Callee
 from kernbench.sim_engine._user_code import user_frame, user_line
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming
@@ -243,13 +243,11 @@ _ISSUE, _END = STEP_KIND["issue"], STEP_KIND["end"]
 _PULSE_EVERY = 256  # a program may issue commands without ever waiting for the clock
 
 
-class PeProgram(Callee):
+class PeProgram(Backend):
     """One program of a launch: the backend for its kernel's commands. `issued` is PE_CPU's own clock [ps].
 
     It `waits_for` a completion or, if it is `short` of TCM, for space.
     """
-
-    data: bool
 
     def __init__(self, pe: Pe, launch: LaunchBroadcast, command_ps: int, by: int) -> None:
         self.pe, self.launch, self.command_ps = pe, launch, command_ps
@@ -268,14 +266,17 @@ class PeProgram(Callee):
         self.short = False
         self.since = self.issued
         self._greenlet = greenlet(self._run)
+        self._enter = self._greenlet.switch
         self.engine.programs[self] = None
         self._hub: Any = None
+        self._leave: Any = None
 
     def _run(self, _: object) -> None:
         launch = self.launch
         _, cube, pe = self.pe.place
         args, participant = launch.args_of(cube, pe), (launch.ranks.get((cube, pe), 0), launch.world)
         RUNNERS.resolve("tl")(launch.kernel, args, self, (pe, cube), launch.grid, participant)
+        self.ended = True
 
     def woken(self, what: int, _: object) -> None:
         self.resume(None)
@@ -285,13 +286,13 @@ class PeProgram(Callee):
         hub = getcurrent()
         if hub is not self._hub:
             self._hub = self._greenlet.parent = hub
+            self._leave = hub.switch
         self._follow(self.core.now, self._woken_by)
         try:
-            self._greenlet.switch(None)
+            self._enter(None)
         except Exception as error:
             raise _located(error, self.pe) from error
-        if self._greenlet.dead:
-            self.ended = True
+        if self.ended:
             self._maybe_end(self.issued, self._cause)
 
     def _follow(self, t: int, by: int) -> None:
@@ -360,7 +361,7 @@ class PeProgram(Callee):
             self._wait(on)
         elif on.done_ps > self.core.now:
             self._wake(on.done_ps, on.done_by)
-            self._hub.switch()
+            self._leave()
         else:
             self._follow(on.done_ps, on.done_by)
 
@@ -377,7 +378,7 @@ class PeProgram(Callee):
 
     def _wait(self, what: Value | Command) -> None:
         self.waits_for, self.since = what, self.core.now
-        self._hub.switch()
+        self._leave()
 
     def drop(self, value: Value) -> None:
         value.dropped = True

@@ -72,6 +72,7 @@ cdef class Claim:
     cdef Train train
     cdef int k
     cdef int64_t number, last
+    cdef Claim before
 
 
 cdef class Link:
@@ -89,7 +90,7 @@ cdef class Link:
     cdef Train claim_train
     cdef int claim_k
     cdef int64_t claim_number, last
-    cdef list claims
+    cdef Claim claims
     cdef int64_t backoff
     # Single flits that leave it, in order: the first one is in the calendar.
     cdef Leaving* leaving

@@ -85,8 +85,8 @@ cdef inline bint before(Place* x, Place* y) noexcept nogil:
     return x.order < y.order
 
 
-cdef int more_room(void** at, int* room, size_t size) except -1:
-    cdef int wanted = 2 * room[0] if room[0] else 4
+cdef int more_room(void** at, int* room, size_t size, int least=4) except -1:
+    cdef int wanted = 2 * room[0] if room[0] else least
     cdef void* grown = PyMem_Realloc(at[0], wanted * size)
     if grown == NULL:
         raise MemoryError()
@@ -196,7 +196,10 @@ cdef inline int64_t come_before(Line* lines, int m, int64_t n, int64_t t) noexce
 @cython.final
 @cython.freelist(64)
 cdef class Claim:
-    """A train's reservation of a link: the index of the link in its route, its number there, and its last arrival."""
+    """A train's reservation of a link: the index of the link in its route, its number there, and its last arrival.
+
+    `before` is the previous one, if that may still have flits to arrive.
+    """
 
 
 cdef class Link:
@@ -211,8 +214,8 @@ cdef class Link:
 
     `served_key` and `served_wait` are the message of the last flit reserved, and that flit's last wait.
 
-    `claim_train` is the last train that reserved it, `last` the arrival of that train's last flit; `claims` are earlier
-    ones that may still have flits to arrive. `backoff` counts the trains that may not yet reserve it ahead.
+    `claim_train` is the last train that reserved it, `last` the arrival of that train's last flit; `claims` is
+    the one before. `backoff` counts the trains that may not yet reserve it ahead.
     """
 
     def __init__(self, str src, str dst, like, int64_t to, int64_t rank, int64_t extra_ps, hook, bint merges, times, int64_t flit_bytes, int64_t number):
@@ -827,8 +830,8 @@ cdef class Core:
             if link.claim_train is train:
                 if keep:
                     link.last = latest(come, come_m, keep - 1)
-                elif link.claims:
-                    claim = <Claim>link.claims.pop()
+                elif link.claims is not None:
+                    claim, link.claims = link.claims, link.claims.before
                     link.claim_train, link.claim_k, link.claim_number = claim.train, claim.k, claim.number
                     link.last = claim.last
                 else:
@@ -884,19 +887,20 @@ cdef class Core:
         wait = wait_of(lines, m, 0)
         number = self.number
         self.number += 1
+        if not train.room:
+            more_room(<void**>&train.taken, &train.room, sizeof(Taken), last + 1 - k)
+            more_room(<void**>&train.out.at, &train.out.room, sizeof(Line), last + 1 - k)
         while True:
             free = link.free
             if k and link.merges:
                 if link.last >= now:
                     # The previous train has flits to arrive, and regains the link if this one gives it back.
-                    if link.claims is None:
-                        link.claims = []
-                    while link.claims and (<Claim>link.claims[0]).last < now:
-                        link.claims.pop(0)
                     claim = Claim.__new__(Claim)
                     claim.train, claim.k, claim.number = link.claim_train, link.claim_k, link.claim_number
-                    claim.last = link.last
-                    link.claims.append(claim)
+                    claim.last, claim.before, link.claims = link.last, link.claims, claim
+                    while claim.before is not None and claim.before.last >= now:
+                        claim = claim.before
+                    claim.before = None
                 link.claim_train, link.claim_k, link.claim_number, link.last = train, k, came, tail
             came = number
             d = link.ps(size)

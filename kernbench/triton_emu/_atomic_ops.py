@@ -86,7 +86,7 @@ def _atomic(
     store.releases = sem in (None, "acq_rel", "release")
     tl._backend.submit(store)
     tl._backend.submit(load)
-    return tl._tile(out)
+    return Tile(tl, out)
 
 
 def _operation(name: str, function: Function, what: str, *, integer: bool = False) -> Callable[..., Tile]:

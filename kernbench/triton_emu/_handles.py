@@ -15,7 +15,7 @@ import numpy as np
 
 from kernbench._dtypes import BlockType, DType, PointerType, bool_, int64
 from kernbench._registry import hint
-from kernbench.components._command import Command, Recv, Value
+from kernbench.components._command import Backend, Command, Recv, Value
 from kernbench.errors import KernelError
 from kernbench.triton_emu._places import Shape
 
@@ -50,6 +50,14 @@ _METHODS = frozenset((
     "logical_or", "max", "min", "permute", "ravel", "reduce", "reduce_or", "reshape", "rsqrt", "sigmoid", "sin",
     "softmax", "split", "sqrt", "sqrt_rn", "squeeze", "store", "sum", "trans", "unsqueeze", "view", "xor_sum",
 ))  # fmt: skip
+
+
+class Owner:
+    """What tiles need of their program: its backend, whether it has values, and whether it has not ended."""
+
+    _backend: Backend
+    _data: bool
+    _open: bool
 
 
 class Tensor:

@@ -126,7 +126,7 @@ def dot(
         return _multiply(a.reshape(m, k), b.reshape(k, n), None if c is None else c.reshape(m, n))
 
     tl._backend.submit(Dot("dot", tuple(inputs), out, compute, 2 * m * k * n, f"{m}x{k}x{n}", mkn=(m, k, n)))
-    result = tl._tile(out)
+    result = Tile(tl, out)
     return result if wanted is None else tl.cast(result, wanted)
 
 

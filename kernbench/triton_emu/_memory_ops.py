@@ -196,7 +196,7 @@ def load(
     out = Value(sizes, dt)
     nbytes, decode = out.nbytes, partial(dt.decode, shape=sizes)
     tl._backend.submit(Load("load", (), out, decode, 0, "", (Run(base.va, nbytes, nbytes),)))
-    return tl._tile(out)
+    return Tile(tl, out)
 
 
 def store(
@@ -342,7 +342,7 @@ def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype:
 
         runs = access.at(pointers.base.va, dt.itemsize)
         tl._backend.submit(Load("load", (), out, compute, 0, "", runs, True))
-        loaded = tl._tile(out)
+        loaded = Tile(tl, out)
     if filling and not fill._constant:
         return tl.where(mask, loaded, tl.cast(fill, dt))
     if filling and other is None and tl._data and not loaded._constant:

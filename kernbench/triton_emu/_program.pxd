@@ -2,19 +2,18 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from kernbench.components._command cimport Value
-from kernbench.triton_emu._handles cimport Tile
+from kernbench.triton_emu._handles cimport Owner, Tile
 
 
+@cython.locals(sizes=tuple)
 cpdef tuple shape_of(shape)
 @cython.locals(t=Tile)
 cdef _either(tiles, tuple shape)
 
 
-cdef class Program:
-    cdef public object _backend, _trace
-    cdef public bint _data, _open
+cdef class Program(Owner):
+    cdef public object _trace
     cpdef Tile _fold(self, array, dtype)
-    cpdef Tile _tile(self, Value value)
     cpdef Tile _constant(self, x)
     @cython.locals(constant=bint, t=Tile, out=Value, values=tuple)
     cpdef Tile _vector(self, str name, tuple kinds, function, operands, tuple shape, dtype, operand_dtype, elements=*, bint fold=*)

@@ -28,7 +28,7 @@ from kernbench._dtypes import (
 from kernbench.components._command import Backend, Command, Value, Vector, VectorOp
 from kernbench.errors import KernelError
 from kernbench.sim_engine._user_code import line_text, user_line
-from kernbench.triton_emu._handles import Pointer, PointerTile, Tensor, Tile, address, pointers_of, shape_text
+from kernbench.triton_emu._handles import Owner, Pointer, PointerTile, Tensor, Tile, address, pointers_of, shape_text
 from kernbench.triton_emu._places import Affine, Pieces, Places, Shape, combined, everywhere
 from kernbench.triton_emu._promotion import dtype_of, fits, kind, limits, promote, promote_scalar, sum_dtype, wide
 
@@ -48,7 +48,11 @@ def work_of(kinds: tuple[str, ...], elements: int, itemsize: int) -> tuple[Vecto
 
 
 def shape_of(shape: int | Sequence[int]) -> Shape:
-    sizes = tuple(map(index, shape)) if isinstance(shape, (tuple, list)) else (index(cast("int", shape)),)
+    sizes: Shape = tuple(shape) if isinstance(shape, (tuple, list)) else (cast("int", shape),)
+    for size in sizes:
+        if type(size) is not int:
+            sizes = tuple(map(index, sizes))
+            break
     for size in sizes:
         if size < 1:
             raise KernelError(f"shape {tuple(sizes)}: every size must be at least 1")
@@ -87,7 +91,7 @@ def when_complete(value: Value, tell: Callable[[Value, int], None]) -> None:
     value.waiters += (complete,)
 
 
-class _Ended:
+class _Ended(Backend):
     """The backend of a program that has ended; it refuses commands."""
 
     def __init__(self, data: bool) -> None:
@@ -276,7 +280,7 @@ def _operation(name: str, doc: str) -> Callable[..., Tile]:
     return function
 
 
-class Program:
+class Program(Owner):
     """One program of a launch: the backend of its commands, and functions on its tiles."""
 
     def __init__(self, backend: Backend) -> None:
@@ -292,9 +296,6 @@ class Program:
                 if not (self._open and x._tl._open):
                     raise _ended()
                 raise KernelError(f"{x!r} belongs to another program; pass values through memory or queues")
-
-    def _tile(self, value: Value) -> Tile:
-        return Tile(self, value)
 
     def _fold(self, array: np.ndarray, dtype: DType) -> Tile:
         """Return a constant; `array` is in the carrier type, rounded to `dtype`."""
@@ -354,7 +355,7 @@ class Program:
         itemsize = max(dtype.itemsize, operand_dtype.itemsize) if operand_dtype is not None else dtype.itemsize
         values = tuple([t._held if t._places is None else t._value for t in operands])
         self._backend.submit(Vector(name, values, out, compute, count, work=work_of(kinds, count, itemsize)))
-        return self._tile(out)
+        return Tile(self, out)
 
     def _by_element(
         self, name: str, kinds: tuple[str, ...], function: Function, operands: Sequence[Tile], shape: Shape,

@@ -179,7 +179,7 @@ def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None
     dt: DType = float16 if dtype is None else as_dtype(dtype)
     out = Value(sizes, dt)
     decode = partial(dt.decode, shape=sizes) if tl._data else None
-    tile = tl._tile(out)
+    tile = Tile(tl, out)
     tile._recv = Recv("recv", (), out, decode, 0, dir or "any", direction=dir, nbytes=out.nbytes, consume=consume)
     tl._backend.submit(tile._recv)
     return tile

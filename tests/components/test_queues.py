@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kernbench.analysis._records import CREDIT, HELD, MOVE, PART
 from kernbench.ccl.diagnostics import pointer_dump, rings
 from kernbench.components._command import Recv, Send
-from kernbench.components.builtin.queues import Inbox, Message, Queue, Slot
+from kernbench.components.builtin.queues import Inbox, Queue, Slot
 from kernbench.errors import AllocationError, IpcqDeadlock, IpcqInvalidDirection, KernbenchError, KernelError
 from kernbench.sim_engine._observer import Observer
 from kernbench.sim_engine._transaction import Transaction
@@ -221,7 +221,7 @@ def test_messages_of_one_instant_are_taken_in_turn():
     queues = {name: Queue(name, name, 4, 64) for name in ("W", "E", "N")}
     for queue in (*queues.values(), *queues.values()):
         slot = Slot()
-        slot.fill(Message(None, Send("send", nbytes=4, direction=queue.name), None, queue))
+        slot.fill(inbox.message(None, Send("send", nbytes=4, direction=queue.name), None, queues))
         inbox.arrive(queue, slot, 7)
     for _ in range(6):
         inbox.waiting.append(inbox.receive(None, Recv("recv", nbytes=4), None, queues))

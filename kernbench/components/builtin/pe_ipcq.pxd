@@ -25,10 +25,12 @@ cdef class QueuePart(Slot):
     cdef public PeQueue queue
     cdef public Route route, back
     cdef public QueuePart by
+    cpdef opens(self, Message message)
 
 
 cdef class PeQueue(Queue):
     cdef public PeIpcq peer
+    cdef public PeQueue other
     cdef public object spec
     cdef public int64_t peer_pa, ring_pa, credit_bytes, wake_ps
     cdef public int64_t given_ps, given_by, left_ps, left_by, matched_ps, matched_by
@@ -60,7 +62,7 @@ cdef class PeIpcq(Callee):
     cpdef _leave(self, PeQueue queue)
     @cython.locals(now=int64_t, begun=int64_t, service=int64_t, cause=int64_t, second=int64_t)
     cpdef reached(self, QueuePart slot)
-    @cython.locals(queue=PeQueue, written=dict, ring_pa=int64_t, by=int64_t)
+    @cython.locals(sender=PeQueue, queue=PeQueue, written=dict, by=int64_t)
     cpdef _in_slot(self, QueuePart slot)
     @cython.locals(now=int64_t, message=Message, whole=int64_t)
     cpdef _arrive(self, PeQueue queue, QueuePart slot, int64_t by)

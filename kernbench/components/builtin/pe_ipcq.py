@@ -41,7 +41,7 @@ class QueuePart(Slot):
         "written_by",
     )  # fmt: skip
 
-    def __init__(self, message: Message) -> None:
+    def opens(self, message: Message) -> None:
         self.fill(message)
         # Its ring, the routes of the part and of its credit, and the slot whose release sent the credit.
         self.queue: Any = None
@@ -63,9 +63,9 @@ class PeQueue(Queue):
     """
 
     __slots__ = (
-        "credit_bytes", "credit_route", "credited_by", "credited_ps", "given_by", "given_ps", "in_tcm", "leaving",
-        "left_by", "left_ps", "matched_by", "matched_ps", "peer", "peer_pa", "ring_pa", "route", "spec", "wake_ps",
-        "written",
+        "credit_bytes", "credit_route", "credited_by", "credited_ps", "given_by", "given_ps", "in_tcm",
+        "leaving", "left_by", "left_ps", "matched_by", "matched_ps", "other", "peer", "peer_pa", "ring_pa", "route",
+        "spec", "wake_ps", "written",
     )  # fmt: skip
 
     def __init__(self, owner: PeIpcq, spec: QueueSpec) -> None:
@@ -74,6 +74,7 @@ class PeQueue(Queue):
         self.spec, self.in_tcm, self.credit_bytes = spec, spec.kind == "tcm", spec.credit_bytes
         self.peer_pa, self.ring_pa = spec.peer_pa, spec.ring_pa
         self.peer = cast("PeIpcq", owner.engine.pe(*spec.peer).ipcq)
+        self.other: PeQueue | None = None  # the peer's, once a part has arrived there
         self.route, self.credit_route = network.route(mine, theirs), network.back(network.route(theirs, mine))
         self.leaving: list[QueuePart] = []
         self.written: dict[int, QueuePart] = {}
@@ -177,11 +178,12 @@ class PeIpcq(Callee):
                 if not queue.credits:
                     return
                 self._give_slot(queue, message)
-            outbox.pop(0)
+            del outbox[0]
 
     def _give_slot(self, queue: PeQueue, message: Message) -> None:
         """Assign a slot to the next part of a message; it leaves at once, or when it has been read from memory."""
-        slot = QueuePart(message)
+        slot = QueuePart.__new__(QueuePart)
+        slot.opens(message)
         slot.pa = queue.peer_pa + slot.number % queue.n_slots * queue.slot_bytes
         queue.leaving.append(slot)
         if self.log.operation:
@@ -238,7 +240,7 @@ class PeIpcq(Callee):
             slot = leaving[0]
             if not slot.loaded:
                 return
-            leaving.pop(0)
+            del leaving[0]
             slot.sent_ps = self.core.now
             if self.log.operation:
                 cause, second = slot.cause, queue.left_by
@@ -308,15 +310,17 @@ class PeIpcq(Callee):
 
     def _in_slot(self, slot: QueuePart) -> None:
         """Handle a part in its slot. A queue's parts arrive in order, even if a memory reorders them."""
-        ring_pa = slot.message.queue.peer_pa
-        queue = self._by_ring.get(ring_pa)
+        sender: PeQueue = slot.message.queue
+        queue = sender.other
         if queue is None:
-            raise KernbenchError(f"{self.name}: a part arrived for {ring_pa:#x}, which is in none of its rings")
+            queue = sender.other = self._by_ring.get(sender.peer_pa)
+        if queue is None:
+            raise KernbenchError(f"{self.name}: a part arrived for {sender.peer_pa:#x}, which is in none of its rings")
         slot.queue = queue
         written = queue.written
         if slot.number == queue.arrived:
             self._arrive(queue, slot, slot.written_by)
-            while queue.arrived in written:
+            while written and queue.arrived in written:
                 by = slot.in_by
                 slot = written.pop(queue.arrived)
                 self._arrive(queue, slot, by)

@@ -34,6 +34,7 @@ cdef class Message(Job):
     cdef public int64_t arrived, left, nbytes, parts, start_ps
     cdef public Queue queue
     cdef public list slots
+    cpdef opens(self, pe, Send command, program, Queue queue)
     cpdef take_value(self)
     cpdef bytes(self)
 
@@ -44,6 +45,7 @@ cdef class Receive(Job):
     cdef public Message message
     cdef public Queue queue
     cdef public tuple queues
+    cpdef opens(self, pe, Recv command, program, tuple queues)
     @cython.locals(message=Message)
     cpdef Slot next_part(self)
     cpdef complete(self)
@@ -54,7 +56,9 @@ cdef class Inbox:
     cdef public int64_t unclaimed
     cdef public bint undecided
     cdef public Queue _served
+    @cython.locals(message=Message)
     cpdef Message message(self, pe, Send command, program, queues)
+    @cython.locals(first=Queue, n_slots=int64_t, slot_bytes=int64_t, receive=Receive)
     cpdef Receive receive(self, pe, Recv command, program, queues)
     cpdef tuple _chosen(self, queues, name)
     @cython.locals(message=Message)

@@ -71,7 +71,8 @@ class Queue:
         slot.free = True
         held, freed = self.held, []
         while held and held[0].free:
-            freed.append(held.pop(0))
+            freed.append(held[0])
+            del held[0]
             self.released += 1
         return freed
 
@@ -100,7 +101,7 @@ class Message(Job):
         "array", "arrived", "data", "dtype", "left", "nbytes", "parts", "queue", "receive", "slots", "start_ps",
     )  # fmt: skip
 
-    def __init__(self, pe: Any, command: Send, program: PeProgram | None, queue: Queue) -> None:
+    def opens(self, pe: Any, command: Send, program: PeProgram | None, queue: Queue) -> None:
         self.begins(pe, command, program)
         self.queue: Any = queue
         self.nbytes = command.nbytes
@@ -149,7 +150,7 @@ class Receive(Job):
 
     __slots__ = ("asked", "left", "message", "queue", "queues")
 
-    def __init__(self, pe: Any, command: Recv, program: PeProgram | None, queues: tuple[Any, ...]) -> None:
+    def opens(self, pe: Any, command: Recv, program: PeProgram | None, queues: tuple[Any, ...]) -> None:
         self.begins(pe, command, program)
         self.queues = queues
         self.queue: Any = None
@@ -211,17 +212,22 @@ class Inbox:
 
     def message(self, pe: Any, command: Send, program: PeProgram | None, queues: Mapping[str, Any]) -> Message:
         (queue,) = self._chosen(queues, command.direction)
-        return Message(pe, command, program, queue)
+        message = Message.__new__(Message)
+        message.opens(pe, command, program, queue)
+        return message
 
     def receive(self, pe: Any, command: Recv, program: PeProgram | None, queues: Mapping[str, Any]) -> Receive:
         among = self._chosen(queues, command.direction)
-        n_slots, slot_bytes = among[0].n_slots, among[0].slot_bytes
+        first: Queue = among[0]
+        n_slots, slot_bytes = first.n_slots, first.slot_bytes
         if not command.consume and command.nbytes > n_slots * slot_bytes:
             raise KernelError(
                 f"recv_no_consume of {command.nbytes} B, where a ring holds {n_slots} x {slot_bytes} B; a message that "
                 "never fits there as a whole cannot be looked at"
             )
-        return Receive(pe, command, program, among)
+        receive = Receive.__new__(Receive)
+        receive.opens(pe, command, program, among)
+        return receive
 
     def _chosen(self, queues: Mapping[str, Any], name: str | None) -> tuple[Any, ...]:
         if name is None and queues:
@@ -248,13 +254,13 @@ class Inbox:
         Receives from any direction take the earliest message once the arrivals of this instant are `settled`.
         """
         found: list[Receive] = []
-        passed: set[Queue] = set()
+        passed: set[Queue] | None = None
         self.undecided = False
         for receive in tuple(self.waiting):
             if not self.unclaimed:
                 break
             queues, queue = receive.queues, None
-            if not receive.waiting and receive.ready <= now and (not passed or passed.isdisjoint(queues)):
+            if not receive.waiting and receive.ready <= now and (passed is None or passed.isdisjoint(queues)):
                 first = queues[0] if len(queues) == 1 else self._earliest(queues)
                 if first is not None and first.inbox:
                     if len(queues) == 1 or settled:
@@ -263,6 +269,8 @@ class Inbox:
                         self.undecided = True
             if queue is not None and self._claim(receive, queue):
                 found.append(receive)
+            elif passed is None:
+                passed = set(queues)
             else:
                 passed.update(queues)
         return found
@@ -289,7 +297,7 @@ class Inbox:
         receive.queue, receive.message, receive.left = queue, message, message.parts
         command.came_from = queue.name
         if command.consume:
-            queue.inbox.pop(0)
+            del queue.inbox[0]
             self.unclaimed -= 1
             queue.taken += message.parts
             message.receive = receive
