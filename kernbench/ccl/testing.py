@@ -172,7 +172,7 @@ class _Participant(MockBackend):
 
     def resume(self) -> bool:
         """Run until the program waits or ends; False if it is still waiting."""
-        if self._waits_for is not None and self._waits_for.done_ps is None and self.fault is None:
+        if self._waits_for is not None and self._waits_for.done_ps < 0 and self.fault is None:
             return False
         self._greenlet.parent = getcurrent()
         self._greenlet.switch()
@@ -210,7 +210,7 @@ class _Participant(MockBackend):
             super().submit(command)
 
     def block(self, on: Value | Command) -> None:
-        while on.done_ps is None or self.fault is not None:
+        while on.done_ps < 0 or self.fault is not None:
             if self.fault is not None:
                 raise self.fault
             self._waits_for = on

@@ -1,12 +1,11 @@
 cimport cython
 from libc.stdint cimport int64_t
-from kernbench.sim_engine._transaction cimport Callee
 @cython.freelist(64)
 cdef class Value:
     cdef object __weakref__
-    cdef public object shape, dtype, array, done_ps, space
+    cdef public object shape, dtype, array, space
     cdef public tuple waiters
-    cdef public int64_t nbytes, maker, done_by
+    cdef public int64_t nbytes, maker, done_by, done_ps
     cdef public int pending
     cdef public bint dropped
 # A dataclass that is compiled has its fields in this order.
@@ -16,8 +15,7 @@ cdef class Command:
     cdef public Value output
     cdef public object compute, flops, tag
     cdef public tuple runs
-    cdef public object done_ps
-    cdef public int64_t done_by
+    cdef public int64_t done_ps, done_by
     cdef public tuple waiters
     cdef public int64_t id
     cdef public bint atomic, releases
@@ -38,11 +36,7 @@ cdef class Send(Command):
     cdef public int64_t nbytes
 @cython.final
 cdef class Recv(Command):
-    cdef public object direction, came_from
+    cdef public object direction
     cdef public int64_t nbytes
     cdef public bint consume
-cdef class Backend(Callee):
-    cdef public bint data
-    cpdef submit(self, Command command)
-    cpdef block(self, on)
-    cpdef drop(self, Value value)
+    cdef public object came_from

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from greenlet import GreenletExit
 
 from kernbench._dtypes import DType
-from kernbench.sim_engine._transaction import Callee
 
 Waiters = tuple[Any, ...]  # programs, and callbacks of (time, event)
 AccessSpan = tuple[int, int, bool]
@@ -24,8 +23,9 @@ AccessSpan = tuple[int, int, bool]
 class Value:
     """A tile in TCM, of `nbytes`. `array` is in the carrier type, rounded to `dtype`; None while unknown.
 
-    `done_ps` is the completion time, set as soon as it is known (0 for a constant). The backend owns the rest: the
-    number of commands that still need it, its waiters, its space in TCM, and the id of the producing command.
+    `done_ps` is the completion time, set as soon as it is known (0 for a constant, -1 while unknown). The backend owns
+    the rest: the number of commands that still need it, its waiters, its space in TCM, and the id of the producing
+    command.
     """
 
     __slots__ = (
@@ -34,7 +34,7 @@ class Value:
     )  # fmt: skip
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: DType, array: np.ndarray | None = None, done_ps: int | None = None
+        self, shape: tuple[int, ...], dtype: DType, array: np.ndarray | None = None, done_ps: int = -1
     ) -> None:
         self.shape, self.dtype, self.array, self.done_ps = shape, dtype, array, done_ps
         nbytes = dtype.itemsize
@@ -79,7 +79,7 @@ class VectorOp(NamedTuple):
 class Command:
     """One command of a program. `compute` maps the inputs' arrays to the output's.
 
-    `flops` counts useful work. `done_ps` is None until the completion time is known; `id` is the log's. A command reads
+    `flops` counts useful work. `done_ps` is -1 until the completion time is known; `id` is the log's. A command reads
     the memory of `runs`, which ascend by address, or with `writes` writes it. `atomic` marks the two commands of an
     atomic operation; one that `releases` follows all earlier writes of the program.
     """
@@ -91,7 +91,7 @@ class Command:
     flops: int = 0
     tag: str = ""
     runs: tuple[Run, ...] = ()
-    done_ps: int | None = field(default=None, init=False)
+    done_ps: int = field(default=-1, init=False)
     done_by: int = field(default=0, init=False)
     waiters: Waiters = field(default=(), init=False)
     id: int = field(default=-1, init=False)
@@ -196,7 +196,7 @@ class Stopped(GreenletExit):  # type: ignore[misc]
     """Raised in a kernel when its run is stopped: not an error of the kernel."""
 
 
-class Backend(Callee):
+class Backend(Protocol):
     """Executes a program's commands: a PE of the machine, or a mock that computes values only."""
 
     data: bool

@@ -5,7 +5,7 @@ cdef class Job
 cdef class Pe
 cdef class PeProgram
 
-from kernbench.components._command cimport Backend, Command, Load, Recv, Send, Store, Value
+from kernbench.components._command cimport Command, Load, Recv, Send, Store, Value
 from kernbench.sim_engine._core cimport Core
 from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._transaction cimport Callee
@@ -21,13 +21,12 @@ cdef class Job:
     cpdef begins(self, Pe pe, Command command, PeProgram program)
     cpdef enter(self)
     cpdef go(self)
-    @cython.locals(done=object)
-    cpdef after(self, what)
+    cpdef after(self, Value value)
     cpdef _released(self, int64_t t, int64_t by)
     cpdef result(self)
     cpdef int64_t ready_at(self, stage) except -2
     cpdef serve(self, stage, int64_t ready)
-    @cython.locals(command=Command, output=Value)
+    @cython.locals(command=Command, output=Value, program=PeProgram)
     cpdef finish(self, int64_t t, int64_t by)
 
 
@@ -41,11 +40,11 @@ from kernbench.components.builtin.pe_units cimport PeMath, PeTcm
 cdef int _ISSUE, _END, _PULSE_EVERY
 
 
-cdef class PeProgram(Backend):
+cdef class PeProgram(Callee):
     cdef public object launch, engine, task, races, waits_for, _greenlet, _hub, _enter, _leave
     cdef public Pe pe
     cdef public Core core
-    cdef public bint ended, short, synchronizes
+    cdef public bint data, ended, short, synchronizes
     cdef public dict queues
     cdef public int64_t command_ps, commands, issued, last, unfinished, since
     cdef public int64_t last_by, _cause, _second, _third, _woken_by, _end_by, _launch_id
@@ -55,6 +54,7 @@ cdef class PeProgram(Backend):
     cpdef submit(self, Command command)
     @cython.locals(at=int64_t, tcm=PeTcm)
     cpdef _place(self, Value output, Job job)
+    @cython.locals(command=Command, t=int64_t, by=int64_t)
     cpdef block(self, on)
     cpdef _check_caller(self)
     cpdef completed(self, int64_t t, int64_t by)
@@ -84,6 +84,7 @@ cdef class Pe:
     cpdef Job job(self, Command command, PeProgram program=*)
     @cython.locals(command=Command, value=Value)
     cpdef add(self, Job job, int64_t issued)
+    @cython.locals(other=Command)
     cpdef _order(self, Job job, mine)
     @cython.locals(command=Command, log=OpLog, program=PeProgram, other=Command, value=Value, made_by=int64_t)
     cpdef _log(self, Job job, int64_t issued, list first)

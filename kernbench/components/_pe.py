@@ -14,7 +14,6 @@ from kernbench._registry import COMPONENTS, RUNNERS
 from kernbench.analysis._records import NONE
 from kernbench.components._command import (
     AccessSpan,
-    Backend,
     Command,
     Composite,
     Dot,
@@ -31,6 +30,7 @@ from kernbench.components._command import (
 from kernbench.errors import KernbenchError, KernelError, LimitError
 from kernbench.sim_engine._host_requests import LaunchBroadcast
 from kernbench.sim_engine._op_log import STEP_KIND
+from kernbench.sim_engine._transaction import Callee
 from kernbench.sim_engine._user_code import user_frame, user_line
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming
@@ -190,13 +190,13 @@ class Job:
     def serve(self, stage: Any, ready: int) -> None:
         raise TypeError(f"{type(self).__name__} has no work for stages")
 
-    def after(self, what: Value | Command) -> None:
-        """Start no earlier than `what` is complete."""
-        if what.done_ps is None:
+    def after(self, value: Value) -> None:
+        """Start no earlier than `value` is complete."""
+        if value.done_ps < 0:
             self.waiting += 1
-            what.waiters += (self._released,)
-        elif what.done_ps > self.ready:
-            self.ready, self.ready_by = what.done_ps, what.done_by
+            value.waiters += (self._released,)
+        elif value.done_ps > self.ready:
+            self.ready, self.ready_by = value.done_ps, value.done_by
 
     def _released(self, t: int, by: int) -> None:
         if t > self.ready:
@@ -234,7 +234,8 @@ class Job:
             self.program.completed(t, by)
         for tell in waiters:
             if isinstance(tell, PeProgram):
-                tell._wake(t, by)
+                program = tell
+                program._wake(t, by)
             else:
                 tell(t, by)
 
@@ -243,11 +244,13 @@ _ISSUE, _END = STEP_KIND["issue"], STEP_KIND["end"]
 _PULSE_EVERY = 256  # a program may issue commands without ever waiting for the clock
 
 
-class PeProgram(Backend):
+class PeProgram(Callee):
     """One program of a launch: the backend for its kernel's commands. `issued` is PE_CPU's own clock [ps].
 
     It `waits_for` a completion or, if it is `short` of TCM, for space.
     """
+
+    data: bool
 
     def __init__(self, pe: Pe, launch: LaunchBroadcast, command_ps: int, by: int) -> None:
         self.pe, self.launch, self.command_ps = pe, launch, command_ps
@@ -356,14 +359,19 @@ class PeProgram(Backend):
 
     def block(self, on: Value | Command) -> None:
         self._check_caller()
-        if on.done_ps is None:
+        if isinstance(on, Command):
+            command = on
+            t, by = command.done_ps, command.done_by
+        else:
+            t, by = on.done_ps, on.done_by
+        if t < 0:
             on.waiters += (self,)
             self._wait(on)
-        elif on.done_ps > self.core.now:
-            self._wake(on.done_ps, on.done_by)
+        elif t > self.core.now:
+            self._wake(t, by)
             self._leave()
         else:
-            self._follow(on.done_ps, on.done_by)
+            self._follow(t, by)
 
     def _check_caller(self) -> None:
         if getcurrent() is not self._greenlet:
@@ -383,9 +391,8 @@ class PeProgram(Backend):
     def drop(self, value: Value) -> None:
         value.dropped = True
         if not value.pending:
-            done = value.done_ps or 0
-            if done > self.issued:
-                self.pe.free(value, done, value.done_by)
+            if value.done_ps > self.issued:
+                self.pe.free(value, value.done_ps, value.done_by)
             else:
                 self.pe.free(value, self.issued, self._cause)
 
@@ -533,8 +540,10 @@ class Pe:
         if self.order is None:
             self.order = AccessOrder()
         first = self.order.add(job.command, mine)
+        # What runs is not complete.
+        job.waiting += len(first)
         for other in first:
-            job.after(other)
+            other.waiters += (job._released,)
         return first
 
     def _log(self, job: Job, issued: int, first: list[Command]) -> None:

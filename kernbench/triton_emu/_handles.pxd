@@ -1,9 +1,8 @@
-from kernbench.components._command cimport Backend, Command, Recv, Value
+cdef class Pending
+cdef class Tile
 
-
-cdef class Owner:
-    cdef public Backend _backend
-    cdef public bint _data, _open
+from kernbench.components._command cimport Command, Recv, Value
+from kernbench.triton_emu._program cimport Program
 
 
 cdef class Tensor:
@@ -19,7 +18,7 @@ cdef class Tile(Tensor):
     cdef public bint _constant
     cdef public Tile _base
     cdef public tuple shape
-    cdef public Owner _tl
+    cdef public Program _tl
     cdef public object dtype, _access, _places, _undefined
     cdef public Recv _recv
     cpdef _with(self, str name, other)

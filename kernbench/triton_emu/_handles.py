@@ -15,7 +15,7 @@ import numpy as np
 
 from kernbench._dtypes import BlockType, DType, PointerType, bool_, int64
 from kernbench._registry import hint
-from kernbench.components._command import Backend, Command, Recv, Value
+from kernbench.components._command import Command, Recv, Value
 from kernbench.errors import KernelError
 from kernbench.triton_emu._places import Shape
 
@@ -50,14 +50,6 @@ _METHODS = frozenset((
     "logical_or", "max", "min", "permute", "ravel", "reduce", "reduce_or", "reshape", "rsqrt", "sigmoid", "sin",
     "softmax", "split", "sqrt", "sqrt_rn", "squeeze", "store", "sum", "trans", "unsqueeze", "view", "xor_sum",
 ))  # fmt: skip
-
-
-class Owner:
-    """What tiles need of their program: its backend, whether it has values, and whether it has not ended."""
-
-    _backend: Backend
-    _data: bool
-    _open: bool
 
 
 class Tensor:
@@ -268,8 +260,8 @@ class Tile(Tensor):
     ) -> None:
         self._tl = tl
         self._held, self._constant, self._base, self._places = value, constant, base, places
-        self.shape: Shape = value.shape if shape is None else shape
-        self.dtype: DType = value.dtype
+        self.shape: Shape = self._held.shape if shape is None else shape
+        self.dtype: DType = self._held.dtype
         self._access: Access | None = None
         self._undefined: np.ndarray | None = None  # elements that depend on masked-off ones
         self._recv: Recv | None = base._recv if base is not None else None

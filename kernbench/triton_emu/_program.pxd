@@ -1,8 +1,10 @@
 cimport cython
 from libc.stdint cimport int64_t
 
+cdef class Program
+
 from kernbench.components._command cimport Value
-from kernbench.triton_emu._handles cimport Owner, Tile
+from kernbench.triton_emu._handles cimport Tile
 
 
 @cython.locals(sizes=tuple)
@@ -11,8 +13,9 @@ cpdef tuple shape_of(shape)
 cdef _either(tiles, tuple shape)
 
 
-cdef class Program(Owner):
-    cdef public object _trace
+cdef class Program:
+    cdef public object _backend, _trace
+    cdef public bint _data, _open
     cpdef Tile _fold(self, array, dtype)
     cpdef Tile _constant(self, x)
     @cython.locals(constant=bint, t=Tile, out=Value, values=tuple)

@@ -28,7 +28,7 @@ from kernbench._dtypes import (
 from kernbench.components._command import Backend, Command, Value, Vector, VectorOp
 from kernbench.errors import KernelError
 from kernbench.sim_engine._user_code import line_text, user_line
-from kernbench.triton_emu._handles import Owner, Pointer, PointerTile, Tensor, Tile, address, pointers_of, shape_text
+from kernbench.triton_emu._handles import Pointer, PointerTile, Tensor, Tile, address, pointers_of, shape_text
 from kernbench.triton_emu._places import Affine, Pieces, Places, Shape, combined, everywhere
 from kernbench.triton_emu._promotion import dtype_of, fits, kind, limits, promote, promote_scalar, sum_dtype, wide
 
@@ -77,7 +77,7 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
 
 def when_complete(value: Value, tell: Callable[[Value, int], None]) -> None:
     """Call `tell(value, done_ps)` once `value` is complete; immediately if it is."""
-    if value.done_ps is not None:
+    if value.done_ps >= 0:
         tell(value, value.done_ps)
         return
     # The producing command holds the value until then; a strong reference here would be a cycle.
@@ -91,7 +91,7 @@ def when_complete(value: Value, tell: Callable[[Value, int], None]) -> None:
     value.waiters += (complete,)
 
 
-class _Ended(Backend):
+class _Ended:
     """The backend of a program that has ended; it refuses commands."""
 
     def __init__(self, data: bool) -> None:
@@ -194,6 +194,11 @@ def _either(tiles: Sequence[Tile], shape: Shape) -> np.ndarray | None:
     return union if union.shape == shape else np.broadcast_to(union, shape)
 
 
+def _are_uniform(tiles: Sequence[Tile]) -> bool:
+    """Whether these are constants whose elements are all equal, by their layout."""
+    return all(t._constant and t._undefined is None and not any(t._array().strides) for t in tiles)
+
+
 def _arithmetic_shift(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Arithmetic shift of integers whose common type is unsigned."""
     signed = np.dtype(f"i{a.dtype.itemsize}")
@@ -280,7 +285,7 @@ def _operation(name: str, doc: str) -> Callable[..., Tile]:
     return function
 
 
-class Program(Owner):
+class Program:
     """One program of a launch: the backend of its commands, and functions on its tiles."""
 
     def __init__(self, backend: Backend) -> None:
@@ -391,8 +396,12 @@ class Program(Owner):
                 return self._placed(found, bool_ if name in _COMPARE else dtype, kinds)
         if name in _CHECKED and not dtype.is_floating_point:
             function = _checked(name, function, _either((first, second), shape))
-        out = bool_ if name in _COMPARE else dtype
-        return self._by_element(name, kinds, function, (first, second), shape, out, dtype)
+        out, operands = bool_ if name in _COMPARE else dtype, (first, second)
+        if dtype.is_floating_point and shape and _are_uniform(operands):
+            ones = [self._fold(np.asarray(t._array()[(0,) * len(t.shape)]), t.dtype) for t in operands]
+            one = self._by_element(name, kinds, function, ones, (), out, dtype)
+            return self._fold(np.full(shape, one._array()), out)
+        return self._by_element(name, kinds, function, operands, shape, out, dtype)
 
     def _scalar(self, x: float, dtype: DType) -> Tile:
         return self._fold(_rounded(x, x < 0 or (x == 0 and math.copysign(1, x) < 0), dtype.name), dtype)

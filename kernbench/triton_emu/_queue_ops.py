@@ -73,7 +73,7 @@ def _send(tl: Program, dir: str, tile: Tile) -> None:
         tl._own(tile)
     value = tile._held if tile._places is None else tile._value
     encode = tile.dtype.encode if tl._data else None
-    tl._backend.submit(Send("send", (value,), None, encode, 0, dir, direction=dir, nbytes=value.nbytes))
+    tl._backend.submit(Send("send", (value,), None, encode, 0, dir, (), dir, value.nbytes))
 
 
 def recv(
@@ -180,7 +180,7 @@ def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None
     out = Value(sizes, dt)
     decode = partial(dt.decode, shape=sizes) if tl._data else None
     tile = Tile(tl, out)
-    tile._recv = Recv("recv", (), out, decode, 0, dir or "any", direction=dir, nbytes=out.nbytes, consume=consume)
+    tile._recv = Recv("recv", (), out, decode, 0, dir or "any", (), dir, out.nbytes, consume)
     tl._backend.submit(tile._recv)
     return tile
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kernbench._dtypes import as_dtype
-from kernbench.components._command import Backend, Command, Composite, Load, Recv, Ref, Run, Send, Store, Value
+from kernbench.components._command import Command, Composite, Load, Recv, Ref, Run, Send, Store, Value
 from kernbench.errors import IpcqInvalidDirection, OutOfBoundsError
 from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu._runner import run_kernel_program
@@ -59,7 +59,7 @@ class MockMemory:
                 array[...] = raw.view(array.dtype).reshape(array.shape)
 
 
-class MockBackend(Backend):
+class MockBackend:
     """Completes every command at once. With `data` False it has no values, as a machine without data."""
 
     def __init__(self, memory: MockMemory | None = None, data: bool = True) -> None:

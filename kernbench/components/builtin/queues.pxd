@@ -56,14 +56,14 @@ cdef class Inbox:
     cdef public int64_t unclaimed
     cdef public bint undecided
     cdef public Queue _served
-    @cython.locals(message=Message)
-    cpdef Message message(self, pe, Send command, program, queues)
-    @cython.locals(first=Queue, n_slots=int64_t, slot_bytes=int64_t, receive=Receive)
-    cpdef Receive receive(self, pe, Recv command, program, queues)
-    cpdef tuple _chosen(self, queues, name)
+    @cython.locals(message=Message, queue=Queue)
+    cpdef Message message(self, pe, Send command, program, dict queues)
+    @cython.locals(first=Queue, n_slots=int64_t, slot_bytes=int64_t, receive=Receive, among=tuple)
+    cpdef Receive receive(self, pe, Recv command, program, dict queues)
+    cpdef Queue _named(self, dict queues, name)
     @cython.locals(message=Message)
     cpdef arrive(self, Queue queue, Slot slot, int64_t order)
-    @cython.locals(receive=Receive, queues=tuple, queue=Queue, first=Queue, found=list, passed=set)
+    @cython.locals(receive=Receive, queues=tuple, queue=Queue, first=Queue, found=list, passed=set, waiting=list, at=Py_ssize_t)
     cpdef list match(self, int64_t now, bint settled)
     @cython.locals(command=Recv, message=Message)
     cpdef bint _claim(self, Receive receive, Queue queue) except -1

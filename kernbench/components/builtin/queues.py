@@ -20,7 +20,7 @@ from kernbench.errors import IpcqInvalidDirection, KernelError
 if TYPE_CHECKING:
     from kernbench.components._pe import PeProgram
 
-UNLIMITED = 1 << 40  # slots of a ring without limit
+UNLIMITED = 1 << 31  # slots of a ring without limit, and bytes of each
 
 
 class Slot:
@@ -70,8 +70,11 @@ class Queue:
         """Free a slot; return the slots that leave the ring with it: a ring frees its slots in order."""
         slot.free = True
         held, freed = self.held, []
-        while held and held[0].free:
-            freed.append(held[0])
+        while held:
+            first = held[0]
+            if not first.free:
+                break
+            freed.append(first)
             del held[0]
             self.released += 1
         return freed
@@ -188,7 +191,7 @@ class Receive(Job):
         """Drop the message: it, its slots and jobs would form a reference cycle."""
         assert self.message is not None
         if self.command.consume:
-            self.message.slots.clear()
+            del self.message.slots[:]
         self.message = None
 
     def describe(self) -> str:
@@ -211,13 +214,16 @@ class Inbox:
         self._served: Queue | None = None
 
     def message(self, pe: Any, command: Send, program: PeProgram | None, queues: Mapping[str, Any]) -> Message:
-        (queue,) = self._chosen(queues, command.direction)
+        queue = self._named(queues, command.direction)
         message = Message.__new__(Message)
         message.opens(pe, command, program, queue)
         return message
 
     def receive(self, pe: Any, command: Recv, program: PeProgram | None, queues: Mapping[str, Any]) -> Receive:
-        among = self._chosen(queues, command.direction)
+        if command.direction is None and queues:
+            among = tuple(queues.values())
+        else:
+            among = (self._named(queues, command.direction),)
         first: Queue = among[0]
         n_slots, slot_bytes = first.n_slots, first.slot_bytes
         if not command.consume and command.nbytes > n_slots * slot_bytes:
@@ -229,13 +235,12 @@ class Inbox:
         receive.opens(pe, command, program, among)
         return receive
 
-    def _chosen(self, queues: Mapping[str, Any], name: str | None) -> tuple[Any, ...]:
-        if name is None and queues:
-            return tuple(queues.values())
-        if name is None or name not in queues:
+    def _named(self, queues: Mapping[str, Any], name: str | None) -> Any:
+        queue = None if name is None else queues.get(name)
+        if queue is None:
             known = hint(str(name), queues) if queues else "it has none: its launch has no queues, or no other program"
             raise IpcqInvalidDirection(f"no queue {name!r}; {known}")
-        return (queues[name],)
+        return queue
 
     def arrive(self, queue: Queue, slot: Slot, order: int) -> None:
         slot.order = order
@@ -256,9 +261,9 @@ class Inbox:
         found: list[Receive] = []
         passed: set[Queue] | None = None
         self.undecided = False
-        for receive in tuple(self.waiting):
-            if not self.unclaimed:
-                break
+        waiting, at = self.waiting, 0
+        while self.unclaimed and at < len(waiting):
+            receive = waiting[at]
             queues, queue = receive.queues, None
             if not receive.waiting and receive.ready <= now and (passed is None or passed.isdisjoint(queues)):
                 first = queues[0] if len(queues) == 1 else self._earliest(queues)
@@ -269,7 +274,10 @@ class Inbox:
                         self.undecided = True
             if queue is not None and self._claim(receive, queue):
                 found.append(receive)
-            elif passed is None:
+                del waiting[at]
+                continue
+            at += 1
+            if passed is None:
                 passed = set(queues)
             else:
                 passed.update(queues)
@@ -292,7 +300,6 @@ class Inbox:
             )
         if not command.consume and message.arrived < message.parts:
             return False
-        self.waiting.remove(receive)
         self._served = queue
         receive.queue, receive.message, receive.left = queue, message, message.parts
         command.came_from = queue.name
