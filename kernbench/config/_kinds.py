@@ -67,6 +67,10 @@ def _plain_number(value: object) -> object:
     return float(value) + 0.0
 
 
+def _or_auto(value: object) -> object:
+    return 0 if value == "auto" else _plain_number(value)
+
+
 def _power_of_two(value: int) -> int:
     if value & (value - 1):
         raise expected("must be a power of two")
@@ -139,6 +143,7 @@ FlitBytes = Annotated[int, number("B", ge=ACK_BYTES)]
 BurstBytes = Annotated[int, number("B", ge=1, after=_power_of_two)]
 Cycles = Annotated[int, number("cycles", ge=1)]
 Count = Annotated[int, number(ge=1)]
+AutoCount = Annotated[int, Kind(limits={"ge": 0, "le": LARGEST}, before=_or_auto)]  # 0: auto
 # 1,024 SIPs are below nine levels of switches with four ports.
 Levels = Annotated[int, number(ge=1, le=16)]
 PowerOfTwo = Annotated[int, number(ge=1, after=_power_of_two)]

@@ -316,6 +316,8 @@ def json_schema() -> dict[str, Any]:
     groups["Machine"] = schema
     table = groups["PeGemmConfig"]["properties"]["table"]
     table["anyOf"] = [{name: table.pop(name) for name in ("type", "items")}, {"type": "string"}]
+    reads = groups["PeDmaConfig"]["properties"]["outstanding_reads"]
+    reads["anyOf"] = [{name: reads.pop(name) for name in ("type", "minimum", "maximum")}, {"const": "auto"}]
     for group in groups.values():
         for named in (group, *group["properties"].values()):
             named.pop("title", None)  # repeats the name

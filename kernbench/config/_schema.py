@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from kernbench._units import FLIT_BYTES, GIB, decimal_product, serialization_ps
 from kernbench.config._kinds import (
     NOT_EMPTY,
+    AutoCount,
     BurstBytes,
     Bytes,
     Count,
@@ -330,8 +331,10 @@ class PeDmaConfig(Model):
 
     impl: Impl = described("DMA component", _IMPL)
     bw_gbs: Gbs = rate("DMA bandwidth", "To its router, each way", "link of PE_DMA")
-    outstanding_reads: Count = described(
-        "DMA reads in flight", "Requests of the read channel under way at once", "the limit of outstanding requests"
+    outstanding_reads: AutoCount = described(
+        "DMA reads in flight",
+        "Requests of the read channel under way at once; auto or 0: as many as cover the latency of a PE's memory",
+        "the limit of outstanding requests",
     )
     outstanding_writes: Count = described(
         "DMA writes in flight", "Requests of the write channel under way at once", "the limit of outstanding requests"

@@ -39,7 +39,8 @@ class Routes:
         self._bw_gbs = np.array([edge.bw_gbs for edge in edges])
         hbm = config.cube.hbm
         there_and_back = 2 * one_way.reshape(len(places), -1) / 1000
-        self._latency_ns = (there_and_back + hbm.access_ns) / config.cube.pe.pe_dma.outstanding_reads
+        self.outstanding_reads = router.outstanding_reads
+        self._latency_ns = (there_and_back + hbm.access_ns) / self.outstanding_reads
         self._slice_gbs, self._shared = config.hbm_gbs_per_pe, config.memory_apart
 
     def busiest(self, nbytes: np.ndarray, served_bytes: np.ndarray) -> tuple[float, str]:

@@ -340,7 +340,7 @@ def _estimate(machine: Machine, sizes: Attention, parts: int) -> float:
     reading = routes.busiest(keys + queries, keys + queries * (hbm.channels / channels))[0]
     reading += 2 * routes.latency_ns(keys) + routes.latency_ns(queries)  # keys and values
     # Keys and values of several blocks are read at the same time: the first block arrives with the last of them.
-    first = min(1.0, pe.pe_dma.outstanding_reads / 2 / blocks)
+    first = min(1.0, routes.outstanding_reads / 2 / blocks)
     ns = max(reading, each * compute) + min(reading, each * compute) * first
     if parts > 1:
         own = max(map(len, merges.values())) * parts * (width + 1)

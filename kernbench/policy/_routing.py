@@ -7,8 +7,12 @@ SIPs: `SipNetwork.path`, in topology/_sip_network.py; in a cube, `CubeLayout.wal
 
 from __future__ import annotations
 
-from functools import lru_cache
+import math
+from functools import cached_property, lru_cache
+from itertools import pairwise
 
+from kernbench._units import ns_to_ps
+from kernbench.config._dram import dram
 from kernbench.errors import ArgumentError
 from kernbench.topology import _naming as naming
 from kernbench.topology._graph import Graph
@@ -62,6 +66,35 @@ class RouteTable:
             found = tuple([node(node_id).id for node_id in self._find(src, dst)])
             self._paths[found[0], found[-1]] = found
         return found
+
+    @cached_property
+    def outstanding_reads(self) -> int:
+        """Reads under way at a DMA; if `auto`, as many as cover the longest latency of a PE's memory (M4.16)."""
+        graph, config = self._graph, self._graph.config
+        cube, dma, tile = config.cube, config.cube.pe.pe_dma, config.cube.pe.pe_gemm.tile
+        if dma.outstanding_reads:
+            return dma.outstanding_reads
+        hbm, apart, slices = cube.hbm, config.memory_apart, config.hbm_slices
+        nbytes, gbs = 2 * tile.k * min(tile.m, tile.n), min(dma.bw_gbs, hbm.slice_gbs * (slices if apart else 1))
+        if apart:
+            nbytes = -(-nbytes // min(slices, -(-nbytes // hbm.interleave_bytes)))
+        flit = min(nbytes, config.system.flit_bytes)
+        memory_ps = hbm.burst_ps + ns_to_ps(hbm.access_ns) + (ns_to_ps(cube.llc.hit_ns) if cube.llc.size_mib else 0)
+        if hbm.timing != "simple":
+            times = dram(hbm.timing).times_ps(hbm.channel_bw_gbs)
+            memory_ps += times["tRCDRD"] + times["CL"]
+        way_ps = 0
+        for pe in range(config.pes_per_cube):
+            for number in range(slices) if apart else (pe,):
+                path = self.path(naming.pe_dma(0, 0, pe), graph.memory(0, 0, number))
+                there_ps = self._alone_ps(path, config.system.command_bytes)
+                way_ps = max(way_ps, there_ps + self._alone_ps(reverse(path), flit))
+        alone_ns = (way_ps + memory_ps) / 1000 + (nbytes - flit) / gbs
+        return math.ceil(round(alone_ns * gbs / nbytes, 6))
+
+    def _alone_ps(self, path: tuple[str, ...], nbytes: int) -> int:
+        edges = [self._graph.edge(*link) for link in pairwise(path)]
+        return sum(edge.latency_ps + edge.service_ps(nbytes) for edge in edges)
 
     def paths(self, src: str, dst: str) -> list[tuple[str, ...]]:
         """Equally short paths of messages from `src` to `dst`, `path` first."""

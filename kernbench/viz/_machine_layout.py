@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench._units import GIB, ps_to_ns
 from kernbench.analysis._resources import LINKS
 from kernbench.config._schema import machine_keys
+from kernbench.policy._routing import router_of
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import PRESET, resolve_topology
 from kernbench.viz._fields import fields, sources
@@ -79,7 +80,7 @@ def _parts(machine: Machine) -> dict[str, tuple[str, ...]]:
         "llc": (f"{cube.llc.size_mib:g} MiB, {_ns(cube.llc.hit_ns)}",),
         "pe_cpu": (f"{_ns(pe.pe_cpu.command_ns)} a command",),
         "pe_scheduler": (f"{_ns(pe.pe_scheduler.tile_ns)} a tile",),
-        "pe_dma": (f"{dma.outstanding_reads} reads", f"{dma.outstanding_writes} writes at once"),
+        "pe_dma": (f"{router_of(machine.graph).outstanding_reads} reads", f"{dma.outstanding_writes} writes at once"),
         "pe_mmu": (f"{_ns(pe.pe_mmu.lookup_ns)} a look-up",),
         "pe_ipcq": (f"{ipcq.n_slots} slots x {ipcq.slot_bytes} B",),
         "pe_tcm": (f"{tcm.size_mb:g} MiB, {tcm.tile_buffer_mb:g} for tiles",),

@@ -10,7 +10,8 @@ import itertools
 import pytest
 
 from kernbench._dtypes import int8
-from tests.components.one_pe import engine_of, gemm, launch, pointer, rows, run
+from kernbench.policy._routing import router_of
+from tests.components.one_pe import engine_of, gemm, launch, machine_of, pointer, rows, run
 
 KIB = 1024
 
@@ -29,6 +30,21 @@ def starts(found) -> list[float]:
 
 def test_a_command_is_issued_every_two_ns():
     assert starts(rows(run(loads(4)), "load")) == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize(("access_ns", "reads"), [(0, 2), (20, 3), (21, 3), (22, 4), (101, 8)])
+def test_auto_reads_keep_the_link_busy_and_one_less_do_not(access_ns, reads):
+    # One alone takes 27 ns and the access, its bytes 16 ns: 47 or 48 ns are three times that, 49 are not.
+    def with_(outstanding: object) -> dict[str, object]:
+        return {"cube.hbm.access_ns": access_ns, "cube.pe.pe_dma.outstanding_reads": outstanding}
+
+    def end(outstanding: object) -> float:
+        return rows(run(loads(30), with_(outstanding)), "load")[-1][1]
+
+    assert router_of(machine_of(with_("auto")).graph).outstanding_reads == reads
+    least = 2 + 27 + access_ns + 29 * 16
+    assert end("auto") == end(reads) == least
+    assert end(reads - 1) > least + 5
 
 
 @pytest.mark.parametrize("command_ns", [0, 1, 3.5])

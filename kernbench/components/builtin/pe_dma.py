@@ -10,6 +10,7 @@ import numpy as np
 from kernbench.analysis._records import NONE, READ, SENT, WRITE
 from kernbench.components._command import Load, Ref, Run, Store
 from kernbench.components._pe import Job
+from kernbench.policy._routing import router_of
 from kernbench.sim_engine._causes import MEMORY, NOTHING, READING, READS, WRITES, WRITING, Cause
 from kernbench.sim_engine._network import BULK, Arbiter
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
@@ -163,7 +164,7 @@ class PeDma:
         self._ports: dict[str, Port] = {}
         self.arbiter: Arbiter | None = None
         self.component = pe.engine.log.component(node_id)
-        self.reader = DmaChannel(pe, config.outstanding_reads)
+        self.reader = DmaChannel(pe, router_of(pe.engine.machine.graph).outstanding_reads)
         self.writer = DmaChannel(pe, config.outstanding_writes)
 
     def job(self, command: Load | Store, program: PeProgram | None) -> AccessJob:
