@@ -38,7 +38,9 @@ def is_whole(path: str) -> bool:
 
 
 def may_be_zero(path: str) -> bool:
-    return path.endswith(("_ns", "_per_mm", "llc.size_mib", ".outstanding_reads", *NO_BYTES)) or path.startswith("cost.")
+    return path.endswith(("_ns", "_per_mm", "llc.size_mib", ".outstanding_reads", *NO_BYTES)) or path.startswith(
+        "cost."
+    )
 
 
 def test_every_number_has_a_lower_bound():
