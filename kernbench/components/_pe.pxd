@@ -5,7 +5,7 @@ cdef class Job
 cdef class Pe
 cdef class PeProgram
 
-from kernbench.components._command cimport Command, Load, Recv, Send, Store, Value
+from kernbench.components._command cimport Command, Composite, Dot, Load, Recv, Send, Store, Value, Vector
 from kernbench.sim_engine._core cimport Core
 from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._transaction cimport Callee
@@ -38,6 +38,7 @@ from kernbench.components.builtin.pe_units cimport PeMath, PeTcm
 
 
 cdef int _ISSUE, _END, _PULSE_EVERY
+cdef tuple _engine_work(Command command)
 
 
 cdef class PeProgram(Callee):

@@ -524,7 +524,7 @@ class Pe:
         command = job.command
         job.ready = issued
         touches = command.touches()
-        first = self._order(job, touches) if touches else []
+        first = self._order(job, touches) if touches else None
         for value in command.inputs:
             value.pending += 1
             job.after(value)
@@ -546,7 +546,7 @@ class Pe:
             other.waiters += (job._released,)
         return first
 
-    def _log(self, job: Job, issued: int, first: list[Command]) -> None:
+    def _log(self, job: Job, issued: int, first: list[Command] | None) -> None:
         command, log = job.command, self.log
         made = command.out if isinstance(command, Composite) else command.output
         shape = made.shape if made is not None else ()
@@ -561,7 +561,7 @@ class Pe:
                 issued, program.command_ps, self.cpu, _ISSUE, made_by, program._launch_id,
                 program._cause, program._second, program._third,
             )  # fmt: skip
-        for other in first:
+        for other in first or ():
             if other.id >= 0:
                 log.after(made_by, other.id)
         for value in command.inputs:

@@ -76,31 +76,33 @@ cdef class Claim:
 
 
 cdef class Link:
-    cdef readonly str src, dst
-    cdef readonly double bw_gbs
-    cdef readonly int64_t lat, edge_ps, header_bytes, priority, base, flit_bytes
-    cdef readonly object hook, times
+    # What every train reads and writes comes first: two or three lines of the cache.
     cdef public int64_t free
+    cdef readonly int64_t lat, flit_bytes
+    cdef int64_t flit_ps, last, busy_ps, served_key, served_wait
+    cdef Train claim_train
+    cdef Claim claims
+    cdef int64_t claim_number
+    cdef int claim_k, backoff
     cdef public bint merges
+    cdef int64_t small_size, small_ps
+    cdef readonly int64_t number, priority, base
     cdef public HbmSlice memory
     cdef public dict legs
+    cdef readonly object hook
+    # Single flits that leave it, in order: the first one is in the calendar.
+    cdef int leaves, leaving_first, leaving_room
+    cdef Leaving* leaving
     cdef public int64_t pending
     cdef Arbiter arbiter
-    cdef int64_t flit_ps, small_size, small_ps, behind
-    cdef Train claim_train
-    cdef int claim_k
-    cdef int64_t claim_number, last
-    cdef Claim claims
-    cdef int64_t backoff
-    # Single flits that leave it, in order: the first one is in the calendar.
-    cdef Leaving* leaving
-    cdef int leaves, leaving_first, leaving_room
-    cdef int64_t busy_ps
-    cdef readonly int64_t number
-    cdef int64_t served_key, served_wait
     # In a live run, for `busy_by`: from now to `free` it is busy except in these gaps.
     cdef Gap* gaps
     cdef int n_gaps, gaps_room
+    cdef int64_t behind
+    cdef readonly object times
+    cdef readonly str src, dst
+    cdef readonly double bw_gbs
+    cdef readonly int64_t edge_ps, header_bytes
     cdef int64_t ps(self, int64_t size) except -1
     cdef int idle(self, int64_t now, int64_t begin, int64_t ps, int64_t step, int64_t n) except -1
     cdef int idle_between(self, int64_t now, Line* lines, int m, int64_t n, int64_t d) except -1

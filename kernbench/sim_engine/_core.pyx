@@ -202,6 +202,7 @@ cdef class Claim:
     """
 
 
+@cython.final
 cdef class Link:
     """A directed link: a FIFO server of flits, followed by a latency.
 
@@ -411,6 +412,7 @@ cdef class Flit:
 # --------------------------------------------------------------------------------------------------------- calendar
 
 
+@cython.final
 cdef class Core:
     """The calendar of one machine, and the movement of flits.
 
@@ -1063,6 +1065,7 @@ cdef class Waiting:
     """A message with `count` flits left to send at an arbiter."""
 
 
+@cython.final
 cdef class Arbiter:
     """Two request queues in front of a PE's first link: bulk traffic and queue traffic alternate (M8.6).
 
