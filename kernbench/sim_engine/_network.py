@@ -48,7 +48,7 @@ class Network:
         self.links: dict[tuple[str, str], Link] = {}
         self.routes: dict[tuple[str, str], Route] = {}
         self._router = router_of(graph)
-        self._counts: dict[int, list[int]] = {}
+        self._first: dict[int, Route] = {}
         self._hooks: dict[str, tuple[int, _Hook]] = {}
         self.flow = None
         if graph.clocks:
@@ -132,7 +132,9 @@ class Network:
         if self.flow is not None:
             self.flow.attach(path, links, message_class)
         node = self.graph.index(path[0])
-        return Route(links, node << COUNT_BITS, self._counts.setdefault(node, [0]), self.flit_bytes)
+        route = Route(links, node << COUNT_BITS, self._first.get(node), self.flit_bytes)
+        self._first.setdefault(node, route)
+        return route
 
     def send(self, route: Route, nbytes: int, key: int, fn: _Callback, arg: object, each: bool = False) -> None:
         """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""

@@ -12,12 +12,12 @@ cdef class Callee:
 
 
 cdef class Route:
-    cdef public int64_t base, flit_bytes, nbytes, flits, logged
-    cdef public list counter
+    cdef public int64_t base, flit_bytes, nbytes, flits, logged, sent
+    cdef public Route first
     cdef public tuple links, alternatives
     cdef public dict small
     cdef public Route reply
-    @cython.locals(count=int64_t)
+    @cython.locals(first=Route)
     cpdef int64_t key(self)
     @cython.locals(n=int64_t, size=int64_t)
     cpdef count(self, int64_t nbytes)

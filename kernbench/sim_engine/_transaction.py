@@ -39,26 +39,29 @@ COUNT_BITS = 34  # of messages from one node; the rest of 63 bits numbers the no
 class Route:
     """The links from one node to another.
 
-    `base` and `counter` make the keys of the source's transactions. `flits` counts whole flits, `small` counts smaller
-    messages by size: bytes and busy time of links follow from these, so nothing is counted per hop. `alternatives` are
-    the equally long routes that messages are drawn from, including this one; empty if it is the only one.
+    `base` and `sent` of the `first` route from the source make the keys of its transactions. `flits` counts whole
+    flits, `small` counts smaller messages by size: bytes and busy time of links follow from these, so nothing is
+    counted per hop. `alternatives` are the equally long routes that messages are drawn from, including this one; empty
+    if it is the only one.
     """
 
     __slots__ = (
         "alternatives",
         "base",
-        "counter",
+        "first",
         "flit_bytes",
         "flits",
         "links",
         "logged",
         "nbytes",
         "reply",
+        "sent",
         "small",
     )
 
-    def __init__(self, links: tuple[Link, ...], base: int, counter: list[int], flit_bytes: int) -> None:
-        self.links, self.base, self.counter, self.flit_bytes = links, base, counter, flit_bytes
+    def __init__(self, links: tuple[Link, ...], base: int, first: Route | None, flit_bytes: int) -> None:
+        self.links, self.base, self.flit_bytes = links, base, flit_bytes
+        self.first, self.sent = self if first is None else first, 0
         self.reply: Route | None = None
         self.nbytes = self.flits = 0
         self.logged = -1  # its id in the log
@@ -67,16 +70,16 @@ class Route:
 
     def key(self) -> int:
         """Create a transaction key: the source's number, then its count."""
-        count = self.counter[0]
-        self.counter[0] = count + 1
-        return self.base | count
+        first = self.first
+        first.sent += 1
+        return self.base | first.sent - 1
 
     def drawn(self) -> Route:
         """Choose among `alternatives` for the message that gets the next key."""
         alternatives = self.alternatives
         if not alternatives:
             return self
-        key = self.base | self.counter[0]
+        key = self.base | self.first.sent
         return alternatives[blake2b(b"%d" % key, digest_size=1).digest()[0] % len(alternatives)]
 
     def count(self, nbytes: int) -> tuple[int, int]:

@@ -101,7 +101,7 @@ def measure(
     )  # fmt: skip
     for key, arrival in enumerate(arrivals):
         txn = Transaction(access_bytes, arrival.address, lambda _: None)
-        txn.key, txn.back = key, Route((), 0, [0], access_bytes)
+        txn.key, txn.back = key, Route((), 0, None, access_bytes)
         replies.core.call_at(arrival.clock * clock_ps, part.on_write if arrival.write else part.on_read, txn)
     replies.env.run()
     if metric == "throughput":

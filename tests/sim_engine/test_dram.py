@@ -64,7 +64,7 @@ def ask(replies, part, requests) -> None:
     """Ask for (kind, address, start ns, bytes)."""
     for key, (kind, address, t, *nbytes) in enumerate(requests):
         txn = Transaction(*(nbytes or [32]), address, lambda _: None)
-        txn.key, txn.back = key, Route((), 0, [0], 256)
+        txn.key, txn.back = key, Route((), 0, None, 256)
         replies.core.call_at(round(t * 1000), part.on_read if kind == "read" else part.on_write, txn)
 
 
@@ -352,7 +352,7 @@ def test_packed_tiles_take_fewer_rows_than_strided_ones():
     def tile(lines) -> float:
         replies, part = slice_of(channels=8, burst_bytes=256)
         txn = Transaction(4096, 0, lambda _: None, lines=lines)
-        txn.key, txn.back = 0, Route((), 0, [0], 256)
+        txn.key, txn.back = 0, Route((), 0, None, 256)
         replies.core.call_at(0, part.on_read, txn)
         replies.env.run()
         return replies.ends[0] / 1000
@@ -388,7 +388,7 @@ def test_channels_that_share_a_schedule_take_as_long_as_apart(seed, burst, hashe
             apart(part)
         txns = [Transaction(4096, 0, lambda _: None, lines=of) for of in lines]
         for key, (txn, (kind, _, t, _)) in enumerate(zip(txns, requests, strict=True)):
-            txn.key, txn.back = key, Route((), 0, [0], 256)
+            txn.key, txn.back = key, Route((), 0, None, 256)
             replies.core.call_at(t * 1000, part.on_read if kind == "read" else part.on_write, txn)
         replies.env.run()
         found.append((replies.ends, [(t.served_ps, t.since_ps, t.opener) for t in txns], part.busy_ps))

@@ -185,14 +185,16 @@ class PeIpcq(Callee):
         slot = QueuePart.__new__(QueuePart)
         slot.opens(message)
         slot.pa = queue.peer_pa + slot.number % queue.n_slots * queue.slot_bytes
-        queue.leaving.append(slot)
         if self.log.operation:
             self._given(slot, queue, message)
         if message.command.runs:
+            queue.leaving.append(slot)
             self._load(slot, queue)
-        else:
+        elif queue.leaving:
             slot.loaded = True
-            self._leave(queue)
+            queue.leaving.append(slot)
+        else:
+            self._depart(slot, queue)
 
     def _given(self, slot: QueuePart, queue: PeQueue, message: Message) -> None:
         """Choose the causes of a part's slot: its message, the previous part, or a credit."""
@@ -234,36 +236,39 @@ class PeIpcq(Callee):
 
     def _leave(self, queue: PeQueue) -> None:
         leaving = queue.leaving
-        arbiter = self.pe.dma.arbiter
-        assert arbiter is not None
         while leaving:
             slot = leaving[0]
             if not slot.loaded:
                 return
             del leaving[0]
-            slot.sent_ps = self.core.now
+            self._depart(slot, queue)
+
+    def _depart(self, slot: QueuePart, queue: PeQueue) -> None:
+        arbiter = self.pe.dma.arbiter
+        assert arbiter is not None
+        slot.sent_ps = self.core.now
+        if self.log.operation:
+            cause, second = slot.cause, queue.left_by
+            if queue.left_ps > slot.ready_ps:
+                cause, second = second, cause
+            slot.move = self.log.sent(cause, second, slot.second)
+            queue.left_ps, queue.left_by = slot.sent_ps, SENT | slot.move << 3
+        if self.observers:
+            self.tell("send", queue, slot.nbytes)
+        if queue.in_tcm:
+            slot.route = route = queue.route.drawn()
+            slot.key = route.key()
             if self.log.operation:
-                cause, second = slot.cause, queue.left_by
-                if queue.left_ps > slot.ready_ps:
-                    cause, second = second, cause
-                slot.move = self.log.sent(cause, second, slot.second)
-                queue.left_ps, queue.left_by = slot.sent_ps, SENT | slot.move << 3
-            if self.observers:
-                self.tell("send", queue, slot.nbytes)
-            if queue.in_tcm:
-                slot.route = route = queue.route.drawn()
-                slot.key = route.key()
-                if self.log.operation:
-                    self.log.waits.follow(slot.key)
-                arbiter.send(QUEUE, route, slot.nbytes, slot.key, queue.peer, slot)
-            else:
-                node_id, offset = self.engine.locate(slot.pa)
-                txn = Transaction(slot.nbytes, offset, queue.peer.in_memory, slot)
-                txn.posted, txn.number = True, slot.move
-                port = self.pe.dma.port(node_id)
-                slot.route = port.route.drawn()
-                port.write(txn, QUEUE)
-                slot.key = txn.key
+                self.log.waits.follow(slot.key)
+            arbiter.send(QUEUE, route, slot.nbytes, slot.key, queue.peer, slot)
+        else:
+            node_id, offset = self.engine.locate(slot.pa)
+            txn = Transaction(slot.nbytes, offset, queue.peer.in_memory, slot)
+            txn.posted, txn.number = True, slot.move
+            port = self.pe.dma.port(node_id)
+            slot.route = port.route.drawn()
+            port.write(txn, QUEUE)
+            slot.key = txn.key
 
     # -- arrivals
 
