@@ -150,7 +150,7 @@ class OpLog:
         block = number // _ROWS
         rows = self._rows
         if block != len(self._blocks) - 1:
-            rows = self._blocks[block]
+            rows = self._blocks[block].data
         rows[number % _ROWS * _WIDTH + 9] |= (room | HELD if held else room) << 32
 
     def sent(self, cause: int = NONE, second: int = NONE, third: int = NONE, fourth: int = NONE) -> int:
@@ -175,7 +175,7 @@ class OpLog:
         block = number // _ROWS
         moves = self._moves
         if block != len(self._move_blocks) - 1:
-            moves = self._move_blocks[block]
+            moves = self._move_blocks[block].data
         i = number % _ROWS * _MOVE_WIDTH
         moves[i], moves[i + 1], moves[i + 2], moves[i + 3] = start, end, self.route(route), nbytes
         moves[i + 4], moves[i + 5], moves[i + 6], moves[i + 7] = command, tile, kind, key
