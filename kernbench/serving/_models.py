@@ -23,11 +23,12 @@ def _llama3(layers: int, sizes: LlamaConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_8B = _llama3(32, LlamaConfig(hidden=4096, ffn=14336, heads=32))
 # Fields of their config.json (Meta, April 2024; Mistral AI, December 2023).
 MODELS = {
-    "llama3-8b": _llama3(32, LlamaConfig(hidden=4096, ffn=14336, heads=32)),
+    "llama3-8b": _8B,
     "llama3-70b": _llama3(80, LlamaConfig()),
-    "mixtral-8x7b": _llama3(32, LlamaConfig(hidden=4096, ffn=14336, heads=32)) | {
+    "mixtral-8x7b": _8B | {
         "model_type": "mixtral", "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
     },
 }  # fmt: skip

@@ -46,7 +46,7 @@ def part_row(
     return counts | {
         "ns": sum(x.ns for x in counted),
         "host_ns": max(0.0, round(result.latency_ns - launches, 3)),
-        "nbytes": sum(x.nbytes for x in counted) // ep,
+        "nbytes": sum(x.nbytes for x in counted) // (ep if part == "layer" else 1),
         "limit": limited["limit"], "path": json.dumps(limited["path"]),
     }  # fmt: skip
 

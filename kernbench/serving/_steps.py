@@ -31,6 +31,7 @@ from kernbench.topology.builder import Machine, Overrides, resolve_topology
 
 if TYPE_CHECKING:
     import pandas as pd
+    from distributed import Client
 
 COLUMNS = ("part", "requests", "tokens", "context", "ns", "host_ns", "limit", "path", "nbytes", "energy_uj")
 _SUMMED = ("ns", "energy_uj", "nbytes")
@@ -363,6 +364,7 @@ def steps(
     contexts: Sequence[int] = CONTEXTS,
     folder: str | Path | None = None,
     workers: int | None = None,
+    scheduler: str | Client | None = None,
     progress: bool | Callable[..., object] = True,
 ) -> SimulatedSteps:
     """Simulate the parts of a decoder model on a machine, as step times for `kb.serving.run`; needs PyTorch.
@@ -388,7 +390,7 @@ def steps(
     contexts : sequence of int
         Contexts at which attention is simulated, in tokens, of batches the mean; the last is the longest that a step
         may have.
-    folder, workers, progress
+    folder, workers, scheduler, progress
         As for `kb.sweep`. Finished parts are kept: an interrupted call resumes, a second one simulates nothing.
 
     Returns
@@ -431,11 +433,12 @@ def steps(
         raise MissingModuleError("kb.serving.steps needs PyTorch: pip install 'kernbench[torch,frontends]'")
     sizes, contexts = _ascending("sizes", sizes), _ascending("contexts", contexts)
     check_parallel(fields, tp, ep, loaded)
-    experts = {"ep": ep, "skew": skew} if experts_of(fields) else {}
+    experts = {"layer": {"ep": ep, "skew": skew}} if experts_of(fields) else {}
+    points = [x | experts.get(x["part"], {}) for x in points_of(sizes, contexts, layers_of(fields))]
     one_layer = {name: value for name, value in fields.items() if name != "num_hidden_layers"}
     found = sweep(
-        loaded, part_row, points=points_of(sizes, contexts, layers_of(fields)),
-        parameters={"tp": tp, "model": one_layer, **experts}, folder=folder, workers=workers, progress=progress,
+        loaded, part_row, points=points, parameters={"tp": tp, "model": one_layer}, folder=folder, workers=workers,
+        scheduler=scheduler, progress=progress,
     )  # fmt: skip
     failed = found.table[found.table["status"] != "ok"]
     if len(failed):

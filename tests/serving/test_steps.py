@@ -11,7 +11,7 @@ import pytest
 
 import kernbench as kb
 from kernbench.errors import ArgumentError, ConfigError, MissingModuleError
-from kernbench.serving import generate, run, steps
+from kernbench.serving import _steps, generate, run, steps
 from kernbench.serving._models import (
     MODELS,
     check_parallel,
@@ -250,6 +250,23 @@ def test_parts_that_a_sweep_simulates_have_the_columns_of_a_table():
     found = kb.sweep("preset:small", part_row, points=[point], parameters={"tp": 2, "model": model}, progress=False)
     row = found.table[list(COLUMNS)].iloc[0]
     assert sum(json.loads(row["path"]).values()) >= row["ns"] > 0
+
+
+def test_only_layers_of_experts_are_simulated_again_for_other_ranks_of_them(monkeypatch):
+    asked, done = [], RuntimeError("no simulation")
+
+    def sweep(machine, study, *, points, **how):
+        asked.append((points, how["scheduler"]))
+        raise done
+
+    monkeypatch.setattr(_steps, "find_spec", lambda name: name)
+    monkeypatch.setattr(_steps, "sweep", sweep)
+    for ep in (1, 2):
+        with pytest.raises(RuntimeError, match="no simulation"):
+            steps("mixtral-8x7b", "preset:six_sip_torus", tp=2, ep=ep, sizes=(1, 4), scheduler="tcp://host:8786")
+    (one, scheduler), (two, _) = asked
+    assert scheduler == "tcp://host:8786"
+    assert [a["part"] for a, b in zip(one, two, strict=True) if a != b] == ["layer", "layer"]
 
 
 def test_llama3_is_that_of_its_report():

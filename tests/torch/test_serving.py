@@ -110,6 +110,13 @@ def test_unequal_experts_take_longer_where_each_sip_has_some(machine):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["dense_layer", "head"])
+def test_a_part_without_experts_is_the_same_whatever_their_ranks(machine, name):
+    alone, divided = (part(machine, name, requests=2, tp=2, family="deepseek_v3", ep=ep) for ep in (1, 2))
+    assert alone == divided
+
+
+@pytest.mark.slow
 def test_a_layer_has_no_attention_and_its_collectives(machine):
     one, two = (part(machine, "layer", requests=4, tp=tp) for tp in (1, 2))
     shared = part(machine, "head", requests=4, tp=2)
