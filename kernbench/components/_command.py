@@ -56,15 +56,39 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A row-major matrix or vector that stays in memory and is streamed from there."""
+    """A row-major matrix or vector that stays in memory and is streamed from there.
+
+    A block of a larger matrix is accessed at `va`, as if that matrix were stored block by block, but has the elements
+    of `runs`, which ascend; `order` returns the index of each of them among these, None if they ascend, too.
+    """
 
     va: int
     shape: tuple[int, ...]
     dtype: DType
+    runs: tuple[Run, ...] = ()
+    order: Callable[[], np.ndarray | None] | None = None
 
     @property
     def nbytes(self) -> int:
         return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def elements(self) -> tuple[Run, ...]:
+        return self.runs or (Run(self.va, self.nbytes, self.nbytes),)
+
+    def decode(self, raw: np.ndarray) -> np.ndarray:
+        """Build the matrix from the bytes of its elements."""
+        order = None if self.order is None else self.order()
+        values = self.dtype.decode(raw, -1)
+        return (values if order is None else values[order]).reshape(self.shape)
+
+    def encode(self, values: np.ndarray) -> np.ndarray:
+        """Convert the matrix to the bytes of its elements."""
+        order = None if self.order is None else self.order()
+        if order is not None:
+            flat, values = values.reshape(-1), np.empty(values.size, values.dtype)
+            values[order] = flat
+        return self.dtype.encode(values)
 
 
 class VectorOp(NamedTuple):

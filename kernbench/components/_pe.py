@@ -606,9 +606,10 @@ class Pe:
     def array(self, operand: Ref | Value) -> np.ndarray | None:
         if isinstance(operand, Value):
             return operand.array
-        raw = self.engine.memory.peek(self.mmu.translate(operand.va, operand.nbytes))
-        return raw.view(operand.dtype.numpy).astype(operand.dtype.carrier).reshape(operand.shape)
+        return operand.decode(self.engine.memory.peek(self._pieces(operand)))
 
     def commit(self, out: Ref, values: np.ndarray) -> None:
-        raw = np.ascontiguousarray(values.astype(out.dtype.numpy)).reshape(-1).view(np.uint8)
-        self.engine.memory.poke(self.mmu.translate(out.va, raw.size), raw)
+        self.engine.memory.poke(self._pieces(out), out.encode(values))
+
+    def _pieces(self, ref: Ref) -> list[tuple[int, int]]:
+        return [piece for run in ref.elements for piece in self.mmu.translate(run.va, run.nbytes)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernbench.components._command import Ref
 from kernbench.errors import KernelError
-from kernbench.kernels.partition import blocks, nonempty_parts, program_number, programs, share
+from kernbench.kernels.partition import program_number, programs, share
 from kernbench.triton_emu._handles import Pointer, Tile
 from kernbench.triton_emu.tl_context import TLContext
 
@@ -73,38 +73,6 @@ def tiled_gemm(
         elif activation:
             raise KernelError(f"unknown activation {activation!r}; known: relu, silu")
         tl.store(out_ptr + (rm * N + rn), acc.to(out_ptr.dtype.element_ty), mask=(rm < M) & (rn < N))
-
-
-def block_gemm(
-    a_ptr: Pointer, b_ptr: Pointer, out_ptr: Pointer, M: int, K: int, N: int, BLOCK_M: int = 128, BLOCK_N: int = 128,
-    GROUP: int = 8, SPLIT_K: int = 1, *, tl: TLContext,
-) -> None:  # fmt: skip
-    """Write a[M, K] @ b[K, N] to out[M, N], one composite for each block of out; blocks are assigned round-robin.
-
-    Blocks follow one another down `GROUP` rows of blocks, then across, as in Triton's tutorial. a is row-major. b is
-    stored by columns of blocks, out by rows of blocks and in these block by block; each of these is row-major.
-
-    With `SPLIT_K`, K is cut into so many parts: a is stored part by part, and out has the product of each part, one
-    after the other, for `add_parts`.
-    """
-    rows, columns, parts = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), nonempty_parts(K, SPLIT_K)
-    for block in range(program_number(tl), rows * columns * len(parts), programs(tl)):
-        part, block = divmod(block, rows * columns)
-        group, place = divmod(block, GROUP * columns)
-        height = min(GROUP, rows - group * GROUP)
-        i, j = (group * GROUP + place % height) * BLOCK_M, place // height * BLOCK_N
-        m, n, (first, k) = min(BLOCK_M, M - i), min(BLOCK_N, N - j), parts[part]
-        a, b = tl.ref(a_ptr + (M * first + i * k), (m, k)), tl.ref(b_ptr + (j * K + first * n), (k, n))
-        tl.composite("gemm", a, b, out_ptr + (part * M * N + i * N + j * m))
-
-
-def add_parts(parts_ptr: Pointer, out_ptr: Pointer, parts: int, size: int, *, tl: TLContext) -> None:
-    """Write the sum of `parts` consecutive arrays of `size` elements to out, each program a share."""
-    for start, n in blocks(size, 4096, tl):
-        total = tl.load(parts_ptr + start, shape=(n,))
-        for part in range(1, parts):
-            total = total + tl.load(parts_ptr + (part * size + start), shape=(n,))
-        tl.store(out_ptr + start, total.to(out_ptr.dtype.element_ty))
 
 
 def _operand(pointer: Pointer, shape: tuple[int, int], stage: str, tl: TLContext) -> Ref | Tile:

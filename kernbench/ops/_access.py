@@ -5,10 +5,14 @@ The host knows the places; they are constants of a program and take no time, as 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
+from kernbench.components._command import Ref
 from kernbench.triton_emu._handles import Pointer, Tile
-from kernbench.triton_emu._places import Affine
+from kernbench.triton_emu._memory_ops import Access
+from kernbench.triton_emu._places import Affine, Pieces
 from kernbench.triton_emu.tl_context import TLContext
 
 BLOCK = 4096  # elements of a tile
@@ -25,6 +29,16 @@ def load_places(pointer: Pointer, places: _Places, tl: TLContext) -> Tile:
 def store_places(pointer: Pointer, places: _Places, x: Tile, tl: TLContext) -> None:
     first = _start(places)
     tl.store(pointer + (tl.constant(places) if first is None else first), x)
+
+
+def block_of(pointer: Pointer, first: int, places: Affine | Pieces, tl: TLContext) -> Ref:
+    """Stream a block of a matrix with its elements at `places`, as if it were stored from `first` on."""
+    dtype = pointer.dtype.element_ty
+    va = pointer.va + first * dtype.itemsize
+    if not tl._data:
+        return Ref(va, places.shape, dtype)
+    access = Access.at_places(places, None) or Access.of(places.array(), None)
+    return Ref(va, places.shape, dtype, access.at(pointer.va, dtype.itemsize), partial(getattr, access, "inverse"))
 
 
 def _start(places: _Places) -> int | None:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernbench._dtypes import as_dtype
-from kernbench.kernels.gemm import add_parts, block_gemm
-from kernbench.ops.matmul import choose_blocks
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
 from kernbench.topology.builder import Machine
@@ -15,6 +13,8 @@ from kernbench.topology.builder import Machine
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig
     from kernbench.runtime_api.context import RuntimeContext
+
+_ROWS = DPPolicy(cube="replicate", pe="row_wise")
 
 
 def _device_ns(machine: Machine, prepare: Callable[[RuntimeContext], Callable[[], object]], l2: str) -> float:
@@ -37,22 +37,10 @@ def _device_ns(machine: Machine, prepare: Callable[[RuntimeContext], Callable[[]
 
 def device_product(machine: Machine, m: int, k: int, n: int, dtype: str, l2: str) -> float:
     """Time of a product on all PEs of a device, the launch included [ns]."""
-    rows, found = DPPolicy(cube="replicate", pe="row_wise"), choose_blocks(machine.config, m, k, n, dtype)
 
     def prepare(torch: RuntimeContext) -> Callable[[], object]:
-        sizes = {"a": (m, k), "b": (k, n), "out": (m, n), "parts": (found.split_k * m, n)}
-        types = {name: as_dtype("f32" if name == "parts" else dtype) for name in sizes}
-        a, b, out, parts = (
-            torch.empty(shape, dtype=types[name], device="ahbm", dp=rows) for name, shape in sizes.items()
-        )
-
-        def work() -> None:
-            to = out if found.split_k == 1 else parts
-            torch.launch("gemm", block_gemm, a, b, to, m, k, n, found.rows, found.columns, 8, found.split_k)
-            if to is parts:
-                torch.launch("gemm_add", add_parts, parts, out, found.split_k, m * n)
-
-        return work
+        a, b, out = (torch.empty(x, dtype=as_dtype(dtype), device="ahbm", dp=_ROWS) for x in ((m, k), (k, n), (m, n)))
+        return lambda: torch.matmul(a, b, out=out)
 
     return _device_ns(machine, prepare, l2)
 

@@ -22,7 +22,7 @@ from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_conf
 from kernbench.ccl.tuner import Candidate, Decision, Tuner, decided, worth_simulating
 from kernbench.config import COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
-from kernbench.ops.matmul import NEAR, PLACEMENTS, estimate
+from kernbench.ops.matmul import BLOCKS, NEAR, PLACEMENTS, estimate, share_blocks
 from kernbench.points._keys import Row
 from kernbench.runtime_api import collective as collectives
 from kernbench.studies._answers import CollectiveChoice, PlacementCandidate, ProductChoice, Spread
@@ -136,12 +136,16 @@ def gemm_stages(
     wrong = [f"{name} = {size!r} must be a whole number >= 1" for name, size in bad.items()]
     if dtype not in _DTYPES:
         wrong.append(f"dtype = {dtype!r} is unknown; known: {', '.join(_DTYPES)}")
-    demanded = _demanded("placement", placements, PLACEMENTS, wrong)
+    where = resolve_topology(machine)
+    in_blocks = share_blocks(where.config)
+    demanded = _demanded("placement", placements, [*PLACEMENTS, BLOCKS] if in_blocks else list(PLACEMENTS), wrong)
     if wrong:
         raise ArgumentError("\n".join(wrong))
-    where = resolve_topology(machine)
     simulations = Simulations(where, _simulated, workers, limit_s, tick)
-    asked = {x: StoredProduct(m, n, k, x, dtype, trans_a, trans_b) for x in demanded or PLACEMENTS}
+    asked = {
+        x: StoredProduct(m, n, k, x, dtype, trans_a, trans_b)
+        for x in demanded or ([BLOCKS] if in_blocks else PLACEMENTS)
+    }
     pes = where.config.pes_per_sip
     rate = macs_per_ns(where.config, dtype) * pes
     answer = ProductChoice(next(iter(asked.values())), where.hash, pes, rate, (), missing=_ESTIMATES | _TIMES)

@@ -160,8 +160,8 @@ def composite(
         "gemm": a @ b (+ acc), accumulated in f32 (i32 for i8). "math": a, or a + b, in f32.
     a, b : Ref or Tile
         `tl.ref` operands are streamed, tiles are pinned in TCM.
-    out_ptr : Pointer or int
-        Where the result goes, rounded once to the pointer's type (of a plain address: the type of `a`).
+    out_ptr : Pointer, Ref or int
+        Where the result goes, rounded once to the type there (of a plain address: the type of `a`).
     epilogue : sequence
         Applied in order, in f32, before rounding: `("bias", x)` with one value per column, `("add", x)` of the
         shape of the result, `("scale", number)`, "relu", "silu", "gelu" (tanh form), "exp".
@@ -186,7 +186,9 @@ def composite(
             raise KernelError(f"composite {op}: operands are tl.ref(...) or loaded tiles, got {x!r}")
     if out_ptr is None:
         raise KernelError(f"composite {op}: out_ptr is missing: where the result goes in memory")
-    target = as_pointer(tl, "composite", out_ptr, None if isinstance(out_ptr, Pointer) else a.dtype)
+    target: Any = out_ptr
+    if not isinstance(target, Ref):
+        target = as_pointer(tl, "composite", out_ptr, None if isinstance(out_ptr, Pointer) else a.dtype)
     if op == "gemm":
         assert b is not None
         (m, k, n), dtype = _product("composite gemm", a, b)
@@ -201,18 +203,22 @@ def composite(
             raise KernelError("composite math takes no acc")
         if b is not None and b.shape != shape:
             raise KernelError(f"composite math: a is {_what(a)}, b is {_what(b)}; their shapes must be equal")
+    if not isinstance(target, Ref):
+        target = Ref(target.va, shape, target.element_ty)
+    elif target.shape != shape:
+        raise KernelError(f"composite {op}: out is {_what(target)}, and the result has the shape {shape_text(shape)}")
     kinds, extra, steps = _epilogue(tl, epilogue, shape)
     if op == "math" and b is not None:
         kinds = ("simple", *kinds)
     operands = [x for x in (a, b, *(x for _, x in extra), acc) if x is not None]
     tl._own(*operands)
     command = Composite(op, tuple([x._value for x in operands if isinstance(x, Tile)]), flops=flops, tag=tag, op=op)
-    command.a, command.out = _operand(a), Ref(target.va, shape, target.element_ty)
+    command.a, command.out = _operand(a), target
     command.b = None if b is None else _operand(b)
     command.acc = None if acc is None else _seen(acc)
     command.extra = tuple([(kind, _operand(x)) for kind, x in extra])
     command.epilogue = tuple([VectorOp(kind, prod(shape), 4) for kind in kinds])
-    command.compute = _compute(op, b is not None, steps, target.element_ty)
+    command.compute = _compute(op, b is not None, steps, target.dtype)
     tl._backend.submit(command)
     return Pending(command)
 

@@ -88,7 +88,7 @@ class MockBackend:
             elif isinstance(command, Composite):
                 out = command.out
                 assert out is not None
-                self._write((Run(out.va, out.nbytes, out.nbytes),), out.dtype.encode(result))
+                self._write(out.elements, out.encode(result))
             elif command.output is not None:
                 command.output.array = result
         if command.output is not None:
@@ -104,7 +104,7 @@ class MockBackend:
     def _array(self, operand: Ref | Value) -> np.ndarray:
         if isinstance(operand, Value):
             return _known(operand)
-        return operand.dtype.decode(self.memory.bytes(operand.va, operand.nbytes), operand.shape)
+        return operand.decode(self._read(operand.elements))
 
     def _read(self, runs: Sequence[Run]) -> np.ndarray:
         parts = [self.memory.bytes(run.va, run.nbytes) for run in runs]

@@ -84,21 +84,6 @@ def test_tiled_gemm(activation, grid):
     np.testing.assert_allclose(wide(out), expected, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("split_k", [1, 3])
-@pytest.mark.parametrize("grid", [(1, 1), (3, 2)])
-def test_block_gemm(grid, split_k):
-    (m, n, k), (rows, columns) = (70, 45, 100), (16, 32)
-    a, b = rng.normal(size=(m, k)).astype(np.float16), rng.normal(size=(k, n)).astype(np.float16)
-    stored = np.concatenate([b[:, j : j + columns].reshape(-1) for j in range(0, n, columns)])
-    parts = np.concatenate([part.reshape(-1) for part in np.array_split(a, [34, 68], 1)]) if split_k > 1 else a
-    sums, out = np.zeros(split_k * m * n, np.float32), np.zeros(m * n, np.float16)
-    run_kernel(gemm.block_gemm, parts, stored, sums, m, k, n, rows, columns, 2, split_k, grid=grid)
-    run_kernel(gemm.add_parts, sums, out, split_k, m * n, grid=grid)
-    x = (wide(a) @ wide(b)).astype(np.float16)
-    blocks = [x[i : i + rows, j : j + columns].reshape(-1) for i in range(0, m, rows) for j in range(0, n, columns)]
-    np.testing.assert_allclose(wide(out), wide(np.concatenate(blocks)), rtol=2e-3, atol=2e-3)
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
 def test_add(dtype):
     x, y = rng.normal(size=(2, 1000)).astype(dtype)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import kernbench as kb
+from kernbench.errors import ArgumentError
 from kernbench.ops._routes import routes_of
-from kernbench.ops.matmul import choose_blocks
+from kernbench.ops._stored import Stored
+from kernbench.ops.matmul import BLOCKS, BY_ROWS, Product, _placements, choose_blocks, choose_placement, tasks
 from kernbench.studies.fidelity import WORKLOADS
 from tests.slow import slow_after
 
@@ -36,7 +38,6 @@ def test_blocks_follow_the_shape():
     assert (large.rows, large.columns, large.split_k) == (128, 128, 1)
     assert 6 <= -(-48 // small.rows) * -(-256 // small.columns) <= 12  # most PEs, in one wave
     assert deep.split_k > 1
-    assert choose_blocks(config, 16, 65536, 32, split=False).split_k == 1
     assert choose_blocks(config, 16, 256, 64).split_k == 1  # another launch costs more
 
 
@@ -46,9 +47,13 @@ def test_blocks_follow_the_shape():
 def test_split_k_never_makes_a_product_slower(m, k, n, monkeypatch):
     machine, given = device(), {"m": m, "k": k, "n": n}
     with_split = WORKLOADS["gemm"].run(machine, **given, l2="cold")
-    found = choose_blocks(machine.config, m, k, n, split=False)
-    monkeypatch.setattr("kernbench.studies._fidelity_device.choose_blocks", lambda *_: found)
+    whole = choose_blocks(machine.config, m, k, n)._replace(split_k=1)
+    monkeypatch.setattr(_placements, "choose_blocks", lambda *_: whole)
+    for cached in (tasks, choose_placement):
+        cached.cache_clear()
     assert with_split <= WORKLOADS["gemm"].run(machine, **given, l2="cold")
+    for cached in (tasks, choose_placement):
+        cached.cache_clear()
 
 
 def test_reads_of_interleaved_memory_share_all_of_it():
@@ -66,3 +71,68 @@ def test_efficiency_of_the_memory_counts_once():
     """A product of 16 rows reads its weights once, so that the memory limits it."""
     whole, half = (choose_blocks(device(**{"cube.hbm.efficiency": x}).config, 16, 8192, 8192) for x in (1, 0.5))
     assert 1.5 < half.estimate_ns / whole.estimate_ns <= 2
+
+
+rng = np.random.default_rng(0)
+
+
+def f16(*shape):
+    return rng.normal(size=shape).astype(np.float16)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "turned"),
+    [
+        ((70, 100), (100, 45), ""), ((70, 100), (100, 45), "a"), ((70, 100), (100, 45), "b"),
+        ((3, 20, 64), (3, 64, 40), ""), ((16, 8192), (8192, 64), ""), ((100,), (100, 45), ""),
+    ],
+)  # fmt: skip
+def test_a_product_is_computed_in_blocks_with_the_values_of_numpy(a, b, turned):
+    """Also of transposed operands, of a batch, of parts of K and of a vector."""
+    x, y = f16(*a), f16(*b)
+    with kb.session(device(), data=True) as torch:
+        left, right = (
+            torch.from_numpy(value.T.copy()).to("ahbm").T if name in turned else torch.from_numpy(value).to("ahbm")
+            for name, value in (("a", x), ("b", y))
+        )
+        found = left @ right
+        assert found.choice.placement == BLOCKS
+        expected = x.astype(np.float64) @ y.astype(np.float64)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max())
+
+
+def test_a_bias_is_added_in_each_block():
+    x, y, z = f16(48, 96), f16(40, 96), f16(40)
+    with kb.session(device(), data=True) as torch:
+        found = torch.nn.functional.linear(*(torch.from_numpy(value).to("ahbm") for value in (x, y, z)))
+        expected = x.astype(np.float64) @ y.T.astype(np.float64) + z
+        np.testing.assert_allclose(found.numpy(), expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max())
+
+
+def test_blocks_cover_each_matrix_once():
+    """The blocks of A in a column of C, those of B in a row of it, and all of C, without overlap."""
+    config, (m, k, n) = device().config, (300, 200, 400)
+    a, b, c = (Stored.of(config, shape, BY_ROWS) for shape in ((m, k), (k, n), (m, n)))
+    found = [x for own in tasks(config, Product(m, n, k, "f16", a, b, c), BLOCKS).values() for x in own]
+    sizes = [(x.rows[0][1] * k, x.columns[0][1] * k, x.rows[0][1] * x.columns[0][1]) for x in found]
+    for i, elements in enumerate((m * k, k * n, m * n)):
+        spans = sorted({(x.packed[i], size[i]) for x, size in zip(found, sizes, strict=True)})
+        assert [at for at, _ in spans] == [sum(size for _, size in spans[:i]) for i in range(len(spans))]
+        assert sum(size for _, size in spans) == elements
+
+
+def test_gemm_and_the_operator_take_blocks_and_as_long():
+    """`kb.gemm` answers for the product of a program, and a machine with strided tiles has no blocks."""
+    machine = device()
+    chosen = kb.gemm(96, 128, 256, machine=machine, progress=False)
+    assert [x.placement for x in chosen.candidates] == [BLOCKS]
+    with kb.session(machine) as torch:
+        a, b = (torch.empty(x, dtype=torch.float16, device="ahbm", dp=BY_ROWS) for x in ((96, 256), (256, 128)))
+        torch.matmul(a, b, out=torch.empty(96, 128, dtype=torch.float16, device="ahbm", dp=BY_ROWS))
+        torch.ahbm.synchronize()
+    [launch] = torch.result.launches
+    assert (launch.end_ps - launch.start_ps) / 1000 == pytest.approx(chosen.simulated_ns)
+    strided = kb.gemm(96, 128, 256, machine=device(**{"cube.hbm.gather": "strided"}), progress=False)
+    assert BLOCKS not in [x.placement for x in strided.candidates]
+    with pytest.raises(ArgumentError, match=r"placement 'blocks' is unknown"):
+        kb.gemm(96, 128, 256, machine="preset:small", placements=[BLOCKS])

@@ -11,6 +11,7 @@ A placement says which PE computes which part of C:
 | split-K | a part of the sum; two more launches add them up | its part of K of A and B |
 | split-K in cubes | columns for its cube, of these a part of the sum; one more launch adds them up | its part of K |
 | replicated | all of C, on one PE | everything |
+| blocks | every nth block of C, where PEs share memory | its rows of A, its columns of B |
 
 A `DPPolicy` is a placement, too: a PE computes the part of C that the policy assigns to it. Where A, B and C are
 stored is independent of it: a `Stored` for each.
@@ -36,6 +37,7 @@ from kernbench.ops.matmul._kernels import multiply as multiply
 from kernbench.ops.matmul._kernels import partial_sums as partial_sums
 from kernbench.ops.matmul._kernels import steps as steps
 from kernbench.ops.matmul._placements import BEST as BEST
+from kernbench.ops.matmul._placements import BLOCKS as BLOCKS
 from kernbench.ops.matmul._placements import BY_COLUMNS as BY_COLUMNS
 from kernbench.ops.matmul._placements import BY_ROWS as BY_ROWS
 from kernbench.ops.matmul._placements import GRID as GRID
@@ -53,5 +55,6 @@ from kernbench.ops.matmul._placements import group_parts as group_parts
 from kernbench.ops.matmul._placements import named as named
 from kernbench.ops.matmul._placements import read_from as read_from
 from kernbench.ops.matmul._placements import room as room
+from kernbench.ops.matmul._placements import share_blocks as share_blocks
 from kernbench.ops.matmul._placements import task_of as task_of
 from kernbench.ops.matmul._placements import tasks as tasks

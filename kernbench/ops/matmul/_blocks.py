@@ -6,36 +6,62 @@ from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
+from kernbench._dtypes import as_dtype
+from kernbench.analysis._roofline import matrix_ns
 from kernbench.config import MachineConfig
-from kernbench.ops.matmul._cost import blocks_ns
 
 _SIDES = (512, 256, 128, 64, 32, 16)  # powers of two, as the tiles of libraries for tensor cores (source: CUTLASS 3)
 _MOST = 128  # rows and columns, if the tile of the engine is not larger (chosen)
 _SPLITS = (1, 2, 4, 8)
 _GAIN = 0.98  # of the estimate of the larger blocks, below which smaller ones are taken (chosen)
+_OVERLAP = 3  # two limits of t1 and t2 take (t1^3 + t2^3)^(1/3): near the larger, unless they are equal (chosen)
 
 
 class Blocks(NamedTuple):
-    """Rows and columns of a block, and the parts of K, for `kernels.gemm.block_gemm`; its closed-form time [ns]."""
+    """Rows and columns of a block, and the parts of K; the closed-form time [ns], and its largest limit."""
 
     rows: int
     columns: int
     split_k: int
     estimate_ns: float
+    limiter: str
 
 
 @lru_cache(maxsize=4096)
-def choose_blocks(config: MachineConfig, m: int, k: int, n: int, dtype: str = "f16", split: bool = True) -> Blocks:
+def choose_blocks(config: MachineConfig, m: int, k: int, n: int, dtype: str = "f16", batch: int = 1) -> Blocks:
     """Choose the blocks with the least estimate: PEs in waves of blocks, limited by engine, port, cache or memory."""
     best, tile = None, config.cube.pe.pe_gemm.tile
     for columns, rows in product(_SIDES, _SIDES):
         if columns > max(_MOST, tile.n) or rows > max(_MOST, tile.m) or rows // 2 >= max(m, 16):
             continue
-        for parts in _SPLITS if split else (1,):
-            if parts > 1 and (k < 512 * parts or -(-m // rows) * -(-n // columns) * parts > config.pes_per_sip):
+        for parts in _SPLITS:
+            if parts > 1 and (k < 512 * parts or -(-m // rows) * -(-n // columns) * parts * batch > config.pes_per_sip):
                 break
-            ns = blocks_ns(config, m, k, n, dtype, rows, columns, parts)
-            if best is None or ns < best.estimate_ns * _GAIN:
-                best = Blocks(rows, columns, parts, ns)
+            found = _estimate(config, (m, k, n), dtype, batch, rows, columns, parts)
+            if best is None or found.estimate_ns < best.estimate_ns * _GAIN:
+                best = found
     assert best is not None
     return best
+
+
+def _estimate(
+    config: MachineConfig, mkn: tuple[int, int, int], dtype: str, batch: int, rows: int, columns: int, parts: int
+) -> Blocks:
+    (m, k, n), cube, pes, item = mkn, config.cube, config.pes_per_sip, as_dtype(dtype).itemsize
+    count = -(-m // rows) * -(-n // columns) * parts * batch
+    waves, depth = -(-count // pes), -(-k // parts)
+    memory = config.hbm_gbs_per_sip
+    shared = cube.llc.bw_gbs * config.hbm_slices if cube.llc.size_mib else memory
+    read = (min(m, rows) + min(n, columns)) * depth * item
+    engine_ns, port_ns = matrix_ns(config, (min(m, rows), depth, min(n, columns)), dtype), read / cube.pe.pe_dma.bw_gbs
+    latency_ns = cube.hbm.access_ns + cube.llc.hit_ns + 2 * cube.noc.router.overhead_ns
+    port = "matrix engine" if engine_ns >= port_ns else "link of PE_DMA"
+    limits = {
+        port: waves * (max(engine_ns, port_ns) + 2 * latency_ns),
+        "LLC" if cube.llc.size_mib else "HBM": count * read / shared,
+        "HBM slice": batch * (m * k + k * n + m * n) * item / memory,
+    }  # fmt: skip
+    ns = sum(x**_OVERLAP for x in limits.values()) ** (1 / _OVERLAP)
+    if parts > 1:  # another launch reads the parts
+        ns += config.system.host.descriptor_ns + 4 * latency_ns + 2 * parts * batch * m * n * 4 / shared
+    return Blocks(rows, columns, parts, float(ns), max(limits, key=lambda name: limits[name]))

@@ -8,10 +8,20 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import itemgetter
 
+from kernbench.config import MachineConfig
 from kernbench.errors import ArgumentError
 from kernbench.ops._stored import Stored
 from kernbench.ops.matmul._cost import estimate, move_ns
-from kernbench.ops.matmul._placements import BY_ROWS, PLACEMENTS, SPLITS, PlacementLike, Product, named, read_from
+from kernbench.ops.matmul._placements import (
+    BLOCKS,
+    BY_ROWS,
+    PLACEMENTS,
+    SPLITS,
+    PlacementLike,
+    Product,
+    named,
+    read_from,
+)
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology.builder import Machine
 
@@ -99,7 +109,7 @@ def _ranked(
     estimates: dict[str, float] = {}
     ranked: list[tuple[float, Choice]] = []
     moves = _Moves(machine, product, uses)
-    for name in [placement] if placement is not None else _candidates(product):
+    for name in [placement] if placement is not None else _candidates(machine.config, product):
         for (a, at_a, a_ns), (b, at_b, b_ns) in itertools.product(moves.of(name, 0), moves.of(name, 1)):
             asked = replace(product, a=at_a, b=at_b, c=None if name == "replicated" and not fixed else product.c)
             ns, limiter = estimate(machine, asked, name)
@@ -111,7 +121,9 @@ def _ranked(
     return sorted(ranked, key=itemgetter(0))
 
 
-def _candidates(product: Product) -> list[PlacementLike]:
+def _candidates(config: MachineConfig, product: Product) -> list[PlacementLike]:
+    if product.fits_blocks(config):
+        return [BLOCKS]
     one = product.batch == 1 and product.k > 0
     return [name for name in PLACEMENTS if one or name not in SPLITS]
 
@@ -132,7 +144,7 @@ class _Moves:
         matrix = (product.a, product.b)[operand]
         found: list[Moves] = [((), matrix, 0.0)]
         stays = product.batch > 1 or not product.k or (operand == 1 and not self._uses)
-        if not stays and placement not in ("rows", "replicated"):
+        if not stays and placement not in ("rows", "replicated", BLOCKS):
             targets = read_from(self._machine.config, product.m, placement)[operand]
             found += [moves for target in targets if (moves := self._to(operand, matrix, target))[1] != matrix]
         return found

@@ -8,17 +8,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernbench._dtypes import as_dtype
 from kernbench.analysis._roofline import matrix_ns
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
 from kernbench.ops._routes import launch_ns, routes_of
 from kernbench.ops._stored import Piece, Stored
-from kernbench.ops.matmul._placements import PART_BYTES, SPLITS, PlacementLike, Product, Task, room, sums, tasks
+from kernbench.ops.matmul._blocks import choose_blocks
+from kernbench.ops.matmul._placements import (
+    BLOCKS,
+    PART_BYTES,
+    PlacementLike,
+    Product,
+    Task,
+    is_summed,
+    room,
+    sums,
+    tasks,
+)
 from kernbench.topology._naming import PeId
 from kernbench.topology.builder import Machine
-
-_OVERLAP = 3  # two limits of t1 and t2 take (t1^3 + t2^3)^(1/3): near the larger, unless they are equal (chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,7 @@ def _moved(config: MachineConfig, product: Product, placement: PlacementLike) ->
     read, served = (a * times[:, :1] + b * times[:, 1:] for a, b in zip(of_a, of_b, strict=True))
     _add(moved, numbers, read * product.itemsize, 0, served * product.itemsize)
     area = (rows[:, 1] * columns[:, 1])[:, None]
-    if placement in SPLITS:
+    if is_summed(config, product, placement):
         parts = own[numbers] * area * PART_BYTES
         _add(moved, numbers, parts, 1, parts)
         return [moved, *_sums(config, product, placement, line)]
@@ -143,7 +151,7 @@ def product_work(config: MachineConfig, product: Product, placement: PlacementLi
         remote_bytes=int(remote.sum()),
         busiest_remote_bytes=int(remote.max()),
         issued=product.batch * product.m * product.n * product.k / (sum(tiles) * tile.m * tile.k * tile.n),
-        bound_ns=sum(bounds.values()) if placement in SPLITS else bounds[limiter],
+        bound_ns=sum(bounds.values()) if is_summed(config, product, placement) else bounds[limiter],
         limiter=limiter,
     )
 
@@ -154,6 +162,9 @@ def estimate(machine: Machine, product: Product, placement: PlacementLike) -> tu
     A launch takes the time of an empty one, of the busiest link, memory or matrix engine, and the latency of its reads.
     """
     config, routes = machine.config, routes_of(machine)
+    if placement == BLOCKS and product.fits_blocks(config):
+        found = choose_blocks(config, product.m, product.k, product.n, product.dtype, product.batch)
+        return found.estimate_ns + launch_ns(machine, False) + product.host_ns, found.limiter
     busiest_ns = max(_computed(config, product, placement)[1])
     own = tasks(config, product, placement)
     blocks = min(len(x.rows) * len(x.columns) * len(x.depth) for each in own.values() for x in each)
@@ -184,24 +195,3 @@ def move_ns(machine: Machine, source: Stored, target: Stored, itemsize: int = 2)
     moved, served = (np.zeros((config.pes_per_sip, config.pes_per_sip)) for _ in range(2))
     moved[numbers], served[numbers] = source.held(numbers, rows, columns, config, line) * itemsize
     return routes.busiest(moved, served)[0] + routes.latency_ns(moved) + launch_ns(machine, False)
-
-
-def blocks_ns(config: MachineConfig, m: int, k: int, n: int, dtype: str, rows: int, columns: int, parts: int) -> float:
-    """Closed-form time of a product in blocks, on PEs that share memory: limited by PEs, cache and memory [ns]."""
-    cube, pes, item = config.cube, config.pes_per_sip, as_dtype(dtype).itemsize
-    count = -(-m // rows) * -(-n // columns) * parts
-    waves, depth = -(-count // pes), -(-k // parts)
-    memory = config.hbm_gbs_per_sip
-    shared = cube.llc.bw_gbs * config.hbm_slices if cube.llc.size_mib else memory
-    read = (min(m, rows) + min(n, columns)) * depth * item
-    engine_ns = matrix_ns(config, (min(m, rows), depth, min(n, columns)), dtype)
-    latency_ns = cube.hbm.access_ns + cube.llc.hit_ns + 2 * cube.noc.router.overhead_ns
-    limits = (
-        waves * (max(engine_ns, read / cube.pe.pe_dma.bw_gbs) + 2 * latency_ns),
-        count * read / shared,
-        (m * k + k * n + m * n) * item / memory,
-    )
-    ns = sum(x**_OVERLAP for x in limits) ** (1 / _OVERLAP)
-    if parts > 1:  # another launch reads the parts
-        ns += config.system.host.descriptor_ns + 4 * latency_ns + 2 * parts * m * n * 4 / shared
-    return float(ns)

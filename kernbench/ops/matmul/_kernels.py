@@ -12,12 +12,12 @@ import numpy as np
 from kernbench.components._command import Ref
 from kernbench.config import MachineConfig
 from kernbench.kernels.partition import mine
-from kernbench.ops._access import load_places, store_places
+from kernbench.ops._access import block_of, load_places, store_places
 from kernbench.ops._stored import Span, Stored
 from kernbench.ops.matmul._placements import (
+    BLOCKS,
     BY_ROWS,
     SPLIT_K,
-    SPLITS,
     TURNED,
     GroupPart,
     PlacementLike,
@@ -25,6 +25,8 @@ from kernbench.ops.matmul._placements import (
     Sum,
     Task,
     cut,
+    is_summed,
+    parts_of_k,
     room,
     split_columns,
     sums,
@@ -34,7 +36,7 @@ from kernbench.ops.matmul._placements import (
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.topology._naming import PeId
 from kernbench.triton_emu._handles import Pointer, Tile
-from kernbench.triton_emu._places import Affine
+from kernbench.triton_emu._places import Affine, Pieces
 from kernbench.triton_emu.tl_context import TLContext
 
 _BLOCK = 4096  # elements of C added up at a time
@@ -58,6 +60,9 @@ def multiply(
     a_ptr: Pointer, b_ptr: Pointer, c_ptr: Pointer, bias: Pointer | None, product: Product, task: Task, room: int,
     tl: TLContext,
 ) -> None:  # fmt: skip
+    if task.packed is not None:
+        _multiply_block(a_ptr, b_ptr, c_ptr, bias, product, task, tl)
+        return
     by_rows, whole, above = task.inner == "b", task.is_composite, task.matrix * product.k
     outer, inner = (task.rows, task.columns) if by_rows else (task.columns, task.rows)
     most = room if whole else 1 << 62  # tl.dot takes tiles
@@ -103,6 +108,20 @@ def multiply(
                 continue
             assert product.c is not None
             _write(c_ptr, product.c, rows, columns, acc, tl)
+
+
+def _multiply_block(
+    a_ptr: Pointer, b_ptr: Pointer, c_ptr: Pointer, bias: Pointer | None, product: Product, task: Task, tl: TLContext
+) -> None:
+    (rows, columns, k), (m, n) = task.hull, (product.batch * product.m, product.n)
+    to: Affine | Pieces = Affine(task.part * m * n + rows[0] * n + columns[0], (rows[1], columns[1]), (n, 1))
+    if product.c is not None:
+        to = product.c.places(rows, columns)
+    assert task.packed is not None
+    a, b, c = task.packed
+    x = block_of(a_ptr, a, product.a.places(rows, k), tl)
+    y = block_of(b_ptr, b, product.b.places((task.matrix * product.k + k[0], k[1]), columns), tl)
+    tl.composite("gemm", x, y, block_of(c_ptr, c, to, tl), [] if bias is None else [("bias", bias + columns[0])])
 
 
 def grouped(
@@ -208,7 +227,7 @@ def steps(config: MachineConfig, product: Product, placement: PlacementLike) -> 
     first = tasks(config, product, placement)
     kernel = partial(matmul, product=product, parts=first, room=room(config))
     bias = () if product.bias is None else ("bias",)
-    if placement not in SPLITS:
+    if not is_summed(config, product, placement):
         return [KernelLaunch(kernel, ("a", "b", "c", *bias), (m, k, n, room(config)), sorted(first))]
     adding = sums(config, product, placement)
     inside = replace(product, c=None, bias=None, alpha=1.0)
@@ -225,9 +244,11 @@ def steps(config: MachineConfig, product: Product, placement: PlacementLike) -> 
 
 def partial_sums(config: MachineConfig, product: Product, placement: PlacementLike) -> dict[str, tuple[Span, DPPolicy]]:
     """Shapes and policies of split-K's partial sums: one per PE, and one per cube."""
-    if placement not in SPLITS:
+    if not is_summed(config, product, placement):
         return {}
     size = product.batch * product.m
+    if placement == BLOCKS:
+        return {"sums": ((len(parts_of_k(config, product)) * size, product.n), BY_ROWS)}
     found = {"sums": ((config.pes_per_sip, size * split_columns(config, product, placement)), BY_ROWS)}
     if placement == SPLIT_K:
         found["sums of cubes"] = (config.cubes_per_sip, size * product.n), TURNED

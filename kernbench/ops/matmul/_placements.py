@@ -15,8 +15,9 @@ from kernbench._dtypes import as_dtype
 from kernbench._registry import hint
 from kernbench.config import MachineConfig
 from kernbench.errors import ArgumentError
-from kernbench.kernels.partition import chunk, dealt
+from kernbench.kernels.partition import chunk, dealt, nonempty_parts
 from kernbench.ops._stored import Span, Stored
+from kernbench.ops.matmul._blocks import choose_blocks
 from kernbench.policy.address.allocator import AddressConfig
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.topology._naming import PeId
@@ -34,6 +35,7 @@ PlacementName = Literal["rows", "columns", "2-D", "2-D turned", "split-K", "spli
 PLACEMENTS: dict[str, DPPolicy] = dict(
     zip(get_args(PlacementName), (BY_ROWS, BY_COLUMNS, GRID, TURNED, BY_ROWS, BY_ROWS, ONE_PE), strict=True)
 )
+BLOCKS = "blocks"  # where PEs share memory
 BEST = "best"  # instead of a placement: the fastest in simulation
 PlacementLike = str | DPPolicy
 
@@ -42,6 +44,7 @@ NARROW = 128  # columns: narrower shards of B are read together up to this width
 DEPTH = 2048  # elements of K loaded at a time where C is not stored as it is computed (chosen)
 IN_FLIGHT = 4  # parts in which B is loaded while others are multiplied, unless they are large (chosen)
 LARGE = 1 << 16  # maximum bytes of such a part (chosen)
+GROUP = 8  # rows of blocks, down which blocks follow one another (source: Triton's tutorial)
 _PART = 8192  # minimum bytes of such a part (chosen: the request of smaller ones takes longer than the load)
 LINES = 8  # minimum bursts per row of a block of columns that is loaded (chosen)
 SKINNY = 4  # maximum rows of A for which K, too, is loaded in parts: small B is not streamed then (chosen)
@@ -51,10 +54,17 @@ def named(placement: PlacementLike) -> str:
     return placement if isinstance(placement, str) else f"{placement.cube} over cubes, {placement.pe} over PEs"
 
 
+def share_blocks(config: MachineConfig) -> bool:
+    """Return True if PEs share memory, and tiles of a block of a matrix are read as contiguous."""
+    return bool(config.cube.hbm.controllers) and config.cube.hbm.gather == "packed"
+
+
 def policy_of(placement: PlacementLike) -> DPPolicy:
     """Find the policy that assigns each PE its part of C; raise ArgumentError for an unknown name."""
     if isinstance(placement, DPPolicy):
         return placement
+    if placement == BLOCKS:
+        raise ArgumentError(f"placement {placement!r}: PEs share no memory (cube.hbm.controllers); leave it out")
     if placement not in PLACEMENTS:
         raise ArgumentError(f"placement {placement!r} is unknown; {hint(placement, (*PLACEMENTS, BEST))}")
     return PLACEMENTS[placement]
@@ -103,13 +113,20 @@ class Product:
     def itemsize(self) -> int:
         return as_dtype(self.dtype).itemsize
 
+    def fits_blocks(self, config: MachineConfig) -> bool:
+        if not share_blocks(config) or not self.k or not self.is_plain:
+            return False
+        pieces = [piece for x in (self.a, self.b, self.c) if x is not None for piece in x.pieces]
+        return all((x.row_step or x.rows[1] == 1) and (x.column_step or x.columns[1] == 1) for x in pieces)
+
 
 class Task(NamedTuple):
     """The work of a PE: blocks of C, as rows and columns, over parts of K; `matrix` is the index in the stack B.
 
     The operand that is not `inner` is read first and kept in TCM; a `streamed` one is read again for each block of
     the other. From `place` on, blocks are consecutive, as composites write them, or row-major together (`by_rows`);
-    without a place they are stored as C is.
+    without a place they are stored as C is. In a product in blocks, `packed` has the places at which the parts of A, B
+    and C are accessed, and `part` counts the parts of K.
     """
 
     rows: tuple[Span, ...]
@@ -120,6 +137,8 @@ class Task(NamedTuple):
     place: int | None
     matrix: int = 0
     by_rows: bool = False
+    packed: tuple[int, int, int] | None = None
+    part: int = 0
 
     @property
     def is_composite(self) -> bool:
@@ -176,9 +195,43 @@ def tasks(config: MachineConfig, product: Product, placement: PlacementLike) -> 
         for x in _splits(config, product, placement):
             found[divmod(x.pe, pes)] = [_part_of_sum(config, product, x, i) for i in range(product.batch)]
         return found
+    if placement == BLOCKS and product.fits_blocks(config):
+        for i, task in enumerate(_tasks_of_blocks(config, product)):
+            found[divmod(i % config.pes_per_sip, pes)].append(task)
+        return found
     for pe, matrix, rows, columns, place in _blocks(config, product, placement):
         found[pe].append(task_of(config, product, placement, pe, matrix, rows, columns, place))
     return found
+
+
+def parts_of_k(config: MachineConfig, product: Product) -> list[Span]:
+    """Return the parts of K of a product in blocks; another launch adds up their products."""
+    chosen = choose_blocks(config, product.m, product.k, product.n, product.dtype, product.batch)
+    return nonempty_parts(product.k, chosen.split_k)
+
+
+def is_summed(config: MachineConfig, product: Product, placement: PlacementLike) -> bool:
+    return placement in SPLITS or (placement == BLOCKS and len(parts_of_k(config, product)) > 1)
+
+
+def _tasks_of_blocks(config: MachineConfig, product: Product) -> Iterator[Task]:
+    m, n, k, batch = product.m, product.n, product.k, product.batch
+    chosen, parts = choose_blocks(config, m, k, n, product.dtype, batch), parts_of_k(config, product)
+    rows, columns = -(-m // chosen.rows), -(-n // chosen.columns)
+    a, b, c = (0 if x is None else min(piece.place for piece in x.pieces) for x in (product.a, product.b, product.c))
+    for number in range(len(parts) * batch * rows * columns):
+        part, matrix = divmod(number // (rows * columns), batch)
+        group, place = divmod(number % (rows * columns), GROUP * columns)
+        height = min(GROUP, rows - group * GROUP)
+        i, j = (group * GROUP + place % height) * chosen.rows, place // height * chosen.columns
+        of_m, of_n, (first, depth) = min(chosen.rows, m - i), min(chosen.columns, n - j), parts[part]
+        packed = (
+            a + matrix * m * k + m * first + i * depth,
+            b + matrix * k * n + j * k + first * of_n,
+            c + (part * batch + matrix) * m * n + i * n + j * of_m,
+        )
+        spans = (matrix * m + i, of_m), (j, of_n), (first, depth)
+        yield Task(*((x,) for x in spans), "a", False, packed[2], matrix, packed=packed, part=part)  # type: ignore[arg-type]
 
 
 class Split(NamedTuple):
@@ -379,6 +432,17 @@ class Sum(NamedTuple):
 
 def sums(config: MachineConfig, product: Product, placement: PlacementLike) -> list[dict[PeId, list[Sum]]]:
     pes, size = config.pes_per_cube, product.batch * product.m * product.n
+    if placement == BLOCKS:
+        parts = range(len(parts_of_k(config, product)))
+        return [
+            {
+                divmod(i, pes): [
+                    Sum(tuple([x * size + at for x in parts]), (i,) * len(parts), (0, product.n), at, n, at)
+                ]
+                for i, (at, n) in enumerate(_spans(size, config).tolist())
+                if n
+            }
+        ]
     by_cube: dict[int, list[Split]] = defaultdict(list)
     for split in _splits(config, product, placement):
         by_cube[split.pe // pes].append(split)
