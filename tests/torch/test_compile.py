@@ -12,6 +12,7 @@ import kernbench as kb  # noqa: E402
 from kernbench import DPPolicy  # noqa: E402
 from kernbench.ops.matmul import PLACEMENTS, _placements, named  # noqa: E402
 from kernbench.torch._device import module_of, operators_of, readable  # noqa: E402
+from tests.ops.test_blocks import device  # noqa: E402
 from tests.torch.models import Mlp, errors, worst  # noqa: E402
 
 pytestmark = [
@@ -287,13 +288,16 @@ def test_convolutions_are_products(options):
     assert found <= 2 * eager
 
 
-@pytest.mark.parametrize("ends", [[3, 3, 20, 30], [0, 7, 8, 30], [30, 30, 30, 30]])
-def test_products_of_groups_of_rows(ends):
+@pytest.mark.parametrize(
+    ("ends", "machine"),
+    [([3, 3, 20, 30], MACHINE), ([0, 7, 8, 30], MACHINE), ([30, 30, 30, 30], MACHINE), ([3, 3, 20, 30], device())],
+)
+def test_products_of_groups_of_rows(ends, machine):
     def product(a, b, ends):
         return torch._grouped_mm(a, b.transpose(1, 2), ends)
 
     a, b = torch.randn(30, 32).bfloat16(), torch.randn(4, 80, 32).bfloat16()
-    compiled, offsets = kb.torch.compile(product, MACHINE), torch.tensor(ends, dtype=torch.int32)
+    compiled, offsets = kb.torch.compile(product, machine), torch.tensor(ends, dtype=torch.int32)
     expected, first = torch.zeros(30, 80), 0
     for i, end in enumerate(ends):
         expected[first:end] = a[first:end].float() @ b[i].float().t()

@@ -12,6 +12,7 @@ import kernbench as kb  # noqa: E402
 from kernbench.analysis._chakra import COLLECTIVE, read_nodes  # noqa: E402
 from kernbench.errors import ArgumentError  # noqa: E402
 from kernbench.torch._experts import Assignment  # noqa: E402
+from tests.ops.test_blocks import device  # noqa: E402
 from tests.torch.models import errors  # noqa: E402
 
 pytestmark = [
@@ -92,6 +93,16 @@ def test_values_of_experts_in_parts_are_those_of_the_block(name):
     for ranks in (1, 4):
         found, eager = errors(block, lambda b, n=ranks: kb.torch.compile(b.half(), machine(n), tp=n, plan=plan), x)
         assert found <= 2 * eager
+
+
+@pytest.mark.slow
+def test_values_of_experts_on_pes_that_share_memory():
+    """Blocks of all experts are dealt to the PEs, where the host knows the sizes."""
+    block, shared = filled(mixtral()), device()
+    found, eager = errors(
+        block, lambda b: kb.torch.compile(b.half(), shared, tp=1, plan=PLAN), torch.randn(2, 12, HIDDEN)
+    )
+    assert found <= 2 * eager
 
 
 @pytest.mark.slow

@@ -28,13 +28,15 @@ class Blocks(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def choose_blocks(config: MachineConfig, m: int, k: int, n: int, dtype: str = "f16", batch: int = 1) -> Blocks:
+def choose_blocks(
+    config: MachineConfig, m: int, k: int, n: int, dtype: str = "f16", batch: int = 1, split: bool = True
+) -> Blocks:
     """Choose the blocks with the least estimate: PEs in waves of blocks, limited by engine, port, cache or memory."""
     best, tile = None, config.cube.pe.pe_gemm.tile
     for columns, rows in product(_SIDES, _SIDES):
         if columns > max(_MOST, tile.n) or rows > max(_MOST, tile.m) or rows // 2 >= max(m, 16):
             continue
-        for parts in _SPLITS:
+        for parts in _SPLITS if split else (1,):
             if parts > 1 and (k < 512 * parts or -(-m // rows) * -(-n // columns) * parts * batch > config.pes_per_sip):
                 break
             found = _estimate(config, (m, k, n), dtype, batch, rows, columns, parts)

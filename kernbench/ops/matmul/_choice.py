@@ -90,6 +90,8 @@ def choose_placement(
 
 def grouped_placement(machine: Machine, product: Product, groups: int) -> str:
     """Return the placement with the lowest estimate for groups of rows, each with its matrix, as if they were equal."""
+    if product.fits_blocks(machine.config):
+        return BLOCKS
     equal = replace(product, m=max(1, product.m // groups), batch=groups)
     names = [name for name in PLACEMENTS if name not in (*SPLITS, "replicated")]
     return min(names, key=lambda name: estimate(machine, equal, name)[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from kernbench.ops.matmul._placements import (
     Sum,
     Task,
     cut,
+    dealt_blocks,
     is_summed,
     parts_of_k,
     room,
@@ -139,6 +141,12 @@ def grouped(
             return known[group]
         return min(int(tl.load(ends + group, shape=(1,))), product.m)
 
+    if placement == BLOCKS:
+        ends_of = [end(group) for group in range(product.b.shape[0] // product.k)]
+        spans = tuple([(first, last - first) for first, last in pairwise((0, *ends_of))])
+        for task in dealt_blocks(config, product, spans).get(pe, ()):
+            _multiply_block(a, b, out, None, product, task, tl)
+        return
     for group, part, parts in mine(groups, tl):
         first = end(group - 1) if group else 0
         (row, height), columns = cut(placement, max(0, end(group) - first), product.n, part, parts)

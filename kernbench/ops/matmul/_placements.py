@@ -17,7 +17,7 @@ from kernbench.config import MachineConfig
 from kernbench.errors import ArgumentError
 from kernbench.kernels.partition import chunk, dealt, nonempty_parts
 from kernbench.ops._stored import Span, Stored
-from kernbench.ops.matmul._blocks import choose_blocks
+from kernbench.ops.matmul._blocks import Blocks, choose_blocks
 from kernbench.policy.address.allocator import AddressConfig
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.topology._naming import PeId
@@ -215,23 +215,42 @@ def is_summed(config: MachineConfig, product: Product, placement: PlacementLike)
 
 
 def _tasks_of_blocks(config: MachineConfig, product: Product) -> Iterator[Task]:
-    m, n, k, batch = product.m, product.n, product.k, product.batch
-    chosen, parts = choose_blocks(config, m, k, n, product.dtype, batch), parts_of_k(config, product)
+    chosen = choose_blocks(config, product.m, product.k, product.n, product.dtype, product.batch)
+    for part, depth in enumerate(parts_of_k(config, product)):
+        for matrix in range(product.batch):
+            yield from blocks_of(product, chosen, matrix, (matrix * product.m, product.m), part, depth)
+
+
+def blocks_of(
+    product: Product, chosen: Blocks, matrix: int, span: Span, part: int = 0, depth: Span | None = None
+) -> Iterator[Task]:
+    """Yield the blocks of a span of rows with their matrix, down GROUP rows of blocks, then across."""
+    (top, m), (n, k), (first, deep) = span, (product.n, product.k), depth or (0, product.k)
     rows, columns = -(-m // chosen.rows), -(-n // chosen.columns)
     a, b, c = (0 if x is None else min(piece.place for piece in x.pieces) for x in (product.a, product.b, product.c))
-    for number in range(len(parts) * batch * rows * columns):
-        part, matrix = divmod(number // (rows * columns), batch)
-        group, place = divmod(number % (rows * columns), GROUP * columns)
+    a, b, c = a + top * k + m * first, b + matrix * k * n, c + (part * product.batch * product.m + top) * n
+    for number in range(rows * columns):
+        group, place = divmod(number, GROUP * columns)
         height = min(GROUP, rows - group * GROUP)
         i, j = (group * GROUP + place % height) * chosen.rows, place // height * chosen.columns
-        of_m, of_n, (first, depth) = min(chosen.rows, m - i), min(chosen.columns, n - j), parts[part]
-        packed = (
-            a + matrix * m * k + m * first + i * depth,
-            b + matrix * k * n + j * k + first * of_n,
-            c + (part * batch + matrix) * m * n + i * n + j * of_m,
-        )
-        spans = (matrix * m + i, of_m), (j, of_n), (first, depth)
-        yield Task(*((x,) for x in spans), "a", False, packed[2], matrix, packed=packed, part=part)  # type: ignore[arg-type]
+        of_m, of_n = min(chosen.rows, m - i), min(chosen.columns, n - j)
+        packed = a + i * deep, b + j * k + first * of_n, c + i * n + j * of_m
+        at, across = (top + i, of_m), (j, of_n)
+        yield Task((at,), (across,), ((first, deep),), "a", False, packed[2], matrix, packed=packed, part=part)
+
+
+@lru_cache(maxsize=64)
+def dealt_blocks(config: MachineConfig, product: Product, spans: tuple[Span, ...]) -> dict[PeId, list[Task]]:
+    """Deal the blocks of spans of rows, each with its matrix, to all PEs in turn."""
+    found, every = defaultdict[PeId, list[Task]](list), list[Task]()
+    used = sum(m > 0 for _, m in spans)
+    for matrix, span in enumerate(spans):
+        if span[1] > 0:
+            chosen = choose_blocks(config, span[1], product.k, product.n, product.dtype, used, split=False)
+            every += blocks_of(product, chosen, matrix, span)
+    for number, task in enumerate(every):
+        found[divmod(number % config.pes_per_sip, config.pes_per_cube)].append(task)
+    return found
 
 
 class Split(NamedTuple):
@@ -433,12 +452,10 @@ class Sum(NamedTuple):
 def sums(config: MachineConfig, product: Product, placement: PlacementLike) -> list[dict[PeId, list[Sum]]]:
     pes, size = config.pes_per_cube, product.batch * product.m * product.n
     if placement == BLOCKS:
-        parts = range(len(parts_of_k(config, product)))
+        ks, every = range(len(parts_of_k(config, product))), (0, product.n)
         return [
             {
-                divmod(i, pes): [
-                    Sum(tuple([x * size + at for x in parts]), (i,) * len(parts), (0, product.n), at, n, at)
-                ]
+                divmod(i, pes): [Sum(tuple([x * size + at for x in ks]), (i,) * len(ks), every, at, n, at)]
                 for i, (at, n) in enumerate(_spans(size, config).tolist())
                 if n
             }
