@@ -36,7 +36,7 @@ from kernbench.triton_emu.tl_context import TLContext
 _ROWS = 64  # rows of scores at a time: query tokens times query heads (chosen)
 FEWER_ROWS = 32  # used where PEs would be idle (chosen: the width of a tile of the matrix engine)
 _PART_BYTES = 4  # bytes per element of the result of a part
-_WHOLE = 64  # rows of scores of a block of FlashAttention-2, computed whole however few are used (source: as below)
+_TILE_ROWS = 64  # rows of scores of a tile of FlashAttention-2, all of which are computed (source: as below)
 _SLOTS = 2  # blocks at a time on a PE, for its choice of parts (source: flash_api.cpp of 2.x)
 PASSES = 5  # simple operations per score in the softmax, without the exponential (chosen: as in `Flash`)
 
@@ -167,15 +167,13 @@ class Offsets:
         start = pointer + (at.offsets[batch] + head * at.strides[0] + token * at.strides[1])
         return PointerTile(start, self.get((n, m, width), at.strides, (n * m, width)))
 
-    def load(
-        self, pointer: Pointer, at: Heads, batch: int, head: int, tokens: Span, width: int, whole: int = 0
-    ) -> Tile:
-        """Tokens of a head; up to `whole` tokens, zeros follow."""
+    def load(self, pointer: Pointer, at: Heads, batch: int, head: int, tokens: Span, width: int, tile: int = 0) -> Tile:
+        """Tokens of a head; up to `tile` tokens, zeros follow."""
         (by_head, by_token, step), (token, n) = at.strides, tokens
         start = pointer + (at.offsets[batch] + head * by_head + token * by_token)
-        if n < whole:
-            places = PointerTile(start, self.get((whole, width), (by_token, step), (whole, width)))
-            return self._tl.load(places, self._tl.arange(0, whole)[:, None] < n, 0.0)
+        if n < tile:
+            places = PointerTile(start, self.get((tile, width), (by_token, step), (tile, width)))
+            return self._tl.load(places, self._tl.arange(0, tile)[:, None] < n, 0.0)
         if (width == 1 or step == 1) and (n == 1 or by_token == width):
             return self._tl.load(start, shape=(n, width))
         return self._tl.load(start + self.get((n, width), (by_token, step), (n, width)))
@@ -183,17 +181,17 @@ class Offsets:
 
 def attention(
     q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, *rest: Any, sizes: Attention,
-    units: Mapping[PeId, Sequence[Unit]], whole: int = 0, tl: TLContext,
+    units: Mapping[PeId, Sequence[Unit]], tile: int = 0, tl: TLContext,
 ) -> None:  # fmt: skip
     """Write attention to out, each program its units, with the running softmax of flash attention.
 
     A pointer in `rest` is the mask. Results of units over a part of the kv tokens go to their `places` in out. With
-    `whole` kv tokens, there is no mask, and each tile of scores has so many, of _WHOLE rows, used or not.
+    `tile` kv tokens, there is no mask, and each tile of scores has so many, of _TILE_ROWS rows, used or not.
     """
     cache, waiting, running = Offsets(tl), iter(mine(units, tl)), deque[Iterator[None]]()
     while True:
-        while len(running) < (_SLOTS if whole else 1) and (unit := next(waiting, None)) is not None:
-            running.append(_unit(q_ptr, k_ptr, v_ptr, out_ptr, rest, sizes, unit, whole, cache, tl))
+        while len(running) < (_SLOTS if tile else 1) and (unit := next(waiting, None)) is not None:
+            running.append(_unit(q_ptr, k_ptr, v_ptr, out_ptr, rest, sizes, unit, tile, cache, tl))
         if not running:
             return
         current = running.popleft()
@@ -203,16 +201,16 @@ def attention(
 
 def _unit(
     q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, rest: Sequence[Any], sizes: Attention, unit: Unit,
-    whole: int, cache: Offsets, tl: TLContext,
+    tile: int, cache: Offsets, tl: TLContext,
 ) -> Iterator[None]:  # fmt: skip
-    """Compute a unit. With `whole`, its tiles do not overlap one another: after the scores of each, others may run."""
+    """Compute a unit. With `tile`, its tiles do not overlap one another: after the scores of each, others may run."""
     mask, behind = sizes.mask, sizes.behind
     masks = mask is not None and rest[0].dtype.element_ty is bool_
     (head, heads), (token, n), kv_head = unit.heads, unit.tokens, unit.heads[0] // sizes.group
     own, used = (unit.heads, unit.tokens), None
-    if whole:  # of one token, or of one head
-        own = ((head, _WHOLE), unit.tokens) if n == 1 else ((head, 1), (token, _WHOLE))
-        used = tl.arange(0, _WHOLE)[:, None] < heads * n if heads * n < _WHOLE else None
+    if tile:  # of one token, or of one head
+        own = ((head, _TILE_ROWS), unit.tokens) if n == 1 else ((head, 1), (token, _TILE_ROWS))
+        used = tl.arange(0, _TILE_ROWS)[:, None] < heads * n if heads * n < _TILE_ROWS else None
     width = sizes.width if sizes.latent else sizes.head_dim
     x = tl.load(cache.rows(q_ptr, sizes.q, unit.batch, *own, width), used, None if used is None else 0.0)
     flash = Flash([x], tl, sizes.scale)
@@ -222,9 +220,9 @@ def _unit(
     start, end = unit.kv[0], sum(unit.kv)
     if behind is not None:
         end = min(end, token + n + behind)
-    if whole:
-        end = min(sum(unit.kv), start + -(-(end - start) // whole) * whole)
-    for at, size in cut_span((start, end - start), whole or tiles(heads, n)[1]):
+    if tile:
+        end = min(sum(unit.kv), start + -(-(end - start) // tile) * tile)
+    for at, size in cut_span((start, end - start), tile or tiles(heads, n)[1]):
         seen = bias = None
         if mask is not None:
             by_head, by_token, step = mask.strides
@@ -234,18 +232,18 @@ def _unit(
             seen, bias = (given != 0, None) if masks else (None, given.to(tl.float32))
         if behind is not None and at + size - 1 > token + behind:
             rows = np.tile(token + behind + np.arange(own[1][1]), own[0][1])
-            before = rows[None, :] >= at + np.arange(max(size, whole))[:, None]
-            seen = tl.constant(before & (np.arange(max(size, whole)) < size)[:, None]) != 0
-        elif size < whole:
-            seen = tl.broadcast_to(tl.arange(0, whole)[:, None] < size, (whole, _WHOLE))
-        kt = cache.load(k_ptr, sizes.k, unit.batch, kv_head, (at, size), width, whole)
+            before = rows[None, :] >= at + np.arange(max(size, tile))[:, None]
+            seen = tl.constant(before & (np.arange(max(size, tile)) < size)[:, None]) != 0
+        elif size < tile:
+            seen = tl.broadcast_to(tl.arange(0, tile)[:, None] < size, (tile, _TILE_ROWS))
+        kt = cache.load(k_ptr, sizes.k, unit.batch, kv_head, (at, size), width, tile)
         if sizes.latent:
             other = cache.load(k_ptr + width, sizes.k, unit.batch, kv_head, (at, size), sizes.head_dim - width)
             flash.fold(0, kt, kt, seen, bias, tl.dot(other, across))
             continue
-        vt = cache.load(v_ptr, sizes.v, unit.batch, kv_head, (at, size), sizes.width, whole)
+        vt = cache.load(v_ptr, sizes.v, unit.batch, kv_head, (at, size), sizes.width, tile)
         flash.fold(0, kt, vt, seen, bias)
-        if whole:
+        if tile:
             yield
             flash.states()
     state = flash.states()[0]
@@ -260,7 +258,7 @@ def _unit(
     assert state is not None, "a part of no kv tokens"
     values, logarithms = np.pad(np.array(unit.places).T, ((0, 0), (0, own[0][1] - heads)))
     tl.store(out_ptr + tl.constant(values[:, None] + np.arange(sizes.width)[None, :]), result, used)
-    of_all, row = tl.fma(state.m, sizes.scale, tl.log(state.l)), None if used is None else used.reshape(1, _WHOLE)
+    of_all, row = tl.fma(state.m, sizes.scale, tl.log(state.l)), None if used is None else used.reshape(1, _TILE_ROWS)
     tl.store(out_ptr + tl.constant(logarithms[None, :]), of_all, row)
 
 
@@ -290,16 +288,16 @@ def _regroup(
             tl.store(cache.rows(to_ptr, sizes.out, batch, heads, tokens, sizes.width), x)
 
 
-def _whole(config: MachineConfig, sizes: Attention) -> int:
+def _tile_tokens(config: MachineConfig, sizes: Attention) -> int:
     """Return the kv tokens of each tile of FlashAttention-2, 0 if the machine chooses blocks by estimate."""
     if config.system.attention == "auto" or sizes.mask is not None or sizes.width != sizes.head_dim:
         return 0
     return 256 if sizes.width <= 64 else 128 if sizes.width <= 128 else 64
 
 
-def _parts_of_flash_2(config: MachineConfig, sizes: Attention, whole: int) -> int:
+def _parts_of_flash_2(config: MachineConfig, sizes: Attention, tile: int) -> int:
     """Choose the least number of parts that fills 85 % as much of the waves of blocks as the best number does."""
-    slots, blocks, tiles = _SLOTS * config.pes_per_sip, sizes.batch * len(sizes.blocks), -(-sizes.seen // whole)
+    slots, blocks, tiles = _SLOTS * config.pes_per_sip, sizes.batch * len(sizes.blocks), -(-sizes.seen // tile)
     if sizes.q_len > 1 or sizes.group == 1 or blocks >= 0.8 * slots:
         return 1
     counts = sorted({-(-tiles // -(-tiles // n)) for n in range(1, min(128, slots, tiles) + 1)})
@@ -310,8 +308,8 @@ def _parts_of_flash_2(config: MachineConfig, sizes: Attention, whole: int) -> in
 @lru_cache(maxsize=256)
 def parts_of(machine: Machine, sizes: Attention) -> int:
     """Choose the number of parts of the kv tokens: the lowest estimate for one query token, else 1."""
-    if whole := _whole(machine.config, sizes):
-        return _parts_of_flash_2(machine.config, sizes, whole)
+    if tile := _tile_tokens(machine.config, sizes):
+        return _parts_of_flash_2(machine.config, sizes, tile)
     free = machine.config.pes_per_sip // max(1, sizes.batch * len(sizes.blocks))
     if sizes.q_len > 1 or not sizes.seen or free < 2:
         return 1
@@ -392,14 +390,14 @@ def steps(machine: Machine, sizes: Attention) -> list[KernelLaunch]:
     units, merges = _work(machine.config, sizes, parts)
     if not units:
         return []
-    whole = _whole(machine.config, sizes)
-    kernel = partial(attention, sizes=sizes, units=units, whole=whole)
+    tile = _tile_tokens(machine.config, sizes)
+    kernel = partial(attention, sizes=sizes, units=units, tile=tile)
     numbers, to = (sizes.heads, sizes.q_len, sizes.kv_len, sizes.head_dim), "out" if parts == 1 else "parts"
     found = [KernelLaunch(kernel, ("q", "k", "v", to, *masks), numbers, sorted(units), "attention")]
     if parts > 1:
         kernel = partial(_merge, sizes=sizes, merges=merges)
         found.append(KernelLaunch(kernel, ("parts", "out"), (parts,), sorted(merges), "attention_merge"))
-    if whole and sizes.q_len == 1 < min(sizes.batch, sizes.kv_heads, sizes.group):
+    if tile and sizes.q_len == 1 < min(sizes.batch, sizes.kv_heads, sizes.group):
         # It takes the heads of a group for tokens: q and out are copied into that order and back.
         pes = [divmod(i, machine.config.pes_per_cube) for i in range(machine.config.pes_per_sip)]
         batches = dealt(range(sizes.batch), pes)
@@ -418,11 +416,11 @@ def steps(machine: Machine, sizes: Attention) -> list[KernelLaunch]:
 def _work(
     config: MachineConfig, sizes: Attention, parts: int
 ) -> tuple[dict[PeId, list[Unit]], dict[PeId, list[Merge]]]:
-    tile = _whole(config, sizes)
+    tile = _tile_tokens(config, sizes)
     if sizes.q_len != 1:
         spans, whole, blocks = _spans(sizes, _ROWS), (0, sizes.kv_len), sizes.blocks
         if tile:
-            spans, blocks = cut_span((0, sizes.q_len), _WHOLE), [(head, 1) for head in range(sizes.heads)]
+            spans, blocks = cut_span((0, sizes.q_len), _TILE_ROWS), [(head, 1) for head in range(sizes.heads)]
         elif 2 * sizes.batch * len(sizes.blocks) * len(spans) <= config.pes_per_sip:  # half of the PEs would be idle
             spans = _spans(sizes, FEWER_ROWS)
         units = [Unit(b, h, t, whole) for b in range(sizes.batch) for h in blocks for t in spans]

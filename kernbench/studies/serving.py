@@ -42,7 +42,7 @@ class ServingStudy(Study):
         "models": Parameter(
             {"llama3-8b": 1, "llama3-70b": 4, "mixtral-8x7b": 4}, "models, and over how many SIPs each is", known=MODELS
         ),
-        "presets": Parameter(["a100_sxm"], "further machines", known=presets()),
+        "presets": Parameter(["a100_sxm_calibrated"], "further machines", known=presets()),
         "sizes": Parameter([16, 128], "captured sizes", "tokens"),
         "contexts": Parameter([256, 1024], "contexts of attention; the last is the longest of a request", "tokens"),
         "changes": Parameter(list(CHANGES)[:3], "of the machine, each alone", known=CHANGES),

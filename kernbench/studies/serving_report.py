@@ -36,8 +36,8 @@ METHOD = (
     "change, the parts at the largest captured size are simulated on the changed machine, and compared with a "
     "prediction that scales the critical path of each part, where the change is of rates and latencies. Silicon is the "
     "proxy of docs/model.md, M1.5, in which a faster clock takes none. Tokenization and the network to the client are "
-    "left out, and of the host there is what the machine file has. Presets of GPUs follow data sheets; their files "
-    "state their errors."
+    "left out, and of the host there is what the machine file has. Presets of GPUs state their errors in their "
+    "files."
 )
 COLUMNS = {
     "model": Column("model"),

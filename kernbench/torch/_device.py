@@ -95,8 +95,7 @@ class ModelDevice:
         if not 1 <= self.tp <= sips:
             raise ArgumentError(f"tp = {self.tp}: the machine has {sips} SIPs; use at most that, or enlarge it")
         self.session = torch
-        # Without values, ranks that have no experts of their own do the same at the same time: simulate one, and
-        # collectives over all.
+        # Without values, ranks are identical unless each has its own experts: simulate one, and collectives over all.
         count = self.tp if data or EXPERTS in self.of_experts else 1
         self.memories = [TensorMemory(torch, sip, sip) for sip in range(count)]
         self.calls: list[GraphCall] = []

@@ -134,6 +134,7 @@ def test_a_file_read_as_such_may_not_have_a_key_twice(write):
 def test_the_presets():
     assert config.presets() == [
         "a100_sxm",
+        "a100_sxm_calibrated",
         "default",
         "detailed",
         "gpu_launch",
@@ -146,7 +147,7 @@ def test_the_presets():
         "tpu_v5e",
         "wormhole_n150",
     ]
-    with pytest.raises(ConfigError, match=r"preset:larg is unknown; did you mean large\? known: a100_sxm, default, "):
+    with pytest.raises(ConfigError, match=r"preset:larg is unknown; did you mean large\? known: a100_sxm, a100"):
         config.preset_path("larg")
 
 
@@ -162,6 +163,7 @@ def test_the_presets():
         ("six_sip_torus", (6, 16, 8, "torus_2d")),
         ("large", (64, 16, 8, "torus_2d")),
         ("a100_sxm", (8, 1, 108, "switch")),
+        ("a100_sxm_calibrated", (8, 1, 108, "switch")),
         ("h100_sxm", (8, 1, 132, "switch")),
         ("tpu_v5e", (16, 1, 4, "torus_2d")),
         ("wormhole_n150", (1, 1, 64, "ring_1d")),

@@ -36,7 +36,7 @@ def test_models_run_on_the_machine_and_presets_and_changes_at_the_largest_size()
     base = [
         (on, "", model, tp)
         for model, tp in (("llama3-8b", 1), ("llama3-70b", 4), ("mixtral-8x7b", 4))
-        for on in ("default", "a100_sxm")
+        for on in ("default", "a100_sxm_calibrated")
     ]
     assert set(found) == {*base, *(("default", name, "llama3-8b", 1) for name in list(CHANGES)[:3])}
     sizes = {key: {x["requests"] for x in own if x["part"] == "layer"} for key, own in found.items()}
@@ -45,7 +45,7 @@ def test_models_run_on_the_machine_and_presets_and_changes_at_the_largest_size()
     ring = DEFAULT.with_({"system.sips": {"count": 4, "topology": "ring_1d"}})
     assert machines["default", "", "llama3-8b", 1].hash == DEFAULT.hash
     assert machines["default", "", "llama3-70b", 4].hash == ring.hash
-    assert machines["a100_sxm", "", "llama3-70b", 4].hash == kb.load("preset:a100_sxm").hash
+    assert machines["a100_sxm_calibrated", "", "llama3-70b", 4].hash == kb.load("preset:a100_sxm_calibrated").hash
     faster = machines["default", "links between cubes twice as fast", "llama3-8b", 1].config.cube.ucie
     now = DEFAULT.config.cube.ucie
     assert (faster.bw_gbs, faster.port_ns) == (2 * now.bw_gbs, now.port_ns / 2)
@@ -55,7 +55,7 @@ def test_models_run_on_the_machine_and_presets_and_changes_at_the_largest_size()
     ("given", "message"),
     [
         ({"input_len": 1000}, r"input_len \+ output_len = 1128 must be at most the largest of contexts = 1024"),
-        ({"models": {"llama3-70b": 1}}, r"models: llama3-70b on a100_sxm: .* leave no room .* use a larger tp"),
+        ({"models": {"llama3-70b": 1}}, r"llama3-70b on a100_sxm_calibrated: .* leave no room .* use a larger tp"),
         ({"models": {"llama3-8b": 3}}, r"models: llama3-8b on default: tp = 3 must divide num_key_value_heads = 8"),
         ({"models": {"llama3-8c": 1}}, "'llama3-8c' is unknown; did you mean llama3-8b"),
         ({"changes": ["half the cube"]}, "'half the cube' is unknown; did you mean half the cubes"),
