@@ -135,6 +135,7 @@ OWNED = [
         {
             "analysis/_roofline.py": "one composite on one PE",
             "ops/attention.py": "the two products of a part of the kv tokens",
+            "ops/matmul/_blocks.py": "a block, on PEs that share memory",
             "studies/attention.py": "the bound of attention",
             "sweeps/_energy_area.py": "multiplications from the time that they took",
         },

@@ -22,7 +22,7 @@ from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_conf
 from kernbench.ccl.tuner import Candidate, Decision, Tuner, decided, worth_simulating
 from kernbench.config import COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
-from kernbench.ops.matmul import BLOCKS, NEAR, PLACEMENTS, estimate, share_blocks
+from kernbench.ops.matmul import BY_BLOCKS, NEAR, PLACEMENTS, estimate, share_blocks
 from kernbench.points._keys import Row
 from kernbench.runtime_api import collective as collectives
 from kernbench.studies._answers import CollectiveChoice, PlacementCandidate, ProductChoice, Spread
@@ -138,13 +138,13 @@ def gemm_stages(
         wrong.append(f"dtype = {dtype!r} is unknown; known: {', '.join(_DTYPES)}")
     where = resolve_topology(machine)
     in_blocks = share_blocks(where.config)
-    demanded = _demanded("placement", placements, [*PLACEMENTS, BLOCKS] if in_blocks else list(PLACEMENTS), wrong)
+    demanded = _demanded("placement", placements, [*PLACEMENTS, BY_BLOCKS] if in_blocks else list(PLACEMENTS), wrong)
     if wrong:
         raise ArgumentError("\n".join(wrong))
     simulations = Simulations(where, _simulated, workers, limit_s, tick)
     asked = {
         x: StoredProduct(m, n, k, x, dtype, trans_a, trans_b)
-        for x in demanded or ([BLOCKS] if in_blocks else PLACEMENTS)
+        for x in demanded or ([BY_BLOCKS] if in_blocks else PLACEMENTS)
     }
     pes = where.config.pes_per_sip
     rate = macs_per_ns(where.config, dtype) * pes

@@ -38,7 +38,7 @@ from kernbench.ops import matmul
 from kernbench.ops._routes import host_ns
 from kernbench.ops._stored import Stored
 from kernbench.ops.matmul import (
-    BLOCKS,
+    BY_BLOCKS,
     BY_COLUMNS,
     BY_ROWS,
     GRID,
@@ -175,7 +175,7 @@ def _placed(config: MachineConfig, product: StoredProduct) -> matmul.Product:
         Stored.of(config, shape[::-1] if trans else shape, at, transposed=trans)
         for shape, at, trans in ((a, at_a, product.trans_a), (b, at_b, product.trans_b))
     )
-    c = Stored.of(config, (product.m, product.n), BY_ROWS) if product.placement == BLOCKS else None
+    c = Stored.of(config, (product.m, product.n), BY_ROWS) if product.placement == BY_BLOCKS else None
     return matmul.Product(
         product.m, product.n, product.k, product.dtype, stored_a, stored_b, c, host_ns=host_ns(config)
     )
@@ -394,7 +394,7 @@ def _multiply(torch: RuntimeContext, product: StoredProduct) -> LinkTable:
 
 def in_order(config: MachineConfig, product: StoredProduct, c: np.ndarray) -> np.ndarray:
     """Assemble the matrix C from the parts of its PEs, stored block of columns after block of columns."""
-    if product.placement in (SPLIT_K, BLOCKS):
+    if product.placement in (SPLIT_K, BY_BLOCKS):
         return c
     if product.placement == SPLIT_IN_CUBES:  # each cube its columns
         flat, m = c.reshape(-1), product.m

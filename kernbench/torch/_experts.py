@@ -19,7 +19,7 @@ from kernbench.kernels.partition import chunk, cut_span, mine
 from kernbench.ops._access import BLOCK, load_places, store_places
 from kernbench.ops._stored import Span
 from kernbench.ops.copy import copy
-from kernbench.ops.matmul import BLOCKS, Product, group_parts, grouped, grouped_placement
+from kernbench.ops.matmul import BY_BLOCKS, Product, group_parts, grouped, grouped_placement
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._process_group import _tasks, direct, route
 from kernbench.runtime_api.work import Call, Exchange, TensorPart
@@ -302,7 +302,7 @@ def grouped_product(
     product = Product(rows, n, k, x.dtype.name, x.stored, w.stored, z.stored)
     placement, parts = grouped_placement(machine, product, groups), group_parts(machine.config, groups)
     pes, each = range(machine.config.pes_per_sip), machine.config.pes_per_cube
-    targets = [divmod(i, each) for i in pes] if placement == BLOCKS else sorted(parts)
+    targets = [divmod(i, each) for i in pes] if placement == BY_BLOCKS else sorted(parts)
     return targets, partial(
         grouped, product=product, placement=placement, groups=parts, known=ends, config=machine.config
     )

@@ -9,7 +9,7 @@ import kernbench as kb
 from kernbench.errors import ArgumentError
 from kernbench.ops._routes import routes_of
 from kernbench.ops._stored import Stored
-from kernbench.ops.matmul import BLOCKS, BY_ROWS, Product, _placements, choose_blocks, choose_placement, tasks
+from kernbench.ops.matmul import BY_BLOCKS, BY_ROWS, Product, _placements, choose_blocks, choose_placement, tasks
 from kernbench.studies.fidelity import WORKLOADS
 from tests.slow import slow_after
 
@@ -96,7 +96,7 @@ def test_a_product_is_computed_in_blocks_with_the_values_of_numpy(a, b, turned):
             for name, value in (("a", x), ("b", y))
         )
         found = left @ right
-        assert found.choice.placement == BLOCKS
+        assert found.choice.placement == BY_BLOCKS
         expected = x.astype(np.float64) @ y.astype(np.float64)
         np.testing.assert_allclose(found.numpy(), expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max())
 
@@ -113,7 +113,7 @@ def test_blocks_cover_each_matrix_once():
     """The blocks of A in a column of C, those of B in a row of it, and all of C, without overlap."""
     config, (m, k, n) = device().config, (300, 200, 400)
     a, b, c = (Stored.of(config, shape, BY_ROWS) for shape in ((m, k), (k, n), (m, n)))
-    found = [x for own in tasks(config, Product(m, n, k, "f16", a, b, c), BLOCKS).values() for x in own]
+    found = [x for own in tasks(config, Product(m, n, k, "f16", a, b, c), BY_BLOCKS).values() for x in own]
     sizes = [(x.rows[0][1] * k, x.columns[0][1] * k, x.rows[0][1] * x.columns[0][1]) for x in found]
     for i, elements in enumerate((m * k, k * n, m * n)):
         spans = sorted({(x.packed[i], size[i]) for x, size in zip(found, sizes, strict=True)})
@@ -125,7 +125,7 @@ def test_gemm_and_the_operator_take_blocks_and_as_long():
     """`kb.gemm` answers for the product of a program, and a machine with strided tiles has no blocks."""
     machine = device()
     chosen = kb.gemm(96, 128, 256, machine=machine, progress=False)
-    assert [x.placement for x in chosen.candidates] == [BLOCKS]
+    assert [x.placement for x in chosen.candidates] == [BY_BLOCKS]
     with kb.session(machine) as torch:
         a, b = (torch.empty(x, dtype=torch.float16, device="ahbm", dp=BY_ROWS) for x in ((96, 256), (256, 128)))
         torch.matmul(a, b, out=torch.empty(96, 128, dtype=torch.float16, device="ahbm", dp=BY_ROWS))
@@ -133,6 +133,6 @@ def test_gemm_and_the_operator_take_blocks_and_as_long():
     [launch] = torch.result.launches
     assert (launch.end_ps - launch.start_ps) / 1000 == pytest.approx(chosen.simulated_ns)
     strided = kb.gemm(96, 128, 256, machine=device(**{"cube.hbm.gather": "strided"}), progress=False)
-    assert BLOCKS not in [x.placement for x in strided.candidates]
+    assert BY_BLOCKS not in [x.placement for x in strided.candidates]
     with pytest.raises(ArgumentError, match=r"placement 'blocks' is unknown"):
-        kb.gemm(96, 128, 256, machine="preset:small", placements=[BLOCKS])
+        kb.gemm(96, 128, 256, machine="preset:small", placements=[BY_BLOCKS])

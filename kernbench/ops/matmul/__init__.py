@@ -37,7 +37,7 @@ from kernbench.ops.matmul._kernels import multiply as multiply
 from kernbench.ops.matmul._kernels import partial_sums as partial_sums
 from kernbench.ops.matmul._kernels import steps as steps
 from kernbench.ops.matmul._placements import BEST as BEST
-from kernbench.ops.matmul._placements import BLOCKS as BLOCKS
+from kernbench.ops.matmul._placements import BY_BLOCKS as BY_BLOCKS
 from kernbench.ops.matmul._placements import BY_COLUMNS as BY_COLUMNS
 from kernbench.ops.matmul._placements import BY_ROWS as BY_ROWS
 from kernbench.ops.matmul._placements import GRID as GRID

@@ -13,7 +13,7 @@ from kernbench.errors import ArgumentError
 from kernbench.ops._stored import Stored
 from kernbench.ops.matmul._cost import estimate, move_ns
 from kernbench.ops.matmul._placements import (
-    BLOCKS,
+    BY_BLOCKS,
     BY_ROWS,
     PLACEMENTS,
     SPLITS,
@@ -91,7 +91,7 @@ def choose_placement(
 def grouped_placement(machine: Machine, product: Product, groups: int) -> str:
     """Return the placement with the lowest estimate for groups of rows, each with its matrix, as if they were equal."""
     if product.fits_blocks(machine.config):
-        return BLOCKS
+        return BY_BLOCKS
     equal = replace(product, m=max(1, product.m // groups), batch=groups)
     names = [name for name in PLACEMENTS if name not in (*SPLITS, "replicated")]
     return min(names, key=lambda name: estimate(machine, equal, name)[0])
@@ -125,7 +125,7 @@ def _ranked(
 
 def _candidates(config: MachineConfig, product: Product) -> list[PlacementLike]:
     if product.fits_blocks(config):
-        return [BLOCKS]
+        return [BY_BLOCKS]
     one = product.batch == 1 and product.k > 0
     return [name for name in PLACEMENTS if one or name not in SPLITS]
 
@@ -146,7 +146,7 @@ class _Moves:
         matrix = (product.a, product.b)[operand]
         found: list[Moves] = [((), matrix, 0.0)]
         stays = product.batch > 1 or not product.k or (operand == 1 and not self._uses)
-        if not stays and placement not in ("rows", "replicated", BLOCKS):
+        if not stays and placement not in ("rows", "replicated", BY_BLOCKS):
             targets = read_from(self._machine.config, product.m, placement)[operand]
             found += [moves for target in targets if (moves := self._to(operand, matrix, target))[1] != matrix]
         return found

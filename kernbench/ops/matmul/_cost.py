@@ -15,7 +15,7 @@ from kernbench.ops._routes import launch_ns, routes_of
 from kernbench.ops._stored import Piece, Stored
 from kernbench.ops.matmul._blocks import choose_blocks
 from kernbench.ops.matmul._placements import (
-    BLOCKS,
+    BY_BLOCKS,
     PART_BYTES,
     PlacementLike,
     Product,
@@ -162,7 +162,7 @@ def estimate(machine: Machine, product: Product, placement: PlacementLike) -> tu
     A launch takes the time of an empty one, of the busiest link, memory or matrix engine, and the latency of its reads.
     """
     config, routes = machine.config, routes_of(machine)
-    if placement == BLOCKS and product.fits_blocks(config):
+    if placement == BY_BLOCKS and product.fits_blocks(config):
         found = choose_blocks(config, product.m, product.k, product.n, product.dtype, product.batch)
         return found.estimate_ns + launch_ns(machine, False) + product.host_ns, found.limiter
     busiest_ns = max(_computed(config, product, placement)[1])

@@ -16,7 +16,7 @@ from kernbench.kernels.partition import mine
 from kernbench.ops._access import block_of, load_places, store_places
 from kernbench.ops._stored import Span, Stored
 from kernbench.ops.matmul._placements import (
-    BLOCKS,
+    BY_BLOCKS,
     BY_ROWS,
     SPLIT_K,
     TURNED,
@@ -141,7 +141,7 @@ def grouped(
             return known[group]
         return min(int(tl.load(ends + group, shape=(1,))), product.m)
 
-    if placement == BLOCKS:
+    if placement == BY_BLOCKS:
         ends_of = [end(group) for group in range(product.b.shape[0] // product.k)]
         spans = tuple([(first, last - first) for first, last in pairwise((0, *ends_of))])
         for task in dealt_blocks(config, product, spans).get(pe, ()):
@@ -255,7 +255,7 @@ def partial_sums(config: MachineConfig, product: Product, placement: PlacementLi
     if not is_summed(config, product, placement):
         return {}
     size = product.batch * product.m
-    if placement == BLOCKS:
+    if placement == BY_BLOCKS:
         return {"sums": ((len(parts_of_k(config, product)) * size, product.n), BY_ROWS)}
     found = {"sums": ((config.pes_per_sip, size * split_columns(config, product, placement)), BY_ROWS)}
     if placement == SPLIT_K:

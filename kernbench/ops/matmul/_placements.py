@@ -35,7 +35,7 @@ PlacementName = Literal["rows", "columns", "2-D", "2-D turned", "split-K", "spli
 PLACEMENTS: dict[str, DPPolicy] = dict(
     zip(get_args(PlacementName), (BY_ROWS, BY_COLUMNS, GRID, TURNED, BY_ROWS, BY_ROWS, ONE_PE), strict=True)
 )
-BLOCKS = "blocks"  # where PEs share memory
+BY_BLOCKS = "blocks"  # where PEs share memory
 BEST = "best"  # instead of a placement: the fastest in simulation
 PlacementLike = str | DPPolicy
 
@@ -44,7 +44,7 @@ NARROW = 128  # columns: narrower shards of B are read together up to this width
 DEPTH = 2048  # elements of K loaded at a time where C is not stored as it is computed (chosen)
 IN_FLIGHT = 4  # parts in which B is loaded while others are multiplied, unless they are large (chosen)
 LARGE = 1 << 16  # maximum bytes of such a part (chosen)
-GROUP = 8  # rows of blocks, down which blocks follow one another (source: Triton's tutorial)
+_GROUP = 8  # rows of blocks, down which blocks follow one another (source: Triton's tutorial)
 _PART = 8192  # minimum bytes of such a part (chosen: the request of smaller ones takes longer than the load)
 LINES = 8  # minimum bursts per row of a block of columns that is loaded (chosen)
 SKINNY = 4  # maximum rows of A for which K, too, is loaded in parts: small B is not streamed then (chosen)
@@ -63,7 +63,7 @@ def policy_of(placement: PlacementLike) -> DPPolicy:
     """Find the policy that assigns each PE its part of C; raise ArgumentError for an unknown name."""
     if isinstance(placement, DPPolicy):
         return placement
-    if placement == BLOCKS:
+    if placement == BY_BLOCKS:
         raise ArgumentError(f"placement {placement!r}: PEs share no memory (cube.hbm.controllers); leave it out")
     if placement not in PLACEMENTS:
         raise ArgumentError(f"placement {placement!r} is unknown; {hint(placement, (*PLACEMENTS, BEST))}")
@@ -195,7 +195,7 @@ def tasks(config: MachineConfig, product: Product, placement: PlacementLike) -> 
         for x in _splits(config, product, placement):
             found[divmod(x.pe, pes)] = [_part_of_sum(config, product, x, i) for i in range(product.batch)]
         return found
-    if placement == BLOCKS and product.fits_blocks(config):
+    if placement == BY_BLOCKS and product.fits_blocks(config):
         for i, task in enumerate(_tasks_of_blocks(config, product)):
             found[divmod(i % config.pes_per_sip, pes)].append(task)
         return found
@@ -211,7 +211,7 @@ def parts_of_k(config: MachineConfig, product: Product) -> list[Span]:
 
 
 def is_summed(config: MachineConfig, product: Product, placement: PlacementLike) -> bool:
-    return placement in SPLITS or (placement == BLOCKS and len(parts_of_k(config, product)) > 1)
+    return placement in SPLITS or (placement == BY_BLOCKS and len(parts_of_k(config, product)) > 1)
 
 
 def _tasks_of_blocks(config: MachineConfig, product: Product) -> Iterator[Task]:
@@ -224,15 +224,15 @@ def _tasks_of_blocks(config: MachineConfig, product: Product) -> Iterator[Task]:
 def blocks_of(
     product: Product, chosen: Blocks, matrix: int, span: Span, part: int = 0, depth: Span | None = None
 ) -> Iterator[Task]:
-    """Yield the blocks of a span of rows with their matrix, down GROUP rows of blocks, then across."""
+    """Yield the blocks of a span of rows with their matrix, down _GROUP rows of blocks, then across."""
     (top, m), (n, k), (first, deep) = span, (product.n, product.k), depth or (0, product.k)
     rows, columns = -(-m // chosen.rows), -(-n // chosen.columns)
     a, b, c = (0 if x is None else min(piece.place for piece in x.pieces) for x in (product.a, product.b, product.c))
     a, b, c = a + top * k + m * first, b + matrix * k * n, c + (part * product.batch * product.m + top) * n
     for number in range(rows * columns):
-        group, place = divmod(number, GROUP * columns)
-        height = min(GROUP, rows - group * GROUP)
-        i, j = (group * GROUP + place % height) * chosen.rows, place // height * chosen.columns
+        group, place = divmod(number, _GROUP * columns)
+        height = min(_GROUP, rows - group * _GROUP)
+        i, j = (group * _GROUP + place % height) * chosen.rows, place // height * chosen.columns
         of_m, of_n = min(chosen.rows, m - i), min(chosen.columns, n - j)
         packed = a + i * deep, b + j * k + first * of_n, c + i * n + j * of_m
         at, across = (top + i, of_m), (j, of_n)
@@ -451,7 +451,7 @@ class Sum(NamedTuple):
 
 def sums(config: MachineConfig, product: Product, placement: PlacementLike) -> list[dict[PeId, list[Sum]]]:
     pes, size = config.pes_per_cube, product.batch * product.m * product.n
-    if placement == BLOCKS:
+    if placement == BY_BLOCKS:
         ks, every = range(len(parts_of_k(config, product))), (0, product.n)
         return [
             {
