@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
 from kernbench.ccl._group import Grid, Group, Neighbours, Place, Subgroup
+from kernbench.ccl._schedule import LARGEST_CHUNK
 from kernbench.ccl.algorithms import Collective
 from kernbench.config._ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID_SIZES
 from kernbench.errors import ConfigError, quote
@@ -104,12 +105,16 @@ class Algorithm:
                 raise ConfigError(f"algorithm {self.name!r}: {key} = {value!r} must be a whole number >= 1")
 
     def on(self, machine: MachineConfig) -> Algorithm:
+        """Return the algorithm with the machine's queues; where slots are larger than messages, a message fills one."""
         ipcq = machine.cube.pe.pe_ipcq
+        slot = ipcq.slot_bytes if self.slot_size is None else self.slot_size
+        longer = slot > LARGEST_CHUNK and "chunk_bytes" in signature(self.kernel_args).parameters
         return replace(
             self,
             n_slots=ipcq.n_slots if self.n_slots is None else self.n_slots,
-            slot_size=ipcq.slot_bytes if self.slot_size is None else self.slot_size,
+            slot_size=slot,
             credit_bytes=ipcq.credit_bytes if self.credit_bytes is None else self.credit_bytes,
+            options={"chunk_bytes": slot, **self.options} if longer else self.options,
         )
 
     def arguments(self, subgroup: Subgroup, n_elem: int, call: Mapping[str, Any]) -> tuple[Any, ...]:
