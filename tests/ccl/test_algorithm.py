@@ -8,7 +8,9 @@ import pytest
 
 from kernbench.ccl._group import Group
 from kernbench.ccl.algorithm import algorithm, devices, plan, plan_group
+from kernbench.ccl.install import resolve_algorithm_config
 from kernbench.errors import ConfigError
+from kernbench.topology.builder import resolve_topology
 
 CUBES = [(cube, 0) for cube in range(16)]
 ALL = [(cube, pe) for cube in range(16) for pe in range(8)]
@@ -25,6 +27,18 @@ def test_each_shard_has_a_lane_over_the_devices(two_sips):
     role = found.programs[1, 3, 5]
     assert (role.rank, role.subgroup, role.neighbours["E"]) == (1, 1, ((0, 3, 5), "W"))
     assert set(found.on(1)) == {(0, 0), (3, 5)}
+
+
+def test_a_slot_above_32_kib_holds_one_message():
+    def options(found, slot_bytes, **stated):
+        machine = resolve_topology("preset:default", {"cube.pe.pe_ipcq.slot_bytes": slot_bytes}).config
+        return replace(found, options=stated).on(machine).options
+
+    ring = resolve_algorithm_config("ring_allreduce_tcm")
+    assert options(ring, 32768) == {}
+    assert options(ring, 65536) == {"chunk_bytes": 65536}
+    assert options(ring, 65536, chunk_bytes=4096) == {"chunk_bytes": 4096}
+    assert options(algorithm(kernel), 65536) == {}  # its arguments have no size of a message
 
 
 def test_ranks_follow_the_order_of_the_devices(six_sips):

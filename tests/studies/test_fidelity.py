@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import yaml
@@ -50,6 +51,15 @@ def test_a_field_in_the_parameters_changes_the_machine(tmp_path):
     slow = f"gemm,{GEMM}; cube.pe.pe_gemm.clock_ghz=0.01,1,us,a"
     found = kb.fidelity(csv(tmp_path, slow), "preset:small")
     assert found.table["ours"][0] > 2 * our_gemm_ns()
+
+
+@pytest.mark.slow
+def test_a_large_collective_is_called_once_and_takes_as_long_as_several_do(monkeypatch):
+    machine = kb.load("preset:small", ["system.sips.count=2", "system.host.collective_start_ns=5000"])
+    ring = partial(WORKLOADS["all_reduce"].run, machine, bytes=262144, ranks=2, algorithm="ring_allreduce_tcm")
+    several = ring()
+    monkeypatch.setattr(fidelity, "MOST_BYTES", 262143)
+    assert ring() == pytest.approx(several, rel=0.002)
 
 
 @pytest.mark.slow
