@@ -335,6 +335,9 @@ def choose_stages(
         raise ArgumentError(f"collective {collective!r} is unknown; {hint(collective, COLLECTIVES)}")
     where = system_of(resolve_topology(machine), sips, network)
     check_sips(where)
+    room = where.config.cube.hbm.slice_bytes(where.config.pes_per_cube)
+    if size > room:
+        raise ArgumentError(f"{size:,} B are more than a PE's share of cube.hbm.size_gib, {room:,} B; pass fewer")
     simulations = Simulations(where, _simulated, workers, limit_s, tick)
     config = load_ccl_config(machine=where.config)
     known, wrong = names(config, collective, "rank"), list[str]()

@@ -349,3 +349,10 @@ def test_rows_that_do_not_fit_into_tcm_are_counted_for_each_column_of_tiles():
     found = {x.placement: x for x in next(stages).answer.candidates}
     assert 0.5 < found["2-D"].estimate_ns / 17_909_536 < 1  # the simulated time, which takes minutes
     assert found["rows"].estimate_ns < found["2-D"].estimate_ns
+
+
+def test_more_bytes_than_a_pe_has_memory_for_are_refused():
+    with pytest.raises(
+        ArgumentError, match=r"1,073,741,824 B are more than a PE's share of cube\.hbm\.size_gib, 795,364,314 B"
+    ):
+        kb.ccl.choose("1GiB", machine="preset:a100_sxm")
