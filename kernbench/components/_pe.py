@@ -274,7 +274,7 @@ class PeProgram(Callee):
         self._hub: Any = None
         self._leave: Any = None
 
-    def _run(self, _: object) -> None:
+    def _run(self) -> None:
         launch = self.launch
         _, cube, pe = self.pe.place
         args, participant = launch.args_of(cube, pe), (launch.ranks.get((cube, pe), 0), launch.world)
@@ -292,7 +292,7 @@ class PeProgram(Callee):
             self._leave = hub.switch
         self._follow(self.core.now, self._woken_by)
         try:
-            self._enter(None)
+            self._enter()
         except Exception as error:
             raise _located(error, self.pe) from error
         if self.ended:

@@ -184,6 +184,7 @@ def in_cube(node_id: str) -> tuple[int, int, str] | None:
     return found if node_id == f"sip{found[0]}.cube{found[1]}.{local}" else None
 
 
+@lru_cache(maxsize=4096)
 def natural_key(node_id: str) -> tuple[str | int, ...]:
     """Sort key that orders numbers in ids as numbers: pe2 before pe10."""
     return tuple(int(word) if word.isdigit() else word for word in re.split(r"(\d+)", node_id))
