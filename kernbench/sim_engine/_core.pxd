@@ -53,13 +53,6 @@ cdef struct Gap:  # `n` idle times of `ps` ahead of the clock, `step` apart
     int64_t n
 
 
-cdef struct Leaving:  # a flit on its way over a link, behind the one that is in the calendar
-    int64_t t
-    int64_t order
-    int flit  # its number in `Core.objects`
-    int k  # index of the next link
-
-
 cdef class Arbiter
 cdef class Core
 cdef class Flit
@@ -90,9 +83,6 @@ cdef class Link:
     cdef public HbmSlice memory
     cdef public dict legs
     cdef readonly object hook
-    # Single flits that leave it, in order: the first one is in the calendar.
-    cdef int leaves, leaving_first, leaving_room
-    cdef Leaving* leaving
     cdef public int64_t pending
     cdef Arbiter arbiter
     # In a live run, for `busy_by`: from now to `free` it is busy except in these gaps.
@@ -171,7 +161,6 @@ cdef class Core:
     cdef int requeue(self, Train train, int64_t j, int64_t number) except -1
     cdef int advance(self, Train train) except -1
     cdef int take(self, Train train, int k) except -1
-    cdef int leave(self, Link link, int64_t t, int64_t order, int flit, int k) except -1
     cdef int hop(self, Train train, int k, int64_t priority, int64_t order, int kept) except -1
     cdef int end(self, Train train, bint as_train) except -1
     cdef int64_t cut(self, Train train, int64_t keep) except -1

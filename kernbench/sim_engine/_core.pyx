@@ -209,14 +209,14 @@ cdef class Link:
     `free` is the end of its last reservation. `priority` and `base` order its output among simultaneous arrivals: later
     output has higher numbers, counted from `base`. `merges`: routes reach it over several links or begin here, or its
     latency is 0. `hook` is the component behind it, if that processes every flit, and `behind` is when the last flit
-    leaves that; `memory` is notified of every flit of a write. `leaving` is a ring of the single flits in its latency,
-    except the first, which is in the calendar. With credits, `legs` are the legs of the routes over it, by the identity
-    of their links; `pending` flits wait in front of the network, and `arbiter` is notified when there are none.
+    leaves that; `memory` is notified of every flit of a write. With credits, `legs` are the legs of the routes over it,
+    by the identity of their links; `pending` flits wait in front of the network, and `arbiter` is notified when there
+    are none.
 
     `served_key` and `served_wait` are the message of the last flit reserved, and that flit's last wait.
 
-    `claim_train` is the last train that reserved it, `last` the arrival of that train's last flit; `claims` is
-    the one before. `backoff` counts the trains that may not yet reserve it ahead.
+    `claim_train` is the last train that reserved it, `last` the arrival of that train's last flit; `claims` is the one
+    before. `backoff` counts the trains that may not yet reserve it ahead.
     """
 
     def __init__(self, str src, str dst, like, int64_t to, int64_t rank, int64_t extra_ps, hook, bint merges, times, int64_t flit_bytes, int64_t number):
@@ -236,7 +236,6 @@ cdef class Link:
 
     def __dealloc__(self):
         PyMem_Free(self.gaps)
-        PyMem_Free(self.leaving)
 
     @property
     def name(self):
@@ -522,10 +521,8 @@ cdef class Core:
 
     def drain(self, int64_t limit, until=None):
         cdef int64_t done = 0
-        cdef Entry entry, following
-        cdef Leaving* leaving
+        cdef Entry entry
         cdef Train flit
-        cdef Link link
         cdef object x, y
         cdef double deadline = monotonic() + SLICE_S
         if until is not None and until.callbacks is None:
@@ -539,25 +536,13 @@ cdef class Core:
                     if monotonic() > deadline:
                         return True
                 done += 1
-                entry = self.calendar.at[0]
+                remove(&self.calendar, &entry)
                 self.now, self.phase = entry.place.t, entry.place.priority
                 if entry.kind == HOP:
                     # On shared links most entries are of this kind, so the flit keeps its place in `objects`.
                     flit = <Train>PyList_GET_ITEM(self.objects, entry.x)
-                    link = <Link>flit.links[entry.y - 1]
-                    link.leaves -= 1
-                    if link.leaves:
-                        leaving = &link.leaving[link.leaving_first]
-                        link.leaving_first = (link.leaving_first + 1) & (link.leaving_room - 1)
-                        following.place.t, following.place.priority = leaving.t, link.priority
-                        following.place.order, following.kind = leaving.order, HOP
-                        following.x, following.y = leaving.flit, leaving.k
-                        replace(&self.calendar, &following)
-                    else:
-                        remove(&self.calendar, &following)
                     self.hop(flit, entry.y, entry.place.priority, entry.place.order, entry.x)
                     continue
-                remove(&self.calendar, &entry)
                 x = self.give(entry.x)
                 if entry.kind == ADVANCE:
                     self.advance(<Train>x)
@@ -967,33 +952,6 @@ cdef class Core:
         self.reservations += (k + 1 - first) * n
         return 0
 
-    cdef int leave(self, Link link, int64_t t, int64_t order, int flit, int k) except -1:
-        """Queue a flit to link `k` of its route behind those that have left `link` before it.
-
-        Flits leave a link in order, so the calendar holds only the first: it stays short however long the queues are.
-        """
-        cdef int i, mask
-        cdef Leaving* grown
-        if not link.leaves:
-            self.push_kept(t, link.priority, order, HOP, flit, k)
-            link.leaves = 1
-            return 0
-        if link.leaves > link.leaving_room:
-            mask = link.leaving_room - 1
-            i = 2 * link.leaving_room if link.leaving_room else 4
-            grown = <Leaving*>PyMem_Malloc(i * sizeof(Leaving))
-            if grown == NULL:
-                raise MemoryError()
-            for i in range(link.leaving_room):
-                grown[i] = link.leaving[(link.leaving_first + i) & mask]
-            PyMem_Free(link.leaving)
-            link.leaving, link.leaving_first = grown, 0
-            link.leaving_room = 2 * link.leaving_room if link.leaving_room else 4
-        i = (link.leaving_first + link.leaves - 1) & (link.leaving_room - 1)
-        link.leaving[i].t, link.leaving[i].order, link.leaving[i].flit, link.leaving[i].k = t, order, flit, k
-        link.leaves += 1
-        return 0
-
     cdef int hop(self, Train train, int k, int64_t priority, int64_t order, int kept) except -1:
         """Reserve links for a single flit that reaches link `k` from a place; `kept` is its object number or -1."""
         cdef tuple links = train.links
@@ -1035,7 +993,7 @@ cdef class Core:
                 break
             # Nothing can intervene before the next entry.
             if (<Link>links[k]).merges and self.calendar.n and t >= self.calendar.at[0].place.t:
-                self.leave(link, t, order, kept if kept >= 0 else self.keep(train), k)
+                self.push_kept(t, priority, order, HOP, kept if kept >= 0 else self.keep(train), k)
                 break
         self.reservations += k - first
         return 0
