@@ -41,6 +41,14 @@ def test_blocks_follow_the_shape():
     assert choose_blocks(config, 16, 256, 64).split_k == 1  # another launch costs more
 
 
+def test_parts_of_k_fill_waves_of_pes():
+    """36 and 72 blocks of 128 x 128 leave many of 108 PEs idle; three parts of each fill them once, and twice."""
+    config = kb.load("preset:a100_sxm_calibrated").config
+    for m in (384, 768):
+        found = choose_blocks(config, m, 16384, 1536, "bf16")
+        assert (found.rows, found.columns, found.split_k) == (128, 128, 3)
+
+
 @pytest.mark.parametrize(
     ("m", "k", "n"), slow_after(2, [(16, 65536, 32), (32, 8192, 64), (48, 2048, 256), (128, 4096, 64)])
 )

@@ -12,7 +12,8 @@ from kernbench.config import MachineConfig
 
 _SIDES = (512, 256, 128, 64, 32, 16)  # powers of two, as the tiles of libraries for tensor cores (source: CUTLASS 3)
 _MOST = 128  # rows and columns, if the tile of the engine is not larger (chosen)
-_SPLITS = (1, 2, 4, 8)
+_SPLITS = (1, 2, 3, 4, 5, 6, 8)
+_WAVES = 4  # in which parts of K may be computed, to fill the last one (chosen)
 _GAIN = 0.98  # of the estimate of the larger blocks, below which smaller ones are taken (chosen)
 _OVERLAP = 3  # two limits of t1 and t2 take (t1^3 + t2^3)^(1/3): near the larger, unless they are equal (chosen)
 
@@ -37,7 +38,8 @@ def choose_blocks(
         if columns > max(_MOST, tile.n) or rows > max(_MOST, tile.m) or rows // 2 >= max(m, 16):
             continue
         for parts in _SPLITS if split else (1,):
-            if parts > 1 and (k < 512 * parts or -(-m // rows) * -(-n // columns) * parts * batch > config.pes_per_sip):
+            count = -(-m // rows) * -(-n // columns) * parts * batch
+            if parts > 1 and (k < 512 * parts or count > _WAVES * config.pes_per_sip):
                 break
             found = _estimate(config, (m, k, n), dtype, batch, rows, columns, parts)
             if best is None or found.estimate_ns < best.estimate_ns * _GAIN:
