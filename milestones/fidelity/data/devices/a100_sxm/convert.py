@@ -11,7 +11,8 @@ from pathlib import Path
 SOURCE = "aiconfigurator-core 0.12.0, a100_sxm, {} (Apache-2.0)"
 HERE = Path(__file__).parent
 # Of larger ones a row takes over some ten seconds to simulate.
-MOST_MACS, MOST_SCORES, MOST_KEYS, MOST_BYTES = 10**10, 2**26, 10**6, 2**20
+MOST_MACS, LARGE_MACS = 10**10, 10**11
+MOST_SCORES, MOST_KEYS, MOST_BYTES = 2**26, 10**6, 2**20
 
 
 def read(name):
@@ -21,10 +22,12 @@ def read(name):
 
 def write(name, rows, count, held_out, seed=0):
     """Write `count` rows for calibration, and `held_out` others, none of the first hundred that the seed draws."""
-    drawn = random.Random(seed).sample(rows, min(100, len(rows) - held_out))
-    # Seed 5: the first of whose products none was in an earlier trial of the fit.
+    drawn = random.Random(seed).sample(rows, min(100, len(rows) - held_out)) if count else []
+    # Seed 5: the first of whose products none was in an earlier trial of the fit, or of the choice of blocks.
     others = random.Random(seed + 5).sample([row for row in rows if row not in drawn], held_out)
     for path, own in ((HERE / name, drawn[:count]), (HERE / "held_out" / name, others)):
+        if not own:
+            continue
         with path.open("w") as file:
             file.write("workload,parameters,value,unit,source\n")
             for workload, given, value, unit, source in sorted(own):
@@ -32,10 +35,10 @@ def write(name, rows, count, held_out, seed=0):
                 file.write(f'{workload},"{text}",{value},{unit},"{SOURCE.format(source)}"\n')
 
 
-def gemm():
+def gemm(least, most):
     for row in read("gemm_bf16_a100_sxm.csv"):
         m, k, n = (int(row[x]) for x in "mkn")
-        if min(n, k) >= 1024 and m * k * n <= MOST_MACS:
+        if min(n, k) >= 1024 and least < m * k * n <= most:
             yield (
                 "gemm",
                 (("m", m), ("k", k), ("n", n), ("dtype", "bf16"), ("l2", "cold")),
@@ -68,7 +71,8 @@ def collectives():
             yield op, given, row["latency_us"], "us", "NCCL 2.27.3"
 
 
-write("gemm.csv", list(gemm()), 100, 30)
+write("gemm.csv", list(gemm(0, MOST_MACS)), 100, 30)
+write("gemm_large.csv", list(gemm(MOST_MACS, LARGE_MACS)), 0, 15)
 write("prefill.csv", list(attention("attention_context_a100_sxm.csv", False)), 40, 15)
 write("decode.csv", list(attention("attention_generation_a100_sxm.csv", True)), 60, 20)
 write("collectives.csv", list(collectives()), 48, 15)
