@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernbench.analysis._chakra import COLLECTIVE, COMM_TYPES, COMP, RECV, SEND, Node, read_nodes
+from kernbench.analysis._chakra import COLLECTIVE, COMM_TYPES, COMP, RECV, SEND, TraceNode, read_nodes
 from kernbench.analysis.result import Result
 from kernbench.errors import ConfigError
 from kernbench.policy.placement.dp import DPPolicy
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernbench.runtime_api.context import RuntimeContext
     from kernbench.runtime_api.tensor import Tensor
 
-Launches = Mapping[str, Callable[[Node], object]]
+Launches = Mapping[str, Callable[[TraceNode], object]]
 
 _NAMES = {number: name for name, number in COMM_TYPES.items()}
 _REPLAYED = ("all_reduce", "reduce", "all_gather", "broadcast", "all_to_all", "reduce_scatter", "barrier")
@@ -35,7 +35,7 @@ class ChakraTrace:
 
     Attributes
     ----------
-    ranks : tuple of tuple of Node
+    ranks : tuple of tuple of TraceNode
         By rank, in the order of its file. A node has `id`, `name`, `type`, `ctrl_deps`, `data_deps`,
         `start_micros`, `micros` and `attrs`.
     missing : int
@@ -43,7 +43,7 @@ class ChakraTrace:
     """
 
     folder: str
-    ranks: tuple[tuple[Node, ...], ...]
+    ranks: tuple[tuple[TraceNode, ...], ...]
     missing: int = 0
 
     def run(
@@ -161,7 +161,7 @@ def read_chakra(folder: str | Path) -> ChakraTrace:
     return ChakraTrace(str(folder), tuple(nodes for nodes, _ in read), sum(missing for _, missing in read))
 
 
-def _read(path: Path) -> tuple[tuple[Node, ...], int]:
+def _read(path: Path) -> tuple[tuple[TraceNode, ...], int]:
     """Return the nodes of a file, and how many of their dependencies are left out as their nodes are not there."""
     given = read_nodes(path)
     there = {node.id for node in given}
@@ -174,7 +174,7 @@ def _read(path: Path) -> tuple[tuple[Node, ...], int]:
     return tuple(found), missing
 
 
-def _sorted(where: str, given: Sequence[Node]) -> Iterator[Node]:
+def _sorted(where: str, given: Sequence[TraceNode]) -> Iterator[TraceNode]:
     """Yield the nodes of a rank in an order that respects dependencies, by id where they leave a choice."""
     nodes = {node.id: node for node in given}
     missing = {node.id: len({*node.ctrl_deps, *node.data_deps}) for node in nodes.values()}
@@ -198,7 +198,7 @@ def _sorted(where: str, given: Sequence[Node]) -> Iterator[Node]:
         raise ConfigError(f"{where}, node {node.id} ({node.name}): depends on itself through other nodes")
 
 
-def _check(where: str, node: Node) -> None:
+def _check(where: str, node: TraceNode) -> None:
     """Refuse a node of communication without what its replay needs."""
     needs = {SEND: ("comm_size", "comm_dst"), RECV: ("comm_size", "comm_src"), COLLECTIVE: ("comm_type", "comm_size")}
     for name in needs.get(node.type, ()):
@@ -214,21 +214,21 @@ def _check(where: str, node: Node) -> None:
             raise ConfigError(f"{where}: attribute kernbench is damaged: {error}") from error
 
 
-def _communicates(node: Node) -> bool:
+def _communicates(node: TraceNode) -> bool:
     """Whether a node moves bytes: the operator of the CPU that started it has a node, too."""
     return node.type in (SEND, RECV, COLLECTIVE) and not node.attrs.get("is_cpu_op")
 
 
-def _kind(node: Node) -> str:
+def _kind(node: TraceNode) -> str:
     kind = node.attrs.get("comm_type", "unknown")
     return {SEND: "send", RECV: "recv"}.get(node.type) or _NAMES.get(kind, str(kind))
 
 
-def _duration_ps(node: Node) -> int:
+def _duration_ps(node: TraceNode) -> int:
     return int(node.attrs.get("duration_ps", node.micros * 10**6))
 
 
-def _start_ps(node: Node) -> int:
+def _start_ps(node: TraceNode) -> int:
     return int(node.attrs.get("start_ps", node.start_micros * 10**6))
 
 
@@ -240,7 +240,9 @@ def _signature(name: str, shape: Any, dtype: str, placement: Any) -> tuple[str, 
 class _Rank:
     """The program of one rank."""
 
-    def __init__(self, torch: RuntimeContext, ranks: Sequence[Sequence[Node]], rank: int, launches: Launches) -> None:
+    def __init__(
+        self, torch: RuntimeContext, ranks: Sequence[Sequence[TraceNode]], rank: int, launches: Launches
+    ) -> None:
         self._torch, self._ranks, self._rank, self._launches = torch, ranks, rank, launches
         self._nodes = {node.id: node for node in ranks[rank]}
         self._tensors: dict[tuple[Any, ...], Tensor] = {}
@@ -281,7 +283,7 @@ class _Rank:
         engine = self._torch.engine
         engine.wait(engine.env.timeout(_start_ps(self._ranks[self._rank][0]) - first), "the start of its trace")
 
-    def _wait(self, node: Node) -> None:
+    def _wait(self, node: TraceNode) -> None:
         for number in node.ctrl_deps:
             if number in self._works:
                 self._works[number].wait()
@@ -294,7 +296,7 @@ class _Rank:
                 self._works[number].block_current_stream()
                 self._blocked.add(number)
 
-    def _compute(self, node: Node) -> None:
+    def _compute(self, node: TraceNode) -> None:
         launch = self._launches.get(node.name)
         if launch is not None:
             launch(node)
@@ -309,7 +311,7 @@ class _Rank:
             self._tensors[key] = self._torch.empty(*shape, dtype=getattr(self._torch, dtype), device="ahbm", dp=dp)
         return self._tensors[key]
 
-    def _call(self, node: Node) -> Callable[[], Any]:
+    def _call(self, node: TraceNode) -> Callable[[], Any]:
         """Return a function that starts a node of communication; its tensors are made now."""
         dist, name = self._torch.distributed, _kind(node)
         own = json.loads(node.attrs["kernbench"]) if "kernbench" in node.attrs else {"tensors": [], "options": {}}
@@ -340,13 +342,13 @@ class _Rank:
         return calls[name]
 
 
-def _group(node: Node, world: int) -> tuple[int, ...]:
+def _group(node: TraceNode, world: int) -> tuple[int, ...]:
     if node.type != COLLECTIVE or not _communicates(node):
         return ()
     return tuple(node.attrs.get("pg_ranks", range(world)))
 
 
-def _stream(node: Node) -> object:
+def _stream(node: TraceNode) -> object:
     if node.type in (SEND, RECV):
         return node.type, node.attrs.get("comm_src"), node.attrs.get("comm_dst"), node.attrs.get("comm_tag", 0)
     return node.attrs.get("pg_ranks", "world") if node.type == COLLECTIVE else "compute"
@@ -369,7 +371,7 @@ def _joint(name: str, named: dict[str, Any], options: Mapping[str, Any], n: int)
     return named
 
 
-def _foreign(node: Node, n: int) -> dict[str, tuple[tuple[int, ...], str, Any]]:
+def _foreign(node: TraceNode, n: int) -> dict[str, tuple[tuple[int, ...], str, Any]]:
     """Return the tensors of a node that says only how many bytes its input has, for `n` ranks."""
     dtype, itemsize = _ITEM
     size = max(1, -(-int(node.attrs["comm_size"]) // itemsize))

@@ -49,7 +49,7 @@ _MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TraceNode:
     """A node of a trace; `attrs` by name."""
 
     id: int
@@ -87,7 +87,7 @@ def _packed(number: int, values: Iterable[int]) -> bytes:
     return _field(number, data) if data else b""
 
 
-def _encoded(node: Node) -> bytes:
+def _encoded(node: TraceNode) -> bytes:
     found = _field(1, node.id) + _field(2, node.name) + _field(3, node.type)
     found += _packed(4, node.ctrl_deps) + _packed(5, node.data_deps)
     found += _field(6, node.start_micros) + _field(7, node.micros)
@@ -173,8 +173,8 @@ def _text(value: float | bytes) -> str:
     return value.decode(errors="replace")
 
 
-def _decoded(data: bytes) -> Node:
-    found: dict[int, Any] = {1: 0, 2: b"", 3: 0, 4: (), 5: (), 6: 0, 7: 0}  # Node's fields, in its order
+def _decoded(data: bytes) -> TraceNode:
+    found: dict[int, Any] = {1: 0, 2: b"", 3: 0, 4: (), 5: (), 6: 0, 7: 0}  # TraceNode's fields, in its order
     attrs: dict[str, Any] = {}
     for number, value in _fields(data):
         if number == 10 and isinstance(value, bytes):
@@ -186,13 +186,13 @@ def _decoded(data: bytes) -> Node:
             if isinstance(value, bytes) is not (number == 2):
                 raise TypeError(f"field {number} of a node is something else")
             found[number] = value
-    return Node(found[1], _text(found[2]), found[3], found[4], found[5], found[6], found[7], attrs)
+    return TraceNode(found[1], _text(found[2]), found[3], found[4], found[5], found[6], found[7], attrs)
 
 
-def read_nodes(path: Path) -> list[Node]:
+def read_nodes(path: Path) -> list[TraceNode]:
     """Return the nodes of a file; a ConfigError if it is no trace, or damaged."""
     data = read_bytes(path, _MOST_BYTES, "give a Chakra trace of one rank")
-    found: list[Node] = []
+    found: list[TraceNode] = []
     try:
         at = messages = 0
         while at < len(data):
@@ -237,14 +237,14 @@ def write_traces(records: Records, folder: str | Path) -> list[Path]:
     return list(paths.values())
 
 
-def _nodes(records: Records) -> dict[int, list[Node]]:
+def _nodes(records: Records) -> dict[int, list[TraceNode]]:
     operations = records.operations
     launches: dict[int, list[tuple[int, Launch]]] = {}
     for i, launch in enumerate(records.launches):
         launches.setdefault(launch.operation, []).append((i, launch))
     groups: dict[tuple[int, ...], int] = {}
     work = _work(records)
-    found: dict[int, list[Node]] = {}
+    found: dict[int, list[TraceNode]] = {}
     for i, operation in enumerate(operations):
         own = launches.get(i, [])
         start = min((x.start_ps for _, x in own), default=0)
@@ -261,7 +261,7 @@ def _nodes(records: Records) -> dict[int, list[Node]]:
         else:
             name, kind, attrs = call.name, *_communication(call, groups)
         attrs = {"is_cpu_op": False, **attrs, "start_ps": start, "duration_ps": ps}
-        node = Node(i, name, kind, ctrl, data, start // 10**6, max(1, round(ps / 10**6)), attrs)
+        node = TraceNode(i, name, kind, ctrl, data, start // 10**6, max(1, round(ps / 10**6)), attrs)
         found.setdefault(operation.sip, []).append(node)
     return found
 

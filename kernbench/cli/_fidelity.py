@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
 
-@click.command(short_help="Compare results of other tools and of devices with a machine.")
+@click.command("fidelity", short_help="Compare results of other tools and of devices with a machine.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @machine_options
 @click.option("--most-bytes", type=click.IntRange(1), help="Simulate collectives up to so many bytes. Default: 4 MiB.")
 @click.option("--workers", type=click.IntRange(1), default=1, help="Processes that simulate. Default: 1.")
 @json_option
-def fidelity(
+def fidelity_command(
     files: tuple[Path, ...],
     machine: Machine,
     most_bytes: int | None,
@@ -45,7 +45,7 @@ def fidelity(
         click.echo(repr(found))
 
 
-@click.command(short_help="Fit fields of a machine to measurements.")
+@click.command("calibrate", short_help="Fit fields of a machine to measurements.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @click.option(
     "--free",
@@ -65,7 +65,7 @@ def fidelity(
 @click.option("--workers", type=click.IntRange(1), default=1, help="Processes that simulate. Default: 1.")
 @machine_options
 @json_option
-def calibrate(
+def calibrate_command(
     files: tuple[Path, ...],
     free: tuple[str, ...],
     split: str,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kernbench.sweeps._plan import Plan
 
 
-@click.command(short_help="Run a study over a design space, from a plan file.")
+@click.command("sweep", short_help="Run a study over a design space, from a plan file.")
 @click.argument("plan_file", metavar="PLAN.yaml", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--out",
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--no-cache", is_flag=True, help="Neither use nor keep rows in the shared cache.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run, and which points cannot be; run nothing.")
 @json_option
-def sweep(
+def sweep_command(
     plan_file: Path,
     out: Path | None,
     workers: int | None,

@@ -16,14 +16,14 @@ import click
 from kernbench import _engine_selection
 from kernbench._interrupts import wait_for_pending
 from kernbench.cli._choose import ccl, gemm
-from kernbench.cli._fidelity import calibrate, fidelity
+from kernbench.cli._fidelity import calibrate_command, fidelity_command
 from kernbench.cli._machine import list_, new, show, validate
 from kernbench.cli._milestone import milestone
 from kernbench.cli._options import echo, echo_json, error_record, json_option
 from kernbench.cli._probe import probe
 from kernbench.cli._run import run
-from kernbench.cli._saved_runs import compare, report, why
-from kernbench.cli._sweep import cache, sweep
+from kernbench.cli._saved_runs import compare_command, report_command, why_command
+from kernbench.cli._sweep import cache, sweep_command
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError
 
 port_option = click.option("--port", type=click.IntRange(1, 65535), help="Port on this machine.")
@@ -132,17 +132,17 @@ def cli(debug: bool) -> None:
 
 for command in (
     run,
-    why,
-    compare,
-    report,
+    why_command,
+    compare_command,
+    report_command,
     gemm,
     ccl,
     list_,
     milestone,
-    fidelity,
-    calibrate,
+    fidelity_command,
+    calibrate_command,
     probe,
-    sweep,
+    sweep_command,
     cache,
     show,
     validate,

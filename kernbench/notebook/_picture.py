@@ -18,7 +18,7 @@ from kernbench.viz._picture import module_js, picture_html, style_css
 from kernbench.viz._scene import made_offline, scene, scene_of
 from kernbench.viz._timeline import packed_trace
 from kernbench.viz._why import handle_why
-from kernbench.viz.still import Still, still_svg, title_of
+from kernbench.viz.still import Still, still_svg, still_title
 
 if TYPE_CHECKING:
     from kernbench.analysis._records import Records
@@ -132,7 +132,7 @@ class Picture(anywidget.AnyWidget):
         return {**data, **Still(still_svg((self.header, self.buffers))).bundle}, metadata
 
     def __repr__(self) -> str:
-        return f"Picture of {title_of(self.header)}" if self.header else "Picture"
+        return f"Picture of {still_title(self.header)}" if self.header else "Picture"
 
 
 def picture(of: Machine | Result, run: Callable[[Machine], Result] | None = None) -> Picture:

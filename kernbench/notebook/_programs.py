@@ -12,7 +12,7 @@ from kernbench.benches._parameters import ShapeText
 from kernbench.errors import ConfigError, MissingModuleError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.serving._attention import attend
+from kernbench.serving._attention import attend_batch
 from kernbench.serving._models import fields_of, heads_of
 from kernbench.serving._parts import lognormal_contexts
 from kernbench.tp import parallel_state
@@ -91,7 +91,7 @@ def step_part(
     """Run a part of a decode step of a served model, as kb.serving.steps simulates it: of one SIP, with collectives."""
     fields = fields_of(model)
     if part == "attention":
-        attend(torch, 1, lognormal_contexts(requests, context), **heads_of(fields, tp))
+        attend_batch(torch, 1, lognormal_contexts(requests, context), **heads_of(fields, tp))
     elif all(map(find_spec, ("torch", "transformers"))):
         from kernbench.torch._serving import run_part
 

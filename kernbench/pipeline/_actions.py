@@ -15,11 +15,11 @@ from kernbench.config._files import read_text
 from kernbench.errors import ConfigError, quote
 
 FORWARD, BACKWARD, INPUT, WEIGHT = COMPUTE = ("F", "B", "I", "W")
-SENDS, RECEIVES, WAITS = ("SEND_F", "SEND_B"), ("RECV_F", "RECV_B"), ("WAIT_SEND_F", "WAIT_SEND_B")
+SENDS, RECEIVES, WAITED = ("SEND_F", "SEND_B"), ("RECV_F", "RECV_B"), ("WAIT_SEND_F", "WAIT_SEND_B")
 WAIT_REDUCE_GRAD = "WAIT_REDUCE_GRAD"
 SHARDS = ("UNSHARD", "RESHARD", "REDUCE_GRAD", WAIT_REDUCE_GRAD)
 OVERLAP = "OVERLAP_F_B"
-_KINDS = (*COMPUTE, *SENDS, *RECEIVES, *WAITS, *SHARDS)
+_KINDS = (*COMPUTE, *SENDS, *RECEIVES, *WAITED, *SHARDS)
 _LONG = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
 _ACTION = re.compile(r"(\d+)([A-Z_]+)(\d*)")
 _MOST_BYTES = 1 << 26
@@ -58,12 +58,12 @@ class Action:
         return Action(self.stage if stage is None else stage, kind, self.microbatch)
 
 
-def parse(text: str, where: str) -> list[Action]:
+def parse_actions(text: str, where: str) -> list[Action]:
     """Return the actions of one entry of a table: none of an empty one, two of an overlap."""
     text = text.strip()
     inner = re.fullmatch(rf"\((.*)\){OVERLAP}", text)
     if inner:
-        return [action for part in inner[1].split(";") for action in parse(part, where)]
+        return [action for part in inner[1].split(";") for action in parse_actions(part, where)]
     if not text:
         return []
     found = _ACTION.fullmatch(text)
@@ -88,7 +88,10 @@ class Table:
         name, rows = _rows(given)
         ranks = [
             tuple(
-                a for i, text in enumerate(row) if text is not None for a in parse(str(text), f"{name}: rank {r}, {i}")
+                a
+                for i, text in enumerate(row)
+                if text is not None
+                for a in parse_actions(str(text), f"{name}: rank {r}, {i}")
             )
             for r, row in enumerate(rows)
         ]

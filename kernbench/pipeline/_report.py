@@ -128,7 +128,7 @@ class Pipeline:
         return pipeline_html(f"{self.title} (machine {self.result.machine})", spans, self.table)
 
 
-def measured(table: Table, result: Result, queued: Mapping[Action, range], width: int) -> Pipeline:
+def measured_pipeline(table: Table, result: Result, queued: Mapping[Action, range], width: int) -> Pipeline:
     """Return what a run shows; `queued` has the operations that the host queued in each action."""
     of: dict[int, list[Launch]] = {}
     for launch in result.launches:

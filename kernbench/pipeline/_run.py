@@ -14,13 +14,13 @@ from kernbench.pipeline._actions import (
     RECEIVES,
     SENDS,
     WAIT_REDUCE_GRAD,
-    WAITS,
+    WAITED,
     WEIGHT,
     Action,
     Given,
     Table,
 )
-from kernbench.pipeline._report import Pipeline, measured
+from kernbench.pipeline._report import Pipeline, measured_pipeline
 from kernbench.pipeline._timing import lowered, received, sent, times
 from kernbench.runtime_api.context import session
 
@@ -140,7 +140,7 @@ def run(
         torch.multiprocessing.spawn(program, nprocs=len(table.ranks) * sips_per_rank)
         if recorded is not None:
             recorded.finish()
-    return measured(table, torch.result, queued, sips_per_rank)
+    return measured_pipeline(table, torch.result, queued, sips_per_rank)
 
 
 # By number of streams, the stream of a group or a message; the name of a message has its ranks, as in `0-1`.
@@ -192,7 +192,7 @@ class _Program:
                 _, source = sent(table, receive)
                 target = table.home[receive.stage] * self._width + place
                 sends[action] = torch.distributed.isend(made[source], target, tag=self._tag(receive))
-            elif action.kind in WAITS:
+            elif action.kind in WAITED:
                 sends[action.as_kind(action.kind.removeprefix("WAIT_"))].block_current_stream()
             elif action.is_compute:
                 self._wait(action, receives, pending)

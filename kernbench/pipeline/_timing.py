@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernbench.errors import DeadlockError
-from kernbench.pipeline._actions import BACKWARD, FORWARD, INPUT, RECEIVES, SENDS, WAITS, WEIGHT, Action, Table
+from kernbench.pipeline._actions import BACKWARD, FORWARD, INPUT, RECEIVES, SENDS, WAITED, WEIGHT, Action, Table
 
 
 def received(table: Table, action: Action) -> Action:
     """Return the RECV of the message that an action needs, or that a SEND or WAIT_SEND refers to."""
-    if action.kind in (*SENDS, *WAITS):
+    if action.kind in (*SENDS, *WAITED):
         forward = action.kind.endswith("_F")
         return action.as_kind(RECEIVES[not forward], action.stage + (1 if forward else -1))
     return action.as_kind(RECEIVES[action.kind != FORWARD])
@@ -93,7 +93,7 @@ def times(table: Table, cost: Callable[[Action], float], delay: Callable[[Action
         if action.kind in SENDS:
             _, made = sent(table, received(table, action))
             return start if made in spans else None
-        if action.kind in WAITS:
+        if action.kind in WAITED:
             arrival = arrivals.get(received(table, action))
             return None if arrival is None else max(start, arrival)
         for need in table.needs(action):
@@ -123,7 +123,7 @@ def times(table: Table, cost: Callable[[Action], float], delay: Callable[[Action
                     if send in posted and receive in posted:
                         arrivals[receive] = max(posted[send], posted[receive]) + delay(receive)
                 else:
-                    free[rank] = start + (0.0 if action.kind in WAITS else cost(action))
+                    free[rank] = start + (0.0 if action.kind in WAITED else cost(action))
                     spans[action] = start, free[rank]
                 at[rank] += 1
                 moved = True
@@ -148,7 +148,7 @@ def _check_ended(table: Table, at: list[int], done: set[Action]) -> None:
 def _requirements(table: Table, action: Action) -> list[Action]:
     if action.kind in SENDS:
         return [sent(table, received(table, action))[1]]
-    if action.kind in WAITS:
+    if action.kind in WAITED:
         receive = received(table, action)
         return [action.as_kind(action.kind.removeprefix("WAIT_")), receive]
     found = []

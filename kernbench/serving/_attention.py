@@ -50,7 +50,7 @@ def attention_row(
     several tokens are of one request, a chunk of its prompt. With `latent`, values are so many first elements of keys.
     """
     with session(machine, log=log) as torch:
-        attend(torch, tokens, contexts, heads, kv_heads, head_dim, latent)
+        attend_batch(torch, tokens, contexts, heads, kv_heads, head_dim, latent)
     result = torch.result
     launched = result.launches
     ns = sum(x.end_ps - x.start_ps for x in launched) / 1000
@@ -59,10 +59,10 @@ def attention_row(
     read = (1 if latent else 2) * float16.itemsize * kv_heads * head_dim * sum(contexts)
     records = result.records
     counts = counters(machine.config, records.links, records.busy_by_component())
-    return counts | {"ns": ns, "host_ns": 0.0, "nbytes": read, **limits(result.why())}
+    return counts | {"ns": ns, "host_ns": 0.0, "nbytes": read, **limits_of(result.why())}
 
 
-def limits(found: Why) -> Row:
+def limits_of(found: Why) -> Row:
     """Return the resource with most of the critical path, and the time of each resource with some of it [ns]."""
     path: Counter[str] = Counter()
     for x in found:
@@ -77,7 +77,7 @@ def launch_all(torch: RuntimeContext, steps: Sequence[KernelLaunch], tensors: Ma
         torch._host.launch(0, step.pes, step.kernel, args, "attention", [x._handle for x in own])
 
 
-def attend(
+def attend_batch(
     torch: RuntimeContext, tokens: int, contexts: Sequence[int], heads: int, kv_heads: int, head_dim: int,
     latent: int = 0,
 ) -> None:  # fmt: skip

@@ -13,12 +13,12 @@ import numpy as np
 
 from kernbench.analysis._records import Records
 from kernbench.points._keys import Row
-from kernbench.serving._attention import attention_row, limits
+from kernbench.serving._attention import attention_row, limits_of
 from kernbench.serving._models import heads_of
 from kernbench.sweeps._energy_area import counters
 from kernbench.topology.builder import Machine
 
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512)
+CAPTURED = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512)
 CONTEXTS = (128, 512, 2048, 8192)
 _SPREAD = 0.8  # of the lognormal contexts of a batch (chosen: equal ones would end where PEs' memories do)
 
@@ -42,7 +42,7 @@ def part_row(
     counted = [x for x in result.launches if part == "head" or not x.operators[0].startswith("attention")]
     launches = sum(x.ns for x in result.launches)
     counts = {name: round(x / calls) for name, x in _counters(machine, result.records).items()}
-    limited = limits(result.why())
+    limited = limits_of(result.why())
     return counts | {
         "ns": sum(x.ns for x in counted),
         "host_ns": max(0.0, round(result.latency_ns - launches, 3)),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kernbench.topology.builder import Overrides
 
 _PS, _PS_MS = 10**12, 10**9
-LIMITS = ("ttft_ms", "tpot_ms", "e2el_ms")
+_LIMITS = ("ttft_ms", "tpot_ms", "e2el_ms")
 _PHASES = {"waiting": palette.GREY, "prefill": palette.VERMILION, "decode": palette.BLUE}
 STEP_COLUMNS = (
     "replica", "start_s", "end_s", "prefill_tokens", "decode_tokens", "running", "waiting", "used_blocks",
@@ -147,10 +147,10 @@ class ServingResult:
         >>> result.goodput(ttft_ms=1000, tpot_ms=0.5)
         0.0
         """
-        unknown = [name for name in limits if name not in LIMITS]
+        unknown = [name for name in limits if name not in _LIMITS]
         if unknown or not limits:
             what = f"{unknown[0]} is no limit" if unknown else "no limit is given"
-            raise ArgumentError(f"goodput: {what}; pass some of {', '.join(f'{name}=...' for name in LIMITS)}")
+            raise ArgumentError(f"goodput: {what}; pass some of {', '.join(f'{name}=...' for name in _LIMITS)}")
         for name, value in limits.items():
             if not value >= 0:
                 raise ArgumentError(f"goodput: {name} = {quote(value)} must be a time of at least 0, in ms")

@@ -23,7 +23,7 @@ from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, code_version, key_of, only_ours
 from kernbench.serving._attention import attention_row
 from kernbench.serving._models import check_parallel, experts_of, fields_of, heads_of, kv_blocks, kv_bytes, layers_of
-from kernbench.serving._parts import CONTEXTS, SIZES, part_row, points_of
+from kernbench.serving._parts import CAPTURED, CONTEXTS, part_row, points_of
 from kernbench.serving._requests import check_count
 from kernbench.serving._transfer import transfer_line
 from kernbench.sweeps._sweep import sweep
@@ -360,7 +360,7 @@ def steps(
     tp: int = 1,
     ep: int = 1,
     skew: float = 0.0,
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] = CAPTURED,
     contexts: Sequence[int] = CONTEXTS,
     folder: str | Path | None = None,
     workers: int | None = None,

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from kernbench.points._keys import Row
     from kernbench.viz.still import Still
 
-Bounds = tuple[float, float] | None
+FieldBounds = tuple[float, float] | None
 Predict = Callable[[Sequence[np.ndarray]], np.ndarray]
 
-SPLITS = ("family", "size", "random")
+_SPLITS = ("family", "size", "random")
 _SIZES = ("bytes", "m", "kv_len", "load", "requests")  # what differs inside a family, the first that a row has
 _STEP = 0.02  # of a value, for differences
 _NOISE = 0.02  # of a measurement, assumed before the fit
@@ -198,8 +198,8 @@ def _size(reference: Reference) -> float:
 
 def held_out(rows: Sequence[Reference], split: str, seed: int) -> list[bool]:
     """Choose the rows that the fit does not see: half of the families, the larger sizes of each, or any half."""
-    if split not in SPLITS:
-        raise ArgumentError(f"split = {quote(split)} is unknown; known: {', '.join(SPLITS)}")
+    if split not in _SPLITS:
+        raise ArgumentError(f"split = {quote(split)} is unknown; known: {', '.join(_SPLITS)}")
     families = sorted({_family(row) for row in rows})
     if split == "family":
         if len(families) < 2:
@@ -216,7 +216,7 @@ def held_out(rows: Sequence[Reference], split: str, seed: int) -> list[bool]:
     return [i in out for i in range(len(rows))]
 
 
-def _bounds(machine: Machine, free: Sequence[str] | Mapping[str, Bounds]) -> dict[str, tuple[float, float, float]]:
+def _bounds(machine: Machine, free: Sequence[str] | Mapping[str, FieldBounds]) -> dict[str, tuple[float, float, float]]:
     """Start, least and most of each field to fit."""
     given = dict(free) if isinstance(free, Mapping) else dict.fromkeys(free)
     faults, found = [], {}
@@ -316,12 +316,14 @@ class Calibration:
 
     def figure(self) -> Still:
         """Draw predicted over measured, of the rows with the commonest unit."""
-        from kernbench.viz.figures import agreement
+        from kernbench.viz.figures import agreement_figure
 
         unit = self.table["unit"].mode()[0]
         own = self.table[self.table["unit"] == unit].rename(columns={"fitted": "predicted"})
         title = f"Predicted over measured: median error {self._held_out_pct():.2g} % of rows that were held out"
-        return agreement(own, "measured", "predicted", by="rows", unit=unit, machine=self.machine.hash, title=title)
+        return agreement_figure(
+            own, "measured", "predicted", by="rows", unit=unit, machine=self.machine.hash, title=title
+        )
 
     def _held_out_pct(self) -> float:
         """Median error of the rows held out."""
@@ -359,7 +361,7 @@ def _annotated(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Iterator[st
 def calibrate(
     machine: Machine | str | None,
     measurements: str | Path | Sequence[str | Path],
-    free: Sequence[str] | Mapping[str, Bounds],
+    free: Sequence[str] | Mapping[str, FieldBounds],
     *,
     split: str = "family",
     seed: int = 0,

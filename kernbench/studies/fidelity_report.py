@@ -183,7 +183,7 @@ def _within(ratios: Sequence[float]) -> float:
     return factors[ceil(0.9 * len(factors)) - 1]
 
 
-def devices(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
+def device_errors(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
     """Return errors of a device's machine file by kind of work, on measurements that were not used for it."""
     found = []
     for group, each in groups([row for row in rows if row["table"] == DEVICE], "group").items():
@@ -330,7 +330,7 @@ def tables(rows: Sequence[ChartRow]) -> Tables:
     ]
     return {
         "Domains": table(domains(rows)),
-        DEVICES: table(devices(rows)),
+        DEVICES: table(device_errors(rows)),
         COMPARED: table(compared(rows), shown),
         PAIRED: table(_paired(rows)),
         SENSITIVE: table(_sensitivity(rows)),
@@ -338,7 +338,7 @@ def tables(rows: Sequence[ChartRow]) -> Tables:
 
 
 def findings(rows: Sequence[ChartRow]) -> Iterator[Finding]:
-    if found := devices(rows):
+    if found := device_errors(rows):
         own = [row for row in rows if row["table"] == DEVICE]
         off = exp(sum(abs(log(row["ours"] / row["expected"])) for row in own) / len(own)) - 1
         tau = kendall([(row["expected"], row["ours"]) for row in own])

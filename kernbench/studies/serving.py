@@ -125,4 +125,4 @@ def _rates(machine: Machine) -> Row:
 
 
 def _blocks(machine: Machine, model: str, tp: int) -> int:
-    return kv_blocks(fields_of(model), tp, machine.config, report.BLOCK, report.MEMORY)
+    return kv_blocks(fields_of(model), tp, machine.config, report.KV_BLOCK, report.MEMORY_SHARE)

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from kernbench.viz import _palette as palette
-from kernbench.viz.still import still_svg, title_of
+from kernbench.viz.still import still_svg, still_title
 
 if TYPE_CHECKING:
     from kernbench.viz._scene import Scene
@@ -60,7 +60,7 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 def picture_html(scene: Scene, note: str = "") -> str:
     """Page with the picture of a scene and a `note` below; it needs neither kernel nor network."""
     header, buffers = scene
-    title = escape(title_of(header))
+    title = escape(still_title(header))
     data = {"header": header, "buffers": {name: b64encode(content).decode() for name, content in buffers.items()}}
     packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0)
     return (

@@ -145,7 +145,7 @@ def roofline(records: Records, *, name: str) -> Still:
     return _still(kinds.roofline(at.levels(), roofs, label="level"), title, 1, records.machine, under)
 
 
-def agreement(
+def agreement_figure(
     table: _Table | pd.DataFrame, measured: str, predicted: str, *, by: str, unit: str, machine: str, title: str
 ) -> Still:
     """Draw predictions over measurements, with the line of equality and a band of 10 %."""

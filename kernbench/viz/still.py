@@ -48,7 +48,7 @@ def still_svg(scene: Scene) -> str:
     pes = [name for name in loads.nodes if _PE.match(name)]
     drawing = _Drawing(header["machine"], loads, _on_path(header, window), worked=pes)
     foot = [f"Load: share of the time busy from {window[0]:,.1f} to {window[1]:,.1f} ns; {_of(header['machine'])}"]
-    return _page(title_of(header), drawing, foot, _legend(loads, "path" in header))
+    return _page(still_title(header), drawing, foot, _legend(loads, "path" in header))
 
 
 def view_svg(machine: Mapping[str, Any], view: str) -> str:
@@ -163,7 +163,7 @@ def still_page(title: str, drawn: str, height: float, foot: Sequence[str], legen
     )
 
 
-def title_of(header: Mapping[str, Any]) -> str:
+def still_title(header: Mapping[str, Any]) -> str:
     """One line: the machine, and the run on it."""
     machine, run = header["machine"]["name"], header.get("run")
     if run is None:

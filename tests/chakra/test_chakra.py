@@ -7,7 +7,7 @@ import struct
 import pytest
 
 import kernbench as kb
-from kernbench.analysis._chakra import Node, _encoded, _varint, read_nodes
+from kernbench.analysis._chakra import TraceNode, _encoded, _varint, read_nodes
 from kernbench.errors import ConfigError, StateError
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import session
@@ -136,7 +136,7 @@ def test_nodes_have_the_attributes_of_the_schema(ran):
 
 
 def test_a_node_has_protobuf_s_bytes():
-    node = Node(300, "ab", 4, (1,), (2, 300), 5, 6, {"is_cpu_op": False, "comm_size": 8, "pg_ranks": (0, 2)})
+    node = TraceNode(300, "ab", 4, (1,), (2, 300), 5, 6, {"is_cpu_op": False, "comm_size": 8, "pg_ranks": (0, 2)})
     assert _encoded(node) == (
         b"\x08\xac\x02"  # field 1, varint 300 = 0b10_0101100
         b"\x12\x02ab"  # field 2, 2 bytes

@@ -23,7 +23,7 @@ from kernbench.serving._models import (
     layers_of,
     weight_bytes,
 )
-from kernbench.serving._parts import SIZES, chunk_sizes, lognormal_contexts, part_row, points_of
+from kernbench.serving._parts import CAPTURED, chunk_sizes, lognormal_contexts, part_row, points_of
 from kernbench.serving._steps import COLUMNS, SimulatedSteps
 from kernbench.studies import attention as gqa
 
@@ -221,13 +221,13 @@ def test_nothing_is_guessed_beyond_the_longest_context(table, step):
 
 
 def test_chunks_are_simulated_at_four_captured_sizes():
-    assert chunk_sizes(SIZES, 8192) == [16, 64, 192, 512]
+    assert chunk_sizes(CAPTURED, 8192) == [16, 64, 192, 512]
     assert chunk_sizes([1, 64, 128], 128) == [64]
     assert chunk_sizes([1], 100) == [2]
 
 
 def test_a_table_has_twelve_layers_a_batch_and_four_chunks_for_each_context():
-    points = pd.DataFrame(points_of(SIZES, (128, 2048)))
+    points = pd.DataFrame(points_of(CAPTURED, (128, 2048)))
     assert (points["part"] == "layer").sum() == 12
     assert points.query("part == 'head'")["requests"].tolist() == [1, 4, 16, 64, 192, 384, 512]
     assert (points.query("part == 'attention' and tokens == 1")["requests"].value_counts() == 2).all()
