@@ -144,6 +144,19 @@ class Stored:
         edges = {start, stop} | {x for piece, *_ in near for x in (piece.columns[0], sum(piece.columns))}
         return [b - a for a, b in pairwise(sorted(x for x in edges if start <= x <= stop))]
 
+    @cached_property
+    def side_by_side_parts(self) -> tuple[tuple[Span, int, int], ...]:
+        """Columns of matrices that are apart in memory, each with the first place and the places up to its last."""
+        in_memory: list[list[int]] = []  # low, high, first column, last column
+        for x in sorted(self.pieces, key=lambda x: x.place):
+            high = x.place + (x.rows[1] - 1) * x.row_step + (x.columns[1] - 1) * x.column_step
+            part = [x.place, high, x.columns[0], sum(x.columns)]
+            _joined(in_memory, part, bool(in_memory) and x.place <= in_memory[-1][1] + 1)
+        by_column: list[list[int]] = []
+        for part in sorted(in_memory, key=lambda part: part[2]):
+            _joined(by_column, part, bool(by_column) and part[2] < by_column[-1][3])
+        return tuple([((left, right - left), low, high + 1 - low) for low, high, left, right in by_column])
+
     def is_by_rows(self, rows: Span, columns: Span) -> bool:
         """Whether the elements of each row of a block are consecutive."""
         return all(piece.column_step == 1 for piece, *_ in self.near(rows, columns))
@@ -229,6 +242,14 @@ def _inside(shape: tuple[int, int], strides: tuple[int, int], low: int, high: in
         for top, bottom in pairwise(edges)
         if bottom > top and last[top] > first[top]
     ]
+
+
+def _joined(parts: list[list[int]], part: list[int], joins: bool) -> None:
+    """Append (low, high, first and last column), or join it with the last one."""
+    if joins:
+        last = parts.pop()
+        part = [min(last[0], part[0]), max(last[1], part[1]), min(last[2], part[2]), max(last[3], part[3])]
+    parts.append(part)
 
 
 def turned(piece: Piece) -> Piece:

@@ -288,6 +288,15 @@ def test_convolutions_are_products(options):
     assert found <= 2 * eager
 
 
+class SideBySide(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ModuleList(torch.nn.Linear(64, n, bias=False) for n in (96, 40, 40))
+
+    def forward(self, x):
+        return [part(x) for part in self.parts]
+
+
 @pytest.mark.parametrize(
     ("ends", "machine"),
     [([3, 3, 20, 30], MACHINE), ([0, 7, 8, 30], MACHINE), ([30, 30, 30, 30], MACHINE), ([3, 3, 20, 30], device())],
@@ -306,6 +315,18 @@ def test_products_of_groups_of_rows(ends, machine):
     (part,) = compiled.result.launches
     assert part.operators == ("grouped_mm",)
     assert 2 * 30 * 32 * 80 <= part.flops < 1.1 * 2 * 30 * 32 * 80  # each row once
+
+
+def test_products_side_by_side_where_pes_share_memory():
+    """Weights and results of three products of one input are in memories of their own."""
+    model = SideBySide().half()
+    x = torch.randn(24, 64).half()
+    compiled = kb.torch.compile(model, device(), fuse=True)
+    with torch.no_grad():
+        for found, expected in zip(compiled(x), model.float()(x.float()), strict=True):
+            assert worst(found, expected) < 1e-2
+    (part,) = compiled.result.launches
+    assert part.operators == ("mm",)
 
 
 def test_routing_stays_on_the_device():

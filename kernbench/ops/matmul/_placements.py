@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -116,8 +116,9 @@ class Product:
     def fits_blocks(self, config: MachineConfig) -> bool:
         if not share_blocks(config) or not self.k or not self.is_plain:
             return False
-        pieces = [piece for x in (self.a, self.b, self.c) if x is not None for piece in x.pieces]
-        return all((x.row_step or x.rows[1] == 1) and (x.column_step or x.columns[1] == 1) for x in pieces)
+        stored = [x for x in (self.a, self.b, self.c) if x is not None]
+        each_once = all(x.shape[0] * n <= extent for x in stored for (_, n), _, extent in x.side_by_side_parts)
+        return each_once and len(self.a.side_by_side_parts) == 1
 
 
 class Task(NamedTuple):
@@ -226,17 +227,28 @@ def blocks_of(
 ) -> Iterator[Task]:
     """Yield the blocks of a span of rows with their matrix, down _GROUP rows of blocks, then across."""
     (top, m), (n, k), (first, deep) = span, (product.n, product.k), depth or (0, product.k)
-    rows, columns = -(-m // chosen.rows), -(-n // chosen.columns)
-    a, b, c = (0 if x is None else min(piece.place for piece in x.pieces) for x in (product.a, product.b, product.c))
-    a, b, c = a + top * k + m * first, b + matrix * k * n, c + (part * product.batch * product.m + top) * n
-    for number in range(rows * columns):
-        group, place = divmod(number, _GROUP * columns)
-        height = min(_GROUP, rows - group * _GROUP)
-        i, j = (group * _GROUP + place % height) * chosen.rows, place // height * chosen.columns
-        of_m, of_n = min(chosen.rows, m - i), min(chosen.columns, n - j)
-        packed = a + i * deep, b + j * k + first * of_n, c + i * n + j * of_m
-        at, across = (top + i, of_m), (j, of_n)
-        yield Task((at,), (across,), ((first, deep),), "a", False, packed[2], matrix, packed=packed, part=part)
+    of_b = product.b.side_by_side_parts
+    of_c = (((0, n), part * product.batch * product.m * n, 0),) if product.c is None else product.c.side_by_side_parts
+    edges = sorted({n, *(start for (start, _), _, _ in (*of_b, *of_c))})
+    ((_, low, _),) = product.a.side_by_side_parts
+    for left, right in pairwise(edges):
+        [(b, width_b, at_b)], [(c, width_c, at_c)] = (
+            [(at, width, start) for (start, width), at, _ in x if start <= left < start + width] for x in (of_b, of_c)
+        )
+        rows, columns = -(-m // chosen.rows), -(-(right - left) // chosen.columns)
+        for number in range(rows * columns):
+            group, place = divmod(number, _GROUP * columns)
+            height = min(_GROUP, rows - group * _GROUP)
+            i, j = (group * _GROUP + place % height) * chosen.rows, left + place // height * chosen.columns
+            of_m, of_n = min(chosen.rows, m - i), min(chosen.columns, right - j)
+            packed = (
+                low + top * k + m * first + i * deep,
+                b + matrix * k * width_b + (j - at_b) * k + first * of_n,
+                c + (top + i) * width_c + (j - at_c) * of_m,
+            )
+            spans = (top + i, of_m), (j, of_n), (first, deep)
+            rows_, columns_, depth_ = ((x,) for x in spans)
+            yield Task(rows_, columns_, depth_, "a", False, packed[2], matrix, packed=packed, part=part)
 
 
 @lru_cache(maxsize=64)
