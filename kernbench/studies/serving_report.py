@@ -21,10 +21,8 @@ from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, Column
 
-KV_BLOCK, MEMORY_SHARE = (
-    16,
-    0.9,
-)  # tokens of a block of the KV cache, and the share of memory for it and the weights (vLLM)
+KV_BLOCK = 16  # tokens of a block of the KV cache (vLLM's default)
+MEMORY_SHARE = 0.9  # of a SIP's memory, for weights and KV cache (vLLM's default)
 _LOADS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.2)  # of the rate that is served if all requests wait
 _FULL = _LOADS[3:]  # where the goodput is largest
 _EXACT, _PREDICTED = "simulated", "predicted from critical paths"

@@ -260,7 +260,7 @@ class _Cube:
                     end = self.router(other)
                     dx, dy = (0.1 * u, 0.0) if side == "e" else (0.0, 0.1 * u)
                     points = ((x + dx, y + dy), (end[0] - dx, end[1] - dy))
-                    if min(end[0] - x, end[1] - y) < 0:  # over the edge: back beside the row or column
+                    if min(end[0] - x, end[1] - y) < 0:  # a link of a ring: drawn beside its row or column
                         points = ((x - dy, y - dx), (end[0] - dy, end[1] - dx))
                         beside = [(px - 0.25 * dy, py - 0.25 * dx) for px, py in points]
                         points = (points[0], *beside, points[1])

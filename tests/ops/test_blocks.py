@@ -92,7 +92,7 @@ def f16(*shape):
     ("a", "b", "turned"),
     [
         ((70, 100), (100, 45), ""), ((70, 100), (100, 45), "a"), ((70, 100), (100, 45), "b"),
-        ((3, 20, 64), (3, 64, 40), ""), ((16, 8192), (8192, 64), ""), ((100,), (100, 45), ""),
+        ((3, 20, 64), (3, 64, 40), ""), ((8, 16384), (16384, 16), ""), ((100,), (100, 45), ""),
     ],
 )  # fmt: skip
 def test_a_product_is_computed_in_blocks_with_the_values_of_numpy(a, b, turned):
@@ -118,15 +118,16 @@ def test_a_bias_is_added_in_each_block():
 
 
 def test_blocks_cover_each_matrix_once():
-    """The blocks of A in a column of C, those of B in a row of it, and all of C, without overlap."""
+    """The blocks of A in a column of C, those of B in a row of it, and all of C, of both products, without overlap."""
     config, (m, k, n) = device().config, (300, 200, 400)
-    a, b, c = (Stored.of(config, shape, BY_ROWS) for shape in ((m, k), (k, n), (m, n)))
-    found = [x for own in tasks(config, Product(m, n, k, "f16", a, b, c), BY_BLOCKS).values() for x in own]
+    a, b, c = (Stored.of(config, shape, BY_ROWS) for shape in ((2 * m, k), (2 * k, n), (2 * m, n)))
+    product = Product(m, n, k, "f16", a, b, c, batch=2)
+    found = [x for own in tasks(config, product, BY_BLOCKS).values() for x in own]
     sizes = [(x.rows[0][1] * k, x.columns[0][1] * k, x.rows[0][1] * x.columns[0][1]) for x in found]
     for i, elements in enumerate((m * k, k * n, m * n)):
         spans = sorted({(x.packed[i], size[i]) for x, size in zip(found, sizes, strict=True)})
         assert [at for at, _ in spans] == [sum(size for _, size in spans[:i]) for i in range(len(spans))]
-        assert sum(size for _, size in spans) == elements
+        assert sum(size for _, size in spans) == 2 * elements
 
 
 def test_gemm_and_the_operator_take_blocks_and_as_long():

@@ -318,7 +318,7 @@ def test_products_of_groups_of_rows(ends, machine):
 
 
 def test_products_side_by_side_where_pes_share_memory():
-    """Weights and results of three products of one input are in memories of their own."""
+    """Three products of one input are one launch; weights and results are separate tensors."""
     model = SideBySide().half()
     x = torch.randn(24, 64).half()
     compiled = kb.torch.compile(model, device(), fuse=True)
