@@ -142,8 +142,8 @@ class SipNetwork:
         """Shortest path from `src` to `dst`, both included.
 
         Ties go to the lower next SIP; with credits the row comes first, and of two equal directions round a ring, even
-        SIPs take east, south or up, odd ones the other. In a tree of switches, the destination chooses. To another host
-        over the sender's NIC or, with rails, first to the SIP of its own host that has the receiver's number there.
+        SIPs take east, south or up, odd ones the other. In a tree of switches, the destination chooses. A message to
+        another host leaves by the NIC of its sender; with rails, by that of the SIP at the receiver's position.
         """
         return self.paths(src, dst)[0]
 

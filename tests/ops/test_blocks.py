@@ -145,3 +145,9 @@ def test_gemm_and_the_operator_take_blocks_and_as_long():
     assert BY_BLOCKS not in [x.placement for x in strided.candidates]
     with pytest.raises(ArgumentError, match=r"placement 'blocks' is unknown"):
         kb.gemm(96, 128, 256, machine="preset:small", placements=[BY_BLOCKS])
+    with kb.session(device(**{"cube.hbm.gather": "strided"})) as torch:
+        x = torch.ones(8, 8, dtype=torch.float16, device="ahbm")
+        with pytest.raises(
+            ArgumentError, match=r"'blocks' is for plain products on PEs that share memory .* leave it out"
+        ):
+            torch.matmul(x, x, placement=BY_BLOCKS)

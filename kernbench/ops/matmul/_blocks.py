@@ -60,12 +60,12 @@ def _estimate(
     engine_ns, port_ns = matrix_ns(config, (min(m, rows), depth, min(n, columns)), dtype), read / cube.pe.pe_dma.bw_gbs
     latency_ns = cube.hbm.access_ns + cube.llc.hit_ns + 2 * cube.noc.router.overhead_ns
     port = "matrix engine" if engine_ns >= port_ns else "link of PE_DMA"
-    limits = {
-        port: waves * (max(engine_ns, port_ns) + 2 * latency_ns),
-        "LLC" if cube.llc.size_mib else "HBM": count * read / shared,
-        "HBM slice": batch * (m * k + k * n + m * n) * item / memory,
-    }  # fmt: skip
-    ns = sum(x**_OVERLAP for x in limits.values()) ** (1 / _OVERLAP)
+    limits = [
+        (waves * (max(engine_ns, port_ns) + 2 * latency_ns), port),
+        (count * read / shared, "LLC" if cube.llc.size_mib else "HBM slice"),
+        (batch * (m * k + k * n + m * n) * item / memory, "HBM slice"),
+    ]
+    ns = sum(x**_OVERLAP for x, _ in limits) ** (1 / _OVERLAP)
     if parts > 1:  # another launch reads the parts
         ns += config.system.host.descriptor_ns + 4 * latency_ns + 2 * parts * batch * m * n * 4 / shared
-    return Blocks(rows, columns, parts, float(ns), max(limits, key=lambda name: limits[name]))
+    return Blocks(rows, columns, parts, float(ns), max(limits)[1])

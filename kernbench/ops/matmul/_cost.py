@@ -13,7 +13,6 @@ from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
 from kernbench.ops._routes import launch_ns, routes_of
 from kernbench.ops._stored import Piece, Stored
-from kernbench.ops.matmul._blocks import choose_blocks
 from kernbench.ops.matmul._placements import (
     BY_BLOCKS,
     PART_BYTES,
@@ -163,7 +162,7 @@ def estimate(machine: Machine, product: Product, placement: PlacementLike) -> tu
     """
     config, routes = machine.config, routes_of(machine)
     if placement == BY_BLOCKS and product.fits_blocks(config):
-        found = choose_blocks(config, product.m, product.k, product.n, product.dtype, product.batch)
+        found = product.blocks(config)
         return found.estimate_ns + launch_ns(machine, False) + product.host_ns, found.limiter
     busiest_ns = max(_computed(config, product, placement)[1])
     own = tasks(config, product, placement)

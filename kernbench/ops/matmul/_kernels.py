@@ -28,7 +28,6 @@ from kernbench.ops.matmul._placements import (
     cut,
     dealt_blocks,
     is_summed,
-    parts_of_k,
     room,
     split_columns,
     sums,
@@ -256,7 +255,7 @@ def partial_sums(config: MachineConfig, product: Product, placement: PlacementLi
         return {}
     size = product.batch * product.m
     if placement == BY_BLOCKS:
-        return {"sums": ((len(parts_of_k(config, product)) * size, product.n), BY_ROWS)}
+        return {"sums": ((len(product.parts_of_k(config)) * size, product.n), BY_ROWS)}
     found = {"sums": ((config.pes_per_sip, size * split_columns(config, product, placement)), BY_ROWS)}
     if placement == SPLIT_K:
         found["sums of cubes"] = (config.cubes_per_sip, size * product.n), TURNED

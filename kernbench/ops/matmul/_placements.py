@@ -64,7 +64,8 @@ def policy_of(placement: PlacementLike) -> DPPolicy:
     if isinstance(placement, DPPolicy):
         return placement
     if placement == BY_BLOCKS:
-        raise ArgumentError(f"placement {placement!r}: PEs share no memory (cube.hbm.controllers); leave it out")
+        needs = "PEs that share memory (cube.hbm.controllers), with packed tiles"
+        raise ArgumentError(f"placement {placement!r} is for plain products on {needs}; leave it out")
     if placement not in PLACEMENTS:
         raise ArgumentError(f"placement {placement!r} is unknown; {hint(placement, (*PLACEMENTS, BEST))}")
     return PLACEMENTS[placement]
@@ -119,6 +120,13 @@ class Product:
         stored = [x for x in (self.a, self.b, self.c) if x is not None]
         each_once = all(x.shape[0] * n <= extent for x in stored for (_, n), _, extent in x.side_by_side_parts)
         return each_once and len(self.a.side_by_side_parts) == 1
+
+    def blocks(self, config: MachineConfig) -> Blocks:
+        return choose_blocks(config, self.m, self.k, self.n, self.dtype, self.batch)
+
+    def parts_of_k(self, config: MachineConfig) -> list[Span]:
+        """Return the parts of K of a product in blocks; another launch adds up their products."""
+        return nonempty_parts(self.k, self.blocks(config).split_k)
 
 
 class Task(NamedTuple):
@@ -205,19 +213,13 @@ def tasks(config: MachineConfig, product: Product, placement: PlacementLike) -> 
     return found
 
 
-def parts_of_k(config: MachineConfig, product: Product) -> list[Span]:
-    """Return the parts of K of a product in blocks; another launch adds up their products."""
-    chosen = choose_blocks(config, product.m, product.k, product.n, product.dtype, product.batch)
-    return nonempty_parts(product.k, chosen.split_k)
-
-
 def is_summed(config: MachineConfig, product: Product, placement: PlacementLike) -> bool:
-    return placement in SPLITS or (placement == BY_BLOCKS and len(parts_of_k(config, product)) > 1)
+    return placement in SPLITS or (placement == BY_BLOCKS and len(product.parts_of_k(config)) > 1)
 
 
 def _tasks_of_blocks(config: MachineConfig, product: Product) -> Iterator[Task]:
-    chosen = choose_blocks(config, product.m, product.k, product.n, product.dtype, product.batch)
-    for part, depth in enumerate(parts_of_k(config, product)):
+    chosen = product.blocks(config)
+    for part, depth in enumerate(product.parts_of_k(config)):
         for matrix in range(product.batch):
             yield from blocks_of(product, chosen, matrix, (matrix * product.m, product.m), part, depth)
 
@@ -237,18 +239,17 @@ def blocks_of(
         )
         rows, columns = -(-m // chosen.rows), -(-(right - left) // chosen.columns)
         for number in range(rows * columns):
-            group, place = divmod(number, _GROUP * columns)
+            group, in_group = divmod(number, _GROUP * columns)
             height = min(_GROUP, rows - group * _GROUP)
-            i, j = (group * _GROUP + place % height) * chosen.rows, left + place // height * chosen.columns
+            i, j = (group * _GROUP + in_group % height) * chosen.rows, left + in_group // height * chosen.columns
             of_m, of_n = min(chosen.rows, m - i), min(chosen.columns, right - j)
             packed = (
                 low + top * k + m * first + i * deep,
                 b + matrix * k * width_b + (j - at_b) * k + first * of_n,
                 c + (top + i) * width_c + (j - at_c) * of_m,
             )
-            spans = (top + i, of_m), (j, of_n), (first, deep)
-            rows_, columns_, depth_ = ((x,) for x in spans)
-            yield Task(rows_, columns_, depth_, "a", False, packed[2], matrix, packed=packed, part=part)
+            at, across, along = ((top + i, of_m),), ((j, of_n),), ((first, deep),)
+            yield Task(at, across, along, "a", False, packed[2], matrix, packed=packed, part=part)
 
 
 @lru_cache(maxsize=64)
@@ -464,7 +465,7 @@ class Sum(NamedTuple):
 def sums(config: MachineConfig, product: Product, placement: PlacementLike) -> list[dict[PeId, list[Sum]]]:
     pes, size = config.pes_per_cube, product.batch * product.m * product.n
     if placement == BY_BLOCKS:
-        ks, every = range(len(parts_of_k(config, product))), (0, product.n)
+        ks, every = range(len(product.parts_of_k(config))), (0, product.n)
         return [
             {
                 divmod(i, pes): [Sum(tuple([x * size + at for x in ks]), (i,) * len(ks), every, at, n, at)]
