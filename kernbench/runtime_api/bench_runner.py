@@ -191,7 +191,7 @@ def run_bench(
         with limited(limits), torch:
             bench_fn(torch)
         if not torch.result.complete:
-            error = StateError(f"{name}: INCOMPLETE: not all that it asked for was done; its times are not valid")
+            error = StateError(f"{name}: INCOMPLETE: the run did not finish; its times are not valid")
     except KernbenchError as caught:
         error = caught
     completion = _OK if error is None else _FAILED

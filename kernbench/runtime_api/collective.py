@@ -350,7 +350,7 @@ def _checked(tensors: object) -> list[tuple[DeviceTensor, ...]]:
     for tensor, cut in zip(firsts, cuts, strict=True):
         if cut != cuts[0] or tensor.stride() != firsts[0].stride():
             raise CollectiveMismatchError(
-                f"collective: the tensor of {tensor.device} is cut in another way than that of {firsts[0].device}, "
+                f"collective: the tensor of {tensor.device} is sharded differently from that of {firsts[0].device}, "
                 f"into {len(cut)} and {len(cuts[0])} shards; place them with the same DPPolicy on every device"
             )
     return given

@@ -338,7 +338,7 @@ class Meeting:
         late = [str(rank) for m, rank in enumerate(self.members) if m not in self.calls]
         lines += [f"\n  not called yet by rank {', '.join(late)}"] if late else []
         lines += (
-            ["\n  the tensors are cut in other ways: place them with the same DPPolicy on every rank"] if agrees else []
+            ["\n  the tensors are sharded differently: place them with the same DPPolicy on every rank"] if agrees else []
         )
         error = CollectiveMismatchError(f"ranks disagree about {self.title}:{''.join(lines)}")
         self._fail(member, error)

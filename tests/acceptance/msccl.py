@@ -85,7 +85,7 @@ def emitted(tools: Path, python: str, name: str, arguments: list[str]) -> tuple[
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=600)
     start, end = ran.stdout.find("<algo"), ran.stdout.find("</algo>") + len("</algo>")
     if ran.returncode or start < 0:
-        return "", (ran.stderr.strip().splitlines() or ["no XML"])[-1]
+        return "", (ran.stderr.strip().splitlines() or ["invalid XML"])[-1]
     return ran.stdout[start:end], (ran.stdout[:start] + ran.stdout[end:]).strip()
 
 

@@ -211,8 +211,8 @@ S, R = step(0, "s"), step(0, "r")
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("</algo>", "", "no XML: no element found"),
-        ("<tb ", "<!-- -- --><tb ", "no XML: not well-formed"),
+        ("</algo>", "", "invalid XML: no element found"),
+        ("<tb ", "<!-- -- --><tb ", "invalid XML: not well-formed"),
         ("<algo ", "<!DOCTYPE a><algo ", "a document type; an MSCCL program has none: delete it"),
         ('ngpus="2" ', "", "<algo> has no ngpus; add it, a whole number, 1 or more"),
         ('ngpus="2"', 'ngpus="3"', "<algo> ngpus = '3' but GPU 2 is missing; add it, or change ngpus"),

@@ -133,7 +133,7 @@ def test_an_unknown_field_is_a_type_error():
     [
         (DPPolicy(num_pes=5), (4, 4), "num_pes = 5, but there are 4"),
         (DPPolicy(num_cubes=3), (4, 4), "num_cubes = 3, but there are 2"),
-        (DPPolicy(pe="row_wise"), (), "no dims cannot be cut"),
+        (DPPolicy(pe="row_wise"), (), "0-d tensor cannot be sharded"),
         (DPPolicy(pe="tiled_row_major", tile=(2, 2)), (4,), "does not fit a tensor of 1 dims"),
     ],
 )

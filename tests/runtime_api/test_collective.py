@@ -230,10 +230,10 @@ def test_devices_that_cut_their_tensors_in_other_ways_are_refused():
         where = {"dtype": torch.float16, "device": "ahbm:1"}
         others = [torch.zeros(8, 8, **where, dp=DPPolicy(pe="column_wise", num_cubes=1)), torch.zeros(8, 8, **where)]
         for y in others:
-            with pytest.raises(CollectiveMismatchError, match="ahbm:1 is cut in another way than that of ahbm:0"):
+            with pytest.raises(CollectiveMismatchError, match="ahbm:1 is sharded differently from that of ahbm:0"):
                 torch.collective([x, y], config=CCL)
         x, y = torch.zeros(4, 4, device="ahbm:0"), torch.zeros(4, 4, device="ahbm:1")
-        with pytest.raises(CollectiveMismatchError, match="cut in another way"):
+        with pytest.raises(CollectiveMismatchError, match="sharded differently"):
             torch.collective([x, y.T], config=CCL)
         torch.collective([x.T, y.T], config=CCL)
 

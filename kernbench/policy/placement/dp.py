@@ -163,7 +163,7 @@ def _chunk(boxes: Sequence[_Box], parts: int, dim: int) -> Cut:
     cut: Cut = [[] for _ in range(parts)]
     for box in boxes:
         if not box:
-            raise PlacementError("a tensor of no dims cannot be cut; use replicate")
+            raise PlacementError("a 0-d tensor cannot be sharded; use replicate")
         start, stop = box[dim]
         step = -(-(stop - start) // parts)
         for part in range(parts):
