@@ -348,7 +348,7 @@ class _Walk:
         if stage is None:
             return [TimePart("wait", f"{self._pe(command)}.pe_dma", ps)]
         if name == "memory":
-            return [TimePart("memory", self.routes.ends(stage.route)[0], ps)]
+            return [TimePart("memory", self.d.memories[stage.route], ps)]
         nbytes = stage.nbytes // max(stage.n, 1)
         return self.routes.parts(stage.route, nbytes, ps, reverse=name == "write", count=requests)
 
@@ -398,6 +398,7 @@ class _Walk:
             legs = [*leg(carried, reverse=True), *leg(nbytes if read else ACK_BYTES)]
             self._add(start, what, *cut_to(self.t - start, legs, "memory", memory), host=host)
             return self._sent(i)
+        memory = self.d.memories[route]
         known = transfer.opener in self._by_key  # false for a request of a tile that was not logged
         first, since = (self._by_key[transfer.opener], transfer.since_ps) if known else (i, arrived)
         opener = self._at(first)

@@ -134,7 +134,7 @@ def _between(quantity: str, names: list[str], index: np.ndarray, start: np.ndarr
 def _requests(records: Records) -> list[_Changes]:
     moves, nodes = records.dependencies.transfers, records.dependencies.nodes
     routes = records.dependencies.routes
-    memories, requesters = ([nodes[route[i]] for route in routes] for i in (0, -1))
+    memories, requesters = [*records.dependencies.memories], [nodes[route[-1]] for route in routes]
     reads, writes = np.isin(moves["kind"], (READ, FETCH)), moves["kind"] == WRITE
     parts = {nodes[routes[i][-1]] for i in np.unique(moves["route"][moves["kind"] == PART]).tolist()}
     counted = np.array([name not in parts for name in memories] or [True])[moves["route"]]

@@ -30,7 +30,8 @@ NONE, ROW, BEGIN, MOVE, SENT, ARRIVED, STEP, STAGES = range(8)
 HELD = 1 << 30  # flag of the event that kept a row in its stage until there was room behind it
 
 # A transaction with a memory, or a message. `served_ps` is when the memory finished it, after working without a gap
-# since `since_ps`, when transaction `opener` arrived; -1 for messages and for memories that do not record it. `tile` is
+# since `since_ps`, when transaction `opener` arrived; -1 for messages and for memories that do not record it. With a
+# last-level cache, these are of the last line that a read has waited for in HBM; -1 if for none. `tile` is
 # the number of a part of a message between PEs, which is in its slot at `end_ps`. A credit belongs to the receive that
 # freed the slot; a fetch reads a part that is sent from memory. `wait` is the last wait of the last flit: 0 for none,
 # -1 for unknown.
@@ -140,6 +141,11 @@ class Dependencies:
     sent: np.ndarray = field(default_factory=partial(_no_rows, 2))
     waits: dict[str, np.ndarray] = field(default_factory=lambda: _none(WAITS))
     allocations: dict[str, np.ndarray] = field(default_factory=lambda: _none(ALLOCATIONS))
+
+    @cached_property
+    def memories(self) -> tuple[str, ...]:
+        """The memory at the start of each route; of a slice of a last-level cache, the HBM slice behind it."""
+        return tuple([self.nodes[route[0]].replace(".llc.", ".hbm_ctrl.") for route in self.routes])
 
     @property
     def issued(self) -> np.ndarray:

@@ -128,6 +128,7 @@ def _moves(records: Records, tracks: Tracks, work: dict[tuple[int, int, int, int
             read = move.kind in (READ, FETCH)
             name = f"{'read' if read else 'write'} for {dst}"
             first = min(move.arrived_ps, move.served_ps)
+            src = records.dependencies.memories[move.route]
             memory = tracks.slice(src, name, first, move.served_ps, "memory", nbytes=nbytes)
             asked = work.get((start, end, nbytes, move.tile, read))
             asked = asked or tracks.slice(dst, name, start, end, "request", nbytes=nbytes)

@@ -243,8 +243,8 @@ def _moved(records: Records, window: tuple[int, int], names: Collection[str]) ->
 
     None if the slices served nothing outside of the window.
     """
-    columns, nodes, routes = records.dependencies.transfers, records.dependencies.nodes, records.dependencies.routes
-    memory = np.array([nodes[route[0]] for route in routes])[columns["route"]]
+    columns = records.dependencies.transfers
+    memory = np.array(records.dependencies.memories)[columns["route"]]
     served = (columns["served_ps"] >= 0) & np.isin(memory, [*names])
     inside = served & (columns["served_ps"] > window[0]) & (columns["arrived_ps"] < window[1])
     if inside.sum() == served.sum():

@@ -61,8 +61,8 @@ def node_loads(records: Records, bins: int) -> _Load:
     rows = np.array([row_of.get(name, -1) for name in records.components] or [-1])[records.component]
     done.add(rows, *_disjoint(rows, records.start_ps, records.end_ps))
     queues.add(rows, records.start_ps, records.end_ps, records.end_ps - records.start_ps)
-    moves, nodes = records.dependencies.transfers, records.dependencies.nodes
-    memory = np.array([row_of.get(nodes[route[0]], -1) for route in records.dependencies.routes] or [-1])
+    moves = records.dependencies.transfers
+    memory = np.array([row_of.get(name, -1) for name in records.dependencies.memories] or [-1])
     rows = np.where(moves["served_ps"] >= 0, memory[moves["route"]], -1)
     done.add(rows, *_disjoint(rows, moves["since_ps"], moves["served_ps"]))
     queues.add(rows, moves["arrived_ps"], moves["served_ps"], moves["served_ps"] - moves["arrived_ps"])

@@ -159,7 +159,7 @@ class Timeline:
         """All accesses of memories, each from its arrival, or from the end of the previous one."""
         moves, ends = records.dependencies.transfers, _ends(records)
         rows = np.flatnonzero(np.isin(moves["kind"], (READ, WRITE, FETCH)) & (moves["served_ps"] >= 0))
-        memories = np.array([self._component(src) for src, _ in ends] or [0])
+        memories = np.array([self._component(name) for name in records.dependencies.memories] or [0])
         rows = rows[np.lexsort((moves["served_ps"][rows], memories[moves["route"][rows]]))]
         route, served = moves["route"][rows], moves["served_ps"][rows]
         again = np.diff(memories[route], prepend=-1) == 0

@@ -108,8 +108,8 @@ LLC = naming.memory(0, 0, "llc", 0, apart=True)
 
 
 def cached(**changes):
-    given = {"cube__llc__size_mib": 1, "cube__llc__line_bytes": 1024, "cube__llc__hit_ns": 30} | changes
-    return die(2, cube__hbm__controllers=1, **given)
+    given = {"cube__llc__size_mib": 1, "cube__llc__line_bytes": 1024, "cube__llc__hit_ns": 30}
+    return die(2, **({"cube__hbm__controllers": 1} | given | changes))
 
 
 def moved(engine) -> tuple[int, int]:
@@ -171,6 +171,23 @@ def test_outstanding_misses_of_a_line_are_merged():
     engine.run()
     assert moved(engine) == (1024, 0)
     assert ends[1] - ends[0] == 1000  # one after the other over the link of the cache
+
+
+@pytest.mark.parametrize("log", ["operation", "tile"])
+@pytest.mark.parametrize(("changes", "gbs", "what", "field"), [
+    ({"cube__hbm__channel_bw_gbs": 2}, 2 * 8 * 2, "HBM slice", "cube.hbm.channel_bw_gbs"),  # of 8 channels
+    ({"cube__llc__bw_gbs": 16}, 2 * 16, "link of an LLC slice", "cube.llc.bw_gbs"),
+])  # fmt: skip
+def test_a_miss_waits_for_hbm_and_a_slice_limits_only_where_it_is_slower(changes, gbs, what, field, log):
+    """Two slices; the operands are 16 KiB and 512 KiB, and each byte crosses the limit once at least."""
+    with kb.session(cached(cube__hbm__controllers=2, **changes), log=log) as torch:
+        a, b = (torch.empty(*shape, dtype=torch.float16, device="ahbm") for shape in ((16, 512), (512, 512)))
+        torch.matmul(a, b)
+    why = torch.result.why(torch.result.launches[-1].name)
+    least_ns = (16 + 512) * 1024 / gbs
+    assert least_ns < why.device_ns < 1.5 * least_ns
+    assert (why[0].what, why[0].fields) == (what, (field,))
+    assert why[0].ns > 0.9 * why.device_ns
 
 
 def test_size_0_is_no_cache():

@@ -7,7 +7,7 @@ from kernbench.sim_engine._transaction cimport Reply, Route, Transaction
 
 @cython.final
 cdef class CachedRead(Reply):
-    cdef public int64_t hits
+    cdef public int64_t came_ps, hits
     cdef public list missed
 
 
@@ -18,7 +18,7 @@ cdef class LlcSlice:
     cdef public Route route
     cdef public int64_t line_bytes, hit_ps, ways, sets
     cdef public int line_bits, more_bits
-    cdef public dict held, filling
+    cdef public dict held, filling, opened
     @cython.locals(lines=list, line=int64_t, present=bint, read=CachedRead)
     cpdef on_read(self, Transaction txn)
     @cython.locals(line=int64_t)
@@ -28,6 +28,8 @@ cdef class LlcSlice:
     cpdef bint _use(self, int64_t line, bint dirty) except -1
     @cython.locals(fill=Transaction, line=int64_t)
     cpdef _looked_up(self, CachedRead read)
-    @cython.locals(read=CachedRead)
+    @cython.locals(read=CachedRead, reads=list)
     cpdef _filled(self, Transaction fill)
+    @cython.locals(txn=Transaction, arrived=int64_t)
+    cpdef _waited(self, CachedRead read, Transaction fill)
     cpdef _reply(self, CachedRead read, int64_t lines)

@@ -11,14 +11,17 @@ if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
 
 
+_OPENERS = 256
+
+
 class CachedRead(Reply):
     """A read whose parts are lines: `hits` of them were there, `missed` are read from the slice."""
 
-    __slots__ = ("hits", "missed")
+    __slots__ = ("came_ps", "hits", "missed")
 
-    def __init__(self, txn: Transaction, lines: int) -> None:
+    def __init__(self, txn: Transaction, lines: int, now: int) -> None:
         Reply.__init__(self, txn, lines)
-        self.hits = 0
+        self.hits, self.came_ps = 0, now
         self.missed: list[int] = []
 
 
@@ -42,11 +45,12 @@ class LlcSlice:
         self.sets = round(llc.size_mib * MIB) // (config.hbm_slices * llc.ways * llc.line_bytes)
         self.held: dict[int, dict[int, bool]] = {}  # whether each line is dirty, by set; the least recently used first
         self.filling: dict[int, list[CachedRead]] = {}
+        self.opened: dict[int, int] = {}  # reads for which a line began a busy period of HBM, by the line's key
 
     def on_read(self, txn: Transaction) -> None:
         lines = self._lines(txn)
         txn.back.nbytes += txn.nbytes
-        read = CachedRead(txn, len(lines))
+        read = CachedRead(txn, len(lines), self.core.now)
         for line in lines:
             present = self._use(line, False)
             if line in self.filling:
@@ -96,8 +100,21 @@ class LlcSlice:
             self._reply(read, read.hits)
 
     def _filled(self, fill: Transaction) -> None:
-        for read in self.filling.pop(fill.arg):
+        reads = self.filling.pop(fill.arg)
+        if fill.opener == fill.key:
+            if len(self.opened) == _OPENERS:
+                self.opened.clear()
+            self.opened[fill.key] = reads[0].txn.key
+        for read in reads:
+            self._waited(read, fill)
             self._reply(read, 1)
+
+    def _waited(self, read: CachedRead, fill: Transaction) -> None:
+        """Log the time in HBM of the line for which a read has waited; the last one counts."""
+        txn, arrived = read.txn, max(fill.arrived_ps, read.came_ps)
+        if fill.served_ps > arrived:
+            txn.arrived_ps, txn.served_ps, txn.since_ps = arrived, fill.served_ps, fill.since_ps
+            txn.opener = self.opened.get(fill.opener, -1)
 
     def _reply(self, read: CachedRead, lines: int) -> None:
         read.done += lines
