@@ -209,8 +209,7 @@ CHARTS = (
     ),
     Chart(
         "serving_causes", _draw_causes, "What a full step waits for", where=_is_base, derive=_causes,
-        caption="Shares of the critical paths of the parts of a step with as many tokens as the largest captured size. "
-        "The time of a cache (LLC) includes that of the memory behind it.",
+        caption="Shares of the critical paths of the parts of a step with as many tokens as the largest captured size.",
     ),
     Chart(
         "serving_changes", kinds.bars("gain", "change", by="how", label=".1f"), "What to change first", derive=_gains,
