@@ -273,7 +273,7 @@ class SimulatedSteps(StepTable):
         """
         now, changed = self._machine, self._machine.with_(overrides)
         if now.config.cube.llc.size_mib:
-            raise ArgumentError("what_if: a prediction does not know which requests hit the cache; with_(...) simulates it")
+            raise ArgumentError("what_if: it does not know which requests hit the cache; with_(...) simulates it")
         before, after = leaves(now.spec), leaves(changed.spec)
         fields = [field for field in after if before.get(field) != after[field]]
         wrong = [field for field in fields if field not in COVERED or not before[field]]
