@@ -238,8 +238,6 @@ def _signature(name: str, shape: Any, dtype: str, placement: Any) -> tuple[str, 
 
 
 class _Rank:
-    """The program of one rank."""
-
     def __init__(
         self, torch: RuntimeContext, ranks: Sequence[Sequence[TraceNode]], rank: int, launches: Launches
     ) -> None:

@@ -135,8 +135,6 @@ def log_send(*what: object, **fields: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DeployedTensor:
-    """A tensor whose shards have memory; no session knows it."""
-
     name: str
     shape: tuple[int, ...]
     dtype: DType

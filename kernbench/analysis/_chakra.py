@@ -50,8 +50,6 @@ _MOST_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class TraceNode:
-    """A node of a trace; `attrs` by name."""
-
     id: int
     name: str
     type: int

@@ -57,7 +57,6 @@ def on_sip(launch: Launch) -> str:
 
 
 def chosen_launches(launches: Sequence[Launch], which: str | Launch | Sequence[Launch]) -> tuple[str, list[Launch]]:
-    """Resolve a label, a launch or several launches to (title, launches)."""
     if not isinstance(which, (str, Launch)):
         return f"{len(which)} launches", list(which)
     called = calls(launches)

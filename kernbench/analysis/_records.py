@@ -159,7 +159,6 @@ class Dependencies:
         return [Transfer(*values) for values in zip(*columns, strict=True)]
 
     def waits_of(self, transfer: Transfer) -> list[Wait]:
-        """All waits of a transfer, in order of time."""
         found, at = [], transfer.wait
         while at > 0:
             before, *wait = (int(self.waits[name][at]) for name in WAITS)

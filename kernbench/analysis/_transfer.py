@@ -131,8 +131,6 @@ TRANSFER_PARTS = ("wire", "nodes", "fill", "serialization", "memory", "queueing"
 
 @dataclass(frozen=True, slots=True)
 class TransferLeg:
-    """One link of a route."""
-
     bw_gbs: float
     wire_ps: int
     node_ps: int

@@ -256,7 +256,9 @@ class _Reader:
             parser.Parse(text, True)
         except expat.ExpatError as error:
             what = expat.errors.messages[error.code]
-            raise ConfigError(f"{self.name}:{error.lineno}:{error.offset + 1}: invalid XML: {what}; correct it") from error
+            raise ConfigError(
+                f"{self.name}:{error.lineno}:{error.offset + 1}: invalid XML: {what}; correct it"
+            ) from error
         return root.children[0]
 
     def _gpu(self, element: _Element, n: int, g: int) -> Gpu:

@@ -24,7 +24,6 @@ _R, P = Replicate(), Partial()
 
 
 def _products(ndim: int) -> tuple[Rule, ...]:
-    """Rules of the product of a tensor of `ndim` dims with a matrix."""
     last = ndim - 1
     rows = tuple(((Shard(dim), _R), Shard(dim)) for dim in range(last))
     return (

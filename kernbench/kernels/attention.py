@@ -137,7 +137,6 @@ class Flash:
 
 
 def to_column(x: Tile) -> Tile:
-    """Reshape a row (1 x rows) to a column: the same bytes."""
     turned: Tile = x.reshape(x.shape[1], 1)
     return turned
 

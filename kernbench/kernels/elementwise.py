@@ -10,7 +10,6 @@ _BLOCK = 4096
 
 
 def add(x_ptr: Pointer, y_ptr: Pointer, out_ptr: Pointer, n: int, block: int = _BLOCK, *, tl: TLContext) -> None:
-    """Write x + y to out."""
     for start, size in blocks(n, block, tl):
         tl.store(out_ptr + start, tl.load(x_ptr + start, shape=(size,)) + tl.load(y_ptr + start, shape=(size,)))
 

@@ -40,12 +40,10 @@ def export(what: str, entry: Entry, result: Result) -> Export:
 
 
 def _file_name(entry: Entry) -> str:
-    """Name of the run as a file name, or its number."""
     return re.sub(r"[^\w.-]+", "_", entry.label).strip("._")[:80] or f"run{entry.number}"
 
 
 def code(entry: Entry) -> str:
-    """Source of a cell that reproduces the run."""
     workload, options = entry.workload, entry.options
     if not workload.source[1]:
         raise ArgumentError(f"code cell: {workload.name} is not a variable here; define it, and pass that")

@@ -46,8 +46,6 @@ class Frame:
 
 
 class Frames:
-    """Computes frames from successive counters."""
-
     def __init__(self) -> None:
         self._now_ps = self._events = 0
         self._links, self._nodes = _Loads(), _Loads()

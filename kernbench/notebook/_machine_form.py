@@ -145,7 +145,6 @@ def _group(path: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """Value as it would be typed: YAML on one line."""
     if isinstance(value, str):
         return value
     return str(yaml.safe_dump(value, default_flow_style=True, width=10_000)).removesuffix("...\n").strip()

@@ -120,8 +120,6 @@ _LOG = {"Every tile": "tile", "Every operation": "operation", "Totals only": "of
 
 
 class WorkloadPanel:
-    """Chooses the workload, its parameters and its options."""
-
     def __init__(self, explorer: Explorer, on_change: Callable[[], None]) -> None:
         self._explorer, self._on_change = explorer, on_change
         self.workload = widgets.Dropdown(

@@ -181,8 +181,6 @@ def picture(of: Machine | Result, run: Callable[[Machine], Result] | None = None
 
 
 def _runs_again(shown: Picture, machine: Machine, run: Callable[[Machine], Result]) -> None:
-    """Rerun a program on the machine of a picture as its user changes it."""
-
     def start(change: dict[str, Any]) -> None:
         nonlocal machine
         try:

@@ -270,7 +270,6 @@ class RunsTab:
 
 
 def _values(runs: list[Entry]) -> dict[str, set[str]]:
-    """All values of each parameter."""
     names = dict.fromkeys(name for entry in runs for name in entry.values)
     return {name: {str(entry.values.get(name)) for entry in runs} for name in names}
 

@@ -143,7 +143,6 @@ def _named(stops: Sequence[float]) -> list[tuple[str, float]]:
 
 
 def label_of(name: str) -> str:
-    """Label of a field of the machine, or of a parameter."""
     return fields()[name].label if name in fields() else name if "." in name else parameter_label(name)
 
 

@@ -80,7 +80,6 @@ class TornadoRuns:
         self._report(replace(progress, running=False))
 
     def _latency_ns(self, entry: Entry) -> float | None:
-        """Simulate a latency; None after `stop`."""
         while not self._stopped.is_set():
             self._explorer.wait()
             if self._stopped.wait(self._quiet - time.monotonic()):

@@ -42,7 +42,6 @@ def block_of(pointer: Pointer, first: int, places: Affine | Pieces, tl: TLContex
 
 
 def _start(places: _Places) -> int | None:
-    """First of consecutive places, else None."""
     if isinstance(places, Affine):
         runs = places.runs() if places.ascend else None
         return places.first if runs is not None and len(runs) == 1 else None

@@ -108,7 +108,6 @@ class Attention:
 
     @property
     def together(self) -> int:
-        """Maximum query heads of a unit."""
         return max(1, min(self.group, _ROWS))
 
     @property

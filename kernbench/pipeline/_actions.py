@@ -104,7 +104,6 @@ class Table:
 
     @cached_property
     def home(self) -> dict[int, int]:
-        """The rank of each stage."""
         return {action.stage: rank for rank, action in self}
 
     @cached_property
@@ -117,7 +116,6 @@ class Table:
 
     @cached_property
     def with_messages(self) -> bool:
-        """Whether sends and receives are among the actions."""
         return any(action.kind in (*SENDS, *RECEIVES) for action in self.actions)
 
     def without_messages(self) -> Table:
@@ -154,7 +152,6 @@ class Table:
         return found
 
     def is_message(self, source: Action | None, action: Action) -> bool:
-        """Whether a message carries the result of `source` to `action`."""
         return source is not None and self.home.get(source.stage) != self.home[action.stage]
 
     def _check(self, name: str) -> None:

@@ -212,7 +212,6 @@ class DeviceTensor(Tensor):
         return self._layout.scatter(base)
 
     def _seen(self, base: np.ndarray) -> np.ndarray:
-        """View `base`, an array of the layout's shape, with this tensor's shape and strides."""
         return strided(base.reshape(-1), self.shape, self._stride)
 
     def _has_layout_of(self, other: DeviceTensor) -> bool:

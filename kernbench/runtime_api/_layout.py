@@ -286,7 +286,6 @@ def runs(source: Region, target: Region) -> list[CopyRun]:
 
 
 def _meetings(a: Sequence[_Box], b: Sequence[_Box]) -> Iterator[tuple[int, int]]:
-    """Yield the index pairs of boxes that overlap."""
     if a and b:
         (a_first, a_last), (b_first, b_last) = (
             (np.array([[s.start for s in box] for box in boxes]), np.array([[s.stop for s in box] for box in boxes]))
@@ -334,7 +333,6 @@ def _overlap(a: _Box, b: _Box) -> _Box:
 
 
 def _within(box: _Box, outer: _Box) -> _Box:
-    """Translate a box to the origin of `outer`."""
     return tuple(slice(b.start - o.start, b.stop - o.start) for b, o in zip(box, outer, strict=True))
 
 

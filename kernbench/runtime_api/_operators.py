@@ -122,7 +122,6 @@ def matmul(
 def biased_matmul(
     input: Tensor, other: Tensor, bias: Tensor | None, out: Tensor | None, placement: PlacementLike | None
 ) -> Tensor:
-    """As `matmul`, plus a bias for each row."""
     a, b = _checked("matmul", (input, other))
     if a.dtype is not b.dtype:
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {a.dtype} != {b.dtype}")
@@ -407,7 +406,6 @@ def _rows(x: DeviceTensor, dims: Sequence[int], keepdim: bool) -> tuple[np.ndarr
 
 
 def softmax(input: Tensor, dim: int | None = None, dtype: DType | str | None = None) -> Tensor:
-    """Compute softmax along `dim`, in f32."""
     given = _one("softmax", input)
     if dim is None:
         raise ArgumentError("softmax: dim is missing: which dim sums to 1")
@@ -441,7 +439,6 @@ def _by_rows(name: str, x: DeviceTensor, dim: int, dtype: DType, eps: float) -> 
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Join tensors along a dim, in their common type."""
     given = _checked("cat", tuple(tensors))
     if not given:
         raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")

@@ -30,8 +30,6 @@ class Installation:
 
 
 class InstalledQueues:
-    """The queues of one machine."""
-
     def __init__(self, engine: GraphEngine) -> None:
         self._engine = engine
         self._installed: dict[tuple[object, ...], Installation] = {}

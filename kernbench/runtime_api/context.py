@@ -182,8 +182,6 @@ class Accelerator(_Devices):
 
 
 class _Open(threading.local):
-    """A thread's open sessions, the innermost last."""
-
     def __init__(self) -> None:
         self.sessions: list[RuntimeContext] = []
 

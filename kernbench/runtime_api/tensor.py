@@ -393,7 +393,6 @@ def check_broadcast(given: Sequence[int], shape: Sequence[int]) -> None:
 
 
 def as_shape(size: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
-    """Normalize `*size`: integers, or one sequence of them."""
     if len(size) == 1 and isinstance(size[0], Sequence):
         size = size[0]
     try:

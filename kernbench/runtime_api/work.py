@@ -45,7 +45,6 @@ class ReduceOp(Enum):
 
     @classmethod
     def of(cls, op: ReduceOp | str) -> ReduceOp:
-        """Return `op`, or the operation of this name."""
         if isinstance(op, cls):
             return op
         try:
@@ -154,7 +153,6 @@ class Call:
         return [t.layout.placement for t in self.tensors.values()]
 
     def communication(self, group: tuple[int, ...]) -> Communication:
-        """Return the record of this call on the SIPs of a group."""
         own = self.tensors.get("input", next(iter(self.tensors.values()), None))
         nbytes = 0 if own is None else own.nbytes
         return Communication(self.name, group, nbytes, _recorded(self.tensors))
@@ -211,7 +209,6 @@ class TensorPart:
 
 
 def _recorded(tensors: Mapping[str, DeviceTensor]) -> Any:
-    """Return names, shapes, types and placements of tensors."""
     return tuple((name, tuple(t.shape), str(t.dtype), _placement(t.layout.dp)) for name, t in tensors.items())
 
 
@@ -338,7 +335,9 @@ class Meeting:
         late = [str(rank) for m, rank in enumerate(self.members) if m not in self.calls]
         lines += [f"\n  not called yet by rank {', '.join(late)}"] if late else []
         lines += (
-            ["\n  the tensors are sharded differently: place them with the same DPPolicy on every rank"] if agrees else []
+            ["\n  the tensors are sharded differently: place them with the same DPPolicy on every rank"]
+            if agrees
+            else []
         )
         error = CollectiveMismatchError(f"ranks disagree about {self.title}:{''.join(lines)}")
         self._fail(member, error)

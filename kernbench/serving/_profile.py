@@ -155,7 +155,6 @@ class _Batches:
         return i, (contexts - self._contexts[i]) / (self._contexts[i + 1] - self._contexts[i])
 
     def _at(self, counts: np.ndarray | int, i: np.ndarray, share: np.ndarray) -> np.ndarray:
-        """Return T of some counts, each at its context."""
         found: np.ndarray = self._us[counts, i] * (1 - share) + self._us[counts, i + 1] * share
         return found
 

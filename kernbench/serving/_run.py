@@ -50,7 +50,6 @@ class Replica:
         self._wake()
 
     def release(self, request: Request) -> None:
-        """Free the blocks of a request that was handed over."""
         self.scheduler.release(request)
         self._wake()
 
@@ -234,7 +233,6 @@ def _requests(table: pd.DataFrame) -> list[Request]:
 
 
 def _check_policy(queue: Sequence[Request], policy: Policy) -> None:
-    """Refuse what would wait for ever."""
     for request in queue:
         row = f"request {request.index}: input_len = {request.prompt}"
         blocks = -(-(request.prompt + request.output - 1) // policy.block_size)

@@ -46,7 +46,6 @@ class Spread:
 
     @property
     def ns(self) -> float:
-        """Simulated time, else the estimate."""
         known = self.estimate_ns if self.simulated_ns is None else self.simulated_ns
         return float("inf") if known is None else known
 

@@ -189,5 +189,4 @@ class Explanation:
 
 
 def path_row(why: Why) -> Row:
-    """Return a critical path as a row that `Explanation.of` reads."""
     return {"values": why.to_dict(), "text": repr(why), "html": why._repr_html_()}

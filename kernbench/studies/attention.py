@@ -82,7 +82,6 @@ class Setting:
 
     @property
     def programs(self) -> int:
-        """Number of PEs."""
         return self.sips * self.cubes * self.pes
 
     @property
@@ -91,7 +90,6 @@ class Setting:
 
     @property
     def queries(self) -> int:
-        """Query tokens of each rank."""
         default = self.tokens if self.phase == "prefill" else 1
         return default if self.q_tokens is None else self.q_tokens
 
@@ -146,7 +144,6 @@ def run(machine: Machine, setting: Setting, *, data: bool = False, log: str = "o
 
 
 def run_setting(torch: RuntimeContext, setting: Setting) -> None:
-    """Run a setting in a session; tensors have a row for each PE."""
     dtype, here = as_dtype(setting.dtype), (setting.cubes * setting.pes, setting.items)
     q, kv = (*here, setting.queries, setting.group, setting.head_dim), (*here, setting.tokens, setting.head_dim)
     shapes = {"q": q, "k": kv, "v": kv}

@@ -217,7 +217,6 @@ def held_out(rows: Sequence[Reference], split: str, seed: int) -> list[bool]:
 
 
 def _bounds(machine: Machine, free: Sequence[str] | Mapping[str, FieldBounds]) -> dict[str, tuple[float, float, float]]:
-    """Start, least and most of each field to fit."""
     given = dict(free) if isinstance(free, Mapping) else dict.fromkeys(free)
     faults, found = [], {}
     for name, bounds in given.items():
@@ -326,7 +325,6 @@ class Calibration:
         )
 
     def _held_out_pct(self) -> float:
-        """Median error of the rows held out."""
         return float(self.table[self.table["rows"] == HELD_OUT]["error_pct"].abs().median())
 
     def _repr_png_(self) -> bytes:

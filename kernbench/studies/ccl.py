@@ -391,7 +391,6 @@ def _sizes(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], 
 
 
 def _others(config: CclConfig, own: Sequence[Algorithm], grid: Mapping[str, Any]) -> list[Row]:
-    """Every other collective; a barrier has one size."""
     known = {n: config.algorithms[n].collective for n in names(config) if config.setting(n, "buffer_kind") == "tcm"}
     known |= {algorithm.name: algorithm.collective for algorithm in own}
     return [

@@ -588,7 +588,6 @@ def files(rows: Sequence[Row], machine: Machine) -> dict[str, str]:
 
 
 def _fastest(rows: Sequence[Row]) -> list[Row]:
-    """Return the fastest algorithm for each system and each size at which all its algorithms ran."""
     ran = _complete(rows, "short", "system", "bytes_per_pe")
     best = {key: min(own, key=_time) for key, own in ran.items()}
     sizes = sorted({nbytes for _, nbytes in best})

@@ -493,7 +493,6 @@ class FidelityStudy(Study):
         return 0.2 if workload in FIGURES else WORKLOADS[workload].host_s(machine.config, **dict(given or {}))
 
     def simulate(self, machine: Machine, *, workload: str = "gemm", given: Mapping[str, Any] | None = None) -> Row:
-        """Value of a workload in its unit, or of a figure [ns]."""
         if workload in FIGURES:
             return {"ours": FIGURES[workload][1](machine)}
         return {"ours": WORKLOADS[workload].run(machine, **dict(given or {"m": 64, "k": 64, "n": 64}))}

@@ -73,7 +73,6 @@ CLOSE = 0.1  # slowdowns within this range count as equal
 
 
 def _simulated(rows: Sequence[ChartRow], *series: str) -> list[ChartRow]:
-    """Return the rows of some series that were simulated, each requested point once."""
     return [row for row in rows if row["series"] in series and not row["left_out"]]
 
 

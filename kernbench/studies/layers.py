@@ -186,7 +186,6 @@ def layer_work(config: MachineConfig, product: StoredProduct) -> matmul.ProductW
 
 
 def _fullest(config: MachineConfig, product: StoredProduct) -> int:
-    """Bytes of all tensors in the fullest slice."""
     tensors = [(*stored, product.itemsize) for stored in product.stored(config)]
     sums = matmul.partial_sums(config, product.placed(config), product.placement)
     tensors += [(*stored, PART_BYTES) for stored in sums.values()]

@@ -240,7 +240,6 @@ def latency_cycles(
 
 
 def saturation(machine: Machine, *, pattern: str, packet: int, network: str) -> float:
-    """Load at which a network saturates [flits per cycle]."""
     cycles = 10_000 if packet == 1 else 30_000  # longer packets are rarer, and their queues grow slowly
     _check(pattern, packet, (), network, cycles)
     return _saturation(_traffic(machine, pattern, packet, network), {}, cycles)

@@ -97,7 +97,6 @@ def shortest_first(*, again: bool = False) -> list[str]:
 
 
 def _is_current(made: Mapping[str, Any]) -> bool:
-    """Whether a point was simulated by the present code."""
     current: bool = made["code"] == code_version(made["study"].partition(":")[0])
     return current
 

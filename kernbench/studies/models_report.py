@@ -75,7 +75,6 @@ _OF_EXPERTS = {
 
 
 def _own(row: Mapping[str, Any]) -> bool:
-    """Whether a run is on the report's machine."""
     return bool(row["own"])
 
 

@@ -118,7 +118,6 @@ def _machines(machine: Machine, tp: int, others: Sequence[str]) -> dict[str, Mac
 
 
 def _rates(machine: Machine) -> Row:
-    """Return the bandwidth, the matrix rate and the silicon of a SIP."""
     config, pes = machine.config, machine.config.pes_per_sip
     tflops = 2 * macs_per_ns(config, "f16") * pes / 1000
     return {"hbm_gbs": config.hbm_gbs_per_sip, "tflops": tflops, "area_mm2": area_mm2(config) / config.n_sips}

@@ -110,7 +110,6 @@ def _served(text: str, loads: tuple[float, ...], faster: str) -> list[Row]:
 
 
 def _curves(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the points of the curves of all machines that are not changed."""
     return [x for own in groups(filter(_is_base, rows), "model", "on").values() for x in _curve(own)]
 
 

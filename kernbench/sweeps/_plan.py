@@ -59,7 +59,6 @@ class NumberRange:
         return int(value) if float(value).is_integer() else value
 
     def multiples(self) -> tuple[int, int]:
-        """First and last multiple of the step within the range, in steps."""
         step = self.step or 1
         return math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
 

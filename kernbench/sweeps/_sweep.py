@@ -259,7 +259,6 @@ def run_plan(
 
 
 def _client(scheduler: str | Client | None) -> tuple[Client | None, bool]:
-    """Client of the cluster, and whether to close it afterwards."""
     if not isinstance(scheduler, str):
         return scheduler, False
     try:

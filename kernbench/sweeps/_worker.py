@@ -93,7 +93,6 @@ def _attempt(fn: Callable[[Row], Row], point: Row, limits: Limits | None) -> Out
 
 
 def _is_limit(error: BaseException | None) -> bool:
-    """Whether a session exceeded a limit; the error of a rank has that as its cause."""
     return error is not None and (isinstance(error, LimitError) or _is_limit(error.__cause__))
 
 
@@ -189,7 +188,6 @@ class Worker:
 
 
 def _exchange(process: subprocess.Popen[bytes], message: object) -> Any:
-    """Send a message and return the answer; None if the process has ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):

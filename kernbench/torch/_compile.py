@@ -75,7 +75,6 @@ class CompiledModel:
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """Of the model, or of its first rank."""
         return list(self._own.parameters())
 
     @property

@@ -121,7 +121,6 @@ class ModelDevice:
         self._of_ranks[tensors[0].untyped_storage()._cdata] = inductor.storage_ref(tensors[0]), tensors[1:]
 
     def of_rank(self, rank: int, x: Any) -> Any:
-        """Return the tensor of a rank that corresponds to one of the first rank."""
         if not (rank and isinstance(x, torch.Tensor)):
             return x
         ref, tensors = self._of_ranks.get(x.untyped_storage()._cdata, (None, ()))
@@ -285,7 +284,6 @@ class ModelDevice:
                 self.together(steps)
 
     def start(self, sip: int, steps: Sequence[ModelStep]) -> None:
-        """Queue successive launches of a SIP."""
         if not self.graph:
             for step in steps:
                 step.start()
@@ -296,7 +294,6 @@ class ModelDevice:
         graph.replay()
 
     def together(self, steps: Sequence[ModelStep]) -> None:
-        """Queue a step of all ranks."""
         if steps[0].exchange is not None:
             of, to, messages = zip(*(step.exchange() for step in steps if step.exchange), strict=True)
             queue_exchange(self.session, of, to, messages[0], steps[0].name)

@@ -165,7 +165,6 @@ class Assignment:
 
     @property
     def gather(self) -> list[Message]:
-        """Messages of an all-gather of tokens."""
         return [
             Message(source, 0, target, first, n)
             for source, (first, n) in enumerate(self.own)

@@ -263,7 +263,6 @@ def typed(place: TensorPlace) -> DeviceTensor:
 
 
 def _bytes(x: torch.Tensor) -> np.ndarray:
-    """Storage of a host tensor as bytes, not copied."""
     storage = x.untyped_storage()
     raw: np.ndarray = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),)).numpy()
     return raw

@@ -132,7 +132,6 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _item(self, x: torch.Tensor) -> Any:
-        """Return the value of a scalar input from the host."""
         source = self.inputs.get(x.untyped_storage()._cdata)
         if source is None:
             raise ArgumentError(
@@ -189,7 +188,6 @@ class Recorder(TorchDispatchMode):
         self.steps.append(ModelStep(name, module, operators, start, False, flops, nbytes, choice))
 
     def _at(self, x: torch.Tensor) -> TensorPlace:
-        """Return the place of a tensor; a host tensor is a constant of the program."""
         if is_host_tensor(x):
             with _disable_current_modes():  # creating the twin must not be recorded
                 twin = self.memory.twin(x)

@@ -136,7 +136,6 @@ class ModelResult:
 
     @property
     def device_flops_share(self) -> float:
-        """Share of all FLOPs that ran on PEs."""
         whole = sum(part.flops for part in self.launches)
         return sum(part.flops for part in self.launches if not part.on_host) / whole if whole else 1.0
 

@@ -250,7 +250,6 @@ def _is_view(node: Any) -> bool:
 
 
 def _again(graph: torch.fx.Graph, node: torch.fx.Node) -> torch.fx.Node:
-    """Copy the chain of views that ends in `node`."""
     if node.op == "placeholder":
         return node
     source = _again(graph, node.args[0])

@@ -48,7 +48,6 @@ def _moved(x: Tensor, group: ProcessGroup | None, source: Placement, target: Pla
 
 
 def copy_to_tensor_model_parallel_region(input_: Tensor, group: ProcessGroup | None = None) -> Tensor:
-    """Return the input: the forward pass does nothing."""
     return _moved(input_, group, Replicate(), Replicate())
 
 

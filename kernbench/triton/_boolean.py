@@ -70,8 +70,6 @@ def _call(function: Callable[..., Any], first: ast.expr, *others: ast.expr) -> a
 
 
 class _Calls(ast.NodeTransformer):
-    """Rewrites the operators as calls of the functions above."""
-
     changed = False
 
     def visit(self, node: ast.AST) -> Any:

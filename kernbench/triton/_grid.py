@@ -49,7 +49,6 @@ def programs_by_pe(
 def body_of(
     function: Any, values: dict[str, Any], known: frozenset[str], sizes: _Grid, tl: TLContext
 ) -> Callable[[int], None]:
-    """Return a function that runs one program of the grid, by its number."""
     lang = Language(tl, sizes)
     binder = Binder(lang)
     kernel = binder.function(function)

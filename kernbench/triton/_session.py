@@ -35,8 +35,6 @@ _PES = DPPolicy(cube="row_wise", pe="row_wise", num_cubes=1)
 
 
 class _Open(threading.local):
-    """Blocks that a thread has entered, the innermost last."""
-
     def __init__(self) -> None:
         self.blocks: list[On] = []
 
@@ -276,7 +274,6 @@ class CompiledKernel:
 
     @property
     def metadata(self) -> SimpleNamespace:
-        """Shared memory [bytes] and warps."""
         return SimpleNamespace(shared=device_properties()["max_shared_mem"], num_warps=self._num_warps)
 
     def _init_handles(self) -> None: ...

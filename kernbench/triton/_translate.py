@@ -24,7 +24,6 @@ from kernbench.triton_emu.tl_context import TLContext
 
 
 def raw(fn: Any) -> FunctionType:
-    """Strip Triton's decorators."""
     while not isinstance(fn, FunctionType):
         fn = fn.fn
     return fn
@@ -56,8 +55,6 @@ def maybe_dtype(value: object) -> DType | PointerType | None:
 
 
 class _TritonModule:
-    """`triton`, as a kernel sees it."""
-
     def __init__(self, lang: Language) -> None:
         self.language, self.cdiv, self.next_power_of_2 = lang, lang.cdiv, lang.next_power_of_2
 
@@ -167,7 +164,6 @@ def _is_language(module: str) -> bool:
 
 @cache
 def names_of(code: CodeType) -> frozenset[str]:
-    """Global and attribute names in a function and its nested functions."""
     inner = (names_of(const) for const in code.co_consts if isinstance(const, CodeType))
     return frozenset(code.co_names).union(*inner)
 

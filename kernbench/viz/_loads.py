@@ -28,7 +28,6 @@ def used_links(records: Records) -> list[str]:
 
 
 def used_nodes(records: Records) -> dict[str, int]:
-    """Busy time [ps] of each component, without idle ones and the host."""
     return {name: ps for name, ps in records.busy_by_component().items() if ps and name != naming.HOST}
 
 
@@ -101,7 +100,6 @@ def _pour(work: np.ndarray, width: float, *, backwards: bool = False) -> None:
 
 
 def _command_weights(records: Records, bins: int) -> np.ndarray:
-    """Share of each bin in the time of all commands of PEs."""
     spans, rows = _Work(1, records.makespan_ps, bins), records.is_kind("composite", "load", "store", "send", "recv")
     start, end = records.start_ps[rows], records.end_ps[rows]
     spans.add(np.zeros(len(start), np.int64), start, end, end - start)
@@ -149,7 +147,6 @@ class _Work:
             self._offset += np.bincount(index, change * at, size).reshape(self._offset.shape)
 
     def per_bin(self) -> np.ndarray:
-        """Work of each server in each bin [ps]."""
         edges = np.arange(self._slope.shape[1]) * self.width
         done = np.cumsum(self._slope, 1) * edges - np.cumsum(self._offset, 1)
         work: np.ndarray = np.maximum(0, np.diff(done, axis=1))

@@ -418,7 +418,6 @@ def _in_blocks(n: int, u: float) -> list[tuple[float, float, float, float]]:
 
 
 def _local(node_id: str) -> str:
-    """Id of a node of cube 0, relative to its cube."""
     return node_id.split(".", 2)[2]
 
 
@@ -496,7 +495,6 @@ def _part(id_: str, kind: str, kinds: Mapping[str, Any], rect: tuple[float, floa
 
 
 def _in_sip(node_id: str) -> str:
-    """Id of a node of SIP 0, relative to its SIP."""
     return node_id.split(".", 1)[1]
 
 

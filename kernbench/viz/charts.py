@@ -189,7 +189,6 @@ class _Plot:
         return self.columns[name].title if name in self.columns else name
 
     def values(self, name: str) -> list[Any]:
-        """Distinct values of a column, in the order of the rows."""
         return list(dict.fromkeys(self.data[name]))
 
     def one_row_each(self, *names: str) -> None:

@@ -103,7 +103,6 @@ def timeline_svg(pieces: _Table, start_ns: float, end_ns: float) -> tuple[str, f
 
 
 def _boxes(track: Iterable[_Row], pixel_ns: float) -> Iterator[tuple[int, float, float]]:
-    """Tile, start and end of each box of a track."""
     box = None
     for piece in track:
         if box and piece["end_ns"] - box[1] < pixel_ns:

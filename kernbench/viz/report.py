@@ -246,7 +246,6 @@ class RunReport:
         return [[key, *(escape(values.get(key, "unknown")) for values in of.values())] for key in keys]
 
     def _bars(self) -> str:
-        """Draw the critical path of each run as a bar, all on one scale."""
         longest = self._longest_ns
         names = [*next(iter(self.paths.values()))]
         colours = dict(zip(names[:_PARTS], _COLOURS, strict=False)) | ({_OTHER: palette.GREY} if names[_PARTS:] else {})
@@ -338,7 +337,6 @@ def report(runs: Iterable[Result | str | Path], baseline: Result | str | Path | 
 
 
 def _loaded(given: Sequence[Result | str | Path]) -> tuple[list[Result], list[str], list[dict[str, Any]]]:
-    """Read all files; the faults of all that cannot be read."""
     results, faults, records = [], [], []
     for run in given:
         try:

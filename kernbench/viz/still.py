@@ -209,7 +209,6 @@ _STYLE = _style()
 
 
 def _length(text: str) -> float:
-    """Approximate width of a text [px]."""
     return sum(7.2 if letter.isupper() else 6.0 for letter in text)
 
 
@@ -262,7 +261,6 @@ def _loads(scene: Scene) -> tuple[_Loads, tuple[float, float]]:
 
 
 def _on_path(header: Mapping[str, Any], window: tuple[float, float]) -> frozenset[str]:
-    """Components and links of the critical path in a window [ns]."""
     path = header.get("path", {"resources": [], "steps": []})
     inside = [step for step in path["steps"] if step[0] < window[1] * 1000 and step[1] > window[0] * 1000]
     return frozenset(path["resources"][part[0]] for step in inside for part in step[-1])
@@ -323,7 +321,6 @@ class _Drawing:
 
     @property
     def parts(self) -> Iterator[str]:
-        """Shapes in painting order."""
         levels = {"w s": self._wires, "f": self._fills}
         loaded = {kind: {f"{kind}{i}": shapes for i, shapes in enumerate(each)} for kind, each in levels.items()}
         shapes = {**self._shapes, **loaded["f"]}

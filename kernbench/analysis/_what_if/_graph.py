@@ -63,8 +63,6 @@ class Served(NamedTuple):
 
 
 class Events:
-    """Events and edges, while the graph is built."""
-
     def __init__(self) -> None:
         self.times: list[int] = []
         self.sources: list[int] = []
@@ -464,7 +462,6 @@ class _Graph:
                     edge(self.end[answer], self.done[command])
 
     def _is_answer(self, path: Sequence[int]) -> bool:
-        """Whether a message goes towards the host."""
         rank = {"host": 0, "io_cpu": 1, "m_cpu": 2, "pe_cpu": 3}
         src, dst = (rank[self.d.nodes[at].rpartition(".")[2]] for at in (path[0], path[-1]))
         return dst < src
