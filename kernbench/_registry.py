@@ -67,7 +67,7 @@ class Registry:
         return sorted(self._paths)
 
     def fault(self, name: str) -> str | None:
-        """Return what is wrong with `name` as a name or dotted path, or None; imports nothing."""
+        """Fault of `name` as a name or dotted path, or None; imports nothing."""
         if name in self._paths or _DOTTED.fullmatch(name):
             return None
         return f"is not a {self.kind}; {hint(name, self.names)}; or a dotted path pkg.mod:name"

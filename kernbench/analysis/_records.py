@@ -281,7 +281,7 @@ class Communication:
 
 
 class Operation(NamedTuple):
-    """What the host queued on a SIP: a kernel's launch, or part of a collective (it may launch several kernels).
+    """An operation queued on a SIP: a kernel's launch, or part of a collective (it may launch several kernels).
 
     `after` are the operations that precede it in its streams, `waited` those that the host had waited for: the latest,
     as numbers in the order of queueing.

@@ -12,7 +12,7 @@ from kernbench.config._schema import settings, speeds
 
 
 class Attribution(NamedTuple):
-    """What readers call a resource, and the fields of the machine file that set its time."""
+    """Name of a resource for readers, and the fields of the machine file that set its time."""
 
     group: str
     fields: tuple[str, ...]

@@ -134,7 +134,7 @@ class Result:
 
     @cached_property
     def occupancy(self) -> Occupancy:
-        """What was in use when: outstanding requests, slots of queues and bytes of memories, as step functions.
+        """Occupancy over time: outstanding requests, slots of queues and bytes of memories, as step functions.
 
         An iterable of tracks, and a table. Each track has its component, quantity, times [ps] and values.
 
@@ -160,7 +160,7 @@ class Result:
             return str(error)
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return how long each stage was busy, as the mean over PEs, and its share of the run.
+        """Return the busy time of each stage, as the mean over PEs, and its share of the run.
 
         Stages are busy at the same time, so shares sum to more than 1. What the time went to is in `why()`.
         """

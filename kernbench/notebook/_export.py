@@ -1,4 +1,4 @@
-"""What leaves the explorer: pictures, results, figures, traces, machine files, and the cell that reproduces a run."""
+"""Exports of the explorer: pictures, results, figures, traces, machine files, and the cell that reproduces a run."""
 
 from __future__ import annotations
 

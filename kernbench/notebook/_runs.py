@@ -174,7 +174,7 @@ class RunsTab:
         self.coordinates.children[0].layout.min_width = f"{_AXIS_PX * len(axes)}px"
 
     def _axes(self, runs: list[Entry]) -> list[Axis]:
-        """Return what differs among the runs: parameters, fields of the machine, measurements; the time always."""
+        """Columns that differ among the runs: parameters, fields of the machine, measurements; the time always."""
         found = [Axis(name, parameter_label(name)) for name, values in _values(runs).items() if len(values) > 1]
         paths = dict.fromkeys(
             change.field for entry in runs[1:] for change in machine_changes(runs[0].machine.spec, entry.machine.spec)

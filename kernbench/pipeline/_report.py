@@ -129,7 +129,7 @@ class Pipeline:
 
 
 def measured_pipeline(table: Table, result: Result, queued: Mapping[Action, range], width: int) -> Pipeline:
-    """Return what a run shows; `queued` has the operations that the host queued in each action."""
+    """Measurements of a run; `queued` has the operations that the host queued in each action."""
     of: dict[int, list[Launch]] = {}
     for launch in result.launches:
         of.setdefault(launch.operation, []).append(launch)

@@ -1,4 +1,4 @@
-"""What a table of actions alone decides: messages, times for given costs, deadlocks and activations."""
+"""Properties of a table of actions: messages, times for given costs, deadlocks and activations."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def times(table: Table, cost: Callable[[Action], float], delay: Callable[[Action
     arrivals: dict[Action, float] = {}
 
     def ready(rank: int, action: Action) -> float | None:
-        """Return when an action can begin, None if that is not known yet."""
+        """Earliest start of an action; None if not known yet."""
         start = free[rank]
         if action.kind in SENDS:
             _, made = sent(table, received(table, action))
@@ -162,7 +162,7 @@ def _requirements(table: Table, action: Action) -> list[Action]:
 
 
 def peak_activations(table: Table) -> list[int]:
-    """Return how many activations each rank holds at most: of a stage and a microbatch each.
+    """Return the peak number of activations of each rank, one for each stage and microbatch.
 
     A forward adds one; its B, or its W where the backward is split, releases it.
     """

@@ -207,7 +207,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class _Waited:
-    """What the host waits for, and what its stream waits for then; for messages."""
+    """The wait of the host, and that of its stream then; for messages."""
 
     what: object
     waits: Sequence[tuple[simpy.Event, object]]

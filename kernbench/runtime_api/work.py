@@ -158,7 +158,7 @@ class Call:
         return Communication(self.name, group, nbytes, _recorded(self.tensors))
 
     def steps(self, begin: Start) -> Sequence[Start]:
-        """Return what the rank's device does in order; `begin` is its part of what all do together."""
+        """Return the steps of the rank's device, in order; `begin` is its part of the common step."""
         return (begin,)
 
     def __str__(self) -> str:

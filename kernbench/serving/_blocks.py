@@ -10,7 +10,7 @@ HASH_TOKENS = 512  # that a hash of a request covers: the trace format of Moonca
 
 
 class Owner(Protocol):
-    """What a pool reads of a request, and the blocks that it notes there."""
+    """The fields of a request that a pool reads, and its blocks, which the pool sets."""
 
     index: int
     prompt: int
@@ -33,15 +33,15 @@ class BlockPool:
         return self.total - self.used
 
     def hit(self, request: Owner) -> int:
-        """Return how many of a request's tokens are cached; `admit` then shares their blocks."""
+        """Count the cached tokens of a request; `admit` then shares their blocks."""
         return 0
 
     def admit(self, request: Owner, tokens: int, reserve: int) -> bool:
-        """Take blocks for the first `tokens` of a request, if those for `reserve` tokens are free."""
+        """Allocate blocks for the first `tokens` of a request, if those for `reserve` tokens are free."""
         return -(-reserve // self.size) <= self.free and self.grow(request, tokens)
 
     def grow(self, request: Owner, tokens: int) -> bool:
-        """Take blocks until a request has room for `tokens`; False, and no change, if too few are free."""
+        """Allocate blocks until a request has room for `tokens`; False, and no change, if too few are free."""
         more = -(-tokens // self.size) - request.blocks
         if more > self.total - self.used:
             return False
@@ -116,7 +116,7 @@ class PrefixCache(BlockPool):
         return block
 
     def _store(self, request: Owner, tokens: int) -> None:
-        """Let the full blocks of a request's first `tokens`, as far as these are known, be found by their hashes."""
+        """Index the full blocks of a request's first `tokens` by hash, as far as the tokens are known."""
         full = min(tokens, request.prompt + request.made) // self.size
         for i, key in enumerate(self._hashes(request, request.stored, full), request.stored):
             if key not in self._block:

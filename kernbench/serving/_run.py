@@ -64,7 +64,7 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """What the router compares: a waiting request counts four times, as in vLLM's data-parallel router."""
+        """Load for the router: a waiting request counts four times, as in vLLM's data-parallel router."""
         return 4 * len(self.scheduler.waiting) + len(self.scheduler.running)
 
     def _note(self) -> None:

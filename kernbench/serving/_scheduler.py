@@ -163,7 +163,7 @@ class Scheduler:
         return budget
 
     def _grow(self, request: Request, tokens: int) -> bool:
-        """Take blocks, if need be from the requests that were admitted last; False if it was itself preempted."""
+        """Allocate blocks, if need be from the requests that were admitted last; False if it was itself preempted."""
         while not self.pool.grow(request, tokens):
             last = self.running.pop()
             self.release(last)

@@ -315,7 +315,7 @@ class SimulatedSteps(StepTable):
         return float(cache.rows_of(row, key, study=__name__, machine=machine.hash, version=version)["ns"])
 
     def num_blocks(self, block_size: int = 16, memory_utilization: float = 0.9) -> int:
-        """Return how many blocks of the KV cache fit into the memory that the weights leave free.
+        """Return the number of blocks of the KV cache that fit beside the weights.
 
         Parameters
         ----------
@@ -342,7 +342,7 @@ class SimulatedSteps(StepTable):
 
 
 def _factor(resource: str, slowdown: Mapping[str, float]) -> float:
-    """Return how many times as long a resource takes; of several fields that set it, the fastest counts."""
+    """Slowdown of a resource; of several fields that set it, the fastest counts."""
     name = resource.removeprefix("wire of the ")
     fields = settings(name, DURATION) if name != resource else settings(name, RATE) or settings(name, DURATION)
     return min((slowdown[field] for field in fields if field in slowdown), default=1.0)

@@ -57,7 +57,7 @@ PATH_COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is run: `ranks`, in the order `across` (see `subgroups`), share the tokens of each subgroup's items."""
+    """A configuration: `ranks`, in the order `across` (see `subgroups`), share the tokens of each subgroup's items."""
 
     phase: str  # "prefill" or "decode"
     ranks: int  # of each subgroup

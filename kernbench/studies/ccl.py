@@ -348,7 +348,7 @@ def _settings(point: Mapping[str, Any]) -> Row:
 
 
 def _identity(point: Mapping[str, Any]) -> Row:
-    """Return what the time of a point depends on; points that are equal in it share a run."""
+    """Key of what the time of a point depends on; points with one key share a run."""
     return {key: value for key, value in point.items() if key not in (LABELS, "links")}
 
 

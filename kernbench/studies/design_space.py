@@ -1,4 +1,4 @@
-"""What parts of a machine buy: the products of GPT-2 over one SIP, on grids of machines.
+"""Cost and benefit of parts of a machine: the products of GPT-2 over one SIP, on grids of machines.
 
 Steps of a served model, and what a faster part of the machine gains them, are those of the study `serving`.
 """

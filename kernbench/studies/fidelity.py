@@ -64,7 +64,7 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class _Workload:
-    """What references measure, and our counterpart.
+    """A kind of reference, and our counterpart.
 
     `run` returns our value on a machine, `machine` the overrides for the parameters, `refuse` why a case cannot run (or
     empty), `host_s` its approximate host time. The parameters determine which of `units` the value has. `mechanisms`

@@ -337,7 +337,7 @@ class _Traffic:
 
 
 def warm_up(means: Sequence[float]) -> int:
-    """Return how many batches to leave out, at most half, for the smallest standard error of the rest (MSER).
+    """Count the batches to leave out, at most half, for the smallest standard error of the rest (MSER).
 
     The mean of a batch without packets is NaN; not all are. Source: K. P. White, An effective truncation heuristic for
     bias reduction in simulation output, Simulation 69(6), 1997.

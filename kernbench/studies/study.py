@@ -140,7 +140,7 @@ class Study:
         raise self._missing("program")
 
     def row(self, machine: Machine, result: Result, *_: Any, **point: Any) -> Row:
-        """Return what the study keeps of one run of `program`; its own keywords are fields of a point, too."""
+        """Return the row of one run of `program`; its own keywords are fields of a point, too."""
         raise self._missing("row")
 
     def fields(self) -> dict[str, inspect.Parameter]:
@@ -158,7 +158,7 @@ class Study:
         return {name: x for name, x in row.items() if x.kind is x.KEYWORD_ONLY and name not in asked}
 
     def work(self, machine: Machine, *_: Any, **point: Any) -> float:
-        """Return how long a point takes compared with others: the longest start first, and the time left follows."""
+        """Return the relative duration of a point: the longest start first, and the time left follows."""
         return 1.0
 
     def faults(self, machine: Machine, *_: Any, **point: Any) -> list[str]:
@@ -166,15 +166,15 @@ class Study:
         return []
 
     def check(self, machine: Machine, *_: Any, **parameters: Any) -> list[str]:
-        """Return what is wrong with parameters, a sentence for each fault; nothing has run then."""
+        """Return the faults of parameters, a sentence each; nothing has run then."""
         return []
 
     def refused(self, machine: Machine, *_: Any, **parameters: Any) -> dict[str, str]:
-        """Return what was asked for and is not among the points, each with the reason."""
+        """Return requests that are not among the points, each with the reason."""
         return {}
 
     def findings(self, rows: Sequence[Row]) -> Iterable[Finding]:
-        """Return what the rows say. A finding that rests on points that were not run must not be made."""
+        """Return the findings of the rows, none about points that were not run."""
         return []
 
     def tables(self, rows: Sequence[Row]) -> Tables:
@@ -372,7 +372,7 @@ class Report:
 
     @property
     def findings(self) -> list[Finding]:
-        """What the rows say: at most seven findings, the heaviest first."""
+        """At most seven findings, the heaviest first."""
         found = self.study.findings(self.rows)
         return sorted(found, key=lambda finding: -finding.weight)[:MOST_FINDINGS]
 

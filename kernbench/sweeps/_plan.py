@@ -220,7 +220,7 @@ class Plan:
         return dict(zip(self.keys, self.points, strict=True))
 
     def fn(self) -> Callable[[Row], Row]:
-        """Return what runs the task of a point, in any process."""
+        """Return the function that runs the task of a point, in any process."""
         return partial(run_study, self.study, dict(self.machine.spec))
 
     def __len__(self) -> int:

@@ -51,7 +51,7 @@ def pareto(table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[st
 
 
 def effects(table: pd.DataFrame, axes: Sequence[str], metric: str) -> pd.DataFrame:
-    """Return how much each axis changes a metric while the others are fixed, the strongest first.
+    """Return the effect of each axis on a metric while the others are fixed, the strongest first.
 
     Parameters
     ----------

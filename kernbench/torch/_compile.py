@@ -31,7 +31,7 @@ def _place(error: Unsupported | TorchRuntimeError | UserError) -> str:
 
 @contextmanager
 def _whole() -> Iterator[None]:
-    """Let dynamo trace the operators inside torch's recurrent layers, and inside its encoder."""
+    """Make dynamo trace the operators inside torch's recurrent layers, and inside its encoder."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -170,7 +170,7 @@ def _checked_floordiv(a: Any, b: Any) -> Any:
 
 @contextmanager
 def _writing_triton(launch: Callable[[Kernel, Sequence[Any]], None]) -> Iterator[None]:
-    """Let Inductor generate Triton without a GPU, and pass the kernels to `launch` instead of compiling them."""
+    """Make Inductor generate Triton without a GPU, and pass the kernels to `launch` instead of compiling them."""
     from torch._inductor import config
     from torch._inductor.async_compile import AsyncCompile
     from triton.runtime import driver

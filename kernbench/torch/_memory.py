@@ -194,13 +194,13 @@ class TensorMemory:
         self._blocks[to.untyped_storage()._cdata] = _Block(storage_ref(to), block.buffer, block.key, block.later)
 
     def stand_in(self, twin: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Let a host tensor represent a tensor of the device, which has the values."""
+        """Map a host tensor to a tensor of the device, which has the values."""
         ref, key = storage_ref(x), x.untyped_storage()._cdata
         self._twins[key], self._results[key] = (ref, twin), ref
         return x
 
     def message(self, sent: TensorPlace, x: torch.Tensor) -> TensorPlace:
-        """Let a host tensor represent a message, in new memory that is placed as the tensor of its sender."""
+        """Map a host tensor to a message, in new memory that is placed as the tensor of its sender."""
         twin = torch.empty(x.shape, dtype=x.dtype, device="meta")
         (units, unit), dtype, policy = sent.buffer.shape, sent.buffer.dtype, sent.buffer.layout.dp
         assert policy is not None

@@ -1,1 +1,1 @@
-"""What a change of the machine would save: predictions from the records of a run."""
+"""Predictions of a changed machine, from the records of a run."""
