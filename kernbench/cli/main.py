@@ -85,9 +85,6 @@ def completion(shell: str) -> None:
 
 
 _OK, _FAILED, BAD_INPUT = 0, 1, 2
-# Former options and their present names.
-_RENAMED = {"--output": "--out", "--folder": "--out"}
-_RENAMED_IN = {("probe", "--network"): "--level"}
 
 
 def _version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -165,7 +162,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = cli.main(args, prog_name="kernbench", standalone_mode=False)
         wait_for_pending()
     except click.ClickException as error:
-        _show(error, as_json="--json" in args)
+        if "--json" in args:
+            echo_json({"error": error_record(error, error.format_message())})
+        else:
+            error.show()
         return BAD_INPUT
     except ConfigError as error:
         return _fail(error, args, error.faults, BAD_INPUT)
@@ -196,18 +196,6 @@ def _show_warnings() -> None:
             echo(f"warning: {message}", err=True)
 
     warnings.showwarning = show
-
-
-def _show(error: click.ClickException, as_json: bool) -> None:
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        old = error.option_name
-        new = _RENAMED_IN.get((str(error.ctx.info_name), old), _RENAMED.get(old))
-        if new is not None and any(new in parameter.opts for parameter in error.ctx.command.params):
-            error = click.UsageError(f"{old} is now {new}", error.ctx)
-    if as_json:
-        echo_json({"error": error_record(error, error.format_message())})
-    else:
-        error.show()
 
 
 def _fail(error: BaseException, args: list[str], lines: list[str], status: int) -> int:

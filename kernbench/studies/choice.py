@@ -259,7 +259,6 @@ def choose(
     progress: bool | Callable[[CollectiveChoice], object] = True,
     workers: int | None = None,
     limit_s: float | None = None,
-    **unknown: Any,
 ) -> CollectiveChoice:
     """Return the fastest algorithm for a collective, why it takes as long, and what to change first.
 
@@ -287,8 +286,6 @@ def choose(
         Processes that simulate; default: one per core.
     limit_s : float or None
         Time on the host [s]; what is not known by then is in `missing` of the answer.
-    **unknown
-        Refused; the error names the keywords.
 
     Returns
     -------
@@ -306,15 +303,9 @@ def choose(
     >>> choose("1KiB", sips=2, machine="preset:small", changes=False).algorithm
     'recursive_doubling_allreduce'
     """
-    for name, value in unknown.items():
-        remedy = f"give network={value!r}" if name == "topology" else f"known: {', '.join(_CHOOSE)}"
-        raise ArgumentError(f"{name} = {value!r} is unknown; {remedy}")
     question: dict[str, Any] = {"sips": sips, "network": network, "collective": collective, "machine": machine}
     options: dict[str, Any] = {"algorithms": algorithms, "changes": changes, "workers": workers, "limit_s": limit_s}
     return last(choose_stages(nbytes, **question, **options), progress)
-
-
-_CHOOSE = ("sips", "network", "collective", "machine", "algorithms", "changes", "progress", "workers", "limit_s")
 
 
 def choose_stages(

@@ -180,7 +180,7 @@ def read_list(
             others = [name for name in head if name not in known]
             if "name" not in head:
                 labels = [name for name in others if name != "topology" and not get_close_matches(name, known)]
-            faults += [f"column {name!r} {_unknown(name, known)}" for name in others if name not in labels]
+            faults += [f"column {name!r} is unknown; {hint(name, known)}" for name in others if name not in labels]
         elif len(cells) != len(head):
             named = f"{len(head)} columns are named"
             faults.append(f"line {number}: has {len(cells)} values, but {named}; add or remove some")
@@ -200,12 +200,6 @@ def read_list(
     if faults:
         raise ConfigError([f"{path}: {fault}" for fault in faults])
     return rows
-
-
-def _unknown(name: str, known: Mapping[str, object]) -> str:
-    if name == "topology" and "network" in known:
-        return "is now 'network': the links between SIPs"
-    return f"is unknown; {hint(name, known)}"
 
 
 def read_shapes(path: Path) -> list[Row]:

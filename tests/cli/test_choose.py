@@ -79,7 +79,7 @@ def test_a_list_of_collectives_has_a_table(tmp_path, monkeypatch, capsys):
         ("gemm", "name,m,n,k\n", ["has no line after its first"]),
         ("gemm", 'name,m,n,k\na,1,2,3\n"b,1,2,3\nc,1,2,3\n', ["list.csv: line 3: ", "quotes closed"]),
         ("ccl", "name,bytes\na,some\n", ["line 2: bytes = 'some' must be a number of bytes"]),
-        ("ccl", "name,bytes,topology\na,64,torus_2d\n", ["column 'topology' is now 'network'"]),
+        ("ccl", "name,bytes,topology\na,64,torus_2d\n", ["column 'topology' is unknown"]),
         ("ccl", "name,bytes,sips,network\na,64,4,moebius\nb,63,2by2,ring_1d\n", [
             "line 2: network = 'moebius' is unknown", "line 3: bytes = '63' must be a multiple",
             "line 3: sips = '2by2' must be a number of SIPs",
@@ -210,12 +210,9 @@ def test_a_list_ends_at_its_limit(tmp_path, monkeypatch, capsys):
             "is a network between SIPs, not a machine; give --network",
         ),
         (["run", "--bench", "qkv-gemm", "--topology", "ring_1d"], "give --set system.sips.topology=ring_1d"),
-        (["milestone", "gemm", "--output", "x"], "--output is now --out"),
-        (["sweep", __file__, "--folder", "x"], "--folder is now --out"),
-        (["probe", "--load", "0.1", "--network", "sips"], "--network is now --level"),
     ],
 )
-def test_former_options_name_those_of_now(command, said, capsys):
+def test_a_network_is_no_machine(command, said, capsys):
     assert main(command) == 2
     assert said in " ".join(capsys.readouterr().err.split())
 

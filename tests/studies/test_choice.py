@@ -312,11 +312,6 @@ def test_algorithms_may_be_demanded():
         kb.gemm(64, 64, 512, machine=SIP, placements=["row"])
 
 
-def test_the_former_name_of_the_network_is_refused():
-    with pytest.raises(ArgumentError, match="topology = 'torus_2d' is unknown; give network='torus_2d'"):
-        kb.ccl.choose(256, sips=4, machine=SMALL, topology="torus_2d")
-
-
 def test_the_answer_is_shown_as_it_grows():
     titles = []
     chosen = kb.gemm(64, 64, 512, machine=SIP, progress=lambda answer: titles.append(answer.title))
