@@ -6,12 +6,14 @@ makes every run slower, and needs a reason.
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from kernbench._units import flits
 from kernbench.sim_engine._network import ENGINE, Clock
 from kernbench.topology.builder import resolve_topology
-from tests.components.one_pe import gemm, run
+from tests.components.one_pe import gemm, pointer, run
 from tests.reference.traffic import play, random_machine, random_traffic
 from tests.sim_engine.adapter import Engine
 
@@ -66,6 +68,29 @@ def test_a_log_of_tiles_has_a_row_a_stage():
     rows = product("ref_ref").records()
     # Per tile two reads, a fetch, a product; per output tile a store and a write; the composite and the launch.
     assert len(rows) == 4 * TILES + 2 * OUTPUTS + 2
+
+
+def cycles_of(copies: int) -> int:
+    """Run copies of 4 KiB in memory; return how many objects only the cycle collector frees after them."""
+
+    def kernel(tl) -> None:
+        for i in range(copies):
+            tl.store(pointer(8192 * i), tl.load(pointer(8192 * i + 4096), shape=(2048,)))
+
+    gc.collect()
+    gc.disable()
+    try:
+        engine = run(kernel)
+        found = gc.collect()
+    finally:
+        gc.enable()
+    assert engine.complete
+    return found
+
+
+def test_commands_leave_no_reference_cycles():
+    cycles_of(1)  # what is made once, on first use
+    assert cycles_of(40) == cycles_of(4)
 
 
 def test_an_idle_clock_does_nothing():

@@ -93,14 +93,16 @@ cdef class PeDma:
 
 
 cdef class AccessJob(Job):
-    cdef public DmaAccess access
+    cdef public object buffer
+    cdef public list requests
+    cpdef take(self, data, DmaRequest request)
+    cpdef bytes_of(self, DmaRequest request)
 
 
 cdef class DmaAccess(Source):
     cdef public AccessJob job
     cdef public DmaChannel channel
     cdef public Pe pe
-    cdef public object buffer
     cdef public bint writes
     cdef public int64_t left, sent, start_ps
     cdef public list requests
@@ -111,8 +113,6 @@ cdef class DmaAccess(Source):
     @cython.locals(now=int64_t, log=OpLog, nbytes=int64_t, by=int64_t, whole=int64_t)
     cpdef Cause landed(self, Transaction txn)
     cpdef _update(self)
-    cpdef _take(self, data, DmaRequest request)
-    cpdef _bytes(self, DmaRequest request)
 
 
 cdef class MatrixStream:

@@ -253,38 +253,61 @@ def _touch(lines: list[int], offset: int, nbytes: int, bits: int) -> None:
 
 
 class AccessJob(Job):
-    __slots__ = ("access",)
+    """A load or a store; `buffer` holds the command's bytes, a store's from its first request on."""
+
+    __slots__ = ("buffer", "requests")
 
     def __init__(self, pe: Pe, command: Load | Store, program: PeProgram | None) -> None:
         self.begins(pe, command, program)
         self.loaded = not command.writes
-        self.access = DmaAccess(self, pe, command)
+        self.requests = gathered(pe, command.runs) if command.tiled else pe.dma.requests(command.runs)
+        self.buffer: np.ndarray | None = None
 
     def pieces(self) -> list[tuple[list[tuple[int, int]], bool]]:
-        return [(request.pieces, self.access.writes) for request in self.access.requests]
+        return [(request.pieces, self.command.writes) for request in self.requests]
 
     def enter(self) -> None:
-        self.access.channel.queue.append(self.access)
+        access = DmaAccess(self)
+        access.channel.queue.append(access)
         self.pe.progress()
 
     def result(self) -> np.ndarray | None:
         compute = self.command.compute
-        return None if compute is None else compute(self.access.buffer)
+        return None if compute is None else compute(self.buffer)
+
+    def take(self, data: np.ndarray, request: DmaRequest) -> None:
+        if len(self.requests) == 1:
+            self.buffer = data
+            return
+        if self.buffer is None:
+            self.buffer = np.zeros(sum([n for r in self.requests for _, n in r.pieces]), np.uint8)
+        taken = 0
+        for at, (_, n) in zip(request.at, request.pieces, strict=True):
+            self.buffer[at : at + n] = data[taken : taken + n]
+            taken += n
+
+    def bytes_of(self, request: DmaRequest) -> np.ndarray:
+        if self.buffer is None:
+            command = self.command
+            self.buffer = command.compute(command.inputs[0].array)
+        if len(self.requests) == 1:
+            return self.buffer
+        parts = [self.buffer[at : at + n] for at, (_, n) in zip(request.at, request.pieces, strict=True)]
+        return np.concatenate(parts)
 
 
 class DmaAccess(Source):
-    """Requests of a load or a store; `buffer` holds the command's bytes, a store's from its first request on."""
+    """Requests of a load or a store. The job has no reference to it, which would be a cycle."""
 
-    __slots__ = ("_looked_up", "buffer", "channel", "job", "left", "pe", "requests", "sent", "start_ps", "writes")
+    __slots__ = ("_looked_up", "channel", "job", "left", "pe", "requests", "sent", "start_ps", "writes")
 
-    def __init__(self, job: AccessJob, pe: Pe, command: Load | Store) -> None:
-        self.job, self.pe, self.writes = job, pe, command.writes
-        self.channel = pe.dma.writer if command.writes else pe.dma.reader
-        self.requests = gathered(pe, command.runs) if command.tiled else pe.dma.requests(command.runs)
+    def __init__(self, job: AccessJob) -> None:
+        self.job, self.pe, self.requests = job, job.pe, job.requests
+        self.writes: bool = job.command.writes
+        self.channel = self.pe.dma.writer if self.writes else self.pe.dma.reader
         self.left = len(self.requests)
         self.sent = self.start_ps = 0
         self._looked_up: Cause | None = None
-        self.buffer: np.ndarray | None = None
 
     def next_ps(self) -> int:
         job = self.job
@@ -315,13 +338,13 @@ class DmaAccess(Source):
             port.read(txn)
         else:
             if self.pe.data and not self.job.command.atomic:
-                txn.data = self._bytes(request)
+                txn.data = self.job.bytes_of(request)
             port.write(txn)
         return self.sent == len(self.requests)
 
     def landed(self, txn: Transaction) -> Cause:
         if not self.writes and txn.data is not None:
-            self._take(txn.data, self.requests[txn.tile])
+            self.job.take(txn.data, self.requests[txn.tile])
         job, pe = self.job, self.pe
         now, log = pe.core.now, pe.log
         self.left -= 1
@@ -346,26 +369,6 @@ class DmaAccess(Source):
         pieces = [piece for _, piece in sorted(placed)]
         command, memory = self.job.command, self.pe.engine.memory
         memory.poke(pieces, command.compute(memory.peek(pieces), *[value.array for value in command.inputs]))
-
-    def _take(self, data: np.ndarray, request: DmaRequest) -> None:
-        if len(self.requests) == 1:
-            self.buffer = data
-            return
-        if self.buffer is None:
-            self.buffer = np.zeros(sum([n for r in self.requests for _, n in r.pieces]), np.uint8)
-        taken = 0
-        for at, (_, n) in zip(request.at, request.pieces, strict=True):
-            self.buffer[at : at + n] = data[taken : taken + n]
-            taken += n
-
-    def _bytes(self, request: DmaRequest) -> np.ndarray:
-        if self.buffer is None:
-            command = self.job.command
-            self.buffer = command.compute(command.inputs[0].array)
-        if len(self.requests) == 1:
-            return self.buffer
-        parts = [self.buffer[at : at + n] for at, (_, n) in zip(request.at, request.pieces, strict=True)]
-        return np.concatenate(parts)
 
 
 _DMA_IN, _DMA_OUT = KIND["dma_in"], KIND["dma_out"]
