@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from kernbench.config._overrides import value_at
 from kernbench.config._schema import machine_keys
-from kernbench.notebook._machine_form import value_at
 from kernbench.topology.builder import resolve_topology
 from kernbench.viz._fields import _SOURCES as SOURCES
 from kernbench.viz._fields import _UNITS as UNITS

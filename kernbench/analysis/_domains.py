@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kernbench.analysis._records import Records
 from kernbench.analysis._resources import kind_of
+from kernbench.config._overrides import value_at
 
 REPORT = "Reliability, in the documentation"
 
@@ -41,21 +41,13 @@ def validity(records: Records) -> str:
     busy = {kind_of(name) for name, ps in records.busy_by_component().items() if ps}
     busy |= {kind_of(end) for link in records.links.names for end in link.split("->")}
     used = [domain for domain in DOMAINS if domain.kinds & busy]
-    inside = [domain for domain in used if _value(records.spec, domain.field) in domain.values]
+    inside = [domain for domain in used if value_at(records.spec, domain.field, "?") in domain.values]
     compared = [f"{x.part} {x.median:.2f}x of {x.tool} (nine of ten within {x.within:.2f}x)" for x in inside]
     outside = [
-        f"{x.part} ({x.field} = {_value(records.spec, x.field)}; validated: {' or '.join(x.values)})"
+        f"{x.part} ({x.field} = {value_at(records.spec, x.field, '?')}; validated: {' or '.join(x.values)})"
         for x in used
         if x not in inside
     ]
     clauses = [f"validated: {', '.join(compared)}"] if compared else []
     clauses += [f"not validated: {', '.join(outside)}"] if outside else []
     return "; ".join([*clauses, REPORT])
-
-
-def _value(spec: Mapping[str, Any], path: str) -> object:
-    """Value of a field of a machine file; "?" for results without a machine."""
-    value: Any = spec
-    for key in path.split("."):
-        value = value.get(key, "?") if isinstance(value, Mapping) else "?"
-    return value

@@ -10,6 +10,7 @@ from typing import Any
 from kernbench._registry import html_of
 from kernbench.analysis._launches import calls, span
 from kernbench.analysis.result import Result
+from kernbench.config._overrides import leaves
 
 ABSENT = None
 
@@ -118,7 +119,8 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:
 
 
 def machine_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
-    old, new = dict(_flat(before)), dict(_flat(after))
+    # A saved file has lists where the machine had tuples.
+    old, new = ({path: _plain(value) for path, value in leaves(spec).items()} for spec in (before, after))
     for field in {**old, **new}:
         if old.get(field, ABSENT) != new.get(field, ABSENT):
             yield Change(field, old.get(field, ABSENT), new.get(field, ABSENT))
@@ -126,15 +128,6 @@ def machine_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
 
 def percent(time: Time) -> str:
     return "-" if time.ratio is None else f"{time.ratio - 1:+.1%}"
-
-
-def _flat(spec: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in spec.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            # A saved file has lists where the machine had tuples.
-            yield f"{path}{key}", _plain(value)
 
 
 def _plain(value: Any) -> Any:

@@ -85,3 +85,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): plain(inner) for name, inner in value.items()}
     return deepcopy(value)
+
+
+def value_at(spec: Mapping[str, Any], path: str, absent: Any = None) -> Any:
+    value: Any = spec
+    for key in path.split("."):
+        value = value.get(key, absent) if isinstance(value, Mapping) else absent
+    return value
+
+
+def leaves(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values of a machine file by dotted path."""
+    found: dict[str, Any] = {}
+    for name, value in spec.items():
+        path = f"{prefix}{name}"
+        found |= leaves(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import yaml
 from kernbench import config
 from kernbench.analysis.compare import Change, machine_changes
 from kernbench.config._files import write_text
+from kernbench.config._overrides import value_at
 from kernbench.errors import ConfigError, quote
 from kernbench.topology.builder import PRESET, Machine, resolve_topology
 from kernbench.viz._fields import Field, fields
@@ -123,13 +123,6 @@ class MachineForm:
 
 def machine_yaml(machine: Machine) -> str:
     return yaml.safe_dump(dict(machine.spec), sort_keys=False)
-
-
-def value_at(spec: Mapping[str, Any], path: str) -> Any:
-    value: Any = spec
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
 
 
 def field_groups() -> dict[str, list[Field]]:

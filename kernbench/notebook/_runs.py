@@ -11,8 +11,8 @@ import ipywidgets as widgets
 import traitlets
 
 from kernbench.analysis.compare import machine_changes
+from kernbench.config._overrides import value_at
 from kernbench.errors import KernbenchError
-from kernbench.notebook._machine_form import value_at
 from kernbench.notebook._style import HERE, NOTHING_RAN, button, column, labelled_row, message_html, show_chart
 from kernbench.sweeps._energy_area import energy_columns, machine_columns
 from kernbench.sweeps._measure import row_of

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench._registry import hint
-from kernbench.analysis._what_if._predictions import COVERED, is_time, leaves
+from kernbench.analysis._what_if._predictions import COVERED, is_time
 from kernbench.config._files import write_text
 from kernbench.config._kinds import DURATION, RATE
+from kernbench.config._overrides import leaves
 from kernbench.config._schema import settings
 from kernbench.errors import ArgumentError, MissingModuleError, PointError, quote
 from kernbench.points._cache import default_cache

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench._registry import hint
+from kernbench.config._overrides import value_at
 from kernbench.errors import ArgumentError, ConfigError, StateError
 from kernbench.points._keys import StudyFn
 from kernbench.sweeps._plan import Combination, Plan, plan_of
@@ -222,9 +223,7 @@ def ranked(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 def _scaled(machine: Machine, fixed: Mapping[str, Any], field: str, scale: float) -> float:
     value: Any = fixed.get(field)
     if value is None and "." in field:
-        value = machine.spec
-        for part in field.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
+        value = value_at(machine.spec, field)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value:
         raise ConfigError(
             f"factor {field} = {value!r} has no number to change; give settings for it: {{down: {{...}}, up: {{...}}}}"

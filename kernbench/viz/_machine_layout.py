@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench._units import GIB, ps_to_ns
 from kernbench.analysis._resources import LINKS
+from kernbench.config._overrides import value_at
 from kernbench.config._schema import machine_keys
 from kernbench.policy._routing import router_of
 from kernbench.topology import _naming as naming
@@ -148,21 +149,15 @@ def _titles(machine: Machine) -> dict[str, str]:
 def _controls(machine: Machine) -> dict[str, dict[str, Any]]:
     standard, found = resolve_topology(f"{PRESET}default").spec, {}
     for path, field in fields().items():
-        value = _value(machine.spec, path)
+        value = value_at(machine.spec, path)
         stops, choices = list(field.stops(value)), list(field.choices)
         if stops or choices:
             found[path] = {
                 "label": field.label, "unit": field.unit, "description": field.description, "value": value,
-                "default": _value(standard, path), "source": sources().get(path, ""), "stops": stops,
+                "default": value_at(standard, path), "source": sources().get(path, ""), "stops": stops,
                 "choices": choices,
             }  # fmt: skip
     return found
-
-
-def _value(spec: Any, path: str) -> Any:
-    for key in path.split("."):
-        spec = spec.get(key) if isinstance(spec, Mapping) else None
-    return spec
 
 
 # ---------------------------------------------------------------- geometry

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import getitem
 from typing import Any
 
 from kernbench.analysis._records import Records
 from kernbench.analysis._resources import Reason
 from kernbench.analysis._what_if._predictions import COVERED, Prediction, Tornado, is_time, swing, tornado_of, what_if
 from kernbench.analysis.why import Why
+from kernbench.config._overrides import value_at
 from kernbench.errors import KernbenchError, StateError
 from kernbench.viz._fields import fields
 
@@ -85,7 +84,7 @@ def _row(reason: Reason, records: Records) -> dict[str, Any]:
         "label": _label(reason), "resource": reason.resource, "others": reason.others, "kind": reason.kind,
         "ns": reason.ns, "share": reason.share, "impl": reason.impl,
     }  # fmt: skip
-    if not together or not _value(records.spec, together[0]):
+    if not together or not value_at(records.spec, together[0]):
         return row
     return row | {
         "fields": [_field(path, records.spec) for path in together],
@@ -110,17 +109,13 @@ def _scaled(spec: Mapping[str, Any], paths: Sequence[str], factor: float) -> dic
     """Values of fields that are changed together: the first one times `factor`, the others in step."""
     time = is_time(paths[0])
     return {
-        path: float(f"{_value(spec, path) * (factor if is_time(path) is time else 1 / factor):.6g}") for path in paths
+        path: float(f"{value_at(spec, path) * (factor if is_time(path) is time else 1 / factor):.6g}") for path in paths
     }
 
 
 def _field(path: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     known = fields()[path]
-    return {"path": path, "label": known.label, "unit": known.unit, "value": _value(spec, path)}
-
-
-def _value(spec: Mapping[str, Any], path: str) -> Any:
-    return reduce(getitem, path.split("."), spec)
+    return {"path": path, "label": known.label, "unit": known.unit, "value": value_at(spec, path)}
 
 
 def _label(reason: Reason) -> str:

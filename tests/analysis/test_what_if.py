@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from kernbench.analysis._transfer import TransferLeg, message_parts
-from kernbench.analysis._what_if._predictions import COVERED, leaves
+from kernbench.analysis._what_if._predictions import COVERED
 from kernbench.analysis._what_if._quantities import Quantities
 from kernbench.benches.registry import run as run_bench
 from kernbench.ccl.install import resolve_algorithm_config
 from kernbench.config import default_ccl_path
 from kernbench.config._kinds import DURATION
+from kernbench.config._overrides import leaves
 from kernbench.config._schema import speeds
 from kernbench.errors import KernbenchError
 from kernbench.policy.placement.dp import DPPolicy

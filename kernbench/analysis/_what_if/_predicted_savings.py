@@ -9,7 +9,8 @@ from typing import Any
 
 from kernbench.analysis._records import Records
 from kernbench.analysis._resources import Reason
-from kernbench.analysis._what_if._predictions import COVERED, Prediction, is_time, leaves, what_if
+from kernbench.analysis._what_if._predictions import COVERED, Prediction, is_time, what_if
+from kernbench.config._overrides import leaves
 from kernbench.errors import ConfigError
 
 _EVENTS = 20_000  # rows and transfers of a log whose graph is built within a second

@@ -12,6 +12,7 @@ from kernbench._units import decimal_product
 from kernbench.analysis._records import Records
 from kernbench.config import MachineConfig, read_machine
 from kernbench.config._kinds import DURATION
+from kernbench.config._overrides import leaves
 from kernbench.config._schema import speeds
 from kernbench.errors import ConfigError
 
@@ -270,14 +271,6 @@ def _with_wide_links(spec: Mapping[str, Any], overrides: Mapping[str, object] | 
     wide: dict[str, Any] = deepcopy(dict(spec))
     wide["cube"]["hbm"]["bw_gbs"] = wide["cube"]["pe"]["pe_dma"]["bw_gbs"] = _WIDE
     return read_machine(wide, overrides)
-
-
-def leaves(spec: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in spec.items():
-        path = f"{prefix}{name}"
-        found |= leaves(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
-    return found
 
 
 def is_time(field: str) -> bool:
