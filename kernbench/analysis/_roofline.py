@@ -292,7 +292,8 @@ def placed(records: Records, name: str) -> tuple[RoofPoint, Roofs]:
         by_dtype[records.commands[command].dtype] += flops
     dtype = max(by_dtype, key=by_dtype.__getitem__, default="")
     config, pes = read_machine(records.spec), len(records.pes())
-    levels = {"HBM": config.cube.hbm.slice_gbs * pes, "TCM": config.cube.pe.pe_tcm.read_bw_gbs * pes}
+    memories = config.pes_per_cube * len({pe[:2] for pe in records.pes()}) if config.memory_apart else pes
+    levels = {"HBM": config.hbm_gbs_per_pe * memories, "TCM": config.cube.pe.pe_tcm.read_bw_gbs * pes}
     return at, Roofs(2 * macs_per_ns(config, dtype or "f16") * pes, levels)
 
 

@@ -62,13 +62,13 @@ def machine_columns(config: MachineConfig) -> Row:
 
     `bisection_gbs` is the bandwidth across the middle of a SIP's mesh of cubes, at its narrower cut, in one direction.
     """
-    hbm, mesh, ucie = config.cube.hbm, config.sip.cube_mesh, config.cube.ucie
+    mesh, ucie = config.sip.cube_mesh, config.cube.ucie
     across = [side for side, length in ((mesh.h, mesh.w), (mesh.w, mesh.h)) if length > 1]
     return {
         "sips": config.n_sips,
         "cubes": config.n_sips * config.cubes_per_sip,
         "pes": config.n_pes,
-        "hbm_gbs": hbm.slice_gbs * config.n_pes,
+        "hbm_gbs": config.hbm_gbs_per_sip * config.n_sips,
         "bisection_gbs": min(across) * ucie.connections * ucie.flit_gbs if across else 0.0,
         "area_mm2": round(area_mm2(config), 3),
     }
@@ -79,7 +79,7 @@ def area_mm2(config: MachineConfig) -> float:
     area, cube, mesh = config.cost.area, config.cube, config.sip.cube_mesh
     pe = area.mac_um2 * 1e-6 * cube.pe.pe_gemm.macs + area.pe_mm2
     pe += area.tcm_mm2_per_mib * cube.pe.pe_tcm.size_mb
-    hbm_gbs = config.pes_per_cube * cube.hbm.channels * cube.hbm.channel_bw_gbs
+    hbm_gbs = config.hbm_slices * cube.hbm.channels * cube.hbm.channel_bw_gbs
     routers = cube.noc.rows * cube.noc.cols - len(cube.noc.removed)
     port = area.ucie_mm2_per_gbs * cube.ucie.bw_gbs
     die = (

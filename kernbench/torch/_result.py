@@ -234,10 +234,8 @@ class ModelResult:
 
         config = resolve_topology(dict(self.records.spec)).config
         sips = len(max(parts, key=lambda p: p.flops).launches)
-        pes = config.cubes_per_sip * config.pes_per_cube * sips
-        hbm, peak = config.cube.hbm, 2 * macs_per_ns(config, "f16") * pes
-        memory = hbm.channels * hbm.channel_bw_gbs * hbm.efficiency * pes
-        return float(flops / ns / min(peak, flops / nbytes * memory))
+        peak = 2 * macs_per_ns(config, "f16") * config.pes_per_sip * sips
+        return float(flops / ns / min(peak, flops / nbytes * config.hbm_gbs_per_sip * sips))
 
     def __repr__(self) -> str:
         return f"{self._head()}\n\n{pd.DataFrame(self._shown()).to_string(index=False)}"

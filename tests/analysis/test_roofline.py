@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kernbench.analysis._roofline import ideal_gemm, macs_per_ns
+import kernbench as kb
+from kernbench.analysis._roofline import ideal_gemm, macs_per_ns, placed
 from kernbench.topology.builder import resolve_topology
 
 DEFAULT = resolve_topology("preset:default").config
@@ -104,3 +105,12 @@ def test_a_product_of_int8_is_written_as_int32():
     ideal = ideal_gemm(machine(), (32, 64, 32), dtype="i8")
     assert ideal.stages_ns["dma_in"] == 2 * 32 * 64 / 256
     assert (ideal.stages_ns["store_tcm"], ideal.stages_ns["dma_out"]) == (32 * 32 * 4 / 512, 32 * 32 * 4 / 256)
+
+
+def test_memory_that_pes_share_is_a_roof_of_all_its_controllers():
+    run = kb.run("gemm-single-pe", "preset:small", log="tile").result.records
+    slice_gbs = DEFAULT.cube.hbm.channels * DEFAULT.cube.hbm.channel_bw_gbs
+    assert placed(run, "")[1].levels_gbs["HBM"] == slice_gbs  # one PE, with the slice beside it
+    routers = "cube.hbm.controller_routers=[[0, 1], [0, 2], [0, 3], [0, 4]]"
+    shared = kb.load("preset:small", overrides=["cube.hbm.controllers=4", routers])
+    assert placed(replace(run, spec=shared.spec), "")[1].levels_gbs["HBM"] == 4 * slice_gbs

@@ -29,6 +29,16 @@ def test_area_by_hand():
     assert area_mm2(two.config) == pytest.approx(2 * area_mm2(SMALL.config) + 2 * 128 * 0.02)
 
 
+def test_memory_apart_from_pes_counts_once():
+    # Data sheet of the A100: 2,039 GB/s over 5 stacks, which the 108 SMs share.
+    a100 = resolve_topology("preset:a100_sxm")
+    config = a100.config
+    assert machine_columns(config)["hbm_gbs"] == pytest.approx(2039 * config.n_sips, rel=1e-3)
+    wider = a100.with_({"cube.hbm.channel_bw_gbs": 2 * config.cube.hbm.channel_bw_gbs})
+    grown = area_mm2(wider.config) - area_mm2(config)
+    assert grown == pytest.approx(config.cost.area.hbm_mm2_per_gbs * 2039 * config.n_sips, rel=1e-3)
+
+
 def test_bandwidths_by_hand():
     columns = machine_columns(SMALL.with_({"sip.cube_mesh.w": 4, "cube.hbm.efficiency": 0.5}).config)
     # The cut between columns is 2 cubes high, with 4 connections of 128 GB/s each.
