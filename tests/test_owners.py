@@ -133,7 +133,6 @@ OWNED = [
         "estimates of a product", "ops/matmul/_cost.py", estimates,
         ("ns = tiles * matrix_ns(config, (m, n, k), dtype)",),
         {
-            "analysis/_roofline.py": "one composite on one PE",
             "ops/attention.py": "the two products of a part of the kv tokens",
             "ops/matmul/_blocks.py": "a block, on PEs that share memory",
             "studies/attention.py": "the bound of attention",

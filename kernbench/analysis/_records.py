@@ -27,6 +27,7 @@ TRANSFER_KINDS = ("read", "write", "message", "part", "credit", "fetch")
 # its stage, BEGIN the beginning of a row; MOVE, SENT and ARRIVED are the end of a transfer, its start, and its arrival
 # at the end of its route; STEP is a step; STAGES is the end of a path through the stages of a PE.
 NONE, ROW, BEGIN, MOVE, SENT, ARRIVED, STEP, STAGES = range(8)
+MATRIX_TILE = ", tile "
 HELD = 1 << 30  # flag of the event that kept a row in its stage until there was room behind it
 
 # A transaction with a memory, or a message. `served_ps` is when the memory finished it, after working without a gap
@@ -245,7 +246,8 @@ _TYPES = {
 class CommandInfo:
     """A command of a program, or a host operation (then cube and pe are -1).
 
-    `dtype` is the type of the matrix engine's operands. `vector` lists the operations of the vector engine: kind,
+    `dtype` is the type of the matrix engine's operands. `tag` says which of several matrix tiles it takes, after
+    `MATRIX_TILE`. `vector` lists the operations of the vector engine: kind,
     elements (of the whole command; each tile of a composite has its own) and bytes per element.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from kernbench.errors import StateError
 
 if TYPE_CHECKING:
     from kernbench.config import MachineConfig, PeGemmConfig
+    from kernbench.config._schema import Tile
 
 
 _RATE_KEY = {
@@ -44,6 +46,7 @@ class IdealGemm:
     time_ns: float
     utilization: float
     issued_utilization: float
+    tile: Tile
 
 
 class MatrixEngine(Protocol):
@@ -53,7 +56,7 @@ class MatrixEngine(Protocol):
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """The largest tile (m, k, n)."""
+        """The tile (m, k, n)."""
 
     def tile_ps(self, m: int, k: int, n: int, dtype: DType) -> int:
         """Time [ps] of the product of m x k and k x n elements of `dtype`; at most a tile."""
@@ -75,7 +78,35 @@ def macs_per_ns(machine: MachineConfig, dtype: object) -> float:
 def matrix_ns(machine: MachineConfig, mkn: tuple[int, int, int], dtype: object) -> float:
     """Time [ns] of one matrix engine for the product of m x k and k x n elements, tile after tile."""
     rate_key(dtype)
-    return _matrix_ps(machine.cube.pe.pe_gemm, mkn, as_dtype(dtype)) / 1000
+    return _matrix_ps(tiled_for(machine, mkn, dtype), mkn, as_dtype(dtype)) / 1000
+
+
+def tile_count(machine: MachineConfig, mkn: tuple[int, int, int], dtype: object) -> tuple[int, int]:
+    """Tiles of a product, and the multiply-accumulates of as many full ones."""
+    tile = tiled_for(machine, mkn, dtype).tile
+    tiles = math.prod(_cuts(mkn, tile))
+    return tiles, tiles * tile.m * tile.k * tile.n
+
+
+def _cuts(mkn: tuple[int, int, int], tile: Tile) -> list[int]:
+    return [max(1, -(-size // by)) for size, by in zip(mkn, (tile.m, tile.k, tile.n), strict=True)]
+
+
+def tiled_for(
+    machine: MachineConfig, mkn: tuple[int, int, int], dtype: object, streamed: Collection[str] = ("a", "b"),
+    written: bool = True,
+) -> PeGemmConfig:  # fmt: skip
+    """Return the matrix engine with the only tile that a product takes: that of the least ideal time, or the first."""
+    gemm = machine.cube.pe.pe_gemm
+    return _tiled_for(machine, mkn, as_dtype(dtype), frozenset(streamed), written) if gemm.other_tiles else gemm
+
+
+@lru_cache(maxsize=4096)
+def _tiled_for(
+    machine: MachineConfig, mkn: tuple[int, int, int], dtype: DType, streamed: frozenset[str], written: bool
+) -> PeGemmConfig:
+    each = machine.cube.pe.pe_gemm.by_tile
+    return min(each, key=lambda gemm: _ideal_with(machine, gemm, mkn, dtype, streamed, 0.0, written).time_ns)
 
 
 @lru_cache(maxsize=1024)
@@ -114,19 +145,27 @@ def ideal_gemm(
     Rates: DMA in and out = min(PE_DMA link, HBM slice link, all channels); fetch and store = TCM ports; the matrix
     engine's time of each tile is that of its model. The first DMA in and the last DMA out are those of an idle machine.
     """
-    pe, kind = machine.cube.pe, as_dtype(dtype)
+    rate_key(dtype)
+    gemm = tiled_for(machine, mkn, dtype, streamed)
+    return _ideal_with(machine, gemm, mkn, as_dtype(dtype), streamed, epilogue_cycles, True)
+
+
+def _ideal_with(
+    machine: MachineConfig, gemm: PeGemmConfig, mkn: tuple[int, int, int], kind: DType, streamed: Collection[str],
+    epilogue_cycles: float, written: bool,
+) -> IdealGemm:  # fmt: skip
+    pe, tile = machine.cube.pe, gemm.tile
     out_itemsize = (int32 if kind is int8 else kind).itemsize
-    tile = pe.pe_gemm.tile
     m, k, n = mkn
-    mt, kt, nt = (max(1, -(-size // by)) for size, by in zip(mkn, (tile.m, tile.k, tile.n), strict=True))
+    mt, kt, nt = _cuts(mkn, tile)
     tiles, outputs = mt * kt * nt, mt * nt
-    rate = macs_per_ns(machine, kind)
+    rate = matrix_engine(gemm).peak(kind)
     dma_gbs = min(_links_gbs(machine), machine.cube.hbm.slice_gbs)
 
     # Every tile of a is read nt times, every tile of b mt times; the output is written once.
     a_bytes, b_bytes, out_bytes = m * k * nt * kind.itemsize, k * n * mt * kind.itemsize, m * n * out_itemsize
     in_bytes = ("a" in streamed) * a_bytes + ("b" in streamed) * b_bytes
-    gemm_ns = matrix_ns(machine, mkn, kind)
+    gemm_ns = _matrix_ps(gemm, mkn, kind) / 1000
     epilogue_ns = epilogue_cycles / pe.pe_math.clock_ghz
     stages = {
         "dma_in": in_bytes / dma_gbs / tiles,
@@ -134,7 +173,7 @@ def ideal_gemm(
         "gemm": gemm_ns / tiles,
         "math": epilogue_ns * outputs / tiles,
         "store_tcm": out_bytes / pe.pe_tcm.write_bw_gbs / tiles,
-        "dma_out": out_bytes / dma_gbs / tiles,
+        "dma_out": written * out_bytes / dma_gbs / tiles,
         "schedule": pe.pe_scheduler.tile_ns,
     }
     tile_ns = max(stages.values())
@@ -142,14 +181,14 @@ def ideal_gemm(
     first_a, first_b = (x * kind.itemsize for x in (min(m, tile.m) * min(k, tile.k), min(k, tile.k) * min(n, tile.n)))
     first_in = ("a" in streamed) * first_a + ("b" in streamed) * first_b
     first_ns = _read_ns(machine, first_in, dma_gbs) + (first_a + first_b) / pe.pe_tcm.read_bw_gbs
-    first_ns += matrix_ns(machine, (min(m, tile.m), min(k, tile.k), min(n, tile.n)), kind)
+    first_ns += _matrix_ps(gemm, (min(m, tile.m), min(k, tile.k), min(n, tile.n)), kind) / 1000
     last_bytes = _last(m, tile.m) * _last(n, tile.n) * out_itemsize
-    last_ns = epilogue_ns + last_bytes / pe.pe_tcm.write_bw_gbs + _write_ns(machine, last_bytes, dma_gbs)
+    last_ns = epilogue_ns + last_bytes / pe.pe_tcm.write_bw_gbs + _write_ns(machine, written * last_bytes, dma_gbs)
 
     pipeline_ns = first_ns + (tiles - 1) * tile_ns + last_ns
-    between = in_bytes - first_in + out_bytes - last_bytes
+    between = in_bytes - first_in + written * (out_bytes - last_bytes)
     slice_ns = _read_ns(machine, first_in, dma_gbs) + between / machine.cube.hbm.slice_gbs
-    slice_ns += _write_ns(machine, last_bytes, dma_gbs)
+    slice_ns += _write_ns(machine, written * last_bytes, dma_gbs)
     time_ns = max(pipeline_ns, slice_ns)
     return IdealGemm(
         tiles=tiles,
@@ -161,6 +200,7 @@ def ideal_gemm(
         time_ns=time_ns,
         utilization=m * k * n / (rate * time_ns),
         issued_utilization=gemm_ns / time_ns,
+        tile=tile,
     )
 
 

@@ -18,7 +18,7 @@ from kernbench._registry import html_of
 from kernbench._units import decimal_product
 from kernbench.analysis._critical_path import CriticalPath, critical_path
 from kernbench.analysis._launches import chosen_launches, span
-from kernbench.analysis._records import Launch, Records, StageWork, covered_ps
+from kernbench.analysis._records import MATRIX_TILE, Launch, Records, StageWork, covered_ps
 from kernbench.analysis._resources import Attribution, Reason, attribution
 from kernbench.analysis._stages import STAGE_ENGINES
 from kernbench.analysis._transfer import RouteBreakdown
@@ -94,8 +94,10 @@ class Why:
         return [(why, n, settings(why)) for why, n in self.path.because().most_common()]
 
     def limits(self) -> list[str]:
-        """One line for each limit that several steps waited for, with its fields."""
-        return [
+        """One line for each limit that several steps waited for, with its fields, and one for the tiles of products."""
+        found = Counter(tile for _, has, tile in (x.tag.partition(MATRIX_TILE) for x in self.records.commands) if has)
+        tiles = ", ".join(f"{n:,} of {tile}" for tile, n in found.most_common())
+        return ([f"products of the run by matrix tile: {tiles}"] if tiles else []) + [
             f"{n:,} steps waited for {_WAITED.get(why, why)}: {', '.join(fields)}"
             for why, n, fields in self.starts()
             if fields and n > 1

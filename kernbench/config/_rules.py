@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -549,14 +549,20 @@ def _matrix_engine(config: MachineConfig) -> Iterator[Fault]:
             "other shapes can be interpolated",
             f"{at}table",
         )
-    for name, axis, size in zip("mkn", axes, (gemm.tile.m, gemm.tile.k, gemm.tile.n), strict=True):
-        if size > axis[-1]:
-            yield _fault(
-                f"{at}table ends at {name} = {axis[-1]}, below {at}tile.{name} = {size}; add rows for larger tiles, or "
-                "make the tile smaller",
-                f"{at}table",
-                f"{at}tile.{name}",
-            )
+    for i, (name, axis) in enumerate(zip("mkn", axes, strict=True)):
+        largest = {f"{at}tile.{name}": getattr(gemm.tile, name), f"{at}other_tiles": _most(gemm.other_tiles, i)}
+        for key, size in largest.items():
+            if size > axis[-1]:
+                yield _fault(
+                    f"{at}table ends at {name} = {axis[-1]}, below {key} = {size}; add rows for larger tiles, or "
+                    "make the tile smaller",
+                    f"{at}table",
+                    key,
+                )
+
+
+def _most(tiles: Sequence[tuple[int, ...]], axis: int) -> int:
+    return max((tile[axis] for tile in tiles), default=0)
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -565,7 +571,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 def _tcm(config: MachineConfig) -> Iterator[Fault]:
     pe = config.cube.pe
-    tcm, ipcq, tile = pe.pe_tcm, pe.pe_ipcq, pe.pe_gemm.tile
+    tcm, ipcq, tiles = pe.pe_tcm, pe.pe_ipcq, [gemm.tile for gemm in pe.pe_gemm.by_tile]
     at = "cube.pe.pe_tcm."
     rings = ipcq.n_slots * ipcq.slot_bytes * _RING_DIRECTIONS
     need = (tcm.tile_buffer_mb + tcm.kernel_scratch_mb) * MIB + rings
@@ -587,7 +593,7 @@ def _tcm(config: MachineConfig) -> Iterator[Fault]:
             f"{at}scratch_result_kib",
             f"{at}kernel_scratch_mb",
         )
-    buffers = tcm.buffers_per_operand * _WIDEST_ITEM * (tile.m * tile.k + tile.k * tile.n)
+    buffers = tcm.buffers_per_operand * _WIDEST_ITEM * max(tile.k * (tile.m + tile.n) for tile in tiles)
     if buffers > tcm.tile_buffer_mb * MIB:
         yield _fault(
             f"{at}tile_buffer_mb = {tcm.tile_buffer_mb:g} must be >= {buffers / MIB:g} [MiB]: "
@@ -595,4 +601,5 @@ def _tcm(config: MachineConfig) -> Iterator[Fault]:
             f"{at}tile_buffer_mb",
             f"{at}buffers_per_operand",
             "cube.pe.pe_gemm.tile",
+            "cube.pe.pe_gemm.other_tiles",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import Annotated, Literal
 
@@ -44,6 +45,7 @@ from kernbench.config._kinds import (
     PowerOfTwo,
     Share,
     Side,
+    TileSizes,
     Um2,
     Vcs,
     Version,
@@ -382,6 +384,11 @@ class PeGemmConfig(Model):
     clock_ghz: Ghz = rate("Matrix engine clock", "Clock of the matrix engine", "matrix engine")
     macs_per_cycle: MacsPerCycle
     tile: Tile
+    other_tiles: tuple[TileSizes, ...] = described(
+        "Other matrix tiles",
+        "[m, k, n] of more tiles; each product takes the tile with the least ideal time for its shape",
+        default=(),
+    )
     model: Literal["rate", "systolic", "table"] = described(
         "Matrix engine model",
         "Time of a tile: at macs_per_cycle, of a systolic array, or at the efficiency that a table has for its shape",
@@ -393,6 +400,12 @@ class PeGemmConfig(Model):
         "[m, k, n, efficiency] of tile shapes, for model: table; or a CSV file with these columns",
         default=(),
     )
+
+    @property
+    def by_tile(self) -> tuple[PeGemmConfig, ...]:
+        """The engine with each of its tiles alone, `tile` first."""
+        tiles = (self.tile, *(Tile(m=m, k=k, n=n) for m, k, n in self.other_tiles))
+        return tuple(replace(self, tile=tile, other_tiles=()) for tile in tiles)
 
     @property
     def macs(self) -> int:

@@ -71,11 +71,12 @@ class RouteTable:
     def outstanding_reads(self) -> int:
         """Reads under way at a DMA; if `auto`, as many as cover the longest latency of a PE's memory (M4.16)."""
         graph, config = self._graph, self._graph.config
-        cube, dma, tile = config.cube, config.cube.pe.pe_dma, config.cube.pe.pe_gemm.tile
+        cube, dma = config.cube, config.cube.pe.pe_dma
         if dma.outstanding_reads:
             return dma.outstanding_reads
         hbm, apart, slices = cube.hbm, config.memory_apart, config.hbm_slices
-        nbytes, gbs = 2 * tile.k * min(tile.m, tile.n), min(dma.bw_gbs, hbm.slice_gbs * (slices if apart else 1))
+        nbytes = 2 * min(x.tile.k * min(x.tile.m, x.tile.n) for x in cube.pe.pe_gemm.by_tile)
+        gbs = min(dma.bw_gbs, hbm.slice_gbs * (slices if apart else 1))
         if apart:
             nbytes = -(-nbytes // min(slices, -(-nbytes // hbm.interleave_bytes)))
         flit = min(nbytes, config.system.flit_bytes)

@@ -14,14 +14,13 @@ import numpy as np
 from kernbench._dtypes import DType, as_dtype
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._records import CommandInfo
-from kernbench.analysis._roofline import matrix_ns
+from kernbench.analysis._roofline import matrix_ns, tile_count
 from kernbench.analysis.breakdown import breakdown, overlap
 from kernbench.analysis.result import Result
 from kernbench.ccl._group import Group, Place, by_shard
 from kernbench.ccl.algorithm import Algorithm, CollectivePlan, Mapper, algorithm
 from kernbench.ccl.algorithms import recursive_doubling
 from kernbench.ccl.install import resolve_algorithm_config
-from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
 from kernbench.errors import ArgumentError, VerificationError
 from kernbench.kernels import ring_attention
@@ -275,11 +274,10 @@ def work(config: MachineConfig, setting: Setting) -> _Work:
     pairs = queries * (context + 1) // 2 if masked else queries * context
     scores = heads * pairs * setting.group
     macs = 2 * scores * setting.head_dim
-    tile, (q, kv) = pe.pe_gemm.tile, tiles(setting.group, setting.queries)
+    q, kv = tiles(setting.group, setting.queries)
     rows, kv = q * setting.group, min(kv, setting.tokens)
     products = (kv, setting.head_dim, rows), (rows, kv, setting.head_dim)
-    whole = sum(cuts(m, tile.m) * cuts(k, tile.k) * cuts(n, tile.n) for m, k, n in products)
-    useful = 2 * rows * kv * setting.head_dim / (whole * tile.m * tile.k * tile.n)
+    useful = 2 * rows * kv * setting.head_dim / sum(tile_count(config, mkn, setting.dtype)[1] for mkn in products)
     block_ns = sum(matrix_ns(config, mkn, setting.dtype) for mkn in products)
     # Passes over the scores: max, multiply-add, exp, sum and cast on 32-bit lanes, a transposition on 16-bit lanes.
     passes = (4 + pe.pe_math.slow_op_cycles) / pe.pe_math.lanes_32bit + 1 / pe.pe_math.lanes_16bit

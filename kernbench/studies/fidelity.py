@@ -225,6 +225,7 @@ def _one_tile(given: _Values) -> _Values:
     return {
         f"{_ENGINE}.macs_per_cycle.f16": given["rows"] * given["cols"],
         f"{_ENGINE}.tile": {"m": m, "k": k, "n": n},
+        f"{_ENGINE}.other_tiles": [],
         "cube.pe.pe_tcm.tile_buffer_mb": room,
         "cube.pe.pe_tcm.buffers_per_operand": 2,
         "cube.pe.pe_tcm.size_mb": room + 64,

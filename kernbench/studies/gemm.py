@@ -123,8 +123,8 @@ class GemmStudy(Study):
         timeline: bool = False,
     ) -> Row:
         records, config = result.records, machine.config
-        tile = config.cube.pe.pe_gemm.tile
         ideal = ideal_gemm(config, (m, k, n), dtype=dtype, streamed=_STREAMED[staging])
+        tile = ideal.tile
         windows = {"pe": pe_window(records, _PE), "composite": composite_window(records, _PE)}
         out: Row = {
             "shape": f"{m}x{k}x{n}", "m": m, "k": k, "n": n, "variant": staging, "gather": config.cube.hbm.gather,

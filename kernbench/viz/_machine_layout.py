@@ -87,7 +87,8 @@ def _parts(machine: Machine) -> dict[str, tuple[str, ...]]:
         "pe_tcm": (f"{tcm.size_mb:g} MiB, {tcm.tile_buffer_mb:g} for tiles",),
         "pe_fetch_store": (f"{tcm.read_bw_gbs:g} / {tcm.write_bw_gbs:g} GB/s",),
         "pe_gemm": (
-            engine, f"{gemm.clock_ghz:g} GHz", f"tile {gemm.tile.m} x {gemm.tile.k} x {gemm.tile.n}",
+            engine, f"{gemm.clock_ghz:g} GHz",
+            "tile " + " or ".join(f"{x.tile.m} x {x.tile.k} x {x.tile.n}" for x in gemm.by_tile),
         ),
         "pe_math": (f"{vector.lanes_16bit} lanes of 16 bit", f"{vector.clock_ghz:g} GHz"),
     }  # fmt: skip

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+import kernbench as kb
 from kernbench._dtypes import as_dtype
 from kernbench.analysis._roofline import ideal_gemm, macs_per_ns, matrix_engine, matrix_ns
 from kernbench.config import read_machine
 from kernbench.errors import ConfigError, KernelError
-from tests.components.one_pe import gemm, rows, run
+from kernbench.policy._routing import router_of
+from tests.components.one_pe import gemm, machine_of, rows, run
 
 F16 = as_dtype("f16")
 DATA = Path(__file__).parents[2] / "milestones" / "fidelity" / "data" / "scalesim"
@@ -133,6 +135,12 @@ def test_a_csv_file_that_is_no_table_is_refused(tmp_path, monkeypatch, text, mes
     ("values", "message"),
     [
         ({"model": "table", "table": [[16, 64, 32, 0.5]]}, r"table ends at m = 16, below cube.pe.pe_gemm.tile.m = 32"),
+        (
+            {"model": "table", "table": TABLE, "other_tiles": [[16, 64, 33]]},
+            r"ends at n = 32, below .*other_tiles = 33",
+        ),
+        ({"other_tiles": [[16, 64]]}, r"other_tiles\[0\] = \[16, 64\] must be \[m, k, n\]"),
+        ({"other_tiles": [[512, 512, 512]]}, r"tile_buffer_mb = 4 must be >= 8 \[MiB\]"),
         ({"table": TABLE[:3]}, r"table has no row for \[m, k, n\] = \[32, 64, 32\]"),
         ({"table": [*TABLE, TABLE[0]]}, r"\[m, k, n\] = \[16, 64, 16\] occurs twice; keep one"),
         ({"table": [[32, 64, 32]]}, r"table\[0\] = \[32, 64, 32\] must be \[m, k, n, efficiency\]"),
@@ -201,3 +209,51 @@ def test_roofline_and_ideal_time_ask_the_same_engine(values):
 def test_a_type_without_a_rate_is_refused():
     with pytest.raises(KernelError, match=r"the matrix engine does not take torch\.int32; expected one of"):
         engine().tile_ps(32, 64, 32, as_dtype("i32"))
+
+
+OTHER = changes({"other_tiles": [[64, 64, 64]]})
+SECOND = changes({"tile": {"m": 64, "k": 64, "n": 64}})
+
+
+@pytest.mark.parametrize(("mkn", "variant", "tile", "of"), [
+    # Read at 256 GB/s, 2 A tiles of 4 KiB or 8 KiB a tile: 2,048 tiles of 32 ns, or 512 of 64 ns.
+    ((512, 512, 512), "ref_ref", "64x64x64", SECOND),
+    # A whole tile is computed for 8 rows: 128 tiles of 20 ns, or 64 of 64 ns.
+    ((8, 512, 512), "ref_ref", "32x64x32", {}),
+    # Nothing is read, and the engine takes as long with both: the first small tile is fetched sooner.
+    ((64, 128, 64), "load_load", "32x64x32", {}),
+])  # fmt: skip
+def test_a_product_takes_the_tile_of_the_least_ideal_time(mkn, variant, tile, of):
+    both = run(gemm(*mkn, variant), OTHER, log="operation")
+    (found,) = {command.tag for command in both.records().commands if command.name == "gemm"}
+    assert found == f"{'x'.join(map(str, mkn))}, tile {tile}"
+    assert rows(both, "composite") == rows(run(gemm(*mkn, variant), of, log="operation"), "composite")
+    config, alone = (machine_of(x).config for x in (OTHER, of))
+    streamed = ("a", "b") if variant == "ref_ref" else ()
+    assert ideal_gemm(config, mkn, streamed=streamed) == ideal_gemm(alone, mkn, streamed=streamed)
+
+
+def test_a_tie_takes_the_first_tile_and_one_tile_is_not_named():
+    twice = run(gemm(64, 64, 64), changes({"other_tiles": [[32, 64, 32]]}))
+    assert [x.tag for x in twice.records().commands if x.name == "gemm"] == ["64x64x64, tile 32x64x32"]
+    once = run(gemm(64, 64, 64))
+    assert [x.tag for x in once.records().commands if x.name == "gemm"] == ["64x64x64"]
+    assert rows(once, "composite") == rows(twice, "composite")
+
+
+def test_a_dot_writes_nothing_to_memory_and_why_counts_the_tiles():
+    def kernel(a, *, tl):
+        tl.dot(tl.zeros((512, 64), dtype="f16"), tl.zeros((64, 512), dtype="f16"))
+
+    with kb.session(machine_of(OTHER | {"cube.pe.pe_tcm.read_bw_gbs": 256})) as torch:
+        torch.launch("dot", kernel, torch.empty(1, dtype=torch.float16, device="ahbm"))
+    (text,) = (x for x in torch.result.why().limits() if "tile" in x)
+    assert text == "products of the run by matrix tile: 1 of 64x64x64"  # fetches half of what the small ones do
+    with pytest.raises(ConfigError, match="other_tiles: a prediction does not know which tile a product takes then"):
+        torch.result.what_if({"cube.pe.pe_gemm.clock_ghz": 2.0})
+
+
+def test_small_tiles_need_more_reads_under_way():
+    auto = {"cube.pe.pe_dma.outstanding_reads": "auto", "cube.hbm.access_ns": 101}
+    smaller = auto | changes({"other_tiles": [[16, 64, 32]]})
+    assert router_of(machine_of(smaller).graph).outstanding_reads > router_of(machine_of(auto).graph).outstanding_reads

@@ -41,6 +41,17 @@ def test_blocks_follow_the_shape():
     assert choose_blocks(config, 16, 256, 64).split_k == 1  # another launch costs more
 
 
+def test_blocks_take_the_tile_that_suits_them():
+    """Of 16 rows, a tile of 128 wastes seven eighths of the engine; blocks are as large as the largest tile."""
+    gemm = "cube.pe.pe_gemm."
+    wide = {f"{gemm}tile": {"m": 128, "k": 64, "n": 128}, f"{gemm}macs_per_cycle.f16": 256}
+    both = wide | {f"{gemm}other_tiles": [[16, 64, 128], [256, 64, 128]]}
+    flat, flat_of_both = (choose_blocks(device(**x).config, 16, 4096, 4096) for x in (wide, both))
+    assert flat.limiter == "matrix engine"
+    assert flat_of_both.estimate_ns < flat.estimate_ns / 4
+    assert [choose_blocks(device(**x).config, 8192, 512, 4096).rows for x in (wide, both)] == [128, 256]
+
+
 def test_parts_of_k_fill_waves_of_pes():
     """36 and 72 blocks of 128 x 128 leave many of 108 PEs idle; three parts of each fill them once, and twice."""
     config = kb.load("preset:a100_sxm_calibrated").config

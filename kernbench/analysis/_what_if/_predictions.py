@@ -237,6 +237,11 @@ def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence
             f"cube.llc.size_mib = {old['cube.llc.size_mib']:g}: a prediction does not know which requests hit the "
             "cache then; run the program on the changed machine"
         )
+    if old["cube.pe.pe_gemm.other_tiles"]:
+        raise ConfigError(
+            "cube.pe.pe_gemm.other_tiles: a prediction does not know which tile a product takes then; run the program "
+            "on the changed machine"
+        )
     least = decimal_product(*(asked[f"cube.hbm.{key}"] for key in ("channels", "channel_bw_gbs", "efficiency")))
     implied = {}
     for field in _WITH_SLICE:

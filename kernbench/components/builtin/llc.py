@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kernbench.sim_engine.engine import GraphEngine
 
 
-_OPENERS = 256
+_KEPT = 256
 
 
 class CachedRead(Reply):
@@ -102,7 +102,7 @@ class LlcSlice:
     def _filled(self, fill: Transaction) -> None:
         reads = self.filling.pop(fill.arg)
         if fill.opener == fill.key:
-            if len(self.opened) == _OPENERS:
+            if len(self.opened) == _KEPT:
                 self.opened.clear()
             self.opened[fill.key] = reads[0].txn.key
         for read in reads:

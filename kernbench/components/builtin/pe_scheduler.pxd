@@ -122,7 +122,7 @@ cdef class OutputTile:
 
 
 cdef class TilePlan:
-    cdef public object pe, dtype, sizes, tile
+    cdef public object pe, dtype, engine, sizes, tile
     cdef public TileGrid out
     cdef public tuple work
     cdef public bint matrix, vector

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench._units import MIB, ns_to_ps
-from kernbench.analysis._records import BEGIN, NONE
+from kernbench.analysis._records import BEGIN, MATRIX_TILE, NONE
+from kernbench.analysis._roofline import tiled_for
 from kernbench.components._command import Command, Composite, Dot, Ref, Value, Vector, VectorOp
 from kernbench.components._pe import Job
 from kernbench.components.builtin.pe_dma import MatrixStream, TileReads, TileWrites
@@ -20,6 +21,7 @@ from kernbench.sim_engine._op_log import KIND, STEP_KIND, OpLog
 
 if TYPE_CHECKING:
     from kernbench._dtypes import DType
+    from kernbench.analysis._roofline import MatrixEngine
     from kernbench.components._pe import Pe, PeProgram
 
 
@@ -502,10 +504,10 @@ class OutputTile:
         self.fetched = [fetched[k] for k in at]
         self.fetch_ps = [pe.fetch_store.fetch_ps(nbytes) for nbytes in self.fetched]
         self.product_ps, self.flops = [0] * kt, [0] * kt
-        if plan.dtype is not None:
+        if plan.dtype is not None and plan.engine is not None:
             rows, cols = plan.size("m", m), plan.size("n", n)
             depths = [plan.size("k", k) for k in at]
-            ps = {depth: pe.gemm.tile_ps(rows, depth, cols, plan.dtype) for depth in set(depths)}
+            ps = {depth: plan.engine.tile_ps(rows, depth, cols, plan.dtype) for depth in set(depths)}
             self.product_ps = [ps[depth] for depth in depths]
             self.flops = [2 * rows * depth * cols for depth in depths]
 
@@ -518,8 +520,11 @@ class TilePlan:
     no part; with `vector`, each output tile is `work` for the vector engine.
     """
 
-    def __init__(self, pe: Pe, sizes: tuple[int, int, int], tile: tuple[int, int, int], dtype: DType | None) -> None:
-        self.pe, self.dtype, self.matrix = pe, dtype, dtype is not None
+    def __init__(
+        self, pe: Pe, sizes: tuple[int, int, int], tile: tuple[int, int, int], dtype: DType | None,
+        engine: MatrixEngine | None = None,
+    ) -> None:  # fmt: skip
+        self.pe, self.engine, self.dtype, self.matrix = pe, engine, dtype, dtype is not None
         self.sizes, self.tile = dict(zip("mkn", sizes, strict=True)), dict(zip("mkn", tile, strict=True))
         self.mt, self.kt, self.nt = map(cuts, sizes, tile)
         self.n = self.mt * self.kt * self.nt
@@ -590,9 +595,14 @@ class PeScheduler:
         if isinstance(command, Vector):
             return VectorJob(self.pe, command, program)
         if isinstance(command, Dot):
-            return TileJob(self.pe, command, program, self._dot(command))
-        assert isinstance(command, Composite)
-        plan = self._composite(command)
+            plan = self._dot(command)
+        else:
+            assert isinstance(command, Composite)
+            plan = self._composite(command)
+        if plan.engine is not None and self.pe.config.pe_gemm.other_tiles:
+            command.tag += f"{MATRIX_TILE}{'x'.join(map(str, plan.engine.tile))}"
+        if isinstance(command, Dot):
+            return TileJob(self.pe, command, program, plan)
         job = TileJob(self.pe, command, program, plan)
         streamed = [
             (MatrixStream(self.pe, read, operand.grid), operand)
@@ -623,14 +633,19 @@ class PeScheduler:
         known = self.pe.engine.plans
         plan = known.get(key)
         if plan is None:
-            plan = known[key] = self._gemm(command.mkn, a, b, acc[0] if acc else None)
+            plan = known[key] = self._gemm(command.mkn, a, b, acc[0] if acc else None, False)
             plan.out = plan.grid("mn", command.output.dtype.itemsize)
         return plan
 
-    def _gemm(self, mkn: tuple[int, int, int], a: Ref | Value, b: Ref | Value, acc: Value | None) -> TilePlan:
-        plan = TilePlan(self.pe, mkn, self.pe.gemm.tile, a.dtype)
+    def _gemm(
+        self, mkn: tuple[int, int, int], a: Ref | Value, b: Ref | Value, acc: Value | None, written: bool
+    ) -> TilePlan:
+        streamed = [name for name, operand in (("a", a), ("b", b)) if isinstance(operand, Ref)]
+        gemm = tiled_for(self.pe.engine.machine.config, mkn, a.dtype, streamed, written)
+        engine = self.pe.gemm if gemm is self.pe.config.pe_gemm else type(self.pe.gemm)(gemm)
+        plan = TilePlan(self.pe, mkn, engine.tile, a.dtype, engine)
         m, k, n = (plan.size(axis, 0) for axis in "mkn")
-        self.pe.gemm.tile_ps(m, k, n, a.dtype)  # raises the engine's error at the command, not at a tile
+        engine.tile_ps(m, k, n, a.dtype)  # raises the engine's error at the command, not at a tile
         plan.read(a, "mk")
         plan.read(b, "kn")
         if acc is not None:
@@ -641,7 +656,8 @@ class PeScheduler:
         assert command.out is not None
         reads = [(x.shape, x.dtype) for x in (command.out, *_read(command))]
         kinds = [kind for kind, _ in command.extra]
-        key = (command.op, command.b is None, command.acc is None, *kinds, *reads, command.epilogue)
+        in_memory = isinstance(command.a, Ref), isinstance(command.b, Ref)
+        key = (command.op, command.b is None, command.acc is None, *in_memory, *kinds, *reads, command.epilogue)
         known = self.pe.engine.plans
         plan = known.get(key)
         if plan is None:
@@ -655,7 +671,7 @@ class PeScheduler:
         if command.op == "gemm":
             assert command.b is not None
             (m, k), n = a.shape[-2:], command.b.shape[-1]
-            plan = self._gemm((m, k, n), a, command.b, command.acc)
+            plan = self._gemm((m, k, n), a, command.b, command.acc, True)
         else:
             plan = self._math(command, a, out)
         plan.out = plan.grid("mn", out.dtype.itemsize)

@@ -33,9 +33,10 @@ def choose_blocks(
     config: MachineConfig, m: int, k: int, n: int, dtype: str = "f16", batch: int = 1, split: bool = True
 ) -> Blocks:
     """Choose the blocks with the least estimate: PEs in waves of blocks, limited by engine, port, cache or memory."""
-    best, tile = None, config.cube.pe.pe_gemm.tile
+    best, tiles = None, [gemm.tile for gemm in config.cube.pe.pe_gemm.by_tile]
+    most_rows, most_columns = (max(_MOST, *sides) for sides in ([x.m for x in tiles], [x.n for x in tiles]))
     for columns, rows in product(_SIDES, _SIDES):
-        if columns > max(_MOST, tile.n) or rows > max(_MOST, tile.m) or rows // 2 >= max(m, 16):
+        if columns > most_columns or rows > most_rows or rows // 2 >= max(m, 16):
             continue
         for parts in _SPLITS if split else (1,):
             count = -(-m // rows) * -(-n // columns) * parts * batch

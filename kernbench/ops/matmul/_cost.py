@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernbench.analysis._roofline import matrix_ns
+from kernbench.analysis._roofline import matrix_ns, tile_count, tiled_for
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
 from kernbench.ops._routes import launch_ns, routes_of
@@ -45,7 +45,7 @@ class ProductWork:
 
 def _reads(config: MachineConfig, product: Product, task: Task) -> tuple[int, int]:
     """How often a task reads its part of A, and of B."""
-    (rows, _, depth), tile, space = task.hull, config.cube.pe.pe_gemm.tile, room(config)
+    (rows, _, depth), space = task.hull, room(config)
     if task.inner == "a":
         return len(task.columns), len(task.rows) if task.streamed else 1
     too_large = rows[1] * depth[1] * product.itemsize > space
@@ -53,7 +53,8 @@ def _reads(config: MachineConfig, product: Product, task: Task) -> tuple[int, in
         return len(task.columns) if too_large else 1, len(task.rows)
     if not too_large or product.a.first(rows, depth) is None:
         return 1, len(task.rows)
-    return sum(cuts(width, tile.n) for _, width in task.columns), len(task.rows)
+    tiles = [(width, tiled_for(config, (rows[1], depth[1], width), product.dtype).tile) for _, width in task.columns]
+    return sum(cuts(width, tile.n) for width, tile in tiles), len(task.rows)
 
 
 def traffic(config: MachineConfig, product: Product, placement: PlacementLike) -> list[np.ndarray]:
@@ -117,24 +118,28 @@ def _sums(config: MachineConfig, product: Product, placement: PlacementLike, lin
     return found
 
 
-def _computed(config: MachineConfig, product: Product, placement: PlacementLike) -> tuple[list[int], list[float]]:
-    """Tiles, and matrix-engine time [ns], of each PE that has any."""
-    tile = config.cube.pe.pe_gemm.tile
+def _computed(
+    config: MachineConfig, product: Product, placement: PlacementLike
+) -> tuple[list[int], list[float], list[int]]:
+    """Tiles, matrix-engine time [ns], and MACs of full tiles, of each PE that has any."""
     tiles: list[int] = []
     busy: list[float] = []
+    issued: list[int] = []
     for own in tasks(config, product, placement).values():
         blocks: Counter[tuple[int, int, int]] = Counter()
         for x in own:
             sizes = (Counter(size for _, size in each) for each in (x.rows, x.depth, x.columns))
             for (m, a), (k, b), (n, c) in itertools.product(*(each.items() for each in sizes)):
                 blocks[m, k, n] += a * b * c
-        tiles.append(sum(i * cuts(m, tile.m) * cuts(k, tile.k) * cuts(n, tile.n) for (m, k, n), i in blocks.items()))
+        counts = [(i, *tile_count(config, block, product.dtype)) for block, i in blocks.items()]
+        tiles.append(sum(i * count for i, count, _ in counts))
+        issued.append(sum(i * macs for i, _, macs in counts))
         busy.append(sum(i * matrix_ns(config, block, product.dtype) for block, i in blocks.items()))
-    return tiles, busy
+    return tiles, busy, issued
 
 
 def product_work(config: MachineConfig, product: Product, placement: PlacementLike) -> ProductWork:
-    tile, (tiles, busy) = config.cube.pe.pe_gemm.tile, _computed(config, product, placement)
+    tiles, busy, issued = _computed(config, product, placement)
     moved = np.sum(traffic(config, product, placement), axis=0)
     remote = moved.sum(axis=1) - moved.diagonal()
     bounds = {
@@ -149,7 +154,7 @@ def product_work(config: MachineConfig, product: Product, placement: PlacementLi
         pes=len(tiles),
         remote_bytes=int(remote.sum()),
         busiest_remote_bytes=int(remote.max()),
-        issued=product.batch * product.m * product.n * product.k / (sum(tiles) * tile.m * tile.k * tile.n),
+        issued=product.batch * product.m * product.n * product.k / sum(issued),
         bound_ns=sum(bounds.values()) if is_summed(config, product, placement) else bounds[limiter],
         limiter=limiter,
     )
