@@ -79,15 +79,12 @@ def _names(_context: click.Context, _option: click.Parameter, text: str | None) 
 def gemm(
     sizes: tuple[int, ...],
     file: Path | None,
-    dtype: str,
-    trans_a: bool,
-    trans_b: bool,
-    placements: tuple[str, ...] | None,
     limit_s: float | None,
     folder: Path | None,
     workers: int | None,
     machine: Machine,
     as_json: bool,
+    **asked: Any,
 ) -> int:
     """Rank the placements of C[M, N] = A[M, K] B[K, N] over all PEs of a SIP, and say why the fastest takes as long.
 
@@ -101,23 +98,16 @@ def gemm(
     if (file is None) == (not sizes) or len(sizes) not in (0, 3):
         raise click.UsageError("give three sizes, M N K, or --csv FILE")
     if file is not None:
-        if trans_a or trans_b:
+        if asked["trans_a"] or asked["trans_b"]:
             raise click.UsageError("--trans-a and --trans-b are columns of the list")
-        if placements:
+        if asked["placements"]:
             raise click.UsageError("--placements is for one product: leave it out, or give M N K")
-        products = {"shapes": read_shapes(file), "dtype": dtype}
+        products = {"shapes": read_shapes(file), "dtype": asked["dtype"]}
         return _list(ProductsStudy(), machine, products, _folder(folder, file), workers, limit_s, as_json)
     if folder is not None:
         raise click.UsageError("--out is for a list: leave it out, or give --csv FILE")
-    m, n, k = sizes
-    asked: dict[str, Any] = {
-        "machine": machine,
-        "dtype": dtype,
-        "trans_a": trans_a,
-        "trans_b": trans_b,
-        "placements": placements,
-    }
-    return _answered(partial(gemm_stages, m, n, k, **asked, workers=workers, limit_s=limit_s), limit_s, as_json)
+    stages = partial(gemm_stages, *sizes, **asked, machine=machine, workers=workers, limit_s=limit_s)
+    return _answered(stages, limit_s, as_json)
 
 
 @click.command(short_help="Find the fastest algorithm for a collective on a system of SIPs.")
@@ -144,10 +134,6 @@ def gemm(
 @json_option
 def ccl(
     nbytes: str | None,
-    sips: str | None,
-    network: str | None,
-    collective: str,
-    algorithms: tuple[str, ...] | None,
     file: Path | None,
     no_changes: bool,
     limit_s: float | None,
@@ -155,6 +141,7 @@ def ccl(
     workers: int | None,
     machine: Machine,
     as_json: bool,
+    **asked: Any,
 ) -> int:
     """Say which algorithm is fastest for a collective, why it takes as long, and what to change in the machine first.
 
@@ -170,24 +157,17 @@ def ccl(
     if (file is None) == (nbytes is None):
         raise click.UsageError("give --bytes SIZE or --csv FILE")
     if file is not None:
-        if sips or network:
+        if asked["sips"] or asked["network"]:
             raise click.UsageError("--sips and --network are columns of the list")
-        if algorithms:
+        if asked["algorithms"]:
             raise click.UsageError("--algorithms is for one collective: leave it out, or give --bytes SIZE")
         cases = {"cases": read_cases(file)}
         return _list(CollectivesStudy(), machine, cases, _folder(folder, file), workers, limit_s, as_json)
     if folder is not None:
         raise click.UsageError("--out is for a list: leave it out, or give --csv FILE")
     assert nbytes is not None
-    asked: dict[str, Any] = {
-        "sips": sips,
-        "network": network,
-        "collective": collective,
-        "machine": machine,
-        "algorithms": algorithms,
-    }
-    options: dict[str, Any] = {"changes": not no_changes, "workers": workers, "limit_s": limit_s}
-    return _answered(partial(choose_stages, nbytes, **asked, **options), limit_s, as_json)
+    options: dict[str, Any] = {"machine": machine, "workers": workers, "limit_s": limit_s}
+    return _answered(partial(choose_stages, nbytes, changes=not no_changes, **asked, **options), limit_s, as_json)
 
 
 def _folder(given: Path | None, file: Path) -> Path:
