@@ -153,29 +153,13 @@ class Cache:
 
     def timed(self, keys: Iterable[str]) -> dict[str, tuple[Row, float]]:
         """Return the rows found under `keys`, each with the time to compute it [s]."""
-        found: dict[str, tuple[Row, float]] = {}
-        if not self.path.is_file():
-            return found
-        with _passed_over("read"), self._open() as database:
-            for key in keys:
-                hit = database.execute("SELECT row, seconds FROM points WHERE key = ?", (key,)).fetchone()
-                if hit:
-                    with self._dropped_if_damaged(database, key):
-                        found[key] = _object(hit[0]), float(hit[1])
-        return found
+        query = "SELECT key, row, seconds, made, '{}', NULL FROM points WHERE key = ?"
+        found = self._read(query, [(key,) for key in keys])
+        return {key: (point.row, point.seconds) for key, point in found.items()}
 
     def find(self, key: str) -> CachedPoint | None:
-        if not self.path.is_file():
-            return None
-        with _passed_over("read"), self._open() as database:
-            hit = database.execute(
-                "SELECT row, seconds, made, notes, log FROM points LEFT JOIN logs USING (key) WHERE key = ?", (key,)
-            ).fetchone()
-            if hit:
-                row, seconds, made, notes, log = hit
-                with self._dropped_if_damaged(database, key):
-                    return CachedPoint(_object(row), float(seconds), float(made), _object(notes or "{}"), log)
-        return None
+        columns = "SELECT key, row, seconds, made, COALESCE(notes, '{}'), log FROM points LEFT JOIN logs USING (key)"
+        return self._read(f"{columns} WHERE key = ?", [(key,)]).get(key)
 
     def drop(self, key: str) -> None:
         with _passed_over("write"), self._open() as database:
@@ -187,19 +171,19 @@ class Cache:
 
     def noted(self, most: int) -> dict[str, CachedPoint]:
         """Return the latest `most` points that have notes, latest first; `log` is b"" if there is one."""
+        columns = "SELECT key, row, seconds, made, notes, CASE WHEN log IS NOT NULL THEN x'' END"
+        return self._read(f"{columns} FROM points JOIN logs USING (key) ORDER BY made DESC LIMIT ?", [(most,)])
+
+    def _read(self, query: str, asked: Iterable[tuple[object, ...]]) -> dict[str, CachedPoint]:
+        """Return the points that a query selects for each of `asked`, by key; damaged ones are dropped."""
         found: dict[str, CachedPoint] = {}
         if not self.path.is_file():
             return found
         with _passed_over("read"), self._open() as database:
-            rows = database.execute(
-                "SELECT key, row, seconds, made, notes, log IS NOT NULL FROM points JOIN logs USING (key) "
-                "ORDER BY made DESC LIMIT ?",
-                (most,),
-            ).fetchall()
-            for key, row, seconds, made, notes, has_log in rows:
-                with self._dropped_if_damaged(database, key):
-                    log = b"" if has_log else None
-                    found[key] = CachedPoint(_object(row), float(seconds), float(made), _object(notes), log)
+            for values in asked:
+                for key, row, seconds, made, notes, log in database.execute(query, values).fetchall():
+                    with self._dropped_if_damaged(database, key):
+                        found[key] = CachedPoint(_object(row), float(seconds), float(made), _object(notes), log)
         return found
 
     def delete(self, keys: Iterable[str]) -> None:
