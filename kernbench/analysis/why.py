@@ -19,7 +19,7 @@ from kernbench._units import decimal_product
 from kernbench.analysis._critical_path import CriticalPath, critical_path
 from kernbench.analysis._launches import chosen_launches, span
 from kernbench.analysis._records import MATRIX_TILE, Launch, Records, StageWork, covered_ps
-from kernbench.analysis._resources import Attribution, Reason, attribution
+from kernbench.analysis._resources import RESOURCES, Attribution, Reason, attribution
 from kernbench.analysis._stages import STAGE_ENGINES
 from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis._what_if._predicted_savings import Savings, savings
@@ -37,6 +37,7 @@ _CHANNELS = "cube.hbm.channels"
 _SATURATED = 0.7  # the busy share of data buses from which on they limit; sequential reads reach 0.8 to 0.9
 _AS_LONG = 0.8  # the ratio of two times from which on a change of one alone gains little
 _QUEUED = 2  # bursts per time that a channel becomes busy; with fewer, it cannot reorder
+_STREAMED = {"output_stationary": "k", "weight_stationary": "m", "input_stationary": "n"}  # docs/model.md, M5.10
 _WAITED = {
     "the limit of outstanding requests": "one of the outstanding requests to complete",
     "a full buffer behind": "room in the buffer of the next stage",
@@ -193,6 +194,8 @@ def _reason(
     note = ""
     if fields == (_SLICE,):
         fields, note = _of_slices(records, window, resources)
+    elif what == RESOURCES["pe_gemm"]:
+        note = _of_array(records.spec["cube"]["pe"]["pe_gemm"])
     names = [kind for kind, ps in kinds.most_common() if ps >= 0.05 * total]
     matters = bool(fields) and names[0] in _RATE and share >= _SHOWN
     together = tuple(_together(records, path, fields, set(parts))) if matters else ()
@@ -232,6 +235,21 @@ def _of_slices(records: Records, window: tuple[int, int], names: Collection[str]
     if bursts < _QUEUED * begun:
         return (), f"{busy}, since few bursts are asked for at once: ask for more before waiting"
     return (_CHANNELS,), f"{busy}, and {opened}: store together what is read together"
+
+
+def _of_array(gemm: Mapping[str, Any]) -> str:
+    """Say which side of the tile streams too shortly through a systolic array to fill and drain it."""
+    if gemm.get("model") != "systolic":
+        return ""
+    array, side = gemm["systolic"], _STREAMED[gemm["systolic"]["dataflow"]]
+    tiles = [gemm["tile"], *(dict(zip("mkn", sizes, strict=True)) for sizes in gemm.get("other_tiles", ()))]
+    streamed, least = max(tile[side] for tile in tiles), array["rows"] + array["cols"]
+    if streamed >= least:
+        return ""
+    return (
+        f"an array of {array['rows']} x {array['cols']} fills and drains for {least - 2} cycles while {streamed} stream"
+        f": enlarge cube.pe.pe_gemm.tile.{side} to {least} or more"
+    )
 
 
 def _row_ps(hbm: Mapping[str, Any]) -> float:

@@ -95,6 +95,13 @@ def test_what_is_no_rate_is_refused(result, override, text):
         result.what_if(override)
 
 
+def test_reads_that_follow_a_latency_are_not_predicted():
+    result = run_program(SMALL.with_({"cube.pe.pe_dma.outstanding_reads": "auto"}), lambda torch: None, log="tile")
+    with pytest.raises(KernbenchError, match=r"access_ns = 9.0: .* how many reads cube\.pe.* = auto gives then; run"):
+        result.what_if({"cube.hbm.access_ns": 9.0})
+    assert result.what_if({"cube.pe.pe_gemm.clock_ghz": 2.0}).ratio == 1
+
+
 def ring(machine):
     def program(torch):
         one = DPPolicy(num_cubes=1, num_pes=1)

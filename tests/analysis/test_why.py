@@ -262,6 +262,25 @@ def test_neither_bandwidth_nor_channels_are_blamed_where_rows_open_as_slowly_as_
         assert reads(faster, 16 * 1024).latency_ns > 0.95 * result.latency_ns
 
 
+@pytest.mark.parametrize(("dataflow", "side"), [
+    ("output_stationary", "k"), ("weight_stationary", "m"), ("input_stationary", "n"),
+])  # fmt: skip
+def test_an_array_that_a_tile_does_not_fill_is_named(dataflow, side):
+    """An array of 20 x 44 fills and drains for 62 cycles: 63 that stream are fewer than its sides, 64 are not."""
+    array = {"model": "systolic", "systolic": {"rows": 20, "cols": 44, "dataflow": dataflow}}
+
+    def note(streamed):
+        given = array | {"tile": {"m": 64, "k": 64, "n": 64} | {side: streamed}}
+        machine = MACHINE.with_({f"cube.pe.pe_gemm.{key}": value for key, value in given.items()})
+        first = product(machine, "load_load").why()[0]
+        assert first.what == "matrix engine"
+        return first.advice()
+
+    text = f"fills and drains for 62 cycles while 63 stream: enlarge cube.pe.pe_gemm.tile.{side} to 64 or more"
+    assert note(63).endswith(text)
+    assert "array" not in note(64)
+
+
 def test_a_launch_is_not_blamed_for_the_rows_of_another():
     def strided(x, *, tl):
         for i in range(8):

@@ -254,6 +254,21 @@ def test_a_slow_way_out_stalls_all_stages():
     assert slow > quick
 
 
+def test_composites_of_a_program_overlap():
+    def kernel(tl) -> None:
+        a, b, out = (pointer(place << 24) for place in range(3))
+        for made in [
+            tl.composite("gemm", tl.ref(a, (32, 512)), tl.ref(b, (512, 32)), out + i * 1024) for i in range(3)
+        ]:
+            tl.wait(made)
+
+    (_, first), (begin, second), (_, third) = rows(run(kernel, log="tile"), "composite")
+    assert begin < first
+    # The slice is never idle: 16 tiles of 4 KiB and an output of 2 KiB at 256 GB/s.
+    assert second - first == 16 * 16 + 8
+    assert third - second < 16 * 16 + 8  # the last output is written alone
+
+
 def test_a_composite_of_the_second_program_queues_behind_the_first():
     engine = engine_of(log="tile")
     first, second = (launch(engine, gemm(32, 64, 32, "ref_ref")) for _ in range(2))

@@ -221,6 +221,14 @@ def what_if(
     return Prediction(name, now / 1000, predicted / 1000, low / 1000, high / 1000, doubt, changes)
 
 
+# Fields with which times decide what happens.
+_DECIDES = {
+    "cube.llc.size_mib": "which requests hit the cache", "cube.pe.pe_gemm.other_tiles": "which tile a product takes",
+}  # fmt: skip
+_READS = "cube.pe.pe_dma.outstanding_reads"
+_COVERED_BY_READS = ("cube.hbm.", "cube.llc.", "cube.noc.", "cube.pe.pe_dma.", "cube.propagation_ns_per_mm")
+
+
 def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence[str]) -> tuple[FieldChange, ...]:
     """All fields that change, also those that the machine needs changed; ConfigError if a prediction is impossible."""
     if not spec:
@@ -232,16 +240,12 @@ def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence
             f"{', '.join(costs)}: a prediction does not know when the host has prepared a launch; run the program on "
             "the changed machine"
         )
-    if old["cube.llc.size_mib"]:
-        raise ConfigError(
-            f"cube.llc.size_mib = {old['cube.llc.size_mib']:g}: a prediction does not know which requests hit the "
-            "cache then; run the program on the changed machine"
-        )
-    if old["cube.pe.pe_gemm.other_tiles"]:
-        raise ConfigError(
-            "cube.pe.pe_gemm.other_tiles: a prediction does not know which tile a product takes then; run the program "
-            "on the changed machine"
-        )
+    for field, what in _DECIDES.items():
+        if old[field]:
+            raise ConfigError(
+                f"{field} = {old[field]}: a prediction does not know {what} then; run the program on the changed "
+                "machine"
+            )
     least = decimal_product(*(asked[f"cube.hbm.{key}"] for key in ("channels", "channel_bw_gbs", "efficiency")))
     implied = {}
     for field in _WITH_SLICE:
@@ -250,6 +254,11 @@ def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence
             if least > old[field]:
                 asked[field] = implied[field] = least
     changed = {field for field in (*old, *asked) if old.get(field) != asked.get(field)}
+    if not old[_READS] and (covered := sorted(field for field in changed if field.startswith(_COVERED_BY_READS))):
+        raise ConfigError(
+            f"{covered[0]} = {asked.get(covered[0])!r}: a prediction does not know how many reads {_READS} = auto "
+            "gives then; run the program on the changed machine"
+        )
     if old["cube.hbm.timing"] != "simple" and "cube.hbm.channel_bw_gbs" in changed:
         raise ConfigError(
             f"cube.hbm.channel_bw_gbs = {asked['cube.hbm.channel_bw_gbs']!r}: a prediction does not schedule the "
