@@ -36,7 +36,7 @@ STAGE_OF = {kind: name for name, stage in _STAGES.items() for kind in stage.kind
 ROW_KINDS = tuple(STAGE_OF)
 STAGE_ENGINES = {name: stage.engine for name, stage in _STAGES.items() if stage.engine}
 TILE_STAGES = ("dma_in", *STAGE_ENGINES, "dma_out")
-LANES = (*TILE_STAGES, "recv", "send")
+PE_STAGES = (*TILE_STAGES, "recv", "send")
 
 ORDER = tuple(sorted(_STAGES, key=lambda name: _STAGES[name].reach))
 # Kinds of rows by stage; the time of launches is that without work on PEs, and that of waits without anything.

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from kernbench.analysis._critical_path import critical_path
 from kernbench.analysis._occupancy import QUANTITIES, occupancy
 from kernbench.analysis._records import CREDIT, FETCH, MESSAGE, PART, READ, Records
-from kernbench.analysis._stages import ENGINE_KINDS, LANES, PE_KINDS, STAGE_KINDS, STAGE_OF
+from kernbench.analysis._stages import ENGINE_KINDS, PE_KINDS, PE_STAGES, STAGE_KINDS, STAGE_OF
 from kernbench.analysis._transfer import RouteBreakdown
 from kernbench.analysis.breakdown import whole_composites
 from kernbench.config._files import write_text
@@ -59,9 +59,9 @@ class Tracks:
         for component in sorted(self._slices, key=_order):
             process, thread = _names(component)
             pid = pid_of(process)
-            for lane, events in enumerate(spread(self._slices[component], lambda x: (x["ts"], x["ts"] + x["dur"]))):
+            for track, events in enumerate(spread(self._slices[component], lambda x: (x["ts"], x["ts"] + x["dur"]))):
                 tid = tids[pid] = tids.get(pid, 0) + 1
-                found += _named("thread", pid, tid, f"{thread} #{lane}" if lane else thread)
+                found += _named("thread", pid, tid, f"{thread} #{track}" if track else thread)
                 for event in events:
                     event.update(pid=pid, tid=tid)
                     found.append(event)
@@ -216,9 +216,9 @@ def last_pe(records: Records) -> tuple[int, int, int] | None:
     return min(map(tuple, last.tolist()), default=None)
 
 
-def lanes(pieces: Iterable[Mapping[str, Any]]) -> dict[str, list[list[Mapping[str, Any]]]]:
-    """Rows of `timeline` by stage, in the order of `LANES`, each stage on the fewest tracks without overlap."""
-    of: dict[str, list[Mapping[str, Any]]] = {stage: [] for stage in (*LANES, "composite")}
+def tracks_by_stage(pieces: Iterable[Mapping[str, Any]]) -> dict[str, list[list[Mapping[str, Any]]]]:
+    """Rows of `timeline` by stage, in the order of `PE_STAGES`, each stage on the fewest tracks without overlap."""
+    of: dict[str, list[Mapping[str, Any]]] = {stage: [] for stage in (*PE_STAGES, "composite")}
     for piece in pieces:
         of[piece["stage"]].append(piece)
     return {stage: spread(own, lambda x: (x["start_ns"], x["end_ns"])) for stage, own in of.items() if own}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kernbench.analysis._roofline import placed
 from kernbench.analysis._stages import STAGE_LABELS
-from kernbench.analysis.trace import lanes, last_pe
+from kernbench.analysis.trace import last_pe, tracks_by_stage
 from kernbench.analysis.trace import timeline as pieces_of
 from kernbench.errors import StateError
 from kernbench.viz import _palette as palette
@@ -30,7 +30,7 @@ def timeline(result: Result, ax: Axes) -> None:
     pe = last_pe(result.records)
     if pe is None:
         raise StateError(f"{result.name}: no PE worked, so that it has no timeline")
-    found = lanes(pieces_of(result.records, pe))
+    found = tracks_by_stage(pieces_of(result.records, pe))
     for y, (stage, tracks) in enumerate(found.items()):
         height = 0.84 / len(tracks)
         for i, track in enumerate(tracks):

@@ -230,11 +230,11 @@ def _last_timeline(records: Records) -> str:
         return ""
     where = "sip{}.cube{}.pe{}".format(*pe)
     start, end = pe_window(records, pe)
-    lanes, height = timeline_svg(timeline(records, pe), start / 1000, end / 1000)
+    stages, height = timeline_svg(timeline(records, pe), start / 1000, end / 1000)
     view = f'viewBox="0 0 {TIMELINE_WIDTH} {height:g}" width="100%" role="img" aria-label="timeline of one PE"'
     return (
         f"<div>{where}{', which finished last' if len(records.pes()) > 1 else ''}</div>"
-        f'<svg {view} fill="currentColor">{lanes}</svg>'
+        f'<svg {view} fill="currentColor">{stages}</svg>'
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from kernbench.analysis._launches import calls, span
 from kernbench.analysis._occupancy import ALLOCATED, QUANTITIES, READS, REQUESTS, SLOTS, WRITES, occupancy
 from kernbench.analysis._records import FETCH, MESSAGE, MOVE, PART, READ, STEP, WRITE, Records, candidates
-from kernbench.analysis._stages import LANES, LAUNCH, STAGE_LABELS, STAGE_OF
+from kernbench.analysis._stages import LAUNCH, PE_STAGES, STAGE_LABELS, STAGE_OF
 from kernbench.analysis.trace import trace_events
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _Scene = tuple[dict[str, Any], dict[str, bytes]]
 # From the host to the stages of a PE, in the order in which a tile passes them. Memories and messages of CPUs are not
 # stages.
 _LABELS = {
-    stage: STAGE_LABELS.get(stage, stage) for stage in ("host", LAUNCH, "messages", "composite", *LANES, "memory")
+    stage: STAGE_LABELS.get(stage, stage) for stage in ("host", LAUNCH, "messages", "composite", *PE_STAGES, "memory")
 }
 _NUMBER = {stage: number for number, stage in enumerate(_LABELS)}
 _MOST = 400_000  # intervals of a run; above, short neighbours are merged

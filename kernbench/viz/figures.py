@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.analysis._roofline import placed
 from kernbench.analysis._stages import STAGE_LABELS
-from kernbench.analysis.trace import lanes
+from kernbench.analysis.trace import tracks_by_stage
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Column
@@ -25,7 +25,7 @@ _Table = Iterable[_Row]
 _UNITS = {"mm2": "mm2", "uj": "uJ", "gbs": "GB/s", "pct": "%", "mib": "MiB", "bytes": "B"}
 _UNITS |= {unit: unit for unit in ("ps", "ns", "us", "ms", "s")}
 TIMELINE_WIDTH = 640  # of a timeline [px], as all sizes
-_NAMES, _LANE, _TRACK, _GAP, _DIGIT = 64, 60, 15, 3, 7
+_NAMES, _STAGE, _TRACK, _GAP, _DIGIT = 64, 60, 15, 3, 7
 
 
 def tile_timeline(table: _Table | pd.DataFrame, *, machine: str, title: str, zoom_ns: float | None = None) -> Still:
@@ -62,15 +62,15 @@ def tile_timeline(table: _Table | pd.DataFrame, *, machine: str, title: str, zoo
 
 
 def timeline_svg(pieces: _Table, start_ns: float, end_ns: float) -> tuple[str, float]:
-    """Lanes of a timeline in a window, and below them the time, as a part of an SVG; and its height [px].
+    """Stages of a timeline in a window, and below them the time, as a part of an SVG; and its height [px].
 
     Boxes that are together narrower than a pixel are drawn as one.
     """
     scale = (TIMELINE_WIDTH - _NAMES) / max(1e-3, end_ns - start_ns)
     drawn, grid, y = [], [], 0.0
     inside = [piece for piece in pieces if piece["end_ns"] > start_ns and piece["start_ns"] < end_ns]
-    for stage, tracks in lanes(inside).items():
-        each, colour = min(_TRACK, _LANE / len(tracks)), palette.STAGE_COLOURS[stage]
+    for stage, tracks in tracks_by_stage(inside).items():
+        each, colour = min(_TRACK, _STAGE / len(tracks)), palette.STAGE_COLOURS[stage]
         shades: tuple[list[str], list[str]] = [], []
         inks, numbers = (kinds.ink(colour), "currentColor"), []
         for i, track in enumerate(tracks):

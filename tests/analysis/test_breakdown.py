@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.analysis._records import Launch, Records
-from kernbench.analysis._stages import LANES, ORDER, STAGE_KINDS
+from kernbench.analysis._stages import ORDER, PE_STAGES, STAGE_KINDS
 from kernbench.analysis.breakdown import breakdown
 from tests.analysis.synthetic import records_of
 
@@ -26,7 +26,7 @@ def test_work_on_values_comes_before_its_transport_and_that_before_waits():
 
 
 def test_a_tile_passes_its_stages_in_the_order_of_their_lanes():
-    assert LANES == ("dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send")
+    assert PE_STAGES == ("dma_in", "fetch", "gemm", "math", "store_tcm", "dma_out", "recv", "send")
 
 
 def rows_of(drawn):
