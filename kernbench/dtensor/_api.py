@@ -245,7 +245,6 @@ def ones(*size: Any, **options: Any) -> DTensor:
 
 
 def full(size: Sequence[int], fill_value: float, **options: Any) -> DTensor:
-    """Return a tensor filled with `fill_value`; keywords as for `zeros`."""
     return created((size,), lambda shape: np.full(shape, fill_value), **options)
 
 

@@ -86,7 +86,6 @@ class DeviceMesh:
         return int(self.mesh.ndim)
 
     def size(self, mesh_dim: int | None = None) -> int:
-        """Return the number of ranks along an axis, or of all."""
         return prod(self.shape) if mesh_dim is None else self.shape[mesh_dim]
 
     def get_coordinate(self) -> list[int] | None:

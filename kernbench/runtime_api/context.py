@@ -164,7 +164,6 @@ class Accelerator(_Devices):
     current_device_index, set_device_index, device_index = _Devices._current, _Devices._set, _Devices._on
 
     def current_accelerator(self, check_available: bool = False) -> Device:
-        """Return the device type of this machine."""
         return Device("ahbm")
 
     def memory_allocated(self, device_index: DeviceLike | None = None) -> int:
@@ -261,11 +260,9 @@ class RuntimeContext(TypeNames):
         return self._new(as_shape(size), float32, None, **options)
 
     def zeros(self, *size: SizeLike, **options: Unpack[_Options]) -> Tensor:
-        """Return a tensor of zeros."""
         return self._new(as_shape(size), float32, _all(0.0), **options)
 
     def ones(self, *size: SizeLike, **options: Unpack[_Options]) -> Tensor:
-        """Return a tensor of ones."""
         return self._new(as_shape(size), float32, _all(1.0), **options)
 
     def full(self, size: SizeLike, fill_value: float, **options: Unpack[_Options]) -> Tensor:
@@ -399,11 +396,9 @@ class RuntimeContext(TypeNames):
     """Return the largest value of a device tensor; along `dim`, `values` and `indices`."""
 
     def permute(self, input: Tensor, dims: Sequence[int]) -> Tensor:
-        """Return a view with the dims in another order."""
         return input.permute(*dims)
 
     def unsqueeze(self, input: Tensor, dim: int) -> Tensor:
-        """Return a view with a dim of size 1 inserted at `dim`."""
         return input.unsqueeze(dim)
 
     # -- programs

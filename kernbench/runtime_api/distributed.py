@@ -64,11 +64,9 @@ class Distributed(DistributedNames):
     # -- groups
 
     def is_available(self) -> bool:
-        """Return True: there is a backend."""
         return True
 
     def is_initialized(self) -> bool:
-        """Return whether the calling rank is in a process group."""
         return self._host.rank_index in self._groups.scope.world
 
     def init_process_group(
@@ -136,7 +134,6 @@ class Distributed(DistributedNames):
             scope.is_inherited = False
 
     def get_backend(self, group: ProcessGroup | None = None) -> str:
-        """Return the name of the backend."""
         self._groups.find(group)
         return BACKEND
 
@@ -221,14 +218,12 @@ class Distributed(DistributedNames):
         return list(self._groups.find(group).ranks)
 
     def get_global_rank(self, group: ProcessGroup | None, group_rank: int) -> int:
-        """Return the global rank of a group's member."""
         found = self._groups.find(group)
         if not 0 <= group_rank < found.size():
             raise ValueError(f"group rank {quote(group_rank)} is not part of group {found.ranks}")
         return found.ranks[group_rank]
 
     def get_group_rank(self, group: ProcessGroup | None, global_rank: int) -> int:
-        """Return the number of a global rank in a group."""
         found = self._groups.find(group)
         if global_rank not in found.ranks:
             raise ValueError(f"global rank {quote(global_rank)} is not part of group {found.ranks}")

@@ -92,20 +92,16 @@ class Tensor(ABC):
         return self._stride if dim is None else self._stride[self._dim(dim)]
 
     def dim(self) -> int:
-        """Return the number of dims."""
         return len(self.shape)
 
     @property
     def ndim(self) -> int:
-        """The number of dims."""
         return len(self.shape)
 
     def numel(self) -> int:
-        """Return the number of elements."""
         return prod(self.shape)
 
     def element_size(self) -> int:
-        """Return the bytes of one element."""
         return self.dtype.itemsize
 
     @property
@@ -225,11 +221,9 @@ class Tensor(ABC):
         return largest(self, dim, keepdim)
 
     def float(self) -> Tensor:
-        """Return the tensor in float32."""
         return self.to(float32)
 
     def half(self) -> Tensor:
-        """Return the tensor in float16."""
         return self.to(float16)
 
     @abstractmethod
@@ -265,11 +259,9 @@ class Tensor(ABC):
         """Set every element."""
 
     def zero_(self) -> Tensor:
-        """Set every element to zero."""
         return self.fill_(0)
 
     def cpu(self) -> Tensor:
-        """Return the tensor on the host."""
         return self.to("cpu")
 
     def to(

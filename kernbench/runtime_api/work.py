@@ -106,7 +106,6 @@ class Work:
         self._mark = stream.mark()
 
     def is_completed(self) -> bool:
-        """Return whether this rank's part is complete."""
         if self.event.processed:
             self._host.unwaited.pop(self.event, None)
         return self.event.processed
