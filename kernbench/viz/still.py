@@ -411,7 +411,7 @@ class _Drawing:
     def _write(self, rect: tuple[float, float, float, float], lines: Sequence[str]) -> bool:
         """Write as many lines as fit; return whether the first one did."""
         x, y, w, h = rect
-        fitting = [line for line in lines[: int((h - 6) // (1.3 * _TEXT))] if _length(line) <= w - 2]
+        fitting = [line for line in lines[: max(0, int((h - 6) // (1.3 * _TEXT)))] if _length(line) <= w - 2]
         if not fitting or fitting[0] != lines[0]:
             return False
         top = y + (h - max(5.0, h / 5)) / 2 - (len(fitting) - 1) * 0.65 * _TEXT + 0.36 * _TEXT

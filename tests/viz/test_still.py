@@ -129,16 +129,31 @@ def test_no_text_is_smaller_than_11_px(run):
     assert min(map(int, sizes)) >= 11
 
 
-def test_no_words_are_written_over_others():
-    small, svg = kb.load("preset:small"), "{http://www.w3.org/2000/svg}"
-    drawing = ET.fromstring(still_svg(scene(small, copied(small, EVERYWHERE).records, "copy"))).find(f"{svg}svg")
-    boxes = []
-    for text in drawing.iter(f"{svg}text"):
+def written_over(drawn):
+    """The words of a still, and the pairs of them that overlap."""
+    svg, boxes = "{http://www.w3.org/2000/svg}", []
+    for text in ET.fromstring(drawn).find(f"{svg}svg").iter(f"{svg}text"):
         x, y, w = float(text.get("x")), float(text.get("y")), still._length(text.text)
         left = x - {"start": 0, "middle": 0.5, "end": 1}[text.get("text-anchor", "start")] * w
         boxes.append((text.text, left, left + w, y - 0.7 * still._TEXT, y))
-    assert {"IO chiplet", "Cube 3"} <= {name for name, *_ in boxes}
     over = [(a, b) for a, b in combinations(boxes, 2) if a[1] < b[2] and b[1] < a[2] and a[3] < b[4] and b[3] < a[4]]
+    return {name for name, *_ in boxes}, over
+
+
+def test_no_words_are_written_over_others():
+    small = kb.load("preset:small")
+    words, over = written_over(still_svg(scene(small, copied(small, EVERYWHERE).records, "copy")))
+    assert {"IO chiplet", "Cube 3"} <= words
+    assert not over
+
+
+def test_boxes_too_low_for_words_have_none():
+    sips = {"count": 16, "topology": "switch", "per_host": 8}
+    cluster = kb.load("preset:default", {"system.sips": sips, "system.nic.wiring": "by_rail"})
+    section = still.machine_section(cluster)
+    assert sum(box["kind"] == "nic" for box in section["templates"]["system"]["boxes"]) == 16
+    words, over = written_over(still.view_svg(section, "system"))
+    assert "SIP 15" in words
     assert not over
 
 
