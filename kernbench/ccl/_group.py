@@ -43,12 +43,15 @@ class Group:
         Cubes in a row of the machine's mesh.
     targets : tuple of Target
         (cube, pe) of every PE of a device.
+    summed : bool
+        All devices are at one switch, which adds.
     """
 
     shards: tuple[tuple[Place, ...], ...]
     sip_grid: Grid
     cube_columns: int = 1
     targets: tuple[PeId, ...] = ()
+    summed: bool = False
 
     @classmethod
     def of(
@@ -70,7 +73,9 @@ class Group:
                     )
         shards = tuple(tuple(sorted({(sip, cube, pe) for cube, pe in own[sip]})) for sip in sips)
         targets = tuple((cube, pe) for cube in range(machine.cubes_per_sip) for pe in range(machine.pes_per_cube))
-        return cls(shards, _sip_grid(machine, sips), machine.sip.cube_mesh.w, targets)
+        of_host = machine.system.sips.of_host
+        summed = machine.system.sip_switch.reduce == "sum" and len({sip // of_host for sip in sips}) == 1
+        return cls(shards, _sip_grid(machine, sips), machine.sip.cube_mesh.w, targets, summed)
 
     @property
     def sips(self) -> tuple[int, ...]:
@@ -283,3 +288,13 @@ def multi_pe_sip_local(group: Group) -> None:
                 f"it takes shards on the same PEs of each device, and SIP {shards[0][0]} holds {len(shards)} on other "
                 f"PEs than SIP {group.shards[0][0][0]} ({len(first)}); use the same DPPolicy on every device"
             )
+
+
+def at_a_switch_that_adds(group: Group) -> None:
+    """All devices must be at one switch with a reduction."""
+    multi_pe_sip_local(group)
+    if not group.summed:
+        raise ConfigError(
+            "it takes SIPs at one switch that adds; set system.sips.topology to switch and system.sip_switch.reduce to "
+            "sum, or use another algorithm"
+        )

@@ -110,6 +110,15 @@ def all_to_all(subgroup: Subgroup) -> Neighbours:
     return [{f"to{peer}": (peer, f"to{rank}") for peer in range(n) if peer != rank} for rank in range(n)]
 
 
+def switch(subgroup: Subgroup) -> Neighbours:
+    """Queues to the next participant through the switch of the SIPs, which adds what all of them send."""
+    n = subgroup.world_size
+    return [
+        {"to_switch": ((r + 1) % n, "from_switch"), "from_switch": ((r - 1) % n, "to_switch")} if n > 1 else {}
+        for r in range(n)
+    ]
+
+
 def intercube(subgroup: Subgroup) -> Neighbours:
     """Mesh of the cubes of each device (N, S, E, W); the root cubes also connect devices (`global_E`, ...)."""
     graph = none(subgroup)

@@ -15,7 +15,7 @@ from heapq import merge
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any
 
-from kernbench.ccl._all_reduce_steps import pipeline
+from kernbench.ccl._all_reduce_steps import LAG, pipeline
 from kernbench.ccl._schedule import (
     Chunking,
     ElementSpan,
@@ -73,7 +73,7 @@ class Collective:
 
 
 def all_reduce(
-    *, both_ways: bool | None = None, schedule: Schedule = pipeline, **costs: Any
+    *, both_ways: bool | None = None, schedule: Schedule = pipeline, only_sum: bool = False, **costs: Any
 ) -> Callable[[Callable[..., Streams]], Collective]:
     """Return a decorator that makes an all-reduce of a function that returns a participant's streams of stages.
 
@@ -84,6 +84,8 @@ def all_reduce(
         None if the option does not exist.
     schedule : callable
         Returns the steps of one participant: `schedule(streams, n_elem, chunking, n)`.
+    only_sum : bool
+        It takes no other `op`.
     **costs
         Fields of `kernbench.ccl.stages.CostTerms`, for a user-defined schedule.
 
@@ -114,6 +116,8 @@ def all_reduce(
             *, n_elem: int, world_size: int, op: str | Operator = "sum", row: int = 1, chunk_bytes: int | None = None,
             both_ways: bool | None = both_ways, **facts: Any,
         ) -> tuple[Any, ...]:  # fmt: skip
+            if only_sum and op != "sum":
+                raise ConfigError(f"op = {op!r}: {stages.__name__} only adds; use op = 'sum', or another algorithm")
             further = {**defaults, **facts, "both_ways": both_ways}
             return n_elem, reduction(n_elem, world_size, op, row), chunk_bytes, *(further[name] for name in added)
 
@@ -303,6 +307,22 @@ def torus_2d(rank: int, grid_w: int, grid_h: int) -> Streams:
     """Bucket algorithm: reduce-scatter in rows, all-reduce of the parts in columns, all-gather in rows."""
     row, column = divmod(rank, grid_w)
     return [[Ring(column, grid_w, "E", "W"), Ring(row, grid_h, "S", "N")]]
+
+
+def _by_switch(streams: Streams, n_elem: int, chunking: Chunking, n: int) -> Iterator[Step]:
+    """Send each chunk to the switch; the sums lag behind."""
+    chunks = chunking.chunks((0, n_elem))
+    sums = [Step(*chunk, ("from_switch",), store=True) for chunk in chunks]
+    for i, chunk in enumerate(chunks):
+        yield Step(*chunk, local=True, to=("to_switch",))
+        yield from sums[i - LAG : i - LAG + 1] if i >= LAG else ()
+    yield from sums[-LAG:]
+
+
+@all_reduce(schedule=_by_switch, only_sum=True, ring=COPY, splits=False)
+def switch() -> Streams:
+    """Sum at the switch of the SIPs: every link carries the vector once each way, as for a message through it."""
+    return [[Ring(0, 2, "to_switch", "from_switch")]]
 
 
 @all_reduce()

@@ -64,6 +64,8 @@ _NEEDS = {
     ),
     "barrier": Needs(lambda m, n: 0, lambda ms, n: 0, lambda n: 0, lambda n: 0),
 }
+# Of an all-reduce where a switch adds: every rank sends a vector and receives one.
+_AT_SWITCH = Needs(lambda m, n: 1, _once, lambda n: 0, lambda n: 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,8 @@ class Bounds:
         return self._found[asked]
 
     def _bound(self, collective: str, nbytes: int, itemsize: int) -> Bound:
-        needs = _NEEDS[collective]
+        summed = collective == "all_reduce" and self.machine.config.system.sip_switch.reduce == "sum"
+        needs = _AT_SWITCH if summed else _NEEDS[collective]
         cuts = {region.name: self._cut_ns(needs, region, nbytes) for region in self._regions}
         where = max(cuts, key=lambda name: cuts[name], default="")
         n = min(self._counts.values())

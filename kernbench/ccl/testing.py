@@ -10,6 +10,7 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from kernbench.ccl._group import Group, Place
+from kernbench.ccl._topologies import switch
 from kernbench.ccl.algorithm import CollectivePlan, plan_group
 from kernbench.ccl.install import AlgorithmLike, resolve_algorithm_config
 from kernbench.components._command import Command, Recv, Send, Stopped, Value
@@ -74,6 +75,8 @@ def run_kernel_in_mock(
     if not isinstance(kernel, CollectivePlan):
         kernel = plan_group(resolve_algorithm_config(kernel), group or Group.line(len(tensors)))
     plan = kernel
+    if plan.algorithm.topology is switch:
+        raise KernelError(f"{plan.algorithm.name}: no switch adds without a machine; run it in a session")
     places = [place for shards in plan.shards for place in shards]
     if len(places) != len(tensors):
         raise KernelError(f"{len(tensors)} tensors for {len(places)} participants; give one for each")

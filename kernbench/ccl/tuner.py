@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernbench.ccl._group import Group
-from kernbench.ccl._schedule import LARGEST_CHUNK
+from kernbench.ccl._schedule import LARGEST_CHUNK, Operator
 from kernbench.ccl.algorithm import Algorithm, CollectivePlan, plan, plan_group
 from kernbench.ccl.alpha_beta import Estimate, Simulate, alpha_beta
 from kernbench.config._files import damaged, read_json, write_text
@@ -240,6 +240,7 @@ class Tuner:
         places: Sequence[PeId] = ((0, 0),),
         itemsize: int = 2,
         contribution: str = "rank",
+        op: str | Operator = "sum",
         told: Callable[[int, int], None] = lambda done, total: None,
     ) -> Decision:
         """Return the choice for shards of `nbytes`.
@@ -257,6 +258,8 @@ class Tuner:
             Bytes of an element.
         contribution : str
             The terms of the sum: each "rank"'s tensor, or each "cube"'s or "pe"'s shard.
+        op : str or callable
+            The reduction, if any.
         told : callable
             `told(done, total)` is called before each simulation of a candidate.
 
@@ -270,9 +273,10 @@ class Tuner:
         names = [a.name for a in doing]
         key = json.dumps(
             [collective, contribution, nbytes, itemsize, group, sorted(places), _settings(doing), self.refine]
+            + ([] if op == "sum" else [op if isinstance(op, str) else "own"])
         )
         if key not in self.table:
-            self.table[key] = self._decide(names, collective, nbytes, group, places, itemsize, contribution, told)
+            self.table[key] = self._decide(names, collective, nbytes, group, places, itemsize, contribution, op, told)
             self._write()
         return self.table[key]
 
@@ -292,9 +296,10 @@ class Tuner:
         places: Sequence[PeId],
         itemsize: int,
         contribution: str,
+        op: str | Operator,
         told: Callable[[int, int], None],
     ) -> Decision:
-        found, refused = self.ranked(names, nbytes, sips, places, itemsize)
+        found, refused = self.ranked(names, nbytes, sips, places, itemsize, op)
         for i, candidate in enumerate(found[: self.refine]):
             told(i, min(self.refine, len(found)))
             planned = self._planned(candidate, sips, places)
@@ -316,8 +321,9 @@ class Tuner:
         return replace(decision, candidates=(first, *rest))
 
     def ranked(
-        self, names: Iterable[str], nbytes: int, sips: Sequence[int], places: Sequence[PeId], itemsize: int = 2
-    ) -> tuple[list[Candidate], dict[str, str]]:
+        self, names: Iterable[str], nbytes: int, sips: Sequence[int], places: Sequence[PeId], itemsize: int = 2,
+        op: str | Operator = "sum",
+    ) -> tuple[list[Candidate], dict[str, str]]:  # fmt: skip
         """Candidates by the model, the best first, and the reasons why other algorithms do not run.
 
         Algorithms whose stages are unknown are last, without an estimate.
@@ -328,6 +334,8 @@ class Tuner:
         for name in names:
             try:
                 planned = plan_group(self.algorithms[name].on(self.machine.config), group)
+                if op != "sum":
+                    planned.algorithm.arguments(planned.subgroups[0], nbytes // itemsize, {"op": op})
                 found.append(self._estimated(planned, nbytes, itemsize))
             except ConfigError as error:
                 refused[name] = str(error).removeprefix(f"algorithm {name!r}: ")

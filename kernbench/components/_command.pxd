@@ -34,6 +34,7 @@ cdef class Composite(Command):
 cdef class Send(Command):
     cdef public object direction
     cdef public int64_t nbytes
+    cdef public object dtype
 @cython.final
 cdef class Recv(Command):
     cdef public object direction

@@ -199,6 +199,7 @@ class Send(Command):
 
     direction: str = ""
     nbytes: int = 0
+    dtype: DType | None = None
 
 
 @dataclass(eq=False)

@@ -151,6 +151,18 @@ def _sips(config: MachineConfig) -> Iterator[Fault]:
             *keys,
             "system.sip_switch.ports",
         )
+    if config.system.sip_switch.reduce != "none":
+        flow = config.system.sip_link.router.flow
+        for key, value, takes in (
+            ("sips.topology", sips.topology, "switch"),
+            ("sip_link.router.flow", flow, "unbounded"),
+        ):
+            if value != takes:
+                yield _fault(
+                    f"system.sip_switch.reduce = sum needs system.{key} = {takes}, not {value}; change one of them",
+                    "system.sip_switch.reduce",
+                    f"system.{key}",
+                )
     if n != sips.count:
         yield from _hosts(config)
     elif sips.topology == "fat_tree":

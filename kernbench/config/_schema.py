@@ -544,6 +544,11 @@ class SipSwitch(Model):
     ports: Count = described("Ports of a SIP switch", "Links to SIPs and other switches")
     impl: Impl = described("SIP switch component", _IMPL)
     overhead_ns: Ns = duration("SIP switch latency", _OVERHEAD, "SIP switch")
+    reduce: Literal["none", "sum"] = described(
+        "Reduction in a SIP switch",
+        "sum: the switch adds what the SIPs of a collective send, and sends them the sum",
+        default="none",
+    )
 
 
 class FatTree(Model):

@@ -116,7 +116,7 @@ class RouteTable:
         if node.kind in _IN_IO:
             return True
         if node.kind != "router":
-            return len(self._graph.out(src)) > 2
+            return len(self._graph.out(src)) > 2 or node.kind == "sip_switch"
         local = src.rindex(".") + 1
         turn = src[local:], dst[local:]
         found = self._merges.get(turn)
@@ -133,6 +133,10 @@ class RouteTable:
         return sum((side, self._at(place), to) in self._layout.turns for side in sides) > 1
 
     def _find(self, src: str, dst: str) -> tuple[str, ...]:
+        if naming.parse(dst).kind == "sip_switch":
+            a, b = self._end(src), naming.parse(dst)
+            assert a.sip is not None
+            return (*self._up(src, a, a.sip, _connection(a, b) % self._connections), dst)
         a, b = self._end(src), self._end(dst)
         if src == dst:
             return (src,)

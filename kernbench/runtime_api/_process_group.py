@@ -229,7 +229,8 @@ class Transport:
         n_elem = max(n for mine in shards[0].values() for _, n in mine)
         itemsize = next(t.dtype.itemsize for t in call.tensors.values())
         whole = len(sips) if call.name == "all_gather" else 1
-        return self._collectives.chosen(config, call.name, n_elem * itemsize * whole, itemsize, sips, places)
+        op, nbytes = call.options.get("op", "sum"), n_elem * itemsize * whole
+        return self._collectives.chosen(config, call.name, nbytes, itemsize, sips, places, op=op)
 
     @cached_property
     def _config(self) -> CclConfig:

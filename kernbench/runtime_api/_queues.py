@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import simpy
 
+from kernbench.ccl._topologies import switch
 from kernbench.ccl.algorithm import CollectivePlan
 from kernbench.components.builtin.queues import check_read
 from kernbench.errors import AllocationError, ConfigError, OutOfMemoryError
@@ -62,6 +63,10 @@ class InstalledQueues:
                 f"algorithm {a.name!r}: queues in HBM need a slice at each PE, and this machine has "
                 "cube.hbm.controllers; use buffer_kind tcm or sram"
             )
+        if a.buffer_kind != "tcm" and a.topology is switch:
+            raise ConfigError(
+                f"algorithm {a.name!r}: buffer_kind = {a.buffer_kind}, but the sums of a switch arrive in TCM; use tcm"
+            )
         rings: dict[tuple[Place, str], int] = {}
         try:
             for place, role in plan.programs.items():
@@ -105,6 +110,7 @@ def _wirings(plan: CollectivePlan, rings: Mapping[tuple[Place, str], int]) -> di
                     slot_bytes=a.slot_size or 0,
                     credit_bytes=a.credit_bytes or 0,
                     chunk_bytes=a.vc_chunk_size,
+                    summed=plan.subgroups[role.subgroup].places if a.topology is switch else (),
                 )
                 for direction, (peer, back) in role.neighbours.items()
             ]

@@ -68,7 +68,7 @@ class Collectives:
 
     def chosen(
         self, config: CclConfig, collective: str, nbytes: int, itemsize: int, sips: Sequence[int],
-        places: Sequence[PeId], *, by_model: bool = False,
+        places: Sequence[PeId], *, op: Any = "sum", by_model: bool = False,
     ) -> CollectivePlan:  # fmt: skip
         """Return the plan of `algorithm: auto` for a collective with torch's meaning; `by_model` as for `tuner_of`."""
         engine, tuner = self._engine, tuner_of(self._engine.machine, config, by_model=by_model)
@@ -78,7 +78,7 @@ class Collectives:
 
         engine.doing = _CHOOSING
         try:
-            decision = tuner.choose(collective, nbytes, sips=sips, places=places, itemsize=itemsize, told=told)
+            decision = tuner.choose(collective, nbytes, sips=sips, places=places, itemsize=itemsize, op=op, told=told)
         finally:
             engine.doing = ""
         return tuner.plan(decision, sips, places)
@@ -308,7 +308,7 @@ def queue_collective(
     """
     given = _checked(tensors)
     firsts = [own[0] for own in given]
-    planned = _planned(host, collectives, firsts, algorithm, config, n_slots, by_model)
+    planned = _planned(host, collectives, firsts, algorithm, config, n_slots, by_model, call.get("op", "sum"))
     shards: dict[Place, ShardArguments] = {
         (own[0].sip, *pe): ([_shard_of(tensor, *pe)[0] for tensor in own], _shard_of(own[0], *pe)[1])
         for own in given
@@ -358,7 +358,7 @@ def _checked(tensors: object) -> list[tuple[DeviceTensor, ...]]:
 
 def _planned(
     host: HostProgram, collectives: Collectives, tensors: Sequence[DeviceTensor], algorithm: AlgorithmLike | None,
-    config: CclLike | None, n_slots: int | None, by_model: bool,
+    config: CclLike | None, n_slots: int | None, by_model: bool, op: object,
 ) -> CollectivePlan:  # fmt: skip
     sips = [tensor.sip for tensor in tensors]
     if algorithm is None:
@@ -374,7 +374,7 @@ def _planned(
         known = replace(known, algorithms=entries)
     itemsize = first.dtype.itemsize
     nbytes = max(_shard_of(first, *target)[1] for target in first.pes) * itemsize
-    return collectives.chosen(known, "all_reduce", nbytes, itemsize, sips, first.pes, by_model=by_model)
+    return collectives.chosen(known, "all_reduce", nbytes, itemsize, sips, first.pes, op=op, by_model=by_model)
 
 
 def _shard_of(tensor: DeviceTensor, cube: int, pe: int) -> tuple[Pointer, int]:

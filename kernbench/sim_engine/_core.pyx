@@ -619,6 +619,10 @@ cdef class Core:
     cdef Train start(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each, int64_t a, int64_t d):
         """Send flits as a train: the first one at `a`, each next one `d` later."""
         cdef Train train = new_train(links, 0, count, size, key, 0, fn, arg, each)
+        cdef Link link = <Link>links[0]
+        if link.last >= self.now:  # behind a switch, whose sums begin on links that other messages pass
+            self.make_way(link, self.now, self.latest.priority, self.latest.order)
+            link.claim_train, link.last = None, -1
         add(&train.lines, a, d, self.waits.of(key) if self.waits is not None else UNKNOWN)
         self.take(train, 0)
         return train

@@ -432,7 +432,10 @@ QUEUE_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """One direction of a PE: a ring that its peer fills, and the peer's ring that it fills."""
+    """One direction of a PE: a ring that its peer fills, and the peer's ring that it fills.
+
+    The switch on the way adds the messages of all PEs of `summed`, unless this is empty.
+    """
 
     direction: str
     peer: tuple[int, int, int]
@@ -443,6 +446,7 @@ class QueueSpec:
     slot_bytes: int
     credit_bytes: int
     chunk_bytes: int
+    summed: tuple[tuple[int, int, int], ...] = ()
 
 
 class QueueInstall(Broadcast):

@@ -125,6 +125,7 @@ class GraphEngine:
         self.operation = -1  # the one whose launches are being sent
         self.parts: dict[str, Any] = {}
         self.plans: dict[Any, Any] = {}  # of tiled commands, by shapes and types
+        self.sums: dict[Any, Any] = {}  # at switches, by installation, direction and PEs
         self.commands = self.ahead_ps = 0
         self.interrupted = False
         self.doing = ""  # what the host does that takes no simulated time, in words

@@ -138,6 +138,10 @@ class SipNetwork:
         kind = self.kind(vertex)
         return naming.between_sips(kind, vertex - self._first[_KINDS.index(kind)])
 
+    def switch_of(self, sip: int) -> str:
+        """Id of the switch of a SIP, with topology switch."""
+        return self.node_id(self._in_host(sip // self.of_host, self.of_host))
+
     def path(self, src: int, dst: int) -> tuple[int, ...]:
         """Shortest path from `src` to `dst`, both included.
 

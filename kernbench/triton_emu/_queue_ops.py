@@ -58,8 +58,8 @@ def send(
     if not isinstance(src, Tile):
         if shape is None:
             raise KernelError(f"send: {src!r} is an address; say how many elements to send with shape=")
-        runs, nbytes = _run(tl, "send", src, shape_of(shape), dtype)
-        tl._backend.submit(Send("send", tag=dir, direction=dir, nbytes=nbytes, runs=runs))
+        runs, nbytes, kind = _run(tl, "send", src, shape_of(shape), dtype)
+        tl._backend.submit(Send("send", tag=dir, direction=dir, nbytes=nbytes, dtype=kind, runs=runs))
         return
     if shape is not None and shape_of(shape) != src.shape:
         raise KernelError(f"send: {src!r} does not have the shape {shape_of(shape)} that shape= asks for")
@@ -73,7 +73,7 @@ def _send(tl: Program, dir: str, tile: Tile) -> None:
         tl._own(tile)
     value = tile._held if tile._places is None else tile._value
     encode = tile.dtype.encode if tl._data else None
-    tl._backend.submit(Send("send", (value,), None, encode, 0, dir, (), dir, value.nbytes))
+    tl._backend.submit(Send("send", (value,), None, encode, 0, dir, (), dir, value.nbytes, value.dtype))
 
 
 def recv(
@@ -193,13 +193,15 @@ def _received(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | Non
 
 
 def _into_memory(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, dst: Any) -> Recv:
-    runs, nbytes = _run(tl, "recv", dst, sizes, dtype)
+    runs, nbytes, _ = _run(tl, "recv", dst, sizes, dtype)
     command = Recv("recv", tag=dir or "any", direction=dir, nbytes=nbytes, runs=runs)
     tl._backend.submit(command)
     return command
 
 
-def _run(tl: Program, name: str, pointer: Any, sizes: Shape, dtype: DTypeLike | None) -> tuple[tuple[Run, ...], int]:
+def _run(
+    tl: Program, name: str, pointer: Any, sizes: Shape, dtype: DTypeLike | None
+) -> tuple[tuple[Run, ...], int, DType]:
     base: Pointer = as_pointer(tl, name, pointer, dtype)
     nbytes = prod(sizes) * base.element_ty.itemsize
-    return (Run(base.va, nbytes, nbytes),), nbytes
+    return (Run(base.va, nbytes, nbytes),), nbytes, base.element_ty

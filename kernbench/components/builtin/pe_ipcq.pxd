@@ -38,7 +38,8 @@ cdef class PeQueue(Queue):
     cdef public bint in_tcm
     cdef public list leaving
     cdef public dict written
-    cdef public Route route, credit_route
+    cdef public Route route, credit_route, down
+    cdef public Callee receiver
 
 
 cdef class PeIpcq(Callee):

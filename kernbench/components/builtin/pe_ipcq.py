@@ -15,6 +15,7 @@ from kernbench._units import ns_to_ps
 from kernbench.analysis._records import ARRIVED, CREDIT, FETCH, NONE, PART, READ, SENT, WRITE
 from kernbench.components._command import Recv, Run
 from kernbench.components.builtin.queues import Inbox, Message, Queue, Receive, Slot
+from kernbench.components.builtin.switch_sum import SwitchSum
 from kernbench.errors import AllocationError, KernbenchError
 from kernbench.sim_engine._host_requests import QueueSpec
 from kernbench.sim_engine._network import QUEUE, Arbiter
@@ -58,24 +59,31 @@ class QueuePart(Slot):
 class PeQueue(Queue):
     """A queue of the machine: parts take `route` if rings are in TCM, credits for its own ring `credit_route`.
 
+    Parts go to `receiver`: the peer, or the sum at a switch, from which they take `down` to the peer.
     The other times and events are for causes: the last slot given to a part from memory (`given`), the last departure
     (`left`), the last match of a receive (`matched`), and the credit of each slot of the peer's ring (`credited`).
     """
 
     __slots__ = (
-        "credit_bytes", "credit_route", "credited_by", "credited_ps", "given_by", "given_ps", "in_tcm",
-        "leaving", "left_by", "left_ps", "matched_by", "matched_ps", "other", "peer", "peer_pa", "ring_pa", "route",
-        "spec", "wake_ps", "written",
+        "credit_bytes", "credit_route", "credited_by", "credited_ps", "down", "given_by", "given_ps", "in_tcm",
+        "leaving", "left_by", "left_ps", "matched_by", "matched_ps", "other", "peer", "peer_pa", "receiver", "ring_pa",
+        "route", "spec", "wake_ps", "written",
     )  # fmt: skip
 
-    def __init__(self, owner: PeIpcq, spec: QueueSpec) -> None:
+    def __init__(self, owner: PeIpcq, spec: QueueSpec, key: str) -> None:
         super().__init__(spec.direction, naming.pe(*spec.peer), spec.n_slots, spec.slot_bytes)
         mine, theirs, network = owner.pe.dma.node_id, naming.pe_dma(*spec.peer), owner.network
         self.spec, self.in_tcm, self.credit_bytes = spec, spec.kind == "tcm", spec.credit_bytes
         self.peer_pa, self.ring_pa = spec.peer_pa, spec.ring_pa
         self.peer = cast("PeIpcq", owner.engine.pe(*spec.peer).ipcq)
         self.other: PeQueue | None = None  # the peer's, once a part has arrived there
+        self.receiver: Callee = self.peer
         self.route, self.credit_route = network.route(mine, theirs), network.back(network.route(theirs, mine))
+        if spec.summed:
+            at = network.graph.sips.switch_of(spec.peer[0])
+            self.route, self.down = network.route(mine, at), network.back(network.route(theirs, at))
+            new = SwitchSum(owner.engine, at, len(spec.summed))
+            self.receiver = owner.engine.sums.setdefault((key, spec.direction, spec.summed), new)
         self.leaving: list[QueuePart] = []
         self.written: dict[int, QueuePart] = {}
         self.wake_ps = -1
@@ -131,7 +139,7 @@ class PeIpcq(Callee):
                         f"{self.name}: the ring of {spec.direction!r} [{start:#x}, {end:#x}) overlaps that of "
                         f"{other.name!r} [{other_start:#x}, {other_end:#x}); reserve each ring from the allocator"
                     )
-            queues[spec.direction] = self._by_ring[start] = PeQueue(self, spec)
+            queues[spec.direction] = self._by_ring[start] = PeQueue(self, spec, key)
         for size in {spec.chunk_bytes for spec in specs}:
             self._arbitrate(specs[0], size, key)
         self.sets[key] = queues
@@ -260,7 +268,7 @@ class PeIpcq(Callee):
             slot.key = route.key()
             if self.log.operation:
                 self.log.waits.follow(slot.key)
-            arbiter.send(QUEUE, route, slot.nbytes, slot.key, queue.peer, slot)
+            arbiter.send(QUEUE, route, slot.nbytes, slot.key, queue.receiver, slot)
         else:
             node_id, offset = self.engine.locate(slot.pa)
             txn = Transaction(slot.nbytes, offset, queue.peer.in_memory, slot)

@@ -113,7 +113,7 @@ class Message(Job):
         self.start_ps = -1
         self.array: np.ndarray | None = None
         self.data: np.ndarray | None = None
-        self.dtype: DType | None = None
+        self.dtype: DType | None = command.dtype
         self.slots: list[Slot] = []
         self.receive: Receive | None = None
 
@@ -132,8 +132,7 @@ class Message(Job):
     def take_value(self) -> None:
         """Capture the value to send; bytes from memory are read later."""
         if self.command.inputs:
-            value = self.command.inputs[0]
-            self.array, self.dtype = value.array, value.dtype
+            self.array = self.command.inputs[0].array
         else:
             self.data = np.zeros(self.nbytes, np.uint8)
 
