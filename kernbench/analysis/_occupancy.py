@@ -163,7 +163,8 @@ def _slots(records: Records) -> Iterator[_Changes]:
     received = np.unique(records.command[records.is_kind("recv")])
     pairs = dependencies.after[np.isin(dependencies.after[:, 0], received)]
     receiver[pairs[:, 1]] = [_number(queues, f"{records.commands[i].place}{_DMA}") for i in pairs[:, 0].tolist()]
-    parts, credits = moves["kind"] == PART, moves["kind"] == CREDIT
+    at_switch = np.array(["sip_switch" in nodes[route[-1]] for route in dependencies.routes] or [False])
+    parts, credits = (moves["kind"] == PART) & ~at_switch[moves["route"]], moves["kind"] == CREDIT
     to = np.where(to < 0, receiver[moves["command"]], to)
     index = np.concatenate([to[parts], back[credits]])
     t = np.concatenate([moves["end_ps"][parts], moves["start_ps"][credits]])

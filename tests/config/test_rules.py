@@ -12,7 +12,7 @@ from tests.config.contents import DEFAULT, ONE_PE, changed, faults
 
 SIPS = "system.sips"
 RATIO, CREDITS = "system.fat_tree.oversubscription", "system.sip_link.router.flow"
-RAILS = "system.nic.wiring"
+RAILS, REDUCE = "system.nic.wiring", "system.sip_switch.reduce"
 TCM = "cube.pe.pe_tcm"
 IPCQ = "cube.pe.pe_ipcq"
 SIXTEEN = {"cube.noc.rows": 16, "cube.noc.cols": 16, "cube.noc.removed": []}
@@ -104,6 +104,16 @@ BOUNDS = {
         {SIPS: {"count": 64, "topology": "switch"}},
         {SIPS: {"count": 65, "topology": "switch"}},
         "system.sips.count = 65 must be <= 64, the ports of the switch; raise system.sip_switch.ports, or use topology",
+    ),
+    "sums at a switch": (
+        {SIPS: {"count": 4, "topology": "switch"}, REDUCE: "sum"},
+        {SIPS: {"count": 4, "topology": "fat_tree"}, REDUCE: "sum"},
+        "system.sip_switch.reduce = sum needs system.sips.topology = switch, not fat_tree; change one of them",
+    ),
+    "sums without credits": (
+        {SIPS: {"count": 4, "topology": "switch"}, REDUCE: "sum"},
+        {SIPS: {"count": 4, "topology": "switch"}, REDUCE: "sum", CREDITS: "credits", "sip.io.noc.overhead_ns": 0},
+        "system.sip_switch.reduce = sum needs system.sip_link.router.flow = unbounded, not credits; change one of them",
     ),
     "ports of a fat tree": (
         {SIPS: {"count": 8, "topology": "fat_tree"}, "system.sip_switch.ports": 6, RATIO: 2},

@@ -33,10 +33,11 @@ OVER_CUBES = DPPolicy(cube="row_wise", pe="row_wise", num_pes=1)
 
 
 @cache
-def one_cube(sips: int, topology: str = "ring_1d"):
+def one_cube(sips: int, topology: str = "ring_1d", reduce: str = "none"):
     """Return SIPs of one cube of one PE."""
     return resolve_topology("preset:default", {
         "system.sips.count": sips, "system.sips.topology": topology, "sip.cube_mesh.w": 1, "sip.cube_mesh.h": 1,
+        "system.sip_switch.reduce": reduce,
     })  # fmt: skip
 
 
@@ -59,7 +60,8 @@ def installs(torch) -> list[str]:
 @pytest.mark.parametrize("name", names(CCL, "all_reduce", "rank"))
 def test_each_all_reduce_of_ccl_yaml_sums_on_the_machine(name):
     chosen = resolve_algorithm_config(name, CCL)
-    with session(one_cube(chosen.world_size or 4), data=True) as torch:
+    network = ("switch", "sum") if name == "switch_allreduce" else ("ring_1d", "none")
+    with session(one_cube(chosen.world_size or 4, *network), data=True) as torch:
         arrays, tensors = of_each_device(torch, 37)
         torch.collective(tensors, chosen)
         for tensor in tensors:

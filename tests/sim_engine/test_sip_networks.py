@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from kernbench.analysis._consistency import check_records
+from kernbench.ccl.algorithm import algorithm, plan
 from kernbench.ccl.bounds import Bounds
+from kernbench.ccl.install import resolve_algorithm_config
+from kernbench.ccl.testing import run_kernel_in_mock
+from kernbench.config import default_ccl_path
+from kernbench.errors import ConfigError, KernelError
+from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api.collective import run_collective, tuner_of
 from kernbench.runtime_api.context import session
 from kernbench.topology.builder import resolve_topology
 from tests.runtime_api.ranks import on_ranks
@@ -263,3 +272,124 @@ def test_collectives_have_the_values_of_numpy(name):
         assert np.array_equal(exchanged, x.reshape(n, n, 60)[:, rank].ravel())
         assert np.array_equal(brought, x[1])
         assert rank != n - 1 or np.array_equal(reduced, x.sum(axis=0))
+
+
+# -- a switch that adds
+
+
+def adding(n, **changes):
+    return machine(line(n, "switch"), sip_switch__reduce="sum", **changes)
+
+
+def summed(there, nbytes, n_slots=32, kernel="switch_allreduce"):
+    algorithm = replace(resolve_algorithm_config(kernel, default_ccl_path()), n_slots=n_slots)
+    planned = plan(algorithm, there.config, range(there.config.n_sips), [(0, 0)])
+    return run_collective(there, planned, nbytes)
+
+
+def pass_on(t_ptr, n_elem, world_size, *, tl):
+    """Send this participant's elements to the next one: what `switch_allreduce` does, without a switch that adds."""
+    tl.send("E", t_ptr, shape=n_elem)
+    tl.store(t_ptr, tl.recv("W", shape=n_elem))
+
+
+def test_a_switch_that_adds_takes_as_long_as_a_message_stored_in_it():
+    """A part of 16 flits leaves with the sum when its last flit is there; a message passes flit by flit."""
+    planned = plan(algorithm(pass_on), (there := adding(5)).config, range(5), [(0, 0)])
+    message_ns = run_collective(there, planned, 4096).latency_ns
+    assert summed(there, 4096).latency_ns == pytest.approx(message_ns + 15 * FLIT_PS / 1000, abs=0.5)
+
+
+@pytest.mark.parametrize("n", [2, 7])
+def test_an_all_reduce_at_a_switch_moves_the_vector_once_each_way(n):
+    """However many SIPs there are; a ring moves it 2 (n - 1) / n times."""
+    there, nbytes = adding(n), 1 << 18
+    found, first_ns = summed(there, nbytes), summed(there, 4096).latency_ns
+    link_ns = nbytes / 16
+    assert link_ns < found.latency_ns < 1.03 * (first_ns + link_ns)  # the last message is of 32 KiB
+    busy_ns = {link: share * found.latency_ns for link, share in found.links.items()}
+    for sip in range(n):
+        for way in (f"sip{sip}.io.noc->net0.sip_switch", f"net0.sip_switch->sip{sip}.io.noc"):
+            assert link_ns < busy_ns[way] < 1.01 * link_ns  # with 16 B of credit for each 4 KiB
+    bound = Bounds(there, [(sip, 0, 0) for sip in range(n)]).of("all_reduce", nbytes)
+    assert bound.ns == link_ns
+    assert summed(there, nbytes, kernel="ring_allreduce_tcm").latency_ns > 2 * (n - 1) / n * link_ns
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int32])
+def test_a_switch_rounds_a_sum_once(dtype):
+    """Several PEs of each SIP, messages of several slots, and a last one that is shorter."""
+    n, shape = 3, (8, 5000)
+    rng = np.random.default_rng(0)
+    given = (rng.normal(0, 100, (n, *shape))).astype(dtype)
+    with session(adding(n), data=True) as torch:
+        kind, policy = getattr(torch, np.dtype(dtype).name), DPPolicy(pe="row_wise")
+        tensors = [torch.tensor(given[s], dtype=kind, device=f"ahbm:{s}", dp=policy) for s in range(n)]
+        planned = torch.collective(tensors, "switch_allreduce")
+        assert (planned.world_size, len(planned.subgroups)) == (n, 4)
+        exact = given.astype(np.float32 if dtype == np.float16 else dtype).sum(axis=0).astype(dtype)
+        assert all(np.array_equal(tensor.numpy(), exact) for tensor in tensors)
+
+
+def test_auto_adds_at_the_switch_where_it_is_worth_it():
+    def program(torch, rank):
+        dist, x = torch.distributed, torch.tensor(np.arange(50_000, dtype=np.float32) * (rank + 1), device="ahbm")
+        largest = x.clone()
+        dist.all_reduce(x)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return x.numpy(), largest.numpy()
+
+    with session(there := adding(4), data=True) as torch:
+        for total, largest in on_ranks(program, 4, torch=torch):
+            assert np.array_equal(total, np.arange(50_000, dtype=np.float32) * 10)
+            assert np.array_equal(largest, np.arange(50_000, dtype=np.float32) * 4)
+    used = [c.name for c in torch.engine.log.commands if "all_reduce by" in c.name]
+    assert "switch_allreduce" in used[0]
+    assert not any("switch_allreduce" in name for name in used[4:])
+    chosen = tuner_of(there).choose("all_reduce", 1 << 17)
+    assert chosen.algorithm == "switch_allreduce"
+    assert chosen.best.estimate_ns == pytest.approx(chosen.best.simulated_ns, rel=0.2)
+    refused = tuner_of(machine(line(4, "switch"))).choose("all_reduce", 1 << 17).refused["switch_allreduce"]
+    assert refused == (
+        "it takes SIPs at one switch that adds; set system.sips.topology to switch and system.sip_switch.reduce to "
+        "sum, or use another algorithm"
+    )
+
+
+def test_what_a_switch_cannot_add_is_refused():
+    with session(adding(2)) as torch:
+        tensors = [torch.zeros(64, dtype=torch.float16, device=f"ahbm:{s}") for s in range(2)]
+        with pytest.raises(ConfigError, match="op = 'max': switch only adds; use op = 'sum', or another algorithm"):
+            torch.collective(tensors, "switch_allreduce", op="max")
+        in_sram = replace(resolve_algorithm_config("switch_allreduce", default_ccl_path()), buffer_kind="sram")
+        with pytest.raises(ConfigError, match="buffer_kind = sram, but the sums of a switch arrive in TCM; use tcm"):
+            torch.collective(tensors, in_sram)
+    with pytest.raises(KernelError, match="no switch adds without a machine"):
+        run_kernel_in_mock(plan(in_sram, adding(2).config, range(2), [(0, 0)]), [np.zeros(4, np.float16)] * 2)
+    two_hosts = machine({"count": 4, "per_host": 2, "topology": "switch"}, sip_switch__reduce="sum")
+    plan(in_sram, two_hosts.config, (2, 3), [(0, 0)])
+    with pytest.raises(ConfigError, match="it takes SIPs at one switch that adds"):
+        plan(in_sram, two_hosts.config, (1, 2), [(0, 0)])
+
+
+def unequal(t_ptr, n_elem, world_size, *, tl):
+    tl.send("to_switch", t_ptr, shape=n_elem - tl.program_id(2))
+
+
+def test_members_of_a_sum_send_the_same():
+    with session(adding(2)) as torch:
+        tensors = [torch.zeros(64, dtype=torch.float16, device=f"ahbm:{s}") for s in range(2)]
+        sent = "net0.sip_switch adds messages of one size and type, and got 128 B of .*, 126 B of .*; send the same"
+        torch.collective(tensors, algorithm(unequal, topology="switch"))
+        with pytest.raises(KernelError, match=sent):
+            torch.engine.run()
+
+
+def test_the_log_of_sums_at_a_switch_has_slots_causes_and_predictions():
+    found = summed(adding(3), 1 << 16, n_slots=8).result
+    check_records(found.records)
+    assert found.why()[0].what == "SIP link"
+    slots = [each for each in found.occupancy if each.quantity == "slots"]
+    assert max(each.value.max() for each in slots) <= 8
+    faster = summed(adding(3, sip_link__bw_gbs=32), 1 << 16, n_slots=8).result
+    assert found.what_if("system.sip_link.bw_gbs=32").predicted_ns == pytest.approx(faster.latency_ns, rel=0.02)

@@ -148,6 +148,21 @@ def collective(algorithm: str) -> dict[str, Any]:
         return {"values": values, **told(torch.engine)}
 
 
+def sums_at_a_switch() -> dict[str, Any]:
+    """All-reduces of several PEs of five SIPs at a switch that adds, while other messages pass it."""
+    changes = {"system.sips": {"count": 5, "topology": "switch"}, "system.sip_switch.reduce": "sum"}
+    with kb.session(kb.load("preset:small", changes)) as torch:
+        policy = kb.DPPolicy(pe="row_wise")
+        tensors = [torch.zeros((64, 200), dtype=torch.float16, device=f"ahbm:{s}", dp=policy) for s in range(5)]
+        torch.collective(tensors, "ring_allreduce_tcm")
+        torch.collective(tensors, "switch_allreduce", n_slots=2)
+        torch.collective(tensors, "switch_allreduce", n_slots=16)
+        for a, b in ((0, 3), (4, 0), (2, 3)):
+            tensors[a].copy_(tensors[b])
+        torch.engine.run()
+        return told(torch.engine)
+
+
 def attention() -> dict[str, Any]:
     """A step of decode attention on one PE's heads, and element-wise work around it."""
     with kb.session(kb.load(), data=True) as torch:
@@ -213,6 +228,7 @@ WORKLOADS: dict[str, Callable[[], Any]] = {
             "cube.llc.size_mib": 0.09375,
         }
     ),
+    "sums at a switch": sums_at_a_switch,
     "softmax": attention,
     "processes": processes,
     "stalled": lambda: products({"cube.noc.router.impl": "tests.components.slow_parts:StallingRouter"}),

@@ -155,8 +155,8 @@ def test_switches_are_drawn_between_their_sips(sips, switches):
     system, kinds = section["templates"]["system"], section["kinds"]
     assert kinds["sip_switch"]["detail"] == kinds["nic_switch"]["detail"] == ["4 ports, 100 ns"]
     assert kinds["sip_switch"]["fields"] == [
-        "system.sip_switch.ports", "system.sip_switch.overhead_ns", "system.fat_tree.levels",
-        "system.fat_tree.oversubscription",
+        "system.sip_switch.ports", "system.sip_switch.overhead_ns", "system.sip_switch.reduce",
+        "system.fat_tree.levels", "system.fat_tree.oversubscription",
     ]  # fmt: skip
     assert kinds["nic_link"]["detail"] == ["50 GB/s, 500 ns"]
     boxes = {box["id"]: box["at"] for box in system["boxes"]}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.analysis._records import PART
+from kernbench.analysis._records import ARRIVED, PART
 from kernbench.errors import KernelError
 from kernbench.sim_engine._transaction import Callee
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SwitchSum(Callee):
-    """Adds the parts of one number of `n` queues when the last of them has arrived (M4.17)."""
+    """Adds the parts of one number of `n` queues when the last of them has arrived (M8.8)."""
 
     def __init__(self, engine: GraphEngine, node_id: str, n: int) -> None:
         self.network, self.core, self.log, self.name, self.n = engine.network, engine.env.core, engine.log, node_id, n
@@ -26,9 +26,11 @@ class SwitchSum(Callee):
     def landed(self, slot: QueuePart) -> None:
         now, log, message = self.core.now, self.log, slot.message
         if log.operation:
-            slot.in_by = log.move(
-                slot.move, slot.sent_ps, now, slot.route, slot.nbytes, message.id, slot.index, PART, slot.key
-            )
+            slot.in_by = ARRIVED | slot.move << 3
+            log.move(
+                slot.move, slot.sent_ps, now, slot.route, slot.nbytes, message.id, slot.index, PART, slot.key,
+                now, -1, -1, now, slot.in_by,
+            )  # fmt: skip
         parts = self._waiting.setdefault(slot.number, [])
         parts.append(slot)
         if len(parts) < self.n:
