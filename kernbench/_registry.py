@@ -153,7 +153,7 @@ STUDIES = Registry(
 _TOPOLOGIES = (
     "none", "ring_1d", "ring_1d_unidir", "mesh_2d", "torus_2d", "mesh_2d_no_wrap", "mesh_cycle", "double_torus",
     "tree_binary", "double_tree", "hypercube", "all_to_all", "intercube", "local_ring", "hierarchical_3level",
-    "switch",
+    "through_switch",
 )  # fmt: skip
 TOPOLOGIES = Registry("topology of participants", {name: f"kernbench.ccl._topologies:{name}" for name in _TOPOLOGIES})
 MAPPERS = Registry(

@@ -18,7 +18,7 @@ from xml.etree import ElementTree as ET
 from kernbench._dtypes import float32
 from kernbench.ccl._group import Group
 from kernbench.ccl._msccl_program import MSCCL_COLLECTIVES, read_program
-from kernbench.ccl._topologies import switch
+from kernbench.ccl._topologies import through_switch
 from kernbench.ccl.algorithm import CollectivePlan, plan_group
 from kernbench.ccl.install import AlgorithmLike, CclLike, resolve_algorithm_config
 from kernbench.components._command import Command, Load, Recv, Run, Send, Store, Value, Vector
@@ -71,7 +71,7 @@ def to_msccl(
     plan = plan_group(resolve_algorithm_config(algorithm, config), group)
     if len(plan.subgroups) > 1:
         raise _inexpressible(plan, f"it has {len(plan.subgroups)} subgroups; give it one shard on each device")
-    if plan.algorithm.topology is switch:
+    if plan.algorithm.topology is through_switch:
         raise _inexpressible(plan, "a switch adds")
     threads = [_Thread(plan, rank, call) for rank in range(plan.world_size)]
     text = _text(plan, threads)

@@ -110,7 +110,7 @@ def all_to_all(subgroup: Subgroup) -> Neighbours:
     return [{f"to{peer}": (peer, f"to{rank}") for peer in range(n) if peer != rank} for rank in range(n)]
 
 
-def switch(subgroup: Subgroup) -> Neighbours:
+def through_switch(subgroup: Subgroup) -> Neighbours:
     """Queues to the next participant through the switch of the SIPs, which adds what all of them send."""
     n = subgroup.world_size
     return [

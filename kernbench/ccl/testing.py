@@ -10,7 +10,7 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from kernbench.ccl._group import Group, Place
-from kernbench.ccl._topologies import switch
+from kernbench.ccl._topologies import through_switch
 from kernbench.ccl.algorithm import CollectivePlan, plan_group
 from kernbench.ccl.install import AlgorithmLike, resolve_algorithm_config
 from kernbench.components._command import Command, Recv, Send, Stopped, Value
@@ -75,7 +75,7 @@ def run_kernel_in_mock(
     if not isinstance(kernel, CollectivePlan):
         kernel = plan_group(resolve_algorithm_config(kernel), group or Group.line(len(tensors)))
     plan = kernel
-    if plan.algorithm.topology is switch:
+    if plan.algorithm.topology is through_switch:
         raise KernelError(f"{plan.algorithm.name}: no switch adds without a machine; run it in a session")
     places = [place for shards in plan.shards for place in shards]
     if len(places) != len(tensors):

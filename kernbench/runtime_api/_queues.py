@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import simpy
 
-from kernbench.ccl._topologies import switch
+from kernbench.ccl._topologies import through_switch
 from kernbench.ccl.algorithm import CollectivePlan
 from kernbench.components.builtin.queues import check_read
 from kernbench.errors import AllocationError, ConfigError, OutOfMemoryError
@@ -63,7 +63,7 @@ class InstalledQueues:
                 f"algorithm {a.name!r}: queues in HBM need a slice at each PE, and this machine has "
                 "cube.hbm.controllers; use buffer_kind tcm or sram"
             )
-        if a.buffer_kind != "tcm" and a.topology is switch:
+        if a.buffer_kind != "tcm" and a.topology is through_switch:
             raise ConfigError(
                 f"algorithm {a.name!r}: buffer_kind = {a.buffer_kind}, but the sums of a switch arrive in TCM; use tcm"
             )
@@ -110,7 +110,7 @@ def _wirings(plan: CollectivePlan, rings: Mapping[tuple[Place, str], int]) -> di
                     slot_bytes=a.slot_size or 0,
                     credit_bytes=a.credit_bytes or 0,
                     chunk_bytes=a.vc_chunk_size,
-                    summed=plan.subgroups[role.subgroup].places if a.topology is switch else (),
+                    summed=plan.subgroups[role.subgroup].places if a.topology is through_switch else (),
                 )
                 for direction, (peer, back) in role.neighbours.items()
             ]

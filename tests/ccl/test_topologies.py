@@ -12,7 +12,7 @@ from kernbench.ccl._group import Grid, Group, Subgroup
 from kernbench.errors import ConfigError
 
 FLAT = ("none", "ring_1d", "ring_1d_unidir", "mesh_2d", "torus_2d", "mesh_2d_no_wrap", "double_torus", "tree_binary",
-        "double_tree", "hypercube", "all_to_all", "switch")  # fmt: skip
+        "double_tree", "hypercube", "all_to_all", "through_switch")  # fmt: skip
 GRIDS = ("mesh_cycle",)
 LEVELS = ("intercube", "local_ring", "hierarchical_3level")
 

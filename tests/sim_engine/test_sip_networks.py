@@ -380,7 +380,7 @@ def test_members_of_a_sum_send_the_same():
     with session(adding(2)) as torch:
         tensors = [torch.zeros(64, dtype=torch.float16, device=f"ahbm:{s}") for s in range(2)]
         sent = "net0.sip_switch adds messages of one size and type, and got 128 B of .*, 126 B of .*; send the same"
-        torch.collective(tensors, algorithm(unequal, topology="switch"))
+        torch.collective(tensors, algorithm(unequal, topology="through_switch"))
         with pytest.raises(KernelError, match=sent):
             torch.engine.run()
 
