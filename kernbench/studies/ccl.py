@@ -383,11 +383,14 @@ def _sizes(config: CclConfig, machine: MachineConfig, own: Sequence[Algorithm], 
         for grid in given[f"by_{contribution}"]
         for system in grid["systems"]
         for name in [
-            *(n for n in names(config, "all_reduce", contribution) if config.setting(n, "buffer_kind") == "tcm"),
+            *(
+                n for n in names(config, "all_reduce", contribution)
+                if config.setting(n, "buffer_kind") == "tcm" and config.algorithms[n].topology != "through_switch"
+            ),
             *(a.name for a in own if (a.collective, a.contribution) == ("all_reduce", contribution)),
         ]
         for nbytes in grid["sizes"]
-    ]
+    ]  # fmt: skip
 
 
 def _others(config: CclConfig, own: Sequence[Algorithm], grid: Mapping[str, Any]) -> list[Row]:
