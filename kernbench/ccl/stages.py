@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from kernbench.topology._mesh import cycle_through
+
 Directions = tuple[str, ...]
 
 
@@ -191,21 +193,14 @@ def sip_stages(rank: int, w: int, h: int, wraps: bool) -> list[Stage]:
 def cycle(rank: int, w: int, h: int) -> Ring | None:
     """Position of `rank` in a Hamiltonian cycle of the w x h mesh; None if there is none.
 
-    There is one if both sides are at least 2 and one of them is even: along column 0, back in a snake over the rest.
+    There is one if both sides are at least 2 and one of them is even.
 
     >>> cycle(0, 4, 2), cycle(4, 4, 2)
     (Ring(rank=0, n=8, to='E', source='S'), Ring(rank=7, n=8, to='N', source='E'))
     """
     if min(w, h) < 2 or w * h % 2:
         return None
-    turned = h % 2 == 1
-    rows, columns = (w, h) if turned else (h, w)
-    path = [(0, 0)]
-    for row in range(rows):
-        across = range(1, columns)
-        path += [(row, column) for column in (across if row % 2 == 0 else reversed(across))]
-    path += [(row, 0) for row in range(rows - 1, 0, -1)]
-    places = [(c, r) if turned else (r, c) for r, c in path]
+    places = cycle_through(h, w)
     here = divmod(rank, w)
     at = places.index(here)
     return Ring(at, len(places), _direction(here, places[(at + 1) % len(places)]), _direction(here, places[at - 1]))

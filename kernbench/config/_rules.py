@@ -230,10 +230,18 @@ def _mesh(config: MachineConfig) -> Iterator[Fault]:
     for row, col in noc.removed:
         if row >= noc.rows or col >= noc.cols:
             yield _fault(f"cube.noc.removed: [{row}, {col}] is outside {grid}; take it off the list", *mesh)
-    if noc.topology == "torus" and removed:
+    if noc.topology in ("torus", "rings") and removed:
         yield _fault(
-            "cube.noc.removed belongs to cube.noc.topology = mesh: rows and columns of a torus are rings; set it to []",
+            f"cube.noc.removed belongs to cube.noc.topology = mesh: rings of {noc.topology} pass all routers; set it "
+            "to []",
             *mesh,
+            "cube.noc.topology",
+        )
+    if noc.topology == "rings" and not noc.is_torus and noc.rows * noc.cols % 2:
+        yield _fault(
+            f"cube.noc.topology = rings needs a closed way through all routers, and {grid} has none; make rows or cols "
+            "even",
+            *mesh[1:],
             "cube.noc.topology",
         )
     if noc.topology == "crossbar":

@@ -173,9 +173,10 @@ class PeLayout(Model):
 class Noc(Model):
     """The router mesh of a cube."""
 
-    topology: Literal["mesh", "torus", "crossbar"] = described(
+    topology: Literal["mesh", "torus", "rings", "crossbar"] = described(
         "Network of a cube",
-        "A mesh of routers, a torus, whose rows and columns are rings, or one router to which all parts are attached",
+        "A mesh of routers; a torus, whose rows and columns are rings; two opposite rings through all routers; or one "
+        "router to which all parts are attached",
         default="mesh",
     )
     rows: Side = described("Rows of routers", "Rows of routers; row 0 is north")
@@ -193,7 +194,13 @@ class Noc(Model):
     @property
     def link_mm(self) -> float:
         """Length of a link between routers [mm]: two pitches if rows or columns are rings, which are folded."""
-        return self.pitch_mm * (2 if self.topology == "torus" and max(self.rows, self.cols) > 2 else 1)
+        folded = self.is_torus and max(self.rows, self.cols) > 2
+        return self.pitch_mm * (2 if folded else 1)
+
+    @property
+    def is_torus(self) -> bool:
+        """Whether rows and columns are rings; `rings` along one row or column are a torus."""
+        return self.topology == "torus" or (self.topology == "rings" and min(self.rows, self.cols) == 1)
 
 
 class Ucie(Model):

@@ -11,7 +11,6 @@ from kernbench.errors import ArgumentError, ConfigError
 from kernbench.sim_engine import _python_routers
 from kernbench.topology import _naming as naming
 from kernbench.topology._graph import Graph, RouterClock
-from kernbench.topology._mesh import vc_classes
 
 if TYPE_CHECKING or engine() != CORE:
     from kernbench.sim_engine._python_routers import Leg, Routers
@@ -110,7 +109,7 @@ class RouterNetwork:
         sips = self._graph.sips
         if not self._of_sips:
             walk = [(place.row or 0, place.col or 0) for place in places]
-            classes = vc_classes(walk, wrapped=self._graph.layout.wrapped)
+            classes = self._graph.layout.classes(walk)
         else:
             classes = sips.classes([place.sip or 0 for place in places])
         need = max(classes, default=0) + 1

@@ -31,7 +31,9 @@ class CubeLayout:
     def __init__(self, config: MachineConfig) -> None:
         noc = config.cube.noc
         self.rows, self.cols, self.pitch_mm = noc.rows, noc.cols, noc.pitch_mm
-        self.wrapped = noc.topology == "torus"
+        self.wrapped = noc.is_torus
+        self._ring = cycle_through(self.rows, self.cols) if noc.topology == "rings" and not self.wrapped else []
+        self._on_ring = {at: place for place, at in enumerate(self._ring)}
         removed = {(r, c) for r, c in noc.removed}
         self.routers: tuple[At, ...] = tuple(
             (r, c) for r in range(self.rows) for c in range(self.cols) if (r, c) not in removed
@@ -52,16 +54,23 @@ class CubeLayout:
         row, col = at[0] + OFFSETS[side][0], at[1] + OFFSETS[side][1]
         if self.wrapped:  # a side of two routers has no further link
             row, col = row % self.rows if self.rows > 2 else row, col % self.cols if self.cols > 2 else col
+        if self._ring and (row, col) in self._present:
+            apart = abs(self._on_ring[row, col] - self._on_ring[at])
+            return (row, col) if apart in (1, len(self._ring) - 1) else None
         return (row, col) if (row, col) in self._present else None
 
     def walk(self, src: At, dst: At) -> tuple[At, ...]:
         """Routers of the route from `src` to `dst`, both included.
 
         Column first if that is free of removed routers; else row first; else the shortest walk that is first in the
-        order E, W, N, S. In a torus, column first, each the shorter way round.
+        order E, W, N, S. In a torus, column first, each the shorter way round; so is that of a ring.
         """
         found = self._walks.get((src, dst))
-        if found is None and self.wrapped:
+        if found is None and self._ring:
+            start, end = self._on_ring[src], self._on_ring[dst]
+            (line, *_) = shortest_lines(start, end, len(self._ring), odd=start % 2 == 1)
+            found = self._walks[src, dst] = tuple([self._ring[place] for place in line])
+        elif found is None and self.wrapped:
             odd = (src[0] * self.cols + src[1]) % 2 == 1
             row, column = (
                 shortest_lines(*ends, odd=odd)[0] for ends in zip(src, dst, (self.rows, self.cols), strict=True)
@@ -85,12 +94,18 @@ class CubeLayout:
     @cached_property
     def vc_classes(self) -> int:
         """VC classes that routes between parts of the cube need to be free of deadlock."""
-        if self.wrapped:
-            return classes_of_rings((self.rows, self.cols))
+        if self.wrapped or self._ring:
+            return classes_of_rings((len(self._ring), self.rows, self.cols))
         if len(self.routers) == self.rows * self.cols:
             return 1
         ends = {*self.pes, *self.memories, *self.ports.values(), self.m_cpu, self.sram}
         return 1 + max(max(vc_classes(self.walk(a, b)), default=0) for a in ends for b in ends)
+
+    def classes(self, walk: Sequence[At]) -> list[int]:
+        """VC class of each step of a walk."""
+        if self._ring:
+            return vc_classes([(self._on_ring[at],) for at in walk], wrapped=True)
+        return vc_classes(walk, wrapped=self.wrapped)
 
     def _straight(self, src: At, corner: At, dst: At) -> tuple[At, ...] | None:
         walk = [src]
@@ -118,6 +133,18 @@ class CubeLayout:
     def _distance_mm(self, at: At, pos_mm: tuple[float, float]) -> float:
         x, y = self.position_mm(at)
         return abs(pos_mm[0] - x) + abs(pos_mm[1] - y)
+
+
+def cycle_through(rows: int, cols: int) -> list[At]:
+    """Find a closed way through a grid with sides of at least 2, one of them even: along column 0, back in a snake."""
+    turned = rows % 2 == 1
+    lines, length = (cols, rows) if turned else (rows, cols)
+    path = [(0, 0)]
+    for line in range(lines):
+        across = range(1, length)
+        path += [(line, place) for place in (across if line % 2 == 0 else reversed(across))]
+    path += [(line, 0) for line in range(lines - 1, 0, -1)]
+    return [(b, a) for a, b in path] if turned else path
 
 
 def shortest_lines(at: int, to: int, n: int, *, odd: bool) -> list[list[int]]:

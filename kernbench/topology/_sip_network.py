@@ -245,9 +245,9 @@ class SipNetwork:
 def vc_faults(config: MachineConfig) -> list[str]:
     """Describe each network in which routers with credits could deadlock."""
     mesh, sip = config.cube.noc.router, config.system.sip_link.router
-    torus = config.cube.noc.topology == "torus"
     rings = "pass the edge of a ring"
-    turns = rings if torus else "round the removed routers also turn from columns into rows"
+    on_die = config.cube.noc.topology in ("torus", "rings")
+    turns = rings if on_die else "round the removed routers also turn from columns into rows"
     faults = []
     for key, router, reason in (
         ("cube.noc.router", mesh, f"routes {turns}"),

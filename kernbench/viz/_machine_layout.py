@@ -138,7 +138,7 @@ def _titles(machine: Machine) -> dict[str, str]:
     network += f" in each of {sips.hosts} hosts" if sips.hosts > 1 else ""
     crossbar = config.cube.noc.topology == "crossbar"
     network_of_cube = "crossbar" if crossbar else f"{layout.rows} x {layout.cols} routers"
-    network_of_cube += ", torus" if layout.wrapped else ""
+    network_of_cube += f", {config.cube.noc.topology}" if config.cube.noc.topology in ("torus", "rings") else ""
     return {
         "system": f"System: {sips.count} SIP{'s' * (sips.count > 1)}{network}",
         "sip": f"SIP: {graph.w} x {graph.h} cubes, {config.pes_per_sip} PEs",

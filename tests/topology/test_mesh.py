@@ -102,6 +102,39 @@ def test_every_router_of_a_torus_has_four_neighbours_and_links_of_two_pitches():
     assert graph.edge("sip0.cube0.r0c3", "sip0.cube0.r0c0").latency_ps == links[0].latency_ps
 
 
+def _rings(rows: int, cols: int):
+    return _torus(rows, cols, cube__noc__topology="rings")
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(2, 2), (4, 3), (3, 4)])
+def test_rings_pass_all_routers_by_links_of_one_pitch_the_shorter_way_round(rows, cols):
+    graph = _rings(rows, cols).graph
+    layout, n = graph.layout, rows * cols
+    beside = {at: {layout.neighbour(at, side) for side in SIDES} - {None} for at in layout.routers}
+    ring = [(0, 0)]
+    while len(ring) < n:
+        ring.append(next(at for at in sorted(beside[ring[-1]]) if at not in ring))
+    assert [beside[at] for at in ring] == [{ring[i - 1], ring[(i + 1) % n]} for i in range(n)]
+    for i, src in enumerate(ring):
+        for j, dst in enumerate(ring):
+            walk, apart = layout.walk(src, dst), abs(i - j)
+            assert len(walk) - 1 == min(apart, n - apart)
+            assert all(b in beside[a] for a, b in pairwise(walk))
+    # Half of the routers go each way to the opposite one.
+    forward = sum(layout.walk(src, ring[(i + n // 2) % n])[1] == ring[(i + 1) % n] for i, src in enumerate(ring))
+    assert forward == n // 2
+    links = [e for e in graph.out("sip0.cube0.r0c0") if e.distance_mm]
+    assert [e.distance_mm for e in links] == [graph.layout.pitch_mm] * 2
+
+
+def test_rings_along_one_row_are_a_torus():
+    for rows, cols in ((1, 5), (6, 1)):
+        rings, torus = _rings(rows, cols).graph, _torus(rows, cols).graph
+        assert list(rings.edges()) == list(torus.edges())
+        places = rings.layout.routers
+        assert all(rings.layout.walk(a, b) == torus.layout.walk(a, b) for a in places for b in places)
+
+
 SMALL = {
     "cube__noc__rows": 2,
     "cube__noc__cols": 3,
@@ -128,6 +161,11 @@ FOUR_CORNERS = {"pe_per_corner": 2, "corners": ["NW", "SW", "NE", "SE"]}
             r"the routers left are cut into parts; keep one that joins them",
         ),
         ({"cube__noc__topology": "torus"}, r"removed belongs to cube.noc.topology = mesh: .*set it to \[\]"),
+        ({"cube__noc__topology": "rings"}, r"removed belongs to cube.noc.topology = mesh: .*set it to \[\]"),
+        (
+            {**SMALL, **ONE_PE, "cube__noc__topology": "rings", "cube__noc__rows": 3},
+            r"rings needs a closed way through all routers, and the 3 x 3 mesh has none; make rows or cols even",
+        ),
     ],
 )
 def test_what_cannot_be_laid_out_is_refused_with_the_place_and_the_remedy(overrides, message):

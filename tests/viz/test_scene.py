@@ -93,6 +93,14 @@ def test_a_torus_on_the_die_is_drawn_with_its_wrap_links_beside_the_rows():
         assert not any(x < px < x + w and y < py < y + h for x, y, w, h in routers for px, py in _between(points))
 
 
+def test_rings_on_the_die_are_drawn_with_a_link_from_each_router_to_the_next():
+    section = machine_section(kb.load(overrides=["cube.noc.topology=rings", "cube.noc.removed=[]"]))
+    lines = [line for line in section["templates"]["cube"]["lines"] if line["kind"] == "mesh_link"]
+    assert len(lines) == 36
+    assert all(len(line["p"]) == 4 for line in lines)
+    assert section["templates"]["cube"]["title"] == "Cube: 6 x 6 routers, rings, 8 PEs"
+
+
 def _between(points):
     """Yield places along a polyline, without its ends."""
     corners = list(zip(points[::2], points[1::2], strict=True))
