@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,9 @@ from simpy.events import NORMAL, Event, Timeout
 
 from kernbench._engine_selection import CORE, engine
 from kernbench._registry import COMPONENTS
-from kernbench._units import ACK_BYTES, service_times
+from kernbench._units import ACK_BYTES, ServiceTimes, service_times
 from kernbench.errors import ArgumentError
-from kernbench.policy._routing import reverse, router_of
+from kernbench.policy._routing import router_of
 from kernbench.sim_engine._flow_control import REPLY, REQUEST, FlowControl
 from kernbench.sim_engine._python_core import Hop
 from kernbench.sim_engine._transaction import COUNT_BITS, Reply, Route, Transaction
@@ -50,6 +50,7 @@ class Network:
         self._router = router_of(graph)
         self._first: dict[int, Route] = {}
         self._hooks: dict[str, tuple[int, _Hook]] = {}
+        self._kinds: dict[int, tuple[bool, ServiceTimes]] = {}  # of links, by the edge that equal cubes share
         self.flow = None
         if graph.clocks:
             self.flow = FlowControl(core, graph, self.link)
@@ -76,12 +77,12 @@ class Network:
         if link is None:
             like, node = self.graph.like(src, dst), self.graph.node(dst)
             rank = like.rank if self.tie_seed is None else Random(f"{self.tie_seed}:{src}->{dst}").getrandbits(40)
-            extra_ps, hook = self._look_behind(node)
-            merges = self._router.merges(src, dst)
-            times = service_times(like.bw_gbs, like.header_bytes)
-            link = Link(
-                src, dst, like, node.index, rank, extra_ps, hook, merges, times, self.flit_bytes, len(self.links)
-            )
+            kind = self._kinds.get(id(like))
+            if kind is None:
+                times = service_times(like.bw_gbs, like.header_bytes)
+                kind = self._kinds[id(like)] = self._router.merges(src, dst), times
+            behind = self._look_behind(node)
+            link = Link(src, dst, like, node.index, rank, *behind, *kind, self.flit_bytes, len(self.links))
             self.links[src, dst] = link
         return link
 
@@ -106,7 +107,7 @@ class Network:
         """Route of the next message, cached; drawn from equally long routes if there are several."""
         route = self.routes.get((src, dst))
         if route is None:
-            alternatives = [self._make(path) for path in self._router.paths(src, dst)]
+            alternatives = [self._make(pairwise(path)) for path in self._router.paths(src, dst)]
             for i, each in enumerate(alternatives):
                 self.routes[f"alternative {i} {src}" if i else src, dst] = each
                 if len(alternatives) > 1:
@@ -117,21 +118,21 @@ class Network:
     def back(self, route: Route) -> Route:
         """Reverse route, for replies, acknowledgements and credits; cached."""
         if route.reply is None:
-            path = (route.links[0].src, *(link.dst for link in route.links))
-            route.reply = self._make(reverse(path), REPLY)
+            links = route.links
+            route.reply = self._make([(link.dst, link.src) for link in reversed(links)], REPLY)
             number = route.alternatives.index(route) if route.alternatives else 0
-            self.routes[f"reply {number} {path[0]}", path[-1]] = route.reply
+            self.routes[f"reply {number} {links[0].src}", links[-1].dst] = route.reply
             if route.alternatives:
                 route.reply.alternatives = tuple([self.back(each) for each in route.alternatives])
         return route.reply
 
-    def _make(self, path: tuple[str, ...], message_class: int = REQUEST) -> Route:
+    def _make(self, pairs: Iterable[tuple[str, str]], message_class: int = REQUEST) -> Route:
         known, make = self.links.get, self.link
-        links = tuple([known(pair) or make(*pair) for pair in pairwise(path)])
+        links = tuple([known(pair) or make(*pair) for pair in pairs])
         links[0].merges = True
         if self.flow is not None:
-            self.flow.attach(path, links, message_class)
-        node = self.graph.index(path[0])
+            self.flow.attach((links[0].src, *[link.dst for link in links]), links, message_class)
+        node = self.graph.index(links[0].src)
         route = Route(links, node << COUNT_BITS, self._first.get(node), self.flit_bytes)
         self._first.setdefault(node, route)
         return route

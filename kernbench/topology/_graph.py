@@ -113,6 +113,7 @@ class Graph:
         self.sips = SipNetwork(config)
         self.w, self.h = config.sip.cube_mesh.w, config.sip.cube_mesh.h
         self._cube_nodes = {node.id: node for node in self._local_nodes()}
+        self._sizes = config.n_sips, config.cubes_per_sip
         self._io_nodes = 3 + self.h * config.cube.ucie.connections
         ucie = config.cube.ucie
         # Only its peer reaches a port from a side, so the crossing ranks before the local link.
@@ -199,7 +200,7 @@ class Graph:
 
     def _in_cube(self, node_id: str) -> tuple[int, int, str]:
         """Split the id of a cube's node into SIP, cube and local id; ArgumentError if the machine has no such node."""
-        sips, cubes = self.config.n_sips, self.config.cubes_per_sip
+        sips, cubes = self._sizes
         found = naming.in_cube(node_id)
         if found is None or found[0] >= sips or found[1] >= cubes or found[2] not in self._cube_nodes:
             place = naming.parse(node_id)
@@ -213,7 +214,7 @@ class Graph:
         return found
 
     def _sip_index(self, sip: int) -> int:
-        return 2 + sip * (self._io_nodes + self.config.cubes_per_sip * len(self._cube_nodes))
+        return 2 + sip * (self._io_nodes + self._sizes[1] * len(self._cube_nodes))
 
     def _peer(self, sip: int, cube: int, side: str, conn: int) -> str | None:
         """Find the port connected to a cube's UCIe port; None at the edge of the SIP."""
