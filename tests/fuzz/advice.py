@@ -33,7 +33,8 @@ BENCHES = ("qkv-gemm-multi-pe", "qkv-gemm", "va-offset-verify", "gemm-single-pe"
 
 def all_reduces() -> list[str]:
     entries = read_ccl(default_ccl_path()).algorithms
-    return sorted(name for name, entry in entries.items() if entry.collective == "all_reduce")
+    known = {name for name, entry in entries.items() if entry.collective == "all_reduce"}
+    return sorted(known - {"switch_allreduce"})
 
 
 def all_reduce(machine: Machine, algorithm: str, n: int) -> Result:

@@ -38,7 +38,8 @@ def machine(sips: int) -> Machine:
 @cache
 def algorithms(kind: str) -> list[str]:
     ccl = read_ccl(default_ccl_path())
-    return ["auto", *(name for name, entry in ccl.algorithms.items() if entry.collective == kind)]
+    known = {name for name, entry in ccl.algorithms.items() if entry.collective == kind}
+    return ["auto", *(name for name in ccl.algorithms if name in known - {"switch_allreduce"})]
 
 
 class Drawn:
